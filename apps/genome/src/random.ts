@@ -12,7 +12,7 @@ export class Random {
     return mixBits(this.#state) / 2 ** 32;
   }
 
-  /** A whole number from 0 to below `end`. */
+  /** An integer from 0 to below `end`. */
   below(end: number): number {
     return Math.floor(this.uniform() * end);
   }

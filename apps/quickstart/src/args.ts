@@ -120,7 +120,7 @@ function parse(args: readonly string[]): ReturnType<typeof parseArgs<{ options: 
 function integer(name: string, text: string, [low, high]: readonly [number, number]): number {
   const value = Number(text);
   if (/^\d+$/.test(text) && value >= low && value <= high) return value;
-  throw new UsageError(`--${name}: expected a whole number from ${low} to ${high}, received "${text}"`);
+  throw new UsageError(`--${name}: expected an integer from ${low} to ${high}, received "${text}"`);
 }
 
 function checkEven(name: string, value: number): number {

@@ -15,7 +15,7 @@ export class Random {
     return ((z ^ (z >>> 14)) >>> 0) / 2 ** 32;
   }
 
-  /** A whole number from `least` to `most`, both included. */
+  /** An integer from `least` to `most`, both included. */
   integer(least: number, most: number): number {
     return least + Math.floor(this.uniform() * (most - least + 1));
   }

@@ -83,7 +83,7 @@ describe("init", () => {
     [{ rank: 0, worldSize: 1, mesh: { sp: 2 } }, core.ShapeError],
     [{ rank: 3, worldSize: 2 }, /a rank from 0 to worldSize/],
     [{ mesh: { sp: 1 }, spSize: 1 }, /mesh or spSize/],
-    [{ backends: [mosaic.ring(), mosaic.ring()] }, /"ring" twice/],
+    [{ backends: [mosaic.ring(), mosaic.ring()] }, /duplicate name "ring"/],
   ])("refuses %j", async (options, message) => {
     await expect(mosaic.init(options as mosaic.InitOptions)).rejects.toThrow(message);
   });

@@ -1,5 +1,5 @@
 import type { Transfer } from "@mosaic/core";
-import { type Chunk, ChunkBuffers, receives, sends } from "@mosaic/core/context-parallel";
+import { type Chunk, ChunkBuffers, recvTransfers, sendTransfers } from "@mosaic/core/context-parallel";
 import type { Operand, OperandChunks, Pass, PassExecutor, Tile } from "./pass.ts";
 import type { TilePeers } from "./tile.ts";
 
@@ -77,9 +77,9 @@ export class FusedExecutor implements PassExecutor {
     const self = this.#pass.group.rank;
     const destinations = peers.destinations.filter((rank) => rank !== undefined);
     const ranks = peers.sources.filter((rank) => rank !== undefined).toSorted((a, b) => a - b);
-    const sendOwn = (own: Chunk): void => void transfers.push(...destinations.flatMap((to) => sends(own, to)));
+    const sendOwn = (own: Chunk): void => void transfers.push(...destinations.flatMap((to) => sendTransfers(own, to)));
     if (ranks.every((rank) => rank === self)) {
-      const own = destinations.length > 0 ? memory.dense(inputs) : { tensors: inputs, wire: [] };
+      const own = destinations.length > 0 ? memory.contiguous(inputs) : { tensors: inputs, wire: [] };
       sendOwn(own);
       return { ranks, inputs: own.tensors, sums, shares: new Map() };
     }
@@ -87,9 +87,9 @@ export class FusedExecutor implements PassExecutor {
     const all = memory.empty(inputs, total);
     const chunks = sharesOf(memory, all, { ranks, peers });
     const place = chunks.get(self);
-    const own = destinations.length > 0 && !place ? memory.dense(inputs) : place;
+    const own = destinations.length > 0 && !place ? memory.contiguous(inputs) : place;
     if (place) memory.copy(inputs, place);
-    for (const [rank, chunk] of chunks) if (rank !== self) transfers.push(...receives(chunk, rank));
+    for (const [rank, chunk] of chunks) if (rank !== self) transfers.push(...recvTransfers(chunk, rank));
     if (own) sendOwn(own);
     const allSums = results.empty(sums, total);
     clear(allSums.tensors);
@@ -122,7 +122,7 @@ function sharesOf(
   return new Map(
     ranks.map((rank) => {
       const count = peers.rows(rank);
-      const share = buffers.rows(all, first, count);
+      const share = buffers.narrow(all, first, count);
       first += count;
       return [rank, share];
     }),
@@ -135,13 +135,13 @@ function returnSums(operand: Operand, { shares }: Gathered, { results, transfers
   if (sums.length === 0) return;
   for (const [offset, to] of peers.sources.entries()) {
     const share = to === undefined || offset === 0 ? undefined : shares.get(to);
-    if (share) transfers.push(...sends(share, to!));
+    if (share) transfers.push(...sendTransfers(share, to!));
   }
   for (const from of peers.destinations) {
     if (from === undefined) continue;
     const share = results.empty(sums, sums[0]!.shape[2]!);
     arrivals.push({ operand, share });
-    transfers.push(...receives(share, from));
+    transfers.push(...recvTransfers(share, from));
   }
 }
 

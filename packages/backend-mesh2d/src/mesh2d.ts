@@ -1,12 +1,12 @@
 import {
   type AttentionBackend,
-  type Call,
+  type AttentionCall,
   type Context,
   type Coordinate,
-  type InParts,
+  type BlockwiseAttention,
   local,
   OptionError,
-  type PlacedKv,
+  type KvShard,
 } from "@mosaic/core";
 import { dependencyTable, LayoutCache, validator } from "@mosaic/core/context-parallel";
 import { FusedExecutor } from "./fused.ts";
@@ -76,21 +76,21 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
 
     withShape: (other) => mesh2d({ ...options, shape: other }),
 
-    inParts,
+    blockwise,
 
     attend(ctx, call, state, kv) {
-      using whole = inParts([kv.from]);
+      using whole = blockwise([kv.from]);
       whole.attend(ctx, call, state, kv);
     },
 
     attendBackward(ctx, call, grads, kv) {
-      using whole = inParts([kv.from]);
+      using whole = blockwise([kv.from]);
       whole.attendBackward(ctx, call, grads, kv);
     },
   };
 
-  function inParts(from: readonly Coordinate[]): InParts {
-    let forward: PartwisePass<PlacedKv> | undefined;
+  function blockwise(from: readonly Coordinate[]): BlockwiseAttention {
+    let forward: PartwisePass<KvShard> | undefined;
     let backward: PartwisePass<KvAndGrads> | undefined;
     return {
       attend(ctx, call, state, kv) {
@@ -113,12 +113,12 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
       },
     };
 
-    function contextOf(ctx: Context, call: Call, { k }: PlacedKv): ExecutionContext {
+    function contextOf(ctx: Context, call: AttentionCall, { k }: KvShard): ExecutionContext {
       const { size, rank } = ctx.mesh.group(axis);
       const grouped = call.q.shape[1]! / k.shape[1]!;
       const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped, from.length);
       const tileAt = (place: Coordinate) =>
-        tiles.of(call, place, () => new Tiles(dependencyTable({ axis, size }, call, place))).of(grid, rank);
+        tiles.getOrCreate(call, place, () => new Tiles(dependencyTable({ axis, size }, call, place))).of(grid, rank);
       return { ctx, axis, inner, label, grid, tiles: from.map(tileAt) };
     }
   }
@@ -147,7 +147,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
 }
 
 /** A pass whose keys come part by part, from places known before. */
-class PartwisePass<Kv extends PlacedKv> implements Disposable {
+class PartwisePass<Kv extends KvShard> implements Disposable {
   readonly #pass: TiledPass<Kv>;
   readonly #from: readonly Coordinate[];
   readonly #begin: (pass: Pass, tile: Tile) => PassExecutor;
@@ -175,7 +175,7 @@ class PartwisePass<Kv extends PlacedKv> implements Disposable {
       where: this.#pass.label,
       expected: named ? `keys from ${JSON.stringify(named)}` : "no more keys",
       received: `keys from ${JSON.stringify(from)}`,
-      remedy: "give inParts the places of all parts, in the order in which they come",
+      remedy: "give blockwise the places of all parts, in the order in which they come",
     });
   }
 

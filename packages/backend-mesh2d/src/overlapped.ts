@@ -1,5 +1,5 @@
 import type { ProcessGroup, Transfer, Work } from "@mosaic/core";
-import { type Chunk, ChunkBuffers, receives, sends } from "@mosaic/core/context-parallel";
+import { type Chunk, ChunkBuffers, recvTransfers, sendTransfers } from "@mosaic/core/context-parallel";
 import type { Operand, OperandChunks, Pass, PassExecutor, Tile } from "./pass.ts";
 import type { Schedule } from "./schedule.ts";
 import type { TilePeers } from "./tile.ts";
@@ -131,7 +131,7 @@ class TileAxis {
     this.#operand = operand;
     this.#buffers = buffers;
     const isSent = operand.peers.destinations.some((rank) => rank !== undefined);
-    this.#own = isSent ? buffers.dense(operand.inputs) : undefined;
+    this.#own = isSent ? buffers.contiguous(operand.inputs) : undefined;
   }
 
   /** Adds to a batch: the chunk at an offset comes, and this rank's own goes to the one that has it there. */
@@ -139,11 +139,11 @@ class TileAxis {
     const { peers, inputs } = this.#operand;
     const from = peers.sources[offset];
     const to = peers.destinations[offset];
-    if (to !== undefined) batch.push(...sends(this.#own!, to));
+    if (to !== undefined) batch.push(...sendTransfers(this.#own!, to));
     if (from === undefined) return;
     const chunk = this.#buffers.empty(inputs, peers.rows(from));
     this.#inputs[offset] = chunk;
-    batch.push(...receives(chunk, from));
+    batch.push(...recvTransfers(chunk, from));
   }
 
   /** Sets which batch brings the chunk at an offset. */
@@ -162,8 +162,8 @@ class TileAxis {
     const from = peers.destinations[offset];
     const leaving = to === undefined ? undefined : this.#sums[offset]!;
     const coming = from === undefined ? undefined : buffers.empty(sums, sums[0]!.shape[2]!);
-    if (leaving) batch.push(...sends(leaving, to!));
-    if (coming) batch.push(...receives(coming, from!));
+    if (leaving) batch.push(...sendTransfers(leaving, to!));
+    if (coming) batch.push(...recvTransfers(coming, from!));
     return () => {
       if (coming) accumulate(sums, coming.tensors);
       if (leaving) buffers.release(leaving);

@@ -1,13 +1,13 @@
 import {
   type AttentionBackend,
   type AttentionState,
-  type Call,
+  type AttentionCall,
   type Context,
   type Coordinate,
   joinSpans,
   type Kernels,
   type Layout,
-  type PlacedKv,
+  type KvShard,
   type ProcessGroup,
   type QkvGrads,
   type SavedRows,
@@ -62,7 +62,7 @@ export interface Pass {
 }
 
 /** A pass that makes tiles of keys and values, part by part. */
-export interface TiledPass<Kv extends PlacedKv> extends Pass {
+export interface TiledPass<Kv extends KvShard> extends Pass {
   /** The tile of part `i`. */
   tile(i: number, kv: Kv): Tile;
 }
@@ -79,10 +79,14 @@ export interface ExecutionContext {
 }
 
 /** Keys and values, and room for their gradients. */
-export type KvAndGrads = PlacedKv & Pick<QkvGrads, "dk" | "dv">;
+export type KvAndGrads = KvShard & Pick<QkvGrads, "dk" | "dv">;
 
 /** (out, lse) per query, merged; nothing per key. */
-export function forwardPass(context: ExecutionContext, call: Call, { out, lse }: AttentionState): TiledPass<PlacedKv> {
+export function forwardPass(
+  context: ExecutionContext,
+  call: AttentionCall,
+  { out, lse }: AttentionState,
+): TiledPass<KvShard> {
   const { ctx, inner } = context;
   const { kernels } = ctx.device;
   const { at, scale, mask } = call;
@@ -99,7 +103,7 @@ export function forwardPass(context: ExecutionContext, call: Call, { out, lse }:
 /** dq per query, dk and dv per key, added. The global lse and delta travel with the queries: nothing to merge. */
 export function backwardPass(
   context: ExecutionContext,
-  call: Call & SavedRows,
+  call: AttentionCall & SavedRows,
   { dq: ownDq }: Pick<QkvGrads, "dq">,
 ): TiledPass<KvAndGrads> {
   const { ctx, inner } = context;
@@ -117,10 +121,10 @@ export function backwardPass(
 }
 
 type Moved = Omit<Operand, "peers" | "meanRows">;
-type ChunkLayouts = Pick<Call, "queries" | "keys">;
+type ChunkLayouts = Pick<AttentionCall, "queries" | "keys">;
 
 /** What a forward and a backward differ in. */
-interface PassParts<Kv extends PlacedKv> {
+interface PassParts<Kv extends KvShard> {
   readonly backward: boolean;
   readonly queries: Moved;
   keys(kv: Kv): Moved;
@@ -128,7 +132,11 @@ interface PassParts<Kv extends PlacedKv> {
   compute(layouts: ChunkLayouts, queries: OperandChunks, keys: OperandChunks, from: Coordinate): void;
 }
 
-function passOf<Kv extends PlacedKv>(context: ExecutionContext, call: Call, parts: PassParts<Kv>): TiledPass<Kv> {
+function passOf<Kv extends KvShard>(
+  context: ExecutionContext,
+  call: AttentionCall,
+  parts: PassParts<Kv>,
+): TiledPass<Kv> {
   const { ctx, axis, grid, tiles, label } = context;
   const [queriesOf, keysOf] = [layoutsOf(call.queries, axis), layoutsOf(call.keys, axis)];
   const peers = joinedPeers(tiles.map(({ queries }) => queries));

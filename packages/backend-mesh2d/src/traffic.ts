@@ -3,10 +3,10 @@ import {
   type CallTraffic,
   type ChunkFlow,
   dependencyTable,
-  returned,
+  reverseFlow,
   axisLength,
-  parseTraffic,
-  trafficOf,
+  parseTrafficOptions,
+  totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
 import { checkGrid, mesh2dOptions } from "./options.ts";
@@ -56,10 +56,18 @@ export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
  * ```
  */
 export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
-  const { axis, shape, mesh, call, from = call.at, batch, ...sizes } = parseTraffic(mesh2dTrafficOptions, options);
+  const {
+    axis,
+    shape,
+    mesh,
+    call,
+    from = call.at,
+    batch,
+    ...sizes
+  } = parseTrafficOptions(mesh2dTrafficOptions, options);
   const { numHeads, numKvHeads, headDim, dtype } = sizes;
   const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
-  if (parts.length === 0) return { forward: trafficOf([]), backward: trafficOf([]) };
+  if (parts.length === 0) return { forward: totalTraffic([]), backward: totalTraffic([]) };
   const [size = 0] = parts.map((part) => axisLength("mesh2dTraffic", mesh, { axis, from: part }));
   const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, numHeads / numKvHeads, parts.length);
   checkGrid("mesh2dTraffic", grid, size);
@@ -74,12 +82,12 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
   const statistic = batch * numHeads * dtypeBytes.float32;
   const keysOut = kvs.map((kv) => ({ ...kv, bytesPerRow: [keyRow, keyRow] }));
   return {
-    forward: trafficOf([{ ...q, bytesPerRow: [row] }, returned(q, [sum, statistic]), ...keysOut]),
-    backward: trafficOf([
+    forward: totalTraffic([{ ...q, bytesPerRow: [row] }, reverseFlow(q, [sum, statistic]), ...keysOut]),
+    backward: totalTraffic([
       { ...q, bytesPerRow: [row, row, statistic, statistic] },
-      returned(q, [sum]),
+      reverseFlow(q, [sum]),
       ...keysOut,
-      ...kvs.map((kv) => returned(kv, [keySum, keySum])),
+      ...kvs.map((kv) => reverseFlow(kv, [keySum, keySum])),
     ]),
   };
 }

@@ -2,7 +2,7 @@ import {
   type AttentionBackend,
   type Coordinate,
   describeBackend,
-  inParts,
+  blockwise,
   type KvBlock,
   local,
   type ProcessGroup,
@@ -17,7 +17,7 @@ import {
   type Chunk,
   ChunkBuffers,
   type DependencyTable,
-  dependencyTables,
+  dependencyTableCache,
   modulo,
   validator,
 } from "@mosaic/core/context-parallel";
@@ -60,7 +60,7 @@ export type RingOptions = OptionsOf<typeof ringOptions>;
 export function ring(options?: RingOptions): AttentionBackend {
   const { axis, inner = local() } = ringOptions.parse(options);
   const validate = validator({ name: "ring", axis, inner });
-  const dependenciesOf = dependencyTables({ axis, inner });
+  const dependenciesOf = dependencyTableCache({ axis, inner });
   return {
     name: "ring",
     description: inner.name === "local" ? `ring(${axis})` : `ring(${axis}, ${describeBackend(inner)})`,
@@ -72,7 +72,7 @@ export function ring(options?: RingOptions): AttentionBackend {
       const group = ctx.mesh.group(axis);
       const dependencies = dependenciesOf(ctx, call, kv.from);
       const blocks = blocksOf(group, dependencies, kv.from);
-      using parts = inParts(inner, blocks.filter(isBlock));
+      using parts = blockwise(inner, blocks.filter(isBlock));
       for (const { step, visible, k, v } of rotate(group, kv, dependencies))
         if (visible) parts.attend(ctx, call, state, { k, v, from: blocks[step]! });
     },
@@ -83,7 +83,7 @@ export function ring(options?: RingOptions): AttentionBackend {
       const dependencies = dependenciesOf(ctx, call, kv.from);
       const blocks = blocksOf(group, dependencies, kv.from);
       const steps = rotate(group, kv, dependencies);
-      using parts = inParts(inner, blocks.filter(isBlock));
+      using parts = blockwise(inner, blocks.filter(isBlock));
       for (const { step, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, dependencies))
         if (visible) parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
     },
@@ -135,7 +135,7 @@ export function* rotate(
   const label = `ring(${dependencies.axis})`;
   using buffers = new ChunkBuffers({ device, slotRows: mostRows(dependencies, rank) });
   const like = [kv.k, kv.v];
-  const own: Chunk = isSent(dependencies, rank) ? buffers.dense(like) : { tensors: like, wire: [] };
+  const own: Chunk = isSent(dependencies, rank) ? buffers.contiguous(like) : { tensors: like, wire: [] };
   // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
   const bufferFor = (source: number, step: number): Chunk => {
     if (needsKv(rank, source)) return buffers.slot(parity(step), like, keyRows(source));

@@ -6,8 +6,8 @@ import {
   dependencyTable,
   modulo,
   axisLength,
-  parseTraffic,
-  trafficOf,
+  parseTrafficOptions,
+  totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
 
@@ -42,7 +42,15 @@ export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
  * ```
  */
 export function ringTraffic(options: RingTrafficOptions): CallTraffic {
-  const { axis, inner = local(), mesh, call, from = call.at, width, dtype } = parseTraffic(ringTrafficOptions, options);
+  const {
+    axis,
+    inner = local(),
+    mesh,
+    call,
+    from = call.at,
+    width,
+    dtype,
+  } = parseTrafficOptions(ringTrafficOptions, options);
   const size = axisLength("ringTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   const rank = from[axis]!;
@@ -52,7 +60,7 @@ export function ringTraffic(options: RingTrafficOptions): CallTraffic {
   const left = modulo(rank - 1, dependencies.size);
   const forward: ChunkFlow = { bytesPerRow: [kv, kv], sent: [...passedOn(dependencies, rank), ...own], received };
   const gradients = { bytesPerRow: [sum, sum], sent: received, received: [...passedOn(dependencies, left), ...own] };
-  return { forward: trafficOf([forward]), backward: trafficOf([forward, gradients]) };
+  return { forward: totalTraffic([forward]), backward: totalTraffic([forward, gradients]) };
 }
 
 // Each of these gives rows of chunks, one per transfer.

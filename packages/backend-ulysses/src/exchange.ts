@@ -1,5 +1,5 @@
 import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
-import { type Chunk, ChunkBuffers, type ChunkLike, receives, sends } from "@mosaic/core/context-parallel";
+import { type Chunk, ChunkBuffers, type ChunkSpec, recvTransfers, sendTransfers } from "@mosaic/core/context-parallel";
 import type { Heads, Split } from "./heads.ts";
 
 /** This rank's rows of some heads, from the rank that had them. */
@@ -35,13 +35,13 @@ export class Exchange implements Disposable {
     const all = buffers.empty(withHeads(tensors, heads[rank]!), sum(rows));
     let first = 0;
     for (const [other, count] of rows.entries()) {
-      const theirs = this.#buffers.rows(all, first, count);
+      const theirs = this.#buffers.narrow(all, first, count);
       const part = tensors.map((x) => headsOf(x, heads[other]!, this.#buffers));
       first += count;
       if (other === rank) this.#kept.push({ from: part, to: theirs });
       else {
-        this.#post(receives(theirs, other));
-        if (part[0]!.size > 0) this.#post(sends(this.#buffers.copy(part), other));
+        this.#post(recvTransfers(theirs, other));
+        if (part[0]!.size > 0) this.#post(sendTransfers(this.#buffers.copy(part), other));
       }
     }
     return all;
@@ -52,12 +52,12 @@ export class Exchange implements Disposable {
     const { rank } = this.#group;
     let first = 0;
     return rows.map((count, other) => {
-      const theirs = buffers.rows(all, first, count);
+      const theirs = buffers.narrow(all, first, count);
       first += count;
       if (other === rank) return { heads: heads[rank]!, tensors: theirs.tensors };
       const own = buffers.empty(withHeads(all.tensors, heads[other]!), rows[rank]!);
-      this.#post(sends(theirs, other));
-      this.#post(receives(own, other));
+      this.#post(sendTransfers(theirs, other));
+      this.#post(recvTransfers(own, other));
       return { heads: heads[other]!, tensors: own.tensors };
     });
   }
@@ -82,10 +82,10 @@ export class Exchange implements Disposable {
 /** Some heads of x [B,H,…], as a view that `buffers` disposes. */
 export function headsOf(x: Tensor, { first, count }: Heads, buffers: ChunkBuffers): Tensor {
   const offset = x.offset + (count > 0 ? first * x.strides[1]! : 0);
-  return buffers.own(x.view({ shape: x.shape.with(1, count), offset }));
+  return buffers.takeOwnership(x.view({ shape: x.shape.with(1, count), offset }));
 }
 
-function withHeads(tensors: readonly Tensor[], { count }: Heads): ChunkLike {
+function withHeads(tensors: readonly Tensor[], { count }: Heads): ChunkSpec {
   return tensors.map(({ shape, dtype }) => ({ shape: shape.with(1, count), dtype }));
 }
 

@@ -3,10 +3,10 @@ import {
   type CallTraffic,
   type ChunkFlow,
   dependencyTable,
-  returned,
+  reverseFlow,
   axisLength,
-  parseTraffic,
-  trafficOf,
+  parseTrafficOptions,
+  totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
 import { type Split, splitsOf } from "./heads.ts";
@@ -51,11 +51,11 @@ export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
  * ```
  */
 export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
-  const settings = parseTraffic(ulyssesTrafficOptions, options);
+  const settings = parseTrafficOptions(ulyssesTrafficOptions, options);
   const { axis, inner = local(), mesh, call, from = call.at, batch, headDim, dtype } = settings;
   const size = axisLength("ulyssesTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
-  if (dependencies.isEmpty) return { forward: trafficOf([]), backward: trafficOf([]) };
+  if (dependencies.isEmpty) return { forward: totalTraffic([]), backward: totalTraffic([]) };
   const splits = splitsOf(dependencies, settings);
   const rank = call.at[axis]!;
   const row = batch * headDim * dtypeBytes[dtype];
@@ -64,12 +64,12 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
   const queries = (...bytes: number[]) => toHeads(splits.queries, rank, bytes);
   const keys = (...bytes: number[]) => toHeads(splits.keys, rank, bytes);
   return {
-    forward: trafficOf([queries(row), keys(row, row), returned(queries(), [sum, statistic])]),
-    backward: trafficOf([
+    forward: totalTraffic([queries(row), keys(row, row), reverseFlow(queries(), [sum, statistic])]),
+    backward: totalTraffic([
       queries(row, row, statistic, statistic),
       keys(row, row),
-      returned(queries(), [sum]),
-      returned(keys(), [sum, sum]),
+      reverseFlow(queries(), [sum]),
+      reverseFlow(keys(), [sum, sum]),
     ]),
   };
 }

@@ -1,13 +1,13 @@
 import {
   type AttentionBackend,
-  type Call,
+  type AttentionCall,
   type Context,
   type Coordinate,
   describeBackend,
   type DType,
   local,
   omitAxes,
-  type PlacedKv,
+  type KvShard,
   type ProcessGroup,
   type SavedRows,
   type Tensor,
@@ -15,7 +15,7 @@ import {
   option,
   type OptionsOf,
 } from "@mosaic/core";
-import { type Chunk, ChunkBuffers, dependencyTables, validator } from "@mosaic/core/context-parallel";
+import { type Chunk, ChunkBuffers, dependencyTableCache, validator } from "@mosaic/core/context-parallel";
 import { Exchange, headsOf, type Piece } from "./exchange.ts";
 import { type Heads, partsOf, type Share, type Split, splitsOf } from "./heads.ts";
 
@@ -59,7 +59,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
   // This one last: what its ranks hold between them is one shard of what `inner` attends to.
   const axes = [...inner.axes, axis];
   const validate = validator({ name: "ulysses", axis, inner, axes, sharded: ["queries", "keys"] });
-  const dependenciesOf = dependencyTables({ axis, inner });
+  const dependenciesOf = dependencyTableCache({ axis, inner });
   return {
     name: "ulysses",
     description: inner.name === "local" ? `ulysses(${axis})` : `ulysses(${axis}, ${describeBackend(inner)})`,
@@ -99,7 +99,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
   };
 
   /** This rank's heads of a call; nothing if the mask leaves no rank anything to compute. */
-  function headCallOf(ctx: Context, call: Call, { k, from }: PlacedKv): HeadCall | undefined {
+  function headCallOf(ctx: Context, call: AttentionCall, { k, from }: KvShard): HeadCall | undefined {
     const dependencies = dependenciesOf(ctx, call, from);
     if (dependencies.isEmpty) return undefined;
     const group = ctx.mesh.group(axis);
@@ -127,7 +127,7 @@ interface HeadCall {
 }
 
 /** Fetches all rows of this rank's heads and attends to them; out and lse [B,h,ΣS,…] lie in `results`. */
-function attendHeads(own: HeadCall, call: Call, kv: PlacedKv, results: ChunkBuffers): Chunk {
+function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: ChunkBuffers): Chunk {
   const { ctx, inner, parts, splits, at, from } = own;
   const { kernels } = ctx.device;
   using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
@@ -150,8 +150,8 @@ function attendHeads(own: HeadCall, call: Call, kv: PlacedKv, results: ChunkBuff
 /** The backward of it: dq [B,h,ΣS,D] of this rank's heads, and its part of the dk and dv of their keys, in `results`. */
 function attendHeadsBackward(
   own: HeadCall,
-  call: Call & SavedRows,
-  kv: PlacedKv,
+  call: AttentionCall & SavedRows,
+  kv: KvShard,
   results: ChunkBuffers,
 ): Record<keyof Share, Chunk> {
   const { ctx, inner, parts, splits, at, from } = own;

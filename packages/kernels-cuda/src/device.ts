@@ -22,11 +22,11 @@ export class CudaDevice extends NativeDevice<Native> {
 
   constructor({ index = Number(process.env.LOCAL_RANK ?? 0), memoryLimit = 0, tf32 = false }: CudaOptions = {}) {
     if (!Number.isSafeInteger(index) || index < 0) {
-      throw new OptionError({ where: "cuda({ index })", expected: "a whole number from 0", received: String(index) });
+      throw new OptionError({ where: "cuda({ index })", expected: "an integer from 0", received: String(index) });
     }
     if (!Number.isSafeInteger(memoryLimit) || memoryLimit < 0) {
       const received = String(memoryLimit);
-      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, a whole number from 0", received });
+      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, an integer from 0", received });
     }
     const handle = new NativeHandle(runtime(), {
       name: `cuda:${index}`,

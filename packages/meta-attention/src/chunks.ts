@@ -10,7 +10,7 @@ import {
   resolveSlices,
   ShapeError,
   type Slice,
-  slantsRight,
+  hasDiagonalEnd,
   type Span,
   spansLength,
   type Tensor,
@@ -64,7 +64,7 @@ export function ranksAlong(where: string, ctx: Context, axis: string): number {
     where,
     expected: `one of the mesh's axes ${ctx.mesh.axes.join(", ")}`,
     received: `"${axis}"`,
-    remedy: "name the axis in init({ mesh }), or give axis the one you mean",
+    remedy: "add the axis to init({ mesh }), or set axis",
   });
 }
 
@@ -90,7 +90,7 @@ export function chunksOf(where: string, ctx: Context, call: ChunksCall): Chunks 
 
 /** Whether no query of the slice sees a later key. */
 function looksBack({ q0, q1, k1, type }: Slice): boolean {
-  const isSlantedRight = slantsRight(type);
+  const isSlantedRight = hasDiagonalEnd(type);
   return isSlantedRight ? k1 <= q1 : k1 - 1 <= q0;
 }
 
@@ -122,9 +122,9 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
   if (length > 0 && expected === rows) return;
   throw new ShapeError({
     where,
-    expected: length > 0 ? `${expected} rows, this rank's share of ${length}` : "a sequence of at least one token",
+    expected: length > 0 ? `${expected} rows, this rank's shard of ${length}` : "a sequence of at least one token",
     received: String(rows),
-    remedy: "give the placement that the sequence was cut with, and sequenceLength, the length of the whole",
+    remedy: "pass the placement that the sequence was cut with, and sequenceLength, the length of the whole",
   });
 }
 

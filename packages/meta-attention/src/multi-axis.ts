@@ -121,7 +121,7 @@ function rowsAlong(where: string, x: Tensor, axis: number): AxisRows {
   if (along >= embed) {
     throw new ShapeError({
       where,
-      expected: "an axis before the last, which is the embedding",
+      expected: "an axis other than the last, the embedding",
       received: `${axis} of ${formatShape(x.shape)}`,
     });
   }

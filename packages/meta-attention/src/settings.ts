@@ -4,7 +4,7 @@ import {
   masks,
   OptionError,
   type Placement,
-  placementOf,
+  resolvePlacement,
   type PositionEncoding,
   checkContext,
   defineOptions,
@@ -114,9 +114,9 @@ export function resolveOptions(name: string, ctx: Context, given: HierarchicalMe
   if (causal && options.mask) {
     throw new OptionError({
       where: name,
-      expected: "causal or mask",
+      expected: "either causal or mask",
       received: "both",
-      remedy: "put all into the mask",
+      remedy: "combine them in mask",
     });
   }
   const settings: ResolvedOptions = {
@@ -128,7 +128,7 @@ export function resolveOptions(name: string, ctx: Context, given: HierarchicalMe
     chunks,
     topK: topKOf(name, options.topK, chunks),
     mask: options.mask ?? (causal ? masks.causal() : masks.full()),
-    placement: placementOf(options.placement),
+    placement: resolvePlacement(options.placement),
     scale: options.scale ?? headDim ** -0.5,
   };
   checkTogether(settings);
@@ -169,7 +169,7 @@ export function checkHeads(
   if (size % count === 0) return;
   throw new OptionError({
     where,
-    expected: `${names[0]} a divisor of ${names[1]}`,
-    received: `${count} of ${size}`,
+    expected: `${names[1]} divisible by ${names[0]}`,
+    received: `${size} and ${count}`,
   });
 }

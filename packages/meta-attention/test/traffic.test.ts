@@ -1,6 +1,6 @@
 import { ringTraffic } from "@mosaic/backend-ring";
 import { onWorld } from "@mosaic/conformance";
-import { type Context, layoutOf, masks, placementOf, type ProcessGroup, randn, shard, zeros } from "@mosaic/core";
+import { type Context, layoutOf, masks, resolvePlacement, type ProcessGroup, randn, shard, zeros } from "@mosaic/core";
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { type Chosen, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
@@ -113,7 +113,7 @@ test("what a ring would move is what the ring counts", async () => {
   ];
   for (const options of given) {
     const { dtype = "float32", placement = "contiguous", numKvHeads = 2 } = options;
-    const rows = layoutOf({ mesh, axes: ["sp"], length, placement: placementOf(placement) });
+    const rows = layoutOf({ mesh, axes: ["sp"], length, placement: resolvePlacement(placement) });
     const mask = options.mask!.slices(length, length);
     const results = await onWorld(makeWorld, { size: ranks }, (ctx) =>
       counted(ctx, { options: { ...sizes, ...options }, batch: 3, length }),

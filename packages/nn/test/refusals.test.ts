@@ -19,7 +19,7 @@ test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is refuse
     using logits = fromArray(ctx, [1, 2], [1, 2]);
     using targets = fromArray(ctx, [0], [1]);
     expect(() => crossEntropy(ctx, logits, targets, { ignoreIndex })).toThrow(
-      /ignoreIndex: expected a whole number, received/,
+      /ignoreIndex: expected an integer, received/,
     );
   });
 });

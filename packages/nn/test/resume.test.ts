@@ -9,7 +9,7 @@ import {
   randn,
   reduceGradients,
   shard,
-  StateError,
+  StateDictError,
   type Tensor,
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
@@ -188,7 +188,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     const path = await saved();
     const wider = (ctx: Context) => new Sequential(new Linear(ctx, 4, 8), new GELU(), new Linear(ctx, 8, 2));
     for (const error of await refused(path, wider)) {
-      expect(error).toBeInstanceOf(StateError);
+      expect(error).toBeInstanceOf(StateDictError);
       expect(String(error)).toMatch(/missing "2\.weight", "2\.bias"; unexpected "3\.bias", "3\.weight"/);
     }
     expect(String((await refused(await saved(optimizers.ScheduleFreeAdamW)))[0])).toMatch(

@@ -76,7 +76,7 @@ test("attention with a feature that the symbolic device does not have", () => {
   ];
   for (const each of modifiers) {
     const [[feature]] = Object.entries(each) as [[string, unknown]];
-    const refused = new RegExp(`attention on symbolic:0: expected a call without ${feature}.*leave it out`);
+    const refused = new RegExp(`attention on symbolic:0: expected a call without ${feature}.*omit it`);
     const asked = { ...tile, modifiers: each };
     const grads = { dq: q, dk: k, dv: k };
     expect(() => kernels.attend(state, q, { k, v: k }, asked)).toThrow(refused);

@@ -10,9 +10,9 @@ import { levelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
 
 const composedMesh = defineOptions("meshShape", {
   /** Ranks that share the heads of a part of the sequence. */
-  head: option.integer({ min: 1, expected: "a whole number of ranks, at least 1" }),
+  head: option.integer({ min: 1, expected: "an integer of ranks, at least 1" }),
   /** Parts of the sequence. */
-  seq: option.integer({ min: 1, expected: "a whole number of ranks, at least 1" }),
+  seq: option.integer({ min: 1, expected: "an integer of ranks, at least 1" }),
 });
 const composedAxes = defineOptions("axes", {
   /** The mesh axis of ranks that share heads. Default "head". */

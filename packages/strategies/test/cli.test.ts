@@ -171,11 +171,11 @@ describe("--backend", () => {
 });
 
 test.each([
-  [["--tokens", "128k"], /--heads: expected a whole number ≥ 1, such as 32, received nothing; mosaic-plan --help/],
-  [["--heads", "8"], /--tokens: expected a whole number ≥ 1, such as 128k, received nothing; mosaic-plan --help/],
+  [["--tokens", "128k"], /--heads: expected an integer ≥ 1, such as 32, received nothing; mosaic-plan --help/],
+  [["--heads", "8"], /--tokens: expected an integer ≥ 1, such as 128k, received nothing; mosaic-plan --help/],
   [
     ["--tokens", "lots", "--heads", "8"],
-    /--tokens: expected a whole number ≥ 1, such as 4096, 128k or 1M, received "lots"/,
+    /--tokens: expected an integer ≥ 1, such as 4096, 128k or 1M, received "lots"/,
   ],
   [[...small, "--kv-heads", "3"], /--kv-heads: expected a divisor of --heads 8, received 3/],
   [[...small, "--profile", "h100"], /--profile: expected one of h100-ib400, .* received "h100"/],

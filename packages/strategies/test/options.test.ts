@@ -68,7 +68,7 @@ test("options that do not exist or do not fit", () => {
     [{ meshShape: 4 }, /meshShape.*received 4/],
     [{ meshShape: { head: 2, seq: 1.5 } }, /received 1.5/],
     [{ meshShape: { head: 2, seq: 2 }, headParallel: false }, /headParallel, or meshShape \{ head: 1, seq \}/],
-    [{ meshShape: { head: 2, seq: 2 }, axes: { head: "x", seq: "x" } }, /an axis of its own/],
+    [{ meshShape: { head: 2, seq: 2 }, axes: { head: "x", seq: "x" } }, /a separate mesh axis/],
   ];
   for (const [options, message] of wrong) {
     expect(() => composed(options as ComposedOptions)).toThrow(OptionError);

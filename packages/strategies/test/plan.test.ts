@@ -167,15 +167,15 @@ test("events are kept if they are to be drawn", () => {
 test("options that do not exist or do not fit", () => {
   const wrong: [object, RegExp][] = [
     [{ tokenz: 3 }, /expected options among .*"tokenz"/],
-    [{ tokens: 0 }, /tokens: expected a whole number ≥ 1, received 0/],
-    [{ numHeads: 1.5 }, /numHeads: expected a whole number/],
-    [{ numKvHeads: 3 }, /numKvHeads a divisor of numHeads, received 3 of 8/],
-    [{ gpusPerNode: undefined }, /gpusPerNode: expected a whole number ≥ 1, received undefined/],
+    [{ tokens: 0 }, /tokens: expected an integer ≥ 1, received 0/],
+    [{ numHeads: 1.5 }, /numHeads: expected an integer/],
+    [{ numKvHeads: 3 }, /numHeads divisible by numKvHeads, received 8 and 3/],
+    [{ gpusPerNode: undefined }, /gpusPerNode: expected an integer ≥ 1, received undefined/],
     [{ profile: "h100" }, /profile: expected h100-ib400, .*received "h100"; measure this machine with calibrate/],
     [{ profile: undefined, device: "npu" }, /device: expected "cpu" or "cuda", or a profile, received "npu"/],
     [{ placement: "zigzags" }, /received "zigzags"/],
     [{ memoryLimit: -1 }, /memoryLimit: expected a number of bytes > 0/],
-    [{ simulate: 0 }, /simulate: expected a whole number ≥ 1/],
+    [{ simulate: 0 }, /simulate: expected an integer ≥ 1/],
     [{ headDim: 512 }, /a candidate that runs, received/],
   ];
   for (const [options, message] of wrong) {

@@ -52,8 +52,8 @@ async function answer(run: () => Promise<unknown>): Promise<Answer<unknown>> {
   try {
     return { value: await run() };
   } catch (error) {
-    const { name, message, parts } = error as Error & Partial<MosaicError>;
-    const remedy = parts?.remedy;
+    const { name, message, details } = error as Error & Partial<MosaicError>;
+    const remedy = details?.remedy;
     if (remedy === undefined) return { error: { name, message } };
     return { error: { name, message: message.replace(`; ${remedy}`, ""), remedy } };
   }

@@ -160,7 +160,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
       });
     }
     const isWhole = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));
-    expectValue("RotaryEmbedding: spans", isWhole, "spans of whole numbers", spans);
+    expectValue("RotaryEmbedding: spans", isWhole, "spans of integers", spans);
     return rotaryOp([x], { ...this.#anglesOf(x.device, spans), interleaved: this.#interleaved });
   }
 

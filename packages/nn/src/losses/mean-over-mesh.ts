@@ -54,7 +54,7 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
 
 /** Counts are cut into multiples of this and what is left: sums of either are exact where a float32 sum would round. */
 const LIMB = 4096;
-/** Added to a number below 2²² and taken away again, it leaves the nearest whole number. */
+/** Added to a number below 2²² and taken away again, it leaves the nearest integer. */
 const ROUNDS = 1.5 * 2 ** 23;
 
 /** (sum, count) of all ranks. Of whole counts the total is rounded once, however many ranks there are, up to 2³⁶. */

@@ -68,7 +68,7 @@ export class FiniteCheck {
   /** Measures, without waiting, the gradients as they are now, and the loss. */
   watch(step: number, slots: readonly Watched[], loss: Tensor | undefined): void {
     const where = `${this.#where}.step ${step}: loss`;
-    loss?.assertUsable(where);
+    loss?.assertNotDisposed(where);
     if (loss && loss.size !== 1) {
       throw new ShapeError({ where, expected: "a scalar", received: formatShape(loss.shape) });
     }

@@ -10,7 +10,7 @@ import {
   option,
   OptionError,
   type OptionsOf,
-  StateError,
+  StateDictError,
   Tensor,
   checkModule,
 } from "@mosaic/core";
@@ -129,7 +129,7 @@ export abstract class Optimizer implements Disposable {
   step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
     const { loss } = stepOptions.parse(options, where);
-    for (const { parameter } of this.slots) parameter.assertUsable(where);
+    for (const { parameter } of this.slots) parameter.assertNotDisposed(where);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
       const expected = "a finite learning rate, lr · schedule(step), ≥ 0";
@@ -174,7 +174,7 @@ export abstract class Optimizer implements Disposable {
   /**
    * Takes over a state: all of it, or, if anything does not fit, nothing. With `dryRun` it only checks.
    *
-   * @throws StateError for another optimizer's state, or that of another model.
+   * @throws StateDictError for another optimizer's state, or that of another model.
    */
   loadStateDict(state: OptimizerState, options?: Pick<LoadOptions, "dryRun">): void {
     const where = `${this.#kind}.loadStateDict`;
@@ -186,18 +186,18 @@ export abstract class Optimizer implements Disposable {
     this.setNumbers(state.numbers);
   }
 
-  /** Throws a StateError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
+  /** Throws a StateDictError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
   protected checkState(where: string, state: OptimizerState): void {
     const { kind, numbers, tensors } = state ?? {};
     if (typeof kind !== "string" || typeof numbers !== "object" || numbers === null || !(tensors instanceof Map)) {
-      throw new StateError({ where, expected: "a state { kind, tensors, numbers }", received: formatValue(state) });
+      throw new StateDictError({ where, expected: "a state { kind, tensors, numbers }", received: formatValue(state) });
     }
     if (kind !== this.#kind) {
-      throw new StateError({ where, expected: `the state of ${this.#kind}`, received: `that of ${kind}` });
+      throw new StateDictError({ where, expected: `the state of ${this.#kind}`, received: `that of ${kind}` });
     }
     for (const name of ["steps", ...Object.keys(this.numbers())]) {
       if (Number.isFinite(numbers[name])) continue;
-      throw new StateError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
+      throw new StateDictError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
     }
   }
 

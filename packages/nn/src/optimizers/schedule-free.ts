@@ -7,7 +7,7 @@ import {
   option,
   OptionError,
   type OptionsOf,
-  StateError,
+  StateDictError,
   type Tensor,
 } from "@mosaic/core";
 import { Optimizer, optimizerOptions, type OptimizerState, type OptimizerSlot, type StepOptions } from "./optimizer.ts";
@@ -150,7 +150,7 @@ export class ScheduleFreeAdamW extends Optimizer {
   protected override checkState(where: string, state: OptimizerState): void {
     this.#assertTraining("loadStateDict");
     super.checkState(where, state);
-    if (state.numbers.weightSum! < 0) throw new StateError({ where, expected: "weightSum ≥ 0" });
+    if (state.numbers.weightSum! < 0) throw new StateDictError({ where, expected: "weightSum ≥ 0" });
   }
 
   protected numbers(): Readonly<Record<string, number>> {

@@ -8,7 +8,7 @@ import {
   OptionError,
   type Shape,
   ShapeError,
-  sizeOf,
+  numel,
   Tensor,
   expectValue,
   formatValue,
@@ -116,15 +116,15 @@ function partsOf(tensors: Savable): Part[] {
     const { dtype, shape } = tensor;
     if (name === "__metadata__")
       throw new OptionError({ where: "writeSafetensors", expected: "another name", received: name });
-    if (!(tensor instanceof Tensor) && tensor.values.length !== sizeOf(shape)) {
+    if (!(tensor instanceof Tensor) && tensor.values.length !== numel(shape)) {
       throw new ShapeError({
         where: `writeSafetensors, "${name}"`,
-        expected: `${sizeOf(shape)} values for ${formatShape(shape)}`,
+        expected: `${numel(shape)} values for ${formatShape(shape)}`,
         received: String(tensor.values.length),
       });
     }
     const values = tensor instanceof Tensor ? tensor.read() : Promise.resolve(tensor.values);
-    return { name, dtype, shape, bytes: sizeOf(shape) * dtypeBytes[dtype], values };
+    return { name, dtype, shape, bytes: numel(shape) * dtypeBytes[dtype], values };
   });
   return parts.sort((a, b) => dtypeBytes[b.dtype] - dtypeBytes[a.dtype] || (a.name < b.name ? -1 : 1));
 }

@@ -4,7 +4,7 @@ import {
   type Module,
   MosaicError,
   OptionError,
-  StateError,
+  StateDictError,
   type Tensor,
   checkContext,
   checkModule,
@@ -125,7 +125,7 @@ function prefixed<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): 
  * the same mesh. Every rank reads the file. All or nothing: if any rank finds a fault in the file, or a name, shape or
  * dtype that does not fit, every rank rejects and none has changed anything. Collective.
  *
- * @throws FileError for a file that is damaged or no checkpoint, StateError for one of another model, optimizer or seed.
+ * @throws FileError for a file that is damaged or no checkpoint, StateDictError for one of another model, optimizer or seed.
  */
 export async function loadCheckpoint(ctx: Context, path: string, training: Training): Promise<Resumed> {
   checkTraining("loadCheckpoint", ctx, { path, training });
@@ -169,7 +169,7 @@ interface Opened {
 
 function apply(ctx: Context, { path, file, stateMetadata, dryRun }: Opened, { model, optimizer }: Training): void {
   if (stateMetadata.seed !== ctx.seed) {
-    throw new StateError({
+    throw new StateDictError({
       where: path,
       expected: `seed ${ctx.seed}, the context's`,
       received: String(stateMetadata.seed),
@@ -180,7 +180,7 @@ function apply(ctx: Context, { path, file, stateMetadata, dryRun }: Opened, { mo
   model.loadStateDict(within(file, "model."), options);
   if (optimizer) {
     if (!stateMetadata.optimizer)
-      throw new StateError({ where: path, expected: "an optimizer's state", received: "none" });
+      throw new StateDictError({ where: path, expected: "an optimizer's state", received: "none" });
     optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors: within(file, "optimizer.") }, options);
   }
   if (!dryRun) ctx.randomStream = stateMetadata.randomStream;

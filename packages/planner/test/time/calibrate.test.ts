@@ -81,10 +81,10 @@ test("no contexts, and options that do not exist, are refused", async () => {
 test.each([
   [{ dtypes: [] }, 'dtypes: expected an array of one or more, each "float32", "bfloat16" or "float16", received []'],
   [{ dtypes: ["int8" as never] }, "dtypes: expected an array of one or more"],
-  [{ headDims: [] }, "headDims: expected an array of one or more, each a whole number from 1 to 256, received []"],
+  [{ headDims: [] }, "headDims: expected an array of one or more, each an integer from 1 to 256, received []"],
   [{ headDims: [0.5] }, "headDims: expected an array of one or more"],
-  [{ repetitions: 0 }, "repetitions: expected a whole number from 1 to 1000, received 0"],
-  [{ threads: 0 }, "threads: expected a whole number ≥ 1, received 0"],
+  [{ repetitions: 0 }, "repetitions: expected an integer from 1 to 1000, received 0"],
+  [{ threads: 0 }, "threads: expected an integer ≥ 1, received 0"],
   [{ cores: Number.NaN }, "cores: expected a number > 0, received NaN"],
   [{ name: "" }, 'name: expected a string, received ""'],
 ])("%j is refused before anything is measured", async (options, expected) => {

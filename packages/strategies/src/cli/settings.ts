@@ -13,7 +13,7 @@ function countOf(name: string, text: string): number {
   const match = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(text.replaceAll("_", ""));
   const value = match ? Number(match[1]) * units[match[2]!.toLowerCase()]! : Number.NaN;
   if (Number.isSafeInteger(value) && value >= 1) return value;
-  throw new UsageError(`--${name}: expected a whole number ≥ 1, such as 4096, 128k or 1M, received "${text}"`);
+  throw new UsageError(`--${name}: expected an integer ≥ 1, such as 4096, 128k or 1M, received "${text}"`);
 }
 
 const sizes: Readonly<Record<string, number>> = {
@@ -204,7 +204,7 @@ const examples = { tokens: "128k", heads: "32" };
 function required(name: keyof typeof examples, text: string | undefined): string {
   if (text !== undefined) return text;
   throw new UsageError(
-    `--${name}: expected a whole number ≥ 1, such as ${examples[name]}, received nothing; mosaic-plan --help lists all options`,
+    `--${name}: expected an integer ≥ 1, such as ${examples[name]}, received nothing; mosaic-plan --help lists all options`,
   );
 }
 

@@ -4,7 +4,7 @@ import {
   masks,
   OptionError,
   type Placement,
-  placementOf,
+  resolvePlacement,
   defineOptions,
   formatValue,
   option,
@@ -136,11 +136,13 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
       where,
-      expected: "numKvHeads a divisor of numHeads",
-      received: `${numKvHeads} of ${numHeads}`,
+      expected: "numHeads divisible by numKvHeads",
+      received: `${numHeads} and ${numKvHeads}`,
     });
   }
-  const placement = placementOf(settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"));
+  const placement = resolvePlacement(
+    settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"),
+  );
   const profile = settings.profile ?? (settings.device === "cpu" ? "cpu-local" : "h100-ib400");
   return {
     shape: { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement },

@@ -1,8 +1,56 @@
 import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { empty, zeros } from "../creation.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
+import { checkDistribution } from "../random.ts";
+import { keep } from "../scope.ts";
+import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { checkModule, type Module } from "./module.ts";
+
+// Parameters are replicated: created equal on all ranks, and their gradients made equal after each backward.
+
+/** What a parameter holds at first. */
+export type Initializer =
+  | { readonly kind: "uniform"; readonly low: number; readonly high: number }
+  | { readonly kind: "normal"; readonly mean: number; readonly std: number }
+  | { readonly kind: "constant"; readonly value: number };
+
+export const parameterOptions = defineOptions("createParameter", {
+  /** What it holds at first. */
+  initial: option.custom("{ kind, … } of kind uniform, normal or constant, with numbers", isInitializer),
+  /** Of the parameter. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
+/** What `createParameter` takes beside its shape. */
+export type ParameterOptions = OptionsOf<typeof parameterOptions>;
+
+function isInitializer(value: unknown): value is Initializer {
+  const { kind, ...numbers } = (value ?? {}) as Readonly<Record<string, unknown>>;
+  const names = { uniform: ["low", "high"], normal: ["mean", "std"], constant: ["value"] }[String(kind)];
+  return names !== undefined && names.every((name) => typeof numbers[name] === "number");
+}
+
+/**
+ * A new parameter, equal on all ranks. No scope releases it. Its values follow from the context's seed and the order of creation alone, not
+ * from the mesh, so that training can be compared across meshes; rank 0's are broadcast, in case devices round apart.
+ * Collective.
+ *
+ * @throws OptionError, before anything is sent, for a distribution that does not exist, such as one of negative std.
+ */
+export function createParameter(ctx: Context, shape: Shape, options: ParameterOptions): Tensor {
+  checkContext("createParameter", ctx);
+  const { initial, dtype } = parameterOptions.parse(options);
+  if (initial.kind !== "constant") checkDistribution("createParameter", initial);
+  const parameter = keep(empty(ctx, shape, dtype));
+  const { kernels } = ctx.device;
+  if (initial.kind === "constant") kernels.fill(parameter, initial.value);
+  else kernels.random(parameter, { ...initial, seed: ctx.seed, stream: ctx.nextRandomStream() });
+  if (ctx.size > 1) ctx.world.broadcast(parameter, 0, { label: "parameters" }).wait();
+  parameter.requiresGrad = true;
+  return parameter;
+}
 
 /**
  * Makes the gradients of replicated parameters equal on all ranks, and equal to one device's: their sum over every axis
@@ -49,17 +97,21 @@ export function reduceGradients(ctx: Context, module: Module): void {
 }
 
 function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  eachPart(bucket, parameters, (part, parameter) => {
+  forEachView(bucket, parameters, (part, parameter) => {
     ctx.device.kernels.copy(part, parameter.grad!);
   });
 }
 
 function unpack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  eachPart(bucket, parameters, (part, parameter) => ctx.device.kernels.copy(parameter.grad!, part));
+  forEachView(bucket, parameters, (part, parameter) => ctx.device.kernels.copy(parameter.grad!, part));
 }
 
 /** Calls `use` with each parameter's part of the bucket, in its shape. */
-function eachPart(bucket: Tensor, parameters: readonly Tensor[], use: (part: Tensor, parameter: Tensor) => void): void {
+function forEachView(
+  bucket: Tensor,
+  parameters: readonly Tensor[],
+  use: (part: Tensor, parameter: Tensor) => void,
+): void {
   let start = 0;
   for (const parameter of parameters) {
     using flat = bucket.slice(0, start, (start += parameter.size));
