@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { massRecall, plantedRecall } from "../src/recall.ts";
+import { massRecall, plantedRecall } from "../src/evaluation.ts";
 
 test("a planted source counts if it is among the first k that were chosen", () => {
   const chosen = [

@@ -1,11 +1,11 @@
 import { execFile } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
-import { diagnose, report } from "../src/doctor/diagnose.ts";
+import { diagnose, formatReport } from "../src/doctor/diagnose.ts";
 import { thisSystem } from "../src/doctor/system.ts";
 import { type Changes, h200s, machine, noDriver } from "./doctor/machines.ts";
 
-const shown = async (changes: Changes): Promise<string> => report(await diagnose(machine(changes)));
+const shown = async (changes: Changes): Promise<string> => formatReport(await diagnose(machine(changes)));
 const nvidia = { files: { "/dev/nvidiactl": "" } };
 const nccl = { value: { version: "2.27.3", library: "libnccl.so.2", settings: {} } };
 const eightWithNvlink = [
@@ -249,7 +249,7 @@ describe("a probe", () => {
   it("that cannot be started is a finding, and does not end the doctor", async () => {
     const { execPath } = process;
     process.execPath = "/nowhere/node";
-    const asked = thisSystem.ask("cpu");
+    const asked = thisSystem.runProbe("cpu");
     process.execPath = execPath;
     expect(await asked).toEqual({ error: { name: "Crash", message: expect.stringContaining("ENOENT") } });
   });

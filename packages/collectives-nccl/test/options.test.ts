@@ -1,6 +1,6 @@
 import { OptionError, ShapeError } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { candidates } from "../src/library.ts";
+import { libraryCandidates } from "../src/addon.ts";
 import { nccl } from "../src/index.ts";
 import { openRanks, tensor } from "./ranks.ts";
 
@@ -43,6 +43,6 @@ test("settings reach NCCL", async () => {
 });
 
 test("the library that is named, else the usual names, else Python's", () => {
-  expect(candidates({ MOSAIC_NCCL_LIBRARY: "/opt/libnccl.so" })).toEqual(["/opt/libnccl.so"]);
-  expect(candidates({}).slice(0, 2)).toEqual(["libnccl.so.2", "libnccl.so"]);
+  expect(libraryCandidates({ MOSAIC_NCCL_LIBRARY: "/opt/libnccl.so" })).toEqual(["/opt/libnccl.so"]);
+  expect(libraryCandidates({}).slice(0, 2)).toEqual(["libnccl.so.2", "libnccl.so"]);
 });

@@ -359,7 +359,7 @@ class SignDescent extends Optimizer {
 
   protected setNumbers(): void {}
 
-  protected stepOf({ lrScale, weightDecay = 0 }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+  protected adamStep({ lrScale, weightDecay = 0 }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
     const numbers = { beta1: 0, beta2: 0, epsilon: 0, correction1: 1, correction2: 1, mix: 0 };
     return { kind: "adamW", rate: this.learningRate * lrScale, decay: weightDecay, ...numbers };
   }

@@ -6,7 +6,7 @@ import {
   option,
   type OptionsOf,
 } from "@mosaic/core";
-import { levelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
+import { levelStrategy, nest, type Strategy, createStrategy } from "./strategy.ts";
 
 const composedMesh = defineOptions("meshShape", {
   /** Ranks that share the heads of a part of the sequence. */
@@ -62,7 +62,7 @@ export function composed(options: ComposedOptions): Strategy {
     "composed: seqParallel",
     headParallel ? [{ axis: head, strategy: "ulysses" }, along] : [along],
   );
-  return strategyOf(nested, {
+  return createStrategy(nested, {
     name: "composed",
     meshFor(ranks) {
       if (ranks === headRanks * seqRanks) return mesh;

@@ -1,6 +1,6 @@
 // mosaic-doctor: what is here, whether it works, and what to do if not.
 import { parseArgs } from "node:util";
-import { count, diagnose, report, reportJson } from "./diagnose.ts";
+import { countFindings, diagnose, formatReport, formatReportJson } from "./diagnose.ts";
 import { thisSystem } from "./system.ts";
 
 const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what is installed, and prints what to do.
@@ -24,8 +24,8 @@ async function main(args: readonly string[]): Promise<number> {
     return 0;
   }
   const sections = await diagnose(thisSystem);
-  console.log(values.json ? reportJson(sections, version) : report(sections));
-  return count(sections, "problem") > 0 ? 1 : 0;
+  console.log(values.json ? formatReportJson(sections, version) : formatReport(sections));
+  return countFindings(sections, "problem") > 0 ? 1 : 0;
 }
 
 try {
