@@ -76,7 +76,9 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     throw new UsageError("--backend auto, --predict: expected --device cpu with them, as they measure the CPU");
   }
   if (settings.backend !== "local" || settings.ranks === 1) return settings;
-  throw new UsageError(`--backend local: expected --ranks 1, as it sees its own keys only; received ${settings.ranks}`);
+  throw new UsageError(
+    `--backend local: expected --ranks 1, as it attends to its own keys only; received ${settings.ranks}`,
+  );
 }
 
 /** How many ranks, and for a backend that needs two dimensions in what shape. */
@@ -125,7 +127,9 @@ function parseInteger(name: string, text: string, [low, high]: readonly [number,
 
 function checkEven(name: string, value: number): number {
   if (value % 2 === 0) return value;
-  throw new UsageError(`--${name}: expected an even number, as positions turn pairs of elements; received ${value}`);
+  throw new UsageError(
+    `--${name}: expected an even number, as rotary embedding rotates pairs of elements; received ${value}`,
+  );
 }
 
 /** A file in a folder that is there: found out before the work, not after it. */

@@ -26,7 +26,7 @@ export function parseFasta(text: string): Bases {
       bases[length++] = base;
     }
   }
-  if (length === 0) throw new Error("genome: the file holds no bases");
+  if (length === 0) throw new Error("genome: the file contains no bases");
   return bases.slice(0, length);
 }
 

@@ -69,7 +69,7 @@ function checkCompatible(device: DeviceName, collectives: CollectivesName): void
     where: "init: collectives",
     expected: `"${partner}" with device "${device}"`,
     received: `"${collectives}"`,
-    remedy: "name neither, or only one; also look at MOSAIC_DEVICE and MOSAIC_COLLECTIVES",
+    remedy: "omit both, or set only one; check MOSAIC_DEVICE and MOSAIC_COLLECTIVES",
   });
 }
 

@@ -90,7 +90,7 @@ function checkLaunched({ spSize, mesh, worldSize }: MeshOptions, size: number): 
   if (wanted <= size || size !== 1 || worldSize !== undefined) return;
   throw new OptionError({
     where: `init: ${spSize === undefined ? "mesh" : "spSize"}`,
-    expected: "1, as this process is alone",
+    expected: "1, as no launcher started this process",
     received: spSize === undefined ? JSON.stringify(mesh) : String(spSize),
     remedy: `start it with npx mosaic-run --nproc-per-node ${wanted} <script>`,
   });

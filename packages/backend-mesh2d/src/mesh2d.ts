@@ -81,9 +81,9 @@ function checkInner(where: string, inner: AttentionBackend): void {
   if (inner.axes.length === 0) return;
   throw new OptionError({
     where,
-    expected: "an inner backend that communicates with nobody",
+    expected: "an inner backend without communication, such as local()",
     received: `${inner.name} along ${inner.axes.join(", ")}`,
-    remedy: "nest the other way round: give mesh2d to the other backend as its inner",
+    remedy: "swap the nesting: pass mesh2d as the inner backend of the other",
   });
 }
 
@@ -248,7 +248,7 @@ class IncrementalPass<Kv extends PlacedKv> implements Disposable {
       where: this.#pass.label,
       expected: named ? `keys from ${JSON.stringify(named)}` : "no more keys",
       received: `keys from ${JSON.stringify(from)}`,
-      remedy: "give inParts the places of all parts, in the order in which they come",
+      remedy: "pass inParts the coordinates of all parts, in the order of the calls",
     });
   }
 

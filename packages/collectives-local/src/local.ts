@@ -53,7 +53,7 @@ const localOptions = defineOptions("local", {
   connectTimeout: option.number({
     above: 0,
     max: 1e9,
-    expected: "seconds, more than 0 and at most 1e9",
+    expected: "seconds > 0, at most 1e9",
     optional: true,
   }),
 });

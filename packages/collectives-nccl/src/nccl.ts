@@ -24,7 +24,7 @@ const ctaCount = { min: 1, max: 64, optional: true } as const;
 const timeoutSeconds = {
   above: 0,
   max: 1e9,
-  expected: "seconds, more than 0 and at most 1e9",
+  expected: "seconds > 0, at most 1e9",
   optional: true,
 } as const;
 
@@ -78,7 +78,7 @@ function checkDevice(device: Device): void {
     where: "nccl collectives",
     expected: "a device of type cuda",
     received: device.type,
-    remedy: 'connect ranks on CPUs with local() of "@mosaic/collectives-local"',
+    remedy: 'use local() of "@mosaic/collectives-local" for ranks on CPUs',
   });
 }
 

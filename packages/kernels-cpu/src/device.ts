@@ -82,14 +82,14 @@ class CpuStream implements Stream {
     return new CpuFence(this, this.#device.results[0]!);
   }
 
-  /** @throws OptionError for a fence of another kind of device. */
+  /** @throws OptionError for a fence of another device type. */
   wait(fence: Fence): void {
     if (fence.stream === this) return;
     if (!(fence instanceof CpuFence)) {
       throw new OptionError({
         where: "stream.wait",
         expected: "a fence of a CPU stream",
-        received: "a fence of another kind of device",
+        received: "a fence of another device type",
         remedy: "synchronize the other device before enqueueing work that needs its results",
       });
     }
@@ -121,7 +121,7 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
     const handle = new NativeHandle(getAddon(), {
       name: `cpu:${index}`,
       options: [count, memoryLimit(limit)],
-      remedy: "dispose tensors, cut the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
+      remedy: "dispose tensors, shard the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
     });
     super(index, handle);
     this.threads = count;

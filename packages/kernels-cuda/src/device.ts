@@ -32,14 +32,14 @@ class CudaStream implements Stream {
     );
   }
 
-  /** @throws OptionError for a fence of another kind of device. */
+  /** @throws OptionError for a fence of another device type. */
   wait(fence: Fence): void {
     if (fence.stream === this) return;
     if (!(fence instanceof CudaFence)) {
       throw new OptionError({
         where: "stream.wait",
         expected: "a fence of a CUDA stream",
-        received: "a fence of another kind of device",
+        received: "a fence of another device type",
         remedy: "synchronize the other device before enqueueing work that needs its results",
       });
     }
@@ -70,16 +70,16 @@ export class CudaDevice extends NativeDevice<CudaAddon> {
 
   constructor({ index = Number(process.env.LOCAL_RANK ?? 0), memoryLimit = 0, tf32 = false }: CudaOptions = {}) {
     if (!Number.isSafeInteger(index) || index < 0) {
-      throw new OptionError({ where: "cuda({ index })", expected: "a whole number from 0", received: String(index) });
+      throw new OptionError({ where: "cuda({ index })", expected: "a whole number ≥ 0", received: String(index) });
     }
     if (!Number.isSafeInteger(memoryLimit) || memoryLimit < 0) {
       const received = String(memoryLimit);
-      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, a whole number from 0", received });
+      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, a whole number ≥ 0", received });
     }
     const handle = new NativeHandle(getAddon(), {
       name: `cuda:${index}`,
       options: [index, memoryLimit, Number(tf32)],
-      remedy: "dispose tensors, or cut the sequence over more ranks",
+      remedy: "dispose tensors, or shard the sequence over more ranks",
     });
     super(index, handle);
     this.capability = handle.deviceInfo[0]!;

@@ -64,7 +64,7 @@ export function axisSize(where: string, ctx: Context, axis: string): number {
     where,
     expected: `one of the mesh's axes ${ctx.mesh.axes.join(", ")}`,
     received: `"${axis}"`,
-    remedy: "name the axis in init({ mesh }), or give axis the one you mean",
+    remedy: "add the axis to init({ mesh }), or pass an existing axis",
   });
 }
 
@@ -105,7 +105,7 @@ function checkOrder(where: string, chunks: readonly Chunk[], placement: Placemen
   const name = (i: number): string => `chunk ${i}, from ${starts[i]} to ${ends[i]}`;
   throw new OptionError({
     where,
-    expected: "chunks one after another: under a causal mask a chunk is routed by what was before all of it",
+    expected: "chunks that do not interleave: under a causal mask a chunk is routed by what precedes all of it",
     received: `placement ${placement.name}, whose chunks interleave: ${name(interleaved - 1)}, and ${name(interleaved)}`,
     remedy: 'use "contiguous", or "zigzag" with an even chunksPerRank, which balances causal work as well',
   });
@@ -127,7 +127,7 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
     where,
     expected: length > 0 ? `${expected} rows, this rank's share of ${length}` : "a sequence of at least one token",
     received: String(rows),
-    remedy: "give the placement that the sequence was cut with, and sequenceLength, the length of the whole",
+    remedy: "pass the placement that the sequence was sharded with, and the sequenceLength of the whole sequence",
   });
 }
 

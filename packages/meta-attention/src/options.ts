@@ -137,7 +137,7 @@ export function resolveOptions(name: string, ctx: Context, given: HierarchicalMe
       where: name,
       expected: "causal or mask",
       received: "both",
-      remedy: "put all into the mask",
+      remedy: "combine both in mask",
     });
   }
   const settings: ResolvedOptions = {
@@ -163,18 +163,22 @@ function resolveTopK(where: string, topK: number | "all" | undefined, chunks: nu
   if (Number.isSafeInteger(topK) && topK >= 0 && topK < chunks) return topK;
   throw new OptionError({
     where,
-    expected: `topK from 0 to ${chunks - 1}, the chunks beside one's own, or "all"`,
+    expected: `topK from 0 to ${chunks - 1}, the number of other chunks, or "all"`,
     received: String(topK),
-    remedy: "choose fewer, or cut the sequence into more chunks with chunksPerRank",
+    remedy: "lower topK, or split the sequence into more chunks with chunksPerRank",
   });
 }
 
 function checkCombination(settings: ResolvedOptions): void {
   const { name: where, combine, gate, headDim, certificate, maxMissedMass } = settings;
   const faults: (readonly [fault: boolean, expected: string, received: unknown])[] = [
-    [combine === "soft" && !gate, 'a gate, without which "soft" would forget the own chunk', "gate: false"],
+    [
+      combine === "soft" && !gate,
+      'gate: true with combine "soft", which needs the gate to include the own chunk',
+      "gate: false",
+    ],
     [headDim > 256, "headDim, or embedDim / numHeads, from 1 to 256", headDim],
-    [maxMissedMass !== undefined && !certificate, "a certificate, which maxMissedMass follows", "certificate: false"],
+    [maxMissedMass !== undefined && !certificate, "certificate: true with maxMissedMass", "certificate: false"],
   ];
   const fault = faults.find(([wrong]) => wrong);
   if (fault) throw new OptionError({ where, expected: fault[1], received: String(fault[2]) });

@@ -178,7 +178,7 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
       where,
       expected: `x [B,S,${embedDim}], embedDim last`,
       received: formatShape(x.shape),
-      remedy: "for tensors of other ranks there is MultiAxisHierarchicalAttention",
+      remedy: "for tensors of other ranks use MultiAxisHierarchicalAttention",
     });
   }
   if (x.dtype === dtype) return;
@@ -205,7 +205,7 @@ export function checkChosen(
   if (whole) return;
   throw new OptionError({
     where,
-    expected: `chosen[${batch}][${chunks}], lists of other${causal ? ", earlier" : ""} chunks that the mask shows, each once`,
+    expected: `chosen[${batch}][${chunks}], lists of other${causal ? ", earlier" : ""} chunks visible under the mask, without duplicates`,
     received: chosen ? JSON.stringify(chosen).slice(0, 100) : "none",
   });
 }

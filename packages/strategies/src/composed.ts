@@ -70,7 +70,7 @@ export function composed(options: ComposedOptions): Strategy {
         where: "composed",
         expected: `${headRanks * seqRanks} ranks, ${headRanks} for heads × ${seqRanks} for the sequence`,
         received: String(ranks),
-        remedy: "change meshShape, or put other ranks on an axis of their own, dp",
+        remedy: "change meshShape, or put the other ranks on a data-parallel axis, dp",
       });
     },
   });
@@ -82,6 +82,6 @@ function checkShape({ head, seq }: ComposedOptions["meshShape"], headParallel: b
     where: "composed",
     expected: "headParallel, or meshShape { head: 1, seq }",
     received: `headParallel false and meshShape { head: ${head}, seq: ${seq} }`,
-    remedy: "ranks that shared neither heads nor the sequence would all do the same",
+    remedy: "without either, all ranks would compute the same",
   });
 }

@@ -31,7 +31,7 @@ test("more than 65 536 ranks are refused at once", () => {
 
 test("unequal shares are refused above 1 024 ranks, before anything is recorded", () => {
   const { message } = refusal({ ...call, tokens: 524_288, nodes: 256, placement: "contiguous" });
-  expect(message).toContain("expected a candidate that runs");
+  expect(message).toContain("expected a strategy that runs");
   expect(message).toContain("expected at most 1024 equivalence classes of ranks");
   expect(message).toContain("causal() with zigzag()");
 }, 60_000);

@@ -176,7 +176,7 @@ test("options that do not exist or do not fit", () => {
     [{ placement: "zigzags" }, /received "zigzags"/],
     [{ memoryLimit: -1 }, /memoryLimit: expected a number of bytes > 0/],
     [{ simulate: 0 }, /simulate: expected a whole number ≥ 1/],
-    [{ headDim: 512 }, /a candidate that runs, received/],
+    [{ headDim: 512 }, /a strategy that runs, received/],
   ];
   for (const [options, message] of wrong) {
     expect(() => plan({ ...call, ...machine, ...options }), JSON.stringify(options)).toThrow(message);

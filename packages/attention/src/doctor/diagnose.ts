@@ -43,7 +43,12 @@ function checkVersions(system: System, names: readonly string[], wanted: string 
     const version = system.version(name);
     if (version === undefined) return [problem(`${name} is missing`, `npm install ${name}@${wanted ?? "latest"}`)];
     if (version === wanted) return [];
-    return [problem(`${name} is of version ${version}`, `npm install ${name}@${wanted}: all of @mosaic goes together`)];
+    return [
+      problem(
+        `${name} has version ${version}`,
+        `npm install ${name}@${wanted}: all @mosaic packages need the same version`,
+      ),
+    ];
   });
 }
 
@@ -54,8 +59,8 @@ async function checkTwoRanks(system: System): Promise<readonly Finding[]> {
   if (found.value !== 12) return [problem(`two ranks on the CPU computed ${found.value}, not 12`, "reinstall @mosaic")];
   const missing = system.version("@mosaic/launcher") === undefined;
   return [
-    ok("two ranks computed on the CPU and added up over shared memory"),
-    ...(missing ? [note("programs of several processes need mosaic-run", "npm install @mosaic/launcher")] : []),
+    ok("all-reduce of two CPU ranks over shared memory passed"),
+    ...(missing ? [note("multi-process programs need mosaic-run", "npm install @mosaic/launcher")] : []),
   ];
 }
 
@@ -67,7 +72,7 @@ const selection: Check = {
       const { device, collectives, warning: why } = await detectFromProbes(system);
       const reason = system.env["MOSAIC_DEVICE"] ? ", set by MOSAIC_DEVICE" : "";
       return [
-        ok(`computes on device "${device}", ranks connected by "${collectives}"${reason}`),
+        ok(`device "${device}", collectives "${collectives}"${reason}`),
         ...(why === undefined ? [] : [note(why)]),
       ];
     } catch (error) {
@@ -120,7 +125,7 @@ async function runCheck({ name, run }: Check, system: System): Promise<Section> 
   try {
     return { name, findings: await run(system) };
   } catch (error) {
-    return { name, findings: [problem(`the doctor itself failed: ${(error as Error).stack}`)] };
+    return { name, findings: [problem(`internal error in this check: ${(error as Error).stack}`)] };
   }
 }
 
@@ -145,7 +150,7 @@ function formatSummary(sections: readonly Section[]): string {
   const notes = countFindings(sections, "note");
   const words = (number: number, word: string): string => `${number} ${word}${number === 1 ? "" : "s"}`;
   if (problems > 0) return `${words(problems, "problem")}, ${words(notes, "note")}`;
-  return `everything that is installed works${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
+  return `all installed packages work${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
 }
 
 export function countFindings(sections: readonly Section[], level: Level): number {

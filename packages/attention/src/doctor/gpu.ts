@@ -11,18 +11,18 @@ export const driver: Check = {
   async run(system) {
     const module = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.read(DRIVER_VERSION_PATH) ?? "")?.[1];
     if (system.version("@mosaic/kernels-cuda") === undefined) {
-      if (!hasGpu(system)) return [note("not looked for: @mosaic/kernels-cuda is not installed")];
-      return [note("there is an NVIDIA GPU, and nothing that uses it", "npm install @mosaic/kernels-cuda")];
+      if (!hasGpu(system)) return [note("skipped: @mosaic/kernels-cuda is not installed")];
+      return [note("NVIDIA GPU found, but @mosaic/kernels-cuda is not installed", "npm install @mosaic/kernels-cuda")];
     }
     const found = await system.runProbe("cuda");
     if ("value" in found) {
-      const { driver: cuda, library, cublasLt = "none: products take a plain kernel" } = found.value;
+      const { driver: cuda, library, cublasLt = "not found: matmul uses a plain kernel" } = found.value;
       return [ok(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), ok(`cuBLASLt ${cublasLt}`)];
     }
     const [text, remedy] = formatFailure(found.error);
     const isBroken = found.error.name !== "DeviceError" || hasGpu(system);
     if (isBroken) return [problem(text, remedy)];
-    return [note("none, and no NVIDIA GPU to be seen: everything runs on the CPU")];
+    return [note("not found, and no NVIDIA GPU detected: everything runs on the CPU")];
   },
 };
 
@@ -35,8 +35,8 @@ export const gpus: Check = {
     const all = found.value.gpus;
     return [
       ...all.map(describeGpu),
-      ...(all.length === 0 ? [note("the driver shows none", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
-      ...(visible === undefined ? [] : [note(`only those that CUDA_VISIBLE_DEVICES=${visible} names`)]),
+      ...(all.length === 0 ? [note("the driver reports no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
+      ...(visible === undefined ? [] : [note(`restricted by CUDA_VISIBLE_DEVICES=${visible}`)]),
       ...(all.some(({ problem }) => problem === undefined) ? await checkProducts(system, all) : []),
     ];
   },
@@ -47,14 +47,14 @@ function describeGpu({ name, capability, bytes, problem: unfit }: CudaGpu, index
   if (unfit === undefined) return ok(`${text}, ${kernelArchitecture(capability)}`);
   return problem(
     `${text}: ${unfit}`,
-    "hide it from Mosaic with CUDA_VISIBLE_DEVICES, or build the package where nvcc is",
+    "exclude it with CUDA_VISIBLE_DEVICES, or build the package where nvcc is installed",
   );
 }
 
 /** Machine code runs on its own generation; what is newer takes PTX. See native/kernels/image.cmake of the package. */
 function kernelArchitecture(capability: string): string {
   if (capability.startsWith("8.")) return "kernels sm_80";
-  return capability === "9.0" ? "kernels sm_90a" : "kernels from PTX, compiled by the driver when first used";
+  return capability === "9.0" ? "kernels sm_90a" : "kernels JIT-compiled from PTX by the driver";
 }
 
 async function checkProducts(
@@ -65,7 +65,7 @@ async function checkProducts(
   const found = await runProbe("gpus");
   if ("error" in found) return [problem(...formatFailure(found.error))];
   const wrong = found.value.findIndex((product) => product !== 6);
-  if (wrong < 0) return [ok(all.length === 1 ? "it computes" : "each computes")];
+  if (wrong < 0) return [ok(all.length === 1 ? "test matmul passed" : "test matmul passed on each")];
   return [
     problem(`GPU ${wrong} computed ${found.value[wrong]}, not 6`, "test it with compute-sanitizer and dcgmi diag"),
   ];
@@ -79,7 +79,7 @@ export const links: Check = {
     if (!("value" in cuda) || cuda.value.gpus.length < 2) return [];
     const table = system.run("nvidia-smi", "topo", "-m");
     const pairs = parseTopology(table ?? "");
-    if (pairs.length === 0) return [note("unknown, for nvidia-smi does not report it")];
+    if (pairs.length === 0) return [note("unknown: nvidia-smi topo reports no topology")];
     const slow = pairs.filter(({ link }) => !link.startsWith("NV"));
     if (slow.length === 0)
       return [ok(`NVLink between all pairs (${[...new Set(pairs.map(({ link }) => link))].join(", ")})`)];
@@ -88,7 +88,7 @@ export const links: Check = {
     return [
       note(
         `${slow.length} of ${pairs.length} pairs have no NVLink (${kinds}), the first of them GPUs ${a} and ${b}`,
-        "put the axis that communicates most on GPUs that do: mosaic-plan weighs it",
+        "put the axis with the most communication on NVLink pairs: mosaic-plan takes links into account",
       ),
     ];
   },
@@ -146,7 +146,9 @@ export const nccl: Check = {
     const count = "value" in cuda ? cuda.value.gpus.length : 0;
     if (system.version("@mosaic/collectives-nccl") === undefined) {
       if (count < 2) return [];
-      return [note(`${count} GPUs, and nothing that connects them`, "npm install @mosaic/collectives-nccl")];
+      return [
+        note(`${count} GPUs, but @mosaic/collectives-nccl is not installed`, "npm install @mosaic/collectives-nccl"),
+      ];
     }
     const found = await system.runProbe("nccl");
     if ("value" in found) return [ok(`${found.value.version}, ${found.value.library}`)];

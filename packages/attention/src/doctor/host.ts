@@ -41,7 +41,7 @@ export const processor: Check = {
     const findings = [ok(`${model}, ${system.cores} ${system.cores === 1 ? "core" : "cores"}${kernels}`)];
     if ("value" in found && found.value.isa === "scalar") {
       findings.push(
-        note("no AVX2: attention runs many times slower than it could", "use a processor from 2015 or newer"),
+        note("no AVX2: attention uses scalar kernels, many times slower", "use a processor from 2015 or newer"),
       );
     }
     const limit = cpuLimit(system);
@@ -49,8 +49,8 @@ export const processor: Check = {
       const threads = Math.max(1, Math.floor(limit));
       findings.push(
         note(
-          `this container gets the time of ${limit} processors only`,
-          `set MOSAIC_THREADS=${threads}, or raise its limit`,
+          `the CPU quota of this container is ${limit} processors`,
+          `set MOSAIC_THREADS=${threads}, or raise the quota`,
         ),
       );
     }
@@ -109,7 +109,7 @@ export const memory: Check = {
     const limited = limit !== undefined && limit < total;
     const text = `${formatGigabytes(total)}, ${formatGigabytes(free)} free${limited ? `, of which this control group may use ${formatGigabytes(limit)}` : ""}`;
     if (Math.min(total, limit ?? total) >= LOW_MEMORY_BYTES) return [ok(text)];
-    return [note(text, "little for more than trying things out: give the container or the job more memory")];
+    return [note(text, "low: raise the memory limit of the container or the job")];
   },
 };
 
@@ -128,7 +128,7 @@ export const sharedMemory: Check = {
     const text = `/dev/shm of ${formatGigabytes(disk.total)}, ${formatGigabytes(disk.free)} free`;
     if (disk.free >= NCCL_SHARED_MEMORY_BYTES) return [ok(text)];
     if (needed) return [problem(`${text}: NCCL fails between GPUs of this host with less than about 1 GB`, remedy)];
-    return [note(`${text}: enough here, but little for NCCL`, remedy)];
+    return [note(`${text}: sufficient here, but low for NCCL`, remedy)];
   },
 };
 
@@ -142,9 +142,9 @@ export const limits: Check = {
     if (files === undefined || locked === undefined) return [];
     const findings: Finding[] = [ok(`${formatLimit(files)} open files, ${formatLimit(locked)} bytes of locked memory`)];
     if (files < LOW_FILE_LIMIT)
-      findings.push(note("many ranks may run out of open files", `ulimit -n ${LOW_FILE_LIMIT}`));
+      findings.push(note("low limit of open files for many ranks", `ulimit -n ${LOW_FILE_LIMIT}`));
     if (rdmaDevices(system).length > 0 && locked !== Number.POSITIVE_INFINITY) {
-      findings.push(note("RDMA locks the memory it sends from, and may not lock enough", "ulimit -l unlimited"));
+      findings.push(note("low limit of locked memory for RDMA, which registers memory", "ulimit -l unlimited"));
     }
     return findings;
   },
@@ -186,15 +186,15 @@ export const job: Check = {
     const { RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE } = env;
     if (RANK !== undefined) {
       const place = LOCAL_RANK === undefined ? "" : `, ${LOCAL_RANK} of ${LOCAL_WORLD_SIZE ?? "?"} on this host`;
-      findings.push(ok(`rank ${RANK} of ${WORLD_SIZE ?? "?"}${place}, started by ${starter ?? "somebody"}`));
-    } else if (starter !== undefined) findings.push(ok(`${starter}, not a rank of it`));
+      findings.push(ok(`rank ${RANK} of ${WORLD_SIZE ?? "?"}${place}, started by ${starter ?? "an unknown launcher"}`));
+    } else if (starter !== undefined) findings.push(ok(`${starter}, but this process is not one of its ranks`));
     if ((RANK === undefined) !== (WORLD_SIZE === undefined)) {
-      findings.push(problem("of RANK and WORLD_SIZE only one is set", "start ranks with mosaic-run, or set both"));
+      findings.push(problem("only one of RANK and WORLD_SIZE is set", "start ranks with mosaic-run, or set both"));
     }
     if (RANK === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
       findings.push(
         note(
-          "SLURM starts several tasks, and none of them has its rank",
+          "SLURM starts several tasks, but RANK is not set",
           "ask for one task a node, and let mosaic-run start the ranks in it",
         ),
       );
@@ -204,7 +204,7 @@ export const job: Check = {
     if (gpus > 0 && Number(LOCAL_WORLD_SIZE ?? 1) > gpus && !env["MOSAIC_SHARE_GPUS"]) {
       findings.push(
         note(
-          `${LOCAL_WORLD_SIZE} ranks on this host, and ${gpus} GPUs that a rank can see`,
+          `${LOCAL_WORLD_SIZE} ranks on this host, but ${gpus} visible GPUs`,
           "mosaic-run --nproc-per-node gpu; SLURM: --gpus-per-node rather than --gpus-per-task; or MOSAIC_SHARE_GPUS=1",
         ),
       );

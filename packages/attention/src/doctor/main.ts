@@ -11,7 +11,7 @@ const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what
   -h, --help     this text
   -V, --version  the version of @mosaic/attention
 
-Marks: ✓ works, · worth knowing, ✗ broken. Exit code: 0 if everything that is installed works, 1 if something is broken,
+Marks: ✓ works, · worth knowing, ✗ broken. Exit code: 0 if all installed packages work, 1 if something is broken,
 2 for options that do not exist. That there is no GPU is worth knowing, not broken.`;
 
 async function main(args: readonly string[]): Promise<number> {

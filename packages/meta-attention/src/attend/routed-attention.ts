@@ -1,5 +1,5 @@
 import { type AttentionState, emptyState, type KvBlock, type Tensor, type Tile } from "@mosaic/core";
-import { type Chunk, type Chunks, findRuns } from "../chunks.ts";
+import { type Chunk, findRuns } from "../chunks.ts";
 import { type ChunkRead, chunkReads, planTransfers } from "../exchange/received-chunks.ts";
 import { ChunkFetch } from "../exchange/fetch.ts";
 import { chunkRows, headsView, pairView, reduceInto, ResourceStack, zerosLike } from "../tensor-views.ts";

@@ -56,9 +56,9 @@ export function chooseTopK(scores: Float32Array, topK: number, { chunks, canAtte
   if (scores.some(Number.isNaN)) {
     throw new DeviceError({
       where: "HierarchicalMetaAttention: routing",
-      expected: "scores that are numbers",
+      expected: "scores without NaN",
       received: "NaN",
-      remedy: "look for NaN or infinity in the input and the parameters: training may have diverged",
+      remedy: "check the input and the parameters for NaN or infinity: training may have diverged",
     });
   }
   const allChunks = Array.from({ length: chunks }, (_, j) => j);

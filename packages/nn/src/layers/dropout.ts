@@ -77,9 +77,9 @@ function sequenceSpans(
   if (spansLength(spans) === rows) return { length, spans };
   throw new ShapeError({
     where: `rank ${ctx.rank}`,
-    expected: `${spansLength(spans)} rows, this rank's share of ${length} among ${shards}`,
+    expected: `${spansLength(spans)} rows, this rank's shard of ${length} over ${shards} shards`,
     received: String(rows),
-    remedy: "give sequenceLength, and the axes and placement that the tensor was sharded with",
+    remedy: "pass sequenceLength, and the axes and placement that the tensor was sharded with",
   });
 }
 

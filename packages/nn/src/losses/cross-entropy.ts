@@ -81,7 +81,7 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: Cro
       where: "crossEntropy",
       expected: "logits [..,C] and targets [..]",
       received: `${formatShape(logits.shape)} and ${formatShape(targets.shape)}`,
-      remedy: "put the classes on the last axis, and give class numbers, one for each row",
+      remedy: "put the classes on the last axis, and pass one class index per row",
     });
   }
   return crossEntropyOp([logits], { targets, spec: { smoothing: labelSmoothing, ignored: ignoreIndex } });

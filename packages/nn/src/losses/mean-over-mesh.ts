@@ -118,7 +118,7 @@ export function meanOverMesh(ctx: Context, terms: Tensor): Tensor {
       where: "meanOverMesh",
       expected: "a pair (sum, count) [2] float32",
       received: `${formatShape(terms.shape)} ${terms.dtype}`,
-      remedy: "make it with lossTerms, crossEntropyTerms or mseLossTerms",
+      remedy: "create it with lossTerms, crossEntropyTerms or mseLossTerms",
     });
   }
   return meanOverMeshOp([terms], ctx);

@@ -166,8 +166,8 @@ export class ScheduleFreeAdamW extends Optimizer {
     if (!this.#savedParameters) return;
     throw new MosaicError({
       where: `ScheduleFreeAdamW.${name}`,
-      expected: "an optimizer in training",
-      received: "one after eval(), whose parameters hold the average",
+      expected: "an optimizer in training mode",
+      received: "evaluation mode, in which the parameters hold the average",
       remedy: "call optimizer.train() first",
     });
   }

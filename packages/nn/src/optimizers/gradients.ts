@@ -122,7 +122,7 @@ export class NonFiniteError extends MosaicError {
       where: `${where}, step ${step}`,
       expected: "a finite loss and finite gradients",
       received: `${details.join(", ")}${rest}`,
-      remedy: "lower the learning rate, clip gradients, or look at the data of this step",
+      remedy: "lower the learning rate, clip gradients, or inspect the data of this step",
     });
     this.step = step;
     this.parameters = norms.map(({ name }) => name);

@@ -63,7 +63,7 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
         where: path,
         expected: `tensor "${name}" to begin at byte ${covered}, where the one before it ends`,
         received: String(begin),
-        remedy: "the file is damaged; nothing was loaded",
+        remedy: "the file is corrupt; nothing was loaded",
       });
     }
     covered = end;
@@ -74,7 +74,7 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
     expected: `${covered} bytes of tensors`,
     received: String(dataBytes),
     remedy:
-      dataBytes < covered ? "the file was cut short; nothing was loaded" : "the file is damaged; nothing was loaded",
+      dataBytes < covered ? "the file is truncated; nothing was loaded" : "the file is corrupt; nothing was loaded",
   });
 }
 
@@ -86,15 +86,15 @@ function parseFields(path: string, text: string): Map<string, unknown> {
     throw new FileError(
       {
         where: path,
-        expected: "a safetensors header of JSON",
+        expected: "a safetensors header in JSON",
         received: (cause as Error).message,
-        remedy: "the file is damaged, or no safetensors; nothing was loaded",
+        remedy: "the file is corrupt, or not in safetensors format; nothing was loaded",
       },
       { cause },
     );
   }
   if (isRecord(json)) return new Map(Object.entries(json));
-  throw new FileError({ where: path, expected: "a header that is an object", received: text.slice(0, 40) });
+  throw new FileError({ where: path, expected: "a header that is a JSON object", received: text.slice(0, 40) });
 }
 
 function isRecord(x: unknown): x is Record<string, unknown> {
@@ -105,7 +105,7 @@ function parseMetadata(path: string, field: unknown): ReadonlyMap<string, string
   if (field === undefined) return new Map();
   const texts = isRecord(field) ? Object.entries(field) : [["", undefined] as const];
   if (texts.every((pair): pair is [string, string] => typeof pair[1] === "string")) return new Map(texts);
-  throw new FileError({ where: path, expected: "__metadata__ of texts by name", received: JSON.stringify(field) });
+  throw new FileError({ where: path, expected: "__metadata__ with string values", received: JSON.stringify(field) });
 }
 
 function parseEntry(path: string, name: string, field: unknown): TensorEntry {
@@ -121,7 +121,7 @@ function parseEntry(path: string, name: string, field: unknown): TensorEntry {
       where: `${path}, tensor "${name}"`,
       expected: "dtype, shape and data_offsets [begin, end]",
       received: JSON.stringify(field)?.slice(0, 120) ?? "nothing",
-      remedy: "the file is damaged; nothing was loaded",
+      remedy: "the file is corrupt; nothing was loaded",
     });
   }
   const each = Object.hasOwn(elementBytes, dtype) ? elementBytes[dtype] : undefined;
@@ -139,7 +139,7 @@ function parseEntry(path: string, name: string, field: unknown): TensorEntry {
     where: `${path}, tensor "${name}"`,
     expected: `${bytes} bytes for ${dtype} [${shape.join(",")}]`,
     received: String(end - begin),
-    remedy: "the file is damaged; nothing was loaded",
+    remedy: "the file is corrupt; nothing was loaded",
   });
 }
 

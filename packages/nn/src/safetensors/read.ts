@@ -134,7 +134,7 @@ async function headerLength(path: string, file: FileHandle, size: number): Promi
     where: path,
     expected: "a safetensors file: 8 bytes of length and a header within the file",
     received: size < 8 ? `${size} bytes` : `a header of ${length} bytes in a file of ${size}`,
-    remedy: "the file was cut short, or is no safetensors; nothing was loaded",
+    remedy: "the file is truncated, or not in safetensors format; nothing was loaded",
   });
 }
 
@@ -142,7 +142,7 @@ function decodeUtf8(path: string, bytes: Uint8Array): string {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch (cause) {
-    throw new FileError({ where: path, expected: "a header of UTF-8", remedy: "the file is damaged" }, { cause });
+    throw new FileError({ where: path, expected: "a header in UTF-8", remedy: "the file is corrupt" }, { cause });
   }
 }
 

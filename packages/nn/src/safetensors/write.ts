@@ -120,14 +120,14 @@ function checkMetadata(metadata: Readonly<Record<string, string>>): void {
   expectValue(
     "writeSafetensors: metadata",
     typeof metadata === "object" && metadata !== null,
-    "texts by name",
+    "an object with string values",
     metadata,
   );
   for (const [name, value] of Object.entries(metadata) as [string, unknown][]) {
     if (typeof value === "string") continue;
     throw new OptionError({
       where: `writeSafetensors: metadata "${name}"`,
-      expected: "text",
+      expected: "a string",
       received: formatValue(value),
       remedy: "convert it with String or JSON.stringify",
     });
@@ -152,7 +152,11 @@ function collectTensors(tensors: TensorMap): TensorData[] {
     );
     const { dtype, shape } = tensor;
     if (name === "__metadata__")
-      throw new OptionError({ where: "writeSafetensors", expected: "another name", received: name });
+      throw new OptionError({
+        where: "writeSafetensors",
+        expected: 'a tensor name other than "__metadata__"',
+        received: name,
+      });
     if (!(tensor instanceof Tensor) && tensor.values.length !== sizeOf(shape)) {
       throw new ShapeError({
         where: `writeSafetensors, "${name}"`,

@@ -90,15 +90,15 @@ function checkJsonValue(where: string, value: unknown, within: readonly unknown[
   const fail = (received: string): never => {
     throw new OptionError({
       where,
-      expected: "what JSON can hold: null, booleans, finite numbers, texts, arrays and plain objects of these",
+      expected: "a JSON value: null, a boolean, a finite number, a string, an array or a plain object",
       received,
-      remedy: "convert it before, or leave it out",
+      remedy: "convert or remove it",
     });
   };
   if (value === null || typeof value === "boolean" || typeof value === "string") return;
   if (typeof value === "number" && Number.isFinite(value)) return;
   if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
-  if (within.includes(value)) return fail("an object that holds itself");
+  if (within.includes(value)) return fail("a circular reference");
   const deeper = [...within, value];
   if (Array.isArray(value)) {
     for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], deeper);
@@ -146,7 +146,7 @@ function parseStateMetadata(path: string, { metadata }: SafetensorsFile): StateM
   throw new FileError({
     where: path,
     expected: "a checkpoint, version 1",
-    received: stateMetadata ? `version ${String(stateMetadata.version)}` : "safetensors without a training's state",
+    received: stateMetadata ? `version ${String(stateMetadata.version)}` : "a safetensors file without training state",
     remedy: "for weights alone, use model.loadStateDict((await readSafetensors(path)).tensors)",
   });
 }
@@ -214,6 +214,6 @@ async function runOnAllRanks(ctx: Context, where: string, body: () => Promise<vo
     where: `${where}, rank ${ctx.rank}`,
     expected: "success on every rank",
     received: `a failure on rank ${failed.join(", ")}`,
-    remedy: "see that rank's own error; nothing was changed here",
+    remedy: "see the error of that rank; nothing was changed on this one",
   });
 }

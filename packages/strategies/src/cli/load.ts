@@ -28,7 +28,9 @@ type CandidateResult = AttentionBackend | Candidate;
 export async function loadCandidate(path: string, options: PlanOptions): Promise<Candidate> {
   const { default: make } = await load(path);
   if (typeof make !== "function") {
-    throw new UsageError(`--backend ${path}: expected a default export that makes a backend, received ${typeof make}`);
+    throw new UsageError(
+      `--backend ${path}: expected a default export that returns a backend, received ${typeof make}`,
+    );
   }
   const { tokens, numHeads, numKvHeads = numHeads, headDim, nodes = 1, gpusPerNode } = options;
   const job: CandidateJob = { ranks: nodes * gpusPerNode, nodes, gpusPerNode, tokens, numHeads, numKvHeads, headDim };
@@ -36,7 +38,9 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
   const candidate = isCandidate(made) ? made : { backend: made };
   const { backend } = candidate;
   if (!Array.isArray(backend?.axes) || typeof backend.attend !== "function") {
-    throw new UsageError(`--backend ${path}: expected it to make a backend, or { backend, mesh, name }`);
+    throw new UsageError(
+      `--backend ${path}: expected its default export to return a backend, or { backend, mesh, name }`,
+    );
   }
   const imports = [`import makeBackend from ${JSON.stringify(path)};`];
   const name = candidate.name ?? `${backend.name} (${basename(path)})`;

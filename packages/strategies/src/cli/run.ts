@@ -29,7 +29,7 @@ function print(text: string): Promise<void> {
   return new Promise((done, fail) => {
     stdout.write(`${text}\n`, (error) => {
       if (!error || (error as NodeJS.ErrnoException).code === "EPIPE") done();
-      else fail(new OutputError(`cannot write what was found: ${error.message}`, { cause: error }));
+      else fail(new OutputError(`cannot write the result: ${error.message}`, { cause: error }));
     });
   });
 }
@@ -47,7 +47,7 @@ function checkOutputPaths(targets: Readonly<Record<string, string | undefined>>)
   for (const [option, path] of Object.entries(targets)) {
     if (path === undefined) continue;
     const other = seen.get(resolve(path));
-    if (other !== undefined) throw new UsageError(`--${option} ${path}: expected another file than that of --${other}`);
+    if (other !== undefined) throw new UsageError(`--${option} ${path}: expected a different file from --${other}`);
     seen.set(resolve(path), option);
     withOutputError(option, path, () => {
       const found = statSync(path, { throwIfNoEntry: false });

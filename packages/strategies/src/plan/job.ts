@@ -160,7 +160,7 @@ function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
     where,
     expected: `at most ${maxRanks} ranks${most > 0 ? `, ${most} nodes of ${gpusPerNode}` : ""}`,
     received: `${nodes} nodes of ${gpusPerNode}`,
-    remedy: "plan for the ranks that share one sequence, and put the others on an axis of their own, dp",
+    remedy: "plan for the ranks that share one sequence, and put the others on a data-parallel axis, dp",
   });
 }
 

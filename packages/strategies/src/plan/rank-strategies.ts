@@ -222,7 +222,7 @@ function meshFor(where: string, mesh: Coordinate, { ranks, planned }: { ranks: n
     where,
     expected: `the ${planned} ranks that it was planned for`,
     received: String(ranks),
-    remedy: "plan for these, or put other ranks on an axis of their own, dp",
+    remedy: "plan for these, or put the other ranks on a data-parallel axis, dp",
   });
 }
 
@@ -260,13 +260,13 @@ function noStrategyError(job: PlanJob, order: readonly SketchedCandidate[], refu
   const [first] = refused;
   if (order.length === 0) {
     const reason = first ? `${first.name}: ${first.error.message}` : "no candidate on this mesh";
-    return new OptionError({ where: "plan", expected: "a candidate that runs", received: reason });
+    return new OptionError({ where: "plan", expected: "a strategy that runs", received: reason });
   }
   const least = order.reduce((a, b) => (b.sketch.peakBytes < a.sketch.peakBytes ? b : a));
   return new OptionError({
     where: "plan",
     expected: `memoryLimit of at least ${least.sketch.peakBytes} (${formatBytes(least.sketch.peakBytes)})`,
     received: String(job.memoryLimit),
-    remedy: `${least.candidate.name} holds least; use more ranks, or fewer tokens`,
+    remedy: `${least.candidate.name} needs the least memory; use more ranks, or fewer tokens`,
   });
 }
