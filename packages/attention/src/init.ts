@@ -20,7 +20,7 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { selectDevice } from "./detect.ts";
 import { collectivesNames, deviceNames, quoteNames } from "./device-factories.ts";
 
-const initOptions = defineOptions("init", {
+export const initOptions = defineOptions("init", {
   ...coreOptions.fields,
   /**
    * Where this rank computes: "cpu", "cuda" for the GPU of its number on this host, or a device of your own. Default:

@@ -46,7 +46,7 @@ export function openTransport(): number {
   return loadTransport().open();
 }
 
-const localOptions = defineOptions("local", {
+export const localOptions = defineOptions("local", {
   /** The same on all ranks, and different for worlds that form at the same time. Default: the job, as the launcher names it. */
   name: option.string({ optional: true }),
   /** Seconds to wait for the other ranks; an error names those that are missing. Default: as long as a collective may take. */

@@ -28,7 +28,7 @@ const timeoutSeconds = {
   optional: true,
 } as const;
 
-const ncclOptions = defineOptions("nccl", {
+export const ncclOptions = defineOptions("nccl", {
   /** Seconds that a collective may take. Default: what `init` was given, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
   timeout: option.number(timeoutSeconds),
   /** Seconds to wait for the other ranks, and for NCCL to connect them. Default: as long as a collective may take. */

@@ -6,7 +6,7 @@ import { type CpuAddon, getAddon, instructionSets, type Isa } from "./addon.ts";
 /** More are a mistake: no machine has so many cores. */
 const maxThreads = 1024;
 
-const cpuOptions = defineOptions("cpu", {
+export const cpuOptions = defineOptions("cpu", {
   /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
   threads: option.integer({ min: 1, max: maxThreads, optional: true }),
   /** Distinguishes devices of one process in messages. Default 0. */

@@ -10,7 +10,7 @@ import {
   type Tensor,
 } from "@mosaic/core";
 
-const denseToSparseOptions = defineOptions("denseToSparse", {
+export const denseToSparseOptions = defineOptions("denseToSparse", {
   /** Chunks that are chosen from step `steps` on. */
   topK: option.integer({ min: 0 }),
   /** Chunks of the sequence. */

@@ -36,7 +36,7 @@ export class GELU extends Module {
   }
 }
 
-const mlpOptions = defineOptions("MLP", {
+export const mlpOptions = defineOptions("MLP", {
   /** Features that come in. */
   embedDim: option.integer({ min: 1 }),
   /** Features between. Default: 4 · embedDim. */

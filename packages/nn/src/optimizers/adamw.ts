@@ -12,7 +12,7 @@ import {
 } from "@mosaic/core";
 import { Optimizer, optimizerOptions, type OptimizerSlot, type OptimizerState, type StepOptions } from "./optimizer.ts";
 
-const scheduleFreeOptions = defineOptions("ScheduleFreeAdamW", {
+export const scheduleFreeOptions = defineOptions("ScheduleFreeAdamW", {
   ...optimizerOptions.fields,
   /** Learning rate. Default 2.5e-3. */
   lr: option.number({ min: 0, default: 2.5e-3 }),
@@ -179,7 +179,7 @@ export class ScheduleFreeAdamW extends Optimizer {
   }
 }
 
-const adamWOptions = defineOptions("AdamW", {
+export const adamWOptions = defineOptions("AdamW", {
   ...optimizerOptions.fields,
   /** Learning rate. Default 1e-3. */
   lr: option.number({ min: 0, default: 1e-3 }),
