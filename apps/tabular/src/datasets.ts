@@ -47,7 +47,7 @@ export function createTable(records: readonly Readonly<Record<string, Cell>>[], 
     } else if (missing === "refuse") {
       throw new MosaicError({
         where: `table ${name}, row ${row}`,
-        expected: "a number in every column, and a class",
+        expected: "a number in every column, and a class label",
         received:
           missingColumn === "its class"
             ? "no class"

@@ -141,7 +141,7 @@ export function gpuIndex({ rank, ranks }: LocalRank, gpus: number, share: boolea
   });
 }
 
-/** This rank's GPU. Throws what `gpuFor` does, an OptionError without the package, and what `cuda()` throws. */
+/** This rank's GPU. Throws what `gpuIndex` does, an OptionError without the package, and what `cuda()` throws. */
 async function createCuda(): Promise<Device> {
   const { cuda, cudaSystem } = await importCuda();
   return cuda({ index: gpuIndex(getLocalRank(), cudaSystem().gpus.length, sharesGpus()) });

@@ -94,7 +94,7 @@ export function checkGrid(where: string, { rows, columns }: Grid, size: number):
     where,
     expected: `a shape of ${size} ranks`,
     received: `[${rows}, ${columns}], ${rows * columns}`,
-    remedy: "make the product of rows and columns the length of the axis",
+    remedy: "choose rows · columns equal to the length of the axis",
   });
 }
 

@@ -64,7 +64,7 @@ function parseOptions(options: NcclOptions | undefined): NcclSettings {
   if (minCtas !== undefined && maxCtas !== undefined && minCtas > maxCtas) {
     throw new OptionError({
       where: "nccl",
-      expected: "minCtas of at most maxCtas",
+      expected: "minCtas ≤ maxCtas",
       received: `${minCtas} and ${maxCtas}`,
     });
   }

@@ -7,7 +7,7 @@ import { openRanks, tensor } from "./ranks.ts";
 test.each([
   [{ minCtas: 0 }, /nccl: minCtas: expected a whole number from 1 to 64, received 0/],
   [{ maxCtas: 2.5 }, /nccl: maxCtas: expected a whole number/],
-  [{ minCtas: 8, maxCtas: 4 }, /expected minCtas of at most maxCtas, received 8 and 4/],
+  [{ minCtas: 8, maxCtas: 4 }, /expected minCtas ≤ maxCtas, received 8 and 4/],
   [{ timeout: -1 }, /timeout: expected seconds/],
   [{ channels: 4 }, /nccl: expected options among timeout, .*received "channels"/],
 ] as const)("%j will not do", (options, message) => {

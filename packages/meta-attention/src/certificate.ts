@@ -61,7 +61,7 @@ function writeMassBound(out: Tensor, shares: Tensor, least: Tensor): void {
   kernels.copy(out, sum);
 }
 
-/** [B,perRank,N]: for each of this rank's chunks the largest `leftOut` over its rows and heads; −Infinity where there is no chunk. */
+/** [B,perRank,N]: for each of this rank's chunks the largest `missedLogMass` over its rows and heads; −Infinity where there is no chunk. */
 function maxMissedLogMass(attention: RoutedAttention, chosen: ChosenChunks, statistics: GatheredStatistics): Tensor {
   const { config, q } = attention;
   const batch = q.shape[0]!;
@@ -268,7 +268,7 @@ export async function extendChosen(
 
 /**
  * For each query chunk, those with the largest bound, until the sum over the rest is at most ε/(1 − ε). `worst(b, i)`: for each
- * chunk the largest `leftOut` over the rows of query chunk i.
+ * chunk the largest `missedLogMass` over the rows of query chunk i.
  */
 export function chunksToAdd(
   missedMassOf: (b: number, i: number) => ArrayLike<number>,

@@ -24,7 +24,7 @@ function checkMeta(where: string, meta: unknown): asserts meta is Meta {
   if (!isChosen || !Array.isArray(chunks?.all) || typeof chunks.visibility?.count !== "function") {
     throw new OptionError({
       where,
-      expected: "the meta of a forward of HierarchicalMetaAttention",
+      expected: "the meta of a result of HierarchicalMetaAttention.forward",
       received: formatValue(meta),
       remedy: "const { out, meta } = await module.forward(x)",
     });

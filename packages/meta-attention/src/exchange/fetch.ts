@@ -12,8 +12,8 @@ import {
 } from "./received-chunks.ts";
 
 /**
- * The gradients of fetched chunks on their way home, along the same edges, in float32: contributions are added to what `sums` shows,
- * `post` sends them, `land` adds those that arrive to this rank's own dk and dv.
+ * The gradients of fetched chunks returned to their owners, over the same transfers, in float32: contributions are added to what `sums` shows,
+ * `post` sends them, `accumulate` adds those that arrive to this rank's own dk and dv.
  */
 export class GradientExchange implements Disposable {
   readonly #config: RoutedAttentionConfig;
