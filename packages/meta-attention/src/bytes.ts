@@ -1,7 +1,7 @@
 import { ringTraffic } from "@mosaic/backend-ring";
 import { type DType, dtypeBytes, type Layout, type Traffic } from "@mosaic/core";
 import type { Chunks } from "./chunks.ts";
-import type { ChunkTransfer, ChunkTransfers } from "./exchange/received-chunks.ts";
+import type { ChunkTransfer, ChunkTransfers } from "./exchange/chunk-transfers.ts";
 
 const FLOAT_BYTES = dtypeBytes.float32;
 

@@ -1,6 +1,6 @@
 import { type AttentionState, emptyState, type KvBlock, type Tensor, type Tile } from "@mosaic/core";
 import { type Chunk, findRuns } from "../chunks.ts";
-import { type ChunkRead, chunkReads, planTransfers } from "../exchange/received-chunks.ts";
+import { type ChunkRead, chunkReads, planTransfers } from "../exchange/chunk-transfers.ts";
 import { ChunkFetch } from "../exchange/fetch.ts";
 import { chunkRows, headsView, pairView, reduceInto, ResourceStack, zerosLike } from "../tensor-views.ts";
 import { logAddExp, softmaxShare } from "../log-softmax.ts";

@@ -5,11 +5,11 @@ import type { Chunk } from "../chunks.ts";
 import {
   type DisposableKv,
   unpackKv,
-  ReceivedChunks,
+  KvChunkBuffers,
   type ChunkTransfers,
   localKv,
   type BatchRun,
-} from "./received-chunks.ts";
+} from "./chunk-transfers.ts";
 
 /**
  * The gradients of fetched chunks returned to their owners, over the same transfers, in float32: contributions are added to what `sums` shows,
@@ -19,7 +19,7 @@ export class GradientExchange implements Disposable {
   readonly #config: RoutedAttentionConfig;
   readonly #transfers: ChunkTransfers;
   readonly #own: KvBlock;
-  readonly #memory: ReceivedChunks;
+  readonly #memory: KvChunkBuffers;
   readonly #resources = new ResourceStack();
   #arrivals: (BatchRun & { readonly tensor: Tensor })[] = [];
   #work: Work | undefined;
@@ -30,7 +30,7 @@ export class GradientExchange implements Disposable {
     this.#transfers = planned;
     this.#own = own;
     this.#memory = this.#resources.use(
-      new ReceivedChunks(own.k.device, planned.receives, { ...config, dtype: "float32" }).clear(),
+      new KvChunkBuffers(own.k.device, planned.receives, { ...config, dtype: "float32" }).clear(),
     );
   }
 
@@ -82,7 +82,7 @@ export class ChunkFetch implements Disposable {
   readonly transfers: ChunkTransfers;
   readonly #rank: number;
   readonly #own: KvBlock;
-  readonly #memory: ReceivedChunks;
+  readonly #memory: KvChunkBuffers;
   /** What is sent, until it is. */
   readonly #messages = new ResourceStack();
   #work: Work | undefined;
@@ -91,7 +91,7 @@ export class ChunkFetch implements Disposable {
     this.transfers = planned;
     this.#rank = config.chunks.rank;
     this.#own = own;
-    this.#memory = new ReceivedChunks(own.k.device, planned.receives, { ...config, dtype: own.k.dtype });
+    this.#memory = new KvChunkBuffers(own.k.device, planned.receives, { ...config, dtype: own.k.dtype });
     this.#work = this.#post(config);
   }
 
@@ -99,12 +99,12 @@ export class ChunkFetch implements Disposable {
     const { sends, receives } = this.transfers;
     if (sends.length + receives.length === 0) return undefined;
     const resources = this.#messages;
-    const packed = new Map<number, ReceivedChunks>();
+    const packed = new Map<number, KvChunkBuffers>();
     for (const run of sends) {
       if (packed.has(run.chunk.index)) continue;
       const { device, dtype, shape } = this.#own.k;
       const whole: BatchRun = { chunk: run.chunk, b0: 0, b1: shape[0]! };
-      const memory = resources.use(new ReceivedChunks(device, [whole], { numKvHeads, headDim, dtype }));
+      const memory = resources.use(new KvChunkBuffers(device, [whole], { numKvHeads, headDim, dtype }));
       this.#pack(memory, whole);
       packed.set(run.chunk.index, memory);
     }
@@ -116,7 +116,7 @@ export class ChunkFetch implements Disposable {
   }
 
   /** Own keys and values side by side. */
-  #pack(memory: ReceivedChunks, run: BatchRun): void {
+  #pack(memory: KvChunkBuffers, run: BatchRun): void {
     using block = memory.kv(run);
     for (const part of ["k", "v"] as const) {
       using rows = chunkRows(this.#own[part], run.chunk);

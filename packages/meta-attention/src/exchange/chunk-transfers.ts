@@ -17,7 +17,7 @@ interface KvFormat {
  * Room for K and V, or dK and dV, of foreign chunks: for each, the batch elements that are wanted, [n,2,Hkv,S,D]. A run of
  * them is dense, so that it travels as one message.
  */
-export class ReceivedChunks implements Disposable {
+export class KvChunkBuffers implements Disposable {
   readonly #resources = new ResourceStack();
   readonly #chunks = new Map<number, { readonly places: ReadonlyMap<number, number>; readonly memory: Tensor }>();
 
