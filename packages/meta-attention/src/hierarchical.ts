@@ -27,7 +27,7 @@ function isChosen(value: unknown): value is ChosenChunks {
 }
 
 /**
- * Attention in which each chunk of the sequence attends to itself and at the few other chunks that a learned router chose for
+ * Attention in which each chunk of the sequence attends to itself and to the few other chunks that a learned router chose for
  * it. Chunks are summarised, the summaries gathered, and only chosen chunks travel, point to point, while each rank attends
  * to its own. Differentiable throughout; docs/algorithms.md has the mathematics, the bytes and what is estimated.
  *

@@ -108,14 +108,14 @@ function addUnroutedGradients(dOut: Tensor, dCombined: Tensor, attention: Routed
   }
 }
 
-/** A read, the router's numbers, and where the gradients of its keys (k) and values (v) are added. */
+/** A chunk that was read, the router's numbers, and where the gradients of its keys (k) and values (v) are added. */
 interface ChunkBackward {
   readonly chunkRead: AttendedChunk;
   readonly router: Tensor;
   readonly sums: KvBlock;
 }
 
-/** Adds what a attend to a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
+/** Adds what a read of a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
 function chunkBackward(attention: RoutedAttention, given: ChunkBackward, grads: Gradients): void {
   using resources = new ResourceStack();
   const rows: RowsView = (x) =>

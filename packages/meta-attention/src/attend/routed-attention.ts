@@ -47,7 +47,7 @@ export class RoutedAttention implements Disposable {
   readonly #resources = new ResourceStack();
   /** The results, in float32 until they are rounded. */
   #outputs = new ResourceStack();
-  /** One for each read, and what it attended to. */
+  /** One for each call of `attendChosen`, and its chunks. */
   readonly #fetches: ChunkFetch[] = [];
   readonly #chosen: ChosenChunks[] = [];
 
@@ -79,7 +79,7 @@ export class RoutedAttention implements Disposable {
   }
 
   /**
-   * Attends to the chosen chunks; with the first attend to one's own, too, while chosen ones travel. What came for an earlier call
+   * Attends to the chosen chunks; the first call also to the own ones, while chosen ones travel. What came for an earlier call
    * is not sent again.
    */
   attendChosen(chosen: ChosenChunks): void {

@@ -83,7 +83,7 @@ export interface ChunkVisibility {
   count(i: number): number;
 }
 
-/** Every chunk may attend to every other one, or at every one before it, if it sees any of its keys. */
+/** Every chunk may attend to every other one, or to every one before it, if it sees any of its keys. */
 export function chunkVisibility(
   chunks: number,
   { causal, maskAllows = () => true }: { causal: boolean; maskAllows?: (i: number, j: number) => boolean },
