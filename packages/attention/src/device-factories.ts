@@ -134,7 +134,7 @@ export function gpuIndex({ rank, ranks }: LocalRank, gpus: number, share: boolea
   if (ranks <= gpus) return rank;
   throw new OptionError({
     where: 'init: device "cuda"',
-    expected: `one GPU per rank, ${ranks} on this host`,
+    expected: `a GPU for each of the ${ranks} ranks on this host`,
     received: `${gpus} visible`,
     remedy:
       "start one rank per GPU (mosaic-run --nproc-per-node gpu), check CUDA_VISIBLE_DEVICES, or share GPUs with MOSAIC_SHARE_GPUS=1",

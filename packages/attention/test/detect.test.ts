@@ -56,7 +56,7 @@ describe("detection", () => {
     ["an old GPU", machine([gpu, { ...gpu, problem: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
   ])("takes the CPU with %s, and warns why", async (_, at, options, note) => {
     const found = await detectOn(at, options);
-    expect(found).toEqual({ device: "cpu", collectives: "local", note: expect.stringMatching(note) });
+    expect(found).toEqual({ device: "cpu", collectives: "local", warning: expect.stringMatching(note) });
     expect(found.warning).toContain("MOSAIC_DEVICE=cpu");
   });
 });

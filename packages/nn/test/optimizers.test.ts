@@ -166,7 +166,7 @@ test("schedule-free in evaluation neither steps nor saves", () =>
   alone((ctx) => {
     using optimizer = new ScheduleFreeAdamW(new Linear(ctx, 2, 2)).eval();
     for (const use of [() => optimizer.step(), () => optimizer.stateDict()]) {
-      expect(use).toThrow(/after eval\(\), whose parameters hold the average; call optimizer\.train\(\) first/);
+      expect(use).toThrow(/evaluation mode, in which the parameters hold the average; call optimizer\.train\(\) first/);
     }
   }));
 

@@ -75,7 +75,7 @@ test("what JSON can hold comes back as it was", async () => {
 test.each([1, null, true, { a: "b" }])("metadata %j, which no reader takes, is not written", async (note) => {
   const path = join(folder(), "metadata.safetensors");
   await expect(writeSafetensors(path, new Map(), { note: note as never })).rejects.toThrow(
-    /metadata "note": expected text/,
+    /metadata "note": expected a string/,
   );
   expect(existsSync(path)).toBe(false);
 });

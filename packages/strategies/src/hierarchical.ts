@@ -56,7 +56,7 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
       if (ranks > 0 && ranks % intraNodeSize === 0) return { [node]: ranks / intraNodeSize, [gpu]: intraNodeSize };
       throw new OptionError({
         where: "hierarchical",
-        expected: `a multiple of intraNodeSize, ${intraNodeSize} ranks`,
+        expected: `a multiple of ${intraNodeSize} ranks`,
         received: `${ranks} ranks`,
         remedy: "change intraNodeSize to the number of ranks that each node has",
       });

@@ -157,9 +157,12 @@ describe("--backend", () => {
 
   test.each([
     ["nowhere.mjs", /--backend nowhere\.mjs: Cannot find module/],
-    ["test/programs/nothing.mjs", /--backend test\/programs\/nothing\.mjs: expected it to make a backend/],
+    [
+      "test/programs/nothing.mjs",
+      /--backend test\/programs\/nothing\.mjs: expected its default export to return a backend/,
+    ],
     ["test/programs/throwing.mjs", /--backend test\/programs\/throwing\.mjs: 4 ranks are too few/],
-    ["test/programs/name.mjs", /--backend test\/programs\/name\.mjs: expected it to make a backend/],
+    ["test/programs/name.mjs", /--backend test\/programs\/name\.mjs: expected its default export to return a backend/],
     ["test/programs/misspelt.mjs", /misspelt\.mjs: candidate: expected options among backend, .* received "mehs"/],
     ["src/strategy.ts", /--backend src\/strategy\.ts: expected a default export/],
   ])("%s: reports what is wrong with it", (module, message) => {
