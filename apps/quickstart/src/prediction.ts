@@ -43,8 +43,8 @@ export function predictRun(settings: Settings): ExpectedRun {
 /** The planner always predicts forward and backward. */
 function predictTimeline(simulation: Simulation, backward: boolean): Timeline {
   if (backward) return simulation;
-  const ranks = simulation.ranks.map(({ rank, at, pieces, forwardSeconds }) => {
-    return { rank, at, pieces: pieces.filter(({ start }) => start < forwardSeconds) };
+  const ranks = simulation.ranks.map(({ rank, at, events, forwardSeconds }) => {
+    return { rank, at, events: events.filter(({ start }) => start < forwardSeconds) };
   });
   return { seconds: simulation.forwardSeconds, ranks };
 }

@@ -1,5 +1,5 @@
 import { dtypeBytes, positions } from "@mosaic/attention/core";
-import type { AttentionRecord, Reader, RecordedRank } from "@mosaic/attention/planner";
+import type { AttentionRecord, RecordedRank, TapeReader } from "@mosaic/attention/planner";
 
 /** What rows are, e.g. "K, V", and whose. */
 interface Content {
@@ -121,7 +121,7 @@ export function rankSchedules(record: AttentionRecord, backward: boolean): reado
 }
 
 /** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
-function rowOwners({ ranks, queries, names }: AttentionRecord): (rows: number) => readonly number[] {
+function rowOwners({ ranks, queries, interned }: AttentionRecord): (rows: number) => readonly number[] {
   const owner = new Int32Array(queries.length);
   for (const { at, tape } of ranks) for (const position of positions(queries.spans(at))) owner[position] = tape.rank;
   const known = new Map<number, readonly number[]>();
@@ -129,7 +129,7 @@ function rowOwners({ ranks, queries, names }: AttentionRecord): (rows: number) =
     let owners = known.get(rows);
     if (!owners) {
       const distinct = new Set<number>();
-      for (const position of positions(names.rows[rows]!)) distinct.add(owner[position]!);
+      for (const position of positions(interned.rows[rows]!)) distinct.add(owner[position]!);
       owners = [...distinct].toSorted((a, b) => a - b);
       known.set(rows, owners);
     }
@@ -164,12 +164,12 @@ class ScheduleReader {
   }
 
   read(withBackward: boolean): RankSchedule {
-    const { names } = this.#record;
+    const { interned } = this.#record;
     const tiles: Tile[] = [];
     const batches: MessageBatch[] = [];
     let backward = false;
     this.#forEachEvent((event, time) => {
-      if (event.op === "mark") backward ||= names.words[event.arg(0)] === "backward";
+      if (event.op === "mark") backward ||= interned.strings[event.arg(0)] === "backward";
       if (backward && !withBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
         const [queries, keys] = rowIds(event);
@@ -177,22 +177,22 @@ class ScheduleReader {
       }
       const payloads = event.op === "sendRecv" ? this.#payloads(event, time) : [];
       const bytes = payloads.reduce((sum, payload) => sum + payload.bytes, 0);
-      if (bytes > 0) batches.push({ label: names.words[event.arg(2)]!, bytes, backward, payloads });
+      if (bytes > 0) batches.push({ label: interned.strings[event.arg(2)]!, bytes, backward, payloads });
     });
     return { rank: this.#rank.tape.rank, tiles, batches };
   }
 
   /** Events, numbered: where they lie on the tape is no time. */
-  #forEachEvent(visit: (event: Reader, time: number) => void): void {
+  #forEachEvent(visit: (event: TapeReader, time: number) => void): void {
     const event = this.#rank.tape.read();
     for (let time = 0; event.next(); time++) visit(event, time);
   }
 
   /** What an event states about what memory holds: attention names its operands, copies and messages move them. */
-  #recordContent(event: Reader, time: number): void {
+  #recordContent(event: TapeReader, time: number): void {
     const history = this.#history;
     const use = (view: number, name: string, rows: number): void => {
-      const length = positions(this.#record.names.rows[rows]!).length;
+      const length = positions(this.#record.interned.rows[rows]!).length;
       history.recordUse(this.#storageId(event.arg(view)), time, { name, owners: this.#ownersOf(rows), rows: length });
     };
     if (event.op === "empty") history.recordAllocation(event.arg(0), time);
@@ -209,7 +209,7 @@ class ScheduleReader {
   }
 
   /** Of a batch: the parts of one content that go to one rank are one payload. */
-  #payloads(event: Reader, time: number): readonly Payload[] {
+  #payloads(event: TapeReader, time: number): readonly Payload[] {
     const payloads = new Map<string, Payload>();
     for (const { sent, peer, view } of eachTransfer(event)) {
       if (!sent) continue;
@@ -242,12 +242,12 @@ const resultNames: ReadonlySet<string> = new Set(["out", "lse", "dQ", "dK, dV"])
 const keyNames: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
 
 /** The queries' rows and the keys', as numbers: behind the operands. */
-function rowIds(event: Reader): readonly [number, number] {
+function rowIds(event: TapeReader): readonly [number, number] {
   const first = operandNames[event.op as "attend"].length;
   return [event.arg(first), event.arg(first + 1)];
 }
 
-function* eachTransfer(event: Reader): Generator<{ sent: boolean; peer: number; view: number }> {
+function* eachTransfer(event: TapeReader): Generator<{ sent: boolean; peer: number; view: number }> {
   for (let i = 3; i < event.count; i += 3) {
     yield { peer: event.arg(i), sent: event.arg(i + 1) === 1, view: event.arg(i + 2) };
   }

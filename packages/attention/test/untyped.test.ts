@@ -40,10 +40,7 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
     /\.(compileKernel|versionedKernels|operandsOf|tensorOf)$|Group\.(post|record|checkColor|begin)$/,
     "how devices and groups are made: called by theirs",
   ],
-  [
-    /\.option\.|\.(defineOptions|checkArgument|checkOptionNames)$/,
-    "how options are declared: called when a module is loaded",
-  ],
+  [/\.option\.|\.(defineOptions|checkArgument)$/, "how options are declared: called when a module is loaded"],
   [
     /^core\.(check(Backend|Context|DType|Function|Module|NullableTensor|Shape|Tensor)|expectValue)$/,
     "the checks themselves",

@@ -99,7 +99,6 @@ export * as option from "./option.ts";
 export type { Option, OptionSettings, PresenceOf } from "./option.ts";
 export {
   checkArgument,
-  checkOptionNames,
   defineOptions,
   type OptionsDeclaration,
   type OptionsOf,

@@ -80,20 +80,6 @@ export function checkArgument<Value>(where: string, value: unknown, kind: Option
   if (!kind.accepts(value)) throw refusal(where, kind, value);
 }
 
-/** Throws an OptionError that lists the legal names if there is any other. */
-export function checkOptionNames(where: string, options: object, legal: readonly string[]): void {
-  const fields = Object.fromEntries(legal.map((name) => [name, anything]));
-  if (Object.keys(options).some((name) => !Object.hasOwn(fields, name))) throw unknownOptions(where, fields, options);
-}
-
-const anything: Option<unknown> = {
-  expected: "anything",
-  presence: "optional",
-  default: undefined,
-  remedy: undefined,
-  accepts: (value): value is unknown => value !== undefined,
-};
-
 function unknownOptions(where: string, legal: Fields, options: object): OptionError {
   const unknown = Object.keys(options).filter((name) => !Object.hasOwn(legal, name));
   return new OptionError({

@@ -51,6 +51,8 @@ export class Tensor implements Disposable, TensorParts {
   #grad: Tensor | null = null;
   #node: GradNode | undefined;
   #disposed = false;
+  /** Computed when it is first read; collectives read it at every call. */
+  #isContiguous: boolean | undefined;
 
   constructor(parts: TensorParts) {
     expectValue(
@@ -81,7 +83,7 @@ export class Tensor implements Disposable, TensorParts {
   }
 
   get isContiguous(): boolean {
-    return isContiguous(this.shape, this.strides);
+    return (this.#isContiguous ??= isContiguous(this.shape, this.strides));
   }
 
   get isDisposed(): boolean {

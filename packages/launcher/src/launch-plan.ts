@@ -59,7 +59,7 @@ export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = pr
     throw new UsageError(`cwd: expected a directory that exists, received ${JSON.stringify(cwd)}`);
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)
-    throw new UsageError("--exec: --node-arg and --import belong to Node; leave them out or leave out --exec");
+    throw new UsageError("--exec: --node-arg and --import are options of Node; leave them out or leave out --exec");
   const nproc = resolveProcesses(options.nprocPerNode ?? "auto", base);
   const toCommand = options.exec === true ? programCommand : nodeCommand;
   return {
@@ -114,7 +114,7 @@ function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", base: Node
   if (requested === "cpu") return availableParallelism();
   const gpus = countGpus(base);
   if (requested === "gpu" && gpus === 0)
-    throw new UsageError("--nproc-per-node gpu: this machine shows no NVIDIA GPU; name a number, or use auto or cpu");
+    throw new UsageError("--nproc-per-node gpu: no NVIDIA GPU found; name a number, or use auto or cpu");
   return Math.max(1, gpus);
 }
 

@@ -105,9 +105,9 @@ describe("a plan", () => {
 
   it("refuses what cannot be", () => {
     const none = { CUDA_VISIBLE_DEVICES: "" };
-    expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, none)).toThrow(/shows no NVIDIA GPU/);
+    expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, none)).toThrow(/no NVIDIA GPU found/);
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
-    expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/belong to Node/);
+    expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/are options of Node/);
     expect(() => resolvePlan({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
     for (const name of ["graceMs", "failureGraceMs", "timeoutMs", "restartBackoffMs", "minUptimeMs"])
       for (const ms of [-1, Number.NaN, 2 ** 31, Number.POSITIVE_INFINITY])

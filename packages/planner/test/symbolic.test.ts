@@ -75,7 +75,7 @@ test("a tape holds what was enqueued, in order", () => {
   });
   const ops: string[] = [];
   const event = run.ranks[0]!.tape.read();
-  while (event.next()) ops.push(event.op === "mark" ? run.names.words[event.arg(0)]! : event.op);
+  while (event.next()) ops.push(event.op === "mark" ? run.interned.strings[event.arg(0)]! : event.op);
   const forward = ops.slice(ops.indexOf("forward") + 1, ops.indexOf("backward"));
   expect(forward.filter((op) => op !== "empty" && op !== "free")).toEqual([
     "fill",

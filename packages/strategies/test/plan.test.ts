@@ -156,11 +156,11 @@ test("how many are simulated is an option, and progress is reported", () => {
   expect(stages.slice(-2)).toEqual(["simulate 0/2", "simulate 1/2"]);
 });
 
-test("pieces are kept if they are to be drawn", () => {
+test("events are kept if they are to be drawn", () => {
   const without = plan({ ...call, ...machine, simulate: 1 });
-  expect(without.prediction.simulation.ranks.every(({ pieces }) => pieces.length === 0)).toBe(true);
-  const drawn = plan({ ...call, ...machine, simulate: 1, pieces: true });
-  expect(drawn.prediction.simulation.ranks.every(({ pieces }) => pieces.length > 0)).toBe(true);
+  expect(without.prediction.simulation.ranks.every(({ events }) => events.length === 0)).toBe(true);
+  const drawn = plan({ ...call, ...machine, simulate: 1, keepEvents: true });
+  expect(drawn.prediction.simulation.ranks.every(({ events }) => events.length > 0)).toBe(true);
   expect(drawn.best.seconds).toBe(without.best.seconds);
 });
 

@@ -71,20 +71,22 @@ test("a real device gives a profile that is one", async () => {
 });
 
 test("no contexts, and options that do not exist, are refused", async () => {
-  await expect(calibrate({ contexts: [] })).rejects.toThrow("calibrate: expected contexts, received none");
+  await expect(calibrate({ contexts: [] })).rejects.toThrow(
+    "calibrate: contexts: expected an array of one or more, each a Context, as init returns, received []",
+  );
   const unknown = { contexts: [], ranks: 2 } as unknown as Parameters<typeof calibrate>[0];
   await expect(calibrate(unknown)).rejects.toThrow('received "ranks"');
 });
 
 test.each([
-  [{ dtypes: [] }, "dtypes, one or more"],
-  [{ dtypes: ["int8" as never] }, "dtypes, one or more"],
-  [{ headDims: [] }, "headDims, one or more"],
-  [{ headDims: [0.5] }, "headDims, one or more"],
-  [{ repetitions: 0 }, "repetitions a whole number from 1 to 1000"],
-  [{ threads: 0 }, "threads a whole number ≥ 1"],
-  [{ cores: Number.NaN }, "cores a number > 0"],
-  [{ name: "" }, "a name"],
+  [{ dtypes: [] }, 'dtypes: expected an array of one or more, each "float32", "bfloat16" or "float16", received []'],
+  [{ dtypes: ["int8" as never] }, "dtypes: expected an array of one or more"],
+  [{ headDims: [] }, "headDims: expected an array of one or more, each a whole number from 1 to 256, received []"],
+  [{ headDims: [0.5] }, "headDims: expected an array of one or more"],
+  [{ repetitions: 0 }, "repetitions: expected a whole number from 1 to 1000, received 0"],
+  [{ threads: 0 }, "threads: expected a whole number ≥ 1, received 0"],
+  [{ cores: Number.NaN }, "cores: expected a number > 0, received NaN"],
+  [{ name: "" }, 'name: expected a string, received ""'],
 ])("%j is refused before anything is measured", async (options, expected) => {
-  await expect(calibrate({ contexts: await ranks(1), ...options })).rejects.toThrow(`calibrate: expected ${expected}`);
+  await expect(calibrate({ contexts: await ranks(1), ...options })).rejects.toThrow(`calibrate: ${expected}`);
 });

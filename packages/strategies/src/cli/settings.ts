@@ -158,7 +158,7 @@ export function readSettings(args: readonly string[]): Settings | "help" {
       nodes: parseCount("nodes", values.nodes),
       gpusPerNode: parseCount("gpus-per-node", values["gpus-per-node"]),
       profile: parseProfileOption(values.profile),
-      pieces: svg !== undefined || trace !== undefined,
+      keepEvents: svg !== undefined || trace !== undefined,
       ...(values["memory-limit"] !== undefined && { memoryLimit: parseBytes("memory-limit", values["memory-limit"]) }),
       ...(values.simulate !== undefined && { simulate: parseCount("simulate", values.simulate) }),
     },

@@ -1,4 +1,4 @@
-import { formatBytes, formatSeconds, formatShare } from "@mosaic/planner";
+import { formatBytes, formatSeconds, formatPercent } from "@mosaic/planner";
 import { formatMesh, type Strategy } from "../strategy.ts";
 import type { PlanJob, PlanOptions } from "./job.ts";
 import { type Plan, plan, type RankedStrategy } from "./rank-strategies.ts";
@@ -48,7 +48,7 @@ function formatCosts(planned: RankedStrategy, bytes: FormatBytesSent): string {
 
 function formatComparison(best: RankedStrategy, planned: RankedStrategy, bytes: FormatBytesSent): string {
   const more = planned.seconds / best.seconds - 1;
-  const by = `${formatShare(Math.abs(more))} ${more < 0 ? "less" : "more"}`;
+  const by = `${formatPercent(Math.abs(more))} ${more < 0 ? "less" : "more"}`;
   return `${formatSeconds(planned.seconds)} (${by}), ${bytes(planned)}, ${formatBytes(planned.peakBytes)} held`;
 }
 

@@ -84,8 +84,8 @@ export const planOptions = defineOptions("plan", {
   candidates: option.custom("an array of candidates", isCandidateList, { optional: true }),
   /** How many of the best are simulated whole. Default: as many as take some seconds, at least one; one of over 1 024 ranks. */
   simulate: option.integer({ ...positiveInteger, optional: true }),
-  /** Whether the simulations keep who did what when, to be drawn. Default false. */
-  pieces: option.boolean({ default: false }),
+  /** Whether the simulations keep their events, to be drawn. Default false. */
+  keepEvents: option.boolean({ default: false }),
   /** Called with how far the planning is. Default: nothing. */
   onProgress: option.custom("a function", option.isFunction<(progress: PlanProgress) => void>, { optional: true }),
 });

@@ -47,7 +47,7 @@ export interface Plan {
   readonly job: PlanJob;
   /** The first one. */
   readonly best: RankedStrategy;
-  /** What the simulation of the best found: its timeline, if `pieces` were asked for, and the record, to prove or draw. */
+  /** What the simulation of the best found: its timeline, if `keepEvents` is set, and the record, to prove or draw. */
   readonly prediction: Prediction;
   /** All that fit, those that were simulated first, then the rest, each from the best on; then those that do not fit. */
   readonly ranking: readonly RankedStrategy[];
@@ -106,7 +106,7 @@ export function plan(options: PlanOptions): Plan {
     const { candidate } = each;
     options.onProgress?.({ stage: "simulate", done: simulated.length, of: finalists.size });
     try {
-      simulated.push(simulateCandidate(job, candidate, options.pieces ?? false));
+      simulated.push(simulateCandidate(job, candidate, options.keepEvents ?? false));
     } catch (error) {
       // Of so many ranks only those that do the same can be simulated: another one is.
       if (job.ranks <= maxRecordedRanks) throw error;
@@ -183,9 +183,9 @@ function simulationBudget({ ranks }: PlanJob, fitting: readonly SketchedCandidat
   return over < 0 ? fitting.length : Math.max(1, over);
 }
 
-function simulateCandidate(job: PlanJob, candidate: StrategyCandidate, keepIntervals: boolean): SimulatedCandidate {
+function simulateCandidate(job: PlanJob, candidate: StrategyCandidate, keepEvents: boolean): SimulatedCandidate {
   const { backend, mesh } = candidate;
-  const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => keepIntervals });
+  const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => keepEvents });
   return { planned: createRankedStrategy(job, candidate, { estimatedBy: "simulated", ...prediction }), prediction };
 }
 

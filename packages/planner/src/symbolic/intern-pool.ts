@@ -5,19 +5,19 @@ import { combineHash, StridedLayouts } from "./strided-layout.ts";
 const MAX_HASHED_SPANS = 4;
 
 /** What tapes refer to by number: the same on all ranks, so that equal things need be looked at once. */
-export class Names {
+export class InternPool {
   readonly rows: (readonly Span[])[] = [];
   readonly masks: (readonly Slice[])[] = [];
-  readonly words: string[] = [];
+  readonly strings: string[] = [];
   readonly layouts: StridedLayouts = new StridedLayouts();
   readonly #rowIds = new WeakMap<readonly Span[], number>();
   readonly #rows = new InternTable<readonly Span[]>(this.rows, sameRows);
   readonly #masks = new InternTable<readonly Slice[]>(this.masks, sameMask);
-  readonly #words = new Map<string, number>();
+  readonly #stringIds = new Map<string, number>();
   #lastMask: readonly Slice[] | undefined;
   #lastMaskNumber = -1;
 
-  rowsOf(spans: readonly Span[]): number {
+  rowsId(spans: readonly Span[]): number {
     if (spans.length <= MAX_HASHED_SPANS) return this.#rows.numberOf(spans, hashSpans(spans));
     // Layouts return the same list for the same coordinate.
     let number = this.#rowIds.get(spans);
@@ -25,7 +25,7 @@ export class Names {
     return number;
   }
 
-  maskOf(mask: readonly Slice[]): number {
+  maskId(mask: readonly Slice[]): number {
     // Nearly always that of the call before.
     if (mask === this.#lastMask) return this.#lastMaskNumber;
     let hash = mask.length;
@@ -36,11 +36,11 @@ export class Names {
     return this.#lastMaskNumber;
   }
 
-  word(word: string): number {
-    let id = this.#words.get(word);
+  stringId(text: string): number {
+    let id = this.#stringIds.get(text);
     if (id === undefined) {
-      id = this.words.push(word) - 1;
-      this.#words.set(word, id);
+      id = this.strings.push(text) - 1;
+      this.#stringIds.set(text, id);
     }
     return id;
   }
