@@ -97,8 +97,8 @@ const formulas: Readonly<Record<string, (input: FormulaInput) => readonly PassTr
   ring: (input) => [ringTraffic({ ...input, ...elementsPerRow(input, input.settings.numHeads) })],
   mesh2d: (input) => [mesh2dTraffic({ ...input, ...attentionSizes(input.settings), shape: input.settings.shape! })],
   ulysses: (input) => [ulyssesTraffic({ ...input, ...attentionSizes(input.settings) })],
-  composedTraffic,
-  hierarchicalTraffic,
+  composed: composedTraffic,
+  hierarchical: hierarchicalTraffic,
 };
 
 /**
