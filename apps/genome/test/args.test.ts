@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { formatArgs, help, readSettings, UsageError } from "../src/args.ts";
+import { formatArgs, help, readSettings, UsageError } from "../src/settings.ts";
 
 test("each task has defaults, options change them, and ranks are given the same", () => {
   const settings = readSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);

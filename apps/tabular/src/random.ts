@@ -33,7 +33,7 @@ export class Random {
     return radius * Math.cos(angle);
   }
 
-  pick<T>(from: readonly T[]): T {
+  choice<T>(from: readonly T[]): T {
     return from[this.integer(0, from.length - 1)]!;
   }
 

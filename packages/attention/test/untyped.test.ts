@@ -47,7 +47,7 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
   ],
   [/\.(SelfAttention|CheckedGroup|Optimizer|Module)$/, "abstract"],
   [/Attention(2D)?\.(layout|attend)$|CheckedGroup\./, "protected: for subclasses"],
-  [/AdamW\.(checkState|numbers|setNumbers|stepOf)$/, "protected: for subclasses"],
+  [/AdamW\.(checkState|numbers|setNumbers|adamStep)$/, "protected: for subclasses"],
 ];
 
 /** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */

@@ -9,8 +9,8 @@ import {
   totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
-import { checkGrid, mesh2dOptions } from "./options.ts";
-import { bestGrid, joinedPeers, tileOf, type TilePeers } from "./tile.ts";
+import { checkGrid, mesh2dOptions } from "./mesh2d.ts";
+import { bestGrid, unionOfPeers, createTile, type TilePeers } from "./tile.ts";
 
 export const mesh2dTrafficOptions = defineOptions("mesh2dTraffic", {
   ...trafficOptions.fields,
@@ -71,10 +71,10 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
   const [size = 0] = parts.map((part) => axisLength("mesh2dTraffic", mesh, { axis, from: part }));
   const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, numHeads / numKvHeads, parts.length);
   checkGrid("mesh2dTraffic", grid, size);
-  const tiles = parts.map((part) => tileOf(grid, part[axis]!, dependencyTable({ axis, size }, call, part)));
+  const tiles = parts.map((part) => createTile(grid, part[axis]!, dependencyTable({ axis, size }, call, part)));
   const { rank } = tiles[0]!;
-  const q = flowOf(joinedPeers(tiles.map(({ queries }) => queries)), rank);
-  const kvs = tiles.map(({ keys }) => flowOf(keys, rank));
+  const q = chunkFlow(unionOfPeers(tiles.map(({ queries }) => queries)), rank);
+  const kvs = tiles.map(({ keys }) => chunkFlow(keys, rank));
   const row = batch * numHeads * headDim * dtypeBytes[dtype];
   const keyRow = batch * numKvHeads * headDim * dtypeBytes[dtype];
   const sum = batch * numHeads * headDim * dtypeBytes.float32;
@@ -93,7 +93,7 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
 }
 
 /** This rank's chunks on their way out along one dimension of the tile, and others' on their way in; bytes not counted. */
-function flowOf({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
+function chunkFlow({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
   const received = sources.filter((source) => source !== undefined && source !== rank);
   const sent = destinations.filter((destination) => destination !== undefined);
   return { bytesPerRow: [], sent: sent.map(() => rows(rank)), received: received.map((source) => rows(source!)) };

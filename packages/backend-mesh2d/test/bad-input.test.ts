@@ -49,7 +49,7 @@ test("options that no mesh could make right", () => {
       /two integers > 0, \[rows, columns\]/,
     );
   }
-  expect(() => mesh2d({ inner: mesh2d({ axis: "gpu" }) })).toThrow(/inner backend that communicates with nobody/);
+  expect(() => mesh2d({ inner: mesh2d({ axis: "gpu" }) })).toThrow(/inner backend without communication/);
   expect(() => mesh2d({ shape: 4 as unknown as [number, number] })).toThrow(/\[rows, columns\], received 4/);
   expect(() => mesh2d({ schedule: "fast" as "fused" })).toThrow(/"auto", "fused" or "overlapped", received "fast"/);
   expect(() => mesh2d({ channels: 3 as 2 })).toThrow(/channels: expected 1 or 2, received 3/);

@@ -9,7 +9,7 @@ import {
   totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
-import { type Split, splitsOf } from "./heads.ts";
+import { type ShardSizes, shardSizes } from "./head-exchange.ts";
 
 export const ulyssesTrafficOptions = defineOptions("ulyssesTraffic", {
   ...trafficOptions.fields,
@@ -56,13 +56,13 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
   const size = axisLength("ulyssesTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   if (dependencies.isEmpty) return { forward: totalTraffic([]), backward: totalTraffic([]) };
-  const splits = splitsOf(dependencies, settings);
+  const splits = shardSizes(dependencies, settings);
   const rank = call.at[axis]!;
   const row = batch * headDim * dtypeBytes[dtype];
   const sum = batch * headDim * dtypeBytes.float32;
   const statistic = batch * dtypeBytes.float32;
-  const queries = (...bytes: number[]) => toHeads(splits.queries, rank, bytes);
-  const keys = (...bytes: number[]) => toHeads(splits.keys, rank, bytes);
+  const queries = (...bytes: number[]) => rowsToHeads(splits.queries, rank, bytes);
+  const keys = (...bytes: number[]) => rowsToHeads(splits.keys, rank, bytes);
   return {
     forward: totalTraffic([queries(row), keys(row, row), reverseFlow(queries(), [sum, statistic])]),
     backward: totalTraffic([
@@ -75,7 +75,7 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
 }
 
 /** Rows for heads, of tensors with so many bytes per row and head. */
-function toHeads({ rows, heads }: Split, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
+function rowsToHeads({ rows, heads }: ShardSizes, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
   const others = rows.map((_, other) => other).filter((other) => other !== rank);
   return {
     bytesPerRow,

@@ -3,9 +3,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AddonLoadError, OptionError } from "@mosaic/core";
 import { afterEach, expect, test, vi } from "vitest";
-import { addonPath, loadCpu } from "../src/runtime.ts";
+import { addonPath, loadCpu } from "../src/addon.ts";
 import { cpu, features, fmaPeak } from "../src/index.ts";
-import { memoryLimit, threadCount } from "../src/options.ts";
+import { memoryLimit, threadCount } from "../src/device.ts";
 
 afterEach(() => vi.unstubAllEnvs());
 

@@ -121,7 +121,7 @@ test.each([
     });
     expect(error).toBeInstanceOf(OptionError);
     expect(String(error)).toMatch(
-      new RegExp(`before all of it.*${placement}, whose chunks interleave.*"zigzag" with an even`),
+      new RegExp(`precedes all of it.*${placement}, whose chunks interleave.*"zigzag" with an even`),
     );
   },
 );

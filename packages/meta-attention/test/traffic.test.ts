@@ -3,7 +3,7 @@ import { onWorld } from "@mosaic/conformance";
 import { type Context, layoutOf, masks, resolvePlacement, type ProcessGroup, randn, shard, zeros } from "@mosaic/core";
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
-import { type Chosen, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
+import { type ChosenChunks, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
 import { chunksOf } from "./cut.ts";
 import { makeWorld } from "./world.ts";
 
@@ -143,7 +143,7 @@ test("on symbolic ranks, with the choice given, the same bytes without a value",
   const { contexts } = symbolicWorld({ mesh: { sp: 64 } });
   const batch = 2;
   const rows = 1024;
-  const chosen: Chosen = Array.from({ length: batch }, (_, b) =>
+  const chosen: ChosenChunks = Array.from({ length: batch }, (_, b) =>
     Array.from({ length: 64 }, (_, i) => [(i + 7 + b) % 64, (i + 32) % 64]),
   );
   for (const combine of ["soft", "exact"] as const) {

@@ -166,7 +166,7 @@ test("schedule-free in evaluation neither steps nor saves", () =>
   alone((ctx) => {
     using optimizer = new ScheduleFreeAdamW(new Linear(ctx, 2, 2)).eval();
     for (const use of [() => optimizer.step(), () => optimizer.stateDict()]) {
-      expect(use).toThrow(/after eval\(\), whose parameters hold the average; call optimizer\.train\(\) first/);
+      expect(use).toThrow(/evaluation mode, in which the parameters hold the average; call optimizer\.train\(\) first/);
     }
   }));
 
@@ -359,7 +359,7 @@ class SignDescent extends Optimizer {
 
   protected setNumbers(): void {}
 
-  protected stepOf({ lrScale, weightDecay = 0 }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+  protected adamStep({ lrScale, weightDecay = 0 }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
     const numbers = { beta1: 0, beta2: 0, epsilon: 0, correction1: 1, correction2: 1, mix: 0 };
     return { kind: "adamW", rate: this.learningRate * lrScale, decay: weightDecay, ...numbers };
   }

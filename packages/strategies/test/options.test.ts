@@ -54,7 +54,7 @@ test("the mesh that init needs", () => {
     "expected 8 ranks, 2 for heads × 4 for the sequence, received 6",
   );
   expect(() => hierarchical({ intraNodeSize: 8 }).meshFor(12)).toThrow(
-    "expected whole nodes of 8 ranks, received 12 ranks",
+    "expected a multiple of 8 ranks, received 12 ranks",
   );
 });
 
@@ -77,7 +77,7 @@ test("options that do not exist or do not fit", () => {
   const others: [unknown, RegExp][] = [
     [{ intraNodeSize: 0 }, /intraNodeSize.*received 0/],
     [{ intraNodeSize: 2, intraNodeStrategy: "local" }, /received "local"/],
-    [{ intraNodeSize: 2, interNodeStrategy: "mesh2d" }, /mesh2d\(node\): .*ring along gpu.*the other way round/],
+    [{ intraNodeSize: 2, interNodeStrategy: "mesh2d" }, /mesh2d\(node\): .*ring along gpu.*swap the nesting/],
     [{ intraNodeSize: 2, intraNode: "ring" }, /"intraNode"/],
   ];
   for (const [options, message] of others) {

@@ -18,11 +18,11 @@ describe("the ranking", () => {
 
   test("the best is simulated and first; then those simulated, then those sketched, each by time", () => {
     expect(found.best).toBe(found.ranking[0]);
-    expect(found.best.how).toBe("simulated");
-    const kinds = found.ranking.map(({ how }) => how);
+    expect(found.best.estimatedBy).toBe("simulated");
+    const kinds = found.ranking.map(({ estimatedBy }) => estimatedBy);
     expect(kinds).toEqual(kinds.toSorted());
     for (const how of ["simulated", "sketched"]) {
-      const times = found.ranking.filter((planned) => planned.how === how).map(({ seconds }) => seconds);
+      const times = found.ranking.filter((planned) => planned.estimatedBy === how).map(({ seconds }) => seconds);
       // Within 1 %, bytes and memory decide.
       for (const [i, time] of times.entries()) expect(time).toBeGreaterThan((times[i - 1] ?? 0) * 0.99);
     }
@@ -151,7 +151,7 @@ test("how many are simulated is an option, and progress is reported", () => {
   const stages: string[] = [];
   const onProgress: PlanOptions["onProgress"] = ({ stage, done, of }) => stages.push(`${stage} ${done}/${of}`);
   const { ranking } = plan({ ...call, ...machine, simulate: 2, onProgress });
-  expect(ranking.filter(({ how }) => how === "simulated")).toHaveLength(2);
+  expect(ranking.filter(({ estimatedBy }) => estimatedBy === "simulated")).toHaveLength(2);
   expect(stages[0]).toBe(`sketch 0/${ranking.length}`);
   expect(stages.slice(-2)).toEqual(["simulate 0/2", "simulate 1/2"]);
 });
@@ -176,7 +176,7 @@ test("options that do not exist or do not fit", () => {
     [{ placement: "zigzags" }, /received "zigzags"/],
     [{ memoryLimit: -1 }, /memoryLimit: expected a number of bytes > 0/],
     [{ simulate: 0 }, /simulate: expected an integer ≥ 1/],
-    [{ headDim: 512 }, /a candidate that runs, received/],
+    [{ headDim: 512 }, /a strategy that runs, received/],
   ];
   for (const [options, message] of wrong) {
     expect(() => plan({ ...call, ...machine, ...options }), JSON.stringify(options)).toThrow(message);

@@ -237,7 +237,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   Embedding: ({ ctx }) => [ctx, 3, 4, { std: 1 }],
   LayerNorm: ({ ctx }) => [ctx, 4, { epsilon: 1e-3 }],
   RMSNorm: ({ ctx }) => [ctx, 4, { epsilon: 1e-3 }],
-  MLP: ({ ctx }) => [ctx, { embedDim: 4, hiddenDim: 8, dropout: 0.1, where: { placement: "zigzag" } }],
+  MLP: ({ ctx }) => [ctx, { embedDim: 4, hiddenDim: 8, dropout: 0.1, sharding: { placement: "zigzag" } }],
   GELU: () => [],
   Sequential: () => [new GELU(), new GELU()],
   ModuleList: () => [[new GELU()]],
@@ -272,9 +272,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   // meta-attention
   ChunkSummaryEncoder: ({ ctx }) => [ctx, { embedDim: 8, summaryDim: 8, numHeads: 2 }],
   "ChunkSummaryEncoder.forward": ({ tensor }) => [tensor(1, 4, 8)],
-  "ChunkSummaryEncoder.glance": ({ tensor }) => [tensor(1, 4, 8)],
+  "ChunkSummaryEncoder.pool": ({ tensor }) => [tensor(1, 4, 8)],
   "ChunkSummaryEncoder.summarize": ({ tensor }) => [
-    { content: tensor(1, 8), pattern: tensor(1, 4) },
+    { content: tensor(1, 8), weights: tensor(1, 4) },
     new Float32Array(4),
   ],
   HierarchicalMetaAttention: ({ ctx }) => [ctx, { embedDim: 8, numHeads: 2, summaryDim: 8, chunksPerRank: 2, topK: 1 }],
