@@ -36,7 +36,7 @@ export const mesh2dOptions = defineOptions("mesh2d", {
    * of its row, `columns` chunks, and the keys of its column, `rows` chunks. Default: the grid that sends least.
    */
   shape: option.pair(option.integer({ min: 1 }), {
-    expected: "two whole numbers > 0, [rows, columns]",
+    expected: "two integers > 0, [rows, columns]",
     optional: true,
   }),
   /**

@@ -48,7 +48,7 @@ function checkThreadCount(value: number | string, where: string): number {
 function checkBytes(given: number | string, where: string): number {
   const value = typeof given === "number" || typeof given === "string" ? Number(given) : Number.NaN;
   if (Number.isSafeInteger(value) && value > 0) return value;
-  throw optionError(where, "a whole number above 0", formatValue(given));
+  throw optionError(where, "an integer above 0", formatValue(given));
 }
 
 function optionError(where: string, expected: string, received: string): OptionError {

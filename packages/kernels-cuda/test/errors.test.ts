@@ -228,7 +228,7 @@ test.concurrent("an index out of range is reported, with the kernel", async () =
      device.kernels.gatherRows(out, table, index);
      await out.read()`,
   ]);
-  expect(reported).toBe("DeviceError: gatherRows: expected whole numbers from 0 to 2, received 3");
+  expect(reported).toBe("DeviceError: gatherRows: expected integers from 0 to 2, received 3");
 });
 
 test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of ours", async () => {

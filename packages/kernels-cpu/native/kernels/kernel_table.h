@@ -19,7 +19,7 @@ struct Kernels {
 
 const Kernels& kernelsFor(Isa isa);
 
-/// Fails the work with a DeviceError: `value` is none of the whole numbers from 0 to count − 1 that index something.
+/// Fails the work with a DeviceError: `value` is none of the integers from 0 to count − 1 that index something.
 [[noreturn]] void throwIndexError(const char* kernel, float value, int64_t count);
 
 }  // namespace mosaic

@@ -47,7 +47,7 @@ std::string textOf(CUresult code) {
 std::string describe(const BadIndex& bad) {
   constexpr const char* kNames[] = {"gatherRows", "scatterAddRows", "crossEntropy", "crossEntropyBackward"};
   char message[160];
-  std::snprintf(message, sizeof message, "%s: expected whole numbers from 0 to %lld, received %g",
+  std::snprintf(message, sizeof message, "%s: expected integers from 0 to %lld, received %g",
                 kNames[static_cast<int>(bad.kernel)], static_cast<long long>(bad.count - 1), double{bad.value});
   return message;
 }

@@ -42,7 +42,7 @@ struct NormColumnsParameters {
 /// Kernels that are given indices.
 enum class Indexed : int32_t { GatherRows, ScatterAddRows, CrossEntropy, CrossEntropyBackward };
 
-/// What they report of the first bad one, if there is any: it should be a whole number from 0 to count − 1.
+/// What they report of the first bad one, if there is any: it should be an integer from 0 to count − 1.
 struct BadIndex {
   uint32_t found;
   float value;

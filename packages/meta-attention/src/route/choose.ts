@@ -34,7 +34,7 @@ export function denseToSparse(step: number, schedule: OptionsOf<typeof denseToSp
   if (!Number.isSafeInteger(step) || step < 0) {
     throw new OptionError({
       where: "denseToSparse",
-      expected: "a step, a whole number ≥ 0",
+      expected: "a step, an integer ≥ 0",
       received: formatValue(step),
     });
   }
