@@ -1,5 +1,5 @@
 /** What every Mosaic error states: where it happened, what was expected, what came, and what to do. */
-export interface ErrorParts {
+export interface ErrorDetails {
   /** The call and, where it matters, the rank: `ring(sp), rank 3`. */
   readonly where: string;
   readonly expected?: string;
@@ -7,7 +7,7 @@ export interface ErrorParts {
   readonly remedy?: string;
 }
 
-function sentence({ where, expected, received, remedy }: ErrorParts): string {
+function formatMessage({ where, expected, received, remedy }: ErrorDetails): string {
   const details = [expected && `expected ${expected}`, received && `received ${received}`].filter(Boolean).join(", ");
   return `${typeof where === "string" ? where : formatValue(where)}: ${[details, remedy].filter(Boolean).join("; ")}`;
 }
@@ -52,10 +52,10 @@ export function formatValue(value: unknown): string {
  * ```
  */
 export class MosaicError extends Error {
-  readonly parts: ErrorParts;
-  constructor(parts: ErrorParts | string, options?: ErrorOptions) {
-    super(typeof parts === "string" ? parts : sentence(parts), options);
-    this.parts = typeof parts === "string" ? { where: parts } : parts;
+  readonly details: ErrorDetails;
+  constructor(details: ErrorDetails | string, options?: ErrorOptions) {
+    super(typeof details === "string" ? details : formatMessage(details), options);
+    this.details = typeof details === "string" ? { where: details } : details;
     this.name = new.target.name;
   }
 }
@@ -97,7 +97,7 @@ export function checkFunction(where: string, f: unknown): void {
 }
 
 /** The codes of `MosaicFailureCode` in include/mosaic/stream.h, in order. */
-const failures = [
+const errorsByCode = [
   MosaicError,
   DeviceError,
   PeerLostError,
@@ -109,7 +109,7 @@ const failures = [
 
 /** Turns a native `MosaicFailure` into the error class that its code stands for. */
 export function errorFromFailure(code: number, message: string): MosaicError {
-  return new ((typeof code === "number" ? failures[code] : undefined) ?? DeviceError)(
+  return new ((typeof code === "number" ? errorsByCode[code] : undefined) ?? DeviceError)(
     typeof message === "string" ? message : formatValue(message),
   );
 }

@@ -6,8 +6,8 @@ import { fromArray, ones } from "../src/creation.ts";
 import { init } from "../src/init.ts";
 import { Linear } from "../src/modules/linear.ts";
 import { Module } from "../src/modules/module.ts";
-import { createParameter } from "../src/modules/parameter.ts";
-import { add } from "../src/ops/arithmetic.ts";
+import { createParameter } from "../src/modules/parameters.ts";
+import { add } from "../src/ops/pointwise.ts";
 import { keep, scope } from "../src/scope.ts";
 import type { Tensor } from "../src/tensor.ts";
 import { untracked } from "../src/tracking.ts";
@@ -205,7 +205,7 @@ describe("exceptions", () => {
 });
 
 describe("promises", () => {
-  const message = /^scope: expected a synchronous body, received a promise; return tensors and await outside/;
+  const message = /^scope: expected a synchronous function, received a promise; return tensors and await outside/;
 
   test("returned are an error, after everything was released", () => {
     let x: Tensor | undefined;

@@ -1,8 +1,9 @@
 import { describe, expect, test } from "vitest";
-import { fromArray, rand, randn } from "../../src/creation.ts";
+import { fromArray } from "../../src/creation.ts";
+import { rand, randn } from "../../src/random.ts";
 import { OptionError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
-import { createParameter } from "../../src/modules/parameter.ts";
+import { createParameter } from "../../src/modules/parameters.ts";
 import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import { ReferenceDevice } from "../reference/index.ts";
 
