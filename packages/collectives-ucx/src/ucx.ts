@@ -122,7 +122,11 @@ function devicesOf(text: string): readonly string[] {
   const subnet = subnetOf(address, Number(bits));
   const interfaces = Object.entries(networkInterfaces());
   if (!subnet) {
-    throw new OptionError({ where: "ucx: network", expected: 'a subnet, as "10.1.0.0/16"', received: JSON.stringify(text) });
+    throw new OptionError({
+      where: "ucx: network",
+      expected: 'a subnet, as "10.1.0.0/16"',
+      received: JSON.stringify(text),
+    });
   }
   const found = interfaces.filter(([, infos = []]) => infos.some((info) => isInside(subnet, info)));
   if (found.length > 0) return found.map(([name]) => name);

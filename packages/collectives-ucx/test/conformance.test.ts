@@ -1,5 +1,4 @@
 import { collectivesSuite, failureSuite } from "@mosaic/conformance";
-import { cpu } from "@mosaic/kernels-cpu";
 import { describe, test } from "vitest";
 import { makeWorld } from "./ranks.ts";
 

@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "mosaic/clock.h"
 #include "mosaic/failure.h"
@@ -192,28 +193,28 @@ void Connection::receive(uint32_t peer, Kind kind, uint64_t number, void* data, 
 
 bool Connection::progress() {
   if (!worker_ || isAbandoned_) return false;
-  hasMoved_ = false;
-  return worker_->progress() || hasMoved_;
+  hasMoved_ |= worker_->progress();
+  return std::exchange(hasMoved_, false);
 }
 
 // ── waiting
 
-/// Sleeps until UCX has something to do, or the time has passed, or `interrupt`. False: UCX has something to do already.
+/// Sleeps until UCX has something to do, which is done, or the time has passed, or `interrupt`. False: UCX had something
+/// to do already.
 bool Connection::sleep(int64_t nanoseconds) {
   pollfd polled[2] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
-  if (worker_ && !isAbandoned_) {
-    if (!worker_->arm()) return false;
-    polled[1].fd = worker_->fd();
-  }
+  const bool isArmed = worker_ && !isAbandoned_;
+  if (isArmed && !worker_->arm()) return false;
+  if (isArmed) polled[1].fd = worker_->fd();
   const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
-  ppoll(polled, 2, &limit, nullptr);
+  // The descriptor stays readable until UCX makes progress, and a rank that is in no collective calls it nowhere else.
+  if (ppoll(polled, 2, &limit, nullptr) > 0 && polled[1].revents != 0) hasMoved_ |= worker_->progress();
   return true;
 }
 
 void Connection::wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {
   wake_.reset();
-  // What arrived before the worker was armed is dealt with here: not every caller's `ready` makes progress.
-  while (!ready(arg) && !sleep(nanoseconds)) progress();
+  while (!ready(arg) && !sleep(nanoseconds)) hasMoved_ |= worker_->progress();
 }
 
 /// Whether the condition was met before the time `limit`.

@@ -166,9 +166,9 @@ void Transport::onPayload(Transfer& transfer, ucs_status_t status) {
 // ── progress
 
 bool Transport::progress() {
-  hasMoved_ = false;
-  const bool moved = connection_.progress();
-  return closeMessages() || hasMoved_ || moved;
+  hasMoved_ |= connection_.progress();
+  hasMoved_ |= closeMessages();
+  return std::exchange(hasMoved_, false);
 }
 
 /// Of peers that have closed, what they will not send, and what they will not receive.
