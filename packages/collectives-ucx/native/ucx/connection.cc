@@ -102,7 +102,9 @@ void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
     peer.endpoint = worker_->endpointTo(valueOf(bootstrap, addressKey(peer.rank)), {onError, &peer});
     if (peer.endpoint) continue;
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "connect: " + rankText(rank_) + ": UCX has no network that reaches " + rankText(peer.rank) +
+                  "connect: " + rankText(rank_) + ": UCX has no network" +
+                      (settings_.network.empty() ? "" : " \"" + settings_.network + "\"") + " that reaches " +
+                      rankText(peer.rank) +
                       "; both hosts must be on it: name it by ucx({ network }), `ucx_info -d` lists those there are; a "
                       "container or network namespace needs a /sys of its own");
   }

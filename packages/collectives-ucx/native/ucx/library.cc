@@ -19,9 +19,10 @@ constexpr const char* kInstallHint =
 
 /// What UCX reads once, while it is loaded, and only from the environment. It would handle signals that are Node's
 /// (SIGSEGV is how V8 bounds WebAssembly), log to the standard output, and warn of variables of other tools.
-constexpr std::array<std::pair<const char*, const char*>, 5> kGlobalSettings{{
+constexpr std::array<std::pair<const char*, const char*>, 6> kGlobalSettings{{
     {"UCX_ERROR_SIGNALS", ""},
     {"UCX_HANDLE_ERRORS", "none"},
+    {"UCX_DEBUG_SIGNO", "0"},
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
     {"UCX_LOG_LEVEL", "fatal"},
     {"UCX_LOG_FILE", "stderr"},

@@ -19,13 +19,9 @@ std::mutex contexts;
 /// - TCP moves a segment at a time: UCX's own 8 KiB cost a third of the bandwidth.
 /// - Copies between processes (CMA, KNEM, XPMEM) may write into a tensor after this rank has failed: without them
 ///   bytes arrive only in this rank's own `progress`.
-constexpr const char* kSettings[][2] = {
-    {"PROTO_ENABLE", "n"},
-    {"TCP_TX_SEG_SIZE", "256K"},
-    {"TCP_RX_SEG_SIZE", "256K"},
-    {"TCP_USER_TIMEOUT", "5s"},
-    {"TLS", "^cma,knem,xpmem"},
-};
+constexpr const char* kSettings[][2] = {{"PROTO_ENABLE", "n"}, {"TLS", "^cma,knem,xpmem"}};
+/// Of its TCP transport: without UCX_TCP_.
+constexpr const char* kTcpSettings[][2] = {{"TX_SEG_SIZE", "256K"}, {"RX_SEG_SIZE", "256K"}, {"USER_TIMEOUT", "5s"}};
 
 class Config {
  public:
@@ -35,14 +31,13 @@ class Config {
   Config& operator=(const Config&) = delete;
 
   const ucp_config_t* get() const { return config_; }
-  /// A version that does not have the setting needs none.
-  void prefer(const char* name, const char* value) {
-    if (!getenv((std::string("UCX_") + name).c_str())) library().functions.configModify(config_, name, value);
+  void set(const std::string& name, const std::string& value) {
+    check(library().functions.configModify(config_, name.c_str(), value.c_str()), "ucx: UCX_" + name + "=" + value);
   }
-  void require(const char* option, const char* name, const std::string& value) {
-    if (value.empty()) return;
-    check(library().functions.configModify(config_, name, value.c_str()),
-          std::string("ucx: ") + option + " \"" + value + "\" (UCX_" + name + ") of UCX " + library().version());
+  /// Version 1.13 takes such names without "TCP_", and ignores what it does not have; others may differ.
+  void setTcp(const std::string& name, const std::string& value) {
+    library().functions.configModify(config_, ("TCP_" + name).c_str(), value.c_str());
+    library().functions.configModify(config_, name.c_str(), value.c_str());
   }
 
  private:
@@ -60,9 +55,15 @@ Worker::Worker(const Settings& settings, uint32_t ranks) {
   const std::lock_guard lock(contexts);
   const Functions& ucp = library().functions;
   Config config;
-  for (const auto& [name, value] : kSettings) config.prefer(name, value);
-  config.require("network", "NET_DEVICES", settings.network);
-  config.require("ports", "TCP_PORT_RANGE", settings.ports);
+  const auto isUnset = [](const std::string& name) { return getenv(("UCX_" + name).c_str()) == nullptr; };
+  for (const auto& [name, value] : kSettings) {
+    if (isUnset(name)) config.set(name, value);
+  }
+  for (const auto& [name, value] : kTcpSettings) {
+    if (isUnset(std::string("TCP_") + name)) config.setTcp(name, value);
+  }
+  if (!settings.network.empty()) config.set("NET_DEVICES", settings.network);
+  if (!settings.ports.empty()) config.setTcp("PORT_RANGE", settings.ports);
   ucp_params_t params{};
   params.field_mask = kParamFeatures | kParamEstimatedEndpoints;
   params.features = kFeatureTag | kFeatureWakeup;
