@@ -35,7 +35,14 @@ test("too old a UCX", async () => {
 });
 
 test("what UCX reads when it is loaded is set then, unless the user has set it, and for no other process", async () => {
-  const names = ["UCX_ERROR_SIGNALS", "UCX_HANDLE_ERRORS", "UCX_DEBUG_SIGNO", "UCX_WARN_UNUSED_ENV_VARS", "UCX_LOG_LEVEL", "UCX_LOG_FILE"];
+  const names = [
+    "UCX_ERROR_SIGNALS",
+    "UCX_HANDLE_ERRORS",
+    "UCX_DEBUG_SIGNO",
+    "UCX_WARN_UNUSED_ENV_VARS",
+    "UCX_LOG_LEVEL",
+    "UCX_LOG_FILE",
+  ];
   const report = `fprintf(stderr, "%s=%s\\n", name, getenv(name) ? getenv(name) : "unset");`;
   const library = await compiled(`#include <stdio.h>
     #include <stdlib.h>

@@ -1,9 +1,7 @@
 import { processSuite, RankProcesses } from "@mosaic/conformance";
-import { world as localWorld } from "@mosaic/collectives-local";
-import { cpu } from "@mosaic/kernels-cpu";
 import { describe, expect, test } from "vitest";
 import { openJob, script } from "./processes.ts";
-import { digestOf } from "./reductions.ts";
+import { digestOverSharedMemory } from "./shared-memory.ts";
 
 const program = { script, openJob };
 const suite = processSuite({ ...program, withoutRankZero: /no agent listens at .*mosaic-run/ });
@@ -41,11 +39,3 @@ test("a rank that waits uses less than a hundredth of a core", async () => {
   expect(ms).toBeGreaterThan(2900);
   expect(share).toBeLessThan(0.01);
 });
-
-async function digestOverSharedMemory(size: number): Promise<string> {
-  const contexts = await localWorld(size, { device: () => cpu({ threads: 1 }) });
-  const digests = await Promise.all(contexts.map(digestOf));
-  await Promise.all(contexts.map((ctx) => ctx.close()));
-  expect(new Set(digests).size).toBe(1);
-  return digests[0]!;
-}
