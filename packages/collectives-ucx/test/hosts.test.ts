@@ -28,8 +28,11 @@ const suite = processSuite({ ...program, withoutRankZero: /no agent listens at .
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 /** Bytes that a host has sent to the others. */
-const bytesSent = (host: number): number =>
-  Number(execFileSync("cat", [`/sys/class/net/v${host}/statistics/rx_bytes`], { encoding: "utf8" }));
+function bytesSent(host: number): number {
+  const shown = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
+  const [link] = JSON.parse(shown) as { readonly stats64: { readonly rx: { readonly bytes: number } } }[];
+  return link!.stats64.rx.bytes;
+}
 
 test.each([2, 3, 4])(
   "%i hosts reduce to the same bits as ranks that share memory, over their network",

@@ -6,13 +6,22 @@ import { openRanks, tensor } from "./ranks.ts";
 /** Signals that this process handles, as a mask. */
 const handled = (): string => /^SigCgt:\s*(\w+)$/m.exec(readFileSync("/proc/self/status", "utf8"))![1]!;
 
-test("UCX is found, and handles no signals of this process", async () => {
+/** Kilobytes of the C library's code that this process has overwritten. */
+const overwritten = (): readonly string[] =>
+  readFileSync("/proc/self/smaps", "utf8")
+    .split(/\n(?=[\da-f]+-[\da-f]+ )/)
+    .filter((mapping) => /^\S+ r.xp .*\/libc[.-]/.test(mapping))
+    .map((mapping) => /^Private_Dirty:\s*(.*)$/m.exec(mapping)![1]!);
+
+test("UCX is found, handles no signals of this process, and overwrites no code", async () => {
+  expect(overwritten()).toEqual(["0 kB"]);
   const before = handled();
   expect(ucxSystem().version).toMatch(/^1\.\d+\.\d+$/);
   expect(ucxSystem().library).toMatch(/libucp\.so/);
   await using ranks = await openRanks(2, { ucx: { network: "lo" } });
   expect(ranks.groups).toHaveLength(2);
   expect(handled()).toBe(before);
+  expect(overwritten()).toEqual(["0 kB"]);
 });
 
 test("a network that this host does not have", async () => {

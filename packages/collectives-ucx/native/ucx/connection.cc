@@ -144,10 +144,11 @@ void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
     missing += (missing.empty() ? "" : ", ") + rankText(peer.rank) + (peer.isLost ? " (refused)" : "");
   }
   if (missing.empty()) return;
+  const std::string what =
+      isOver ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ";
   throw Failure(isOver ? MOSAIC_FAILURE_PEER_LOST : MOSAIC_FAILURE_TIMEOUT,
-                "connect: " + rankText(rank_) + ": UCX " +
-                    (isOver ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ") +
-                    missing + "; a firewall between the hosts must let their TCP ports pass: fix them by ucx({ ports })");
+                "connect: " + rankText(rank_) + ": UCX " + what + missing +
+                    "; a firewall between the hosts must let their TCP ports pass: fix them by ucx({ ports })");
 }
 
 void Connection::sendNotice(Peer& peer, Kind kind, uint64_t value) {
@@ -201,8 +202,8 @@ bool Connection::progress() {
 
 // ── waiting
 
-/// Sleeps until UCX has something to do, which is done, or the time has passed, or `interrupt`. False: UCX had something
-/// to do already.
+/// Sleeps until UCX has something to do, which is done, or the time has passed, or `interrupt`. False: UCX had
+/// something to do already.
 bool Connection::sleep(int64_t nanoseconds) {
   pollfd polled[2] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
   const bool isArmed = worker_ && !isAbandoned_;

@@ -18,11 +18,14 @@ constexpr const char* kInstallHint =
     "name the library in MOSAIC_UCX_LIBRARY";
 
 /// What UCX reads once, while it is loaded, and only from the environment. It would handle signals that are Node's
-/// (SIGSEGV is how V8 bounds WebAssembly), log to the standard output, and warn of variables of other tools.
-constexpr std::array<std::pair<const char*, const char*>, 6> kGlobalSettings{{
+/// (SIGSEGV is how V8 bounds WebAssembly), log to the standard output, and warn of variables of other tools. To observe
+/// memory that is unmapped, it would overwrite sbrk and munmap of the C library while other threads run in them: about
+/// one process of a hundred then died in malloc.
+constexpr std::array<std::pair<const char*, const char*>, 7> kGlobalSettings{{
     {"UCX_ERROR_SIGNALS", ""},
     {"UCX_HANDLE_ERRORS", "none"},
     {"UCX_DEBUG_SIGNO", "0"},
+    {"UCX_MEM_EVENTS", "n"},
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
     {"UCX_LOG_LEVEL", "fatal"},
     {"UCX_LOG_FILE", "stderr"},
