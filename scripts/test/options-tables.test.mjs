@@ -83,7 +83,7 @@ const itsTable = `**drop**
 | \`oneOf\` | "sum" or "mean" | \`"sum"\` | How it combines. |
 | \`instance\` | a Map | required | Who is counted. |
 | \`array\` | an array, each element an integer ≥ 1 | \`[64, 128]\` | Sizes of heads. |
-| \`pair\` | an array of two, each a finite number | \`[0.9, 0.95]\` | Decay rates. |
+| \`pair\` | an array of length 2, each element a finite number | \`[0.9, 0.95]\` | Decay rates. |
 | \`either\` | an integer, or "all" | required | A size, or all. |
 | \`nullable\` | a number > 0, or null | \`null\` | Null for no limit. |
 | \`nested\` | { node, gpu } | required | Mesh axes by what they stand for. |
@@ -91,8 +91,8 @@ const itsTable = `**drop**
 | \`tensor\` | a Tensor | required | What it begins with. |
 | \`mask\` | a Mask, such as masks.causal() or masks.documents([3, 5]) | all | Which keys each query sees. |
 | \`placement\` | contiguous, zigzag, striped or a Placement | \`"contiguous"\` | How the sequence is cut. |
-| \`layout\` | a Layout, as layoutOf returns | required | Where the sequence lies. |
-| \`meshShape\` | lengths of axes by name, such as { dp: 2, sp: 4 } | required | The ranks. |
+| \`layout\` | a Layout from layoutOf() | required | Where the sequence lies. |
+| \`meshShape\` | axis lengths by name, such as { dp: 2, sp: 4 } | required | The ranks. |
 | \`backend\` | an AttentionBackend, such as ring() | required | Who attends. |
 | \`by-place\` | a boolean | required | A name that must be quoted. |
 `;
