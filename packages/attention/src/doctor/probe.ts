@@ -8,9 +8,9 @@ import type { Answer, Answers } from "./system.ts";
 const probes: { readonly [Name in keyof Answers]: () => Promise<Answers[Name]> } = {
   cpu: async () => features(),
   ranks: sumOfTwoRanks,
-  cuda: async () => (await importCuda()).cudaSystem(),
+  cuda: async () => (await importCuda()).cudaSystem() as Answers["cuda"],
   gpus: productsOnGpus,
-  nccl: async () => (await importNccl()).ncclSystem(),
+  nccl: async () => (await importNccl()).ncclSystem() as Answers["nccl"],
 };
 
 async function sumOfTwoRanks(): Promise<number> {

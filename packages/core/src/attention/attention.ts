@@ -12,14 +12,15 @@ import { denseRows } from "../views.ts";
 import type { AttentionBackend, Call, PlacedKv } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
 import { checkAttention } from "./check.ts";
+import { backendOrLocal } from "./local.ts";
 import { recordCall } from "./record-call.ts";
 import type { AttentionState, QkvGrads } from "./state.ts";
 
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
 
 export const attentionOptions = defineOptions("attention", {
-  /** A registered name or the backend itself. Default "local". */
-  backend: option.either(option.string(), option.backend(), { default: "local" }),
+  /** A registered name or the backend itself; required where the mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local". */
+  backend: option.either(option.string(), option.backend(), { optional: true }),
   /** Which keys each query sees, in global positions. Default: all. */
   mask: option.mask({ optional: true }),
   /** Factor on q·k. Default 1 / √D. */
@@ -171,7 +172,7 @@ export function attention(
   for (const x of [q, k, v]) checkTensor("attention", x);
   const { mask = full(), scale = (q.shape[3] ?? 1) ** -0.5, returnLse } = given;
   const { queries = whole(ctx, q), keys = whole(ctx, k) } = given;
-  const backend = ctx.backend(given.backend);
+  const backend = backendOrLocal("attention", ctx, given.backend);
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
   const returned: { lse?: Tensor } = {};

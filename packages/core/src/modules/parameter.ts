@@ -45,5 +45,6 @@ export function createParameter(ctx: Context, shape: Shape, options: ParameterOp
   else kernels.random(parameter, { ...initial, seed: ctx.seed, stream: ctx.nextRandomStream() });
   if (ctx.size > 1) ctx.world.broadcast(parameter, 0, { label: "parameters" }).wait();
   parameter.requiresGrad = true;
+  if (ctx.size > 1) parameter.replication = { ranks: ctx.size, hasLocalGrad: false };
   return parameter;
 }

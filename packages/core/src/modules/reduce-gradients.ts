@@ -46,6 +46,7 @@ export function reduceGradients(ctx: Context, module: Module): void {
       .wait();
   }
   unpack(ctx, bucket, parameters);
+  for (const { replication } of parameters) if (replication) replication.hasLocalGrad = false;
 }
 
 function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {

@@ -2,6 +2,7 @@ import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import type { UnaryOp } from "../kernels/kernels.ts";
 import type { Tensor } from "../tensor.ts";
+import { mul } from "./arithmetic.ts";
 
 /** f(x) element by element: the kernel that computes it also has its derivative at x. */
 function pointwise(op: UnaryOp): (x: Tensor) => Tensor {
@@ -42,5 +43,11 @@ export const sigmoid: (x: Tensor) => Tensor = pointwise("sigmoid");
 export const relu: (x: Tensor) => Tensor = pointwise("relu");
 /** x · Φ(x), with the normal distribution's exact Φ: Hendrycks and Gimpel 2016, PyTorch's default. */
 export const gelu: (x: Tensor) => Tensor = pointwise("gelu");
+/** x · sigmoid(x), also called swish (Elfwing et al. 2017), in two roundings. */
+export function silu(x: Tensor): Tensor {
+  checkTensor("silu", x);
+  using gate = sigmoid(x);
+  return mul(x, gate);
+}
 /** x². */
 export const square: (x: Tensor) => Tensor = pointwise("square");

@@ -1,9 +1,9 @@
-import { gelu, Module, relu, sigmoid, type Tensor, tanh, checkTensor } from "@mosaic/core";
+import { gelu, Module, relu, sigmoid, silu, type Tensor, tanh, checkTensor } from "@mosaic/core";
 
 /** Functions of one element that layers take by name. */
-export type ActivationName = "gelu" | "relu" | "tanh" | "sigmoid";
+export type ActivationName = "gelu" | "relu" | "tanh" | "sigmoid" | "silu";
 
-const named: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = { gelu, relu, tanh, sigmoid };
+const named: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = { gelu, relu, tanh, sigmoid, silu };
 
 /** Their names. */
 export const activationNames = Object.keys(named) as readonly ActivationName[];

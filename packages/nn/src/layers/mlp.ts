@@ -1,4 +1,13 @@
-import { type Context, Linear, Module, type Tensor, defineOptions, option, type OptionsOf } from "@mosaic/core";
+import {
+  checkContext,
+  type Context,
+  Linear,
+  Module,
+  type Tensor,
+  defineOptions,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
 import { activationNames, activationOf } from "./activations.ts";
 import { dropProbability, Dropout } from "./dropout.ts";
 import { whereOptions } from "./where.ts";
@@ -48,6 +57,7 @@ export class MLP extends Module {
 
   constructor(ctx: Context, options: MLPOptions) {
     super();
+    checkContext("MLP", ctx);
     const parsed = mlpOptions.parse(options);
     const { embedDim, hiddenDim = 4 * embedDim, outDim = embedDim, dropout, where, bias, dtype } = parsed;
     this.#activation = activationOf(parsed.activation);
