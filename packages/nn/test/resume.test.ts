@@ -223,7 +223,7 @@ test("a model's weights load from a training's checkpoint, and from a plain file
   await alone(async (ctx) => {
     const [model, other] = [build(ctx), build(ctx)];
     await saveCheckpoint(ctx, path, { model });
-    expect(await loadCheckpoint(ctx, path, { model: other })).toEqual({ step: 0, data: null });
+    expect(await loadCheckpoint(ctx, path, { model: other })).toEqual({ steps: 0, data: null });
     await writeSafetensors(path, model.stateDict());
     const third = build(ctx);
     third.loadStateDict((await readSafetensors(path)).tensors);
