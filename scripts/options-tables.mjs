@@ -18,7 +18,7 @@ export function commentsIn(source) {
   return new Map(
     declarations.map(({ 1: constant, index }) => {
       const body = source.slice(index, source.indexOf("\n}", index));
-      const comments = [...body.matchAll(/^ {2}\/\*\*([^]*?)\*\/\n {2}(\w+):/gm)];
+      const comments = [...body.matchAll(/^ {2}\/\*\*([^]*?)\*\/\n {2}"?([\w-]+)"?:/gm)];
       return [
         constant,
         new Map(comments.map(([, text, name]) => [name, text.replaceAll(/\s*\n\s*\*\s?/g, " ").trim()])),
@@ -83,7 +83,7 @@ async function declarationsOf(folder) {
   }
 }
 
-/** An option, wherever it is taken over: declarations share options by spreading their fields. */
+/** An option of another package, wherever it is taken over: declarations share options by spreading their fields. */
 const keyOf = (name, { expected, presence, default: declared }) =>
   [name, expected, presence, shown(declared)].join(" ");
 
@@ -93,7 +93,9 @@ const isDeclaration = ([, value]) => typeof value?.parse === "function" && typeo
 function noteComments(declarations, known) {
   for (const { module, comments } of declarations) {
     for (const [constant, { fields }] of Object.entries(module).filter(isDeclaration)) {
-      for (const [name, comment] of comments.get(constant) ?? []) known.set(keyOf(name, fields[name]), comment);
+      for (const [name, comment] of comments.get(constant) ?? []) {
+        known.set(fields[name], comment).set(keyOf(name, fields[name]), comment);
+      }
     }
   }
 }
@@ -107,7 +109,8 @@ export function sectionOf(declarations, known) {
       .map(([constant, declaration]) => {
         const own = comments.get(constant) ?? new Map();
         const get = (option) => {
-          return own.get(option) ?? known.get(keyOf(option, declaration.fields[option])) ?? inFile.get(option);
+          const field = declaration.fields[option];
+          return own.get(option) ?? known.get(field) ?? known.get(keyOf(option, field)) ?? inFile.get(option);
         };
         return tableOf(declaration, { get });
       });
@@ -115,7 +118,8 @@ export function sectionOf(declarations, known) {
   return { text: tables.map(({ text }) => text).join("\n"), faults: tables.flatMap(({ faults }) => faults) };
 }
 
-async function main(root, isCheck) {
+/** Writes the tables of all packages, or compares them only; what is wrong with declarations and READMEs. */
+export async function updateTables(root, { isCheck = false } = {}) {
   const faults = [];
   const known = new Map();
   const names = readdirSync(join(root, "packages")).filter((name) => name !== "core");
@@ -145,7 +149,7 @@ async function main(root, isCheck) {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const root = fileURLToPath(new URL("..", import.meta.url));
-  const faults = await main(root, process.argv.includes("--check"));
+  const faults = await updateTables(root, { isCheck: process.argv.includes("--check") });
   for (const fault of faults) console.error(fault);
   process.exit(faults.length > 0 ? 1 : 0);
 }

@@ -1,7 +1,7 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { type AttentionBackend, type Coordinate, masks, zigzag } from "@mosaic/core";
-import { type AttentionRecord, count, countLinks, type Flow, linkClasses, record } from "@mosaic/planner";
+import { type AttentionRecord, count, countLinks, type TrafficTotals, linkClasses, record } from "@mosaic/planner";
 
 /** What the mean rank sends in one attention. */
 interface Sent {
@@ -22,7 +22,7 @@ export interface Volumes {
 export function volumesOf(record: AttentionRecord, ranksPerNode: number): Volumes {
   const { chunk } = count(record);
   const ranks = countLinks(record, { ranksPerNode });
-  const mean = (flows: readonly Flow[]): Sent => ({
+  const mean = (flows: readonly TrafficTotals[]): Sent => ({
     chunks: flows.reduce((sum, { elements }) => sum + elements, 0) / ranks.length / chunk,
     bytes: flows.reduce((sum, { bytes }) => sum + bytes, 0) / ranks.length,
   });

@@ -1,5 +1,5 @@
 /** What every Mosaic error states: where it happened, what was expected, what came, and what to do. */
-export interface ErrorParts {
+export interface ErrorDetails {
   /** The call and, where it matters, the rank: `ring(sp), rank 3`. */
   readonly where: string;
   readonly expected?: string;
@@ -7,7 +7,7 @@ export interface ErrorParts {
   readonly remedy?: string;
 }
 
-function sentence({ where, expected, received, remedy }: ErrorParts): string {
+function formatMessage({ where, expected, received, remedy }: ErrorDetails): string {
   const details = [expected && `expected ${expected}`, received && `received ${received}`].filter(Boolean).join(", ");
   return `${typeof where === "string" ? where : formatValue(where)}: ${[details, remedy].filter(Boolean).join("; ")}`;
 }
@@ -53,10 +53,10 @@ export function formatValue(value: unknown): string {
  * ```
  */
 export class MosaicError extends Error {
-  readonly parts: ErrorParts;
-  constructor(parts: ErrorParts | string, options?: ErrorOptions) {
-    super(typeof parts === "string" ? parts : sentence(parts), options);
-    this.parts = typeof parts === "string" ? { where: parts } : parts;
+  readonly details: ErrorDetails;
+  constructor(details: ErrorDetails | string, options?: ErrorOptions) {
+    super(typeof details === "string" ? details : formatMessage(details), options);
+    this.details = typeof details === "string" ? { where: details } : details;
     this.name = new.target.name;
   }
 }
@@ -99,7 +99,7 @@ export function checkFunction(where: string, f: unknown): void {
 }
 
 /** The codes of `MosaicFailureCode` in include/mosaic/stream.h, in order. */
-const failures = [
+const errorsByCode = [
   MosaicError,
   DeviceError,
   PeerLostError,
@@ -114,14 +114,14 @@ export function errorFromFailure(code: number, message: string): MosaicError {
   const native = typeof message === "string" ? message : formatValue(message);
   const hint = hintFor(native);
   const text = hint === undefined ? native : `${native}; ${hint}`;
-  const error: MosaicError = new ((typeof code === "number" ? failures[code] : undefined) ?? DeviceError)(text);
+  const error: MosaicError = new ((typeof code === "number" ? errorsByCode[code] : undefined) ?? DeviceError)(text);
   (error as { parts: ErrorParts }).parts = partsOf(text);
   return error;
 }
 
 /** What native code cannot know: which option or layer of a program leads to such a failure. */
 function hintFor(text: string): string | undefined {
-  const index = /\b(?:gatherRows|scatterAddRows): expected whole numbers from 0 to (\d+),/.exec(text);
+  const index = /\b(?:gatherRows|scatterAddRows): expected integers from 0 to (\d+),/.exec(text);
   if (index) {
     const last = Number(index[1]);
     return `in an Embedding these are token ids, and its table has ${last + 1} rows: make it larger, or correct the tokens`;

@@ -1,15 +1,14 @@
 import { inspect } from "node:util";
 import { backward } from "./autograd/backward.ts";
-import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.ts";
+import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
+import { type DType, dtypeBytes, type Storage } from "./storage.ts";
 import { checkFunction, expectValue, DisposedError, MosaicError, ShapeError } from "./errors.ts";
-import { checkWithin, formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
-import type { Storage } from "./storage.ts";
-import { ended, type Tracker, trackTensor } from "./tracking.ts";
+import { checkViewBounds, formatShape, isContiguous, type Shape, numel } from "./shape.ts";
+import { releasedByScope, type TensorTracker, trackTensor } from "./tracking.ts";
 
 /** What a tensor shows of its storage. Strides and offset count elements. */
-export interface TensorParts {
+export interface TensorInit {
   readonly device: Device;
   readonly dtype: DType;
   readonly storage: Storage;
@@ -27,7 +26,7 @@ export interface Replication {
 }
 
 /** A part of what a tensor shows; see `Tensor.view`. */
-export type ViewParts = Partial<Pick<TensorParts, "shape" | "strides" | "offset">>;
+export type ViewOptions = Partial<Pick<TensorInit, "shape" | "strides" | "offset">>;
 
 /**
  * What every tensor has, whichever copy of this package made it: a program that is bundled may hold one, and its device another.
@@ -45,7 +44,7 @@ export function isTensor(value: unknown): value is Tensor {
  * Views never copy; `contiguous`, `to` and a `reshape` of elements that are not dense do. Operations are methods, too:
  * methods.ts adds them.
  */
-export class Tensor implements Disposable, TensorParts {
+export class Tensor implements Disposable, TensorInit {
   readonly device: Device;
   readonly dtype: DType;
   readonly storage: Storage;
@@ -55,8 +54,8 @@ export class Tensor implements Disposable, TensorParts {
   /** Set on leaves (parameters, inputs) whose gradient is wanted; results of operations on them need it too. */
   requiresGrad = false;
   /** The tracker of the scope that releases it when it ends; null: it is yours to dispose. */
-  owner: Tracker | null = null;
-  /** Of a parameter that several ranks hold alike, as \`createParameter\` makes them; null for any other tensor. */
+  owner: TensorTracker | null = null;
+  /** Of a parameter that several ranks hold alike, as `createParameter` makes them; null for any other tensor. */
   replication: Replication | null = null;
   #grad: Tensor | null = null;
   #node: GradNode | undefined;
@@ -64,19 +63,14 @@ export class Tensor implements Disposable, TensorParts {
   /** Computed when it is first read; collectives read it at every call. */
   #isContiguous: boolean | undefined;
 
-  constructor(parts: TensorParts) {
-    expectValue(
-      "Tensor",
-      typeof parts?.storage?.retain === "function",
-      "the parts of a tensor, with its storage",
-      parts,
-    );
-    this.device = parts.device;
-    this.dtype = parts.dtype;
-    this.storage = parts.storage;
-    this.shape = parts.shape;
-    this.strides = parts.strides;
-    this.offset = parts.offset;
+  constructor(init: TensorInit) {
+    expectValue("Tensor", typeof init?.storage?.retain === "function", "a TensorInit with its storage", init);
+    this.device = init.device;
+    this.dtype = init.dtype;
+    this.storage = init.storage;
+    this.shape = init.shape;
+    this.strides = init.strides;
+    this.offset = init.offset;
     this.storage.retain();
     this.storage.leakRegistry?.register(this, this.storage, this);
     trackTensor(this);
@@ -89,7 +83,7 @@ export class Tensor implements Disposable, TensorParts {
 
   /** Number of elements. */
   get size(): number {
-    return sizeOf(this.shape);
+    return numel(this.shape);
   }
 
   get isContiguous(): boolean {
@@ -117,43 +111,43 @@ export class Tensor implements Disposable, TensorParts {
   }
 
   /** Throws a DisposedError that names `where` if the tensor was disposed. */
-  assertUsable(where: string): void {
+  assertNotDisposed(where: string): void {
     if (!this.#disposed) return;
-    const isScoped = this.owner === ended;
+    const isScoped = this.owner === releasedByScope;
     throw new DisposedError({
       where,
-      expected: "a live tensor",
-      received: `${isScoped ? "one that was released with its scope" : "a disposed one"} of shape ${formatShape(this.shape)}`,
+      expected: "a tensor that is not disposed",
+      received: `${isScoped ? "one that its scope released" : "a disposed tensor"} of shape ${formatShape(this.shape)}`,
       remedy: isScoped ? "return it from the scope, or keep(x)" : "dispose a tensor after its last use",
     });
   }
 
   /** Where this tensor's gradient goes. */
-  edge(): Edge {
+  gradientEdge(): Edge {
     if (this.#node) return { node: this.#node };
     return this.requiresGrad ? { leaf: this } : null;
   }
 
   /**
-   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `wanted` is true; frees the
-   * recipe otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
+   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `force` is true; frees what was
+   * saved otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
    */
-  record(inputs: readonly (Tensor | null)[], recipe: Recipe, wanted = false): this {
+  record(inputs: readonly (Tensor | null)[], definition: BackwardDefinition, force = false): this {
     expectValue(
       "record",
       Array.isArray(inputs) && inputs.every((x) => x === null || isTensor(x)),
       "an array of tensors",
       inputs,
     );
-    checkFunction("record: backward", recipe?.backward);
-    checkFunction("record: free", recipe?.free);
-    const edges = isRecording() ? inputs.map((input) => input?.edge() ?? null) : [];
-    if (!wanted && !edges.some((edge) => edge !== null)) {
-      recipe.free();
+    checkFunction("record: backward", definition?.backward);
+    checkFunction("record: free", definition?.free);
+    const edges = isGradEnabled() ? inputs.map((input) => input?.gradientEdge() ?? null) : [];
+    if (!force && !edges.some((edge) => edge !== null)) {
+      definition.free();
       return this;
     }
     this.requiresGrad = true;
-    this.#node = new GradNode(recipe, edges, { shape: this.shape, dtype: this.dtype });
+    this.#node = new GradNode(definition, edges, { shape: this.shape, dtype: this.dtype });
     this.#node.retain();
     return this;
   }
@@ -163,12 +157,12 @@ export class Tensor implements Disposable, TensorParts {
    *
    * @throws ShapeError if it would show what lies outside of that memory.
    */
-  view(parts: ViewParts): Tensor {
-    this.assertUsable("view");
-    expectValue("view", typeof parts === "object" && parts !== null, "{ shape, strides, offset }", parts);
-    const { shape = this.shape, strides = this.strides, offset = this.offset } = parts;
+  view(options: ViewOptions): Tensor {
+    this.assertNotDisposed("view");
+    expectValue("view", typeof options === "object" && options !== null, "{ shape, strides, offset }", options);
+    const { shape = this.shape, strides = this.strides, offset = this.offset } = options;
     const { device, dtype, storage } = this;
-    checkWithin({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
+    checkViewBounds({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
     return new Tensor({ device, dtype, storage, shape, strides, offset });
   }
 
@@ -179,14 +173,14 @@ export class Tensor implements Disposable, TensorParts {
 
   /** The values, row-major, as float32: together with `synchronize` the only place where a program waits. */
   read(): Promise<Float32Array> {
-    this.assertUsable("read");
+    this.assertNotDisposed("read");
     return this.device.read(this);
   }
 
   /** The value of a tensor of one element. */
   async item(): Promise<number> {
     if (this.size !== 1) {
-      throw new ShapeError({ where: "item", expected: "one element", received: formatShape(this.shape) });
+      throw new ShapeError({ where: "item", expected: "a tensor with one element", received: formatShape(this.shape) });
     }
     return (await this.read())[0]!;
   }

@@ -8,9 +8,9 @@ test("a class that a bundler renamed keeps its name in messages", () => {
 });
 
 test("a native text of the usual form has its parts", () => {
-  const error = errorFromFailure(1, "crossEntropy: expected whole numbers from 0 to 3, received 4");
+  const error = errorFromFailure(1, "crossEntropy: expected integers from 0 to 3, received 4");
   expect(error).toBeInstanceOf(DeviceError);
-  expect(error.parts).toEqual({ where: "crossEntropy", expected: "whole numbers from 0 to 3", received: "4" });
+  expect(error.parts).toEqual({ where: "crossEntropy", expected: "integers from 0 to 3", received: "4" });
   const connect = "connect: rank 1: expected ranks that round alike, received avx2 here; set MOSAIC_ISA on all ranks";
   expect(errorFromFailure(4, connect).parts).toEqual({
     where: "connect: rank 1",
@@ -28,9 +28,9 @@ test("any other text is where it happened", () => {
 });
 
 test.each(["gatherRows", "scatterAddRows"])("an index that %s refuses names the layer and its table", (kernel) => {
-  const error = errorFromFailure(1, `${kernel}: expected whole numbers from 0 to 3, received 4`);
+  const error = errorFromFailure(1, `${kernel}: expected integers from 0 to 3, received 4`);
   expect(error.message).toBe(
-    `${kernel}: expected whole numbers from 0 to 3, received 4; in an Embedding these are token ids, and its table has 4 rows: make it larger, or correct the tokens`,
+    `${kernel}: expected integers from 0 to 3, received 4; in an Embedding these are token ids, and its table has 4 rows: make it larger, or correct the tokens`,
   );
   expect(error.parts.where).toBe(kernel);
 });

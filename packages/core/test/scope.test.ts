@@ -6,8 +6,8 @@ import { fromArray, ones } from "../src/creation.ts";
 import { init } from "../src/init.ts";
 import { Linear } from "../src/modules/linear.ts";
 import { Module } from "../src/modules/module.ts";
-import { createParameter } from "../src/modules/parameter.ts";
-import { add } from "../src/ops/arithmetic.ts";
+import { createParameter } from "../src/modules/parameters.ts";
+import { add } from "../src/ops/pointwise.ts";
 import { keep, scope } from "../src/scope.ts";
 import type { Tensor } from "../src/tensor.ts";
 import { untracked } from "../src/tracking.ts";
@@ -130,7 +130,7 @@ describe("use after release", () => {
       lost = ones(device, [2]);
     });
     expect(() => lost!.read()).toThrow(
-      "read: expected a live tensor, received one that was released with its scope of shape [2]; return it from the scope, or keep(x)",
+      "read: expected a tensor that is not disposed, received one that its scope released of shape [2]; return it from the scope, or keep(x)",
     );
   });
 
@@ -139,7 +139,7 @@ describe("use after release", () => {
     scope(() => disposed.push(ones(device, [2])) && disposed[1]!.dispose());
     disposed[0]!.dispose();
     for (const each of disposed)
-      expect(() => each.read()).toThrow(/a disposed one .*; dispose a tensor after its last use/);
+      expect(() => each.read()).toThrow(/a disposed tensor .*; dispose a tensor after its last use/);
   });
 });
 
@@ -225,7 +225,7 @@ describe("exceptions", () => {
 });
 
 describe("promises", () => {
-  const message = /^scope: expected a synchronous body, received a promise; return tensors and await outside/;
+  const message = /^scope: expected a synchronous function, received a promise; return tensors and await outside/;
 
   test("returned are an error, after everything was released", () => {
     let x: Tensor | undefined;

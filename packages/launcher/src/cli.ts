@@ -1,19 +1,18 @@
 #!/usr/bin/env node
 import { readFileSync } from "node:fs";
-import { dryRun, dryRunText } from "./dry-run.ts";
+import { rankContract, rankEnvironment } from "./environment.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import type { LaunchEvent, LaunchOptions } from "./job.ts";
-import { type Job, start } from "./launch.ts";
-import { helpText } from "./options/specs.ts";
+import { type LaunchPlan, resolvePlan, workingDirectory } from "./launch-plan.ts";
+import { type Job, placeholderAssignment, start } from "./launch.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
-import { parseRanks } from "./options/ranks.ts";
-import { type ConsoleSettings, parseSettings } from "./options/settings.ts";
-import { resolveSources } from "./options/sources.ts";
+import { type ConsoleSettings, parseRanks, parseSettings } from "./options/settings.ts";
+import { resolveSources, type Sourced } from "./options/sources.ts";
+import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
 import { jsonConsole } from "./output/json-console.ts";
 import { Sink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
-import { resolvePlan, workingDirectory } from "./launch-plan.ts";
 
 /** EX_SOFTWARE: the launcher itself failed. */
 const EX_SOFTWARE = 70;
@@ -119,13 +118,62 @@ function reportError(error: unknown): number {
     return error.exitCode;
   }
   const stack = error instanceof Error ? error.stack : String(error);
-  err.write(`mosaic-run: this is a bug of the launcher, please report it:\n${stack}\n`);
+  err.write(`mosaic-run: internal error, please report it:\n${stack}\n`);
   return EX_SOFTWARE;
 }
 
 async function flushAndExit(code: number): Promise<never> {
   await Promise.all([out.flush(), err.flush()]);
   process.exit(code);
+}
+
+/** What a job would be: every option with its source, the command, and what each rank is given. */
+interface DryRun {
+  readonly options: Readonly<Record<string, Sourced>>;
+  readonly command: readonly string[];
+  readonly cwd: string;
+  readonly ranks: readonly Readonly<Record<string, string>>[];
+}
+
+/** Describes a job without starting it. Nothing is bound, so a port that the system will choose reads `<port>`. */
+function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, Sourced>): DryRun {
+  const port = plan.masterPort === 0 ? "<port>" : String(plan.masterPort);
+  const ranks = Array.from({ length: plan.nproc }, (_, local) => {
+    const environment = rankContract(plan, placeholderAssignment(plan), local, `<logs>/attempt_0/${local}/error.json`);
+    rankEnvironment(plan, environment);
+    return {
+      ...plan.env,
+      ...environment,
+      MASTER_PORT: port,
+      MOSAIC_STORE: `127.0.0.1:${port}`,
+      MOSAIC_RUN_ID: runId(plan),
+    };
+  });
+  const { program, args } = plan.command;
+  return { options: Object.fromEntries(sources), command: [program, ...args], cwd: plan.cwd, ranks };
+}
+
+function runId({ rdzvId }: LaunchPlan): string {
+  return rdzvId === "none" ? "<run id>" : `${rdzvId}-<run id>`;
+}
+
+/** The description as people read it. */
+function dryRunText({ options, command, cwd, ranks }: DryRun): string {
+  const rows = Object.entries(options)
+    .filter(([name]) => !["help", "version", "dry-run"].includes(name))
+    .map(([name, { value, source }]) => `  ${name.padEnd(18)} ${formatValue(value).padEnd(20)} ${source}`);
+  const environments = ranks.map((env, rank) => {
+    const pairs = Object.entries(env).map(([name, value]) => `  ${name}=${value}`);
+    return [`rank ${rank}`, ...pairs].join("\n");
+  });
+  const words = command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : JSON.stringify(word)));
+  return ["options", ...rows, "command", `  ${words.join(" ")}`, `  in ${cwd}`, ...environments, ""].join("\n");
+}
+
+function formatValue(value: Sourced["value"]): string {
+  if (value === undefined) return "–";
+  if (Array.isArray(value)) return value.join(" ");
+  return /^\S+$/.test(String(value)) ? String(value) : JSON.stringify(value);
 }
 
 // Whatever goes wrong in here, the guard ends the ranks when this process is gone.

@@ -110,7 +110,7 @@ function makePrivateDir(base: string): string {
   try {
     return mkdtempSync(join(base, "mosaic-run-"));
   } catch (error) {
-    throw new UsageError(`no directory can be made in ${base}: ${(error as Error).message}; set TMPDIR to another`);
+    throw new UsageError(`no directory can be created in ${base}: ${(error as Error).message}; set TMPDIR to another`);
   }
 }
 
@@ -120,13 +120,11 @@ async function openStore(plan: LaunchPlan): Promise<StoreServer> {
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === "EACCES")
-      throw new UsageError(
-        `--master-port ${plan.masterPort}: the system keeps this port for root; choose one from 1024`,
-      );
+      throw new UsageError(`--master-port ${plan.masterPort}: ports below 1024 require root; choose one from 1024`);
     if (code !== "EADDRINUSE") throw error;
     const owner = portOwner(plan.masterPort) ?? "another process";
     throw new RendezvousError(
-      `port ${plan.masterPort} is held by ${owner}; leave out --master-port to use any free port`,
+      `port ${plan.masterPort} is in use by ${owner}; leave out --master-port to use any free port`,
     );
   }
 }

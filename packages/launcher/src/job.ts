@@ -98,11 +98,11 @@ export interface Failure {
   /** Whether they are temporary: kept for a week, and up to 1 GB together with those of other jobs. */
   readonly logsExpire?: boolean;
   /** Why the job was not restarted although it had restarts left. */
-  readonly notRestarted?: string;
+  readonly noRestartReason?: string;
   /** Ranks that the launcher ended. */
   readonly stopped: readonly number[];
   /** Ranks that failed because of this one, and how. */
-  readonly secondary: readonly { readonly rank: number; readonly why: string }[];
+  readonly secondary: readonly { readonly rank: number; readonly reason: string }[];
 }
 
 /** What became of a job. */
@@ -120,14 +120,14 @@ export interface Result {
   readonly logDir?: string;
 }
 
-interface Stamp {
+interface EventHeader {
   /** Milliseconds since the epoch. */
-  readonly t: number;
+  readonly time: number;
   readonly node: string;
 }
 
 /** A line of a rank's output, without its end. */
-export interface LineEvent extends Stamp {
+export interface LineEvent extends EventHeader {
   readonly type: "line";
   readonly rank: number;
   readonly attempt: number;
@@ -142,17 +142,28 @@ export interface LineEvent extends Stamp {
 /** Everything that a job reports while it runs. */
 export type LaunchEvent =
   | LineEvent
-  | (Stamp & { type: "start"; runId: string; worldSize: number; store: string; logDir: string })
-  | (Stamp & { type: "spawn"; rank: number; pid: number; attempt: number })
-  | (Stamp & { type: "exit"; attempt: number } & Exit)
-  | (Stamp & { type: "stop"; attempt: number; why: string; signal: NodeJS.Signals; ranks: number[]; graceMs: number })
-  | (Stamp & { type: "kill"; attempt: number; why: string; ranks: number[] })
-  | (Stamp & { type: "leftovers"; attempt: number; pids: number[] })
-  | (Stamp & { type: "failure"; failure: Failure })
-  | (Stamp & { type: "restart"; attempt: number; delayMs: number })
-  | (Stamp & { type: "end"; result: Result });
+  | (EventHeader & { type: "start"; runId: string; worldSize: number; store: string; logDir: string })
+  | (EventHeader & { type: "spawn"; rank: number; pid: number; attempt: number })
+  | (EventHeader & { type: "exit"; attempt: number } & Exit)
+  | (EventHeader & {
+      type: "stop";
+      attempt: number;
+      reason: string;
+      signal: NodeJS.Signals;
+      ranks: number[];
+      graceMs: number;
+    })
+  | (EventHeader & { type: "kill"; attempt: number; reason: string; ranks: number[] })
+  | (EventHeader & { type: "orphans"; attempt: number; pids: number[] })
+  | (EventHeader & { type: "failure"; failure: Failure })
+  | (EventHeader & { type: "restart"; attempt: number; delayMs: number })
+  | (EventHeader & { type: "end"; result: Result });
 
 /** An event before it is stamped with time and node. */
-export type Unstamped = LaunchEvent extends infer E ? (E extends LaunchEvent ? Omit<E, keyof Stamp> : never) : never;
+export type EventBody = LaunchEvent extends infer E
+  ? E extends LaunchEvent
+    ? Omit<E, keyof EventHeader>
+    : never
+  : never;
 /** Where the parts of the launcher send events. */
-export type Emit = (event: Unstamped) => void;
+export type Emit = (event: EventBody) => void;

@@ -59,7 +59,7 @@ export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = pr
     throw new UsageError(`cwd: expected a directory that exists, received ${JSON.stringify(cwd)}`);
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)
-    throw new UsageError("--exec: --node-arg and --import belong to Node; leave them out or leave out --exec");
+    throw new UsageError("--exec: --node-arg and --import are options of Node; leave them out or leave out --exec");
   const nproc = resolveProcesses(options.nprocPerNode ?? "auto", base);
   const toCommand = options.exec === true ? programCommand : nodeCommand;
   return {
@@ -103,7 +103,7 @@ function checkTime(name: string, ms: number): number {
 
 function checkInteger(name: string, value: number, most: number = Number.MAX_SAFE_INTEGER): number {
   if (Number.isSafeInteger(value) && value >= 0 && value <= most) return value;
-  throw new UsageError(`${name}: expected a whole number from 0 to ${most}, received ${value}`);
+  throw new UsageError(`${name}: expected an integer from 0 to ${most}, received ${value}`);
 }
 
 function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", base: NodeJS.ProcessEnv): number {
@@ -114,7 +114,7 @@ function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", base: Node
   if (requested === "cpu") return availableParallelism();
   const gpus = countGpus(base);
   if (requested === "gpu" && gpus === 0)
-    throw new UsageError("--nproc-per-node gpu: this machine shows no NVIDIA GPU; name a number, or use auto or cpu");
+    throw new UsageError("--nproc-per-node gpu: no NVIDIA GPU found; name a number, or use auto or cpu");
   return Math.max(1, gpus);
 }
 
@@ -137,7 +137,7 @@ function resolveThreads(options: LaunchOptions, nproc: number, base: NodeJS.Proc
 /** What no rank could use is refused here, once, and not by every rank. */
 function checkThreads(where: string, text: string): string {
   if (/^[1-9]\d*$/.test(text) && Number(text) <= MAX_THREADS) return text;
-  throw new UsageError(`${where}: expected a whole number from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);
+  throw new UsageError(`${where}: expected an integer from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);
 }
 
 /**

@@ -8,14 +8,14 @@ import type { Failure, LaunchOptions, Result, Emit } from "./job.ts";
 import { retainLogs, temporaryLogs } from "./output/log-retention.ts";
 import { makeFolder } from "./output/rank-log.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
-import { deathSignal, NodeAgent } from "./ranks/agent.ts";
+import { parentDeathSignal, NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
 import { diagnose, type RankRecord, classifyExit } from "./report/diagnose.ts";
 import { hintFor, countOomKills } from "./report/hints.ts";
 
 /** As in timeout(1). */
 const EXIT_TIMED_OUT = 124;
-/** EX_CONFIG: what a rank exits with to report that trying again is of no use. */
+/** EX_CONFIG: what a rank exits with for an error that no restart resolves. */
 const EX_CONFIG = 78;
 const MAX_BACKOFF_MS = 30_000;
 /**
@@ -55,7 +55,7 @@ export function start(options: LaunchOptions): Job {
   const plan = resolvePlan(options);
   rankEnvironment(plan, rankContract(plan, placeholderAssignment(plan), 0, ""));
   const onEvent = options.onEvent ?? ((): void => {});
-  const emit: Emit = (event) => onEvent({ ...event, t: Date.now(), node: plan.node });
+  const emit: Emit = (event) => onEvent({ ...event, time: Date.now(), node: plan.node });
   const job = new RunningJob(plan, emit);
   const abort = (): void => job.signal("SIGTERM");
   options.abort?.addEventListener("abort", abort);
@@ -72,7 +72,7 @@ export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankC
 
 /** Why a job ends before its ranks do. */
 interface StopRequest {
-  readonly why: string;
+  readonly reason: string;
   readonly signal: NodeJS.Signals;
   readonly outcome: "cancelled" | "timed-out";
 }
@@ -87,7 +87,7 @@ class RunningJob {
   /** When ranks were last signalled to end, or were killed. */
   #signalledAt = Number.NEGATIVE_INFINITY;
   /** Ends the pause before a restart. */
-  #cancelPause: () => void = () => {};
+  #cancelBackoff: () => void = () => {};
 
   constructor(plan: LaunchPlan, emit: Emit) {
     this.#plan = plan;
@@ -97,7 +97,7 @@ class RunningJob {
 
   signal(name: NodeJS.Signals): void {
     if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
-    if (this.#stopRequest === undefined) this.#end({ why: name, signal: name, outcome: "cancelled" });
+    if (this.#stopRequest === undefined) this.#end({ reason: name, signal: name, outcome: "cancelled" });
     else if (name === "SIGINT") this.#agent?.kill("interrupted again");
     else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#agent?.kill(`${name} during the grace`);
     else return;
@@ -125,10 +125,10 @@ class RunningJob {
 
   async #runGuarded(): Promise<Result> {
     const { runId, nproc, timeoutMs } = this.#plan;
-    const [coordinator, wrap] = await Promise.all([LocalCoordinator.open(this.#plan), deathSignal()]);
+    const [coordinator, wrap] = await Promise.all([LocalCoordinator.open(this.#plan), parentDeathSignal()]);
     const guard = new Guard(runId, coordinator.privateDir);
     const seconds = (timeoutMs ?? 0) / 1000;
-    const timeout = { why: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
+    const timeout = { reason: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
     const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#end(timeout), timeoutMs);
     try {
       this.#emit({ type: "start", runId, worldSize: nproc, store: coordinator.store, logDir: this.#logDir });
@@ -145,13 +145,13 @@ class RunningJob {
     if (this.#stopRequest !== undefined) return;
     this.#stopRequest = stopRequest;
     this.#stopRanks(stopRequest);
-    this.#cancelPause();
+    this.#cancelBackoff();
   }
 
-  #stopRanks({ why, signal }: StopRequest): void {
+  #stopRanks({ reason, signal }: StopRequest): void {
     // Under a scheduler the grace ends before the allocation does, so that the report is still written.
     const left = this.#plan.jobEndsAt - Date.now() - 2000;
-    this.#agent?.stop(why, signal, Math.max(0, Math.min(this.#plan.graceMs, left)));
+    this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)));
   }
 
   async #attempts(agent: NodeAgent, coordinator: LocalCoordinator): Promise<Result> {
@@ -170,10 +170,10 @@ class RunningJob {
       if (failure === undefined || this.#cancelled(failure)) break;
       soon = Date.now() - beganAt < this.#plan.minUptimeMs ? soon + 1 : 0;
       const refusal = this.#noRestartReason(failure, soon);
-      const reported = refusal === undefined || refusal === "" ? failure : { ...failure, notRestarted: refusal };
+      const reported = refusal === undefined || refusal === "" ? failure : { ...failure, noRestartReason: refusal };
       this.#emit({ type: "failure", failure: reported });
       if (refusal !== undefined) return this.#result(records, attempt + 1, reported);
-      await this.#pause(attempt);
+      await this.#backoff(attempt);
       if (this.#stopRequest !== undefined) return this.#result(records, attempt + 1);
     }
     return this.#result(records, attempt + 1);
@@ -188,22 +188,22 @@ class RunningJob {
   #noRestartReason(failure: Failure, soon: number): string | undefined {
     const { maxRestarts, minUptimeMs } = this.#plan;
     if (failure.attempt >= maxRestarts || this.#stopRequest !== undefined) return "";
-    if (failure.exitCode === EX_CONFIG) return `exit code ${EX_CONFIG} means that trying again is of no use`;
+    if (failure.exitCode === EX_CONFIG) return `exit code ${EX_CONFIG} (EX_CONFIG) is not retried`;
     if (soon >= 2) return `two failures in a row, each within ${minUptimeMs / 1000} s of its start (--min-uptime)`;
     return undefined;
   }
 
-  async #pause(attempt: number): Promise<void> {
+  async #backoff(attempt: number): Promise<void> {
     const delayMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
     this.#emit({ type: "restart", attempt: attempt + 1, delayMs });
     await new Promise<void>((wake) => {
       const timer = setTimeout(wake, delayMs);
-      this.#cancelPause = () => {
+      this.#cancelBackoff = () => {
         clearTimeout(timer);
         wake();
       };
     });
-    this.#cancelPause = () => {};
+    this.#cancelBackoff = () => {};
   }
 
   #result(records: readonly RankRecord[], attempts: number, failure?: Failure): Result {
@@ -231,6 +231,6 @@ function makeLogDir(path: string): void {
   try {
     makeFolder(path);
   } catch (error) {
-    throw new UsageError(`--log-dir: ${path} cannot be made: ${(error as Error).message}`);
+    throw new UsageError(`--log-dir: ${path} cannot be created: ${(error as Error).message}`);
   }
 }

@@ -16,11 +16,11 @@ import { isMainThread, Worker } from "node:worker_threads";
 import { uncaughtMark } from "./output/lines.ts";
 import { errorRecord } from "./report/error-record.ts";
 
-const LIFELINE = "MOSAIC_LIFELINE_FD";
+const PARENT_PIPE = "MOSAIC_PARENT_PIPE_FD";
 const RUN_ID = "MOSAIC_RUN_ID";
 
 /** Runs in its own thread with its own event loop, which terminates at once when the rank exits by itself. */
-const watchLifeline = `
+const parentWatcher = `
   const { Socket } = require("node:net");
   const end = () => {
     try { process.kill(-process.pid, "SIGKILL"); } catch { process.kill(process.pid, "SIGKILL"); }
@@ -49,14 +49,14 @@ function recordErrors(path: string, runId: string | undefined): void {
   });
 }
 
-function dieWithLauncher(fd: number): void {
+function killWithLauncher(fd: number): void {
   try {
     // No execArgv: the user's loaders have no business in this thread.
-    const watcher = new Worker(watchLifeline, {
+    const watcher = new Worker(parentWatcher, {
       eval: true,
       workerData: { fd },
       execArgv: [],
-      name: "mosaic-lifeline",
+      name: "mosaic-parent-watcher",
     });
     watcher.on("error", () => {});
     watcher.unref();
@@ -65,10 +65,10 @@ function dieWithLauncher(fd: number): void {
   }
 }
 
-const lifeline = process.env[LIFELINE];
-if (isMainThread && lifeline !== undefined) {
-  delete process.env[LIFELINE];
-  dieWithLauncher(Number(lifeline));
+const parentPipe = process.env[PARENT_PIPE];
+if (isMainThread && parentPipe !== undefined) {
+  delete process.env[PARENT_PIPE];
+  killWithLauncher(Number(parentPipe));
   writeSynchronously(process.stdout);
   writeSynchronously(process.stderr);
   const errorFile = process.env.TORCHELASTIC_ERROR_FILE;

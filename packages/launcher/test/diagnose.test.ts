@@ -34,7 +34,7 @@ describe("the first failure", () => {
       rank: 2,
       afterMs: 700,
       stopped: [1],
-      secondary: [{ rank: 0, why: "Error" }],
+      secondary: [{ rank: 0, reason: "Error" }],
     });
   });
 
@@ -56,7 +56,7 @@ describe("the first failure", () => {
     ];
     const failure = diagnosed(...victims, record(9, { code: null, signal: "SIGKILL", exitedAt: 900 }));
     expect(failure).toMatchObject({ rank: 9, exitCode: 137, signal: "SIGKILL" });
-    expect(failure?.secondary.map(({ why }) => why)).toEqual(Array.from({ length: 4 }, () => "peer lost"));
+    expect(failure?.secondary.map(({ reason }) => reason)).toEqual(Array.from({ length: 4 }, () => "peer lost"));
     expect(diagnosed(...victims)).toMatchObject({ rank: 0 });
     const mixed = record(0, {
       thrown: thrown(1, { name: "AggregateError", errors: [peerLost, { name: "E", message: "" }] }),

@@ -26,7 +26,7 @@ describe("a rank fails", { repeats }, () => {
       .map((line) => JSON.parse(line) as Record<string, unknown>);
     const exits = events.filter(({ event }) => event === "exit");
     expect(exits).toHaveLength(3);
-    expect(Number(exits.at(-1)?.t) - Number(exits[0]?.t)).toBeLessThan(1000);
+    expect(Number(exits.at(-1)?.time) - Number(exits[0]?.time)).toBeLessThan(1000);
     expect(exits[0]).toMatchObject({ rank: 1, code: 1 });
     const failure = events.find(({ event }) => event === "failure")?.failure;
     expect(failure).toMatchObject({
@@ -117,7 +117,7 @@ describe("a rank fails", { repeats }, () => {
   it("while the others ignore SIGTERM: they are killed within the second", async () => {
     const outcome = await fault("throws+ignores-sigterm", "--json");
     const exits = outcome.stdout.split("\n").filter((line) => line.includes('"event":"exit"'));
-    const times = exits.map((line) => (JSON.parse(line) as { t: number }).t);
+    const times = exits.map((line) => (JSON.parse(line) as { time: number }).time);
     expect(Math.max(...times) - Math.min(...times)).toBeLessThan(1000);
     expect(outcome.stdout).toContain('"event":"kill"');
     expect(outcome.code).toBe(1);
@@ -125,7 +125,7 @@ describe("a rank fails", { repeats }, () => {
 
   it("and leaves a process in a session of its own, which is ended too", async () => {
     const outcome = await fault("escapes-then-throws");
-    expect(outcome.stderr).toMatch(/mosaic-run: killed what a rank left behind: pid \d+\n/);
+    expect(outcome.stderr).toMatch(/mosaic-run: killed orphaned processes: pid \d+\n/);
     expect(report(outcome)).toContain("Error: after the escape");
     expect(outcome.code).toBe(1);
   });
@@ -169,7 +169,7 @@ describe("a report translates", () => {
 
   it("a port that is taken, by naming who has it", async () => {
     const outcome = await fault("port-taken");
-    expect(report(outcome)).toMatch(/EADDRINUSE[^✖]*hint: pid \d+ \(\S+\) has port \d+; listen on port 0/);
+    expect(report(outcome)).toMatch(/EADDRINUSE[^✖]*hint: port \d+ is in use by pid \d+ \(\S+\); listen on port 0/);
   });
 
   it("a module that is read as CommonJS", async () => {
@@ -191,10 +191,10 @@ describe("a report translates", () => {
     expect(report(missing)).toMatch(/Cannot find package 'no-such-package' imported from .*lacks\.mjs/);
   });
 
-  it("a log directory that cannot be made", async () => {
+  it("a log directory that cannot be created", async () => {
     writeFileSync(join(testDir(), "file"), "");
     const outcome = await run(["--log-dir", "file", program("wait.mjs")]);
-    expect(outcome.stderr).toMatch(/^mosaic-run: --log-dir: \S+\/file\/t-\S+ cannot be made: ENOTDIR/);
+    expect(outcome.stderr).toMatch(/^mosaic-run: --log-dir: \S+\/file\/t-\S+ cannot be created: ENOTDIR/);
     expect(outcome.code).toBe(2);
   });
 
@@ -203,13 +203,13 @@ describe("a report translates", () => {
     async (dir) => {
       const outcome = await run(["--log-dir", dir, program("wait.mjs")]);
       expect(outcome.stderr).toMatch(
-        new RegExp(`^mosaic-run: --log-dir: ${dir}/t-\\S+ cannot be made: E[A-Z]+: .*\n$`),
+        new RegExp(`^mosaic-run: --log-dir: ${dir}/t-\\S+ cannot be created: E[A-Z]+: .*\n$`),
       );
       expect(outcome.code).toBe(2);
     },
   );
 
-  it("a log directory that is gone, and cannot be made again, when the ranks are restarted", async () => {
+  it("a log directory that is gone, and cannot be created again, when the ranks are restarted", async () => {
     const script = "rm -rf logs; touch logs; exit 1";
     const options = ["-n1", "--log-dir", "logs", "--max-restarts=1", "--restart-backoff=1ms"];
     const outcome = await run([...options, "--exec", "sh", "-c", script]);

@@ -84,7 +84,7 @@ describe("the mark before an uncaught error", () => {
 });
 
 describe("the console", () => {
-  const line = { t: 0, node: "n0", rank: 0, attempt: 0, stream: "stdout" } as const;
+  const line = { time: 0, node: "n0", rank: 0, attempt: 0, stream: "stdout" } as const;
 
   function shown(events: readonly Partial<LaunchEvent>[], style: object): string {
     const screen = new PassThrough();
@@ -171,7 +171,7 @@ describe("output of ranks", () => {
       .split("\n")
       .map((one) => JSON.parse(one) as Record<string, unknown>);
     expect(outcome.stderr).toBe("");
-    for (const object of objects) expect(object).toMatchObject({ t: expect.any(Number), node: expect.any(String) });
+    for (const object of objects) expect(object).toMatchObject({ time: expect.any(Number), node: expect.any(String) });
     const reported = objects.filter(({ event }) => event === undefined);
     expect(reported).toHaveLength(4);
     expect(reported).toContainEqual(

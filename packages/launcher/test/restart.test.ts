@@ -41,9 +41,9 @@ describe("a job is restarted", () => {
     expect(outcome.code).toBe(3);
   });
 
-  it("not when a rank reports that trying again is of no use", async () => {
+  it("not when a rank exits with EX_CONFIG", async () => {
     const outcome = await job(["--max-restarts", "5"], ["0,1", "78"]);
-    expect(outcome.stderr).toContain("not restarted: exit code 78 means that trying again is of no use");
+    expect(outcome.stderr).toContain("not restarted: exit code 78 (EX_CONFIG) is not retried");
     expect(outcome.stderr.match(/✖ rank \d/g)).toHaveLength(1);
     expect(outcome.code).toBe(78);
   });

@@ -67,7 +67,7 @@ describe("the environment of a rank", () => {
       expect(environment.MOSAIC_RUN_ID).toBe(
         `${environment.TORCHELASTIC_RUN_ID}-${environment.MOSAIC_RUN_ID?.slice(-10)}`,
       );
-      expect(environment).not.toHaveProperty("MOSAIC_LIFELINE_FD");
+      expect(environment).not.toHaveProperty("MOSAIC_PARENT_PIPE_FD");
       expect(environment).not.toHaveProperty("FORCE_COLOR");
       expect(args).toEqual(["-n", "9", "--json", "--", "x"]);
     }
@@ -91,7 +91,7 @@ describe("the environment of a rank", () => {
     const port = /"store":"127\.0\.0\.1:(\d+)"/.exec(job.output())?.[1] ?? "";
     const second = await run(["-n", "1", "--master-port", port, program("wait.mjs")]);
     expect(second.stderr).toMatch(
-      new RegExp(`^mosaic-run: port ${port} is held by pid ${job.pid} \\(\\S+\\); leave out --master-port`),
+      new RegExp(`^mosaic-run: port ${port} is in use by pid ${job.pid} \\(\\S+\\); leave out --master-port`),
     );
     expect(second.code).toBe(75);
     // The second job's would be logs of nothing, which no output names.
@@ -194,7 +194,7 @@ describe("a directory that is not there", () => {
     const env = { TMPDIR: join(testDir(), "none") };
     const outcome = await run(["-n1", "--log-dir=logs", "--exec", "true"], { env });
     expect(outcome.stderr).toMatch(
-      /^mosaic-run: no directory can be made in \S+\/none: ENOENT.*; set TMPDIR to another\n$/,
+      /^mosaic-run: no directory can be created in \S+\/none: ENOENT.*; set TMPDIR to another\n$/,
     );
     expect(outcome.code).toBe(2);
   });

@@ -32,7 +32,7 @@ describe("a signal to the launcher", { repeats }, () => {
     const outcome = await job.outcome;
     const code = { SIGTERM: 143, SIGINT: 130, SIGHUP: 129, SIGQUIT: 131 }[signal];
     expect(outcome.stderr).toContain(`mosaic-run: ${signal}: sent ${signal} to ranks 0,1,2`);
-    expect(outcome.stderr).toMatch(new RegExp(`ended on request; logs \\S+ {3}exit code ${code}\n$`));
+    expect(outcome.stderr).toMatch(new RegExp(`cancelled; logs \\S+ {3}exit code ${code}\n$`));
     expect(outcome.stderr).not.toContain("✖");
     expect(outcome.code).toBe(code);
   });
@@ -234,7 +234,7 @@ describe("a timeout", () => {
     const outcome = await mosaicRun(["-n", "2", "--timeout", "300ms", program("wait.mjs")]).outcome;
     expect(outcome.stderr).toContain("timeout of 0.3 s: sent SIGTERM to ranks 0,1");
     expect(outcome.code).toBe(124);
-    const logs = /ended by its timeout; logs (\S+)/.exec(outcome.stderr)?.[1] ?? "";
+    const logs = /timed out; logs (\S+)/.exec(outcome.stderr)?.[1] ?? "";
     expect(existsSync(`${logs}/attempt_0/1/stdout.log`)).toBe(true);
   });
 });

@@ -2,7 +2,7 @@ import { connect } from "node:net";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { connectStore, type Store } from "../src/store/client.ts";
-import { encodeFrame, FrameReader, LIMITS } from "../src/store/protocol.ts";
+import { encodeFrame, FrameReader, STORE_LIMITS } from "../src/store/protocol.ts";
 import { StoreServer } from "../src/store/server.ts";
 
 let server: StoreServer;
@@ -126,7 +126,7 @@ describe("store", () => {
     vi.useFakeTimers({ toFake: ["setTimeout"] });
     const waiting = a.take("later", { timeoutMs: Number.POSITIVE_INFINITY });
     await a.get("sent after it: the server has received both");
-    vi.advanceTimersByTime(2 * LIMITS.defaultTimeoutMs);
+    vi.advanceTimersByTime(2 * STORE_LIMITS.defaultTimeoutMs);
     vi.useRealTimers();
     await b.set("later", "1");
     expect(String(await waiting)).toBe("1");
@@ -181,15 +181,15 @@ describe("store admission and limits", () => {
 
   it("holds its limits on keys, values and their number", async () => {
     const store = await join();
-    const value = Buffer.alloc(LIMITS.value, 7);
-    await store.set("k".repeat(LIMITS.key), value);
-    expect((await store.get("k".repeat(LIMITS.key)))?.equals(value)).toBe(true);
-    for (const size of [LIMITS.value + 1, 2 * LIMITS.value + 1])
+    const value = Buffer.alloc(STORE_LIMITS.value, 7);
+    await store.set("k".repeat(STORE_LIMITS.key), value);
+    expect((await store.get("k".repeat(STORE_LIMITS.key)))?.equals(value)).toBe(true);
+    for (const size of [STORE_LIMITS.value + 1, 2 * STORE_LIMITS.value + 1])
       await expect(store.set("big", Buffer.alloc(size))).rejects.toMatchObject({ code: "LIMIT" });
-    await expect(store.wait(["k".repeat(LIMITS.header)])).rejects.toMatchObject({ code: "LIMIT" });
-    await expect(store.set("k".repeat(LIMITS.key + 1), "")).rejects.toMatchObject({ code: "LIMIT" });
+    await expect(store.wait(["k".repeat(STORE_LIMITS.header)])).rejects.toMatchObject({ code: "LIMIT" });
+    await expect(store.set("k".repeat(STORE_LIMITS.key + 1), "")).rejects.toMatchObject({ code: "LIMIT" });
     await expect(store.set("", "")).rejects.toMatchObject({ code: "REQUEST" });
-    const many = Array.from({ length: LIMITS.keys - 1 }, (_, i) => store.set(`n${i}`, ""));
+    const many = Array.from({ length: STORE_LIMITS.keys - 1 }, (_, i) => store.set(`n${i}`, ""));
     await Promise.all(many);
     await expect(store.set("one more", "")).rejects.toMatchObject({ code: "LIMIT" });
     await store.set("n0", "still fine");

@@ -1,10 +1,9 @@
-import { checkRecord } from "./options.ts";
 import { dtypeBytes } from "@mosaic/core";
-import type { AttentionRecord, RecordedRank } from "./record.ts";
-import type { Reader } from "./symbolic/tape.ts";
+import { type AttentionRecord, checkRecord, type RecordedRank } from "./record.ts";
+import { isCollective, type TapeReader } from "./symbolic/tape.ts";
 
 /** What goes one way. */
-export interface Flow {
+export interface TrafficTotals {
   readonly bytes: number;
   readonly elements: number;
   readonly messages: number;
@@ -14,15 +13,15 @@ export interface Flow {
  * What one rank sends to others and receives from them in one phase, over all groups and over each by name: that of the
  * mesh's axis, or `world` if the axis joins all ranks. As `traffic()` of a group, a message to oneself is none.
  */
-export interface Volume {
-  readonly sent: Flow;
-  readonly received: Flow;
-  readonly groups: Readonly<Record<string, { readonly sent: Flow; readonly received: Flow }>>;
+export interface RankTraffic {
+  readonly sent: TrafficTotals;
+  readonly received: TrafficTotals;
+  readonly groups: Readonly<Record<string, { readonly sent: TrafficTotals; readonly received: TrafficTotals }>>;
 }
 
 /** The volumes of a record. */
-export interface Count {
-  readonly ranks: readonly { readonly forward: Volume; readonly backward: Volume }[];
+export interface TrafficCount {
+  readonly ranks: readonly { readonly forward: RankTraffic; readonly backward: RankTraffic }[];
   /** Elements of an even share of one sequence's queries: B·H·(tokens / ranks of a sequence)·D, the papers' unit. */
   readonly chunk: number;
 }
@@ -32,7 +31,7 @@ export interface Count {
  * broadcast send every share to everyone it is for; reduceScatter sends every share but one's own; allReduce is a
  * reduceScatter and an allGather.
  */
-export function count(record: AttentionRecord): Count {
+export function count(record: AttentionRecord): TrafficCount {
   checkRecord("count", record);
   const { batch, numHeads, headDim, backend, mesh } = record.options;
   const sharers = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
@@ -40,29 +39,29 @@ export function count(record: AttentionRecord): Count {
   return { ranks, chunk: (batch * numHeads * record.queries.length * headDim) / sharers };
 }
 
-interface Tally {
+interface MutableTotals {
   bytes: number;
   elements: number;
   messages: number;
 }
 
-interface TrafficTally {
-  readonly sent: Tally;
-  readonly received: Tally;
+interface MutableTraffic {
+  readonly sent: MutableTotals;
+  readonly received: MutableTotals;
 }
 
-function emptyTraffic(): TrafficTally {
+function emptyTraffic(): MutableTraffic {
   return { sent: { bytes: 0, elements: 0, messages: 0 }, received: { bytes: 0, elements: 0, messages: 0 } };
 }
 
-function countRank(record: AttentionRecord, recorded: RecordedRank): Count["ranks"][number] {
-  const phases = { forward: new Map<string, TrafficTally>(), backward: new Map<string, TrafficTally>() };
+function countRank(record: AttentionRecord, recorded: RecordedRank): TrafficCount["ranks"][number] {
+  const phases = { forward: new Map<string, MutableTraffic>(), backward: new Map<string, MutableTraffic>() };
   const { views } = recorded.tape;
   let phase: Message["phase"] = "forward";
   const event = recorded.tape.read();
   while (event.next()) {
-    if (event.op === "mark" && record.names.words[event.arg(0)] === "backward") phase = "backward";
-    if (event.op !== "sendRecv" && !collectives.has(event.op)) continue;
+    if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") phase = "backward";
+    if (!isCollective(event.op)) continue;
     const { name } = record.groups[event.arg(1)]!;
     let known = phases[phase].get(name);
     if (!known) phases[phase].set(name, (known = emptyTraffic()));
@@ -77,10 +76,10 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): Count["rank
       tally(sent ? known.sent : known.received, elements, bytes);
     }
   }
-  return { forward: volumeOf(phases.forward), backward: volumeOf(phases.backward) };
+  return { forward: totalTraffic(phases.forward), backward: totalTraffic(phases.backward) };
 }
 
-function tally(into: Tally, elements: number, bytes: number): void {
+function tally(into: MutableTotals, elements: number, bytes: number): void {
   into.elements += elements;
   into.bytes += bytes;
   into.messages++;
@@ -103,7 +102,7 @@ export function* messagesOf(record: AttentionRecord, recorded: RecordedRank): Ge
   let phase: Message["phase"] = "forward";
   const event = recorded.tape.read();
   while (event.next()) {
-    if (event.op === "mark" && record.names.words[event.arg(0)] === "backward") phase = "backward";
+    if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") phase = "backward";
     const group = event.arg(1);
     for (const flow of transfersOf(record, recorded, event) ?? []) yield { phase, group, ...flow };
   }
@@ -112,7 +111,7 @@ export function* messagesOf(record: AttentionRecord, recorded: RecordedRank): Ge
 type Transfer = Omit<Message, "phase" | "group">;
 
 /** The messages of an event, if it is a collective. */
-function transfersOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader): Transfer[] | undefined {
+function transfersOf(record: AttentionRecord, { tape }: RecordedRank, event: TapeReader): Transfer[] | undefined {
   const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.layout.size): Transfer => {
     return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };
@@ -121,7 +120,7 @@ function transfersOf(record: AttentionRecord, { tape }: RecordedRank, event: Rea
     for (let i = 3; i < event.count; i += 3) flows.push(moved(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
     return flows;
   }
-  if (!collectives.has(event.op)) return undefined;
+  if (!isCollective(event.op)) return undefined;
   const { ranks } = record.groups[event.arg(1)]!;
   const me = ranks.indexOf(tape.rank);
   const [out, input, root] = [event.arg(4), event.arg(5), event.arg(6)];
@@ -154,16 +153,7 @@ function transfersOf(record: AttentionRecord, { tape }: RecordedRank, event: Rea
   }
 }
 
-const collectives: ReadonlySet<string> = new Set([
-  "allGather",
-  "reduceScatter",
-  "allReduce",
-  "allToAll",
-  "broadcast",
-  "barrier",
-]);
-
-function volumeOf(groups: ReadonlyMap<string, TrafficTally>): Volume {
+function totalTraffic(groups: ReadonlyMap<string, MutableTraffic>): RankTraffic {
   const total = emptyTraffic();
   for (const group of groups.values()) {
     for (const way of ["sent", "received"] as const) {

@@ -1,11 +1,11 @@
-export { checkClasses, type ClassOptions, recordClasses } from "./classes/record-classes.ts";
+export { checkClasses, type RecordClassesOptions, recordClasses } from "./classes/record-classes.ts";
 export type { Digit, Translations } from "./classes/translations.ts";
-export { type Count, count, type Flow, type Volume } from "./count.ts";
-export { formatBytes, formatSeconds, formatShare } from "./draw/axis.ts";
+export { type TrafficCount, count, type TrafficTotals, type RankTraffic } from "./count.ts";
+export { formatBytes, formatSeconds, formatPercent } from "./draw/axis.ts";
 export { perfettoTrace } from "./draw/perfetto.ts";
 export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
 export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";
-export { type Shares, timeShares } from "./draw/wait-intervals.ts";
+export { type TimeBreakdown, timeBreakdown } from "./draw/wait-intervals.ts";
 export type { Fault } from "./prove/context.ts";
 export { type Proof, prove, type ProveOptions } from "./prove/prove.ts";
 export {
@@ -18,15 +18,14 @@ export {
 } from "./record.ts";
 export type { SymbolicContext } from "./symbolic/context.ts";
 export type { SymbolicDevice } from "./symbolic/device.ts";
-export type { Members, SymbolicGroup } from "./symbolic/group.ts";
+export type { GroupInfo, SymbolicGroup } from "./symbolic/group.ts";
 export type { Box, StridedLayout, View } from "./symbolic/strided-layout.ts";
-export type { Names } from "./symbolic/names.ts";
+export type { InternPool } from "./symbolic/intern-pool.ts";
 export type { RankRecord, SymbolicStorage } from "./symbolic/rank-record.ts";
-export { type Cursor, type Op, ops, type Reader, type Tape } from "./symbolic/tape.ts";
+export { type TapeEvent, type TapeOp, tapeOps, type TapeReader, type Tape } from "./symbolic/tape.ts";
 export { maxRanks, type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
 export { calibrate, type CalibrateOptions } from "./time/calibrate.ts";
-export { countLinks, type LinkVolume, predict, type Prediction } from "./time/predict.ts";
-export { parseProfile } from "./time/parse-profile.ts";
+export { countLinks, type LinkTraffic, predict, type Prediction } from "./time/predict.ts";
 export {
   type AttentionSpeed,
   type KernelSpeeds,
@@ -34,6 +33,7 @@ export {
   type LinkClass,
   linkClass,
   linkClasses,
+  parseProfile,
   type Profile,
   type SharedCores,
   type Waves,
@@ -41,4 +41,4 @@ export {
 export { profiles } from "./time/profiles.ts";
 export { type SimulatedRank, simulate, type SimulateOptions, type Simulation } from "./time/simulate.ts";
 export { type Sketch, sketch } from "./time/sketch.ts";
-export { type Piece, type RankTrace, type Timeline, timelineOf } from "./time/timeline.ts";
+export { type TimelineEvent, type RankTimeline, type RankTrace, type Timeline, timelineOf } from "./time/timeline.ts";

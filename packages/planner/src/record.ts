@@ -1,78 +1,83 @@
 import {
   attention,
-  type AttentionBackend,
-  contiguous,
+  checkArgument,
   type Coordinate,
-  type DType,
-  dtypeBytes,
+  defineOptions,
+  expectValue,
   type Layout,
   layoutOf,
   type Mask,
   masks,
   omitAxes,
+  option,
   OptionError,
+  type OptionsOf,
   type Placement,
+  resolvePlacement,
+  type ResolvedOptionsOf,
   resolveSlices,
   type Slice,
   spansLength,
   type Tensor,
 } from "@mosaic/core";
 import { noTranslations, type Translations } from "./classes/translations.ts";
-import { checkCount, checkFields, expectValue } from "./options.ts";
 import type { SymbolicContext } from "./symbolic/context.ts";
-import type { Members } from "./symbolic/group.ts";
-import type { Names } from "./symbolic/names.ts";
+import type { GroupInfo } from "./symbolic/group.ts";
+import type { InternPool } from "./symbolic/intern-pool.ts";
 import type { RankRecord } from "./symbolic/rank-record.ts";
-import { codeOf } from "./symbolic/tape.ts";
+import { opcodes } from "./symbolic/tape.ts";
 import { LazyWorld } from "./symbolic/world.ts";
 
-export interface RecordOptions {
-  readonly backend: AttentionBackend;
-  /** Lengths of the mesh's axes. Ranks that differ along axes that the backend does not use have sequences of their own. */
-  readonly mesh: Coordinate;
-  /** Length of the sequence of queries, and of keys: as many if absent. */
-  readonly tokens: number;
-  readonly keyTokens?: number;
-  readonly numHeads: number;
-  /** As many as heads if absent. */
-  readonly numKvHeads?: number;
-  readonly headDim: number;
-  /** Sequences on each rank; 1 if absent. */
-  readonly batch?: number;
-  /** All keys if absent. */
-  readonly mask?: Mask;
-  /** Contiguous if absent. */
-  readonly placement?: Placement;
-  /** Of q, k, v and dOut; bfloat16 if absent. */
-  readonly dtype?: DType;
-}
+const count = { min: 1 } as const;
+const length = { min: 0 } as const;
 
-const optionNames = [
-  "backend",
-  "mesh",
-  "tokens",
-  "keyTokens",
-  "numHeads",
-  "numKvHeads",
-  "headDim",
-  "batch",
-  "mask",
-  "placement",
-  "dtype",
-] as const satisfies readonly (keyof RecordOptions)[];
+export const recordOptions = defineOptions("record", {
+  /** Any backend: its own code is run. */
+  backend: option.backend(),
+  /** Lengths of the mesh's axes. Ranks that differ along axes that the backend does not use have sequences of their own. */
+  mesh: option.meshShape(),
+  /** Length of the sequence of queries. */
+  tokens: option.integer(length),
+  /** Length of the sequence of keys. Default: tokens. */
+  keyTokens: option.integer({ ...length, optional: true }),
+  /** Query heads. */
+  numHeads: option.integer(count),
+  /** Key heads; a divisor of numHeads. Default: numHeads. */
+  numKvHeads: option.integer({ ...count, optional: true }),
+  /** Size of a head. */
+  headDim: option.integer(count),
+  /** Sequences on each rank. Default 1. */
+  batch: option.integer({ ...count, default: 1 }),
+  /** Which keys each query sees. Default: all. */
+  mask: option.mask({ optional: true }),
+  /** How the sequence is cut. Default "contiguous". */
+  placement: option.placement({ default: "contiguous" }),
+  /** Of q, k, v and dOut. Default "bfloat16". */
+  dtype: option.dtype({ default: "bfloat16" }),
+});
+/** One attention, forward and backward, and the mesh it runs on. */
+export type RecordOptions = OptionsOf<typeof recordOptions>;
+
+/** All options of a record, with defaults; the placement itself, not its name. */
+export interface ResolvedRecordOptions extends ResolvedOptionsOf<typeof recordOptions> {
+  readonly keyTokens: number;
+  readonly numKvHeads: number;
+  readonly mask: Mask;
+  readonly placement: Placement;
+}
 
 /** Where a tensor of interest lies: the number of a view in `RankRecord.views`. */
 export type TensorViews = Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", number>>;
 
 /** What ranks did in one attention, forward and backward: all of them, or one of each class. */
 export interface AttentionRecord {
-  readonly options: Readonly<Required<RecordOptions>>;
+  readonly options: ResolvedRecordOptions;
   readonly queries: Layout;
   readonly keys: Layout;
   readonly slices: readonly Slice[];
-  readonly names: Names;
+  readonly interned: InternPool;
   /** Those of the recorded ranks, by number. */
-  readonly groups: readonly Members[];
+  readonly groups: readonly GroupInfo[];
   /** By rank; of a record of classes the representatives, in order. */
   readonly ranks: readonly RecordedRank[];
   /** Which ranks do what a recorded one does, in its place of the mesh. Of a record of all ranks, none but itself. */
@@ -92,6 +97,13 @@ export interface RecordedRank {
   readonly peakBytes: number;
 }
 
+/** Throws an OptionError unless a value is what `record` or `recordClasses` returned. */
+export function checkRecord(where: string, record: unknown): void {
+  const { ranks, options, classes } = (record ?? {}) as Readonly<Record<string, unknown>>;
+  const fits = Array.isArray(ranks) && typeof options === "object" && typeof classes === "object";
+  expectValue(where, fits && options !== null && classes !== null, "a record, as record() returns", record);
+}
+
 /** The most ranks that are recorded one by one: of larger meshes one rank of each class is. */
 export const maxRecordedRanks = 1024;
 
@@ -107,7 +119,7 @@ export const maxRecordedRanks = 1024;
  * prove(run).faults; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
- * @throws OptionError for options that do not exist or cannot be: lengths that are no whole numbers, an empty mesh, or one of
+ * @throws OptionError for options that do not exist or cannot be: lengths that are no integers, an empty mesh, or one of
  * more than 1 024 ranks, which `recordClasses` records.
  */
 export function record(options: RecordOptions): AttentionRecord {
@@ -122,27 +134,27 @@ function checkRankCount(where: string, ranks: number, mesh: Coordinate): void {
     where,
     expected: `a mesh of at most ${maxRecordedRanks} ranks, each of which is recorded`,
     received: `${JSON.stringify(mesh)}, ${ranks} ranks`,
-    remedy: "recordClasses records one rank of each class of ranks that do the same",
+    remedy: "call recordClasses, which records one rank of each class of ranks that do the same",
   });
 }
 
 /** As `record`, of some ranks alone: enough to count what these send and hold, not to prove or to simulate. */
 export function recordRanks(where: string, options: RecordOptions, only: readonly number[]): AttentionRecord {
   const recorder = new Recorder(where, options);
-  for (const rank of only) checkCount(where, "a rank", rank, { min: 0, max: recorder.size - 1 });
+  for (const rank of only) checkArgument(`${where}: rank`, rank, option.integer({ min: 0, max: recorder.size - 1 }));
   return recorder.recordOf(only.map((rank) => recorder.rank(rank)));
 }
 
-/** Runs a backend on symbolic ranks, one at a time, on expectValue. */
+/** Runs a backend on symbolic ranks, one at a time, on demand. */
 export class Recorder {
   /** Ranks of the mesh. */
   readonly size: number;
-  readonly options: Readonly<Required<RecordOptions>>;
+  readonly options: ResolvedRecordOptions;
   readonly queries: Layout;
   readonly keys: Layout;
   readonly slices: readonly Slice[];
   readonly #world: LazyWorld;
-  readonly #run: Run;
+  readonly #run: RecordedCall;
 
   /** @throws OptionError that names `where`, as `record`. */
   constructor(where: string, options: RecordOptions) {
@@ -160,8 +172,8 @@ export class Recorder {
     this.#run = { options: { ...this.options, mask: same }, queries: this.queries, keys: this.keys };
   }
 
-  get names(): Names {
-    return this.#world.names;
+  get interned(): InternPool {
+    return this.#world.interned;
   }
 
   /** Runs the backend on a rank. */
@@ -172,13 +184,13 @@ export class Recorder {
   /** A record of these ranks, each of which stands for its class; for itself alone if there are no classes. */
   recordOf(ranks: readonly RecordedRank[], classes?: Translations): AttentionRecord {
     const { options, queries, keys, slices } = this;
-    const { names, groups } = this.#world;
+    const { interned, groups } = this.#world;
     return {
       options,
       queries,
       keys,
       slices,
-      names,
+      interned,
       groups,
       ranks,
       classes: classes ?? noTranslations(options.mesh),
@@ -187,52 +199,33 @@ export class Recorder {
   }
 }
 
-/** Fills in what is absent. Heads and their size are for `attention` to check too: they are shapes. */
-function resolveOptions(where: string, options: RecordOptions): Readonly<Required<RecordOptions>> {
-  checkFields(where, options, optionNames);
-  const filled = {
-    keyTokens: options.tokens,
-    numKvHeads: options.numHeads,
-    batch: 1,
-    mask: masks.full(),
-    placement: contiguous(),
-    dtype: "bfloat16" as const,
-    ...options,
-  };
-  for (const name of ["tokens", "keyTokens"] as const) checkCount(where, name, filled[name], { min: 0 });
-  for (const name of ["numHeads", "numKvHeads", "headDim", "batch"] as const) checkCount(where, name, filled[name]);
-  const { backend, mask, placement, dtype } = filled;
-  expectValue(where, isBackend(backend), "a backend: a value with a name, axes, attend and attendBackward", backend);
-  expectValue(where, typeof mask?.slices === "function", "a mask: a value with a name and slices", mask);
-  expectValue(where, typeof placement?.spans === "function", "a placement: a value with a name and spans", placement);
-  expectValue(where, Object.hasOwn(dtypeBytes, dtype), `dtype ${Object.keys(dtypeBytes).join(", ")}`, dtype);
-  return filled;
+/** Heads and their size are for `attention` to check too: they are shapes. */
+function resolveOptions(where: string, options: RecordOptions): ResolvedRecordOptions {
+  const parsed = recordOptions.parse(options, where);
+  const { tokens, numHeads, keyTokens = tokens, numKvHeads = numHeads, mask = masks.full() } = parsed;
+  return { ...parsed, keyTokens, numKvHeads, mask, placement: resolvePlacement(parsed.placement) };
 }
 
-function isBackend(backend: AttentionBackend | undefined): boolean {
-  return Array.isArray(backend?.axes) && typeof backend?.attend === "function";
-}
-
-interface Run {
-  readonly options: Readonly<Required<RecordOptions>>;
+interface RecordedCall {
+  readonly options: ResolvedRecordOptions;
   readonly queries: Layout;
   readonly keys: Layout;
 }
 
-function recordRank(ctx: SymbolicContext, run: Run): RecordedRank {
+function recordRank(ctx: SymbolicContext, run: RecordedCall): RecordedRank {
   const recorded = recordAttention(ctx, run);
   recorded.tape.close();
   return recorded;
 }
 
-function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Run): RecordedRank {
+function recordAttention(ctx: SymbolicContext, { options, queries, keys }: RecordedCall): RecordedRank {
   const { backend, numHeads, numKvHeads, headDim, batch, dtype, mask } = options;
   const { device } = ctx;
   const at = ctx.mesh.coordinate;
   const tape = device.record;
   const made = (of: number, rows: Layout): Tensor =>
     device.empty([batch, of, spansLength(rows.spans(at)), headDim], dtype);
-  const mark = (phase: string): void => tape.push(codeOf.mark, [tape.names.word(phase)]);
+  const mark = (phase: string): void => tape.push(opcodes.mark, [tape.interned.stringId(phase)]);
   using q = made(numHeads, queries);
   using k = made(numKvHeads, keys);
   using v = made(numKvHeads, keys);

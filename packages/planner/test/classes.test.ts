@@ -139,7 +139,7 @@ test("meshes of more than 1 024 ranks with unequal work are refused, and how to 
     return undefined;
   };
   for (const [options, remedy] of [
-    [{ mask: masks.causal() }, "take a mask and a placement that give all ranks equal work"],
+    [{ mask: masks.causal() }, "use a mask and a placement that give all ranks equal work"],
     [{ tokens: 65_537 }, "make the number of tokens a multiple of 4096"],
   ] as const) {
     const error = refusal(options);

@@ -23,7 +23,7 @@ test("a tile computed twice is found, and both places named", () => {
     kind: "duplicate",
     rank: 2,
     message:
-      "rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: rank 2, forward, tile 3 (queries 8..11, keys 4..7) repeats pairs of rank 2, forward, tile 2 (queries 8..11, keys 4..7)",
+      "rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: rank 2, forward, tile 3 (queries 8..11, keys 4..7) duplicates pairs of rank 2, forward, tile 2 (queries 8..11, keys 4..7)",
   });
 });
 
@@ -34,7 +34,7 @@ test("a tile forgotten is found, and its queries and keys named", () => {
     },
   });
   const faults = faultsOf(backend);
-  const missing = "queries 8..11 and keys 4..7 do not meet: 16 pairs are missing";
+  const missing = "queries 8..11, keys 4..7: 16 visible pairs are missing";
   expect(faults.map(({ message }) => message)).toEqual([
     `rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: ${missing}`,
     `rank 2, out: ${missing}`,
@@ -50,9 +50,9 @@ test("in backward too: the gradients that miss it are named, at the query's home
     }),
   );
   expect(faults.map(({ message }) => message)).toEqual([
-    "rank 1, dk: keys 4..7 and queries 8..11 do not meet: 16 pairs are missing",
-    "rank 1, dv: keys 4..7 and queries 8..11 do not meet: 16 pairs are missing",
-    "rank 2, dq: queries 8..11 and keys 4..7 do not meet: 16 pairs are missing",
+    "rank 1, dk: keys 4..7, queries 8..11: 16 visible pairs are missing",
+    "rank 1, dv: keys 4..7, queries 8..11: 16 visible pairs are missing",
+    "rank 2, dq: queries 8..11, keys 4..7: 16 visible pairs are missing",
   ]);
 });
 
@@ -212,7 +212,7 @@ test("compute on memory that a collective still writes is a race", () => {
   expect(faults.find(({ kind }) => kind === "race")).toEqual({
     kind: "race",
     rank: 0,
-    message: "rank 0, forward, after tile 1: attend touches memory of collective #0 before it is waited for",
+    message: "rank 0, forward, after tile 1: attend accesses memory of pending collective #0; call its wait() before",
   });
 });
 

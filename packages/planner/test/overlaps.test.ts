@@ -45,7 +45,7 @@ test("keys exchanged in place, in one batch, are refused when they are posted", 
     },
   };
   expect(() => messages(inPlace)).toThrow(
-    /^in place, rank 0: sendRecv \(world\): expected receives into memory that no other transfer/,
+    /^in place, rank 0: sendRecv \(world\): expected receive buffers that overlap no other transfer/,
   );
 });
 
@@ -87,7 +87,7 @@ test("collectives in place: where it is defined, and where it is not", () => {
     ({ world, rank }, whole, share) => world.reduceScatter(share(1 - rank), whole).wait(),
     ({ world }, whole) => world.allToAll(whole, whole).wait(),
   ];
-  for (const post of refused) expect(() => collective(post)).toThrow(/overlap; receive into a tensor of its own/);
+  for (const post of refused) expect(() => collective(post)).toThrow(/overlap; use a separate receive buffer/);
 });
 
 test.each<[string, (ctx: Context, x: Tensor) => void]>([
@@ -101,7 +101,7 @@ test.each<[string, (ctx: Context, x: Tensor) => void]>([
   expect(messages(backend)).toEqual([`${op}: member 1 has float16, member 0 bfloat16`]);
 });
 
-test("results that a collective still writes must not be handed over", () => {
+test("results that a collective still writes must not be returned", () => {
   const there = (ctx: Context, result: Tensor): void => {
     using back = ctx.device.empty(result.shape, result.dtype);
     const other = 1 - ctx.rank;
@@ -115,7 +115,7 @@ test("results that a collective still writes must not be handed over", () => {
   };
   for (const phase of ["forward", "backward"] as const) {
     const [first] = messages(besides({ [phase]: there }), { dtype: "float32" });
-    expect(first).toMatch(new RegExp(`^rank 0, ${phase}, .*(handed over|touches memory)`));
+    expect(first).toMatch(new RegExp(`^rank 0, ${phase}, .*(is returned|accesses memory)`));
   }
 });
 

@@ -8,9 +8,24 @@ import {
   type ReduceOp,
   ShapeError,
   type Tile,
+  zigzag,
 } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { predict, profiles, prove, record, type RecordOptions, symbolicWorld } from "../src/index.ts";
+import {
+  count,
+  perfettoTrace,
+  predict,
+  profiles,
+  prove,
+  record,
+  recordClasses,
+  type RecordOptions,
+  simulate,
+  sketch,
+  symbolicWorld,
+  tileMapSvg,
+  timelineSvg,
+} from "../src/index.ts";
 
 const call: RecordOptions = { backend: ring(), mesh: { sp: 2 }, tokens: 16, numHeads: 2, headDim: 4 };
 
@@ -61,7 +76,7 @@ test("attention with a feature that the symbolic device does not have", () => {
   ];
   for (const each of modifiers) {
     const [[feature]] = Object.entries(each) as [[string, unknown]];
-    const refused = new RegExp(`attention on symbolic:0: expected a call without ${feature}.*leave it out`);
+    const refused = new RegExp(`attention on symbolic:0: expected a call without ${feature}.*omit it`);
     const asked = { ...tile, modifiers: each };
     const grads = { dq: q, dk: k, dv: k };
     expect(() => kernels.attend(state, q, { k, v: k }, asked)).toThrow(refused);
@@ -97,9 +112,67 @@ test("a message to itself is a copy: no traffic", () => {
   expect(ctx.world.traffic()).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
 });
 
-test("options that do not exist are refused", () => {
-  const run = record(call);
-  expect(() => prove(run, { limits: 3 } as object)).toThrow(OptionError);
-  expect(() => predict(call, profiles["h100-ib400"], { keeps: () => false } as object)).toThrow(OptionError);
-  expect(() => symbolicWorld({ mesh: { sp: 2 }, backend: [] } as never)).toThrow(OptionError);
+const machine = profiles["h100-ib400"];
+const run = record(call);
+const simulation = simulate(run, machine);
+
+// What types exclude: the option, and what it accepts, are named.
+test.each<[string, () => unknown, string]>([
+  ["prove", () => prove(run, { limits: 3 } as object), 'prove: expected options among limit, received "limits"'],
+  ["prove", () => prove(run, { limit: -1 }), "prove: limit: expected an integer ≥ 0, received -1"],
+  [
+    "predict",
+    () => predict(call, machine, { keeps: () => false } as object),
+    'simulate: expected options among keep, received "keeps"',
+  ],
+  [
+    "predict",
+    () => predict({ ...call, heads: 3 } as RecordOptions, machine),
+    "predict: expected options among backend, mesh, tokens",
+  ],
+  [
+    "simulate",
+    () => simulate(run, machine, { keep: true } as never),
+    "simulate: keep: expected a function, received true",
+  ],
+  ["sketch", () => sketch(call, machine, [-1]), "sketch: ranks: expected an array, each an integer ≥ 0, received [-1]"],
+  ["sketch", () => sketch(call, machine, [2]), "sketch: rank: expected an integer from 0 to 1, received 2"],
+  [
+    "recordClasses",
+    () => recordClasses(call, { ranksPerNode: 0 }),
+    "recordClasses: ranksPerNode: expected an integer ≥ 1, received 0",
+  ],
+  [
+    "symbolicWorld",
+    () => symbolicWorld({ mesh: { sp: 2 }, backend: [] } as never),
+    'symbolicWorld: expected options among mesh, backends, received "backend"',
+  ],
+  [
+    "symbolicWorld",
+    () => symbolicWorld({ mesh: { sp: 2 }, backends: [{}] } as never),
+    "symbolicWorld: backends: expected an array, each an AttentionBackend, such as ring()",
+  ],
+  ["tileMapSvg", () => tileMapSvg(run, { title: 3 } as never), "tileMapSvg: title: expected a string, received 3"],
+  [
+    "timelineSvg",
+    () => timelineSvg(simulation, { facts: [3] } as never),
+    "timelineSvg: facts: expected an array, each a string, received [3]",
+  ],
+  ["timelineSvg", () => timelineSvg(simulation, { group: "name" } as never), "timelineSvg: group: expected a function"],
+  [
+    "perfettoTrace",
+    () => perfettoTrace({ seconds: 1 } as never),
+    "perfettoTrace: expected a timeline { seconds, ranks }",
+  ],
+  ["count", () => count({} as never), "count: expected a record, as record() returns, received an empty object"],
+])("%s names the option that is wrong", (_, wrong, message) => {
+  expect(wrong).toThrow(OptionError);
+  expect(wrong).toThrow(message);
+});
+
+test("a placement may be given by name", () => {
+  const named = record({ ...call, placement: "zigzag" });
+  expect(named.options.placement.name).toBe(zigzag().name);
+  expect(named.queries.spans({ sp: 0 })).toEqual(record({ ...call, placement: zigzag() }).queries.spans({ sp: 0 }));
+  expect(named.queries.spans({ sp: 0 })).not.toEqual(run.queries.spans({ sp: 0 }));
 });

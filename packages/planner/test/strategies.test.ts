@@ -3,7 +3,7 @@ import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
 import { isVisible, omitAxes, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { type AttentionRecord, count, prove, record, type Volume } from "../src/index.ts";
+import { type AttentionRecord, count, prove, record, type RankTraffic } from "../src/index.ts";
 import { arrangements, gridsUpTo, nests, ragged, ways } from "./shapes.ts";
 
 /** What one rank's backend states in closed form that it sends and receives. */
@@ -17,7 +17,7 @@ function expectTraffic(run: AttentionRecord, closedOf: (at: Readonly<Record<stri
   }
 }
 
-function trafficOf({ sent, received }: Pick<Volume, "sent" | "received">): Traffic {
+function trafficOf({ sent, received }: Pick<RankTraffic, "sent" | "received">): Traffic {
   return { bytesSent: sent.bytes, bytesReceived: received.bytes, messagesSent: sent.messages };
 }
 
@@ -113,6 +113,6 @@ test.each(["fused", "overlapped"] as const)(
   },
 );
 
-function gpuTraffic({ groups: { gpu } }: Volume): Traffic {
+function gpuTraffic({ groups: { gpu } }: RankTraffic): Traffic {
   return gpu ? trafficOf(gpu) : { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
 }

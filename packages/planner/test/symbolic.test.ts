@@ -39,7 +39,7 @@ test("memory that was freed is allocated again, under the same number, and a dis
   expect(second.storage).toBe(first.storage);
   expect(wider.storage).not.toBe(first.storage);
   expect(tape.storages.length).toBe(storages + 1);
-  expect(() => kernels.fill(first, 1)).toThrow("a disposed one of shape [4]");
+  expect(() => kernels.fill(first, 1)).toThrow("a disposed tensor of shape [4]");
 });
 
 test("memory that a collective uses is kept until it is waited for", () => {
@@ -75,7 +75,7 @@ test("a tape holds what was enqueued, in order", () => {
   });
   const ops: string[] = [];
   const event = run.ranks[0]!.tape.read();
-  while (event.next()) ops.push(event.op === "mark" ? run.names.words[event.arg(0)]! : event.op);
+  while (event.next()) ops.push(event.op === "mark" ? run.interned.strings[event.arg(0)]! : event.op);
   const forward = ops.slice(ops.indexOf("forward") + 1, ops.indexOf("backward"));
   expect(forward.filter((op) => op !== "empty" && op !== "free")).toEqual([
     "fill",

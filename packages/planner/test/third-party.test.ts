@@ -41,7 +41,7 @@ test.each([1, 2, 8])("gradients that are scattered in %d stretches of columns ar
 
 test("means of gradients are no gradients", () => {
   const run = record({ backend: scattering({ op: "mean" }), mesh: { sp: 2 }, ...ragged });
-  expect(prove(run).faults[0]!.message).toBe("rank 0, dk: not all of it is known");
+  expect(prove(run).faults[0]!.message).toBe("rank 0, dk: part of its content is unknown");
 });
 
 test("a rank that reduces other rows than the rest spoils those, and no more", () => {
@@ -55,8 +55,8 @@ test("a rank that reduces other rows than the rest spoils those, and no more", (
   });
   const run = record({ backend, mesh: { sp: 3 }, ...ragged, tokens: 12 });
   expect(prove(run).faults.map(({ message }) => message)).toEqual([
-    "rank 0, dk: not all of it is known",
-    "rank 0, dv: not all of it is known",
+    "rank 0, dk: part of its content is unknown",
+    "rank 0, dv: part of its content is unknown",
   ]);
 });
 
@@ -69,7 +69,7 @@ test("a rank that forgets its part of a reduction is found, and what is missing 
   const run = record({ backend, mesh: { sp: 3 }, ...ragged, tokens: 12 });
   const messages = prove(run).faults.map(({ message }) => message);
   expect(messages).toHaveLength(6);
-  expect(messages[0]).toBe("rank 0, dk: keys 0..3 and queries 4..7 do not meet: 32 pairs are missing");
+  expect(messages[0]).toBe("rank 0, dk: keys 0..3, queries 4..7: 32 visible pairs are missing");
 });
 
 test("a rank that reduces what it reduced before counts twice", () => {
@@ -81,7 +81,7 @@ test("a rank that reduces what it reduced before counts twice", () => {
   const run = record({ backend, mesh: { sp: 3 }, ...ragged, tokens: 12 });
   const [fault] = prove(run).faults;
   expect(fault!.kind).toBe("duplicate");
-  expect(fault!.message).toContain("rank 0, dk: rank 2, backward, tile 1 (queries 8..11, keys 0..11) repeats pairs");
+  expect(fault!.message).toContain("rank 0, dk: rank 2, backward, tile 1 (queries 8..11, keys 0..11) duplicates pairs");
 });
 
 test("ranks that disagree about a reduction are found", () => {
@@ -102,7 +102,7 @@ test("ranks that disagree about a reduction are found", () => {
       (rank) => (rank === 1 ? "max" : "sum"),
       () => 4,
     ),
-  ).toBe("allReduce: member 1 takes the max, member 0 the sum");
+  ).toBe("allReduce: member 1 reduces by max, member 0 by sum");
   expect(
     disagreeing(
       () => "sum",

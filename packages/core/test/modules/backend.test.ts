@@ -1,14 +1,13 @@
 import { describe, expect, test } from "vitest";
 import { attention } from "../../src/attention/attention.ts";
-import type { AttentionBackend } from "../../src/attention/backend.ts";
-import { local } from "../../src/attention/local.ts";
+import { type AttentionBackend, local } from "../../src/attention/backend.ts";
 import type { Context } from "../../src/context.ts";
 import { zeros } from "../../src/creation.ts";
 import { OptionError } from "../../src/errors.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import { gather, referenceWorld } from "../reference/index.ts";
 
 const embed = { embedDim: 8, numHeads: 2 };

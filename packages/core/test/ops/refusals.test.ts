@@ -1,11 +1,12 @@
 import { inspect } from "node:util";
 import { describe, expect, test } from "vitest";
-import { fromArray, full, rand, randn } from "../../src/creation.ts";
+import { fromArray, full } from "../../src/creation.ts";
+import { rand, randn } from "../../src/random.ts";
 import { MosaicError, OptionError } from "../../src/errors.ts";
 import "../../src/index.ts";
 import { init } from "../../src/init.ts";
-import { createParameter } from "../../src/modules/parameter.ts";
-import { add, mul, scale } from "../../src/ops/arithmetic.ts";
+import { createParameter } from "../../src/modules/parameters.ts";
+import { add, mul, scale } from "../../src/ops/pointwise.ts";
 import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";

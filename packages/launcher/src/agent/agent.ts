@@ -210,7 +210,10 @@ export class Agent implements AsyncDisposable {
         if (branch !== undefined) this.#onBranchLost(branch, branch.isAgent ? "its agent ended" : "");
       },
     });
-    const deadline = setTimeout(() => this.#reject(channel, "no hello in time"), HANDSHAKE_MS).unref();
+    const deadline = setTimeout(
+      () => this.#reject(channel, "timed out waiting for the hello frame"),
+      HANDSHAKE_MS,
+    ).unref();
     this.#connections.add(channel);
   }
 
@@ -222,7 +225,7 @@ export class Agent implements AsyncDisposable {
   /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
   #handshake(channel: Channel, content: Buffer): Branch | undefined {
     const greeting = peekHello(content);
-    if (greeting === undefined) throw new ProtocolError("no hello");
+    if (greeting === undefined) throw new ProtocolError("expected a hello frame first");
     if (!sameSecret(greeting.secret, this.#options.secret ?? ""))
       return this.#reject(
         channel,

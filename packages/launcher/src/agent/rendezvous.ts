@@ -15,7 +15,7 @@ interface Member {
   readonly host: Host;
 }
 
-interface JoinTerms {
+interface JoinParameters {
   readonly size: number;
   readonly timeoutMs: number;
   /** On the clock of `performance.now()`. */
@@ -31,7 +31,7 @@ export interface Refusal {
 const WINDOW_MS = 5;
 const MEMBERS_PER_FRAME = 8192;
 /** The root names the ranks that are missing, so it answers first. */
-const ROOT_HEADSTART_MS = 1500;
+const ROOT_EXPIRES_EARLIER_MS = 1500;
 /** What Node's timers take; for anything longer they take 1 ms. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
@@ -53,9 +53,9 @@ export class Rendezvous {
   readonly #options: RendezvousOptions;
   readonly #members = new Map<number, Member>();
   /** Not yet sent towards the root. */
-  readonly #unsentMembers: { readonly member: Member; readonly terms: JoinTerms }[] = [];
+  readonly #unsentMembers: { readonly member: Member; readonly terms: JoinParameters }[] = [];
   readonly #batch = new DebouncedFlush(WINDOW_MS, () => this.#flush());
-  #terms: JoinTerms | undefined;
+  #parameters: JoinParameters | undefined;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(gathering: RendezvousOptions) {
@@ -100,7 +100,7 @@ export class Rendezvous {
   }
 
   /** False when the world is refused because of this member. */
-  #add(link: Link, member: Member, terms: JoinTerms): boolean {
+  #add(link: Link, member: Member, terms: JoinParameters): boolean {
     const { branches } = this.#options;
     if (branches.isRoot) {
       const fault = this.#conflict(member, terms);
@@ -116,9 +116,9 @@ export class Rendezvous {
     return true;
   }
 
-  #conflict({ rank, pid, host }: Member, { size }: JoinTerms): string | undefined {
+  #conflict({ rank, pid, host }: Member, { size }: JoinParameters): string | undefined {
     const first = this.#members.values().next().value;
-    const expected = this.#terms?.size ?? size;
+    const expected = this.#parameters?.size ?? size;
     if (size !== expected)
       return `rank ${rank} has WORLD_SIZE ${size}, rank ${first?.rank} has ${expected}; WORLD_SIZE must agree on all ranks`;
     if (size > LIMITS.ranks) return `a world of ${size} ranks, expected at most ${LIMITS.ranks}`;
@@ -130,20 +130,22 @@ export class Rendezvous {
   }
 
   /** The earliest deadline counts. */
-  #setDeadline(terms: JoinTerms): void {
-    if (this.#terms !== undefined && this.#terms.deadline <= terms.deadline) return;
-    this.#terms = { ...terms, size: this.#terms?.size ?? terms.size };
+  #setDeadline(terms: JoinParameters): void {
+    if (this.#parameters !== undefined && this.#parameters.deadline <= terms.deadline) return;
+    this.#parameters = { ...terms, size: this.#parameters?.size ?? terms.size };
     clearTimeout(this.#timer);
-    const delay = this.#options.branches.isRoot ? 0 : ROOT_HEADSTART_MS;
+    const delay = this.#options.branches.isRoot ? 0 : ROOT_EXPIRES_EARLIER_MS;
     const remaining = Math.max(0, terms.deadline + delay - performance.now());
     this.#timer = setTimeout(() => this.#expire(), Math.min(remaining, MAX_TIMER_MS));
   }
 
   #expire(): void {
     const { branches } = this.#options;
-    const after = `rendezvous timed out after ${(this.#terms?.timeoutMs ?? 0) / 1000} s: `;
-    const why = branches.isRoot ? this.#missing() : (this.#options.disconnected() ?? "the root agent does not respond");
-    this.#options.refuse({ code: CODES.timeout, message: after + why });
+    const after = `rendezvous timed out after ${(this.#parameters?.timeoutMs ?? 0) / 1000} s: `;
+    const cause = branches.isRoot
+      ? this.#missing()
+      : (this.#options.disconnected() ?? "the root agent does not respond");
+    this.#options.refuse({ code: CODES.timeout, message: after + cause });
   }
 
   #missing(): string {

@@ -64,7 +64,8 @@ export class Reader {
   }
 
   take(count: number): Buffer {
-    if (count > this.remaining) throw new ProtocolError(`a frame ends ${count - this.remaining} bytes too early`);
+    if (count > this.remaining)
+      throw new ProtocolError(`a truncated frame: ${count - this.remaining} bytes are missing`);
     this.#at += count;
     return this.#bytes.subarray(this.#at - count, this.#at);
   }

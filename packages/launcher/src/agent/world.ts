@@ -216,9 +216,9 @@ export class World {
     if (this.#state !== "gathering") return;
     for (const { rank, host } of frame.members) {
       if (link.isAgent && frame.hosts[host] === undefined) throw new ProtocolError("a member on an unknown host");
-      if (rank >= LIMITS.ranks) throw new ProtocolError(`a rank ${rank}`);
+      if (rank >= LIMITS.ranks) throw new ProtocolError(`rank ${rank} of a world of at most ${LIMITS.ranks}`);
     }
-    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a second join frame of one rank");
+    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a duplicate join frame");
     this.#rendezvous.join(link, frame);
   }
 

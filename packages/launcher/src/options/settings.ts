@@ -2,8 +2,8 @@ import { isIP } from "node:net";
 import { hostname } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
-import { PREFIX_FIELDS } from "../output/text-console.ts";
 import { MAX_THREADS } from "../launch-plan.ts";
+import { PREFIX_FIELDS } from "../output/text-console.ts";
 import type { Sourced } from "./sources.ts";
 import { OptionValues } from "./values.ts";
 
@@ -127,4 +127,26 @@ function isThisNode(host: string): boolean {
 /** A property only when there is a value: with exact optional types, absent and undefined differ. */
 function optionalProperty<K extends string, V>(key: K, value: V | undefined): { [P in K]?: V } {
   return value === undefined ? {} : ({ [key]: value } as { [P in K]?: V });
+}
+
+/** The most ranks that are all shown when no option selects which to show. */
+const MAX_RANKS_SHOWN = 8;
+
+/** The ranks that `--console-ranks` names (`all`, `none`, `0,2-3`) among `worldSize`. Throws UsageError. */
+export function parseRanks(text: string | undefined, worldSize: number): ReadonlySet<number> {
+  if (text === "all" || (text === undefined && worldSize <= MAX_RANKS_SHOWN))
+    return new Set(Array.from({ length: worldSize }, (_, rank) => rank));
+  if (text === undefined) return new Set([0]);
+  if (text === "none") return new Set();
+  const ranks = new Set<number>();
+  for (const part of text.split(",")) {
+    const match = /^(\d+)(?:-(\d+))?$/.exec(part);
+    const [first, last] = [Number(match?.[1]), Number(match?.[2] ?? match?.[1])];
+    if (match === null || first > last || last >= worldSize)
+      throw new UsageError(
+        `--console-ranks: expected all, none or ranks of 0-${worldSize - 1} such as 0,2-3, received "${text}"`,
+      );
+    for (let rank = first; rank <= last; rank++) ranks.add(rank);
+  }
+  return ranks;
 }

@@ -12,13 +12,13 @@ export function jsonConsole(out: Sink, shown: ReadonlySet<number>): (event: Laun
   };
 }
 
-/** Ranks report progress in step: one voice is enough. */
+/** Ranks report progress in step: one of them is enough. */
 const isRedundantProgress = ({ kind, rank }: LineEvent): boolean => kind === "progress" && rank !== 0;
 
 function lineObject(event: LineEvent): object {
-  const { t, node, rank, attempt, stream, kind, text, uncaught } = event;
+  const { time, node, rank, attempt, stream, kind, text, uncaught } = event;
   return {
-    t,
+    time,
     node,
     rank,
     attempt,
@@ -29,6 +29,6 @@ function lineObject(event: LineEvent): object {
   };
 }
 
-function eventObject({ type, t, node, ...rest }: Exclude<LaunchEvent, LineEvent>): object {
-  return { t, node, event: type, ...rest };
+function eventObject({ type, time, node, ...rest }: Exclude<LaunchEvent, LineEvent>): object {
+  return { time, node, event: type, ...rest };
 }

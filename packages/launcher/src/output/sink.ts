@@ -19,7 +19,7 @@ export class Sink {
   readonly #stream: Writable;
   readonly #maxUnread: number;
   #closed = false;
-  #skipped = 0;
+  #dropped = 0;
 
   constructor(stream: Writable, mostUnread: number = MAX_UNREAD_BYTES) {
     this.#stream = stream;
@@ -33,14 +33,14 @@ export class Sink {
   write(text: string): void {
     if (this.#closed) return;
     if (this.#stream.writableLength > this.#maxUnread) {
-      this.#skipped++;
+      this.#dropped++;
       return;
     }
-    if (this.#skipped > 0) {
+    if (this.#dropped > 0) {
       this.#stream.write(
-        `mosaic-run: ${this.#skipped} lines not shown: the reader was too slow; the log files have them\n`,
+        `mosaic-run: ${this.#dropped} lines not shown: the reader was too slow; the log files have them\n`,
       );
-      this.#skipped = 0;
+      this.#dropped = 0;
     }
     this.#stream.write(text);
   }

@@ -17,8 +17,8 @@ export const PREFIX_FIELDS = ["rank", "host", "attempt", "stream"] as const;
 
 const RANK_COLORS = [36, 33, 35, 32, 34, 96];
 /** The most lines of Node's print of an error, and characters of each, that are shown where the report is of another. */
-const MAX_WITHHELD_LINES = 100;
-const MAX_WITHHELD_LENGTH = 2000;
+const MAX_UNCAUGHT_LINES = 100;
+const MAX_UNCAUGHT_LENGTH = 2000;
 const CLEAR_LINE = "\r\u001b[K";
 
 /** Shows a job as people read it: whole lines behind their rank, stderr on stderr, the launcher's own words last. */
@@ -26,7 +26,7 @@ export class TextConsole {
   readonly #out: Sink;
   readonly #err: Sink;
   readonly #style: TextStyle;
-  readonly #withheld = new Map<number, LineEvent[]>();
+  readonly #uncaught = new Map<number, LineEvent[]>();
   readonly #prefixes = new Map<string, string>();
   /** What the last line of the terminal shows now, to be drawn again under whatever is printed. */
   #progress = "";
@@ -40,8 +40,9 @@ export class TextConsole {
   /** Takes one event of the job. */
   show(event: LaunchEvent): void {
     if (event.type === "line") return this.#line(event);
-    if (event.type === "failure") this.#release(event.failure.error === undefined ? undefined : event.failure.rank);
-    if (event.type === "end") this.#release(undefined);
+    if (event.type === "failure")
+      this.#flushUncaught(event.failure.error === undefined ? undefined : event.failure.rank);
+    if (event.type === "end") this.#flushUncaught(undefined);
     const words = formatEvent(event);
     if (words !== undefined) this.#print(this.#err, `mosaic-run: ${words}\n`);
     if (event.type === "failure") this.#report(failureText(event.failure, this.#style.shown.has(event.failure.rank)));
@@ -49,21 +50,21 @@ export class TextConsole {
 
   #line(event: LineEvent): void {
     if (!this.#style.shown.has(event.rank)) return;
-    if (event.uncaught === true) return this.#withhold(event);
+    if (event.uncaught === true) return this.#bufferUncaught(event);
     this.#show(event);
   }
 
   /** Node's print waits until it is known whose error the report has: that one is shown once. */
-  #withhold(event: LineEvent): void {
-    const lines = this.#withheld.get(event.rank) ?? [];
-    this.#withheld.set(event.rank, lines);
-    if (lines.length < MAX_WITHHELD_LINES) lines.push({ ...event, text: event.text.slice(0, MAX_WITHHELD_LENGTH) });
-    else if (lines.length === MAX_WITHHELD_LINES) lines.push({ ...event, text: "… (the rank's log has all of it)" });
+  #bufferUncaught(event: LineEvent): void {
+    const lines = this.#uncaught.get(event.rank) ?? [];
+    this.#uncaught.set(event.rank, lines);
+    if (lines.length < MAX_UNCAUGHT_LINES) lines.push({ ...event, text: event.text.slice(0, MAX_UNCAUGHT_LENGTH) });
+    else if (lines.length === MAX_UNCAUGHT_LINES) lines.push({ ...event, text: "… (the rank's log has all of it)" });
   }
 
-  #release(reported: number | undefined): void {
-    for (const [rank, lines] of this.#withheld) if (rank !== reported) for (const line of lines) this.#show(line);
-    this.#withheld.clear();
+  #flushUncaught(reported: number | undefined): void {
+    for (const [rank, lines] of this.#uncaught) if (rank !== reported) for (const line of lines) this.#show(line);
+    this.#uncaught.clear();
   }
 
   #show(event: LineEvent): void {
@@ -121,18 +122,18 @@ export class TextConsole {
 function formatEvent(event: Exclude<LaunchEvent, LineEvent>): string | undefined {
   switch (event.type) {
     case "stop":
-      if (event.why.startsWith("rank ")) return undefined;
-      return `${event.why}: sent ${event.signal} to ${formatRanks(event.ranks)}; SIGKILL in ${event.graceMs / 1000} s`;
+      if (event.reason.startsWith("rank ")) return undefined;
+      return `${event.reason}: sent ${event.signal} to ${formatRanks(event.ranks)}; SIGKILL in ${event.graceMs / 1000} s`;
     case "kill":
-      return `${event.why}: killing ${formatRanks(event.ranks)}`;
-    case "leftovers":
-      return `killed what a rank left behind: pid ${event.pids.join(", ")}`;
+      return `${event.reason}: killing ${formatRanks(event.ranks)}`;
+    case "orphans":
+      return `killed orphaned processes: pid ${event.pids.join(", ")}`;
     case "restart":
       return `restarting all ranks in ${event.delayMs / 1000} s (attempt ${event.attempt})`;
     case "end": {
       const { outcome, exitCode, logDir } = event.result;
-      if (outcome === "cancelled") return `ended on request; logs ${logDir}   exit code ${exitCode}`;
-      if (outcome === "timed-out") return `ended by its timeout; logs ${logDir}   exit code ${exitCode}`;
+      if (outcome === "cancelled") return `cancelled; logs ${logDir}   exit code ${exitCode}`;
+      if (outcome === "timed-out") return `timed out; logs ${logDir}   exit code ${exitCode}`;
       return undefined;
     }
     default:

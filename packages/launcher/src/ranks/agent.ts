@@ -17,7 +17,7 @@ import { jobProcesses, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
 
 /** Killed processes that are still there after this long are stuck in the kernel, where nothing more can be done. */
-const SWEEP_TIMEOUT_MS = 2000;
+const ORPHAN_TIMEOUT_MS = 2000;
 
 export interface NodeAgentOptions {
   readonly plan: LaunchPlan;
@@ -65,8 +65,8 @@ export class NodeAgent implements Agent {
     await Promise.all(ranks.map((rank) => this.#finish(rank)));
     clearTimeout(this.#deadline);
     this.#deadline = undefined;
-    await this.#sweep();
-    if (isOutOfFiles(refused)) throw new UsageError(`--nproc-per-node ${this.#plan.nproc}: ${TOO_MANY_FILES}`);
+    await this.#killOrphans();
+    if (isTooManyOpenFiles(refused)) throw new UsageError(`--nproc-per-node ${this.#plan.nproc}: ${TOO_MANY_FILES}`);
     if (refused !== undefined) throw refused;
     return ranks.map((rank) => rank.record());
   }
@@ -77,20 +77,20 @@ export class NodeAgent implements Agent {
   }
 
   /** Asks every rank to end, and kills what is left after `graceMs`. Asked again, it goes on as it was. */
-  stop(why: string, signal: NodeJS.Signals, graceMs: number): void {
+  stop(reason: string, signal: NodeJS.Signals, graceMs: number): void {
     const running = this.#ranks.filter((rank) => rank.running);
     if (this.#deadline !== undefined || running.length === 0) return;
     this.#deadline = setTimeout(() => this.kill(`still there after ${graceMs / 1000} s`), graceMs);
     for (const rank of running) rank.stop(signal);
     const ranks = running.map(({ rank }) => rank);
-    this.#emit({ type: "stop", attempt: this.#attempt, why, signal, ranks, graceMs });
+    this.#emit({ type: "stop", attempt: this.#attempt, reason, signal, ranks, graceMs });
   }
 
   /** Ends every rank and its children now. */
-  kill(why: string): void {
+  kill(reason: string): void {
     const ranks = this.#ranks.filter((rank) => rank.running).map(({ rank }) => rank);
     for (const rank of this.#unfinished) rank.kill();
-    if (ranks.length > 0) this.#emit({ type: "kill", attempt: this.#attempt, why, ranks });
+    if (ranks.length > 0) this.#emit({ type: "kill", attempt: this.#attempt, reason, ranks });
   }
 
   #spawn(assignment: Assignment, local: number): Rank {
@@ -120,14 +120,14 @@ export class NodeAgent implements Agent {
   }
 
   /** Ends what left its rank's group but still carries the run id: daemons, children in sessions of their own. */
-  async #sweep(): Promise<void> {
+  async #killOrphans(): Promise<void> {
     const reported = new Set<number>();
-    for (const start = Date.now(); Date.now() - start < SWEEP_TIMEOUT_MS; await delay(5)) {
+    for (const start = Date.now(); Date.now() - start < ORPHAN_TIMEOUT_MS; await delay(5)) {
       const pids = jobProcesses(this.#plan.runId);
       for (const pid of pids) sendSignal(pid, "SIGKILL");
       const fresh = pids.filter((pid) => !reported.has(pid));
       for (const pid of fresh) reported.add(pid);
-      if (fresh.length > 0) this.#emit({ type: "leftovers", attempt: this.#attempt, pids: fresh });
+      if (fresh.length > 0) this.#emit({ type: "orphans", attempt: this.#attempt, pids: fresh });
       if (pids.length === 0) return;
     }
   }
@@ -138,12 +138,12 @@ function openLog(dir: string): RankLog {
   try {
     return new RankLog(dir);
   } catch (error) {
-    if (isOutOfFiles(error)) throw error;
+    if (isTooManyOpenFiles(error)) throw error;
     throw new UsageError(`--log-dir: ${dir} cannot be written: ${(error as Error).message}`);
   }
 }
 
-function isOutOfFiles(error: unknown): boolean {
+function isTooManyOpenFiles(error: unknown): boolean {
   return ["EMFILE", "ENFILE"].includes((error as NodeJS.ErrnoException | undefined)?.code ?? "");
 }
 
@@ -151,9 +151,9 @@ function isOutOfFiles(error: unknown): boolean {
  * Wraps a command so that the kernel kills it when the launcher dies, where util-linux's setpriv can do that.
  *
  * The signal comes at the death of the thread that spawned, so only the main thread may arm it. A launcher that dies
- * before the child is armed is seen by the lifeline and the guard.
+ * before the child is armed is seen by the parent pipe and the guard.
  */
-export async function deathSignal(): Promise<(command: Command) => Command> {
+export async function parentDeathSignal(): Promise<(command: Command) => Command> {
   const setpriv = process.platform === "linux" && isMainThread ? findProgram("setpriv") : undefined;
   const arm = ["--pdeathsig", "KILL", "--"];
   if (setpriv === undefined || !(await succeeds(setpriv, [...arm, "true"]))) return (command) => command;

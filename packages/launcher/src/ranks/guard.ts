@@ -34,7 +34,7 @@ export class Guard {
     // An environment of its own: a guard that carried an outer job's run id would be killed before it did its work.
     const env = { PATH: `${process.env.PATH ?? ""}:/usr/bin:/bin` };
     this.#process = spawn("/bin/sh", ["-c", SCRIPT], { detached: true, env, stdio: ["pipe", "ignore", "ignore"] });
-    // Without a shell, the ranks' own layers remain: the death signal and the lifeline.
+    // Without a shell, the ranks' own layers remain: the death signal and the parent pipe.
     this.#process.on("error", () => {});
     this.#process.stdin?.on("error", () => {});
     this.#process.unref();

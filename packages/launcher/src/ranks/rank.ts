@@ -56,17 +56,17 @@ export class Rank {
     this.local = start.local;
     const { program, args } = start.command;
     // detached: a group and session of its own, so that a terminal's Ctrl-C reaches the launcher alone, and one signal
-    // ends the rank with its children. fd 3 is the lifeline of preload.ts.
+    // ends the rank with its children. fd 3 is the parent pipe of preload.ts.
     this.#child = spawn(program, args, {
       cwd: start.cwd,
-      env: { ...start.env, MOSAIC_LIFELINE_FD: "3" },
+      env: { ...start.env, MOSAIC_PARENT_PIPE_FD: "3" },
       detached: true,
       stdio: ["ignore", "pipe", "pipe", "pipe"],
     });
     this.pid = this.#child.pid ?? 0;
-    this.#lifeline?.on("error", () => {});
+    this.#parentPipe?.on("error", () => {});
     const closed = Promise.all([this.#read("stdout"), this.#read("stderr")]);
-    this.done = this.#processGone().then(() => this.#drain(closed));
+    this.done = this.#waitForExit().then(() => this.#drain(closed));
   }
 
   get running(): boolean {
@@ -147,7 +147,7 @@ export class Rank {
     });
   }
 
-  #processGone(): Promise<void> {
+  #waitForExit(): Promise<void> {
     return new Promise((resolve) => {
       const settle = (code: number | null, signal: NodeJS.Signals | null): void => {
         if (this.#exit !== undefined) return;
@@ -179,7 +179,7 @@ export class Rank {
       await closed;
     }
     this.kill();
-    this.#lifeline?.destroy();
+    this.#parentPipe?.destroy();
     this.#start.log.close();
   }
 
@@ -205,7 +205,7 @@ export class Rank {
 
   // Where the system has no descriptors left, Node gives a child without any streams, whatever its types state.
 
-  get #lifeline(): Readable | undefined {
+  get #parentPipe(): Readable | undefined {
     return (this.#child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | undefined;
   }
 

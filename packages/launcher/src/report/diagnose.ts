@@ -30,7 +30,7 @@ const PEER_LOST_CODES = ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ECONNABORTED"];
 /** Why this rank ended. */
 export function classifyExit(record: RankRecord): Verdict {
   const { code, stoppedAt, thrown } = record;
-  const before = stoppedAt === undefined || failedAt(record) < stoppedAt || diedOfOwnSignal(record);
+  const before = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedBySignal(record);
   if (code === 0) return stoppedAt === undefined ? "ok" : "stopped";
   if (thrown === undefined ? reportsPeerLost(record) : isPeerLost(thrown.error)) return "peer-lost";
   return before ? "failed" : "stopped";
@@ -77,19 +77,19 @@ export function diagnose(
   };
 }
 
-function secondaryFailures(record: RankRecord): readonly { readonly rank: number; readonly why: string }[] {
+function secondaryFailures(record: RankRecord): readonly { readonly rank: number; readonly reason: string }[] {
   const verdict = classifyExit(record);
-  if (verdict === "peer-lost") return [{ rank: record.rank, why: "peer lost" }];
+  if (verdict === "peer-lost") return [{ rank: record.rank, reason: "peer lost" }];
   if (verdict !== "failed") return [];
   const { thrown, signal, code } = record;
-  return [{ rank: record.rank, why: thrown?.error.name ?? (signal === null ? `exit ${code}` : signal) }];
+  return [{ rank: record.rank, reason: thrown?.error.name ?? (signal === null ? `exit ${code}` : signal) }];
 }
 
 /** How it ended, or would have: Node ends with 1 after an uncaught error, unless it is signalled to end while it still prints that. */
 function effectiveExit(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
   const { code, signal, thrown, stoppedAt } = record;
   const isCutShort = thrown !== undefined && stoppedAt !== undefined && shellCode(record) > 128;
-  return isCutShort && !diedOfOwnSignal(record) ? { code: 1, signal: null } : { code, signal };
+  return isCutShort && !crashedBySignal(record) ? { code: 1, signal: null } : { code, signal };
 }
 
 /** A syntax error or a missing module is thrown by Node itself: its stack names no line of the user's, its output does. */
@@ -106,8 +106,8 @@ function sourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"
 
 const failedAt = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 
-/** The launcher sends only signals SIGINT, SIGTERM and SIGKILL; a rank that died of another crashed, whatever it was sent. */
-function diedOfOwnSignal({ signal }: RankRecord): boolean {
+/** The launcher sends only signals SIGINT, SIGTERM and SIGKILL; a rank that died of another crashed, whatever signal it was sent. */
+function crashedBySignal({ signal }: RankRecord): boolean {
   return signal !== null && ["SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"].includes(signal);
 }
 

@@ -27,7 +27,7 @@ export function failureText(failure: Failure, isShown = false): readonly string[
     ...`✖ rank ${rank} (${node}, local ${local}, pid ${pid}) failed ${when}: ${what}`.split("\n"),
     ...detail,
     ...(failure.hint === undefined ? [] : [`  hint: ${failure.hint}`]),
-    ...(failure.notRestarted === undefined ? [] : [`  not restarted: ${failure.notRestarted}`]),
+    ...(failure.noRestartReason === undefined ? [] : [`  not restarted: ${failure.noRestartReason}`]),
     `  ${[formatExit(failure), ...formatSecondary(failure)].join(" · ")}`,
     ...(failure.logDir === undefined ? [] : [allLogs(failure.logDir, failure.logsExpire === true)]),
     `  logs ${displayPath(failure.log)}   exit code ${code}`,
@@ -42,16 +42,18 @@ const formatExit = ({ code, signal }: Failure): string => (signal === null ? `ex
 function formatSecondary({ stopped, secondary }: Failure): readonly string[] {
   const ranks = stopped.length === 1 ? "1 rank" : `${stopped.length} ranks`;
   const groups = groupBy(secondary);
-  const whys = [...groups].map(([why, list]) => `rank${list.length === 1 ? "" : "s"} ${list.join(",")}: ${why}`);
+  const reasons = [...groups].map(
+    ([reason, list]) => `rank${list.length === 1 ? "" : "s"} ${list.join(",")}: ${reason}`,
+  );
   return [
     ...(stopped.length === 0 ? [] : [`${ranks} stopped by launcher`]),
-    ...(secondary.length === 0 ? [] : [`${secondary.length} secondary (${whys.join("; ")})`]),
+    ...(secondary.length === 0 ? [] : [`${secondary.length} secondary (${reasons.join("; ")})`]),
   ];
 }
 
 function groupBy(secondary: Failure["secondary"]): ReadonlyMap<string, readonly number[]> {
   const groups = new Map<string, number[]>();
-  for (const { rank, why } of secondary) groups.set(why, [...(groups.get(why) ?? []), rank]);
+  for (const { rank, reason } of secondary) groups.set(reason, [...(groups.get(reason) ?? []), rank]);
   return groups;
 }
 

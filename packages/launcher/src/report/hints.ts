@@ -18,7 +18,7 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
       ? "the kernel ran out of memory and killed it (cgroup oom_kill); use fewer ranks or smaller shards"
       : "killed from outside, not by the launcher; the kernel's log shows if memory ran out (dmesg)";
   if (code === EXIT_CANNOT_EXECUTE && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line))) return TOO_MANY_FILES;
-  if (code === 13) return "a top-level await never settled, and nothing was left that could settle it";
+  if (code === 13) return "a top-level await never settled, and the event loop is empty";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
     return `a native addon crashed (${signal}); run this rank under gdb, or rebuild the addon for this Node`;
   return commonJsHint(record) ?? (thrown === undefined ? undefined : addressInUseHint(thrown.error));
@@ -35,8 +35,8 @@ function addressInUseHint(error: RankError): string | undefined {
   if (error.code !== "EADDRINUSE") return error.cause === undefined ? undefined : addressInUseHint(error.cause);
   const port = Number(/:(\d+)\b/.exec(error.message)?.[1]);
   const owner = Number.isNaN(port) ? undefined : portOwner(port);
-  if (owner === undefined) return "another process has that port; listen on port 0 to get a free one";
-  return `${owner} has port ${port}; listen on port 0 to get a free one`;
+  if (owner === undefined) return "the port is in use by another process; listen on port 0 to get a free one";
+  return `port ${port} is in use by ${owner}; listen on port 0 to get a free one`;
 }
 
 /** How many processes of this cgroup the kernel has killed for memory; 0 where it is not counted. */

@@ -5,7 +5,7 @@ import {
   type Frame,
   FrameReader,
   type Header,
-  LIMITS,
+  STORE_LIMITS,
   PROTOCOL_VERSION,
   type StoreCode,
   StoreError,
@@ -134,8 +134,14 @@ export class Store implements AsyncDisposable {
     const id = this.#nextId++;
     const frame = encodeFrame({ ...header, id }, payload);
     // The server would end the connection, as it must with a stranger's, and every other request with it.
-    if (frame.length - (payload?.byteLength ?? 0) > LIMITS.header || (payload?.byteLength ?? 0) > 2 * LIMITS.value)
-      throw new StoreError("LIMIT", `store: a ${String(header.op)} of ${frame.length} bytes; at most ${LIMITS.value}`);
+    if (
+      frame.length - (payload?.byteLength ?? 0) > STORE_LIMITS.header ||
+      (payload?.byteLength ?? 0) > 2 * STORE_LIMITS.value
+    )
+      throw new StoreError(
+        "LIMIT",
+        `store: a ${String(header.op)} of ${frame.length} bytes; at most ${STORE_LIMITS.value}`,
+      );
     if (this.#pending.size === 0) this.#socket.ref();
     const reply = new Promise<Frame>((resolve, reject) => this.#pending.set(id, { resolve, reject }));
     this.#socket.write(frame);
@@ -163,8 +169,8 @@ export class Store implements AsyncDisposable {
     else pending.reject(refusal);
   }
 
-  #onConnectionLost(why: string): void {
-    this.#lost ??= new StoreError("CLOSED", `store at ${this.#address}: ${why}`);
+  #onConnectionLost(reason: string): void {
+    this.#lost ??= new StoreError("CLOSED", `store at ${this.#address}: ${reason}`);
     for (const { reject } of this.#pending.values()) reject(this.#lost);
     this.#pending.clear();
   }
@@ -189,7 +195,7 @@ function readToken(path: string): string {
   try {
     return readFileSync(path, "utf8").trim();
   } catch (error) {
-    const why = (error as Error).message;
-    throw new StoreError("CLOSED", `connectStore: no token in MOSAIC_TOKEN_FILE: ${why}; did the job end?`);
+    const { message } = error as Error;
+    throw new StoreError("CLOSED", `connectStore: no token in MOSAIC_TOKEN_FILE: ${message}; did the job end?`);
   }
 }

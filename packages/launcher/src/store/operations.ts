@@ -1,4 +1,4 @@
-import { type Header, LIMITS, StoreError } from "./protocol.ts";
+import { type Header, STORE_LIMITS, StoreError } from "./protocol.ts";
 import { type Cancel, StoreTable } from "./table.ts";
 
 interface Arrival {
@@ -40,7 +40,7 @@ class Barriers {
   /** Who waits at `key`, for the message of a timeout: `2 of 4 arrived (0, 3)`. */
   describe(key: string): string {
     const gathering = this.#barriers.get(key);
-    if (gathering === undefined) return "no rank waits";
+    if (gathering === undefined) return "no rank has arrived";
     const members = [...gathering.arrivals].flatMap(({ member }) => (member === undefined ? [] : [member]));
     const names = members.length > 0 ? ` (${members.join(", ")})` : "";
     return `${gathering.arrivals.size} of ${gathering.count} arrived${names}`;
@@ -48,13 +48,13 @@ class Barriers {
 }
 
 /** What an attempt's clients share. */
-export interface Space {
+export interface StoreState {
   readonly table: StoreTable;
   readonly barriers: Barriers;
 }
 
-/** A fresh, empty space. */
-export const emptySpace = (): Space => ({ table: new StoreTable(), barriers: new Barriers() });
+/** The state of a new attempt. */
+export const emptyStoreState = (): StoreState => ({ table: new StoreTable(), barriers: new Barriers() });
 
 /** One request and how to reply to its client. */
 interface Request {
@@ -65,7 +65,7 @@ interface Request {
 }
 
 /** Does one request. Returns a cancel when the reply must wait; throws StoreError when it is refused at once. */
-export function runRequest({ table, barriers }: Space, request: Request): Cancel | undefined {
+export function runRequest({ table, barriers }: StoreState, request: Request): Cancel | undefined {
   const { header, payload, reply } = request;
   switch (header.op) {
     case "set":
@@ -123,7 +123,7 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: Request): 
 
 /** Begins a wait, bounded: after the request's timeout it is cancelled and refused with what was still missing. */
 function waitWithTimeout(request: Request, begin: () => Cancel, missing: () => string): Cancel {
-  const timeout = request.header.timeout ?? LIMITS.defaultTimeoutMs;
+  const timeout = request.header.timeout ?? STORE_LIMITS.defaultTimeoutMs;
   if (typeof timeout !== "number" || !(timeout >= 0))
     throw new StoreError("REQUEST", `store: timeout must be milliseconds, received ${JSON.stringify(timeout)}`);
   const cancel = begin();

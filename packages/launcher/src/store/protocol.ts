@@ -33,7 +33,7 @@
 export const PROTOCOL_VERSION = 1;
 
 /** Limits of requests to a store. Sizes in bytes, times in milliseconds. */
-export const LIMITS = {
+export const STORE_LIMITS = {
   key: 8_192,
   value: 8_388_608,
   keys: 65_536,
@@ -83,9 +83,9 @@ export class FrameReader {
   #headerLength: number | undefined;
   #header: Header | undefined;
   /** The longest header accepted now; a server raises it when the hello was good. */
-  maxHeader: number = LIMITS.header;
+  maxHeader: number = STORE_LIMITS.header;
   /** The longest payload accepted now. `cas` carries two values. */
-  maxPayload: number = 2 * LIMITS.value;
+  maxPayload: number = 2 * STORE_LIMITS.value;
 
   /** Takes the next bytes and yields every frame they complete. */
   *push(chunk: Buffer): Generator<Frame> {

@@ -2,9 +2,17 @@ import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
 import { sameSecret } from "../secret.ts";
-import { Connection } from "./connection.ts";
-import { emptySpace, type Space } from "./operations.ts";
-import { type Header, LIMITS, PROTOCOL_VERSION, StoreError } from "./protocol.ts";
+import { emptyStoreState, runRequest, type StoreState } from "./operations.ts";
+import {
+  encodeFrame,
+  type Frame,
+  FrameReader,
+  type Header,
+  PROTOCOL_VERSION,
+  STORE_LIMITS,
+  StoreError,
+} from "./protocol.ts";
+import type { Cancel } from "./table.ts";
 
 /** Where and for whom a store listens. */
 export interface StoreServerOptions {
@@ -22,12 +30,12 @@ export class StoreServer implements AsyncDisposable {
   readonly #server: Server;
   readonly #connections = new Set<Connection>();
   #attempt = 0;
-  #space: Space = emptySpace();
+  #state: StoreState = emptyStoreState();
 
   private constructor(options: StoreServerOptions) {
     this.#runId = options.runId;
     this.#server = createServer((socket) => this.#accept(socket));
-    this.#server.maxConnections = LIMITS.connections;
+    this.#server.maxConnections = STORE_LIMITS.connections;
   }
 
   /** Binds the port; rejects with the system's error (EADDRINUSE, EACCES) when it cannot. */
@@ -52,8 +60,8 @@ export class StoreServer implements AsyncDisposable {
   /** Starts an attempt: an empty table, and clients of the last attempt are disconnected. */
   beginAttempt(attempt: number): void {
     this.#attempt = attempt;
-    this.#space = emptySpace();
-    for (const connection of this.#connections) if (!connection.uses(this.#space)) connection.close();
+    this.#state = emptyStoreState();
+    for (const connection of this.#connections) if (!connection.uses(this.#state)) connection.close();
   }
 
   async close(): Promise<void> {
@@ -74,7 +82,7 @@ export class StoreServer implements AsyncDisposable {
     socket.on("close", () => this.#connections.delete(connection));
   }
 
-  #authenticate(hello: Header): Space {
+  #authenticate(hello: Header): StoreState {
     if (hello.op !== "hello") throw new StoreError("AUTH", "store: the first frame must be a hello");
     if (!sameSecret(hello.token, this.token))
       throw new StoreError("AUTH", "store: wrong token; send the text of the file that MOSAIC_TOKEN_FILE names");
@@ -89,9 +97,111 @@ export class StoreServer implements AsyncDisposable {
         hello.attempt,
         "this rank belongs to an attempt that has ended",
       );
-    return this.#space;
+    return this.#state;
   }
 }
 
 const mismatchError = (what: string, expected: string, received: unknown, remedy: string): StoreError =>
   new StoreError("MISMATCH", `store: ${what} is ${expected}, the client sent ${JSON.stringify(received)}; ${remedy}`);
+
+/** Decides whether a hello is good: returns the state that it may use, or throws StoreError. */
+type Authenticate = (hello: Header) => StoreState;
+
+/** A client that reads replies slower than it sends requests is dropped when this many bytes wait for it. */
+const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
+
+/** One client of the store, from hello to close. */
+class Connection {
+  readonly #socket: Socket;
+  readonly #authenticate: Authenticate;
+  readonly #reader = new FrameReader();
+  readonly #pending = new Map<unknown, Cancel>();
+  #state: StoreState | undefined;
+
+  constructor(socket: Socket, admit: Authenticate) {
+    this.#socket = socket;
+    this.#authenticate = admit;
+    this.#reader.maxHeader = STORE_LIMITS.helloHeader;
+    this.#reader.maxPayload = 0;
+    const deadline = setTimeout(() => {
+      if (this.#state === undefined)
+        this.#end(0, new StoreError("AUTH", "store: timed out waiting for the hello frame"));
+    }, STORE_LIMITS.handshakeMs);
+    socket.setNoDelay(true);
+    socket.on("data", (chunk: Buffer) => this.#receive(chunk));
+    // A reset is an ordinary way for a killed rank to leave; "close" follows.
+    socket.on("error", () => {});
+    socket.on("close", () => {
+      clearTimeout(deadline);
+      for (const cancel of this.#pending.values()) cancel();
+      this.#pending.clear();
+    });
+  }
+
+  /** Whether this client was admitted to `state`. */
+  uses(state: StoreState): boolean {
+    return this.#state === state;
+  }
+
+  /** Drops the connection. */
+  close(): void {
+    this.#socket.destroy();
+  }
+
+  #receive(chunk: Buffer): void {
+    try {
+      for (const frame of this.#reader.push(chunk)) {
+        if (this.#socket.destroyed || this.#socket.writableEnded) return;
+        if (this.#state === undefined) this.#hello(frame.header);
+        else this.#request(this.#state, frame);
+      }
+    } catch (error) {
+      this.#end(0, toStoreError(error));
+    }
+  }
+
+  #hello(header: Header): void {
+    this.#state = this.#authenticate(header);
+    this.#reader.maxHeader = STORE_LIMITS.header;
+    this.#reader.maxPayload = 2 * STORE_LIMITS.value;
+    this.#send({ id: header.id ?? 0, ok: true });
+  }
+
+  #request(state: StoreState, { header, payload }: Frame): void {
+    const { id } = header;
+    if (this.#pending.has(id)) throw new StoreError("PROTOCOL", `store: request ${id} is still pending`);
+    const settle = (reply: Header, bytes?: Buffer): void => {
+      this.#pending.get(id)?.();
+      this.#pending.delete(id);
+      this.#send({ ...reply, id }, bytes);
+      settled = true;
+    };
+    let settled = false;
+    const refuse = (error: StoreError): void => settle({ ok: false, code: error.code, error: error.message });
+    const reply = (fields: Header, bytes?: Buffer): void => settle({ ...fields, ok: true }, bytes);
+    try {
+      const cancel = runRequest(state, { header, payload, reply, refuse });
+      if (settled) cancel?.();
+      else if (cancel !== undefined) this.#pending.set(id, cancel);
+    } catch (error) {
+      refuse(toStoreError(error));
+    }
+  }
+
+  #send(header: Header, payload?: Buffer): void {
+    if (this.#socket.destroyed || this.#socket.writableEnded) return;
+    this.#socket.write(encodeFrame(header, payload));
+    if (this.#socket.writableLength > MAX_UNREAD_BYTES) this.#socket.destroy();
+  }
+
+  #end(id: unknown, error: StoreError): void {
+    this.#send({ id, ok: false, code: error.code, error: error.message });
+    this.#socket.end(() => this.#socket.destroy());
+  }
+}
+
+/** Anything but a StoreError is a bug of the launcher, and must surface as one. */
+function toStoreError(error: unknown): StoreError {
+  if (error instanceof StoreError) return error;
+  throw error;
+}

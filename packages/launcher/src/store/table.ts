@@ -1,4 +1,4 @@
-import { LIMITS, StoreError } from "./protocol.ts";
+import { STORE_LIMITS, StoreError } from "./protocol.ts";
 
 /** Stops waiting; safe to call more than once. */
 export type Cancel = () => void;
@@ -17,10 +17,12 @@ export class StoreTable {
     checkKey(key);
     const before = this.#values.get(key);
     const total = this.#totalBytes + value.length - (before?.length ?? 0);
-    if (value.length > LIMITS.value) throw limitError(`a value of ${value.length} bytes`, `${LIMITS.value} bytes`);
-    if (total > LIMITS.total) throw limitError(`${total} bytes in all`, `${LIMITS.total}; delete keys that are done`);
-    if (before === undefined && this.#values.size >= LIMITS.keys)
-      throw limitError(`key number ${LIMITS.keys + 1}`, `${LIMITS.keys} keys; delete keys that are done`);
+    if (value.length > STORE_LIMITS.value)
+      throw limitError(`a value of ${value.length} bytes`, `${STORE_LIMITS.value} bytes`);
+    if (total > STORE_LIMITS.total)
+      throw limitError(`${total} bytes in all`, `${STORE_LIMITS.total}; delete keys that are done`);
+    if (before === undefined && this.#values.size >= STORE_LIMITS.keys)
+      throw limitError(`key number ${STORE_LIMITS.keys + 1}`, `${STORE_LIMITS.keys} keys; delete keys that are done`);
     this.#values.set(key, Buffer.from(value));
     this.#totalBytes = total;
     if (before === undefined) for (const notify of [...(this.#watchers.get(key) ?? [])]) notify();
@@ -89,7 +91,7 @@ export class StoreTable {
 function checkKey(key: string): string {
   const bytes = Buffer.byteLength(key);
   if (bytes === 0) throw requestError("a key must not be empty");
-  if (bytes > LIMITS.key) throw limitError(`a key of ${bytes} bytes`, `${LIMITS.key} bytes`);
+  if (bytes > STORE_LIMITS.key) throw limitError(`a key of ${bytes} bytes`, `${STORE_LIMITS.key} bytes`);
   return key;
 }
 

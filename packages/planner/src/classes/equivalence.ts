@@ -1,12 +1,12 @@
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { PairCounts } from "../prove/visibility.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import type { TapeReader } from "../symbolic/tape.ts";
 import type { View } from "../symbolic/strided-layout.ts";
 import type { Translations } from "./translations.ts";
 
 /** What two ranks are compared by. */
 export interface TapeComparison {
-  readonly record: Pick<AttentionRecord, "names" | "groups">;
+  readonly record: Pick<AttentionRecord, "interned" | "groups">;
   readonly translations: Translations;
   /** Where kernels must have as many visible pairs, and so take as long; undefined where that does not matter. */
   readonly pairs: PairCounts | undefined;
@@ -46,7 +46,7 @@ class Equivalence {
     }
   }
 
-  #sameOperation(a: Reader, b: Reader): boolean {
+  #sameOperation(a: TapeReader, b: TapeReader): boolean {
     switch (a.op) {
       case "mark":
       case "wait":
@@ -72,17 +72,21 @@ class Equivalence {
   }
 
   // oxlint-disable-next-line max-params -- two events, and which of their arguments
-  #sameViews(a: Reader, b: Reader, first: number, end: number): boolean {
+  #sameViews(a: TapeReader, b: TapeReader, first: number, end: number): boolean {
     for (let i = first; i < end; i++) if (!sameShape(this.#view(a, i), this.#view(b, i, this.#other))) return false;
     return true;
   }
 
-  #view(event: Reader, i: number, { tape }: RecordedRank = this.#one): View | undefined {
+  #view(event: TapeReader, i: number, { tape }: RecordedRank = this.#one): View | undefined {
     return tape.views[event.arg(i)];
   }
 
   /** Kernels take as long on rows, keys, heads and pairs that are as many, and lie alike. */
-  #sameTile(a: Reader, b: Reader, at: { readonly q: number; readonly k: number; readonly rows: number }): boolean {
+  #sameTile(
+    a: TapeReader,
+    b: TapeReader,
+    at: { readonly q: number; readonly k: number; readonly rows: number },
+  ): boolean {
     for (const i of [at.q, at.k]) {
       const [one, other] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#other)!.layout.box];
       for (let axis = 0; axis < 4; axis++) if (one.sizes[axis] !== other.sizes[axis]) return false;
@@ -90,29 +94,29 @@ class Equivalence {
       if (one.strides[row]! > width !== other.strides[row]! > width) return false;
     }
     const { pairs } = this.#comparison;
-    const of = (event: Reader) => pairs?.count(event.arg(at.rows), event.arg(at.rows + 1), event.arg(at.rows + 2));
+    const of = (event: TapeReader) => pairs?.count(event.arg(at.rows), event.arg(at.rows + 1), event.arg(at.rows + 2));
     return of(a) === of(b);
   }
 
   /** Work, family of the group, and label. */
-  #sameGroup(a: Reader, b: Reader): boolean {
+  #sameGroup(a: TapeReader, b: TapeReader): boolean {
     const { groups } = this.#comparison.record;
     return a.arg(0) === b.arg(0) && groups[a.arg(1)]!.family === groups[b.arg(1)]!.family && a.arg(2) === b.arg(2);
   }
 
-  #sameTransfers(a: Reader, b: Reader): boolean {
+  #sameTransfers(a: TapeReader, b: TapeReader): boolean {
     for (let i = 3; i < a.count; i += 3) if (!this.#sameMessage(a, i, b, i)) return false;
     return true;
   }
 
   // oxlint-disable-next-line max-params -- two messages, each by its event and place
-  #sameMessage(a: Reader, i: number, b: Reader, j: number): boolean {
+  #sameMessage(a: TapeReader, i: number, b: TapeReader, j: number): boolean {
     if (b.arg(j) !== this.#translated(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
     return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#other));
   }
 
   /** As `sameTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
-  #sameTransfersByPeer(a: Reader, b: Reader): boolean {
+  #sameTransfersByPeer(a: TapeReader, b: TapeReader): boolean {
     const places = new Map<number, number[]>();
     const keyOf = (peer: number, sent: number): number => 2 * peer + sent;
     for (let j = 3; j < b.count; j += 3) {
@@ -129,7 +133,7 @@ class Equivalence {
   }
 
   /** Number of the call, operands, and what belongs to each member: the root's as the translation has it. */
-  #sameCollective(a: Reader, b: Reader): boolean {
+  #sameCollective(a: TapeReader, b: TapeReader): boolean {
     if (a.arg(3) !== b.arg(3) || !this.#sameViews(a, b, 4, 6)) return false;
     const { groups } = this.#comparison.record;
     const [one, other] = [groups[a.arg(1)]!.ranks, groups[b.arg(1)]!.ranks];
@@ -149,7 +153,7 @@ class Equivalence {
 }
 
 /** The next event that is an operation: memory is had and given back in ways of its own. */
-function nextOperation(event: Reader): boolean {
+function nextOperation(event: TapeReader): boolean {
   while (event.next()) if (event.op !== "empty" && event.op !== "free") return true;
   return false;
 }

@@ -1,5 +1,5 @@
 import type { AttentionRecord } from "../record.ts";
-import type { Members } from "../symbolic/group.ts";
+import type { GroupInfo } from "../symbolic/group.ts";
 import type { Translations } from "./translations.ts";
 
 /**
@@ -12,7 +12,7 @@ export class Quotient {
   /** Ranks of the mesh. */
   readonly size: number;
   readonly #indexes = new Map<number, number>();
-  readonly #groups: readonly Members[];
+  readonly #groups: readonly GroupInfo[];
   readonly #orbits: (number | undefined)[] = [];
   readonly #members: (readonly number[] | undefined)[] = [];
   readonly #places: (ReadonlyMap<number, number> | undefined)[] = [];
@@ -43,7 +43,7 @@ export class Quotient {
     return (this.#orbits[group] ??= this.#orbitOf(this.#groups[group]!));
   }
 
-  #orbitOf({ family, ranks }: Members): number {
+  #orbitOf({ family, ranks }: GroupInfo): number {
     const first = ranks.reduce((least, rank) => Math.min(least, this.classes.representative(rank)), this.size);
     return family * this.size + first;
   }

@@ -1,5 +1,12 @@
-import { type Coordinate, OptionError } from "@mosaic/core";
-import { checkCount, checkFields, expectValue } from "../options.ts";
+import {
+  checkArgument,
+  type Coordinate,
+  defineOptions,
+  expectValue,
+  option,
+  OptionError,
+  type OptionsOf,
+} from "@mosaic/core";
 import { sendEqualMessages } from "../prove/rank-check.ts";
 import { PairCounts } from "../prove/visibility.ts";
 import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
@@ -8,13 +15,15 @@ import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
 import { Action, type Digit, digitsOf, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
 
-export interface ClassOptions {
+export const recordClassesOptions = defineOptions("recordClasses", {
   /**
    * Ranks of a node, as in a profile: ranks of one class then have the same place in different nodes, so that the record can
-   * be simulated. If absent, it can be proved and counted: classes are larger.
+   * be simulated. Default: none; the record can be proved and counted, and classes are larger.
    */
-  readonly ranksPerNode?: number;
-}
+  ranksPerNode: option.integer({ min: 1, optional: true }),
+});
+/** Which ranks may share a class. */
+export type RecordClassesOptions = OptionsOf<typeof recordClassesOptions>;
 
 /**
  * Records one rank for each class of ranks that do the same in their places of the mesh: enough to prove, simulate and count
@@ -38,12 +47,9 @@ export interface ClassOptions {
  * ```
  * @throws OptionError as `record`, and if there are more than 1 024 classes.
  */
-export function recordClasses(options: RecordOptions, classOptions: ClassOptions = {}): AttentionRecord {
-  const where = "recordClasses";
-  checkFields(where, classOptions, ["ranksPerNode"]);
-  const { ranksPerNode } = classOptions;
-  if (ranksPerNode !== undefined) checkCount(where, "ranksPerNode", ranksPerNode);
-  return new ClassSearch(where, options, ranksPerNode).record();
+export function recordClasses(options: RecordOptions, classOptions?: RecordClassesOptions): AttentionRecord {
+  const { ranksPerNode } = recordClassesOptions.parse(classOptions);
+  return new ClassSearch("recordClasses", options, ranksPerNode).record();
 }
 
 /**
@@ -62,7 +68,7 @@ export function recordClasses(options: RecordOptions, classOptions: ClassOptions
  */
 export function checkClasses(where: string, options: RecordOptions, ranksPerNode: number): void {
   expectValue("checkClasses", typeof where === "string", "a name of the caller", where);
-  checkCount(where, "ranksPerNode", ranksPerNode);
+  checkArgument(`${where}: ranksPerNode`, ranksPerNode, option.integer({ min: 1 }));
   new ClassSearch(where, options, ranksPerNode).checkShards();
 }
 
@@ -71,8 +77,8 @@ type Difference = "rows" | "pairs" | "behaviour";
 
 const remedies: Readonly<Record<Difference, (shards: number) => string>> = {
   rows: (shards) => `make the number of tokens a multiple of ${2 * shards}, so that all shards are of one length`,
-  pairs: () => "take a mask and a placement that give all ranks equal work, such as causal() with zigzag()",
-  behaviour: () => "take a backend that does the same on every rank, or fewer ranks",
+  pairs: () => "use a mask and a placement that give all ranks equal work, such as causal() with zigzag()",
+  behaviour: () => "use a backend that does the same on every rank, or fewer ranks",
 };
 
 /** Finds the classes of one mesh. */
@@ -97,7 +103,7 @@ class ClassSearch {
     const shards = new Shards(queries, mesh);
     this.#invariance = new Invariance(shards, keys === queries ? shards : new Shards(keys, mesh), slices);
     // Who only proves does not mind how long kernels take.
-    this.#pairs = ranksPerNode === undefined ? undefined : new PairCounts(this.#recorder.names);
+    this.#pairs = ranksPerNode === undefined ? undefined : new PairCounts(this.#recorder.interned);
   }
 
   record(): AttentionRecord {
@@ -105,12 +111,12 @@ class ClassSearch {
     if (size > maxRecordedRanks) this.checkShards();
     const translations = this.#translations();
     if (!translations.isTrivial) {
-      if (translations.classes > maxRecordedRanks) throw this.#noClassesError(translations.classes);
+      if (translations.classes > maxRecordedRanks) throw this.#tooManyClassesError(translations.classes);
       const ranks = translations.representatives().map((rank) => this.#rank(rank));
       const record = this.#recorder.recordOf(ranks, translations);
       if (this.#matchesSamples(record)) return record;
     }
-    if (size > maxRecordedRanks) throw this.#noClassesError(size);
+    if (size > maxRecordedRanks) throw this.#tooManyClassesError(size);
     return this.#recorder.recordOf(Array.from({ length: size }, (_, rank) => this.#rank(rank)));
   }
 
@@ -118,7 +124,7 @@ class ClassSearch {
   checkShards(): void {
     const digits = digitsOf(this.#mesh).map((digit) => this.#smallestStep(digit));
     const { classes } = new Translations(digits, this.#recorder.size);
-    if (classes > maxRecordedRanks) throw this.#noClassesError(classes);
+    if (classes > maxRecordedRanks) throw this.#tooManyClassesError(classes);
   }
 
   get #mesh(): Coordinate {
@@ -220,7 +226,7 @@ class ClassSearch {
     return recorded;
   }
 
-  #noClassesError(classes: number): OptionError {
+  #tooManyClassesError(classes: number): OptionError {
     const { size, options, queries } = this.#recorder;
     const shards = queries.axes.reduce((product, axis) => product * options.mesh[axis]!, 1);
     const what = `${options.mask.name}, ${options.placement.name}, ${options.tokens} tokens`;

@@ -1,4 +1,4 @@
-import { expectValue } from "../options.ts";
+import { expectValue } from "@mosaic/core";
 import { theme, page, formatCoordinate, text } from "./svg.ts";
 
 /** Where moments lie across the page. */
@@ -70,7 +70,7 @@ export function formatSeconds(value: number): string {
 }
 
 /** A share as a percentage. */
-export function formatShare(share: number): string {
-  expectValue("formatShare", typeof share === "number", "a number", share);
+export function formatPercent(share: number): string {
+  expectValue("formatPercent", typeof share === "number", "a number", share);
   return `${Number((share * 100).toPrecision(3))} %`;
 }

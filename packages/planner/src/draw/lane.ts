@@ -1,4 +1,4 @@
-import type { Piece } from "../time/timeline.ts";
+import type { TimelineEvent } from "../time/timeline.ts";
 import { formatBytes, formatSeconds, type Scale } from "./axis.ts";
 import { type ColorScheme, contrastColor, isBackward, type Style } from "./color-scheme.ts";
 import { type Box, theme, page, rect, text, tooltip, textWidth } from "./svg.ts";
@@ -21,39 +21,39 @@ export function bandHeights(bands: number): BandHeights {
 export interface LaneContext {
   readonly scale: Scale;
   readonly top: number;
-  readonly rows: BandHeights;
-  readonly colouring: ColorScheme;
+  readonly heights: BandHeights;
+  readonly scheme: ColorScheme;
 }
 
 /** What one rank did: compute, with what it waited for, above its transfers. */
-export function drawLanes(pieces: readonly Piece[], { scale, top, rows, colouring }: LaneContext): string {
-  const sendTop = top + rows.compute + 3;
-  const compute = mergeRuns(pieces, "compute", { scale, colouring });
-  const communication = mergeRuns(pieces, "communication", { scale, colouring });
+export function drawLanes(events: readonly TimelineEvent[], { scale, top, heights, scheme }: LaneContext): string {
+  const sendTop = top + heights.compute + 3;
+  const compute = mergeRuns(events, "compute", { scale, scheme });
+  const communication = mergeRuns(events, "communication", { scale, scheme });
   const across = { x: scale.x(0), width: page.width - page.right - scale.x(0) };
   const depths = assignRows(communication);
   const depth = Math.max(1, ...depths.map((each) => each + 1));
-  const height = rows.send / depth;
-  const hatched = waitIntervals(pieces).filter(({ start, end }) => scale.x(end) - scale.x(start) > 0.6);
+  const height = heights.send / depth;
+  const hatched = waitIntervals(events).filter(({ start, end }) => scale.x(end) - scale.x(start) > 0.6);
   return [
-    rect({ ...across, y: top, height: rows.compute }, `fill="${theme.track}" rx="3"`),
-    rect({ ...across, y: sendTop, height: rows.send }, `fill="${theme.track}" rx="2"`),
-    ...hatched.map((wait) => drawWait(wait, barBox(wait, scale, { y: top, height: rows.compute }))),
-    ...compute.map((run) => drawBar(run, barBox(run, scale, { y: top, height: rows.compute }))),
-    ...compute.map((run) => drawLabel(run, barBox(run, scale, { y: top, height: rows.compute }), rows.font)),
+    rect({ ...across, y: top, height: heights.compute }, `fill="${theme.track}" rx="3"`),
+    rect({ ...across, y: sendTop, height: heights.send }, `fill="${theme.track}" rx="2"`),
+    ...hatched.map((wait) => drawWait(wait, barBox(wait, scale, { y: top, height: heights.compute }))),
+    ...compute.map((run) => drawBar(run, barBox(run, scale, { y: top, height: heights.compute }))),
+    ...compute.map((run) => drawLabel(run, barBox(run, scale, { y: top, height: heights.compute }), heights.font)),
     ...communication.map((run, i) => drawBar(run, barBox(run, scale, { y: sendTop + depths[i]! * height, height }))),
   ]
     .filter((part) => part !== "")
     .join("\n");
 }
 
-/** Neighbouring pieces of one style, too thin to be distinguished, as one. */
+/** Neighbouring events of one style, too thin to be distinguished, as one. */
 interface Run extends Interval {
   readonly style: Style;
   readonly backward: boolean;
-  readonly pieces: number;
+  readonly events: number;
   readonly bytes: number;
-  readonly lane: Piece["lane"];
+  readonly lane: TimelineEvent["lane"];
 }
 
 /** Pixels below which a bar is merged with its like, or left out beside others. */
@@ -61,28 +61,28 @@ const MIN_BAR_WIDTH = 3;
 const MIN_VISIBLE_WIDTH = 0.6;
 
 function mergeRuns(
-  pieces: readonly Piece[],
-  lane: Piece["lane"],
-  { scale, colouring }: Pick<LaneContext, "scale" | "colouring">,
+  events: readonly TimelineEvent[],
+  lane: TimelineEvent["lane"],
+  { scale, scheme }: Pick<LaneContext, "scale" | "scheme">,
 ): readonly Run[] {
   const runs: Run[] = [];
-  for (const piece of pieces.filter((each) => each.lane === lane).toSorted((a, b) => a.start - b.start)) {
-    const style = colouring.styleOf(piece);
+  for (const event of events.filter((each) => each.lane === lane).toSorted((a, b) => a.start - b.start)) {
+    const style = scheme.styleOf(event);
     const last = runs.at(-1);
-    const width = scale.x(piece.end) - scale.x(piece.start);
-    const gap = last ? scale.x(piece.start) - scale.x(last.end) : Number.POSITIVE_INFINITY;
+    const width = scale.x(event.end) - scale.x(event.start);
+    const gap = last ? scale.x(event.start) - scale.x(last.end) : Number.POSITIVE_INFINITY;
     const run = {
       style,
       lane,
-      backward: isBackward(piece),
-      start: piece.start,
-      end: piece.end,
-      pieces: 1,
-      bytes: piece.bytesSent ?? 0,
+      backward: isBackward(event),
+      start: event.start,
+      end: event.end,
+      events: 1,
+      bytes: event.bytesSent ?? 0,
     };
     if (last && last.style === style && gap < MIN_VISIBLE_WIDTH && gap > -MIN_BAR_WIDTH && width < MIN_BAR_WIDTH) {
-      const end = Math.max(last.end, piece.end);
-      runs[runs.length - 1] = { ...last, end, pieces: last.pieces + 1, bytes: last.bytes + run.bytes };
+      const end = Math.max(last.end, event.end);
+      runs[runs.length - 1] = { ...last, end, events: last.events + 1, bytes: last.bytes + run.bytes };
     } else if (width >= MIN_VISIBLE_WIDTH || gap >= MIN_VISIBLE_WIDTH) runs.push(run);
   }
   return runs;
@@ -109,8 +109,8 @@ function barBox({ start, end }: Interval, { x }: Scale, { y, height }: Pick<Box,
   };
 }
 
-function drawBar({ style, backward, start, end, pieces, bytes, lane }: Run, box: Box): string {
-  const many = pieces > 1 ? ` (${pieces} of them)` : "";
+function drawBar({ style, backward, start, end, events, bytes, lane }: Run, box: Box): string {
+  const many = events > 1 ? ` (${events} of them)` : "";
   const sent = lane === "communication" ? `, sends ${formatBytes(bytes)}` : "";
   const words = `${style.name}${many}${sent}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
   const corner = box.width > 2 * MIN_BAR_WIDTH ? ` rx="${Math.min(3, box.height / 3).toFixed(1)}"` : "";

@@ -1,6 +1,5 @@
-import { checkTimeline } from "../options.ts";
 import type { Coordinate } from "@mosaic/core";
-import type { Piece, Timeline } from "../time/timeline.ts";
+import { checkTimeline, type TimelineEvent, type Timeline } from "../time/timeline.ts";
 
 /** One event of the Trace Event Format. Times are microseconds. */
 interface TraceEntry {
@@ -23,17 +22,17 @@ interface TraceEntry {
  * @example
  * ```ts
  * import { perfettoTrace } from "@mosaic/planner";
- * const pieces = [{ lane: "compute", name: "attend", start: 0.001, end: 0.003 }] as const;
- * const { traceEvents } = JSON.parse(perfettoTrace({ seconds: 0.003, ranks: [{ rank: 0, at: {}, pieces }] }));
+ * const events = [{ lane: "compute", name: "attend", start: 0.001, end: 0.003 }] as const;
+ * const { traceEvents } = JSON.parse(perfettoTrace({ seconds: 0.003, ranks: [{ rank: 0, at: {}, events }] }));
  * traceEvents.at(-1).dur; // => 2000
  * ```
  */
 export function perfettoTrace(timeline: Timeline): string {
   checkTimeline("perfettoTrace", timeline);
-  const entries = timeline.ranks.flatMap(({ rank, at, pieces }) => [
+  const entries = timeline.ranks.flatMap(({ rank, at, events }) => [
     ...metadataEvents(rank, at),
-    ...trackEvents(rank, "compute", pieces),
-    ...trackEvents(rank, "communication", pieces),
+    ...trackEvents(rank, "compute", events),
+    ...trackEvents(rank, "communication", events),
   ]);
   // One event a line: half the size of indented JSON, and still readable.
   const lines = entries.map((entry) => JSON.stringify(entry));
@@ -50,15 +49,19 @@ function metadataEvents(rank: number, at: Coordinate): readonly TraceEntry[] {
 }
 
 /** The slices of a track must nest: what overlaps without nesting goes to a track of its own. */
-function trackEvents(pid: number, lane: Piece["lane"], pieces: readonly Piece[]): readonly TraceEntry[] {
+function trackEvents(
+  pid: number,
+  lane: TimelineEvent["lane"],
+  events: readonly TimelineEvent[],
+): readonly TraceEntry[] {
   const ends: number[] = [];
   const first = lane === "compute" ? 0 : 100;
   const slices: TraceEntry[] = [];
-  for (const piece of pieces.filter((each) => each.lane === lane).toSorted((a, b) => a.start - b.start)) {
-    const free = ends.findIndex((end) => end <= piece.start);
+  for (const event of events.filter((each) => each.lane === lane).toSorted((a, b) => a.start - b.start)) {
+    const free = ends.findIndex((end) => end <= event.start);
     const track = free < 0 ? ends.length : free;
-    ends[track] = piece.end;
-    slices.push(sliceEvent(piece, pid, first + track));
+    ends[track] = event.end;
+    slices.push(sliceEvent(event, pid, first + track));
   }
   const names = ends.map((_, track): TraceEntry => {
     const name = track === 0 ? lane : `${lane} ${track + 1}`;
@@ -68,7 +71,7 @@ function trackEvents(pid: number, lane: Piece["lane"], pieces: readonly Piece[])
 }
 
 function sliceEvent(
-  { lane, name, label, start, end, bytesSent, bytesReceived }: Piece,
+  { lane, name, label, start, end, bytesSent, bytesReceived }: TimelineEvent,
   pid: number,
   tid: number,
 ): TraceEntry {

@@ -108,10 +108,15 @@ export function textWidth(words: string, size: number): number {
  */
 export function truncate(words: string, size: number, maxWidth: number): string {
   const most = Math.floor(maxWidth / (size * 0.53));
-  const letters = [...words];
-  if (letters.length <= most) return words;
-  return `${letters
+  const characters = [...words];
+  if (characters.length <= most) return words;
+  return `${characters
     .slice(0, Math.max(0, most - 1))
     .join("")
     .trimEnd()}…`;
+}
+
+/** For options of pictures: whether a value is a string, an empty one too. */
+export function isText(value: unknown): value is string {
+  return typeof value === "string";
 }

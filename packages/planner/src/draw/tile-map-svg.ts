@@ -1,17 +1,26 @@
-import { checkFields, checkPicture, checkRecord } from "../options.ts";
-import { type Span, spansLength } from "@mosaic/core";
-import type { AttentionRecord } from "../record.ts";
-import { paletteColor, contrastColor } from "./color-scheme.ts";
-import { type Box, document, truncate, footnotes, heading, theme, page, rect, text, tooltip } from "./svg.ts";
-import { type TileMap, tileMap } from "./tiles.ts";
+import {
+  defineOptions,
+  option,
+  type OptionsOf,
+  type Slice,
+  sliceIntersects,
+  type Span,
+  spansLength,
+} from "@mosaic/core";
+import { type AttentionRecord, checkRecord } from "../record.ts";
+import { contrastColor, paletteColor } from "./color-scheme.ts";
+import { type Box, document, footnotes, heading, isText, page, rect, text, theme, tooltip, truncate } from "./svg.ts";
 
-export interface TileMapSvgOptions {
-  /** "Who computes what" if absent. */
-  readonly title?: string;
-  readonly subtitle?: string;
-  /** The ranks that are coloured, others grey. Up to 28 all are; of more, eight. */
-  readonly ranks?: readonly number[];
-}
+export const tileMapSvgOptions = defineOptions("tileMapSvg", {
+  /** The heading, and the document's title. Default "Who computes what". */
+  title: option.custom("a string", isText, { default: "Who computes what" }),
+  /** A line below the heading. Default "". */
+  subtitle: option.custom("a string", isText, { default: "" }),
+  /** The ranks that are colored, others grey. Default: all of up to 28; of more, eight. */
+  ranks: option.array(option.integer({ min: 0 }), { optional: true }),
+});
+/** What a picture of tiles shows. */
+export type TileMapSvgOptions = OptionsOf<typeof tileMapSvgOptions>;
 
 const MAX_RANKS_SHOWN = 28;
 const SAMPLED_RANKS = 8;
@@ -36,33 +45,31 @@ const GREY = "#c3cad4";
  * tileMapSvg(run).includes("computed by rank 0"); // => true
  * ```
  */
-export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions = {}): string {
+export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions): string {
   checkRecord("tileMapSvg", record);
-  checkFields("tileMapSvg", options, ["title", "subtitle", "ranks"]);
-  const { title = "Who computes what", subtitle = "" } = options;
-  checkPicture("tileMapSvg", { title, subtitle, ranks: options.ranks });
+  const { title, subtitle, ranks } = tileMapSvgOptions.parse(options);
   const map = tileMap(record);
   const counts = tileCounts(map);
-  const coloured = selectRanks([...counts.keys()], options.ranks);
-  const colours = new Map(coloured.map((rank, i) => [rank, paletteColor(i)]));
+  const colored = selectRanks([...counts.keys()], ranks);
+  const colors = new Map(colored.map((rank, i) => [rank, paletteColor(i)]));
   const [rows, columns] = [edgePositions(map.queries, TOP), edgePositions(map.keys, LEFT)];
   const cells = map.queries.flatMap((_, query) =>
-    cellRuns(map, query, colours).map(({ from, to, ranks }) => {
+    cellRuns(map, query, colors).map(({ from, to, ranks }) => {
       const box = {
         x: columns[from]!,
         y: rows[query]!,
         width: columns[to]! - columns[from]!,
         height: rows[query + 1]! - rows[query]!,
       };
-      return drawCell(ranks, box, { colours, name: cellTitle(map, query, from, to - 1) });
+      return drawCell(ranks, box, { colors, name: cellTitle(map, query, from, to - 1) });
     }),
   );
-  const notes = drawNotes(map, counts.size - coloured.length);
+  const notes = drawNotes(map, counts.size - colored.length);
   const sentence = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
   const faint = `font-size="13" fill="${theme.faint}"`;
   const square = { x: LEFT, y: TOP, width: SIDE, height: SIDE };
   // Many selected ranks make as long a list of them.
-  const bottom = Math.max(TOP + SIDE, TOP + 12 + (coloured.length + 1) * LINE_HEIGHT);
+  const bottom = Math.max(TOP + SIDE, TOP + 12 + (colored.length + 1) * LINE_HEIGHT);
   return document({
     title,
     description: [subtitle, sentence, ...notes].filter((words) => words !== "").join(" "),
@@ -76,7 +83,7 @@ export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions =
       ...cells,
       "</g>",
       rect(square, `fill="none" stroke="${theme.rule}"`),
-      drawLegend(record, counts, colours),
+      drawLegend(record, counts, colors),
       footnotes(notes, bottom + 32),
     ],
   });
@@ -115,12 +122,12 @@ interface CellRun {
   readonly ranks: readonly number[];
 }
 
-/** Neighbours in a row that the same ranks compute, or ranks without a colour. */
-function cellRuns(map: TileMap, query: number, colours: ReadonlyMap<number, string>): readonly CellRun[] {
+/** Neighbours in a row that the same ranks compute, or ranks without a color. */
+function cellRuns(map: TileMap, query: number, colors: ReadonlyMap<number, string>): readonly CellRun[] {
   const runs: CellRun[] = [];
   for (const key of map.keys.keys()) {
     const all = map.ranksOf(query, key);
-    const ranks = all.filter((rank) => colours.has(rank));
+    const ranks = all.filter((rank) => colors.has(rank));
     const last = runs.at(-1);
     if (all.length === 0) continue;
     if (last && last.to === key && String(last.ranks) === String(ranks))
@@ -131,27 +138,27 @@ function cellRuns(map: TileMap, query: number, colours: ReadonlyMap<number, stri
 }
 
 interface CellStyle {
-  readonly colours: ReadonlyMap<number, string>;
+  readonly colors: ReadonlyMap<number, string>;
   readonly name: string;
 }
 
-function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colours, name }: CellStyle): string {
+function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colors, name }: CellStyle): string {
   const gap = Math.min(width, height) < 6 ? 0 : 1;
   if (ranks.length === 0) return rect({ x, y, width, height }, `fill="${GREY}"`);
   const share = (height - gap) / ranks.length;
   const bars = ranks.map((rank, i) => {
     const bar = { x, y: y + i * share, width: width - gap, height: share };
-    const label = share >= 16 && width >= 20 ? drawLabel(rank, bar, colours.get(rank)!) : "";
-    return rect(bar, `fill="${colours.get(rank)}"`) + label;
+    const label = share >= 16 && width >= 20 ? drawLabel(rank, bar, colors.get(rank)!) : "";
+    return rect(bar, `fill="${colors.get(rank)}"`) + label;
   });
   const computedBy = ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(", ")}, for their heads`;
   return tooltip(`${name}: computed by ${computedBy}`, bars.join(""));
 }
 
-function drawLabel(rank: number, { x, y, width, height }: Box, colour: string): string {
+function drawLabel(rank: number, { x, y, width, height }: Box, color: string): string {
   const size = Math.min(13, height * 0.6);
   const place = `text-anchor="middle" font-size="${size.toFixed(1)}"`;
-  return text(x + width / 2, y + height / 2 + size * 0.36, String(rank), `${place} fill="${contrastColor(colour)}"`);
+  return text(x + width / 2, y + height / 2 + size * 0.36, String(rank), `${place} fill="${contrastColor(color)}"`);
 }
 
 function cellTitle(map: TileMap, query: number, firstKey: number, lastKey: number): string {
@@ -159,11 +166,11 @@ function cellTitle(map: TileMap, query: number, firstKey: number, lastKey: numbe
   return `queries from ${q.start}, keys from ${a.start} to ${b.start + (b.length - 1) * b.step}`;
 }
 
-/** Ranks, their colours and how many tiles each computes, beside the map. */
+/** Ranks, their colors and how many tiles each computes, beside the map. */
 function drawLegend(
   record: AttentionRecord,
   counts: ReadonlyMap<number, number>,
-  colours: ReadonlyMap<number, string>,
+  colors: ReadonlyMap<number, string>,
 ): string {
   const left = LEFT + SIDE + 28;
   const entry = (words: string, fill: string, i: number): string => {
@@ -173,18 +180,92 @@ function drawLegend(
       text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`)
     );
   };
-  const shown = [...colours].map(([rank, fill], i) => {
+  const shown = [...colors].map(([rank, fill], i) => {
     const at = Object.entries(record.ranks[rank]!.at).map(([axis, index]) => `${axis} ${index}`);
     return entry(`rank ${rank} (${at.join(" · ")}): ${counts.get(rank)} tiles`, fill, i);
   });
-  const others = counts.size - colours.size;
-  return [...shown, ...(others > 0 ? [entry(`${others} other ranks`, GREY, colours.size)] : [])].join("\n");
+  const others = counts.size - colors.size;
+  return [...shown, ...(others > 0 ? [entry(`${others} other ranks`, GREY, colors.size)] : [])].join("\n");
 }
 
 function drawNotes(map: TileMap, others: number): readonly string[] {
   const several = map.queries.some((_, query) => map.keys.some((__, key) => map.ranksOf(query, key).length > 1));
   return [
     ...(several ? ["Several ranks compute a tile, each for its share of the heads."] : []),
-    ...(others > 0 ? ["Ranks without a colour of their own are grey."] : []),
+    ...(others > 0 ? ["Ranks without a color of their own are grey."] : []),
   ];
+}
+
+/** Which ranks computed which tiles of the (query, key) plane, forward, for the first sequence. */
+interface TileMap {
+  /** Pieces that shards are made of, in the order of the sequence: the rows and columns of the map. */
+  readonly queries: readonly Span[];
+  readonly keys: readonly Span[];
+  /** Ranks that computed some heads of a tile, by query piece and key piece: none where the mask leaves nothing of it. */
+  ranksOf(query: number, key: number): readonly number[];
+}
+
+/** Reads from a record's tapes who computed what. */
+export function tileMap(record: AttentionRecord): TileMap {
+  const queries = shardSpans(record, "queries");
+  const keys = shardSpans(record, "keys");
+  const tiles = new Map<number, number[]>();
+  const covered = { queries: new Map<number, readonly number[]>(), keys: new Map<number, readonly number[]>() };
+  const within = (side: "queries" | "keys", rows: number): readonly number[] => {
+    const known = covered[side].get(rows);
+    if (known) return known;
+    const pieces = side === "queries" ? queries : keys;
+    const found = pieces.flatMap((piece, i) => (includesSample(record.interned.rows[rows]!, piece) ? [i] : []));
+    covered[side].set(rows, found);
+    return found;
+  };
+  for (const { tape, firstSequence } of record.ranks) {
+    if (firstSequence !== 0) continue;
+    const event = tape.read();
+    while (event.next()) {
+      if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") break;
+      if (event.op !== "attend") continue;
+      const columns = within("keys", event.arg(6));
+      for (const row of within("queries", event.arg(5))) {
+        for (const column of columns) {
+          const place = row * keys.length + column;
+          const ranks = tiles.get(place);
+          if (ranks && ranks.at(-1) !== tape.rank) ranks.push(tape.rank);
+          else if (!ranks && isVisible(record.slices, queries[row]!, keys[column]!)) tiles.set(place, [tape.rank]);
+        }
+      }
+    }
+  }
+  return { queries, keys, ranksOf: (query, key) => tiles.get(query * keys.length + key) ?? [] };
+}
+
+/** Whether the mask leaves anything of a tile; of strided pieces, of what lies between their ends. */
+function isVisible(slices: readonly Slice[], query: Span, key: Span): boolean {
+  const [q0, q1] = hull(query);
+  const [k0, k1] = hull(key);
+  return slices.some((slice) => sliceIntersects(slice, { q0, q1, k0, k1 }));
+}
+
+function hull({ start, length, step }: Span): readonly [number, number] {
+  return [start, start + (length - 1) * step + 1];
+}
+
+function shardSpans(record: AttentionRecord, side: "queries" | "keys"): readonly Span[] {
+  const spans = record.ranks
+    .filter(({ firstSequence }) => firstSequence === 0)
+    .flatMap(({ at }) => record[side].spans(at))
+    .filter(({ length }) => length > 0);
+  const distinct = new Map(spans.map((span) => [`${span.start} ${span.length} ${span.step}`, span]));
+  return [...distinct.values()].toSorted((a, b) => a.start - b.start);
+}
+
+/** Whether a tile's rows have a part of a piece: its first, middle or last position. Tiles are made of pieces or more. */
+function includesSample(rows: readonly Span[], { start, length, step }: Span): boolean {
+  const samples = [0, length >> 1, length - 1].map((i) => start + i * step);
+  return samples.some((position) =>
+    rows.some((span) => {
+      const offset = position - span.start;
+      return offset >= 0 && offset < span.length * span.step && offset % span.step === 0;
+    }),
+  );
 }

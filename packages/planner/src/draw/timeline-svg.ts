@@ -1,27 +1,41 @@
-import { checkFields, checkPicture, checkTimeline, expectValue } from "../options.ts";
-import type { Piece, Timeline } from "../time/timeline.ts";
-import { formatSeconds, formatShare, type Scale, timeScale, timeAxis } from "./axis.ts";
-import { type ColorScheme, colorScheme } from "./color-scheme.ts";
-import { aggregateUtilization } from "./utilization.ts";
-import { drawLanes, type BandHeights, bandHeights } from "./lane.ts";
-import { drawLegend, patterns } from "./legend.ts";
-import { document, truncate, footnotes, heading, theme, page, text, textWidth } from "./svg.ts";
-import { timeShares } from "./wait-intervals.ts";
+import { defineOptions, option, type OptionsOf } from "@mosaic/core";
+import { checkTimeline, type Timeline, type TimelineEvent } from "../time/timeline.ts";
+import { formatPercent, formatSeconds, type Scale, timeAxis, timeScale } from "./axis.ts";
+import { type ColorScheme, colorScheme, drawLegend, type Fragment, patterns, type Style } from "./color-scheme.ts";
+import { type BandHeights, bandHeights, drawLanes } from "./lane.ts";
+import {
+  document,
+  footnotes,
+  formatCoordinate,
+  heading,
+  isText,
+  page,
+  rect,
+  text,
+  textWidth,
+  theme,
+  tooltip,
+  truncate,
+} from "./svg.ts";
+import { timeBreakdown, waitIntervals } from "./wait-intervals.ts";
 
-/** One run, or what was foretold of it beside what was measured. */
+/** One run, or what was predicted of it beside what was measured. */
 export type Timelines = Timeline | { readonly predicted: Timeline; readonly measured: Timeline };
 
-export interface TimelineSvgOptions {
-  /** "Timeline" if absent. */
-  readonly title?: string;
-  readonly subtitle?: string;
-  /** Sentences at the foot of the picture, below those on how the time was spent. */
-  readonly facts?: readonly string[];
-  /** The ranks that get a row of their own. Up to 16 all do; of more, eight, and all together are drawn above them. */
-  readonly ranks?: readonly number[];
-  /** What a piece's colour stands for. If absent, the kernel that computes, and the label of a transfer. */
-  readonly group?: (piece: Piece) => string;
-}
+export const timelineSvgOptions = defineOptions("timelineSvg", {
+  /** The heading, and the document's title. Default "Timeline". */
+  title: option.custom("a string", isText, { default: "Timeline" }),
+  /** A line below the heading. Default "". */
+  subtitle: option.custom("a string", isText, { default: "" }),
+  /** Sentences at the foot of the picture, below those on how the time was spent. Default []. */
+  facts: option.array(option.custom("a string", isText), { default: [] }),
+  /** The ranks that get a row of their own. Default: all of up to 16; of more, eight, and all together are drawn above them. */
+  ranks: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** What a event's color stands for. Default: the kernel that computes, and the label of a transfer. */
+  group: option.custom("a function", option.isFunction<(event: TimelineEvent) => string>, { optional: true }),
+});
+/** What a picture of a timeline shows, and how. */
+export type TimelineSvgOptions = OptionsOf<typeof timelineSvgOptions>;
 
 interface NamedTimeline {
   readonly name: string;
@@ -43,30 +57,22 @@ const TOP = 112;
  * @example
  * ```ts
  * import { timelineSvg } from "@mosaic/planner";
- * const pieces = [{ lane: "compute", name: "attend", start: 0, end: 0.003 }] as const;
- * const svg = timelineSvg({ seconds: 0.004, ranks: [{ rank: 0, at: { sp: 0 }, pieces }] }, { title: "One rank" });
+ * const events = [{ lane: "compute", name: "attend", start: 0, end: 0.003 }] as const;
+ * const svg = timelineSvg({ seconds: 0.004, ranks: [{ rank: 0, at: { sp: 0 }, events }] }, { title: "One rank" });
  * svg.includes("<title id=\"title\">One rank</title>"); // => true
  * ```
  */
-export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = {}): string {
-  checkFields("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
-  const { title = "Timeline", subtitle = "", facts = [] } = options;
-  checkPicture("timelineSvg", { title, subtitle, ranks: options.ranks });
-  expectValue(
-    "timelineSvg: facts",
-    Array.isArray(facts) && facts.every((each) => typeof each === "string"),
-    "an array of strings",
-    facts,
-  );
+export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions): string {
+  const { title, subtitle, facts, ranks, group } = timelineSvgOptions.parse(options);
   const named = namedTimelines(timelines);
   const runs = named.map(({ timeline }) => timeline);
   const scale = timeScale(Math.max(...runs.map(({ seconds }) => seconds)));
-  const colouring = colorScheme(runs, options.group);
-  const rows = selectRanks(runs, options.ranks);
+  const scheme = colorScheme(runs, group);
+  const rows = selectRanks(runs, ranks);
   const isAggregated = runs.some(({ ranks }) => ranks.length > rows.length);
   let top = TOP;
   const aggregates = (isAggregated ? named : []).map(({ name, timeline }) => {
-    const aggregate = aggregateUtilization(timeline, name, { scale, colouring, top });
+    const aggregate = aggregateUtilization(timeline, name, { scale, scheme, top });
     top = aggregate.bottom;
     return aggregate.svg;
   });
@@ -74,14 +80,14 @@ export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = 
   const bands = rows.map((rank, i) => {
     return drawBands(rank, named, {
       scale,
-      colouring,
-      rows: heights,
+      scheme,
+      heights,
       top: top + i * named.length * heights.band,
       first: i === 0,
     });
   });
   const bottom = top + rows.length * named.length * heights.band;
-  const legend = drawLegend(colouring, bottom + 52);
+  const legend = drawLegend(scheme, bottom + 52);
   const notes = [...named.map(describeShares), ...describeError(timelines), ...facts];
   return document({
     title,
@@ -119,46 +125,56 @@ function selectRanks(runs: readonly Timeline[], requested: readonly number[] | u
   );
   const ends = runs
     .flatMap(({ ranks }) => ranks)
-    .map(({ rank, pieces }) => ({ rank, end: pieces.reduce((end, each) => Math.max(end, each.end), 0) }));
+    .map(({ rank, events }) => ({ rank, end: events.reduce((end, each) => Math.max(end, each.end), 0) }));
   const last = ends.reduce((a, b) => (b.end > a.end ? b : a));
   return [...new Set([...spread, last.rank])].toSorted((a, b) => a - b);
 }
 
 interface BandContext {
   readonly scale: Scale;
-  readonly colouring: ColorScheme;
-  readonly rows: BandHeights;
+  readonly scheme: ColorScheme;
+  readonly heights: BandHeights;
   readonly top: number;
   /** Whether to label the two lanes. */
   readonly first: boolean;
 }
 
-function drawBands(rank: number, named: readonly NamedTimeline[], { rows, top, first, ...place }: BandContext): string {
-  const faint = `font-size="${Math.max(9, rows.font - 2)}" fill="${theme.faint}"`;
+function drawBands(
+  rank: number,
+  named: readonly NamedTimeline[],
+  { heights, top, first, ...place }: BandContext,
+): string {
+  const faint = `font-size="${Math.max(9, heights.font - 2)}" fill="${theme.faint}"`;
   const own = named.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
   const at = Object.entries(own.find((each) => each)?.at ?? {}).map(([axis, index]) => `${axis} ${index}`);
-  const where = rows.band >= 40 ? truncate(at.join(" · "), rows.font - 2, page.left - page.edge - 8) : "";
-  const room = page.left - page.edge - 76 > textWidth(where, rows.font - 2);
+  const where = heights.band >= 40 ? truncate(at.join(" · "), heights.font - 2, page.left - page.edge - 8) : "";
+  const room = page.left - page.edge - 76 > textWidth(where, heights.font - 2);
   const drawn = named.map(({ name }, i) => {
-    const y = top + i * rows.band;
+    const y = top + i * heights.band;
     const right = (words: string, at: number) => text(page.left - 10, at, words, `text-anchor="end" ${faint}`);
     return [
-      name !== "" ? right(name, y + rows.compute * 0.72) : first ? right("computes", y + rows.compute * 0.72) : "",
-      name === "" && first && room && rows.send >= 8 ? right("transfers", y + rows.compute + 3 + rows.send * 0.9) : "",
-      drawLanes(own[i]?.pieces ?? [], { ...place, rows, top: y }),
+      name !== ""
+        ? right(name, y + heights.compute * 0.72)
+        : first
+          ? right("computes", y + heights.compute * 0.72)
+          : "",
+      name === "" && first && room && heights.send >= 8
+        ? right("transfers", y + heights.compute + 3 + heights.send * 0.9)
+        : "",
+      drawLanes(own[i]?.events ?? [], { ...place, heights, top: y }),
     ].join("\n");
   });
   return [
-    text(page.edge, top + rows.compute * 0.72, `rank ${rank}`, `font-size="${rows.font}" font-weight="600"`),
-    where === "" ? "" : text(page.edge, top + rows.compute * 0.72 + rows.font + 3, where, faint),
+    text(page.edge, top + heights.compute * 0.72, `rank ${rank}`, `font-size="${heights.font}" font-weight="600"`),
+    where === "" ? "" : text(page.edge, top + heights.compute * 0.72 + heights.font + 3, where, faint),
     ...drawn,
   ].join("\n");
 }
 
 function describeShares({ name, timeline }: NamedTimeline): string {
-  const { computing, waiting, idle } = timeShares(timeline);
+  const { computing, waiting, idle } = timeBreakdown(timeline);
   const legendText = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
-  return `${legendText}${formatSeconds(timeline.seconds)}; of the ranks' time, ${formatShare(computing)} computing, ${formatShare(waiting)} waiting for transfers, ${formatShare(idle)} idle.`;
+  return `${legendText}${formatSeconds(timeline.seconds)}; of the ranks' time, ${formatPercent(computing)} computing, ${formatPercent(waiting)} waiting for transfers, ${formatPercent(idle)} idle.`;
 }
 
 function describeError(timelines: Timelines): readonly string[] {
@@ -166,5 +182,88 @@ function describeError(timelines: Timelines): readonly string[] {
   const { predicted, measured } = timelines;
   if (measured.seconds <= 0) return [];
   const off = predicted.seconds / measured.seconds - 1;
-  return [`The prediction is ${formatShare(Math.abs(off))} ${off < 0 ? "below" : "above"} what was measured.`];
+  return [`The prediction is ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} what was measured.`];
+}
+
+const BINS = 240;
+const UTILIZATION_HEIGHT = 128;
+
+/** What all ranks did, when they are too many for a row each: the share of them that does each thing, over time. */
+function aggregateUtilization(
+  timeline: Timeline,
+  name: string,
+  place: { scale: Scale; scheme: ColorScheme; top: number },
+): Fragment {
+  const { scale, scheme, top } = place;
+  const waiting = { name: "waits for transfers", fill: "url(#waiting)" };
+  const layers = [...scheme.compute, waiting];
+  const shares = utilizationByStyle(timeline, { layers, waiting, scheme, seconds: scale.seconds });
+  const floor = new Float64Array(BINS);
+  const areas = layers.map((style) => {
+    const share = shares.get(style)!;
+    const base = Float64Array.from(floor);
+    for (let bin = 0; bin < BINS; bin++) floor[bin] = Math.min(1, base[bin]! + share[bin]!);
+    const mean = share.reduce((sum, each) => sum + each, 0) / BINS;
+    return tooltip(`${style.name}: ${formatPercent(mean)} on the mean`, drawArea(base, floor, { style, scale, top }));
+  });
+  const faint = `font-size="12" fill="${theme.faint}"`;
+  const { computing } = timeBreakdown(timeline);
+  const svg = [
+    text(page.edge, top + 20, `${timeline.ranks.length} ranks`, `font-size="13" font-weight="600"`),
+    ...(name === "" ? [] : [text(page.edge, top + 38, name, faint)]),
+    text(page.edge, top + (name === "" ? 38 : 56), `${formatPercent(computing)} computing`, faint),
+    ...[0, 0.5, 1].map((share) =>
+      text(
+        page.left - 10,
+        top + UTILIZATION_HEIGHT * (1 - share) + 4,
+        `${share * 100} %`,
+        `text-anchor="end" ${faint}`,
+      ),
+    ),
+    rect(
+      { x: scale.x(0), y: top, width: page.width - page.right - scale.x(0), height: UTILIZATION_HEIGHT },
+      `fill="${theme.track}"`,
+    ),
+    ...areas,
+  ];
+  return { svg: svg.join("\n"), bottom: top + UTILIZATION_HEIGHT + 28 };
+}
+
+interface UtilizationLayers {
+  readonly layers: readonly Style[];
+  readonly waiting: Style;
+  readonly scheme: ColorScheme;
+  readonly seconds: number;
+}
+
+/** The share of ranks that does each thing in each of the bins. */
+function utilizationByStyle(
+  { ranks }: Timeline,
+  { layers, waiting, scheme, seconds }: UtilizationLayers,
+): Map<Style, Float64Array> {
+  const shares = new Map(layers.map((style) => [style, new Float64Array(BINS)]));
+  const width = seconds / BINS;
+  const weight = 1 / (width * ranks.length);
+  for (const { events } of ranks) {
+    const add = (style: Style, start: number, end: number): void => {
+      const into = shares.get(style)!;
+      for (let bin = Math.max(0, Math.floor(start / width)); bin < BINS && bin * width < end; bin++) {
+        into[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * width) - Math.max(start, bin * width));
+      }
+    };
+    for (const event of events) if (event.lane === "compute") add(scheme.styleOf(event), event.start, event.end);
+    for (const { start, end } of waitIntervals(events)) add(waiting, start, end);
+  }
+  return shares;
+}
+
+function drawArea(base: Float64Array, roof: Float64Array, place: { style: Style; scale: Scale; top: number }): string {
+  const { style, scale, top } = place;
+  const x = (bin: number): string => formatCoordinate(scale.x((bin / BINS) * scale.seconds));
+  const y = (share: number): string => formatCoordinate(top + UTILIZATION_HEIGHT * (1 - share));
+  const up = Array.from(roof, (share, bin) => `${x(bin)} ${y(share)} ${x(bin + 1)} ${y(share)}`);
+  const back = Array.from(base, (share, bin) => `${x(bin + 1)} ${y(share)} ${x(bin)} ${y(share)}`).toReversed();
+  const outline = `M${up.join(" ")} ${back.join(" ")}z`;
+  const fills = style.name.startsWith("attendBackward") ? [style.fill, "url(#backward)"] : [style.fill];
+  return fills.map((fill) => `<path d="${outline}" fill="${fill}"/>`).join("");
 }

@@ -1,5 +1,4 @@
-import { checkTimeline } from "../options.ts";
-import type { Piece, Timeline } from "../time/timeline.ts";
+import { checkTimeline, type TimelineEvent, type Timeline } from "../time/timeline.ts";
 
 /** A stretch of time, in seconds. */
 export interface Interval {
@@ -8,7 +7,7 @@ export interface Interval {
 }
 
 /** How a run's time was spent: shares of all ranks' time until the last one ended. They sum to 1. */
-export interface Shares {
+export interface TimeBreakdown {
   readonly computing: number;
   /** Nothing to compute while one's own transfers were under way: communication that compute does not hide. */
   readonly waiting: number;
@@ -17,11 +16,11 @@ export interface Shares {
 }
 
 /** When a rank had nothing to compute while its transfers were under way. */
-export function waitIntervals(pieces: readonly Piece[]): readonly Interval[] {
-  const computing = mergeIntervals(pieces.filter(({ lane }) => lane === "compute"));
+export function waitIntervals(events: readonly TimelineEvent[]): readonly Interval[] {
+  const computing = mergeIntervals(events.filter(({ lane }) => lane === "compute"));
   const waited: Interval[] = [];
   let from = 0;
-  for (const transfer of mergeIntervals(pieces.filter(({ lane }) => lane === "communication"))) {
+  for (const transfer of mergeIntervals(events.filter(({ lane }) => lane === "communication"))) {
     let { start } = transfer;
     while (from < computing.length && computing[from]!.end <= start) from++;
     for (let i = from; i < computing.length && computing[i]!.start < transfer.end; i++) {
@@ -38,24 +37,24 @@ export function waitIntervals(pieces: readonly Piece[]): readonly Interval[] {
  *
  * @example
  * ```ts
- * import { timeShares } from "@mosaic/planner";
- * const pieces = [
+ * import { timeBreakdown } from "@mosaic/planner";
+ * const events = [
  *   { lane: "compute", name: "attend", start: 0, end: 3 },
  *   { lane: "communication", name: "sendRecv", start: 1, end: 4 },
  * ] as const;
- * timeShares({ seconds: 5, ranks: [{ rank: 0, at: {}, pieces }] }); // => { computing: 0.6, waiting: 0.2, idle: 0.2 }
+ * timeBreakdown({ seconds: 5, ranks: [{ rank: 0, at: {}, events }] }); // => { computing: 0.6, waiting: 0.2, idle: 0.2 }
  * ```
  */
-export function timeShares(timeline: Timeline): Shares {
-  checkTimeline("timeShares", timeline);
+export function timeBreakdown(timeline: Timeline): TimeBreakdown {
+  checkTimeline("timeBreakdown", timeline);
   const { seconds, ranks } = timeline;
   const whole = seconds * ranks.length;
   if (whole <= 0) return { computing: 0, waiting: 0, idle: 1 };
   let computing = 0;
   let waiting = 0;
-  for (const { pieces } of ranks) {
-    computing += totalLength(mergeIntervals(pieces.filter(({ lane }) => lane === "compute")));
-    waiting += totalLength(waitIntervals(pieces));
+  for (const { events } of ranks) {
+    computing += totalLength(mergeIntervals(events.filter(({ lane }) => lane === "compute")));
+    waiting += totalLength(waitIntervals(events));
   }
   return {
     computing: computing / whole,

@@ -1,11 +1,11 @@
-import type { Op, Reader } from "../symbolic/tape.ts";
+import type { TapeOp, TapeReader } from "../symbolic/tape.ts";
 
 /** A collective that a rank posted; what it moves stands on the rank's tape. */
 export class Batch {
   readonly rank: number;
   /** The rank's number among those of the record. */
   readonly index: number;
-  readonly op: Op;
+  readonly op: TapeOp;
   readonly phase: string;
   readonly work: number;
   readonly group: number;
@@ -22,7 +22,7 @@ export class Batch {
   readonly #end: number;
 
   // oxlint-disable-next-line max-params -- whose it is, and where it stands
-  constructor(rank: number, index: number, event: Reader, phase: string) {
+  constructor(rank: number, index: number, event: TapeReader, phase: string) {
     this.rank = rank;
     this.index = index;
     this.op = event.op;

@@ -1,8 +1,8 @@
 import { type DType, reduceOps } from "@mosaic/core";
 import type { Quotient } from "../classes/quotient.ts";
-import type { Op } from "../symbolic/tape.ts";
+import type { TapeOp } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
-import { type Content, toContent, uninitialized, type Piece } from "./content.ts";
+import { type Content, toContent, uninitialized, type Region } from "./content.ts";
 import { type SumTables, sumMessages } from "./entries.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import type { Relabeling } from "./relabeling.ts";
@@ -65,7 +65,7 @@ class CollectiveReplay {
   readonly #members: readonly Member[];
   readonly #receivers: readonly number[];
   readonly #context: SumTables & { readonly relabeling: Relabeling };
-  readonly #op: Op;
+  readonly #op: TapeOp;
   /** Of each batch, where what it has for each member begins. */
   readonly #offsets = new Map<Batch, Float64Array>();
 
@@ -118,13 +118,13 @@ class CollectiveReplay {
 
   /** What all members send, one after the other. */
   #concatenated(sizes: readonly number[]): Content {
-    const pieces: Piece[] = [];
+    const regions: Region[] = [];
     let start = 0;
     for (const [j, size] of sizes.entries()) {
-      pieces.push(...this.#inputOf(j).shifted(start));
+      regions.push(...this.#inputOf(j).shifted(start));
       start += size;
     }
-    return toContent(pieces);
+    return toContent(regions);
   }
 
   /** What member j sends, or a range of it. */
@@ -141,7 +141,7 @@ class CollectiveReplay {
     const size = this.#members.length;
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
-      const pieces: Piece[] = [];
+      const regions: Region[] = [];
       let start = 0;
       for (const [j, other] of this.#members.entries()) {
         const place = other.place(receiver);
@@ -151,10 +151,10 @@ class CollectiveReplay {
           return `allToAll: member ${receiver} expects ${count} elements of ${j}, which sends ${theirs}`;
         }
         const from = this.#offsetOf(other.batch, place);
-        pieces.push(...this.#inputOf(j, from, from + count).shifted(start));
+        regions.push(...this.#inputOf(j, from, from + count).shifted(start));
         start += count;
       }
-      memory.receive(batch.output, toContent(pieces));
+      memory.receive(batch.output, toContent(regions));
     }
     return undefined;
   }
@@ -163,7 +163,7 @@ class CollectiveReplay {
     const roots = this.#members.map((member) => member.member(member.batch.root));
     const [root] = roots as [number];
     const odd = roots.findIndex((each) => each !== root);
-    if (odd >= 0) return `broadcast: member ${odd} expects it from ${roots[odd]}, member 0 from ${root}`;
+    if (odd >= 0) return `broadcast: member ${odd} has root ${roots[odd]}, member 0 root ${root}`;
     const { batch: rooted, memory: rootMemory } = this.#members[root]!;
     const size = viewSize(rootMemory, rooted.output);
     for (const receiver of this.#receivers) {
@@ -181,7 +181,7 @@ class CollectiveReplay {
     const [{ batch: first, memory: firstMemory }] = this.#members as [Member];
     const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
     const odd = this.#members.findIndex(({ batch }) => batch.root !== first.root);
-    if (odd >= 0) return `${this.#op}: member ${odd} takes the ${nameOf(odd)}, member 0 the ${nameOf(0)}`;
+    if (odd >= 0) return `${this.#op}: member ${odd} reduces by ${nameOf(odd)}, member 0 by ${nameOf(0)}`;
     const size = viewSize(firstMemory, first.input);
     const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
     const other = sizes.findIndex((each) => each !== size);

@@ -1,5 +1,5 @@
 import { clipKeys, clipQueries, type Slice, slicesOverlap, type Span } from "@mosaic/core";
-import type { Names } from "../symbolic/names.ts";
+import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { Completeness, Query, Verdict, VerifierContext } from "./context.ts";
 import { commonPositions, type Positions } from "./positions.ts";
 import { type Tile, describeTile } from "./sums.ts";
@@ -91,13 +91,13 @@ export class SumCompleteness implements Completeness {
 
   constructor(context: VerifierContext) {
     const { record, positions } = context;
-    const { queries, keys, options, slices, names } = record;
+    const { queries, keys, options, slices, interned } = record;
     this.#context = context;
     this.#disjointTiles = new DisjointTiles(context);
     this.#group = options.numHeads / options.numKvHeads;
     const whole = (length: number): Positions => positions.of(length > 0 ? [{ start: 0, length, step: 1 }] : []);
     this.#all = { queries: whole(queries.length), keys: whole(keys.length) };
-    this.#mask = names.maskOf(slices);
+    this.#mask = interned.maskId(slices);
   }
 
   verdictOf(sum: number, side: Side, rows: Positions): Verdict {
@@ -118,13 +118,13 @@ export class SumCompleteness implements Completeness {
     const { tiles } = this.#context;
     const foreign = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
     if (foreign !== undefined) {
-      return { kind: "data", message: `${describeTile(tiles.at(foreign))} has a mask that is no part of the call's` };
+      return { kind: "data", message: `${describeTile(tiles.at(foreign))} has a mask that is not within the call's` };
     }
     const duplicate = this.#disjointTiles.areDisjoint(query) ? undefined : findDuplicate(this.#context, query);
     if (duplicate) {
       return {
         kind: "duplicate",
-        message: `${describeTile(tiles.at(duplicate[1]))} repeats pairs of ${describeTile(tiles.at(duplicate[0]))}`,
+        message: `${describeTile(tiles.at(duplicate[1]))} duplicates pairs of ${describeTile(tiles.at(duplicate[0]))}`,
       };
     }
     const expected = this.#expectedPairs(rows, side) * (side === "keys" ? this.#group : 1);
@@ -158,12 +158,12 @@ export class SumCompleteness implements Completeness {
     if (mask === this.#mask) return true;
     let isPart = this.#submasks.get(mask);
     if (isPart === undefined)
-      this.#submasks.set(mask, (isPart = isSubmask(this.#context.record.names, mask, this.#mask)));
+      this.#submasks.set(mask, (isPart = isSubmask(this.#context.record.interned, mask, this.#mask)));
     return isPart;
   }
 }
 
-function isSubmask({ masks }: Names, mask: number, whole: number): boolean {
+function isSubmask({ masks }: InternPool, mask: number, whole: number): boolean {
   const equal = (a: Slice, b: Slice): boolean =>
     a.q0 === b.q0 && a.q1 === b.q1 && a.k0 === b.k0 && a.k1 === b.k1 && a.type === b.type;
   return masks[mask]!.every((part) =>
@@ -215,7 +215,7 @@ function overlapInPairs(
   const [q, k] = side === "queries" ? [rows, others] : [others, rows];
   if (visibility.pairs(q, k, a.tile.mask) === 0) return false;
   if (a.tile.mask === b.tile.mask) return true;
-  const { masks } = record.names;
+  const { masks } = record.interned;
   return masks[a.tile.mask]!.some((one) => masks[b.tile.mask]!.some((two) => slicesOverlap(one, two)));
 }
 
@@ -241,7 +241,7 @@ function describeMissing(
     return found < group * countPairs(context, query, [span], mask);
   });
   const rows = formatPositions(query.rows.spans);
-  return `${side} ${rows} and ${other} ${formatPositions(missing)} do not meet: ${missingPairs} pairs are missing`;
+  return `${side} ${rows}, ${other} ${formatPositions(missing)}: ${missingPairs} visible pairs are missing`;
 }
 
 // oxlint-disable-next-line max-params -- of what sum, and what with what

@@ -1,5 +1,5 @@
 import type { RecordedRank } from "../record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import type { TapeReader } from "../symbolic/tape.ts";
 import { origin } from "./box.ts";
 import { type Entry, rowsAt } from "./content.ts";
 import { expectedRowsAt, hasRows, type CombineMode, combine, pairsOf, sameRows, sumNumber } from "./entries.ts";
@@ -43,7 +43,7 @@ function permutations(axes: readonly number[]): number[][] {
  * Replays what the kernels of one rank do to what its memory holds. Nearly all that they meet is one thing in a storage of
  * its own: that is looked for first, and the general case, box by box, is right for it too.
  */
-export class Compute {
+export class ComputeReplay {
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
   readonly #operands: Operands;
@@ -77,7 +77,7 @@ export class Compute {
     this.#operands.number = 0;
   }
 
-  attend(event: Reader): void {
+  attend(event: TapeReader): void {
     const operands = this.#operands;
     const [out, lse] = [event.arg(0), event.arg(1)];
     const tile = operands.tile(event, 5, { q: event.arg(2), k: event.arg(3) });
@@ -87,7 +87,7 @@ export class Compute {
     this.#checkOutMatchesLse(out, lse);
   }
 
-  attendBackward(event: Reader): void {
+  attendBackward(event: TapeReader): void {
     const operands = this.#operands;
     const tile = operands.tile(event, 9, { q: event.arg(3), k: event.arg(7) });
     if (tile < 0) return;
@@ -100,7 +100,7 @@ export class Compute {
   }
 
   /** into ← into and from, which are out and lse of the same queries over other keys. */
-  merge(event: Reader): void {
+  merge(event: TapeReader): void {
     for (const [i, what] of (["out", "lse"] as const).entries()) {
       if (this.#combine(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
       this.#operands.fault(
@@ -111,17 +111,17 @@ export class Compute {
   }
 
   /** Gradients of the same rows become one; of what else is added nothing is known after. */
-  add(event: Reader): void {
+  add(event: TapeReader): void {
     const out = event.arg(0);
     if (!this.#combine(out, [event.arg(1), event.arg(2)], "add")) this.#memory.write(out, []);
   }
 
-  copy(event: Reader): void {
+  copy(event: TapeReader): void {
     const [out, x] = [event.arg(0), event.arg(1)];
     const { box } = this.#memory.view(out).layout;
     const from = this.#memory.view(x).layout.box;
     const same = box.sizes.every((size, i) => size === from.sizes[i]);
-    const only = same ? this.#memory.singlePiece(x) : undefined;
+    const only = same ? this.#memory.singleRegion(x) : undefined;
     if (only) this.#memory.writeSingle(out, only.value, only.rows);
     else if (!same || !this.#copyPermuted(out, x)) this.#memory.write(out, same ? this.#memory.read(x).entries : []);
   }
@@ -136,12 +136,12 @@ export class Compute {
     return false;
   }
 
-  fill(event: Reader): void {
+  fill(event: TapeReader): void {
     const out = event.arg(0);
     this.#memory.writeSingle(out, valueOf("fill", event.arg(1)), this.#rowsOfFill);
   }
 
-  rowDot(event: Reader): void {
+  rowDot(event: TapeReader): void {
     const entries: Entry[] = [];
     const { initialValues } = this.#context;
     const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
@@ -159,7 +159,7 @@ export class Compute {
   /** Adds a tile to all rows of an accumulator. What was filled with zeros gets its rows here. */
   #accumulate(tile: number, view: number, name: SumName, expected: Rows): void {
     const { sums, initialValues } = this.#context;
-    const only = this.#memory.singlePiece(view);
+    const only = this.#memory.singleRegion(view);
     const sum = only ? sumNumber(only.value, name, initialValues) : undefined;
     const { parts } = this.#operands;
     if (
@@ -196,7 +196,7 @@ export class Compute {
   #mismatchOf(entry: Entry, name: SumName, expected: Rows): string | undefined {
     const { initialValues, record } = this.#context;
     if (sumNumber(entry.value, name, initialValues) === undefined)
-      return `${name} holds ${describeValue(entry.value, record.names)}`;
+      return `${name} holds ${describeValue(entry.value, record.interned)}`;
     if (isFill(entry.value) || hasRows(entry, expected)) return undefined;
     return `${name} has other rows than ${formatPositions(expected.positions.spans)}`;
   }
@@ -204,7 +204,7 @@ export class Compute {
   /** out and lse must have seen the same keys. */
   #checkOutMatchesLse(out: number, lse: number): void {
     const { sums } = this.#context;
-    const [one, two] = [this.#memory.singlePiece(out), this.#memory.singlePiece(lse)];
+    const [one, two] = [this.#memory.singleRegion(out), this.#memory.singleRegion(lse)];
     if (one && two) {
       if (sums.same(payloadOf(one.value), payloadOf(two.value))) return;
     } else {
@@ -219,7 +219,7 @@ export class Compute {
 
   /** lse must be that of all keys, and delta belong to it. */
   #checkStatistics(lse: number, delta: number, queries: Rows): boolean {
-    const [one, two] = [this.#memory.singlePiece(lse), this.#memory.singlePiece(delta)];
+    const [one, two] = [this.#memory.singleRegion(lse), this.#memory.singleRegion(delta)];
     if (one && two && one.rows === queries && two.rows === queries) {
       const [sum, other] = [payloadOf(one.value), payloadOf(two.value)];
       if (kindOf(one.value) === "lse" && isDelta(two.value) && this.#context.sums.same(sum, other)) {
@@ -244,7 +244,7 @@ export class Compute {
       return undefined;
     }
     if (kindOf(lse.value) !== "lse" || !isDelta(delta.value)) {
-      return `lse holds ${describeValue(lse.value, record.names)}, delta ${describeValue(delta.value, record.names)}`;
+      return `lse holds ${describeValue(lse.value, record.interned)}, delta ${describeValue(delta.value, record.interned)}`;
     }
     if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta is of other queries";
     if (!sums.same(payloadOf(lse.value), payloadOf(delta.value)))
@@ -265,7 +265,7 @@ export class Compute {
 
   /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
   #combine(out: number, [a, b]: readonly [number, number], how: CombineMode): boolean {
-    const [one, two] = [this.#memory.singlePiece(a), this.#memory.singlePiece(b)];
+    const [one, two] = [this.#memory.singleRegion(a), this.#memory.singleRegion(b)];
     if (one && two) {
       const combined = combine(one, two, how, this.#context);
       if (combined) this.#memory.writeSingle(out, combined.value, combined.rows);

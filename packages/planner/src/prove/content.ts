@@ -39,30 +39,30 @@ export interface ReadResult {
 /** What a storage holds; never changed, so that one that is sent from rank to rank is looked at once. */
 export interface Content {
   /** Boxes that share no element. */
-  readonly pieces: readonly Piece[];
-  /** The one piece that a view shows, if it is just that: so it is nearly always. */
-  singlePiece(layout: StridedLayout): Piece | undefined;
+  readonly regions: readonly Region[];
+  /** The one region that a view shows, if it is just that: so it is nearly always. */
+  singleRegion(layout: StridedLayout): Region | undefined;
   read(layout: StridedLayout): ReadResult;
   /** Entries in the place of what the view showed before. */
   write(layout: StridedLayout, entries: readonly Entry[]): Content;
   /** What a range of elements holds, counted from its first: what a message carries. */
   range(low: number, high: number): Content;
   /** This, further on by some elements. */
-  shifted(by: number): readonly Piece[];
+  shifted(by: number): readonly Region[];
   /** A message in the place of what a dense view showed; `size` is that of the storage. */
   receive(layout: StridedLayout, message: Content, size: number): Content;
 }
 
-/** What holds these pieces. */
-export function toContent(pieces: readonly Piece[]): Content {
-  return pieces.length === 1 ? pieces[0]! : new Pieces(pieces);
+/** What holds these regions. */
+export function toContent(regions: readonly Region[]): Content {
+  return regions.length === 1 ? regions[0]! : new Regions(regions);
 }
 
 /**
  * A box of memory and what lies in it. Also what a storage holds if that is all, and what a view shows that is just this box:
  * nearly everything that is written, sent and read is one of these, and no more objects are made for it.
  */
-export class Piece implements Entry, ReadResult, Content {
+export class Region implements Entry, ReadResult, Content {
   readonly value: Value;
   readonly rows: Rows;
   readonly box: Box;
@@ -86,7 +86,7 @@ export class Piece implements Entry, ReadResult, Content {
     return [this];
   }
 
-  get pieces(): readonly Piece[] {
+  get regions(): readonly Region[] {
     return [this];
   }
 
@@ -94,40 +94,40 @@ export class Piece implements Entry, ReadResult, Content {
     return this.box.sizes;
   }
 
-  part({ at, sizes }: BoxRange): Piece {
+  part({ at, sizes }: BoxRange): Region {
     if (at === origin && sizes === this.sizes) return this;
-    return new Piece(this.value, rowsAt(this, at, sizes), subBox(this.box, at, sizes));
+    return new Region(this.value, rowsAt(this, at, sizes), subBox(this.box, at, sizes));
   }
 
   /** The same, further on by some elements. */
-  shiftedBy(by: number): Piece {
+  shiftedBy(by: number): Region {
     const { offset, sizes, strides } = this.box;
-    return by === 0 ? this : new Piece(this.value, this.rows, boxAt(offset + by, sizes, strides));
+    return by === 0 ? this : new Region(this.value, this.rows, boxAt(offset + by, sizes, strides));
   }
 
-  singlePiece(layout: StridedLayout): Piece | undefined {
+  singleRegion(layout: StridedLayout): Region | undefined {
     return isSame(this.box, layout.box) ? this : undefined;
   }
 
   read(layout: StridedLayout): ReadResult {
-    return isSame(this.box, layout.box) ? this : readPieces(layout, [this]);
+    return isSame(this.box, layout.box) ? this : readRegions(layout, [this]);
   }
 
   write(layout: StridedLayout, entries: readonly Entry[]): Content {
-    return new Pieces([this]).write(layout, entries);
+    return new Regions([this]).write(layout, entries);
   }
 
   range(low: number, high: number): Content {
-    return low === 0 && this.box.high <= high ? this : new Pieces([this]).range(low, high);
+    return low === 0 && this.box.high <= high ? this : new Regions([this]).range(low, high);
   }
 
-  shifted(by: number): readonly Piece[] {
+  shifted(by: number): readonly Region[] {
     return [this.shiftedBy(by)];
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
     if (layout.offset === 0 && layout.size === size) return message;
-    return new Pieces([this]).receive(layout, message, size);
+    return new Regions([this]).receive(layout, message, size);
   }
 }
 
@@ -149,30 +149,30 @@ export function rowsAt(
 }
 
 /** Several, or none. */
-class Pieces implements Content {
-  readonly pieces: readonly Piece[];
+class Regions implements Content {
+  readonly regions: readonly Region[];
   #last: { readonly layout: StridedLayout; readonly read: ReadResult } | undefined;
   #reads: Map<StridedLayout, ReadResult> | undefined;
 
-  constructor(pieces: readonly Piece[]) {
-    this.pieces = pieces;
+  constructor(regions: readonly Region[]) {
+    this.regions = regions;
   }
 
-  singlePiece(layout: StridedLayout): Piece | undefined {
+  singleRegion(layout: StridedLayout): Region | undefined {
     const found = this.#find(layout);
-    if (found >= 0) return this.pieces[found];
-    if (this.pieces.length < 2) return undefined;
+    if (found >= 0) return this.regions[found];
+    if (this.regions.length < 2) return undefined;
     const read = this.read(layout);
-    return read instanceof Piece ? read : undefined;
+    return read instanceof Region ? read : undefined;
   }
 
   read(layout: StridedLayout): ReadResult {
     const found = this.#find(layout);
-    if (found >= 0) return this.pieces[found]!;
+    if (found >= 0) return this.regions[found]!;
     if (this.#last?.layout === layout) return this.#last.read;
     let read = this.#reads?.get(layout);
     if (!read) {
-      read = readPieces(layout, this.pieces);
+      read = readRegions(layout, this.regions);
       // Most are read through one view only, and need no map.
       if (this.#last) this.#reads = (this.#reads ?? new Map<StridedLayout, ReadResult>()).set(layout, read);
       else this.#last = { layout, read };
@@ -182,30 +182,30 @@ class Pieces implements Content {
 
   write(layout: StridedLayout, entries: readonly Entry[]): Content {
     if (layout.size === 0) return this;
-    const made = entries.map((entry) => toPiece(layout, entry));
+    const made = entries.map((entry) => toRegion(layout, entry));
     const found = this.#find(layout);
     if (found < 0) return toContent([...this.#outside(layout), ...made]);
-    if (made.length === 1) return toContent(this.pieces.with(found, made[0]!));
-    return toContent([...this.pieces.slice(0, found), ...this.pieces.slice(found + 1), ...made]);
+    if (made.length === 1) return toContent(this.regions.with(found, made[0]!));
+    return toContent([...this.regions.slice(0, found), ...this.regions.slice(found + 1), ...made]);
   }
 
   range(low: number, high: number): Content {
     if (low === 0 && this.#endsBy(high)) return this;
-    const inside: Piece[] = [];
-    for (const piece of this.pieces) {
-      if (piece.box.low >= high || low >= piece.box.high) continue;
-      for (const part of clipToRange(piece.box, low, high)) inside.push(piece.part(part).shiftedBy(-low));
+    const inside: Region[] = [];
+    for (const region of this.regions) {
+      if (region.box.low >= high || low >= region.box.high) continue;
+      for (const part of clipToRange(region.box, low, high)) inside.push(region.part(part).shiftedBy(-low));
     }
     return toContent(inside);
   }
 
   #endsBy(high: number): boolean {
-    for (let i = 0; i < this.pieces.length; i++) if (this.pieces[i]!.box.high > high) return false;
+    for (let i = 0; i < this.regions.length; i++) if (this.regions[i]!.box.high > high) return false;
     return true;
   }
 
-  shifted(by: number): readonly Piece[] {
-    return by === 0 ? this.pieces : this.pieces.map((piece) => piece.shiftedBy(by));
+  shifted(by: number): readonly Region[] {
+    return by === 0 ? this.regions : this.regions.map((region) => region.shiftedBy(by));
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
@@ -216,46 +216,46 @@ class Pieces implements Content {
       : toContent([...outside, ...message.shifted(layout.offset)]);
   }
 
-  /** Where the piece is that a view shows, and nothing else; −1 if it shows part of one, or several. */
+  /** Where the region is that a view shows, and nothing else; −1 if it shows part of one, or several. */
   #find({ box }: StridedLayout): number {
-    for (let i = 0; i < this.pieces.length; i++) {
-      const other = this.pieces[i]!.box;
+    for (let i = 0; i < this.regions.length; i++) {
+      const other = this.regions[i]!.box;
       if (other.offset === box.offset && isSame(other, box)) return i;
     }
     return -1;
   }
 
-  #outside(layout: StridedLayout): readonly Piece[] {
+  #outside(layout: StridedLayout): readonly Region[] {
     const covered = layout.high - layout.low === layout.size;
-    const isInside = ({ box: { low, high } }: Piece): boolean => layout.low <= low && high <= layout.high;
-    if (covered && this.pieces.every(isInside)) return noPieces;
+    const isInside = ({ box: { low, high } }: Region): boolean => layout.low <= low && high <= layout.high;
+    if (covered && this.regions.every(isInside)) return noRegions;
     // Messages mostly come to where nothing is yet.
-    if (this.pieces.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return this.pieces;
-    const outside: Piece[] = [];
+    if (this.regions.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return this.regions;
+    const outside: Region[] = [];
     let left = layout.size;
-    for (const piece of this.pieces) {
-      if (left > 0) left -= addRemainder(outside, piece, layout);
-      else outside.push(piece);
+    for (const region of this.regions) {
+      if (left > 0) left -= addRemainder(outside, region, layout);
+      else outside.push(region);
     }
     return outside;
   }
 }
 
-const noPieces: readonly Piece[] = [];
+const noRegions: readonly Region[] = [];
 
 /** Memory that was never written. */
-export const uninitialized: Content = new Pieces(noPieces);
+export const uninitialized: Content = new Regions(noRegions);
 
-function toPiece({ box }: StridedLayout, { value, rows, at, sizes }: Entry): Piece {
-  return new Piece(value, rows, subBox(box, at, sizes));
+function toRegion({ box }: StridedLayout, { value, rows, at, sizes }: Entry): Region {
+  return new Region(value, rows, subBox(box, at, sizes));
 }
 
-function readPieces(layout: StridedLayout, pieces: readonly Piece[]): ReadResult {
+function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadResult {
   const entries: Entry[] = [];
   let known = 0;
-  // Pieces are apart: once all of the view is known, no other shows in it.
-  for (let i = 0; i < pieces.length && known < layout.size; i++) {
-    const entry = visibleEntry(layout, pieces[i]!);
+  // Regions are apart: once all of the view is known, no other shows in it.
+  for (let i = 0; i < regions.length && known < layout.size; i++) {
+    const entry = visibleEntry(layout, regions[i]!);
     if (!entry) continue;
     entries.push(entry);
     known += volume(entry.sizes);
@@ -263,7 +263,7 @@ function readPieces(layout: StridedLayout, pieces: readonly Piece[]): ReadResult
   const whole = known === layout.size;
   const joined = joinRows(joinColumns(entries, layout.box.sizes[3]!), layout.box.sizes[2]!);
   const [only] = joined;
-  if (whole && joined.length === 1) return new Piece(only!.value, only!.rows, layout.box);
+  if (whole && joined.length === 1) return new Region(only!.value, only!.rows, layout.box);
   return { entries: joined, whole };
 }
 
@@ -286,9 +286,9 @@ function joinRows(entries: readonly Entry[], count: number): readonly Entry[] {
   return [{ value: first.value, rows, at: origin, sizes: first.sizes.with(2, count) }];
 }
 
-/** What of a piece a view shows. */
-function visibleEntry(layout: StridedLayout, piece: Piece): Entry | undefined {
-  const { value, rows, box } = piece;
+/** What of a region a view shows. */
+function visibleEntry(layout: StridedLayout, region: Region): Entry | undefined {
+  const { value, rows, box } = region;
   if (layout.low >= box.high || box.low >= layout.high) return undefined;
   const { sizes } = layout.box;
   if (isSame(layout.box, box)) return { value, rows, at: origin, sizes };
@@ -298,7 +298,7 @@ function visibleEntry(layout: StridedLayout, piece: Piece): Entry | undefined {
   const from = originIn(layout.box, box);
   if (!from) return undefined;
   const shared = intersect(layout.box, box, from);
-  return { value, rows: rowsAt(piece, shared.atSecond, shared.sizes), at: shared.atFirst, sizes: shared.sizes };
+  return { value, rows: rowsAt(region, shared.atSecond, shared.sizes), at: shared.atFirst, sizes: shared.sizes };
 }
 
 /** Rows that were put together again from ranges of columns become one: the same value of the same rows, side by side. */
@@ -323,28 +323,28 @@ function isAdjacentColumns(a: Entry, b: Entry): boolean {
 }
 
 /**
- * Adds what is left of a piece outside a view: nothing when they overlap in a way that no box describes. Returns how many
- * elements of the view were known to be the piece's.
+ * Adds what is left of a region outside a view: nothing when they overlap in a way that no box describes. Returns how many
+ * elements of the view were known to be the region's.
  */
-function addRemainder(outside: Piece[], piece: Piece, layout: StridedLayout): number {
-  const { box } = piece;
+function addRemainder(outside: Region[], region: Region, layout: StridedLayout): number {
+  const { box } = region;
   if (layout.low >= box.high || box.low >= layout.high) {
-    outside.push(piece);
+    outside.push(region);
     return 0;
   }
   const dense = layout.high - layout.low === layout.size;
   if (dense && layout.low <= box.low && box.high <= layout.high) return volume(box.sizes);
   if (dense && isDense(box)) {
-    for (const part of clipToRange(box, box.low, layout.low)) outside.push(piece.part(part));
-    for (const part of clipToRange(box, layout.high, box.high)) outside.push(piece.part(part));
+    for (const part of clipToRange(box, box.low, layout.low)) outside.push(region.part(part));
+    for (const part of clipToRange(box, layout.high, box.high)) outside.push(region.part(part));
     return Math.min(layout.high, box.high) - Math.max(layout.low, box.low);
   }
   const from = originIn(layout.box, box);
   if (from) {
     const { atSecond, sizes } = intersect(layout.box, box, from);
-    for (const part of complement(box.sizes, { at: atSecond, sizes })) outside.push(piece.part(part));
+    for (const part of complement(box.sizes, { at: atSecond, sizes })) outside.push(region.part(part));
     return volume(sizes);
   }
-  if (!differInStrides(layout.box, box)) outside.push(piece);
+  if (!differInStrides(layout.box, box)) outside.push(region);
   return 0;
 }

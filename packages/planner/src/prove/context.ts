@@ -80,16 +80,16 @@ export interface Completeness {
 }
 
 export function verifierContext(record: AttentionRecord): VerifierContext {
-  const { names, classes } = record;
-  const positions = new PositionsTable(names);
+  const { interned, classes } = record;
+  const positions = new PositionsTable(interned);
   const sums = new Sums(classes);
   return {
     record,
     positions,
     sums,
-    tiles: new Tiles(positions, names),
-    visibility: new Visibility(names),
-    initialValues: new InitialValues(names),
+    tiles: new Tiles(positions, interned),
+    visibility: new Visibility(interned),
+    initialValues: new InitialValues(interned),
     relabeling: new Relabeling(record, positions, sums),
   };
 }

@@ -25,10 +25,10 @@ export class Coverage implements Completeness {
   readonly #sumCompleteness: SumCompleteness;
 
   constructor(context: VerifierContext, scope: "rank" | "class") {
-    const { names, slices } = context.record;
+    const { interned, slices } = context.record;
     this.#context = context;
     this.#scope = scope;
-    this.#mask = names.maskOf(slices);
+    this.#mask = interned.maskId(slices);
     this.#sumCompleteness = new SumCompleteness(context);
   }
 
@@ -69,7 +69,8 @@ export class Coverage implements Completeness {
       if (verdict || this.#scope === "rank") return verdict;
       return {
         kind: "class",
-        message: "tiles are cut by masks of their own: nothing follows for other ranks of the class",
+        message:
+          "tiles have masks of their own, which other ranks of the class need not have: not verifiable by classes",
       };
     }
     if (this.#scope === "rank" || this.#areWholeShards(irregular, oppositeSide(side))) {
@@ -148,7 +149,10 @@ export class Coverage implements Completeness {
   #evaluateAllRanks(addends: readonly Addend[], side: Side, rows: Positions, irregular: readonly Segment[]): Verdict {
     const { translations } = this.#context.relabeling;
     if (translations.order * irregular.length * rows.spans.length > MAX_SPAN_PAIRS) {
-      return { kind: "class", message: "parts of shards are left out: too many ranks to see whether they may be" };
+      return {
+        kind: "class",
+        message: "parts of shards are missing, and of so many ranks it is not checked whether the mask hides them",
+      };
     }
     for (const translation of translations.all()) {
       if (!this.#anyVisible(rows, side, irregular, translation)) continue;

@@ -2,13 +2,13 @@ import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { Batch } from "./batch.ts";
 import type { Fault } from "./context.ts";
-import type { Streams } from "./streams.ts";
+import type { ReplayStreams } from "./streams.ts";
 
 /**
  * Why collectives are left that nothing moves: messages whose other half never comes, or else ranks that wait for each
  * other in a circle; nothing if none are left.
  */
-export function findDeadlock(record: AttentionRecord, streams: Streams): Fault[] {
+export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): Fault[] {
   const heads = streams.queues.map(({ first }) => first).filter((head) => head !== undefined);
   if (heads.length === 0) return [];
   const unmatched = findUnmatched(record);
@@ -28,14 +28,14 @@ export function findDeadlock(record: AttentionRecord, streams: Streams): Fault[]
 }
 
 /** The collectives whose turn it is on the ranks that one waits for, or on their representatives; none where a rank has none. */
-function blockingHeads(streams: Streams, heads: ReadonlyMap<number, Batch>, head: Batch): Batch[] {
+function blockingHeads(streams: ReplayStreams, heads: ReadonlyMap<number, Batch>, head: Batch): Batch[] {
   return streams
     .pendingPeers(head)
     .map((rank) => heads.get(streams.indexOf(rank)))
     .filter((batch) => batch !== undefined);
 }
 
-function missingPeerFault(streams: Streams, head: Batch): Fault {
+function missingPeerFault(streams: ReplayStreams, head: Batch): Fault {
   const peers = streams.pendingPeers(head);
   return {
     kind: "message",
@@ -79,7 +79,7 @@ interface Channel {
 function findUnmatched(record: AttentionRecord): Fault[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
-  forEachHalf(record, ({ family, from, to, sent }) => {
+  forEachTransfer(record, ({ family, from, to, sent }) => {
     const { sender, key } = quotient.channel(family, from, to);
     const name = `${sender},${key}`;
     const channel = channels.get(name) ?? { family, from, to, sends: 0, receives: 0 };
@@ -98,7 +98,7 @@ function unmatchedFault(record: AttentionRecord, quotient: Quotient, channel: Ch
   const own = quotient.channel(channel.family, channel.from, channel.to);
   let left = Math.min(sends, receives);
   let [rank, place, peer] = [0, "", 0];
-  forEachHalf(record, (half) => {
+  forEachTransfer(record, (half) => {
     const { sender, key } = quotient.channel(half.family, half.from, half.to);
     if (sender !== own.sender || key !== own.key || half.sent !== sent || left-- > 0) return false;
     [rank, peer] = sent ? [half.from, half.to] : [half.to, half.from];
@@ -111,7 +111,7 @@ function unmatchedFault(record: AttentionRecord, quotient: Quotient, channel: Ch
   return { kind: "message", rank, message };
 }
 
-interface HalfMessage {
+interface RecordedTransfer {
   readonly family: number;
   readonly from: number;
   readonly to: number;
@@ -122,18 +122,18 @@ interface HalfMessage {
 }
 
 /** Visits the halves of all messages, rank by rank, until `visit` returns true. */
-function forEachHalf(
-  { ranks, groups, names: { words } }: AttentionRecord,
-  visit: (half: HalfMessage) => boolean,
+function forEachTransfer(
+  { ranks, groups, interned: { strings } }: AttentionRecord,
+  visit: (half: RecordedTransfer) => boolean,
 ): void {
   for (const { tape } of ranks) {
     const event = tape.read();
     let phase = "";
     while (event.next()) {
-      if (event.op === "mark") phase = words[event.arg(0)]!;
+      if (event.op === "mark") phase = strings[event.arg(0)]!;
       if (event.op !== "sendRecv") continue;
       const { family } = groups[event.arg(1)]!;
-      const place = { work: event.arg(0), family, label: words[event.arg(2)]!, phase };
+      const place = { work: event.arg(0), family, label: strings[event.arg(2)]!, phase };
       for (let i = 3; i < event.count; i += 3) {
         const sent = event.arg(i + 1) === 1;
         const [from, to] = sent ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];

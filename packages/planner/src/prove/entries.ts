@@ -1,5 +1,5 @@
 import { isDense, isSame, originIn, intersect, clipToRange } from "./box.ts";
-import { type Content, toContent, type Entry, Piece, type ReadResult, rowsAt } from "./content.ts";
+import { type Content, toContent, type Entry, Region, type ReadResult, rowsAt } from "./content.ts";
 import { emptySum, type Sums } from "./sums.ts";
 import {
   sameKind,
@@ -124,28 +124,28 @@ function subEntry(
  */
 export function sumMessages(messages: readonly Content[], tables: SumTables): Content {
   return messages.reduce((total, message) => {
-    const pieces: Piece[] = [];
-    for (const a of total.pieces) {
-      for (const b of message.pieces) {
-        for (const [x, y] of intersectPieces(a, b)) {
+    const regions: Region[] = [];
+    for (const a of total.regions) {
+      for (const b of message.regions) {
+        for (const [x, y] of intersectRegions(a, b)) {
           const combined = combine(x, y, "add", tables);
-          if (combined) pieces.push(new Piece(combined.value, combined.rows, x.box));
+          if (combined) regions.push(new Region(combined.value, combined.rows, x.box));
         }
       }
     }
-    return toContent(pieces);
+    return toContent(regions);
   });
 }
 
-/** The parts of two pieces that are the same elements. */
-function intersectPieces(a: Piece, b: Piece): (readonly [Piece, Piece])[] {
+/** The parts of two regions that are the same elements. */
+function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
   if (isSame(a.box, b.box)) return [[a, b]];
   const from = originIn(a.box, b.box);
   if (from) {
     const { atFirst, atSecond, sizes } = intersect(a.box, b.box, from);
     return [[a.part({ at: atFirst, sizes }), b.part({ at: atSecond, sizes })]];
   }
-  // A fill has no rows to be kept apart: what it shares with the other piece has the other's shape.
+  // A fill has no rows to be kept apart: what it shares with the other region has the other's shape.
   if (isFill(b.value) && isDense(b.box))
     return clipToRange(a.box, b.box.low, b.box.high).map((each) => pairWithFill(a.part(each), b));
   if (isFill(a.value) && isDense(a.box))
@@ -153,6 +153,6 @@ function intersectPieces(a: Piece, b: Piece): (readonly [Piece, Piece])[] {
   return [];
 }
 
-function pairWithFill(piece: Piece, fill: Piece): readonly [Piece, Piece] {
-  return [piece, new Piece(fill.value, fill.rows, piece.box)];
+function pairWithFill(region: Region, fill: Region): readonly [Region, Region] {
+  return [region, new Region(fill.value, fill.rows, region.box)];
 }

@@ -1,5 +1,5 @@
 import type { RecordedRank } from "../record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import type { TapeReader } from "../symbolic/tape.ts";
 import type { Fault, ReplayContext } from "./context.ts";
 import type { Entry, ReadResult } from "./content.ts";
 import { hasRows } from "./entries.ts";
@@ -54,7 +54,7 @@ export class Operands implements Tile {
   }
 
   /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if its operands are not what they are named. */
-  tile(event: Reader, first: number, views: { readonly q: number; readonly k: number }): number {
+  tile(event: TapeReader, first: number, views: { readonly q: number; readonly k: number }): number {
     const { positions, visibility } = this.#context;
     const q = positions.at(event.arg(first));
     const k = positions.at(event.arg(first + 1));
@@ -95,7 +95,7 @@ export class Operands implements Tile {
    * Keys that no query of the tile sees may be anything.
    */
   source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
-    const only = this.#memory.singlePiece(view);
+    const only = this.#memory.singleRegion(view);
     if (only && only.value === valueOf(name) && only.sizes[3] === this.#headDim) {
       const { rows } = only;
       const like = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
@@ -161,11 +161,11 @@ export class Operands implements Tile {
   }
 
   #describeEntry({ value, rows, sizes }: Entry): string {
-    const { names } = this.#context.record;
-    if (isFill(value)) return describeValue(value, names);
+    const { interned } = this.#context.record;
+    if (isFill(value)) return describeValue(value, interned);
     const { column, positions } = rows;
     const end = column + sizes[3]!;
     const columns = sizes[3] === this.#headDim || !isSource(value) ? "" : ` (columns ${column} to ${end - 1})`;
-    return `${describeValue(value, names)} ${formatPositions(positions.spans)}${columns}`;
+    return `${describeValue(value, interned)} ${formatPositions(positions.spans)}${columns}`;
   }
 }

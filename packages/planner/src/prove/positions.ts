@@ -1,9 +1,9 @@
 import { type Span, spansLength } from "@mosaic/core";
-import type { Names } from "../symbolic/names.ts";
+import type { InternPool } from "../symbolic/intern-pool.ts";
 
 /** Global positions of some rows, in order. Equal lists of spans of one table are one object. */
 export class Positions {
-  /** The number of the spans among the names' rows. */
+  /** The number of the spans among the interned rows. */
   readonly id: number;
   readonly spans: readonly Span[];
   readonly length: number;
@@ -55,21 +55,21 @@ export class Positions {
 
 /** All positions that a proof speaks of, by the numbers that tapes use. */
 export class PositionsTable {
-  readonly #names: Names;
+  readonly #interned: InternPool;
   readonly #cache: (Positions | undefined)[] = [];
 
-  constructor(names: Names) {
-    this.#names = names;
+  constructor(interned: InternPool) {
+    this.#interned = interned;
   }
 
   of(spans: readonly Span[]): Positions {
-    return this.at(this.#names.rowsOf(spans));
+    return this.at(this.#interned.rowsId(spans));
   }
 
   /** By number. */
   at(id: number): Positions {
     let positions = this.#cache[id];
-    if (!positions) this.#cache[id] = positions = new Positions(this, id, this.#names.rows[id]!);
+    if (!positions) this.#cache[id] = positions = new Positions(this, id, this.#interned.rows[id]!);
     return positions;
   }
 }

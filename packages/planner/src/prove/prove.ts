@@ -1,7 +1,7 @@
+import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { Quotient } from "../classes/quotient.ts";
 import { sampledRanks } from "../classes/translations.ts";
-import { checkCount, checkFields, checkRecord } from "../options.ts";
-import { type AttentionRecord, maxRecordedRanks, record } from "../record.ts";
+import { type AttentionRecord, checkRecord, maxRecordedRanks, record } from "../record.ts";
 import { SumCompleteness } from "./completeness.ts";
 import { type Completeness, type Fault, Faults, type VerifierContext, verifierContext } from "./context.ts";
 import { Coverage } from "./coverage.ts";
@@ -10,12 +10,14 @@ import { MessageLog } from "./message-log.ts";
 import { checkRank } from "./rank-check.ts";
 import { initialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
-import { Streams } from "./streams.ts";
+import { ReplayStreams } from "./streams.ts";
 
-export interface ProveOptions {
-  /** How many faults are kept, 10 if absent; all are counted. */
-  readonly limit?: number;
-}
+export const proveOptions = defineOptions("prove", {
+  /** How many faults are kept; all are counted. Default 10. */
+  limit: option.integer({ min: 0, default: 10 }),
+});
+/** How much a proof reports. */
+export type ProveOptions = OptionsOf<typeof proveOptions>;
 
 /** What was found of a record. */
 export interface Proof {
@@ -48,11 +50,9 @@ export interface Proof {
  * the mesh, are run and replayed alone, on what they receive if all do as their representatives, and must send what those send: a
  * backend that goes wrong on single ranks only, by their number, is found if these are among them.
  */
-export function prove(run: AttentionRecord, options: ProveOptions = {}): Proof {
+export function prove(run: AttentionRecord, options?: ProveOptions): Proof {
   checkRecord("prove", run);
-  checkFields("prove", options, ["limit"]);
-  const { limit = 10 } = options;
-  checkCount("prove", "limit", limit, { min: 0 });
+  const { limit } = proveOptions.parse(options);
   if (run.classes.isTrivial) return proveRanks(run, limit);
   // Where every rank can be recorded, that is the stronger proof, and takes as long as checking each against its class.
   return run.classes.ranks > maxRecordedRanks ? proveClasses(run, limit) : proveRanks(record(run.options), limit);
@@ -98,7 +98,7 @@ function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<
   const { record: run, positions } = verifier;
   const memories = run.ranks.map((recorded) => initialMemory(run, recorded, positions));
   const context = { ...verifier, ...checks, memories };
-  const streams = new Streams(context);
+  const streams = new ReplayStreams(context);
   const replays = run.ranks.map((recorded, index) => {
     return new Replay(context, recorded, { index, memory: memories[index]!, streams });
   });

@@ -1,10 +1,10 @@
 import { isEquivalent } from "../classes/equivalence.ts";
 import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import type { TapeReader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import { isSame } from "./box.ts";
-import { type Content, uninitialized, type Piece } from "./content.ts";
+import { type Content, uninitialized, type Region } from "./content.ts";
 import { SumCompleteness } from "./completeness.ts";
 import { Faults, type ReplayContext, verifierContext } from "./context.ts";
 import { sameRows } from "./entries.ts";
@@ -40,14 +40,14 @@ export function checkRank(recorded: RecordedRank, classProof: ClassProof): strin
   const representative = record.ranks[quotient.index(rank)]!;
   const comparison = { record, translations: quotient.classes, pairs: undefined };
   const where = `rank ${rank}`;
-  const whose = `rank ${representative.tape.rank}, which stands for its class`;
-  if (!isEquivalent(representative, recorded, comparison)) return `${where} does other than ${whose}`;
+  const whose = `rank ${representative.tape.rank}, the representative of its class`;
+  if (!isEquivalent(representative, recorded, comparison)) return `${where} calls other operations than ${whose}`;
   const memory = initialMemory(record, recorded, context.positions);
   const streams = new SingleRankStreams(recorded, memory, classProof, new RepresentativePeers(classProof));
   const replay = new Replay(context, recorded, { index: 0, memory, streams });
   replay.run();
   if (streams.difference) return `${where}, ${streams.difference}: it sends other rows than ${whose}`;
-  if (!replay.ended) return `${where} does not come to its end, as ${whose} does`;
+  if (!replay.ended) return `${where} does not run to completion, as ${whose} does`;
   checkResults(context, recorded, memory);
   return undefined;
 }
@@ -179,7 +179,7 @@ class SingleRankStreams {
     this.#comparison = new ContentComparison(classProof.context);
   }
 
-  post(_: number, event: Reader, phase: string): void {
+  post(_: number, event: TapeReader, phase: string): void {
     const { quotient, context } = this.#classProof;
     const { rank } = this.#recorded.tape;
     const batch = new Batch(rank, quotient.index(rank), event, phase);
@@ -246,7 +246,7 @@ class SingleRankStreams {
 
   #compare(batch: Batch, content: Content, expected: Content | undefined): void {
     if (this.difference !== undefined || (expected && this.#comparison.same(content, expected))) return;
-    this.difference = `${batch.phase}, ${this.#classProof.context.record.names.words[batch.label]} #${batch.work}`;
+    this.difference = `${batch.phase}, ${this.#classProof.context.record.interned.strings[batch.label]} #${batch.work}`;
   }
 }
 
@@ -288,13 +288,13 @@ class ContentComparison {
 
   same(a: Content, b: Content): boolean {
     if (a === b) return true;
-    if (a.pieces.length !== b.pieces.length) return false;
-    if (a.pieces.length === 1) return this.#samePiece(a.pieces[0]!, b.pieces[0]!);
-    const [one, two] = [sortByOffset(a.pieces), sortByOffset(b.pieces)];
-    return one.every((piece, i) => this.#samePiece(piece, two[i]!));
+    if (a.regions.length !== b.regions.length) return false;
+    if (a.regions.length === 1) return this.#sameRegion(a.regions[0]!, b.regions[0]!);
+    const [one, two] = [sortByOffset(a.regions), sortByOffset(b.regions)];
+    return one.every((region, i) => this.#sameRegion(region, two[i]!));
   }
 
-  #samePiece(a: Piece, b: Piece): boolean {
+  #sameRegion(a: Region, b: Region): boolean {
     return isSame(a.box, b.box) && this.#sameValue(a.value, b.value) && (a.rows === b.rows || sameRows(a.rows, b.rows));
   }
 
@@ -350,6 +350,6 @@ class ContentComparison {
   }
 }
 
-function sortByOffset(pieces: readonly Piece[]): readonly Piece[] {
-  return pieces.toSorted((a, b) => a.box.offset - b.box.offset);
+function sortByOffset(regions: readonly Region[]): readonly Region[] {
+  return regions.toSorted((a, b) => a.box.offset - b.box.offset);
 }

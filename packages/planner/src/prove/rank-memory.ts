@@ -1,13 +1,13 @@
 import type { StridedLayout, View } from "../symbolic/strided-layout.ts";
-import type { Names } from "../symbolic/names.ts";
+import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Batch } from "./batch.ts";
-import { type Content, type Entry, uninitialized, Piece, type ReadResult } from "./content.ts";
+import { type Content, type Entry, uninitialized, Region, type ReadResult } from "./content.ts";
 import type { Rows, Value } from "./values.ts";
 
 /** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
 export class RankMemory {
-  readonly #names: Names;
+  readonly #interned: InternPool;
   readonly #views: readonly View[];
   readonly #storageOf: readonly number[];
   /** Elements of every storage. */
@@ -18,8 +18,8 @@ export class RankMemory {
   readonly #readers: Int32Array;
   readonly #writers: Int32Array;
 
-  constructor({ names, views, storageOf, storages }: RankRecord) {
-    this.#names = names;
+  constructor({ interned, views, storageOf, storages }: RankRecord) {
+    this.#interned = interned;
     this.#views = views;
     this.#storageOf = storageOf;
     this.#sizes = storages;
@@ -38,8 +38,8 @@ export class RankMemory {
   }
 
   /** What a view shows, if it is one thing. */
-  singlePiece(id: number): Piece | undefined {
-    return this.content(id).singlePiece(this.#views[id]!.layout);
+  singleRegion(id: number): Region | undefined {
+    return this.content(id).singleRegion(this.#views[id]!.layout);
   }
 
   /** What the storage of a view holds. */
@@ -71,10 +71,10 @@ export class RankMemory {
     if (layout.size === 0) return;
     const storage = this.#storageOf[id]!;
     const before = this.#contents[storage]!;
-    const piece = new Piece(value, rows, layout.box);
+    const region = new Region(value, rows, layout.box);
     // Nearly always there is nothing else in the storage.
-    const alone = before instanceof Piece ? before.singlePiece(layout) !== undefined : before.pieces.length === 0;
-    this.#contents[storage] = alone ? piece : before.write(layout, [piece]);
+    const alone = before instanceof Region ? before.singleRegion(layout) !== undefined : before.regions.length === 0;
+    this.#contents[storage] = alone ? region : before.write(layout, [region]);
   }
 
   /** What a dense view holds, as a message: counted from its first element. */
@@ -131,7 +131,7 @@ export class RankMemory {
     const { offset, sizes, strides } = layout.box;
     if (order.every((axis, i) => axis === i)) return layout;
     const pick = (list: readonly number[]): number[] => order.map((axis) => list[axis]!);
-    return this.#names.layouts.layout(pick(sizes), pick(strides), offset);
+    return this.#interned.layouts.layout(pick(sizes), pick(strides), offset);
   }
 
   #countUses(batch: Batch, by: number): void {

@@ -2,7 +2,7 @@ import { omitAxes } from "@mosaic/core";
 import { Shards } from "../classes/shards.ts";
 import { Action, type Translations } from "../classes/translations.ts";
 import type { AttentionRecord } from "../record.ts";
-import { type Content, toContent, Piece } from "./content.ts";
+import { type Content, toContent, Region } from "./content.ts";
 import { mergeAdjacentSpans, type Positions, type PositionsTable } from "./positions.ts";
 import type { Sums } from "./sums.ts";
 import {
@@ -49,13 +49,13 @@ export class Relabeling {
 
   content(content: Content, translation: number): Content {
     if (translation === 0) return content;
-    if (content instanceof Piece) return this.#piece(content, translation);
-    return toContent(content.pieces.map((piece) => this.#piece(piece, translation)));
+    if (content instanceof Region) return this.#region(content, translation);
+    return toContent(content.regions.map((region) => this.#region(region, translation)));
   }
 
-  #piece({ value, rows, box }: Piece, translation: number): Piece {
-    if (isFill(value)) return new Piece(value, rows, box);
-    return new Piece(this.value(value, translation), this.rows(rows, sideOf(kindOf(value)), translation), box);
+  #region({ value, rows, box }: Region, translation: number): Region {
+    if (isFill(value)) return new Region(value, rows, box);
+    return new Region(this.value(value, translation), this.rows(rows, sideOf(kindOf(value)), translation), box);
   }
 
   value(value: Value, translation: number): Value {

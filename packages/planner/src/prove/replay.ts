@@ -1,8 +1,8 @@
 import { type KernelName, operandsOf } from "@mosaic/core";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import type { TapeReader } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
-import { Compute } from "./compute.ts";
+import { ComputeReplay } from "./compute.ts";
 import type { ReplayContext } from "./context.ts";
 import type { PositionsTable } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
@@ -14,7 +14,7 @@ export interface ReplayState {
   readonly index: number;
   readonly memory: RankMemory;
   /** What takes its collectives, and reports when they are done. */
-  readonly streams: { post(index: number, event: Reader, phase: string): void };
+  readonly streams: { post(index: number, event: TapeReader, phase: string): void };
 }
 
 /** A rank's memory with its inputs in it. */
@@ -57,13 +57,13 @@ function operandCounts(kernel: KernelName): OperandCounts {
 /** Replays one rank's tape as far as it goes without the others. */
 export class Replay {
   readonly rank: number;
-  readonly #names: AttentionRecord["names"];
-  readonly #reader: Reader;
+  readonly #interned: AttentionRecord["interned"];
+  readonly #reader: TapeReader;
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
   readonly #streams: ReplayState["streams"];
   readonly #index: number;
-  readonly #compute: Compute;
+  readonly #compute: ComputeReplay;
   readonly #tensorViews: RecordedRank["tensorViews"];
   /** The collective that this rank waits for. */
   #awaited: Batch | undefined;
@@ -71,13 +71,13 @@ export class Replay {
 
   constructor(context: ReplayContext, recorded: RecordedRank, state: ReplayState) {
     this.rank = recorded.tape.rank;
-    this.#names = context.record.names;
+    this.#interned = context.record.interned;
     this.#reader = recorded.tape.read();
     this.#context = context;
     this.#memory = state.memory;
     this.#streams = state.streams;
     this.#index = state.index;
-    this.#compute = new Compute(context, recorded, state.memory);
+    this.#compute = new ComputeReplay(context, recorded, state.memory);
     this.#tensorViews = recorded.tensorViews;
   }
 
@@ -99,7 +99,7 @@ export class Replay {
     }
   }
 
-  #step(event: Reader): void {
+  #step(event: TapeReader): void {
     const compute = this.#compute;
     switch (event.op) {
       case "empty":
@@ -107,7 +107,7 @@ export class Replay {
       case "free":
         return this.#memory.invalidate(event.arg(0));
       case "mark": {
-        const phase = this.#names.words[event.arg(0)]!;
+        const phase = this.#interned.strings[event.arg(0)]!;
         this.#ended = phase === "end";
         if (phase === "backward") this.#checkResultsWritten("out");
         if (phase === "end") this.#checkResultsWritten("dq", "dk", "dv");
@@ -154,21 +154,21 @@ export class Replay {
       this.#context.faults.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.location}: ${name} is handed over before collective #${conflict}, which writes it, is waited for`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${name} is returned while collective #${conflict}, which writes it, is pending; call its wait() before`,
       });
     }
   }
 
   /** Compute must not write what a collective under way reads, nor touch what it writes. */
-  #checkRace(event: Reader, { first = 0, written, count }: OperandCounts): void {
+  #checkRace(event: TapeReader, { first = 0, written, count }: OperandCounts): void {
     for (let i = 0; i < count; i++) {
       const conflict = this.#memory.conflictingWork(event.arg(first + i), i < written);
       if (conflict === undefined) continue;
-      const what = event.op === "compute" ? this.#names.words[event.arg(0)] : event.op;
+      const what = event.op === "compute" ? this.#interned.strings[event.arg(0)] : event.op;
       this.#context.faults.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.location}: ${what} touches memory of collective #${conflict} before it is waited for`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${what} accesses memory of pending collective #${conflict}; call its wait() before`,
       });
       return;
     }

@@ -32,7 +32,7 @@ export function checkResults(context: ReplayContext, recorded: RecordedRank, mem
     if (own.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
     const { entries, whole } = memory.read(tensorViews[name]);
-    let problem: Verdict = whole ? undefined : { kind: "data", message: "not all of it is known" };
+    let problem: Verdict = whole ? undefined : { kind: "data", message: "part of its content is unknown" };
     for (const entry of entries) problem ??= resultVerdict(entry, { name, expected, context });
     if (problem)
       faults.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
@@ -57,9 +57,11 @@ interface ExpectedResult {
 function resultVerdict(entry: Entry, { name, expected, context }: ExpectedResult): Verdict {
   const { initialValues, completeness, record } = context;
   const sum = sumNumber(entry.value, name, initialValues);
-  if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.names)}` };
+  if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.interned)}` };
   const rows = isFill(entry.value) ? expectedRowsAt(entry, expected) : entry.rows;
   if (isFill(entry.value) || hasRows(entry, expected)) return completeness.verdictOf(sum, sides[name], rows.positions);
-  const held = formatPositions(entry.rows.positions.spans);
-  return { kind: "data", message: `holds ${held} in the place of other rows` };
+  const [held, due] = [entry.rows, expectedRowsAt(entry, expected)].map(({ positions }) =>
+    formatPositions(positions.spans),
+  );
+  return { kind: "data", message: `holds rows ${held} where rows ${due} were expected` };
 }

@@ -2,7 +2,7 @@ import { dtypeBytes } from "@mosaic/core";
 import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { View } from "../symbolic/strided-layout.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import type { TapeReader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import { type Content, uninitialized } from "./content.ts";
 import type { ReplayContext } from "./context.ts";
@@ -44,7 +44,7 @@ class Queue<T> {
 }
 
 /** One half of a message whose rank's turn has come, while the other half's has not. */
-interface PostedHalf {
+interface PostedTransfer {
   readonly batch: Batch;
   /** World rank of the other side, and the view that is sent or written. */
   readonly peer: number;
@@ -55,8 +55,8 @@ interface PostedHalf {
 
 /** The messages from one rank to another in one group; they meet in order, so that only one side ever waits. */
 interface Channel {
-  readonly sends: Queue<PostedHalf>;
-  readonly receives: Queue<PostedHalf>;
+  readonly sends: Queue<PostedTransfer>;
+  readonly receives: Queue<PostedTransfer>;
 }
 
 /** The ranks of a group that have come to one of its collectives, by number. */
@@ -86,7 +86,7 @@ interface StreamContext extends ReplayContext {
  * Of a record of classes, the streams of the representatives: all ranks of a class go on at once, so that a message of a
  * representative meets that of the representative of its peer's class which is the same but for a translation.
  */
-export class Streams {
+export class ReplayStreams {
   readonly #record: AttentionRecord;
   readonly #context: StreamContext;
   readonly #quotient: Quotient;
@@ -113,7 +113,7 @@ export class Streams {
   }
 
   /** A rank, by its number, has come to where it posts a collective. */
-  post(index: number, event: Reader, phase: string): void {
+  post(index: number, event: TapeReader, phase: string): void {
     const { rank } = this.#record.ranks[index]!.tape;
     const batch = new Batch(rank, index, event, phase);
     const memory = this.#context.memories[index]!;
@@ -167,7 +167,7 @@ export class Streams {
 
   /** As messages name it. */
   describe({ rank, phase, label, work }: Batch): string {
-    return `rank ${rank}, ${phase}, ${this.#record.names.words[label]} #${work}`;
+    return `rank ${rank}, ${phase}, ${this.#record.interned.strings[label]} #${work}`;
   }
 
   /** A batch has its turn: it sends what its memory holds now, before anything arrives where it sends from. */
@@ -213,7 +213,7 @@ export class Streams {
   }
 
   /** Both halves of a message have met: it arrives as the receiver's peer sends it, whose representative the sender is. */
-  #deliver(send: PostedHalf, receive: PostedHalf): void {
+  #deliver(send: PostedTransfer, receive: PostedTransfer): void {
     const { memories, relabeling, record } = this.#context;
     const [sending, receiving] = [send.batch, receive.batch];
     const message = relabeling.content(send.message!, record.classes.translationTo(receive.peer));
@@ -293,7 +293,8 @@ export class Streams {
     const { sender, key } = this.#quotient.channel(family, from, to);
     const channels = this.#channels[sender]!;
     let channel = channels.get(key);
-    if (!channel) channels.set(key, (channel = { sends: new Queue<PostedHalf>(), receives: new Queue<PostedHalf>() }));
+    if (!channel)
+      channels.set(key, (channel = { sends: new Queue<PostedTransfer>(), receives: new Queue<PostedTransfer>() }));
     return channel;
   }
 }

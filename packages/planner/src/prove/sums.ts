@@ -1,6 +1,6 @@
 import type { Translations } from "../classes/translations.ts";
 import type { Positions, PositionsTable } from "./positions.ts";
-import type { Names } from "../symbolic/names.ts";
+import type { InternPool } from "../symbolic/intern-pool.ts";
 import { formatPositions, type Side } from "./values.ts";
 
 /** A block of queries on a block of keys, as some kernel call computed it, and where. */
@@ -25,7 +25,7 @@ const FIELDS = 8;
 /** The tiles of all ranks, by number: a thousand ranks compute millions, in memory of a few numbers each. */
 export class Tiles {
   readonly #positions: PositionsTable;
-  readonly #names: Names;
+  readonly #interned: InternPool;
   #fields = new Int32Array(FIELDS * 64);
   #pairs = new Float64Array(64);
   #length = 0;
@@ -34,9 +34,9 @@ export class Tiles {
   readonly #hasQueries: boolean[] = [];
   readonly #hasKeys: boolean[] = [];
 
-  constructor(positions: PositionsTable, names: Names) {
+  constructor(positions: PositionsTable, interned: InternPool) {
     this.#positions = positions;
-    this.#names = names;
+    this.#interned = interned;
   }
 
   add({ rank, phase, number, q, k, mask, firstHead, endHead, pairs }: Tile): number {
@@ -48,7 +48,7 @@ export class Tiles {
     const at = id * FIELDS;
     const fields = this.#fields;
     fields[at] = rank;
-    fields[at + 1] = this.#names.word(phase);
+    fields[at + 1] = this.#interned.stringId(phase);
     fields[at + 2] = number;
     fields[at + 3] = q.id;
     fields[at + 4] = k.id;
@@ -67,7 +67,7 @@ export class Tiles {
     const field = (i: number): number => this.#fields[id * FIELDS + i]!;
     return {
       rank: field(0),
-      phase: this.#names.words[field(1)]!,
+      phase: this.#interned.strings[field(1)]!,
       number: field(2),
       q: this.#positions.at(field(3)),
       k: this.#positions.at(field(4)),

@@ -1,5 +1,5 @@
 import type { Span } from "@mosaic/core";
-import type { Names } from "../symbolic/names.ts";
+import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { Positions } from "./positions.ts";
 
 /**
@@ -60,9 +60,9 @@ export class InitialValues {
   readonly #zero: Value;
   readonly #negativeInfinity: Value;
 
-  constructor(names: Names) {
-    this.#zero = valueOf("fill", names.word("0"));
-    this.#negativeInfinity = valueOf("fill", names.word("-Infinity"));
+  constructor(interned: InternPool) {
+    this.#zero = valueOf("fill", interned.stringId("0"));
+    this.#negativeInfinity = valueOf("fill", interned.stringId("-Infinity"));
   }
 
   /** Whether a value is what sums of a kind begin with. */
@@ -88,8 +88,8 @@ export interface Rows {
 }
 
 /** As messages call it. */
-export function describeValue(value: Value, { words }: Names): string {
-  return isFill(value) ? `a fill with ${words[payloadOf(value)]}` : kindOf(value);
+export function describeValue(value: Value, { strings }: InternPool): string {
+  return isFill(value) ? `a fill with ${strings[payloadOf(value)]}` : kindOf(value);
 }
 
 /** `4..7`, `0,8..56` for positions a step apart. */

@@ -1,19 +1,19 @@
 import { type Slice, visiblePairs } from "@mosaic/core";
-import type { Names } from "../symbolic/names.ts";
+import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { Positions } from "./positions.ts";
 
 /** How many pairs the masks of a record show, by their numbers. */
 export class Visibility {
-  readonly #names: Names;
+  readonly #interned: InternPool;
   readonly #masks: (SortedSlices | undefined)[] = [];
 
-  constructor(names: Names) {
-    this.#names = names;
+  constructor(interned: InternPool) {
+    this.#interned = interned;
   }
 
   pairs(queries: Positions, keys: Positions, mask: number): number {
     let sorted = this.#masks[mask];
-    if (!sorted) this.#masks[mask] = sorted = new SortedSlices(this.#names.masks[mask]!);
+    if (!sorted) this.#masks[mask] = sorted = new SortedSlices(this.#interned.masks[mask]!);
     return visiblePairs(queries.sorted, keys.sorted, sorted.intersecting(queries.first, queries.end));
   }
 }
@@ -52,16 +52,16 @@ export class SortedSlices {
 
 /** How many pairs the tiles of tapes show, by the numbers that tapes have for rows and masks. Each is counted once. */
 export class PairCounts {
-  readonly #names: Names;
+  readonly #interned: InternPool;
   /** By mask, rows of queries, rows of keys. */
   readonly #cache: number[][][] = [];
 
-  constructor(names: Names) {
-    this.#names = names;
+  constructor(interned: InternPool) {
+    this.#interned = interned;
   }
 
   count(queries: number, keys: number, mask: number): number {
-    const { rows, masks } = this.#names;
+    const { rows, masks } = this.#interned;
     const known = ((this.#cache[mask] ??= [])[queries] ??= []);
     return (known[keys] ??= visiblePairs(rows[queries]!, rows[keys]!, masks[mask]!));
   }

@@ -1,20 +1,108 @@
 import {
+  checkFeatures,
+  compileKernel,
   contiguousStrides,
   type Device,
-  type DType,
   DeviceError,
+  type DType,
   dtypeBytes,
   type Fence,
+  type KernelName,
   type Kernels,
+  kernelSchema,
   type MemoryStats,
+  type Operand,
+  operandsOf,
   type Shape,
   type Stream,
-  sizeOf,
+  numel,
   Tensor,
+  tensorOf,
 } from "@mosaic/core";
-import { symbolicKernels } from "./kernels.ts";
 import type { RankRecord } from "./rank-record.ts";
-import { codeOf } from "./tape.ts";
+import { opcodes } from "./tape.ts";
+
+/** A device whose features `checkFeatures` reads. */
+type FeatureDevice = Pick<Device, "type" | "index" | "features">;
+
+/** Names that the source of recorders uses, beside the parameters of the kernel. */
+const capturedNames = ["device", "record", "interned", "checkFeatures"] as const;
+
+// Kernels that move or sum rows of attention have events of their own: their operands, in the order of the schema, and what
+// a tile states of rows. A thousand ranks make millions of them, so that what writes them is compiled.
+const attend = compileKernel("attend", eventSource("attend", opcodes.attend), capturedNames);
+const attendBackward = compileKernel(
+  "attendBackward",
+  eventSource("attendBackward", opcodes.attendBackward),
+  capturedNames,
+);
+const merge = compileKernel("merge", eventSource("merge", opcodes.merge), capturedNames);
+const rowDot = compileKernel("rowDot", eventSource("rowDot", opcodes.rowDot), capturedNames);
+const copy = compileKernel("copy", eventSource("copy", opcodes.copy), capturedNames);
+const fill = compileKernel("fill", eventSource("fill", opcodes.fill), capturedNames);
+const add = compileKernel("binary", eventSource("binary", opcodes.add), capturedNames);
+
+const computeRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
+  (kernel) => [kernel, computeRecorder(kernel)] as const,
+);
+
+/** Source that writes an event of a kernel's operands, then of the other fields of the tape. */
+function eventSource(kernel: KernelName, code: number): string {
+  const parameters: readonly { readonly name: string }[] = kernelSchema[kernel];
+  const has = (parameter: string): boolean => parameters.some(({ name }) => name === parameter);
+  const views = operandsOf(kernel)
+    .filter(({ feature }) => feature === undefined) // what has a feature is refused
+    .map(({ name }) => `record.viewOf(${name})`);
+  const rows = has("tile") ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.maskId(tile.mask)"] : [];
+  const value = kernel === "fill" ? ["interned.stringId(String(value))"] : [];
+  const numbers = [...views, ...rows, ...value];
+  return [
+    has("tile") ? "checkFeatures(device, kv, tile);" : "",
+    `const at = record.open(${code}, ${numbers.length});`,
+    ...numbers.map((number, i) => `record.set(at + ${i}, ${number});`),
+  ].join("\n");
+}
+
+/** Kernels that write down their operands, as the schema lists them. */
+function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
+  const values = { device, record, interned: record.interned, checkFeatures };
+  const kernels = Object.fromEntries(
+    computeRecorders.map(([kernel, recorder]) => [kernel, recorder(record)]),
+  ) as unknown as Kernels;
+  const [recordAdd, otherBinary] = [add(values), kernels.binary];
+  return {
+    ...kernels,
+    attend: attend(values),
+    attendBackward: attendBackward(values),
+    merge: merge(values),
+    rowDot: rowDot(values),
+    copy: copy(values),
+    fill: fill(values),
+    binary: (op, out, a, b) => (op === "add" ? recordAdd : otherBinary)(op, out, a, b),
+  };
+}
+
+/** Writes the event of any other kernel: its name, what it mutates, what it reads. */
+function computeRecorder(kernel: KernelName): (record: RankRecord) => (...args: readonly unknown[]) => void {
+  const operands = operandsOf(kernel);
+  const mutated = operands.filter(({ isMutated }) => isMutated);
+  const onlyRead = operands.filter(({ isMutated }) => !isMutated);
+  const isNamed = "enum" in kernelSchema[kernel][0];
+  const suffix = kernel.endsWith("Backward") ? "Backward" : "";
+  return (record) =>
+    (...args) => {
+      const viewsOf = (some: readonly Operand[]): number[] =>
+        some.flatMap((operand) => {
+          const tensor = tensorOf(operand, args);
+          return tensor === null ? [] : [record.viewOf(tensor)];
+        });
+      const outputs = viewsOf(mutated);
+      const updated = mutated.filter(({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true));
+      const name = record.interned.stringId(isNamed ? `${args[0] as string}${suffix}` : kernel);
+      record.push(opcodes.compute, [name, outputs.length, ...outputs, ...viewsOf(onlyRead), ...viewsOf(updated)]);
+      for (const operand of mutated) tensorOf(operand, args)?.storage.recordMutation(kernel);
+    };
+}
 
 /**
  * A device of type "symbolic": its tensors have shapes and no memory, its kernels write down that they were called. Code
@@ -40,7 +128,7 @@ export class SymbolicDevice implements Device {
   }
 
   empty(shape: Shape, dtype: DType): Tensor {
-    const size = sizeOf(shape);
+    const size = numel(shape);
     this.#allocated += size * dtypeBytes[dtype];
     this.#peak = Math.max(this.#peak, this.#allocated);
     const storage = this.record.allocate(size, dtype, this.#onFree);
@@ -48,7 +136,7 @@ export class SymbolicDevice implements Device {
   }
 
   write(out: Tensor): void {
-    this.record.push(codeOf.compute, [this.record.names.word("write"), 1, this.record.viewOf(out)]);
+    this.record.push(opcodes.compute, [this.record.interned.stringId("write"), 1, this.record.viewOf(out)]);
     out.storage.recordMutation("write");
   }
 

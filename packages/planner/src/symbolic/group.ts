@@ -5,19 +5,19 @@ import {
   type CollectiveOp,
   type ProcessGroup,
   reduceOps,
+  ShapeError,
   type Storage,
   type Traffic,
   type Transfer,
   type Work,
 } from "@mosaic/core";
-import { checkCounts } from "../options.ts";
 import type { SymbolicDevice } from "./device.ts";
 import type { View } from "./strided-layout.ts";
 import type { RankRecord } from "./rank-record.ts";
-import { codeOf } from "./tape.ts";
+import { opcodes } from "./tape.ts";
 
 /** A group as all its members share it. */
-export interface Members {
+export interface GroupInfo {
   readonly id: number;
   /** The same for all groups along one axis of the mesh. */
   readonly family: number;
@@ -25,12 +25,12 @@ export interface Members {
   /** World ranks, by rank in the group. */
   readonly ranks: readonly number[];
   /** Makes a group for a color once every member has named its own. */
-  readonly split: (call: SplitCall) => Promise<Members>;
+  readonly split: (call: SplitCall) => Promise<GroupInfo>;
 }
 
 /** What one member passes to a split. */
 export interface SplitCall {
-  readonly parent: Members;
+  readonly parent: GroupInfo;
   readonly rank: number;
   readonly color: number;
   readonly name: string;
@@ -40,26 +40,26 @@ export interface SplitCall {
 export class SymbolicGroup extends CheckedGroup {
   readonly device: SymbolicDevice;
   readonly rank: number;
-  readonly members: Members;
+  readonly info: GroupInfo;
   #calls = 0;
   #sent = 0;
   #received = 0;
   #messages = 0;
   #closed = false;
 
-  constructor(device: SymbolicDevice, members: Members) {
+  constructor(device: SymbolicDevice, members: GroupInfo) {
     super();
     this.device = device;
-    this.members = members;
+    this.info = members;
     this.rank = members.ranks.indexOf(device.record.rank);
   }
 
   get name(): string {
-    return this.members.name;
+    return this.info.name;
   }
 
   get ranks(): readonly number[] {
-    return this.members.ranks;
+    return this.info.ranks;
   }
 
   protected get isClosed(): boolean {
@@ -76,7 +76,7 @@ export class SymbolicGroup extends CheckedGroup {
 
   async split(color: number, name: string = this.name): Promise<ProcessGroup> {
     this.checkColor(color);
-    const members = await this.members.split({ parent: this.members, rank: this.rank, color, name });
+    const members = await this.info.split({ parent: this.info, rank: this.rank, color, name });
     return new SymbolicGroup(this.device, members);
   }
 
@@ -98,10 +98,10 @@ export class SymbolicGroup extends CheckedGroup {
   #batch(transfers: readonly Transfer[], label: string): Work {
     const { record } = this.device;
     const work = record.nextWork();
-    const at = record.open(codeOf.sendRecv, 3 + 3 * transfers.length);
+    const at = record.open(opcodes.sendRecv, 3 + 3 * transfers.length);
     record.set(at, work);
-    record.set(at + 1, this.members.id);
-    record.set(at + 2, record.names.word(label));
+    record.set(at + 1, this.info.id);
+    record.set(at + 2, record.interned.stringId(label));
     const storages: Storage[] = [];
     let next = at + 3;
     for (const transfer of transfers) {
@@ -121,14 +121,14 @@ export class SymbolicGroup extends CheckedGroup {
   #collective(op: CollectiveOp, call: CollectiveCall, label: string): Work {
     const { out, input = out, send = [], receive = [] } = call;
     const counts = [...send, ...receive];
-    checkCounts(`${this.name}: ${op}`, counts);
+    checkShares(`${this.name}: ${op}`, counts);
     const { record } = this.device;
     const tensors = out && input ? [out, input] : [];
     const views = out && input ? tensors.map((tensor) => record.viewOf(tensor)) : [-1, -1];
     const root = call.root ?? (call.reduce ? reduceOps.indexOf(call.reduce) : 0);
     const work = record.nextWork();
-    const args = [work, this.members.id, record.names.word(label), this.#calls++, ...views, root, ...counts];
-    record.push(codeOf[op], args);
+    const args = [work, this.info.id, record.interned.stringId(label), this.#calls++, ...views, root, ...counts];
+    record.push(opcodes[op], args);
     return new SymbolicWork(
       record,
       work,
@@ -142,6 +142,15 @@ export class SymbolicGroup extends CheckedGroup {
       this.#messages++;
     } else this.#received += bytes;
   }
+}
+
+/** The largest number that a tape can hold: 32 bits. */
+const MAX_SHARE = 2 ** 31 - 1;
+
+function checkShares(where: string, counts: readonly number[]): void {
+  const max = counts.reduce((a, b) => Math.max(a, b), 0);
+  if (max <= MAX_SHARE) return;
+  throw new ShapeError({ where, expected: `shares of at most ${MAX_SHARE} elements`, received: String(max) });
 }
 
 /** Memory in use by a collective stays allocated until it is waited for: never freed too early, perhaps late. */
@@ -159,9 +168,10 @@ class SymbolicWork implements Work {
   }
 
   wait(): void {
-    if (this.#waited) throw new CollectiveMismatchError(`collective #${this.#work} was waited for twice`);
+    if (this.#waited)
+      throw new CollectiveMismatchError(`collective #${this.#work}: expected one call of wait(), received a second`);
     this.#waited = true;
-    this.#record.set(this.#record.open(codeOf.wait, 1), this.#work);
+    this.#record.set(this.#record.open(opcodes.wait, 1), this.#work);
     for (const storage of this.#storages) storage.release();
   }
 }

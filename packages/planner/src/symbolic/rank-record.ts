@@ -1,7 +1,7 @@
 import { type DType, dtypeBytes, Storage, type Tensor } from "@mosaic/core";
 import { isLayout, type View } from "./strided-layout.ts";
-import type { Names } from "./names.ts";
-import { codeOf, type Reader, Tape } from "./tape.ts";
+import type { InternPool } from "./intern-pool.ts";
+import { opcodes, type TapeReader, Tape } from "./tape.ts";
 
 /** Memory that is not there: it has a size and a number. */
 export class SymbolicStorage extends Storage {
@@ -26,7 +26,7 @@ export class SymbolicStorage extends Storage {
 /** All that one rank did, and the views and storages that it did it with. */
 export class RankRecord {
   readonly rank: number;
-  readonly names: Names;
+  readonly interned: InternPool;
   /** Views that events used, and the storage of each, by number. */
   readonly views: View[] = [];
   readonly storageOf: number[] = [];
@@ -37,9 +37,9 @@ export class RankRecord {
   readonly #freeLists = new Map<number, SymbolicStorage[]>();
   #works = 0;
 
-  constructor(rank: number, names: Names) {
+  constructor(rank: number, interned: InternPool) {
     this.rank = rank;
-    this.names = names;
+    this.interned = interned;
   }
 
   /** Nothing more will be enqueued: lets go of what only that would need. */
@@ -66,7 +66,7 @@ export class RankRecord {
     return this.#tape.events;
   }
 
-  read(): Reader {
+  read(): TapeReader {
     return this.#tape.reader();
   }
 
@@ -82,14 +82,14 @@ export class RankRecord {
     let free = this.#freeLists.get(kind);
     if (!free) this.#freeLists.set(kind, (free = []));
     const storage = free.pop() ?? this.#newStorage(size, size * bytes, { free, onFree });
-    this.#tape.set(this.#tape.open(codeOf.empty, 1), storage.id);
+    this.#tape.set(this.#tape.open(opcodes.empty, 1), storage.id);
     return storage;
   }
 
   #newStorage(size: number, byteLength: number, { free, onFree }: FreeList): SymbolicStorage {
     const id = this.storages.push(size) - 1;
     return new SymbolicStorage(id, byteLength, (storage) => {
-      this.#tape.set(this.#tape.open(codeOf.free, 1), id);
+      this.#tape.set(this.#tape.open(opcodes.free, 1), id);
       storage.lastTensor = undefined;
       free.push(storage);
       onFree(byteLength);
@@ -98,7 +98,7 @@ export class RankRecord {
 
   /** The number of the view that a tensor is; throws a DisposedError if its memory may have been reused. */
   viewOf(tensor: Tensor): number {
-    if (tensor.isDisposed) tensor.assertUsable("symbolic device");
+    if (tensor.isDisposed) tensor.assertNotDisposed("symbolic device");
     const storage = tensor.storage as SymbolicStorage;
     if (storage.lastTensor === tensor) return storage.lastView;
     storage.lastTensor = tensor;
@@ -116,7 +116,7 @@ export class RankRecord {
       storage.nextView = at + 1;
       return views[at]!;
     }
-    const { layouts } = this.names;
+    const { layouts } = this.interned;
     const number = this.views.push(layouts.view(layouts.layout(shape, strides, offset), dtype)) - 1;
     this.storageOf.push(id);
     views.push(number);

@@ -1,3 +1,5 @@
+import { type CollectiveOp, collectiveOps } from "@mosaic/core";
+
 /**
  * What a rank can do, as numbers on its tape. The order is the encoding's; names are those of the contracts.
  * Arguments of each, in order, operands as the kernel schema has them; a *view* is an index into `RankRecord.views`, *rows* into `Names.rows`, and so on:
@@ -15,7 +17,7 @@
  *   rank (allToAll) or held by each
  * - wait: work
  */
-export const ops = [
+export const tapeOps = [
   "empty",
   "free",
   "mark",
@@ -27,26 +29,26 @@ export const ops = [
   "copy",
   "add",
   "compute",
-  "sendRecv",
-  "allGather",
-  "reduceScatter",
-  "allReduce",
-  "allToAll",
-  "broadcast",
-  "barrier",
+  ...collectiveOps,
   "wait",
 ] as const;
-export type Op = (typeof ops)[number];
+export type TapeOp = (typeof tapeOps)[number];
 
 /** The number of each operation on a tape. */
-export const codeOf: Readonly<Record<Op, number>> = Object.fromEntries(ops.map((op, code) => [op, code])) as Record<
-  Op,
-  number
->;
+export const opcodes: Readonly<Record<TapeOp, number>> = Object.fromEntries(
+  tapeOps.map((op, code) => [op, code]),
+) as Record<TapeOp, number>;
+
+const collectives: ReadonlySet<TapeOp> = new Set(collectiveOps);
+
+/** Whether an operation is a collective: batches of messages are, waiting for one is not. */
+export function isCollective(op: TapeOp): op is CollectiveOp {
+  return collectives.has(op);
+}
 
 /** One event: its operation, and where its arguments lie. Reused from event to event; do not keep it. */
-export interface Cursor {
-  readonly op: Op;
+export interface TapeEvent {
+  readonly op: TapeOp;
   readonly code: Int32Array;
   /** Index of the first argument. */
   readonly at: number;
@@ -69,7 +71,7 @@ export class Tape {
     return this.#events;
   }
 
-  /** `code` is the operation's: see `codeOf`. */
+  /** `code` is the operation's: see `opcodes`. */
   push(code: number, args: readonly number[]): void {
     const at = this.open(code, args.length);
     for (let i = 0; i < args.length; i++) this.#code[at + i] = args[i]!;
@@ -98,24 +100,24 @@ export class Tape {
   }
 
   /** A reader that stands before the first event. */
-  reader(): Reader {
-    return new Reader([...this.#fullChunks, this.#code.subarray(0, this.#length)]);
+  reader(): TapeReader {
+    return new TapeReader([...this.#fullChunks, this.#code.subarray(0, this.#length)]);
   }
 }
 
 /** Walks along a tape. */
-export class Reader implements Cursor {
+export class TapeReader implements TapeEvent {
   readonly #chunks: readonly Int32Array[];
   #chunk = 0;
   #next = 0;
   code: Int32Array;
-  op: Op = "mark";
+  op: TapeOp = "mark";
   at = 0;
   count = 0;
 
-  constructor(pieces: readonly Int32Array[]) {
-    this.#chunks = pieces;
-    this.code = pieces[0]!;
+  constructor(chunks: readonly Int32Array[]) {
+    this.#chunks = chunks;
+    this.code = chunks[0]!;
   }
 
   /** Steps to the next event; false at the end. */
@@ -125,7 +127,7 @@ export class Reader implements Cursor {
       this.code = this.#chunks[++this.#chunk]!;
       this.#next = 0;
     }
-    this.op = ops[this.code[this.#next]!]!;
+    this.op = tapeOps[this.code[this.#next]!]!;
     this.count = this.code[this.#next + 1]!;
     this.at = this.#next + 2;
     this.#next = this.at + this.count;

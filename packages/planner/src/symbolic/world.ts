@@ -1,34 +1,36 @@
-import { checkFields, expectValue } from "../options.ts";
 import {
   type AttentionBackend,
   type Coordinate,
   coordinateOf,
+  defineOptions,
+  option,
   OptionError,
+  type OptionsOf,
   type ProcessGroup,
-  checkBackend,
 } from "@mosaic/core";
 import { type Digit, digitsOf, ranksOf } from "../classes/translations.ts";
-import { checkMesh } from "../options.ts";
 import { symbolicMesh, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
-import { type Members, type SplitCall, SymbolicGroup } from "./group.ts";
-import { Names } from "./names.ts";
+import { type GroupInfo, type SplitCall, SymbolicGroup } from "./group.ts";
+import { InternPool } from "./intern-pool.ts";
 import { RankRecord } from "./rank-record.ts";
 
-export interface SymbolicWorldOptions {
+export const symbolicWorldOptions = defineOptions("symbolicWorld", {
   /** Lengths of the named axes; their product is the number of ranks. */
-  readonly mesh: Coordinate;
-  /** Backends that may be named. */
-  readonly backends?: readonly AttentionBackend[];
-}
+  mesh: option.meshShape(),
+  /** Backends that may be named. Default []. */
+  backends: option.array(option.backend(), { default: [] }),
+});
+/** The mesh of a symbolic world. */
+export type SymbolicWorldOptions = OptionsOf<typeof symbolicWorldOptions>;
 
 /** All ranks of a mesh, and what they do written down. */
 export interface SymbolicWorld {
   /** One for every rank, in order. */
   readonly contexts: readonly SymbolicContext[];
   /** Every group made, by number: one per axis and its neighbours, and those split off. */
-  readonly groups: readonly Members[];
-  readonly names: Names;
+  readonly groups: readonly GroupInfo[];
+  readonly interned: InternPool;
 }
 
 /** The most ranks of a mesh. */
@@ -50,26 +52,34 @@ export const maxRanks: number = 2 ** 16;
  * @throws OptionError for a mesh that `init` would refuse, or of more than 65 536 ranks.
  */
 export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
-  checkFields("symbolicWorld", options, ["mesh", "backends"]);
-  const { mesh, backends = [] } = options;
-  expectValue("symbolicWorld: backends", Array.isArray(backends), "an array of backends", backends);
-  for (const each of backends) checkBackend("symbolicWorld: backends", each);
+  const { mesh, backends } = symbolicWorldOptions.parse(options);
   const world = new LazyWorld("symbolicWorld", mesh, backends);
   const contexts = Array.from({ length: world.size }, (_, rank) => world.context(rank));
-  return { contexts, groups: world.groups, names: world.names };
+  return { contexts, groups: world.groups, interned: world.interned };
+}
+
+/** A mesh of whole ranks, whose axes keep the order in which they are named: numbers would come first. */
+function checkMesh(where: string, mesh: Coordinate): void {
+  const isLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
+  if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length))) return;
+  throw new OptionError({
+    where,
+    expected: "a mesh of axes whose names begin with a letter, each an integer number of ranks ≥ 1",
+    received: JSON.stringify(mesh),
+  });
 }
 
 /** A world whose ranks are created on first use, and no groups but theirs. */
 export class LazyWorld {
   /** Number of ranks. */
   readonly size: number;
-  readonly names: Names = new Names();
+  readonly interned: InternPool = new InternPool();
   readonly #mesh: Coordinate;
   readonly #backends: readonly AttentionBackend[];
   readonly #axes: readonly Digit[];
   readonly #registry = new GroupRegistry();
   /** By axis and the first rank of the line along it. */
-  readonly #groupsByLine = new Map<string, Members>();
+  readonly #groupsByLine = new Map<string, GroupInfo>();
 
   /** @throws OptionError for a mesh that `init` would refuse, or that is too large. */
   constructor(where: string, mesh: Coordinate, backends: readonly AttentionBackend[] = []) {
@@ -80,7 +90,7 @@ export class LazyWorld {
         where,
         expected: `a mesh of at most ${maxRanks} ranks`,
         received: `${JSON.stringify(mesh)}, ${this.size} ranks`,
-        remedy: "take fewer ranks; those along axes that attention does not use are equivalent",
+        remedy: "use fewer ranks; those along axes that attention does not use are equivalent",
       });
     }
     this.#mesh = mesh;
@@ -88,13 +98,13 @@ export class LazyWorld {
     this.#axes = digitsOf(mesh);
   }
 
-  get groups(): readonly Members[] {
+  get groups(): readonly GroupInfo[] {
     return this.#registry.groups;
   }
 
   /** A context of a rank: a new one each time. */
   context(rank: number): SymbolicContext {
-    const device = new SymbolicDevice(new RankRecord(rank, this.names));
+    const device = new SymbolicDevice(new RankRecord(rank, this.interned));
     const world = new SymbolicGroup(device, this.#groupAlong("", { stride: 1, length: this.size }, rank));
     const groups = new Map<string, ProcessGroup>([["", world]]);
     for (const digit of this.#axes) {
@@ -106,7 +116,7 @@ export class LazyWorld {
     return new SymbolicContext({ device, mesh, backends: this.#backends });
   }
 
-  #groupAlong(axis: string, { stride, length }: Pick<Digit, "stride" | "length">, rank: number): Members {
+  #groupAlong(axis: string, { stride, length }: Pick<Digit, "stride" | "length">, rank: number): GroupInfo {
     const first = rank - (Math.floor(rank / stride) % length) * stride;
     const key = `${axis}:${first}`;
     let members = this.#groupsByLine.get(key);
@@ -126,18 +136,18 @@ function appendTo<K, V>(lists: Map<K, V[]>, key: K, value: V): void {
 }
 
 interface PendingSplit extends SplitCall {
-  readonly resolve: (members: Members) => void;
+  readonly resolve: (members: GroupInfo) => void;
 }
 
 /** Numbers groups, and makes those that ranks split off: when the last member has called, all are notified of it. */
 class GroupRegistry {
-  readonly groups: Members[] = [];
+  readonly groups: GroupInfo[] = [];
   readonly #families = new Map<string, number>();
-  readonly #pendingSplits = new Map<Members, PendingSplit[]>();
+  readonly #pendingSplits = new Map<GroupInfo, PendingSplit[]>();
 
   /** `family`: what groups along one axis have in common. */
-  add(name: string, family: string, ranks: readonly number[]): Members {
-    const split = (call: SplitCall): Promise<Members> => this.#split(call);
+  add(name: string, family: string, ranks: readonly number[]): GroupInfo {
+    const split = (call: SplitCall): Promise<GroupInfo> => this.#split(call);
     let number = this.#families.get(family);
     if (number === undefined) this.#families.set(family, (number = this.#families.size));
     const members = { id: this.groups.length, family: number, name, ranks, split };
@@ -145,7 +155,7 @@ class GroupRegistry {
     return members;
   }
 
-  #split(call: SplitCall): Promise<Members> {
+  #split(call: SplitCall): Promise<GroupInfo> {
     return new Promise((resolve) => {
       appendTo(this.#pendingSplits, call.parent, { ...call, resolve });
       const all = this.#pendingSplits.get(call.parent)!;

@@ -1,54 +1,64 @@
 import { availableParallelism } from "node:os";
 import {
-  checkOptionNames,
-  type Context,
-  type DType,
-  dtypeBytes,
-  fromArray,
-  OptionError,
   checkContext,
-  expectValue,
+  type Context,
+  defineOptions,
+  type DType,
+  fromArray,
+  option,
+  type Option,
+  type OptionsOf,
+  type OptionSettings,
+  type PresenceOf,
 } from "@mosaic/core";
 import { type AttentionSample, fitAttention, fitBytes } from "./fit.ts";
-import {
-  type MeasuredRanks,
-  timeCopies,
-  timeEnqueue,
-  timeExchanges,
-  timeTiles,
-  timeConcurrentTiles,
-  type TileShape,
-} from "./measure.ts";
+import { type MeasuredRanks, timeCopies, timeEnqueue, timeExchanges, timeTiles } from "./measure.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile } from "./profile.ts";
 import { profiles } from "./profiles.ts";
 
-export interface CalibrateOptions {
-  /** The ranks that this process drives: all of a `world(n)`, or its own one under the launcher. */
-  readonly contexts: readonly Context[];
-  /** "calibrated" if absent. */
-  readonly name?: string;
-  /** What attention is measured in; float32 and bfloat16 if absent. */
-  readonly dtypes?: readonly DType[];
-  /** Sizes of heads; 64 and 128 if absent. */
-  readonly headDims?: readonly number[];
-  /** How often each measurement is repeated, for the best of them to count; 4 if absent. */
-  readonly repetitions?: number;
-  /** Threads of each rank's device; 1 if absent. */
-  readonly threads?: number;
-  /** Cores of this machine; the system's count if absent. */
-  readonly cores?: number;
+/** An array of one or more, each of which a kind accepts. */
+function oneOrMore<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
+  kind: Option<Value>,
+  settings?: S,
+): Option<readonly Value[], PresenceOf<S>> {
+  const all = option.array(kind);
+  const accepts = (value: unknown): value is readonly Value[] => all.accepts(value) && value.length > 0;
+  return option.custom(`an array of one or more, each ${kind.expected}`, accepts, settings);
 }
 
-const KIB = 2 ** 10;
-const HEADS = 2;
+export const calibrateOptions = defineOptions("calibrate", {
+  /** The ranks that this process drives: all of a `world(n)`, or its own one under the launcher. */
+  contexts: oneOrMore(option.custom("a Context, as init returns", option.hasMethods<Context>("assertOpen"))),
+  /** The profile's. Default "calibrated". */
+  name: option.string({ default: "calibrated" }),
+  /** What attention is measured in. Default ["float32", "bfloat16"]. */
+  dtypes: oneOrMore(option.dtype(), { default: ["float32", "bfloat16"] }),
+  /** Sizes of heads. Default [64, 128]. */
+  headDims: oneOrMore(option.integer({ min: 1, max: 256 }), { default: [64, 128] }),
+  /** How often each measurement is repeated, for the median of them to count. Default 5. */
+  repetitions: option.integer({ min: 1, max: 1000, default: 5 }),
+  /** Threads of each rank's device. Default 1. */
+  threads: option.integer({ min: 1, default: 1 }),
+  /** Cores of this machine. Default: the system's count. */
+  cores: option.number({ above: 0, optional: true }),
+});
+/** What is measured, and how often. */
+export type CalibrateOptions = OptionsOf<typeof calibrateOptions>;
 
-/** Rows × keys of the tiles that are measured: short and long in either dimension, and too long for inner caches. */
+const KIB = 2 ** 10;
+const HEADS = 4;
+
+/**
+ * Rows × keys of the tiles that are measured: short and long in either dimension, and more that are too long for inner caches:
+ * errors are relative, and most of a step is spent on long ones.
+ */
 const shapes = [
-  [64, 64],
   [64, 1024],
   [1024, 64],
   [256, 256],
   [512, 512],
+  [1024, 1024],
+  [2048, 1024],
   [2048, 2048],
 ] as const;
 
@@ -57,8 +67,9 @@ const shapes = [
  * much is left for each rank when all work at once. Collective: every process calls it with its contexts, and all get the
  * same profile. Run it with the ranks and threads that are to be predicted, on an idle machine.
  *
- * Kernels are timed by their device's trace, alone and with all ranks at work; links by exchanges around all ranks; the host
- * by a small attention. Of several repetitions the best counts: other load only ever slows things down.
+ * Kernels are timed by their device's trace, on as many ranks at once as have a core to themselves; links by exchanges around
+ * all ranks; the host by a small attention and by exchanges. Of several repetitions the median counts: a step is long enough to meet
+ * what slows kernels down now and then.
  *
  * @example
  * ```ts
@@ -73,35 +84,15 @@ const shapes = [
  * @throws OptionError without contexts, or with options that do not exist or cannot be, before anything is measured.
  */
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
-  expectValue(
-    "calibrate",
-    Array.isArray((options as Partial<CalibrateOptions> | null | undefined)?.contexts),
-    "options with contexts",
-    options,
-  );
-  for (const ctx of options.contexts) checkContext("calibrate", ctx);
-  const { contexts, name = "calibrated", dtypes = ["float32", "bfloat16"], headDims = [64, 128] } = options;
-  const optionNames = ["contexts", "name", "dtypes", "headDims", "repetitions", "threads", "cores"] as const;
-  checkOptionNames("calibrate", options, optionNames satisfies readonly (keyof CalibrateOptions)[]);
-  const [first] = contexts;
-  if (!first) throw new OptionError({ where: "calibrate", expected: "contexts", received: "none" });
-  checkOptions({ ...options, name, dtypes, headDims });
-  const measured: MeasuredRanks = { contexts, repetitions: options.repetitions ?? 4 };
+  const { contexts, name, dtypes, headDims, repetitions, threads, cores } = calibrateOptions.parse(options);
+  for (const ctx of contexts) checkContext("calibrate: contexts", ctx);
+  const [first] = contexts as readonly [Context, ...Context[]];
+  // As many ranks as this machine has cores for.
+  const perNode = (cores ?? availableParallelism()) / threads;
+  const concurrentRanks = Math.max(1, Math.min(first.size, Math.floor(perNode)));
+  const measured: MeasuredRanks = { contexts, repetitions, concurrentRanks };
   const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
   const speeds = await measureAttention(measured, { dtypes, headDims, launch: copies.latency });
-  const probe: TileShape = {
-    kind: "attend",
-    dtype: dtypes[0]!,
-    numHeads: HEADS,
-    rows: 768,
-    keys: 768,
-    headDim: headDims[0]!,
-  };
-  const parallel = first.size > 1 ? await timeConcurrentTiles(measured, probe) : 1;
-  // As many ranks as this machine has cores for.
-  const here = (options.cores ?? availableParallelism()) / (options.threads ?? 1);
-  // Ranks that leave cores idle measure only the cores that they use.
-  const perNode = Math.min(here, parallel * Math.max(1, here / first.size));
   const base = profiles["cpu-local"];
   const profile: Profile = {
     ...base,
@@ -116,34 +107,6 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     cores: { perNode },
   };
   return await broadcastProfile(contexts, profile);
-}
-
-function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions, "dtypes" | "headDims">>): void {
-  const { name, dtypes, headDims, repetitions = 1, threads = 1, cores = 1 } = options;
-  const whole = (value: number): boolean => Number.isSafeInteger(value) && value >= 1;
-  expectValue("calibrate", name !== "", "a name", name);
-  expectValue(
-    "calibrate",
-    Array.isArray(dtypes) &&
-      dtypes.length > 0 &&
-      dtypes.every((dtype) => typeof dtype === "string" && Object.hasOwn(dtypeBytes, dtype)),
-    "dtypes, one or more",
-    dtypes,
-  );
-  expectValue(
-    "calibrate",
-    Array.isArray(headDims) && headDims.length > 0 && headDims.every((headDim) => whole(headDim) && headDim <= 256),
-    "headDims, one or more, whole numbers from 1 to 256",
-    headDims,
-  );
-  expectValue(
-    "calibrate",
-    whole(repetitions) && repetitions <= 1000,
-    "repetitions a whole number from 1 to 1000",
-    repetitions,
-  );
-  expectValue("calibrate", whole(threads), "threads a whole number ≥ 1", threads);
-  expectValue("calibrate", cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
 }
 
 interface KernelCases {
@@ -163,7 +126,7 @@ async function measureAttention(
     ),
   );
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
-  const square = { numHeads: 4, rows: 1024, keys: 1024, headDim: headDims[0]! };
+  const square = { numHeads: HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const pairs = kinds.flatMap((kind) => [false, true].map((interleaved) => ({ ...kind, ...square, interleaved })));
   const all = await timeTiles(measured, [...tiles, ...pairs]);
   const samples = all.slice(0, tiles.length);
@@ -200,7 +163,7 @@ async function broadcastText(ctx: Context, text: string): Promise<string> {
   ctx.world.broadcast(length, 0).wait();
   const [count] = await length.read();
   const codes = Array.from({ length: count! }, (_, i) => (i < text.length ? text.charCodeAt(i) : 0));
-  using letters = fromArray(ctx, codes, [count!]);
-  ctx.world.broadcast(letters, 0).wait();
-  return String.fromCharCode(...(await letters.read()));
+  using characters = fromArray(ctx, codes, [count!]);
+  ctx.world.broadcast(characters, 0).wait();
+  return String.fromCharCode(...(await characters.read()));
 }

@@ -1,10 +1,10 @@
-import type { Op } from "../symbolic/tape.ts";
+import type { TapeOp } from "../symbolic/tape.ts";
 import type { Profile } from "./profile.ts";
 import { linkClass } from "./profile.ts";
 
 /** What one member of a collective brings. Counts are elements, by rank in the group. */
 export interface CollectiveArguments {
-  readonly op: Op;
+  readonly op: TapeOp;
   /** Rank in the group of the broadcast's root. */
   readonly root: number;
   readonly counts: readonly number[];
@@ -14,14 +14,14 @@ export interface CollectiveArguments {
 }
 
 /** Bytes that move to a world rank, in one stretch. */
-export interface Load {
+export interface PeerTransfer {
   readonly to: number;
   readonly bytes: number;
 }
 
 /** What a collective comes to for one of its members: bytes to others, and how many latencies follow one another. */
-export interface Traffic {
-  readonly loads: readonly Load[];
+export interface CollectiveTraffic {
+  readonly transfers: readonly PeerTransfer[];
   readonly steps: number;
 }
 
@@ -36,19 +36,19 @@ export function collectiveTraffic(
   ranks: readonly number[],
   me: number,
   part: CollectiveArguments,
-): Traffic {
+): CollectiveTraffic {
   const { op } = part;
   const n = ranks.length;
-  if (op === "barrier") return { loads: [], steps: Math.ceil(Math.log2(n)) };
+  if (op === "barrier") return { transfers: [], steps: Math.ceil(Math.log2(n)) };
   if (profile.collectives === "ring" && op !== "allToAll") {
-    return { loads: [ringLoad(ranks, me, part)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
+    return { transfers: [ringTransfer(ranks, me, part)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
   }
-  const loads: Load[] = [];
+  const transfers: PeerTransfer[] = [];
   for (let other = 0; other < n; other++) {
     const bytes = other === me ? 0 : directBytes(part, me, other, n);
-    if (bytes > 0) loads.push({ to: ranks[other]!, bytes });
+    if (bytes > 0) transfers.push({ to: ranks[other]!, bytes });
   }
-  return { loads, steps: op === "allReduce" ? 2 : 1 };
+  return { transfers, steps: op === "allReduce" ? 2 : 1 };
 }
 
 // oxlint-disable-next-line max-params -- of what, from whom to whom, of how many
@@ -72,11 +72,11 @@ function directBytes(
 }
 
 /** Every rank passes on all but one share, of an allReduce twice, of a broadcast the whole. */
-function ringLoad(
+function ringTransfer(
   ranks: readonly number[],
   me: number,
   { op, root, counts, size, elementBytes }: CollectiveArguments,
-): Load {
+): PeerTransfer {
   const n = ranks.length;
   const next = (me + 1) % n;
   const to = ranks[next]!;

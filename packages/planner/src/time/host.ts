@@ -1,6 +1,6 @@
 import type { RecordedRank } from "../record.ts";
-import type { Op } from "../symbolic/tape.ts";
-import type { Machine, Work } from "./machine.ts";
+import type { TapeOp } from "../symbolic/tape.ts";
+import type { Machine, Activity } from "./machine.ts";
 
 /**
  * A rank's host: it enqueues one operation after the other, without waiting for any, and nothing begins before it is enqueued.
@@ -11,7 +11,7 @@ export class Host {
   readonly #rank: number;
   readonly #secondsPerOperation: number;
   readonly #operations: number;
-  #work: Work | undefined;
+  #work: Activity | undefined;
   /** Seconds of work that follow the stretch under way. */
   #remaining = 0;
 
@@ -25,7 +25,7 @@ export class Host {
   }
 
   /** Whether an operation, counted from 1, is enqueued; if not, the stretch under way ends when it is. */
-  isReached(operation: number): boolean {
+  hasEnqueued(operation: number): boolean {
     if (!this.#work) return true;
     const after = (this.#operations - operation) * this.#secondsPerOperation;
     if (this.#machine.remainingSeconds(this.#work) + this.#remaining <= after) return true;
@@ -35,14 +35,14 @@ export class Host {
   }
 
   /** A stretch is over. */
-  next(): void {
+  onStretchDone(): void {
     this.#work = this.#remaining > 0 ? this.#machine.host(this.#rank, this.#remaining, this) : undefined;
     this.#remaining = 0;
   }
 }
 
 /** Whether an event is something that the host enqueues: memory is had and given back without the device's knowing. */
-export function isEnqueued(op: Op): boolean {
+export function isEnqueued(op: TapeOp): boolean {
   return op !== "empty" && op !== "free" && op !== "mark";
 }
 

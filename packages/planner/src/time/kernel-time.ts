@@ -1,9 +1,9 @@
 import { type DType, dtypeBytes, OptionError } from "@mosaic/core";
 import { PairCounts } from "../prove/visibility.ts";
-import type { Names } from "../symbolic/names.ts";
+import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { View } from "../symbolic/strided-layout.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import type { TapeReader } from "../symbolic/tape.ts";
 import type { AttentionSpeed, KernelSpeeds, Profile } from "./profile.ts";
 
 /** One call of an attention kernel, over all of its heads and sequences. */
@@ -54,16 +54,16 @@ function missingSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", 
 /** Computes how long the kernels on a rank's tape take. Tiles repeat: each is worked out once. */
 export class KernelTimes {
   readonly #profile: Profile;
-  readonly #names: Names;
+  readonly #interned: InternPool;
   readonly #pairs: PairCounts;
 
-  constructor(profile: Profile, names: Names) {
+  constructor(profile: Profile, interned: InternPool) {
     this.#profile = profile;
-    this.#names = names;
-    this.#pairs = new PairCounts(names);
+    this.#interned = interned;
+    this.#pairs = new PairCounts(interned);
   }
 
-  seconds(event: Reader, { views }: RankRecord): number {
+  seconds(event: TapeReader, { views }: RankRecord): number {
     const { kernels } = this.#profile;
     switch (event.op) {
       case "attend":
@@ -83,7 +83,7 @@ export class KernelTimes {
   }
 
   // oxlint-disable-next-line max-params -- the event, and where its parts lie
-  #attention(event: Reader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
+  #attention(event: TapeReader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
     const [batch, numHeads, rows, headDim] = q.layout.box.sizes as [number, number, number, number];
     const pairs = this.#pairs.count(event.arg(first), event.arg(first + 1), event.arg(first + 2));
     const { sizes, strides } = k.layout.box;
@@ -93,10 +93,10 @@ export class KernelTimes {
   }
 
   /** Kernels that attention does not use: matrix products by their operations, all else by its bytes. */
-  #nonAttention(event: Reader, views: readonly View[]): number {
+  #nonAttention(event: TapeReader, views: readonly View[]): number {
     const { kernels } = this.#profile;
     const used = Array.from({ length: event.count - 2 }, (_, i) => views[event.arg(2 + i)]!);
-    if (this.#names.words[event.arg(0)] !== "matmul") {
+    if (this.#interned.strings[event.arg(0)] !== "matmul") {
       return used.reduce((sum, view) => sum + viewBytes(view), 0) / kernels.bandwidth;
     }
     const inner = used[1]!.layout.shape.at(-1)!;

@@ -5,7 +5,7 @@ import { type Task, TaskQueue } from "./task.ts";
 interface Port {
   readonly bandwidth: number;
   /** One that leaves by the port at which it arrives, at another rank of its class, is there twice. */
-  readonly flows: Work[];
+  readonly flows: Activity[];
   isChanged: boolean;
 }
 
@@ -17,12 +17,12 @@ interface Node {
   /** How fast each message, and each kernel and host, goes on. */
   messageRate: number;
   kernelRate: number;
-  readonly works: Set<Work>;
+  readonly activities: Set<Activity>;
   isChanged: boolean;
 }
 
 /** A kernel, a host's work, or bytes under way: so much to do, at a rate that others change. */
-export class Work implements Task {
+export class Activity implements Task {
   readonly kind: Task["kind"];
   /** The rank that computes or sends, and of a message the one that receives: by number among those of the machine. */
   readonly rank: number;
@@ -30,7 +30,7 @@ export class Work implements Task {
   /** What it is part of. */
   owner: unknown;
   at = 0;
-  place = -1;
+  queueIndex = -1;
   /** Seconds alone, or bytes, still to do at the time `since`. */
   remaining = 0;
   rate = 0;
@@ -42,8 +42,8 @@ export class Work implements Task {
   isLatent = false;
   from: Port | undefined = undefined;
   into: Port | undefined = undefined;
-  fromPlace = -1;
-  intoPlace = -1;
+  fromIndex = -1;
+  intoIndex = -1;
 
   // oxlint-disable-next-line max-params -- made by the million
   constructor(kind: Task["kind"], rank: number, peer: number, owner: unknown) {
@@ -71,16 +71,16 @@ export interface Message {
 export class Machine {
   now = 0;
   readonly #profile: Profile;
-  readonly #queue = new TaskQueue<Work>();
+  readonly #queue = new TaskQueue<Activity>();
   /** By rank, class and way: ranks may have one in common. */
   readonly #ports: Port[];
   readonly #nodes: Node[];
   /** Messages that move, by rank. */
   readonly #moving: Int32Array;
   /** The kernel of each rank: one at a time. */
-  readonly #kernels: Work[];
+  readonly #kernels: Activity[];
   // What changed at this moment, each once.
-  readonly #changedWorks: Work[] = [];
+  readonly #changedActivities: Activity[] = [];
   readonly #changedPorts: Port[] = [];
   readonly #changedNodes: Node[] = [];
 
@@ -89,10 +89,10 @@ export class Machine {
     this.#profile = profile;
     const nodes = Math.ceil(ranks / profile.ranksPerNode);
     const idle = { moving: 0, busy: 0, messageRate: 1, kernelRate: 1, isChanged: false };
-    this.#nodes = Array.from({ length: nodes }, () => ({ ...idle, works: new Set<Work>() }));
+    this.#nodes = Array.from({ length: nodes }, () => ({ ...idle, activities: new Set<Activity>() }));
     this.#ports = createPorts(profile, ranks);
     this.#moving = new Int32Array(ranks);
-    this.#kernels = Array.from({ length: ranks }, (_, rank) => new Work("compute", rank, rank, undefined));
+    this.#kernels = Array.from({ length: ranks }, (_, rank) => new Activity("compute", rank, rank, undefined));
   }
 
   /** Runs a kernel that takes `seconds` alone; the rank must not run another. */
@@ -101,27 +101,27 @@ export class Machine {
   }
 
   /** Keeps a rank's host busy for `seconds`, if it has a core to itself. */
-  host(rank: number, seconds: number, owner: unknown): Work {
-    const work = new Work("host", rank, rank, owner);
+  host(rank: number, seconds: number, owner: unknown): Activity {
+    const work = new Activity("host", rank, rank, owner);
     this.#run(work, seconds);
     return work;
   }
 
   /** Seconds, at full rate, that are left of something under way. */
-  remainingSeconds(work: Work): number {
+  remainingSeconds(work: Activity): number {
     return work.isRunning ? Math.max(0, work.remaining - (this.now - work.since) * work.rate) : 0;
   }
 
   /** Lets something under way end when so many seconds of it would be left. */
-  truncate(work: Work, rest: number): void {
+  truncate(work: Activity, rest: number): void {
     this.#advance(work);
     work.remaining = Math.max(0, work.remaining - rest);
-    this.#markWork(work);
+    this.#markActivity(work);
   }
 
   /** Sends a message: after the latency, its bytes move. */
   send({ from, to, link, bytes, owner }: Message): void {
-    const work = new Work("flow", from, to, owner);
+    const work = new Activity("flow", from, to, owner);
     work.remaining = bytes;
     work.link = link;
     work.from = this.#ports[portIndex(from, link, 0)]!;
@@ -135,13 +135,13 @@ export class Machine {
 
   /** Lets time pass; the owner gets it back like anything that ends. */
   timer(rank: number, until: number, owner: unknown): void {
-    const work = new Work("timer", rank, rank, owner);
+    const work = new Activity("timer", rank, rank, owner);
     work.at = until;
     this.#queue.set(work);
   }
 
   /** Goes on to when the next kernel, message or timer ends; undefined when nothing is under way. */
-  next(): Work | undefined {
+  next(): Activity | undefined {
     for (;;) {
       if (this.#queue.first?.at !== this.now && this.#updateRates()) continue;
       const work = this.#queue.pop();
@@ -158,34 +158,34 @@ export class Machine {
     }
   }
 
-  #run(work: Work, seconds: number): void {
+  #run(work: Activity, seconds: number): void {
     work.remaining = seconds;
     this.#countBusy(work.rank, "busy", 1);
     this.#start(work);
   }
 
-  #start(work: Work): void {
+  #start(work: Activity): void {
     if (this.#profile.cores) {
-      this.#nodeOf(work.rank).works.add(work);
-      this.#nodeOf(work.peer).works.add(work);
+      this.#nodeOf(work.rank).activities.add(work);
+      this.#nodeOf(work.peer).activities.add(work);
     }
     work.rate = 0;
     work.since = this.now;
     work.isRunning = true;
-    this.#markWork(work);
+    this.#markActivity(work);
   }
 
   /** A kernel ends, or a host is done. */
-  #finish(work: Work): void {
+  #finish(work: Activity): void {
     this.#cancel(work);
     this.#countBusy(work.rank, "busy", -1);
   }
 
   /** A message begins to move. */
-  #beginTransfer(work: Work): void {
+  #beginTransfer(work: Activity): void {
     const { from, into, rank, peer, link } = work;
-    work.fromPlace = from!.flows.push(work) - 1;
-    if (into) work.intoPlace = into.flows.push(work) - 1;
+    work.fromIndex = from!.flows.push(work) - 1;
+    if (into) work.intoIndex = into.flows.push(work) - 1;
     this.#countMoving(rank, 1);
     if (link !== "self") this.#countMoving(peer, 1);
     this.#start(work);
@@ -194,10 +194,10 @@ export class Machine {
   }
 
   /** A message ends. */
-  #endTransfer(work: Work): void {
+  #endTransfer(work: Activity): void {
     const { from, into, rank, peer, link } = work;
-    removeFlow(from!, work.fromPlace);
-    if (into) removeFlow(into, work.intoPlace);
+    removeFlow(from!, work.fromIndex);
+    if (into) removeFlow(into, work.intoIndex);
     this.#cancel(work);
     this.#countMoving(rank, -1);
     if (link !== "self") this.#countMoving(peer, -1);
@@ -205,11 +205,11 @@ export class Machine {
     if (into) this.#markPort(into);
   }
 
-  #cancel(work: Work): void {
+  #cancel(work: Activity): void {
     work.isRunning = false;
     if (!this.#profile.cores) return;
-    this.#nodeOf(work.rank).works.delete(work);
-    this.#nodeOf(work.peer).works.delete(work);
+    this.#nodeOf(work.rank).activities.delete(work);
+    this.#nodeOf(work.peer).activities.delete(work);
   }
 
   /** A rank moves bytes or no longer does: its kernel feels it, and so do all on its cores. */
@@ -219,7 +219,7 @@ export class Machine {
     if (before > 0 && before + change > 0) return;
     this.#countBusy(rank, "moving", change);
     const kernel = this.#kernels[rank]!;
-    if (kernel.isRunning && this.#profile.communicationTax > 0) this.#markWork(kernel);
+    if (kernel.isRunning && this.#profile.communicationTax > 0) this.#markActivity(kernel);
   }
 
   #countBusy(rank: number, what: "moving" | "busy", change: 1 | -1): void {
@@ -238,25 +238,25 @@ export class Machine {
     this.#changedPorts.push(port);
   }
 
-  #markWork(work: Work): void {
+  #markActivity(work: Activity): void {
     if (work.isChanged) return;
     work.isChanged = true;
-    this.#changedWorks.push(work);
+    this.#changedActivities.push(work);
   }
 
   /** Works out the rates of all that changed; false if nothing did. */
   #updateRates(): boolean {
-    const works = this.#changedWorks;
-    if (works.length === 0 && this.#changedPorts.length === 0 && this.#changedNodes.length === 0) return false;
+    const changed = this.#changedActivities;
+    if (changed.length === 0 && this.#changedPorts.length === 0 && this.#changedNodes.length === 0) return false;
     for (const node of this.#changedNodes) {
       node.isChanged = false;
-      if (this.#updateNodeRates(node)) for (const work of node.works) this.#updateRate(work);
+      if (this.#updateNodeRates(node)) for (const work of node.activities) this.#updateRate(work);
     }
     for (const port of this.#changedPorts) {
       port.isChanged = false;
       for (const flow of port.flows) this.#updateRate(flow);
     }
-    for (const work of works) {
+    for (const work of changed) {
       work.isChanged = false;
       if (!work.isRunning) continue;
       this.#updateRate(work);
@@ -265,7 +265,7 @@ export class Machine {
     }
     this.#changedNodes.length = 0;
     this.#changedPorts.length = 0;
-    works.length = 0;
+    changed.length = 0;
     return true;
   }
 
@@ -281,7 +281,7 @@ export class Machine {
   }
 
   /** Does what was done so far, and sets how fast it goes on. */
-  #updateRate(work: Work): void {
+  #updateRate(work: Activity): void {
     const rate = this.#rateOf(work);
     if (rate === work.rate) return;
     this.#advance(work);
@@ -289,18 +289,18 @@ export class Machine {
     this.#schedule(work);
   }
 
-  #advance(work: Work): void {
+  #advance(work: Activity): void {
     work.remaining = Math.max(0, work.remaining - (this.now - work.since) * work.rate);
     work.since = this.now;
   }
 
   /** A rate of 0 means never, as things stand. */
-  #schedule(work: Work): void {
+  #schedule(work: Activity): void {
     work.at = work.remaining === 0 ? work.since : work.since + work.remaining / work.rate;
     this.#queue.set(work);
   }
 
-  #rateOf({ kind, rank, peer, from, into }: Work): number {
+  #rateOf({ kind, rank, peer, from, into }: Activity): number {
     const { cores, communicationTax } = this.#profile;
     if (kind === "flow") {
       const factor = cores ? Math.min(this.#nodeOf(rank).messageRate, this.#nodeOf(peer).messageRate) : 1;
@@ -345,6 +345,6 @@ function removeFlow({ flows }: Port, place: number): void {
   const last = flows.pop()!;
   if (place === end) return;
   flows[place] = last;
-  if (last.from?.flows === flows && last.fromPlace === end) last.fromPlace = place;
-  else last.intoPlace = place;
+  if (last.from?.flows === flows && last.fromIndex === end) last.fromIndex = place;
+  else last.intoIndex = place;
 }

@@ -1,10 +1,15 @@
-import { checkCount, checkRecord, expectValue } from "../options.ts";
 import { recordClasses } from "../classes/record-classes.ts";
 import { ranksOf } from "../classes/translations.ts";
-import { type Flow, messagesOf } from "../count.ts";
-import { type AttentionRecord, maxRecordedRanks, record, type RecordOptions } from "../record.ts";
-import { parseProfile } from "./parse-profile.ts";
-import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
+import { type TrafficTotals, messagesOf } from "../count.ts";
+import {
+  type AttentionRecord,
+  checkRecord,
+  maxRecordedRanks,
+  record,
+  type RecordOptions,
+  recordOptions,
+} from "../record.ts";
+import { checkRanksPerNode, type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
 import { simulate, type SimulateOptions, type Simulation } from "./simulate.ts";
 
 /** What one attention, forward and backward, is predicted to take. */
@@ -15,7 +20,7 @@ export interface Prediction {
   readonly computeSeconds: number;
   readonly exposedCommunicationSeconds: number;
   /** The most that any rank sends over each class of links. */
-  readonly sent: Readonly<Record<LinkClass, Flow>>;
+  readonly sent: Readonly<Record<LinkClass, TrafficTotals>>;
   /** The most that any rank has allocated at once. */
   readonly peakBytes: number;
   readonly simulation: Simulation;
@@ -37,15 +42,10 @@ export interface Prediction {
  * near.seconds / far.seconds > 1.8; // => true
  * ```
  */
-export function predict(options: RecordOptions, profile: Profile, simulation: SimulateOptions = {}): Prediction {
+export function predict(options: RecordOptions, profile: Profile, simulation?: SimulateOptions): Prediction {
   const { ranksPerNode } = parseProfile(profile);
-  expectValue(
-    "predict",
-    typeof (options as Partial<RecordOptions> | null | undefined)?.mesh === "object" && options.mesh !== null,
-    "options with a mesh",
-    options,
-  );
-  const run = ranksOf(options.mesh) > maxRecordedRanks ? recordClasses(options, { ranksPerNode }) : record(options);
+  const { mesh } = recordOptions.parse(options, "predict");
+  const run = ranksOf(mesh) > maxRecordedRanks ? recordClasses(options, { ranksPerNode }) : record(options);
   const result = simulate(run, profile, simulation);
   const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = result;
   return {
@@ -62,9 +62,9 @@ export function predict(options: RecordOptions, profile: Profile, simulation: Si
 }
 
 /** The most that any rank of a record, or of some of its ranks, sends over each class of links. */
-export function maxSent(run: AttentionRecord, profile: Profile): Readonly<Record<LinkClass, Flow>> {
+export function maxSent(run: AttentionRecord, profile: Profile): Readonly<Record<LinkClass, TrafficTotals>> {
   const ranks = countLinks(run, profile);
-  const most = (kind: LinkClass, what: keyof Flow): number =>
+  const most = (kind: LinkClass, what: keyof TrafficTotals): number =>
     ranks.reduce(
       (max, { forward, backward }) => Math.max(max, forward[kind].sent[what] + backward[kind].sent[what]),
       0,
@@ -72,13 +72,15 @@ export function maxSent(run: AttentionRecord, profile: Profile): Readonly<Record
   const entries = linkClasses.map((kind) => {
     return [kind, { bytes: most(kind, "bytes"), elements: most(kind, "elements"), messages: most(kind, "messages") }];
   });
-  return Object.fromEntries(entries) as Record<LinkClass, Flow>;
+  return Object.fromEntries(entries) as Record<LinkClass, TrafficTotals>;
 }
 
 /** What one rank sends and receives in one phase over each class of links. */
-export type LinkVolume = Readonly<Record<LinkClass, { readonly sent: Flow; readonly received: Flow }>>;
+export type LinkTraffic = Readonly<
+  Record<LinkClass, { readonly sent: TrafficTotals; readonly received: TrafficTotals }>
+>;
 
-interface Tally {
+interface MutableTotals {
   bytes: number;
   elements: number;
   messages: number;
@@ -101,13 +103,14 @@ interface Tally {
 export function countLinks(
   record: AttentionRecord,
   nodes: { readonly ranksPerNode: number },
-): readonly { readonly forward: LinkVolume; readonly backward: LinkVolume }[] {
+): readonly { readonly forward: LinkTraffic; readonly backward: LinkTraffic }[] {
   checkRecord("countLinks", record);
-  checkCount("countLinks", "ranksPerNode", nodes?.ranksPerNode);
+  checkRanksPerNode("countLinks", nodes);
   return record.ranks.map((recorded) => {
-    const phases = { forward: emptyVolume(), backward: emptyVolume() };
+    const phases = { forward: emptyTraffic(), backward: emptyTraffic() };
     for (const { phase, peer, sent, elements, bytes } of messagesOf(record, recorded)) {
-      const tally: Tally = phases[phase][linkClass(nodes, recorded.tape.rank, peer)][sent ? "sent" : "received"];
+      const tally: MutableTotals =
+        phases[phase][linkClass(nodes, recorded.tape.rank, peer)][sent ? "sent" : "received"];
       tally.elements += elements;
       tally.bytes += bytes;
       tally.messages++;
@@ -116,9 +119,9 @@ export function countLinks(
   });
 }
 
-function emptyVolume(): Record<LinkClass, { readonly sent: Tally; readonly received: Tally }> {
-  const none = (): Tally => ({ bytes: 0, elements: 0, messages: 0 });
+function emptyTraffic(): Record<LinkClass, { readonly sent: MutableTotals; readonly received: MutableTotals }> {
+  const none = (): MutableTotals => ({ bytes: 0, elements: 0, messages: 0 });
   return Object.fromEntries(linkClasses.map((kind) => [kind, { sent: none(), received: none() }])) as ReturnType<
-    typeof emptyVolume
+    typeof emptyTraffic
   >;
 }

@@ -1,94 +1,170 @@
-import { checkCount } from "../options.ts";
-import type { DType } from "@mosaic/core";
+import { checkArgument, defineOptions, type DType, option, OptionError, type OptionsOf } from "@mosaic/core";
 
 /** How two ranks are joined: a rank to itself, ranks of one node, ranks of different nodes. */
 export const linkClasses = ["self", "intra-node", "inter-node"] as const;
 export type LinkClass = (typeof linkClasses)[number];
 
+const positive = { above: 0 } as const;
+const notNegative = { min: 0 } as const;
+const atLeastOne = { min: 1 } as const;
+
+export const linkOptions = defineOptions("Link", {
+  /** Seconds from when both sides have come until the first byte moves. */
+  latency: option.number(notNegative),
+  /** Bytes per second of one port: each way if it is duplex, else both ways together. */
+  bandwidth: option.number(positive),
+  /** Ranks of a node that share a port; 1 where each has its own. */
+  sharedBy: option.integer(atLeastOne),
+  /** Whether what a port sends leaves what it receives alone. */
+  duplex: option.boolean(),
+});
 /**
  * What joins ranks. A message of S bytes that has a port to itself takes latency + S / bandwidth (Hockney's α and 1/β);
  * messages at the same port share its bandwidth evenly.
  */
-export interface Link {
-  /** Seconds from when both sides have come until the first byte moves. */
-  readonly latency: number;
-  /** Bytes per second of one port: each way if it is duplex, else both ways together. */
-  readonly bandwidth: number;
-  /** Ranks of a node that share a port; 1 where each has its own. */
-  readonly sharedBy: number;
-  /** Whether what a port sends leaves what it receives alone. */
-  readonly duplex: boolean;
-}
+export type Link = OptionsOf<typeof linkOptions>;
 
+export const attentionSpeedOptions = defineOptions("AttentionSpeed", {
+  /** Floating-point operations per second reached on large tiles. */
+  flops: option.number(positive),
+  /** Query rows of a tile (of many keys) at which it runs at half of full speed. */
+  halfRows: option.number(notNegative),
+  /** Keys of a tile (of many rows) at which it runs at half of full speed. */
+  halfKeys: option.number(notNegative),
+  /** Size of a head at which it runs at half of full speed. */
+  halfDim: option.number(notNegative),
+  /** How many times as long it takes where the rows of a head do not lie side by side, but the heads of a row. Default: 1. */
+  interleaved: option.number({ ...positive, optional: true }),
+});
 /**
  * Speed of an attention kernel for one dtype. Of P visible pairs of a query and a key, counted over all heads of size D,
  * it computes F · (D + halfDim) · (P + halfKeys · rows + halfRows · keys) floating-point operations, F = 4 forward and 10
  * backward, rows and keys over all heads too. So a tile of `halfKeys` keys (of many rows) runs at half of full speed:
  * Hockney's n½, in each dimension.
  */
-export interface AttentionSpeed {
-  /** Floating-point operations per second reached on large tiles. */
-  readonly flops: number;
-  readonly halfRows: number;
-  readonly halfKeys: number;
-  readonly halfDim: number;
-  /** How many times as long it takes where the rows of a head do not lie side by side, but the heads of a row; 1 if absent. */
-  readonly interleaved?: number;
-}
+export type AttentionSpeed = OptionsOf<typeof attentionSpeedOptions>;
 
+export const wavesOptions = defineOptions("Waves", {
+  /** Multiprocessors. */
+  units: option.integer(atLeastOne),
+  /** Query rows of a head that one of them takes at a time. */
+  rows: option.integer(atLeastOne),
+});
 /** How much of a device one call can fill: `units` multiprocessors each take `rows` query rows of a head at a time. */
-export interface Waves {
-  readonly units: number;
-  readonly rows: number;
-}
+export type Waves = OptionsOf<typeof wavesOptions>;
 
-/** How long kernels take on one rank that has its device, or its cores, to itself. */
-export interface KernelSpeeds {
+const measuredSpeed = { optional: true, expected: "an AttentionSpeed" } as const;
+const speedsByDType = {
+  fields: {
+    float32: option.nested(attentionSpeedOptions, measuredSpeed),
+    bfloat16: option.nested(attentionSpeedOptions, measuredSpeed),
+    float16: option.nested(attentionSpeedOptions, measuredSpeed),
+  } satisfies Readonly<Record<DType, unknown>>,
+};
+
+export const kernelSpeedsOptions = defineOptions("KernelSpeeds", {
   /** Seconds that every kernel takes besides. */
-  readonly launch: number;
+  launch: option.number(notNegative),
   /** Bytes per second, read and written, of copies, sums, merges and all that only moves memory. */
-  readonly bandwidth: number;
+  bandwidth: option.number(positive),
   /** Floating-point operations per second of matrix products. */
-  readonly matmul: number;
-  readonly attend: Readonly<Partial<Record<DType, AttentionSpeed>>>;
-  readonly attendBackward: Readonly<Partial<Record<DType, AttentionSpeed>>>;
-  /** Absent where a call of any size fills the device. */
-  readonly waves?: Waves;
-}
+  matmul: option.number(positive),
+  /** An AttentionSpeed for each dtype that is simulated: of the forward. */
+  attend: option.nested(speedsByDType),
+  /** An AttentionSpeed for each dtype that is simulated: of the backward. */
+  attendBackward: option.nested(speedsByDType),
+  /** How calls fill the device. Default: a call of any size fills it. */
+  waves: option.nested(wavesOptions, { optional: true }),
+});
+/** How long kernels take on one rank that has its device, or its cores, to itself. */
+export type KernelSpeeds = OptionsOf<typeof kernelSpeedsOptions>;
 
-/** Cores that the ranks of a node share: kernels and messages alike slow down when more of them run than there are cores. */
-export interface SharedCores {
+export const sharedCoresOptions = defineOptions("SharedCores", {
   /** What all cores together achieve, in units of one rank alone: 2 on two cores, less where memory limits them. */
-  readonly perNode: number;
-}
+  perNode: option.number(positive),
+});
+/** Cores that the ranks of a node share: kernels and messages alike slow down when more of them run than there are cores. */
+export type SharedCores = OptionsOf<typeof sharedCoresOptions>;
 
+const link = { expected: "a Link" } as const;
+const linksByClass = {
+  fields: {
+    self: option.nested(linkOptions, link),
+    "intra-node": option.nested(linkOptions, link),
+    "inter-node": option.nested(linkOptions, link),
+  } satisfies Readonly<Record<LinkClass, unknown>>,
+};
+
+export const profileOptions = defineOptions("Profile", {
+  /** What messages and pictures call the machine. */
+  name: option.string({ expected: "a name" }),
+  /** Ranks 0 … ranksPerNode − 1 are the first node's, and so on. */
+  ranksPerNode: option.integer(atLeastOne),
+  /** A Link for each class: of a rank to itself, of ranks of one node, of ranks of different nodes. */
+  links: option.nested(linksByClass),
+  /** How long kernels take: a KernelSpeeds. */
+  kernels: option.nested(kernelSpeedsOptions),
+  /** Seconds that the host takes to enqueue one operation; nothing begins before it is enqueued. */
+  enqueue: option.number(notNegative),
+  /** Share of a rank's compute that its communication takes while bytes move: multiprocessors lent to it. */
+  communicationTax: option.number({ min: 0, below: 1 }),
+  /** Which algorithm collectives follow; allToAll is always direct. sendRecv states its own transfers. */
+  collectives: option.oneOf(["direct", "ring"]),
+  /** Whether a rank runs one collective at a time, or one of each group. */
+  channels: option.oneOf(["rank", "group"]),
+  /** Cores that the ranks of a node share: a SharedCores. Default: each rank has its own. */
+  cores: option.nested(sharedCoresOptions, { optional: true }),
+});
 /**
  * A machine, as far as time goes. Plain data: `JSON.stringify` writes it, `parseProfile` reads and checks it. Seconds, bytes
  * and their ratios throughout.
  */
-export interface Profile {
-  readonly name: string;
-  /** Ranks 0 … ranksPerNode − 1 are the first node's, and so on. */
-  readonly ranksPerNode: number;
-  readonly links: Readonly<Record<LinkClass, Link>>;
-  readonly kernels: KernelSpeeds;
-  /** Seconds that the host takes to enqueue one operation; nothing begins before it is enqueued. */
-  readonly enqueue: number;
-  /** Share of a rank's compute that its communication takes while bytes move: multiprocessors lent to it. */
-  readonly communicationTax: number;
-  /** Which algorithm collectives follow; allToAll is always direct. sendRecv states its own transfers. */
-  readonly collectives: "direct" | "ring";
-  /** Whether a rank runs one collective at a time, or one of each group. */
-  readonly channels: "rank" | "group";
-  /** Only where ranks of a node share cores. */
-  readonly cores?: SharedCores;
+export type Profile = OptionsOf<typeof profileOptions>;
+
+/**
+ * Reads a profile from JSON text, or checks one that is an object already.
+ *
+ * @example
+ * ```ts
+ * import { parseProfile, profiles } from "@mosaic/planner";
+ * const mine = { ...profiles["h100-ib400"], name: "mine", ranksPerNode: 4 };
+ * parseProfile(JSON.stringify(mine)).ranksPerNode; // => 4
+ * ```
+ * @throws OptionError that names the first field that is missing, unknown, or not what it should be.
+ */
+export function parseProfile(profile: string | Profile): Profile {
+  const parsed: unknown = typeof profile === "string" ? parseJson(profile) : profile;
+  const { name } = profileName.parse(option.isObject(parsed) ? { name: parsed["name"] } : parsed, "profile");
+  profileOptions.parse(parsed, `profile ${name}`);
+  return parsed as Profile;
 }
+
+/** Messages on all other fields have the name. */
+const profileName = defineOptions("profile", { name: profileOptions.fields.name });
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (error) {
+    throw new OptionError({ where: "profile", expected: "JSON", received: (error as Error).message });
+  }
+}
+
+const ranksPerNodeKind = profileOptions.fields.ranksPerNode;
+const rankKind = option.integer({ min: 0 });
 
 /** The class of the link between two world ranks. */
 export function linkClass(profile: Pick<Profile, "ranksPerNode">, a: number, b: number): LinkClass {
-  checkCount("linkClass", "ranksPerNode", profile?.ranksPerNode);
-  for (const rank of [a, b]) checkCount("linkClass", "rank", rank, { min: 0 });
+  checkRanksPerNode("linkClass", profile);
+  checkArgument("linkClass: rank", a, rankKind);
+  checkArgument("linkClass: rank", b, rankKind);
   if (a === b) return "self";
   const { ranksPerNode } = profile;
   return Math.floor(a / ranksPerNode) === Math.floor(b / ranksPerNode) ? "intra-node" : "inter-node";
+}
+
+/** Throws an OptionError unless a profile, or what matters of it, has the ranks of a node. */
+export function checkRanksPerNode(where: string, profile: Pick<Profile, "ranksPerNode">): void {
+  const count: unknown = (profile as Partial<Profile> | null | undefined)?.ranksPerNode;
+  if (!ranksPerNodeKind.accepts(count)) checkArgument(`${where}: ranksPerNode`, count, ranksPerNodeKind);
 }

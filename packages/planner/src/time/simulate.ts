@@ -1,22 +1,18 @@
-import { OptionError } from "@mosaic/core";
+import { defineOptions, option, OptionError, type OptionsOf } from "@mosaic/core";
 import { preservesNodes } from "../classes/translations.ts";
-import { checkFields, checkRecord, expectValue } from "../options.ts";
-import type { AttentionRecord, RecordedRank } from "../record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import { type AttentionRecord, checkRecord, type RecordedRank } from "../record.ts";
+import { isCollective, type TapeReader } from "../symbolic/tape.ts";
 import { Host, isEnqueued, countOperations } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { Machine } from "./machine.ts";
-import { parseProfile } from "./parse-profile.ts";
-import type { Profile } from "./profile.ts";
-import { Batch, type Flow, type RunningCollective, notSimulatable, Streams } from "./streams.ts";
-import type { Piece, Timeline } from "./timeline.ts";
+import { parseProfile, type Profile } from "./profile.ts";
+import { PostedCollective, type Flow, type RunningCollective, notSimulatable, SimulatedStreams } from "./streams.ts";
+import type { TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
 
 /** One rank of a simulation, with what it spent its time on, in seconds. */
-export interface SimulatedRank {
-  readonly rank: number;
-  readonly at: Timeline["ranks"][number]["at"];
+export interface SimulatedRank extends RankTimeline {
   /** In order of their starts. Empty unless `keep` selects the rank. */
-  readonly pieces: readonly Piece[];
+  readonly events: readonly TimelineEvent[];
   /** When its forward ended, and when all did. */
   readonly forwardSeconds: number;
   readonly seconds: number;
@@ -37,10 +33,12 @@ export interface Simulation extends Timeline {
   readonly exposedCommunicationSeconds: number;
 }
 
-export interface SimulateOptions {
-  /** Whose pieces are kept: each takes memory, and a thousand ranks make millions. All if absent. */
-  readonly keep?: (rank: number) => boolean;
-}
+export const simulateOptions = defineOptions("simulate", {
+  /** Whether a rank's events are kept: each takes memory, and a thousand ranks make millions. Default: all ranks'. */
+  keep: option.custom("a function", option.isFunction<(rank: number) => boolean>, { optional: true }),
+});
+/** What a simulation keeps. */
+export type SimulateOptions = OptionsOf<typeof simulateOptions>;
 
 /**
  * Predicts when each rank does what: replays a record on the machine that a profile describes. Every rank has a host, which
@@ -55,29 +53,35 @@ export interface SimulateOptions {
  * const { seconds, exposedCommunicationSeconds, ranks } = simulate(run, profiles["h100-ib400"]);
  * exposedCommunicationSeconds; // => 0
  * seconds > 0.002 && seconds < 0.005; // => true
- * ranks[1]!.pieces.filter(({ name }) => name === "attend").length; // => 1
+ * ranks[1]!.events.filter(({ name }) => name === "attend").length; // => 1
  * ```
  * @throws MosaicError if the record does not come to its end, or an OptionError that names what the profile lacks.
  */
-export function simulate(record: AttentionRecord, profile: Profile, options: SimulateOptions = {}): Simulation {
+export function simulate(record: AttentionRecord, profile: Profile, options?: SimulateOptions): Simulation {
   checkRecord("simulate", record);
-  checkFields("simulate", options, ["keep"]);
-  const { keep = () => true } = options;
-  expectValue("simulate: keep", typeof keep === "function", "a function", keep);
+  const { keep = () => true } = simulateOptions.parse(options);
   const checked = parseProfile(profile);
   checkNodes(record, checked);
   const machine = new Machine(checked, record.ranks.length);
-  const times = new KernelTimes(checked, record.names);
-  const streams = new Streams(record, checked, machine, (batch) => runs[batch.index]!.collectiveDone(batch));
+  const times = new KernelTimes(checked, record.interned);
+  const streams = new SimulatedStreams(record, checked, machine, (batch) => runs[batch.index]!.collectiveDone(batch));
   const runs = record.ranks.map((recorded, index) => {
-    const keepPieces = keep(recorded.tape.rank);
-    return new RankRun(record, recorded, { index, machine, times, streams, enqueue: checked.enqueue, keepPieces });
+    const keepEvents = keep(recorded.tape.rank);
+    return new ComputeStream(record, recorded, {
+      index,
+      machine,
+      times,
+      streams,
+      enqueue: checked.enqueue,
+      keepEvents,
+    });
   });
   for (const run of runs) run.resume();
   for (let work = machine.next(); work; work = machine.next()) {
     if (work.kind === "compute") runs[work.rank]!.kernelDone();
     else if (work.kind === "host") runs[work.rank]!.hostReady();
-    else if ("members" in (work.owner as Flow | RunningCollective)) streams.loadDone(work.owner as RunningCollective);
+    else if ("members" in (work.owner as Flow | RunningCollective))
+      streams.transferDone(work.owner as RunningCollective);
     else streams.flowDone(work.owner as Flow);
   }
   const stuck = runs.find(({ ended }) => !ended);
@@ -85,7 +89,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options: Sim
     const heads = [...streams.pending()]
       .slice(0, 3)
       .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
-    throw notSimulatable(heads.join("; ") || `rank ${stuck.rank} waits for what it never posted`);
+    throw notSimulatable(heads.join("; ") || `rank ${stuck.rank} waits for a collective that it has not posted`);
   }
   return summarize(runs.map((run) => run.result()));
 }
@@ -95,7 +99,7 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
   if (preservesNodes(classes, ranksPerNode)) return;
   throw new OptionError({
     where: "simulate",
-    expected: `classes whose ranks have equal places in nodes of ${ranksPerNode}, as the profile ${name} has them`,
+    expected: `classes whose ranks have the same local rank on nodes of ${ranksPerNode}, the ranksPerNode of profile ${name}`,
     received: `${classes.classes} classes of ${classes.order} ranks`,
     remedy: `recordClasses(options, { ranksPerNode: ${ranksPerNode} })`,
   });
@@ -120,20 +124,20 @@ interface SimulationState {
   readonly index: number;
   readonly machine: Machine;
   readonly times: KernelTimes;
-  readonly streams: Streams;
+  readonly streams: SimulatedStreams;
   readonly enqueue: number;
-  readonly keepPieces: boolean;
+  readonly keepEvents: boolean;
 }
 
 /** One rank's compute stream, on its way along the tape. */
-class RankRun {
+class ComputeStream {
   readonly rank: number;
   readonly #record: AttentionRecord;
   readonly #recorded: RecordedRank;
   readonly #state: SimulationState;
-  readonly #reader: Reader;
+  readonly #reader: TapeReader;
   readonly #done = new Set<number>();
-  readonly #pieces: Piece[] = [];
+  readonly #events: TimelineEvent[] = [];
   /** The collective that it waits for, since when. */
   #awaited: number | undefined;
   #since = 0;
@@ -165,7 +169,7 @@ class RankRun {
     while (!this.#ended && this.#awaited === undefined) {
       if (!this.#isPending && !this.#step()) return;
       if (!this.#isPending) continue;
-      if (!this.#host.isReached(this.#operations)) return;
+      if (!this.#host.hasEnqueued(this.#operations)) return;
       this.#isPending = false;
       if (this.#run()) return;
     }
@@ -173,7 +177,7 @@ class RankRun {
 
   /** The host has come to where compute waits for it, or to its end. */
   hostReady(): void {
-    this.#host.next();
+    this.#host.onStretchDone();
     if (this.#isPending) this.resume();
   }
 
@@ -181,17 +185,17 @@ class RankRun {
   kernelDone(): void {
     const { now } = this.#state.machine;
     this.#busy += now - this.#since;
-    if (this.#state.keepPieces && now > this.#since) {
-      this.#pieces.push({ lane: "compute", name: this.#kernelName(), start: this.#since, end: now });
+    if (this.#state.keepEvents && now > this.#since) {
+      this.#events.push({ lane: "compute", name: this.#kernelName(), start: this.#since, end: now });
     }
     this.resume();
   }
 
-  collectiveDone(batch: Batch): void {
+  collectiveDone(batch: PostedCollective): void {
     const { now } = this.#state.machine;
-    if (this.#state.keepPieces) {
+    if (this.#state.keepEvents) {
       const { op: name, start, label, bytesSent, bytesReceived } = batch;
-      this.#pieces.push({ lane: "communication", name, start, end: now, label, bytesSent, bytesReceived });
+      this.#events.push({ lane: "communication", name, start, end: now, label, bytesSent, bytesReceived });
     }
     if (this.#awaited !== batch.work) {
       this.#done.add(batch.work);
@@ -206,7 +210,7 @@ class RankRun {
     return {
       rank: this.rank,
       at: this.#recorded.at,
-      pieces: this.#pieces.toSorted((a, b) => a.start - b.start),
+      events: this.#events.toSorted((a, b) => a.start - b.start),
       forwardSeconds: this.#forward,
       seconds: this.#end,
       computeSeconds: this.#busy,
@@ -220,7 +224,7 @@ class RankRun {
     if (!event.next()) return false;
     if (event.op !== "mark" && !isEnqueued(event.op)) return true;
     if (event.op === "mark") {
-      this.#mark(this.#record.names.words[event.arg(0)]!);
+      this.#mark(this.#record.interned.strings[event.arg(0)]!);
       return true;
     }
     this.#operations++;
@@ -240,31 +244,20 @@ class RankRun {
   #run(): boolean {
     const { index, machine, streams, times } = this.#state;
     const event = this.#reader;
-    switch (event.op) {
-      case "wait":
-        if (this.#done.delete(event.arg(0))) return false;
-        this.#awaited = event.arg(0);
-        this.#since = machine.now;
-        return true;
-      case "sendRecv":
-      case "allGather":
-      case "reduceScatter":
-      case "allReduce":
-      case "allToAll":
-      case "broadcast":
-      case "barrier":
-        streams.post(index, event);
-        return false;
-      default:
-        this.#since = machine.now;
-        machine.compute(index, times.seconds(event, this.#recorded.tape));
-        return true;
+    if (isCollective(event.op)) {
+      streams.post(index, event);
+      return false;
     }
+    if (event.op === "wait" && this.#done.delete(event.arg(0))) return false;
+    this.#since = machine.now;
+    if (event.op === "wait") this.#awaited = event.arg(0);
+    else machine.compute(index, times.seconds(event, this.#recorded.tape));
+    return true;
   }
 
   #kernelName(): string {
     const { op } = this.#reader;
-    if (op === "compute") return this.#record.names.words[this.#reader.arg(0)]!;
+    if (op === "compute") return this.#record.interned.strings[this.#reader.arg(0)]!;
     // As devices call it in their traces.
     return op === "add" ? "binary" : op;
   }

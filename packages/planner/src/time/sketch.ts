@@ -1,13 +1,12 @@
-import { expectValue } from "../options.ts";
-import { dtypeBytes } from "@mosaic/core";
-import type { Flow } from "../count.ts";
-import { type AttentionRecord, type RecordedRank, type RecordOptions, recordRanks } from "../record.ts";
+import { checkArgument, dtypeBytes, option } from "@mosaic/core";
+import { ranksOf } from "../classes/translations.ts";
+import type { TrafficTotals } from "../count.ts";
+import { type AttentionRecord, type RecordedRank, type RecordOptions, recordOptions, recordRanks } from "../record.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import { isCollective, type TapeReader } from "../symbolic/tape.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { maxSent } from "./predict.ts";
-import { parseProfile } from "./parse-profile.ts";
-import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
+import { type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
 
 /** A prediction from a few ranks: the most that any of them takes, sends and holds. */
 export interface Sketch {
@@ -15,7 +14,7 @@ export interface Sketch {
   readonly forwardSeconds: number;
   readonly computeSeconds: number;
   readonly exposedCommunicationSeconds: number;
-  readonly sent: Readonly<Record<LinkClass, Flow>>;
+  readonly sent: Readonly<Record<LinkClass, TrafficTotals>>;
   readonly peakBytes: number;
   /** Events on a rank's tape: what it costs to simulate one. */
   readonly events: number;
@@ -36,16 +35,11 @@ export interface Sketch {
  */
 export function sketch(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Sketch {
   const checked = parseProfile(profile);
-  expectValue(
-    "sketch",
-    typeof (options as Partial<RecordOptions> | null | undefined)?.mesh === "object" && options.mesh !== null,
-    "options with a mesh",
-    options,
-  );
-  expectValue("sketch: ranks", ranks === undefined || Array.isArray(ranks), "an array of ranks", ranks);
-  const size = Object.values(options.mesh).reduce((product, length) => product * length, 1);
+  const { mesh } = recordOptions.parse(options, "sketch");
+  if (ranks !== undefined) checkArgument("sketch: ranks", ranks, rankList);
+  const size = ranksOf(mesh);
   const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
-  const times = new KernelTimes(checked, record.names);
+  const times = new KernelTimes(checked, record.interned);
   const context = { profile: checked, times, record, rates: sharedRates(checked, size) };
   const alone = record.ranks.map((recorded) => rankTimes(recorded, context));
   const most = (of: (pace: RankTimes) => number): number => Math.max(...alone.map(of));
@@ -59,6 +53,8 @@ export function sketch(options: RecordOptions, profile: Profile, ranks?: readonl
     events: most(({ events }) => events),
   };
 }
+
+const rankList = option.array(option.integer({ min: 0 }));
 
 interface RankTimes {
   seconds: number;
@@ -78,7 +74,7 @@ interface SketchContext {
 /** One rank's streams, as `simulate` runs them, but for peers. */
 function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
   const { profile, times, rates } = context;
-  const { words } = context.record.names;
+  const { strings } = context.record.interned;
   const pace = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
   const ends = new Map<number, number>();
   const free = new Map<number, number>();
@@ -88,7 +84,7 @@ function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
     pace.events++;
     if (event.op === "empty" || event.op === "free") continue;
     if (event.op === "mark") {
-      if (words[event.arg(0)] === "backward") pace.forward = pace.seconds;
+      if (strings[event.arg(0)] === "backward") pace.forward = pace.seconds;
       continue;
     }
     enqueued += profile.enqueue;
@@ -97,7 +93,7 @@ function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
       const late = Math.max(0, ends.get(event.arg(0))! - pace.seconds);
       pace.exposed += late;
       pace.seconds += late;
-    } else if (collectiveOps.has(event.op)) {
+    } else if (isCollective(event.op)) {
       const channel = profile.channels === "group" ? event.arg(1) : -1;
       const end = Math.max(free.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, context);
       free.set(channel, end);
@@ -114,16 +110,6 @@ function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
   return pace;
 }
 
-const collectiveOps: ReadonlySet<string> = new Set([
-  "sendRecv",
-  "allGather",
-  "reduceScatter",
-  "allReduce",
-  "allToAll",
-  "broadcast",
-  "barrier",
-]);
-
 /** How fast kernels go, alone and beside a transfer, and transfers, if every rank of the node does the same. */
 interface Rates {
   readonly alone: number;
@@ -133,11 +119,11 @@ interface Rates {
 
 function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): Rates {
   const sharers = Math.min(size, ranksPerNode);
-  const share = (expectValue: number): number => (cores ? Math.min(1, cores.perNode / expectValue) : 1);
+  const share = (busyCores: number): number => (cores ? Math.min(1, cores.perNode / busyCores) : 1);
   return { alone: share(sharers), beside: (1 - communicationTax) * share(2 * sharers), transfer: share(2 * sharers) };
 }
 
-function transferSeconds(event: Reader, tape: RankRecord, { profile, rates, record }: SketchContext): number {
+function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, record }: SketchContext): number {
   const bytes = linkBytes(event, tape, { profile, record });
   let seconds = 0;
   for (const kind of linkClasses) {
@@ -154,7 +140,7 @@ type LinkBytes = Record<LinkClass, { out: number; into: number; messages: number
 
 /** What an event moves over each class of links. Collectives count whole, over the farthest link of their group. */
 function linkBytes(
-  event: Reader,
+  event: TapeReader,
   { rank, views }: RankRecord,
   { profile, record }: Pick<SketchContext, "profile" | "record">,
 ): LinkBytes {

@@ -1,19 +1,19 @@
 import { dtypeBytes, MosaicError } from "@mosaic/core";
 import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
-import type { Op, Reader } from "../symbolic/tape.ts";
+import type { TapeOp, TapeReader } from "../symbolic/tape.ts";
 import { viewBytes } from "./kernel-time.ts";
 import { maxLatency, type CollectiveArguments, collectiveTraffic } from "./collective.ts";
 import type { Machine } from "./machine.ts";
 import { linkClass, type Profile } from "./profile.ts";
 
 /** A collective that a rank posted. */
-export class Batch {
+export class PostedCollective {
   readonly rank: number;
   /** The rank's number among those of the record. */
   readonly index: number;
   readonly work: number;
-  readonly op: Op;
+  readonly op: TapeOp;
   readonly group: number;
   readonly label: string;
   /** When it had its turn. */
@@ -27,7 +27,7 @@ export class Batch {
   readonly #count: number;
 
   // oxlint-disable-next-line max-params -- whose it is, where it stands, and the words of its label
-  constructor(rank: number, index: number, event: Reader, words: readonly string[]) {
+  constructor(rank: number, index: number, event: TapeReader, words: readonly string[]) {
     this.rank = rank;
     this.index = index;
     this.work = event.arg(0);
@@ -51,8 +51,8 @@ export class Batch {
 
 /** Messages between two batches that move together. */
 export interface Flow {
-  readonly from: Batch;
-  readonly to: Batch;
+  readonly from: PostedCollective;
+  readonly to: PostedCollective;
   /** The receiver as the sender has it. */
   readonly peer: number;
   count: number;
@@ -61,20 +61,20 @@ export interface Flow {
 
 /** All ranks of a collective, at once: how many loads are not through. */
 export interface RunningCollective {
-  readonly members: readonly Batch[];
-  loads: number;
+  readonly members: readonly PostedCollective[];
+  transfers: number;
 }
 
-interface PostedHalf {
-  readonly batch: Batch;
+interface PostedTransfer {
+  readonly batch: PostedCollective;
   readonly peer: number;
   readonly bytes: number;
 }
 
 /** Messages of one way between two ranks of a group whose other halves are not there yet. */
 interface Channel {
-  readonly sends: PostedHalf[];
-  readonly receives: PostedHalf[];
+  readonly sends: PostedTransfer[];
+  readonly receives: PostedTransfer[];
   /** What a batch that begins has put together here so far. */
   flow: Flow | undefined;
 }
@@ -83,20 +83,25 @@ interface Channel {
  * The communication streams of all ranks: each runs its collectives in the order of posting; a message moves when both sides
  * have their turn. The same rules as those that `prove` follows, with time.
  */
-export class Streams {
+export class SimulatedStreams {
   readonly #record: AttentionRecord;
   readonly #quotient: Quotient;
   readonly #profile: Profile;
   readonly #machine: Machine;
-  readonly #finished: (batch: Batch) => void;
-  readonly #queues = new Map<number, Batch[]>();
+  readonly #finished: (batch: PostedCollective) => void;
+  readonly #queues = new Map<number, PostedCollective[]>();
   /** By the rank that sends, then by family of groups and the rank that receives. */
   readonly #channels: readonly Map<number, Channel>[];
-  readonly #pendingCollectives = new Map<string, Batch[]>();
+  readonly #pendingCollectives = new Map<string, PostedCollective[]>();
   readonly #sizes: readonly number[][];
 
   // oxlint-disable-next-line max-params -- what it stands between
-  constructor(record: AttentionRecord, profile: Profile, machine: Machine, finished: (batch: Batch) => void) {
+  constructor(
+    record: AttentionRecord,
+    profile: Profile,
+    machine: Machine,
+    finished: (batch: PostedCollective) => void,
+  ) {
     this.#record = record;
     this.#quotient = new Quotient(record);
     this.#profile = profile;
@@ -107,9 +112,9 @@ export class Streams {
   }
 
   /** Compute has come to where a collective was posted; `index` is the rank's in the record. */
-  post(index: number, event: Reader): void {
+  post(index: number, event: TapeReader): void {
     const { rank } = this.#record.ranks[index]!.tape;
-    const batch = new Batch(rank, index, event, this.#record.names.words);
+    const batch = new PostedCollective(rank, index, event, this.#record.interned.strings);
     const queue = this.#queueOf(batch);
     queue.push(batch);
     if (queue.length === 1) this.#begin(batch);
@@ -124,24 +129,24 @@ export class Streams {
   }
 
   /** A load of a collective is through; with the last one it is done everywhere. */
-  loadDone(meeting: RunningCollective): void {
-    if (--meeting.loads > 0) return;
+  transferDone(meeting: RunningCollective): void {
+    if (--meeting.transfers > 0) return;
     for (const member of meeting.members) this.#finish(member);
   }
 
   /** Collectives that have their turn and are not done. */
-  *pending(): Generator<Batch, void, undefined> {
+  *pending(): Generator<PostedCollective, void, undefined> {
     for (const [head] of this.#queues.values()) if (head) yield head;
   }
 
-  #queueOf({ index, group }: Batch): Batch[] {
+  #queueOf({ index, group }: PostedCollective): PostedCollective[] {
     const key = this.#profile.channels === "group" ? index * this.#record.groups.length + group : index;
     let queue = this.#queues.get(key);
     if (!queue) this.#queues.set(key, (queue = []));
     return queue;
   }
 
-  #begin(batch: Batch): void {
+  #begin(batch: PostedCollective): void {
     batch.start = this.#machine.now;
     if (batch.op !== "sendRecv") return this.#joinCollective(batch);
     const { rank, index, group, count } = batch;
@@ -163,7 +168,7 @@ export class Streams {
   }
 
   /** Adds a message whose halves have met to those that move with it: between the same two batches. */
-  #addToFlow(channel: Channel, send: PostedHalf, receive: PostedHalf): void {
+  #addToFlow(channel: Channel, send: PostedTransfer, receive: PostedTransfer): void {
     if (send.bytes !== receive.bytes) throw sizeMismatch(send, receive);
     const { flow } = channel;
     if (flow?.from === send.batch && flow.to === receive.batch) {
@@ -185,7 +190,7 @@ export class Streams {
   }
 
   /** The last to come to a collective sets it going. */
-  #joinCollective(batch: Batch): void {
+  #joinCollective(batch: PostedCollective): void {
     const name = `${this.#quotient.orbit(batch.group)},${batch.arg(0)}`;
     const met = this.#pendingCollectives.get(name) ?? [];
     met.push(batch);
@@ -200,7 +205,7 @@ export class Streams {
       );
     }
     const byIndex = new Map(met.map((each) => [each.index, each]));
-    const meeting: RunningCollective = { members: met, loads: 1 };
+    const meeting: RunningCollective = { members: met, transfers: 1 };
     let steps = 0;
     for (const member of met) {
       const { ranks } = this.#record.groups[member.group]!;
@@ -211,11 +216,11 @@ export class Streams {
         this.#collectiveArguments(member),
       );
       ({ steps } = traffic);
-      for (const { to, bytes } of traffic.loads) {
+      for (const { to, bytes } of traffic.transfers) {
         const index = this.#quotient.index(to);
         member.bytesSent += bytes;
         byIndex.get(index)!.bytesReceived += bytes;
-        meeting.loads++;
+        meeting.transfers++;
         const link = linkClass(this.#profile, member.rank, to);
         this.#machine.send({ from: member.index, to: index, link, bytes, owner: meeting });
       }
@@ -224,7 +229,7 @@ export class Streams {
     this.#machine.timer(batch.index, this.#machine.now + steps * maxLatency(this.#profile, group.ranks), meeting);
   }
 
-  #collectiveArguments(batch: Batch): CollectiveArguments {
+  #collectiveArguments(batch: PostedCollective): CollectiveArguments {
     const { index, op, count } = batch;
     const view = batch.arg(2) >= 0 ? batch.arg(2) : batch.arg(1);
     const whole = view >= 0 ? this.#record.ranks[index]!.tape.views[view]! : undefined;
@@ -244,13 +249,13 @@ export class Streams {
     return (known[view] ??= viewBytes(this.#record.ranks[index]!.tape.views[view]!));
   }
 
-  #countDown(batch: Batch, count: number): void {
+  #countDown(batch: PostedCollective, count: number): void {
     batch.open -= count;
     if (batch.open === 0) this.#finish(batch);
   }
 
   /** The next of the rank has its turn. */
-  #finish(batch: Batch): void {
+  #finish(batch: PostedCollective): void {
     const queue = this.#queueOf(batch);
     queue.shift();
     const [next] = queue;
@@ -268,7 +273,10 @@ export class Streams {
   }
 }
 
-function sizeMismatch({ batch: from, bytes }: PostedHalf, { batch: to, bytes: expected }: PostedHalf): MosaicError {
+function sizeMismatch(
+  { batch: from, bytes }: PostedTransfer,
+  { batch: to, bytes: expected }: PostedTransfer,
+): MosaicError {
   const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
   return notSimulatable(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
 }

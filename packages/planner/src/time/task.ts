@@ -4,7 +4,7 @@ export interface Task {
   /** When it ends as things stand. */
   at: number;
   /** Its place in the queue; −1 if it is not there. */
-  place: number;
+  queueIndex: number;
 }
 
 /** Tasks by the time at which they end: a binary heap that finds a task again when its end moves. */
@@ -22,7 +22,7 @@ export class TaskQueue<T extends Task> {
 
   /** Puts a task in, or moves it to where its time belongs. */
   set(task: T): void {
-    if (task.place < 0) task.place = this.#heap.push(task) - 1;
+    if (task.queueIndex < 0) task.queueIndex = this.#heap.push(task) - 1;
     this.#siftDown(this.#siftUp(task));
   }
 
@@ -35,40 +35,40 @@ export class TaskQueue<T extends Task> {
       this.#put(last, 0);
       this.#siftDown(last);
     }
-    first.place = -1;
+    first.queueIndex = -1;
     return first;
   }
 
   #siftUp(task: T): T {
-    let { place } = task;
-    while (place > 0) {
-      const above = (place - 1) >> 1;
+    let { queueIndex } = task;
+    while (queueIndex > 0) {
+      const above = (queueIndex - 1) >> 1;
       const other = this.#heap[above]!;
       if (other.at <= task.at) break;
-      this.#put(other, place);
-      place = above;
+      this.#put(other, queueIndex);
+      queueIndex = above;
     }
-    this.#put(task, place);
+    this.#put(task, queueIndex);
     return task;
   }
 
   #siftDown(task: T): void {
     const heap = this.#heap;
-    let { place } = task;
+    let { queueIndex } = task;
     for (;;) {
-      let below = 2 * place + 1;
+      let below = 2 * queueIndex + 1;
       if (below >= heap.length) break;
       if (below + 1 < heap.length && heap[below + 1]!.at < heap[below]!.at) below++;
       const other = heap[below]!;
       if (other.at >= task.at) break;
-      this.#put(other, place);
-      place = below;
+      this.#put(other, queueIndex);
+      queueIndex = below;
     }
-    this.#put(task, place);
+    this.#put(task, queueIndex);
   }
 
   #put(task: T, place: number): void {
     this.#heap[place] = task;
-    task.place = place;
+    task.queueIndex = place;
   }
 }

@@ -1,5 +1,4 @@
-import { expectValue } from "../options.ts";
-import type { Coordinate, TraceEvent } from "@mosaic/core";
+import { type Coordinate, expectValue, type TraceEvent } from "@mosaic/core";
 
 /** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
 export interface RankTrace {
@@ -9,7 +8,7 @@ export interface RankTrace {
 }
 
 /** What compute streams do for collectives, which is no computing: predicted timelines have none of it. */
-const streamMarks: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);
+const synchronizationEvents: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);
 
 /**
  * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank.
@@ -25,7 +24,7 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
   expectValue(
     "timelineOf",
     Array.isArray(traces) &&
-      [...traces].every((trace) => Array.isArray(trace?.events) && [...trace.events].every(isEvent)),
+      [...traces].every((trace) => Array.isArray(trace?.events) && [...trace.events].every(isTraceEvent)),
     "an array of traces",
     traces,
   );
@@ -34,18 +33,19 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
   const seconds = (nanoseconds: number): number => (nanoseconds - first) / 1e9;
   const ranks = traces
     .toSorted((a, b) => a.rank - b.rank)
-    .map(({ rank, at, events }) => {
-      const pieces = events
-        .filter(({ name }) => !streamMarks.has(name))
+    .map(({ rank, at, events }) => ({
+      rank,
+      at,
+      events: events
+        .filter(({ name }) => !synchronizationEvents.has(name))
         .map((event) => ({ ...event, start: seconds(event.start), end: seconds(event.end) }))
-        .toSorted((a, b) => a.start - b.start);
-      return { rank, at, pieces };
-    });
+        .toSorted((a, b) => a.start - b.start),
+    }));
   return { seconds: all.reduce((max, { end }) => Math.max(max, seconds(end)), 0), ranks };
 }
 
-/** One piece of work of one rank, predicted or measured. Times are seconds since the run began. */
-export interface Piece {
+/** One event of one rank: a kernel or a collective, predicted or measured. Times are seconds since the run began. */
+export interface TimelineEvent {
   readonly lane: "compute" | "communication";
   /** The kernel's or collective's name, e.g. "attend" or "sendRecv". */
   readonly name: string;
@@ -57,13 +57,28 @@ export interface Piece {
   readonly bytesReceived?: number;
 }
 
+/** What one rank did when. */
+export interface RankTimeline {
+  readonly rank: number;
+  readonly at: Coordinate;
+  readonly events: readonly TimelineEvent[];
+}
+
 /** What the ranks did when. A predicted one and a measured one have the same form, so that they can be drawn side by side. */
 export interface Timeline {
   /** When the last rank ended. */
   readonly seconds: number;
-  readonly ranks: readonly { readonly rank: number; readonly at: Coordinate; readonly pieces: readonly Piece[] }[];
+  readonly ranks: readonly RankTimeline[];
 }
 
-function isEvent(event: unknown): boolean {
+function isTraceEvent(event: unknown): boolean {
   return typeof (event as { start?: unknown } | null)?.start === "number";
+}
+
+/** Throws an OptionError unless a value is a timeline, as far as its ranks and events go. */
+export function checkTimeline(where: string, timeline: unknown): void {
+  const { seconds, ranks } = (timeline ?? {}) as Readonly<Record<string, unknown>>;
+  const isRank = (rank: unknown): boolean => Array.isArray((rank as { events?: unknown } | null)?.events);
+  const fits = typeof seconds === "number" && Array.isArray(ranks) && ranks.every(isRank);
+  expectValue(where, fits, "a timeline { seconds, ranks }", timeline);
 }

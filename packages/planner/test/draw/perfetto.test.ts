@@ -20,7 +20,7 @@ function entriesOf(timeline: Timeline): readonly Entry[] {
   return trace.traceEvents;
 }
 
-test("each piece is a complete event of its rank's process, in microseconds", () => {
+test("each event is a complete event of its rank's process, in microseconds", () => {
   const entries = entriesOf(ringTimeline(3, 4));
   const slices = entries.filter(({ ph }) => ph === "X");
   expect(slices).toHaveLength(3 * 4 * 2);
@@ -55,14 +55,14 @@ test("processes and tracks have names", () => {
 
 test("the slices of a track do not overlap, in a simulation too", () => {
   const overlapping = ringTimeline(1, 4);
-  const pieces = overlapping.ranks[0]!.pieces.map((piece) => ({ ...piece, end: piece.end + 0.002 }));
+  const events = overlapping.ranks[0]!.events.map((event) => ({ ...event, end: event.end + 0.002 }));
   const { simulation } = predict(
     { backend: ring(), mesh: { sp: 4 }, tokens: 4096, numHeads: 8, headDim: 64 },
     profiles["h100-ib400"],
   );
-  for (const timeline of [{ ...overlapping, ranks: [{ rank: 0, at: {}, pieces }] }, simulation]) {
+  for (const timeline of [{ ...overlapping, ranks: [{ rank: 0, at: {}, events }] }, simulation]) {
     const slices = entriesOf(timeline).filter(({ ph }) => ph === "X");
-    expect(slices).toHaveLength(timeline.ranks.reduce((sum, rank) => sum + rank.pieces.length, 0));
+    expect(slices).toHaveLength(timeline.ranks.reduce((sum, rank) => sum + rank.events.length, 0));
     const tracks = new Map<string, Entry[]>();
     for (const slice of slices) {
       const name = `${slice.pid} ${slice.tid}`;

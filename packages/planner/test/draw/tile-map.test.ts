@@ -4,7 +4,7 @@ import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, contiguous, type Coordinate, masks, striped, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { record, tileMapSvg } from "../../src/index.ts";
-import { tileMap } from "../../src/draw/tiles.ts";
+import { tileMap } from "../../src/draw/tile-map-svg.ts";
 import { all, parse } from "./xml.ts";
 
 const sizes = { tokens: 64, numHeads: 4, headDim: 8 };

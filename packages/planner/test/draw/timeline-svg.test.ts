@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { type Piece, type Timeline, timelineSvg, timeShares } from "../../src/index.ts";
+import { type TimelineEvent, type Timeline, timelineSvg, timeBreakdown } from "../../src/index.ts";
 import { waitIntervals } from "../../src/draw/wait-intervals.ts";
 import { ringTimeline } from "./timelines.ts";
 import { all, type Element, parse } from "./xml.ts";
@@ -13,7 +13,7 @@ function tips(svg: Element): readonly string[] {
   });
 }
 
-test("every piece has a bar that reports name, bytes and time, and every wait is hatched", () => {
+test("every event has a bar that reports name, bytes and time, and every wait is hatched", () => {
   const svg = parse(timelineSvg(ringTimeline(4, 6), { title: "A ring", subtitle: "of four" }));
   const reported = tips(svg);
   expect(reported.filter((tip) => tip.startsWith("attend: "))).toHaveLength(4 * 3);
@@ -70,7 +70,7 @@ test("the selected ranks are drawn", () => {
 });
 
 test("colours stand for what the caller names, the same in both lanes", () => {
-  const group = ({ start }: Piece): string => `step ${Math.round(start / 0.004)}`;
+  const group = ({ start }: TimelineEvent): string => `step ${Math.round(start / 0.004)}`;
   const svg = parse(timelineSvg(ringTimeline(1, 3), { group }));
   const bars = all(svg, "g").filter(({ children }) => children[0]?.text.startsWith("step 1"));
   expect(bars).toHaveLength(2);
@@ -79,11 +79,11 @@ test("colours stand for what the caller names, the same in both lanes", () => {
 
 test("transfers at the same time lie beside one another", () => {
   const transfer = { lane: "communication", name: "sendRecv", start: 0, end: 1 } as const;
-  const pieces = [
+  const events = [
     { ...transfer, label: "row" },
     { ...transfer, label: "column" },
   ];
-  const svg = parse(timelineSvg({ seconds: 1, ranks: [{ rank: 0, at: {}, pieces }] }));
+  const svg = parse(timelineSvg({ seconds: 1, ranks: [{ rank: 0, at: {}, events }] }));
   const boxes = all(svg, "g")
     .filter(({ children }) => /^(row|column),/.test(children[0]?.text ?? ""))
     .map(({ children }) => children[1]!.attributes);
@@ -94,19 +94,19 @@ test("transfers at the same time lie beside one another", () => {
 test("nothing done, and names that mean something in XML, are drawn too", () => {
   for (const timeline of [
     { seconds: 0, ranks: [] },
-    { seconds: 0, ranks: [{ rank: 0, at: {}, pieces: [] }] },
+    { seconds: 0, ranks: [{ rank: 0, at: {}, events: [] }] },
   ]) {
     expect(timelineSvg(timeline)).not.toMatch(/NaN|Infinity|undefined/);
     parse(timelineSvg(timeline));
   }
   const hostile = `</svg>"&<b a='\u0000\ud800\uffff`;
-  const pieces = [{ lane: "compute", name: hostile, start: 0, end: 1 }] as const;
-  const timeline = { seconds: 1, ranks: [{ rank: 0, at: { [hostile]: 0 }, pieces }] };
+  const events = [{ lane: "compute", name: hostile, start: 0, end: 1 }] as const;
+  const timeline = { seconds: 1, ranks: [{ rank: 0, at: { [hostile]: 0 }, events }] };
   const svg = parse(timelineSvg(timeline, { title: hostile, subtitle: hostile, facts: [hostile] }));
   expect(svg.children[0]!.text).toBe(`</svg>"&<b a='\ufffd\ufffd\ufffd`);
 });
 
-const pieces = fc.array(
+const events = fc.array(
   fc.record({
     lane: fc.constantFrom("compute" as const, "communication" as const),
     name: fc.constant("attend"),
@@ -118,13 +118,13 @@ const pieces = fc.array(
 
 test("waiting is when transfers are under way and nothing computes", () => {
   fc.assert(
-    fc.property(pieces, (made) => {
-      const done: Piece[] = made.map((piece) => ({ ...piece, end: piece.start + piece.end }));
-      const within = (time: number) => (piece: { start: number; end: number }) =>
-        piece.start <= time && time < piece.end;
+    fc.property(events, (made) => {
+      const done: TimelineEvent[] = made.map((event) => ({ ...event, end: event.start + event.end }));
+      const within = (time: number) => (event: { start: number; end: number }) =>
+        event.start <= time && time < event.end;
       const waited = waitIntervals(done);
       for (let time = 0; time < 72; time++) {
-        const busy = (lane: Piece["lane"]) => done.some((piece) => piece.lane === lane && within(time)(piece));
+        const busy = (lane: TimelineEvent["lane"]) => done.some((event) => event.lane === lane && within(time)(event));
         expect(waited.some(within(time))).toBe(busy("communication") && !busy("compute"));
       }
     }),
@@ -133,12 +133,12 @@ test("waiting is when transfers are under way and nothing computes", () => {
 
 test("computing, waiting and idling are all of the time", () => {
   fc.assert(
-    fc.property(fc.array(pieces, { minLength: 1, maxLength: 4 }), (made) => {
+    fc.property(fc.array(events, { minLength: 1, maxLength: 4 }), (made) => {
       const ranks = made.map((own, rank) => {
-        return { rank, at: {}, pieces: own.map((piece) => ({ ...piece, end: piece.start + piece.end })) };
+        return { rank, at: {}, events: own.map((event) => ({ ...event, end: event.start + event.end })) };
       });
       const timeline: Timeline = { seconds: 80, ranks };
-      const { computing, waiting, idle } = timeShares(timeline);
+      const { computing, waiting, idle } = timeBreakdown(timeline);
       expect(Math.min(computing, waiting, idle)).toBeGreaterThanOrEqual(0);
       expect(computing + waiting + idle).toBeCloseTo(1, 12);
       parse(timelineSvg(timeline));
@@ -150,10 +150,10 @@ test("computing, waiting and idling are all of the time", () => {
 test("names of any length stay on the page, and are shown whole", () => {
   const long = "a name that goes on and on, ".repeat(12);
   const { seconds, ranks } = ringTimeline(2, 2);
-  const named = ranks.map(({ rank, pieces }) => ({
+  const named = ranks.map(({ rank, events }) => ({
     rank,
     at: { ["an_axis_with_a_long_name_".repeat(3)]: rank },
-    pieces: pieces.map((piece) => ({ ...piece, name: `${piece.name} ${long}`, label: long })),
+    events: events.map((event) => ({ ...event, name: `${event.name} ${long}`, label: long })),
   }));
   const svg = parse(timelineSvg({ seconds, ranks: named }, { title: long, subtitle: long }));
   const width = Number(svg.attributes["width"]);

@@ -1,9 +1,9 @@
-import type { Piece, Timeline } from "../../src/index.ts";
+import type { TimelineEvent, Timeline } from "../../src/index.ts";
 
 /** A ring of so many ranks: computing takes 3 ms a step, the transfer beside it 4 ms. */
 export function ringTimeline(ranks: number, steps: number): Timeline {
   const made = Array.from({ length: ranks }, (_, rank) => {
-    const pieces = Array.from({ length: steps }, (__, step): Piece[] => {
+    const events = Array.from({ length: steps }, (__, step): TimelineEvent[] => {
       const start = step * 0.004;
       const compute = {
         lane: "compute",
@@ -17,7 +17,7 @@ export function ringTimeline(ranks: number, steps: number): Timeline {
         { lane: "communication", name: "sendRecv", label: "ring(sp)", start, end: start + 0.004, ...bytes },
       ];
     });
-    return { rank, at: { sp: rank }, pieces: pieces.flat() };
+    return { rank, at: { sp: rank }, events: events.flat() };
   });
   return { seconds: steps * 0.004, ranks: made };
 }

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Profile } from "../../src/index.ts";
-import { linked, play, type Stage } from "./toy.ts";
+import { linked, runScript, type Stage } from "./toy.ts";
 
 const direct: Profile = linked({ latency: 0.5 });
 const around: Profile = { ...direct, collectives: "ring" };
@@ -26,12 +26,12 @@ const expected: readonly (readonly [string, number, number])[] = [
 ];
 
 test.each(expected)("%s takes %d seconds directly, %d around a ring", (name, straight, circle) => {
-  expect(play({ sp: n }, direct, collectives[name]!).seconds).toBeCloseTo(straight, 9);
-  expect(play({ sp: n }, around, collectives[name]!).seconds).toBeCloseTo(circle, 9);
+  expect(runScript({ sp: n }, direct, collectives[name]!).seconds).toBeCloseTo(straight, 9);
+  expect(runScript({ sp: n }, around, collectives[name]!).seconds).toBeCloseTo(circle, 9);
 });
 
 test("all wait for the last to come", () => {
-  const run = play({ sp: 2 }, direct, ({ ctx, rank, compute }) => {
+  const run = runScript({ sp: 2 }, direct, ({ ctx, rank, compute }) => {
     if (rank === 1) compute();
     ctx.world.barrier().wait();
   });
@@ -48,6 +48,6 @@ test("a ring crosses nodes on two links only, direct messages on all", () => {
     };
   };
   // Directly, both ranks of a node send 2 shares of 2 elements each through one port of half an element a second.
-  expect(play({ sp: n }, far(direct), collectives["allGather"]!).seconds).toBeCloseTo(0.5 + 16, 9);
-  expect(play({ sp: n }, far(around), collectives["allGather"]!).seconds).toBeCloseTo(0.5 + 12, 9);
+  expect(runScript({ sp: n }, far(direct), collectives["allGather"]!).seconds).toBeCloseTo(0.5 + 16, 9);
+  expect(runScript({ sp: n }, far(around), collectives["allGather"]!).seconds).toBeCloseTo(0.5 + 12, 9);
 });

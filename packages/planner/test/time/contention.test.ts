@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { type Profile, simulate } from "../../src/index.ts";
-import { linked, play, scripted, slow, type Stage, times, toy } from "./toy.ts";
+import { linked, runScript, scripted, slow, type Stage, times, toy } from "./toy.ts";
 
 /** Ranks 0 and 1 send to 2 and 3, so many elements each. */
 const across =
@@ -17,14 +17,14 @@ const nodesOfTwo = (sharedBy: number): Profile => ({
 });
 
 test("messages at one port share it, and the last has it to itself", () => {
-  const run = play({ sp: 4 }, nodesOfTwo(2), across(1, 3));
+  const run = runScript({ sp: 4 }, nodesOfTwo(2), across(1, 3));
   expect(times(run, 0, "sendRecv")).toEqual([[0, 2]]);
   expect(times(run, 1, "sendRecv")).toEqual([[0, 4]]);
   expect(times(run, 3, "sendRecv")).toEqual([[0, 4]]);
 });
 
 test("ranks with a rail each do not feel one another", () => {
-  const run = play({ sp: 4 }, nodesOfTwo(1), across(1, 3));
+  const run = runScript({ sp: 4 }, nodesOfTwo(1), across(1, 3));
   expect(times(run, 0, "sendRecv")).toEqual([[0, 1]]);
   expect(times(run, 1, "sendRecv")).toEqual([[0, 3]]);
 });
@@ -38,8 +38,8 @@ test("links of two classes are two ports", () => {
     ]);
     ctx.world.sendRecv(transfers).wait();
   };
-  expect(play({ sp: 4 }, { ...toy, ranksPerNode: 2 }, script).seconds).toBeCloseTo(2, 9);
-  expect(play({ sp: 4 }, { ...toy, ranksPerNode: 4 }, script).seconds).toBeCloseTo(4, 9);
+  expect(runScript({ sp: 4 }, { ...toy, ranksPerNode: 2 }, script).seconds).toBeCloseTo(2, 9);
+  expect(runScript({ sp: 4 }, { ...toy, ranksPerNode: 4 }, script).seconds).toBeCloseTo(4, 9);
 });
 
 test("a port that is not duplex shares itself between both ways", () => {
@@ -51,12 +51,12 @@ test("a port that is not duplex shares itself between both ways", () => {
       ])
       .wait();
   };
-  expect(play({ sp: 2 }, toy, swap).seconds).toBeCloseTo(2, 9);
-  expect(play({ sp: 2 }, linked({ duplex: false }), swap).seconds).toBeCloseTo(4, 9);
+  expect(runScript({ sp: 2 }, toy, swap).seconds).toBeCloseTo(2, 9);
+  expect(runScript({ sp: 2 }, linked({ duplex: false }), swap).seconds).toBeCloseTo(4, 9);
 });
 
 test("kernels share the cores of a node", () => {
-  const run = play({ sp: 4 }, { ...toy, cores: { perNode: 2 } }, ({ rank, compute }) => {
+  const run = runScript({ sp: 4 }, { ...toy, cores: { perNode: 2 } }, ({ rank, compute }) => {
     compute();
     if (rank === 0) compute();
   });
@@ -66,13 +66,13 @@ test("kernels share the cores of a node", () => {
     [2, 3],
   ]);
   expect(times(run, 3, "attend")).toEqual([[0, 2]]);
-  expect(play({ sp: 4 }, { ...toy, ranksPerNode: 2, cores: { perNode: 2 } }, ({ compute }) => compute()).seconds).toBe(
-    1,
-  );
+  expect(
+    runScript({ sp: 4 }, { ...toy, ranksPerNode: 2, cores: { perNode: 2 } }, ({ compute }) => compute()).seconds,
+  ).toBe(1);
 });
 
 test("messages go first where ranks share cores, and take from the kernels", () => {
-  const run = play({ sp: 2 }, { ...toy, cores: { perNode: 3 } }, ({ ctx, rank, compute, tensor }) => {
+  const run = runScript({ sp: 2 }, { ...toy, cores: { perNode: 3 } }, ({ ctx, rank, compute, tensor }) => {
     const work = ctx.world.sendRecv([
       { tensor: tensor(0.5 * 2), to: 1 - rank },
       { tensor: tensor(0.5 * 2), from: 1 - rank },
@@ -86,7 +86,7 @@ test("messages go first where ranks share cores, and take from the kernels", () 
 });
 
 test("hosts take a core while they enqueue", () => {
-  const run = play({ sp: 1 }, { ...toy, enqueue: 0.25, cores: { perNode: 1 } }, ({ compute }) => compute());
+  const run = runScript({ sp: 1 }, { ...toy, enqueue: 0.25, cores: { perNode: 1 } }, ({ compute }) => compute());
   const [[start, end]] = times(run, 0, "attend") as [[number, number]];
   // Two fills and the tile are enqueued; from then on host and kernel have half a core each, until the host is done.
   expect(start).toBeCloseTo(0.75, 9);
@@ -103,7 +103,7 @@ function hostSeconds(): number {
 }
 
 test("a rank that communicates computes more slowly where communication takes units", () => {
-  const run = play({ sp: 2 }, { ...toy, communicationTax: 0.5 }, ({ ctx, rank, compute, tensor }) => {
+  const run = runScript({ sp: 2 }, { ...toy, communicationTax: 0.5 }, ({ ctx, rank, compute, tensor }) => {
     const work = ctx.world.sendRecv([
       { tensor: tensor(1), to: 1 - rank },
       { tensor: tensor(1), from: 1 - rank },
@@ -127,10 +127,10 @@ test("rates change as often as need be and no work is lost", () => {
     work.wait();
   });
   const { ranks, seconds } = simulate(record, { ...toy, cores: { perNode: 3 } });
-  for (const { rank, pieces } of ranks) {
-    const sent = pieces.reduce((sum, { bytesSent }) => sum + (bytesSent ?? 0), 0);
+  for (const { rank, events } of ranks) {
+    const sent = events.reduce((sum, { bytesSent }) => sum + (bytesSent ?? 0), 0);
     expect(sent).toBe(others(rank).reduce((sum, peer) => sum + 4 * elements(rank, peer), 0));
-    expect(pieces.filter(({ name }) => name === "attend").length).toBe(rank + 1);
+    expect(events.filter(({ name }) => name === "attend").length).toBe(rank + 1);
   }
   // Each rank has 5 or 6 elements to send, and the ten tiles wait for three cores.
   const sending = ranks.map(({ rank }) => others(rank).reduce((sum, peer) => sum + elements(rank, peer), 0));

@@ -54,7 +54,7 @@ test("a prediction has the time, the bytes and the memory of a record", () => {
   expect(times.simulation.ranks.length).toBe(16);
 });
 
-test("more ranks take less time, slower links more, and pieces are kept where `keep` selects the rank", () => {
+test("more ranks take less time, slower links more, and events are kept where `keep` selects the rank", () => {
   const call = { tokens: 1_048_576, numHeads: 8, headDim: 128, backend: ring() } as const;
   const at = (sp: number, bandwidth: number): number => {
     const { links } = profiles["h100-ib400"];
@@ -63,7 +63,7 @@ test("more ranks take less time, slower links more, and pieces are kept where `k
       links: { ...links, "inter-node": { ...links["inter-node"], bandwidth } },
     };
     const { seconds, simulation } = predict({ ...call, mesh: { sp } }, profile, { keep: (rank) => rank === 1 });
-    expect(simulation.ranks.map(({ pieces }) => pieces.length > 0)).toEqual(
+    expect(simulation.ranks.map(({ events }) => events.length > 0)).toEqual(
       simulation.ranks.map(({ rank }) => rank === 1),
     );
     return seconds;

@@ -18,25 +18,29 @@ const h100 = profiles["h100-ib400"];
 const link = h100.links["inter-node"];
 const wrong: readonly (readonly [string, unknown, string])[] = [
   ["no JSON", "{", "profile: expected JSON"],
-  ["no object", "[1]", "profile: expected an object, received [1]"],
+  ["no object", "[1]", "profile: expected an options object, received [1]"],
   ["no name", { ...h100, name: 7 }, "profile: name: expected a name, received 7"],
   ["an unknown field", { ...h100, speed: 1 }, "profile h100-ib400: expected options among name"],
-  ["no links", { ...h100, links: undefined }, "profile h100-ib400: links: expected an object, received nothing"],
+  [
+    "no links",
+    { ...h100, links: undefined },
+    "profile h100-ib400: links: expected { self, intra-node, inter-node }, received undefined",
+  ],
   [
     "a link without bandwidth",
     { ...h100, links: { ...h100.links, "inter-node": { ...link, bandwidth: 0 } } },
-    "profile h100-ib400: links.inter-node.bandwidth: expected a number > 0, received 0",
+    "profile h100-ib400: links: inter-node: bandwidth: expected a number > 0, received 0",
   ],
   [
     "a time below zero",
     { ...h100, links: { ...h100.links, self: { ...link, latency: -1 } } },
-    "links.self.latency: expected a number ≥ 0, received -1",
+    "links: self: latency: expected a number ≥ 0, received -1",
   ],
-  ["half a rank", { ...h100, ranksPerNode: 0.5 }, "ranksPerNode: expected a number whole, ≥ 1, received 0.5"],
+  ["half a rank", { ...h100, ranksPerNode: 0.5 }, "ranksPerNode: expected an integer ≥ 1, received 0.5"],
   [
     "all compute taxed away",
     { ...h100, communicationTax: 1 },
-    "communicationTax: expected a number 0 to 1, received 1",
+    "communicationTax: expected a number from 0 to below 1, received 1",
   ],
   [
     "an unknown algorithm",
@@ -47,12 +51,12 @@ const wrong: readonly (readonly [string, unknown, string])[] = [
   [
     "an unknown dtype",
     { ...h100, kernels: { ...h100.kernels, attend: { float8: {} } } },
-    'kernels.attend: expected options among float32, bfloat16, float16, received "float8"',
+    'kernels: attend: expected options among float32, bfloat16, float16, received "float8"',
   ],
   [
     "a speed without flops",
     { ...h100, kernels: { ...h100.kernels, attend: { float32: { halfRows: 0, halfKeys: 0, halfDim: 0 } } } },
-    "kernels.attend.float32.flops: expected a number > 0, received nothing",
+    "kernels: attend: float32: flops: expected a number > 0, received undefined",
   ],
 ];
 

@@ -1,7 +1,7 @@
 import { ring } from "@mosaic/backend-ring";
 import { expect, test } from "vitest";
 import { type Profile, record, simulate } from "../../src/index.ts";
-import { HEAD_DIM, linked, play, ROWS, times, toy } from "./toy.ts";
+import { HEAD_DIM, linked, runScript, ROWS, times, toy } from "./toy.ts";
 
 /** A ring of two, ROWS rows each, on links where its K and V take `transfer` seconds, and dK and dV as long. */
 function ringOfTwo(transfer: number): { readonly forward: number; readonly total: number; readonly exposed: number } {
@@ -35,7 +35,7 @@ test("what takes longer than the tile is exposed", () => {
 });
 
 test("a message moves when both sides have their turn", () => {
-  const run = play({ sp: 2 }, toy, ({ ctx, rank, compute, tensor }) => {
+  const run = runScript({ sp: 2 }, toy, ({ ctx, rank, compute, tensor }) => {
     if (rank === 1) compute();
     ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(3), from: 0 }]).wait();
   });
@@ -47,7 +47,7 @@ test("a message moves when both sides have their turn", () => {
 });
 
 test("a rank's collectives run one after the other, beside its kernels", () => {
-  const run = play({ sp: 2 }, toy, ({ ctx, rank, compute, tensor }) => {
+  const run = runScript({ sp: 2 }, toy, ({ ctx, rank, compute, tensor }) => {
     const to = 1 - rank;
     const first = ctx.world.sendRecv([
       { tensor: tensor(2), to },
@@ -76,7 +76,7 @@ test("a rank's collectives run one after the other, beside its kernels", () => {
 
 test("groups have channels of their own if the machine states so", () => {
   const both = (profile: Profile) =>
-    play({ a: 2, b: 2 }, profile, ({ ctx, tensor }) => {
+    runScript({ a: 2, b: 2 }, profile, ({ ctx, tensor }) => {
       const works = ["a", "b"].map((axis) => {
         const group = ctx.mesh.group(axis);
         const peer = 1 - group.rank;
@@ -96,7 +96,7 @@ test("groups have channels of their own if the machine states so", () => {
 });
 
 test("latency comes before the first byte, once for what two batches exchange", () => {
-  const run = play({ sp: 2 }, linked({ latency: 0.5 }), ({ ctx, rank, tensor }) => {
+  const run = runScript({ sp: 2 }, linked({ latency: 0.5 }), ({ ctx, rank, tensor }) => {
     const half = rank === 0 ? { to: 1 } : { from: 0 };
     ctx.world
       .sendRecv([
@@ -109,7 +109,7 @@ test("latency comes before the first byte, once for what two batches exchange", 
 });
 
 test("nothing begins before the host has enqueued it", () => {
-  const run = play({ sp: 1 }, { ...toy, enqueue: 0.1 }, ({ compute }) => {
+  const run = runScript({ sp: 1 }, { ...toy, enqueue: 0.1 }, ({ compute }) => {
     compute();
     compute();
   });
@@ -122,7 +122,7 @@ test("nothing begins before the host has enqueued it", () => {
 
 test("a machine with quick kernels is as slow as its hosts", () => {
   const profile = { ...toy, enqueue: 1, kernels: { ...toy.kernels, bandwidth: 1e30, attend: { float32: fast } } };
-  const run = play({ sp: 1 }, profile, ({ compute }) => {
+  const run = runScript({ sp: 1 }, profile, ({ compute }) => {
     for (let i = 0; i < 5; i++) compute();
   });
   expect(times(run, 0, "attend").at(-1)![0]).toBeCloseTo(7, 6);

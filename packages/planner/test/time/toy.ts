@@ -64,7 +64,7 @@ export function scripted(mesh: Readonly<Record<string, number>>, script: (stage:
 }
 
 /** Simulates a script on a profile. */
-export function play(
+export function runScript(
   mesh: Readonly<Record<string, number>>,
   profile: Profile,
   script: (stage: Stage) => void,
@@ -72,10 +72,10 @@ export function play(
   return simulate(scripted(mesh, script), profile);
 }
 
-/** Start and end of a rank's pieces of a name, rounded off. */
+/** Start and end of a rank's events of a name, rounded off. */
 export function times(simulation: Simulation, rank: number, name: string): (readonly [number, number])[] {
   const round = (x: number): number => Number(x.toFixed(9));
-  return simulation.ranks[rank]!.pieces.filter((piece) => piece.name === name).map(({ start, end }) => {
+  return simulation.ranks[rank]!.events.filter((event) => event.name === name).map(({ start, end }) => {
     return [round(start), round(end)] as const;
   });
 }

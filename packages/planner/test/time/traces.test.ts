@@ -5,7 +5,7 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { profiles, record, simulate, timelineOf } from "../../src/index.ts";
 
-test("time begins with the first event of any rank, in seconds; ranks and pieces are in order", () => {
+test("time begins with the first event of any rank, in seconds; ranks and events are in order", () => {
   const kernel = (start: number, end: number): TraceEvent => ({ lane: "compute", name: "attend", start, end });
   const message = {
     lane: "communication",
@@ -21,11 +21,11 @@ test("time begins with the first event of any rank, in seconds; ranks and pieces
   expect(timeline).toEqual({
     seconds: 4,
     ranks: [
-      { rank: 0, at: { sp: 0 }, pieces: [{ lane: "compute", name: "attend", start: 0, end: 2 }] },
+      { rank: 0, at: { sp: 0 }, events: [{ lane: "compute", name: "attend", start: 0, end: 2 }] },
       {
         rank: 1,
         at: { sp: 1 },
-        pieces: [
+        events: [
           { ...message, start: 1, end: 4 },
           { lane: "compute", name: "attend", start: 2, end: 3 },
         ],
@@ -35,7 +35,7 @@ test("time begins with the first event of any rank, in seconds; ranks and pieces
   expect(timelineOf([])).toEqual({ seconds: 0, ranks: [] });
 });
 
-test("a measured run has the pieces of the predicted one, rank by rank", async () => {
+test("a measured run has the events of the predicted one, rank by rank", async () => {
   const sizes = { tokens: 48, numHeads: 2, headDim: 8 };
   const mesh = { sp: 3 };
   const predicted = simulate(record({ ...sizes, backend: ring(), mesh, dtype: "float32" }), profiles["cpu-local"]);
@@ -44,14 +44,14 @@ test("a measured run has the pieces of the predicted one, rank by rank", async (
   const measured = timelineOf(
     contexts.map(({ rank, mesh: { coordinate: at } }, i) => ({ rank, at, events: traces[i]! })),
   );
-  for (const [rank, { at, pieces }] of predicted.ranks.entries()) {
+  for (const [rank, { at, events }] of predicted.ranks.entries()) {
     expect(measured.ranks[rank]!.at).toEqual(at);
     for (const lane of ["compute", "communication"] as const) {
-      const names = (all: typeof pieces) => all.filter((piece) => piece.lane === lane).map(({ name }) => name);
-      expect(names(measured.ranks[rank]!.pieces)).toEqual(names(pieces));
+      const names = (all: typeof events) => all.filter((event) => event.lane === lane).map(({ name }) => name);
+      expect(names(measured.ranks[rank]!.events)).toEqual(names(events));
     }
-    const sent = (all: typeof pieces) => all.reduce((sum, { bytesSent }) => sum + (bytesSent ?? 0), 0);
-    expect(sent(measured.ranks[rank]!.pieces)).toBe(sent(pieces));
+    const sent = (all: typeof events) => all.reduce((sum, { bytesSent }) => sum + (bytesSent ?? 0), 0);
+    expect(sent(measured.ranks[rank]!.events)).toBe(sent(events));
   }
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });

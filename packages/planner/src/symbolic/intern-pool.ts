@@ -1,0 +1,93 @@
+import type { Slice, Span } from "@mosaic/core";
+import { combineHash, StridedLayouts } from "./strided-layout.ts";
+
+/** Lists of so many spans are hashed each time: that takes less than a weak map of hundreds of thousands of them. */
+const MAX_HASHED_SPANS = 4;
+
+/** What tapes refer to by number: the same on all ranks, so that equal things need be looked at once. */
+export class InternPool {
+  readonly rows: (readonly Span[])[] = [];
+  readonly masks: (readonly Slice[])[] = [];
+  readonly strings: string[] = [];
+  readonly layouts: StridedLayouts = new StridedLayouts();
+  readonly #rowIds = new WeakMap<readonly Span[], number>();
+  readonly #rows = new InternTable<readonly Span[]>(this.rows, sameRows);
+  readonly #masks = new InternTable<readonly Slice[]>(this.masks, sameMask);
+  readonly #stringIds = new Map<string, number>();
+  #lastMask: readonly Slice[] | undefined;
+  #lastMaskNumber = -1;
+
+  rowsId(spans: readonly Span[]): number {
+    if (spans.length <= MAX_HASHED_SPANS) return this.#rows.numberOf(spans, hashSpans(spans));
+    // Layouts return the same list for the same coordinate.
+    let number = this.#rowIds.get(spans);
+    if (number === undefined) this.#rowIds.set(spans, (number = this.#rows.numberOf(spans, hashSpans(spans))));
+    return number;
+  }
+
+  maskId(mask: readonly Slice[]): number {
+    // Nearly always that of the call before.
+    if (mask === this.#lastMask) return this.#lastMaskNumber;
+    let hash = mask.length;
+    for (const { q0, q1, k0, k1 } of mask)
+      hash = combineHash(combineHash(combineHash(combineHash(hash, q0), q1), k0), k1);
+    this.#lastMask = mask;
+    this.#lastMaskNumber = this.#masks.numberOf(mask, hash);
+    return this.#lastMaskNumber;
+  }
+
+  stringId(text: string): number {
+    let id = this.#stringIds.get(text);
+    if (id === undefined) {
+      id = this.strings.push(text) - 1;
+      this.#stringIds.set(text, id);
+    }
+    return id;
+  }
+}
+
+function hashSpans(spans: readonly Span[]): number {
+  let hash = spans.length;
+  for (const { start, length, step } of spans) hash = combineHash(combineHash(combineHash(hash, start), length), step);
+  return hash;
+}
+
+/** Numbers values: equal ones have one number. */
+class InternTable<T extends object> {
+  readonly #values: T[];
+  readonly #isEqual: (a: T, b: T) => boolean;
+  readonly #byHash = new Map<number, number[]>();
+
+  constructor(values: T[], same: (a: T, b: T) => boolean) {
+    this.#values = values;
+    this.#isEqual = same;
+  }
+
+  numberOf(value: T, hash: number): number {
+    let candidates = this.#byHash.get(hash);
+    if (!candidates) this.#byHash.set(hash, (candidates = []));
+    for (const number of candidates) {
+      if (this.#values[number] === value || this.#isEqual(this.#values[number]!, value)) return number;
+    }
+    const number = this.#values.push(value) - 1;
+    candidates.push(number);
+    return number;
+  }
+}
+
+function sameRows(a: readonly Span[], b: readonly Span[]): boolean {
+  if (a.length !== b.length) return false;
+  for (let i = 0; i < a.length; i++) {
+    const [one, two] = [a[i]!, b[i]!];
+    if (one.start !== two.start || one.length !== two.length || one.step !== two.step) return false;
+  }
+  return true;
+}
+
+function sameMask(a: readonly Slice[], b: readonly Slice[]): boolean {
+  const equal = ({ q0, q1, k0, k1, type }: Slice, i: number): boolean => {
+    const other = b[i]!;
+    return q0 === other.q0 && q1 === other.q1 && k0 === other.k0 && k1 === other.k1 && type === other.type;
+  };
+  return a.length === b.length && a.every(equal);
+}

@@ -1,0 +1,169 @@
+import { readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { option } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { updateTables } from "../options-tables.mjs";
+import { pack, repository } from "./fixture.mjs";
+
+const [START, END] = ["<!-- options: node scripts/options-tables.mjs -->", "<!-- /options -->"];
+const README = `# A package\n\n${START}\n${END}\n\nMIT licence.\n`;
+
+/** A repository of core, whose sources declare nothing here, and of packages by name, each of one source. */
+function declaring(sources, readme = README) {
+  const packages = Object.entries(sources).map(([name, text]) =>
+    pack(name, {}, { "src/index.ts": text, "README.md": readme }),
+  );
+  const root = repository(Object.assign(pack("core", {}, { "src/index.ts": "" }), ...packages));
+  // Declarations import @mosaic/core.
+  symlinkSync(fileURLToPath(new URL("../../node_modules", import.meta.url)), join(root, "node_modules"));
+  return root;
+}
+
+const declaration = (fields) =>
+  `import { defineOptions, option } from "@mosaic/core";\nexport const dropOptions = defineOptions("drop", {\n${fields}});\n`;
+
+const readmeOf = (root, name = "a") => readFileSync(join(root, "packages", name, "README.md"), "utf8");
+
+const everyKind = `
+  /** Its own test, and | in a cell. */
+  custom: option.custom("an even | odd number", (value): value is number => Number.isInteger(value)),
+  /** Of an element to become 0. Default 0.00001. */
+  number: option.number({ min: 0, below: 1, default: 1e-5 }),
+  /**
+   * Over two
+   * lines. Default 2.
+   */
+  integer: option.integer({ min: 1, default: 2 }),
+  /** Whether memory is kept. Default false. */
+  boolean: option.boolean({ default: false }),
+  /** What messages call it. Default: its kind. */
+  string: option.string({ optional: true }),
+  /** How it combines. Default "sum". */
+  oneOf: option.oneOf(["sum", "mean"], { default: "sum" }),
+  /** Who is counted. */
+  instance: option.instance(Map),
+  /** Sizes of heads. Default [64, 128]. */
+  array: option.array(option.integer({ min: 1 }), { default: [64, 128] }),
+  /** Decay rates. Default [0.9, 0.95]. */
+  pair: option.pair(option.number(), { default: [0.9, 0.95] }),
+  /** A size, or all. */
+  either: option.either(option.integer(), option.oneOf(["all"])),
+  /** Null for no limit. Default null. */
+  nullable: option.nullable(option.number({ above: 0 }), { default: null }),
+  /** Mesh axes by what they stand for. */
+  nested: option.nested({ fields: { node: option.string(), gpu: option.string() } }),
+  /** Of the parameters. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+  /** What it begins with. */
+  tensor: option.tensor(),
+  /** Which keys each query sees. Default: all. */
+  mask: option.mask({ optional: true }),
+  /** How the sequence is cut. Default "contiguous". */
+  placement: option.placement({ default: "contiguous" }),
+  /** Where the sequence lies. */
+  layout: option.layout(),
+  /** The ranks. */
+  meshShape: option.meshShape(),
+  /** Who attends. */
+  backend: option.backend(),
+  /** A name that must be quoted. */
+  "by-place": option.boolean(),
+`;
+
+const itsTable = `**drop**
+
+| option | accepts | default | |
+|---|---|---|---|
+| \`custom\` | an even \\| odd number | required | Its own test, and \\| in a cell. |
+| \`number\` | a number from 0 to below 1 | \`0.00001\` | Of an element to become 0. |
+| \`integer\` | a whole number ≥ 1 | \`2\` | Over two lines. |
+| \`boolean\` | true or false | \`false\` | Whether memory is kept. |
+| \`string\` | a string | its kind | What messages call it. |
+| \`oneOf\` | "sum" or "mean" | \`"sum"\` | How it combines. |
+| \`instance\` | a Map | required | Who is counted. |
+| \`array\` | an array, each a whole number ≥ 1 | \`[64, 128]\` | Sizes of heads. |
+| \`pair\` | an array of two, each a finite number | \`[0.9, 0.95]\` | Decay rates. |
+| \`either\` | a whole number, or "all" | required | A size, or all. |
+| \`nullable\` | a number > 0, or null | \`null\` | Null for no limit. |
+| \`nested\` | { node, gpu } | required | Mesh axes by what they stand for. |
+| \`dtype\` | "float32", "bfloat16" or "float16" | \`"float32"\` | Of the parameters. |
+| \`tensor\` | a Tensor | required | What it begins with. |
+| \`mask\` | a Mask, such as masks.causal() or masks.documents([3, 5]) | all | Which keys each query sees. |
+| \`placement\` | contiguous, zigzag, striped or a Placement | \`"contiguous"\` | How the sequence is cut. |
+| \`layout\` | a Layout, as layoutOf returns | required | Where the sequence lies. |
+| \`meshShape\` | lengths of axes by name, such as { dp: 2, sp: 4 } | required | The ranks. |
+| \`backend\` | an AttentionBackend, such as ring() | required | Who attends. |
+| \`by-place\` | true or false | required | A name that must be quoted. |
+`;
+
+test("every kind of option has its row: what it accepts, its default, its comment", async () => {
+  const kinds = Object.keys(option).filter((name) => !/^(is|has|accepts)[A-Z]/.test(name));
+  const declared = [...everyKind.matchAll(/^ {2}\S+: option\.(\w+)\(/gm)].map(([, kind]) => kind);
+  expect(new Set(declared)).toEqual(new Set(kinds));
+  const root = declaring({ a: declaration(everyKind) });
+  expect(await updateTables(root)).toEqual([]);
+  expect(readmeOf(root)).toBe(`# A package\n\n${START}\n\n${itsTable}\n${END}\n\nMIT licence.\n`);
+});
+
+test("a README that differs is reported, and left as it is", async () => {
+  const root = declaring({
+    a: declaration("  /** Whether memory is kept. Default false. */\n  keep: option.boolean({ default: false }),\n"),
+  });
+  await updateTables(root);
+  expect(await updateTables(root, { isCheck: true })).toEqual([]);
+  const edited = readmeOf(root).replace("memory is kept", "memory is freed");
+  writeFileSync(join(root, "packages/a/README.md"), edited);
+  expect(await updateTables(root, { isCheck: true })).toEqual([
+    "packages/a/README.md: run node scripts/options-tables.mjs",
+  ]);
+  expect(readmeOf(root)).toBe(edited);
+});
+
+test("a README without a place for tables is reported", async () => {
+  const root = declaring({ a: declaration("  /** Whether. */\n  keep: option.boolean(),\n") }, "# A package\n");
+  expect(await updateTables(root)).toEqual([`packages/a/README.md: no ${START} … ${END}`]);
+  expect(readmeOf(root)).toBe("# A package\n");
+});
+
+test.each([
+  [
+    "another default",
+    "/** Rows. Default 3. */",
+    "option.integer({ default: 2 })",
+    'keep: the comment ends in "Default 3", not "Default 2."',
+  ],
+  [
+    "no default",
+    "/** Rows. */",
+    "option.integer({ default: 2 })",
+    'keep: the comment ends in "Default ", not "Default 2."',
+  ],
+  [
+    "a default of another type",
+    '/** Rows. Default "2". */',
+    "option.integer({ default: 2 })",
+    'keep: the comment ends in "Default "2"", not "Default 2."',
+  ],
+  [
+    "nothing on what stands in for it",
+    "/** Rows. */",
+    "option.integer({ optional: true })",
+    'keep: the comment has no "Default: …"',
+  ],
+  ["nothing at all", "", "option.integer()", "keep has no comment"],
+])("a comment that states %s is reported", async (_, comment, kind, fault) => {
+  const root = declaring({ a: declaration(`  ${comment}\n  keep: ${kind},\n`) });
+  expect(await updateTables(root)).toEqual([`packages/a: drop: ${fault}`]);
+});
+
+test("options that a declaration takes over have the comments of where they are declared", async () => {
+  const shared = "  /** Sequences. Default 1. */\n  batch: option.integer({ default: 1 }),\n";
+  const taken = declaration("  ...shared,\n").replace(
+    "export",
+    `const shared = { batch: option.integer({ default: 1 }) };\nexport`,
+  );
+  const root = declaring({ a: declaration(shared), b: taken });
+  expect(await updateTables(root)).toEqual([]);
+  expect(readmeOf(root, "b")).toContain("| `batch` | a whole number | `1` | Sequences. |");
+});
