@@ -114,10 +114,11 @@ export class Tensor implements Disposable, TensorInit {
   assertNotDisposed(where: string): void {
     if (!this.#disposed) return;
     const isScoped = this.owner === releasedByScope;
+    const shape = formatShape(this.shape);
     throw new DisposedError({
       where,
       expected: "a tensor that is not disposed",
-      received: `${isScoped ? "one that its scope released" : "a disposed tensor"} of shape ${formatShape(this.shape)}`,
+      received: isScoped ? `a tensor of shape ${shape} that its scope released` : `a disposed tensor of shape ${shape}`,
       remedy: isScoped ? "return it from the scope, or keep(x)" : "dispose a tensor after its last use",
     });
   }
