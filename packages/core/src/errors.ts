@@ -109,13 +109,13 @@ const errorsByCode = [
   OutOfMemoryError,
 ] as const;
 
-/** Turns a native `MosaicFailure` into the error class that its code stands for, its text into parts. */
+/** Turns a native `MosaicFailure` into the error class that its code stands for, its text into details. */
 export function errorFromFailure(code: number, message: string): MosaicError {
   const native = typeof message === "string" ? message : formatValue(message);
   const hint = hintFor(native);
   const text = hint === undefined ? native : `${native}; ${hint}`;
   const error: MosaicError = new ((typeof code === "number" ? errorsByCode[code] : undefined) ?? DeviceError)(text);
-  (error as { parts: ErrorParts }).parts = partsOf(text);
+  (error as { details: ErrorDetails }).details = parseDetails(text);
   return error;
 }
 
@@ -131,16 +131,16 @@ function hintFor(text: string): string | undefined {
   return "if shards are unequal, pass sequenceLength to the module";
 }
 
-/** The parts of a text of the form `where: expected …, received …; remedy`, or of what two ranks were at; else all of it is `where`. */
-function partsOf(text: string): ErrorParts {
+/** The details of a text of the form `where: expected …, received …; remedy`, or of what two ranks were at; else all of it is `where`. */
+function parseDetails(text: string): ErrorDetails {
   const [, where, rest = ""] = /^(.*?): ((?:expected|received|rank \d+ is at) .*)$/s.exec(text) ?? [];
   if (where === undefined) return { where: text };
-  const [, details = rest, remedy] = /^(.*?); (.*)$/s.exec(rest) ?? [];
-  const [, expected, received = details] = /^expected (.*?)(?:, received (.*))?$/s.exec(details) ?? [];
+  const [, body = rest, remedy] = /^(.*?); (.*)$/s.exec(rest) ?? [];
+  const [, expected, received = body] = /^expected (.*?)(?:, received (.*))?$/s.exec(body) ?? [];
   return {
     where,
     ...(expected !== undefined && { expected }),
-    ...(!(expected !== undefined && received === details) && { received: received.replace(/^received /, "") }),
+    ...(!(expected !== undefined && received === body) && { received: received.replace(/^received /, "") }),
     ...(remedy !== undefined && { remedy }),
   };
 }

@@ -91,7 +91,7 @@ describe.each(Object.entries(optimizers))("%s", (_, make) => {
         const model = build(ctx);
         const optimizer = make(model);
         expect(await loadCheckpoint(ctx, path, { model, optimizer })).toEqual({
-          step: 5,
+          steps: 5,
           data: { epoch: 2, note: "half" },
         });
         const losses = await train(ctx, { model, optimizer }, 5);
