@@ -126,8 +126,10 @@ function hintFor(text: string): string | undefined {
     const last = Number(index[1]);
     return `in an Embedding these are token ids, and its table has ${last + 1} rows: make it larger, or correct the tokens`;
   }
-  const [first, second] = [...text.matchAll(/\b(?:rows|queries|keys) (\d+) over /g)].map(([, length]) => length);
-  if (second === undefined || first === second) return undefined;
+  // Of two calls that differ: whether their rows, queries or keys have different lengths.
+  const lengths = [...text.matchAll(/\b(rows|queries|keys) (\d+) over /g)];
+  const differ = lengths.some(([, kind, length]) => lengths.some((each) => each[1] === kind && each[2] !== length));
+  if (!differ) return undefined;
   return "if shards are unequal, pass sequenceLength to the module";
 }
 

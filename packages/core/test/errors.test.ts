@@ -52,6 +52,8 @@ test("a mismatch of lengths names the option for unequal shards", () => {
 });
 
 test("a mismatch of anything else does not", () => {
+  const cross = (scale: number) => `scale ${scale}, queries 8 over sp: 0:4 | 4:8, keys 6 over sp: 0:3 | 3:6`;
+  expect(errorFromFailure(4, atRanks(cross(1), cross(2))).message).not.toMatch(/sequenceLength/);
   const error = errorFromFailure(4, atRanks("rows 8 over sp: 0:4 | 4:8", "rows 8 over sp: 0:8:2 | 1:9:2"));
   expect(error.message).not.toMatch(/sequenceLength/);
 });
