@@ -49,6 +49,7 @@ export function createParameter(ctx: Context, shape: Shape, options: ParameterOp
   else kernels.random(parameter, { ...initial, seed: ctx.seed, stream: ctx.nextRandomStream() });
   if (ctx.size > 1) ctx.world.broadcast(parameter, 0, { label: "parameters" }).wait();
   parameter.requiresGrad = true;
+  if (ctx.size > 1) parameter.replication = { ranks: ctx.size, hasLocalGrad: false };
   return parameter;
 }
 
@@ -94,6 +95,7 @@ export function reduceGradients(ctx: Context, module: Module): void {
       .wait();
   }
   unpack(ctx, bucket, parameters);
+  for (const { replication } of parameters) if (replication) replication.hasLocalGrad = false;
 }
 
 function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {

@@ -24,7 +24,7 @@ export interface TrainingState {
 /** What a checkpoint holds beside what it puts into model and optimizer. */
 export interface LoadedCheckpoint {
   /** Steps that the optimizer had taken; 0 without one. */
-  readonly step: number;
+  readonly steps: number;
   /** What `saveCheckpoint` was given. */
   readonly data: unknown;
 }
@@ -137,7 +137,7 @@ export async function loadCheckpoint(ctx: Context, path: string, training: Train
     restoreState(ctx, { path, file, stateMetadata, dryRun: true }, training);
   });
   restoreState(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
-  return { step: stateMetadata!.optimizer?.numbers.steps ?? 0, data: stateMetadata!.data };
+  return { steps: stateMetadata!.optimizer?.numbers.steps ?? 0, data: stateMetadata!.data };
 }
 
 function parseStateMetadata(path: string, { metadata }: SafetensorsFile): StateMetadata {
