@@ -27,29 +27,11 @@ const MIB = 2 ** 20;
 
 /** What is left out, each with the reason. */
 const excluded: readonly (readonly [name: RegExp, why: string])[] = [
-  [/^core\.(Storage|GradNode)\b/, "counts references: for devices and operations, whose calls follow one another"],
-  [
-    /\.(rowRange|rowsWithin|visiblePairs|sliceMeets|slicesOverlap|findOverlap|clipKeys|clipQueries|isVisible)$/,
-    "the algebra of slices: called for every tile",
-  ],
-  [
-    /\.(ChunkBuffers|LayoutCache)\b|\.(dependencyTables?|modulo|sends|receives|returned|trafficOf|axisLength|parseTraffic)$/,
-    "parts of a backend: called for every block, after `validator`",
-  ],
-  [
-    /\.(compileKernel|versionedKernels|operandsOf|tensorOf)$|Group\.(post|record|checkColor|begin)$/,
-    "how devices and groups are made: called by theirs",
-  ],
-  [
-    /\.option\.|\.(defineOptions|checkArgument|checkOptionNames)$/,
-    "how options are declared: called when a module is loaded",
-  ],
-  [
-    /^core\.(check(Backend|Context|DType|Function|Module|NullableTensor|Shape|Tensor)|expectValue)$/,
-    "the checks themselves",
-  ],
   [/\.(SelfAttention|CheckedGroup|Optimizer|Module)$/, "abstract"],
-  [/Attention(2D)?\.(layout|attend)$|CheckedGroup\./, "protected: for subclasses"],
+  [
+    /Attention(2D)?\.(layout|attend)$|CheckedGroup\.|Group\.(post|record|checkColor|begin)$/,
+    "protected: for subclasses",
+  ],
   [/AdamW\.(checkState|numbers|setNumbers|stepOf)$/, "protected: for subclasses"],
 ];
 

@@ -23,7 +23,7 @@ export type * from "./attention/state.ts";
 export * from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
-export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
+export { type Edge, enableGrad, type GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
 export { preserveVersion, type Saved } from "./autograd/saved-tensors.ts";
 export {
   CheckedGroup,

@@ -1,3 +1,5 @@
+import { checkFunction, expectValue } from "./errors.ts";
+
 /**
  * Device memory, counted: every tensor that views it holds one reference, so does every collective that still uses it.
  * When the last one lets go, the memory returns to its device's allocator, in stream order.
@@ -14,6 +16,9 @@ export class Storage {
   #mutation = "";
 
   constructor(handle: bigint, byteLength: number, free: () => void) {
+    if (typeof handle !== "bigint") expectValue("Storage", false, "an address, a bigint", handle);
+    if (!Number.isFinite(byteLength) || byteLength < 0) expectValue("Storage", false, "a number of bytes", byteLength);
+    if (typeof free !== "function") checkFunction("Storage: free", free);
     this.handle = handle;
     this.byteLength = byteLength;
     this.#free = free;
@@ -41,6 +46,7 @@ export class Storage {
 
   /** Runs `body` (synchronous), whose changes leave the version as it is; see `preserveVersion`. */
   preserveVersion<T>(body: () => T): T {
+    checkFunction("preserveVersion", body);
     const [version, mutation] = [this.#version, this.#mutation];
     try {
       return body();

@@ -19,10 +19,11 @@ import { ownRowsOf } from "./chunks.ts";
 import { Holder } from "./holder.ts";
 import { type MetaResult, outputOf, type Projections, resultOf, type RouterRows } from "./meta.ts";
 import { project, type Projected } from "./projection.ts";
+import { recordRouting, type RoutingCall } from "./record-call.ts";
 import type { Resume } from "./recording.ts";
 import { choose, type Chosen, type Reach } from "./route/choose.ts";
 import type { MetaAttention, Routing } from "./route/meta-attention.ts";
-import { type NoiseSpec, routeBy, type Routed, routerNumbers } from "./route/router.ts";
+import { routeBy, type Routed, routerNumbers } from "./route/router.ts";
 import type { ResolvedOptions } from "./settings.ts";
 import { beginSummaries, type ChunkSummaryEncoder, type PendingSummaries } from "./summary/encoder.ts";
 
@@ -31,14 +32,6 @@ interface PassParts extends Projections {
   readonly ctx: Context;
   readonly summary: ChunkSummaryEncoder;
   readonly metaAttention: MetaAttention;
-}
-
-/** How chunks are chosen in this call. */
-interface PassCall {
-  readonly topK: number;
-  readonly noise: NoiseSpec | null;
-  readonly chosen: Chosen | undefined;
-  readonly dryRun: boolean;
 }
 
 /** One forward. Everything that does not leave it is freed with it. */
@@ -60,8 +53,9 @@ export class Pass implements Disposable {
     this.#plan = { ctx, group, chunks, combine, gate, scale, numHeads, numKvHeads, headDim, label: `meta(${axis})` };
   }
 
-  async run(call: PassCall): Promise<MetaResult> {
+  async run(call: RoutingCall): Promise<MetaResult> {
     const { summary, chunks, settings } = this.#parts;
+    recordRouting(this.#plan, this.#x, settings, call);
     // In "exact" the output is no smooth function of the scores: its gradient stays with its parameters, so that
     // gradients of the input are those of attention over what was looked at.
     const seen = settings.combine === "exact" ? this.#hold(this.#x.detach()) : this.#x;
@@ -88,7 +82,7 @@ export class Pass implements Disposable {
     return this.#holder.hold(thing);
   }
 
-  #route({ noise }: PassCall, { pending, values, keys, seen }: Routable): Routed {
+  #route({ noise }: RoutingCall, { pending, values, keys, seen }: Routable): Routed {
     const { metaAttention, summary } = this.#parts;
     using summaries = pending.finish(values);
     const own = { summaries, keyStatistics: keys, madeOf: [seen, ...summary.parameters()] };
@@ -153,7 +147,7 @@ interface Routable {
 }
 
 interface Finishing {
-  readonly call: PassCall;
+  readonly call: RoutingCall;
   readonly qkv: Projected;
   readonly chosen: Chosen;
   readonly routing: Routing;

@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import { ring } from "@mosaic/backend-ring";
 import * as core from "@mosaic/core";
+import { trafficOptions } from "@mosaic/core/context-parallel";
 import { cpu } from "@mosaic/kernels-cpu";
 import { AdamW, GELU, ScheduleFreeAdamW } from "@mosaic/nn";
 import type { Fixture } from "./fixture.ts";
@@ -13,6 +14,8 @@ const span = { start: 0, length: 4, step: 1 };
 const slice = core.masks.causal().slices(4, 4)[0]!;
 const job = { tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, simulate: 1 };
 const recorded = { mesh: { sp: 2 }, backend: ring(), batch: 1, numHeads: 2, headDim: 4, tokens: 8 };
+
+const flow = { bytesPerRow: [8, 8], sent: [4, 0], received: [4] };
 
 const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 8 };
 
@@ -156,6 +159,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "option.hasMethods": () => ["a"],
   "option.isFunction": () => [() => 1],
   "option.isObject": () => [{}],
+  "option.checkOption": () => ["test", core.option.integer()],
+  "option.checkFields": () => ["test", { a: core.option.integer() }],
+  Storage: () => [1n, 8, () => {}],
   "option.acceptsAbsent": () => [core.option.integer(), 1],
   createParameter: ({ ctx }) => [ctx, [2, 2], { initial: { kind: "normal", mean: 0, std: 1 }, dtype: "float32" }],
   loadState: ({ tensor }) => ["test", new Map([["x", tensor(2)]]), new Map([["x", tensor(2)]]), { strict: false }],
@@ -181,12 +187,19 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "ChunkBuffers.zeros": ({ tensor }) => [[tensor(1, 2, 4, 8)], 3],
   "ChunkBuffers.dense": ({ tensor }) => [[tensor(1, 2, 4, 8)]],
   "ChunkBuffers.copy": ({ tensor }) => [[tensor(1, 2, 4, 8)]],
+  "ChunkBuffers.rows": ({ tensor }) => [{ tensors: [], wire: [tensor(3, 1, 2, 8)] }, 1, 2],
   "ChunkBuffers.own": ({ tensor }) => [tensor(2)],
   LayoutCache: () => [["sp"]],
   "LayoutCache.of": (f) => [call(f), { sp: 0 }, () => 1],
   dependencyTable: (f) => [{ axis: "sp", size: 1 }, call(f), { sp: 0 }],
   dependencyTables: () => [{ axis: "sp" }],
   modulo: () => [3, 2],
+  returned: () => [flow, [8]],
+  trafficOf: () => [[flow]],
+  parseTraffic: (f) => [trafficOptions, { mesh: { sp: 1 }, call: call(f), dtype: "float32" }],
+  formatSlices: () => [[slice]],
+  formatShards: () => [[[span]]],
+  hashNumbers: () => [[1, 2]],
   sends: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],
   receives: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],
   validator: () => [{ name: "mine", axis: "sp", inner: core.local() }],

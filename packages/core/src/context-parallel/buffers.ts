@@ -1,7 +1,8 @@
 import type { Transfer } from "../collectives/process-group.ts";
+import { checkDType, checkShape, checkTensor } from "../arguments.ts";
 import type { Device } from "../device.ts";
-import { ShapeError } from "../errors.ts";
-import { contiguousStrides, isContiguous, type Shape, sizeOf } from "../shape.ts";
+import { expectValue, formatValue, ShapeError } from "../errors.ts";
+import { contiguousStrides, formatShape, isContiguous, sameShape, type Shape, sizeOf } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
 /** Tensors of the same rows that travel together, such as k and v; a message each. */
@@ -13,13 +14,15 @@ export interface Chunk {
 }
 
 /** Messages that send a chunk to a rank. */
-export function sends({ wire }: Chunk, to: number): Transfer[] {
-  return wire.map((tensor) => ({ tensor, to }));
+export function sends(chunk: Chunk, to: number): Transfer[] {
+  checkChunk("sends", chunk);
+  return chunk.wire.map((tensor) => ({ tensor, to }));
 }
 
 /** Messages that fill a chunk with what a rank sends. */
-export function receives({ wire }: Chunk, from: number): Transfer[] {
-  return wire.map((tensor) => ({ tensor, from }));
+export function receives(chunk: Chunk, from: number): Transfer[] {
+  checkChunk("receives", chunk);
+  return chunk.wire.map((tensor) => ({ tensor, from }));
 }
 
 /** What a chunk is made like: an entry for each tensor, [B,H,·,D] or [B,H,·] with any number of rows. */
@@ -86,7 +89,12 @@ export class ChunkBuffers implements Disposable {
   /** By what chunks are like; for the last number of rows, which most of them share. */
   readonly #layouts = new Map<ChunkLike, { readonly rows: number; readonly layouts: readonly MemoryLayout[] }>();
 
-  constructor({ device, order = "bhsd", slotRows = 0 }: ChunkBufferOptions) {
+  constructor(options: ChunkBufferOptions) {
+    const { device, order = "bhsd", slotRows = 0 } = options ?? {};
+    const isDevice = typeof device?.empty === "function";
+    const isOrder = order === "bhsd" || order === "sbhd";
+    expectValue("ChunkBuffers", isDevice && isOrder, "{ device, order }, order bhsd or sbhd", options);
+    checkRows("ChunkBuffers: slotRows", slotRows);
     this.#device = device;
     this.#order = order;
     this.#slotRows = slotRows;
@@ -107,16 +115,18 @@ export class ChunkBuffers implements Disposable {
    */
   slot(name: string, like: ChunkLike, rows: number): Chunk {
     const last = this.#slots.get(name);
-    if (last?.rows === rows) return last;
+    if (last !== undefined && last.rows === rows) return last;
+    checkRows("ChunkBuffers.slot", rows);
     if (rows > this.#slotRows) {
       throw new ShapeError({
-        where: `slot "${name}"`,
+        where: `slot ${formatValue(name)}`,
         expected: `at most ${this.#slotRows} rows`,
         received: `${rows}`,
       });
     }
-    const memory = last?.memory ?? like.map((each) => this.#room(each));
     const layouts = this.#layoutsOf(like, rows);
+    const memory = last?.memory ?? like.map((each) => this.#room(each));
+    expectValue("ChunkBuffers.slot", memory.length === layouts.length, "what chunks of this name are like", like);
     const wire = memory.map((tensor, i) => viewOf(tensor, layouts[i]!.wire));
     const slot = this.#chunk({ memory, rows, wire, tensors: this.#seen(wire, layouts) });
     this.#slots.set(name, slot);
@@ -125,6 +135,8 @@ export class ChunkBuffers implements Disposable {
 
   /** Zeros to read, not to send, which take the memory of one number a tensor. */
   zeros(like: ChunkLike, rows: number): Chunk {
+    checkRows("ChunkBuffers.zeros", rows);
+    checkLike("ChunkBuffers.zeros", like);
     const tensors = like.map(({ shape, dtype }) => {
       const zero = this.own(this.#device.empty([1], dtype));
       this.#device.kernels.fill(zero, 0);
@@ -135,6 +147,7 @@ export class ChunkBuffers implements Disposable {
 
   /** These tensors as a chunk: each itself if it lies in memory as messages do, or else a copy. */
   dense(tensors: readonly Tensor[]): Chunk {
+    this.#checkTensors("ChunkBuffers.dense", tensors);
     const members = tensors.map((tensor): Chunk => {
       const wire = this.#turned(tensor, "wire");
       if (!isContiguous(wire.shape, wire.strides)) return this.copy([tensor]);
@@ -144,15 +157,29 @@ export class ChunkBuffers implements Disposable {
   }
 
   /** Copies tensors into a chunk, by default a new one. */
-  copy(tensors: readonly Tensor[], into: Chunk = this.empty(tensors, tensors[0]!.shape[2]!)): Chunk {
-    for (const [i, tensor] of tensors.entries()) this.#device.kernels.copy(into.tensors[i]!, tensor);
-    return into;
+  copy(tensors: readonly Tensor[], into?: Chunk): Chunk {
+    const where = "ChunkBuffers.copy";
+    this.#checkTensors(where, tensors);
+    if (into !== undefined) this.#checkTensors(`${where}: into`, into?.tensors);
+    const chunk = into ?? this.empty(tensors, tensors[0]?.shape[2] ?? 0);
+    for (const [i, tensor] of tensors.entries()) {
+      const to = chunk.tensors[i];
+      const fits = to !== undefined && sameShape(to.shape, tensor.shape);
+      if (!fits) expectValue(where, false, `a chunk with ${formatShape(tensor.shape)} as tensor ${i}`, to?.shape);
+      this.#device.kernels.copy(to!, tensor);
+    }
+    return chunk;
   }
 
   /** `count` rows of a chunk, from `first` on. Dense in the order "sbhd" only. */
-  rows({ wire }: Chunk, first: number, count: number): Chunk {
-    const part = wire.map((tensor) => {
+  rows(chunk: Chunk, first: number, count: number): Chunk {
+    checkChunk("ChunkBuffers.rows", chunk);
+    checkRows("ChunkBuffers.rows: first", first);
+    checkRows("ChunkBuffers.rows: count", count);
+    const part = chunk.wire.map((tensor) => {
       const { shape, strides, offset } = tensor;
+      const isInside = first + count <= shape[0]!;
+      if (!isInside) expectValue("ChunkBuffers.rows", false, `rows within ${shape[0]}`, [first, count]);
       const start = count > 0 ? first * strides[0]! : 0;
       return viewOf(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
     });
@@ -161,6 +188,7 @@ export class ChunkBuffers implements Disposable {
 
   /** Takes a tensor over, to be disposed with all others. */
   own(tensor: Tensor): Tensor {
+    checkTensor("ChunkBuffers.own", tensor);
     this.#tensors.push(tensor);
     return tensor;
   }
@@ -184,7 +212,9 @@ export class ChunkBuffers implements Disposable {
 
   #layoutsOf(like: ChunkLike, rows: number): readonly MemoryLayout[] {
     const last = this.#layouts.get(like);
-    if (last?.rows === rows) return last.layouts;
+    if (last !== undefined && last.rows === rows) return last.layouts;
+    checkLike("ChunkBuffers", like);
+    checkRows("ChunkBuffers", rows);
     const layouts = like.map(({ shape }) => this.#layoutOf(shape.with(2, rows)));
     this.#layouts.set(like, { rows, layouts });
     return layouts;
@@ -195,6 +225,17 @@ export class ChunkBuffers implements Disposable {
     const wire = picked(shape, turns.wire);
     const strides = contiguousStrides(wire);
     return { wire: { shape: wire, strides }, tensors: { shape, strides: picked(strides, turns.tensors) } };
+  }
+
+  /** Of this device, [B,H,S,D] or [B,H,S] each. */
+  #checkTensors(where: string, tensors: readonly Tensor[]): void {
+    expectValue(where, Array.isArray(tensors), "an array of tensors", tensors);
+    for (let i = 0; i < tensors.length; i++) {
+      checkTensor(where, tensors[i]);
+      const isOfDevice = tensors[i]!.device === this.#device;
+      if (!isOfDevice) expectValue(where, false, "tensors of the device of the buffers", tensors[i]);
+    }
+    checkLike(where, tensors);
   }
 
   #seen(wire: readonly Tensor[], layouts: readonly MemoryLayout[]): readonly Tensor[] {
@@ -210,6 +251,30 @@ export class ChunkBuffers implements Disposable {
   #chunk<T extends Chunk>(chunk: T): T {
     this.#chunks.add(chunk);
     return chunk;
+  }
+}
+
+/** Throws an OptionError unless `chunk` has tensors to send. */
+function checkChunk(where: string, chunk: unknown): asserts chunk is Pick<Chunk, "wire"> {
+  const { wire } = (chunk ?? {}) as Partial<Chunk>;
+  expectValue(where, Array.isArray(wire), "a Chunk { tensors, wire }", chunk);
+  for (let i = 0; i < wire!.length; i++) checkTensor(where, wire![i]);
+}
+
+function checkRows(where: string, rows: unknown): void {
+  if (Number.isSafeInteger(rows) && (rows as number) >= 0) return;
+  expectValue(where, false, "a number of rows, a whole number ≥ 0", rows);
+}
+
+/** Throws an OptionError or ShapeError unless a chunk can be made like these. */
+function checkLike(where: string, like: unknown): void {
+  expectValue(where, Array.isArray(like), "an array of shapes and dtypes", like);
+  for (const each of like as readonly unknown[]) {
+    const { shape, dtype } = (each ?? {}) as Partial<ChunkLike[number]>;
+    const isLike = Array.isArray(shape) && (shape.length === 3 || shape.length === 4);
+    expectValue(where, isLike, "[B,H,S,D] or [B,H,S]", isLike ? each : (shape ?? each));
+    checkShape(where, shape);
+    checkDType(where, dtype);
   }
 }
 

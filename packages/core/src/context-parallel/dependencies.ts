@@ -1,9 +1,11 @@
-import type { AttentionBackend } from "../attention/backend.ts";
+import { type AttentionBackend, checkBackend } from "../attention/backend.ts";
 import { local } from "../attention/local.ts";
 import type { Context } from "../context.ts";
-import type { Slice } from "../mask/slice.ts";
-import { isVisible } from "../mask/visible.ts";
+import { checkFunction, expectValue, formatValue, OptionError } from "../errors.ts";
+import { checkSlices, type Slice } from "../mask/slice.ts";
+import { seesAny } from "../mask/visible.ts";
 import { type Coordinate, omitAxes } from "../mesh.ts";
+import * as option from "../option.ts";
 import type { Layout } from "../placement/layout.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 
@@ -62,8 +64,15 @@ export interface DependencyAxis {
  * dependencies.needsKv(1, 3); // => false
  * dependencies.keyRows(1); // => 10
  * ```
+ * @throws OptionError for an axis without ranks, and for what is no call or no coordinate.
  */
 export function dependencyTable(along: DependencyAxis, call: PlacedCall, from: Coordinate): DependencyTable {
+  checkAlong("dependencyTable", along);
+  const { size: ranks } = along;
+  const isSize = Number.isSafeInteger(ranks) && ranks >= 1 && ranks <= 2 ** 16;
+  expectValue("dependencyTable: size", isSize, "1 to 65536 ranks", ranks);
+  checkPlacedCall("dependencyTable", call, from);
+  checkSlices("dependencyTable: mask", call.mask);
   const { axis, size, inner = local() } = along;
   const { at, queries, keys, mask } = call;
   const [groupAt, groupFrom] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
@@ -73,7 +82,7 @@ export function dependencyTable(along: DependencyAxis, call: PlacedCall, from: C
   const [shard, groupKeys] = [keysOf(from), keysOf(groupFrom)];
   const [ownQueries, groupQueries] = [queriesOf(at), queriesOf(groupAt)];
   const seenBy = (block: (source: number) => readonly Span[]) =>
-    byPair(size, (rank, source) => isVisible(groupQueries(rank), block(source), mask));
+    byPair(size, (rank, source) => seesAny(groupQueries(rank), block(source), mask));
   const needsKv = seenBy(shard);
   let isEmpty: boolean | undefined;
   return {
@@ -81,7 +90,7 @@ export function dependencyTable(along: DependencyAxis, call: PlacedCall, from: C
     size,
     get isEmpty() {
       const [all, allKeys] = [omitAxes(groupAt, [axis]), omitAxes(groupFrom, [axis])];
-      return (isEmpty ??= !isVisible(queries.spans(all), keys.spans(allKeys), mask));
+      return (isEmpty ??= !seesAny(queries.spans(all), keys.spans(allKeys), mask));
     },
     queryRows: byRank((rank) => spansLength(ownQueries(rank))),
     keyRows: byRank((rank) => spansLength(shard(rank))),
@@ -97,10 +106,32 @@ export function dependencyTable(along: DependencyAxis, call: PlacedCall, from: C
 export function dependencyTables(
   along: Omit<DependencyAxis, "size">,
 ): (ctx: Context, call: PlacedCall, from: Coordinate) => DependencyTable {
+  checkAlong("dependencyTables", along);
   const { axis } = along;
   const tables = new LayoutCache<DependencyTable>([axis]);
   return ({ mesh }, call, from) =>
     tables.of(call, from, () => dependencyTable({ ...along, size: mesh.shape[axis]! }, call, from));
+}
+
+const isCoordinate = option.meshShape().accepts;
+const isLayout = option.layout().accepts;
+
+function checkAlong(where: string, along: Omit<DependencyAxis, "size">): void {
+  const { axis, inner } = along ?? {};
+  expectValue(`${where}: axis`, typeof axis === "string", "the name of a mesh axis", axis);
+  if (inner !== undefined) checkBackend(`${where}: inner`, inner);
+}
+
+/** Throws an OptionError unless these are a call and a coordinate; not whether its mask holds slices. */
+export function checkPlacedCall(where: string, call: unknown, from: unknown): asserts call is PlacedCall {
+  if (!isPlacedCall(call)) expectValue(where, false, "a call { at, queries, keys, mask }", call);
+  if (!isCoordinate(from)) expectValue(`${where}: from`, false, "a coordinate, such as { sp: 0 }", from);
+}
+
+/** Whether a value has all that a call has; not whether its mask holds slices. */
+export function isPlacedCall(value: unknown): value is PlacedCall {
+  const { at, queries, keys, mask } = (value ?? {}) as Partial<PlacedCall>;
+  return isCoordinate(at) && isLayout(queries) && isLayout(keys) && Array.isArray(mask);
 }
 
 /** More places than the ranks of one process use: what is cached must not fill memory. */
@@ -129,11 +160,15 @@ export class LayoutCache<T> {
 
   /** `axes`: those along which all places share a value, because it is about all of them. */
   constructor(axes: readonly string[]) {
+    const isNames = Array.isArray(axes) && [...axes].every((axis) => typeof axis === "string");
+    expectValue("LayoutCache", isNames, "names of mesh axes", axes);
     this.#axes = axes;
   }
 
   /** The value for queries at `call.at` and keys from `from`, made by `make` the first time. */
   of(call: PlacedCall, from: Coordinate, make: () => T): T {
+    checkPlacedCall("LayoutCache.of", call, from);
+    checkFunction("LayoutCache.of: make", make);
     const { at, queries, keys, mask } = call;
     const last = this.#call;
     const same = last?.queries === queries && last.keys === keys && last.mask === mask;
@@ -154,7 +189,13 @@ export class LayoutCache<T> {
 
 /** The remainder that is never negative: rank arithmetic in a ring. */
 export function modulo(rank: number, size: number): number {
+  if (!Number.isFinite(rank) || !Number.isFinite(size) || size <= 0) throw notModulo(rank, size);
   return ((rank % size) + size) % size;
+}
+
+function notModulo(rank: unknown, size: unknown): OptionError {
+  const received = `${formatValue(rank)} and ${formatValue(size)}`;
+  return new OptionError({ where: "modulo", expected: "a rank and a size above 0", received });
 }
 
 /** What belongs to each rank, derived once. */

@@ -1,4 +1,5 @@
 // What backends that communicate share: checks of a call, memory for chunks, who needs whose keys, and the bytes that follow.
+export { formatShards, formatSlices, hashNumbers } from "../attention/format.ts";
 export * from "./buffers.ts";
 export {
   type DependencyAxis,

@@ -1,5 +1,6 @@
+import { expectValue, formatValue, OptionError } from "../errors.ts";
 import type { KernelName, Kernels } from "./kernels.ts";
-import { operandsOf } from "./operands.ts";
+import { checkKernel, operandsOf } from "./operands.ts";
 import { kernelSchema } from "./schema.ts";
 
 /**
@@ -22,17 +23,31 @@ import { kernelSchema } from "./schema.ts";
  * fill(x, 7);
  * log; // => [7]
  * ```
+ * @throws OptionError for a kernel that the schema lacks, and for source that is no body of a function.
  */
 export function compileKernel<K extends KernelName, Free extends string>(
   kernel: K,
   source: string,
   free: readonly Free[],
 ): (values: Readonly<Record<Free, unknown>>) => Kernels[K] {
+  checkKernel("compileKernel", kernel);
+  expectValue("compileKernel: source", typeof source === "string", "source text", source);
+  const isEveryName = Array.isArray(free) && [...free].every((name) => typeof name === "string");
+  expectValue("compileKernel: free", isEveryName, "an array of names", free);
   const parameters = kernelSchema[kernel].map(({ name }) => name).join(", ");
   const body = `${source}\n${mutationsOf(kernel)}`;
   const method = `return function ${kernel}(${parameters}) {\n${body}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
-  // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
-  return new Function(`{ ${free.join(", ")} }`, method) as (values: Readonly<Record<Free, unknown>>) => Kernels[K];
+  try {
+    // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
+    return new Function(`{ ${free.join(", ")} }`, method) as (values: Readonly<Record<Free, unknown>>) => Kernels[K];
+  } catch (cause) {
+    const parts = {
+      where: `compileKernel: ${kernel}`,
+      expected: "the body of a function",
+      received: formatValue(source),
+    };
+    throw new OptionError({ ...parts, remedy: (cause as Error).message }, { cause });
+  }
 }
 
 function mutationsOf(kernel: KernelName): string {

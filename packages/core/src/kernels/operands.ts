@@ -1,4 +1,5 @@
 import type { DType } from "../dtype.ts";
+import { expectValue } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Access, Field, KernelFeature, TensorField } from "./fields.ts";
 import type { KernelName } from "./kernels.ts";
@@ -78,13 +79,25 @@ function operandOf(field: TensorField, access: Access, { parameter, within, read
  */
 export function operandsOf(kernel: KernelName): readonly Operand[] {
   let found = operands.get(kernel);
-  if (found === undefined) operands.set(kernel, (found = operandsIn(kernelSchema[kernel])));
+  if (found !== undefined) return found;
+  checkKernel("operandsOf", kernel);
+  operands.set(kernel, (found = operandsIn(kernelSchema[kernel])));
   return found;
 }
 
+/** Throws an OptionError unless `kernel` is the name of a kernel. */
+export function checkKernel(where: string, kernel: unknown): asserts kernel is KernelName {
+  const isName = typeof kernel === "string" && Object.hasOwn(kernelSchema, kernel);
+  expectValue(where, isName, "the name of a kernel of the schema", kernel);
+}
+
 /** The tensor that an operand is in a call with these arguments; null if it is absent. */
-export function tensorOf({ parameter, field }: Operand, args: readonly unknown[]): Tensor | null {
+export function tensorOf(operand: Operand, args: readonly unknown[]): Tensor | null {
+  const { parameter, field } = operand ?? {};
+  const isOperand = typeof parameter === "number" && (field === undefined || typeof field === "string");
+  if (!isOperand) expectValue("tensorOf", false, "an Operand, as operandsOf returns", operand);
+  if (!Array.isArray(args)) expectValue("tensorOf", false, "the arguments of a kernel, an array", args);
   const argument = args[parameter];
-  const tensor = field === undefined ? argument : (argument as Readonly<Record<string, unknown>>)[field];
+  const tensor = field === undefined ? argument : (argument as Readonly<Record<string, unknown>> | undefined)?.[field];
   return (tensor as Tensor | null | undefined) ?? null;
 }

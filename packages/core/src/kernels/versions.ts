@@ -1,5 +1,6 @@
+import { expectValue } from "../errors.ts";
 import type { KernelName, Kernels } from "./kernels.ts";
-import { operandsOf, tensorOf } from "./operands.ts";
+import { checkKernel, operandsOf, tensorOf } from "./operands.ts";
 
 /**
  * The same kernels, but each call raises the versions of the memory that it mutates, as the schema states: the check that a tensor
@@ -19,8 +20,11 @@ import { operandsOf, tensorOf } from "./operands.ts";
  * ```
  */
 export function versionedKernels(kernels: Kernels): Kernels {
+  expectValue("versionedKernels", typeof kernels === "object" && kernels !== null, "kernels by name", kernels);
   const entries = Object.entries(kernels) as [KernelName, (...args: readonly unknown[]) => void][];
   const versioned = entries.map(([name, run]) => {
+    checkKernel("versionedKernels", name);
+    expectValue(`versionedKernels: ${name}`, typeof run === "function", "a function", run);
     const mutated = operandsOf(name).filter(({ isMutated }) => isMutated);
     const method = (...args: readonly unknown[]): void => {
       run(...args);

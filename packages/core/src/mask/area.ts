@@ -1,5 +1,5 @@
-import type { Span } from "../placement/span.ts";
-import { type Slice, slantsLeft, slantsRight } from "./slice.ts";
+import { checkWholeSpan, checkWholeSpans, type Span } from "../placement/span.ts";
+import { checkSlice, checkSlices, type Slice, slantsLeft, slantsRight } from "./slice.ts";
 
 // Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
 // those below one border less those below another, and a border moves with q or stands still.
@@ -13,8 +13,12 @@ import { type Slice, slantsLeft, slantsRight } from "./slice.ts";
  * const striped = (start: number) => [{ start, length: 4, step: 2 }];
  * visiblePairs(striped(0), striped(1), masks.causal().slices(8, 8)); // => 6
  * ```
+ * @throws OptionError for what are no spans, or no slices.
  */
 export function visiblePairs(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): number {
+  checkWholeSpans("visiblePairs: queries", queries);
+  checkWholeSpans("visiblePairs: keys", keys);
+  checkSlices("visiblePairs: slices", slices);
   let pairs = 0;
   for (const slice of slices) {
     for (const q of queries) {
@@ -30,11 +34,17 @@ export function pairsWithin(q: Span, k: Span, slice: Slice): number {
   if (q.length === 0 || slice.q1 <= q.start || lastOf(q) < slice.q0) return 0;
   if (k.length === 0 || slice.k1 <= k.start || lastOf(k) < slice.k0) return 0;
   if (coversAll(slice, q, k)) return q.length * k.length;
-  return isBeside(slice, q, k) ? 0 : pairsOf(rowsWithin(q, slice), k, slice);
+  return isBeside(slice, q, k) ? 0 : pairsOf(rowsSeeing(q, slice), k, slice);
 }
 
 /** The rows of a span that see anything in a slice: a stretch of them, for borders are straight. */
-export function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
+export function rowsWithin(span: Span, slice: Slice): Span {
+  checkWholeSpan("rowsWithin", span);
+  checkSlice("rowsWithin", slice);
+  return rowsSeeing(span, slice);
+}
+
+function rowsSeeing({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
   let low = q0;
   let high = q1;
   if (type === "bidirectionalCausal") {

@@ -1,10 +1,13 @@
-import { type Slice, type SliceType, slantsLeft, slantsRight } from "./slice.ts";
+import { checkNumber } from "../arguments.ts";
+import { checkSlice, type Slice, type SliceType, slantsLeft, slantsRight } from "./slice.ts";
 
 // The algebra of slices, after MagiAttention: a slice cut to a range of queries or keys is again slices.
 // The left border of a row's keys moves right with each row if `slantsLeft(type)`, the right border if `slantsRight(type)`.
 
 /** Keys [start, end) that row q of a slice sees; empty when start ≥ end. */
 export function rowRange(slice: Slice, q: number): { readonly start: number; readonly end: number } {
+  checkSlice("rowRange", slice);
+  checkNumber("rowRange: q", q);
   return {
     start: slice.k0 + (slantsLeft(slice.type) ? q - slice.q0 : 0),
     end: slice.k1 - (slantsRight(slice.type) ? slice.q1 - 1 - q : 0),
@@ -13,6 +16,7 @@ export function rowRange(slice: Slice, q: number): { readonly start: number; rea
 
 /** The rows of a slice in [from, to), or undefined if there are none. */
 export function clipQueries(slice: Slice, from: number, to: number): Slice | undefined {
+  checkClip("clipQueries", slice, from, to);
   const q0 = Math.max(slice.q0, from);
   const q1 = Math.min(slice.q1, to);
   const k0 = slice.k0 + (slantsLeft(slice.type) ? q0 - slice.q0 : 0);
@@ -26,6 +30,7 @@ export function clipQueries(slice: Slice, from: number, to: number): Slice | und
  * that the cut is straight there; from `right` on, the slanted right border lies beyond `to`.
  */
 export function clipKeys(slice: Slice, from: number, to: number): Slice[] {
+  checkClip("clipKeys", slice, from, to);
   const { q0, q1, k0, k1, type } = slice;
   const within = (q: number) => Math.min(q1, Math.max(q0, q));
   const left = slantsLeft(type) ? within(q0 + from - k0) : q1;
@@ -39,6 +44,13 @@ export function clipKeys(slice: Slice, from: number, to: number): Slice[] {
     if (band) bands.push(band);
   }
   return bands;
+}
+
+// oxlint-disable-next-line max-params -- the arguments that it checks
+function checkClip(where: string, slice: Slice, from: number, to: number): void {
+  checkSlice(where, slice);
+  checkNumber(`${where}: from`, from);
+  checkNumber(`${where}: to`, to);
 }
 
 interface Cut {

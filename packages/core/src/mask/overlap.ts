@@ -1,4 +1,6 @@
-import { type Slice, slantsLeft, slantsRight } from "./slice.ts";
+import { checkNumber } from "../arguments.ts";
+import { expectValue } from "../errors.ts";
+import { checkSlice, checkSlices, type Slice, slantsLeft, slantsRight } from "./slice.ts";
 
 // A slice's borders are lines in q of slope 0 or 1. Whether two of them cross within some rows is therefore a question of
 // which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
@@ -35,6 +37,12 @@ function someRow(from: number, to: number, borders: { lefts: readonly Border[]; 
 
 /** Whether two slices share a (query, key) pair. Exact. */
 export function slicesOverlap(a: Slice, b: Slice): boolean {
+  checkSlice("slicesOverlap", a);
+  checkSlice("slicesOverlap", b);
+  return sharePair(a, b);
+}
+
+function sharePair(a: Slice, b: Slice): boolean {
   return someRow(Math.max(a.q0, b.q0), Math.min(a.q1, b.q1), {
     lefts: [leftOf(a), leftOf(b)],
     rights: [rightOf(a), rightOf(b)],
@@ -42,7 +50,15 @@ export function slicesOverlap(a: Slice, b: Slice): boolean {
 }
 
 /** Whether a slice covers some pair of queries [q0, q1) and keys [k0, k1). Exact. */
-export function sliceMeets(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
+export function sliceMeets(slice: Slice, box: Omit<Slice, "type">): boolean {
+  checkSlice("sliceMeets", slice);
+  expectValue("sliceMeets", typeof box === "object" && box !== null, "a box { q0, q1, k0, k1 }", box);
+  for (const side of ["q0", "q1", "k0", "k1"] as const) checkNumber(`sliceMeets: ${side}`, box[side]);
+  return meetsBox(slice, box);
+}
+
+/** `sliceMeets`, of what was checked before. */
+export function meetsBox(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
   return someRow(Math.max(slice.q0, q0), Math.min(slice.q1, q1), {
     lefts: [leftOf(slice), { at: k0, slope: 0 }],
     rights: [rightOf(slice), { at: k1, slope: 0 }],
@@ -56,6 +72,7 @@ type Range = readonly [start: number, end: number];
  * better, and compares only those that are open at the same time: n log n for 10 000 documents as well as for bands.
  */
 export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
+  checkSlices("findOverlap", slices);
   const filled = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
   const byQuery = ({ q0, q1 }: Slice): Range => [q0, q1];
   const byKey = ({ k0, k1 }: Slice): Range => [k0, k1];
@@ -78,7 +95,7 @@ function sweep(slices: readonly Slice[], rangeOf: (slice: Slice) => Range): read
   let open: Slice[] = [];
   for (const slice of slices.toSorted((a, b) => rangeOf(a)[0] - rangeOf(b)[0])) {
     open = open.filter((other) => rangeOf(other)[1] > rangeOf(slice)[0]);
-    const other = open.find((other) => slicesOverlap(other, slice));
+    const other = open.find((other) => sharePair(other, slice));
     if (other) return [other, slice];
     open.push(slice);
   }

@@ -1,3 +1,5 @@
+import { expectValue } from "../errors.ts";
+
 /**
  * Which borders of a slice's keys move by one with each row: none ("full"), the right one ("causal", aligned bottom right),
  * the left one ("inverseCausal", aligned top left) or both ("bidirectionalCausal"). MagiAttention's `attn_mask_type`.
@@ -42,4 +44,25 @@ export interface Mask {
   readonly name: string;
   /** Slices over `queries` × `keys` positions. */
   slices(queries: number, keys: number): readonly Slice[];
+}
+
+/** Throws an OptionError unless `slice` is one, of whole numbers; not whether it lies within any sequence. */
+export function checkSlice(where: string, slice: unknown): asserts slice is Slice {
+  if (!isSlice(slice)) expectValue(where, false, `a slice { q0, q1, k0, k1, type } of whole numbers`, slice);
+}
+
+/** Throws an OptionError unless `slices` is an array of slices. */
+export function checkSlices(where: string, slices: unknown): asserts slices is readonly Slice[] {
+  expectValue(where, Array.isArray(slices), "an array of slices", slices);
+  for (let i = 0; i < (slices as readonly unknown[]).length; i++) checkSlice(where, (slices as readonly unknown[])[i]);
+}
+
+function isSlice(value: unknown): value is Slice {
+  if (typeof value !== "object" || value === null) return false;
+  const { q0, q1, k0, k1, type } = value as Partial<Slice>;
+  const isWhole =
+    Number.isSafeInteger(q0) && Number.isSafeInteger(q1) && Number.isSafeInteger(k0) && Number.isSafeInteger(k1);
+  return (
+    isWhole && (type === "full" || type === "causal" || type === "inverseCausal" || type === "bidirectionalCausal")
+  );
 }

@@ -1,7 +1,7 @@
-import type { Span } from "../placement/span.ts";
+import { checkWholeSpans, type Span } from "../placement/span.ts";
 import { pairsWithin } from "./area.ts";
-import { sliceMeets } from "./overlap.ts";
-import type { Slice } from "./slice.ts";
+import { meetsBox } from "./overlap.ts";
+import { checkSlices, type Slice } from "./slice.ts";
 
 /**
  * Whether any of these queries sees any of these keys; what a backend asks before it computes or sends a tile.
@@ -16,8 +16,17 @@ import type { Slice } from "./slice.ts";
  * isVisible(span(0), span(4), slices); // => false
  * isVisible(span(4), span(0), slices); // => true
  * ```
+ * @throws OptionError for what are no spans, or no slices.
  */
 export function isVisible(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
+  checkWholeSpans("isVisible: queries", queries);
+  checkWholeSpans("isVisible: keys", keys);
+  checkSlices("isVisible: slices", slices);
+  return seesAny(queries, keys, slices);
+}
+
+/** `isVisible`, of what was checked before: backends ask for every pair of ranks. */
+export function seesAny(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
   for (const slice of slices) {
     if (slice.q0 >= slice.q1 || slice.k0 >= slice.k1) continue;
     for (const q of queries) {
@@ -36,10 +45,10 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
   return false;
 }
 
-/** `sliceMeets`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
+/** `meetsBox`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
 function meets(slice: Slice, box: Omit<Slice, "type">): boolean {
   const { type } = slice;
-  if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceMeets(slice, box);
+  if (type === "full" || type === "bidirectionalCausal") return type === "full" || meetsBox(slice, box);
   const first = Math.max(box.q0, slice.q0);
   const last = Math.min(box.q1, slice.q1) - 1;
   const left = type === "inverseCausal" ? slice.k0 + first - slice.q0 : slice.k0;

@@ -10,6 +10,22 @@ export interface Span {
   readonly step: number;
 }
 
+/** Throws an OptionError unless `spans` is an array of spans of whole numbers, length ≥ 0, step ≥ 1: called for every tile. */
+export function checkWholeSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
+  expectValue(where, Array.isArray(spans), "an array of spans { start, length, step }", spans);
+  for (let i = 0; i < (spans as readonly unknown[]).length; i++) {
+    checkWholeSpan(where, (spans as readonly unknown[])[i]);
+  }
+}
+
+/** As `checkWholeSpans`, of one. */
+export function checkWholeSpan(where: string, span: unknown): asserts span is Span {
+  const { start, length, step } = (span ?? {}) as Span;
+  const isWhole = Number.isSafeInteger(start) && Number.isSafeInteger(length) && Number.isSafeInteger(step);
+  if (isWhole && length >= 0 && step >= 1) return;
+  expectValue(where, false, "a span { start, length, step } of whole numbers, length ≥ 0, step ≥ 1", span);
+}
+
 /** Throws an OptionError unless `spans` is an array of spans; not whether their numbers make sense. */
 export function checkSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
   expectValue(

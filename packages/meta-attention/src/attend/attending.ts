@@ -5,6 +5,7 @@ import { Fetch } from "../exchange/fetch.ts";
 import type { Chosen } from "../route/choose.ts";
 import { Holder } from "../holder.ts";
 import { addLse } from "../logarithms.ts";
+import { recordLook } from "../record-call.ts";
 import { type AttendPlan, tileOf } from "./plan.ts";
 import { headsOf, rowsOf } from "./views.ts";
 
@@ -70,6 +71,11 @@ export class Attending implements Disposable {
     return this.#combined;
   }
 
+  /** What each look looked at. */
+  get looks(): readonly Chosen[] {
+    return this.#chosen;
+  }
+
   get fetches(): readonly Fetch[] {
     return this.#fetches;
   }
@@ -81,6 +87,7 @@ export class Attending implements Disposable {
   look(chosen: Chosen): void {
     const { plan, k, v } = this;
     const earlier = [...this.#fetches];
+    recordLook(plan, chosen);
     const edges = edgesOf({ chosen, before: this.#chosen }, plan.chunks);
     const fetch = this.#holder.hold(new Fetch(plan, edges, { k, v }));
     if (earlier.length === 0) this.#attendOwn();

@@ -2,6 +2,7 @@ import type { KvBlock, SavedRows, Tensor } from "@mosaic/core";
 import { GradientReturn } from "../exchange/fetch.ts";
 import { Holder } from "../holder.ts";
 import { shareOf } from "../logarithms.ts";
+import { recordBackward } from "../record-call.ts";
 import { reduceInto } from "../reduce.ts";
 import type { Attending, Looked } from "./attending.ts";
 import { massOf } from "./mass.ts";
@@ -15,6 +16,7 @@ import { headsOf, headsOfZeros, pairOf, rounded, rowsOf, zerosLike } from "./vie
 export function routedBackward(attending: Attending, router: Tensor, dOutput: Tensor): Tensor[] {
   const { plan, q, k, v, combined, fetches, looked } = attending;
   plan.ctx.assertOpen(`${plan.label} backward`);
+  recordBackward(plan, attending.looks);
   const { device } = q;
   using holder = new Holder();
   const hold = <T extends Disposable>(thing: T): T => holder.hold(thing);
