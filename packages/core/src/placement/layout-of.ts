@@ -75,7 +75,7 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
       remedy: twice ? "name each axis once" : "name the axis in init({ mesh })",
     });
   }
-  for (const axis of axes) {
+  for (const axis of Object.keys(mesh)) {
     if (Number.isSafeInteger(mesh[axis]) && mesh[axis]! >= 1) continue;
     const received = String(mesh[axis]);
     throw new OptionError({ where: `layoutOf: mesh axis "${axis}"`, expected: "a whole number ≥ 1", received });
