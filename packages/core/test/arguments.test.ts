@@ -87,7 +87,7 @@ const calls: Readonly<Record<string, () => unknown>> = {
   "modulo of no ranks": () => modulo(1, 0),
   "modulo of NaN": () => modulo(Number.NaN, 2),
   "sends of nothing": () => sends(wrong(undefined), 0),
-  "receives of nothing": () => receives(wrong({ wire: [1] }), 0),
+  "receives of nothing": () => receives(wrong({ wire: 1 }), 0),
   "returned of nothing": () => returned(wrong(undefined), [8]),
   "trafficOf text": () => trafficOf([{ ...flow, sent: wrong(["4"]) }]),
   "parseTraffic without a declaration": () => parseTraffic(wrong(undefined), {}),

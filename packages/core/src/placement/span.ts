@@ -12,17 +12,18 @@ export interface Span {
 
 /** Throws an OptionError unless `spans` is an array of spans of whole numbers, length ≥ 0, step ≥ 1: called for every tile. */
 export function checkWholeSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
-  expectValue(where, Array.isArray(spans), "an array of spans { start, length, step }", spans);
-  for (let i = 0; i < (spans as readonly unknown[]).length; i++) {
-    checkWholeSpan(where, (spans as readonly unknown[])[i]);
-  }
+  if (!Array.isArray(spans)) expectValue(where, false, "an array of spans { start, length, step }", spans);
+  const each = spans as readonly unknown[];
+  for (let i = 0; i < each.length; i++) checkWholeSpan(where, each[i]);
 }
 
 /** As `checkWholeSpans`, of one. */
 export function checkWholeSpan(where: string, span: unknown): asserts span is Span {
-  const { start, length, step } = (span ?? {}) as Span;
-  const isWhole = Number.isSafeInteger(start) && Number.isSafeInteger(length) && Number.isSafeInteger(step);
-  if (isWhole && length >= 0 && step >= 1) return;
+  if (typeof span === "object" && span !== null) {
+    const { start, length, step } = span as Span;
+    const isWhole = Number.isSafeInteger(start) && Number.isSafeInteger(length) && Number.isSafeInteger(step);
+    if (isWhole && length >= 0 && step >= 1) return;
+  }
   expectValue(where, false, "a span { start, length, step } of whole numbers, length ≥ 0, step ≥ 1", span);
 }
 

@@ -100,7 +100,11 @@ function checkJson(where: string, value: unknown, within: readonly unknown[] = [
   if (typeof value !== "object") return refuse(typeof value === "function" ? "a function" : String(value));
   if (within.includes(value)) return refuse("an object that holds itself");
   const deeper = [...within, value];
+  const [symbol] = Object.getOwnPropertySymbols(value);
+  if (symbol !== undefined) return refuse(`an object with ${String(symbol)}`);
   if (Array.isArray(value)) {
+    const extra = Object.keys(value).find((name) => !/^\d+$/.test(name));
+    if (extra !== undefined) return refuse(`an array with "${extra}"`);
     for (let i = 0; i < value.length; i++) checkJson(`${where}[${i}]`, value[i], deeper);
     return;
   }
