@@ -1,4 +1,4 @@
-import type { Context } from "@mosaic/core";
+import { type Context, expectValue } from "@mosaic/core";
 import { inProcess, openWorld, type WorldOptions } from "@mosaic/runtime";
 import { rankOptions } from "./nccl.ts";
 import { checkDevice, type NcclOptions, parseOptions } from "./options.ts";
@@ -13,7 +13,12 @@ export interface NcclWorldOptions extends WorldOptions {
  *
  * @throws as `nccl` does; NCCL refuses two ranks of one process on one GPU.
  */
-export async function world(size: number, { nccl, ...options }: NcclWorldOptions): Promise<readonly Context[]> {
+export async function world(size: number, worldOptions: NcclWorldOptions): Promise<readonly Context[]> {
+  const isSize = Number.isSafeInteger(size) && size >= 1;
+  expectValue("world", isSize, "a whole number of ranks, at least 1", size);
+  const isOptions = typeof worldOptions === "object" && worldOptions !== null;
+  expectValue("world", isOptions, "an options object, { device }", worldOptions);
+  const { nccl, ...options } = worldOptions;
   const settings = parseOptions(nccl);
   // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
   process.env.NCCL_RUNTIME_CONNECT ??= "0";

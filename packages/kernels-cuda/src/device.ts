@@ -1,17 +1,19 @@
-import { OptionError } from "@mosaic/core";
+import { checkArgument, defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { NativeDevice, NativeHandle } from "@mosaic/runtime";
 import type { Native } from "./addon.ts";
 import { runtime } from "./runtime.ts";
 import { CudaStream } from "./stream.ts";
 
-export interface CudaOptions {
+export const cudaOptions = defineOptions("cuda", {
   /** Which GPU, as the driver numbers those that are visible. Default: LOCAL_RANK, else 0. */
-  readonly index?: number;
+  index: option.integer({ min: 0, optional: true }),
   /** Bytes that tensors may take, and what kernels hold to work in. Default: what the GPU has. */
-  readonly memoryLimit?: number;
-  /** Whether products of float32 matrices may round their factors to TF32: 10 bits of mantissa, and faster. Default: no. */
-  readonly tf32?: boolean;
-}
+  memoryLimit: option.integer({ min: 0, optional: true }),
+  /** Whether products of float32 matrices may round their factors to TF32: 10 bits of mantissa, and faster. Default false. */
+  tf32: option.boolean({ default: false }),
+});
+/** What `cuda` takes. */
+export type CudaOptions = OptionsOf<typeof cudaOptions>;
 
 /** A GPU as a device: what is enqueued runs in order on one stream; the host only enqueues. */
 export class CudaDevice extends NativeDevice<Native> {
@@ -20,14 +22,10 @@ export class CudaDevice extends NativeDevice<Native> {
   /** Compute capability: 80 for 8.0. */
   readonly capability: number;
 
-  constructor({ index = Number(process.env.LOCAL_RANK ?? 0), memoryLimit = 0, tf32 = false }: CudaOptions = {}) {
-    if (!Number.isSafeInteger(index) || index < 0) {
-      throw new OptionError({ where: "cuda({ index })", expected: "a whole number from 0", received: String(index) });
-    }
-    if (!Number.isSafeInteger(memoryLimit) || memoryLimit < 0) {
-      const received = String(memoryLimit);
-      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, a whole number from 0", received });
-    }
+  constructor(options?: CudaOptions) {
+    const { index: given, memoryLimit = 0, tf32 } = cudaOptions.parse(options);
+    const index = given ?? Number(process.env.LOCAL_RANK ?? 0);
+    checkArgument("cuda: LOCAL_RANK", index, cudaOptions.fields.index);
     const handle = new NativeHandle(runtime(), {
       name: `cuda:${index}`,
       options: [index, memoryLimit, Number(tf32)],
@@ -45,6 +43,6 @@ export class CudaDevice extends NativeDevice<Native> {
  * @throws AddonLoadError if the addon is missing; DeviceError, with what to do, without a driver, a GPU of that number, or
  * kernels for it; OptionError for bad options.
  */
-export function cuda(options: CudaOptions = {}): CudaDevice {
+export function cuda(options?: CudaOptions): CudaDevice {
   return new CudaDevice(options);
 }

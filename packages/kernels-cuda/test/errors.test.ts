@@ -45,7 +45,7 @@ const problems: readonly Problem[] = [
     what: "an index that is none",
     env: {},
     code: "cuda({ index: -1 })",
-    expected: /^OptionError: cuda\(\{ index \}\): expected a whole number from 0, received -1/,
+    expected: /^OptionError: cuda: index: expected a whole number ≥ 0, received -1/,
   },
   {
     what: "a limit that is none",
