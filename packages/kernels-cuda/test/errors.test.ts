@@ -51,7 +51,7 @@ const problems: readonly Problem[] = [
     what: "a limit that is none",
     env: {},
     code: "cuda({ memoryLimit: NaN })",
-    expected: /^OptionError: cuda\(\{ memoryLimit \}\): expected bytes, a whole number from 0, received NaN/,
+    expected: /^OptionError: cuda: memoryLimit: expected a whole number ≥ 0, received NaN/,
   },
   {
     what: "too old a driver",
