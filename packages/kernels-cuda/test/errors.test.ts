@@ -45,13 +45,13 @@ const problems: readonly Problem[] = [
     what: "an index that is none",
     env: {},
     code: "cuda({ index: -1 })",
-    expected: /^OptionError: cuda\(\{ index \}\): expected an integer ≥ 0, received -1/,
+    expected: /^OptionError: cuda: index: expected an integer ≥ 0, received -1/,
   },
   {
     what: "a limit that is none",
     env: {},
     code: "cuda({ memoryLimit: NaN })",
-    expected: /^OptionError: cuda\(\{ memoryLimit \}\): expected bytes, an integer ≥ 0, received NaN/,
+    expected: /^OptionError: cuda: memoryLimit: expected an integer ≥ 0, received NaN/,
   },
   {
     what: "too old a driver",
