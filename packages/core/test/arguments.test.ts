@@ -88,7 +88,7 @@ const calls: Readonly<Record<string, () => unknown>> = {
   "dependencyTable of a mask by name": () =>
     dependencyTable({ axis: "sp", size: 2 }, { ...call, mask: wrong(["causal"]) }, { sp: 0 }),
   "dependencyTableCache without an axis": () => dependencyTableCache(wrong({})),
-  "LayoutCache.of nothing": () => new LayoutCache(["sp"]).of(wrong(undefined), { sp: 0 }, () => 1),
+  "LayoutCache.getOrCreate nothing": () => new LayoutCache(["sp"]).getOrCreate(wrong(undefined), { sp: 0 }, () => 1),
   "LayoutCache without axes": () => new LayoutCache(wrong(3)),
   "modulo of no ranks": () => modulo(1, 0),
   "modulo of NaN": () => modulo(Number.NaN, 2),
