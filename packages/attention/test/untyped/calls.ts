@@ -144,6 +144,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "trafficOptions.parse": (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32" }, "test"],
   axisLength: () => ["test", { sp: 2 }, { axis: "sp", from: { sp: 0 } }],
   checkFunction: () => ["test", () => {}],
+  checkSlices: () => ["test", [slice]],
   checkTensor: ({ tensor }) => ["test", tensor(2), 1],
   checkNullableTensor: ({ tensor }) => ["test", tensor(2)],
   defineOptions: () => ["test", { a: core.option.integer({ default: 1 }) }],
