@@ -123,7 +123,8 @@ export class TlsServer {
     this.#handshakes.delete(peerOf(socket));
     const accept = typeof socket.alpnProtocol === "string" ? this.#accept.get(socket.alpnProtocol) : undefined;
     socket.on("error", () => {});
-    if (accept === undefined) return void socket.destroy();
+    // In order: the peer has not read the end of the handshake yet.
+    if (accept === undefined) return void socket.end(() => socket.destroy());
     accept(socket.setNoDelay(true));
   }
 }
