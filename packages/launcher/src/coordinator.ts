@@ -178,6 +178,7 @@ export function portError(error: unknown, port: number, option: string): UsageEr
     return new UsageError(`${option} ${port}: ports below 1024 require root; choose one from 1024`);
   if (code !== "EADDRINUSE") return undefined;
   const owner = portOwner(port) ?? "another process";
-  const remedy = option === "--master-port" ? `leave out ${option} to use any free port` : "choose another, on all nodes";
+  const remedy =
+    option === "--master-port" ? `leave out ${option} to use any free port` : "choose another, on all nodes";
   return new RendezvousError(`port ${port} is in use by ${owner}; ${remedy}`);
 }

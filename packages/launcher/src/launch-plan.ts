@@ -107,14 +107,18 @@ export interface NodesPlan extends NodeRange {
 function resolveNodes(options: LaunchOptions, cwd: string): NodesPlan | undefined {
   const range = parseNodeRange(String(options.nnodes ?? 1));
   if (range === undefined)
-    throw new UsageError(`nnodes: expected N or MIN:MAX, up to ${MAX_NODES}, received ${JSON.stringify(options.nnodes)}`);
+    throw new UsageError(
+      `nnodes: expected N or MIN:MAX, up to ${MAX_NODES}, received ${JSON.stringify(options.nnodes)}`,
+    );
   if (range.max === 1) return undefined;
   const { nodeRank, rdzvEndpoint = "" } = options;
   if (nodeRank === undefined || !Number.isInteger(nodeRank) || nodeRank < 0 || nodeRank >= range.max)
     throw new UsageError(`nodeRank: expected a whole number from 0 to ${range.max - 1}, received ${nodeRank}`);
   const endpoint = parseEndpoint(rdzvEndpoint);
   if (endpoint === undefined || endpoint.host === "")
-    throw new UsageError(`rdzvEndpoint: expected host or host:port of node 0, received ${JSON.stringify(rdzvEndpoint)}`);
+    throw new UsageError(
+      `rdzvEndpoint: expected host or host:port of node 0, received ${JSON.stringify(rdzvEndpoint)}`,
+    );
   return {
     ...{ ...range, nodeRank },
     endpoint: { host: endpoint.host, port: endpoint.port ?? DEFAULT_RDZV_PORT },

@@ -175,7 +175,8 @@ class RunningJob {
       stopRanks: (reason: string) => this.#agent?.stop(reason, "SIGTERM", this.#plan.failureGraceMs),
     };
     // What one node does not need is not loaded for it.
-    if (nodes.nodeRank > 0) return new (await import("./nodes/member.ts")).MemberCoordinator(this.#plan, nodes, control);
+    if (nodes.nodeRank > 0)
+      return new (await import("./nodes/member.ts")).MemberCoordinator(this.#plan, nodes, control);
     return (await import("./nodes/root.ts")).RootCoordinator.open(this.#plan, nodes, control);
   }
 
@@ -203,7 +204,8 @@ class RunningJob {
     for (let attempts = 1; ; attempts++) {
       const oomKillsBefore = countOomKills();
       const assignment = await coordinator.beginAttempt();
-      if (assignment === undefined) return this.#result(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
+      if (assignment === undefined)
+        return this.#result(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
       this.#agent ??= this.#prepare(assignment, { coordinator, guard, wrap });
       if (this.#stopRequest !== undefined) return this.#result(records, attempts, { stop: this.#stopRequest });
       records = await this.#agent.run(assignment);

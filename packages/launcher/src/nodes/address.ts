@@ -11,7 +11,10 @@ const RETRY_MS = 200;
  * deadline, for the names of services and pods appear late. Rejects with UsageError where the name is one of the loopback interface:
  * /etc/hosts often has the host's own name there, and no other node would reach it.
  */
-export async function bindAddress({ endpoint, bindAny, timeoutMs }: NodesPlan, isEnding: () => boolean): Promise<string> {
+export async function bindAddress(
+  { endpoint, bindAny, timeoutMs }: NodesPlan,
+  isEnding: () => boolean,
+): Promise<string> {
   const { host } = endpoint;
   if (bindAny) return isIP(host) === 6 ? "::" : "0.0.0.0";
   if (isIP(host) > 0) return host;

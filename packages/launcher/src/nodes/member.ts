@@ -99,7 +99,14 @@ export class MemberCoordinator implements Coordinator {
     this.#isStarting = false;
     // Once the ranks are there.
     for (const stop of this.#earlyStops.splice(0)) setImmediate(() => this.#onStop(stop));
-    const place = { firstRank, groupRank, groupWorldSize, nodeAddress: localAddress, host: remoteAddress, port: remotePort };
+    const place = {
+      firstRank,
+      groupRank,
+      groupWorldSize,
+      nodeAddress: localAddress,
+      host: remoteAddress,
+      port: remotePort,
+    };
     const shared = { runId, attempt, worldSize, store: `tls://${root}` };
     return { ...shared, ...place, tokenFile: this.#tokenFile, agent: this.#agent.path };
   }
@@ -111,7 +118,12 @@ export class MemberCoordinator implements Coordinator {
   async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd> {
     const attempt = this.#attempt;
     for (const record of records)
-      this.#peer?.send({ kind: "report", attempt, rank: record.rank, record: encodeReport({ record, hint: hintOf(record) }) });
+      this.#peer?.send({
+        kind: "report",
+        attempt,
+        rank: record.rank,
+        record: encodeReport({ record, hint: hintOf(record) }),
+      });
     this.#peer?.send({ kind: "ended", attempt });
     const end = await this.#outcome.promise;
     this.#isRunning = false;
@@ -151,7 +163,9 @@ export class MemberCoordinator implements Coordinator {
         if (now >= this.#deadline) {
           const seconds = this.#nodes.timeoutMs / 1000;
           return this.#fail(
-            new RendezvousError(`rendezvous timed out after ${seconds} s: no connection to node 0 at ${this.#endpoint}: ${message}`),
+            new RendezvousError(
+              `rendezvous timed out after ${seconds} s: no connection to node 0 at ${this.#endpoint}: ${message}`,
+            ),
           );
         }
         if (now - reportedAt >= REPORT_MS) {

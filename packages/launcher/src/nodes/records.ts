@@ -91,7 +91,9 @@ function cutError({ name, message, stack, code, cause, errors }: RankError, dept
     ...(stack === undefined ? {} : { stack: stack.slice(0, MAX_STACK) }),
     ...(code === undefined ? {} : { code }),
     ...(cause === undefined || depth === 0 ? {} : { cause: cutError(cause, depth - 1) }),
-    ...(errors === undefined || depth === 0 ? {} : { errors: errors.slice(0, 4).map((one) => cutError(one, depth - 1)) }),
+    ...(errors === undefined || depth === 0
+      ? {}
+      : { errors: errors.slice(0, 4).map((one) => cutError(one, depth - 1)) }),
   };
 }
 

@@ -29,9 +29,14 @@ export function disagreement(
   const [own, its] = [nodeName(root), nodeName(other)];
   const refuse = (message: string, isStranger = false): ReturnType<typeof disagreement> => ({ message, isStranger });
   if (other.job !== root.job)
-    return refuse(`${its} has --rdzv-id ${other.job}, the job at this endpoint ${root.job}; pass the same, or another endpoint`, true);
+    return refuse(
+      `${its} has --rdzv-id ${other.job}, the job at this endpoint ${root.job}; pass the same, or another endpoint`,
+      true,
+    );
   if (other.version !== root.version || other.launcher !== root.launcher)
-    return refuse(`${its} has version ${other.launcher} of the launcher, ${own} ${root.launcher}; install one version on all nodes`);
+    return refuse(
+      `${its} has version ${other.launcher} of the launcher, ${own} ${root.launcher}; install one version on all nodes`,
+    );
   if (majorOf(other.runtime) !== majorOf(root.runtime))
     return refuse(`${its} runs Node ${other.runtime}, ${own} Node ${root.runtime}; use one major version on all nodes`);
   if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)

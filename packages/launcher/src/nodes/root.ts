@@ -8,7 +8,14 @@ import { formatAddress } from "../agent/network.ts";
 import { sharedTls, TLS_PROTOCOLS, TlsServer } from "../agent/tls.ts";
 import { ProtocolError } from "../agent/wire.ts";
 import { type AttemptEnd, RestartPolicy, type StopRequest } from "../attempts.ts";
-import { type Assignment, type Coordinator, type HintOf, makePrivateDir, type NodeControl, portError } from "../coordinator.ts";
+import {
+  type Assignment,
+  type Coordinator,
+  type HintOf,
+  makePrivateDir,
+  type NodeControl,
+  portError,
+} from "../coordinator.ts";
 import { RendezvousError, UsageError } from "../errors.ts";
 import type { Failure, LostNode } from "../job.ts";
 import type { LaunchPlan, NodesPlan } from "../launch-plan.ts";
@@ -68,7 +75,14 @@ export class RootCoordinator implements Coordinator {
   #firstFailingAt = Number.POSITIVE_INFINITY;
   #lostAt = Number.POSITIVE_INFINITY;
 
-  private constructor(plan: LaunchPlan, nodes: NodesPlan, control: NodeControl, privateDir: string, server: TlsServer, secret: string) {
+  private constructor(
+    plan: LaunchPlan,
+    nodes: NodesPlan,
+    control: NodeControl,
+    privateDir: string,
+    server: TlsServer,
+    secret: string,
+  ) {
     this.privateDir = privateDir;
     this.#plan = plan;
     this.#nodes = nodes;
@@ -125,7 +139,10 @@ export class RootCoordinator implements Coordinator {
         network: sharedTls(this.#server, this.#secret),
       });
       // Nodes that are lost or come meanwhile: once more.
-      if (assigned.length === this.#members.size && assigned.every(({ nodeRank: rank, peer }) => this.#members.get(rank)?.peer === peer))
+      if (
+        assigned.length === this.#members.size &&
+        assigned.every(({ nodeRank: rank, peer }) => this.#members.get(rank)?.peer === peer)
+      )
         return this.#assign(assigned);
     }
   }
@@ -297,7 +314,15 @@ export class RootCoordinator implements Coordinator {
       return refuse(CODES.peerLost, why);
     }
     this.#joinedAt = Date.now();
-    const member = { peer, registration, nodeRank, offsetMs: Number.POSITIVE_INFINITY, takesPart: false, ended: false, reports: [] };
+    const member = {
+      peer,
+      registration,
+      nodeRank,
+      offsetMs: Number.POSITIVE_INFINITY,
+      takesPart: false,
+      ended: false,
+      reports: [],
+    };
     this.#members.set(nodeRank, member);
     this.#wake();
     return member;
@@ -313,7 +338,8 @@ export class RootCoordinator implements Coordinator {
         if (frame.attempt === this.#attempt) this.#onFailing(frame.rank, member.registration);
         return;
       case "report":
-        if (frame.attempt === this.#attempt && member.takesPart) member.reports.push(decodeReport(frame.record, finite(member.offsetMs)));
+        if (frame.attempt === this.#attempt && member.takesPart)
+          member.reports.push(decodeReport(frame.record, finite(member.offsetMs)));
         return;
       case "ended":
         if (frame.attempt === this.#attempt) member.ended = true;
@@ -327,7 +353,7 @@ export class RootCoordinator implements Coordinator {
   #onFailing(rank: number, from: Registration): void {
     if (this.#state !== "running") return;
     this.#firstFailingAt = Math.min(this.#firstFailingAt, performance.now());
-    this.#endRanks(`rank ${rank} (${nodeName(from)}) failed`, from.nodeRank);
+    this.#endRanks(`rank ${rank} of ${nodeName(from)} failed`, from.nodeRank);
   }
 
   /** Ends the ranks of all nodes but one. */
@@ -353,7 +379,10 @@ export class RootCoordinator implements Coordinator {
 
   #broadcastStop(signal: NodeJS.Signals, request: Pick<StopRequest, "reason" | "outcome">, except = 0): void {
     const { reason } = request;
-    this.#broadcast({ kind: "stop", signal: constants.signals[signal], outcome: OUTCOMES[request.outcome], reason }, except);
+    this.#broadcast(
+      { kind: "stop", signal: constants.signals[signal], outcome: OUTCOMES[request.outcome], reason },
+      except,
+    );
   }
 
   #onLost(member: Member, reason: string): void {

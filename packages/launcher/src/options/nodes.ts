@@ -1,6 +1,8 @@
 import { isIP } from "node:net";
 import { hostname } from "node:os";
+import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
+import { SLURM_JOB_NODES } from "./sources.ts";
 import type { OptionValues } from "./values.ts";
 
 const MAX_PORT = 65_535;
@@ -31,7 +33,10 @@ export function parseNodeRange(text: string): NodeRange | undefined {
 export function parseEndpoint(text: string): { readonly host: string; readonly port: number | undefined } | undefined {
   const match = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(text);
   if (match === null) return undefined;
-  return { host: (match[1] as string).replace(/^\[|\]$/g, ""), port: match[2] === undefined ? undefined : Number(match[2]) };
+  return {
+    host: (match[1] as string).replace(/^\[|\]$/g, ""),
+    port: match[2] === undefined ? undefined : Number(match[2]),
+  };
 }
 
 /** The options that say which nodes a job has, in torchrun's words. Throws UsageError. */
@@ -65,7 +70,12 @@ function oneNode(values: OptionValues): NodeOptions {
 
 function severalNodes(values: OptionValues, { min, max }: NodeRange): NodeOptions {
   const count = min === max ? String(max) : `${min}:${max}`;
-  if (values.flag("standalone") && !values.isDefault("standalone"))
+  if (SLURM_JOB_NODES.includes(values.source("nnodes")))
+    throw new UsageError(
+      `this is the batch script of a job with ${count} nodes (${values.source("nnodes")}), and only the first of them: start the launcher on each, ` +
+        "srun --ntasks-per-node=1 --kill-on-bad-exit=0 npx mosaic-run [options] <entry>; or pass --nnodes 1 to use this node alone",
+    );
+  if (values.flag("standalone") && values.source("standalone") !== "default")
     throw values.invalidValue("standalone", `false, as --nnodes is ${count}`);
   const nodeRank = values.count("node-rank", 0, max - 1);
   if (nodeRank === undefined) throw values.invalidValue("node-rank", `the number of this node, 0 to ${max - 1}`);

@@ -125,7 +125,14 @@ export const OPTIONS: readonly OptionSpec[] = [
   },
   { name: "bind-any", kind: "flag", help: "node 0 listens on all interfaces, not on the endpoint's address alone" },
   { name: "master-addr", kind: "value", value: "HOST", pet: true, help: "as --rdzv-endpoint" },
-  { name: "master-port", kind: "value", value: "PORT", default: "0", pet: true, help: "the store's port on one node; 0: any" },
+  {
+    name: "master-port",
+    kind: "value",
+    value: "PORT",
+    default: "0",
+    pet: true,
+    help: "the store's port on one node; 0: any",
+  },
   { name: "help", kind: "flag", short: "h", help: "this text" },
   { name: "version", kind: "flag", short: "V", help: "the launcher's version" },
 ];

@@ -63,8 +63,8 @@ export class OptionValues {
     return new UsageError(`--${name}: expected ${expected}, received ${received}${source === "default" ? "" : from}`);
   }
 
-  /** Whether nobody gave a value. */
-  isDefault(name: string): boolean {
-    return this.#sources.get(name)?.source === "default";
+  /** Where a value comes from: a flag, a variable, the file, or `default`. */
+  source(name: string): string {
+    return this.#sources.get(name)?.source ?? "default";
   }
 }

@@ -24,7 +24,10 @@ const secretOf = (): string => randomBytes(32).toString("hex");
 
 async function listen(secret: string): Promise<{ server: TlsServer; refused: string[] }> {
   const refused: string[] = [];
-  const server = await TlsServer.listen({ secret, onRefused: (address, reason) => refused.push(`${address} ${reason}`) });
+  const server = await TlsServer.listen({
+    secret,
+    onRefused: (address, reason) => refused.push(`${address} ${reason}`),
+  });
   onTestFinished(() => server.close());
   server.serve(TLS_PROTOCOLS.agent, (socket) => socket.pipe(socket));
   return { server, refused };
@@ -50,7 +53,10 @@ describe("TLS with a pre-shared key", () => {
     const { server, refused } = await listen(secret);
     const error = await connectTls(server.address, options(other)).catch((reason: unknown) => reason);
     expect(error).toBeInstanceOf(HandshakeError);
-    expect(error).toMatchObject({ reason: "secret", message: expect.stringMatching(/it has another secret; MOSAIC_TOKEN/) });
+    expect(error).toMatchObject({
+      reason: "secret",
+      message: expect.stringMatching(/it has another secret; MOSAIC_TOKEN/),
+    });
     expect(refused).toEqual(["127.0.0.1 it has another secret"]);
     for (const text of [String((error as Error).stack), ...refused])
       for (const hidden of [secret, other]) expect(text).not.toContain(hidden);
@@ -63,7 +69,9 @@ describe("TLS with a pre-shared key", () => {
     plain.on("error", () => {}).end("GET / HTTP/1.0\r\n\r\n");
     await once(plain.resume(), "close");
     const browser = rawTls({ port: server.port, host: "127.0.0.1", rejectUnauthorized: false });
-    await expect(once(browser, "secureConnect")).rejects.toThrow(/handshake failure|protocol version|disconnected before secure/);
+    await expect(once(browser, "secureConnect")).rejects.toThrow(
+      /handshake failure|protocol version|disconnected before secure/,
+    );
     expect(refused).toHaveLength(2);
     // Nothing serves the store here: who has the secret is not answered either.
     const store = await connectTls(server.address, { secret, protocol: TLS_PROTOCOLS.store });
@@ -131,7 +139,10 @@ describe("TLS with a pre-shared key", () => {
     await client.set("k", "v");
     expect(String(await client.get("k"))).toBe("v");
     const wrong = { address: store.address, token: secretOf(), runId: "r", attempt: 0 };
-    await expect(connectStore(wrong)).rejects.toMatchObject({ code: "AUTH", message: expect.stringMatching(/another secret/) });
+    await expect(connectStore(wrong)).rejects.toMatchObject({
+      code: "AUTH",
+      message: expect.stringMatching(/another secret/),
+    });
     await expect(connectStore({ ...wrong, token, runId: "x" })).rejects.toMatchObject({ code: "MISMATCH" });
   });
 });
