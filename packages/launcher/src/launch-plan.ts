@@ -6,7 +6,7 @@ import { type Command, nodeCommand, programCommand } from "./entry.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchOptions } from "./job.ts";
 import { closestMatch } from "./options/closest-match.ts";
-import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./options/nodes.ts";
+import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./options/endpoint.ts";
 
 /** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
 export const MAX_TIMER_MS: number = 2 ** 31 - 1;
@@ -92,7 +92,7 @@ export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = pr
   };
 }
 
-/** A job on several nodes, as each of them knows it. */
+/** A job on several nodes, as resolved on one of them. */
 export interface NodesPlan extends NodeRange {
   readonly nodeRank: number;
   readonly endpoint: { readonly host: string; readonly port: number };

@@ -3,6 +3,13 @@ import { chmodSync, existsSync, readdirSync, readFileSync, writeFileSync } from 
 import { connect } from "node:net";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { encode } from "../src/agent/frames.ts";
+import { connectTls, TLS_PROTOCOLS } from "../src/agent/tls.ts";
+import { ProtocolError } from "../src/agent/wire.ts";
+import type { RankError } from "../src/job.ts";
+import { decodeEnd, decodeReport, encodeReport } from "../src/nodes/records.ts";
+import { disagreement, gatheringMessage, type Registration } from "../src/nodes/registration.ts";
+import type { RankRecord } from "../src/report/diagnose.ts";
 import {
   childrenOf,
   commandOf,
@@ -17,6 +24,11 @@ import {
   testDir,
   until,
 } from "./harness.ts";
+
+const registration: Registration = {
+  ...{ kind: "register", version: 1, launcher: "0.1.0", runtime: "22.18.0", job: "none", nodeRank: 1, minNodes: 2 },
+  ...{ maxNodes: 2, nproc: 2, host: "b", command: "train.ts", digest: "9f" },
+};
 
 /** How often each fault is played. */
 const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
@@ -87,7 +99,7 @@ describe("a job on several nodes", () => {
       expect(text).not.toContain(SECRET);
   });
 
-  it("listens at the endpoint's address alone, and says who is missing", async () => {
+  it("listens at the endpoint's address alone, and reports who is missing", async () => {
     const node = job();
     const waiting = node(0, ["-N", "3", "--rdzv-timeout", "2s"], play());
     await waiting.waitForOutput("mosaic-run: 1/3 nodes; missing n1, n2\n");
@@ -117,7 +129,7 @@ describe("a job on several nodes", () => {
     expect((await outcomes([any, node(1, ["-N", "2"], play())])).map(({ code: one }) => one)).toEqual([0, 0]);
   });
 
-  it("tells a node that node 0 is not there", async () => {
+  it("reports that node 0 is not there", async () => {
     const node = job();
     const { code, stderr } = await node(1, ["-N", "2", "--rdzv-timeout", "2s"], play()).outcome;
     expect(stderr).toMatch(/mosaic-run: waiting for node 0 at 127\.0\.0\.9:\d+: connect ECONNREFUSED/);
@@ -211,6 +223,14 @@ describe("launchers that disagree end within a second", () => {
     expect(codes(await outcomes(nodes))).toEqual([143, 143]);
   });
 
+  it("a signal to a node that waits for others ends those that wait with it", async () => {
+    const node = job();
+    const nodes = [0, 1].map((rank) => node(rank, three, play()));
+    await nodes[1]?.waitForOutput("2/3 nodes; missing n2");
+    nodes[1]?.child.kill("SIGINT");
+    expect(codes(await outcomes(nodes))).toEqual([130, 130]);
+  });
+
   it("without a good secret nothing starts", async () => {
     const node = job();
     const start = async (env: Env): Promise<string> => {
@@ -232,6 +252,70 @@ describe("launchers that disagree end within a second", () => {
     const own = await node(0, ["-N", "2", "--rdzv-endpoint", "192.0.2.1:29400"], play()).outcome;
     expect(own.stderr).toMatch(/192\.0\.2\.1 is no address of this host; node 0 must run on the endpoint's host/);
     expect(own.code).toBe(2);
+  });
+});
+
+describe("node 0", () => {
+  it("survives malformed frames of a peer that has the secret", async () => {
+    const node = job();
+    const first = node(0, ["-N", "2"], play());
+    await first.waitForOutput("missing n1");
+    const address = `127.0.0.9:${lastPort - 1}`;
+    const options = { secret: SECRET, protocol: TLS_PROTOCOLS.node } as const;
+    for (let seed = 0; seed < 60; seed++) {
+      const socket = await connectTls(address, options);
+      socket.on("error", () => {}).resume();
+      const stranger = encode({ ...registration, job: "another job" });
+      if (seed % 3 === 0) socket.write(stranger);
+      if (seed % 3 === 1) socket.write(stranger.map((byte, i) => (i === seed % stranger.length ? byte ^ seed : byte)));
+      socket.end(randomBytes(seed * 100));
+      await new Promise((resolve) => socket.on("close", resolve));
+    }
+    expect(codes(await outcomes([first, node(1, ["-N", "2"], play())]))).toEqual([0, 0]);
+    expect(first.output()).not.toContain("internal error");
+  });
+
+  it("compares what launchers must agree in", () => {
+    const against = (changes: Partial<Registration>): string =>
+      disagreement({ ...registration, nodeRank: 0, host: "a" }, { ...registration, ...changes })?.message ?? "none";
+    expect(against({})).toBe("none");
+    expect(against({ runtime: "22.1.0" })).toBe("none");
+    expect(against({ runtime: "20.20.0" })).toMatch(
+      /node 1 \(b\) runs Node 20\.20\.0, node 0 \(a\) Node 22\.18\.0; use one major/,
+    );
+    for (const other of [{ launcher: "0.2.0" }, { version: 2 }])
+      expect(against(other)).toMatch(
+        /node 1 \(b\) has version \S+ of the launcher, node 0 \(a\) 0\.1\.0; install one version/,
+      );
+    expect(against({ nodeRank: 2 })).toMatch(/expected --node-rank 0 to 1/);
+    expect(against({ minNodes: 1 })).toMatch(/has --nnodes 1:2, node 0 \(a\) 2;/);
+    expect(gatheringMessage(new Set([0, 20]), 21)).toBe(
+      "2/21 nodes; missing n1, n2, n3, n4, n5, n6, n7, n8 and 11 more",
+    );
+  });
+
+  it("reads the report of a rank of another node on its own clock, and cuts what is too long", () => {
+    const error = (depth: number): RankError => ({
+      ...{ name: "E", message: "m".repeat(60_000), stack: "s".repeat(60_000) },
+      ...(depth === 0 ? {} : { cause: error(depth - 1) }),
+    });
+    const lines = Array.from({ length: 30 }, () => "é".repeat(60_000));
+    const record: RankRecord = {
+      ...{ rank: 3, local: 1, pid: 7, code: 1, signal: null, startedAt: 1000, exitedAt: 2000, stoppedAt: undefined },
+      ...{ thrown: { timeMs: 1900, error: error(6) }, stderrTail: lines, uncaught: lines, log: "/l" },
+    };
+    const bytes = encodeReport({ record, hint: "h" });
+    expect(bytes.length).toBeLessThanOrEqual(65_536);
+    const read = decodeReport(bytes, 500);
+    expect(read).toMatchObject({
+      hint: "h",
+      record: { rank: 3, code: 1, startedAt: 1500, exitedAt: 2500, stoppedAt: undefined },
+    });
+    expect(read.record.thrown).toMatchObject({ timeMs: 2400, error: { name: "E" } });
+    for (const wrong of ["", "[]", "{}", '{"record":{}}', JSON.stringify({ record: { ...record, signal: "SIGNONE" } })])
+      expect(() => decodeReport(Buffer.from(wrong), 0)).toThrow(ProtocolError);
+    for (const wrong of ["", "[]", '{"failure":{}}', '{"restartInMs":"1"}'])
+      expect(() => decodeEnd(Buffer.from(wrong))).toThrow(ProtocolError);
   });
 });
 

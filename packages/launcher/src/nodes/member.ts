@@ -21,6 +21,7 @@ import { registrationOf } from "./registration.ts";
 
 const RETRY_MS = 200;
 const REPORT_MS = 5000;
+const FLUSH_MS = 1000;
 /** Children of an agent; the same in the whole tree. */
 const FAN_OUT = 16;
 
@@ -33,6 +34,8 @@ interface Deferred<T> {
 function deferred<T>(): Deferred<T> {
   let settle: Omit<Deferred<T>, "promise"> | undefined;
   const promise = new Promise<T>((resolve, reject) => (settle = { resolve, reject }));
+  // A rejection before anything waits for it is no error of the process.
+  void promise.catch(() => {});
   return { promise, ...(settle as Omit<Deferred<T>, "promise">) };
 }
 
@@ -145,8 +148,22 @@ export class MemberCoordinator implements Coordinator {
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#peer?.finish();
+    await this.#flushed();
     await this.#agent?.close();
     rmSync(this.privateDir, { recursive: true, force: true });
+  }
+
+  /** What was sent last has left this process. */
+  async #flushed(): Promise<void> {
+    const socket = this.#socket;
+    if (socket === undefined || socket.closed) return;
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, FLUSH_MS);
+      socket.once("close", () => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
   }
 
   /** Until node 0 is there. */
@@ -243,7 +260,6 @@ export class MemberCoordinator implements Coordinator {
   #fail(error: Error): void {
     this.#peer?.destroy();
     this.#isClosed = true;
-    this.#assigned.promise.catch(() => {});
     this.#assigned.reject(error);
   }
 }

@@ -79,7 +79,7 @@ export class Peer {
   }
 }
 
-/** How a `stop` frame says why. */
+/** What a `stop` frame makes of the job. */
 export const OUTCOMES = { failed: 0, cancelled: 1, "timed-out": 2 } as const;
 
 /** The name of a signal that came as a number. Throws ProtocolError. */

@@ -1,6 +1,6 @@
 import type { AttemptEnd } from "../attempts.ts";
-import { ProtocolError } from "../agent/wire.ts";
-import { LIMITS } from "../agent/wire.ts";
+import { constants } from "node:os";
+import { LIMITS, ProtocolError } from "../agent/wire.ts";
 import type { RankError } from "../job.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { parseErrorRecord } from "../report/error-record.ts";
@@ -47,7 +47,7 @@ export function decodeReport(bytes: Buffer, offsetMs: number): RankReport {
       local: numberIn(from, "local"),
       pid: numberIn(from, "pid"),
       code: from.code === null ? null : numberIn(from, "code"),
-      signal: from.signal === null ? null : (textIn(from, "signal") as NodeJS.Signals),
+      signal: from.signal === null ? null : signalIn(from),
       startedAt: time("startedAt"),
       exitedAt: time("exitedAt"),
       stoppedAt: from.stoppedAt === undefined ? undefined : time("stoppedAt"),
@@ -78,7 +78,7 @@ export function decodeEnd(bytes: Buffer): AttemptEnd {
   for (const part of ["failure", "lost", "stop"] as const) if (end[part] !== undefined) asObject(end[part]);
   if (end.failure !== undefined) numberIn(asObject(end.failure), "exitCode");
   if (end.restartInMs !== undefined) numberIn(end, "restartInMs");
-  return end as AttemptEnd;
+  return end;
 }
 
 const cutLines = (lines: readonly string[], count: number): readonly string[] =>
@@ -122,6 +122,12 @@ function textIn(from: JsonObject, name: string): string {
   const value = from[name];
   if (typeof value === "string") return value;
   throw new ProtocolError(`a report whose ${name} is not a text`);
+}
+
+function signalIn(from: JsonObject): NodeJS.Signals {
+  const name = textIn(from, "signal");
+  if (Object.hasOwn(constants.signals, name)) return name as NodeJS.Signals;
+  throw new ProtocolError(`a report of the unknown signal ${name}`);
 }
 
 function linesIn(from: JsonObject, name: string): readonly string[] {

@@ -4,7 +4,7 @@ import { launcherVersion } from "../version.ts";
 
 export type Registration = FrameOf<"register">;
 
-/** What this node tells node 0 of itself, and what node 0 compares it with. */
+/** What a node registers with, and what node 0 compares it with: its own. */
 export function registrationOf(plan: LaunchPlan, nodes: NodesPlan): Registration {
   return {
     kind: "register",
@@ -19,7 +19,7 @@ export const nodeName = ({ nodeRank, host }: Pick<Registration, "nodeRank" | "ho
   `node ${nodeRank} (${host})`;
 
 /**
- * Why two launchers cannot be nodes of one job; undefined when they can. Another job's launcher is of no concern to this one:
+ * Why two launchers cannot be nodes of one job; undefined when they can. Another job's launcher does not disturb this one:
  * `isStranger`.
  */
 export function disagreement(

@@ -63,6 +63,7 @@ export class RootCoordinator implements Coordinator {
   readonly #connections = new Set<TLSSocket>();
   #agent: ControlAgent | undefined;
   #attempt = -1;
+  #hasRun = false;
   #state: "gathering" | "running" | "between" = "between";
   /** Nodes without the right secret, and others that were refused, are reported once each. */
   readonly #refusals = new Set<string>();
@@ -220,6 +221,7 @@ export class RootCoordinator implements Coordinator {
     const worldSize = members.reduce((sum, { registration }) => sum + registration.nproc, nproc);
     const shared = { attempt: this.#attempt, worldSize, groupWorldSize: members.length + 1 };
     this.#state = "running";
+    this.#hasRun = true;
     this.#beganAt = Date.now();
     this.#lost = undefined;
     this.#lostAt = this.#firstFailingAt = Number.POSITIVE_INFINITY;
@@ -295,7 +297,7 @@ export class RootCoordinator implements Coordinator {
     };
     const { nodeRank } = registration;
     // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not disturbed.
-    const isFirst = this.#attempt <= 0 && this.#state !== "running";
+    const isFirst = !this.#hasRun;
     const wrong = disagreement(this.#self, registration);
     const other = nodeRank === 0 ? this.#self : this.#members.get(nodeRank)?.registration;
     const duplicate =
@@ -331,7 +333,7 @@ export class RootCoordinator implements Coordinator {
   #receive(member: Member, frame: Frame): void {
     switch (frame.kind) {
       case "clock":
-        // The fastest of its frames says most about the difference of the clocks.
+        // The frame with the least latency bounds the difference of the clocks best.
         member.offsetMs = Math.min(member.offsetMs, Date.now() - Number(frame.time));
         return;
       case "failing":
@@ -364,13 +366,16 @@ export class RootCoordinator implements Coordinator {
 
   #onStop(member: Member, { signal, outcome, reason }: FrameOf<"stop">): void {
     const name = signalName(signal);
-    const told = { reason: `${reason} on ${nodeName(member.registration)}`, signal: name } as const;
+    const forwarded = { reason: `${reason} on ${nodeName(member.registration)}`, signal: name } as const;
     if (name === "SIGKILL") {
-      this.#broadcastStop(name, { ...told, outcome: "cancelled" }, member.nodeRank);
-      return this.#control.kill(told.reason);
+      this.#broadcastStop(name, { ...forwarded, outcome: "cancelled" }, member.nodeRank);
+      return this.#control.kill(forwarded.reason);
     }
     if (this.#stopRequest !== undefined) return;
-    const request: StopRequest = { ...told, outcome: outcome === OUTCOMES["timed-out"] ? "timed-out" : "cancelled" };
+    const request: StopRequest = {
+      ...forwarded,
+      outcome: outcome === OUTCOMES["timed-out"] ? "timed-out" : "cancelled",
+    };
     this.#stopRequest = request;
     this.#broadcastStop(name, request, member.nodeRank);
     this.#control.end(request);

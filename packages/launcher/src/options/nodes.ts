@@ -2,44 +2,17 @@ import { isIP } from "node:net";
 import { hostname } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
+import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./endpoint.ts";
 import { SLURM_JOB_NODES } from "./sources.ts";
 import type { OptionValues } from "./values.ts";
 
 const MAX_PORT = 65_535;
-/** torchrun's. */
-export const DEFAULT_RDZV_PORT = 29_400;
-export const MAX_NODES = 4096;
-
 type NodeOptions = Pick<
   LaunchOptions,
   "nnodes" | "nodeRank" | "rdzvEndpoint" | "rdzvTimeoutMs" | "lastCallMs" | "bindAny" | "masterPort"
 >;
 
-/** How many nodes a job may have. */
-export interface NodeRange {
-  readonly min: number;
-  readonly max: number;
-}
-
-/** Reads `N` or `MIN:MAX`; undefined for anything else. */
-export function parseNodeRange(text: string): NodeRange | undefined {
-  const match = /^([1-9]\d{0,3})(?::([1-9]\d{0,3}))?$/.exec(text);
-  if (match === null) return undefined;
-  const [min, max] = [Number(match[1]), Number(match[2] ?? match[1])];
-  return min <= max && max <= MAX_NODES ? { min, max } : undefined;
-}
-
-/** Reads `host`, `host:port`, `[v6]:port`; undefined for anything else. */
-export function parseEndpoint(text: string): { readonly host: string; readonly port: number | undefined } | undefined {
-  const match = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(text);
-  if (match === null) return undefined;
-  return {
-    host: (match[1] as string).replace(/^\[|\]$/g, ""),
-    port: match[2] === undefined ? undefined : Number(match[2]),
-  };
-}
-
-/** The options that say which nodes a job has, in torchrun's words. Throws UsageError. */
+/** The options for the nodes of a job, in torchrun's words. Throws UsageError. */
 export function parseNodes(values: OptionValues): NodeOptions {
   const range = parseNodeRange(values.text("nnodes") ?? "1");
   if (range === undefined) throw values.invalidValue("nnodes", `N or MIN:MAX, up to ${MAX_NODES}`);

@@ -158,12 +158,12 @@ async function corruptingProxy(port: number): Promise<Server> {
     client.on("data", (chunk: Buffer) => {
       const index = at - passed;
       passed += chunk.length;
-      if (index < 0 || index >= chunk.length) return void upstream.write(chunk);
-      if (kind === 0) chunk[index] = (chunk[index] as number) ^ mask;
-      if (kind === 1) chunk.fill(randomBytes(1)[0] as number, index);
-      if (kind === 2) chunk = Buffer.concat([chunk.subarray(0, index), randomBytes(mask * 64), chunk.subarray(index)]);
-      if (kind === 3) upstream.end(chunk.subarray(0, index));
-      else upstream.write(chunk);
+      if (index < 0 || index >= chunk.length) upstream.write(chunk);
+      else if (kind === 0) upstream.write(chunk.map((byte, i) => (i === index ? byte ^ mask : byte)));
+      else if (kind === 1) upstream.write(chunk.fill(mask, index));
+      else if (kind === 2)
+        upstream.write(Buffer.concat([chunk.subarray(0, index), randomBytes(mask * 64), chunk.subarray(index)]));
+      else upstream.end(chunk.subarray(0, index));
     });
     const end = (): void => {
       client.destroy();
