@@ -29,7 +29,7 @@ export const PROCESSES = { runtime: ["launcher"] };
  */
 export const KNOTS = {
   core: [
-    ["src/device.ts", "src/kernels/kernels.ts", "src/tensor.ts", "src/attention/state.ts"],
+    ["src/device.ts", "src/kernels/kernels.ts", "src/tensor.ts", "src/attention/tile.ts"],
     ["src/tensor.ts", "src/views.ts", "src/autograd/node.ts", "src/autograd/backward.ts"],
     ["src/context.ts", "src/attention/backend.ts"],
   ],

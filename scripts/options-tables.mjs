@@ -83,7 +83,7 @@ async function declarationsOf(folder) {
   }
 }
 
-/** An option, wherever it is taken over: declarations share options by spreading their fields. */
+/** An option of another package, wherever it is taken over: declarations share options by spreading their fields. */
 const keyOf = (name, { expected, presence, default: declared }) =>
   [name, expected, presence, shown(declared)].join(" ");
 
@@ -93,7 +93,9 @@ const isDeclaration = ([, value]) => typeof value?.parse === "function" && typeo
 function noteComments(declarations, known) {
   for (const { module, comments } of declarations) {
     for (const [constant, { fields }] of Object.entries(module).filter(isDeclaration)) {
-      for (const [name, comment] of comments.get(constant) ?? []) known.set(keyOf(name, fields[name]), comment);
+      for (const [name, comment] of comments.get(constant) ?? []) {
+        known.set(fields[name], comment).set(keyOf(name, fields[name]), comment);
+      }
     }
   }
 }
@@ -107,7 +109,8 @@ export function sectionOf(declarations, known) {
       .map(([constant, declaration]) => {
         const own = comments.get(constant) ?? new Map();
         const get = (option) => {
-          return own.get(option) ?? known.get(keyOf(option, declaration.fields[option])) ?? inFile.get(option);
+          const field = declaration.fields[option];
+          return own.get(option) ?? known.get(field) ?? known.get(keyOf(option, field)) ?? inFile.get(option);
         };
         return tableOf(declaration, { get });
       });

@@ -1,5 +1,5 @@
 import { masks } from "@mosaic/core";
-import { plan, type Planned } from "@mosaic/strategies/plan";
+import { plan, type RankedStrategy } from "@mosaic/strategies/plan";
 import { type Cluster, profileOf, type Timing, timingOf } from "./clusters.ts";
 import type { Table } from "./table.ts";
 import { type Problem, recordOf, ringOf, volumesOf, type Way } from "./volumes.ts";
@@ -35,7 +35,7 @@ export function compare(comparison: Comparison): Table {
     const peak = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
     return { kind, ...way, ...timingOf(record, profile), sent: both.bytes, betweenNodes: betweenNodes.bytes, peak };
   };
-  const bestOf = (kind: string, from: readonly Planned[]): Timed =>
+  const bestOf = (kind: string, from: readonly RankedStrategy[]): Timed =>
     from
       .filter(({ seconds }) => seconds <= close * from[0]!.seconds)
       .map(({ name, mesh, strategy }) => timed(kind, { name, mesh, backend: strategy }))

@@ -18,8 +18,8 @@ for (let round = 0; round <= rounds; round++) {
   if (round > 0) console.log(JSON.stringify(reported));
 }
 
-/** When each of several steps began and ended on this rank: attention forward and backward, as `record` writes it down. */
-async function takeSteps({ backend: name, n }: StepProblem): Promise<{ begin: number; end: number }[]> {
+/** When several steps, one after the other, began and ended on this rank: attention forward and backward, as `record` writes it down. */
+async function takeSteps({ backend: name, n }: StepProblem): Promise<{ begin: number; end: number }> {
   const backend = backends[name]();
   const layout = mosaic.layoutOf({
     mesh: ctx.mesh.shape,
@@ -35,19 +35,19 @@ async function takeSteps({ backend: name, n }: StepProblem): Promise<{ begin: nu
   using dOut = draw();
   const inputs = [q, k, v];
   for (const input of inputs) input.requiresGrad = true;
-  const times: { begin: number; end: number }[] = [];
-  for (let step = 0; step <= steps; step++) {
-    ctx.world.barrier().wait();
-    await ctx.device.stream.synchronize();
-    const begin = now();
+  const step = async (): Promise<void> => {
     using out = mosaic.attention(ctx, q, k, v, { backend, mask: mosaic.masks.full(), queries: layout, keys: layout });
     out.backward(dOut);
     await ctx.device.stream.synchronize();
-    if (step > 0) times.push({ begin, end: now() });
     for (const input of inputs) {
       input.grad?.dispose();
       input.grad = null;
     }
-  }
-  return times;
+  };
+  await step();
+  ctx.world.barrier().wait();
+  await ctx.device.stream.synchronize();
+  const begin = now();
+  for (let i = 0; i < steps; i++) await step();
+  return { begin, end: now() };
 }

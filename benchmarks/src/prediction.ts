@@ -29,10 +29,10 @@ export interface PredictionJob {
   readonly steps: number;
 }
 
-/** What a rank reports of a round: the profile that was calibrated, then when each step of each problem began and ended. */
+/** What a rank reports of a round: the profile that was calibrated, then when the steps of each problem began and ended. */
 export interface Round {
   readonly profile: Profile;
-  readonly taken: { begin: number; end: number }[][];
+  readonly taken: { begin: number; end: number }[];
 }
 
 const lengths = [1024, 2048, 4096, 8192];
@@ -52,7 +52,7 @@ export const predictionCases: readonly Case[] = [2, 4].flatMap((ranks) =>
       async run({ repetitions }) {
         const job: PredictionJob = { problems, rounds: repetitions, steps: Math.max(3, 16_384 / n) };
         const reported = await runProcesses<Round>("./prediction-rank.js", ranks, job);
-        return problems.map((problem, i) => rowOf(ranks, problem, turnsOf(reported, i)));
+        return problems.map((problem, i) => rowOf(ranks, problem, turnsOf(reported, i, job.steps)));
       },
     };
   }),
@@ -62,24 +62,22 @@ function nameOf(ranks: number, { backend, n }: StepProblem): string {
   return `prediction.${ranks}x1.${backend}.n${n}`;
 }
 
-/** A profile, and the steps that were taken right after it was calibrated, in seconds. */
+/** A profile, and how long a step lasted right after it was calibrated, in seconds. */
 interface Turn {
   readonly profile: Profile;
-  readonly steps: readonly number[];
+  readonly seconds: number;
 }
 
-/** A step lasts from when its first rank begins until its last ends. */
-function turnsOf(reported: readonly (readonly Round[])[], problem: number): Turn[] {
-  return reported[0]!.map(({ profile, taken }, round) => {
-    const steps = taken[problem]!.map((_, step) => {
-      const ranks = reported.map((rounds) => rounds[round]!.taken[problem]![step]!);
-      return Math.max(...ranks.map(({ end }) => end)) - Math.min(...ranks.map(({ begin }) => begin));
-    });
-    return { profile, steps };
+/** Steps last from when the first rank begins until the last ends. */
+function turnsOf(reported: readonly (readonly Round[])[], problem: number, steps: number): Turn[] {
+  return reported[0]!.map(({ profile }, round) => {
+    const taken = reported.map((rounds) => rounds[round]!.taken[problem]!);
+    const seconds = Math.max(...taken.map(({ end }) => end)) - Math.min(...taken.map(({ begin }) => begin));
+    return { profile, seconds: seconds / steps };
   });
 }
 
-/** Of each round the best step, of the rounds the median: what the machine was like then is in both sides. */
+/** The median over rounds: what the machine was like in a round is in both of its sides. */
 function rowOf(ranks: number, problem: StepProblem, turns: readonly Turn[]): Row {
   const run = record({
     backend: backends[problem.backend](),
@@ -90,7 +88,7 @@ function rowOf(ranks: number, problem: StepProblem, turns: readonly Turn[]): Row
     dtype: DTYPE,
   });
   const predictions = turns.map(({ profile }) => simulate(run, profile).seconds);
-  const measurements = turns.map(({ steps }) => Math.min(...steps));
+  const measurements = turns.map(({ seconds }) => seconds);
   const [predicted, measured] = [median(predictions), median(measurements)];
   const ratio = median(predictions.map((seconds, i) => seconds / measurements[i]!));
   const milliseconds = (seconds: number): string => `${(1e3 * seconds).toFixed(1).padStart(8)} ms`;

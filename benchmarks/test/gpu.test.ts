@@ -245,7 +245,7 @@ describe("workers", () => {
 
 const emulated = {
   MOSAIC_CUDA_LIBRARY: file("../../packages/kernels-cuda/build-emulated/libcuda_emulated.so"),
-  MOSAIC_NCCL_LIBRARY: file("../../packages/collectives-nccl/build-emulated/libnccl_standin.so"),
+  MOSAIC_NCCL_LIBRARY: file("../../packages/collectives-nccl/build-emulated/libnccl_emulated.so"),
   MOSAIC_EMULATED_CAPABILITY: "90",
 };
 

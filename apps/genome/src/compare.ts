@@ -1,12 +1,11 @@
 import { join } from "node:path";
 import { type Context, init } from "@mosaic/attention";
-import { stepsWithin, stepMultiplyAdds } from "./cost.ts";
-import { readCurve } from "./curve.ts";
-import { evaluate } from "./recall.ts";
+import { stepsForBudget, stepMultiplyAdds } from "./cost.ts";
+import { readLearningCurve } from "./curve.ts";
+import { evaluate, computeRoutingMap, measureRouterRecall, type RoutingMap } from "./evaluation.ts";
 import type { MethodResult, PlantedRun } from "./results.ts";
-import { trainingFiles, openTrained } from "./run.ts";
-import { nameOf, type Settings } from "./settings.ts";
-import { type RoutingMap, mapRouting, measureRouterRecall } from "./survey.ts";
+import { trainingFiles, loadTrained } from "./run.ts";
+import { formatMethodName, type Settings } from "./settings.ts";
 import { throwIfFailed, type TrainingLaunchOptions, startTraining } from "./training.ts";
 
 /** Held-out sequences that the trained model is evaluated on. */
@@ -18,13 +17,13 @@ export async function trainPlanted(settings: Settings, start: TrainingLaunchOpti
   throwIfFailed(await startTraining(settings, start));
   const seconds = Math.round((performance.now() - began) / 1000);
   await using ctx: Context = await init({ seed: settings.seed });
-  using trainer = await openTrained(ctx, settings);
+  using trainer = await loadTrained(ctx, settings);
   const { loss, recall } = await evaluate(trainer, SEQUENCES);
   const { chunks, topK, folder } = settings;
   return {
     settings: { ...settings, folder: "" },
     seconds,
-    curve: readCurve(trainingFiles(folder).curve).flatMap(({ step, loss, held }) =>
+    curve: readLearningCurve(trainingFiles(folder).curve).flatMap(({ step, loss, held }) =>
       held ? [{ step, loss, held }] : [],
     ),
     recall: recall!,
@@ -50,7 +49,7 @@ const MAP_TOP_K = 2;
  * Trains each method on the masked genome with the multiply-adds that ring attention needs for `settings.steps` steps, so that
  * a method that attends to fewer keys takes more steps; and measures the routers. `startOf` names how the training of that name is started.
  */
-export async function compare(
+export async function compareMethods(
   settings: Settings,
   startOf: (name: string) => TrainingLaunchOptions,
 ): Promise<{ methods: readonly MethodResult[]; map: RoutingMap }> {
@@ -58,18 +57,18 @@ export async function compare(
   const methods: MethodResult[] = [];
   let map: RoutingMap | undefined;
   for (const contender of comparedMethods) {
-    const name = nameOf(contender);
+    const name = formatMethodName(contender);
     const own = { ...settings, ...contender, folder: join(settings.folder, name.replace(" ", "-")) };
-    const steps = stepsWithin(budget, own);
+    const steps = stepsForBudget(budget, own);
     const result = await trainMethod({ ...own, steps }, startOf(name));
     if (contender.method !== "meta") {
       methods.push(result);
       continue;
     }
     await using ctx: Context = await init({ seed: settings.seed });
-    using trainer = await openTrained(ctx, result.settings);
+    using trainer = await loadTrained(ctx, result.settings);
     methods.push({ ...result, recall: await measureRouterRecall(trainer) });
-    if (contender.topK === MAP_TOP_K) map = await mapRouting(ctx, result.settings, trainer.model);
+    if (contender.topK === MAP_TOP_K) map = await computeRoutingMap(ctx, result.settings, trainer.model);
   }
   return { methods, map: map! };
 }
@@ -78,6 +77,6 @@ async function trainMethod(settings: Settings, start: TrainingLaunchOptions): Pr
   const began = performance.now();
   throwIfFailed(await startTraining(settings, start));
   const seconds = Math.round((performance.now() - began) / 1000);
-  const curve = readCurve(trainingFiles(settings.folder).curve).filter(({ held }) => held);
-  return { name: nameOf(settings), settings, seconds, curve };
+  const curve = readLearningCurve(trainingFiles(settings.folder).curve).filter(({ held }) => held);
+  return { name: formatMethodName(settings), settings, seconds, curve };
 }

@@ -1,7 +1,7 @@
 import { type Context, fromArray } from "@mosaic/attention";
 import { denseToSparse, type MetaResult } from "@mosaic/attention/meta";
-import { SUMMARY_HEADS } from "./attending.ts";
-import { WORDS_PER_TOKEN } from "./bases.ts";
+import { SUMMARY_HEADS } from "./attention-layers.ts";
+import { WORDS_PER_TOKEN } from "./genome.ts";
 import type { ModelSettings, Settings } from "./settings.ts";
 
 const FLOAT_BYTES = 4;
@@ -50,7 +50,7 @@ export function stepMultiplyAdds(step: number, settings: Settings): number {
 }
 
 /** How many steps a training may take before it has done so many multiply-adds. */
-export function stepsWithin(work: number, settings: Settings): number {
+export function stepsForBudget(work: number, settings: Settings): number {
   let [steps, done] = [0, stepMultiplyAdds(0, settings)];
   while (done <= work) done += stepMultiplyAdds(++steps, settings);
   return steps;

@@ -1,7 +1,7 @@
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 
 /** One line of a training's log. */
-export interface Entry {
+export interface CurvePoint {
   /** Steps taken. */
   readonly step: number;
   /** Mean cross-entropy of that step's hidden bases, nats. */
@@ -22,7 +22,7 @@ export interface Evaluation {
 }
 
 /** A log of one JSON object a line, which a restarted training continues where its checkpoint stands. */
-export class Curve {
+export class LearningCurve {
   readonly #path: string;
 
   constructor(path: string) {
@@ -30,19 +30,19 @@ export class Curve {
   }
 
   /** Forgets what came after `step`, also half a line that a killed process left. */
-  resumeAt(step: number): void {
-    const kept = readCurve(this.#path).filter((entry) => entry.step <= step);
+  truncateAfter(step: number): void {
+    const kept = readLearningCurve(this.#path).filter((entry) => entry.step <= step);
     writeFileSync(this.#path, kept.map((entry) => `${JSON.stringify(entry)}\n`).join(""));
   }
 
-  add(entry: Entry): void {
+  append(entry: CurvePoint): void {
     appendFileSync(this.#path, `${JSON.stringify(entry)}\n`);
   }
 }
 
 /** The lines of a log that are whole; none if there is no such file. */
-export function readCurve(path: string): readonly Entry[] {
+export function readLearningCurve(path: string): readonly CurvePoint[] {
   if (!existsSync(path)) return [];
   const lines = readFileSync(path, "utf8").split("\n");
-  return lines.slice(0, -1).map((line) => JSON.parse(line) as Entry);
+  return lines.slice(0, -1).map((line) => JSON.parse(line) as CurvePoint);
 }

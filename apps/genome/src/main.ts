@@ -2,18 +2,17 @@ import { getEventListeners } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { constants, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { help, readSettings, UsageError } from "./args.ts";
-import { compare, trainPlanted } from "./compare.ts";
-import { drawAll } from "./draw/files.ts";
+import { help, formatMethodName, readSettings, type Settings, UsageError } from "./settings.ts";
+import { compareMethods, trainPlanted } from "./compare.ts";
+import { writeResultsPage } from "./draw/results-page.ts";
 import { type PlantedRun, RESULTS, writeResult } from "./results.ts";
-import { nameOf, type Settings } from "./settings.ts";
 import { throwIfFailed, startTraining, type StepReport, TrainingError } from "./training.ts";
 
 /** How far a training is: one line that renews itself on a terminal, a line for each tenth elsewhere. */
 class Progress {
   readonly #out: NodeJS.WriteStream;
-  #since = 0;
-  #tenth = -1;
+  #startTime = 0;
+  #lastShownTenth = -1;
 
   constructor(out: NodeJS.WriteStream) {
     this.#out = out;
@@ -21,8 +20,8 @@ class Progress {
 
   /** A new piece of work begins; returns what to call with the share of it that is done, and in words. */
   begin(): (share: number, words: string) => void {
-    this.#since = performance.now();
-    this.#tenth = -1;
+    this.#startTime = performance.now();
+    this.#lastShownTenth = -1;
     return (share, words) => this.#show(share, words);
   }
 
@@ -33,9 +32,9 @@ class Progress {
 
   #show(share: number, words: string): void {
     const tenth = Math.floor(share * 10);
-    if (!this.#out.isTTY && tenth === this.#tenth) return;
-    this.#tenth = tenth;
-    const elapsed = (performance.now() - this.#since) / 1000;
+    if (!this.#out.isTTY && tenth === this.#lastShownTenth) return;
+    this.#lastShownTenth = tenth;
+    const elapsed = (performance.now() - this.#startTime) / 1000;
     const rest = share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s to go` : "";
     const bar = "█".repeat(Math.round(share * 20)).padEnd(20, "░");
     const line = `${bar} ${words}, ${elapsed.toFixed(0)} s${rest}`;
@@ -68,10 +67,10 @@ process.exitCode = await main(process.argv.slice(2));
 async function main([first = "--help", ...args]: readonly string[]): Promise<number> {
   const command = args.includes("--help") ? "--help" : first;
   const commands: Readonly<Record<string, (args: readonly string[]) => Promise<void> | void>> = {
-    train: trainOne,
-    compare: compareAll,
-    planted: trainPlantedSeeds,
-    draw: drawAll,
+    train: trainCommand,
+    compare: compareCommand,
+    planted: plantedCommand,
+    draw: writeResultsPage,
     "--help": () => console.log(usage),
   };
   try {
@@ -92,25 +91,26 @@ async function main([first = "--help", ...args]: readonly string[]): Promise<num
 /** Shows each step of a training of that name. */
 function reportSteps(name: string): (report: StepReport) => void {
   const show = progress.begin();
-  return ({ step, of, loss }) => show(step / of, `${name}: step ${step} of ${of}, loss ${loss.toFixed(3)}`);
+  return ({ step, totalSteps, loss }) =>
+    show(step / totalSteps, `${name}: step ${step} of ${totalSteps}, loss ${loss.toFixed(3)}`);
 }
 
-async function trainOne(args: readonly string[]): Promise<void> {
+async function trainCommand(args: readonly string[]): Promise<void> {
   const settings = readSettings(args);
   const folder = resolve(settings.folder);
-  const name = `${settings.task}, ${nameOf(settings)}, ${settings.ranks} ranks`;
+  const name = `${settings.task}, ${formatMethodName(settings)}, ${settings.ranks} ranks`;
   throwIfFailed(await startTraining({ ...settings, folder }, { progress: reportSteps(name), abort: abort.signal }));
   progress.end();
   console.log(`curve.jsonl and model.safetensors are in ${folder}`);
 }
 
-async function compareAll(args: readonly string[]): Promise<void> {
+async function compareCommand(args: readonly string[]): Promise<void> {
   const settings = readSettings(args, { task: "genome", method: "meta", "top-k": "2", folder: "" });
   const { methods, map } = await withTemporaryFolder((folder) => {
-    return compare({ ...settings, folder }, (name) => ({ progress: reportSteps(name), abort: abort.signal }));
+    return compareMethods({ ...settings, folder }, (name) => ({ progress: reportSteps(name), abort: abort.signal }));
   });
   writeResult(new URL("genome.jsonl", RESULTS), {
-    ...origin("compare", args),
+    ...createOrigin("compare", args),
     methods: methods.map(withoutFolder),
     map,
   });
@@ -122,7 +122,7 @@ async function compareAll(args: readonly string[]): Promise<void> {
   }
 }
 
-async function trainPlantedSeeds(args: readonly string[]): Promise<void> {
+async function plantedCommand(args: readonly string[]): Promise<void> {
   const runs: PlantedRun[] = [];
   const first = readSettings(args, { task: "planted", method: "meta", folder: "" });
   for (const seed of [0, 1, 2].map((more) => first.seed + more)) {
@@ -134,7 +134,7 @@ async function trainPlantedSeeds(args: readonly string[]): Promise<void> {
       `seed ${seed}: recall@${first.topK} ${run.recall.toFixed(3)} of ${run.pairs} pairs (chance ${run.chance.toFixed(3)})`,
     );
     runs.push(withoutFolder(run));
-    writeResult(new URL("planted.jsonl", RESULTS), { ...origin("planted", args), runs });
+    writeResult(new URL("planted.jsonl", RESULTS), { ...createOrigin("planted", args), runs });
   }
 }
 
@@ -143,7 +143,7 @@ function withoutFolder<T extends { readonly settings: Settings }>(result: T): T 
   return { ...result, settings: { ...result.settings, folder: "" } };
 }
 
-function origin(command: string, args: readonly string[]): { date: string; command: string } {
+function createOrigin(command: string, args: readonly string[]): { date: string; command: string } {
   const options = args.length > 0 ? ` -- ${args.join(" ")}` : "";
   return { date: new Date().toISOString().slice(0, 10), command: `npm run ${command} -w @mosaic/genome${options}` };
 }

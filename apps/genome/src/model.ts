@@ -1,9 +1,9 @@
 import { type Context, fromArray, Linear, Module, scope, type Tensor } from "@mosaic/attention";
 import { type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta";
 import { Embedding, MLP, ModuleList, RMSNorm } from "@mosaic/attention/nn";
-import { type AttentionLayer, createAttentionLayer } from "./attending.ts";
+import { type AttentionLayer, createAttentionLayer } from "./attention-layers.ts";
 import type { ModelSettings } from "./settings.ts";
-import { unmaskedRows, WORD_ROWS } from "./bases.ts";
+import { unmaskedEmbeddingRows, WORD_VOCABULARY_SIZE } from "./genome.ts";
 
 const NUM_BASES = 4;
 
@@ -23,25 +23,25 @@ export interface Tokens {
 
 class Block extends Module {
   readonly attention: AttentionLayer;
-  readonly #before: RMSNorm;
-  readonly #between: RMSNorm;
+  readonly #attentionNorm: RMSNorm;
+  readonly #mlpNorm: RMSNorm;
   readonly #mlp: MLP;
 
   constructor(ctx: Context, settings: ModelSettings) {
     super();
     const { embedDim } = settings;
-    this.#before = this.addChild("norm1", new RMSNorm(ctx, embedDim));
+    this.#attentionNorm = this.addChild("norm1", new RMSNorm(ctx, embedDim));
     this.attention = this.addChild("attention", createAttentionLayer(ctx, settings));
-    this.#between = this.addChild("norm2", new RMSNorm(ctx, embedDim));
+    this.#mlpNorm = this.addChild("norm2", new RMSNorm(ctx, embedDim));
     this.#mlp = this.addChild("mlp", new MLP(ctx, { embedDim }));
   }
 
   async forward(x: Tensor, options: MetaForwardOptions): Promise<{ out: Tensor; result: MetaResult | null }> {
-    using normal = this.#before.forward(x);
+    using normal = this.#attentionNorm.forward(x);
     const { out: found, result } = await this.attention.forward(normal, options);
     const out = scope(() => {
       const attended = x.add(found);
-      return attended.add(this.#mlp.forward(this.#between.forward(attended)));
+      return attended.add(this.#mlp.forward(this.#mlpNorm.forward(attended)));
     });
     if (!result) found.dispose();
     return { out, result };
@@ -49,8 +49,8 @@ class Block extends Module {
 }
 
 /** The embedding of hidden tokens is zero at first: so tokens that are alike but for what is hidden begin alike. */
-function zeroMaskedRows(ctx: Context, { weight }: Embedding): void {
-  using known = fromArray(ctx, unmaskedRows(), [WORD_ROWS, 1]);
+function zeroMaskedEmbeddings(ctx: Context, { weight }: Embedding): void {
+  using known = fromArray(ctx, unmaskedEmbeddingRows(), [WORD_VOCABULARY_SIZE, 1]);
   ctx.device.kernels.binary("mul", weight, weight, known);
 }
 
@@ -68,8 +68,8 @@ export class GenomeModel extends Module {
   constructor(ctx: Context, settings: ModelSettings) {
     super();
     const { embedDim, layers, chunkLength } = settings;
-    this.#words = this.addChild("words", new Embedding(ctx, WORD_ROWS, embedDim, { std: 0.5 }));
-    zeroMaskedRows(ctx, this.#words);
+    this.#words = this.addChild("words", new Embedding(ctx, WORD_VOCABULARY_SIZE, embedDim, { std: 0.5 }));
+    zeroMaskedEmbeddings(ctx, this.#words);
     this.#places = this.addChild("places", new Embedding(ctx, chunkLength, embedDim, { std: 0.02 }));
     const blocks = Array.from({ length: layers }, () => new Block(ctx, settings));
     this.blocks = this.addChild("blocks", new ModuleList(blocks));

@@ -12,8 +12,8 @@ export class Random {
     return mixBits(this.#state) / 2 ** 32;
   }
 
-  /** A whole number from 0 to below `end`. */
-  below(end: number): number {
+  /** An integer from 0 to below `end`. */
+  integer(end: number): number {
     return Math.floor(this.uniform() * end);
   }
 
@@ -21,7 +21,7 @@ export class Random {
   permutation(end: number): number[] {
     const all = Array.from({ length: end }, (_, i) => i);
     for (let i = end - 1; i > 0; i--) {
-      const j = this.below(i + 1);
+      const j = this.integer(i + 1);
       [all[i], all[j]] = [all[j]!, all[i]!];
     }
     return all;

@@ -1,6 +1,6 @@
 // What each rank runs: `mosaic-run --nproc-per-node 4 rank.js --task planted`. RANK and WORLD_SIZE come from the launcher.
 import * as mosaic from "@mosaic/attention";
-import { readSettings } from "./args.ts";
+import { readSettings } from "./settings.ts";
 import { train } from "./run.ts";
 
 const ranks = process.env["WORLD_SIZE"] ?? "1";

@@ -1,8 +1,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
-import type { Entry } from "./curve.ts";
-import type { MassRecall } from "./recall.ts";
+import type { CurvePoint } from "./curve.ts";
+import type { MassRecall, RoutingMap } from "./evaluation.ts";
 import type { Settings } from "./settings.ts";
-import type { RoutingMap } from "./survey.ts";
 
 /** How a result came about. */
 interface Origin {
@@ -15,7 +14,7 @@ export interface MethodResult {
   readonly name: string;
   readonly settings: Settings;
   readonly seconds: number;
-  readonly curve: readonly Entry[];
+  readonly curve: readonly CurvePoint[];
   readonly recall?: MassRecall & { readonly chance: number };
 }
 
@@ -33,7 +32,7 @@ export interface PlantedResult extends Origin {
 export interface PlantedRun {
   readonly settings: Settings;
   readonly seconds: number;
-  readonly curve: readonly Pick<Entry, "step" | "loss" | "held">[];
+  readonly curve: readonly Pick<CurvePoint, "step" | "loss" | "held">[];
   /** Over so many held-out pairs. */
   readonly recall: number;
   readonly pairs: number;

@@ -4,8 +4,8 @@ import { type Context } from "@mosaic/attention";
 import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
 import { makeFolder } from "@mosaic/launcher";
 import { stepMultiplyAdds } from "./cost.ts";
-import { Curve } from "./curve.ts";
-import { evaluate } from "./recall.ts";
+import { LearningCurve } from "./curve.ts";
+import { evaluate } from "./evaluation.ts";
 import type { Settings } from "./settings.ts";
 import { Trainer } from "./trainer.ts";
 
@@ -38,8 +38,8 @@ export async function train(
   if (ctx.rank === 0) makeFolder(folder);
   if (existsSync(checkpoint))
     sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as RunningTotals;
-  const curve = ctx.rank === 0 ? new Curve(curvePath) : undefined;
-  curve?.resumeAt(optimizer.steps);
+  const curve = ctx.rank === 0 ? new LearningCurve(curvePath) : undefined;
+  curve?.truncateAfter(optimizer.steps);
   while (optimizer.steps < steps) {
     const work = sums.work + stepMultiplyAdds(optimizer.steps, settings);
     const { loss, bytes } = await trainer.step();
@@ -47,7 +47,7 @@ export async function train(
     const step = optimizer.steps;
     const isJudged = step % evaluateEvery === 0 || step === steps;
     const held = isJudged ? { held: await evaluate(trainer) } : {};
-    curve?.add({ step, loss, ...sums, ...held });
+    curve?.append({ step, loss, ...sums, ...held });
     if (step % checkpointEvery === 0 || step === steps) {
       await saveCheckpoint(ctx, checkpoint, { model, optimizer, data: sums });
     }
@@ -57,7 +57,7 @@ export async function train(
 }
 
 /** A finished training's model, from its checkpoint, on however many ranks this context has. */
-export async function openTrained(ctx: Context, settings: Settings): Promise<Trainer> {
+export async function loadTrained(ctx: Context, settings: Settings): Promise<Trainer> {
   const trainer = new Trainer(ctx, { ...settings, ranks: ctx.size });
   const { model, optimizer } = trainer;
   await loadCheckpoint(ctx, trainingFiles(settings.folder).checkpoint, { model, optimizer });

@@ -1,18 +1,25 @@
 import { type Context, fromArray, layoutOf, type Tensor } from "@mosaic/attention";
-import { type Bases, readLambda, WORDS_PER_TOKEN, tokenize } from "./bases.ts";
-import { HELD_OUT, maskBases, type PlantedSample, plantRepeats, type Sample, trainingStart } from "./hidden.ts";
+import { type Bases, readLambdaGenome, tokenize, WORDS_PER_TOKEN } from "./genome.ts";
+import {
+  HELD_OUT,
+  maskBases,
+  type PlantedSample,
+  plantRepeats,
+  type Sample,
+  drawTrainingStart,
+} from "./masked-bases.ts";
 import type { Tokens } from "./model.ts";
 import { Random } from "./random.ts";
 import type { ModelSettings, Settings } from "./settings.ts";
 
 /** Where the numbers of a sequence come from; none of one purpose is ever that of another. */
-const streamsByPurpose = { training: 0, judging: 1 } as const;
-type Purpose = keyof typeof streamsByPurpose;
+const randomStreams = { training: 0, evaluation: 1 } as const;
+type Purpose = keyof typeof randomStreams;
 
 /** The sequences of a task: the same on every rank, in every run, after every restart. */
-export class Samples {
+export class SampleSource {
   readonly #settings: Settings;
-  readonly #genome: Bases = readLambda();
+  readonly #genome: Bases = readLambdaGenome();
 
   constructor(settings: Settings) {
     this.#settings = settings;
@@ -26,19 +33,19 @@ export class Samples {
 
   /** The i-th of those that are never trained on. */
   heldOutSample(i: number): Sample | PlantedSample {
-    return this.#drawSample("judging", i);
+    return this.#drawSample("evaluation", i);
   }
 
   #drawSample(purpose: Purpose, i: number): Sample | PlantedSample {
     const { task, chunks, chunkLength, seed } = this.#settings;
-    const random = new Random(seed, streamsByPurpose[purpose], i);
+    const random = new Random(seed, randomStreams[purpose], i);
     if (task === "planted") return plantRepeats(this.#genome, { chunks, chunkLength }, random);
     const length = chunks * chunkLength;
     return maskBases(this.#genome, { start: this.#startPosition(purpose, { length, i, random }), length }, random);
   }
 
   #startPosition(purpose: Purpose, { length, i, random }: { length: number; i: number; random: Random }): number {
-    if (purpose === "training") return trainingStart(this.#genome, length, random);
+    if (purpose === "training") return drawTrainingStart(this.#genome, length, random);
     const room = HELD_OUT.end - HELD_OUT.start - length;
     return HELD_OUT.start + (room > 0 ? (i * Math.min(length, 1 + Math.floor(room / 4))) % (room + 1) : 0);
   }

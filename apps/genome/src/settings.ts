@@ -1,10 +1,171 @@
+import { parseArgs } from "node:util";
+import { HELD_OUT, MOTIF_LENGTH } from "./masked-bases.ts";
+
+/** The command line cannot be understood; the message reports what would be. */
+export class UsageError extends Error {
+  override readonly name: string = "UsageError";
+}
+
+const sharedOptions = {
+  method: "meta",
+  topK: 2,
+  ranks: 4,
+  seed: 0,
+  checkpointEvery: 50,
+  evaluateEvery: 50,
+  folder: "",
+} as const;
+
+/** What each task does by default. */
+const defaults: Readonly<Record<Settings["task"], Settings>> = {
+  genome: {
+    ...sharedOptions,
+    task: "genome",
+    embedDim: 64,
+    heads: 2,
+    layers: 2,
+    chunks: 16,
+    chunkLength: 128,
+    warmup: 40,
+    batch: 1,
+    steps: 100,
+    learningRate: 3e-3,
+    teacher: 0.1,
+  },
+  planted: {
+    ...sharedOptions,
+    task: "planted",
+    embedDim: 128,
+    heads: 1,
+    layers: 1,
+    chunks: 16,
+    chunkLength: 48,
+    warmup: 400,
+    batch: 4,
+    steps: 500,
+    learningRate: 2e-3,
+    teacher: 10,
+  },
+};
+
+const integerOptions = [
+  "topK",
+  "embedDim",
+  "heads",
+  "layers",
+  "chunks",
+  "chunkLength",
+  "warmup",
+  "ranks",
+  "batch",
+  "steps",
+  "seed",
+  "checkpointEvery",
+  "evaluateEvery",
+] as const satisfies readonly (keyof Settings)[];
+const numberOptions = ["learningRate", "teacher"] as const satisfies readonly (keyof Settings)[];
+
+const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+
+/** What each option means, as the help shows it. */
+export const help: string = `  --task genome|planted   bases hidden in λ, or repeats planted in it (genome)
+  --method ring|meta|local   what the model attends with (meta)
+${[...integerOptions, ...numberOptions]
+  .map(
+    (name) =>
+      `  --${toFlag(name)} N   ${Object.values(defaults)
+        .map((of) => `${of.task}: ${of[name]}`)
+        .join(", ")}`,
+  )
+  .join("\n")}
+  --folder PATH   where curve and checkpoint go; a checkpoint found there is continued`;
+
+/** Options that a command sets by itself, and would have to ignore if they were given. */
+type FixedOptions = Readonly<Record<string, string>>;
+
+/** Reads options of a training; throws a UsageError, for one that is decided, too. */
+export function readSettings(args: readonly string[], fixed: FixedOptions = {}): Settings {
+  const given = parse(args);
+  const idle = Object.keys(fixed).find((flag) => given[flag] !== undefined);
+  if (idle !== undefined) throw new UsageError(`--${idle}: this command sets it; omit it`);
+  const values: Readonly<Record<string, string | undefined>> = { ...given, ...fixed };
+  const task = parseChoice("task", values["task"] ?? "genome", tasks);
+  const base = defaults[task];
+  const read: Record<string, number> = {};
+  for (const name of [...integerOptions, ...numberOptions]) {
+    const text = values[toFlag(name)];
+    if (text !== undefined) read[name] = parseNumber(toFlag(name), text, name in { learningRate: 0, teacher: 0 });
+  }
+  const method = parseChoice("method", values["method"] ?? base.method, methods);
+  const settings: Settings = { ...base, ...read, method };
+  const folder = values["folder"] ?? `runs/${task}-${method}${method === "meta" ? settings.topK : ""}-${settings.seed}`;
+  return checkSettings({ ...settings, folder });
+}
+
+/** The command line that `readSettings` understands as these settings. */
+export function formatArgs(settings: Settings): readonly string[] {
+  return Object.entries(settings).flatMap(([name, value]) => [`--${toFlag(name)}`, String(value)]);
+}
+
+const AT_LEAST_ONE = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
+/** A longer stretch would be evaluated on training data. */
+const MAX_LENGTH = HELD_OUT.end - HELD_OUT.start;
+
+function checkSettings(settings: Settings): Settings {
+  const { task, chunks, chunkLength, ranks, method, topK } = settings;
+  for (const name of AT_LEAST_ONE) {
+    if (settings[name] < 1) throw new UsageError(`--${toFlag(name)}: expected at least 1, received ${settings[name]}`);
+  }
+  if (task === "genome" && chunks * chunkLength > MAX_LENGTH) {
+    const received = `${chunks} chunks of ${chunkLength}`;
+    throw new UsageError(`--chunks: expected no more than the ${MAX_LENGTH} bases held out, received ${received}`);
+  }
+  if (chunks % ranks !== 0) {
+    throw new UsageError(`--chunks: expected a multiple of the ${ranks} ranks, received ${chunks}`);
+  }
+  if (method === "meta" && topK >= chunks) {
+    throw new UsageError(`--top-k: expected less than the ${chunks} chunks, received ${topK}`);
+  }
+  if (task === "planted" && (chunks % 2 !== 0 || chunks < 4)) {
+    throw new UsageError(`--chunks: expected an even number ≥ 4, as planted chunks come in pairs; received ${chunks}`);
+  }
+  if (task === "planted" && chunkLength < MOTIF_LENGTH) {
+    throw new UsageError(
+      `--chunk-length: expected at least the ${MOTIF_LENGTH} bases that are planted in each, received ${chunkLength}`,
+    );
+  }
+  return settings;
+}
+
+function parse(args: readonly string[]): Readonly<Record<string, string | undefined>> {
+  const names = ["task", "method", "folder", ...[...integerOptions, ...numberOptions].map(toFlag)];
+  const options = Object.fromEntries(names.map((name) => [name, { type: "string" } as const]));
+  try {
+    return parseArgs({ args: [...args], options, strict: true }).values;
+  } catch (error) {
+    throw new UsageError((error as Error).message, { cause: error });
+  }
+}
+
+function parseNumber(name: string, text: string, isReal: boolean): number {
+  const value = Number(text);
+  if (text.trim() !== "" && value >= 0 && (isReal ? Number.isFinite(value) : Number.isSafeInteger(value))) return value;
+  throw new UsageError(`--${name}: expected ${isReal ? "a number" : "an integer"} ≥ 0, received "${text}"`);
+}
+
+function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
+  const found = choices.find((choice) => choice === text);
+  if (found !== undefined) return found;
+  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
+}
+
 /** What a model attends with. */
-export const methods = ["ring", "meta", "local"] as const;
-export type Method = (typeof methods)[number];
+const methods = ["ring", "meta", "local"] as const;
+type Method = (typeof methods)[number];
 
 /** The training task: bases hidden in λ, or repeats planted in it. */
-export const tasks = ["genome", "planted"] as const;
-export type Task = (typeof tasks)[number];
+const tasks = ["genome", "planted"] as const;
+type Task = (typeof tasks)[number];
 
 /** What the model is made of. */
 export interface ModelSettings {
@@ -40,6 +201,6 @@ export interface Settings extends ModelSettings {
 }
 
 /** "ring", "local", "meta 2". */
-export function nameOf({ method, topK }: Pick<Settings, "method" | "topK">): string {
+export function formatMethodName({ method, topK }: Pick<Settings, "method" | "topK">): string {
   return method === "meta" ? `meta ${topK}` : method;
 }

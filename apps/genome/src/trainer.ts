@@ -1,9 +1,9 @@
 import { type Context, reduceGradients, scope, type Tensor } from "@mosaic/attention";
 import { massLoss, type MetaResult } from "@mosaic/attention/meta";
 import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, type ParameterOverrides } from "@mosaic/attention/nn";
-import { loadBatch, Samples } from "./samples.ts";
+import { loadBatch, SampleSource } from "./samples.ts";
 import { GenomeModel } from "./model.ts";
-import { IGNORED } from "./hidden.ts";
+import { IGNORED } from "./masked-bases.ts";
 import type { Settings } from "./settings.ts";
 import { attentionBytesSent } from "./cost.ts";
 
@@ -11,20 +11,20 @@ import { attentionBytesSent } from "./cost.ts";
 const WARMUP_STEPS = 20;
 
 /** What matches words with words begins right, and must not be unlearned while nothing yet reads what it finds. */
-const MATCHING_LR_SCALE = 0.05;
+const EMBEDDING_LR_SCALE = 0.05;
 /** Routers learn from few numbers, one for each chunk and not for each base, and so may take longer steps. */
 const ROUTER_LR_SCALE = 3;
 
 const plantedOverrides = (name: string): ParameterOverrides => {
   if (/\.(summary|meta)\./.test(name)) return { lrScale: ROUTER_LR_SCALE };
-  return /^(words|places)\.|norm1|qkv_proj/.test(name) ? { lrScale: MATCHING_LR_SCALE } : {};
+  return /^(words|places)\.|norm1|qkv_proj/.test(name) ? { lrScale: EMBEDDING_LR_SCALE } : {};
 };
 
 /** A model in training: any number of ranks, each with its part of every sequence. */
 export class Trainer implements Disposable {
   readonly ctx: Context;
   readonly settings: Settings;
-  readonly samples: Samples;
+  readonly samples: SampleSource;
   readonly model: GenomeModel;
   readonly optimizer: AdamW;
 
@@ -32,7 +32,7 @@ export class Trainer implements Disposable {
     const { learningRate: lr, steps, task } = settings;
     this.ctx = ctx;
     this.settings = settings;
-    this.samples = new Samples(settings);
+    this.samples = new SampleSource(settings);
     this.model = new GenomeModel(ctx, settings);
     const forParameter = task === "planted" ? plantedOverrides : () => ({});
     const schedule = linearWarmup(
@@ -50,7 +50,7 @@ export class Trainer implements Disposable {
     using output = await model.forward(batch.tokens, { step });
     using loss = crossEntropy(ctx, output.logits, batch.targets, { ignoreIndex: IGNORED });
     scope(() => {
-      this.#withTeacher(loss, output.results).backward();
+      this.#addMassLoss(loss, output.results).backward();
       reduceGradients(ctx, model);
       clipGradNorm(model, 1);
     });
@@ -60,7 +60,7 @@ export class Trainer implements Disposable {
   }
 
   /** The loss with that of the routers, which learn where attention found something. */
-  #withTeacher(loss: Tensor, results: readonly MetaResult[]): Tensor {
+  #addMassLoss(loss: Tensor, results: readonly MetaResult[]): Tensor {
     const { teacher } = this.settings;
     if (teacher === 0) return loss;
     return results.reduce((whole, { meta }) => whole.add(massLoss(meta).scale(teacher)), loss);

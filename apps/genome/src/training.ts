@@ -1,12 +1,11 @@
 import { fileURLToPath } from "node:url";
 import { type LaunchEvent, type Result, launch } from "@mosaic/launcher";
-import { formatArgs } from "./args.ts";
-import type { Settings } from "./settings.ts";
+import { formatArgs, type Settings } from "./settings.ts";
 
 /** What a rank reports while it trains. */
 export interface StepReport {
   readonly step: number;
-  readonly of: number;
+  readonly totalSteps: number;
   readonly loss: number;
 }
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { formatArgs, help, readSettings, UsageError } from "../src/args.ts";
+import { formatArgs, help, readSettings, UsageError } from "../src/settings.ts";
 
 test("each task has defaults, options change them, and ranks are given the same", () => {
   const settings = readSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);
@@ -13,7 +13,7 @@ test.each([
   [["--bogus"], "--bogus"],
   [["--task", "other"], 'expected one of genome, planted, received "other"'],
   [["--method", "flash"], "expected one of ring, meta, local"],
-  [["--steps", "1.5"], 'a whole number ≥ 0, received "1.5"'],
+  [["--steps", "1.5"], 'an integer ≥ 0, received "1.5"'],
   [["--learning-rate", "fast"], 'a number ≥ 0, received "fast"'],
   [["--chunks", "10"], "a multiple of the 4 ranks, received 10"],
   [["--top-k", "16"], "less than the 16 chunks, received 16"],

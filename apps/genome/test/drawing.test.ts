@@ -1,7 +1,7 @@
 import { Resvg } from "@resvg/resvg-js";
 import { describe, expect, it } from "vitest";
-import { readSettings } from "../src/args.ts";
-import { page, pictures, png } from "../src/draw/files.ts";
+import { readSettings } from "../src/settings.ts";
+import { formatPage, drawPictures, renderPng } from "../src/draw/results-page.ts";
 import type { Comparison, MethodResult, PlantedResult } from "../src/results.ts";
 
 const origin = { date: "2000-01-01", command: "npm run <anything> & more" };
@@ -57,14 +57,14 @@ function faultsOf(xml: string): readonly string[] {
 }
 
 describe("the pictures", () => {
-  const drawn = pictures(comparison, planted);
+  const drawn = drawPictures(comparison, planted);
 
   it.each(["routing", "loss-bytes", "recall"])("%s is well-formed, holds only numbers, and becomes a PNG", (name) => {
     const svg = drawn[name]!;
     expect(faultsOf(svg)).toEqual([]);
     expect(svg).not.toMatch(/NaN|Infinity|undefined/);
     const { width, height } = new Resvg(svg);
-    const pixels = Buffer.from(png(svg));
+    const pixels = Buffer.from(renderPng(svg));
     expect(pixels.subarray(0, 8)).toEqual(Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]));
     expect([pixels.readUInt32BE(16), pixels.readUInt32BE(20)]).toEqual([2 * width, 2 * height]);
   });
@@ -82,7 +82,7 @@ describe("the pictures", () => {
   });
 
   it("stand on one page that fetches nothing", () => {
-    const html = page(comparison, planted, drawn);
+    const html = formatPage(comparison, planted, drawn);
     expect(html).toContain("npm run &lt;anything&gt; &amp; more");
     expect(html.match(/<svg /g)!.length).toBe(3);
     expect(html).not.toMatch(/<(script|link|img|iframe)\b/);

@@ -1,8 +1,15 @@
 import { describe, expect, it } from "vitest";
-import { formatBases, readLambda, reverseComplement } from "../src/bases.ts";
-import { type Gene, genes, startCodons, stopCodons } from "../src/genes.ts";
+import {
+  formatBases,
+  type Gene,
+  genes,
+  readLambdaGenome,
+  reverseComplement,
+  startCodons,
+  stopCodons,
+} from "../src/genome.ts";
 
-const genome = readLambda();
+const genome = readLambdaGenome();
 
 function codonsOf({ start, end, complement }: Gene): readonly string[] {
   const strand = genome.slice(start - 1, end);

@@ -1,11 +1,27 @@
 import { describe, expect, it } from "vitest";
-import { readSettings } from "../src/args.ts";
-import { formatBases, MASKED, CONTEXT_RADIUS, readLambda, WORD_ROWS, WORDS_PER_TOKEN, tokenize } from "../src/bases.ts";
-import { HELD_OUT, maskBases, IGNORED, KEY_MARKER, PLANT_LENGTH, plantRepeats, trainingStart } from "../src/hidden.ts";
+import { readSettings } from "../src/settings.ts";
+import {
+  CONTEXT_RADIUS,
+  formatBases,
+  MASKED,
+  readLambdaGenome,
+  tokenize,
+  WORD_VOCABULARY_SIZE,
+  WORDS_PER_TOKEN,
+} from "../src/genome.ts";
+import {
+  HELD_OUT,
+  maskBases,
+  IGNORED,
+  KEY_MARKER,
+  MOTIF_LENGTH,
+  plantRepeats,
+  drawTrainingStart,
+} from "../src/masked-bases.ts";
 import { Random } from "../src/random.ts";
-import { Samples } from "../src/samples.ts";
+import { SampleSource } from "../src/samples.ts";
 
-const genome = readLambda();
+const genome = readLambdaGenome();
 
 describe("masked bases", () => {
   it("masks some 15 %, and has targets for just those", () => {
@@ -22,7 +38,7 @@ describe("masked bases", () => {
     const random = new Random(2);
     const length = 2048;
     for (let i = 0; i < 500; i++) {
-      const start = trainingStart(genome, length, random);
+      const start = drawTrainingStart(genome, length, random);
       const touched = [start, start + length - 1].map((place) => place % genome.length);
       for (const place of touched) expect(place < HELD_OUT.start || place >= HELD_OUT.end).toBe(true);
     }
@@ -42,8 +58,8 @@ describe("planted repeats", () => {
     const plants = Array.from({ length: cut.chunks }, (_, chunk) => {
       const from = chunk * cut.chunkLength;
       const start = from + formatBases(letters.subarray(from, from + cut.chunkLength)).indexOf(marker);
-      const asked = Array.from(targets.subarray(start, start + PLANT_LENGTH));
-      const seen = letters.subarray(start, start + PLANT_LENGTH);
+      const asked = Array.from(targets.subarray(start, start + MOTIF_LENGTH));
+      const seen = letters.subarray(start, start + MOTIF_LENGTH);
       const whole = seen.map((letter, i) => (letter === MASKED ? asked[i]! : letter));
       return { seen: formatBases(seen), whole: formatBases(whole) };
     });
@@ -61,7 +77,8 @@ describe("planted repeats", () => {
   });
 
   it("gives the same sequences again, others for other steps, seeds and purposes", () => {
-    const samples = (seed: string): Samples => new Samples(readSettings(["--task", "planted", "--seed", seed]));
+    const samples = (seed: string): SampleSource =>
+      new SampleSource(readSettings(["--task", "planted", "--seed", seed]));
     const first = samples("3");
     const text = (sample: { letters: Uint8Array }): string => formatBases(sample.letters);
     expect(first.trainingBatch(4).map(text)).toEqual(samples("3").trainingBatch(4).map(text));
@@ -80,7 +97,7 @@ describe("words", () => {
     const { letters } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
     const whole = tokenize(letters, 0, 60);
     expect(whole.length).toBe(60 * WORDS_PER_TOKEN);
-    expect(Math.max(...whole)).toBeLessThan(WORD_ROWS);
+    expect(Math.max(...whole)).toBeLessThan(WORD_VOCABULARY_SIZE);
     // A rank that makes only its own rows makes the same.
     expect(tokenize(letters, 20, 40)).toEqual(whole.slice(20 * WORDS_PER_TOKEN, 40 * WORDS_PER_TOKEN));
     const changed = letters.slice();

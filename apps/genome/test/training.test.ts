@@ -4,11 +4,10 @@ import { join } from "node:path";
 import { type Context, layoutOf, masks, world } from "@mosaic/attention";
 import { ringTraffic } from "@mosaic/attention/planner";
 import { afterAll, describe, expect, it } from "vitest";
-import { readSettings } from "../src/args.ts";
-import { stepsWithin, stepMultiplyAdds } from "../src/cost.ts";
-import { type Entry, readCurve } from "../src/curve.ts";
+import { readSettings, type Settings } from "../src/settings.ts";
+import { stepsForBudget, stepMultiplyAdds } from "../src/cost.ts";
+import { type CurvePoint, readLearningCurve } from "../src/curve.ts";
 import { trainingFiles, train } from "../src/run.ts";
-import type { Settings } from "../src/settings.ts";
 import { startTraining } from "../src/training.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "genome-test-"));
@@ -24,14 +23,14 @@ const tiny = (name: string, ...more: readonly string[]): Settings => {
 };
 
 /** Trains on ranks of this process; the curve. */
-async function curveOn(ranks: number, settings: Settings): Promise<readonly Entry[]> {
+async function curveOn(ranks: number, settings: Settings): Promise<readonly CurvePoint[]> {
   const contexts = await world(ranks, { seed: settings.seed });
   const one = async (ctx: Context): Promise<void> => {
     (await train(ctx, { ...settings, ranks }, () => {}))[Symbol.dispose]();
     await ctx.close();
   };
   await Promise.all(contexts.map(one));
-  return readCurve(trainingFiles(settings.folder).curve);
+  return readLearningCurve(trainingFiles(settings.folder).curve);
 }
 
 describe("training", () => {
@@ -71,8 +70,8 @@ describe("training", () => {
   it("gives methods that attend to fewer keys more steps, never more work", () => {
     const of = (...more: readonly string[]): Settings => readSettings(more);
     const budget = 200 * stepMultiplyAdds(0, of("--method", "ring"));
-    const steps = ["4", "2", "1"].map((topK) => stepsWithin(budget, of("--method", "meta", "--top-k", topK)));
-    expect(stepsWithin(budget, of("--method", "ring"))).toBe(200);
+    const steps = ["4", "2", "1"].map((topK) => stepsForBudget(budget, of("--method", "meta", "--top-k", topK)));
+    expect(stepsForBudget(budget, of("--method", "ring"))).toBe(200);
     expect(steps).toEqual(steps.toSorted((a, b) => a - b));
     expect(steps[0]).toBeGreaterThan(200);
     const last = of("--method", "meta", "--top-k", "4");
@@ -110,7 +109,7 @@ describe("a rank that is killed", () => {
     expect(attempts.size).toBe(2);
     const read = (settings: Settings): string => readFileSync(trainingFiles(settings.folder).curve, "utf8");
     expect(read(disturbed)).toBe(read(calm));
-    expect(readCurve(trainingFiles(calm.folder).curve).map(({ step }) => step)).toEqual(
+    expect(readLearningCurve(trainingFiles(calm.folder).curve).map(({ step }) => step)).toEqual(
       Array.from({ length: 12 }, (_, i) => i + 1),
     );
   });

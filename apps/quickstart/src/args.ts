@@ -1,8 +1,8 @@
 import { existsSync } from "node:fs";
 import { dirname } from "node:path";
 import { parseArgs } from "node:util";
-import { backendNames, dimensionsOf } from "./backends.ts";
-import { needsProfile, parseShape, type Settings } from "./settings.ts";
+import { backendNames, gridDimensions } from "./backends.ts";
+import { needsProfile, parseShape, type Settings } from "./job.ts";
 
 /** The command line cannot be understood; the message reports what would be. */
 export class UsageError extends Error {
@@ -55,19 +55,19 @@ export const help: string = `Exact attention over one long real sequence that no
 export function readSettings(args: readonly string[]): Settings | "help" {
   const values = parse(args);
   if (values.help) return "help";
-  const backend = oneOf("backend", values.backend, backendNames());
-  const heads = integer("heads", values.heads, [1, 256]);
+  const backend = parseChoice("backend", values.backend, backendNames());
+  const heads = parseInteger("heads", values.heads, [1, 256]);
   const settings: Settings = {
-    tokens: integer("tokens", values.tokens, [1, 2 ** 24]),
+    tokens: parseInteger("tokens", values.tokens, [1, 2 ** 24]),
     ...readRanks(values, backend, heads),
     backend,
-    ...(values.device !== undefined && { device: oneOf("device", values.device, devices) }),
+    ...(values.device !== undefined && { device: parseChoice("device", values.device, devices) }),
     causal: values.causal,
-    dtype: oneOf("dtype", values.dtype, dtypes),
+    dtype: parseChoice("dtype", values.dtype, dtypes),
     backward: values.backward,
     numHeads: heads,
-    dim: checkEven("dim", integer("dim", values.dim, [2, 256])),
-    seed: integer("seed", values.seed, [0, 2 ** 32 - 1]),
+    dim: checkEven("dim", parseInteger("dim", values.dim, [2, 256])),
+    seed: parseInteger("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,
     svg: checkWritable("svg", values.svg),
     predict: checkWritable("predict", values.predict),
@@ -76,7 +76,9 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     throw new UsageError("--backend auto, --predict: expected --device cpu with them, as they measure the CPU");
   }
   if (settings.backend !== "local" || settings.ranks === 1) return settings;
-  throw new UsageError(`--backend local: expected --ranks 1, as it sees its own keys only; received ${settings.ranks}`);
+  throw new UsageError(
+    `--backend local: expected --ranks 1, as it attends to its own keys only; received ${settings.ranks}`,
+  );
 }
 
 /** How many ranks, and for a backend that needs two dimensions in what shape. */
@@ -85,9 +87,9 @@ function readRanks(
   backend: string,
   heads: number,
 ): Pick<Settings, "ranks" | "shape"> {
-  const dimensions = dimensionsOf(backend);
+  const dimensions = gridDimensions(backend);
   if (mesh === undefined) {
-    const count = integer("ranks", ranks ?? "4", [1, MAX_RANKS]);
+    const count = parseInteger("ranks", ranks ?? "4", [1, MAX_RANKS]);
     return dimensions ? { ranks: count, shape: dimensions.choose(count, heads) } : { ranks: count };
   }
   if (!dimensions) {
@@ -100,13 +102,13 @@ function readRanks(
     throw new UsageError(`--mesh: expected ${dimensions.names.join(" × ")}, as in 2x4; received "${mesh}"`);
   }
   const product = shape[0] * shape[1];
-  const count = integer("ranks", ranks ?? String(product), [1, MAX_RANKS]);
+  const count = parseInteger("ranks", ranks ?? String(product), [1, MAX_RANKS]);
   if (count === product) return { ranks: count, shape };
   throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}", ${product} ranks`);
 }
 
 function twoDimensionalBackends(): readonly string[] {
-  return backendNames().filter((name) => dimensionsOf(name) !== undefined);
+  return backendNames().filter((name) => gridDimensions(name) !== undefined);
 }
 
 function parse(args: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof options }>>["values"] {
@@ -117,15 +119,17 @@ function parse(args: readonly string[]): ReturnType<typeof parseArgs<{ options: 
   }
 }
 
-function integer(name: string, text: string, [low, high]: readonly [number, number]): number {
+function parseInteger(name: string, text: string, [low, high]: readonly [number, number]): number {
   const value = Number(text);
   if (/^\d+$/.test(text) && value >= low && value <= high) return value;
-  throw new UsageError(`--${name}: expected a whole number from ${low} to ${high}, received "${text}"`);
+  throw new UsageError(`--${name}: expected an integer from ${low} to ${high}, received "${text}"`);
 }
 
 function checkEven(name: string, value: number): number {
   if (value % 2 === 0) return value;
-  throw new UsageError(`--${name}: expected an even number, as positions turn pairs of elements; received ${value}`);
+  throw new UsageError(
+    `--${name}: expected an even number, as rotary embedding rotates pairs of elements; received ${value}`,
+  );
 }
 
 /** A file in a folder that is there: found out before the work, not after it. */
@@ -134,7 +138,7 @@ function checkWritable(name: string, path: string): string {
   throw new UsageError(`--${name}: expected a file in a folder that exists, received "${path}"`);
 }
 
-function oneOf<T extends string>(name: string, text: string, choices: readonly T[]): T {
+function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
   const found = choices.find((choice) => choice === text);
   if (found !== undefined) return found;
   throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);

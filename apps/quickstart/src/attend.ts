@@ -1,12 +1,10 @@
 import * as mosaic from "@mosaic/attention";
 import { positions } from "@mosaic/attention/core";
-import { arrange, layoutFor, maskFor } from "./backends.ts";
-import { Embedder } from "./embed.ts";
-import { readGenome } from "./genome.ts";
-import type { RankReport, Results } from "./job.ts";
-import { cotangent } from "./sample.ts";
-import type { Settings } from "./settings.ts";
-import { withProgress, type ProgressListener } from "./watched.ts";
+import { configureBackend, layoutFor, maskFor } from "./backends.ts";
+import { Embedder, readGenome } from "./embed.ts";
+import type { RankReport, Results, Settings } from "./job.ts";
+import { cotangent } from "./reference.ts";
+import { type ProgressListener, withProgress } from "./progress.ts";
 
 export interface AttentionRun {
   readonly report: RankReport;
@@ -22,7 +20,7 @@ export async function attend(
   settings: Settings,
   finished: ProgressListener,
 ): Promise<AttentionRun> {
-  const arrangement = arrange(settings);
+  const arrangement = configureBackend(settings);
   const backend = withProgress(arrangement.backend, finished);
   const layout = layoutFor(settings, arrangement);
   const at = ctx.mesh.coordinate;
@@ -31,13 +29,13 @@ export async function attend(
   const { q, k, v, dOut } = shard;
 
   await barrier(ctx);
-  const begin = now();
+  const begin = currentTime();
   using out = mosaic.attention(ctx, q, k, v, { backend, mask: maskFor(settings), queries: layout, keys: layout });
   if (settings.backward) out.backward(dOut);
   await ctx.device.stream.synchronize();
-  const end = now();
+  const end = currentTime();
 
-  const bytesSent = bytesSentAlong(ctx, backend.axes);
+  const bytesSent = totalBytesSent(ctx, backend.axes);
   const { peak: peakBytes } = ctx.device.memory();
   const events = await ctx.stopTrace();
   const results = await readAll({ out, dq: q.grad, dk: k.grad, dv: v.grad });
@@ -45,7 +43,7 @@ export async function attend(
 }
 
 /** Along all mesh axes; two of them may be one group. */
-function bytesSentAlong({ mesh }: mosaic.Context, axes: readonly string[]): number {
+function totalBytesSent({ mesh }: mosaic.Context, axes: readonly string[]): number {
   const groups = [...new Set(axes.map((axis) => mesh.group(axis)))];
   return groups.reduce((sum, group) => sum + group.traffic().bytesSent, 0);
 }
@@ -91,7 +89,7 @@ async function barrier(ctx: mosaic.Context): Promise<void> {
 }
 
 /** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
-const now = (): number => Number(process.hrtime.bigint()) / 1e9;
+const currentTime = (): number => Number(process.hrtime.bigint()) / 1e9;
 
 async function readAll(tensors: Readonly<Record<string, mosaic.Tensor | null>>): Promise<Results> {
   const present = Object.entries(tensors).filter((entry): entry is [string, mosaic.Tensor] => entry[1] !== null);

@@ -17,19 +17,19 @@ import {
 } from "@mosaic/attention";
 import { type Coordinate, OptionError } from "@mosaic/attention/core";
 import { auto, type AutoStrategy } from "@mosaic/attention/planner";
-import { type Settings, type Shape, gridShapes } from "./settings.ts";
+import { gridShapes, type Settings, type Shape } from "./job.ts";
 
-const autoChoices = new WeakMap<Settings, AutoStrategy>();
+const automaticPlans = new WeakMap<Settings, AutoStrategy>();
 
 /** What the planner chooses for these settings, whose profile it needs: computed once. The same on every rank. */
-export function autoChoice(settings: Settings): AutoStrategy {
+export function planAutomatically(settings: Settings): AutoStrategy {
   const { tokens, numHeads, dim, dtype, ranks, profile } = settings;
   if (!profile) throw new OptionError({ where: "auto", expected: "a profile of this machine", received: "none" });
-  let choice = autoChoices.get(settings);
+  let choice = automaticPlans.get(settings);
   if (!choice) {
     const shape = { tokens, numHeads, headDim: dim, dtype, mask: maskFor(settings), placement: placementFor(settings) };
     choice = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
-    autoChoices.set(settings, choice);
+    automaticPlans.set(settings, choice);
   }
   return choice;
 }
@@ -38,7 +38,7 @@ export function autoChoice(settings: Settings): AutoStrategy {
 interface BackendEntry {
   /** For those that arrange ranks in two dimensions. */
   readonly dimensions?: Dimensions;
-  arrange(settings: Settings): Arrangement;
+  configureBackend(settings: Settings): BackendConfiguration;
 }
 
 interface Dimensions {
@@ -49,37 +49,38 @@ interface Dimensions {
 }
 
 const backendTable: Readonly<Record<string, BackendEntry>> = {
-  ring: { arrange: ({ ranks }) => ({ backend: ring(), mesh: { sp: ranks } }) },
+  ring: { configureBackend: ({ ranks }) => ({ backend: ring(), mesh: { sp: ranks } }) },
   mesh2d: {
     dimensions: { names: ["rows", "columns"], choose: (ranks) => gridShapes(ranks)[0]! },
-    arrange: ({ ranks, shape }) => ({ backend: mesh2d({ shape: shape! }), mesh: { sp: ranks } }),
+    configureBackend: ({ ranks, shape }) => ({ backend: mesh2d({ shape: shape! }), mesh: { sp: ranks } }),
   },
-  ulysses: { arrange: ({ ranks }) => ({ backend: ulysses(), mesh: { sp: ranks } }) },
+  ulysses: { configureBackend: ({ ranks }) => ({ backend: ulysses(), mesh: { sp: ranks } }) },
   composed: {
     dimensions: { names: ["ranks for heads", "for the sequence"], choose: headShape },
-    arrange: ({ ranks, shape }) => withMesh(composed({ meshShape: { head: shape![0], seq: shape![1] } }), ranks),
+    configureBackend: ({ ranks, shape }) =>
+      withMesh(composed({ meshShape: { head: shape![0], seq: shape![1] } }), ranks),
   },
   hierarchical: {
     dimensions: { names: ["nodes", "ranks on each"], choose: (ranks) => gridShapes(ranks)[0]! },
-    arrange: ({ ranks, shape }) => withMesh(hierarchical({ intraNodeSize: shape![1] }), ranks),
+    configureBackend: ({ ranks, shape }) => withMesh(hierarchical({ intraNodeSize: shape![1] }), ranks),
   },
-  auto: { arrange: (settings) => withMesh(autoChoice(settings), settings.ranks) },
-  local: { arrange: ({ ranks }) => ({ backend: local(), mesh: { sp: ranks } }) },
+  auto: { configureBackend: (settings) => withMesh(planAutomatically(settings), settings.ranks) },
+  local: { configureBackend: ({ ranks }) => ({ backend: local(), mesh: { sp: ranks } }) },
 };
 
 export const backendNames = (): readonly string[] => Object.keys(backendTable);
 
 /** The backend that the settings name, and its mesh. */
-export function arrange(settings: Settings): Arrangement {
-  return backendTable[settings.backend]!.arrange(settings);
+export function configureBackend(settings: Settings): BackendConfiguration {
+  return backendTable[settings.backend]!.configureBackend(settings);
 }
 
-function withMesh(backend: Strategy, ranks: number): Arrangement {
+function withMesh(backend: Strategy, ranks: number): BackendConfiguration {
   return { backend, mesh: backend.meshFor(ranks) };
 }
 
 /** What the two dimensions of a backend count; undefined for one that has no two. */
-export function dimensionsOf(name: string): Dimensions | undefined {
+export function gridDimensions(name: string): Dimensions | undefined {
   return backendTable[name]!.dimensions;
 }
 
@@ -91,8 +92,8 @@ export function describeBackend(settings: Settings): string {
 /** "2 rows × 4 columns", or what was chosen, or nothing where the backend's name states it all. */
 export function describeShape(settings: Settings): readonly string[] {
   const { backend, shape } = settings;
-  if (backend === "auto") return [autoChoice(settings).plan.best.name];
-  const names = dimensionsOf(backend)?.names;
+  if (backend === "auto") return [planAutomatically(settings).plan.best.name];
+  const names = gridDimensions(backend)?.names;
   return shape && names ? [`${shape[0]} ${names[0]} × ${shape[1]} ${names[1]}`] : [];
 }
 
@@ -103,7 +104,7 @@ function headShape(ranks: number, numHeads: number): Shape {
 }
 
 /** Which tokens each rank holds. */
-export function layoutFor(settings: Settings, { backend, mesh }: Arrangement): Layout {
+export function layoutFor(settings: Settings, { backend, mesh }: BackendConfiguration): Layout {
   return layoutOf({ mesh, axes: backend.axes, placement: placementFor(settings), length: settings.tokens });
 }
 
@@ -117,7 +118,7 @@ export function maskFor(settings: Settings): Mask {
 }
 
 /** A backend, and the mesh of ranks that it needs. */
-interface Arrangement {
+interface BackendConfiguration {
   readonly backend: AttentionBackend;
   readonly mesh: Coordinate;
 }

@@ -1,16 +1,58 @@
-import { type Bases, tokenAt, TOKEN_LENGTH } from "./genome.ts";
-import { normals } from "./sample.ts";
+import { readFileSync } from "node:fs";
+import { gunzipSync } from "node:zlib";
+import { randomNormals } from "./reference.ts";
+
+/** Bases as numbers: A 0, C 1, G 2, T 3. */
+type Bases = Uint8Array;
+
+/** Bacteriophage λ, NCBI accession NC_001416.1: 48 502 bases, complete. */
+const LAMBDA_PATH: URL = new URL("../data/lambda_phage_NC_001416.1.fa.gz", import.meta.url);
+
+/** Reads the genome that comes with this program. */
+export function readGenome(): Bases {
+  return parseFasta(gunzipSync(readFileSync(LAMBDA_PATH)).toString("latin1"));
+}
+
+/** The bases of a FASTA file of one record; throws on an unknown letter, naming its line. */
+export function parseFasta(text: string): Bases {
+  const lines = text.split(/\r?\n/);
+  const bases = new Uint8Array(text.length);
+  let length = 0;
+  for (const [number, line] of lines.entries()) {
+    if (line.startsWith(">") || line.startsWith(";")) continue;
+    for (const letter of line.trim().toUpperCase()) {
+      const base = "ACGT".indexOf(letter);
+      if (base < 0) throw new Error(`genome, line ${number + 1}: expected A, C, G or T, received "${letter}"`);
+      bases[length++] = base;
+    }
+  }
+  if (length === 0) throw new Error("genome: the file contains no bases");
+  return bases.slice(0, length);
+}
+
+/** Bases per token. */
+const TOKEN_LENGTH = 6;
+
+/**
+ * The token at a position: the six bases that begin there, as one number below 4⁶. The genome goes round, as λ's own
+ * does inside its host, and so repeats when a sequence is longer.
+ */
+export function tokenAtPosition(genome: Bases, position: number): number {
+  let token = 0;
+  for (let i = 0; i < TOKEN_LENGTH; i++) token = token * 4 + genome[(position + i) % genome.length]!;
+  return token;
+}
 
 // Shapes: H heads, S positions, D size of a head, E size of an embedding, V = 4⁶ tokens.
 
 /** Queries, keys and values of some positions, each [H,S,D], row-major. */
-export interface Projections {
+interface Projections {
   readonly q: Float32Array<ArrayBuffer>;
   readonly k: Float32Array<ArrayBuffer>;
   readonly v: Float32Array<ArrayBuffer>;
 }
 
-export interface EmbedOptions {
+interface EmbedOptions {
   readonly numHeads: number;
   readonly dim: number;
   readonly seed: number;
@@ -47,7 +89,7 @@ export class Embedder {
     const result = { q: make(), k: make(), v: make() };
     const turn = new Float64Array(dim);
     positions.forEach((position, row) => {
-      const projected = this.#vocabulary.project(tokenAt(this.#genome, position));
+      const projected = this.#vocabulary.project(tokenAtPosition(this.#genome, position));
       rotationAngles(position, turn);
       for (let head = 0; head < numHeads; head++) {
         const from = head * dim;
@@ -86,7 +128,7 @@ class Vocabulary {
 
   constructor({ numHeads, dim, seed }: EmbedOptions) {
     const width = numHeads * dim;
-    const draw = (stream: number, count: number): Float64Array => normals(seed * 8 + stream, count);
+    const draw = (stream: number, count: number): Float64Array => randomNormals(seed * 8 + stream, count);
     this.#bases = draw(0, TOKEN_LENGTH * 4 * EMBED_DIM);
     const [wq, own, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED_DIM * width)) as [
       Float64Array,

@@ -44,16 +44,16 @@ export function formatRankRanges(ranks: readonly number[]): string {
 
 /** What a batch takes where: "K, V of rank 0 to rank 1; out home to ranks 2, 3". */
 export function formatPayloads(payloads: readonly Payload[], all: number): string {
-  const main = payloads.filter(({ what }) => what !== "statistics");
+  const main = payloads.filter(({ name }) => name !== "statistics");
   const shown = main.length > 0 ? main : payloads;
   // What goes to one rank of one rank's rows is named together, and so are all who get the same.
   const whats = groupBy(
     shown,
-    ({ to, of }) => `${to} of ${of}`,
-    ({ what }) => what,
+    ({ to, owners }) => `${to} of ${owners}`,
+    ({ name }) => name,
   );
-  const subject = ({ to, of }: Payload): string =>
-    `${whats.get(`${to} of ${of}`)!.join(", ")} ${`${of}` === `${to}` ? "home" : `of ${formatRanks(of, all)}`}`;
+  const subject = ({ to, owners }: Payload): string =>
+    `${whats.get(`${to} of ${owners}`)!.join(", ")} ${`${owners}` === `${to}` ? "home" : `of ${formatRanks(owners, all)}`}`;
   const takers = groupBy(shown, subject, ({ to }) => to);
   return [...takers]
     .map(
@@ -68,7 +68,7 @@ export function formatPayloads(payloads: readonly Payload[], all: number): strin
 
 /** What a batch is made of, for short: "Q", "K, V". */
 export function formatPayloadKinds(payloads: readonly Payload[]): string {
-  const kinds = [...new Set(payloads.map(({ what }) => what))].filter((what) => what !== "statistics");
+  const kinds = [...new Set(payloads.map(({ name }) => name))].filter((what) => what !== "statistics");
   return kinds.length > 0 ? kinds.join(", ") : "statistics";
 }
 

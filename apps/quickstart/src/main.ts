@@ -4,16 +4,16 @@ import { constants, tmpdir } from "node:os";
 import { join } from "node:path";
 import { detect } from "@mosaic/attention";
 import { help, readSettings, UsageError } from "./args.ts";
-import { gatherResults, attendOnOneDevice, RanksFailedError, runRanks, wholeProblem } from "./run.ts";
-import { autoChoice, describeBackend } from "./backends.ts";
-import { createCaption, comparison, picture } from "./picture.ts";
+import { gatherResults, attendOnOneDevice, RanksFailedError, runRanks, createProblem } from "./run.ts";
+import { planAutomatically, describeBackend } from "./backends.ts";
+import { describeRun, drawComparison, drawTimeline } from "./picture.ts";
 import { groupDigits } from "./format.ts";
-import { measureProfile, predictRun } from "./predict-run.ts";
-import { type WorkUnits, Progress } from "./progress.ts";
+import { measureProfile, predictRun } from "./prediction.ts";
+import { Progress, type WorkUnits } from "./progress.ts";
 import { formatReport, type RunResult, summarize } from "./report.ts";
 import type { RankSchedule } from "./script.ts";
-import { needsProfile, type Settings } from "./settings.ts";
-import { overlapFraction, timeline } from "./timeline.ts";
+import { needsProfile, type Settings } from "./job.ts";
+import { overlapFraction, createTimeline } from "./timeline.ts";
 import { verify } from "./verify.ts";
 
 const abort = new AbortController();
@@ -62,22 +62,22 @@ async function runDemo(requested: Settings, folder: string): Promise<number> {
   const progress = new Progress(process.stderr);
   const settings = await resolveSettings(requested);
   console.log(formatTitle(settings));
-  if (settings.backend === "auto") console.log(`\n${autoChoice(settings).why.replace(/^/gm, "  ")}\n`);
+  if (settings.backend === "auto") console.log(`\n${planAutomatically(settings).explanation.replace(/^/gm, "  ")}\n`);
   const plan = predictRun(settings);
   const reports = await runRanks(
-    { settings, folder, pieces: workUnits(plan.scripts[0]!) },
+    { settings, folder, recordEvents: workUnits(plan.scripts[0]!) },
     progress.begin(`${settings.ranks} ranks attend`),
     abort.signal,
   );
   const single = await attendOnOneDevice(settings, progress.begin("one device attends, to compare"));
   const verdict = await verify(
-    { ranks: gatherResults(folder, reports, settings), single: single.results, problem: await wholeProblem(settings) },
+    { ranks: gatherResults(folder, reports, settings), single: single.results, problem: await createProblem(settings) },
     settings,
     progress.begin("float64 checks a sample"),
   );
   progress.end();
 
-  const lanes = timeline(reports, plan.scripts);
+  const lanes = createTimeline(reports, plan.scripts);
   const findings: RunResult = {
     settings,
     plan,
@@ -89,23 +89,23 @@ async function runDemo(requested: Settings, folder: string): Promise<number> {
   };
   console.log(`\n${formatReport(findings)}`);
   if (settings.svg !== "") {
-    writeFileSync(settings.svg, picture(lanes, createCaption(findings)));
+    writeFileSync(settings.svg, drawTimeline(lanes, describeRun(findings)));
     console.log(`  picture of who computed and sent what when: ${settings.svg}`);
   }
   if (settings.predict !== "" && plan.prediction) {
-    writeFileSync(settings.predict, comparison(plan.prediction, reports, createCaption(findings)));
+    writeFileSync(settings.predict, drawComparison(plan.prediction, reports, describeRun(findings)));
     console.log(`  picture of what was predicted beside what was measured: ${settings.predict}`);
   }
   if (settings.json) console.log(JSON.stringify(summarize(findings)));
-  return verdict.faults.length === 0 ? 0 : 1;
+  return verdict.failures.length === 0 ? 0 : 1;
 }
 
 /** The settings with the device chosen, and with a profile of this machine if a prediction needs one. */
 async function resolveSettings(settings: Settings): Promise<Settings> {
   if (needsProfile(settings)) return { ...settings, device: "cpu", profile: await measureProfile(settings) };
   if (settings.device !== undefined) return settings;
-  const { device, note } = await detect({ worldSize: settings.ranks, localRanks: settings.ranks });
-  if (note !== undefined) console.error(note);
+  const { device, warning } = await detect({ worldSize: settings.ranks, localRanks: settings.ranks });
+  if (warning !== undefined) console.error(warning);
   return { ...settings, device };
 }
 

@@ -3,12 +3,12 @@ import { escape, rect, text } from "@mosaic/planner/svg";
 import { describeShape } from "./backends.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
-import { rankColor, GRAY, drawLane, type LaneContext, rowHeights, sendTop } from "./lane.ts";
+import { rankColor, GRAY, drawLane, type LaneContext, rowHeights, communicationTop } from "./timeline-lane.ts";
 import { type RunResult, summarize } from "./report.ts";
 import type { Lane } from "./timeline.ts";
 
 /** The words of the picture. */
-export function createCaption(findings: RunResult): Caption {
+export function describeRun(findings: RunResult): Caption {
   const { settings, reports } = findings;
   const { tokens, ranks, numHeads, dim, dtype, causal, backward } = settings;
   const sum = summarize(findings);
@@ -25,8 +25,8 @@ export function createCaption(findings: RunResult): Caption {
       causal ? "causal, zigzag placement" : "every query sees every key",
       backward ? "forward and backward" : "forward",
     ].join(" · "),
-    holdings: reports.map(describeShard),
-    facts: [
+    shardDescription: reports.map(describeShard),
+    measurements: [
       `${formatSeconds(sum.seconds)} wall time. ${formatBytes(sum.bytesSent)} sent by all ranks together; ${hidden}.`,
       `At most ${formatBytes(sum.peakBytesPerRank)} of tensors on a rank, ${formatBytes(sum.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${sum.errorRatio.toFixed(2)} of its own error against float64.`,
     ],
@@ -47,9 +47,9 @@ interface Caption {
   readonly title: string;
   readonly subtitle: string;
   /** What each rank holds, by rank. */
-  readonly holdings: readonly string[];
+  readonly shardDescription: readonly string[];
   /** Facts at the foot, one a line. */
-  readonly facts: readonly string[];
+  readonly measurements: readonly string[];
 }
 
 const WIDTH = 1120;
@@ -59,7 +59,7 @@ const TOP = 112;
 const TEXT_COLOR = "#1c2430";
 
 /** Who computed with, and sent, whose rows when: one pair of rows per rank, as an SVG document. */
-export function picture(lanes: readonly Lane[], caption: Caption): string {
+export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
   const rows = rowHeights(lanes.length);
   const end = Math.max(
     1e-9,
@@ -68,19 +68,19 @@ export function picture(lanes: readonly Lane[], caption: Caption): string {
   const x = (time: number): number => LEFT + (time / end) * (WIDTH - LEFT - RIGHT);
   const showQueries = lanes.some(({ rank, compute }) => compute.some(({ queries }) => `${queries}` !== `${rank}`));
   const bottom = TOP + lanes.length * rows.band;
-  const legend = drawLegend(lanes, { holdings: caption.holdings, top: bottom + 52, showQueries });
-  const height = legend.bottom + caption.facts.length * 20 + 24;
+  const legend = drawLegend(lanes, { shards: caption.shardDescription, top: bottom + 52, showQueries });
+  const height = legend.bottom + caption.measurements.length * 20 + 24;
   const small = `font-size="13" fill="${GRAY}"`;
   const body = [
     text(32, 44, caption.title, `font-size="22" font-weight="650"`),
     text(32, 70, caption.subtitle, `font-size="14" fill="${GRAY}"`),
-    axis(end, x, bottom),
+    drawAxis(end, x, bottom),
     ...lanes.flatMap((lane, index) => {
       const place = { x, end, top: TOP + index * rows.band, rows, ranks: lanes.length, showQueries };
       return [drawLaneNames(lane, place), drawLane(lane, place)];
     }),
     legend.svg,
-    ...caption.facts.map((fact, i) => text(32, legend.bottom + 16 + i * 20, fact, small)),
+    ...caption.measurements.map((fact, i) => text(32, legend.bottom + 16 + i * 20, fact, small)),
   ];
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" fill="${TEXT_COLOR}">
 <title>${escape(caption.title)}</title>
@@ -102,12 +102,12 @@ function drawLaneNames({ rank }: Lane, place: LaneContext): string {
   return [
     text(32, top + rows.compute * 0.72, `rank ${rank}`, `${size} font-weight="600"`),
     text(LEFT - 12, top + rows.compute * 0.72, "computes", row),
-    text(LEFT - 12, sendTop(place) + rows.send * 0.9, "sends", row),
+    text(LEFT - 12, communicationTop(place) + rows.send * 0.9, "sends", row),
   ].join("\n");
 }
 
-function axis(end: number, x: (time: number) => number, bottom: number): string {
-  const step = tickStep(end / 8);
+function drawAxis(end: number, x: (time: number) => number, bottom: number): string {
+  const step = roundTickStep(end / 8);
   const ticks = Array.from({ length: Math.floor(end / step + 1e-9) + 1 }, (_, i) => i * step);
   return ticks
     .map((time) =>
@@ -120,39 +120,43 @@ function axis(end: number, x: (time: number) => number, bottom: number): string 
 }
 
 /** 1, 2 or 5 times a power of ten, not below `least`. */
-function tickStep(least: number): number {
+function roundTickStep(least: number): number {
   const power = 10 ** Math.floor(Math.log10(least));
   return power * (least <= power ? 1 : least <= 2 * power ? 2 : least <= 5 * power ? 5 : 10);
 }
 
 interface LegendOptions {
-  readonly holdings: readonly string[];
+  readonly shards: readonly string[];
   readonly top: number;
   readonly showQueries: boolean;
 }
 
 function drawLegend(
   lanes: readonly Lane[],
-  { holdings, top, showQueries }: LegendOptions,
+  { shards, top, showQueries }: LegendOptions,
 ): { readonly svg: string; readonly bottom: number } {
   const stripes = lanes.some(({ compute }) => compute.some(({ backward }) => backward)) ? " Stripes: backward." : "";
-  const longest = Math.max(...holdings.map((holding) => holding.length));
-  const columns = Math.max(1, Math.min(4, holdings.length, Math.floor((WIDTH - 64) / (longest * 7.6 + 36))));
+  const longest = Math.max(...shards.map((shard) => shard.length));
+  const columns = Math.max(1, Math.min(4, shards.length, Math.floor((WIDTH - 64) / (longest * 7.6 + 36))));
   const width = (WIDTH - 64) / columns;
-  const entries = holdings.map((holding, rank) => {
+  const entries = shards.map((shard, rank) => {
     const [x, y] = [32 + (rank % columns) * width, top + 24 + Math.floor(rank / columns) * 22];
     const sample = rect({ x, y: y - 11, width: 13, height: 13 }, `fill="${rankColor(rank)}" rx="3"`);
-    return sample + text(x + 20, y, holding, `font-size="13"`);
+    return sample + text(x + 20, y, shard, `font-size="13"`);
   });
   const meaning = showQueries
     ? "Colour: the ranks whose keys and values are attended to, along the lower edge whose queries attend; or whose rows are sent."
     : "Colour: the rank whose keys and values are attended to, or sent on.";
   const head = text(32, top, `${meaning}${stripes}`, `font-size="13" fill="${GRAY}"`);
-  return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(holdings.length / columns) * 22 };
+  return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(shards.length / columns) * 22 };
 }
 
 /** What was predicted beside what was measured, rank by rank on one clock: the planner's own picture. */
-export function comparison(predicted: Timeline, reports: readonly RankReport[], { title, subtitle }: Caption): string {
+export function drawComparison(
+  predicted: Timeline,
+  reports: readonly RankReport[],
+  { title, subtitle }: Caption,
+): string {
   return timelineSvg({ predicted, measured: measuredTimeline(reports) }, { title, subtitle });
 }
 

@@ -1,4 +1,5 @@
-import type { ProgressListener } from "./watched.ts";
+import type { AttentionBackend, Context, Tensor } from "@mosaic/attention";
+import type { Kernels } from "@mosaic/attention/core";
 
 /** How many pieces of work there are. */
 export interface WorkUnits {
@@ -10,7 +11,7 @@ export interface WorkUnits {
 const BACKWARD_COST = 2.5;
 
 /** Turns pieces that are done into the share of all that is. */
-export function progressMeter(all: WorkUnits, progress: (share: number) => void): ProgressListener {
+export function createProgressMeter(all: WorkUnits, progress: (share: number) => void): ProgressListener {
   const total = all.forward + all.backward * BACKWARD_COST;
   let done = 0;
   return ({ backward }) => {
@@ -22,8 +23,8 @@ export function progressMeter(all: WorkUnits, progress: (share: number) => void)
 /** Shows how far the work is: one line that renews itself on a terminal, a plain line at every step elsewhere. */
 export class Progress {
   readonly #out: NodeJS.WriteStream;
-  #what = "";
-  #since = 0;
+  #label = "";
+  #startTime = 0;
 
   constructor(out: NodeJS.WriteStream) {
     this.#out = out;
@@ -31,8 +32,8 @@ export class Progress {
 
   /** A new piece of work begins; returns what to call with the share of it that is done. */
   begin(what: string): (share: number) => void {
-    this.#what = what;
-    this.#since = performance.now();
+    this.#label = what;
+    this.#startTime = performance.now();
     this.#show(0);
     return (share) => this.#show(share);
   }
@@ -43,14 +44,92 @@ export class Progress {
   }
 
   #show(share: number): void {
-    const elapsed = (performance.now() - this.#since) / 1000;
+    const elapsed = (performance.now() - this.#startTime) / 1000;
     const rest = share > 0 && share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s to go` : "";
-    const line = `${bar(share)} ${String(Math.round(share * 100)).padStart(3)} %  ${this.#what}, ${elapsed.toFixed(1)} s${rest}`;
+    const line = `${formatBar(share)} ${String(Math.round(share * 100)).padStart(3)} %  ${this.#label}, ${elapsed.toFixed(1)} s${rest}`;
     this.#out.write(this.#out.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
   }
 }
 
-function bar(share: number): string {
+function formatBar(share: number): string {
   const full = Math.round(share * 20);
   return "█".repeat(full) + "░".repeat(20 - full);
+}
+
+/** A piece of attention: one head of one block. */
+interface ProgressStep {
+  readonly backward: boolean;
+}
+
+/** Called for every step that the device did. */
+export type ProgressListener = (step: ProgressStep) => void;
+
+/**
+ * `backend` on a device whose attention kernels go head by head and report progress. Whatever the backend is made of,
+ * this is what it comes to in the end; and as heads are independent, the results are the same bits.
+ */
+export function withProgress(backend: AttentionBackend, finished: ProgressListener): AttentionBackend {
+  const wrapped = (ctx: Context): Context => {
+    const kernels = kernelsWithProgress(ctx, finished);
+    return withOverrides(ctx, { device: withOverrides(ctx.device, { kernels }) });
+  };
+  return {
+    name: backend.name,
+    axes: backend.axes,
+    check: (ctx) => backend.check?.(ctx),
+    attend: (ctx, call, state, kv) => backend.attend(wrapped(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => backend.attendBackward(wrapped(ctx), call, grads, kv),
+  };
+}
+
+/** The host waits for nothing: a step is finished when the stream's synchronize, called right after it, resolves. */
+function kernelsWithProgress(ctx: Context, finished: ProgressListener): Kernels {
+  const { kernels, stream } = ctx.device;
+  const report = (step: ProgressStep): void => {
+    // A failed stream is reported by the read of the result.
+    stream.synchronize().then(
+      () => finished(step),
+      () => {},
+    );
+  };
+  const attend: Kernels["attend"] = ({ out, lse }, q, { k, v }, tile) => {
+    for (const head of viewsByHead(q)) {
+      kernels.attend({ out: head(out), lse: head(lse) }, head(q), { k: head(k), v: head(v) }, tile);
+      report({ backward: false });
+    }
+  };
+  // oxlint-disable-next-line max-params -- the kernels' contract
+  const attendBackward: Kernels["attendBackward"] = ({ dq, dk, dv }, q, saved, { k, v }, tile) => {
+    for (const head of viewsByHead(q)) {
+      const rows = { dOut: head(saved.dOut), lse: head(saved.lse), delta: head(saved.delta) };
+      const grads = { dq: head(dq), dk: head(dk), dv: head(dv) };
+      kernels.attendBackward(grads, head(q), rows, { k: head(k), v: head(v) }, tile);
+      report({ backward: true });
+    }
+  };
+  return withOverrides(kernels, { attend, attendBackward });
+}
+
+/** For each head a way to view tensors [1,H,…] at that head alone; the views end with the turn of the loop. */
+function* viewsByHead(q: Tensor): Generator<(x: Tensor) => Tensor> {
+  for (let head = 0; head < q.shape[1]!; head++) {
+    const views: Tensor[] = [];
+    yield (x) => {
+      const view = x.slice(1, head, head + 1);
+      views.push(view);
+      return view;
+    };
+    for (const view of views) view[Symbol.dispose]();
+  }
+}
+
+/** The same object with other members. */
+function withOverrides<T extends object>(object: T, members: Partial<T>): T {
+  return new Proxy(object, {
+    get(target, name) {
+      if (Object.hasOwn(members, name)) return members[name as keyof T];
+      const value: unknown = Reflect.get(target, name, target);
+      return typeof value === "function" ? value.bind(target) : value;
+    },
+  });
 }

@@ -1,14 +1,18 @@
 // What each of the processes runs that the launcher starts: RANK and WORLD_SIZE come from it.
 import * as mosaic from "@mosaic/attention";
 import { attend } from "./attend.ts";
-import { arrange } from "./backends.ts";
+import { configureBackend } from "./backends.ts";
 import { type Job, writeResults } from "./job.ts";
-import { progressMeter } from "./progress.ts";
+import { createProgressMeter } from "./progress.ts";
 
-const { settings, folder, pieces } = JSON.parse(process.argv[2]!) as Job;
+const { settings, folder, recordEvents } = JSON.parse(process.argv[2]!) as Job;
 
-const { mesh } = arrange(settings);
+const { mesh } = configureBackend(settings);
 await using ctx = await mosaic.init({ mesh, ...(settings.device && { device: settings.device }) });
 const reportShare = (share: number): void => console.log(JSON.stringify({ share }));
-const { report, results } = await attend(ctx, settings, ctx.rank === 0 ? progressMeter(pieces, reportShare) : () => {});
+const { report, results } = await attend(
+  ctx,
+  settings,
+  ctx.rank === 0 ? createProgressMeter(recordEvents, reportShare) : () => {},
+);
 writeResults(folder, report, results);

@@ -1,9 +1,7 @@
-import { closedForm } from "./closed-form.ts";
+import { closedFormTraffic, type ExpectedRun } from "./prediction.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
-import type { RankReport } from "./job.ts";
-import type { ExpectedRun } from "./predict-run.ts";
-import type { Settings, Shape } from "./settings.ts";
-import { type Accuracy, toUnits, type Verdict } from "./verify.ts";
+import type { RankReport, Settings, Shape } from "./job.ts";
+import { type Accuracy, toUnits, type VerificationResult } from "./verify.ts";
 
 /** All that one run found out. */
 export interface RunResult {
@@ -13,7 +11,7 @@ export interface RunResult {
   /** Share of communication hidden behind compute; undefined when nothing was sent. */
   readonly overlap: number | undefined;
   readonly oneDevice: RankReport;
-  readonly verdict: Verdict;
+  readonly verdict: VerificationResult;
   /** Seconds from the start of the program. */
   readonly totalSeconds: number;
 }
@@ -63,12 +61,12 @@ export function summarize({ settings, plan, reports, overlap, oneDevice, verdict
     backward,
     numHeads,
     dim,
-    seconds: elapsed(reports),
+    seconds: elapsedSeconds(reports),
     secondsPredicted: plan.prediction?.seconds ?? null,
-    secondsOneDevice: elapsed([oneDevice]),
+    secondsOneDevice: elapsedSeconds([oneDevice]),
     totalSeconds,
     bytesSent: reports.reduce((sum, report) => sum + report.bytesSent, 0),
-    bytesSentClosedForm: closedForm(settings) ?? null,
+    bytesSentClosedForm: closedFormTraffic(settings) ?? null,
     bytesSentPlanned: plan.bytesSent,
     overlap: overlap ?? null,
     peakBytesPerRank: Math.max(...reports.map(({ peakBytes }) => peakBytes)),
@@ -82,7 +80,7 @@ export function summarize({ settings, plan, reports, overlap, oneDevice, verdict
 }
 
 /** From the first rank's beginning to the last one's end. */
-function elapsed(reports: readonly RankReport[]): number {
+function elapsedSeconds(reports: readonly RankReport[]): number {
   return Math.max(...reports.map(({ end }) => end)) - Math.min(...reports.map(({ begin }) => begin));
 }
 
@@ -117,15 +115,15 @@ export function formatReport(findings: RunResult): string {
   return [
     ...lines.map(([name, value]) => `  ${name.padEnd(width)}${value}`),
     "",
-    ...wrap(
+    ...wrapText(
       `A unit is single-device attention's own largest error against float64, measured on ${describeSample(findings)}.`,
     ),
     "",
-    ...(verdict.faults.length === 0
+    ...(verdict.failures.length === 0
       ? [
-          `  ✓ as exact as one device: ${formatUnits(verdict.ownRatio)} from float64, allowed are ${formatLimits(verdict)}`,
+          `  ✓ as exact as one device: ${formatUnits(verdict.deviceErrorRatio)} from float64, allowed are ${formatLimits(verdict)}`,
         ]
-      : verdict.faults.map((fault) => `  ✗ ${fault}`)),
+      : verdict.failures.map((fault) => `  ✗ ${fault}`)),
   ].join("\n");
 }
 
@@ -154,7 +152,7 @@ function describeAccuracy(accuracy: Accuracy): string {
 
 const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;
 
-function formatLimits({ tensors }: Verdict): string {
+function formatLimits({ tensors }: VerificationResult): string {
   const { out, ...gradients } = tensors;
   const words = Object.entries(gradients).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
   return words.length > 0 ? `${out!.limit} for out, ${words.join(", ")} (lse is rounded once a rank)` : `${out!.limit}`;
@@ -168,7 +166,7 @@ function describeSample({ settings, verdict }: RunResult): string {
     : rows;
 }
 
-function wrap(words: string): readonly string[] {
+function wrapText(words: string): readonly string[] {
   const lines = [""];
   for (const word of words.split(" ")) {
     if (`${lines.at(-1)} ${word}`.length > 100) lines.push("");

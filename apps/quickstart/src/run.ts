@@ -3,12 +3,10 @@ import * as mosaic from "@mosaic/attention";
 import { positions } from "@mosaic/attention/core";
 import { type Failure, launch } from "@mosaic/launcher";
 import { attend, type AttentionRun } from "./attend.ts";
-import { Embedder } from "./embed.ts";
-import { readGenome } from "./genome.ts";
-import { type Job, type RankReport, readReport, readTensor, type Results } from "./job.ts";
-import { progressMeter } from "./progress.ts";
+import { Embedder, readGenome } from "./embed.ts";
+import { type Job, type RankReport, readReport, readTensor, type Results, type Settings } from "./job.ts";
+import { createProgressMeter } from "./progress.ts";
 import type { Problem } from "./reference.ts";
-import type { Settings } from "./settings.ts";
 
 /** Some rank did not come through; `exitCode` is what the program should end with. */
 export class RanksFailedError extends Error {
@@ -58,15 +56,15 @@ function describeFailure(failure: Failure | undefined): string | undefined {
 
 /** The same attention on one device that holds the whole sequence, with every core of the machine, or its first GPU. */
 export async function attendOnOneDevice(settings: Settings, progress: (share: number) => void): Promise<AttentionRun> {
-  await using ctx = await openSingleRank(settings);
+  await using ctx = await initSingleRank(settings);
   const { shape: _, ...single } = { ...settings, ranks: 1, backend: "local" };
   const pieces = { forward: settings.numHeads, backward: settings.backward ? settings.numHeads : 0 };
-  return await attend(ctx, single, progressMeter(pieces, progress));
+  return await attend(ctx, single, createProgressMeter(pieces, progress));
 }
 
 /** The whole problem as the device sees it: rounded to its dtype. */
-export async function wholeProblem(settings: Settings): Promise<Problem> {
-  await using ctx = await openSingleRank(settings);
+export async function createProblem(settings: Settings): Promise<Problem> {
+  await using ctx = await initSingleRank(settings);
   const { numHeads, tokens, dim, dtype, causal } = settings;
   const host = new Embedder(readGenome(), settings).projectPositions(Int32Array.from({ length: tokens }, (_, i) => i));
   const rounded = async (values: Float32Array): Promise<Float32Array> => {
@@ -84,7 +82,7 @@ export async function wholeProblem(settings: Settings): Promise<Problem> {
   };
 }
 
-function openSingleRank({ device }: Settings): Promise<mosaic.Context> {
+function initSingleRank({ device }: Settings): Promise<mosaic.Context> {
   return mosaic.init({ rank: 0, worldSize: 1, ...(device && { device }) });
 }
 

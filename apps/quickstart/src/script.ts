@@ -1,6 +1,88 @@
 import { dtypeBytes, positions } from "@mosaic/attention/core";
-import { type AttentionRecord, type TapeReader, type RecordedRank } from "@mosaic/attention/planner";
-import { type Content, StorageHistory } from "./content.ts";
+import type { AttentionRecord, RecordedRank, TapeReader } from "@mosaic/attention/planner";
+
+/** What rows are, e.g. "K, V", and whose. */
+interface Content {
+  readonly name: string;
+  /** Ranks, in order. */
+  readonly owners: readonly number[];
+}
+
+/** What was in a piece of memory at some time, and how many rows in all. */
+interface StoredContent extends Content {
+  readonly rows: number;
+}
+
+interface Timestamped<T> {
+  readonly time: number;
+  readonly value: T;
+}
+
+/** What one rank's memory held when, as far as its events show. Times only grow. */
+class StorageHistory {
+  readonly #own: StoredContent;
+  readonly #allocations = new Map<number, number[]>();
+  readonly #uses = new Map<string, Timestamped<StoredContent>[]>();
+  readonly #copies = new Map<string, Timestamped<number>[]>();
+  readonly #receipts = new Map<string, Timestamped<undefined>[]>();
+
+  /** `own`: the name of memory that no event names, which can only be the rank's own. */
+  constructor(own: StoredContent) {
+    this.#own = own;
+  }
+
+  /** From now on the number means other memory. Times must not decrease from call to call. */
+  recordAllocation(storage: number, time: number): void {
+    const times = this.#allocations.get(storage);
+    if (times) times.push(time);
+    else this.#allocations.set(storage, [time]);
+  }
+
+  /** Attention read it, or added to it, as this. */
+  recordUse(storage: number, time: number, value: StoredContent): void {
+    appendEvent(this.#uses, this.#allocationKey(storage, time), { time, value });
+  }
+
+  /** It was copied from another. */
+  recordCopy(storage: number, time: number, from: number): void {
+    appendEvent(this.#copies, this.#allocationKey(storage, time), { time, value: from });
+  }
+
+  /** A message goes there. */
+  recordReceive(storage: number, time: number): void {
+    appendEvent(this.#receipts, this.#allocationKey(storage, time), { time, value: undefined });
+  }
+
+  /**
+   * What it held at a time. Attention reports what its operands are: so what it was used as last, if nothing has come in
+   * since, or else next, before anything comes in; or else what it was copied from.
+   */
+  contentAt(storage: number, time: number): StoredContent {
+    const memory = this.#allocationKey(storage, time);
+    const receipts = this.#receipts.get(memory) ?? [];
+    const since = receipts.findLast((each) => each.time < time)?.time ?? -1;
+    const until = receipts.find((each) => each.time > time)?.time ?? Number.POSITIVE_INFINITY;
+    const uses = this.#uses.get(memory) ?? [];
+    const use =
+      uses.findLast((each) => each.time < time && each.time > since) ??
+      uses.find((each) => each.time > time && each.time < until);
+    if (use) return use.value;
+    const copy = this.#copies.get(memory)?.findLast((each) => each.time < time);
+    return copy ? this.contentAt(copy.value, copy.time) : this.#own;
+  }
+
+  /** Numbers are used again for other memory: which one it is at a time. */
+  #allocationKey(storage: number, time: number): string {
+    const before = (this.#allocations.get(storage) ?? []).filter((allocated) => allocated <= time);
+    return `${storage}/${before.length}`;
+  }
+}
+
+function appendEvent<T>(lists: Map<string, Timestamped<T>[]>, memory: string, entry: Timestamped<T>): void {
+  const list = lists.get(memory);
+  if (list) list.push(entry);
+  else lists.set(memory, [entry]);
+}
 
 /** A block of attention: whose queries meet whose keys and values. */
 export interface Tile {
@@ -34,8 +116,8 @@ export interface RankSchedule {
 
 /** Reads a record as scripts, one for each rank; with its backward or without. */
 export function rankSchedules(record: AttentionRecord, backward: boolean): readonly RankSchedule[] {
-  const whose = rowOwners(record);
-  return record.ranks.map((rank) => new TapeInterpreter(record, rank, whose).read(backward));
+  const ownersOf = rowOwners(record);
+  return record.ranks.map((rank) => new ScheduleReader(record, rank, ownersOf).read(backward));
 }
 
 /** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
@@ -56,28 +138,28 @@ function rowOwners({ ranks, queries, interned }: AttentionRecord): (rows: number
 }
 
 /** Walks along one rank's tape twice: what memory holds can depend on what is done with it later. */
-class TapeInterpreter {
+class ScheduleReader {
   readonly #record: AttentionRecord;
   readonly #rank: RecordedRank;
   readonly #ownersOf: (rows: number) => readonly number[];
   readonly #history: StorageHistory;
 
   // oxlint-disable-next-line max-params -- the record, one rank of it, and what was found out about all
-  constructor(record: AttentionRecord, rank: RecordedRank, whose: (rows: number) => readonly number[]) {
+  constructor(record: AttentionRecord, rank: RecordedRank, ownersOf: (rows: number) => readonly number[]) {
     this.#record = record;
     this.#rank = rank;
-    this.#ownersOf = whose;
-    this.#history = new StorageHistory({ what: "statistics", of: [rank.tape.rank], rows: 0 });
+    this.#ownersOf = ownersOf;
+    this.#history = new StorageHistory({ name: "statistics", owners: [rank.tape.rank], rows: 0 });
     const inputs = Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const).map(
-      ([end, what]) => [this.#storageOf(rank.tensorViews[end as "q"]), what] as const,
+      ([end, what]) => [this.#storageId(rank.tensorViews[end as "q"]), what] as const,
     );
-    const toCome = new Map<number, string>(inputs);
+    const unclaimedInputs = new Map<number, string>(inputs);
     this.#forEachEvent((event, time) => {
       this.#recordContent(event, time);
       if (event.op !== "empty") return;
-      const what = toCome.get(event.arg(0));
-      if (what) this.#history.used(event.arg(0), time, { what, of: [rank.tape.rank], rows: 0 });
-      toCome.delete(event.arg(0));
+      const name = unclaimedInputs.get(event.arg(0));
+      if (name) this.#history.recordUse(event.arg(0), time, { name, owners: [rank.tape.rank], rows: 0 });
+      unclaimedInputs.delete(event.arg(0));
     });
   }
 
@@ -90,7 +172,7 @@ class TapeInterpreter {
       if (event.op === "mark") backward ||= interned.strings[event.arg(0)] === "backward";
       if (backward && !withBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
-        const [queries, keys] = rowNumbers(event);
+        const [queries, keys] = rowIds(event);
         tiles.push({ queries: this.#ownersOf(queries), keys: this.#ownersOf(keys), backward });
       }
       const payloads = event.op === "sendRecv" ? this.#payloads(event, time) : [];
@@ -109,19 +191,19 @@ class TapeInterpreter {
   /** What an event states about what memory holds: attention names its operands, copies and messages move them. */
   #recordContent(event: TapeReader, time: number): void {
     const history = this.#history;
-    const use = (view: number, what: string, rows: number): void => {
+    const use = (view: number, name: string, rows: number): void => {
       const length = positions(this.#record.interned.rows[rows]!).length;
-      history.used(this.#storageOf(event.arg(view)), time, { what, of: this.#ownersOf(rows), rows: length });
+      history.recordUse(this.#storageId(event.arg(view)), time, { name, owners: this.#ownersOf(rows), rows: length });
     };
-    if (event.op === "empty") history.allocated(event.arg(0), time);
+    if (event.op === "empty") history.recordAllocation(event.arg(0), time);
     else if (event.op === "attend" || event.op === "attendBackward") {
-      const [queries, keys] = rowNumbers(event);
-      for (const [i, what] of operands[event.op].entries()) use(i, what, keyContents.has(what) ? keys : queries);
+      const [queries, keys] = rowIds(event);
+      for (const [i, what] of operandNames[event.op].entries()) use(i, what, keyNames.has(what) ? keys : queries);
     } else if (event.op === "copy") {
-      history.copied(this.#storageOf(event.arg(0)), time, this.#storageOf(event.arg(1)));
+      history.recordCopy(this.#storageId(event.arg(0)), time, this.#storageId(event.arg(1)));
     } else if (event.op === "sendRecv") {
-      for (const { sent, view } of transfersOf(event)) {
-        if (!sent) history.received(this.#storageOf(view), time);
+      for (const { sent, view } of eachTransfer(event)) {
+        if (!sent) history.recordReceive(this.#storageId(view), time);
       }
     }
   }
@@ -129,16 +211,16 @@ class TapeInterpreter {
   /** Of a batch: the parts of one content that go to one rank are one payload. */
   #payloads(event: TapeReader, time: number): readonly Payload[] {
     const payloads = new Map<string, Payload>();
-    for (const { sent, peer, view } of transfersOf(event)) {
+    for (const { sent, peer, view } of eachTransfer(event)) {
       if (!sent) continue;
       const { layout, dtype } = this.#rank.tape.views[view]!;
-      const { what, of, rows } = this.#history.contentAt(this.#storageOf(view), time);
+      const { name, owners, rows } = this.#history.contentAt(this.#storageId(view), time);
       // Part of the rows of several ranks: one's own, or results that go home.
       const part = layout.shape[0] !== rows && layout.shape[2] !== rows;
-      const owner = resultNames.has(what) ? peer : this.#rank.tape.rank;
-      const whose = part && of.includes(owner) ? [owner] : of;
+      const owner = resultNames.has(name) ? peer : this.#rank.tape.rank;
+      const senders = part && owners.includes(owner) ? [owner] : owners;
       // One number a row: lse, or delta.
-      const payload = { what: layout.shape.length < 4 ? "statistics" : what, of: whose, to: peer };
+      const payload = { name: layout.shape.length < 4 ? "statistics" : name, owners: senders, to: peer };
       const key = Object.values(payload).join();
       const bytes = layout.size * dtypeBytes[dtype] + (payloads.get(key)?.bytes ?? 0);
       payloads.set(key, { ...payload, bytes });
@@ -146,26 +228,26 @@ class TapeInterpreter {
     return [...payloads.values()];
   }
 
-  #storageOf(view: number): number {
+  #storageId(view: number): number {
     return this.#rank.tape.storageOf[view]!;
   }
 }
 
 /** What the operands of attention are, in the order of the tape. */
-const operands = {
+const operandNames = {
   attend: ["out", "lse", "Q", "K, V", "K, V"],
   attendBackward: ["dQ", "dK, dV", "dK, dV", "Q", "dOut", "delta", "delta", "K, V", "K, V"],
 } as const;
 const resultNames: ReadonlySet<string> = new Set(["out", "lse", "dQ", "dK, dV"]);
-const keyContents: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
+const keyNames: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
 
 /** The queries' rows and the keys', as numbers: behind the operands. */
-function rowNumbers(event: TapeReader): readonly [number, number] {
-  const first = operands[event.op as "attend"].length;
+function rowIds(event: TapeReader): readonly [number, number] {
+  const first = operandNames[event.op as "attend"].length;
   return [event.arg(first), event.arg(first + 1)];
 }
 
-function* transfersOf(event: TapeReader): Generator<{ sent: boolean; peer: number; view: number }> {
+function* eachTransfer(event: TapeReader): Generator<{ sent: boolean; peer: number; view: number }> {
   for (let i = 3; i < event.count; i += 3) {
     yield { peer: event.arg(i), sent: event.arg(i + 1) === 1, view: event.arg(i + 2) };
   }

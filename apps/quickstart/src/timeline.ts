@@ -1,6 +1,6 @@
 import type { TraceEvent } from "@mosaic/attention/core";
 import type { RankReport } from "./job.ts";
-import type { Payload, RankSchedule, MessageBatch, Tile } from "./script.ts";
+import type { MessageBatch, Payload, RankSchedule, Tile } from "./script.ts";
 
 /** A stretch of time, in seconds since the first rank began. */
 export interface Interval {
@@ -32,7 +32,7 @@ export interface Lane {
  *
  * Throws if a rank did something else than its script states.
  */
-export function timeline(reports: readonly RankReport[], scripts: readonly RankSchedule[]): readonly Lane[] {
+export function createTimeline(reports: readonly RankReport[], scripts: readonly RankSchedule[]): readonly Lane[] {
   const zero = Math.min(...reports.map((report) => report.begin));
   return reports.map(({ rank, events }) => {
     const { tiles, batches } = scripts[rank]!;

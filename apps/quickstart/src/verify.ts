@@ -1,8 +1,6 @@
 import { setImmediate } from "node:timers/promises";
-import type { Results } from "./job.ts";
-import { referenceAttention, type HeadReference, type Problem } from "./reference.ts";
-import { cotangentAt, sampleRows } from "./sample.ts";
-import type { Settings } from "./settings.ts";
+import type { Results, Settings } from "./job.ts";
+import { cotangentAt, type HeadReference, type Problem, referenceAttention, sampleRows } from "./reference.ts";
 
 /** How one tensor of the ranks compares. All are largest absolute differences. */
 export interface Accuracy {
@@ -18,15 +16,15 @@ export interface Accuracy {
   readonly limit: number;
 }
 
-export interface Verdict {
+export interface VerificationResult {
   readonly tensors: Readonly<Record<string, Accuracy>>;
   /** The largest difference of ranks and single device in units, over all tensors. Both err, so two right ones may be 3 apart. */
   readonly errorRatio: number;
   /** The ranks' own largest error against float64 in units: what is checked. */
-  readonly ownRatio: number;
+  readonly deviceErrorRatio: number;
   readonly maxError: number;
   /** What is wrong, in words; empty when nothing is. */
-  readonly faults: readonly string[];
+  readonly failures: readonly string[];
   /** Query rows that float64 looked at. */
   readonly rows: number;
   /** e^entropy of those rows' weights, averaged: how many keys a query attends to. */
@@ -59,33 +57,36 @@ const WORST_ROWS = 64;
 
 /** Compares the ranks with single-device attention everywhere, and both with float64 on a sample of query rows. */
 export async function verify(
-  evidence: ComparedResults,
+  results: ComparedResults,
   settings: Settings,
   progress: (share: number) => void,
-): Promise<Verdict> {
-  const { ranks, single, problem } = evidence;
+): Promise<VerificationResult> {
+  const { ranks, single, problem } = results;
   const { numHeads } = problem;
   const even = sampleRows(problem.tokens);
   const rows = [...new Set([...even, ...worstRows(ranks["out"]!, single["out"]!, problem)])];
-  const tallies = new Map<string, MaxErrors>(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]));
+  const errorsByTensor = new Map<string, MaxErrors>(
+    Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]),
+  );
   let keysSeen = 0;
   let lse = 0;
   for (let head = 0; head < numHeads; head++) {
     // A turn for the event loop, so that Ctrl-C is handled.
     await setImmediate();
-    const truth = referenceAttention(
+    const reference = referenceAttention(
       problem,
       head,
       rows,
       settings.backward ? cotangents(settings, rows, head) : undefined,
     );
-    for (const [name, maxErrors] of tallies) updateMaxErrors(maxErrors, name, evidence, { head, rows, truth });
-    lse = truth.lse.reduce(maxMagnitude, lse);
-    keysSeen += truth.keysSeen.reduce((a, b) => a + b, 0) / rows.length / numHeads;
+    for (const [name, maxErrors] of errorsByTensor)
+      updateMaxErrors(maxErrors, name, results, { head, rows, reference });
+    lse = reference.lse.reduce(maxMagnitude, lse);
+    keysSeen += reference.keysSeen.reduce((a, b) => a + b, 0) / rows.length / numHeads;
     progress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
-    [...tallies].map(([name, { unit: found, error, size }]) => {
+    [...errorsByTensor].map(([name, { unit: found, error, size }]) => {
       const unit = Math.max(found, ROUNDING_STEP * size);
       const limit = 2 + (name === "out" ? 0 : toUnits(gradientRounding(lse, settings.ranks) * size, unit));
       return [name, { unit, error, size, limit, difference: largestDifference(ranks[name]!, single[name]!) }];
@@ -95,9 +96,9 @@ export async function verify(
   return {
     tensors,
     errorRatio: Math.max(...all.map(({ difference, unit }) => toUnits(difference, unit))),
-    ownRatio: Math.max(...all.map(({ error, unit }) => toUnits(error, unit))),
+    deviceErrorRatio: Math.max(...all.map(({ error, unit }) => toUnits(error, unit))),
     maxError: Math.max(...all.map(({ difference }) => difference)),
-    faults: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
+    failures: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
     rows: rows.length,
     keysSeen,
   };
@@ -114,7 +115,7 @@ interface MaxErrors {
 interface ReferenceRows {
   readonly head: number;
   readonly rows: readonly number[];
-  readonly truth: HeadReference;
+  readonly reference: HeadReference;
 }
 
 /** Takes one head's elements of one tensor into account: those of the sampled rows, or of every key. */
@@ -122,11 +123,11 @@ function updateMaxErrors(
   maxErrors: MaxErrors,
   name: string,
   { ranks, single, problem }: ComparedResults,
-  { head, rows, truth }: ReferenceRows,
+  { head, rows, reference }: ReferenceRows,
 ): void {
   const { tokens, dim } = problem;
   const sampled = name === "out" || name === "dq";
-  const exact = truth[name as "out"];
+  const exact = reference[name as "out"];
   const count = sampled ? rows.length : tokens;
   for (let i = 0; i < count * dim; i++) {
     const row = sampled ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);

@@ -49,8 +49,8 @@ describe("the command line", () => {
   });
 
   it.each([
-    ["--tokens 0", /--tokens: expected a whole number from 1/],
-    ["--tokens 1e3", /--tokens: expected a whole number/],
+    ["--tokens 0", /--tokens: expected an integer from 1/],
+    ["--tokens 1e3", /--tokens: expected an integer/],
     ["--ranks 65", /--ranks: .* to 64, received "65"/],
     ["--dim 33", /--dim: expected an even number/],
     ["--dtype float64", /--dtype: expected one of float32, bfloat16, float16, received "float64"/],

@@ -1,6 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { Embedder } from "../src/embed.ts";
-import { readGenome } from "../src/genome.ts";
+import { Embedder, readGenome } from "../src/embed.ts";
 
 const options = { numHeads: 2, dim: 8, seed: 3 };
 

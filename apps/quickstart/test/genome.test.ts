@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { parseFasta, readGenome, tokenAt } from "../src/genome.ts";
+import { parseFasta, readGenome, tokenAtPosition } from "../src/embed.ts";
 
 describe("the genome", () => {
   it("is λ's: 48 502 bases that begin with its left cohesive end", () => {
@@ -21,8 +21,8 @@ describe("the genome", () => {
 
   it("makes tokens of six bases, going round at the end", () => {
     const genome = parseFasta("ACGTTTG");
-    expect(tokenAt(genome, 0)).toBe(0b00_01_10_11_11_11);
-    expect(tokenAt(genome, 4)).toBe(0b11_11_10_00_01_10);
-    expect(tokenAt(genome, 7)).toBe(tokenAt(genome, 0));
+    expect(tokenAtPosition(genome, 0)).toBe(0b00_01_10_11_11_11);
+    expect(tokenAtPosition(genome, 4)).toBe(0b11_11_10_00_01_10);
+    expect(tokenAtPosition(genome, 7)).toBe(tokenAtPosition(genome, 0));
   });
 });

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { picture } from "../src/picture.ts";
+import { drawTimeline } from "../src/picture.ts";
 import type { Lane } from "../src/timeline.ts";
 
 const lanes: readonly Lane[] = [0, 1].map((rank) => ({
@@ -15,7 +15,7 @@ const lanes: readonly Lane[] = [0, 1].map((rank) => ({
       end: 0.25,
       bytes: 12_000_000,
       backward: false,
-      payloads: [{ what: "K, V", of: [rank], to: 1 - rank, bytes: 12_000_000 }],
+      payloads: [{ name: "K, V", owners: [rank], to: 1 - rank, bytes: 12_000_000 }],
     },
   ],
 }));
@@ -27,8 +27,8 @@ const shared: readonly Lane[] = [
 const caption = {
   title: "Two <ranks> & one ring",
   subtitle: "small",
-  holdings: ["rank 0: 0–9", "rank 1: 10–19"],
-  facts: ["a fact"],
+  shardDescription: ["rank 0: 0–9", "rank 1: 10–19"],
+  measurements: ["a fact"],
 };
 
 /** Tags opened and closed in order, attributes quoted: enough of XML for what we write. */
@@ -42,7 +42,7 @@ function isWellFormed(svg: string): boolean {
 }
 
 describe("the picture", () => {
-  const svg = picture(lanes, caption);
+  const svg = drawTimeline(lanes, caption);
 
   it("is well-formed and has a title", () => {
     expect(isWellFormed(svg)).toBe(true);
@@ -57,7 +57,7 @@ describe("the picture", () => {
   });
 
   it("shows whose queries attend where ranks attend for others, and all colours of shared blocks", () => {
-    const both = picture(shared, caption);
+    const both = drawTimeline(shared, caption);
     const block = /<g><title>queries of all ranks attend to keys and values of all ranks: 0 s to 4 s<.*?<\/g>/.exec(
       both,
     )![0];
@@ -73,17 +73,17 @@ describe("the picture", () => {
   });
 
   it("explains its colours and shows the facts", () => {
-    for (const words of [...caption.holdings, ...caption.facts, "rank 1", "computes", "sends"])
+    for (const words of [...caption.shardDescription, ...caption.measurements, "rank 1", "computes", "sends"])
       expect(svg).toContain(words);
   });
 
   it("stays within its frame, whatever the number of ranks", () => {
     for (const ranks of [1, 8, 9, 64]) {
-      const many = picture(
+      const many = drawTimeline(
         Array.from({ length: ranks }, (_, rank) => ({ ...lanes[0]!, rank })),
         {
           ...caption,
-          holdings: Array.from({ length: ranks }, (_, rank) => `rank ${rank}`),
+          shardDescription: Array.from({ length: ranks }, (_, rank) => `rank ${rank}`),
         },
       );
       const [, width, height] = /viewBox="0 0 (\d+) ([\d.]+)"/.exec(many)!.map(Number) as [number, number, number];

@@ -1,9 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { normals } from "../src/sample.ts";
-import { referenceAttention, type Problem } from "../src/reference.ts";
+import { randomNormals, type Problem, referenceAttention } from "../src/reference.ts";
 
 const [tokens, dim] = [7, 4];
-const draw = (seed: number): Float32Array => Float32Array.from(normals(seed, 2 * tokens * dim));
+const draw = (seed: number): Float32Array => Float32Array.from(randomNormals(seed, 2 * tokens * dim));
 const problem = (causal: boolean): Problem => ({
   q: draw(1),
   k: draw(2),
@@ -14,7 +13,7 @@ const problem = (causal: boolean): Problem => ({
   causal,
 });
 const rows = [0, 3, 6];
-const dOut = Float64Array.from(normals(9, rows.length * dim));
+const dOut = Float64Array.from(randomNormals(9, rows.length * dim));
 
 /** The loss that the gradients are of: Σ dOut · out over the sampled rows of head 1. */
 function loss(given: Problem): number {

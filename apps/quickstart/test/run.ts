@@ -7,7 +7,7 @@ const built = (path: string): string => fileURLToPath(new URL(`../../../packages
 /** What stands in for the driver, with one GPU, and for NCCL. */
 const standIns = {
   MOSAIC_CUDA_LIBRARY: built("kernels-cuda/build-emulated/libcuda_emulated.so"),
-  MOSAIC_NCCL_LIBRARY: built("collectives-nccl/build-emulated/libnccl_standin.so"),
+  MOSAIC_NCCL_LIBRARY: built("collectives-nccl/build-emulated/libnccl_emulated.so"),
 };
 
 /** What the program printed and how it ended; `json` is the last line, parsed. */

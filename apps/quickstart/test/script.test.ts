@@ -1,9 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { closedForm } from "../src/closed-form.ts";
-import { predictRun } from "../src/predict-run.ts";
+import { closedFormTraffic, predictRun } from "../src/prediction.ts";
 import type { RankSchedule } from "../src/script.ts";
 import { readSettings } from "../src/args.ts";
-import type { Settings } from "../src/settings.ts";
+import type { Settings } from "../src/job.ts";
 import { formatPayloads } from "../src/format.ts";
 
 function settingsOf(line: string): Settings {
@@ -99,7 +98,7 @@ describe("bytes", () => {
         for (const numHeads of [2, 3]) {
           const line = `--backend ${backend} --ranks ${count}${mask} --backward --tokens 61 --dtype bfloat16`;
           const settings = { ...settingsOf(`${line} --heads ${numHeads}`) };
-          expect([line, closedForm(settings)]).toEqual([line, predictRun(settings).bytesSent]);
+          expect([line, closedFormTraffic(settings)]).toEqual([line, predictRun(settings).bytesSent]);
         }
       }
     }

@@ -1,8 +1,8 @@
 import type { TraceEvent } from "@mosaic/attention/core";
 import { describe, expect, it } from "vitest";
 import type { RankReport } from "../src/job.ts";
-import type { RankSchedule, MessageBatch, Tile } from "../src/script.ts";
-import { overlapFraction, timeline } from "../src/timeline.ts";
+import type { MessageBatch, RankSchedule, Tile } from "../src/script.ts";
+import { overlapFraction, createTimeline } from "../src/timeline.ts";
 
 const second = 1e9;
 const attend = (start: number, end: number, name = "attend"): TraceEvent => ({
@@ -34,7 +34,7 @@ const sending = (of: number, bytes = 8, label = "ring(sp)"): MessageBatch => ({
   label,
   bytes,
   backward: false,
-  payloads: [{ what: "K, V", of: [of], to: 1, bytes }],
+  payloads: [{ name: "K, V", owners: [of], to: 1, bytes }],
 });
 const script = (tiles: readonly Tile[], batches: readonly MessageBatch[] = []): readonly RankSchedule[] => [
   { rank: 0, tiles, batches },
@@ -43,7 +43,7 @@ const script = (tiles: readonly Tile[], batches: readonly MessageBatch[] = []): 
 describe("the timeline", () => {
   it("counts from the first beginning and joins the heads of a block", () => {
     const events = [attend(10, 11), attend(11, 12), attend(12, 14), attend(14, 15, "attendBackward")];
-    const [lane] = timeline([report(0, events)], script([tile(0), tile(0), tile(1), tile(1, true)]));
+    const [lane] = createTimeline([report(0, events)], script([tile(0), tile(0), tile(1), tile(1, true)]));
     expect(lane?.compute).toEqual([
       { start: 0, end: 2, queries: [0], keys: [0], backward: false },
       { start: 2, end: 4, queries: [0], keys: [1], backward: false },
@@ -54,24 +54,24 @@ describe("the timeline", () => {
   it("takes for one piece of backward what a device does in several kernels", () => {
     const names = ["attend_bf16", "attendKeys_bf16", "attendQueries_bf16", "attendKeys_bf16", "attendQueries_bf16"];
     const events = names.map((name, i) => attend(10 + i, 11 + i, name));
-    const [lane] = timeline([report(0, events)], script([tile(0), tile(0, true), tile(1, true)]));
+    const [lane] = createTimeline([report(0, events)], script([tile(0), tile(0, true), tile(1, true)]));
     expect(lane?.compute.map(({ start, end, keys }) => [start, end, ...keys])).toEqual([
       [0, 1, 0],
       [1, 3, 0],
       [3, 5, 1],
     ]);
-    expect(() => timeline([report(0, events)], script([tile(0), tile(0, true), tile(1, true), tile(2, true)]))).toThrow(
-      /expected pieces of attention as planned, 4; received 5/,
-    );
+    expect(() =>
+      createTimeline([report(0, events)], script([tile(0), tile(0, true), tile(1, true), tile(2, true)])),
+    ).toThrow(/expected pieces of attention as planned, 4; received 5/);
   });
 
   it("reports what a batch of messages takes, however those of several senders mix", () => {
     const events = [send(10, 11, 8, "ring(gpu)"), send(11, 12), send(12, 13, 4, "ring(gpu)"), send(13, 14, 0)];
-    const [lane] = timeline(
+    const [lane] = createTimeline(
       [report(0, events)],
       script([], [sending(5), sending(6, 8, "ring(gpu)"), sending(7, 4, "ring(gpu)")]),
     );
-    expect(lane?.communication.map(({ start, payloads }) => [start, payloads[0]?.of])).toEqual([
+    expect(lane?.communication.map(({ start, payloads }) => [start, payloads[0]?.owners])).toEqual([
       [0, [6]],
       [1, [5]],
       [2, [7]],
@@ -79,7 +79,8 @@ describe("the timeline", () => {
   });
 
   it("refuses a rank that did not do what its script states", () => {
-    const done = (...events: readonly TraceEvent[]) => timeline([report(0, events)], script([tile(0)], [sending(0)]));
+    const done = (...events: readonly TraceEvent[]) =>
+      createTimeline([report(0, events)], script([tile(0)], [sending(0)]));
     expect(() => done()).toThrow("rank 0: expected pieces of attention as planned, 1; received 0");
     expect(() => done(attend(10, 11), send(10, 11, 9))).toThrow(
       "expected bytes in a batch of ring(sp) as planned, 8; received 9",

@@ -1,7 +1,7 @@
 // What the model is measured against. Features come standardized, row-major with `width` columns.
 
 /** A task: rows with known classes, and rows to be predicted. */
-export interface Task {
+export interface ClassificationTask {
   readonly width: number;
   readonly train: Float32Array;
   readonly labels: Uint8Array;
@@ -12,7 +12,7 @@ export interface Task {
  * Logistic regression with a little L2 (1 on weights, none on the intercept), by Newton's method; probabilities of class 1.
  * Hastie, Tibshirani and Friedman 2009, §4.4.1.
  */
-export function logisticRegression({ width, train, labels, test }: Task, penalty = 1): Float64Array {
+export function logisticRegression({ width, train, labels, test }: ClassificationTask, penalty = 1): Float64Array {
   const size = width + 1;
   const weights = new Float64Array(size);
   for (let step = 0; step < 50; step++) {
@@ -40,7 +40,7 @@ export function logisticRegression({ width, train, labels, test }: Task, penalty
 }
 
 /** The share of class 1 among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
-export function nearestNeighbours({ width, train, labels, test }: Task, k = 15): Float64Array {
+export function nearestNeighbours({ width, train, labels, test }: ClassificationTask, k = 15): Float64Array {
   const count = Math.min(k, labels.length);
   return Float64Array.from({ length: test.length / width }, (_, row) => {
     const distances = Array.from(labels, (label, other) => {

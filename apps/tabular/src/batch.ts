@@ -1,6 +1,6 @@
 import { contiguous, type Context, fromArray, type Tensor } from "@mosaic/attention";
 import type { Batch } from "./model.ts";
-import { countRows, standardize, type Table } from "./table.ts";
+import { countRows, standardize, type Table } from "./datasets.ts";
 
 /** A rank's share of rows that lie one after another: `count` of `total` from `first` on. */
 export interface RowRange {
@@ -9,7 +9,7 @@ export interface RowRange {
 }
 
 /** An even share of `total` rows, the longer ones first. */
-export function evenRange(total: number, rank: number, ranks: number): RowRange {
+export function balancedRange(total: number, rank: number, ranks: number): RowRange {
   const [span] = contiguous().spans(rank, ranks, total);
   return { first: span!.start, count: span!.length };
 }
@@ -26,9 +26,10 @@ export function assignRows(
   knownRows: number,
   { rank, ranks }: { rank: number; ranks: number },
 ): RowAssignment {
-  const target = (each: number): number => evenRange(rows, each, ranks).count - evenRange(knownRows, each, ranks).count;
+  const target = (each: number): number =>
+    balancedRange(rows, each, ranks).count - balancedRange(knownRows, each, ranks).count;
   const before = Array.from({ length: rank }, (_, each) => target(each)).reduce((a, b) => a + b, 0);
-  return { known: evenRange(knownRows, rank, ranks), target: { first: knownRows + before, count: target(rank) } };
+  return { known: balancedRange(knownRows, rank, ranks), target: { first: knownRows + before, count: target(rank) } };
 }
 
 /** Tables of one size on the device, with the target classes: [B, target rows of this rank]. */

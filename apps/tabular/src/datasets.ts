@@ -1,18 +1,109 @@
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
-import { type Cell, type Table, type TableRecipe, createTable } from "./table.ts";
+import { MosaicError } from "@mosaic/attention";
+
+/** Rows with numbers for features and a class, 0 or 1, each. */
+export interface Table {
+  readonly name: string;
+  readonly columns: readonly string[];
+  /** Row-major, rows × columns. */
+  readonly features: Float32Array;
+  /** 0 or 1, by row. */
+  readonly labels: Uint8Array;
+}
+
+export const countRows = ({ labels }: Table): number => labels.length;
+
+/** A cell as data sets come: text and null stand for what a number cannot. */
+type Cell = number | string | boolean | null | undefined;
+
+/** How a table is made of records. */
+export interface TableSchema {
+  readonly name: string;
+  readonly columns: readonly string[];
+  /** The class of a record; undefined where it has none. */
+  label(record: Readonly<Record<string, Cell>>): boolean | undefined;
+  /** What to do about a row without some number or its class; "refuse" if absent. */
+  readonly missing?: "refuse" | "drop";
+}
+
+/**
+ * Makes a table of records.
+ *
+ * @throws MosaicError for a missing or unreadable cell, with its place, unless such rows are to be dropped.
+ */
+export function createTable(records: readonly Readonly<Record<string, Cell>>[], schema: TableSchema): Table {
+  const { name, columns, missing = "refuse" } = schema;
+  const features: number[] = [];
+  const labels: number[] = [];
+  for (const [row, record] of records.entries()) {
+    const numbers = columns.map((column) => parseCell(record[column]));
+    const label = schema.label(record);
+    const missingColumn = label === undefined ? "its class" : columns.find((_, i) => numbers[i] === undefined);
+    if (missingColumn === undefined) {
+      features.push(...(numbers as number[]));
+      labels.push(label ? 1 : 0);
+    } else if (missing === "refuse") {
+      throw new MosaicError({
+        where: `table ${name}, row ${row}`,
+        expected: "a number in every column, and a class label",
+        received:
+          missingColumn === "its class"
+            ? "no class"
+            : `${JSON.stringify(record[missingColumn]) ?? "nothing"} in ${missingColumn}`,
+        remedy: 'complete the row, or leave such rows out with missing: "drop"',
+      });
+    }
+  }
+  return { name, columns, features: Float32Array.from(features), labels: Uint8Array.from(labels) };
+}
+
+function parseCell(cell: Cell): number | undefined {
+  const value = typeof cell === "string" && cell.trim() !== "" ? Number(cell) : cell;
+  return typeof value === "number" && Number.isFinite(value) ? value : undefined;
+}
+
+/** The rows of a table in a given order, or some of them. */
+export function selectRows(table: Table, rows: readonly number[]): Table {
+  const width = table.columns.length;
+  const features = new Float32Array(rows.length * width);
+  for (const [i, row] of rows.entries())
+    features.set(table.features.subarray(row * width, (row + 1) * width), i * width);
+  return { ...table, features, labels: Uint8Array.from(rows, (row) => table.labels[row]!) };
+}
+
+/**
+ * Centres and scales every column by the mean and standard deviation of the first `trainRows` rows, and cuts off at ±`limit`
+ * of those: nothing is learnt of the others, not even their spread.
+ */
+export function standardize(table: Table, trainRows: number, limit = 10): Float32Array {
+  const width = table.columns.length;
+  const out = new Float32Array(table.features.length);
+  for (let column = 0; column < width; column++) {
+    const at = (row: number): number => table.features[row * width + column]!;
+    let mean = 0;
+    for (let row = 0; row < trainRows; row++) mean += at(row) / trainRows;
+    let variance = 0;
+    for (let row = 0; row < trainRows; row++) variance += (at(row) - mean) ** 2 / trainRows;
+    const scale = variance > 0 ? 1 / Math.sqrt(variance) : 1;
+    for (let row = 0; row < countRows(table); row++) {
+      out[row * width + column] = Math.max(-limit, Math.min(limit, (at(row) - mean) * scale));
+    }
+  }
+  return out;
+}
 
 // Tables of the npm package vega-datasets (BSD-3-Clause); its page states where each comes from.
 const folder = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
 
 export type DatasetName = "penguins" | "cars" | "weather" | "flights";
 
-interface Source extends TableRecipe {
+interface DatasetSource extends TableSchema {
   readonly file: string;
 }
 
-const sources: Readonly<Record<DatasetName, Source>> = {
+const datasetSources: Readonly<Record<DatasetName, DatasetSource>> = {
   /** Gorman, Williams and Fraser 2014: whether a penguin is male, by its measures. */
   penguins: {
     name: "penguins",
@@ -48,8 +139,8 @@ const sources: Readonly<Record<DatasetName, Source>> = {
 /** The small tables, on which the model is measured. */
 export const evaluationSets: readonly DatasetName[] = ["penguins", "cars", "weather"];
 
-export function dataset(name: DatasetName): Table {
-  const source = sources[name];
+export function loadDataset(name: DatasetName): Table {
+  const source = datasetSources[name];
   return createTable(readRecords(join(folder, source.file)), source);
 }
 

@@ -1,11 +1,10 @@
 import type { Context } from "@mosaic/attention";
-import { logisticRegression, nearestNeighbours, rocAuc, type Task } from "./baselines.ts";
+import { logisticRegression, nearestNeighbours, rocAuc, type ClassificationTask } from "./baselines.ts";
 import { assignRows } from "./batch.ts";
-import { type DatasetName, dataset } from "./datasets.ts";
+import { countRows, loadDataset, type DatasetName, selectRows, standardize } from "./datasets.ts";
 import type { TabularModel } from "./model.ts";
 import { predict } from "./predict.ts";
 import { Random } from "./random.ts";
-import { countRows, selectRows, standardize } from "./table.ts";
 
 /** Areas under the ROC curve, one for each seed. */
 export interface Comparison {
@@ -31,7 +30,7 @@ export async function compare(
   name: DatasetName,
   seeds: readonly number[],
 ): Promise<Comparison> {
-  const whole = dataset(name);
+  const whole = loadDataset(name);
   const rows = countRows(whole);
   const knownRows = Math.min(500, Math.floor(rows / 2));
   const scores = { model: [] as number[], logistic: [] as number[], neighbours: [] as number[] };
@@ -42,7 +41,7 @@ export async function compare(
     scores.model.push(rocAuc(asked, await predict(ctx, model, { table, knownRows, plan })));
     const features = standardize(table, knownRows);
     const width = table.columns.length;
-    const task: Task = {
+    const task: ClassificationTask = {
       width,
       train: features.subarray(0, knownRows * width),
       labels: table.labels.subarray(0, knownRows),

@@ -5,12 +5,10 @@ import { parseArgs } from "node:util";
 import { init, ring } from "@mosaic/attention";
 import { rocAuc } from "./baselines.ts";
 import { assignRows } from "./batch.ts";
-import { dataset } from "./datasets.ts";
+import { countRows, loadDataset, selectRows } from "./datasets.ts";
 import { defaultOptions } from "./model.ts";
-import { loadModel, predict, defaultWeights } from "./predict.ts";
+import { defaultWeights, loadModel, parseInteger, predict } from "./predict.ts";
 import { Random } from "./random.ts";
-import { countRows, selectRows } from "./table.ts";
-import { parseInteger } from "./whole.ts";
 
 const { values } = parseArgs({
   options: {
@@ -20,7 +18,7 @@ const { values } = parseArgs({
   },
 });
 
-const flights = dataset("flights");
+const flights = loadDataset("flights");
 const rows = parseInteger("--rows", values.rows ?? String(countRows(flights)), [2, countRows(flights)]);
 const knownRows = parseInteger("--known", values.known, [1, rows - 1]);
 const table = selectRows(flights, new Random(0).permutation(countRows(flights)).slice(0, rows));

@@ -5,8 +5,7 @@ import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { evaluationSets } from "./datasets.ts";
 import { type Comparison, compare, meanGain, mean } from "./evaluate.ts";
-import { loadModel, defaultWeights } from "./predict.ts";
-import { parseInteger } from "./whole.ts";
+import { defaultWeights, loadModel, parseInteger } from "./predict.ts";
 
 const { values } = parseArgs({
   options: {

@@ -2,8 +2,8 @@ import { fileURLToPath } from "node:url";
 import { type Context, noGrad } from "@mosaic/attention";
 import { readSafetensors, writeSafetensors } from "@mosaic/attention/nn";
 import { loadBatch, type RowAssignment } from "./batch.ts";
-import { TabularModel, type TabularOptions, defaultOptions } from "./model.ts";
-import type { Table } from "./table.ts";
+import type { Table } from "./datasets.ts";
+import { defaultOptions, TabularModel, type TabularOptions } from "./model.ts";
 
 /** The weights that this folder ships, made by `train.ts`, twice: from random weights, and to refine. */
 export const defaultWeights: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
@@ -39,8 +39,16 @@ export async function predict(
   using logits = noGrad(() => model.forward(batch));
   const pairs = await logits.read();
   const { count } = plan.target;
-  const oddsOf = (row: number): number => pairs[2 * row + 1]! - pairs[2 * row]!;
+  const logitDifference = (row: number): number => pairs[2 * row + 1]! - pairs[2 * row]!;
   return Float64Array.from({ length: count }, (_, row) => {
-    return 1 / (1 + Math.exp((oddsOf(count + row) - oddsOf(row)) / 2));
+    return 1 / (1 + Math.exp((logitDifference(count + row) - logitDifference(row)) / 2));
   });
+}
+
+/** An integer from `least` to `most` off the command line. Throws an Error that reports what was expected. */
+export function parseInteger(name: string, text: string, [least, most]: readonly [number, number]): number {
+  const value = Number(text);
+  if (/^\d+$/.test(text) && value >= least && value <= most) return value;
+  const range = most === Number.MAX_SAFE_INTEGER ? `from ${least}` : `from ${least} to ${most}`;
+  throw new Error(`${name}: expected an integer ${range}, received "${text}"`);
 }

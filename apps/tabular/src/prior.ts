@@ -1,5 +1,5 @@
 import { Random } from "./random.ts";
-import type { Table } from "./table.ts";
+import type { Table } from "./datasets.ts";
 
 // The prior: what tables look like before any was seen. A table is drawn from one of three families of mechanisms, its
 // columns are bent and some made coarse, and its class is a noisy threshold (Müller et al. 2022; Hollmann et al. 2023).
@@ -18,9 +18,9 @@ interface SyntheticTable {
 }
 
 /** A table that depends on `random` alone. Both classes occur. */
-export function drawTable(random: Random, size: TableSize): Table {
-  const draft = random.pick([networkTable, linearTable, treeTable])(random, size);
-  const { scores } = draft;
+export function sampleTable(random: Random, size: TableSize): Table {
+  const synthetic = random.choice([neuralNetworkTable, linearTable, treeTable])(random, size);
+  const { scores } = synthetic;
   const noise = random.uniform() ** 2 * standardDeviation(scores);
   const noisy = scores.map((score) => score + noise * random.normal());
   // Among the middle six tenths, so that neither class is rare.
@@ -30,26 +30,27 @@ export function drawTable(random: Random, size: TableSize): Table {
   labels[1] = 1;
   const features = new Float32Array(size.rows * size.columns);
   for (let column = 0; column < size.columns; column++) {
-    const bend = monotoneFunction(random);
-    for (const [row, values] of draft.features.entries()) features[row * size.columns + column] = bend(values[column]!);
+    const transform = monotoneFunction(random);
+    for (const [row, values] of synthetic.features.entries())
+      features[row * size.columns + column] = transform(values[column]!);
   }
   const columns = Array.from({ length: size.columns }, (_, i) => `x${i}`);
   return { name: "synthetic", columns, features, labels };
 }
 
 /** Features and score are nodes of one random network, as effects of the same causes. */
-function networkTable(random: Random, { rows, columns }: TableSize): SyntheticTable {
+function neuralNetworkTable(random: Random, { rows, columns }: TableSize): SyntheticTable {
   const causes = random.integer(1, 6);
   const hidden = random.integer(columns + 1, 2 * columns + 8);
-  const activation = random.pick([Math.tanh, (x: number) => Math.max(0, x), Math.sin, (x: number) => x]);
+  const activation = random.choice([Math.tanh, (x: number) => Math.max(0, x), Math.sin, (x: number) => x]);
   const first = randomMatrix(random, hidden, causes);
   const second = randomMatrix(random, hidden, hidden);
   const chosen = random.permutation(2 * hidden).slice(0, columns + 1);
   const noise = 0.3 * random.uniform();
   const nodes = Array.from({ length: rows }, () => {
     const cause = Float64Array.from({ length: causes }, () => random.normal());
-    const below = multiply(first, cause).map((x) => activation(x) + noise * random.normal());
-    const above = multiply(second, below).map((x) => activation(x) + noise * random.normal());
+    const below = matrixVector(first, cause).map((x) => activation(x) + noise * random.normal());
+    const above = matrixVector(second, below).map((x) => activation(x) + noise * random.normal());
     const all = [...below, ...above];
     return Float64Array.from(chosen, (node) => all[node]!);
   });
@@ -66,7 +67,7 @@ function linearTable(random: Random, { rows, columns }: TableSize): SyntheticTab
   const strength = random.uniform();
   const features = Array.from({ length: rows }, () => {
     const own = Float64Array.from({ length: columns }, () => random.normal());
-    const mixed = multiply(mixing, own);
+    const mixed = matrixVector(mixing, own);
     return own.map((x, i) => (1 - strength) * x + strength * mixed[i]!);
   });
   return {
@@ -115,7 +116,7 @@ function randomMatrix(random: Random, rows: number, columns: number): readonly F
   );
 }
 
-function multiply(by: readonly Float64Array[], x: Float64Array): Float64Array {
+function matrixVector(by: readonly Float64Array[], x: Float64Array): Float64Array {
   return Float64Array.from(by, (row) => {
     let sum = 0;
     for (let i = 0; i < x.length; i++) sum += row[i]! * x[i]!;

@@ -15,7 +15,7 @@ export class Random {
     return ((z ^ (z >>> 14)) >>> 0) / 2 ** 32;
   }
 
-  /** A whole number from `least` to `most`, both included. */
+  /** An integer from `least` to `most`, both included. */
   integer(least: number, most: number): number {
     return least + Math.floor(this.uniform() * (most - least + 1));
   }
@@ -33,7 +33,7 @@ export class Random {
     return radius * Math.cos(angle);
   }
 
-  pick<T>(from: readonly T[]): T {
+  choice<T>(from: readonly T[]): T {
     return from[this.integer(0, from.length - 1)]!;
   }
 

@@ -6,8 +6,7 @@ import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { TabularModel, defaultOptions } from "./model.ts";
 import { fineTuning, Trainer, defaultTraining } from "./training.ts";
-import { loadModel, saveModel, defaultWeights } from "./predict.ts";
-import { parseInteger } from "./whole.ts";
+import { defaultWeights, loadModel, parseInteger, saveModel } from "./predict.ts";
 
 const { values } = parseArgs({
   options: {

@@ -2,9 +2,9 @@ import { type Context, reduceGradients, scope } from "@mosaic/attention";
 import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, ScheduleFreeAdamW } from "@mosaic/attention/nn";
 import { loadBatch, assignRows } from "./batch.ts";
 import type { TabularModel } from "./model.ts";
-import { drawTable } from "./prior.ts";
+import { sampleTable } from "./prior.ts";
 import { Random } from "./random.ts";
-import type { Table } from "./table.ts";
+import type { Table } from "./datasets.ts";
 
 /** What a training needs to know. */
 export interface TrainingOptions {
@@ -40,11 +40,14 @@ export const fineTuning: TrainingOptions = {
 };
 
 /** The tables of one step: all of one size, which the step's seed decides on every rank alike. */
-export function drawTables(step: number, { seed, tables, rows }: TrainingOptions): { all: Table[]; knownRows: number } {
+export function sampleTables(
+  step: number,
+  { seed, tables, rows }: TrainingOptions,
+): { all: Table[]; knownRows: number } {
   const random = new Random(seed * 1_000_003 + step);
   const size = { rows: random.integer(...rows), columns: random.integer(2, 7) };
   const knownRows = Math.floor(size.rows * (0.3 + 0.5 * random.uniform()));
-  return { all: Array.from({ length: tables }, () => drawTable(random, size)), knownRows };
+  return { all: Array.from({ length: tables }, () => sampleTable(random, size)), knownRows };
 }
 
 /** Steps in which a learning rate that falls in the end rises at first. */
@@ -75,7 +78,7 @@ export class Trainer implements Disposable {
   /** One step; resolves to the mean cross-entropy over all ranks' rows. */
   async step(step: number): Promise<number> {
     const ctx = this.#ctx;
-    const { all, knownRows } = drawTables(step, this.#options);
+    const { all, knownRows } = sampleTables(step, this.#options);
     const [rank, ranks] = [ctx.mesh.coordinate.dp ?? 0, ctx.mesh.shape.dp ?? 1];
     const mine = all.slice(Math.floor((rank * all.length) / ranks), Math.floor(((rank + 1) * all.length) / ranks));
     const plan = assignRows(all[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });

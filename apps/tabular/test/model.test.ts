@@ -3,13 +3,13 @@ import { describe, expect, it } from "vitest";
 import { assignRows } from "../src/batch.ts";
 import { TabularModel, defaultOptions } from "../src/model.ts";
 import { predict } from "../src/predict.ts";
-import { drawTable } from "../src/prior.ts";
+import { sampleTable } from "../src/prior.ts";
 import { Random } from "../src/random.ts";
-import { selectRows, type Table } from "../src/table.ts";
+import { selectRows, type Table } from "../src/datasets.ts";
 import { fineTuning, Trainer, defaultTraining } from "../src/training.ts";
 
 const small = { ...defaultOptions, layers: 2 };
-const table = drawTable(new Random(3), { rows: 61, columns: 4 });
+const table = sampleTable(new Random(3), { rows: 61, columns: 4 });
 const knownRows = 37;
 
 async function onRanks<T>(ranks: number, run: (ctx: Context) => Promise<T>, spSize = ranks): Promise<T[]> {

@@ -1,9 +1,16 @@
 import { MosaicError } from "@mosaic/attention";
 import { describe, expect, it } from "vitest";
-import { type DatasetName, dataset } from "../src/datasets.ts";
-import { countRows, selectRows, standardize, type TableRecipe, createTable } from "../src/table.ts";
+import {
+  countRows,
+  createTable,
+  loadDataset,
+  type DatasetName,
+  selectRows,
+  standardize,
+  type TableSchema,
+} from "../src/datasets.ts";
 
-const recipe: TableRecipe = { name: "t", columns: ["a", "b"], label: ({ y }) => (y === null ? undefined : y === 1) };
+const recipe: TableSchema = { name: "t", columns: ["a", "b"], label: ({ y }) => (y === null ? undefined : y === 1) };
 
 describe("tableOf", () => {
   it("takes numbers, and text that is a number", () => {
@@ -65,7 +72,7 @@ describe("data sets", () => {
     ["weather", 1461, 3],
     ["flights", 231_083, 2],
   ])("%s has its rows, complete, of two classes", (name, rows, columns) => {
-    const table = dataset(name);
+    const table = loadDataset(name);
     expect(countRows(table)).toBe(rows);
     expect(table.features).toHaveLength(rows * columns);
     expect(table.features.every(Number.isFinite)).toBe(true);
@@ -73,8 +80,8 @@ describe("data sets", () => {
   });
 
   it("selects rows in order", () => {
-    const picked = selectRows(dataset("penguins"), [3, 0]);
+    const picked = selectRows(loadDataset("penguins"), [3, 0]);
     expect(countRows(picked)).toBe(2);
-    expect([...picked.features.subarray(4)]).toEqual([...dataset("penguins").features.subarray(0, 4)]);
+    expect([...picked.features.subarray(4)]).toEqual([...loadDataset("penguins").features.subarray(0, 4)]);
   });
 });

@@ -1,11 +1,11 @@
 import { expect, it } from "vitest";
-import { parseInteger } from "../src/whole.ts";
+import { parseInteger } from "../src/predict.ts";
 
-it("reads whole numbers within a range, and refuses what is none", () => {
+it("reads integers within a range, and refuses what is none", () => {
   expect(parseInteger("--rows", "12", [2, 20])).toBe(12);
   for (const text of ["", "1", "21", "1.5", "-3", "1e1", "many"]) {
     expect(() => parseInteger("--rows", text, [2, 20])).toThrow(
-      `--rows: expected a whole number from 2 to 20, received "${text}"`,
+      `--rows: expected an integer from 2 to 20, received "${text}"`,
     );
   }
   expect(() => parseInteger("--steps", "0", [1, Number.MAX_SAFE_INTEGER])).toThrow("from 1, received");

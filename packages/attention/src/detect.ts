@@ -1,24 +1,25 @@
 import { existsSync } from "node:fs";
 import { type Collectives, type Device, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
-import type { CudaSystem } from "@mosaic/kernels-cuda";
 import {
   type CollectivesName,
-  collectivesOfEnvironment,
+  collectivesFromEnvironment,
   type DeviceName,
-  deviceOfEnvironment,
-  deviceServedBy,
-  gpuFor,
+  deviceFromEnvironment,
+  deviceFor,
+  type Environment,
+  gpuIndex,
   importCuda,
   importNccl,
-  makeCollectives,
-  makeDevice,
-  partners,
-  placeOnHost,
+  createCollectives,
+  createDevice,
+  defaultCollectives,
+  getLocalRank,
   sharesGpus,
+  type VisibleGpus,
 } from "./device-factories.ts";
 
 /** The options of `init`. */
-interface Requested {
+interface RequestedParts {
   readonly device?: Device | DeviceName;
   readonly collectives?: Collectives | CollectivesName;
 }
@@ -27,65 +28,70 @@ interface Requested {
 interface SelectedDevice {
   readonly device: Device;
   /** Whether `device` was made here, to be closed if nobody else comes to own it. */
-  readonly isOurs: boolean;
+  readonly isOwned: boolean;
   readonly collectives: Collectives | undefined;
 }
 
 /** Options first, then MOSAIC_DEVICE and MOSAIC_COLLECTIVES, then what goes with the other, then what is detected. */
-export async function selectDevice(requested: Requested, worldSize: number): Promise<SelectedDevice> {
-  const engine = requested.collectives ?? collectivesOfEnvironment();
-  const place = requested.device ?? deviceOfEnvironment() ?? servedBy(engine) ?? (await detected(worldSize)).device;
-  if (typeof place === "string" && typeof engine === "string") refuseMixed(place, engine);
-  const connect = engine ?? (worldSize > 1 ? collectivesFor(place) : undefined);
-  const device = typeof place === "string" ? await makeDevice(place) : place;
-  const isOurs = device !== place;
+export async function selectDevice(requested: RequestedParts, worldSize: number): Promise<SelectedDevice> {
+  const collectives = requested.collectives ?? collectivesFromEnvironment();
+  const place =
+    requested.device ??
+    deviceFromEnvironment() ??
+    deviceForCollectives(collectives) ??
+    (await detectAndWarn(worldSize)).device;
+  if (typeof place === "string" && typeof collectives === "string") checkCompatible(place, collectives);
+  const connect = collectives ?? (worldSize > 1 ? collectivesFor(place) : undefined);
+  const device = typeof place === "string" ? await createDevice(place) : place;
+  const isOwned = device !== place;
   try {
-    return { device, isOurs, collectives: typeof connect === "string" ? await makeCollectives(connect) : connect };
+    return { device, isOwned, collectives: typeof connect === "string" ? await createCollectives(connect) : connect };
   } catch (error) {
-    if (isOurs) device[Symbol.dispose]();
+    if (isOwned) device[Symbol.dispose]();
     throw error;
   }
 }
 
-function servedBy(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
-  return engine && deviceServedBy(typeof engine === "string" ? engine : engine.name);
+function deviceForCollectives(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
+  return engine && deviceFor(typeof engine === "string" ? engine : engine.name);
 }
 
 /** What connects such devices; undefined for a third party's. */
 function collectivesFor(place: Device | DeviceName): CollectivesName | undefined {
-  return partners[(typeof place === "string" ? place : place.type) as DeviceName];
+  return defaultCollectives[(typeof place === "string" ? place : place.type) as DeviceName];
 }
 
-function refuseMixed(device: DeviceName, collectives: CollectivesName): void {
-  const partner = partners[device];
+function checkCompatible(device: DeviceName, collectives: CollectivesName): void {
+  const partner = defaultCollectives[device];
   // What is no name at all is refused, with all names, by who makes it.
-  if (partner === undefined || partner === collectives || !Object.values(partners).includes(collectives)) return;
+  if (partner === undefined || partner === collectives || !Object.values(defaultCollectives).includes(collectives))
+    return;
   throw new OptionError({
     where: "init: collectives",
     expected: `"${partner}" with device "${device}"`,
     received: `"${collectives}"`,
-    remedy: "name neither, or only one; also look at MOSAIC_DEVICE and MOSAIC_COLLECTIVES",
+    remedy: "omit both, or set only one; check MOSAIC_DEVICE and MOSAIC_COLLECTIVES",
   });
 }
 
-let hasNoted = false;
+let hasWarned = false;
 
 /** What is detected; the first rank of each host warns, once, of a GPU that lies idle. */
-async function detected(worldSize: number): Promise<Detected> {
+async function detectAndWarn(worldSize: number): Promise<DetectedHardware> {
   const found = await detect({ worldSize });
-  if (found.note !== undefined && !hasNoted && placeOnHost().rank === 0) {
-    hasNoted = true;
-    process.emitWarning(found.note, { type: "MosaicWarning", code: "MOSAIC_GPU_IDLE" });
+  if (found.warning !== undefined && !hasWarned && getLocalRank().rank === 0) {
+    hasWarned = true;
+    process.emitWarning(found.warning, { type: "MosaicWarning", code: "MOSAIC_GPU_IDLE" });
   }
   return found;
 }
 
 /** The default device of `init`. */
-export interface Detected {
+export interface DetectedHardware {
   readonly device: DeviceName;
   readonly collectives: CollectivesName;
   /** There is a GPU, but it will not be used: why, and what to do about it. */
-  readonly note?: string;
+  readonly warning?: string;
 }
 
 export const detectOptions = defineOptions("detect", {
@@ -99,9 +105,9 @@ export type DetectOptions = OptionsOf<typeof detectOptions>;
 
 /** What detection asks of a machine; tests have machines of their own. */
 export interface Machine {
-  readonly env: NodeJS.ProcessEnv;
+  readonly env: Environment;
   exists(path: string): boolean;
-  cuda(): Promise<CudaSystem>;
+  cuda(): Promise<VisibleGpus>;
   /** Throws if NCCL cannot be used. */
   nccl(): Promise<unknown>;
 }
@@ -126,31 +132,31 @@ const thisMachine: Machine = {
  * ```
  * @throws OptionError if those variables name what does not exist, and for options that do not; for nothing else.
  */
-export async function detect(options?: DetectOptions): Promise<Detected> {
+export async function detect(options?: DetectOptions): Promise<DetectedHardware> {
   detectOptions.parse(options);
   return detectOn(thisMachine, options ?? {});
 }
 
 /** `detect` for a machine. */
-export async function detectOn(machine: Machine, options: DetectOptions): Promise<Detected> {
-  const requested = collectivesOfEnvironment(machine.env);
-  const device = deviceOfEnvironment(machine.env) ?? (requested && deviceServedBy(requested));
-  if (device !== undefined) return { device, collectives: requested ?? partners[device] };
-  const why = await whyNoGpu(machine, options);
+export async function detectOn(machine: Machine, options: DetectOptions): Promise<DetectedHardware> {
+  const requested = collectivesFromEnvironment(machine.env);
+  const device = deviceFromEnvironment(machine.env) ?? (requested && deviceFor(requested));
+  if (device !== undefined) return { device, collectives: requested ?? defaultCollectives[device] };
+  const why = await findGpuProblem(machine, options);
   if (why === undefined) return { device: "cuda", collectives: "nccl" };
   const onCpu = { device: "cpu", collectives: "local" } as const;
-  if (!showsGpu(machine)) return onCpu;
+  if (!hasGpu(machine)) return onCpu;
   const how = "To run there on purpose, set MOSAIC_DEVICE=cpu";
-  return { ...onCpu, note: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. ${how}` };
+  return { ...onCpu, warning: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. ${how}` };
 }
 
-async function whyNoGpu(machine: Machine, options: DetectOptions): Promise<string | undefined> {
+async function findGpuProblem(machine: Machine, options: DetectOptions): Promise<string | undefined> {
   const { env } = machine;
-  const { worldSize = Number(env["WORLD_SIZE"] || 1), localRanks = placeOnHost(env).ranks } = options;
+  const { worldSize = Number(env["WORLD_SIZE"] || 1), localRanks = getLocalRank(env).ranks } = options;
   try {
     const { gpus } = await machine.cuda();
     for (let rank = 0; rank < localRanks; rank++) {
-      const index = gpuFor({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));
+      const index = gpuIndex({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));
       const { name, problem } = gpus[index]!;
       if (problem !== undefined) return `GPU ${index}, ${name}: ${problem}`;
     }
@@ -162,7 +168,7 @@ async function whyNoGpu(machine: Machine, options: DetectOptions): Promise<strin
 }
 
 /** A machine that shows nothing of NVIDIA, or was configured to hide it, needs no explanation. */
-export function showsGpu({ env, exists }: Pick<Machine, "env" | "exists">): boolean {
+export function hasGpu({ env, exists }: Pick<Machine, "env" | "exists">): boolean {
   if (/^\s*(-.*)?$/.test(env["CUDA_VISIBLE_DEVICES"] ?? "0")) return false;
   return Boolean(env["MOSAIC_CUDA_LIBRARY"]) || ["/dev/nvidiactl", "/proc/driver/nvidia/version"].some(exists);
 }

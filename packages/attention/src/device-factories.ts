@@ -3,11 +3,31 @@ import { local } from "@mosaic/collectives-local";
 import { type Collectives, type Device, OptionError } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 
-type NcclPackage = typeof import("@mosaic/collectives-nccl");
+// Types of packages that need not be installed, and of Node, must not appear in declarations: programs without them are type-checked, too.
+
+/** Environment variables. */
+export type Environment = Readonly<Record<string, string | undefined>>;
+
+/** What is used of @mosaic/collectives-nccl. */
+interface NcclPackage {
+  nccl(options?: { readonly hostId?: string }): Collectives;
+  ncclSystem(): unknown;
+}
+
+/** What is used of `cudaSystem` of @mosaic/kernels-cuda. */
+export interface VisibleGpus {
+  readonly gpus: readonly { readonly name: string; readonly problem?: string }[];
+}
+
+/** What is used of @mosaic/kernels-cuda. */
+interface CudaPackage {
+  cuda(options?: { readonly index?: number }): Device;
+  cudaSystem(): VisibleGpus;
+}
 
 /** NCCL takes one rank a GPU of a host; it does not see whether ranks are on different hosts. */
-function hostForNccl(): { hostId?: string } {
-  return sharesGpus() && !process.env["NCCL_HOSTID"] ? { hostId: `${hostname()}/${placeOnHost().rank}` } : {};
+function ncclHostOptions(): { hostId?: string } {
+  return sharesGpus() && !process.env["NCCL_HOSTID"] ? { hostId: `${hostname()}/${getLocalRank().rank}` } : {};
 }
 
 /** @mosaic/collectives-nccl, which need not be installed. */
@@ -17,12 +37,12 @@ export function importNccl(): Promise<NcclPackage> {
 
 const devices = {
   cpu: async (): Promise<Device> => cpu(),
-  cuda: (): Promise<Device> => makeCuda(),
+  cuda: (): Promise<Device> => createCuda(),
 } as const;
 
 const collectives = {
   local: async (): Promise<Collectives> => local(),
-  nccl: async (): Promise<Collectives> => (await importNccl()).nccl(hostForNccl()),
+  nccl: async (): Promise<Collectives> => (await importNccl()).nccl(ncclHostOptions()),
 } as const;
 
 export type DeviceName = keyof typeof devices;
@@ -31,35 +51,35 @@ export const deviceNames = Object.keys(devices) as readonly DeviceName[];
 export const collectivesNames = Object.keys(collectives) as readonly CollectivesName[];
 
 /** What connects ranks that compute on devices of a type. */
-export const partners: Readonly<Record<DeviceName, CollectivesName>> = { cpu: "local", cuda: "nccl" };
+export const defaultCollectives: Readonly<Record<DeviceName, CollectivesName>> = { cpu: "local", cuda: "nccl" };
 
 /** The device that collectives of that name serve; for somebody's own, the CPU. */
-export function deviceServedBy(name: string): DeviceName {
-  return name === partners.cuda ? "cuda" : "cpu";
+export function deviceFor(name: string): DeviceName {
+  return name === defaultCollectives.cuda ? "cuda" : "cpu";
 }
 
 /** The device of that name. Throws an OptionError for another name, or that names the package to install. */
-export function makeDevice(name: DeviceName): Promise<Device> {
-  return pick("init: device", name, devices)();
+export function createDevice(name: DeviceName): Promise<Device> {
+  return lookUp("init: device", name, devices)();
 }
 
 /** The collectives of that name; errors as above. */
-export function makeCollectives(name: CollectivesName): Promise<Collectives> {
-  return pick("init: collectives", name, collectives)();
+export function createCollectives(name: CollectivesName): Promise<Collectives> {
+  return lookUp("init: collectives", name, collectives)();
 }
 
 /** What MOSAIC_DEVICE asks for; undefined if nothing, or "auto". */
-export function deviceOfEnvironment(env: NodeJS.ProcessEnv = process.env): DeviceName | undefined {
-  return nameIn(env, "MOSAIC_DEVICE", devices);
+export function deviceFromEnvironment(env: Environment = process.env): DeviceName | undefined {
+  return readEnvironment(env, "MOSAIC_DEVICE", devices);
 }
 
 /** What MOSAIC_COLLECTIVES asks for. */
-export function collectivesOfEnvironment(env: NodeJS.ProcessEnv = process.env): CollectivesName | undefined {
-  return nameIn(env, "MOSAIC_COLLECTIVES", collectives);
+export function collectivesFromEnvironment(env: Environment = process.env): CollectivesName | undefined {
+  return readEnvironment(env, "MOSAIC_COLLECTIVES", collectives);
 }
 
-function nameIn<Name extends string>(
-  env: NodeJS.ProcessEnv,
+function readEnvironment<Name extends string>(
+  env: Environment,
   variable: string,
   choices: Readonly<Record<Name, unknown>>,
 ): Name | undefined {
@@ -68,22 +88,22 @@ function nameIn<Name extends string>(
   if (Object.hasOwn(choices, name)) return name as Name;
   throw new OptionError({
     where: `environment variable ${variable}`,
-    expected: `${quoted(Object.keys(choices))} or "auto"`,
+    expected: `${quoteNames(Object.keys(choices))} or "auto"`,
     received: JSON.stringify(name),
   });
 }
 
-function pick<T>(where: string, name: string, choices: Readonly<Record<string, T>>): T {
+function lookUp<T>(where: string, name: string, choices: Readonly<Record<string, T>>): T {
   if (Object.hasOwn(choices, name)) return choices[name]!;
   throw new OptionError({
     where,
-    expected: `${quoted(Object.keys(choices))} or a value of your own`,
+    expected: `${quoteNames(Object.keys(choices))} or a value of your own`,
     received: JSON.stringify(name),
   });
 }
 
 /** Names as messages list them. */
-export function quoted(names: readonly string[]): string {
+export function quoteNames(names: readonly string[]): string {
   return names.map((each) => `"${each}"`).join(", ");
 }
 
@@ -92,7 +112,7 @@ export async function importOptional<Exports>(from: string, where: string): Prom
   try {
     return (await import(from)) as Exports;
   } catch (error) {
-    if (!isAbsent(error, from)) throw error;
+    if (!isModuleNotFound(error, from)) throw error;
     throw new OptionError(
       { where, expected: `the package ${from}`, received: "none", remedy: `npm install ${from}` },
       { cause: error },
@@ -101,25 +121,25 @@ export async function importOptional<Exports>(from: string, where: string): Prom
 }
 
 /** The package itself is missing, not something that it needs. */
-function isAbsent(error: unknown, from: string): boolean {
+function isModuleNotFound(error: unknown, from: string): boolean {
   const { code, message } = error as NodeJS.ErrnoException;
   return code === "ERR_MODULE_NOT_FOUND" && message.includes(`'${from}'`);
 }
 
 /** This process among those of its host, as the launcher numbers them. */
-interface HostPlace {
+interface LocalRank {
   readonly rank: number;
   readonly ranks: number;
 }
 
 /** From LOCAL_RANK and LOCAL_WORLD_SIZE; without them, alone. */
-export function placeOnHost(env: NodeJS.ProcessEnv = process.env): HostPlace {
+export function getLocalRank(env: Environment = process.env): LocalRank {
   const rank = Number(env["LOCAL_RANK"] || 0);
   return { rank, ranks: Number(env["LOCAL_WORLD_SIZE"] || rank + 1) };
 }
 
 /** Whether MOSAIC_SHARE_GPUS lets several ranks use one GPU. */
-export function sharesGpus(env: NodeJS.ProcessEnv = process.env): boolean {
+export function sharesGpus(env: Environment = process.env): boolean {
   return !["", "0", "false", "no", "off", undefined].includes(env["MOSAIC_SHARE_GPUS"]?.toLowerCase());
 }
 
@@ -129,25 +149,23 @@ export function sharesGpus(env: NodeJS.ProcessEnv = process.env): boolean {
  *
  * @throws OptionError if there are more ranks than GPUs and they may not share.
  */
-export function gpuFor({ rank, ranks }: HostPlace, gpus: number, share: boolean): number {
+export function gpuIndex({ rank, ranks }: LocalRank, gpus: number, share: boolean): number {
   if (share && gpus > 0) return rank % gpus;
   if (ranks <= gpus) return rank;
   throw new OptionError({
     where: 'init: device "cuda"',
     expected: `a GPU for each of the ${ranks} ranks on this host`,
-    received: `${gpus} that can be seen`,
+    received: `${gpus} visible`,
     remedy:
-      "start a rank for each GPU (mosaic-run --nproc-per-node gpu), check CUDA_VISIBLE_DEVICES, or let ranks share: MOSAIC_SHARE_GPUS=1",
+      "start one rank per GPU (mosaic-run --nproc-per-node gpu), check CUDA_VISIBLE_DEVICES, or share GPUs with MOSAIC_SHARE_GPUS=1",
   });
 }
 
-/** This rank's GPU. Throws what `gpuFor` does, an OptionError without the package, and what `cuda()` throws. */
-async function makeCuda(): Promise<Device> {
+/** This rank's GPU. Throws what `gpuIndex` does, an OptionError without the package, and what `cuda()` throws. */
+async function createCuda(): Promise<Device> {
   const { cuda, cudaSystem } = await importCuda();
-  return cuda({ index: gpuFor(placeOnHost(), cudaSystem().gpus.length, sharesGpus()) });
+  return cuda({ index: gpuIndex(getLocalRank(), cudaSystem().gpus.length, sharesGpus()) });
 }
-
-type CudaPackage = typeof import("@mosaic/kernels-cuda");
 
 /** @mosaic/kernels-cuda, which need not be installed. */
 export function importCuda(): Promise<CudaPackage> {

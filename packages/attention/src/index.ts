@@ -54,6 +54,7 @@ export {
   type Shape,
   shard,
   sigmoid,
+  silu,
   softmax,
   square,
   sqrt,
@@ -69,7 +70,6 @@ export {
 export { local as localCollectives } from "@mosaic/collectives-local";
 export { cpu } from "@mosaic/kernels-cpu";
 export { ComposedAttention, composed, HierarchicalAttention, hierarchical, type Strategy } from "@mosaic/strategies";
-export { detect, type Detected, type DetectOptions } from "./detect.ts";
-export { init, type InitOptions } from "./init.ts";
+export { detect, type DetectedHardware, type DetectOptions } from "./detect.ts";
+export { init, type InitOptions, world, type WorldOptions } from "./init.ts";
 export type { CollectivesName, DeviceName } from "./device-factories.ts";
-export { world, type WorldOptions } from "./world.ts";

@@ -1,19 +1,24 @@
+import { availableParallelism } from "node:os";
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
+import { world as worldOf, type WorldOptions as LocalOptions } from "@mosaic/collectives-local";
 import {
   type AttentionBackend,
   type Context,
   defineOptions,
+  type Device,
+  expectValue,
   init as initCore,
   initOptions as coreOptions,
   option,
+  OptionError,
   type OptionsOf,
   type ResolvedOptionsOf,
-  OptionError,
 } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
 import { selectDevice } from "./detect.ts";
-import { collectivesNames, deviceNames, quoted } from "./device-factories.ts";
+import { collectivesNames, deviceNames, quoteNames } from "./device-factories.ts";
 
 export const initOptions = defineOptions("init", {
   ...coreOptions.fields,
@@ -22,12 +27,12 @@ export const initOptions = defineOptions("init", {
    * MOSAIC_DEVICE, else what the collectives serve, else what `detect` finds.
    */
   device: option.either(option.oneOf(deviceNames), coreOptions.fields.device, {
-    expected: `${quoted(deviceNames)} or a value of your own`,
+    expected: `${quoteNames(deviceNames)} or a value of your own`,
     optional: true,
   }),
   /** How the ranks are connected: "local", "nccl", or your own. Default: MOSAIC_COLLECTIVES, else what serves the device. */
   collectives: option.either(option.oneOf(collectivesNames), coreOptions.fields.collectives, {
-    expected: `${quoted(collectivesNames)} or a value of your own`,
+    expected: `${quoteNames(collectivesNames)} or a value of your own`,
     optional: true,
   }),
 });
@@ -57,31 +62,65 @@ export async function init(options?: InitOptions): Promise<Context> {
   const size = rest.worldSize ?? Number(process.env["WORLD_SIZE"] || 1);
   checkLaunched(rest, size);
   const requested = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
-  const { device, isOurs, collectives } = await selectDevice(requested, size);
+  const { device, isOwned, collectives } = await selectDevice(requested, size);
   try {
-    return await initCore({ ...rest, device, backends: withDefaults(backends), ...(collectives && { collectives }) });
+    return await initCore({
+      ...rest,
+      device,
+      backends: withDefaultBackends(backends),
+      ...(collectives && { collectives }),
+    });
   } catch (error) {
-    if (isOurs) device[Symbol.dispose]();
+    if (isOwned) device[Symbol.dispose]();
     throw error;
   }
 }
 
 /** Adds the backends over "sp" whose names are not taken already; `local` core adds itself. */
-export function withDefaults(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
+function withDefaultBackends(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
   const taken = new Set(backends.map(({ name }) => name));
   return [...backends, ...[ring(), mesh2d(), ulysses()].filter(({ name }) => !taken.has(name))];
 }
 
-type Shape = Pick<ResolvedOptionsOf<typeof initOptions>, "spSize" | "mesh" | "worldSize">;
+type MeshOptions = Pick<ResolvedOptionsOf<typeof initOptions>, "spSize" | "mesh" | "worldSize">;
 
 /** The commonest mistake: a program of several ranks started without the launcher. */
-function checkLaunched({ spSize, mesh, worldSize }: Shape, size: number): void {
+function checkLaunched({ spSize, mesh, worldSize }: MeshOptions, size: number): void {
   const wanted = spSize ?? Object.values(mesh ?? {}).reduce((product, length) => product * length, 1);
   if (wanted <= size || size !== 1 || worldSize !== undefined) return;
   throw new OptionError({
     where: `init: ${spSize === undefined ? "mesh" : "spSize"}`,
-    expected: "1, as this process is alone",
+    expected: "1, as no launcher started this process",
     received: spSize === undefined ? JSON.stringify(mesh) : String(spSize),
     remedy: `start it with npx mosaic-run --nproc-per-node ${wanted} <script>`,
   });
+}
+
+/** As in @mosaic/collectives-local, but the device has a default. */
+export interface WorldOptions extends Omit<LocalOptions, "device"> {
+  /** Makes the device of each rank; its context closes it. Default: the CPU, its cores shared out among the ranks. */
+  readonly device?: (rank: number) => Device;
+}
+
+/**
+ * Many ranks in this process, all driven by this thread, with the same defaults as `init`: for tests, notebooks and
+ * debuggers. Whoever calls it closes the contexts.
+ *
+ * @example
+ * ```ts
+ * import * as mosaic from "@mosaic/attention";
+ * const contexts = await mosaic.world(4, { spSize: 2 });
+ * contexts.map((ctx) => ctx.mesh.coordinate.sp); // => [0, 1, 0, 1]
+ * await Promise.all(contexts.map((ctx) => ctx.close()));
+ * ```
+ */
+export async function world(size: number, options: WorldOptions = {}): Promise<readonly Context[]> {
+  expectValue("world", typeof options === "object" && options !== null, "an options object", options);
+  const { device = (): Device => cpu({ threads: threadsPerRank(size) }), backends = [], ...rest } = options;
+  expectValue("world: backends", Array.isArray(backends), "an array of backends", backends);
+  return worldOf(size, { ...rest, device, backends: withDefaultBackends(backends) });
+}
+
+function threadsPerRank(ranks: number): number {
+  return Math.max(1, Math.floor(availableParallelism() / ranks));
 }

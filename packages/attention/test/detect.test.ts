@@ -3,7 +3,7 @@ import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { detect, detectOn, type Machine } from "../src/detect.ts";
-import { gpuFor, placeOnHost, sharesGpus } from "../src/device-factories.ts";
+import { gpuIndex, getLocalRank, sharesGpus } from "../src/device-factories.ts";
 
 const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
 const gpu = { name: "H200", capability: "9.0", bytes: 1 };
@@ -56,23 +56,23 @@ describe("detection", () => {
     ["an old GPU", machine([gpu, { ...gpu, problem: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
   ])("takes the CPU with %s, and warns why", async (_, at, options, note) => {
     const found = await detectOn(at, options);
-    expect(found).toEqual({ device: "cpu", collectives: "local", note: expect.stringMatching(note) });
-    expect(found.note).toContain("MOSAIC_DEVICE=cpu");
+    expect(found).toEqual({ device: "cpu", collectives: "local", warning: expect.stringMatching(note) });
+    expect(found.warning).toContain("MOSAIC_DEVICE=cpu");
   });
 });
 
 describe("a rank's GPU", () => {
   it("has its number, unless ranks share", () => {
-    expect([0, 1, 2, 3].map((rank) => gpuFor({ rank, ranks: 4 }, 4, false))).toEqual([0, 1, 2, 3]);
-    expect([0, 1, 2, 3].map((rank) => gpuFor({ rank, ranks: 4 }, 2, true))).toEqual([0, 1, 0, 1]);
-    expect(() => gpuFor({ rank: 0, ranks: 4 }, 2, false)).toThrow(/4 ranks .*received 2 .*MOSAIC_SHARE_GPUS=1/);
-    expect(() => gpuFor({ rank: 0, ranks: 1 }, 0, true)).toThrow(/received 0/);
+    expect([0, 1, 2, 3].map((rank) => gpuIndex({ rank, ranks: 4 }, 4, false))).toEqual([0, 1, 2, 3]);
+    expect([0, 1, 2, 3].map((rank) => gpuIndex({ rank, ranks: 4 }, 2, true))).toEqual([0, 1, 0, 1]);
+    expect(() => gpuIndex({ rank: 0, ranks: 4 }, 2, false)).toThrow(/4 ranks .*received 2 .*MOSAIC_SHARE_GPUS=1/);
+    expect(() => gpuIndex({ rank: 0, ranks: 1 }, 0, true)).toThrow(/received 0/);
   });
 
   it("follows from what the launcher sets", () => {
-    expect(placeOnHost({ LOCAL_RANK: "2", LOCAL_WORLD_SIZE: "4" })).toEqual({ rank: 2, ranks: 4 });
-    expect(placeOnHost({ LOCAL_RANK: "2" })).toEqual({ rank: 2, ranks: 3 });
-    expect(placeOnHost({})).toEqual({ rank: 0, ranks: 1 });
+    expect(getLocalRank({ LOCAL_RANK: "2", LOCAL_WORLD_SIZE: "4" })).toEqual({ rank: 2, ranks: 4 });
+    expect(getLocalRank({ LOCAL_RANK: "2" })).toEqual({ rank: 2, ranks: 3 });
+    expect(getLocalRank({})).toEqual({ rank: 0, ranks: 1 });
     expect(["1", "yes", "0", "false", ""].map((text) => sharesGpus({ MOSAIC_SHARE_GPUS: text }))).toEqual([
       ...[true, true],
       ...[false, false, false],

@@ -1,11 +1,11 @@
 import { execFile } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
-import { diagnose, report } from "../src/doctor/diagnose.ts";
+import { diagnose, formatReport } from "../src/doctor/diagnose.ts";
 import { thisSystem } from "../src/doctor/system.ts";
 import { type Changes, h200s, machine, noDriver } from "./doctor/machines.ts";
 
-const shown = async (changes: Changes): Promise<string> => report(await diagnose(machine(changes)));
+const shown = async (changes: Changes): Promise<string> => formatReport(await diagnose(machine(changes)));
 const nvidia = { files: { "/dev/nvidiactl": "" } };
 const nccl = { value: { version: "2.27.3", library: "libnccl.so.2", settings: {} } };
 const eightWithNvlink = [
@@ -25,13 +25,13 @@ describe("a machine that is well", () => {
 ✓ shared memory  /dev/shm of 64.0 GB, 64.0 GB free
 ✓ limits         1048576 open files, unlimited bytes of locked memory
 ✓ packages       @mosaic/attention 0.1.0, with @mosaic/launcher, with @mosaic/kernels-cuda, with @mosaic/collectives-nccl
-✓                two ranks computed on the CPU and added up over shared memory
-· GPU driver     none, and no NVIDIA GPU to be seen: everything runs on the CPU
+✓                all-reduce of two CPU ranks over shared memory passed
+· GPU driver     not found, and no NVIDIA GPU detected: everything runs on the CPU
 · NCCL           not needed without a GPU
 ✓ network        eth0 (192.0.2.1)
-✓ init()         computes on device "cpu", ranks connected by "local"
+✓ init()         device "cpu", collectives "local"
 
-everything that is installed works; 2 notes`,
+all installed packages work; 2 notes`,
     );
   });
 
@@ -44,10 +44,10 @@ everything that is installed works; 2 notes`,
     });
     expect(text).toContain("✓ GPU driver     580.159.04, for CUDA 13.0, libcuda.so.1");
     expect(text).toContain("2: NVIDIA H200, compute capability 9.0, 150.0 GB, kernels sm_90a");
-    expect(text).toMatch(/each computes\n✓ GPU links      NVLink between all pairs \(NV18\)/);
+    expect(text).toMatch(/test matmul passed on each\n✓ GPU links      NVLink between all pairs \(NV18\)/);
     expect(text).toContain("✓ NCCL           2.27.3, libnccl.so.2");
-    expect(text).toContain(`computes on device "cuda", ranks connected by "nccl"`);
-    expect(text).toMatch(/\neverything that is installed works$/);
+    expect(text).toContain(`device "cuda", collectives "nccl"`);
+    expect(text).toMatch(/\nall installed packages work$/);
   });
 });
 
@@ -81,7 +81,7 @@ describe("what is wrong, with what to do", () => {
     [
       "versions that differ",
       { version: (name) => (name.endsWith("nn") ? "0.2.0" : "0.1.0") },
-      /✗ .*nn is of version 0\.2\.0/,
+      /✗ .*nn has version 0\.2\.0/,
     ],
     ["a missing driver", nvidia, /✗ GPU driver +no CUDA driver: .*\n.*→ Install NVIDIA's driver/],
     [
@@ -102,7 +102,7 @@ describe("what is wrong, with what to do", () => {
       { answers: { ...h200s(2), nccl }, disk: () => ({ total: 64e6, free: 64e6 }) },
       /✗ shared memory +\/dev\/shm of 64\.0 MB.*NCCL fails.*\n.*→ .*--shm-size/,
     ],
-    ["half of a rank's environment", { env: { RANK: "0" } }, /✗ +of RANK and WORLD_SIZE only one is set\n/],
+    ["half of a rank's environment", { env: { RANK: "0" } }, /✗ +only one of RANK and WORLD_SIZE is set\n/],
     [
       "a device that does not exist",
       { env: { MOSAIC_DEVICE: "tpu" } },
@@ -140,14 +140,14 @@ describe("what is wrong, with what to do", () => {
       { files: { "/proc/self/limits": "Max open files  1024\nMax locked memory  64\n" } },
       /→ ulimit -n 4096/,
     ],
-    ["a tiny /dev/shm", { disk: () => ({ total: 64e6, free: 64e6 }) }, /· shared memory .*little for NCCL/],
+    ["a tiny /dev/shm", { disk: () => ({ total: 64e6, free: 64e6 }) }, /· shared memory .*low for NCCL/],
     ["an adapter that is down", { files: rdma }, /· +RDMA port mlx5_0\/1 is not active \(400 Gb\/sec, InfiniBand\)/],
     [
       "a GPU that nothing uses",
       { ...nvidia, missing: ["@mosaic/kernels-cuda"] },
       /· GPU driver .*\n.*→ npm install @mosaic\/ker/,
     ],
-    ["GPUs that nothing connects", { answers: h200s(2), missing: ["@mosaic/collectives-nccl"] }, /· NCCL +2 GPUs, and/],
+    ["GPUs that nothing connects", { answers: h200s(2), missing: ["@mosaic/collectives-nccl"] }, /· NCCL +2 GPUs, but/],
     ["one GPU without NCCL", { answers: h200s(1) }, /· NCCL .*between several GPUs only\n/],
     [
       "a slow pair",
@@ -157,12 +157,12 @@ describe("what is wrong, with what to do", () => {
     [
       "hidden GPUs",
       { answers: h200s(1), env: { CUDA_VISIBLE_DEVICES: "3" } },
-      /· +only those that CUDA_VISIBLE_DEVICES=3/,
+      /· +restricted by CUDA_VISIBLE_DEVICES=3/,
     ],
     [
       "tasks that are no ranks",
       { env: onSlurm },
-      /✓ job +SLURM job 7, not a rank of it\n· +SLURM starts several tasks/,
+      /✓ job +SLURM job 7, but this process is not one of its ranks\n· +SLURM starts several tasks/,
     ],
     [
       "more ranks than GPUs",
@@ -172,7 +172,7 @@ describe("what is wrong, with what to do", () => {
   ])("%s is a note", async (_, changes, expected) => {
     const text = await shown(changes);
     expect(text).toMatch(expected);
-    expect(text).toMatch(/\neverything that is installed works; \d+ notes?$/);
+    expect(text).toMatch(/\nall installed packages work; \d+ notes?$/);
   });
 
   it("a check that fails itself does not take the others along", async () => {
@@ -180,13 +180,13 @@ describe("what is wrong, with what to do", () => {
       throw new Error("a seeded fault");
     };
     expect(await shown({ read })).toMatch(
-      /✓ Node[^]*✗ system +the doctor itself failed: Error: a seeded fault[^]*✓ network/,
+      /✓ Node[^]*✗ system +internal error in this check: Error: a seeded fault[^]*✓ network/,
     );
   });
 });
 
 const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
-const standIn = fileURLToPath(new URL("../../collectives-nccl/build-emulated/libnccl_standin.so", import.meta.url));
+const standIn = fileURLToPath(new URL("../../collectives-nccl/build-emulated/libnccl_emulated.so", import.meta.url));
 const bin = fileURLToPath(new URL("../bin/mosaic-doctor.js", import.meta.url));
 
 /** The program as users run it. */
@@ -211,13 +211,13 @@ describe("mosaic-doctor", () => {
       "a GPU",
       { MOSAIC_EMULATED_CAPABILITY: "90" },
       0,
-      /kernels sm_90a\n✓ +it computes[^]*init\(\) +computes on device "cuda"/,
+      /kernels sm_90a\n✓ +test matmul passed[^]*init\(\) +device "cuda"/,
     ],
     [
       "GPUs without NCCL",
       { MOSAIC_EMULATED_DEVICES: "2" },
       1,
-      /each computes[^]*✗ NCCL[^]*on device "cpu"[^]*1 problem/,
+      /test matmul passed on each[^]*✗ NCCL[^]*device "cpu"[^]*1 problem/,
     ],
   ])("reports %s", async (_, env, code, expected) => {
     const found = await doctor([], { MOSAIC_CUDA_LIBRARY: emulated, ...env });
@@ -227,7 +227,7 @@ describe("mosaic-doctor", () => {
   it("finds several GPUs well, with NCCL between them", async () => {
     const env = { MOSAIC_CUDA_LIBRARY: emulated, MOSAIC_NCCL_LIBRARY: standIn, MOSAIC_EMULATED_DEVICES: "2" };
     const { code, output } = await doctor([], env);
-    expect(output).toMatch(/✓ NCCL +\d+\.\d+\.\d+, .*libnccl_standin\.so\n[^]*device "cuda", .* by "nccl"/);
+    expect(output).toMatch(/✓ NCCL +\d+\.\d+\.\d+, .*libnccl_emulated\.so\n[^]*device "cuda", collectives "nccl"/);
     expect(code).toBe(0);
   });
 
@@ -235,7 +235,7 @@ describe("mosaic-doctor", () => {
     const { code, output } = await doctor(["--json"], { MOSAIC_CUDA_LIBRARY: emulated });
     const reported = JSON.parse(output) as { version: string; problems: number; findings: readonly object[] };
     expect([code, reported.version, reported.problems]).toEqual([0, "0.1.0", 0]);
-    expect(reported.findings).toContainEqual({ check: "GPUs", level: "ok", text: "it computes" });
+    expect(reported.findings).toContainEqual({ check: "GPUs", level: "ok", text: "test matmul passed" });
   });
 
   it("prints its help, and refuses unknown arguments", async () => {
@@ -249,7 +249,7 @@ describe("a probe", () => {
   it("that cannot be started is a finding, and does not end the doctor", async () => {
     const { execPath } = process;
     process.execPath = "/nowhere/node";
-    const asked = thisSystem.ask("cpu");
+    const asked = thisSystem.runProbe("cpu");
     process.execPath = execPath;
     expect(await asked).toEqual({ error: { name: "Crash", message: expect.stringContaining("ENOENT") } });
   });

@@ -70,7 +70,7 @@ describe("init", () => {
 
   it("reports how to start a program of several ranks", async () => {
     await expect(mosaic.init({ spSize: 4 })).rejects.toThrow(
-      "init: spSize: expected 1, as this process is alone, received 4; start it with npx mosaic-run --nproc-per-node 4 <script>",
+      "init: spSize: expected 1, as no launcher started this process, received 4; start it with npx mosaic-run --nproc-per-node 4 <script>",
     );
     await expect(mosaic.init({ mesh: { dp: 2, sp: 3 } })).rejects.toThrow("--nproc-per-node 6");
   });
@@ -83,7 +83,7 @@ describe("init", () => {
     [{ rank: 0, worldSize: 1, mesh: { sp: 2 } }, core.ShapeError],
     [{ rank: 3, worldSize: 2 }, /a rank from 0 to worldSize/],
     [{ mesh: { sp: 1 }, spSize: 1 }, /mesh or spSize/],
-    [{ backends: [mosaic.ring(), mosaic.ring()] }, /"ring" twice/],
+    [{ backends: [mosaic.ring(), mosaic.ring()] }, /duplicate name "ring"/],
   ])("refuses %j", async (options, message) => {
     await expect(mosaic.init(options as mosaic.InitOptions)).rejects.toThrow(message);
   });

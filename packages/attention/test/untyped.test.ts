@@ -29,15 +29,15 @@ const MIB = 2 ** 20;
 const excluded: readonly (readonly [name: RegExp, why: string])[] = [
   [/^core\.(Storage|GradNode)\b/, "counts references: for devices and operations, whose calls follow one another"],
   [
-    /\.(rowRange|rowsWithin|visiblePairs|sliceMeets|slicesOverlap|findOverlap|clipKeys|clipQueries|isVisible)$/,
+    /\.(rowRange|rowsWithin|visiblePairs|sliceIntersects|slicesOverlap|findOverlap|clipKeys|clipQueries|isVisible)$/,
     "the algebra of slices: called for every tile",
   ],
   [
-    /\.(ChunkBuffers|LayoutCache)\b|\.(dependencyTables?|modulo|sends|receives|returned|trafficOf|axisLength|parseTraffic)$/,
+    /\.(ChunkBuffers|LayoutCache)\b|\.(dependencyTable(Cache)?|modulo|sendTransfers|recvTransfers|reverseFlow|totalTraffic|axisLength|parseTrafficOptions)$/,
     "parts of a backend: called for every block, after `validator`",
   ],
   [
-    /\.(compileKernel|versionedKernels|operandsOf|tensorOf)$|Group\.(post|record|checkColor|begin)$/,
+    /\.(compileKernel|versionedKernels|operandsOf|tensorOf)$|Group\.(post|record|checkColor|beginCall)$/,
     "how devices and groups are made: called by theirs",
   ],
   [/\.option\.|\.(defineOptions|checkArgument)$/, "how options are declared: called when a module is loaded"],
@@ -47,7 +47,7 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
   ],
   [/\.(SelfAttention|CheckedGroup|Optimizer|Module)$/, "abstract"],
   [/Attention(2D)?\.(layout|attend)$|CheckedGroup\./, "protected: for subclasses"],
-  [/AdamW\.(checkState|numbers|setNumbers|stepOf)$/, "protected: for subclasses"],
+  [/AdamW\.(checkState|numbers|setNumbers|adamStep)$/, "protected: for subclasses"],
 ];
 
 /** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */

@@ -1,5 +1,5 @@
 import type { Transfer } from "@mosaic/core";
-import { type Chunk, ChunkBuffers, receives, sends } from "@mosaic/core/context-parallel";
+import { type Chunk, ChunkBuffers, recvTransfers, sendTransfers } from "@mosaic/core/context-parallel";
 import type { Operand, OperandChunks, Pass, PassExecutor, Tile } from "./pass.ts";
 import type { TilePeers } from "./tile.ts";
 
@@ -7,20 +7,20 @@ import type { TilePeers } from "./tile.ts";
 // non-overlapped form. Few messages and one large kernel call, but no transfer is hidden.
 
 /** An operand whose chunks are gathered. */
-interface Gathered extends OperandChunks {
+interface GatheredOperand extends OperandChunks {
   /** The sums by rank, that of this rank included; empty if they are this rank's very own, complete as they are. */
-  readonly shares: ReadonlyMap<number, Chunk>;
+  readonly sumsByRank: ReadonlyMap<number, Chunk>;
 }
 
 /** Where chunks are gathered, and the messages that bring them. */
-interface Gathering {
+interface GatherBuffers {
   readonly inputs: ChunkBuffers;
   readonly results: ChunkBuffers;
   readonly transfers: Transfer[];
 }
 
 /** The return of sums to their owners: messages, and sums over this rank's rows that others computed. */
-interface Return {
+interface ReduceScatterStep {
   readonly results: ChunkBuffers;
   readonly transfers: Transfer[];
   readonly arrivals: { readonly operand: Operand; readonly share: Chunk }[];
@@ -32,34 +32,34 @@ export class FusedExecutor implements PassExecutor {
   // The queries stay for all tiles; their rows are given back before the sums over them leave.
   readonly #inputs: ChunkBuffers;
   readonly #results: ChunkBuffers;
-  #queries: Gathered | undefined;
+  #queries: GatheredOperand | undefined;
 
   constructor(pass: Pass) {
     this.#pass = pass;
-    this.#inputs = buffersOf(pass);
-    this.#results = buffersOf(pass);
+    this.#inputs = createBuffers(pass);
+    this.#results = createBuffers(pass);
   }
 
   add(tile: Tile): void {
     const pass = this.#pass;
-    using results = buffersOf(pass);
+    using results = createBuffers(pass);
     const { queries, keys } = this.#compute(tile, results);
-    const toOwners: Return = { results, transfers: [], arrivals: [] };
+    const reduction: ReduceScatterStep = { results, transfers: [], arrivals: [] };
     if (tile.last) {
       this.#inputs[Symbol.dispose]();
-      returnSums(pass.queries, queries, toOwners);
+      returnSums(pass.queries, queries, reduction);
     }
-    returnSums(tile.keys, keys, toOwners);
-    exchange(pass, toOwners.transfers);
+    returnSums(tile.keys, keys, reduction);
+    sendRecv(pass, reduction.transfers);
     // This rank's own share first, then those of others by offset: the same order every time.
     if (tile.last) this.#accumulateOwn(pass.queries, queries);
     this.#accumulateOwn(tile.keys, keys);
-    for (const { operand, share } of toOwners.arrivals) operand.accumulate(operand.sums, share.tensors);
+    for (const { operand, share } of reduction.arrivals) operand.accumulate(operand.sums, share.tensors);
   }
 
   /** Gathers the rows and computes the tile; the keys are given back, the sums over them stay in `results`. */
-  #compute(tile: Tile, results: ChunkBuffers): Record<"queries" | "keys", Gathered> {
-    using inputs = buffersOf(this.#pass);
+  #compute(tile: Tile, results: ChunkBuffers): Record<"queries" | "keys", GatheredOperand> {
+    using inputs = createBuffers(this.#pass);
     const transfers: Transfer[] = [];
     const queries = (this.#queries ??= this.#gather(this.#pass.queries, {
       inputs: this.#inputs,
@@ -67,38 +67,41 @@ export class FusedExecutor implements PassExecutor {
       transfers,
     }));
     const keys = this.#gather(tile.keys, { inputs, results, transfers });
-    exchange(this.#pass, transfers);
+    sendRecv(this.#pass, transfers);
     if (keys.ranks.length > 0) tile.compute(queries, keys);
     return { queries, keys };
   }
 
   /** Posts nothing yet. Chunks lie in the order of ranks, so that neighbouring stretches become one. */
-  #gather({ peers, inputs, sums, clear }: Operand, { inputs: memory, results, transfers }: Gathering): Gathered {
+  #gather(
+    { peers, inputs, sums, clear }: Operand,
+    { inputs: memory, results, transfers }: GatherBuffers,
+  ): GatheredOperand {
     const self = this.#pass.group.rank;
     const destinations = peers.destinations.filter((rank) => rank !== undefined);
     const ranks = peers.sources.filter((rank) => rank !== undefined).toSorted((a, b) => a - b);
-    const sendOwn = (own: Chunk): void => void transfers.push(...destinations.flatMap((to) => sends(own, to)));
+    const sendOwn = (own: Chunk): void => void transfers.push(...destinations.flatMap((to) => sendTransfers(own, to)));
     if (ranks.every((rank) => rank === self)) {
-      const own = destinations.length > 0 ? memory.dense(inputs) : { tensors: inputs, wire: [] };
+      const own = destinations.length > 0 ? memory.contiguous(inputs) : { tensors: inputs, wire: [] };
       sendOwn(own);
-      return { ranks, inputs: own.tensors, sums, shares: new Map() };
+      return { ranks, inputs: own.tensors, sums, sumsByRank: new Map() };
     }
     const total = ranks.reduce((rows, rank) => rows + peers.rows(rank), 0);
     const all = memory.empty(inputs, total);
-    const chunks = sharesOf(memory, all, { ranks, peers });
+    const chunks = sliceByRank(memory, all, { ranks, peers });
     const place = chunks.get(self);
-    const own = destinations.length > 0 && !place ? memory.dense(inputs) : place;
+    const own = destinations.length > 0 && !place ? memory.contiguous(inputs) : place;
     if (place) memory.copy(inputs, place);
-    for (const [rank, chunk] of chunks) if (rank !== self) transfers.push(...receives(chunk, rank));
+    for (const [rank, chunk] of chunks) if (rank !== self) transfers.push(...recvTransfers(chunk, rank));
     if (own) sendOwn(own);
     const allSums = results.empty(sums, total);
     clear(allSums.tensors);
-    const shares = sharesOf(results, allSums, { ranks, peers });
-    return { ranks, inputs: all.tensors, sums: allSums.tensors, shares };
+    const sumsByRank = sliceByRank(results, allSums, { ranks, peers });
+    return { ranks, inputs: all.tensors, sums: allSums.tensors, sumsByRank };
   }
 
-  #accumulateOwn({ sums, accumulate }: Operand, { shares }: Gathered): void {
-    const own = shares.get(this.#pass.group.rank);
+  #accumulateOwn({ sums, accumulate }: Operand, { sumsByRank }: GatheredOperand): void {
+    const own = sumsByRank.get(this.#pass.group.rank);
     if (own) accumulate(sums, own.tensors);
   }
 
@@ -108,12 +111,12 @@ export class FusedExecutor implements PassExecutor {
   }
 }
 
-function buffersOf({ group: { device } }: Pass): ChunkBuffers {
+function createBuffers({ group: { device } }: Pass): ChunkBuffers {
   return new ChunkBuffers({ device, order: "sbhd" });
 }
 
 /** The chunks of several ranks within one that holds them all. */
-function sharesOf(
+function sliceByRank(
   buffers: ChunkBuffers,
   all: Chunk,
   { ranks, peers }: { readonly ranks: readonly number[]; readonly peers: TilePeers },
@@ -122,7 +125,7 @@ function sharesOf(
   return new Map(
     ranks.map((rank) => {
       const count = peers.rows(rank);
-      const share = buffers.rows(all, first, count);
+      const share = buffers.narrow(all, first, count);
       first += count;
       return [rank, share];
     }),
@@ -130,22 +133,26 @@ function sharesOf(
 }
 
 /** Adds the messages that return sums to their owners, and memory for those that arrive. */
-function returnSums(operand: Operand, { shares }: Gathered, { results, transfers, arrivals }: Return): void {
+function returnSums(
+  operand: Operand,
+  { sumsByRank }: GatheredOperand,
+  { results, transfers, arrivals }: ReduceScatterStep,
+): void {
   const { peers, sums } = operand;
   if (sums.length === 0) return;
   for (const [offset, to] of peers.sources.entries()) {
-    const share = to === undefined || offset === 0 ? undefined : shares.get(to);
-    if (share) transfers.push(...sends(share, to!));
+    const share = to === undefined || offset === 0 ? undefined : sumsByRank.get(to);
+    if (share) transfers.push(...sendTransfers(share, to!));
   }
   for (const from of peers.destinations) {
     if (from === undefined) continue;
     const share = results.empty(sums, sums[0]!.shape[2]!);
     arrivals.push({ operand, share });
-    transfers.push(...receives(share, from));
+    transfers.push(...recvTransfers(share, from));
   }
 }
 
 /** One batch; what is computed next waits for it. */
-function exchange({ group, label }: Pass, transfers: readonly Transfer[]): void {
+function sendRecv({ group, label }: Pass, transfers: readonly Transfer[]): void {
   if (transfers.length > 0) group.sendRecv(transfers, { label }).wait();
 }

@@ -1,16 +1,19 @@
 import {
   type AttentionBackend,
-  type Call,
+  type AttentionCall,
   type Context,
   type Coordinate,
-  type InParts,
+  defineOptions,
+  describeBackend,
+  type BlockwiseAttention,
   local,
+  option,
   OptionError,
-  type PlacedKv,
+  type OptionsOf,
+  type KvShard,
 } from "@mosaic/core";
 import { dependencyTable, LayoutCache, validator } from "@mosaic/core/context-parallel";
 import { FusedExecutor } from "./fused.ts";
-import { checkGrid, checkInner, describeOptions, type Mesh2DOptions, mesh2dOptions } from "./options.ts";
 import { OverlappedExecutor } from "./overlapped.ts";
 import {
   backwardPass,
@@ -22,8 +25,78 @@ import {
   type Tile,
   type TiledPass,
 } from "./pass.ts";
-import { chooseSchedule, type ScheduleName, Schedules } from "./schedule.ts";
-import { bestGrid, Tiles } from "./tile.ts";
+import { chooseSchedule, ScheduleCache, type ScheduleName } from "./schedule.ts";
+import { bestGrid, type Grid, TileCache } from "./tile.ts";
+
+export const mesh2dOptions = defineOptions("mesh2d", {
+  /** The mesh axis whose ranks form the grid. Default "sp". */
+  axis: option.string({ default: "sp" }),
+  /**
+   * [rows, columns] of the grid, row-major along the axis; their product is its length. Each rank computes on the queries
+   * of its row, `columns` chunks, and the keys of its column, `rows` chunks. Default: the grid that sends least.
+   */
+  shape: option.pair(option.integer({ min: 1 }), {
+    expected: "two integers > 0, [rows, columns]",
+    optional: true,
+  }),
+  /**
+   * "overlapped": block by block in a greedy order that hides transfers behind compute, for chunks that keep a kernel busy.
+   * "fused": all chunks in one batch, one kernel call, all sums back in another, for chunks that do not. "auto": whichever
+   * takes less time by `computeToTransfer` and `halfSpeedRows`. Default "auto".
+   */
+  schedule: option.oneOf(["auto", "fused", "overlapped"], { default: "auto" }),
+  /**
+   * Transfers that an overlapped schedule has under way at a time. 1: a row's and a column's share their links. 2: they have
+   * links of their own, as when rows lie within nodes; one along each then travels in one batch. Default 1.
+   */
+  channels: option.oneOf([1, 2], { default: 1 }),
+  /** What attends to each tile; it must not communicate. Default: the device's own kernel. */
+  inner: option.backend({ optional: true }),
+  /**
+   * The time to compute a whole tile over the time of its transfers one after the other. This and the two below are ratios,
+   * measured, if at all, on one rank: all ranks must be given the same ones. Default 1.
+   */
+  computeToTransfer: option.number({ above: 0, expected: "a ratio > 0", default: 1 }),
+  /** The time that a byte takes along a row and along a column, in any one unit. Default [1, 1]. */
+  links: option.pair(option.number({ above: 0 }), { expected: "two times > 0, [row, column]", default: [1, 1] }),
+  /** Rows of a kernel call that runs at half the speed of large ones; the default fits CPUs. Default 24. */
+  halfSpeedRows: option.number({ min: 0, expected: "a number of rows ≥ 0", default: 24 }),
+});
+/** What `mesh2d` takes. */
+export type Mesh2DOptions = OptionsOf<typeof mesh2dOptions>;
+
+/** What all ranks must be given alike: `mesh2d(sp, shape 2×4, schedule auto, …)`. */
+function describeOptions(options: ReturnType<typeof mesh2dOptions.parse>): string {
+  const { axis, shape, schedule, channels, inner, computeToTransfer, links, halfSpeedRows } = options;
+  const parts = [axis, ...(shape ? [`shape ${shape.join("×")}`] : []), `schedule ${schedule}`];
+  if (schedule !== "fused") parts.push(`channels ${channels}`, `compute to transfer ${computeToTransfer}`);
+  if (schedule !== "fused") parts.push(`links ${links.join(":")}`);
+  if (schedule === "auto") parts.push(`half-speed rows ${halfSpeedRows}`);
+  if (inner && inner.name !== "local") parts.push(describeBackend(inner));
+  return `mesh2d(${parts.join(", ")})`;
+}
+
+/** Keys come to a tile whole, so that what attends to it need not communicate. */
+function checkInner(where: string, inner: AttentionBackend): void {
+  if (inner.axes.length === 0) return;
+  throw new OptionError({
+    where,
+    expected: "an inner backend without communication, such as local()",
+    received: `${inner.name} along ${inner.axes.join(", ")}`,
+    remedy: "swap the nesting: pass mesh2d as the inner backend of the other",
+  });
+}
+
+/** The grid has a place for every rank. */
+export function checkGrid(where: string, { rows, columns }: Grid, size: number): void {
+  if (rows * columns === size) return;
+  throw new OptionError({
+    where,
+    expected: `a shape of ${size} ranks`,
+    received: `[${rows}, ${columns}], ${rows * columns}`,
+    remedy: "choose rows · columns equal to the length of the axis",
+  });
+}
 
 /**
  * Attention in two dimensions: the ranks of a mesh axis form a grid; queries travel along its rows, keys and values along
@@ -62,8 +135,8 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
   const label = `mesh2d(${axis})`;
   checkInner(label, inner);
   const validate = validator({ name: "mesh2d", axis, inner, sharded: ["queries", "keys"] });
-  const tiles = new LayoutCache<Tiles>([axis]);
-  const schedules = new Schedules({ channels, computeToTransfer, links });
+  const tiles = new LayoutCache<TileCache>([axis]);
+  const schedules = new ScheduleCache({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",
     description: describeOptions(parsed),
@@ -76,34 +149,34 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
 
     withShape: (other) => mesh2d({ ...options, shape: other }),
 
-    inParts,
+    blockwise,
 
     attend(ctx, call, state, kv) {
-      using whole = inParts([kv.from]);
+      using whole = blockwise([kv.from]);
       whole.attend(ctx, call, state, kv);
     },
 
     attendBackward(ctx, call, grads, kv) {
-      using whole = inParts([kv.from]);
+      using whole = blockwise([kv.from]);
       whole.attendBackward(ctx, call, grads, kv);
     },
   };
 
-  function inParts(from: readonly Coordinate[]): InParts {
-    let forward: PartwisePass<PlacedKv> | undefined;
-    let backward: PartwisePass<KvAndGrads> | undefined;
+  function blockwise(from: readonly Coordinate[]): BlockwiseAttention {
+    let forward: IncrementalPass<KvShard> | undefined;
+    let backward: IncrementalPass<KvAndGrads> | undefined;
     return {
       attend(ctx, call, state, kv) {
         validate.attend(ctx, call, state, kv);
         checkShape(ctx);
-        forward ??= new PartwisePass(forwardPass(contextOf(ctx, call, kv), call, state), from, executorOf);
+        forward ??= new IncrementalPass(forwardPass(contextOf(ctx, call, kv), call, state), from, executorOf);
         forward.add(kv);
       },
 
       attendBackward(ctx, call, grads, kv) {
         validate.attendBackward(ctx, call, grads, kv);
         checkShape(ctx);
-        backward ??= new PartwisePass(backwardPass(contextOf(ctx, call, kv), call, grads), from, executorOf);
+        backward ??= new IncrementalPass(backwardPass(contextOf(ctx, call, kv), call, grads), from, executorOf);
         backward.add({ ...kv, dk: grads.dk, dv: grads.dv });
       },
 
@@ -113,12 +186,14 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
       },
     };
 
-    function contextOf(ctx: Context, call: Call, { k }: PlacedKv): ExecutionContext {
+    function contextOf(ctx: Context, call: AttentionCall, { k }: KvShard): ExecutionContext {
       const { size, rank } = ctx.mesh.group(axis);
       const grouped = call.q.shape[1]! / k.shape[1]!;
       const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped, from.length);
       const tileAt = (place: Coordinate) =>
-        tiles.of(call, place, () => new Tiles(dependencyTable({ axis, size }, call, place))).of(grid, rank);
+        tiles
+          .getOrCreate(call, place, () => new TileCache(dependencyTable({ axis, size }, call, place)))
+          .get(grid, rank);
       return { ctx, axis, inner, label, grid, tiles: from.map(tileAt) };
     }
   }
@@ -132,13 +207,13 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
   function executorOf(pass: Pass, tile: Tile): PassExecutor {
     const name = schedule === "auto" ? choose(pass, tile) : schedule;
     if (name === "fused") return new FusedExecutor(pass);
-    return new OverlappedExecutor(pass, (each) => schedules.of(pass, each));
+    return new OverlappedExecutor(pass, (each) => schedules.get(pass, each));
   }
 
   /** By the tile as if it were the only one: every rank comes to the same. */
   function choose(pass: Pass, tile: Tile): ScheduleName {
     return chooseSchedule({
-      schedule: schedules.of(pass, { ...tile, first: true, last: true }),
+      schedule: schedules.get(pass, { ...tile, first: true, last: true }),
       queries: { chunks: pass.grid.columns, rows: pass.queries.meanRows },
       keys: { chunks: pass.grid.rows, rows: tile.keys.meanRows },
       halfSpeedRows,
@@ -147,7 +222,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
 }
 
 /** A pass whose keys come part by part, from places known before. */
-class PartwisePass<Kv extends PlacedKv> implements Disposable {
+class IncrementalPass<Kv extends KvShard> implements Disposable {
   readonly #pass: TiledPass<Kv>;
   readonly #from: readonly Coordinate[];
   readonly #begin: (pass: Pass, tile: Tile) => PassExecutor;
@@ -162,20 +237,20 @@ class PartwisePass<Kv extends PlacedKv> implements Disposable {
   }
 
   add(kv: Kv): void {
-    this.#checkPlace(kv.from, this.#from[this.#next]);
+    this.#checkCoordinate(kv.from, this.#from[this.#next]);
     const tile = this.#pass.tile(this.#next++, kv);
     this.#executor ??= this.#begin(this.#pass, tile);
     this.#executor.add(tile);
   }
 
   /** Dependencies were derived from the places that were named: keys from elsewhere would be sent to the wrong ranks. */
-  #checkPlace(from: Coordinate, named: Coordinate | undefined): void {
+  #checkCoordinate(from: Coordinate, named: Coordinate | undefined): void {
     if (named && Object.keys(named).every((axis) => named[axis] === from[axis])) return;
     throw new OptionError({
       where: this.#pass.label,
       expected: named ? `keys from ${JSON.stringify(named)}` : "no more keys",
       received: `keys from ${JSON.stringify(from)}`,
-      remedy: "give inParts the places of all parts, in the order in which they come",
+      remedy: "pass blockwise the coordinates of all parts, in the order of the calls",
     });
   }
 

@@ -1,5 +1,5 @@
 import type { ProcessGroup, Transfer, Work } from "@mosaic/core";
-import { type Chunk, ChunkBuffers, receives, sends } from "@mosaic/core/context-parallel";
+import { type Chunk, ChunkBuffers, recvTransfers, sendTransfers } from "@mosaic/core/context-parallel";
 import type { Operand, OperandChunks, Pass, PassExecutor, Tile } from "./pass.ts";
 import type { Schedule } from "./schedule.ts";
 import type { TilePeers } from "./tile.ts";
@@ -8,15 +8,15 @@ import { type Move, rowKinds } from "./timeline.ts";
 /** Replays schedules: batches are posted ahead, blocks computed as their chunks come, each transfer behind others' blocks. */
 export class OverlappedExecutor implements PassExecutor {
   readonly #pass: Pass;
-  readonly #scheduleOf: (tile: Tile) => Schedule;
+  readonly #getSchedule: (tile: Tile) => Schedule;
   readonly #buffers: ChunkBuffers;
   readonly #batches: BatchQueue;
   readonly #queries: TileAxis;
 
-  constructor(pass: Pass, scheduleOf: (tile: Tile) => Schedule) {
+  constructor(pass: Pass, getSchedule: (tile: Tile) => Schedule) {
     const { device } = pass.group;
     this.#pass = pass;
-    this.#scheduleOf = scheduleOf;
+    this.#getSchedule = getSchedule;
     this.#buffers = new ChunkBuffers({ device, order: "sbhd" });
     this.#batches = new BatchQueue(pass.group, pass.label);
     this.#queries = new TileAxis(pass.queries, this.#buffers);
@@ -29,12 +29,12 @@ export class OverlappedExecutor implements PassExecutor {
     using batches = this.#batches;
     const queries = this.#queries;
     const keys = new TileAxis(tile.keys, buffers);
-    for (const step of this.#scheduleOf(tile).steps) {
+    for (const step of this.#getSchedule(tile).steps) {
       if (step.kind === "batch") this.#post(step.moves, tile, keys);
       else {
-        this.#block(step.x, step.y, tile, keys);
-        if (tile.last) queries.leave(step.x, tile.keys.peers);
-        keys.leave(step.y, this.#pass.queries.peers);
+        this.#computeBlock(step.x, step.y, tile, keys);
+        if (tile.last) queries.blockDone(step.x, tile.keys.peers);
+        keys.blockDone(step.y, this.#pass.queries.peers);
       }
     }
     batches.wait();
@@ -51,17 +51,17 @@ export class OverlappedExecutor implements PassExecutor {
     }
     const batch = this.#batches.post(transfers, arrivals);
     for (const { kind, offset } of moves) {
-      if (kind === "kv") keys.expect(offset, batch);
-      if (kind === "q" && first) this.#queries.expect(offset, batch);
+      if (kind === "kv") keys.setBatch(offset, batch);
+      if (kind === "q" && first) this.#queries.setBatch(offset, batch);
     }
   }
 
-  #block(x: number, y: number, tile: Tile, keys: TileAxis): void {
+  #computeBlock(x: number, y: number, tile: Tile, keys: TileAxis): void {
     const queries = this.#queries;
     const [row, column] = [this.#pass.queries.peers.sources[x], tile.keys.peers.sources[y]];
     if (row === undefined || column === undefined || !tile.needsCompute(row, column)) return;
-    this.#batches.wait(Math.max(queries.batchOf(x), keys.batchOf(y)));
-    tile.compute(queries.chunk(x), keys.chunk(y));
+    this.#batches.wait(Math.max(queries.batchAt(x), keys.batchAt(y)));
+    tile.compute(queries.chunkAt(x), keys.chunkAt(y));
   }
 
   [Symbol.dispose](): void {
@@ -125,13 +125,13 @@ class TileAxis {
   /** The batches that bring chunks. */
   readonly #batches: number[] = [];
   /** Blocks that were passed, computed or not. */
-  readonly #passed: number[] = [];
+  readonly #blocksDone: number[] = [];
 
   constructor(operand: Operand, buffers: ChunkBuffers) {
     this.#operand = operand;
     this.#buffers = buffers;
     const isSent = operand.peers.destinations.some((rank) => rank !== undefined);
-    this.#own = isSent ? buffers.dense(operand.inputs) : undefined;
+    this.#own = isSent ? buffers.contiguous(operand.inputs) : undefined;
   }
 
   /** Adds to a batch: the chunk at an offset comes, and this rank's own goes to the one that has it there. */
@@ -139,15 +139,15 @@ class TileAxis {
     const { peers, inputs } = this.#operand;
     const from = peers.sources[offset];
     const to = peers.destinations[offset];
-    if (to !== undefined) batch.push(...sends(this.#own!, to));
+    if (to !== undefined) batch.push(...sendTransfers(this.#own!, to));
     if (from === undefined) return;
     const chunk = this.#buffers.empty(inputs, peers.rows(from));
     this.#inputs[offset] = chunk;
-    batch.push(...receives(chunk, from));
+    batch.push(...recvTransfers(chunk, from));
   }
 
   /** Sets which batch brings the chunk at an offset. */
-  expect(offset: number, batch: number): void {
+  setBatch(offset: number, batch: number): void {
     this.#batches[offset] = batch;
   }
 
@@ -160,37 +160,37 @@ class TileAxis {
     const buffers = this.#buffers;
     const to = peers.sources[offset];
     const from = peers.destinations[offset];
-    const leaving = to === undefined ? undefined : this.#sums[offset]!;
-    const coming = from === undefined ? undefined : buffers.empty(sums, sums[0]!.shape[2]!);
-    if (leaving) batch.push(...sends(leaving, to!));
-    if (coming) batch.push(...receives(coming, from!));
+    const outgoing = to === undefined ? undefined : this.#sums[offset]!;
+    const incoming = from === undefined ? undefined : buffers.empty(sums, sums[0]!.shape[2]!);
+    if (outgoing) batch.push(...sendTransfers(outgoing, to!));
+    if (incoming) batch.push(...recvTransfers(incoming, from!));
     return () => {
-      if (coming) accumulate(sums, coming.tensors);
-      if (leaving) buffers.release(leaving);
-      if (coming) buffers.release(coming);
+      if (incoming) accumulate(sums, incoming.tensors);
+      if (outgoing) buffers.release(outgoing);
+      if (incoming) buffers.release(incoming);
     };
   }
 
   /** After each block of the last tile; gives a chunk's rows back after one for every chunk of the other dimension. */
-  leave(offset: number, { sources }: TilePeers): void {
-    const passed = (this.#passed[offset] ?? 0) + 1;
-    this.#passed[offset] = passed;
+  blockDone(offset: number, { sources }: TilePeers): void {
+    const blocksDone = (this.#blocksDone[offset] ?? 0) + 1;
+    this.#blocksDone[offset] = blocksDone;
     const inputs = this.#inputs[offset];
-    if (passed === sources.length && inputs) this.#buffers.release(inputs);
+    if (blocksDone === sources.length && inputs) this.#buffers.release(inputs);
   }
 
   /** The batch that brings the chunk at an offset; 0 if it is here. */
-  batchOf(offset: number): number {
+  batchAt(offset: number): number {
     return this.#batches[offset] ?? 0;
   }
 
   /** The rows at an offset and their sums, which begin when they are first asked for. */
-  chunk(offset: number): OperandChunks {
-    return (this.#chunks[offset] ??= this.#chunk(offset));
+  chunkAt(offset: number): OperandChunks {
+    return (this.#chunks[offset] ??= this.#createChunk(offset));
   }
 
   /** One's own rows are where they were, and their sums go where they belong; others' lie in memory of this pass. */
-  #chunk(offset: number): OperandChunks {
+  #createChunk(offset: number): OperandChunks {
     const { peers, inputs, sums, clear } = this.#operand;
     const source = peers.sources[offset]!;
     if (offset === 0) return { ranks: [source], inputs, sums };

@@ -1,19 +1,19 @@
 import {
   type AttentionBackend,
   type AttentionState,
-  type Call,
+  type AttentionCall,
   type Context,
   type Coordinate,
   joinSpans,
   type Kernels,
   type Layout,
-  type PlacedKv,
+  type KvShard,
   type ProcessGroup,
   type QkvGrads,
   type SavedRows,
   type Tensor,
 } from "@mosaic/core";
-import { type Grid, joinedPeers, type TileDependencies, type TilePeers } from "./tile.ts";
+import { type Grid, unionOfPeers, type TileDependencies, type TilePeers } from "./tile.ts";
 
 // Forward and backward are the same exchange of other things: rows come in along each dimension of the tile, and sums
 // over the tile go back to the ranks whose rows they belong to. A pass is what they are; a schedule is when. Within another
@@ -62,7 +62,7 @@ export interface Pass {
 }
 
 /** A pass that makes tiles of keys and values, part by part. */
-export interface TiledPass<Kv extends PlacedKv> extends Pass {
+export interface TiledPass<Kv extends KvShard> extends Pass {
   /** The tile of part `i`. */
   tile(i: number, kv: Kv): Tile;
 }
@@ -79,19 +79,23 @@ export interface ExecutionContext {
 }
 
 /** Keys and values, and room for their gradients. */
-export type KvAndGrads = PlacedKv & Pick<QkvGrads, "dk" | "dv">;
+export type KvAndGrads = KvShard & Pick<QkvGrads, "dk" | "dv">;
 
 /** (out, lse) per query, merged; nothing per key. */
-export function forwardPass(context: ExecutionContext, call: Call, { out, lse }: AttentionState): TiledPass<PlacedKv> {
+export function forwardPass(
+  context: ExecutionContext,
+  call: AttentionCall,
+  { out, lse }: AttentionState,
+): TiledPass<KvShard> {
   const { ctx, inner } = context;
   const { kernels } = ctx.device;
   const { at, scale, mask } = call;
-  return passOf(context, call, {
+  return createPass(context, call, {
     backward: false,
-    queries: { ...merging(kernels), inputs: [call.q], sums: [out, lse] },
-    keys: ({ k, v }) => ({ ...adding(kernels), inputs: [k, v], sums: [] }),
+    queries: { ...mergeStates(kernels), inputs: [call.q], sums: [out, lse] },
+    keys: ({ k, v }) => ({ ...addTensors(kernels), inputs: [k, v], sums: [] }),
     compute({ queries, keys }, { inputs: [q], sums }, { inputs: [k, v] }, from) {
-      inner.attend(ctx, { q: q!, at, scale, mask, queries, keys }, stateOf(sums), { k: k!, v: v!, from });
+      inner.attend(ctx, { q: q!, at, scale, mask, queries, keys }, attentionState(sums), { k: k!, v: v!, from });
     },
   });
 }
@@ -99,13 +103,13 @@ export function forwardPass(context: ExecutionContext, call: Call, { out, lse }:
 /** dq per query, dk and dv per key, added. The global lse and delta travel with the queries: nothing to merge. */
 export function backwardPass(
   context: ExecutionContext,
-  call: Call & SavedRows,
+  call: AttentionCall & SavedRows,
   { dq: ownDq }: Pick<QkvGrads, "dq">,
 ): TiledPass<KvAndGrads> {
   const { ctx, inner } = context;
-  const summing = adding(ctx.device.kernels);
+  const summing = addTensors(ctx.device.kernels);
   const { at, scale, mask } = call;
-  return passOf<KvAndGrads>(context, call, {
+  return createPass<KvAndGrads>(context, call, {
     backward: true,
     queries: { ...summing, inputs: [call.q, call.dOut, call.lse, call.delta], sums: [ownDq] },
     keys: ({ k, v, dk, dv }) => ({ ...summing, inputs: [k, v], sums: [dk, dv] }),
@@ -116,22 +120,26 @@ export function backwardPass(
   });
 }
 
-type Moved = Omit<Operand, "peers" | "meanRows">;
-type ChunkLayouts = Pick<Call, "queries" | "keys">;
+type OperandData = Omit<Operand, "peers" | "meanRows">;
+type ChunkLayouts = Pick<AttentionCall, "queries" | "keys">;
 
 /** What a forward and a backward differ in. */
-interface PassParts<Kv extends PlacedKv> {
+interface PassParts<Kv extends KvShard> {
   readonly backward: boolean;
-  readonly queries: Moved;
-  keys(kv: Kv): Moved;
+  readonly queries: OperandData;
+  keys(kv: Kv): OperandData;
   /** `layouts`: those of these chunks. */
   compute(layouts: ChunkLayouts, queries: OperandChunks, keys: OperandChunks, from: Coordinate): void;
 }
 
-function passOf<Kv extends PlacedKv>(context: ExecutionContext, call: Call, parts: PassParts<Kv>): TiledPass<Kv> {
+function createPass<Kv extends KvShard>(
+  context: ExecutionContext,
+  call: AttentionCall,
+  parts: PassParts<Kv>,
+): TiledPass<Kv> {
   const { ctx, axis, grid, tiles, label } = context;
-  const [queriesOf, keysOf] = [layoutsOf(call.queries, axis), layoutsOf(call.keys, axis)];
-  const peers = joinedPeers(tiles.map(({ queries }) => queries));
+  const [queriesOf, keysOf] = [chunkLayouts(call.queries, axis), chunkLayouts(call.keys, axis)];
+  const peers = unionOfPeers(tiles.map(({ queries }) => queries));
   const meanKeys = meanRows(ctx, call.keys);
   return {
     group: ctx.mesh.group(axis),
@@ -151,17 +159,17 @@ function passOf<Kv extends PlacedKv>(context: ExecutionContext, call: Call, part
   };
 }
 
-function merging(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
+function mergeStates(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
   return {
     clear([out, lse]) {
       kernels.fill(out!, 0);
       kernels.fill(lse!, -Infinity);
     },
-    accumulate: (into, from) => kernels.merge(stateOf(into), stateOf(from)),
+    accumulate: (into, from) => kernels.merge(attentionState(into), attentionState(from)),
   };
 }
 
-function adding(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
+function addTensors(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
   return {
     clear(sums) {
       for (const sum of sums) kernels.fill(sum, 0);
@@ -172,7 +180,7 @@ function adding(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
   };
 }
 
-function stateOf([out, lse]: readonly Tensor[]): AttentionState {
+function attentionState([out, lse]: readonly Tensor[]): AttentionState {
   return { out: out!, lse: lse! };
 }
 
@@ -182,14 +190,14 @@ function meanRows({ mesh }: Context, { length, axes }: Layout): number {
 }
 
 /** Layouts of any ranks' chunks along an axis, one after another; those of one rank are needed block after block, and kept. */
-export function layoutsOf(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
+export function chunkLayouts(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
   const { length } = layout;
   const axes = layout.axes.filter((each) => each !== axis);
   const known: (Layout | undefined)[] = [];
   return (ranks) => {
     const [only] = ranks;
     if (ranks.length === 1) {
-      return (known[only!] ??= { length, axes, spans: lastOf((at) => layout.spans({ ...at, [axis]: only! })) });
+      return (known[only!] ??= { length, axes, spans: memoizeLast((at) => layout.spans({ ...at, [axis]: only! })) });
     }
     const spans = (at: Coordinate) => joinSpans(ranks.flatMap((rank) => layout.spans({ ...at, [axis]: rank })));
     return { length, axes, spans };
@@ -197,7 +205,7 @@ export function layoutsOf(layout: Layout, axis: string): (ranks: readonly number
 }
 
 /** What is found for a coordinate, kept until there is another. */
-function lastOf<T>(find: (at: Coordinate) => T): (at: Coordinate) => T {
+function memoizeLast<T>(find: (at: Coordinate) => T): (at: Coordinate) => T {
   let last: Coordinate | undefined;
   let found: T;
   return (at) => {

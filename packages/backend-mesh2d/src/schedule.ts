@@ -4,7 +4,7 @@ import {
   type Batch,
   type Block,
   type Move,
-  type Rule,
+  type SchedulingRule,
   type ScheduleOptions,
   simulate,
   type Timeline,
@@ -24,14 +24,14 @@ export interface Schedule {
 }
 
 /** Rows first, the peeled order of backward, and what is better where a tile is much longer one way than the other. */
-const preferences = [
+const rulePreferences = [
   { first: "sums", blocks: "rows" },
   { first: "sums", blocks: "peeled" },
   { first: "chunks", blocks: "peeled" },
   { first: "chunks", blocks: "rows" },
   { first: "sums", blocks: "columns" },
   { first: "chunks", blocks: "columns" },
-] as const satisfies readonly Omit<Rule, "batches">[];
+] as const satisfies readonly Omit<SchedulingRule, "batches">[];
 
 /** Tiles of so many orders of chunks, and fewer, are searched; that is 6 × 4 and 5 × 5. */
 const maxOrders = 70;
@@ -54,19 +54,19 @@ const maxOrders = 70;
  * Source: "Mesh-Attention", 2025 (arXiv 2512.20968), figure 1; the orders of blocks and the batches are our own.
  */
 export function greedySchedule(options: ScheduleOptions): Schedule {
-  const { transfer, compute } = totalsOf(options);
+  const { transfer, compute } = totalCosts(options);
   const enough = Math.max(transfer, compute) * (1 + 1e-9);
   let best: Timeline | undefined;
-  for (const rule of rulesFor(options)) {
+  for (const rule of candidateRules(options)) {
     const timeline = simulate(options, rule);
     if (!best || timeline.makespan < best.makespan) best = timeline;
     if (best.makespan <= enough) break;
   }
   const { batches, blocks, makespan } = best!;
-  return { steps: interleaved(batches, blocks, options), makespan, transfer, compute };
+  return { steps: interleaveSteps(batches, blocks, options), makespan, transfer, compute };
 }
 
-function totalsOf({
+function totalCosts({
   queries,
   keys,
   backward,
@@ -80,34 +80,43 @@ function totalsOf({
 }
 
 /** What to try, the first of equals to be taken. */
-function rulesFor({ queries, keys, channels }: ScheduleOptions): Rule[] {
+function candidateRules({ queries, keys, channels }: ScheduleOptions): SchedulingRule[] {
   const ways = channels === 1 ? (["single"] as const) : (["paired", "filled", "single"] as const);
-  const rules = ways.flatMap((batches) => preferences.map((preference): Rule => ({ ...preference, batches })));
-  const orders = count(queries - 1, keys - 1) <= maxOrders ? ordersOf(queries - 1, keys - 1) : [];
-  const searched = preferences
+  const rules = ways.flatMap((batches) =>
+    rulePreferences.map((preference): SchedulingRule => ({ ...preference, batches })),
+  );
+  const orders = countMerges(queries - 1, keys - 1) <= maxOrders ? arrivalOrders(queries - 1, keys - 1) : [];
+  const searched = rulePreferences
     .slice(0, 5)
-    .flatMap((preference) => orders.map((chunks): Rule => ({ ...preference, batches: "single", chunks })));
+    .flatMap((preference) => orders.map((chunks): SchedulingRule => ({ ...preference, batches: "single", chunks })));
   return [...rules, ...searched];
 }
 
 /** Ways to merge two sequences of these lengths. */
-function count(a: number, b: number): number {
+function countMerges(a: number, b: number): number {
   let ways = 1;
   for (let i = 1; i <= Math.min(a, b); i++) ways = (ways * (a + b - i + 1)) / i;
   return ways;
 }
 
-function ordersOf(q: number, kv: number): ("q" | "kv")[][] {
+function arrivalOrders(q: number, kv: number): ("q" | "kv")[][] {
   if (q === 0 && kv === 0) return [[]];
   const begin = (kind: "q" | "kv", rest: ("q" | "kv")[][]) => rest.map((order) => [kind, ...order]);
-  return [...(q > 0 ? begin("q", ordersOf(q - 1, kv)) : []), ...(kv > 0 ? begin("kv", ordersOf(q, kv - 1)) : [])];
+  return [
+    ...(q > 0 ? begin("q", arrivalOrders(q - 1, kv)) : []),
+    ...(kv > 0 ? begin("kv", arrivalOrders(q, kv - 1)) : []),
+  ];
 }
 
 /**
  * Both orders in one. Each batch is posted as early as what it sends is complete: a channel takes batches in order, so none
  * waits for compute that it does not depend on, and none is late because the host was.
  */
-function interleaved(batches: readonly Batch[], blocks: readonly Block[], { queries, keys }: ScheduleOptions): Step[] {
+function interleaveSteps(
+  batches: readonly Batch[],
+  blocks: readonly Block[],
+  { queries, keys }: ScheduleOptions,
+): Step[] {
   const steps: Step[] = [];
   const row = new Array<number>(queries).fill(0);
   const column = new Array<number>(keys).fill(0);
@@ -135,7 +144,7 @@ export interface ScheduleSettings {
 }
 
 /** Makes the greedy schedule of a tile, once for tiles of one kind. */
-export class Schedules {
+export class ScheduleCache {
   readonly #settings: ScheduleSettings;
   readonly #schedules = new Map<string, Schedule>();
 
@@ -148,7 +157,7 @@ export class Schedules {
    * leave it as it is too: what is empty is skipped when it is replayed. So is what does not travel with this tile, and
    * costs nothing.
    */
-  of({ queries, backward, grid }: Pass, { keys, first, last }: Tile): Schedule {
+  get({ queries, backward, grid }: Pass, { keys, first, last }: Tile): Schedule {
     const { rows, columns } = grid;
     const { channels, computeToTransfer, links } = this.#settings;
     const q = links[0] * bytesPerRow(queries.inputs);
@@ -159,10 +168,10 @@ export class Schedules {
     // A grid of one rank moves nothing: any cost will do.
     const block = ((transfer || 1) * computeToTransfer) / (rows * columns);
     const costs = { q: first ? q : 0, kv, out: last ? out : 0, dkv, block };
-    return this.#remember({ queries: columns, keys: rows, backward, channels, costs });
+    return this.#getOrCreate({ queries: columns, keys: rows, backward, channels, costs });
   }
 
-  #remember(options: ScheduleOptions): Schedule {
+  #getOrCreate(options: ScheduleOptions): Schedule {
     const { queries, keys, backward, costs } = options;
     const name = `${queries},${keys},${backward},${Object.values(costs).join()}`;
     const schedule = this.#schedules.get(name) ?? greedySchedule(options);

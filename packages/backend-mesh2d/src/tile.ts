@@ -11,13 +11,13 @@ export interface Grid {
 // Mesh-Attention, figure 5. Offsets may be negative: the rank at offset −x has this one at offset x.
 
 /** Whose queries `rank` works on in row x of its tile. */
-export function queriesAt({ columns }: Grid, rank: number, x: number): number {
+export function queryOwnerAt({ columns }: Grid, rank: number, x: number): number {
   const column = rank % columns;
   return rank - column + modulo(column + x, columns);
 }
 
 /** Whose keys `rank` works on in column y of its tile. */
-export function keysAt({ rows, columns }: Grid, rank: number, y: number): number {
+export function keyOwnerAt({ rows, columns }: Grid, rank: number, y: number): number {
   return modulo(rank + y * columns, rows * columns);
 }
 
@@ -58,18 +58,18 @@ export interface TileDependencies extends Pick<DependencyTable, "needsCompute"> 
 }
 
 /** The tile of a rank of a grid. A chunk goes to the ranks whose tile has any pair of it. */
-export function tileOf(grid: Grid, rank: number, dependencies: DependencyTable): TileDependencies {
+export function createTile(grid: Grid, rank: number, dependencies: DependencyTable): TileDependencies {
   const { rows, columns } = grid;
   const { needsCompute, queryRows, keyRows } = dependencies;
-  const needsQueries = (who: number, of: number) => some(rows, (y) => needsCompute(of, keysAt(grid, who, y)));
-  const needsKeys = (who: number, of: number) => some(columns, (x) => needsCompute(queriesAt(grid, who, x), of));
-  const queries = peersOf(rank, columns, { at: (x) => queriesAt(grid, rank, x), needs: needsQueries });
-  const keys = peersOf(rank, rows, { at: (y) => keysAt(grid, rank, y), needs: needsKeys });
+  const needsQueries = (who: number, of: number) => some(rows, (y) => needsCompute(of, keyOwnerAt(grid, who, y)));
+  const needsKeys = (who: number, of: number) => some(columns, (x) => needsCompute(queryOwnerAt(grid, who, x), of));
+  const queries = createPeers(rank, columns, { at: (x) => queryOwnerAt(grid, rank, x), needs: needsQueries });
+  const keys = createPeers(rank, rows, { at: (y) => keyOwnerAt(grid, rank, y), needs: needsKeys });
   return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
 }
 
 /** The tiles of all ranks along an axis, on any grid: each is derived when it is first needed. */
-export class Tiles {
+export class TileCache {
   readonly #dependencies: DependencyTable;
   readonly #tiles = new Map<number, TileDependencies>();
 
@@ -77,17 +77,17 @@ export class Tiles {
     this.#dependencies = dependencies;
   }
 
-  of(grid: Grid, rank: number): TileDependencies {
+  get(grid: Grid, rank: number): TileDependencies {
     // Of one axis, a grid is known by its columns.
     const number = rank * (grid.rows * grid.columns + 1) + grid.columns;
     let tile = this.#tiles.get(number);
-    if (!tile) this.#tiles.set(number, (tile = tileOf(grid, rank, this.#dependencies)));
+    if (!tile) this.#tiles.set(number, (tile = createTile(grid, rank, this.#dependencies)));
     return tile;
   }
 }
 
 /** The peers along one dimension for any of several tiles. */
-export function joinedPeers(tiles: readonly TilePeers[]): TilePeers {
+export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
   const [first, ...others] = tiles;
   if (others.length === 0) return first!;
   const any = (of: (peers: TilePeers) => TilePeers["sources"]) =>
@@ -101,14 +101,14 @@ export function joinedPeers(tiles: readonly TilePeers[]): TilePeers {
   };
 }
 
-interface Line {
+interface TileLine {
   /** The rank at an offset from this one. */
   at(offset: number): number;
   /** Whether one rank computes on the chunk of another. */
   needs(who: number, of: number): boolean;
 }
 
-function peersOf(rank: number, length: number, { at, needs }: Line): Omit<TilePeers, "rows"> {
+function createPeers(rank: number, length: number, { at, needs }: TileLine): Omit<TilePeers, "rows"> {
   const sources: (number | undefined)[] = [];
   const destinations: (number | undefined)[] = [];
   for (let offset = 0; offset < length; offset++) {

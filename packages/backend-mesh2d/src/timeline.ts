@@ -36,7 +36,7 @@ export interface Block {
 }
 
 /** What to prefer where there is a choice. */
-export interface Rule {
+export interface SchedulingRule {
   /** Whether a channel is first for sums that are complete, or for chunks that unlock blocks. */
   readonly first: "sums" | "chunks";
   /** Blocks row by row, column by column, or peeled: a row and a column in turn. */
@@ -60,7 +60,7 @@ export interface Timeline {
 }
 
 /** How long moves take that are made at once: one after the other on one channel, side by side on two. */
-export function timeOf(moves: readonly Move[], { costs, channels }: ScheduleOptions): number {
+export function batchTime(moves: readonly Move[], { costs, channels }: ScheduleOptions): number {
   const along = (kinds: readonly Move["kind"][]) =>
     moves.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
   const [row, column] = [along(rowKinds), along(columnKinds)];
@@ -68,7 +68,7 @@ export function timeOf(moves: readonly Move[], { costs, channels }: ScheduleOpti
 }
 
 /** The timeline of a tile when one batch and one block are under way at a time, and both are begun as soon as can be. */
-export function simulate(options: ScheduleOptions, rule: Rule): Timeline {
+export function simulate(options: ScheduleOptions, rule: SchedulingRule): Timeline {
   const progress = new TileProgress(options, rule);
   const batches: Batch[] = [];
   const blocks: Block[] = [];
@@ -81,7 +81,7 @@ export function simulate(options: ScheduleOptions, rule: Rule): Timeline {
       if (moves.length > 0) {
         const what = { kind: "batch", moves } as const;
         batches.push(what);
-        batch = { what, end: time + timeOf(moves, options) };
+        batch = { what, end: time + batchTime(moves, options) };
       }
     }
     if (!block) {
@@ -96,11 +96,11 @@ export function simulate(options: ScheduleOptions, rule: Rule): Timeline {
     // Sums of many costs: what ends at the same time may differ in the last bit.
     const now = time * (1 + 1e-12);
     if (batch && batch.end <= now) {
-      for (const move of batch.what.moves) progress.finish(move);
+      for (const move of batch.what.moves) progress.complete(move);
       batch = undefined;
     }
     if (block && block.end <= now) {
-      progress.finish(block.what);
+      progress.complete(block.what);
       block = undefined;
     }
   }
@@ -111,12 +111,12 @@ export const rowKinds: readonly Move["kind"][] = ["q", "out"];
 const columnKinds: readonly Move["kind"][] = ["kv", "dkv"];
 const allKinds: readonly Move["kind"][] = [...rowKinds, ...columnKinds];
 
-function isSums(kind: Move["kind"]): kind is "out" | "dkv" {
+function isReduction(kind: Move["kind"]): kind is "out" | "dkv" {
   return kind === "out" || kind === "dkv";
 }
 
 /** Moves along one dimension that one batch makes. */
-interface Line {
+interface AxisBatch {
   readonly kinds: readonly Move["kind"][];
   readonly moves: Move[];
   cost: number;
@@ -125,40 +125,40 @@ interface Line {
 /** How far a tile has come: moves begun and arrived by kind, and blocks done. */
 class TileProgress {
   readonly #options: ScheduleOptions;
-  readonly #rule: Rule;
+  readonly #rule: SchedulingRule;
   /** The offset of the next move of each kind. */
   readonly #next: Record<Move["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
   /** Rows and columns that are here, one's own included. */
   #rows = 1;
   #columns = 1;
-  readonly #left: Block[];
-  readonly #doneOfRow: number[];
-  readonly #doneOfColumn: number[];
+  readonly #remainingBlocks: Block[];
+  readonly #completedByRow: number[];
+  readonly #completedByColumn: number[];
 
-  constructor(options: ScheduleOptions, rule: Rule) {
+  constructor(options: ScheduleOptions, rule: SchedulingRule) {
     this.#options = options;
     this.#rule = rule;
-    this.#left = inOrder(options, rule);
-    this.#doneOfRow = new Array<number>(options.queries).fill(0);
-    this.#doneOfColumn = new Array<number>(options.keys).fill(0);
+    this.#remainingBlocks = sortBlocks(options, rule);
+    this.#completedByRow = new Array<number>(options.queries).fill(0);
+    this.#completedByColumn = new Array<number>(options.keys).fill(0);
   }
 
   /** The moves to begin now, together; none if none can. */
   takeBatch(): readonly Move[] {
     const { batches } = this.#rule;
     const kinds = batches === "single" ? [allKinds] : [rowKinds, columnKinds];
-    const lines = kinds.map((each): Line => ({ kinds: each, moves: [], cost: 0 }));
-    for (const line of lines) this.#take(line, Infinity);
+    const lines = kinds.map((each): AxisBatch => ({ kinds: each, moves: [], cost: 0 }));
+    for (const line of lines) this.#tryAddMove(line, Infinity);
     // Beside a move along one dimension alone nothing is gained by waiting for a second.
     if (batches === "filled" && lines.every(({ cost }) => cost > 0)) {
       const longest = Math.max(...lines.map(({ cost }) => cost)) * (1 + 1e-9);
-      for (const line of lines) while (this.#take(line, longest));
+      for (const line of lines) while (this.#tryAddMove(line, longest));
     }
     return lines.flatMap(({ moves }) => moves);
   }
 
-  #take(line: Line, limit: number): boolean {
-    const kind = this.#best(line.kinds);
+  #tryAddMove(line: AxisBatch, limit: number): boolean {
+    const kind = this.#selectKind(line.kinds);
     if (kind === undefined || line.cost + this.#options.costs[kind] > limit) return false;
     line.moves.push({ kind, offset: this.#next[kind]++ });
     line.cost += this.#options.costs[kind];
@@ -166,18 +166,18 @@ class TileProgress {
   }
 
   /** The kind to move first, of some; of equals the earlier. */
-  #best(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
-    const sums = kinds.filter(isSums);
-    const chunks = kinds.filter((kind) => !isSums(kind));
+  #selectKind(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
+    const sums = kinds.filter(isReduction);
+    const chunks = kinds.filter((kind) => !isReduction(kind));
     const [preferred, other] = this.#rule.first === "sums" ? [sums, chunks] : [chunks, sums];
-    return this.#mostProfitable(preferred) ?? this.#mostProfitable(other);
+    return this.#highestPriority(preferred) ?? this.#highestPriority(other);
   }
 
-  #mostProfitable(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
+  #highestPriority(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
     let best: Move["kind"] | undefined;
     let most = -Infinity;
     for (const kind of kinds) {
-      const profit = this.#profit(kind);
+      const profit = this.#priority(kind);
       if (profit === undefined || profit <= most) continue;
       best = kind;
       most = profit;
@@ -189,14 +189,16 @@ class TileProgress {
    * Of complete sums, how much is left to send of their kind; of chunks, how many blocks they unlock for what they cost.
    * Nothing of what cannot go now.
    */
-  #profit(kind: Move["kind"]): number | undefined {
+  #priority(kind: Move["kind"]): number | undefined {
     const { queries, keys, backward, costs } = this.#options;
     const next = this.#next[kind];
     switch (kind) {
       case "out":
-        return next < queries && this.#doneOfRow[next] === keys ? (queries - next) * costs.out : undefined;
+        return next < queries && this.#completedByRow[next] === keys ? (queries - next) * costs.out : undefined;
       case "dkv":
-        return backward && next < keys && this.#doneOfColumn[next] === queries ? (keys - next) * costs.dkv : undefined;
+        return backward && next < keys && this.#completedByColumn[next] === queries
+          ? (keys - next) * costs.dkv
+          : undefined;
       case "q":
         return next < queries && this.#isNext(kind) ? this.#columns / costs.q : undefined;
       default:
@@ -212,31 +214,31 @@ class TileProgress {
 
   /** The block to begin now, if both of its chunks are here. */
   takeBlock(): Block | undefined {
-    const index = this.#left.findIndex(({ x, y }) => x < this.#rows && y < this.#columns);
-    return index < 0 ? undefined : this.#left.splice(index, 1)[0];
+    const index = this.#remainingBlocks.findIndex(({ x, y }) => x < this.#rows && y < this.#columns);
+    return index < 0 ? undefined : this.#remainingBlocks.splice(index, 1)[0];
   }
 
-  finish(what: Move | Block): void {
+  complete(what: Move | Block): void {
     if (what.kind === "q") this.#rows++;
     else if (what.kind === "kv") this.#columns++;
     else if (what.kind === "block") {
-      this.#doneOfRow[what.x]!++;
-      this.#doneOfColumn[what.y]!++;
+      this.#completedByRow[what.x]!++;
+      this.#completedByColumn[what.y]!++;
     }
   }
 }
 
 /** All blocks, first those to prefer: what came from afar, for its sums have a way to go. One's own go last. */
-function inOrder({ queries, keys }: ScheduleOptions, rule: Rule): Block[] {
+function sortBlocks({ queries, keys }: ScheduleOptions, rule: SchedulingRule): Block[] {
   const late = (offset: number, length: number) => (offset + length - 1) % length;
   const sorted = Array.from({ length: queries * keys }, (_, i) => {
     const [x, y] = [Math.floor(i / keys), i % keys];
-    return { x, y, key: keyOf(rule, { u: late(x, queries) / queries, v: late(y, keys) / keys }) };
+    return { x, y, key: sortKey(rule, { u: late(x, queries) / queries, v: late(y, keys) / keys }) };
   }).toSorted((a, b) => a.key[0] - b.key[0] || a.key[1] - b.key[1]);
   return sorted.map(({ x, y }) => ({ kind: "block", x, y }));
 }
 
-function keyOf({ blocks }: Rule, { u, v }: { u: number; v: number }): readonly [number, number] {
+function sortKey({ blocks }: SchedulingRule, { u, v }: { u: number; v: number }): readonly [number, number] {
   if (blocks === "peeled") return [Math.min(u, v), Math.max(u, v)];
   return blocks === "rows" ? [u, v] : [v, u];
 }

@@ -3,14 +3,14 @@ import {
   type CallTraffic,
   type ChunkFlow,
   dependencyTable,
-  returned,
+  reverseFlow,
   axisLength,
-  parseTraffic,
-  trafficOf,
+  parseTrafficOptions,
+  totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
-import { checkGrid, mesh2dOptions } from "./options.ts";
-import { bestGrid, joinedPeers, tileOf, type TilePeers } from "./tile.ts";
+import { checkGrid, mesh2dOptions } from "./mesh2d.ts";
+import { bestGrid, unionOfPeers, createTile, type TilePeers } from "./tile.ts";
 
 export const mesh2dTrafficOptions = defineOptions("mesh2dTraffic", {
   ...trafficOptions.fields,
@@ -56,17 +56,25 @@ export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
  * ```
  */
 export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
-  const { axis, shape, mesh, call, from = call.at, batch, ...sizes } = parseTraffic(mesh2dTrafficOptions, options);
+  const {
+    axis,
+    shape,
+    mesh,
+    call,
+    from = call.at,
+    batch,
+    ...sizes
+  } = parseTrafficOptions(mesh2dTrafficOptions, options);
   const { numHeads, numKvHeads, headDim, dtype } = sizes;
   const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
-  if (parts.length === 0) return { forward: trafficOf([]), backward: trafficOf([]) };
+  if (parts.length === 0) return { forward: totalTraffic([]), backward: totalTraffic([]) };
   const [size = 0] = parts.map((part) => axisLength("mesh2dTraffic", mesh, { axis, from: part }));
   const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, numHeads / numKvHeads, parts.length);
   checkGrid("mesh2dTraffic", grid, size);
-  const tiles = parts.map((part) => tileOf(grid, part[axis]!, dependencyTable({ axis, size }, call, part)));
+  const tiles = parts.map((part) => createTile(grid, part[axis]!, dependencyTable({ axis, size }, call, part)));
   const { rank } = tiles[0]!;
-  const q = flowOf(joinedPeers(tiles.map(({ queries }) => queries)), rank);
-  const kvs = tiles.map(({ keys }) => flowOf(keys, rank));
+  const q = chunkFlow(unionOfPeers(tiles.map(({ queries }) => queries)), rank);
+  const kvs = tiles.map(({ keys }) => chunkFlow(keys, rank));
   const row = batch * numHeads * headDim * dtypeBytes[dtype];
   const keyRow = batch * numKvHeads * headDim * dtypeBytes[dtype];
   const sum = batch * numHeads * headDim * dtypeBytes.float32;
@@ -74,18 +82,18 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
   const statistic = batch * numHeads * dtypeBytes.float32;
   const keysOut = kvs.map((kv) => ({ ...kv, bytesPerRow: [keyRow, keyRow] }));
   return {
-    forward: trafficOf([{ ...q, bytesPerRow: [row] }, returned(q, [sum, statistic]), ...keysOut]),
-    backward: trafficOf([
+    forward: totalTraffic([{ ...q, bytesPerRow: [row] }, reverseFlow(q, [sum, statistic]), ...keysOut]),
+    backward: totalTraffic([
       { ...q, bytesPerRow: [row, row, statistic, statistic] },
-      returned(q, [sum]),
+      reverseFlow(q, [sum]),
       ...keysOut,
-      ...kvs.map((kv) => returned(kv, [keySum, keySum])),
+      ...kvs.map((kv) => reverseFlow(kv, [keySum, keySum])),
     ]),
   };
 }
 
 /** This rank's chunks on their way out along one dimension of the tile, and others' on their way in; bytes not counted. */
-function flowOf({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
+function chunkFlow({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
   const received = sources.filter((source) => source !== undefined && source !== rank);
   const sent = destinations.filter((destination) => destination !== undefined);
   return { bytesPerRow: [], sent: sent.map(() => rows(rank)), received: received.map((source) => rows(source!)) };

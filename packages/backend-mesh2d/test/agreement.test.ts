@@ -4,8 +4,8 @@ import { type Context, emptyState, layoutOf, local, masks, randn, spansLength } 
 import { expect, test } from "vitest";
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { backwardPass, type ExecutionContext, forwardPass, type Pass, type Tile } from "../src/pass.ts";
-import { chooseSchedule, Schedules } from "../src/schedule.ts";
-import { type Grid, tileOf } from "../src/tile.ts";
+import { chooseSchedule, ScheduleCache } from "../src/schedule.ts";
+import { type Grid, createTile } from "../src/tile.ts";
 import { makeWorld } from "./world.ts";
 
 const grid: Grid = { rows: 2, columns: 3 };
@@ -22,7 +22,7 @@ function tilesOf(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[] {
   const { out, lse } = emptyState(q);
   const call = { q, at, scale: 1, mask: masks.causal().slices(length, length), queries: layout, keys: layout };
   const block = { k: kv, v: kv, from: at };
-  const tile = tileOf(grid, at.sp!, dependencyTable({ axis: "sp", size: 6 }, call, at));
+  const tile = createTile(grid, at.sp!, dependencyTable({ axis: "sp", size: 6 }, call, at));
   const context: ExecutionContext = { ctx, axis: "sp", inner: local(), label: "test", grid, tiles: [tile, tile, tile] };
   const forward = forwardPass(context, call, { out, lse });
   const backward = backwardPass(context, { ...call, dOut: q, lse, delta: lse }, { dq: out });
@@ -37,9 +37,9 @@ test("every rank makes the same schedules, and chooses alike, however unequal th
     const tiles = tilesOf(ctx);
     const lengths = tiles[0]!.pass.queries.inputs.map(({ shape }) => shape[2]);
     const made = ([1, 2] as const).flatMap((channels) => {
-      const schedules = new Schedules({ channels, computeToTransfer: 0.7, links: [1, 3] });
+      const schedules = new ScheduleCache({ channels, computeToTransfer: 0.7, links: [1, 3] });
       return tiles.map(({ pass, tile }) => {
-        const schedule = schedules.of(pass, tile);
+        const schedule = schedules.get(pass, tile);
         const queries = { chunks: grid.columns, rows: pass.queries.meanRows };
         const keys = { chunks: grid.rows, rows: tile.keys.meanRows };
         return { schedule, name: chooseSchedule({ schedule, queries, keys, halfSpeedRows: 8 }) };

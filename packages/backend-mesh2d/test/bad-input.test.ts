@@ -1,5 +1,5 @@
 import { onWorld, validationSuite } from "@mosaic/conformance";
-import { attention, init, inParts, layoutOf, OptionError, randn, type Tensor } from "@mosaic/core";
+import { attention, init, blockwise, layoutOf, OptionError, randn, type Tensor } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { mesh2d } from "../src/index.ts";
@@ -26,7 +26,7 @@ test("parts that come from elsewhere than was declared, or after the last, are r
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const [q, k, v] = [1, 2, 3].map(() => randn(ctx, [1, 2, 5, 4])) as [Tensor, Tensor, Tensor];
     const at = ctx.mesh.coordinate;
-    using parts = inParts(mesh2d(), [{ ...at, node: 1 }]);
+    using parts = blockwise(mesh2d(), [{ ...at, node: 1 }]);
     const state = { out: ctx.device.empty(q.shape, "float32"), lse: ctx.device.empty(q.shape.slice(0, 3), "float32") };
     const call = { q, at, scale: 1, mask: [], queries: layout, keys: layout };
     expect(() => parts.attend(ctx, call, state, { k, v, from: { ...at, node: 0 } })).toThrow(
@@ -36,7 +36,7 @@ test("parts that come from elsewhere than was declared, or after the last, are r
     parts.attend(ctx, call, state, named);
     const again = () => parts.attend(ctx, call, state, named);
     expect(again).toThrow(OptionError);
-    expect(again).toThrow(/expected no more keys, received keys from .*inParts/);
+    expect(again).toThrow(/expected no more keys, received keys from .*blockwise/);
     expect(ctx.world.traffic().messagesSent).toBe(0);
     using out = attention(ctx, q, q, q, { backend: mesh2d({ shape: [2, 1] }), queries: layout, keys: layout });
     expect((await out.read()).every(Number.isFinite)).toBe(true);
@@ -46,10 +46,10 @@ test("parts that come from elsewhere than was declared, or after the last, are r
 test("options that no mesh could make right", () => {
   for (const shape of [[0, 2], [1.5, 2], [2], [2, 2, 2]]) {
     expect(() => mesh2d({ shape: shape as unknown as [number, number] })).toThrow(
-      /two whole numbers > 0, \[rows, columns\]/,
+      /two integers > 0, \[rows, columns\]/,
     );
   }
-  expect(() => mesh2d({ inner: mesh2d({ axis: "gpu" }) })).toThrow(/inner backend that communicates with nobody/);
+  expect(() => mesh2d({ inner: mesh2d({ axis: "gpu" }) })).toThrow(/inner backend without communication/);
   expect(() => mesh2d({ shape: 4 as unknown as [number, number] })).toThrow(/\[rows, columns\], received 4/);
   expect(() => mesh2d({ schedule: "fast" as "fused" })).toThrow(/"auto", "fused" or "overlapped", received "fast"/);
   expect(() => mesh2d({ channels: 3 as 2 })).toThrow(/channels: expected 1 or 2, received 3/);

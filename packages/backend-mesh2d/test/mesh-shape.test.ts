@@ -58,7 +58,7 @@ describe.each(Object.entries(modules))("%s", (_, run) => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {
       const wrong: [Options, string][] = [
         [{ backend: "mesh2d", meshShape: [2, 2] }, `mesh2d(sp), rank ${ctx.rank}: expected a shape of 6 ranks`],
-        [{ backend: "mesh2d", meshShape: [6, 0] }, "two whole numbers > 0, [rows, columns], received [6,0]"],
+        [{ backend: "mesh2d", meshShape: [6, 0] }, "two integers > 0, [rows, columns], received [6,0]"],
         [{ backend: "mesh2d", meshShape: 6 as never }, "[rows, columns], received 6"],
         [
           { meshShape: [3, 2] },

@@ -3,7 +3,7 @@ import {
   type AttentionBackend,
   type Context,
   emptyState,
-  inParts,
+  blockwise,
   layoutOf,
   local,
   masks,
@@ -26,7 +26,7 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, p
     const call = { q, at, scale: 0.5, mask: masks.full().slices(tokens, tokens), queries: layout, keys: layout };
     const keys = { k: q, v: q, from: at };
     const places = Array.from({ length: parts }, () => at);
-    using steps = inParts(backend, places);
+    using steps = blockwise(backend, places);
     const saved = { dOut: q, lse, delta: lse };
     for (const _ of places) steps.attend(ctx, call, { out, lse }, keys);
     if (!backward) return;

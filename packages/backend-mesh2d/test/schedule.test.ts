@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { greedySchedule, type Schedule } from "../src/schedule.ts";
-import { type Move, type ScheduleOptions, timeOf } from "../src/timeline.ts";
+import { type Move, type ScheduleOptions, batchTime } from "../src/timeline.ts";
 
 interface Given {
   readonly g: number;
@@ -112,7 +112,7 @@ function replayed({ steps }: Schedule, options: ScheduleOptions): number {
       continue;
     }
     const sends = step.moves.some(({ kind }) => kind === "out" || kind === "dkv");
-    channel = Math.max(channel, sends ? compute : 0) + timeOf(step.moves, options);
+    channel = Math.max(channel, sends ? compute : 0) + batchTime(step.moves, options);
     for (const { kind, offset } of step.moves) arrival.set(`${kind} ${offset}`, channel);
   }
   return Math.max(channel, compute);

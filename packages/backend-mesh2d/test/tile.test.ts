@@ -2,7 +2,7 @@ import { maskTrials, placements } from "@mosaic/conformance";
 import { layoutOf, masks, positions } from "@mosaic/core";
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { expect, test } from "vitest";
-import { bestGrid, type Grid, keysAt, queriesAt, tileOf, Tiles } from "../src/tile.ts";
+import { bestGrid, type Grid, keyOwnerAt, queryOwnerAt, createTile, TileCache } from "../src/tile.ts";
 import { gridsUpTo } from "./shapes.ts";
 
 const offsets = (length: number) => Array.from({ length }, (_, i) => i);
@@ -14,13 +14,13 @@ test.each(gridsUpTo(12))(
     const size = rows * columns;
     const times = new Array<number>(size * size).fill(0);
     for (const rank of offsets(size)) {
-      expect(queriesAt(grid, rank, 0)).toBe(rank);
-      expect(keysAt(grid, rank, 0)).toBe(rank);
+      expect(queryOwnerAt(grid, rank, 0)).toBe(rank);
+      expect(keyOwnerAt(grid, rank, 0)).toBe(rank);
       for (const x of offsets(columns)) {
-        expect(queriesAt(grid, queriesAt(grid, rank, x), -x)).toBe(rank);
-        for (const y of offsets(rows)) times[queriesAt(grid, rank, x) * size + keysAt(grid, rank, y)]!++;
+        expect(queryOwnerAt(grid, queryOwnerAt(grid, rank, x), -x)).toBe(rank);
+        for (const y of offsets(rows)) times[queryOwnerAt(grid, rank, x) * size + keyOwnerAt(grid, rank, y)]!++;
       }
-      for (const y of offsets(rows)) expect(keysAt(grid, keysAt(grid, rank, y), -y)).toBe(rank);
+      for (const y of offsets(rows)) expect(keyOwnerAt(grid, keyOwnerAt(grid, rank, y), -y)).toBe(rank);
     }
     expect(times.every((count) => count === 1)).toBe(true);
   },
@@ -28,8 +28,8 @@ test.each(gridsUpTo(12))(
 
 test("the grid and tile of Mesh-Attention, figure 5: rank 4 of 15, three queries by five keys", () => {
   const grid = { rows: 5, columns: 3 };
-  expect(offsets(3).map((x) => queriesAt(grid, 4, x))).toEqual([4, 5, 3]);
-  expect(offsets(5).map((y) => keysAt(grid, 4, y))).toEqual([4, 7, 10, 13, 1]);
+  expect(offsets(3).map((x) => queryOwnerAt(grid, 4, x))).toEqual([4, 5, 3]);
+  expect(offsets(5).map((y) => keyOwnerAt(grid, 4, y))).toEqual([4, 7, 10, 13, 1]);
 });
 
 test("the grid that sends least grows tall as key heads grow few", () => {
@@ -61,10 +61,10 @@ test.each(gridsUpTo(8))(
         const known = offsets(mesh.sp).map((a) => offsets(mesh.sp).map((b) => shows(a, b)));
         const tiles = offsets(mesh.sp).map((sp) => {
           const call = { at: { sp }, mask: mask.slices(17, 17), queries: layout, keys: layout };
-          return tileOf(grid, sp, dependencyTable({ axis: "sp", size: mesh.sp }, call, call.at));
+          return createTile(grid, sp, dependencyTable({ axis: "sp", size: mesh.sp }, call, call.at));
         });
         for (const [rank, { queries, keys }] of tiles.entries()) {
-          const seen = (x: number, y: number) => known[queriesAt(grid, rank, x)]![keysAt(grid, rank, y)]!;
+          const seen = (x: number, y: number) => known[queryOwnerAt(grid, rank, x)]![keyOwnerAt(grid, rank, y)]!;
           const rowsSeen = offsets(columns).map((x) => offsets(rows).some((y) => seen(x, y)));
           const columnsSeen = offsets(rows).map((y) => offsets(columns).some((x) => seen(x, y)));
           expect(queries.sources.map((source) => source !== undefined)).toEqual(rowsSeen);
@@ -93,7 +93,7 @@ test("tiles that are kept are those of the grid that is asked for", () => {
   const layout = layoutOf({ mesh: { sp: 6 }, axes: ["sp"], length: 17 });
   const call = { at: { sp: 4 }, mask: masks.causal().slices(17, 17), queries: layout, keys: layout };
   const dependencies = dependencyTable({ axis: "sp", size: 6 }, call, call.at);
-  const tiles = new Tiles(dependencies);
+  const tiles = new TileCache(dependencies);
   for (const grid of [
     { rows: 2, columns: 3 },
     { rows: 3, columns: 2 },
@@ -101,9 +101,9 @@ test("tiles that are kept are those of the grid that is asked for", () => {
     { rows: 2, columns: 3 },
   ]) {
     for (let rank = 0; rank < 6; rank++) {
-      const { queries, keys } = tileOf(grid, rank, dependencies);
-      expect(tiles.of(grid, rank).queries.sources).toEqual(queries.sources);
-      expect(tiles.of(grid, rank).keys.destinations).toEqual(keys.destinations);
+      const { queries, keys } = createTile(grid, rank, dependencies);
+      expect(tiles.get(grid, rank).queries.sources).toEqual(queries.sources);
+      expect(tiles.get(grid, rank).keys.destinations).toEqual(keys.destinations);
     }
   }
 });

@@ -4,8 +4,8 @@ import {
   type ChunkBuffers,
   type DependencyTable,
   modulo,
-  receives,
-  sends,
+  recvTransfers,
+  sendTransfers,
 } from "@mosaic/core/context-parallel";
 
 // At step t rank r works on the keys of source r − t. So the ranks that work on the chunk of s do so one after the other,
@@ -37,12 +37,13 @@ export function kvTransfers(
 ): readonly Transfer[] {
   const { size } = dependencies;
   const right = modulo(rank + 1, size);
-  const along = modulo(rank + step, size); // who works on this rank's own keys at that step
+  const consumer = modulo(rank + step, size); // who works on this rank's own keys at that step
   const from = recvPeer(dependencies, rank, step);
   const transfers: Transfer[] = [];
-  if (recvPeer(dependencies, right, step) === rank) transfers.push(...sends(current, right));
-  if (along !== right && recvPeer(dependencies, along, step) === rank) transfers.push(...sends(own, along));
-  if (from !== undefined) transfers.push(...receives(next, from));
+  if (recvPeer(dependencies, right, step) === rank) transfers.push(...sendTransfers(current, right));
+  if (consumer !== right && recvPeer(dependencies, consumer, step) === rank)
+    transfers.push(...sendTransfers(own, consumer));
+  if (from !== undefined) transfers.push(...recvTransfers(next, from));
   return transfers;
 }
 
@@ -64,19 +65,19 @@ export function gradientTransfers(
 ): GradientTransfers {
   const { size, keyRows } = dependencies;
   const left = modulo(rank - 1, size);
-  const along = modulo(rank + step, size); // who worked on this rank's own keys at that step
+  const consumer = modulo(rank + step, size); // who worked on this rank's own keys at that step
   const to = sendPeer(dependencies, rank, step);
-  const transfers: Transfer[] = to === undefined ? [] : sends(current, to);
+  const transfers: Transfer[] = to === undefined ? [] : sendTransfers(current, to);
   let toNext: Chunk | undefined;
   let toOwner: Chunk | undefined;
-  if (left !== along && sendPeer(dependencies, left, step) === rank) {
+  if (left !== consumer && sendPeer(dependencies, left, step) === rank) {
     toNext = buffers.slot("arriving", own.tensors, keyRows(modulo(left - step, size)));
-    transfers.push(...receives(toNext, left));
+    transfers.push(...recvTransfers(toNext, left));
   }
-  if (sendPeer(dependencies, along, step) === rank) {
+  if (sendPeer(dependencies, consumer, step) === rank) {
     // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, when nothing goes on.
     toOwner = buffers.slot(toNext ? "arriving beside" : "arriving", own.tensors, keyRows(rank));
-    transfers.push(...receives(toOwner, along));
+    transfers.push(...recvTransfers(toOwner, consumer));
   }
   return { transfers, toNext, toOwner };
 }
@@ -88,7 +89,7 @@ export function isSent({ size, needsKv }: DependencyTable, rank: number): boolea
 }
 
 /** Keys in the longest chunk that `rank` computes on, or owns. */
-export function mostRows({ size, needsCompute, keyRows }: DependencyTable, rank: number): number {
+export function maxChunkRows({ size, needsCompute, keyRows }: DependencyTable, rank: number): number {
   let most = keyRows(rank);
   for (let source = 0; source < size; source++) {
     if (needsCompute(rank, source)) most = Math.max(most, keyRows(source));

@@ -2,7 +2,7 @@ import {
   type AttentionBackend,
   type Coordinate,
   describeBackend,
-  inParts,
+  blockwise,
   type KvBlock,
   local,
   type ProcessGroup,
@@ -17,11 +17,11 @@ import {
   type Chunk,
   ChunkBuffers,
   type DependencyTable,
-  dependencyTables,
+  dependencyTableCache,
   modulo,
   validator,
 } from "@mosaic/core/context-parallel";
-import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, mostRows } from "./exchange.ts";
+import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, maxChunkRows } from "./exchange.ts";
 
 export const ringOptions = defineOptions("ring", {
   /** The mesh axis along which keys rotate. Default "sp". */
@@ -60,7 +60,7 @@ export type RingOptions = OptionsOf<typeof ringOptions>;
 export function ring(options?: RingOptions): AttentionBackend {
   const { axis, inner = local() } = ringOptions.parse(options);
   const validate = validator({ name: "ring", axis, inner });
-  const dependenciesOf = dependencyTables({ axis, inner });
+  const dependenciesOf = dependencyTableCache({ axis, inner });
   return {
     name: "ring",
     description: inner.name === "local" ? `ring(${axis})` : `ring(${axis}, ${describeBackend(inner)})`,
@@ -71,8 +71,8 @@ export function ring(options?: RingOptions): AttentionBackend {
       validate.attend(ctx, call, state, kv);
       const group = ctx.mesh.group(axis);
       const dependencies = dependenciesOf(ctx, call, kv.from);
-      const blocks = blocksOf(group, dependencies, kv.from);
-      using parts = inParts(inner, blocks.filter(isBlock));
+      const blocks = visibleCoordinates(group, dependencies, kv.from);
+      using parts = blockwise(inner, blocks.filter(isVisible));
       for (const { step, visible, k, v } of rotate(group, kv, dependencies))
         if (visible) parts.attend(ctx, call, state, { k, v, from: blocks[step]! });
     },
@@ -81,9 +81,9 @@ export function ring(options?: RingOptions): AttentionBackend {
       validate.attendBackward(ctx, call, grads, kv);
       const group = ctx.mesh.group(axis);
       const dependencies = dependenciesOf(ctx, call, kv.from);
-      const blocks = blocksOf(group, dependencies, kv.from);
+      const blocks = visibleCoordinates(group, dependencies, kv.from);
       const steps = rotate(group, kv, dependencies);
-      using parts = inParts(inner, blocks.filter(isBlock));
+      using parts = blockwise(inner, blocks.filter(isVisible));
       for (const { step, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, dependencies))
         if (visible) parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
     },
@@ -91,7 +91,7 @@ export function ring(options?: RingOptions): AttentionBackend {
 }
 
 /** By step: where the block comes from that this rank attends to; nothing where it attends to none. */
-function blocksOf(
+function visibleCoordinates(
   { rank, size }: ProcessGroup,
   { axis, needsCompute }: DependencyTable,
   from: Coordinate,
@@ -104,7 +104,7 @@ function blocksOf(
   return blocks;
 }
 
-function isBlock(block: Coordinate | undefined): block is Coordinate {
+function isVisible(block: Coordinate | undefined): block is Coordinate {
   return block !== undefined;
 }
 
@@ -133,12 +133,12 @@ export function* rotate(
   const { rank, size, device } = group;
   const { needsCompute, needsKv, keyRows } = dependencies;
   const label = `ring(${dependencies.axis})`;
-  using buffers = new ChunkBuffers({ device, slotRows: mostRows(dependencies, rank) });
+  using buffers = new ChunkBuffers({ device, slotRows: maxChunkRows(dependencies, rank) });
   const like = [kv.k, kv.v];
-  const own: Chunk = isSent(dependencies, rank) ? buffers.dense(like) : { tensors: like, wire: [] };
+  const own: Chunk = isSent(dependencies, rank) ? buffers.contiguous(like) : { tensors: like, wire: [] };
   // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
   const bufferFor = (source: number, step: number): Chunk => {
-    if (needsKv(rank, source)) return buffers.slot(parity(step), like, keyRows(source));
+    if (needsKv(rank, source)) return buffers.slot(slotName(step), like, keyRows(source));
     return needsCompute(rank, source) ? buffers.zeros(like, keyRows(source)) : own;
   };
   let current = own;
@@ -180,10 +180,10 @@ export function* rotateGradients(
 ): Generator<GradientStep, void, undefined> {
   const { rank, device } = group;
   const label = `ring(${dependencies.axis})`;
-  using buffers = new ChunkBuffers({ device, slotRows: mostRows(dependencies, rank) });
+  using buffers = new ChunkBuffers({ device, slotRows: maxChunkRows(dependencies, rank) });
   const own: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
   const zeroed = (source: number, step: number): Chunk => {
-    const sums = buffers.slot(parity(step), own.tensors, dependencies.keyRows(source));
+    const sums = buffers.slot(slotName(step), own.tensors, dependencies.keyRows(source));
     for (const sum of sums.tensors) device.kernels.fill(sum, 0);
     return sums;
   };
@@ -197,15 +197,15 @@ export function* rotateGradients(
       yield { step, source, visible, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
       work?.wait(); // wait
       work = undefined;
-      add(current, arriving?.toNext);
-      add(own, arriving?.toOwner);
+      accumulate(current, arriving?.toNext);
+      accumulate(own, arriving?.toOwner);
       arriving = gradientTransfers(dependencies, rank, step, { own, current, buffers });
       work = post(group, arriving.transfers, label); // send
     }
   } finally {
     work?.wait();
   }
-  add(own, arriving?.toOwner);
+  accumulate(own, arriving?.toOwner);
 }
 
 function post(group: ProcessGroup, transfers: readonly Transfer[], label: string): Work | undefined {
@@ -213,10 +213,10 @@ function post(group: ProcessGroup, transfers: readonly Transfer[], label: string
 }
 
 /** Chunks of even and of odd steps take turns in two buffers. */
-function parity(step: number): "even" | "odd" {
+function slotName(step: number): "even" | "odd" {
   return step % 2 === 0 ? "even" : "odd";
 }
 
-function add(into: Chunk, arrived: Chunk | undefined): void {
+function accumulate(into: Chunk, arrived: Chunk | undefined): void {
   arrived?.tensors.forEach((sum, i) => sum.device.kernels.binary("add", into.tensors[i]!, into.tensors[i]!, sum));
 }

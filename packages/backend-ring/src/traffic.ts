@@ -6,8 +6,8 @@ import {
   dependencyTable,
   modulo,
   axisLength,
-  parseTraffic,
-  trafficOf,
+  parseTrafficOptions,
+  totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
 
@@ -42,45 +42,57 @@ export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
  * ```
  */
 export function ringTraffic(options: RingTrafficOptions): CallTraffic {
-  const { axis, inner = local(), mesh, call, from = call.at, width, dtype } = parseTraffic(ringTrafficOptions, options);
+  const {
+    axis,
+    inner = local(),
+    mesh,
+    call,
+    from = call.at,
+    width,
+    dtype,
+  } = parseTrafficOptions(ringTrafficOptions, options);
   const size = axisLength("ringTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   const rank = from[axis]!;
-  const received = foreignRows(dependencies, rank);
-  const own = runsOf(dependencies, rank);
+  const received = receivedRows(dependencies, rank);
+  const own = originatedRows(dependencies, rank);
   const [kv, sum] = [width * dtypeBytes[dtype], width * dtypeBytes.float32];
   const left = modulo(rank - 1, dependencies.size);
-  const forward: ChunkFlow = { bytesPerRow: [kv, kv], sent: [...passedOn(dependencies, rank), ...own], received };
-  const gradients = { bytesPerRow: [sum, sum], sent: received, received: [...passedOn(dependencies, left), ...own] };
-  return { forward: trafficOf([forward]), backward: trafficOf([forward, gradients]) };
+  const forward: ChunkFlow = { bytesPerRow: [kv, kv], sent: [...forwardedRows(dependencies, rank), ...own], received };
+  const gradients = {
+    bytesPerRow: [sum, sum],
+    sent: received,
+    received: [...forwardedRows(dependencies, left), ...own],
+  };
+  return { forward: totalTraffic([forward]), backward: totalTraffic([forward, gradients]) };
 }
 
 // Each of these gives rows of chunks, one per transfer.
 
 /** The foreign chunks that a rank needs. */
-function foreignRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
-  return othersFrom(rank, size)
+function receivedRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
+  return otherRanks(rank, size)
     .filter((source) => needsKv(rank, source))
     .map(keyRows);
 }
 
 /** Those of them that its right neighbour needs as well, to whom they are foreign too. */
-function passedOn({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
+function forwardedRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
   const right = modulo(rank + 1, size);
-  return othersFrom(rank, size)
+  return otherRanks(rank, size)
     .filter((source) => source !== right && needsKv(rank, source) && needsKv(right, source))
     .map(keyRows);
 }
 
 /** Its own chunk, once for every run of neighbours that need it. */
-function runsOf({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
-  const others = othersFrom(rank, size);
+function originatedRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
+  const others = otherRanks(rank, size);
   return others
     .filter((other, i) => needsKv(other, rank) && !(i > 0 && needsKv(others[i - 1]!, rank)))
     .map(() => keyRows(rank));
 }
 
 /** All other ranks, the right neighbour first. */
-function othersFrom(rank: number, size: number): number[] {
+function otherRanks(rank: number, size: number): number[] {
   return Array.from({ length: size - 1 }, (_, i) => modulo(rank + 1 + i, size));
 }

@@ -20,7 +20,7 @@ register(validationSuite({ makeWorld, backend: (axis) => ring({ axis }), sharded
 test("two levels of nesting on one axis", () => {
   expect(() => ring({ axis: "sp", inner: ring({ axis: "sp" }) })).toThrow(OptionError);
   expect(() => ring({ axis: "a", inner: ring({ axis: "b", inner: ring({ axis: "a" }) }) })).toThrow(
-    /an axis of its own/,
+    /a separate mesh axis/,
   );
 });
 
@@ -50,7 +50,7 @@ test("a module reports at once that the mesh lacks the axis, and no option is ig
   const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1, mesh, backends: [ring()] });
   const options = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: "ring" };
   expect(() => new MultiAxisAttention(ctx, options)).toThrow(
-    /ring\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; name the axis in init/,
+    /ring\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/,
   );
   expect(() => ring({ axes: "tp" } as object)).toThrow(/ring: expected options among axis, inner, received "axes"/);
   await ctx.close();

@@ -3,13 +3,13 @@ import {
   type CallTraffic,
   type ChunkFlow,
   dependencyTable,
-  returned,
+  reverseFlow,
   axisLength,
-  parseTraffic,
-  trafficOf,
+  parseTrafficOptions,
+  totalTraffic,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
-import { type Split, splitsOf } from "./heads.ts";
+import { type ShardSizes, shardSizes } from "./head-exchange.ts";
 
 export const ulyssesTrafficOptions = defineOptions("ulyssesTraffic", {
   ...trafficOptions.fields,
@@ -51,31 +51,31 @@ export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
  * ```
  */
 export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
-  const settings = parseTraffic(ulyssesTrafficOptions, options);
+  const settings = parseTrafficOptions(ulyssesTrafficOptions, options);
   const { axis, inner = local(), mesh, call, from = call.at, batch, headDim, dtype } = settings;
   const size = axisLength("ulyssesTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
-  if (dependencies.isEmpty) return { forward: trafficOf([]), backward: trafficOf([]) };
-  const splits = splitsOf(dependencies, settings);
+  if (dependencies.isEmpty) return { forward: totalTraffic([]), backward: totalTraffic([]) };
+  const splits = shardSizes(dependencies, settings);
   const rank = call.at[axis]!;
   const row = batch * headDim * dtypeBytes[dtype];
   const sum = batch * headDim * dtypeBytes.float32;
   const statistic = batch * dtypeBytes.float32;
-  const queries = (...bytes: number[]) => toHeads(splits.queries, rank, bytes);
-  const keys = (...bytes: number[]) => toHeads(splits.keys, rank, bytes);
+  const queries = (...bytes: number[]) => rowsToHeads(splits.queries, rank, bytes);
+  const keys = (...bytes: number[]) => rowsToHeads(splits.keys, rank, bytes);
   return {
-    forward: trafficOf([queries(row), keys(row, row), returned(queries(), [sum, statistic])]),
-    backward: trafficOf([
+    forward: totalTraffic([queries(row), keys(row, row), reverseFlow(queries(), [sum, statistic])]),
+    backward: totalTraffic([
       queries(row, row, statistic, statistic),
       keys(row, row),
-      returned(queries(), [sum]),
-      returned(keys(), [sum, sum]),
+      reverseFlow(queries(), [sum]),
+      reverseFlow(keys(), [sum, sum]),
     ]),
   };
 }
 
 /** Rows for heads, of tensors with so many bytes per row and head. */
-function toHeads({ rows, heads }: Split, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
+function rowsToHeads({ rows, heads }: ShardSizes, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
   const others = rows.map((_, other) => other).filter((other) => other !== rank);
   return {
     bytesPerRow,

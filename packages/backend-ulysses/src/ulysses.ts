@@ -1,13 +1,13 @@
 import {
   type AttentionBackend,
-  type Call,
+  type AttentionCall,
   type Context,
   type Coordinate,
   describeBackend,
   type DType,
   local,
   omitAxes,
-  type PlacedKv,
+  type KvShard,
   type ProcessGroup,
   type SavedRows,
   type Tensor,
@@ -15,9 +15,17 @@ import {
   option,
   type OptionsOf,
 } from "@mosaic/core";
-import { type Chunk, ChunkBuffers, dependencyTables, validator } from "@mosaic/core/context-parallel";
-import { Exchange, headsOf, type Piece } from "./exchange.ts";
-import { type Heads, partsOf, type Share, type Split, splitsOf } from "./heads.ts";
+import { type Chunk, ChunkBuffers, dependencyTableCache, validator } from "@mosaic/core/context-parallel";
+import {
+  AllToAll,
+  groupedQueryParts,
+  type HeadChunk,
+  type HeadRange,
+  type HeadShard,
+  type ShardSizes,
+  shardSizes,
+  sliceHeads,
+} from "./head-exchange.ts";
 
 export const ulyssesOptions = defineOptions("ulysses", {
   /** The mesh axis along which rows are exchanged for heads. Default "sp". */
@@ -59,7 +67,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
   // This one last: what its ranks hold between them is one shard of what `inner` attends to.
   const axes = [...inner.axes, axis];
   const validate = validator({ name: "ulysses", axis, inner, axes, sharded: ["queries", "keys"] });
-  const dependenciesOf = dependencyTables({ axis, inner });
+  const dependenciesOf = dependencyTableCache({ axis, inner });
   return {
     name: "ulysses",
     description: inner.name === "local" ? `ulysses(${axis})` : `ulysses(${axis}, ${describeBackend(inner)})`,
@@ -68,46 +76,46 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
 
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
-      const own = headCallOf(ctx, call, kv);
+      const own = createHeadCall(ctx, call, kv);
       if (!own) return;
       using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
       const sums = attendHeads(own, call, kv, results);
-      using exchange = new Exchange(own.group, own.label);
-      const pieces = exchange.toRows(sums, own.splits.queries, results);
+      using exchange = new AllToAll(own.group, own.label);
+      const headChunks = exchange.toRows(sums, own.splits.queries, results);
       exchange.run();
-      for (const { heads, tensors } of pieces) {
+      for (const { heads, tensors } of headChunks) {
         const [out, lse] = tensors as [Tensor, Tensor];
         if (out.size === 0) continue;
-        const into = { out: headsOf(state.out, heads, results), lse: headsOf(state.lse, heads, results) };
+        const into = { out: sliceHeads(state.out, heads, results), lse: sliceHeads(state.lse, heads, results) };
         ctx.device.kernels.merge(into, { out, lse });
       }
     },
 
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
-      const own = headCallOf(ctx, call, kv);
+      const own = createHeadCall(ctx, call, kv);
       if (!own) return;
       using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
       const sums = attendHeadsBackward(own, call, kv, results);
-      using exchange = new Exchange(own.group, own.label);
+      using exchange = new AllToAll(own.group, own.label);
       const queries = exchange.toRows(sums.queries, own.splits.queries, results);
       const keys = exchange.toRows(sums.keys, own.splits.keys, results);
       exchange.run();
-      add([grads.dq], queries, results);
-      add([grads.dk, grads.dv], keys, results);
+      accumulate([grads.dq], queries, results);
+      accumulate([grads.dk, grads.dv], keys, results);
     },
   };
 
   /** This rank's heads of a call; nothing if the mask leaves no rank anything to compute. */
-  function headCallOf(ctx: Context, call: Call, { k, from }: PlacedKv): HeadCall | undefined {
+  function createHeadCall(ctx: Context, call: AttentionCall, { k, from }: KvShard): HeadCall | undefined {
     const dependencies = dependenciesOf(ctx, call, from);
     if (dependencies.isEmpty) return undefined;
     const group = ctx.mesh.group(axis);
     const counts = { numHeads: call.q.shape[1]!, numKvHeads: k.shape[1]! };
-    const splits = splitsOf(dependencies, counts);
+    const splits = shardSizes(dependencies, counts);
     const share = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
     const places = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
-    return { ctx, inner, group, label: `ulysses(${axis})`, splits, parts: partsOf(counts, share), ...places };
+    return { ctx, inner, group, label: `ulysses(${axis})`, splits, parts: groupedQueryParts(counts, share), ...places };
   }
 }
 
@@ -118,20 +126,20 @@ interface HeadCall {
   readonly group: ProcessGroup;
   /** The label of collectives in messages and traces. */
   readonly label: string;
-  readonly splits: Record<keyof Share, Split>;
+  readonly splits: Record<keyof HeadShard, ShardSizes>;
   /** This rank's heads, in parts that kernels can serve; none for a rank without heads. */
-  readonly parts: readonly Share[];
+  readonly parts: readonly HeadShard[];
   /** Where the rows of all ranks along the axis are: coordinates without it. */
   readonly at: Coordinate;
   readonly from: Coordinate;
 }
 
 /** Fetches all rows of this rank's heads and attends to them; out and lse [B,h,ΣS,…] lie in `results`. */
-function attendHeads(own: HeadCall, call: Call, kv: PlacedKv, results: ChunkBuffers): Chunk {
+function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: ChunkBuffers): Chunk {
   const { ctx, inner, parts, splits, at, from } = own;
   const { kernels } = ctx.device;
   using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-  using exchange = new Exchange(own.group, own.label);
+  using exchange = new AllToAll(own.group, own.label);
   const queries = exchange.toHeads([call.q], splits.queries, inputs);
   const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
   exchange.run();
@@ -140,8 +148,12 @@ function attendHeads(own: HeadCall, call: Call, kv: PlacedKv, results: ChunkBuff
   kernels.fill(sums.tensors[0]!, 0);
   kernels.fill(sums.tensors[1]!, Number.NEGATIVE_INFINITY);
   for (const part of parts) {
-    const [q, out, lse] = pick([...queries.tensors, ...sums.tensors], part.queries, inputs) as [Tensor, Tensor, Tensor];
-    const [k, v] = pick(keys.tensors, part.keys, inputs) as [Tensor, Tensor];
+    const [q, out, lse] = sliceAllHeads([...queries.tensors, ...sums.tensors], part.queries, inputs) as [
+      Tensor,
+      Tensor,
+      Tensor,
+    ];
+    const [k, v] = sliceAllHeads(keys.tensors, part.keys, inputs) as [Tensor, Tensor];
     inner.attend(ctx, { ...call, q, at }, { out, lse }, { k, v, from });
   }
   return sums;
@@ -150,13 +162,13 @@ function attendHeads(own: HeadCall, call: Call, kv: PlacedKv, results: ChunkBuff
 /** The backward of it: dq [B,h,ΣS,D] of this rank's heads, and its part of the dk and dv of their keys, in `results`. */
 function attendHeadsBackward(
   own: HeadCall,
-  call: Call & SavedRows,
-  kv: PlacedKv,
+  call: AttentionCall & SavedRows,
+  kv: KvShard,
   results: ChunkBuffers,
-): Record<keyof Share, Chunk> {
+): Record<keyof HeadShard, Chunk> {
   const { ctx, inner, parts, splits, at, from } = own;
   using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-  using exchange = new Exchange(own.group, own.label);
+  using exchange = new AllToAll(own.group, own.label);
   const rows = exchange.toHeads([call.q, call.dOut, call.lse, call.delta], splits.queries, inputs);
   const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
   exchange.run();
@@ -170,9 +182,9 @@ function attendHeadsBackward(
   };
   const sums = { queries: zeros([rows.tensors[0]!]), keys: zeros(keys.tensors) };
   for (const part of parts) {
-    const mine = pick([...rows.tensors, ...sums.queries.tensors], part.queries, inputs);
+    const mine = sliceAllHeads([...rows.tensors, ...sums.queries.tensors], part.queries, inputs);
     const [q, dOut, lse, delta, dq] = mine as [Tensor, Tensor, Tensor, Tensor, Tensor];
-    const block = pick([...keys.tensors, ...sums.keys.tensors], part.keys, inputs);
+    const block = sliceAllHeads([...keys.tensors, ...sums.keys.tensors], part.keys, inputs);
     const [k, v, dk, dv] = block as [Tensor, Tensor, Tensor, Tensor];
     inner.attendBackward(ctx, { ...call, q, dOut, lse, delta, at }, { dq, dk, dv }, { k, v, from });
   }
@@ -184,16 +196,16 @@ function float32(shape: Tensor["shape"]): { readonly shape: Tensor["shape"]; rea
 }
 
 /** The same heads of several tensors. */
-function pick(tensors: readonly Tensor[], heads: Heads, buffers: ChunkBuffers): readonly Tensor[] {
-  return tensors.map((x) => headsOf(x, heads, buffers));
+function sliceAllHeads(tensors: readonly Tensor[], heads: HeadRange, buffers: ChunkBuffers): readonly Tensor[] {
+  return tensors.map((x) => sliceHeads(x, heads, buffers));
 }
 
 /** Adds every rank's part, in rank order: the same bits every time. */
-function add(into: readonly Tensor[], pieces: readonly Piece[], buffers: ChunkBuffers): void {
-  for (const { heads, tensors } of pieces) {
+function accumulate(into: readonly Tensor[], headChunks: readonly HeadChunk[], buffers: ChunkBuffers): void {
+  for (const { heads, tensors } of headChunks) {
     for (const [i, tensor] of tensors.entries()) {
       if (tensor.size === 0) continue;
-      const sum = headsOf(into[i]!, heads, buffers);
+      const sum = sliceHeads(into[i]!, heads, buffers);
       tensor.device.kernels.binary("add", sum, sum, tensor);
     }
   }

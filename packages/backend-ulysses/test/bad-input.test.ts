@@ -37,7 +37,7 @@ test("axes in another order than the rows are concatenated in", async () => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["gpu", "node"], length: 10 });
     const x = randn(ctx, [1, 2, 5, 4]);
     expect(() => attention(ctx, x, x, x, { backend, queries: layout, keys: layout })).toThrow(
-      `ulysses(gpu), rank ${ctx.rank}: expected queries that are cut along node, gpu, in this order`,
+      `ulysses(gpu), rank ${ctx.rank}: expected queries sharded along node, gpu, in this order`,
     );
     return ctx.world.traffic().messagesSent;
   });
@@ -47,7 +47,7 @@ test("axes in another order than the rows are concatenated in", async () => {
 test("two levels of nesting on one axis", () => {
   expect(() => ulysses({ inner: ulysses() })).toThrow(OptionError);
   expect(() => ulysses({ axis: "a", inner: ulysses({ axis: "b", inner: ulysses({ axis: "a" }) }) })).toThrow(
-    /ulysses\(a\).*an axis of its own/,
+    /ulysses\(a\).*a separate mesh axis/,
   );
 });
 
@@ -77,7 +77,7 @@ test("a module reports at once that the mesh lacks the axis, and no option is ig
   const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1, mesh, backends: [ulysses()] });
   const options = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: "ulysses" };
   expect(() => new MultiAxisAttention(ctx, options)).toThrow(
-    /ulysses\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; name the axis in init/,
+    /ulysses\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/,
   );
   expect(() => ulysses({ axes: "tp" } as object)).toThrow(
     /ulysses: expected options among axis, inner, received "axes"/,

@@ -20,7 +20,7 @@ class Channel {
 
   uint64_t readable() const { return index_->written.load() - index_->read.load(); }
   uint64_t writable() const { return capacity_ - readable(); }
-  bool halfEmpty() const { return 2 * readable() <= capacity_; }
+  bool isHalfEmpty() const { return 2 * readable() <= capacity_; }
 
   /// Copies in as much of `bytes` as fits; returns how much.
   uint64_t write(const void* from, uint64_t bytes) {

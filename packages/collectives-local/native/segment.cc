@@ -19,16 +19,17 @@ namespace {
 constexpr uint64_t kSegmentMagic = 0x0002'636f'7361'6d6f;  // changes with the layout
 // Together about 64 MiB, more only from 34 ranks on, where each is the smallest allowed: pages are touched only by
 // pairs that communicate. Each no larger than what stays in cache.
-constexpr uint64_t kAllChannels = 64ull << 20, kSmallestChannel = 64ull << 10, kLargestChannel = 1ull << 20;
+constexpr uint64_t kTotalChannelBytes = 64ull << 20, kMinChannelBytes = 64ull << 10, kMaxChannelBytes = 1ull << 20;
 
-const char* const kOtherVersion =
-    "the shared memory of rank 0 has another layout; run the same version of Mosaic on all ranks";
+const char* const kLayoutMismatch =
+    "connect: expected shared memory of this version's layout from rank 0, received another; install the same version "
+    "of Mosaic on all ranks";
 
 uint64_t pairs(uint64_t size) { return size * (size - 1); }
 
 uint64_t channelCapacity(uint64_t size) {
-  const uint64_t share = kAllChannels / std::max<uint64_t>(pairs(size), 1);
-  return std::bit_floor(std::clamp(share, kSmallestChannel, kLargestChannel));
+  const uint64_t share = kTotalChannelBytes / std::max<uint64_t>(pairs(size), 1);
+  return std::bit_floor(std::clamp(share, kMinChannelBytes, kMaxChannelBytes));
 }
 
 uint64_t indexOffset(uint64_t size) { return sizeof(SegmentHeader) + size * sizeof(RankPage); }
@@ -95,7 +96,7 @@ std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
   uint8_t* base = nullptr;
   const bool fits = fstat(fd, &info) == 0 && info.st_uid == geteuid() && static_cast<uint64_t>(info.st_size) == bytes;
   try {
-    if (!fits) throw std::runtime_error(kOtherVersion);
+    if (!fits) throw std::runtime_error(kLayoutMismatch);
     base = map(bytes, fd);
   } catch (...) {
     ::close(fd);
@@ -103,7 +104,7 @@ std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
   }
   ::close(fd);
   auto segment = std::shared_ptr<Segment>(new Segment(base, bytes, -1));
-  if (segment->header().magic != kSegmentMagic || segment->size() != size) throw std::runtime_error(kOtherVersion);
+  if (segment->header().magic != kSegmentMagic || segment->size() != size) throw std::runtime_error(kLayoutMismatch);
   segment->header().opened++;
   return segment;
 }

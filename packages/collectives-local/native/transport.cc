@@ -15,7 +15,7 @@
 
 #include "mosaic/failure.h"
 #include "mosaic/reduction.h"
-#include "processes.h"
+#include "peer_processes.h"
 #include "segment.h"
 
 namespace mosaic {
@@ -23,11 +23,11 @@ namespace mosaic {
 namespace {
 
 // What a message moves before the others get their turn, and before its peer is notified.
-constexpr uint64_t kChunk = 128 << 10;
+constexpr uint64_t kMaxCopyBytes = 128 << 10;
 constexpr uint64_t kReduceBlock = 4096;  // elements
 
 /// Segments of ranks of this process, by the address that rank 0 publishes.
-class Anonymous {
+class InProcessSegments {
  public:
   static uint64_t add(const std::shared_ptr<Segment>& segment) {
     const std::lock_guard lock(mutex);
@@ -49,7 +49,7 @@ class Anonymous {
 
 /// Messages by peer, in order, and the peers that have any: each is listed once, however often its queue runs empty
 /// and fills between two sweeps.
-class Queues {
+class MessageQueues {
  public:
   using Queue = std::deque<MosaicMessage*>;
 
@@ -58,30 +58,30 @@ class Queues {
   void push(MosaicMessage* message) {
     PeerQueue& queue = queues_[message->peer];
     queue.messages.push_back(message);
-    if (!std::exchange(queue.isListed, true)) listed_.push_back(message->peer);
+    if (!std::exchange(queue.isActive, true)) active_.push_back(message->peer);
   }
   /// Calls `step` for each peer that has messages. Whether any returned true.
   template <typename Step>
-  bool sweep(Step step) {
+  bool forEachActive(Step step) {
     bool moved = false;
-    std::erase_if(listed_, [&](uint32_t peer) {
+    std::erase_if(active_, [&](uint32_t peer) {
       moved |= step(peer);
-      return !(queues_[peer].isListed = !queues_[peer].messages.empty());
+      return !(queues_[peer].isActive = !queues_[peer].messages.empty());
     });
     return moved;
   }
   void clear() {
     for (PeerQueue& queue : queues_) queue = {};
-    listed_.clear();
+    active_.clear();
   }
 
  private:
   struct PeerQueue {
     Queue messages;
-    bool isListed = false;
+    bool isActive = false;
   };
   std::vector<PeerQueue> queues_;
-  std::vector<uint32_t> listed_;
+  std::vector<uint32_t> active_;
 };
 
 class SharedMemory {
@@ -90,13 +90,13 @@ class SharedMemory {
   const MosaicTransport* table() const { return &table_; }
 
  private:
-  using Queue = Queues::Queue;
+  using Queue = MessageQueues::Queue;
   static SharedMemory& of(void* self) { return *static_cast<SharedMemory*>(self); }
 
   void connect(MosaicBootstrap& bootstrap);
   bool progress();
-  bool pushTo(uint32_t peer);
-  bool pullFrom(uint32_t peer);
+  bool sendTo(uint32_t peer);
+  bool receiveFrom(uint32_t peer);
   bool open(MosaicMessage& message, Channel& channel);
   bool reduce(MosaicReduction& reduction);
   bool isClosed(uint32_t peer) const { return segment_->page(peer).closed.load() != 0; }
@@ -114,8 +114,8 @@ class SharedMemory {
   std::shared_ptr<Segment> segment_;
   /// This rank's page once it is connected: `interrupt` may come before.
   std::atomic<RankPage*> page_{nullptr};
-  std::optional<Processes> processes_;
-  Queues sends_, receives_;
+  std::optional<PeerProcesses> processes_;
+  MessageQueues sends_, receives_;
   MosaicReduction* reduction_ = nullptr;
 };
 
@@ -137,7 +137,7 @@ std::shared_ptr<Segment> share(MosaicBootstrap& bootstrap, bool isOneProcess) {
   };
   if (bootstrap.rank == 0 && isOneProcess) {
     auto segment = Segment::anonymous(bootstrap.size);
-    put(kKey, std::to_string(Anonymous::add(segment)));
+    put(kKey, std::to_string(InProcessSegments::add(segment)));
     return segment;
   }
   if (bootstrap.rank == 0) {
@@ -153,7 +153,7 @@ std::shared_ptr<Segment> share(MosaicBootstrap& bootstrap, bool isOneProcess) {
     if (segment->isComplete()) put(kComplete, "");
     return segment;
   }
-  if (auto segment = Anonymous::find(std::stoull(value))) return segment;
+  if (auto segment = InProcessSegments::find(std::stoull(value))) return segment;
   throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: rank 0 closed while the ranks connected");
 }
 
@@ -188,8 +188,8 @@ void SharedMemory::close() {
 // ── messages
 
 bool SharedMemory::progress() {
-  bool moved = sends_.sweep([this](uint32_t peer) { return pushTo(peer); });
-  moved |= receives_.sweep([this](uint32_t peer) { return pullFrom(peer); });
+  bool moved = sends_.forEachActive([this](uint32_t peer) { return sendTo(peer); });
+  moved |= receives_.forEachActive([this](uint32_t peer) { return receiveFrom(peer); });
   if (reduction_) moved |= reduce(*reduction_);
   return moved;
 }
@@ -203,10 +203,10 @@ void SharedMemory::popIfDone(Queue& queue) {
 }
 
 /// Writes what fits of the messages to a peer into its ring.
-bool SharedMemory::pushTo(uint32_t peer) {
+bool SharedMemory::sendTo(uint32_t peer) {
   Queue& queue = sends_[peer];
   Channel channel = outgoing(peer);
-  uint64_t budget = kChunk;
+  uint64_t budget = kMaxCopyBytes;
   bool moved = false;
   while (!queue.empty() && budget > 0) {
     MosaicMessage& message = *queue.front();
@@ -246,12 +246,12 @@ bool SharedMemory::open(MosaicMessage& message, Channel& channel) {
 }
 
 /// Reads what a peer has written, into the tensors that its messages are received in.
-bool SharedMemory::pullFrom(uint32_t peer) {
+bool SharedMemory::receiveFrom(uint32_t peer) {
   Queue& queue = receives_[peer];
   // Before reading: what a peer wrote before it closed is then seen.
   const bool closed = isClosed(peer);
   Channel channel = incoming(peer);
-  uint64_t budget = kChunk;
+  uint64_t budget = kMaxCopyBytes;
   bool moved = false, starved = false;
   while (!queue.empty() && budget > 0) {
     MosaicMessage& message = *queue.front();
@@ -276,7 +276,7 @@ bool SharedMemory::pullFrom(uint32_t peer) {
     popIfDone(queue);
   }
   // A writer that sleeps before a full ring is worth waking only for a good piece of it.
-  if (moved && (queue.empty() || channel.halfEmpty())) notify(peer);
+  if (moved && (queue.empty() || channel.isHalfEmpty())) notify(peer);
   if (starved && closed && queue.front()->state == MOSAIC_MESSAGE_PENDING) queue.front()->state = MOSAIC_MESSAGE_CLOSED;
   return moved;
 }
@@ -313,7 +313,7 @@ bool SharedMemory::reduce(MosaicReduction& r) {
       channel.consume(ready * width);
       message.moved += ready * width;
       popIfDone(receives_[message.peer]);
-      if (message.state == MOSAIC_MESSAGE_DONE || channel.halfEmpty()) notify(message.peer);
+      if (message.state == MOSAIC_MESSAGE_DONE || channel.isHalfEmpty()) notify(message.peer);
     }
     r.reduced += ready;
     moved = true;
@@ -344,7 +344,7 @@ SharedMemory::SharedMemory() : table_{}, host_{} {
     of(self).page_.load()->doorbell.sleep(nanoseconds, [&] { return ready(arg) != 0; });
   };
   host_.lost = [](void* self, uint32_t rank) -> int {
-    return !of(self).isClosed(rank) && of(self).processes_->ended(rank) && !of(self).isClosed(rank);
+    return !of(self).isClosed(rank) && of(self).processes_->hasExited(rank) && !of(self).isClosed(rank);
   };
   host_.cancel = [](void* self) {
     of(self).sends_.clear();

@@ -1,3 +1,2 @@
-export { local, type LocalOptions } from "./local.ts";
+export { local, type LocalOptions, world } from "./local.ts";
 export type { WorldOptions } from "@mosaic/runtime";
-export { world } from "./world.ts";

@@ -1,14 +1,50 @@
+import { fileURLToPath } from "node:url";
 import {
   type Collectives,
   type ConnectOptions,
-  OptionError,
+  type Context,
   defineOptions,
+  type Device,
+  formatValue,
   option,
+  OptionError,
   type OptionsOf,
 } from "@mosaic/core";
-import { connectProcess } from "@mosaic/runtime";
-import { addon, openTransport } from "./addon.ts";
-import { checkDevice, checkSize } from "./world.ts";
+import {
+  checkDeviceType,
+  connectProcess,
+  inProcess,
+  loadAddon,
+  openWorld,
+  platform,
+  type WorldOptions,
+} from "@mosaic/runtime";
+
+interface LocalAddon {
+  readonly protocol: number;
+  /** A transport over shared memory for one rank: the address of a `MosaicTransport`. */
+  open(): number;
+}
+
+const path = fileURLToPath(new URL(`../prebuilds/${platform}/mosaic_collectives_local.node`, import.meta.url));
+let cachedAddon: LocalAddon | undefined;
+
+/** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
+function loadTransport(): LocalAddon {
+  cachedAddon ??= loadAddon<LocalAddon>({
+    packageName: "@mosaic/collectives-local",
+    what: "the transport over shared memory",
+    path,
+    protocol: 2, // `kProtocol` in native/addon.cc
+    needs: "g++ and CMake",
+  });
+  return cachedAddon;
+}
+
+/** Makes a transport over shared memory: the address of a `MosaicTransport`. */
+export function openTransport(): number {
+  return loadTransport().open();
+}
 
 export const localOptions = defineOptions("local", {
   /** The same on all ranks, and different for worlds that form at the same time. Default: the job, as the launcher names it. */
@@ -17,7 +53,7 @@ export const localOptions = defineOptions("local", {
   connectTimeout: option.number({
     above: 0,
     max: 1e9,
-    expected: "seconds, more than 0 and at most 1e9",
+    expected: "seconds > 0, at most 1e9",
     optional: true,
   }),
 });
@@ -45,7 +81,7 @@ export function local(options?: LocalOptions): Collectives {
       const { device, size } = connecting;
       checkDevice(device);
       checkHost(size);
-      addon(); // before an agent is started for nothing
+      loadTransport(); // before an agent is started for nothing
       return connectProcess({ ...connecting, kind: "local", name, connectTimeout, openTransport });
     },
   };
@@ -62,4 +98,43 @@ function checkHost(size: number): void {
     received: `LOCAL_WORLD_SIZE ${LOCAL_WORLD_SIZE} of ${size} ranks`,
     remedy: "start all ranks on one host, or use collectives that span hosts",
   });
+}
+
+/**
+ * Many ranks in this process, all driven by this thread: no rank ever blocks the host, so one may post for rank 0, then
+ * for rank 1, and so on. What tests, notebooks and debuggers run on. No socket, no other process.
+ *
+ * @example
+ * ```ts
+ * import { world } from "@mosaic/collectives-local";
+ * import { full } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const contexts = await world(3, { device: () => cpu({ threads: 1 }) });
+ * const shares = contexts.map((ctx) => full(ctx, [2], ctx.rank + 1));
+ * contexts.forEach((ctx, rank) => ctx.world.allReduce(shares[rank]!).wait());
+ * Array.from(await shares[2]!.read()); // => [6, 6]
+ * await Promise.all(contexts.map((ctx) => ctx.close()));
+ * ```
+ * @throws OptionError for a size that cannot be, or a device of another type than "cpu".
+ */
+export async function world(size: number, options: WorldOptions): Promise<readonly Context[]> {
+  checkSize(size);
+  const collectives = inProcess({
+    ...{ name: "local", size, check: checkDevice },
+    rank: (connecting) => {
+      checkDevice(connecting.device);
+      return { ...connecting, openTransport };
+    },
+  });
+  return openWorld(size, collectives, options);
+}
+
+/** Rings of bytes grow with the square of the ranks. */
+function checkSize(size: number): void {
+  if (typeof size === "number" && size <= 1024) return;
+  throw new OptionError({ where: "local collectives", expected: "at most 1024 ranks", received: formatValue(size) });
+}
+
+function checkDevice(device: Device): void {
+  checkDeviceType(device, "cpu", "local collectives");
 }

@@ -7,7 +7,7 @@ import {
   type Kernels,
   type MemoryStats,
   type Shape,
-  sizeOf,
+  numel,
   Storage,
   type Stream,
   Tensor,
@@ -63,7 +63,7 @@ export class TestDevice implements Device {
 
   /** Filled with NaN: whoever reads what nobody wrote notices. */
   empty(shape: Shape, dtype: DType): Tensor {
-    const bytes = sizeOf(shape) * dtypeBytes[dtype];
+    const bytes = numel(shape) * dtypeBytes[dtype];
     const memory = new ArrayBuffer(Math.max(bytes, 4));
     new Uint8Array(memory).fill(0xff);
     this.allocated += bytes;

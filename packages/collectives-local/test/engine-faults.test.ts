@@ -7,7 +7,7 @@ import { CollectiveMismatchError, type Device, DeviceError, MosaicError, PeerLos
 import { decode, encode, type Frame, type FrameOf, FrameReader } from "@mosaic/launcher/agent";
 import { connectRank, inProcessControl } from "@mosaic/runtime";
 import { expect, onTestFinished, test } from "vitest";
-import { openTransport } from "../src/addon.ts";
+import { openTransport } from "../src/local.ts";
 import { TestDevice } from "./device.ts";
 
 /** A server in place of an agent; `answer` gets each frame of a rank. */

@@ -1,5 +1,5 @@
 // Data, and what must become of it. Independent of the test runner: processes of their own use it too.
-import { type DType, type Shape, sizeOf, type Tensor } from "@mosaic/core";
+import { type DType, type Shape, numel, type Tensor } from "@mosaic/core";
 import { roundTo, type TestDevice } from "./device.ts";
 
 /** Values that every dtype holds exactly, and that differ by rank and place. */
@@ -55,4 +55,4 @@ export function readAll(tensors: readonly Tensor[]): Promise<(Float32Array | Err
 }
 
 export const nanFilled = (device: TestDevice, shape: Shape, dtype: DType = "float32"): Tensor =>
-  tensor(device, new Float32Array(sizeOf(shape)).fill(Number.NaN), shape, dtype);
+  tensor(device, new Float32Array(numel(shape)).fill(Number.NaN), shape, dtype);

@@ -1,9 +1,58 @@
+import { existsSync, readdirSync, readlinkSync } from "node:fs";
+import { homedir } from "node:os";
+import { delimiter, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { loadAddon, platform, translated } from "@mosaic/runtime";
-import { candidates } from "./library.ts";
+
+const libraryNames = ["libnccl.so.2", "libnccl.so"] as const;
+
+/** Where NCCL may be, best first: MOSAIC_NCCL_LIBRARY and nothing else, or the usual names, then Python's packages. */
+export function libraryCandidates(env: NodeJS.ProcessEnv = process.env): readonly string[] {
+  if (env.MOSAIC_NCCL_LIBRARY) return [env.MOSAIC_NCCL_LIBRARY];
+  // NVIDIA's packages lie in a folder each, or since CUDA 13 some of them in one.
+  const ofPython = sitePackages(env).flatMap((folder) =>
+    ["nccl", "cu13"].map((part) => join(folder, "nvidia", part, "lib", libraryNames[0])),
+  );
+  return [...libraryNames, ...new Set(ofPython.filter((file) => existsSync(file)))];
+}
+
+/** Folders that Python imports from, of the environment in use first. */
+function sitePackages({ PYTHONPATH = "", VIRTUAL_ENV, CONDA_PREFIX, PATH }: NodeJS.ProcessEnv): string[] {
+  const roots = [VIRTUAL_ENV, CONDA_PREFIX, ...installPrefixes(PATH), join(homedir(), ".local"), "/usr/local", "/usr"];
+  const installed = roots
+    .flatMap((root) => (root ? [join(root, "lib"), join(root, "lib64")] : []))
+    .flatMap((lib) => pythonDirectories(lib).map((python) => join(lib, python)))
+    .flatMap((python) => [join(python, "site-packages"), join(python, "dist-packages")]);
+  return [...PYTHONPATH.split(delimiter).filter(Boolean), ...installed];
+}
+
+/** Environments whose `bin/python3` is on the PATH, or is linked from there: they need not be activated. */
+function installPrefixes(path = ""): string[] {
+  const found = path.split(delimiter).map((folder) => join(folder, "python3"));
+  return found
+    .filter((file) => existsSync(file))
+    .flatMap((file) => resolveLink(file).map((each) => dirname(dirname(each))));
+}
+
+/** A file, what it links to, and so on. */
+function resolveLink(file: string): string[] {
+  try {
+    return [file, ...resolveLink(resolve(dirname(file), readlinkSync(file)))];
+  } catch {
+    return [file]; // the end of the chain
+  }
+}
+
+function pythonDirectories(lib: string): string[] {
+  try {
+    return readdirSync(lib).filter((name) => /^python3(\.\d+)?$/.test(name));
+  } catch {
+    return []; // most of these folders do not exist on most hosts
+  }
+}
 
 /** How a transport uses NCCL; 0 and "" leave it to NCCL. */
-export interface TransportOptions {
+interface TransportOptions {
   readonly minCtas: number;
   readonly maxCtas: number;
   readonly network: string;
@@ -11,37 +60,58 @@ export interface TransportOptions {
 }
 
 /** The exports of native/addon.cc, which documents each. Failures are errors whose `code` is a number. */
-interface Native {
+interface NcclAddon {
   readonly protocol: number;
   load(candidates: readonly string[]): readonly [version: string, path: string];
   open(options: TransportOptions): number;
 }
 
 /** Where the addon of this platform lies. */
-export const addonPath: string = fileURLToPath(
+const addonPath: string = fileURLToPath(
   new URL(`../prebuilds/${platform}/mosaic_collectives_nccl.node`, import.meta.url),
 );
 
-let loaded: Native | undefined;
+let cachedAddon: NcclAddon | undefined;
 
 /** The addon, loaded when it is first needed; it needs neither CUDA nor NCCL. */
-function addon(): Native {
-  loaded ??= loadAddon<Native>({
+function loadTransport(): NcclAddon {
+  cachedAddon ??= loadAddon<NcclAddon>({
     packageName: "@mosaic/collectives-nccl",
     what: "the transport over NCCL",
     path: addonPath,
     protocol: 2, // `kProtocol` in native/addon.cc
     needs: "g++ and CMake",
   });
-  return loaded;
+  return cachedAddon;
 }
 
 /** Loads NCCL, once for the process: its version, and where it was found. */
 export function loadNccl(): readonly [version: string, path: string] {
-  return translated(() => addon().load(candidates()));
+  return translated(() => loadTransport().load(libraryCandidates()));
 }
 
 /** Makes the transport of one rank: the address of a `MosaicTransport`. NCCL must have been loaded. */
 export function openTransport(options: TransportOptions): number {
-  return translated(() => addon().open(options));
+  return translated(() => loadTransport().open(options));
+}
+
+/** The NCCL of this machine. */
+export interface NcclSystem {
+  /** "2.27.3" */
+  readonly version: string;
+  /** The library that was loaded. */
+  readonly library: string;
+  /** The NCCL_* variables of the environment, which choose networks, transports and algorithms. */
+  readonly settings: Readonly<Record<string, string>>;
+}
+
+/**
+ * The NCCL that `nccl()` would use. It needs no GPU.
+ *
+ * @throws DeviceError that reports what is missing, or too old, and what to do about it; AddonLoadError.
+ */
+export function ncclSystem(): NcclSystem {
+  const [version, library] = loadNccl();
+  const settings = Object.entries(process.env).filter(([name]) => name.startsWith("NCCL_"));
+  return { version, library, settings: Object.fromEntries(settings) as Record<string, string> };
 }

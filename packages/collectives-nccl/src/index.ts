@@ -1,4 +1,2 @@
-export { nccl } from "./nccl.ts";
-export type { NcclOptions } from "./options.ts";
-export { type NcclSystem, ncclSystem } from "./system.ts";
-export { type NcclWorldOptions, world } from "./world.ts";
+export { nccl, type NcclOptions, type NcclWorldOptions, world } from "./nccl.ts";
+export { type NcclSystem, ncclSystem } from "./addon.ts";

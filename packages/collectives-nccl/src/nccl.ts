@@ -1,7 +1,86 @@
-import type { Collectives, ConnectOptions } from "@mosaic/core";
-import { connectProcess, type ConnectRankOptions, timeoutOf } from "@mosaic/runtime";
+import {
+  type Collectives,
+  type ConnectOptions,
+  type Context,
+  defineOptions,
+  type Device,
+  option,
+  OptionError,
+  type OptionsOf,
+  type ResolvedOptionsOf,
+} from "@mosaic/core";
+import {
+  connectProcess,
+  type ConnectRankOptions,
+  inProcess,
+  openWorld,
+  timeoutOf,
+  type WorldOptions,
+} from "@mosaic/runtime";
 import { loadNccl, openTransport as openNccl } from "./addon.ts";
-import { checkDevice, type NcclOptions, type NcclSettings, parseOptions } from "./options.ts";
+
+/** NCCL has 64 channels at most. */
+const ctaCount = { min: 1, max: 64, optional: true } as const;
+const timeoutSeconds = {
+  above: 0,
+  max: 1e9,
+  expected: "seconds > 0, at most 1e9",
+  optional: true,
+} as const;
+
+export const ncclOptions = defineOptions("nccl", {
+  /** Seconds that a collective may take. Default: what `init` was given, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
+  timeout: option.number(timeoutSeconds),
+  /** Seconds to wait for the other ranks, and for NCCL to connect them. Default: as long as a collective may take. */
+  connectTimeout: option.number(timeoutSeconds),
+  /** Distinguishes worlds that form at the same time in one job. Default: "world". */
+  name: option.string({ optional: true }),
+  /**
+   * Thread blocks that NCCL may use at least. Each takes a multiprocessor from attention while it runs; a ring inside a node
+   * needs few, links between nodes more. Default: NCCL decides.
+   */
+  minCtas: option.integer(ctaCount),
+  /** Thread blocks that NCCL may use at most. Default: NCCL decides. */
+  maxCtas: option.integer(ctaCount),
+  /** The network between nodes, by NCCL's name: "IB", "Socket". Default: NCCL decides. */
+  network: option.string({ optional: true }),
+  /**
+   * Makes every connection at once, when ranks join a group. Without, a group of many ranks opens faster, and the first
+   * transfer between two of them takes longer. Default true.
+   */
+  warmUp: option.boolean({ default: true }),
+  /** This rank's host, as NCCL sees it (NCCL_HOSTID): ranks that share a GPU need one each. Default: the host's. */
+  hostId: option.string({ optional: true }),
+});
+/** How NCCL is used. All of it has defaults. */
+export type NcclOptions = OptionsOf<typeof ncclOptions>;
+/** The same, checked. */
+type NcclSettings = ResolvedOptionsOf<typeof ncclOptions>;
+
+/** @throws OptionError that names the first option that will not do. */
+function parseOptions(options: NcclOptions | undefined): NcclSettings {
+  const settings = ncclOptions.parse(options);
+  const { minCtas, maxCtas } = settings;
+  if (minCtas !== undefined && maxCtas !== undefined && minCtas > maxCtas) {
+    throw new OptionError({
+      where: "nccl",
+      expected: "minCtas ≤ maxCtas",
+      received: `${minCtas} and ${maxCtas}`,
+    });
+  }
+  return settings;
+}
+
+/** Throws unless these collectives serve the device. */
+function checkDevice(device: Device): void {
+  if (device.type === "cuda" && device.stream.port !== undefined) return;
+  throw new OptionError({
+    where: "nccl collectives",
+    expected: "a device of type cuda",
+    received: device.type,
+    remedy: 'use local() of "@mosaic/collectives-local" for ranks on CPUs',
+  });
+}
 
 /**
  * Collectives for ranks on NVIDIA GPUs, over NCCL 2.18 or newer, which is loaded when the ranks connect: from
@@ -30,7 +109,7 @@ export function nccl(options?: NcclOptions): Collectives {
 }
 
 /** How a rank is connected over NCCL, which is loaded here. */
-export function rankOptions(connecting: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
+function rankOptions(connecting: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
   checkDevice(connecting.device);
   const timeout = timeoutOf(options.timeout ?? connecting.timeout);
   const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network = "", warmUp } = options;
@@ -41,4 +120,29 @@ export function rankOptions(connecting: ConnectOptions, options: NcclSettings): 
   loadNccl();
   const openTransport = (): number => openNccl({ minCtas, maxCtas, network, warmUp });
   return { ...connecting, timeout, connectTimeout, openTransport };
+}
+
+/** What a world of one process takes: `init`'s options, a device for each rank, and NCCL's. */
+export interface NcclWorldOptions extends WorldOptions {
+  readonly nccl?: NcclOptions;
+}
+
+/**
+ * Many ranks in this process, each on a GPU of its own, all driven by this thread: for tests and debuggers.
+ *
+ * @throws as `nccl` does; NCCL refuses two ranks of one process on one GPU.
+ */
+export async function world(size: number, { nccl, ...options }: NcclWorldOptions): Promise<readonly Context[]> {
+  const settings = parseOptions(nccl);
+  // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
+  process.env.NCCL_RUNTIME_CONNECT ??= "0";
+  // Of the same process, NCCL would look into tensors, which lie in a pool that only their own GPU reaches.
+  process.env.NCCL_P2P_DIRECT_DISABLE ??= "1";
+  // Nor may a kernel's first start: to load it then, CUDA waits for the GPU, which may wait for a rank that comes later.
+  if (size > 1) process.env.CUDA_MODULE_LOADING ??= "EAGER";
+  const collectives = inProcess({
+    ...{ name: "nccl", size, check: checkDevice },
+    rank: (connecting) => rankOptions(connecting, settings),
+  });
+  return openWorld(size, collectives, options);
 }

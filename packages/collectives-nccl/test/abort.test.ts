@@ -19,7 +19,7 @@ test("communicators that share a stream are aborted together", async () => {
     await Promise.all(contexts.map((ctx) => ctx.close()));
     process.stdout.write(JSON.stringify(errors));`;
   // Three launches connect the ranks; the fourth hangs.
-  const env = { ...process.env, ...standIns, MOSAIC_STANDIN_NCCL_HANG: "4" };
+  const env = { ...process.env, ...standIns, MOSAIC_EMULATED_NCCL_HANG: "4" };
   const node = ["--input-type=module", "--eval", script];
   const { stdout } = await promisify(execFile)(process.execPath, node, { env, timeout: 30_000 });
   expect(JSON.parse(stdout)).toEqual(["CollectiveTimeoutError", "CollectiveTimeoutError"]);

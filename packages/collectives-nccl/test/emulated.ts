@@ -5,7 +5,7 @@ const built = (path: string): string => fileURLToPath(new URL(path, import.meta.
 /** The stand-ins for the driver, which runs the kernels that are shipped under emulation, and for NCCL. */
 export const standIns: Readonly<Record<string, string>> = {
   MOSAIC_CUDA_LIBRARY: built("../../kernels-cuda/build-emulated/libcuda_emulated.so"),
-  MOSAIC_NCCL_LIBRARY: built("../build-emulated/libnccl_standin.so"),
+  MOSAIC_NCCL_LIBRARY: built("../build-emulated/libnccl_emulated.so"),
 };
 
 /** Whether processes shall use the real libraries, all on the first GPU. */

@@ -44,14 +44,14 @@ const failureCases: readonly FailureCase[] = [
   },
   {
     what: "too old an NCCL",
-    env: { MOSAIC_STANDIN_NCCL_VERSION: "21605" },
+    env: { MOSAIC_EMULATED_NCCL_VERSION: "21605" },
     code: "ncclSystem()",
     name: "DeviceError",
-    message: /received .*libnccl_standin\.so of version 2\.16\.5, too old; install NCCL 2\.18 or newer/,
+    message: /received .*libnccl_emulated\.so of version 2\.16\.5, too old; install NCCL 2\.18 or newer/,
   },
   {
     what: "an NCCL that never connects the ranks",
-    env: { MOSAIC_STANDIN_NCCL_HANG: "init" },
+    env: { MOSAIC_EMULATED_NCCL_HANG: "init" },
     code: open,
     name: "CollectiveTimeoutError",
     message:
@@ -59,7 +59,7 @@ const failureCases: readonly FailureCase[] = [
   },
   {
     what: "an asynchronous error",
-    env: { MOSAIC_STANDIN_NCCL_ERROR: "5" },
+    env: { MOSAIC_EMULATED_NCCL_ERROR: "5" },
     code: use,
     name: "PeerLostError",
     message:
@@ -67,21 +67,21 @@ const failureCases: readonly FailureCase[] = [
   },
   {
     what: "an error of this host's system, where no rank is lost",
-    env: { MOSAIC_STANDIN_NCCL_ERROR: "5:system" },
+    env: { MOSAIC_EMULATED_NCCL_ERROR: "5:system" },
     code: use,
     name: "DeviceError",
     message: /^rank [01]: allReduce #2 \(world\): NCCL: unhandled system error \(ncclSystemError\).*check \/dev\/shm/,
   },
   {
     what: "a collective that never completes",
-    env: { MOSAIC_STANDIN_NCCL_HANG: "5" },
+    env: { MOSAIC_EMULATED_NCCL_HANG: "5" },
     code: use,
     name: "CollectiveTimeoutError",
     message: /timed out after 1 s: rank [01] waits in allReduce #2 \(world\); rank [01] waits in it, too/,
   },
   {
     what: "a split that never completes",
-    env: { MOSAIC_STANDIN_NCCL_HANG: "split" },
+    env: { MOSAIC_EMULATED_NCCL_HANG: "split" },
     code: `const contexts = ${open}; await Promise.all(contexts.map((ctx) => ctx.world.split(0)))`,
     name: "CollectiveTimeoutError",
     message: /timed out after 1 s: rank [01] waits in split #1 \(world\)/,
@@ -98,7 +98,7 @@ const failureCases: readonly FailureCase[] = [
     env: {},
     code: use.replace("cuda()", "cuda({ memoryLimit: 2 ** 20 })").replace("[4]", "[2 ** 18 - 4]"),
     name: "OutOfMemoryError",
-    message: /no memory is left for \d+ bytes to receive into/,
+    message: /out of memory for \d+ bytes of receive buffers/,
   },
   {
     what: "no job",
@@ -119,7 +119,7 @@ test("reports what NCCL there is", async () => {
   const { message } = await errorOf("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
   const { version, library, settings } = JSON.parse(message) as Record<string, unknown>;
   expect(version).toBe("2.27.3");
-  expect(library).toMatch(/libnccl_standin\.so$/);
+  expect(library).toMatch(/libnccl_emulated\.so$/);
   expect(settings).toMatchObject({ NCCL_DEBUG: "WARN" });
 });
 

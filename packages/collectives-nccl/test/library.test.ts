@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { candidates } from "../src/library.ts";
+import { libraryCandidates } from "../src/addon.ts";
 
 /** A folder with these files in it. */
 function folderWith(...files: readonly string[]): string {
@@ -19,19 +19,19 @@ const inPackages = "lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
 
 test.each(["VIRTUAL_ENV", "CONDA_PREFIX"])("Python's packages: of %s", (variable) => {
   const root = folderWith(inPackages);
-  expect(candidates({ [variable]: root })).toContain(join(root, inPackages));
+  expect(libraryCandidates({ [variable]: root })).toContain(join(root, inPackages));
 });
 
 test("of the python3 on the PATH, though its environment is not activated", () => {
   const root = folderWith("bin/python3", inPackages);
-  expect(candidates({ PATH: `/nowhere:${join(root, "bin")}` })[2]).toBe(join(root, inPackages));
+  expect(libraryCandidates({ PATH: `/nowhere:${join(root, "bin")}` })[2]).toBe(join(root, inPackages));
   const links = folderWith();
   symlinkSync(join(root, "bin/python3"), join(links, "python3"));
-  expect(candidates({ PATH: links })[2]).toBe(join(root, inPackages));
+  expect(libraryCandidates({ PATH: links })[2]).toBe(join(root, inPackages));
 });
 
 test("of PYTHONPATH, and where CUDA 13's packages lie together", () => {
   const file = "nvidia/cu13/lib/libnccl.so.2";
   const folder = folderWith(file);
-  expect(candidates({ PYTHONPATH: folder })[2]).toBe(join(folder, file));
+  expect(libraryCandidates({ PYTHONPATH: folder })[2]).toBe(join(folder, file));
 });

@@ -1,13 +1,13 @@
 import { OptionError, ShapeError } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { candidates } from "../src/library.ts";
+import { libraryCandidates } from "../src/addon.ts";
 import { nccl } from "../src/index.ts";
 import { openRanks, tensor } from "./ranks.ts";
 
 test.each([
-  [{ minCtas: 0 }, /nccl: minCtas: expected a whole number from 1 to 64, received 0/],
-  [{ maxCtas: 2.5 }, /nccl: maxCtas: expected a whole number/],
-  [{ minCtas: 8, maxCtas: 4 }, /expected minCtas of at most maxCtas, received 8 and 4/],
+  [{ minCtas: 0 }, /nccl: minCtas: expected an integer from 1 to 64, received 0/],
+  [{ maxCtas: 2.5 }, /nccl: maxCtas: expected an integer/],
+  [{ minCtas: 8, maxCtas: 4 }, /expected minCtas ≤ maxCtas, received 8 and 4/],
   [{ timeout: -1 }, /timeout: expected seconds/],
   [{ channels: 4 }, /nccl: expected options among timeout, .*received "channels"/],
 ] as const)("%j will not do", (options, message) => {
@@ -19,7 +19,7 @@ test("devices of other kinds are refused, with what serves them", async () => {
   await using ranks = await openRanks(1);
   const device = { ...ranks.devices[0]!, type: "cpu" };
   await expect(nccl().connect({ device, rank: 0, size: 1 })).rejects.toThrow(
-    /expected a device of type cuda, received cpu; connect ranks on CPUs with local\(\)/,
+    /expected a device of type cuda, received cpu; use local\(\)/,
   );
 });
 
@@ -43,6 +43,6 @@ test("settings reach NCCL", async () => {
 });
 
 test("the library that is named, else the usual names, else Python's", () => {
-  expect(candidates({ MOSAIC_NCCL_LIBRARY: "/opt/libnccl.so" })).toEqual(["/opt/libnccl.so"]);
-  expect(candidates({}).slice(0, 2)).toEqual(["libnccl.so.2", "libnccl.so"]);
+  expect(libraryCandidates({ MOSAIC_NCCL_LIBRARY: "/opt/libnccl.so" })).toEqual(["/opt/libnccl.so"]);
+  expect(libraryCandidates({}).slice(0, 2)).toEqual(["libnccl.so.2", "libnccl.so"]);
 });

@@ -1,7 +1,7 @@
 import type { Context } from "./context.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
-import { DTypeError, formatValue, OptionError, ShapeError } from "./errors.ts";
+import { DTypeError, formatValue, MosaicError, OptionError, ShapeError } from "./errors.ts";
 import { formatShape, type Shape } from "./shape.ts";
+import { type DType, dtypeBytes } from "./storage.ts";
 import { isTensor, type Tensor } from "./tensor.ts";
 
 // What public functions check of what they are given, before anything else: callers need not have a type checker. Functions
@@ -9,10 +9,10 @@ import { isTensor, type Tensor } from "./tensor.ts";
 
 /** Throws an OptionError unless x is a tensor, a ShapeError unless it has `rank` axes, a DisposedError if it was disposed. */
 export function checkTensor(where: string, x: unknown, rank?: number): asserts x is Tensor {
-  if (!isTensor(x)) throw notOf(where, "a Tensor", x);
-  if (x.isDisposed) x.assertUsable(where);
+  if (!isTensor(x)) throw argumentError(where, "a Tensor", x);
+  if (x.isDisposed) x.assertNotDisposed(where);
   if (rank === undefined || x.rank === rank) return;
-  throw new ShapeError({ where, expected: `a tensor of ${rank} axes`, received: formatShape(x.shape) });
+  throw new ShapeError({ where, expected: `a tensor with ${rank} axes`, received: formatShape(x.shape) });
 }
 
 /** As `checkTensor`, for what may be null. */
@@ -23,18 +23,18 @@ export function checkNullableTensor(where: string, x: unknown): asserts x is Ten
 /** Throws an OptionError unless `ctx` is a context, a ClosedError if it was closed. */
 export function checkContext(where: string, ctx: unknown): asserts ctx is Context {
   if (typeof (ctx as Partial<Context> | null | undefined)?.assertOpen !== "function") {
-    throw notOf(where, "a Context, as init returns", ctx, "write await init(…)");
+    throw argumentError(where, "a Context from init()", ctx, "await the promise of init(…)");
   }
   (ctx as Context).assertOpen(where);
 }
 
-/** Throws a ShapeError unless all lengths are whole numbers ≥ 0. */
+/** Throws a ShapeError unless all lengths are integers ≥ 0. */
 export function checkShape(where: string, shape: unknown): asserts shape is Shape {
-  if (Array.isArray(shape) && isEveryLength(shape)) return;
-  throw new ShapeError({ where, expected: "lengths that are whole numbers ≥ 0", received: formatValue(shape) });
+  if (Array.isArray(shape) && isLengthList(shape)) return;
+  throw new ShapeError({ where, expected: "lengths that are integers ≥ 0", received: formatValue(shape) });
 }
 
-function isEveryLength(shape: readonly unknown[]): boolean {
+function isLengthList(shape: readonly unknown[]): boolean {
   for (let axis = 0; axis < shape.length; axis++) {
     if (!Number.isSafeInteger(shape[axis]) || (shape[axis] as number) < 0) return false;
   }
@@ -53,10 +53,51 @@ export function checkDType(where: string, dtype: unknown): asserts dtype is DTyp
 
 /** Throws an OptionError unless `value` is a number, of any kind. */
 export function checkNumber(where: string, value: unknown): asserts value is number {
-  if (typeof value !== "number") throw notOf(where, "a number", value);
+  if (typeof value !== "number") throw argumentError(where, "a number", value);
 }
 
 // oxlint-disable-next-line max-params -- the parts of one message
-function notOf(where: string, expected: string, received: unknown, remedy?: string): OptionError {
+function argumentError(where: string, expected: string, received: unknown, remedy?: string): OptionError {
   return new OptionError({ where, expected, received: formatValue(received), ...(remedy !== undefined && { remedy }) });
+}
+
+/** All operands live on one device and have one dtype; converting is left to the caller, as it costs time and memory. */
+export function checkOperands(where: string, first: Tensor, ...others: readonly Tensor[]): void {
+  if (typeof first === "number" && (where === "add" || where === "mul")) throw numberRefused(where, first);
+  checkTensor(where, first);
+  for (const other of others) {
+    if (typeof other === "number") throw numberRefused(where, other);
+    checkTensor(where, other);
+    checkDevice(where, first, other);
+    if (other.dtype === first.dtype) continue;
+    throw new DTypeError({
+      where,
+      expected: `the same dtype, ${first.dtype}`,
+      received: other.dtype,
+      remedy: "convert one operand with to(dtype)",
+    });
+  }
+}
+
+/** What takes a number where another operation takes a tensor. */
+const operationWithNumber: Readonly<Record<string, (value: number) => string>> = {
+  mul: (value) => `scale(x, ${value}) multiplies by a number`,
+  div: (value) => `scale(x, 1 / ${value}) divides by a number`,
+  add: (value) => `add(x, full(ctx, [], ${value})) adds a number`,
+  sub: (value) => `sub(x, full(ctx, [], ${value})) subtracts a number`,
+};
+
+function numberRefused(where: string, value: number): OptionError {
+  return argumentError(where, "a Tensor", value, operationWithNumber[where]?.(value));
+}
+
+/** All operands live on one device. */
+export function checkDevice(where: string, first: Tensor, other: Tensor): void {
+  if (other.device === first.device) return;
+  throw new MosaicError({
+    where,
+    expected: `operands on the same device, ${first.device.type}:${first.device.index}`,
+    received: `an operand on ${other.device.type}:${other.device.index}`,
+    remedy: "create both on the same device or context",
+  });
 }

@@ -1,8 +1,7 @@
 import type { AttentionBackend } from "./attention/backend.ts";
 import type { ProcessGroup } from "./collectives/process-group.ts";
-import type { Device } from "./device.ts";
+import type { Device, TraceEvent } from "./device.ts";
 import type { DeviceMesh } from "./mesh.ts";
-import type { TraceEvent } from "./trace.ts";
 
 /** All that a rank needs: its device, its place in the mesh, and the backends it may use. Nothing is global. */
 export interface Context extends AsyncDisposable {

@@ -1,9 +1,7 @@
-import type { DType } from "./dtype.ts";
-import type { KernelFeature } from "./kernels/fields.ts";
-import type { Kernels } from "./kernels/kernels.ts";
+import type { DType } from "./storage.ts";
+import type { KernelFeature, Kernels } from "./kernels/kernels.ts";
 import type { Shape } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
-import type { TraceEvent } from "./trace.ts";
 
 /** Bytes of device memory. `reserved` counts what the caching allocator keeps, in use or not. */
 export interface MemoryStats {
@@ -11,7 +9,7 @@ export interface MemoryStats {
   readonly reserved: number;
   /** The most that was allocated at once since the device was made or `resetPeakMemory` was called. */
   readonly peak: number;
-  /** What kernels hold to work in, beside `reserved`: it grows to the largest expectValue. Both count toward the device's limit. */
+  /** What kernels hold to work in, beside `reserved`: it grows to the largest request. Both count toward the device's limit. */
   readonly scratch?: number;
 }
 
@@ -55,4 +53,18 @@ export interface Device extends Disposable {
   /** Begins to record what the stream runs; `stopTrace` returns it. Off by default, and then without cost. */
   startTrace(): void;
   stopTrace(): Promise<readonly TraceEvent[]>;
+}
+
+/** One piece of work that ran: on a device's compute stream ("compute") or in the collectives ("communication"). */
+export interface TraceEvent {
+  readonly lane: "compute" | "communication";
+  /** The kernel's or collective's name, e.g. "attend" or "sendRecv". */
+  readonly name: string;
+  /** Nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. `start`: when it could begin to run. */
+  readonly start: number;
+  readonly end: number;
+  /** Communication only: the caller's label, e.g. "ring(sp)", and the payload in bytes. */
+  readonly label?: string;
+  readonly bytesSent?: number;
+  readonly bytesReceived?: number;
 }

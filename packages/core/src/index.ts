@@ -1,30 +1,32 @@
 import "./methods.ts";
 
-export {
-  checkContext,
-  checkDType,
-  checkNullableTensor,
-  checkShape,
-  checkTensor,
-} from "./arguments.ts";
+export { checkContext, checkDType, checkNullableTensor, checkShape, checkTensor } from "./arguments.ts";
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
 export {
   type AttentionBackend,
-  type Call,
+  type AttentionCall,
+  blockwise,
+  type BlockwiseAttention,
   checkBackend,
   describeBackend,
-  inParts,
-  type InParts,
-  type PlacedKv,
+  type KvShard,
+  local,
   tileOf,
 } from "./attention/backend.ts";
-export { local } from "./attention/local.ts";
-export type * from "./attention/state.ts";
-export * from "./attention/tile.ts";
+export { checkFeatures, checkTile } from "./attention/check.ts";
+export type * from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
-export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
-export { preserveVersion, type Saved } from "./autograd/saved-tensors.ts";
+export {
+  type Edge,
+  enableGrad,
+  GradNode,
+  isGradEnabled,
+  type TensorMetadata,
+  noGrad,
+  type BackwardDefinition,
+} from "./autograd/node.ts";
+export { preserveVersion, type SavedValues } from "./autograd/saved-tensors.ts";
 export {
   CheckedGroup,
   type CollectiveCall,
@@ -35,62 +37,40 @@ export {
 export type * from "./collectives/process-group.ts";
 export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
-export {
-  empty,
-  fromArray,
-  full,
-  type On,
-  ones,
-  rand,
-  randn,
-  type RandnOptions,
-  type RandOptions,
-  zeros,
-} from "./creation.ts";
+export { type DeviceOrContext, empty, fromArray, full, ones, zeros } from "./creation.ts";
 export type * from "./device.ts";
-export { type DType, dtypeBytes, dtypeCodes } from "./dtype.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";
-export { compileKernel } from "./kernels/compile.ts";
-export { checkFeatures } from "./kernels/features.ts";
-export type * from "./kernels/fields.ts";
+export { compileKernel, type Operand, operandsOf, tensorOf, versionedKernels } from "./kernels/operands.ts";
 export type * from "./kernels/kernels.ts";
-export { type Operand, operandsOf, tensorOf } from "./kernels/operands.ts";
-export { versionedKernels } from "./kernels/versions.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
-export { rowsWithin, visiblePairs } from "./mask/area.ts";
-export * from "./mask/clip.ts";
+export { isVisible, rowsWithin, visiblePairs } from "./mask/visibility.ts";
+export * from "./mask/slice.ts";
 export * as masks from "./mask/masks.ts";
-export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";
-export { type Mask, type Slice, type SliceType, slantsLeft, slantsRight, sliceTypeCodes } from "./mask/slice.ts";
+export { findOverlap, sliceIntersects, slicesOverlap } from "./mask/overlap.ts";
 export { resolveSlices } from "./mask/verify.ts";
-export { isVisible } from "./mask/visible.ts";
 export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, omitAxes } from "./mesh.ts";
 export type { AttentionForwardOptions, AttentionModuleOptions, PositionEncoding } from "./modules/attention-options.ts";
 export {
   CrossAxisAttention,
   type CrossAxisAttentionOptions,
-  type CrossForwardOptions,
+  type CrossAxisForwardOptions,
 } from "./modules/cross-axis-attention.ts";
 export { Linear, type LinearOptions } from "./modules/linear.ts";
 export { checkModule, Module } from "./modules/module.ts";
-export { MultiAxisAttention, type MultiAxisAttentionOptions } from "./modules/multi-axis-attention.ts";
+export { MultiAxisAttention, type MultiAxisAttentionOptions, SelfAttention } from "./modules/multi-axis-attention.ts";
 export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./modules/multi-axis-attention-2d.ts";
-export { createParameter, type Initial, type ParameterOptions } from "./modules/parameter.ts";
-export { reduceGradients } from "./modules/reduce-gradients.ts";
-export { SelfAttention } from "./modules/self-attention.ts";
+export { createParameter, type Initializer, type ParameterOptions, reduceGradients } from "./modules/parameters.ts";
 export {
   type HostTensor,
   loadState,
   type LoadOptions,
   type LoadReport,
   type StateDict,
-  StateError,
+  StateDictError,
 } from "./modules/state-dict.ts";
-export * from "./ops/arithmetic.ts";
 export { concatenate } from "./ops/concatenate.ts";
-export { linear } from "./ops/linear.ts";
-export { matmul } from "./ops/matmul.ts";
+export { linear, matmul } from "./ops/matmul.ts";
 export { layerNorm, type NormOptions, rmsNorm } from "./ops/norm.ts";
 export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
@@ -104,15 +84,14 @@ export {
   type OptionsOf,
   type ResolvedOptionsOf,
 } from "./options.ts";
-export type { Layout } from "./placement/layout.ts";
-export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
+export { layoutOf, type LayoutOptions } from "./placement/layout.ts";
 export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
 export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";
 export { resolveShards } from "./placement/verify.ts";
+export { rand, randn, type RandnOptions, type RandOptions } from "./random.ts";
 export { keep, scope } from "./scope.ts";
 export * from "./shape.ts";
-export { leakedTensors, Storage } from "./storage.ts";
-export { Tensor, type TensorParts, type ViewParts } from "./tensor.ts";
+export { type DType, dtypeBytes, dtypeCodes, leakedTensors, Storage } from "./storage.ts";
+export { Tensor, type TensorInit, type ViewOptions } from "./tensor.ts";
 export type { TensorMethods } from "./methods.ts";
-export type { TraceEvent } from "./trace.ts";

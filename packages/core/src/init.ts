@@ -1,20 +1,18 @@
-import { type AttentionBackend, checkBackend } from "./attention/backend.ts";
-import { local } from "./attention/local.ts";
-import { nextStreamNumber } from "./autograd/rng-state.ts";
+import { type AttentionBackend, checkBackend, local } from "./attention/backend.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
 import type { Context } from "./context.ts";
-import type { Device } from "./device.ts";
+import type { Device, TraceEvent } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
 import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "./options.ts";
+import { nextStreamNumber } from "./random.ts";
 import { singleRankGroup } from "./collectives/single-rank-group.ts";
-import type { TraceEvent } from "./trace.ts";
 
 export const initOptions = defineOptions("init", {
   /** Where this rank computes. The context closes it; while there is none, because init rejects, it is still yours. */
   device: option.custom("a device", option.hasMethods<Device>("empty", "write", "read"), {
-    remedy: "pass a Device, such as the one that cpu() of a kernels package makes",
+    remedy: "pass a Device, such as cpu() or cuda()",
   }),
   /** How the ranks are connected; needed for more than one. Default: nothing, for one rank. */
   collectives: option.custom("collectives", option.hasMethods<Collectives>("connect"), { optional: true }),
@@ -38,7 +36,7 @@ export type InitOptions = OptionsOf<typeof initOptions>;
 type InitSettings = ResolvedOptionsOf<typeof initOptions>;
 
 /** Where the backends live that Mosaic itself provides. */
-const packages: Readonly<Record<string, string>> = {
+const backendPackages: Readonly<Record<string, string>> = {
   ring: "@mosaic/backend-ring",
   mesh2d: "@mosaic/backend-mesh2d",
   ulysses: "@mosaic/backend-ulysses",
@@ -62,47 +60,47 @@ const packages: Readonly<Record<string, string>> = {
  */
 export async function init(options: InitOptions): Promise<Context> {
   const settings = initOptions.parse(options);
-  const size = settings.worldSize ?? fromEnvironment("WORLD_SIZE", 1);
-  const rank = settings.rank ?? fromEnvironment("RANK", 0);
+  const size = settings.worldSize ?? readEnvironment("WORLD_SIZE", 1);
+  const rank = settings.rank ?? readEnvironment("RANK", 0);
   if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
     throw new OptionError({
       where: "init",
       expected: "a rank from 0 to worldSize − 1",
       received: `rank ${rank} of ${size}`,
-      remedy: "let mosaic-run set RANK and WORLD_SIZE, or give rank and worldSize",
+      remedy: "launch with mosaic-run, which sets RANK and WORLD_SIZE, or pass rank and worldSize",
     });
   }
-  const shape = meshShape(settings, size);
-  const backends = byName(settings.backends ?? []);
-  const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : missingCollectives(size));
+  const shape = resolveMeshShape(settings, size);
+  const backends = registerBackends(settings.backends ?? []);
+  const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : throwMissingCollectives(size));
   const { device, timeout, seed } = settings;
   const world = await collectives.connect({ device, rank, size, ...(timeout !== undefined && { timeout }) });
   try {
-    return new OpenContext({ device, backends, mesh: await createMesh(world, shape), seed });
+    return new RankContext({ device, backends, mesh: await createMesh(world, shape), seed });
   } catch (error) {
     await world[Symbol.asyncDispose]();
     throw error;
   }
 }
 
-function fromEnvironment(name: string, otherwise: number): number {
+function readEnvironment(name: string, fallback: number): number {
   const text = process.env[name];
-  if (text === undefined || text === "") return otherwise;
+  if (text === undefined || text === "") return fallback;
   if (/^\d+$/.test(text)) return Number(text);
   throw new OptionError({
     where: `init: environment variable ${name}`,
-    expected: "a whole number",
+    expected: "an integer",
     received: JSON.stringify(text),
   });
 }
 
-function meshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {
+function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {
   if (mesh && spSize !== undefined) {
     throw new OptionError({
       where: "init",
-      expected: "mesh or spSize",
+      expected: "either mesh or spSize",
       received: "both",
-      remedy: "name sp in the mesh",
+      remedy: "set sp in mesh",
     });
   }
   if (mesh) return mesh;
@@ -115,23 +113,23 @@ function meshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {
   });
 }
 
-function missingCollectives(size: number): never {
+function throwMissingCollectives(size: number): never {
   throw new OptionError({
     where: "init",
     expected: `collectives for ${size} ranks`,
     received: "none",
-    remedy: "pass collectives that connect the ranks of a job",
+    remedy: "pass collectives, such as local() or nccl()",
   });
 }
 
-function byName(given: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
+function registerBackends(given: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
   const backends = new Map<string, AttentionBackend>([["local", local()]]);
   for (const backend of given) {
     if (backends.has(backend.name) && backend.name !== "local") {
       throw new OptionError({
         where: "init: backends",
-        expected: "names that differ",
-        received: `"${backend.name}" twice`,
+        expected: "unique names",
+        received: `duplicate name "${backend.name}"`,
       });
     }
     backends.set(backend.name, backend);
@@ -139,14 +137,14 @@ function byName(given: readonly AttentionBackend[]): ReadonlyMap<string, Attenti
   return backends;
 }
 
-interface Parts {
+interface ContextFields {
   readonly device: Device;
   readonly mesh: DeviceMesh;
   readonly backends: ReadonlyMap<string, AttentionBackend>;
   readonly seed: number;
 }
 
-class OpenContext implements Context {
+class RankContext implements Context {
   readonly device: Device;
   readonly mesh: DeviceMesh;
   readonly seed: number;
@@ -154,7 +152,7 @@ class OpenContext implements Context {
   readonly #backends: ReadonlyMap<string, AttentionBackend>;
   #closing: Promise<void> | undefined;
 
-  constructor({ device, mesh, backends, seed }: Parts) {
+  constructor({ device, mesh, backends, seed }: ContextFields) {
     this.device = device;
     this.mesh = mesh;
     this.seed = seed;
@@ -180,13 +178,13 @@ class OpenContext implements Context {
     }
     const backend = this.#backends.get(nameOrValue);
     if (backend) return backend;
-    const home = packages[nameOrValue];
+    const packageName = backendPackages[nameOrValue];
     throw new OptionError({
       where: "backend",
       expected: `one of ${[...this.#backends.keys()].map((name) => `"${name}"`).join(", ")}`,
       received: `"${nameOrValue}"`,
-      remedy: home
-        ? `npm install ${home}, and pass ${nameOrValue}(…) in init({ backends: [...] })`
+      remedy: packageName
+        ? `npm install ${packageName} and pass ${nameOrValue}(…) in init({ backends: [...] })`
         : "pass the backend itself, or register it in init({ backends: [...] })",
     });
   }
@@ -200,7 +198,7 @@ class OpenContext implements Context {
     throw new ClosedError({
       where,
       expected: "an open context",
-      received: "one that was closed",
+      received: "a closed context",
       remedy: "finish all work before the context goes out of scope",
     });
   }

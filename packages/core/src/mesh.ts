@@ -20,7 +20,7 @@ export interface DeviceMesh {
 function checkLengths(where: string, lengths: unknown): void {
   const isObject = typeof lengths === "object" && lengths !== null;
   const fits = isObject && Object.values(lengths).every((length) => typeof length === "number");
-  expectValue(where, fits, "numbers by the names of axes", lengths);
+  expectValue(where, fits, "axis lengths by name, such as { dp: 2, sp: 4 }", lengths);
 }
 
 /** The coordinate of a rank. */
@@ -39,17 +39,17 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
 /** The coordinate without some axes: all shards along them. */
 export function omitAxes(at: Coordinate, axes: readonly string[]): Coordinate {
   checkLengths("omitAxes", at);
-  expectValue("omitAxes", Array.isArray(axes), "an array of axes", axes);
+  expectValue("omitAxes", Array.isArray(axes), "an array of axis names", axes);
   return Object.fromEntries(Object.entries(at).filter(([axis]) => !axes.includes(axis)));
 }
 
-function checkShape(shape: Coordinate, size: number): void {
+function checkMeshShape(shape: Coordinate, size: number): void {
   // JavaScript sorts names like "0" before all others, so that axes would change their order.
   const unusable = Object.keys(shape).filter((axis) => !/^[A-Za-z_]/.test(axis));
   if (unusable.length > 0) {
     throw new OptionError({
       where: "init: mesh",
-      expected: "names that begin with a letter",
+      expected: "axis names that begin with a letter",
       received: unusable.map((axis) => `"${axis}"`).join(", "),
     });
   }
@@ -60,7 +60,7 @@ function checkShape(shape: Coordinate, size: number): void {
     where: "init",
     expected: `a mesh of ${size} ranks`,
     received: `${JSON.stringify(shape)} (${product})`,
-    remedy: "make the product of its axes the number of ranks",
+    remedy: "make the product of the axis lengths equal to the world size",
   });
 }
 
@@ -74,12 +74,12 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
   );
   checkLengths("init: mesh", lengths);
   const shape = { ...lengths };
-  checkShape(shape, world.size);
+  checkMeshShape(shape, world.size);
   const axes = Object.keys(shape);
   const coordinate = coordinateOf(world.rank, shape);
   const groups = new Map<string, ProcessGroup>();
   for (const axis of axes) {
-    groups.set(axis, shape[axis] === world.size ? world : await world.split(colorOf(coordinate, shape, axis), axis));
+    groups.set(axis, shape[axis] === world.size ? world : await world.split(groupColor(coordinate, shape, axis), axis));
   }
   return {
     shape,
@@ -93,14 +93,14 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
         where: "mesh.group",
         expected: `one of the axes ${axes.join(", ")}`,
         received: formatValue(axis),
-        remedy: "name the axis in init({ mesh })",
+        remedy: "add the axis to init({ mesh })",
       });
     },
   };
 }
 
 /** Ranks that agree on every other axis share a color. */
-function colorOf(coordinate: Coordinate, shape: Coordinate, axis: string): number {
+function groupColor(coordinate: Coordinate, shape: Coordinate, axis: string): number {
   return Object.keys(shape).reduce(
     (color, each) => (each === axis ? color : color * shape[each]! + coordinate[each]!),
     0,

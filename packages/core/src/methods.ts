@@ -1,7 +1,5 @@
-import type { DType } from "./dtype.ts";
-import * as arithmetic from "./ops/arithmetic.ts";
-import { linear } from "./ops/linear.ts";
-import { matmul } from "./ops/matmul.ts";
+import type { DType } from "./storage.ts";
+import { linear, matmul } from "./ops/matmul.ts";
 import { layerNorm, type NormOptions, rmsNorm } from "./ops/norm.ts";
 import * as pointwise from "./ops/pointwise.ts";
 import { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
@@ -63,6 +61,8 @@ export interface TensorMethods {
   relu(): Tensor;
   /** x · Φ(x), with the normal distribution's exact Φ: Hendrycks and Gimpel 2016, PyTorch's default. */
   gelu(): Tensor;
+  /** x · sigmoid(x), also called swish (Elfwing et al. 2017), in two roundings. */
+  silu(): Tensor;
   /** x². */
   square(): Tensor;
 
@@ -104,11 +104,11 @@ const methods: TensorMethods = {
   expand: method(views.expand),
   contiguous: method(views.contiguous),
   to: method(views.to),
-  add: method(arithmetic.add),
-  sub: method(arithmetic.sub),
-  mul: method(arithmetic.mul),
-  div: method(arithmetic.div),
-  scale: method(arithmetic.scale),
+  add: method(pointwise.add),
+  sub: method(pointwise.sub),
+  mul: method(pointwise.mul),
+  div: method(pointwise.div),
+  scale: method(pointwise.scale),
   matmul: method(matmul),
   linear: method(linear),
   neg: method(pointwise.neg),
@@ -120,6 +120,7 @@ const methods: TensorMethods = {
   sigmoid: method(pointwise.sigmoid),
   relu: method(pointwise.relu),
   gelu: method(pointwise.gelu),
+  silu: method(pointwise.silu),
   square: method(pointwise.square),
   softmax: method(softmax),
   layerNorm: method(layerNorm),

@@ -1,10 +1,9 @@
 import type { AttentionBackend } from "./attention/backend.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
+import { type DType, dtypeBytes } from "./storage.ts";
 import { formatValue } from "./errors.ts";
 import type { Mask } from "./mask/slice.ts";
 import type { Coordinate } from "./mesh.ts";
-import type { Layout } from "./placement/layout.ts";
-import type { Placement, PlacementName } from "./placement/placement.ts";
+import type { Layout, Placement, PlacementName } from "./placement/placement.ts";
 import { isTensor, type Tensor } from "./tensor.ts";
 
 // The kinds of options: `option.integer({ min: 1 })`.
@@ -14,7 +13,7 @@ export type Presence = "required" | "optional" | "default";
 
 /** One option: what it accepts, and what stands in for it. */
 export interface Option<Value, P extends Presence = Presence> {
-  /** What it accepts, as messages and tables state it: "a whole number ≥ 1". */
+  /** What it accepts, as messages and tables state it: "an integer ≥ 1". */
   readonly expected: string;
   readonly presence: P;
   readonly default: Value | undefined;
@@ -104,14 +103,14 @@ export interface NumberRange {
   readonly below?: number;
 }
 
-function rangeOf(range: NumberRange): { readonly text: string; readonly has: (value: number) => boolean } {
+function numberRange(range: NumberRange): { readonly text: string; readonly contains: (value: number) => boolean } {
   const { min = -Infinity, max = Infinity, above = -Infinity, below = Infinity } = range;
-  const has = (value: number): boolean => {
+  const contains = (value: number): boolean => {
     return (
       value >= min && value <= max && (above === -Infinity || value > above) && (below === Infinity || value < below)
     );
   };
-  return { text: rangeText(range), has };
+  return { text: rangeText(range), contains };
 }
 
 function rangeText({ min, max, above, below }: NumberRange): string {
@@ -127,23 +126,23 @@ function rangeText({ min, max, above, below }: NumberRange): string {
 export function number<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
-  const { text, has } = rangeOf(settings ?? {});
-  const accepts = (value: unknown): value is number => Number.isFinite(value) && has(value as number);
+  const { text, contains } = numberRange(settings ?? {});
+  const accepts = (value: unknown): value is number => Number.isFinite(value) && contains(value as number);
   return custom(text === "" ? "a finite number" : `a number${text}`, accepts, settings);
 }
 
-/** A whole number that a double holds exactly, within a range. */
+/** An integer that a double holds exactly, within a range. */
 export function integer<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
-  const { text, has } = rangeOf(settings ?? {});
-  const accepts = (value: unknown): value is number => Number.isSafeInteger(value) && has(value as number);
-  return custom(`a whole number${text}`, accepts, settings);
+  const { text, contains } = numberRange(settings ?? {});
+  const accepts = (value: unknown): value is number => Number.isSafeInteger(value) && contains(value as number);
+  return custom(`an integer${text}`, accepts, settings);
 }
 
 /** True or false, and nothing that is taken for one of them. */
 export function boolean<const S extends OptionSettings<boolean>>(settings?: S): Option<boolean, PresenceOf<S>> {
-  return custom("true or false", (value): value is boolean => typeof value === "boolean", settings);
+  return custom("a boolean", (value): value is boolean => typeof value === "boolean", settings);
 }
 
 /** A string that is not empty. */
@@ -188,7 +187,7 @@ export function array<Value, const S extends OptionSettings<readonly NoInfer<Val
   settings?: S,
 ): Option<readonly Value[], PresenceOf<S>> {
   const accepts = (value: unknown): value is readonly Value[] => Array.isArray(value) && everyElement(value, of);
-  return custom(`an array, each ${of.expected}`, accepts, settings);
+  return custom(`an array, each element ${of.expected}`, accepts, settings);
 }
 
 /** Two of a kind. */
@@ -198,7 +197,7 @@ export function pair<Value, const S extends OptionSettings<readonly [NoInfer<Val
 ): Option<readonly [Value, Value], PresenceOf<S>> {
   const accepts = (value: unknown): value is readonly [Value, Value] =>
     Array.isArray(value) && value.length === 2 && everyElement(value, of);
-  return custom(`an array of two, each ${of.expected}`, accepts, settings);
+  return custom(`an array of length 2, each element ${of.expected}`, accepts, settings);
 }
 
 /** `every` skips what an array lacks. */
@@ -271,14 +270,14 @@ export function placement<const S extends OptionSettings<PlacementName | Placeme
 export function layout<const S extends OptionSettings<Layout>>(settings?: S): Option<Layout, PresenceOf<S>> {
   const hasSpans = hasMethods<Layout>("spans");
   const isLayout = (value: unknown): value is Layout => hasSpans(value) && Array.isArray(value.axes);
-  return custom("a Layout, as layoutOf returns", isLayout, settings);
+  return custom("a Layout from layoutOf()", isLayout, settings);
 }
 
 /** Lengths of the axes of a mesh, by name. */
 export function meshShape<const S extends OptionSettings<Coordinate>>(settings?: S): Option<Coordinate, PresenceOf<S>> {
   const isCoordinate = (value: unknown): value is Coordinate =>
     isObject(value) && Object.values(value).every((length) => typeof length === "number");
-  return custom("lengths of axes by name, such as { dp: 2, sp: 4 }", isCoordinate, settings);
+  return custom("axis lengths by name, such as { dp: 2, sp: 4 }", isCoordinate, settings);
 }
 
 /** A backend itself. */

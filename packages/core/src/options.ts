@@ -37,14 +37,14 @@ export interface OptionsDeclaration<F extends Fields> {
  * ```
  */
 export function defineOptions<const F extends Fields>(name: string, fields: F): OptionsDeclaration<F> {
-  let prepared: Prepared | undefined;
+  let compiled: CompiledFields | undefined;
   // Operations parse their options at every call: without a spread, a closure or a pair of an entry.
   const parse = (given: unknown, where: string = name): Readonly<Record<string, unknown>> => {
-    const { names, options, defaults } = (prepared ??= prepare(fields));
+    const { names, options, defaults } = (compiled ??= compileFields(fields));
     // Calls without options are frequent, and all get the same object.
     if (given === undefined && defaults !== undefined) return defaults;
     if (!isObject(given)) throw new OptionError({ where, expected: "an options object", received: formatValue(given) });
-    for (const each of Object.keys(given)) if (!names.includes(each)) throw unknownOptions(where, fields, given);
+    for (const each of Object.keys(given)) if (!names.includes(each)) throw unknownNames(where, fields, given);
     const parsed: Record<string, unknown> = {};
     for (let i = 0; i < names.length; i++) {
       const each = names[i]!;
@@ -52,7 +52,7 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
       const value = given[each];
       if (value === undefined && option.presence !== "required") parsed[each] = option.default;
       else if (option.accepts(value)) parsed[each] = value;
-      else throw refusal(`${where}: ${each}`, option, value);
+      else throw invalidValue(`${where}: ${each}`, option, value);
     }
     return parsed;
   };
@@ -60,14 +60,14 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
 }
 
 /** What `parse` reads of a declaration, made at its first call: a program imports many declarations and uses few. */
-interface Prepared {
+interface CompiledFields {
   readonly names: readonly string[];
   readonly options: readonly Option<unknown>[];
   /** Undefined if an option is required. */
   readonly defaults: Readonly<Record<string, unknown>> | undefined;
 }
 
-function prepare(fields: Fields): Prepared {
+function compileFields(fields: Fields): CompiledFields {
   const names = Object.keys(fields);
   const options = Object.values<Option<unknown>>(fields);
   const hasRequired = options.some(({ presence }) => presence === "required");
@@ -77,10 +77,10 @@ function prepare(fields: Fields): Prepared {
 
 /** Throws an OptionError unless an option of that kind accepts the value: for arguments that are not in an options object. */
 export function checkArgument<Value>(where: string, value: unknown, kind: Option<Value>): asserts value is Value {
-  if (!kind.accepts(value)) throw refusal(where, kind, value);
+  if (!kind.accepts(value)) throw invalidValue(where, kind, value);
 }
 
-function unknownOptions(where: string, legal: Fields, options: object): OptionError {
+function unknownNames(where: string, legal: Fields, options: object): OptionError {
   const unknown = Object.keys(options).filter((name) => !Object.hasOwn(legal, name));
   return new OptionError({
     where,
@@ -90,11 +90,11 @@ function unknownOptions(where: string, legal: Fields, options: object): OptionEr
 }
 
 /** What is wrong within a nested object is reported where it is. */
-function refusal(where: string, { expected, remedy, fields }: Option<unknown>, value: unknown): OptionError {
+function invalidValue(where: string, { expected, remedy, fields }: Option<unknown>, value: unknown): OptionError {
   if (fields && isObject(value)) {
-    if (Object.keys(value).some((name) => !Object.hasOwn(fields, name))) return unknownOptions(where, fields, value);
+    if (Object.keys(value).some((name) => !Object.hasOwn(fields, name))) return unknownNames(where, fields, value);
     const fault = Object.entries(fields).find(([name, each]) => !acceptsAbsent(each, value[name]));
-    if (fault) return refusal(`${where}: ${fault[0]}`, fault[1], value[fault[0]]);
+    if (fault) return invalidValue(`${where}: ${fault[0]}`, fault[1], value[fault[0]]);
   }
   return new OptionError({ where, expected, received: formatValue(value), ...(remedy !== undefined && { remedy }) });
 }

@@ -1,7 +1,7 @@
 import { checkTensor } from "./arguments.ts";
 import { MosaicError, checkFunction } from "./errors.ts";
 import { Tensor } from "./tensor.ts";
-import { adopt, track, Tracker } from "./tracking.ts";
+import { adopt, track, TensorTracker } from "./tracking.ts";
 
 /**
  * Runs `body` and then releases every tensor that was created inside, except
@@ -31,27 +31,27 @@ import { adopt, track, Tracker } from "./tracking.ts";
  */
 export function scope<T>(body: () => T): T {
   checkFunction("scope", body);
-  const tracker = new Tracker();
+  const tracker = new TensorTracker();
   const result = track(tracker, body);
-  const { tensors, promises } = contentsOf(result);
-  if (promises.length > 0) throw refused(tracker, promises);
-  return end(tracker, result, tensors);
+  const { tensors, promises } = collectValues(result);
+  if (promises.length > 0) throw promiseError(tracker, promises);
+  return endScope(tracker, result, tensors);
 }
 
 /** Releases what is not returned; what is belongs to the scope around it, unless it was created outside of this one. */
-function end<T>(tracker: Tracker, result: T, returned: readonly Tensor[]): T {
+function endScope<T>(tracker: TensorTracker, result: T, returned: readonly Tensor[]): T {
   for (const tensor of returned) if (tensor.owner === tracker) adopt(tensor);
   tracker.release();
   return result;
 }
 
-function refused(tracker: Tracker, promises: readonly PromiseLike<unknown>[]): MosaicError {
+function promiseError(tracker: TensorTracker, promises: readonly PromiseLike<unknown>[]): MosaicError {
   tracker.release();
   // A promise that rejects later, on a tensor released here, is not a second error.
   for (const promise of promises) promise.then(undefined, () => {});
   return new MosaicError({
     where: "scope",
-    expected: "a synchronous body",
+    expected: "a synchronous function",
     received: "a promise",
     remedy:
       "return tensors and await outside; in async code, run scopes between the awaits or bind tensors with `using`",
@@ -85,20 +85,20 @@ export function keep<T extends Tensor>(x: T): T {
  * it. Its tensors are then owned as outside of this scope.
  */
 export function scopeUnlessAsync<T>(body: () => T): T {
-  const tracker = new Tracker();
+  const tracker = new TensorTracker();
   const result = track(tracker, body);
-  if (!isPromise(result)) return end(tracker, result, contentsOf(result).tensors);
-  tracker.handOver();
+  if (!isPromise(result)) return endScope(tracker, result, collectValues(result).tensors);
+  tracker.transferToParent();
   return result;
 }
 
-interface Contents {
+interface CollectedValues {
   readonly tensors: readonly Tensor[];
   readonly promises: readonly PromiseLike<unknown>[];
 }
 
 /** The tensors and promises that a value is, or holds in arrays, maps, sets and plain objects. */
-function contentsOf(value: unknown): Contents {
+function collectValues(value: unknown): CollectedValues {
   if (value instanceof Tensor) return { tensors: [value], promises: [] };
   const [tensors, promises]: [Tensor[], PromiseLike<unknown>[]] = [[], []];
   const pending = [value];
@@ -109,12 +109,12 @@ function contentsOf(value: unknown): Contents {
     seen.add(next);
     if (next instanceof Tensor) tensors.push(next);
     else if (isPromise(next)) promises.push(next);
-    else for (const each of membersOf(next)) pending.push(each);
+    else for (const each of containerValues(next)) pending.push(each);
   }
   return { tensors, promises };
 }
 
-function membersOf(container: object): Iterable<unknown> {
+function containerValues(container: object): Iterable<unknown> {
   if (Array.isArray(container) || container instanceof Set) return container;
   if (container instanceof Map) return [...container].flat();
   const prototype: unknown = Object.getPrototypeOf(container);

@@ -10,20 +10,20 @@ function checkNumbers(where: string, shape: unknown): void {
     while (i < shape.length && typeof shape[i] === "number") i++;
     if (i === shape.length) return;
   }
-  throw notNumbers(where, shape);
+  throw numbersError(where, shape);
 }
 
-function notNumbers(where: string, shape: unknown): ShapeError {
+function numbersError(where: string, shape: unknown): ShapeError {
   return new ShapeError({ where, expected: "an array of numbers", received: formatValue(shape) });
 }
 
 /** Number of elements: 1 for the empty shape (a scalar). */
-export function sizeOf(shape: Shape): number {
+export function numel(shape: Shape): number {
   let size = 1;
-  if (!Array.isArray(shape)) throw notNumbers("sizeOf", shape);
+  if (!Array.isArray(shape)) throw numbersError("numel", shape);
   for (let axis = 0; axis < shape.length; axis++) {
     const length: unknown = shape[axis];
-    if (typeof length !== "number") throw notNumbers("sizeOf", shape);
+    if (typeof length !== "number") throw numbersError("numel", shape);
     size *= length;
   }
   return size;
@@ -73,15 +73,15 @@ export function sameShape(a: Shape, b: Shape): boolean {
 
 /** Counts a negative axis from the end; throws a ShapeError that names the legal range. */
 export function normalizeAxis(axis: number, rank: number, where: string): number {
-  if (!Number.isInteger(axis) || typeof rank !== "number") throw notAnAxis(axis, rank, where);
+  if (!Number.isInteger(axis) || typeof rank !== "number") throw axisError(axis, rank, where);
   const normal = axis < 0 ? axis + rank : axis;
   if (normal >= 0 && normal < rank) return normal;
-  throw notAnAxis(axis, rank, where);
+  throw axisError(axis, rank, where);
 }
 
-function notAnAxis(axis: unknown, rank: number, where: string): ShapeError {
-  expectValue(`${formatValue(where)}: rank`, Number.isSafeInteger(rank), "a whole number", rank);
-  const expected = rank === 0 ? "a tensor with axes" : `an axis from ${-rank} to ${rank - 1}`;
+function axisError(axis: unknown, rank: number, where: string): ShapeError {
+  expectValue(`${formatValue(where)}: rank`, Number.isSafeInteger(rank), "an integer", rank);
+  const expected = rank === 0 ? "a tensor of rank ≥ 1" : `an axis from ${-rank} to ${rank - 1}`;
   return new ShapeError({ where, expected, received: rank === 0 ? "a scalar" : formatValue(axis) });
 }
 
@@ -111,7 +111,7 @@ export function broadcastShapes(a: Shape, b: Shape, where: string): number[] {
 export function viewStrides(shape: Shape, strides: Shape, to: Shape): number[] | undefined {
   for (const each of [shape, strides, to]) checkNumbers("viewStrides", each);
   expectValue("viewStrides: strides", strides.length === shape.length, `${shape.length} strides`, strides);
-  if (sizeOf(shape) === 0 || shape.length === 0) return contiguousStrides(to);
+  if (numel(shape) === 0 || shape.length === 0) return contiguousStrides(to);
   const result = new Array<number>(to.length);
   let next = to.length - 1;
   let chunk = { stride: strides.at(-1)!, size: 1, filled: 1 };
@@ -137,11 +137,11 @@ export interface StridedView {
 }
 
 /** Throws a ShapeError unless a view shows nothing but the `size` elements that there are. */
-export function checkWithin(view: StridedView, size: number): void {
+export function checkViewBounds(view: StridedView, size: number): void {
   const { shape, strides, offset } = view ?? {};
   checkNumbers("view: shape", shape);
   checkNumbers("view: strides", strides);
-  expectValue("view", typeof offset === "number" && typeof size === "number", "a number as offset", offset);
+  expectValue("view", typeof offset === "number" && typeof size === "number", "a numeric offset", offset);
   let first = offset;
   let last = offset;
   let legal = shape.length === strides.length && Number.isInteger(offset);

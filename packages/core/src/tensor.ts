@@ -1,15 +1,14 @@
 import { inspect } from "node:util";
 import { backward } from "./autograd/backward.ts";
-import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.ts";
+import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
-import { checkFunction, expectValue, DisposedError, ShapeError } from "./errors.ts";
-import { checkWithin, formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
-import type { Storage } from "./storage.ts";
-import { type Tracker, trackTensor } from "./tracking.ts";
+import { type DType, dtypeBytes, type Storage } from "./storage.ts";
+import { checkFunction, expectValue, DisposedError, MosaicError, ShapeError } from "./errors.ts";
+import { checkViewBounds, formatShape, isContiguous, type Shape, numel } from "./shape.ts";
+import { releasedByScope, type TensorTracker, trackTensor } from "./tracking.ts";
 
 /** What a tensor shows of its storage. Strides and offset count elements. */
-export interface TensorParts {
+export interface TensorInit {
   readonly device: Device;
   readonly dtype: DType;
   readonly storage: Storage;
@@ -18,8 +17,16 @@ export interface TensorParts {
   readonly offset: number;
 }
 
+/** What is known of a parameter's replicas. */
+export interface Replication {
+  /** How many ranks hold it. */
+  readonly ranks: number;
+  /** Whether a backward has added to its gradient since that was reduced over the ranks, or set. */
+  hasLocalGrad: boolean;
+}
+
 /** A part of what a tensor shows; see `Tensor.view`. */
-export type ViewParts = Partial<Pick<TensorParts, "shape" | "strides" | "offset">>;
+export type ViewOptions = Partial<Pick<TensorInit, "shape" | "strides" | "offset">>;
 
 /**
  * What every tensor has, whichever copy of this package made it: a program that is bundled may hold one, and its device another.
@@ -37,7 +44,7 @@ export function isTensor(value: unknown): value is Tensor {
  * Views never copy; `contiguous`, `to` and a `reshape` of elements that are not dense do. Operations are methods, too:
  * methods.ts adds them.
  */
-export class Tensor implements Disposable, TensorParts {
+export class Tensor implements Disposable, TensorInit {
   readonly device: Device;
   readonly dtype: DType;
   readonly storage: Storage;
@@ -47,26 +54,23 @@ export class Tensor implements Disposable, TensorParts {
   /** Set on leaves (parameters, inputs) whose gradient is wanted; results of operations on them need it too. */
   requiresGrad = false;
   /** The tracker of the scope that releases it when it ends; null: it is yours to dispose. */
-  owner: Tracker | null = null;
+  owner: TensorTracker | null = null;
+  /** Of a parameter that several ranks hold alike, as `createParameter` makes them; null for any other tensor. */
+  replication: Replication | null = null;
   #grad: Tensor | null = null;
   #node: GradNode | undefined;
   #disposed = false;
   /** Computed when it is first read; collectives read it at every call. */
   #isContiguous: boolean | undefined;
 
-  constructor(parts: TensorParts) {
-    expectValue(
-      "Tensor",
-      typeof parts?.storage?.retain === "function",
-      "the parts of a tensor, with its storage",
-      parts,
-    );
-    this.device = parts.device;
-    this.dtype = parts.dtype;
-    this.storage = parts.storage;
-    this.shape = parts.shape;
-    this.strides = parts.strides;
-    this.offset = parts.offset;
+  constructor(init: TensorInit) {
+    expectValue("Tensor", typeof init?.storage?.retain === "function", "a TensorInit with its storage", init);
+    this.device = init.device;
+    this.dtype = init.dtype;
+    this.storage = init.storage;
+    this.shape = init.shape;
+    this.strides = init.strides;
+    this.offset = init.offset;
     this.storage.retain();
     this.storage.leakRegistry?.register(this, this.storage, this);
     trackTensor(this);
@@ -79,7 +83,7 @@ export class Tensor implements Disposable, TensorParts {
 
   /** Number of elements. */
   get size(): number {
-    return sizeOf(this.shape);
+    return numel(this.shape);
   }
 
   get isContiguous(): boolean {
@@ -97,6 +101,7 @@ export class Tensor implements Disposable, TensorParts {
 
   set grad(gradient: Tensor | null) {
     if (gradient) gradient.owner = null;
+    if (this.replication) this.replication.hasLocalGrad = false;
     this.#grad = gradient;
   }
 
@@ -106,42 +111,44 @@ export class Tensor implements Disposable, TensorParts {
   }
 
   /** Throws a DisposedError that names `where` if the tensor was disposed. */
-  assertUsable(where: string): void {
+  assertNotDisposed(where: string): void {
     if (!this.#disposed) return;
+    const isScoped = this.owner === releasedByScope;
+    const shape = formatShape(this.shape);
     throw new DisposedError({
       where,
-      expected: "a live tensor",
-      received: `a disposed one of shape ${formatShape(this.shape)}`,
-      remedy: "dispose a tensor after its last use",
+      expected: "a tensor that is not disposed",
+      received: isScoped ? `a tensor of shape ${shape} that its scope released` : `a disposed tensor of shape ${shape}`,
+      remedy: isScoped ? "return it from the scope, or keep(x)" : "dispose a tensor after its last use",
     });
   }
 
   /** Where this tensor's gradient goes. */
-  edge(): Edge {
+  gradientEdge(): Edge {
     if (this.#node) return { node: this.#node };
     return this.requiresGrad ? { leaf: this } : null;
   }
 
   /**
-   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `wanted` is true; frees the
-   * recipe otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
+   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `force` is true; frees what was
+   * saved otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
    */
-  record(inputs: readonly (Tensor | null)[], recipe: Recipe, wanted = false): this {
+  record(inputs: readonly (Tensor | null)[], definition: BackwardDefinition, force = false): this {
     expectValue(
       "record",
       Array.isArray(inputs) && inputs.every((x) => x === null || isTensor(x)),
       "an array of tensors",
       inputs,
     );
-    checkFunction("record: backward", recipe?.backward);
-    checkFunction("record: free", recipe?.free);
-    const edges = isRecording() ? inputs.map((input) => input?.edge() ?? null) : [];
-    if (!wanted && !edges.some((edge) => edge !== null)) {
-      recipe.free();
+    checkFunction("record: backward", definition?.backward);
+    checkFunction("record: free", definition?.free);
+    const edges = isGradEnabled() ? inputs.map((input) => input?.gradientEdge() ?? null) : [];
+    if (!force && !edges.some((edge) => edge !== null)) {
+      definition.free();
       return this;
     }
     this.requiresGrad = true;
-    this.#node = new GradNode(recipe, edges, { shape: this.shape, dtype: this.dtype });
+    this.#node = new GradNode(definition, edges, { shape: this.shape, dtype: this.dtype });
     this.#node.retain();
     return this;
   }
@@ -151,12 +158,12 @@ export class Tensor implements Disposable, TensorParts {
    *
    * @throws ShapeError if it would show what lies outside of that memory.
    */
-  view(parts: ViewParts): Tensor {
-    this.assertUsable("view");
-    expectValue("view", typeof parts === "object" && parts !== null, "{ shape, strides, offset }", parts);
-    const { shape = this.shape, strides = this.strides, offset = this.offset } = parts;
+  view(options: ViewOptions): Tensor {
+    this.assertNotDisposed("view");
+    expectValue("view", typeof options === "object" && options !== null, "{ shape, strides, offset }", options);
+    const { shape = this.shape, strides = this.strides, offset = this.offset } = options;
     const { device, dtype, storage } = this;
-    checkWithin({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
+    checkViewBounds({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
     return new Tensor({ device, dtype, storage, shape, strides, offset });
   }
 
@@ -167,14 +174,14 @@ export class Tensor implements Disposable, TensorParts {
 
   /** The values, row-major, as float32: together with `synchronize` the only place where a program waits. */
   read(): Promise<Float32Array> {
-    this.assertUsable("read");
+    this.assertNotDisposed("read");
     return this.device.read(this);
   }
 
   /** The value of a tensor of one element. */
   async item(): Promise<number> {
     if (this.size !== 1) {
-      throw new ShapeError({ where: "item", expected: "one element", received: formatShape(this.shape) });
+      throw new ShapeError({ where: "item", expected: "a tensor with one element", received: formatShape(this.shape) });
     }
     return (await this.read())[0]!;
   }
@@ -195,6 +202,17 @@ export class Tensor implements Disposable, TensorParts {
   toString(): string {
     const what = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
     return this.#disposed ? `${what}, disposed` : what;
+  }
+
+  /** JavaScript has no operators for tensors: \`x + y\` would be text, and \`x / 2\` NaN, in silence. */
+  [Symbol.toPrimitive](hint: "string" | "number" | "default"): string {
+    if (hint === "string") return this.toString();
+    throw new MosaicError({
+      where: "Tensor",
+      expected: "an operation, such as add(a, b), sub, mul, div, scale(x, 2) or neg",
+      received: "a JavaScript operator on a tensor",
+      remedy: "write x.add(y) instead of x + y; values are await x.read() or await x.item()",
+    });
   }
 
   /** Gives the memory back in stream order, unless other tensors or a collective under way still use it. Twice is fine. */

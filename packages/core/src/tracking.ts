@@ -1,16 +1,16 @@
 /** What is tracked of a tensor. */
-export interface Tracked extends Disposable {
+export interface TrackedTensor extends Disposable {
   readonly isDisposed: boolean;
   /** Who releases it; null: whoever received it does. */
-  owner: Tracker | null;
+  owner: TensorTracker | null;
 }
 
 /** Tensors created while a body runs, for whoever releases them: a `scope`, or an operation that fails half way. */
-export class Tracker {
-  #tensors: Tracked[] = [];
+export class TensorTracker {
+  #tensors: TrackedTensor[] = [];
   #limit = 64;
 
-  add(tensor: Tracked): void {
+  add(tensor: TrackedTensor): void {
     tensor.owner = this;
     if (this.#tensors.length === this.#limit) this.#compact();
     this.#tensors.push(tensor);
@@ -22,52 +22,59 @@ export class Tracker {
     this.#limit = Math.max(64, 2 * this.#tensors.length);
   }
 
-  #live(): Tracked[] {
+  #live(): TrackedTensor[] {
     return this.#tensors.filter((tensor) => tensor.owner === this && !tensor.isDisposed);
   }
 
   /** Disposes every tensor that is still this tracker's, the last first, as `using` would. */
   release(): void {
-    for (const tensor of this.#tensors.reverse()) if (tensor.owner === this) tensor[Symbol.dispose]();
+    for (const tensor of this.#tensors.reverse()) {
+      if (tensor.owner !== this || tensor.isDisposed) continue;
+      tensor[Symbol.dispose]();
+      tensor.owner = releasedByScope;
+    }
     this.#tensors = [];
   }
 
   /** Gives every tensor that is still this tracker's to the one around it. */
-  handOver(): void {
+  transferToParent(): void {
     for (const tensor of this.#live()) adopt(tensor);
     this.#tensors = [];
   }
 
   /** Leaves every tensor to whoever holds it. */
-  forget(): void {
+  untrackAll(): void {
     this.#tensors = [];
   }
 }
 
-let current: Tracker | undefined;
+/** The owner of what a tracker has released, so that a later use of it is reported as such. */
+export const releasedByScope: TensorTracker = new TensorTracker();
+
+let activeTracker: TensorTracker | undefined;
 
 /** Runs `body` (synchronous) while `tracker` tracks what it creates; if it throws, disposes that. */
-export function track<T>(tracker: Tracker, body: () => T): T {
-  const outer = current;
-  current = tracker;
+export function track<T>(tracker: TensorTracker, body: () => T): T {
+  const outer = activeTracker;
+  activeTracker = tracker;
   try {
     return body();
   } catch (error) {
     tracker.release();
     throw error;
   } finally {
-    current = outer;
+    activeTracker = outer;
   }
 }
 
 /** Tracks a new tensor. */
-export function trackTensor(tensor: Tracked): void {
-  current?.add(tensor);
+export function trackTensor(tensor: TrackedTensor): void {
+  activeTracker?.add(tensor);
 }
 
 /** Makes the innermost tracker the owner of a tensor; without one, whoever received it. */
-export function adopt(tensor: Tracked): void {
-  if (current) current.add(tensor);
+export function adopt(tensor: TrackedTensor): void {
+  if (activeTracker) activeTracker.add(tensor);
   else tensor.owner = null;
 }
 
@@ -76,19 +83,19 @@ export function adopt(tensor: Tracked): void {
  * leaves as much memory as there was, to try again with less.
  */
 export function releaseOnError<T>(body: () => T): T {
-  const tracker = new Tracker();
+  const tracker = new TensorTracker();
   const result = track(tracker, body);
-  tracker.handOver();
+  tracker.transferToParent();
   return result;
 }
 
 /** Runs `body` (synchronous), whose tensors outlive whatever surrounds it: leaves keep their gradients. */
 export function untracked<T>(body: () => T): T {
-  const outer = current;
-  current = undefined;
+  const outer = activeTracker;
+  activeTracker = undefined;
   try {
     return body();
   } finally {
-    current = outer;
+    activeTracker = outer;
   }
 }

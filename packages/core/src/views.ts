@@ -1,7 +1,7 @@
 import { checkDType } from "./arguments.ts";
-import type { DType } from "./dtype.ts";
+import type { DType } from "./storage.ts";
 import { formatValue, ShapeError } from "./errors.ts";
-import { contiguousStrides, formatShape, normalizeAxis, type Shape, sizeOf, viewStrides } from "./shape.ts";
+import { contiguousStrides, formatShape, normalizeAxis, type Shape, numel, viewStrides } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
 // The views of a tensor, each beside its gradient; the methods of methods.ts state what each does. They belong to the tape
@@ -15,7 +15,7 @@ export interface SliceRange {
 }
 
 /** Throws a ShapeError unless `numbers` is an array of numbers. */
-function checkAxisNumbers(where: string, numbers: unknown): void {
+function checkNumberArray(where: string, numbers: unknown): void {
   if (Array.isArray(numbers) && numbers.every((each) => typeof each === "number")) return;
   throw new ShapeError({ where, expected: "an array of numbers", received: formatValue(numbers) });
 }
@@ -26,39 +26,39 @@ function recordView(out: Tensor, x: Tensor, name: string, backward: (dOut: Tenso
 }
 
 export function reshape(x: Tensor, to: Shape): Tensor {
-  x.assertUsable("reshape");
-  checkAxisNumbers("reshape", to);
+  x.assertNotDisposed("reshape");
+  checkNumberArray("reshape", to);
   const shape = inferShape(x.shape, to);
   const strides = viewStrides(x.shape, x.strides, shape);
-  const out = strides ? x.view({ shape, strides }) : denseCopy(x, x.dtype, shape);
+  const out = strides ? x.view({ shape, strides }) : contiguousCopy(x, x.dtype, shape);
   const from = x.shape;
   return recordView(out, x, "reshape", (dOut) => reshape(dOut, from));
 }
 
 /** Fills in the one length that is -1. */
 function inferShape(from: Shape, to: Shape): number[] {
-  const size = sizeOf(from);
+  const size = numel(from);
   const known = to.reduce((product, length) => (length === -1 ? product : product * length), 1);
   const open = to.filter((length) => length === -1).length;
   const shape = to.map((length) => (length === -1 ? size / known : length));
-  const legal = open <= 1 && shape.every((length) => Number.isInteger(length) && length >= 0) && sizeOf(shape) === size;
+  const legal = open <= 1 && shape.every((length) => Number.isInteger(length) && length >= 0) && numel(shape) === size;
   if (legal) return shape;
   throw new ShapeError({
     where: "reshape",
-    expected: `${size} elements, as ${formatShape(from)} has`,
+    expected: `a shape of ${size} elements, as ${formatShape(from)}`,
     received: formatShape(to),
     remedy: "keep the number of elements; one length may be -1",
   });
 }
 
 export function permute(x: Tensor, axes: readonly number[]): Tensor {
-  x.assertUsable("permute");
-  checkAxisNumbers("permute", axes);
+  x.assertNotDisposed("permute");
+  checkNumberArray("permute", axes);
   const order = axes.map((axis) => normalizeAxis(axis, x.rank, "permute"));
   if (order.length !== x.rank || new Set(order).size !== x.rank) {
     throw new ShapeError({
       where: "permute",
-      expected: `each of the ${x.rank} axes once`,
+      expected: `a permutation of the ${x.rank} axes`,
       received: formatShape(axes),
     });
   }
@@ -75,7 +75,7 @@ export function transpose(x: Tensor, a: number, b: number): Tensor {
 }
 
 export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
-  x.assertUsable("slice");
+  x.assertNotDisposed("slice");
   const along = normalizeAxis(axis, x.rank, "slice");
   const { start, count, step } = resolveRange(range, x.shape[along]!);
   const out = x.view({
@@ -100,7 +100,7 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
   if (!Number.isInteger(step) || step < 1 || !given.every(Number.isInteger)) {
     throw new ShapeError({
       where: "slice",
-      expected: "integers, and a step of at least 1",
+      expected: "integers with step ≥ 1",
       received: `start ${formatValue(range.start)}, end ${formatValue(range.end)}, step ${formatValue(step)}`,
     });
   }
@@ -109,8 +109,8 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
 }
 
 export function expand(x: Tensor, shape: Shape): Tensor {
-  x.assertUsable("expand");
-  checkAxisNumbers("expand", shape);
+  x.assertNotDisposed("expand");
+  checkNumberArray("expand", shape);
   const added = shape.length - x.rank;
   const legal = shape.every((length) => Number.isInteger(length) && length >= 0);
   const fits = added >= 0 && x.shape.every((length, axis) => length === 1 || length === shape[axis + added]);
@@ -119,7 +119,7 @@ export function expand(x: Tensor, shape: Shape): Tensor {
       where: "expand",
       expected: `a shape to which ${formatShape(x.shape)} broadcasts`,
       received: formatShape(shape),
-      remedy: "only axes of length 1, and new ones in front, can be repeated",
+      remedy: "only axes of length 1 and new leading axes can be expanded",
     });
   }
   const strides = shape.map((length, axis) => {
@@ -127,14 +127,14 @@ export function expand(x: Tensor, shape: Shape): Tensor {
     return own >= 0 && x.shape[own] === length ? x.strides[own]! : 0;
   });
   const from = x.shape;
-  return recordView(x.view({ shape: [...shape], strides }), x, "expand", (dOut) => sumTo(dOut, from));
+  return recordView(x.view({ shape: [...shape], strides }), x, "expand", (dOut) => sumToSize(dOut, from));
 }
 
 /** Sums what broadcasting repeated: the gradient of a broadcast operand. Always a handle of its own. */
-export function sumTo(x: Tensor, shape: Shape): Tensor {
+export function sumToSize(x: Tensor, shape: Shape): Tensor {
   const added = x.rank - shape.length;
   const kept = x.shape.map((length, axis) => (axis < added ? 1 : shape[axis - added] === length ? length : 1));
-  if (sizeOf(kept) === x.size) return reshape(x, shape);
+  if (numel(kept) === x.size) return reshape(x, shape);
   using sum = x.device.empty(kept, x.dtype);
   if (x.size === 0) x.device.kernels.fill(sum, 0);
   else x.device.kernels.reduce("sum", sum, x);
@@ -142,26 +142,26 @@ export function sumTo(x: Tensor, shape: Shape): Tensor {
 }
 
 export function contiguous(x: Tensor): Tensor {
-  x.assertUsable("contiguous");
-  const out = x.isContiguous ? x.view({ strides: contiguousStrides(x.shape) }) : denseCopy(x, x.dtype, x.shape);
+  x.assertNotDisposed("contiguous");
+  const out = x.isContiguous ? x.view({ strides: contiguousStrides(x.shape) }) : contiguousCopy(x, x.dtype, x.shape);
   return recordView(out, x, "contiguous", (dOut) => dOut.detach());
 }
 
 /** x itself if the elements of every row, along the last axis, lie side by side; else a dense copy. */
-export function denseRows(x: Tensor): Tensor {
+export function contiguousRows(x: Tensor): Tensor {
   const dense = x.strides.at(-1) === 1 || x.shape.at(-1) === 1;
-  return dense ? recordView(x.view({}), x, "denseRows", (dOut) => dOut.detach()) : contiguous(x);
+  return dense ? recordView(x.view({}), x, "contiguousRows", (dOut) => dOut.detach()) : contiguous(x);
 }
 
 export function to(x: Tensor, dtype: DType): Tensor {
-  x.assertUsable("to");
+  x.assertNotDisposed("to");
   checkDType("to", dtype);
-  const out = x.dtype === dtype ? x.view({}) : denseCopy(x, dtype, x.shape);
+  const out = x.dtype === dtype ? x.view({}) : contiguousCopy(x, dtype, x.shape);
   const from = x.dtype;
   return recordView(out, x, "to", (dOut) => to(dOut, from));
 }
 
-function denseCopy(x: Tensor, dtype: DType, shape: Shape): Tensor {
+function contiguousCopy(x: Tensor, dtype: DType, shape: Shape): Tensor {
   const out = x.device.empty(shape, dtype);
   if (x.size === 0) return out;
   using target = out.view({ shape: x.shape, strides: contiguousStrides(x.shape) });

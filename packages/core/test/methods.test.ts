@@ -25,6 +25,7 @@ const calls = {
   sigmoid: [],
   relu: [],
   gelu: [],
+  silu: [],
   square: [],
   softmax: [0],
   layerNorm: [null, null, { epsilon: 0.5 }],
@@ -49,7 +50,18 @@ test("views are methods, and every method is listed here or is a view", async ()
   expect([...(await x.transpose(0, 1).reshape([4]).slice(0, 1, 4, 2).read())]).toEqual([2, 4]);
   expect(x.permute([1, 0]).contiguous().to("bfloat16").dtype).toBe("bfloat16");
   expect(x.slice(0, 0, 1).expand([3, 2]).shape).toEqual([3, 2]);
-  const own = ["detach", "view", "read", "item", "backward", "record", "edge", "assertUsable", "dispose", "toString"];
+  const own = [
+    "detach",
+    "view",
+    "read",
+    "item",
+    "backward",
+    "record",
+    "gradientEdge",
+    "assertNotDisposed",
+    "dispose",
+    "toString",
+  ];
   const methods = Object.getOwnPropertyNames(Tensor.prototype).filter((name) => {
     return typeof Object.getOwnPropertyDescriptor(Tensor.prototype, name)!.value === "function";
   });

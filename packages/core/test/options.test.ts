@@ -57,21 +57,21 @@ describe("a declaration", () => {
     [null, "layer: expected an options object, received null"],
     [7, "layer: expected an options object, received 7"],
     [[1], "layer: expected an options object, received [1]"],
-    [{}, "layer: size: expected a whole number from 1 to 64, received undefined"],
-    [{ size: "3" }, 'layer: size: expected a whole number from 1 to 64, received "3"'],
-    [{ size: 65 }, "layer: size: expected a whole number from 1 to 64, received 65"],
+    [{}, "layer: size: expected an integer from 1 to 64, received undefined"],
+    [{ size: "3" }, 'layer: size: expected an integer from 1 to 64, received "3"'],
+    [{ size: 65 }, "layer: size: expected an integer from 1 to 64, received 65"],
     [{ size: 1, rate: 1 }, "layer: rate: expected a number from 0 to below 1, received 1"],
     [{ size: 1, rate: Number.NaN }, "layer: rate: expected a number from 0 to below 1, received NaN"],
     [{ size: 1, kind: "hard" }, 'layer: kind: expected "soft" or "exact", received "hard"'],
-    [{ size: 1, betas: [1] }, "layer: betas: expected an array of two, each a number ≥ 0, received [1]"],
-    [{ size: 1, axes: ["a", 1] }, 'layer: axes: expected an array, each a string, received ["a",1]'],
+    [{ size: 1, betas: [1] }, "layer: betas: expected an array of length 2, each element a number ≥ 0, received [1]"],
+    [{ size: 1, axes: ["a", 1] }, 'layer: axes: expected an array, each element a string, received ["a",1]'],
     // oxlint-disable-next-line no-sparse-arrays -- `every` skips a gap
-    [{ size: 1, axes: ["a", , "b"] }, 'layer: axes: expected an array, each a string, received ["a",,"b"]'],
-    [{ size: 1, top: -1 }, 'layer: top: expected a whole number ≥ 0, or "all", received -1'],
-    [{ size: 1, axis: "1" }, 'layer: axis: expected a whole number, or null, received "1"'],
+    [{ size: 1, axes: ["a", , "b"] }, 'layer: axes: expected an array, each element a string, received ["a",,"b"]'],
+    [{ size: 1, top: -1 }, 'layer: top: expected an integer ≥ 0, or "all", received -1'],
+    [{ size: 1, axis: "1" }, 'layer: axis: expected an integer, or null, received "1"'],
     [{ size: 1, f: 3 }, "layer: f: expected a function of the step, received 3"],
     [{ size: 1, where: 2 }, "layer: where: expected { head, seq }, received 2"],
-    [{ size: 1, where: { head: 0 } }, "layer: where: head: expected a whole number ≥ 1, received 0"],
+    [{ size: 1, where: { head: 0 } }, "layer: where: head: expected an integer ≥ 1, received 0"],
     [{ size: 1, where: { head: 1, tail: 1 } }, 'layer: where: expected options among head, seq, received "tail"'],
   ];
   test.each(faults)("refuses %j", (options, message) => {
@@ -116,8 +116,8 @@ describe("kinds", () => {
       "a number above 0 and below 1",
       "a number from 0 to 1",
       "a number ≤ 1",
-      "a whole number",
-      "a whole number ≥ 1",
+      "an integer",
+      "an integer ≥ 1",
     ]);
     fc.assert(
       fc.property(fc.double(), fc.double(), fc.double(), (min, below, value) => {
@@ -152,7 +152,7 @@ describe("kinds", () => {
 
   test("of arguments that are in no options object", () => {
     expect(() => checkArgument("Linear: inFeatures", 0, option.integer({ min: 1 }))).toThrow(
-      "Linear: inFeatures: expected a whole number ≥ 1, received 0",
+      "Linear: inFeatures: expected an integer ≥ 1, received 0",
     );
     checkArgument("Linear: inFeatures", 1, option.integer({ min: 1 }));
   });

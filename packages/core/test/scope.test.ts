@@ -6,8 +6,8 @@ import { fromArray, ones } from "../src/creation.ts";
 import { init } from "../src/init.ts";
 import { Linear } from "../src/modules/linear.ts";
 import { Module } from "../src/modules/module.ts";
-import { createParameter } from "../src/modules/parameter.ts";
-import { add } from "../src/ops/arithmetic.ts";
+import { createParameter } from "../src/modules/parameters.ts";
+import { add } from "../src/ops/pointwise.ts";
 import { keep, scope } from "../src/scope.ts";
 import type { Tensor } from "../src/tensor.ts";
 import { untracked } from "../src/tracking.ts";
@@ -123,6 +123,26 @@ describe("what a scope releases", () => {
   });
 });
 
+describe("use after release", () => {
+  test("of what a scope released, the message names the scope", () => {
+    let lost: Tensor | undefined;
+    scope(() => {
+      lost = ones(device, [2]);
+    });
+    expect(() => lost!.read()).toThrow(
+      "read: expected a tensor that is not disposed, received a tensor of shape [2] that its scope released; return it from the scope, or keep(x)",
+    );
+  });
+
+  test("of what was disposed by hand, in a scope or outside, it does not", () => {
+    const disposed: Tensor[] = [ones(device, [2])];
+    scope(() => disposed.push(ones(device, [2])) && disposed[1]!.dispose());
+    disposed[0]!.dispose();
+    for (const each of disposed)
+      expect(() => each.read()).toThrow(/a disposed tensor .*; dispose a tensor after its last use/);
+  });
+});
+
 describe("scopes within scopes", () => {
   test("the outer scope adopts what the inner one returns", () => {
     let inner: Tensor | undefined;
@@ -205,7 +225,7 @@ describe("exceptions", () => {
 });
 
 describe("promises", () => {
-  const message = /^scope: expected a synchronous body, received a promise; return tensors and await outside/;
+  const message = /^scope: expected a synchronous function, received a promise; return tensors and await outside/;
 
   test("returned are an error, after everything was released", () => {
     let x: Tensor | undefined;

@@ -7,8 +7,7 @@
 #include <map>
 #include <string>
 
-#include "attention/check/basics.h"
-#include "attention/check/bench.h"
+#include "attention/check/check.h"
 #include "attention/check/masks.h"
 #include "attention/check/reference.h"
 #include "attention/check/tensor.h"
@@ -78,7 +77,7 @@ struct Tensors {
     for (int64_t j = 0; j < c.keys() && c.poison == 1; ++j) {
       bool seen = false;
       for (int64_t i : qAt) {
-        for (const Slice& s : c.mask) seen |= sees(s, i, kAt[static_cast<size_t>(j)]);
+        for (const Slice& s : c.mask) seen |= isVisible(s, i, kAt[static_cast<size_t>(j)]);
       }
       if (!seen) poison(k, j), poison(v, j);
     }
@@ -122,7 +121,7 @@ void compare(const char* what, const Tensor& got, const std::vector<double>& wan
   worst[what] = std::max(worst[what], error);
   EXPECT(strays == 0, "%s: %s: %ld elements are NaN or infinite on one side only\n", where, what, strays);
   EXPECT(error <= 1, "%s: %s: error is %.2f of the bound\n", where, what, error);
-  EXPECT(got.gapsIntact(), "%s: %s: wrote outside its elements\n", where, what);
+  EXPECT(got.paddingIntact(), "%s: %s: wrote outside its elements\n", where, what);
 }
 
 struct Results {

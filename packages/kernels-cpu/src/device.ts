@@ -1,7 +1,59 @@
-import { type Fence, OptionError, type Stream } from "@mosaic/core";
+import { availableParallelism } from "node:os";
+import { defineOptions, type Fence, formatValue, option, OptionError, type OptionsOf, type Stream } from "@mosaic/core";
 import { NativeDevice, NativeHandle } from "@mosaic/runtime";
-import { type CpuOptions, cpuOptions, memoryLimit, threadCount } from "./options.ts";
-import { instructionSets, type Isa, type Native, runtime } from "./runtime.ts";
+import { type CpuAddon, getAddon, instructionSets, type Isa } from "./addon.ts";
+
+/** More are a mistake: no machine has so many cores. */
+const maxThreads = 1024;
+
+export const cpuOptions = defineOptions("cpu", {
+  /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
+  threads: option.integer({ min: 1, max: maxThreads, optional: true }),
+  /** Distinguishes devices of one process in messages. Default 0. */
+  index: option.integer({ min: 0, default: 0 }),
+  /** Bytes that may be reserved from the system. Default: MOSAIC_MEMORY_LIMIT (`1500000000`, `512M`, `8G`), else no limit. */
+  memoryLimit: option.integer({ min: 1, optional: true }),
+});
+/** What `cpu` takes. */
+export type CpuOptions = OptionsOf<typeof cpuOptions>;
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/** Threads of a device: the option, else MOSAIC_THREADS, else an equal share of the cores for each local rank. */
+export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
+  if (threads !== undefined) return checkThreadCount(threads, "threads");
+  if (environment.MOSAIC_THREADS) return checkThreadCount(environment.MOSAIC_THREADS, "MOSAIC_THREADS");
+  const ranks = environment.LOCAL_WORLD_SIZE ? checkBytes(environment.LOCAL_WORLD_SIZE, "LOCAL_WORLD_SIZE") : 1;
+  return Math.min(maxThreads, Math.max(1, Math.floor(availableParallelism() / ranks)));
+}
+
+/** Bytes; 0 for no limit. */
+export function memoryLimit(bytes: number | undefined, environment: Environment = process.env): number {
+  if (bytes !== undefined) return bytes;
+  const text = environment.MOSAIC_MEMORY_LIMIT;
+  if (!text) return 0;
+  const [, digits, unit] = /^(\d+)([KMG]?)$/i.exec(text) ?? [];
+  if (digits === undefined) throw optionError("MOSAIC_MEMORY_LIMIT", "bytes, or a number followed by K, M or G", text);
+  const scale = { "": 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[unit!.toUpperCase()]!;
+  return checkBytes(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
+}
+
+function checkThreadCount(value: number | string, where: string): number {
+  const threads = checkBytes(value, where);
+  if (threads <= maxThreads) return threads;
+  throw optionError(where, `at most ${maxThreads} threads`, String(value));
+}
+
+/** Text is a variable's: a message shows it as it is written there. */
+function checkBytes(given: number | string, where: string): number {
+  const value = typeof given === "number" || typeof given === "string" ? Number(given) : Number.NaN;
+  if (Number.isSafeInteger(value) && value > 0) return value;
+  throw optionError(where, "an integer above 0", formatValue(given));
+}
+
+function optionError(where: string, expected: string, received: string): OptionError {
+  return new OptionError({ where, expected, received });
+}
 
 class CpuFence implements Fence {
   readonly stream: CpuStream;
@@ -17,9 +69,9 @@ class CpuFence implements Fence {
 /** The queue of one CPU device; its `handle` is a `MosaicStream *` (packages/runtime/include/mosaic/stream.h). */
 class CpuStream implements Stream {
   readonly handle: bigint;
-  readonly #device: NativeHandle<Native>;
+  readonly #device: NativeHandle<CpuAddon>;
 
-  constructor(device: NativeHandle<Native>) {
+  constructor(device: NativeHandle<CpuAddon>) {
     this.#device = device;
     this.handle = device.streamAddress;
   }
@@ -30,14 +82,14 @@ class CpuStream implements Stream {
     return new CpuFence(this, this.#device.results[0]!);
   }
 
-  /** @throws OptionError for a fence of another kind of device. */
+  /** @throws OptionError for a fence of another device type. */
   wait(fence: Fence): void {
     if (fence.stream === this) return;
     if (!(fence instanceof CpuFence)) {
       throw new OptionError({
         where: "stream.wait",
         expected: "a fence of a CPU stream",
-        received: "a fence of another kind of device",
+        received: "a fence of another device type",
         remedy: "synchronize the other device before enqueueing work that needs its results",
       });
     }
@@ -54,7 +106,7 @@ class CpuStream implements Stream {
  * The processor as a device: a native thread runs what is enqueued, in order, with a pool of workers to help; the host
  * only enqueues. Disposing it lets enqueued work finish, then frees all of its memory.
  */
-export class CpuDevice extends NativeDevice<Native> {
+export class CpuDevice extends NativeDevice<CpuAddon> {
   readonly type = "cpu";
   readonly stream: CpuStream;
   /** Threads that compute, the stream's own included. */
@@ -66,10 +118,10 @@ export class CpuDevice extends NativeDevice<Native> {
     const { index, threads, memoryLimit: limit } = cpuOptions.parse(options);
     const count = threadCount(threads);
     const isa = instructionSets()[0]!;
-    const handle = new NativeHandle(runtime(), {
+    const handle = new NativeHandle(getAddon(), {
       name: `cpu:${index}`,
       options: [count, memoryLimit(limit)],
-      remedy: "dispose tensors, cut the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
+      remedy: "dispose tensors, shard the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
     });
     super(index, handle);
     this.threads = count;
@@ -96,4 +148,34 @@ export class CpuDevice extends NativeDevice<Native> {
  */
 export function cpu(options?: CpuOptions): CpuDevice {
   return new CpuDevice(options);
+}
+
+export interface CpuFeatures {
+  /** What kernels run on: the fastest supported, or what MOSAIC_ISA names. */
+  readonly isa: Isa;
+  /** What this machine can run, slowest first. */
+  readonly supported: readonly Isa[];
+  /** Threads that a device gets by default. */
+  readonly threads: number;
+}
+
+/**
+ * What the native CPU device found on this machine.
+ *
+ * @throws OptionError if MOSAIC_ISA names an instruction set that this machine has not.
+ */
+export function features(): CpuFeatures {
+  const [isa, ...supported] = instructionSets();
+  return { isa: isa!, supported, threads: threadCount(undefined) };
+}
+
+/**
+ * Billions of float32 operations per second that fused multiply-adds on registers reach on `threads` threads: the roof
+ * that kernels are measured against. Blocks the host for some tens of milliseconds; meant for benchmarks.
+ */
+export function fmaPeak(threads: number = threadCount(undefined)): number {
+  const { native, scratch } = getAddon();
+  scratch.values[0] = threadCount(threads);
+  native.fmaPeak();
+  return scratch.values[0];
 }

@@ -1,4 +1,2 @@
-export { cpu, CpuDevice } from "./device.ts";
-export { type CpuFeatures, features, fmaPeak } from "./features.ts";
-export type { CpuOptions } from "./options.ts";
-export type { Isa } from "./runtime.ts";
+export { cpu, type CpuFeatures, CpuDevice, type CpuOptions, features, fmaPeak } from "./device.ts";
+export type { Isa } from "./addon.ts";

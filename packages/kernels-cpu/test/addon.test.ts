@@ -3,9 +3,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AddonLoadError, OptionError } from "@mosaic/core";
 import { afterEach, expect, test, vi } from "vitest";
-import { addonPath, loadCpu } from "../src/runtime.ts";
+import { addonPath, loadCpu } from "../src/addon.ts";
 import { cpu, features, fmaPeak } from "../src/index.ts";
-import { memoryLimit, threadCount } from "../src/options.ts";
+import { memoryLimit, threadCount } from "../src/device.ts";
 
 afterEach(() => vi.unstubAllEnvs());
 
@@ -57,17 +57,17 @@ test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () =
   expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "1" })).toBeGreaterThanOrEqual(cores);
   expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "100000" })).toBe(1);
   for (const bad of ["0", "-1", "1.5", "many"]) {
-    const message = `expected a whole number above 0, received "${bad}"`;
+    const message = `expected an integer above 0, received "${bad}"`;
     expect(() => threadCount(undefined, { MOSAIC_THREADS: bad })).toThrow(`MOSAIC_THREADS: ${message}`);
     expect(() => threadCount(undefined, { LOCAL_WORLD_SIZE: bad })).toThrow(`LOCAL_WORLD_SIZE: ${message}`);
   }
-  expect(() => cpu({ threads: 0 })).toThrow(/cpu: threads: expected a whole number from 1 to 1024, received 0/);
-  expect(() => cpu({ threads: 2 ** 40 })).toThrow(/cpu: threads: expected a whole number from 1 to 1024/);
+  expect(() => cpu({ threads: 0 })).toThrow(/cpu: threads: expected an integer from 1 to 1024, received 0/);
+  expect(() => cpu({ threads: 2 ** 40 })).toThrow(/cpu: threads: expected an integer from 1 to 1024/);
 });
 
 test("no option is ignored", () => {
   expect(() => cpu({ thread: 2 } as object)).toThrow(/cpu: expected options among threads, .*received "thread"/);
-  expect(() => cpu({ index: -1 })).toThrow(/cpu: index: expected a whole number ≥ 0, received -1/);
+  expect(() => cpu({ index: -1 })).toThrow(/cpu: index: expected an integer ≥ 0, received -1/);
 });
 
 test("memory limits: the option, then MOSAIC_MEMORY_LIMIT with units", () => {

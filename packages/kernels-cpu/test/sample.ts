@@ -1,4 +1,4 @@
-import { type DType, type Tensor, dtypeBytes, sizeOf } from "@mosaic/core";
+import { type DType, type Tensor, dtypeBytes, numel } from "@mosaic/core";
 import { afterAll, beforeAll, describe } from "vitest";
 import { type CpuDevice, cpu, features } from "../src/index.ts";
 
@@ -87,7 +87,7 @@ export function sample(
   options: { dtype?: DType; layout?: Layout; value: (index: number) => number },
 ): Sample {
   const { dtype = "float32", layout = "dense", value } = options;
-  const values = Array.from({ length: sizeOf(shape) }, (_, i) => rounded(Math.fround(value(i)), dtype));
+  const values = Array.from({ length: numel(shape) }, (_, i) => rounded(Math.fround(value(i)), dtype));
   const x = place(device, shape, dtype, layout);
   device.write(x, values);
   return { x, values };
@@ -117,5 +117,5 @@ export function firstWrong(
 
 /** Bytes of a dense tensor. */
 export function bytes(shape: readonly number[], dtype: DType): number {
-  return sizeOf(shape) * dtypeBytes[dtype];
+  return numel(shape) * dtypeBytes[dtype];
 }

@@ -1,6 +1,6 @@
 import { type Tensor, DeviceError, errorFromFailure } from "@mosaic/core";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { loadCpu } from "../src/runtime.ts";
+import { loadCpu } from "../src/addon.ts";
 import { type CpuDevice, cpu } from "../src/index.ts";
 
 /** Makes the stream of a device fail, through the ABI that other packages' native code uses. */

@@ -2,7 +2,7 @@
 // without which exponentials overflow, and for the sums.
 #pragma once
 
-#include "kernels/sum.cuh"
+#include "kernels/accumulator.cuh"
 #include "problem.h"
 
 namespace ladder {

@@ -2,7 +2,7 @@
 // through shared memory. When a larger score turns up, what was summed so far is scaled down: one pass does.
 #pragma once
 
-#include "kernels/sum.cuh"
+#include "kernels/accumulator.cuh"
 #include "problem.h"
 
 namespace ladder {

@@ -3,7 +3,7 @@
 // in, so that between the two products nothing leaves its lane. Operands still come one by one, from device memory.
 #pragma once
 
-#include "kernels/online.cuh"
+#include "kernels/online_softmax.cuh"
 #include "problem.h"
 
 namespace ladder {
@@ -40,14 +40,14 @@ DEVICE void tensorCores(const Problem& p) {
 #pragma unroll
       for (int k = 0; k < kColumns / 16; k++) {
         const int key = key0 + n * 8 + g, c = k * 16 + c0;
-        multiply16x8x16<bf16>(s[n], q[k], pairAt(p.k, key, p.keys, c), pairAt(p.k, key, p.keys, c + 8));
+        mma16x8x16<bf16>(s[n], q[k], pairAt(p.k, key, p.keys, c), pairAt(p.k, key, p.keys, c + 8));
       }
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         if (key0 + n * 8 + c0 + i % 2 >= p.keys) s[n][i] = -infinity();
       }
     }
-    foldScores(s, p.scale, top, sum, keep);
+    onlineSoftmax(s, p.scale, top, sum, keep);
     scaleRows(acc, keep);
 #pragma unroll
     for (int k = 0; k < kStepKeys / 16; k++) {
@@ -58,7 +58,7 @@ DEVICE void tensorCores(const Problem& p) {
       for (int n = 0; n < kColumns / 8; n++) {
         const int key = key0 + k * 16 + c0, c = n * 8 + g;
         const uint32_t first = columnPairAt(p.v, key, p.keys, c), second = columnPairAt(p.v, key + 8, p.keys, c);
-        multiply16x8x16<bf16>(acc[n], weights, first, second);
+        mma16x8x16<bf16>(acc[n], weights, first, second);
       }
     }
   }

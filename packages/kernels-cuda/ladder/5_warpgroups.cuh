@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/hopper_tile.cuh"
-#include "kernels/online.cuh"
+#include "kernels/online_softmax.cuh"
 #include "problem.h"
 
 namespace ladder {
@@ -17,28 +17,28 @@ constexpr unsigned kGroupBytes = kPanelsBytes<kGroupRows, kColumns> + kStages * 
 
 struct MappedProblem {
   TensorMap q, k, v;  // boxes of kGroupRows, and of kGroupKeys
-  Problem rest;
+  Problem base;
 };
 
 /// A block is one warpgroup and has 64 rows.
 DEVICE void warpgroups(const MappedProblem& mapped) {
-  const Problem& p = mapped.rest;
+  const Problem& p = mapped.base;
   const SharedAddress q = sharedBase(), stages = q + kPanelsBytes<kGroupRows, kColumns>;
   const SharedAddress ownFull = stages + kStages * kGroupStage;
-  const Ring<kGroupStage> ring{stages, ownFull + 8};
-  beginBlock(ownFull, [&] { ring.init(1, 4); });
+  const TmaPipeline<kGroupStage> pipeline{stages, ownFull + 8};
+  initBlockBarrier(ownFull, [&] { pipeline.init(1, 4); });
 
   const int row0 = blockIdx.x * kGroupRows, steps = (p.keys + kGroupKeys - 1) / kGroupKeys;
   const auto start = [&](int step) {
     if (threadIdx.x != 0 || step >= steps) return;
-    ring.awaitFree(step);
-    const SharedAddress full = ring.full(step), k = ring.tile(step), v = k + kGroupTile;
-    arriveExpecting(full, kGroupStage);
+    pipeline.producerAcquire(step);
+    const SharedAddress full = pipeline.fullBarrier(step), k = pipeline.tile(step), v = k + kGroupTile;
+    arriveExpectTx(full, kGroupStage);
     loadPanels<kGroupKeys, kColumns>(k, mapped.k, {0, step * kGroupKeys, 0, 0}, full);
     loadPanels<kGroupKeys, kColumns>(v, mapped.v, {0, step * kGroupKeys, 0, 0}, full);
   };
   if (threadIdx.x == 0) {
-    arriveExpecting(ownFull, kPanelsBytes<kGroupRows, kColumns>);
+    arriveExpectTx(ownFull, kPanelsBytes<kGroupRows, kColumns>);
     loadPanels<kGroupRows, kColumns>(q, mapped.q, {0, row0, 0, 0}, ownFull);
   }
   for (int step = 0; step < kStages; step++) start(step);
@@ -49,11 +49,11 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
   uint32_t weights[kGroupKeys / 16][4];
   clear(acc);
   for (int step = 0; step < steps; step++) {
-    ring.awaitFull(step);
-    fenceProducts();
-    startTransposed<bf16, kColumns, kGroupRows>(s, q, 0, ring.tile(step));
-    commitProducts();
-    waitProducts<0>(s);
+    pipeline.consumerWait(step);
+    fenceWgmma();
+    startMatmulTransposed<bf16, kColumns, kGroupRows>(s, q, 0, pipeline.tile(step));
+    commitWgmma();
+    waitWgmma<0>(s);
 #pragma unroll
     for (int n = 0; n < kGroupKeys / 8; n++) {
 #pragma unroll
@@ -61,14 +61,14 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
         if (step * kGroupKeys + n * 8 + c0 + i % 2 >= p.keys) s[n][i] = -infinity();
       }
     }
-    foldScores(s, p.scale, top, sum, keep);
+    onlineSoftmax(s, p.scale, top, sum, keep);
     scaleRows(acc, keep);
     packRows<bf16>(weights, s);
-    fenceProducts();
-    startProduct<bf16>(acc, weights, ring.tile(step) + kGroupTile);
-    commitProducts();
-    waitProducts<0>(acc);
-    ring.release(step);
+    fenceWgmma();
+    startMatmul<bf16>(acc, weights, pipeline.tile(step) + kGroupTile);
+    commitWgmma();
+    waitWgmma<0>(acc);
+    pipeline.consumerRelease(step);
     start(step + kStages);
   }
 #pragma unroll

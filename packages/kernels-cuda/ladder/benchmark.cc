@@ -64,7 +64,7 @@ ladder::Problem problemOf(Inputs& x) {
 TensorMap mapOf(const Memory<uint16_t>& x, int boxRows) {
   const int64_t rows = static_cast<int64_t>(x.size()) / kColumns, bytes = kColumns * 2;
   const auto* base = reinterpret_cast<const char*>(x.data());
-  const emulated::EncodedMap encoded{base, {kColumns, rows, 1, 1}, {2, bytes, 0, 0}, boxRows};
+  const emulated::EncodedTensorMap encoded{base, {kColumns, rows, 1, 1}, {2, bytes, 0, 0}, boxRows};
   TensorMap map;
   std::memcpy(&map, &encoded, sizeof encoded);
   return map;

@@ -1,11 +1,19 @@
 import { fileURLToPath } from "node:url";
-import { type DeviceCalls, loadAddon, platform } from "@mosaic/runtime";
+import { type DeviceCalls, loadAddon, NativeRuntime, platform, translated } from "@mosaic/runtime";
+
+let cachedAddon: NativeRuntime<CudaAddon> | undefined;
+
+/** What all CUDA devices of this JavaScript environment share; loads the addon on first use. */
+export function getAddon(): NativeRuntime<CudaAddon> {
+  cachedAddon ??= new NativeRuntime(loadCuda());
+  return cachedAddon;
+}
 
 /** A mark in a stream. */
 export type Event = { readonly __brand: "mosaic.cuda.event" };
 
 /** The exports of native/binding. */
-export interface Native extends DeviceCalls {
+export interface CudaAddon extends DeviceCalls {
   record(): Event;
   wait(event: Event): void;
   /** Version and name of the driver, whether there are kernels, which cuBLASLt; then name, compute capability and bytes of each GPU. */
@@ -13,17 +21,57 @@ export interface Native extends DeviceCalls {
 }
 
 /** Where the addon of this platform lies. */
-export const addonPath: string = fileURLToPath(
-  new URL(`../prebuilds/${platform}/mosaic_kernels_cuda.node`, import.meta.url),
-);
+const addonPath: string = fileURLToPath(new URL(`../prebuilds/${platform}/mosaic_kernels_cuda.node`, import.meta.url));
 
 /** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. It needs no driver. */
-export function loadCuda(path: string = addonPath): Native {
-  return loadAddon<Native>({
+function loadCuda(path: string = addonPath): CudaAddon {
+  return loadAddon<CudaAddon>({
     packageName: "@mosaic/kernels-cuda",
     what: "the native CUDA device",
     path,
     protocol: 2, // `kProtocol` in native/binding/addon.h
     needs: "g++ and CMake; nvcc for the kernels",
   });
+}
+
+/** One GPU that the driver shows. */
+export interface CudaGpu {
+  readonly name: string;
+  /** "9.0" */
+  readonly capability: string;
+  readonly bytes: number;
+  /** Why `cuda()` would refuse it; undefined if it would not. */
+  readonly problem?: string;
+}
+
+/** The driver and its GPUs. */
+export interface CudaSystem {
+  /** The CUDA version that the driver is for: "12.4". */
+  readonly driver: string;
+  /** The library that was loaded. */
+  readonly library: string;
+  /** The cuBLASLt that multiplies matrices, and its version; undefined if a kernel of ours does. */
+  readonly cublasLt?: string;
+  readonly gpus: readonly CudaGpu[];
+}
+
+/**
+ * What the driver finds on this machine.
+ *
+ * @throws DeviceError that reports what is missing, and what to do about it.
+ */
+export function cudaSystem(): CudaSystem {
+  const [driver, library, kernels, cublasLt, ...rest] = translated(() => getAddon().native.probe());
+  const gpus = Array.from({ length: rest.length / 3 }, (_, i) => {
+    const [name, capability, bytes] = rest.slice(3 * i) as [string, string, string];
+    const problem = findProblem(capability, kernels !== "");
+    return { name, capability, bytes: Number(bytes), ...(problem && { problem }) };
+  });
+  return { driver: driver!, library: library!, ...(cublasLt && { cublasLt }), gpus };
+}
+
+/** What native/device/device.cc refuses, as far as can be found without opening the GPU. */
+function findProblem(capability: string, kernels: boolean): string | undefined {
+  if (Number(capability) < 8) return `it has compute capability ${capability}, needed is 8.0 (Ampere) or newer`;
+  return kernels ? undefined : "@mosaic/kernels-cuda was built without kernels, for nvcc was not found";
 }

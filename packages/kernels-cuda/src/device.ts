@@ -1,8 +1,56 @@
-import { OptionError } from "@mosaic/core";
-import { NativeDevice, NativeHandle } from "@mosaic/runtime";
-import type { Native } from "./addon.ts";
-import { runtime } from "./runtime.ts";
-import { CudaStream } from "./stream.ts";
+import { type Fence, OptionError, type Stream } from "@mosaic/core";
+import { NativeDevice, NativeHandle, translated } from "@mosaic/runtime";
+import { type CudaAddon, type Event, getAddon } from "./addon.ts";
+
+class CudaFence implements Fence {
+  readonly stream: CudaStream;
+  readonly event: Event;
+
+  constructor(stream: CudaStream, event: Event) {
+    this.stream = stream;
+    this.event = event;
+  }
+}
+
+/** The compute stream of one GPU; its `handle` is a cudaStream_t. */
+class CudaStream implements Stream {
+  readonly handle: bigint;
+  readonly port: bigint;
+  readonly #device: NativeHandle<CudaAddon>;
+
+  constructor(device: NativeHandle<CudaAddon>) {
+    this.#device = device;
+    this.handle = device.streamAddress;
+    this.port = BigInt(device.deviceInfo[1]!);
+  }
+
+  record(): Fence {
+    this.#device.begin("record");
+    return new CudaFence(
+      this,
+      translated(() => this.#device.native.record()),
+    );
+  }
+
+  /** @throws OptionError for a fence of another device type. */
+  wait(fence: Fence): void {
+    if (fence.stream === this) return;
+    if (!(fence instanceof CudaFence)) {
+      throw new OptionError({
+        where: "stream.wait",
+        expected: "a fence of a CUDA stream",
+        received: "a fence of another device type",
+        remedy: "synchronize the other device before enqueueing work that needs its results",
+      });
+    }
+    this.#device.begin("wait");
+    translated(() => this.#device.native.wait(fence.event));
+  }
+
+  synchronize(): Promise<void> {
+    return this.#device.expect("synchronize", undefined, () => this.#device.native.synchronize());
+  }
+}
 
 export interface CudaOptions {
   /** Which GPU, as the driver numbers those that are visible. Default: LOCAL_RANK, else 0. */
@@ -14,7 +62,7 @@ export interface CudaOptions {
 }
 
 /** A GPU as a device: what is enqueued runs in order on one stream; the host only enqueues. */
-export class CudaDevice extends NativeDevice<Native> {
+export class CudaDevice extends NativeDevice<CudaAddon> {
   readonly type = "cuda";
   readonly stream: CudaStream;
   /** Compute capability: 80 for 8.0. */
@@ -22,16 +70,16 @@ export class CudaDevice extends NativeDevice<Native> {
 
   constructor({ index = Number(process.env.LOCAL_RANK ?? 0), memoryLimit = 0, tf32 = false }: CudaOptions = {}) {
     if (!Number.isSafeInteger(index) || index < 0) {
-      throw new OptionError({ where: "cuda({ index })", expected: "a whole number from 0", received: String(index) });
+      throw new OptionError({ where: "cuda({ index })", expected: "an integer ≥ 0", received: String(index) });
     }
     if (!Number.isSafeInteger(memoryLimit) || memoryLimit < 0) {
       const received = String(memoryLimit);
-      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, a whole number from 0", received });
+      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, an integer ≥ 0", received });
     }
-    const handle = new NativeHandle(runtime(), {
+    const handle = new NativeHandle(getAddon(), {
       name: `cuda:${index}`,
       options: [index, memoryLimit, Number(tf32)],
-      remedy: "dispose tensors, or cut the sequence over more ranks",
+      remedy: "dispose tensors, or shard the sequence over more ranks",
     });
     super(index, handle);
     this.capability = handle.deviceInfo[0]!;

@@ -1,2 +1,2 @@
-export { type CudaOptions, CudaDevice, cuda } from "./device.ts";
-export { type CudaGpu, type CudaSystem, cudaSystem } from "./system.ts";
+export { cuda, CudaDevice, type CudaOptions } from "./device.ts";
+export { type CudaGpu, type CudaSystem, cudaSystem } from "./addon.ts";

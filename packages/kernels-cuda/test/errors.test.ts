@@ -45,13 +45,13 @@ const problems: readonly Problem[] = [
     what: "an index that is none",
     env: {},
     code: "cuda({ index: -1 })",
-    expected: /^OptionError: cuda\(\{ index \}\): expected a whole number from 0, received -1/,
+    expected: /^OptionError: cuda\(\{ index \}\): expected an integer ≥ 0, received -1/,
   },
   {
     what: "a limit that is none",
     env: {},
     code: "cuda({ memoryLimit: NaN })",
-    expected: /^OptionError: cuda\(\{ memoryLimit \}\): expected bytes, a whole number from 0, received NaN/,
+    expected: /^OptionError: cuda\(\{ memoryLimit \}\): expected bytes, an integer ≥ 0, received NaN/,
   },
   {
     what: "too old a driver",
@@ -188,7 +188,7 @@ test.concurrent("a kernel that fails is among those that the error names, and no
     ],
   );
   const failure =
-    /^DeviceError: cuda:0 \(Emulated GPU .*\): one of unary, scalar failed: an illegal memory access was encountered \(CUDA_ERROR_ILLEGAL_ADDRESS\); the process cannot use this GPU any more: start it again, with CUDA_LAUNCH_BLOCKING=1/;
+    /^DeviceError: cuda:0 \(Emulated GPU .*\): one of unary, scalar failed: an illegal memory access was encountered \(CUDA_ERROR_ILLEGAL_ADDRESS\); the CUDA context is unusable: restart the process, with CUDA_LAUNCH_BLOCKING=1/;
   for (const each of reported.slice(0, -1)) expect(each).toMatch(failure);
   expect(reported.at(-1)).toBe("none");
 });
@@ -228,7 +228,7 @@ test.concurrent("an index out of range is reported, with the kernel", async () =
      device.kernels.gatherRows(out, table, index);
      await out.read()`,
   ]);
-  expect(reported).toBe("DeviceError: gatherRows: expected whole numbers from 0 to 2, received 3");
+  expect(reported).toBe("DeviceError: gatherRows: expected integers from 0 to 2, received 3");
 });
 
 test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of ours", async () => {

@@ -9,12 +9,12 @@ export interface Fault {
 }
 
 const TILE = "tile.cuh";
-const ONLINE = "online.cuh";
+const ONLINE = "online_softmax.cuh";
 const FORWARD = "attend_mma.cuh";
 const GRADIENTS = "gradients.cuh";
 const BACKWARD = "attend_backward_mma.cuh";
 const VISIBLE = "visible.h";
-const WALK = "walk.cuh";
+const WALK = "tile_iterator.cuh";
 const SYNC = "syncBlock();";
 const WAIT = "waitCopies<0>();";
 
@@ -38,7 +38,7 @@ export const faults: readonly Fault[] = [
   { name: "barrier in one lane", file: FORWARD, old: SYNC, wrong: "if (lane == 0) syncBlock();" },
   { name: "masked a tile late", file: WALK, old: "key0 + SIZE > fullEnd", wrong: "key0 > fullEnd" },
   { name: "last tile left out", file: WALK, old: "if (key0 < end) return", wrong: "if (key0 + SIZE < end) return" },
-  { name: "next part left out", file: WALK, old: "part++;\n    open();", wrong: "part = lastPart;" },
+  { name: "next part left out", file: WALK, old: "part++;\n    seek();", wrong: "part = lastPart;" },
   { name: "sum seeded in four lanes", file: ONLINE, old: "(lane & 3) == 0 ? 1.f : 0.f", wrong: "1.f" },
   { name: "−∞ − −∞", file: ONLINE, old: "now == -infinity() ? 0.f : now", wrong: "now" },
   { name: "wrong head of keys", file: FORWARD, old: "headK = head / p.group", wrong: "headK = head % p.group" },
@@ -51,25 +51,25 @@ export const faults: readonly Fault[] = [
     old: "n * 8 + e < begin",
     wrong: "n * 8 + e + 1 < begin",
   },
-  { name: "backward: lse in one stage", file: BACKWARD, old: "(step & 1) * RowNumbers::kBytes", wrong: "0" },
-  { name: "first row not beyond", file: VISIBLE, old: "ahead / edge.by) + 1", wrong: "ahead / edge.by)" },
+  { name: "backward: lse in one stage", file: BACKWARD, old: "(step & 1) * RowStatistics::kBytes", wrong: "0" },
+  { name: "first row not beyond", file: VISIBLE, old: "ahead / edge.slope) + 1", wrong: "ahead / edge.slope)" },
 ];
 
 const PANELS = "hopper_tile.cuh";
 const HOPPER = "attend_hopper.cuh";
 const SHAPES = "hopper.h";
 const HOPPER_BACKWARD = "attend_backward_hopper.cuh";
-const FENCE = "fenceProducts();";
+const FENCE = "fenceWgmma();";
 
 /** In Hopper's kernels. The first ones are of one kind each. */
 export const hopperFaults: readonly Fault[] = [
   {
     name: "strides of values swapped",
     file: PANELS,
-    old: "K * 16 * kLineBytes, kEightLines)",
-    wrong: "kEightLines, 16)",
+    old: "K * 16 * kSwizzleRowBytes, kSwizzleAtomBytes)",
+    wrong: "kSwizzleAtomBytes, 16)",
   },
-  { name: "keys not waited for", file: HOPPER, old: "keys.awaitFull(step);", wrong: "" },
+  { name: "keys not waited for", file: HOPPER, old: "keys.consumerWait(step);", wrong: "" },
   { name: "wrong parity of what is free", file: PANELS, old: "(step / kStages & 1) ^ 1", wrong: "step / kStages & 1" },
   { name: "no fence before scores", file: HOPPER, old: FENCE, wrong: "", nth: 1 },
   {
@@ -81,16 +81,21 @@ export const hopperFaults: readonly Fault[] = [
   {
     name: "stride of keys",
     file: PANELS,
-    old: "+ inside, 16, kEightLines);\n    multiply",
-    wrong: "+ inside, 16, 512);\n    multiply",
+    old: "+ inside, 16, kSwizzleAtomBytes);\n    wgmma",
+    wrong: "+ inside, 16, 512);\n    wgmma",
   },
   {
     name: "values not transposed",
     file: PANELS,
-    old: "multiplyLoaded<T, N, true>",
-    wrong: "multiplyLoaded<T, N, false>",
+    old: "wgmmaRegisters<T, N, true>",
+    wrong: "wgmmaRegisters<T, N, false>",
   },
-  { name: "half a step in values", file: PANELS, old: "b + k * 2 * kEightLines", wrong: "b + k * kEightLines" },
+  {
+    name: "half a step in values",
+    file: PANELS,
+    old: "b + k * 2 * kSwizzleAtomBytes",
+    wrong: "b + k * kSwizzleAtomBytes",
+  },
   {
     name: "all warpgroups take the same rows",
     file: PANELS,
@@ -107,21 +112,21 @@ export const hopperFaults: readonly Fault[] = [
   {
     name: "parity of what is full stuck",
     file: PANELS,
-    old: "step / kStages & 1); }\n  DEVICE void release",
-    wrong: "0); }\n  DEVICE void release",
+    old: "step / kStages & 1); }\n  DEVICE void consumerRelease",
+    wrong: "0); }\n  DEVICE void consumerRelease",
   },
   { name: "barriers unknown to TMA", file: PANELS, old: "fenceBarriers();", wrong: "" },
   { name: "no barrier after barriers are made", file: PANELS, old: "  }\n  syncBlock();", wrong: "  }" },
   { name: "queries not waited for", file: HOPPER, old: "awaitPhase(qFull, 0);", wrong: "" },
-  { name: "values not waited for", file: HOPPER, old: "values.awaitFull(step - 1);", wrong: "" },
-  { name: "last values not waited for", file: HOPPER, old: "values.awaitFull(step);", wrong: "" },
-  { name: "keys loaded where others are in use", file: HOPPER, old: "keys.awaitFree(step);", wrong: "" },
-  { name: "values loaded where others are in use", file: HOPPER, old: "values.awaitFree(step);", wrong: "" },
+  { name: "values not waited for", file: HOPPER, old: "values.consumerWait(step - 1);", wrong: "" },
+  { name: "last values not waited for", file: HOPPER, old: "values.consumerWait(step);", wrong: "" },
+  { name: "keys loaded where others are in use", file: HOPPER, old: "keys.producerAcquire(step);", wrong: "" },
+  { name: "values loaded where others are in use", file: HOPPER, old: "values.producerAcquire(step);", wrong: "" },
   {
     name: "half of the bytes expected",
     file: HOPPER,
-    old: "keys.full(step), kPanelsBytes<kKeys, D>",
-    wrong: "keys.full(step), kPanelsBytes<kKeys, D> / 2",
+    old: "keys.fullBarrier(step), kPanelsBytes<kKeys, D>",
+    wrong: "keys.fullBarrier(step), kPanelsBytes<kKeys, D> / 2",
   },
   {
     name: "one warpgroup frees for all",
@@ -132,15 +137,15 @@ export const hopperFaults: readonly Fault[] = [
   {
     name: "keys freed before they are used up",
     file: HOPPER,
-    old: "turns.pass();",
-    wrong: "turns.pass(); keys.release(step);",
+    old: "order.arrive();",
+    wrong: "order.arrive(); keys.consumerRelease(step);",
   },
-  { name: "scores used before they are there", file: HOPPER, old: "waitProducts<1>(s);", wrong: "" },
-  { name: "wait for one group too few", file: HOPPER, old: "waitProducts<1>(s);", wrong: "waitProducts<2>(s);" },
-  { name: "sums scaled before they are there", file: HOPPER, old: "waitProducts<0>(acc);", wrong: "" },
-  { name: "no fence before values", file: HOPPER, old: `${FENCE}\n    startProduct`, wrong: "startProduct" },
-  { name: "scores never committed", file: HOPPER, old: "commitProducts();", wrong: "", nth: 1 },
-  { name: "turn not passed", file: HOPPER, old: "turns.pass();", wrong: "" },
+  { name: "scores used before they are there", file: HOPPER, old: "waitWgmma<1>(s);", wrong: "" },
+  { name: "wait for one group too few", file: HOPPER, old: "waitWgmma<1>(s);", wrong: "waitWgmma<2>(s);" },
+  { name: "sums scaled before they are there", file: HOPPER, old: "waitWgmma<0>(acc);", wrong: "" },
+  { name: "no fence before values", file: HOPPER, old: `${FENCE}\n    startMatmul`, wrong: "startMatmul" },
+  { name: "scores never committed", file: HOPPER, old: "commitWgmma();", wrong: "", nth: 1 },
+  { name: "turn not passed", file: HOPPER, old: "order.arrive();", wrong: "" },
   {
     name: "tiles off the permutation's grid",
     file: HOPPER,
@@ -157,67 +162,77 @@ export const hopperFaults: readonly Fault[] = [
   {
     name: "more registers than the block started with, though no more than a multiprocessor has",
     file: HOPPER_BACKWARD,
-    old: "giveRegisters<Keys::kShape.loaderRegisters()>",
-    wrong: "giveRegisters<32>",
+    old: "releaseRegisters<Keys::kShape.producerRegisters()>",
+    wrong: "releaseRegisters<32>",
   },
   {
     name: "registers taken that nobody gave",
     file: HOPPER,
-    old: "giveRegisters<Forward::kShape.loaderRegisters()>();",
+    old: "releaseRegisters<Forward::kShape.producerRegisters()>();",
     wrong: "",
   },
-  { name: "wrong head of keys", file: HOPPER, old: "own.head / p.rest.group", wrong: "own.head % p.rest.group" },
+  { name: "wrong head of keys", file: HOPPER, old: "own.head / p.base.group", wrong: "own.head % p.base.group" },
   { name: "masked a tile late", file: WALK, old: "key0 + SIZE > fullEnd", wrong: "key0 > fullEnd" },
   {
     name: "backward: lse in one stage",
     file: HOPPER_BACKWARD,
-    old: "numbers + step % kStages * RowNumbers::kBytes",
-    wrong: "numbers",
+    old: "statistics + step % kStages * RowStatistics::kBytes",
+    wrong: "statistics",
   },
-  { name: "backward: lse not counted in", file: HOPPER_BACKWARD, old: "ring.init(1 + 3 * 32,", wrong: "ring.init(1," },
+  {
+    name: "backward: lse not counted in",
+    file: HOPPER_BACKWARD,
+    old: "pipeline.init(1 + 3 * 32,",
+    wrong: "pipeline.init(1,",
+  },
   {
     name: "backward: lse over what is in use",
     file: HOPPER_BACKWARD,
-    old: "ring.awaitFree(step);\n      for",
+    old: "pipeline.producerAcquire(step);\n      for",
     wrong: "for",
   },
   {
     name: "backward: q and dOut exchanged",
     file: HOPPER_BACKWARD,
-    old: "startProduct<T>(dk, ds, q)",
-    wrong: "startProduct<T>(dk, ds, g)",
+    old: "startMatmul<T>(dk, ds, q)",
+    wrong: "startMatmul<T>(dk, ds, g)",
   },
-  { name: "backward: dP not waited for, by keys", file: HOPPER_BACKWARD, old: "waitProducts<1>(dp);", wrong: "" },
+  { name: "backward: dP not waited for, by keys", file: HOPPER_BACKWARD, old: "waitWgmma<1>(dp);", wrong: "" },
   {
     name: "backward: dP not waited for, by queries",
     file: HOPPER_BACKWARD,
-    old: "waitProducts<0>(dp);",
-    wrong: "waitProducts<1>(dp);",
+    old: "waitWgmma<0>(dp);",
+    wrong: "waitWgmma<1>(dp);",
   },
   {
     name: "backward: freed before it is used up",
     file: HOPPER_BACKWARD,
-    old: "waitProducts<0>(s, dk, dv);\n      ring.release(step);",
-    wrong: "ring.release(step);\n      waitProducts<0>(s, dk, dv);",
+    old: "waitWgmma<0>(s, dk, dv);\n      pipeline.consumerRelease(step);",
+    wrong: "pipeline.consumerRelease(step);\n      waitWgmma<0>(s, dk, dv);",
   },
   {
     name: "backward: freed early, by queries",
     file: HOPPER_BACKWARD,
-    old: "waitProducts<0>(s, dq);\n      ring.release(step);",
-    wrong: "ring.release(step);\n      waitProducts<0>(s, dq);",
+    old: "waitWgmma<0>(s, dq);\n      pipeline.consumerRelease(step);",
+    wrong: "pipeline.consumerRelease(step);\n      waitWgmma<0>(s, dq);",
   },
-  { name: "backward: next scores not waited for", file: HOPPER_BACKWARD, old: "ring.awaitFull(next);", wrong: "" },
+  {
+    name: "backward: next scores not waited for",
+    file: HOPPER_BACKWARD,
+    old: "pipeline.consumerWait(next);",
+    wrong: "",
+  },
   {
     name: "backward: no fence before dS K",
     file: HOPPER_BACKWARD,
-    old: `packRows<T>(ds, s);\n      ${FENCE}\n      startProduct<T>(dq`,
-    wrong: "packRows<T>(ds, s);\n      startProduct<T>(dq",
+    old: `packRows<T>(ds, s);\n      ${FENCE}\n      startMatmul<T>(dq`,
+    wrong: "packRows<T>(ds, s);\n      startMatmul<T>(dq",
   },
   {
     name: "backward: k and v exchanged",
     file: HOPPER_BACKWARD,
-    old: "startProduct<T>(dq, ds, ring.tile(step))",
-    wrong: "startProduct<T>(dq, ds, ring.tile(step) + kTile)",
+    old: "startMatmul<T>(dq, ds, pipeline.tile(step))",
+    wrong: "startMatmul<T>(dq, ds, pipeline.tile(step) + kTile)",
   },
   {
     name: "backward: no fence before Pᵀ dO",
@@ -228,7 +243,7 @@ export const hopperFaults: readonly Fault[] = [
   {
     name: "backward: sums that the compiler may use too early",
     file: HOPPER_BACKWARD,
-    old: "waitProducts<0>(s, dk, dv);",
-    wrong: "waitProducts<0>(s, dk);",
+    old: "waitWgmma<0>(s, dk, dv);",
+    wrong: "waitWgmma<0>(s, dk);",
   },
 ];

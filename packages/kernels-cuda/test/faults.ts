@@ -19,7 +19,7 @@ export interface Family {
   readonly keys: number;
 }
 
-/** As attend_mma.cu and attend_backward_mma.cu define them. */
+/** As attend_mma.cu defines them. */
 export const portable: Family = {
   capability: 80,
   keys: 230,
@@ -35,7 +35,7 @@ EMULATED_KERNEL(attendQueries_bfloat16_32, AttendBackwardParameters)
 `,
 };
 
-/** As attend_hopper.cu and attend_backward_hopper.cu; stages come round more than once. */
+/** As attend_hopper.cu; stages come round more than once. */
 export const hopper: Family = {
   capability: 90,
   keys: 705,

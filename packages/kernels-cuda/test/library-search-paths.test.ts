@@ -5,14 +5,14 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, expect, test } from "vitest";
 
-// NVIDIA's cuBLASLt does not go with the stand-in driver, so the search paths come from the C++ file alone.
+// NVIDIA's cuBLASLt does not go with the stand-in driver, so the search paths come from the header alone.
 const folder = mkdtempSync(join(tmpdir(), "mosaic-search-paths-"));
 afterAll(() => rmSync(folder, { recursive: true }));
 const native = fileURLToPath(new URL("../native", import.meta.url));
 const file = "libcublasLt.so.13";
 const program = join(folder, "search-paths");
 const main = `#include <cstdio>
-#include "blas/library_search_paths.cc"
+#include "blas/library_search_paths.h"
 int main() { for (const auto& each : mosaic::cuda::librarySearchPaths("${file}")) std::puts(each.c_str()); }`;
 writeFileSync(`${program}.cc`, main);
 execFileSync(process.env.CXX ?? "c++", ["-std=c++20", "-I", native, `${program}.cc`, "-o", program]);

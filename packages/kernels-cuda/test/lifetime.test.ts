@@ -41,7 +41,7 @@ test.concurrent("so does one that has failed", async () => {
       device[Symbol.dispose]();
       ${collected}`,
   });
-  expect(stderr).toBe(`emulated GPU: fill: told to fail\n${nothing}`);
+  expect(stderr).toBe(`emulated GPU: fill: injected failure\n${nothing}`);
 });
 
 test.concurrent("a fence may outlive its device", async () => {

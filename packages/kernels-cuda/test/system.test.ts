@@ -2,7 +2,7 @@ import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
-import type { CudaSystem } from "../src/system.ts";
+import type { CudaSystem } from "../src/addon.ts";
 import { emulatedDriver } from "./emulated.ts";
 
 /** What cudaSystem() reports in a process of its own, for a process loads its driver once. */

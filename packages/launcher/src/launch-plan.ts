@@ -153,7 +153,7 @@ function checkTime(name: string, ms: number): number {
 
 function checkInteger(name: string, value: number, most: number = Number.MAX_SAFE_INTEGER): number {
   if (Number.isSafeInteger(value) && value >= 0 && value <= most) return value;
-  throw new UsageError(`${name}: expected a whole number from 0 to ${most}, received ${value}`);
+  throw new UsageError(`${name}: expected an integer from 0 to ${most}, received ${value}`);
 }
 
 function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", base: NodeJS.ProcessEnv): number {
@@ -187,7 +187,7 @@ function resolveThreads(options: LaunchOptions, nproc: number, base: NodeJS.Proc
 /** What no rank could use is refused here, once, and not by every rank. */
 function checkThreads(where: string, text: string): string {
   if (/^[1-9]\d*$/.test(text) && Number(text) <= MAX_THREADS) return text;
-  throw new UsageError(`${where}: expected a whole number from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);
+  throw new UsageError(`${where}: expected an integer from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);
 }
 
 /**

@@ -124,7 +124,7 @@ describe("a plan", () => {
       /masterPort: .* 65535, received 70000/,
     );
     expect(() => resolvePlan({ entry: "sh", exec: true, maxRestarts: Number.NaN })).toThrow(
-      /maxRestarts: expected a whole/,
+      /maxRestarts: expected an integer/,
     );
   });
 
@@ -160,7 +160,7 @@ describe("a plan", () => {
   it("refuses threads that no rank could have, wherever they were set", () => {
     const plan = (env: NodeJS.ProcessEnv, options = {}): unknown =>
       resolvePlan({ entry: "sh", exec: true, ...options }, env);
-    const legal = "expected a whole number from 1 to 1024, received";
+    const legal = "expected an integer from 1 to 1024, received";
     for (const wrong of ["abc", "0", "-1", "1.5", "1e3", "1025", " "]) {
       expect(() => plan({ MOSAIC_THREADS: wrong })).toThrow(`MOSAIC_THREADS: ${legal} "${wrong}"`);
       expect(() => plan({}, { env: { MOSAIC_THREADS: wrong } })).toThrow(`--env MOSAIC_THREADS: ${legal} "${wrong}"`);

@@ -1,25 +1,25 @@
 import { ringTraffic } from "@mosaic/backend-ring";
 import { type DType, dtypeBytes, type Layout, type Traffic } from "@mosaic/core";
 import type { Chunks } from "./chunks.ts";
-import type { Edge, Edges } from "./exchange/chunk-memory.ts";
+import type { ChunkTransfer, ChunkTransfers } from "./exchange/chunk-transfers.ts";
 
-const FLOAT = dtypeBytes.float32;
+const FLOAT_BYTES = dtypeBytes.float32;
 
 /** Bytes that one rank sends and receives. */
-export interface Flow {
+export interface TransferBytes {
   readonly sent: number;
   readonly received: number;
 }
 
 /** What one forward and its backward move on this rank, in bytes, and what ring attention would for the same sequence. */
 export interface BytesMoved {
-  readonly forward: Flow;
-  readonly backward: Flow;
-  readonly ring: { readonly forward: Flow; readonly backward: Flow };
+  readonly forward: TransferBytes;
+  readonly backward: TransferBytes;
+  readonly ring: { readonly forward: TransferBytes; readonly backward: TransferBytes };
 }
 
 /** What the bytes follow from. */
-export interface BytesCall {
+export interface BytesMovedInput {
   readonly chunks: Chunks;
   readonly batch: number;
   /** Hkv·D: the numbers that make a key, and a value. */
@@ -27,39 +27,42 @@ export interface BytesCall {
   /** What keys and values travel in; everything else is float32. */
   readonly dtype: DType;
   /** Numbers gathered for each chunk and batch element, and how many of them have a gradient. */
-  readonly gathered: number;
+  readonly summaryWidth: number;
   readonly summaryDim: number;
   /** Numbers gathered for each chunk and batch element to decide about more chunks; 0 if that is not done. */
-  readonly secondGather: number;
-  readonly edges: readonly Edges[];
+  readonly extensionWidth: number;
+  readonly edges: readonly ChunkTransfers[];
   readonly useCheckpoint: boolean;
 }
 
 /** The closed forms; docs/algorithms.md. */
-export function bytesMoved(call: BytesCall): BytesMoved {
+export function bytesMoved(call: BytesMovedInput): BytesMoved {
   const { chunks, batch, width, edges, dtype } = call;
-  const share = (chunks.ranks - 1) * chunks.perRank * batch * FLOAT;
-  const numbers = (list: readonly Edge[]): number =>
+  const share = (chunks.ranks - 1) * chunks.perRank * batch * FLOAT_BYTES;
+  const numbers = (list: readonly ChunkTransfer[]): number =>
     list.reduce((sum, { chunk, b0, b1 }) => sum + (b1 - b0) * 2 * width * chunk.length, 0);
   const sent = edges.reduce((sum, { sends }) => sum + numbers(sends), 0);
   const received = edges.reduce((sum, { receives }) => sum + numbers(receives), 0);
   const key = dtypeBytes[dtype];
-  const gather = share * (call.gathered + call.secondGather);
+  const gather = share * (call.summaryWidth + call.extensionWidth);
   const back = share * call.summaryDim;
   const again = call.useCheckpoint ? key : 0;
   return {
     forward: { sent: gather + key * sent, received: gather + key * received },
-    backward: { sent: back + FLOAT * received + again * sent, received: back + FLOAT * sent + again * received },
+    backward: {
+      sent: back + FLOAT_BYTES * received + again * sent,
+      received: back + FLOAT_BYTES * sent + again * received,
+    },
     ring: ringBytes(call),
   };
 }
 
 /** Ring attention over the same shards. */
-function ringBytes({ chunks, batch, width, dtype }: BytesCall): BytesMoved["ring"] {
+function ringBytes({ chunks, batch, width, dtype }: BytesMovedInput): BytesMoved["ring"] {
   const { rank, ranks, shards, mask, length } = chunks;
   const rows: Layout = { length, axes: ["sp"], spans: ({ sp }) => shards[sp!]! };
   const call = { at: { sp: rank }, mask, queries: rows, keys: rows };
   const { forward, backward } = ringTraffic({ mesh: { sp: ranks }, call, width: batch * width, dtype });
-  const flow = ({ bytesSent, bytesReceived }: Traffic): Flow => ({ sent: bytesSent, received: bytesReceived });
+  const flow = ({ bytesSent, bytesReceived }: Traffic): TransferBytes => ({ sent: bytesSent, received: bytesReceived });
   return { forward: flow(forward), backward: flow(backward) };
 }

@@ -10,15 +10,15 @@ import {
   resolveSlices,
   ShapeError,
   type Slice,
-  slantsRight,
+  hasDiagonalEnd,
   type Span,
   spansLength,
   type Tensor,
 } from "@mosaic/core";
-import { type Reach, reachAmong } from "./route/choose.ts";
+import { type ChunkVisibility, chunkVisibility } from "./route/choose.ts";
 
 /** One chunk: rows of a rank that are summarised, chosen and sent as a whole; at least one. */
-export interface Chunk extends Piece {
+export interface Chunk extends ShardRange {
   /** Its number, in the order of the sequence. */
   readonly index: number;
   /** The rank, along the axis, that holds it. */
@@ -27,7 +27,7 @@ export interface Chunk extends Piece {
   readonly slot: number;
 }
 
-/** How a sequence is cut into chunks, and which of them may look at which. */
+/** How a sequence is cut into chunks, and which of them may attend to which. */
 export interface Chunks {
   /** All of them, in the order of the sequence. */
   readonly all: readonly Chunk[];
@@ -43,11 +43,11 @@ export interface Chunks {
   readonly length: number;
   /** Which keys each query sees, in positions of the whole sequence. */
   readonly mask: readonly Slice[];
-  readonly reach: Reach;
+  readonly visibility: ChunkVisibility;
 }
 
 /** What chunks follow from. */
-interface ChunksCall {
+interface ChunkingOptions {
   readonly axis: string;
   readonly placement: Placement;
   readonly mask: Mask;
@@ -57,62 +57,65 @@ interface ChunksCall {
 }
 
 /** How many ranks share the sequence. Throws an OptionError if the mesh lacks the axis. */
-export function ranksAlong(where: string, ctx: Context, axis: string): number {
+export function axisSize(where: string, ctx: Context, axis: string): number {
   const ranks = Object.hasOwn(ctx.mesh.shape, axis) ? ctx.mesh.shape[axis] : undefined;
   if (ranks !== undefined) return ranks;
   throw new OptionError({
     where,
     expected: `one of the mesh's axes ${ctx.mesh.axes.join(", ")}`,
     received: `"${axis}"`,
-    remedy: "name the axis in init({ mesh }), or give axis the one you mean",
+    remedy: "add the axis to init({ mesh }), or pass an existing axis",
   });
 }
 
 /** The chunks of a sequence. What is wrong with it every rank finds alike. */
-export function chunksOf(where: string, ctx: Context, call: ChunksCall): Chunks {
+export function createChunks(where: string, ctx: Context, call: ChunkingOptions): Chunks {
   const { axis, placement, perRank, length } = call;
-  const ranks = ranksAlong(where, ctx, axis);
+  const ranks = axisSize(where, ctx, axis);
   const rank = ctx.mesh.coordinate[axis]!;
   const shards = resolveShards(placement, ranks, length);
-  const pieces = shards.flatMap((shard, owner) => cut(shard, perRank).map((piece) => ({ ...piece, owner })));
+  const ranges = shards.flatMap((shard, owner) => splitShard(shard, perRank).map((range) => ({ ...range, owner })));
   const filled = new Array<number>(ranks).fill(0);
-  const all = pieces
-    .filter((piece) => piece.length > 0)
-    .sort((a, b) => firstOf(a) - firstOf(b))
-    .map((piece, index): Chunk => ({ ...piece, index, slot: piece.owner * perRank + filled[piece.owner]!++ }));
+  const all = ranges
+    .filter((range) => range.length > 0)
+    .sort((a, b) => firstPosition(a) - firstPosition(b))
+    .map((range, index): Chunk => ({ ...range, index, slot: range.owner * perRank + filled[range.owner]!++ }));
   const mask = resolveSlices(call.mask, length, length);
-  const causal = mask.length > 0 && mask.every(looksBack);
+  const causal = mask.length > 0 && mask.every(isCausalSlice);
   if (causal) checkOrder(where, all, placement);
-  const reach = reachAmong(all.length, { causal, sees: (i, j) => isVisible(all[i]!.spans, all[j]!.spans, mask) });
+  const visibility = chunkVisibility(all.length, {
+    causal,
+    maskAllows: (i, j) => isVisible(all[i]!.spans, all[j]!.spans, mask),
+  });
   const own = all.filter(({ owner }) => owner === rank);
-  return { all, own, perRank, rank, ranks, shards, length, mask, reach };
+  return { all, own, perRank, rank, ranks, shards, length, mask, visibility };
 }
 
 /** Whether no query of the slice sees a later key. */
-function looksBack({ q0, q1, k1, type }: Slice): boolean {
-  const isSlantedRight = slantsRight(type);
+function isCausalSlice({ q0, q1, k1, type }: Slice): boolean {
+  const isSlantedRight = hasDiagonalEnd(type);
   return isSlantedRight ? k1 <= q1 : k1 - 1 <= q0;
 }
 
 /** Throws an OptionError unless each chunk ends before the next begins. */
 function checkOrder(where: string, chunks: readonly Chunk[], placement: Placement): void {
-  const [starts, ends] = [chunks.map(firstOf), chunks.map(lastOf)];
-  const mixed = starts.findIndex((start, i) => i > 0 && start <= Math.max(...ends.slice(0, i)));
-  if (mixed < 0) return;
+  const [starts, ends] = [chunks.map(firstPosition), chunks.map(lastPosition)];
+  const interleaved = starts.findIndex((start, i) => i > 0 && start <= Math.max(...ends.slice(0, i)));
+  if (interleaved < 0) return;
   const name = (i: number): string => `chunk ${i}, from ${starts[i]} to ${ends[i]}`;
   throw new OptionError({
     where,
-    expected: "chunks one after another: under a causal mask a chunk is routed by what was before all of it",
-    received: `placement ${placement.name}, whose chunks interleave: ${name(mixed - 1)}, and ${name(mixed)}`,
+    expected: "chunks that do not interleave: under a causal mask a chunk is routed by what precedes all of it",
+    received: `placement ${placement.name}, whose chunks interleave: ${name(interleaved - 1)}, and ${name(interleaved)}`,
     remedy: 'use "contiguous", or "zigzag" with an even chunksPerRank, which balances causal work as well',
   });
 }
 
-function firstOf({ spans }: Piece): number {
+function firstPosition({ spans }: ShardRange): number {
   return Math.min(...spans.map(({ start }) => start));
 }
 
-function lastOf({ spans }: Piece): number {
+function lastPosition({ spans }: ShardRange): number {
   return Math.max(...spans.map(({ start, length, step }) => start + (length - 1) * step));
 }
 
@@ -122,14 +125,14 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
   if (length > 0 && expected === rows) return;
   throw new ShapeError({
     where,
-    expected: length > 0 ? `${expected} rows, this rank's share of ${length}` : "a sequence of at least one token",
+    expected: length > 0 ? `${expected} rows, this rank's shard of ${length}` : "a sequence of at least one token",
     received: String(rows),
-    remedy: "give the placement that the sequence was cut with, and sequenceLength, the length of the whole",
+    remedy: "pass the placement that the sequence was sharded with, and the sequenceLength of the whole sequence",
   });
 }
 
 /** Some rows of a shard that follow one another. */
-interface Piece {
+interface ShardRange {
   /** Where they stand in the whole sequence. */
   readonly spans: readonly Span[];
   /** The first of them in the shard, and how many. */
@@ -141,22 +144,22 @@ interface Piece {
  * A shard in so many pieces, as equal as can be. If the spans can share them evenly no piece reaches over the end of a span:
  * the two stretches of a zigzag shard become pieces of their own.
  */
-function cut(shard: readonly Span[], count: number): Piece[] {
+function splitShard(shard: readonly Span[], count: number): ShardRange[] {
   const parts = count % shard.length === 0 ? shard.map((span) => [span]) : [shard];
   let offset = 0;
   return parts.flatMap((part) => {
     const rows = spansLength(part);
-    const pieces = Array.from({ length: count / parts.length }, (_, i): Piece => {
+    const ranges = Array.from({ length: count / parts.length }, (_, i): ShardRange => {
       const { start, length } = contiguous().spans(i, count / parts.length, rows)[0]!;
-      return { spans: between(part, start, start + length), offset: offset + start, length };
+      return { spans: sliceSpans(part, start, start + length), offset: offset + start, length };
     });
     offset += rows;
-    return pieces;
+    return ranges;
   });
 }
 
 /** Rows [from, to) of some spans. */
-function between(spans: readonly Span[], from: number, to: number): Span[] {
+function sliceSpans(spans: readonly Span[], from: number, to: number): Span[] {
   let before = 0;
   return spans.flatMap(({ start, length, step }) => {
     const [first, end] = [Math.max(0, from - before), Math.min(length, to - before)];
@@ -166,11 +169,11 @@ function between(spans: readonly Span[], from: number, to: number): Span[] {
 }
 
 /** The stretches [from, to) of 0 … count − 1 in which a rule holds. */
-export function runsWhere(count: number, holds: (at: number) => boolean): (readonly [from: number, to: number])[] {
+export function findRuns(count: number, predicate: (at: number) => boolean): (readonly [from: number, to: number])[] {
   const runs: (readonly [number, number])[] = [];
   for (let from = 0; from < count; ) {
     let to = from;
-    while (to < count && holds(to)) to++;
+    while (to < count && predicate(to)) to++;
     if (to > from) runs.push([from, to]);
     from = to + 1;
   }
@@ -178,9 +181,9 @@ export function runsWhere(count: number, holds: (at: number) => boolean): (reado
 }
 
 /** The rows of this rank's chunks, [B,N,N] → [B,c,N], with history. */
-export function ownRowsOf(x: Tensor, { own, all }: Chunks): Tensor {
+export function sliceOwnRows(x: Tensor, { own, all }: Chunks): Tensor {
   const isOwn = new Set(own.map(({ index }) => index));
-  const runs = runsWhere(all.length, (index) => isOwn.has(index));
+  const runs = findRuns(all.length, (index) => isOwn.has(index));
   if (runs.length <= 1) return x.slice(1, ...(runs[0] ?? [0, 0]));
   const parts = runs.map(([from, to]) => x.slice(1, from, to));
   const rows = concatenate(parts, 1);

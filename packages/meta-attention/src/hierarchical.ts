@@ -1,13 +1,12 @@
 import { type Context, Linear, Module, type Tensor, defineOptions, option, type OptionsOf } from "@mosaic/core";
-import { checkRows, type Chunks, chunksOf } from "./chunks.ts";
+import { checkRows, type Chunks, createChunks } from "./chunks.ts";
 import { checkChosen, checkInput, Pass } from "./pass.ts";
+import { captureGradMode } from "./tensor-views.ts";
 import type { MetaResult } from "./meta.ts";
-import { resumeRecording } from "./recording.ts";
-import type { Chosen } from "./route/choose.ts";
+import { type ChosenChunks, denseToSparse } from "./route/choose.ts";
 import { MetaAttention } from "./route/meta-attention.ts";
-import { type HierarchicalMetaAttentionOptions, type ResolvedOptions, resolveOptions } from "./settings.ts";
-import { ChunkSummaryEncoder } from "./summary/encoder.ts";
-import { denseToSparse } from "./warm-up.ts";
+import { type HierarchicalMetaAttentionOptions, type ResolvedOptions, resolveOptions } from "./options.ts";
+import { ChunkSummaryEncoder } from "./encoder.ts";
 
 export const metaForwardOptions = defineOptions("HierarchicalMetaAttention.forward", {
   /** Number of the training step, for warm-up and noise. Default: calls while training, counted from 0. */
@@ -22,13 +21,13 @@ export const metaForwardOptions = defineOptions("HierarchicalMetaAttention.forwa
 /** What one call may change. */
 export type MetaForwardOptions = OptionsOf<typeof metaForwardOptions>;
 
-function isChosen(value: unknown): value is Chosen {
+function isChosen(value: unknown): value is ChosenChunks {
   const isLists = (each: unknown): each is readonly unknown[] => Array.isArray(each) && each.every(Array.isArray);
   return Array.isArray(value) && value.every(isLists);
 }
 
 /**
- * Attention in which each chunk of the sequence looks at itself and at the few other chunks that a learned router chose for
+ * Attention in which each chunk of the sequence attends to itself and to the few other chunks that a learned router chose for
  * it. Chunks are summarised, the summaries gathered, and only chosen chunks travel, point to point, while each rank attends
  * to its own. Differentiable throughout; docs/algorithms.md has the mathematics, the bytes and what is estimated.
  *
@@ -109,25 +108,25 @@ export class HierarchicalMetaAttention extends Module {
     const call = metaForwardOptions.parse(options, `${name}.forward`);
     checkInput(x, settings);
     const [batch, rows] = x.shape as [number, number];
-    const chunks = this.#cut(rows, call.sequenceLength);
-    const { reach } = chunks;
-    if (call.chosen || call.dryRun) checkChosen(name, call.chosen, { batch, reach });
+    const chunks = this.#createChunks(rows, call.sequenceLength);
+    const { visibility } = chunks;
+    if (call.chosen || call.dryRun) checkChosen(name, call.chosen, { batch, visibility });
     const step = call.step ?? (this.training ? this.#steps++ : 0);
     const topK = this.training
       ? denseToSparse(step, { topK: settings.topK, chunks: settings.chunks, steps })
       : settings.topK;
     const parts = { ...this.#parts(), ctx: this.#ctx, settings, chunks };
     const noise = this.training && std > 0 ? { std, stream: this.#noiseStream, step } : null;
-    using pass = new Pass(parts, x, resumeRecording());
+    using pass = new Pass(parts, x, captureGradMode());
     return await pass.run({ topK, noise, chosen: call.chosen, dryRun: call.dryRun });
   }
 
   /** The chunks of a sequence of which this rank holds so many rows. */
-  #cut(rows: number, sequenceLength: number | undefined): Chunks {
-    const { name, axis, placement, mask, chunksPerRank: perRank, sequenceLength: usual } = this.#settings;
-    const length = sequenceLength ?? usual ?? rows * this.#ctx.mesh.shape[axis]!;
+  #createChunks(rows: number, sequenceLength: number | undefined): Chunks {
+    const { name, axis, placement, mask, chunksPerRank: perRank, sequenceLength: defaultLength } = this.#settings;
+    const length = sequenceLength ?? defaultLength ?? rows * this.#ctx.mesh.shape[axis]!;
     if (this.#chunks?.length !== length) {
-      this.#chunks = chunksOf(name, this.#ctx, { axis, placement, mask, perRank, length });
+      this.#chunks = createChunks(name, this.#ctx, { axis, placement, mask, perRank, length });
     }
     checkRows(`${name}, rank ${this.#ctx.rank}`, rows, this.#chunks);
     return this.#chunks;

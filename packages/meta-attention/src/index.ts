@@ -1,12 +1,11 @@
-export type { AttentionMass } from "./attend/mass.ts";
-export type { Combine } from "./attend/plan.ts";
-export type { BytesMoved, Flow } from "./bytes.ts";
-export type { Certificate } from "./certificate/certificate.ts";
+export type { AttentionMass } from "./attend/routed-attention.ts";
+export type { BytesMoved, TransferBytes } from "./bytes.ts";
+export type { Certificate } from "./certificate.ts";
 export type { Chunk, Chunks } from "./chunks.ts";
 export { HierarchicalMetaAttention, type MetaForwardOptions } from "./hierarchical.ts";
 export { entropyLoss, loadBalanceLoss, massLoss, type MassLossOptions } from "./losses.ts";
-export type { Meta, MetaResult, RouterRows } from "./meta.ts";
-export type { Chosen, Reach } from "./route/choose.ts";
+export type { Meta, MetaResult, RouterOutput } from "./meta.ts";
+export { type ChosenChunks, type ChunkVisibility, denseToSparse } from "./route/choose.ts";
 export {
   MetaAttention,
   type MetaAttentionOptions,
@@ -14,11 +13,10 @@ export {
   type Routing,
 } from "./route/meta-attention.ts";
 export { MultiAxisHierarchicalAttention, type MultiAxisHierarchicalAttentionOptions } from "./multi-axis.ts";
-export type { HierarchicalMetaAttentionOptions } from "./settings.ts";
+export type { Combine, HierarchicalMetaAttentionOptions } from "./options.ts";
 export {
   type ChunkSummary,
   ChunkSummaryEncoder,
   type ChunkSummaryEncoderOptions,
-  type Glance,
-} from "./summary/encoder.ts";
-export { denseToSparse } from "./warm-up.ts";
+  type PooledChunk,
+} from "./encoder.ts";

@@ -10,10 +10,10 @@ import {
   type OptionsOf,
 } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
-import { logSoftmax } from "./route/log-softmax.ts";
-import { chosenMask, reachMask } from "./route/router.ts";
+import { logSoftmax } from "./log-softmax.ts";
+import { chosenMask, visibilityMask } from "./route/router.ts";
 
-// Each loss is a mean over all query chunks that have somewhere to look, and each function returns this rank's part of it:
+// Each loss is a mean over all query chunks that have somewhere to attend, and each function returns this rank's part of it:
 // the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.
 
 /** Throws an OptionError unless `meta` is what a forward returned, a DisposedError if it was disposed. */
@@ -21,10 +21,10 @@ function checkMeta(where: string, meta: unknown): asserts meta is Meta {
   const { chosen, router } = (meta ?? {}) as Partial<Meta>;
   const { scores, routing, mass, chunks } = router ?? ({} as Partial<Meta["router"]>);
   const isChosen = Array.isArray(chosen) && chosen.every((each) => Array.isArray(each) && each.every(Array.isArray));
-  if (!isChosen || !Array.isArray(chunks?.all) || typeof chunks.reach?.count !== "function") {
+  if (!isChosen || !Array.isArray(chunks?.all) || typeof chunks.visibility?.count !== "function") {
     throw new OptionError({
       where,
-      expected: "the meta of a forward of HierarchicalMetaAttention",
+      expected: "the meta of a result of HierarchicalMetaAttention.forward",
       received: formatValue(meta),
       remedy: "const { out, meta } = await module.forward(x)",
     });
@@ -32,10 +32,10 @@ function checkMeta(where: string, meta: unknown): asserts meta is Meta {
   for (const x of [scores, routing, mass?.mean, mass?.peak]) checkTensor(where, x);
 }
 
-/** Query chunks of the whole sequence with somewhere to look, over the batch. */
-function rowsOf({ chosen, router }: Meta): number {
-  const { all, reach } = router.chunks;
-  const rows = all.filter(({ index }) => reach.count(index) > 0).length;
+/** Query chunks of the whole sequence with somewhere to attend, over the batch. */
+function countRoutedRows({ chosen, router }: Meta): number {
+  const { all, visibility } = router.chunks;
+  const rows = all.filter(({ index }) => visibility.count(index) > 0).length;
   return Math.max(1, rows * chosen.length);
 }
 
@@ -50,7 +50,7 @@ export function loadBalanceLoss(meta: Meta): Tensor {
   const counts = new Float32Array(count);
   for (const ofBatch of meta.chosen) for (const list of ofBatch) for (const j of list) counts[j]!++;
   const total = counts.reduce((a, b) => a + b, 0);
-  const shares = counts.map((n) => (total === 0 ? 0 : (count * n) / total / rowsOf(meta)));
+  const shares = counts.map((n) => (total === 0 ? 0 : (count * n) / total / countRoutedRows(meta)));
   return scope(() => routing.mul(fromArray(routing.device, shares, [count])).sum());
 }
 
@@ -63,9 +63,9 @@ export function entropyLoss(meta: Meta): Tensor {
   const { routing, scores, chunks } = meta.router;
   return scope(() =>
     routing
-      .mul(logSoftmax(scores, reachMask(scores.device, chunks)))
+      .mul(logSoftmax(scores, visibilityMask(scores.device, chunks)))
       .sum()
-      .scale(-1 / rowsOf(meta)),
+      .scale(-1 / countRoutedRows(meta)),
   );
 }
 
@@ -81,7 +81,7 @@ export type MassLossOptions = OptionsOf<typeof massLossOptions>;
 
 /**
  * −Σ_j m_j · ln w_j, mean over query chunks: w the routing renormalised over the chosen chunks, m the share of the attention
- * that fell on each of them (a constant). Teaches the router to foresee where attention looks; densely chosen chunks teach
+ * that fell on each of them (a constant). Teaches the router to foresee where attention falls; densely chosen chunks teach
  * most. After the indexer's loss of DeepSeek-V3.2's sparse attention (2025). Scalar, this rank's part.
  */
 export function massLoss(meta: Meta, options?: MassLossOptions): Tensor {
@@ -94,6 +94,6 @@ export function massLoss(meta: Meta, options?: MassLossOptions): Tensor {
       .mul(mass[pool])
       .sum()
       .neg()
-      .scale(1 / rowsOf(meta)),
+      .scale(1 / countRoutedRows(meta)),
   );
 }

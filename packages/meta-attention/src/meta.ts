@@ -1,18 +1,17 @@
 // B batch (all axes but the sequence and the embedding), N chunks in the order of the sequence, c of them on this rank,
 // S tokens here, H heads.
 import { checkpoint, keep, type Linear, noGrad, scope, type Shape, type Tensor } from "@mosaic/core";
-import { Attending, type Qkv } from "./attend/attending.ts";
 import { routedBackward } from "./attend/backward.ts";
-import type { AttentionMass } from "./attend/mass.ts";
-import { pairOf, rowsOf } from "./attend/views.ts";
+import { type AttentionMass, type Qkv, RoutedAttention } from "./attend/routed-attention.ts";
 import type { BytesMoved } from "./bytes.ts";
-import type { Certificate } from "./certificate/certificate.ts";
+import type { Certificate } from "./certificate.ts";
 import type { Chunks } from "./chunks.ts";
-import { project, type Projected, type QkvProjection } from "./projection.ts";
-import type { Chosen } from "./route/choose.ts";
+import type { ChosenChunks } from "./route/choose.ts";
+import type { ResolvedOptions } from "./options.ts";
+import { chunkRows, pairView } from "./tensor-views.ts";
 
 /** What the router's losses follow from: this rank's rows of the scores, with history; float32. */
-export interface RouterRows {
+export interface RouterOutput {
   /** Scores and routing distribution of this rank's chunks [B,c,N]. */
   readonly scores: Tensor;
   readonly routing: Tensor;
@@ -27,12 +26,12 @@ export interface Meta extends Disposable {
   readonly routingWeights: Tensor;
   /** Attention between summaries, mean of the meta heads [B,N,N]. */
   readonly chunkAttention: Tensor;
-  /** How the attention of this rank's chunks was spread over what they looked at, mean of heads and rows [B,c,N]. */
+  /** How the attention of this rank's chunks was spread over what they attended to, mean of heads and rows [B,c,N]. */
   readonly attentionMass: Tensor;
   /** Mean of the gate over the features, 0 only the own chunk, 1 only the combination [B,S]; null without a gate. */
   readonly gateValues: Tensor | null;
-  /** Which chunks each chunk looked at beside itself, best first: chosen[b][i], of all ranks. */
-  readonly chosen: Chosen;
+  /** Which chunks each chunk attended to beside itself, best first: chosen[b][i], of all ranks. */
+  readonly chosen: ChosenChunks;
   /** Chunks that the router was to choose at this step, warm-up included. */
   readonly topK: number;
   /** Null unless asked for. */
@@ -41,7 +40,7 @@ export interface Meta extends Disposable {
   /** The axes that B stands for: `routingWeights` is [...batchShape,N,N], and `chosen` counts b in row-major order. */
   readonly batchShape: Shape;
   /** What `loadBalanceLoss`, `entropyLoss` and `massLoss` are made of. */
-  readonly router: RouterRows;
+  readonly router: RouterOutput;
 }
 
 /** A result, and what was done for it; disposing it disposes both. */
@@ -52,7 +51,7 @@ export interface MetaResult extends Disposable {
 }
 
 /** A result that disposes what it holds. */
-export function resultOf(out: Tensor, parts: Omit<Meta, typeof Symbol.dispose>): MetaResult {
+export function createResult(out: Tensor, parts: Omit<Meta, typeof Symbol.dispose>): MetaResult {
   const meta: Meta = { ...parts, [Symbol.dispose]: () => disposeMeta(parts) };
   return {
     out,
@@ -74,37 +73,37 @@ function disposeMeta(meta: Omit<Meta, typeof Symbol.dispose>): void {
 
 /**
  * Makes what was attended the result of a differentiable operation on q, k and v and the router's numbers [B,c,N]: the chunks'
- * weights if soft, the logarithms of the routing distribution if exact. Takes `attending`.
+ * weights if soft, the logarithms of the routing distribution if exact. Takes ownership of `attention`.
  * Returns [B,S,parts·H·D] in the dtype of q.
  */
-function routed(attending: Attending, { q, k, v }: Qkv, router: Tensor): Tensor {
-  if (attending.plan.combine === "soft") weigh(attending, router);
-  const output = attending.result();
+function recordRoutedAttention(attention: RoutedAttention, { q, k, v }: Qkv, router: Tensor): Tensor {
+  if (attention.config.combine === "soft") applyRouterWeights(attention, router);
+  const output = attention.result();
   const kept = keep(router.detach());
   return output.record([q, k, v, router], {
     name: "routedAttention",
-    backward: (dOutput) => routedBackward(attending, kept, dOutput),
+    backward: (dOutput) => routedBackward(attention, kept, dOutput),
     free() {
       kept.dispose();
-      attending[Symbol.dispose]();
+      attention[Symbol.dispose]();
     },
   });
 }
 
 /** combined ← Σ w·o over chosen chunks; where none was chosen it stays what it is over the own chunk. */
-function weigh(attending: Attending, weights: Tensor): void {
-  const { combined, looked, plan, q } = attending;
+function applyRouterWeights(attention: RoutedAttention, weights: Tensor): void {
+  const { combined, attended: inputs, config, q } = attention;
   const { kernels } = q.device;
-  for (const [query, chunk] of plan.chunks.own.entries()) {
-    for (const [b0, b1] of attending.runsThat(true, query)) {
-      using rows = rowsOf(combined.out, chunk, b0, b1);
+  for (const [query, chunk] of config.chunks.own.entries()) {
+    for (const [b0, b1] of attention.batchRuns(true, query)) {
+      using rows = chunkRows(combined.out, chunk, b0, b1);
       kernels.fill(rows, 0);
     }
   }
-  for (const { query, chunk, b0, b1, state } of looked) {
-    using weight = pairOf(weights, { b0, b1, i: query, j: chunk.index }, 4);
+  for (const { query, chunk, b0, b1, state } of inputs) {
+    using weight = pairView(weights, { b0, b1, i: query, j: chunk.index }, 4);
     using weighed = q.device.empty(state!.out.shape, "float32");
-    using sum = rowsOf(combined.out, plan.chunks.own[query]!, b0, b1);
+    using sum = chunkRows(combined.out, config.chunks.own[query]!, b0, b1);
     kernels.binary("mul", weighed, state!.out, weight);
     kernels.binary("add", sum, sum, weighed);
   }
@@ -117,34 +116,34 @@ export interface Projections extends QkvProjection {
 }
 
 /** What was attended, and what it was made from. */
-interface Attended {
+interface OutputInputs {
   /** Taken. */
-  readonly attending: Attending;
+  readonly attention: RoutedAttention;
   readonly x: Tensor;
-  readonly qkv: Projected;
+  readonly qkv: ProjectedQkv;
   /** What the attention takes of the router, [B,c,N]. */
   readonly router: Tensor;
-  readonly chosen: Chosen;
+  readonly chosen: ChosenChunks;
 }
 
 /** The result [B,S,E], and the mean of the gate over the features [B,S] if there is one. */
-interface Output {
+interface ProjectedOutput {
   readonly out: Tensor;
   readonly gateValues: Tensor | null;
 }
 
 /** From what was attended to the result; with `useCheckpoint` the tape keeps x and the choice, and all else is done again. */
-export function outputOf(projections: Projections, attended: Attended): Output {
-  const { attending, x, qkv, router, chosen } = attended;
-  if (!projections.settings.useCheckpoint) return finish(projections, attending, { qkv, router });
-  const { plan } = attending;
-  let done: Output | undefined;
+export function computeOutput(projections: Projections, inputs: OutputInputs): ProjectedOutput {
+  const { attention, x, qkv, router, chosen } = inputs;
+  if (!projections.settings.useCheckpoint) return projectOutput(projections, attention, { qkv, router });
+  const { config } = attention;
+  let done: ProjectedOutput | undefined;
   const body = (x: Tensor, router: Tensor): Tensor => {
-    if (!done) return (done = finish(projections, attending, { qkv, router })).out;
-    using again = project(x, projections);
-    const repeated = new Attending(plan, again);
-    repeated.look(chosen);
-    const { out, gateValues } = finish(projections, repeated, { qkv: again, router });
+    if (!done) return (done = projectOutput(projections, attention, { qkv, router })).out;
+    using recomputed = projectQkv(x, projections);
+    const recomputedAttention = new RoutedAttention(config, recomputed);
+    recomputedAttention.attendChosen(chosen);
+    const { out, gateValues } = projectOutput(projections, recomputedAttention, { qkv: recomputed, router });
     gateValues?.dispose();
     return out;
   };
@@ -153,12 +152,12 @@ export function outputOf(projections: Projections, attended: Attended): Output {
 }
 
 /** W = H·D features: packed [B,S,W] without a gate, [B,S,2·W] with one → [B,S,E]. */
-function finish(
+function projectOutput(
   { gateProjection, outProjection }: Projections,
-  attending: Attending,
+  attention: RoutedAttention,
   { qkv, router }: { qkv: Qkv; router: Tensor },
-): Output {
-  using packed = routed(attending, qkv, router);
+): ProjectedOutput {
+  using packed = recordRoutedAttention(attention, qkv, router);
   if (!gateProjection) return { out: outProjection.forward(packed), gateValues: null };
   const width = packed.shape[2]! / 2;
   return scope(() => {
@@ -169,4 +168,40 @@ function finish(
     // The gate's values leave a checkpoint's body, too, which returns the output alone.
     return { out: outProjection.forward(mixed), gateValues: keep(noGrad(() => gate.mean(-1))) };
   });
+}
+
+/** Queries, keys and values with history, to be disposed together. */
+export interface ProjectedQkv extends Qkv, Disposable {}
+
+/** What stands between x and its queries, keys and values. */
+interface QkvProjection {
+  readonly qkvProjection: Linear;
+  readonly settings: ResolvedOptions;
+  readonly chunks: Chunks;
+}
+
+/** x [B,S,E] → q [B,H,S,D], k and v [B,Hkv,S,D]; q and k turned by where their rows stand, if anything turns them. */
+export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvProjection): ProjectedQkv {
+  const { numHeads, numKvHeads, headDim: size, positions } = settings;
+  using qkv = qkvProjection.forward(x);
+  const part = (first: number, count: number): Tensor => splitHeads(qkv, { first, count, size });
+  const withPositions = (numHeads: Tensor): Tensor => {
+    if (!positions) return numHeads;
+    using plain = numHeads;
+    const encoded = positions.encode(plain, chunks.shards[chunks.rank]!);
+    if (encoded.strides.at(-1) === 1) return encoded;
+    using strided = encoded;
+    return strided.contiguous();
+  };
+  const q = withPositions(part(0, numHeads));
+  const k = withPositions(part(numHeads, numKvHeads));
+  const v = part(numHeads + numKvHeads, numKvHeads);
+  return { q, k, v, [Symbol.dispose]: () => [q, k, v].forEach((each) => each.dispose()) };
+}
+
+/** Heads `first` to `first + count` of the features: [B,S,n·D] → [B,count,S,D], a view. */
+function splitHeads(x: Tensor, { first, count, size }: { first: number; count: number; size: number }): Tensor {
+  using own = x.slice(-1, first * size, (first + count) * size);
+  using apart = own.reshape([x.shape[0]!, x.shape[1]!, count, size]);
+  return apart.permute([0, 2, 1, 3]);
 }

@@ -11,9 +11,9 @@ import {
   type OptionsOf,
 } from "@mosaic/core";
 import { HierarchicalMetaAttention, type MetaForwardOptions } from "./hierarchical.ts";
-import { type MetaResult, resultOf } from "./meta.ts";
-import { resumeRecording } from "./recording.ts";
-import { hierarchicalMetaAttentionOptions } from "./settings.ts";
+import { createResult, type MetaResult } from "./meta.ts";
+import { captureGradMode } from "./tensor-views.ts";
+import { hierarchicalMetaAttentionOptions } from "./options.ts";
 
 export const multiAxisHierarchicalAttentionOptions = defineOptions("MultiAxisHierarchicalAttention", {
   /** The tensor axis to attend along; negative ones count from the end, the last is the embedding and not legal. */
@@ -62,49 +62,49 @@ export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
    * @throws ShapeError for an axis or an embedding that does not fit; otherwise as HierarchicalMetaAttention.
    */
   override async forward(x: Tensor, options?: MetaForwardOptions): Promise<MetaResult> {
-    const sequence = rowsAlong("MultiAxisHierarchicalAttention", x, this.#axis);
+    const sequence = flattenToRows("MultiAxisHierarchicalAttention", x, this.#axis);
     using rows = sequence.rows;
-    const resume = resumeRecording();
+    const withGradMode = captureGradMode();
     using flat = await super.forward(rows, options);
-    return resume(() => inCallersShape(flat, sequence));
+    return withGradMode(() => restoreShape(flat, sequence));
   }
 }
 
 /** The result of flat rows with the caller's axes. */
-function inCallersShape({ out, meta }: MetaResult, { batchShape, restore }: AxisRows): MetaResult {
+function restoreShape({ out, meta }: MetaResult, { batchShape, restore }: FlattenedRows): MetaResult {
   const batched = (x: Tensor): Tensor => x.reshape([...batchShape, ...x.shape.slice(1)]);
   const { certificate, gateValues, router } = meta;
-  return resultOf(restore(out), {
+  return createResult(restore(out), {
     ...meta,
     routingWeights: batched(meta.routingWeights),
     chunkAttention: batched(meta.chunkAttention),
     attentionMass: batched(meta.attentionMass),
-    gateValues: gateValues && withoutLast(restore, gateValues),
+    gateValues: gateValues && restoreWithoutLastAxis(restore, gateValues),
     certificate: certificate && { missedMass: restore(certificate.missedMass) },
     batchShape,
     router: {
       ...router,
-      scores: again(router.scores),
-      routing: again(router.routing),
+      scores: newHandle(router.scores),
+      routing: newHandle(router.routing),
       mass: { mean: router.mass.mean.detach(), peak: router.mass.peak.detach() },
     },
   });
 }
 
 /** A handle of its own, with history. */
-function again(x: Tensor): Tensor {
+function newHandle(x: Tensor): Tensor {
   return x.reshape(x.shape);
 }
 
 /** [B,S] in the caller's order. */
-function withoutLast(restore: AxisRows["restore"], x: Tensor): Tensor {
+function restoreWithoutLastAxis(restore: FlattenedRows["restore"], x: Tensor): Tensor {
   using column = x.reshape([...x.shape, 1]);
   using restored = restore(column);
   return restored.reshape(restored.shape.slice(0, -1));
 }
 
 /** A tensor seen as a batch of sequences along one axis, and the way back. */
-interface AxisRows {
+interface FlattenedRows {
   /** [B,S,E]. */
   readonly rows: Tensor;
   /** The axes that B stands for, row-major. */
@@ -114,14 +114,14 @@ interface AxisRows {
 }
 
 /** Moves an axis of x [..,E] behind all others but the embedding, and flattens those. Copies only if strides cannot show it. */
-function rowsAlong(where: string, x: Tensor, axis: number): AxisRows {
+function flattenToRows(where: string, x: Tensor, axis: number): FlattenedRows {
   checkTensor(where, x);
   const along = x.rank < 2 ? x.rank : normalizeAxis(axis, x.rank, where);
   const embed = x.rank - 1;
   if (along >= embed) {
     throw new ShapeError({
       where,
-      expected: "an axis before the last, which is the embedding",
+      expected: "an axis other than the last, the embedding",
       received: `${axis} of ${formatShape(x.shape)}`,
     });
   }
@@ -133,8 +133,8 @@ function rowsAlong(where: string, x: Tensor, axis: number): AxisRows {
     rows: moved.reshape([batchShape.reduce((a, b) => a * b, 1), x.shape[along]!, x.shape[embed]!]),
     batchShape,
     restore(result) {
-      using apart = result.reshape([...batchShape, ...result.shape.slice(1)]);
-      using back = apart.permute(order.map((_, each) => order.indexOf(each)));
+      using unflattened = result.reshape([...batchShape, ...result.shape.slice(1)]);
+      using back = unflattened.permute(order.map((_, each) => order.indexOf(each)));
       return back.contiguous();
     },
   };

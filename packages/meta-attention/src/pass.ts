@@ -1,4 +1,5 @@
 import {
+  checkTensor,
   type Context,
   DTypeError,
   formatShape,
@@ -6,25 +7,32 @@ import {
   OptionError,
   ShapeError,
   type Tensor,
-  checkTensor,
 } from "@mosaic/core";
-import { Attending } from "./attend/attending.ts";
-import { attentionMass } from "./attend/mass.ts";
-import type { AttendPlan } from "./attend/plan.ts";
+import { attentionMass, RoutedAttention } from "./attend/routed-attention.ts";
 import { bytesMoved } from "./bytes.ts";
-import { certify, type KnownKeys } from "./certificate/certificate.ts";
-import { extend } from "./certificate/extend.ts";
-import { keyStatistics, keyStatisticsWidth } from "./certificate/key-statistics.ts";
-import { ownRowsOf } from "./chunks.ts";
-import { Holder } from "./holder.ts";
-import { type MetaResult, outputOf, type Projections, resultOf, type RouterRows } from "./meta.ts";
-import { project, type Projected } from "./projection.ts";
-import type { Resume } from "./recording.ts";
-import { choose, type Chosen, type Reach } from "./route/choose.ts";
+import {
+  computeCertificate,
+  extendChosen,
+  type GatheredStatistics,
+  keyStatistics,
+  keyStatisticsWidth,
+} from "./certificate.ts";
+import { sliceOwnRows } from "./chunks.ts";
+import {
+  computeOutput,
+  createResult,
+  type MetaResult,
+  type ProjectedQkv,
+  type Projections,
+  projectQkv,
+  type RouterOutput,
+} from "./meta.ts";
+import { chooseTopK, type ChosenChunks, type ChunkVisibility } from "./route/choose.ts";
 import type { MetaAttention, Routing } from "./route/meta-attention.ts";
-import { type NoiseSpec, routeBy, type Routed, routerNumbers } from "./route/router.ts";
-import type { ResolvedOptions } from "./settings.ts";
-import { beginSummaries, type ChunkSummaryEncoder, type PendingSummaries } from "./summary/encoder.ts";
+import { gatherAndRoute, type GatheredRouting, type NoiseSpec, routerWeights } from "./route/router.ts";
+import type { ResolvedOptions, RoutedAttentionConfig } from "./options.ts";
+import { type ChunkSummaryEncoder, type PendingSummaries, startSummaries } from "./encoder.ts";
+import { ResourceStack, type RunWithGradMode } from "./tensor-views.ts";
 
 /** The module that runs, and how the sequence is cut. */
 interface PassParts extends Projections {
@@ -37,84 +45,84 @@ interface PassParts extends Projections {
 interface PassCall {
   readonly topK: number;
   readonly noise: NoiseSpec | null;
-  readonly chosen: Chosen | undefined;
+  readonly chosen: ChosenChunks | undefined;
   readonly dryRun: boolean;
 }
 
 /** One forward. Everything that does not leave it is freed with it. */
 export class Pass implements Disposable {
   readonly #parts: PassParts;
-  readonly #plan: AttendPlan;
+  readonly #config: RoutedAttentionConfig;
   readonly #x: Tensor;
-  readonly #resume: Resume;
-  readonly #holder = new Holder();
-  #attending: Attending | undefined;
+  readonly #gradMode: RunWithGradMode;
+  readonly #resources = new ResourceStack();
+  #attention: RoutedAttention | undefined;
 
-  constructor(parts: PassParts, x: Tensor, resume: Resume) {
+  constructor(parts: PassParts, x: Tensor, gradMode: RunWithGradMode) {
     const { ctx, settings, chunks } = parts;
     const { axis, combine, gate, scale, numHeads, numKvHeads, headDim } = settings;
     const group = ctx.mesh.group(axis);
     this.#parts = parts;
     this.#x = x;
-    this.#resume = resume;
-    this.#plan = { ctx, group, chunks, combine, gate, scale, numHeads, numKvHeads, headDim, label: `meta(${axis})` };
+    this.#gradMode = gradMode;
+    this.#config = { ctx, group, chunks, combine, gate, scale, numHeads, numKvHeads, headDim, label: `meta(${axis})` };
   }
 
   async run(call: PassCall): Promise<MetaResult> {
     const { summary, chunks, settings } = this.#parts;
     // In "exact" the output is no smooth function of the scores: its gradient stays with its parameters, so that
-    // gradients of the input are those of attention over what was looked at.
-    const seen = settings.combine === "exact" ? this.#hold(this.#x.detach()) : this.#x;
-    const pending = this.#hold(beginSummaries(summary, seen, chunks));
-    const reading = call.dryRun ? null : pending.patterns.map((pattern) => pattern.read());
+    // gradients of the input are those of attention over what was attended to.
+    const routerInput = settings.combine === "exact" ? this.#use(this.#x.detach()) : this.#x;
+    const pending = this.#use(startSummaries(summary, routerInput, chunks));
+    const reading = call.dryRun ? null : pending.weights.map((weights) => weights.read());
     // Enqueued before the host waits, so that the device has work meanwhile.
-    const projected = (): Projected => project(this.#x, this.#parts);
-    const qkv = this.#hold(settings.useCheckpoint ? noGrad(projected) : projected());
-    const keys = settings.certificate ? this.#hold(keyStatistics(qkv.k, chunks.own)) : null;
+    const projected = (): ProjectedQkv => projectQkv(this.#x, this.#parts);
+    const qkv = this.#use(settings.useCheckpoint ? noGrad(projected) : projected());
+    const keys = settings.certificate ? this.#use(keyStatistics(qkv.k, chunks.own)) : null;
     const values = reading && (await Promise.all(reading));
-    const { routing, gathered } = this.#resume(() => this.#route(call, { pending, values, keys, seen }));
-    const first = call.chosen ?? choose(await routing.scores.read(), call.topK, chunks.reach);
-    const known: KnownKeys = { gathered, start: settings.summaryDim };
-    const attending = new Attending(this.#plan, qkv);
-    this.#attending = attending;
-    attending.look(first);
+    const { routing, gathered } = this.#gradMode(() => this.#route(call, { pending, values, keys, routerInput }));
+    const first = call.chosen ?? chooseTopK(await routing.scores.read(), call.topK, chunks.visibility);
+    const statistics: GatheredStatistics = { gathered, start: settings.summaryDim };
+    const attention = new RoutedAttention(this.#config, qkv);
+    this.#attention = attention;
+    attention.attendChosen(first);
     const { maxMissedMass: epsilon } = settings;
     const mayExtend = !call.dryRun && epsilon !== undefined;
-    const chosen = mayExtend ? await extend(attending, first, { known, epsilon }) : first;
-    return this.#resume(() => this.#finish({ call, qkv, chosen, routing, known, mayExtend }));
+    const chosen = mayExtend ? await extendChosen(attention, first, { statistics, epsilon }) : first;
+    return this.#gradMode(() => this.#createResult({ call, qkv, chosen, routing, statistics, mayExtend }));
   }
 
-  #hold<T extends Disposable>(thing: T): T {
-    return this.#holder.hold(thing);
+  #use<T extends Disposable>(thing: T): T {
+    return this.#resources.use(thing);
   }
 
-  #route({ noise }: PassCall, { pending, values, keys, seen }: Routable): Routed {
+  #route({ noise }: PassCall, { pending, values, keys, routerInput }: RoutingInputs): GatheredRouting {
     const { metaAttention, summary } = this.#parts;
     using summaries = pending.finish(values);
-    const own = { summaries, keyStatistics: keys, madeOf: [seen, ...summary.parameters()] };
-    const routed = routeBy(metaAttention, own, { plan: this.#plan, noise });
-    this.#hold(routed.gathered);
-    this.#hold(routed.routing);
+    const own = { summaries, keyStatistics: keys, dependencies: [routerInput, ...summary.parameters()] };
+    const routed = gatherAndRoute(metaAttention, own, { plan: this.#config, noise });
+    this.#use(routed.gathered);
+    this.#use(routed.routing);
     return routed;
   }
 
-  #finish({ call, qkv, chosen, routing, known, mayExtend }: Finishing): MetaResult {
-    const attending = this.#attending!;
+  #createResult({ call, qkv, chosen, routing, statistics, mayExtend }: ResultInputs): MetaResult {
+    const attention = this.#attention!;
     const { ctx, chunks, settings } = this.#parts;
-    const edges = attending.fetches.map((fetch) => fetch.edges);
+    const edges = attention.fetches.map((fetch) => fetch.transfers);
     const batch = this.#x.shape[0]!;
-    const certificate = settings.certificate ? certify(attending, chosen, known) : null;
-    const mass = attentionMass(attending);
-    const router: RouterRows = {
-      scores: ownRowsOf(routing.scores, chunks),
-      routing: ownRowsOf(routing.routing, chunks),
+    const certificate = settings.certificate ? computeCertificate(attention, chosen, statistics) : null;
+    const mass = attentionMass(attention);
+    const router: RouterOutput = {
+      scores: sliceOwnRows(routing.scores, chunks),
+      routing: sliceOwnRows(routing.routing, chunks),
       mass: { mean: mass.mean.detach(), peak: mass.peak },
       chunks,
     };
-    using numbers = routerNumbers(ctx, routing, { ...settings, chosen, chunks });
-    this.#attending = undefined;
-    const { out, gateValues } = outputOf(this.#parts, { attending, x: this.#x, qkv, router: numbers, chosen });
-    return resultOf(out, {
+    using numbers = routerWeights(ctx, routing, { ...settings, chosen, chunks });
+    this.#attention = undefined;
+    const { out, gateValues } = computeOutput(this.#parts, { attention, x: this.#x, qkv, router: numbers, chosen });
+    return createResult(out, {
       routingWeights: routing.routing.detach(),
       chunkAttention: routing.chunkAttention.detach(),
       attentionMass: mass.mean,
@@ -127,8 +135,8 @@ export class Pass implements Disposable {
         chunks,
         batch,
         width: settings.numKvHeads * settings.headDim,
-        gathered: settings.summaryDim + (settings.certificate ? keyStatisticsWidth(this.#plan) : 0),
-        secondGather: mayExtend ? chunks.all.length : 0,
+        summaryWidth: settings.summaryDim + (settings.certificate ? keyStatisticsWidth(this.#config) : 0),
+        extensionWidth: mayExtend ? chunks.all.length : 0,
         edges,
       }),
       batchShape: [batch],
@@ -137,28 +145,28 @@ export class Pass implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    this.#attending?.[Symbol.dispose]();
-    this.#holder[Symbol.dispose]();
+    this.#attention?.[Symbol.dispose]();
+    this.#resources[Symbol.dispose]();
   }
 }
 
 /** What routing follows from. */
-interface Routable {
+interface RoutingInputs {
   readonly pending: PendingSummaries;
-  /** Of the patterns; null on a device without values. */
+  /** Of the weights; null on a device without values. */
   readonly values: readonly Float32Array[] | null;
   readonly keys: Tensor | null;
   /** x as the summaries see it. */
-  readonly seen: Tensor;
+  readonly routerInput: Tensor;
 }
 
-interface Finishing {
+interface ResultInputs {
   readonly call: PassCall;
-  readonly qkv: Projected;
-  readonly chosen: Chosen;
+  readonly qkv: ProjectedQkv;
+  readonly chosen: ChosenChunks;
   readonly routing: Routing;
-  readonly known: KnownKeys;
-  /** Whether ranks exchanged what more they look at. */
+  readonly statistics: GatheredStatistics;
+  /** Whether ranks exchanged what more they attend to. */
   readonly mayExtend: boolean;
 }
 
@@ -170,7 +178,7 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
       where,
       expected: `x [B,S,${embedDim}], embedDim last`,
       received: formatShape(x.shape),
-      remedy: "for tensors of other ranks there is MultiAxisHierarchicalAttention",
+      remedy: "for tensors of other ranks use MultiAxisHierarchicalAttention",
     });
   }
   if (x.dtype === dtype) return;
@@ -182,21 +190,22 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
   });
 }
 
-/** Chunks given by the caller: for each batch element and chunk, others that it may look at, each once. */
+/** Chunks given by the caller: for each batch element and chunk, others that it may attend to, each once. */
 export function checkChosen(
   where: string,
-  chosen: Chosen | undefined,
-  { batch, reach }: { batch: number; reach: Reach },
+  chosen: ChosenChunks | undefined,
+  { batch, visibility }: { batch: number; visibility: ChunkVisibility },
 ): void {
-  const { chunks, causal, may } = reach;
+  const { chunks, causal, canAttend } = visibility;
   const legal = (i: number, list: readonly number[]): boolean =>
-    new Set(list).size === list.length && list.every((j) => Number.isInteger(j) && j >= 0 && j < chunks && may(i, j));
+    new Set(list).size === list.length &&
+    list.every((j) => Number.isInteger(j) && j >= 0 && j < chunks && canAttend(i, j));
   const whole =
     chosen?.length === batch && chosen.every((rows) => rows.length === chunks && rows.every((row, i) => legal(i, row)));
   if (whole) return;
   throw new OptionError({
     where,
-    expected: `chosen[${batch}][${chunks}], lists of other${causal ? ", earlier" : ""} chunks that the mask shows, each once`,
+    expected: `chosen[${batch}][${chunks}], lists of other${causal ? ", earlier" : ""} chunks visible under the mask, without duplicates`,
     received: chosen ? JSON.stringify(chosen).slice(0, 100) : "none",
   });
 }

@@ -53,11 +53,11 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
   [{ attentionAxis: 1 }, /"attentionAxis"/],
   [{ combine: "hard" }, /"soft" or "exact".*hard/],
   [{ combine: "soft", gate: false }, /gate/],
-  [{ numHeads: 3 }, /numHeads a divisor of embedDim.*3 of 8/],
-  [{ metaHeads: 3 }, /metaHeads a divisor of summaryDim/],
-  [{ summaryHeads: 3 }, /summaryHeads a divisor of embedDim/],
-  [{ summaryDim: 0 }, /summaryDim: expected a whole number ≥ 1/],
-  [{ chunksPerRank: 1.5 }, /chunksPerRank: expected a whole number/],
+  [{ numHeads: 3 }, /embedDim divisible by numHeads.*8 and 3/],
+  [{ metaHeads: 3 }, /summaryDim divisible by metaHeads/],
+  [{ summaryHeads: 3 }, /embedDim divisible by summaryHeads/],
+  [{ summaryDim: 0 }, /summaryDim: expected an integer ≥ 1/],
+  [{ chunksPerRank: 1.5 }, /chunksPerRank: expected an integer/],
   [{ maxMissedMass: 1 }, /maxMissedMass: expected a number above 0 and below 1/],
   [{ maxMissedMass: 0 }, /maxMissedMass: expected a number above 0 and below 1/],
   [{ maxMissedMass: 0.1, certificate: false }, /certificate/],
@@ -68,8 +68,8 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
   [{ sequenceLength: 0 }, /sequenceLength/],
   [{ embedDim: 1024 }, /from 1 to 256/],
   [{ headDim: 300 }, /from 1 to 256/],
-  [{ headDim: 0 }, /headDim: expected a whole number/],
-  [{ numKvHeads: 3 }, /numKvHeads a divisor of numHeads.*3 of 2/],
+  [{ headDim: 0 }, /headDim: expected an integer/],
+  [{ numKvHeads: 3 }, /numHeads divisible by numKvHeads.*2 and 3/],
   [{ dtype: "float64" }, /dtype: expected "float32", "bfloat16" or "float16".*float64/],
   [{ placement: "diagonal" }, /contiguous, zigzag, striped or a Placement.*diagonal/],
   [{ causal: true, mask: masks.full() }, /causal or mask.*both/],
@@ -94,7 +94,7 @@ test("what forward is given", async () => {
   expect(await forward([1, 4, 7])).toBeInstanceOf(ShapeError);
   expect(String(await forward([1, 4, 7]))).toMatch(/\[B,S,8\].*\[1,4,7\]/);
   expect(String(await forward([1, 2, 4, 8]))).toMatch(/MultiAxisHierarchicalAttention/);
-  expect(String(await forward([1, 4, 8], { sequenceLength: 20 }))).toMatch(/share of 20.*received 4/);
+  expect(String(await forward([1, 4, 8], { sequenceLength: 20 }))).toMatch(/shard of 20.*received 4/);
   expect(String(await forward([1, 0, 8]))).toMatch(/at least one token/);
   expect(await forward([1, 4, 8], { steps: 3 })).toBeInstanceOf(OptionError);
   expect(await forward([1, 4, 8], { step: -1 })).toBeInstanceOf(OptionError);
@@ -121,7 +121,7 @@ test.each([
     });
     expect(error).toBeInstanceOf(OptionError);
     expect(String(error)).toMatch(
-      new RegExp(`before all of it.*${placement}, whose chunks interleave.*"zigzag" with an even`),
+      new RegExp(`precedes all of it.*${placement}, whose chunks interleave.*"zigzag" with an even`),
     );
   },
 );

@@ -3,9 +3,9 @@ import { type Context, fromArray, init, type Mask, masks, shard } from "@mosaic/
 import { cpu } from "@mosaic/kernels-cpu";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { chunksToAdd } from "../src/certificate/extend.ts";
+import { chunksToAdd } from "../src/certificate.ts";
 import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
-import { reachAmong } from "../src/route/choose.ts";
+import { chunkVisibility } from "../src/route/choose.ts";
 import { cut, dot } from "./reference/rows.ts";
 import { chunksOf, shardsOf, whole } from "./cut.ts";
 import { makeWorld } from "./world.ts";
@@ -213,14 +213,14 @@ test("chunks are added, the most suspicious first, and no more than needed", () 
   const worst = Float32Array.from([...shares, ...new Array<number>(12).fill(none)]);
   const chosen = [[[], [], [], []]];
   const row = (_: number, i: number) => worst.subarray(4 * i, 4 * i + 4);
-  const anywhere = reachAmong(4, { causal: false });
-  const added = (epsilon: number) => chunksToAdd(row, chosen, { epsilon, reach: anywhere })[0]![0];
+  const anywhere = chunkVisibility(4, { causal: false });
+  const added = (epsilon: number) => chunksToAdd(row, chosen, { epsilon, visibility: anywhere })[0]![0];
   expect(added(0.5)).toEqual([]);
   expect(added(0.2)).toEqual([1]);
   expect(added(0.1)).toEqual([1, 2]);
   expect(added(0.01)).toEqual([1, 2, 3]);
   worst.fill(Infinity);
-  expect(chunksToAdd(row, chosen, { epsilon: 0.5, reach: reachAmong(4, { causal: true }) })[0]).toEqual([
+  expect(chunksToAdd(row, chosen, { epsilon: 0.5, visibility: chunkVisibility(4, { causal: true }) })[0]).toEqual([
     [],
     [0],
     [0, 1],

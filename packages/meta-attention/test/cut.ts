@@ -1,4 +1,4 @@
-import { type Placement, placementOf, positions } from "@mosaic/core";
+import { type Placement, resolvePlacement, positions } from "@mosaic/core";
 import type { HierarchicalMetaAttentionOptions } from "../src/index.ts";
 
 // Where rows and chunks are, worked out position by position: the code under test is not asked.
@@ -11,7 +11,7 @@ export interface Cut {
 
 /** Global positions of the rows of each rank. */
 export function shardsOf({ options, length }: Cut, ranks: number): number[][] {
-  const placement = placementOf(options.placement ?? "contiguous");
+  const placement = resolvePlacement(options.placement ?? "contiguous");
   return Array.from({ length: ranks }, (_, rank) => Array.from(positions(placement.spans(rank, ranks, length))));
 }
 
@@ -19,7 +19,7 @@ export function shardsOf({ options, length }: Cut, ranks: number): number[][] {
 export function chunksOf(given: Cut, ranks: number): { owner: number; tokens: number[] }[] {
   const { options, length } = given;
   const { chunksPerRank: count = 1 } = options;
-  const placement: Placement = placementOf(options.placement ?? "contiguous");
+  const placement: Placement = resolvePlacement(options.placement ?? "contiguous");
   return shardsOf(given, ranks)
     .flatMap((rows, owner) => {
       const stretches = placement.spans(owner, ranks, length).map((span) => Array.from(positions([span])));

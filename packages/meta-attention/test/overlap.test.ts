@@ -1,12 +1,12 @@
 import { zeros } from "@mosaic/core";
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
-import { type Chosen, HierarchicalMetaAttention } from "../src/index.ts";
+import { type ChosenChunks, HierarchicalMetaAttention } from "../src/index.ts";
 
 const named = ["sendRecv", "wait", "attend", "attendBackward"];
 
 test("chunks travel while the own one is attended, and their gradients while it has its turn", async () => {
-  const chosen: Chosen = [Array.from({ length: 3 }, (_, i) => [(i + 1) % 3])];
+  const chosen: ChosenChunks = [Array.from({ length: 3 }, (_, i) => [(i + 1) % 3])];
   const { contexts } = symbolicWorld({ mesh: { sp: 3 } });
   for (const combine of ["soft", "exact"] as const) {
     for (const ctx of contexts) {

@@ -1,7 +1,7 @@
 import { normals } from "@mosaic/conformance";
 import { add, type Context, fromArray, mul, reduceGradients, scale, shard, sum, type Tensor } from "@mosaic/core";
 import {
-  type Chosen,
+  type ChosenChunks,
   entropyLoss,
   HierarchicalMetaAttention,
   type HierarchicalMetaAttentionOptions,
@@ -35,7 +35,7 @@ export interface RankResult {
   readonly dx: Float32Array;
   readonly parameters: Readonly<Record<string, Float32Array>>;
   readonly gradients: Readonly<Record<string, Float32Array>>;
-  readonly chosen: Chosen;
+  readonly chosen: ChosenChunks;
   readonly routing: Float32Array;
   readonly chunkAttention: Float32Array;
   readonly mass: Float32Array;

@@ -3,7 +3,7 @@ import { type Context, fromArray, noGrad, randn } from "@mosaic/core";
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { ChunkSummaryEncoder, MetaAttention } from "../src/index.ts";
-import { orderCoefficients } from "../src/summary/encoder.ts";
+import { orderCoefficients } from "../src/encoder.ts";
 import { makeWorld } from "./world.ts";
 
 async function alone<T>(body: (ctx: Context) => Promise<T>): Promise<T> {
@@ -60,8 +60,8 @@ test("a summary does not depend on the order of the tokens, and distinguishes th
     const rows = Array.from({ length: 12 }, (_, i) => Array.from({ length: 8 }, (_, e) => Math.sin(3 * i + e * e)));
     const summaryOf = async (tokens: number[][]) => {
       using x = fromArray(ctx, tokens.flat(), [1, tokens.length, 8]);
-      const { summary, pattern } = await encoder.forward(x);
-      const values = await pattern.read();
+      const { summary, weights } = await encoder.forward(x);
+      const values = await weights.read();
       expect(values.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 5);
       return summary.read();
     };

@@ -1,9 +1,9 @@
 import { ringTraffic } from "@mosaic/backend-ring";
 import { onWorld } from "@mosaic/conformance";
-import { type Context, layoutOf, masks, placementOf, type ProcessGroup, randn, shard, zeros } from "@mosaic/core";
+import { type Context, layoutOf, masks, resolvePlacement, type ProcessGroup, randn, shard, zeros } from "@mosaic/core";
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
-import { type Chosen, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
+import { type ChosenChunks, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
 import { chunksOf } from "./cut.ts";
 import { makeWorld } from "./world.ts";
 
@@ -113,7 +113,7 @@ test("what a ring would move is what the ring counts", async () => {
   ];
   for (const options of given) {
     const { dtype = "float32", placement = "contiguous", numKvHeads = 2 } = options;
-    const rows = layoutOf({ mesh, axes: ["sp"], length, placement: placementOf(placement) });
+    const rows = layoutOf({ mesh, axes: ["sp"], length, placement: resolvePlacement(placement) });
     const mask = options.mask!.slices(length, length);
     const results = await onWorld(makeWorld, { size: ranks }, (ctx) =>
       counted(ctx, { options: { ...sizes, ...options }, batch: 3, length }),
@@ -143,7 +143,7 @@ test("on symbolic ranks, with the choice given, the same bytes without a value",
   const { contexts } = symbolicWorld({ mesh: { sp: 64 } });
   const batch = 2;
   const rows = 1024;
-  const chosen: Chosen = Array.from({ length: batch }, (_, b) =>
+  const chosen: ChosenChunks = Array.from({ length: batch }, (_, b) =>
     Array.from({ length: 64 }, (_, i) => [(i + 7 + b) % 64, (i + 32) % 64]),
   );
   for (const combine of ["soft", "exact"] as const) {

@@ -3,7 +3,7 @@ import { type Context, randn, reduceGradients, shard, type Tensor } from "@mosai
 import { AdamW } from "@mosaic/nn";
 import { expect, test } from "vitest";
 import {
-  type Chosen,
+  type ChosenChunks,
   denseToSparse,
   HierarchicalMetaAttention,
   type HierarchicalMetaAttentionOptions,
@@ -20,12 +20,12 @@ async function choices(
   ranks: number,
   options: Partial<HierarchicalMetaAttentionOptions>,
   calls: readonly (MetaForwardOptions & { readonly training?: boolean })[],
-): Promise<{ chosen: Chosen; topK: number }[]> {
+): Promise<{ chosen: ChosenChunks; topK: number }[]> {
   const results = await onWorld(makeWorld, { size: ranks }, async (ctx) => {
     using module = new HierarchicalMetaAttention(ctx, { ...sizes, chunksPerRank: 8 / ranks, ...options });
     using all = randn(ctx, [2, 32, 8], { seed: 5, stream: 0 });
     using x = shard(ctx, all, 1);
-    const made: { chosen: Chosen; topK: number }[] = [];
+    const made: { chosen: ChosenChunks; topK: number }[] = [];
     for (const { training = true, ...call } of calls) {
       module.train(training);
       using result = await module.forward(x, call);

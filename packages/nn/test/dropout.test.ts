@@ -134,6 +134,8 @@ test("reports what does not fit", async () => {
     const layer = new Dropout(ctx, 0.5, { sequenceLength: 7 });
     using x = ones(ctx, [1, 4, 2]);
     if (ctx.rank === 1)
-      expect(() => layer.forward(x)).toThrow(/rank 1: expected 3 rows, this rank's share of 7 among 2, received 4/);
+      expect(() => layer.forward(x)).toThrow(
+        /rank 1: expected 3 rows, this rank's shard of 7 over 2 shards, received 4/,
+      );
   });
 });

@@ -131,7 +131,7 @@ describe("Embedding", () => {
           using out = table.forward(tokens);
           return await out.read();
         })(),
-      ).rejects.toThrow(/gatherRows: expected whole numbers from 0 to 6, received/);
+      ).rejects.toThrow(/gatherRows: expected integers from 0 to 6, received/);
     }).catch((error: unknown) => {
       // A device that has failed reports so again when it is closed.
       expect(error).toBeInstanceOf(DeviceError);

@@ -113,7 +113,7 @@ describe("cross-entropy", () => {
     });
     await closed.catch(() => {});
     expect(error).toBeInstanceOf(Error);
-    expect(String(error)).toMatch(/crossEntropy: expected whole numbers from 0 to 4, received 5/);
+    expect(String(error)).toMatch(/crossEntropy: expected integers from 0 to 4, received 5/);
   });
 });
 

@@ -1,4 +1,4 @@
-import { type AdamStep, fromArray, Linear, Module, OptionError, StateError, type Tensor } from "@mosaic/core";
+import { type AdamStep, fromArray, Linear, Module, OptionError, StateDictError, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
@@ -166,7 +166,7 @@ test("schedule-free in evaluation neither steps nor saves", () =>
   alone((ctx) => {
     using optimizer = new ScheduleFreeAdamW(new Linear(ctx, 2, 2)).eval();
     for (const use of [() => optimizer.step(), () => optimizer.stateDict()]) {
-      expect(use).toThrow(/after eval\(\), whose parameters hold the average; call optimizer\.train\(\) first/);
+      expect(use).toThrow(/evaluation mode, in which the parameters hold the average; call optimizer\.train\(\) first/);
     }
   }));
 
@@ -306,11 +306,11 @@ describe("state", () => {
       expect(() => free.loadStateDict(small.stateDict())).toThrow(
         /the state of ScheduleFreeAdamW, received that of AdamW/,
       );
-      expect(() => large.loadStateDict(small.stateDict())).toThrow(/"weight\.exp_avg" \[1,1\] where \[1,2\] is wanted/);
+      expect(() => large.loadStateDict(small.stateDict())).toThrow(/"weight\.exp_avg" \[1,1\] instead of \[1,2\]/);
       expect(() => large.loadStateDict({ ...large.stateDict(), numbers: {} })).toThrow(
         /a number "steps", received undefined/,
       );
-      expect(() => large.loadStateDict({ ...large.stateDict(), tensors: new Map() })).toThrow(StateError);
+      expect(() => large.loadStateDict({ ...large.stateDict(), tensors: new Map() })).toThrow(StateDictError);
       expect(large.steps).toBe(0);
     }));
 
@@ -359,7 +359,7 @@ class SignDescent extends Optimizer {
 
   protected setNumbers(): void {}
 
-  protected stepOf({ lrScale, weightDecay = 0 }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+  protected adamStep({ lrScale, weightDecay = 0 }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
     const numbers = { beta1: 0, beta2: 0, epsilon: 0, correction1: 1, correction2: 1, mix: 0 };
     return { kind: "adamW", rate: this.learningRate * lrScale, decay: weightDecay, ...numbers };
   }

@@ -3,10 +3,13 @@ import { join } from "node:path";
 import { fromArray, Linear, OptionError } from "@mosaic/core";
 import { expect, test } from "vitest";
 import {
+  AdamW,
   crossEntropy,
+  Dropout,
   Embedding,
   LayerNorm,
   loadCheckpoint,
+  MLP,
   RMSNorm,
   saveCheckpoint,
   writeSafetensors,
@@ -19,7 +22,7 @@ test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is refuse
     using logits = fromArray(ctx, [1, 2], [1, 2]);
     using targets = fromArray(ctx, [0], [1]);
     expect(() => crossEntropy(ctx, logits, targets, { ignoreIndex })).toThrow(
-      /ignoreIndex: expected a whole number, received/,
+      /ignoreIndex: expected an integer, received/,
     );
   });
 });
@@ -29,6 +32,44 @@ test.each([Number.NaN, -1, Number.POSITIVE_INFINITY])("epsilon and std of %d are
     expect(() => new LayerNorm(ctx, 4, { epsilon: value })).toThrow(OptionError);
     expect(() => new RMSNorm(ctx, 4, { epsilon: value })).toThrow(OptionError);
     expect(() => new Embedding(ctx, 4, 4, { std: value })).toThrow(OptionError);
+  });
+});
+
+test("a layer made without a context asks for one first", () => {
+  const make =
+    (Layer: unknown, ...args: unknown[]) =>
+    () =>
+      new (Layer as new (...args: unknown[]) => object)(...args);
+  const layers: [string, () => object][] = [
+    ["Linear", make(Linear, 4, 4)],
+    ["Embedding", make(Embedding, 4, 4)],
+    ["LayerNorm", make(LayerNorm, 4)],
+    ["RMSNorm", make(RMSNorm, 4)],
+    ["MLP", make(MLP, { embedDim: 4 })],
+    ["Dropout", make(Dropout, 0.5)],
+  ];
+  for (const [name, run] of layers) {
+    expect(run).toThrow(OptionError);
+    expect(run).toThrow(`${name}: expected a Context from init(), received`);
+  }
+});
+
+test("parameters instead of their model are refused with the remedy", async () => {
+  await alone((ctx) => {
+    using model = new Linear(ctx, 2, 1);
+    expect(() => new AdamW(model.parameters() as unknown as Linear)).toThrow(
+      "AdamW: expected a Module, received [a Tensor,a Tensor]; pass the model itself, not its parameters",
+    );
+  });
+});
+
+test("a token out of range names the layer and the size of its table", async () => {
+  await alone(async (ctx) => {
+    using embed = new Embedding(ctx, 4, 2);
+    using out = embed.forward(fromArray(ctx, [1, 4], [2]));
+    await expect(out.read()).rejects.toThrow(
+      /received 4; in an Embedding these are token ids, and its table has 4 rows/,
+    );
   });
 });
 
@@ -43,7 +84,7 @@ const unsavable: [what: string, data: unknown, message: RegExp][] = [
   ["a typed array", { curve: new Float32Array(2) }, /received a Float32Array/],
   ["a date", new Date(0), /data: .* received a Date/],
   ["a symbol", { a: Symbol("b") }, /received Symbol\(b\)/],
-  ["an object within itself", circle, /data\.self: .* received an object that holds itself/],
+  ["an object within itself", circle, /data\.self: .* received a circular reference/],
 ];
 
 test.each(unsavable)("%s is not saved in silence", async (_, data, message) => {
@@ -75,7 +116,7 @@ test("what JSON can hold comes back as it was", async () => {
 test.each([1, null, true, { a: "b" }])("metadata %j, which no reader takes, is not written", async (note) => {
   const path = join(folder(), "metadata.safetensors");
   await expect(writeSafetensors(path, new Map(), { note: note as never })).rejects.toThrow(
-    /metadata "note": expected text/,
+    /metadata "note": expected a string/,
   );
   expect(existsSync(path)).toBe(false);
 });

@@ -9,7 +9,7 @@ import {
   randn,
   reduceGradients,
   shard,
-  StateError,
+  StateDictError,
   type Tensor,
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
@@ -91,7 +91,7 @@ describe.each(Object.entries(optimizers))("%s", (_, make) => {
         const model = build(ctx);
         const optimizer = make(model);
         expect(await loadCheckpoint(ctx, path, { model, optimizer })).toEqual({
-          step: 5,
+          steps: 5,
           data: { epoch: 2, note: "half" },
         });
         const losses = await train(ctx, { model, optimizer }, 5);
@@ -170,7 +170,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     writeFileSync(path, readFileSync(path).subarray(0, 1000));
     for (const error of await refused(path)) {
       expect(error).toBeInstanceOf(FileError);
-      expect(String(error)).toMatch(/a header of \d+ bytes in a file of 1000; the file was cut short/);
+      expect(String(error)).toMatch(/a header of \d+ bytes in a file of 1000; the file is truncated/);
     }
   });
 
@@ -180,7 +180,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     copyFileSync(path, damaged);
     writeFileSync(damaged, readFileSync(damaged).subarray(0, -1));
     const [first, second] = await refused(damaged);
-    expect(String(first)).toMatch(/cut short/);
+    expect(String(first)).toMatch(/truncated/);
     expect(String(second)).toMatch(/rank 1: expected success on every rank, received a failure on rank 0/);
   });
 
@@ -188,7 +188,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     const path = await saved();
     const wider = (ctx: Context) => new Sequential(new Linear(ctx, 4, 8), new GELU(), new Linear(ctx, 8, 2));
     for (const error of await refused(path, wider)) {
-      expect(error).toBeInstanceOf(StateError);
+      expect(error).toBeInstanceOf(StateDictError);
       expect(String(error)).toMatch(/missing "2\.weight", "2\.bias"; unexpected "3\.bias", "3\.weight"/);
     }
     expect(String((await refused(await saved(optimizers.ScheduleFreeAdamW)))[0])).toMatch(
@@ -223,7 +223,7 @@ test("a model's weights load from a training's checkpoint, and from a plain file
   await alone(async (ctx) => {
     const [model, other] = [build(ctx), build(ctx)];
     await saveCheckpoint(ctx, path, { model });
-    expect(await loadCheckpoint(ctx, path, { model: other })).toEqual({ step: 0, data: null });
+    expect(await loadCheckpoint(ctx, path, { model: other })).toEqual({ steps: 0, data: null });
     await writeSafetensors(path, model.stateDict());
     const third = build(ctx);
     third.loadStateDict((await readSafetensors(path)).tensors);

@@ -144,18 +144,18 @@ describe("a file that is not what it should be is refused, with the reason", () 
   const one = { dtype: "F32", shape: [1], data_offsets: [0, 4] };
   const four = new Uint8Array(4);
   const cases: [what: string, bytes: Uint8Array, message: RegExp][] = [
-    ["empty", new Uint8Array(0), /received 0 bytes; the file was cut short/],
+    ["empty", new Uint8Array(0), /received 0 bytes; the file is truncated/],
     ["no length", new Uint8Array(5), /received 5 bytes/],
     ["a header longer than the file", file({ x: one }, four, 1000), /a header of 1000 bytes in a file of/],
     ["a huge header", file({}, four, 2 ** 60), /a header of/],
-    ["no JSON", file("hello"), /header of JSON/],
+    ["no JSON", file("hello"), /header in JSON/],
     ["no UTF-8", file("\u0000", new Uint8Array(0)).map((x, i) => (i === 8 ? 0xff : x)), /UTF-8/],
-    ["a list", file("[1]"), /a header that is an object/],
-    ["metadata that is no text", file({ __metadata__: { a: 1 } }), /__metadata__ of texts/],
+    ["a list", file("[1]"), /a header that is a JSON object/],
+    ["metadata that is no text", file({ __metadata__: { a: 1 } }), /__metadata__ with string values/],
     [
       "tensors cut short",
       file({ x: one }, new Uint8Array(3)),
-      /expected 4 bytes of tensors, received 3; the file was cut short; nothing was loaded/,
+      /expected 4 bytes of tensors, received 3; the file is truncated; nothing was loaded/,
     ],
     ["bytes at the end", file({ x: one }, new Uint8Array(5)), /expected 4 bytes of tensors, received 5/],
     [
@@ -267,7 +267,9 @@ describe("writing", () => {
     await expect(writeSafetensors(path, new Map([["x", host([1, 2], [3])]]))).rejects.toThrow(
       /3 values for \[3\], received 2/,
     );
-    await expect(writeSafetensors(path, new Map([["__metadata__", host([1])]]))).rejects.toThrow(/another name/);
+    await expect(writeSafetensors(path, new Map([["__metadata__", host([1])]]))).rejects.toThrow(
+      /a tensor name other than/,
+    );
   });
 });
 

@@ -13,7 +13,7 @@ import {
   OptionError,
   type OptionsOf,
   type Placement,
-  placementOf,
+  resolvePlacement,
   type ResolvedOptionsOf,
   resolveSlices,
   type Slice,
@@ -119,7 +119,7 @@ export const maxRecordedRanks = 1024;
  * prove(run).faults; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
- * @throws OptionError for options that do not exist or cannot be: lengths that are no whole numbers, an empty mesh, or one of
+ * @throws OptionError for options that do not exist or cannot be: lengths that are no integers, an empty mesh, or one of
  * more than 1 024 ranks, which `recordClasses` records.
  */
 export function record(options: RecordOptions): AttentionRecord {
@@ -203,7 +203,7 @@ export class Recorder {
 function resolveOptions(where: string, options: RecordOptions): ResolvedRecordOptions {
   const parsed = recordOptions.parse(options, where);
   const { tokens, numHeads, keyTokens = tokens, numKvHeads = numHeads, mask = masks.full() } = parsed;
-  return { ...parsed, keyTokens, numKvHeads, mask, placement: placementOf(parsed.placement) };
+  return { ...parsed, keyTokens, numKvHeads, mask, placement: resolvePlacement(parsed.placement) };
 }
 
 interface RecordedCall {

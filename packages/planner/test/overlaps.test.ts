@@ -45,7 +45,7 @@ test("keys exchanged in place, in one batch, are refused when they are posted", 
     },
   };
   expect(() => messages(inPlace)).toThrow(
-    /^in place, rank 0: sendRecv \(world\): expected receives into memory that no other transfer/,
+    /^in place, rank 0: sendRecv \(world\): expected receive buffers that overlap no other transfer/,
   );
 });
 
@@ -87,7 +87,7 @@ test("collectives in place: where it is defined, and where it is not", () => {
     ({ world, rank }, whole, share) => world.reduceScatter(share(1 - rank), whole).wait(),
     ({ world }, whole) => world.allToAll(whole, whole).wait(),
   ];
-  for (const post of refused) expect(() => collective(post)).toThrow(/overlap; receive into a tensor of its own/);
+  for (const post of refused) expect(() => collective(post)).toThrow(/overlap; use a separate receive buffer/);
 });
 
 test.each<[string, (ctx: Context, x: Tensor) => void]>([

@@ -76,7 +76,7 @@ test("attention with a feature that the symbolic device does not have", () => {
   ];
   for (const each of modifiers) {
     const [[feature]] = Object.entries(each) as [[string, unknown]];
-    const refused = new RegExp(`attention on symbolic:0: expected a call without ${feature}.*leave it out`);
+    const refused = new RegExp(`attention on symbolic:0: expected a call without ${feature}.*omit it`);
     const asked = { ...tile, modifiers: each };
     const grads = { dq: q, dk: k, dv: k };
     expect(() => kernels.attend(state, q, { k, v: k }, asked)).toThrow(refused);
@@ -119,7 +119,7 @@ const simulation = simulate(run, machine);
 // What types exclude: the option, and what it accepts, are named.
 test.each<[string, () => unknown, string]>([
   ["prove", () => prove(run, { limits: 3 } as object), 'prove: expected options among limit, received "limits"'],
-  ["prove", () => prove(run, { limit: -1 }), "prove: limit: expected a whole number ≥ 0, received -1"],
+  ["prove", () => prove(run, { limit: -1 }), "prove: limit: expected an integer ≥ 0, received -1"],
   [
     "predict",
     () => predict(call, machine, { keeps: () => false } as object),
@@ -138,13 +138,13 @@ test.each<[string, () => unknown, string]>([
   [
     "sketch",
     () => sketch(call, machine, [-1]),
-    "sketch: ranks: expected an array, each a whole number ≥ 0, received [-1]",
+    "sketch: ranks: expected an array, each element an integer ≥ 0, received [-1]",
   ],
-  ["sketch", () => sketch(call, machine, [2]), "sketch: rank: expected a whole number from 0 to 1, received 2"],
+  ["sketch", () => sketch(call, machine, [2]), "sketch: rank: expected an integer from 0 to 1, received 2"],
   [
     "recordClasses",
     () => recordClasses(call, { ranksPerNode: 0 }),
-    "recordClasses: ranksPerNode: expected a whole number ≥ 1, received 0",
+    "recordClasses: ranksPerNode: expected an integer ≥ 1, received 0",
   ],
   [
     "symbolicWorld",
@@ -154,13 +154,13 @@ test.each<[string, () => unknown, string]>([
   [
     "symbolicWorld",
     () => symbolicWorld({ mesh: { sp: 2 }, backends: [{}] } as never),
-    "symbolicWorld: backends: expected an array, each an AttentionBackend, such as ring()",
+    "symbolicWorld: backends: expected an array, each element an AttentionBackend, such as ring()",
   ],
   ["tileMapSvg", () => tileMapSvg(run, { title: 3 } as never), "tileMapSvg: title: expected a string, received 3"],
   [
     "timelineSvg",
     () => timelineSvg(simulation, { facts: [3] } as never),
-    "timelineSvg: facts: expected an array, each a string, received [3]",
+    "timelineSvg: facts: expected an array, each element a string, received [3]",
   ],
   ["timelineSvg", () => timelineSvg(simulation, { group: "name" } as never), "timelineSvg: group: expected a function"],
   [

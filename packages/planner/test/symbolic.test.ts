@@ -39,7 +39,7 @@ test("memory that was freed is allocated again, under the same number, and a dis
   expect(second.storage).toBe(first.storage);
   expect(wider.storage).not.toBe(first.storage);
   expect(tape.storages.length).toBe(storages + 1);
-  expect(() => kernels.fill(first, 1)).toThrow("a disposed one of shape [4]");
+  expect(() => kernels.fill(first, 1)).toThrow("a disposed tensor of shape [4]");
 });
 
 test("memory that a collective uses is kept until it is waited for", () => {

@@ -1,28 +1,28 @@
 import {
   type AttentionBackend,
-  type Call,
+  type AttentionCall,
   type Context,
-  type PlacedKv,
+  type KvShard,
   local,
   spansLength,
   type Tensor,
   zeros,
 } from "@mosaic/core";
-import { ChunkBuffers, dependencyTables, validator } from "@mosaic/core/context-parallel";
+import { ChunkBuffers, dependencyTableCache, validator } from "@mosaic/core/context-parallel";
 
 // Backends that know nothing of the planner, with reductions.
 
 /** The one of the project's README: every rank broadcasts its keys in turn, and the gradients of keys are reduced. */
 export function broadcasting(axis: string, inner: AttentionBackend = local()): AttentionBackend {
   const validate = validator({ name: "broadcasting", axis, inner });
-  const dependenciesOf = dependencyTables({ axis, inner });
+  const dependenciesOf = dependencyTableCache({ axis, inner });
 
-  function* blocks(ctx: Context, call: Call, { k, v, from }: PlacedKv): Generator<PlacedKv> {
+  function* blocks(ctx: Context, call: AttentionCall, { k, v, from }: KvShard): Generator<KvShard> {
     const { size, keyRows } = dependenciesOf(ctx, call, from);
     const group = ctx.mesh.group(axis);
     for (let source = 0; source < size; source++) {
       using buffers = new ChunkBuffers({ device: ctx.device });
-      const chunk = source === group.rank ? buffers.dense([k, v]) : buffers.empty([k, v], keyRows(source));
+      const chunk = source === group.rank ? buffers.contiguous([k, v]) : buffers.empty([k, v], keyRows(source));
       for (const tensor of chunk.wire) group.broadcast(tensor, source).wait();
       yield { k: chunk.tensors[0]!, v: chunk.tensors[1]!, from: { ...from, [axis]: source } };
     }
@@ -89,7 +89,7 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
   };
 
   /** The rows of all ranks; in memory rows come first, so that what a rank gives is one stretch of it. */
-  function gathered(ctx: Context, call: Call, x: Tensor): Tensor {
+  function gathered(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
     const [batch, numHeads, , size] = x.shape as [number, number, number, number];
     const lengths = lengthsOf(ctx, call);
     const width = batch * numHeads * size;
@@ -101,7 +101,7 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
     return all.permute([1, 2, 0, 3]);
   }
 
-  function scattered(ctx: Context, call: Call, x: Tensor): Tensor {
+  function scattered(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
     const [batch, numHeads, , size] = x.shape as [number, number, number, number];
     const lengths = lengthsOf(ctx, call);
     const counts = lengths.map((length) => length * batch * numHeads * size);
@@ -114,7 +114,7 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
   }
 }
 
-function lengthsOf(ctx: Context, call: Call): number[] {
+function lengthsOf(ctx: Context, call: AttentionCall): number[] {
   return Array.from({ length: ctx.mesh.shape["sp"]! }, (_, sp) => spansLength(call.keys.spans({ sp })));
 }
 

@@ -12,7 +12,7 @@ import {
   contiguousStrides,
   dtypeBytes,
   formatShape,
-  sizeOf,
+  numel,
   checkTensor,
   expectValue,
   checkDType,
@@ -44,7 +44,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   empty(shape: Shape, dtype: DType): Tensor {
     checkDType("empty", dtype);
     const where = `empty ${formatShape(shape)} ${dtype}`;
-    const storage = this.handle.allocate(sizeOf(shape) * dtypeBytes[dtype], where);
+    const storage = this.handle.allocate(numel(shape) * dtypeBytes[dtype], where);
     return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
   }
 

@@ -50,7 +50,7 @@ export class Scratch {
     const { shape, strides, storage } = x;
     const { owner, address } = storage as NativeStorage; // of another device's storage, the owner is another
     if (owner !== this.#owner) this.#rejectForeign(x);
-    if (x.isDisposed) x.assertUsable(this.#where);
+    if (x.isDisposed) x.assertNotDisposed(this.#where);
     const rank = shape.length;
     if (rank > maxRank) this.#rejectRank(rank);
     this.#room(3 + 2 * rank);
@@ -122,7 +122,7 @@ export class Scratch {
   }
 
   #rejectForeign(x: Tensor): never {
-    x.assertUsable(this.#where);
+    x.assertNotDisposed(this.#where);
     throw new OptionError({
       where: this.#where,
       expected: "tensors of this device",

@@ -13,7 +13,7 @@ function enumerators(header: string, name: string): readonly string[] {
 }
 
 test.each([
-  ["include/mosaic/dtype.h", "DType", Object.keys(dtypeCodes).toSorted((a, b) => codeOf(a) - codeOf(b))],
+  ["include/mosaic/view.h", "DType", Object.keys(dtypeCodes).toSorted((a, b) => codeOf(a) - codeOf(b))],
   ["include/mosaic/reduction.h", "ReduceOp", reduceOps],
   // A split is no call of the contract: newGroup posts it.
   ["native/collectives/call.h", "OpKind", [...collectiveOps, "split"]],

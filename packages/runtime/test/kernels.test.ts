@@ -258,8 +258,8 @@ describe("what native code would not survive is refused before it", () => {
     const attend = () => kernels.attend({ out: sum, lse: rows }, four, kv, asked);
     refused(
       attend,
-      "attention on fake:3: expected a call without softcap, which this device does not have, received softcap 30; " +
-        'leave it out, or use a device whose `features` include "softcap"',
+      "attention on fake:3: expected a call without softcap, which this device does not support, received softcap 30; " +
+        'omit it, or use a device whose `features` include "softcap"',
     );
     device.features = ["softcap"];
     attend();
@@ -277,7 +277,7 @@ describe("what native code would not survive is refused before it", () => {
     );
     const gone = tensor([2]);
     gone[Symbol.dispose]();
-    refused(() => kernels.unaryBackward("gelu", x, x, gone), "gelu: expected a live tensor");
+    refused(() => kernels.unaryBackward("gelu", x, x, gone), "gelu: expected a tensor that is not disposed");
     expect(wheres).toEqual(["add", "gelu"]);
   });
 

@@ -6,13 +6,13 @@ import {
   option,
   type OptionsOf,
 } from "@mosaic/core";
-import { levelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
+import { levelStrategy, nest, type Strategy, createStrategy } from "./strategy.ts";
 
 const composedMesh = defineOptions("meshShape", {
   /** Ranks that share the heads of a part of the sequence. */
-  head: option.integer({ min: 1, expected: "a whole number of ranks, at least 1" }),
+  head: option.integer({ min: 1, expected: "an integer of ranks, at least 1" }),
   /** Parts of the sequence. */
-  seq: option.integer({ min: 1, expected: "a whole number of ranks, at least 1" }),
+  seq: option.integer({ min: 1, expected: "an integer of ranks, at least 1" }),
 });
 const composedAxes = defineOptions("axes", {
   /** The mesh axis of ranks that share heads. Default "head". */
@@ -62,7 +62,7 @@ export function composed(options: ComposedOptions): Strategy {
     "composed: seqParallel",
     headParallel ? [{ axis: head, strategy: "ulysses" }, along] : [along],
   );
-  return strategyOf(nested, {
+  return createStrategy(nested, {
     name: "composed",
     meshFor(ranks) {
       if (ranks === headRanks * seqRanks) return mesh;
@@ -70,7 +70,7 @@ export function composed(options: ComposedOptions): Strategy {
         where: "composed",
         expected: `${headRanks * seqRanks} ranks, ${headRanks} for heads × ${seqRanks} for the sequence`,
         received: String(ranks),
-        remedy: "change meshShape, or put other ranks on an axis of their own, dp",
+        remedy: "change meshShape, or put the other ranks on a data-parallel axis, dp",
       });
     },
   });
@@ -82,6 +82,6 @@ function checkShape({ head, seq }: ComposedOptions["meshShape"], headParallel: b
     where: "composed",
     expected: "headParallel, or meshShape { head: 1, seq }",
     received: `headParallel false and meshShape { head: ${head}, seq: ${seq} }`,
-    remedy: "ranks that shared neither heads nor the sequence would all do the same",
+    remedy: "without either, all ranks would compute the same",
   });
 }

@@ -1,5 +1,5 @@
 import { type Context, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
-import { levelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
+import { levelStrategy, nest, type Strategy, createStrategy } from "./strategy.ts";
 
 const hierarchicalAxes = defineOptions("axes", {
   /** The mesh axis of nodes. Default "node". */
@@ -9,7 +9,7 @@ const hierarchicalAxes = defineOptions("axes", {
 });
 export const hierarchicalOptions = defineOptions("hierarchical", {
   /** Ranks of one node: neighbours, as the launcher numbers them. */
-  intraNodeSize: option.integer({ min: 1, expected: "a whole number of ranks, at least 1" }),
+  intraNodeSize: option.integer({ min: 1, expected: "an integer of ranks, at least 1" }),
   /** What is done between nodes. Default "ring". */
   interNodeStrategy: levelStrategy({ default: "ring" }),
   /** What is done within each node. Default "ring". */
@@ -50,23 +50,23 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
     { axis: node, strategy: interNodeStrategy },
     { axis: gpu, strategy: intraNodeStrategy },
   ]);
-  return strategyOf(nested, {
+  return createStrategy(nested, {
     name: "hierarchical",
     meshFor(ranks) {
       if (ranks > 0 && ranks % intraNodeSize === 0) return { [node]: ranks / intraNodeSize, [gpu]: intraNodeSize };
       throw new OptionError({
         where: "hierarchical",
-        expected: `whole nodes of ${intraNodeSize} ranks`,
+        expected: `a multiple of ${intraNodeSize} ranks`,
         received: `${ranks} ranks`,
         remedy: "change intraNodeSize to the number of ranks that each node has",
       });
     },
-    fault: (ctx) => scattered(ctx, gpu),
+    meshError: (ctx) => areScattered(ctx, gpu),
   });
 }
 
 /** Ranks are numbered node by node: those of one node follow one another. */
-function scattered({ mesh }: Context, gpu: string): string | undefined {
+function areScattered({ mesh }: Context, gpu: string): string | undefined {
   const { ranks } = mesh.group(gpu);
   if (ranks.every((rank, i) => rank === ranks[0]! + i)) return undefined;
   return `one in which ${gpu} joins ranks ${ranks.join(", ")}, which are on different nodes`;

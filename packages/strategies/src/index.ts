@@ -3,7 +3,7 @@ import { hierarchical } from "./hierarchical.ts";
 
 export type { ComposedOptions } from "./composed.ts";
 export type { HierarchicalOptions } from "./hierarchical.ts";
-export type { LevelStrategy, MakeLevel, Strategy } from "./strategy.ts";
+export type { LevelStrategy, BackendFactory, Strategy } from "./strategy.ts";
 export { composed, hierarchical };
 
 /** `composed` by the name that Mosaic's users know. */

@@ -16,10 +16,10 @@ import {
 } from "@mosaic/core";
 
 /** Makes a backend along a mesh axis that leaves what is whole along this axis to `inner`. */
-export type MakeLevel = (axis: string, inner: AttentionBackend) => AttentionBackend;
+export type BackendFactory = (axis: string, inner: AttentionBackend) => AttentionBackend;
 
 /** How the ranks along one axis work together: a name, or whatever makes such a backend. */
-export type LevelStrategy = "ring" | "mesh2d" | "ulysses" | MakeLevel;
+export type LevelStrategy = "ring" | "mesh2d" | "ulysses" | BackendFactory;
 
 /** One axis of the mesh, and what is done along it. */
 interface Level {
@@ -27,11 +27,11 @@ interface Level {
   readonly strategy: LevelStrategy;
 }
 
-const named = {
+const backendFactories = {
   ring: (axis, inner) => ring({ axis, inner }),
   mesh2d: (axis, inner) => mesh2d({ axis, inner }),
   ulysses: (axis, inner) => ulysses({ axis, inner }),
-} as const satisfies Record<Exclude<LevelStrategy, MakeLevel>, MakeLevel>;
+} as const satisfies Record<Exclude<LevelStrategy, BackendFactory>, BackendFactory>;
 
 /**
  * Nests levels, given outermost first. Those that exchange rows for heads go outside all others: inside, they would do it
@@ -40,7 +40,8 @@ const named = {
 export function nest(where: string, levels: readonly Level[]): AttentionBackend {
   const headParallel = ({ strategy }: Level) => strategy === "ulysses";
   const order = [...levels.filter(headParallel), ...levels.filter((level) => !headParallel(level))];
-  const make = (strategy: LevelStrategy): MakeLevel => (typeof strategy === "function" ? strategy : named[strategy]);
+  const make = (strategy: LevelStrategy): BackendFactory =>
+    typeof strategy === "function" ? strategy : backendFactories[strategy];
   return order.reduceRight((inner, { axis, strategy }) => {
     const backend = make(strategy)(axis, inner);
     checkArgument(where, backend, option.backend());
@@ -52,7 +53,7 @@ export function nest(where: string, levels: readonly Level[]): AttentionBackend 
 export function levelStrategy<const S extends OptionSettings<LevelStrategy>>(
   settings: S,
 ): Option<LevelStrategy, PresenceOf<S>> {
-  const names = Object.keys(named) as readonly Exclude<LevelStrategy, MakeLevel>[];
+  const names = Object.keys(backendFactories) as readonly Exclude<LevelStrategy, BackendFactory>[];
   const isStrategy = (value: unknown): value is LevelStrategy =>
     typeof value === "function" || (names as readonly unknown[]).includes(value);
   const expected = `${names.map((name) => `"${name}"`).join(", ")} or (axis, inner) => backend`;
@@ -67,49 +68,49 @@ export interface Strategy extends AttentionBackend {
 }
 
 /** What a strategy asks of the mesh. */
-interface MeshRule {
+interface MeshRequirements {
   readonly name: string;
   /** As `Strategy.meshFor`. */
   meshFor(ranks: number): Coordinate;
   /** What is wrong with a mesh whose lengths are right. */
-  fault?(ctx: Context): string | undefined;
+  meshError?(ctx: Context): string | undefined;
 }
 
 /** The nested backends themselves, after a look at the mesh. */
-export function strategyOf(nested: AttentionBackend, rule: MeshRule): Strategy {
+export function createStrategy(nested: AttentionBackend, requirements: MeshRequirements): Strategy {
   const { axes } = nested;
   return {
-    name: rule.name,
-    description: `${rule.name}: ${describeBackend(nested)}`,
+    name: requirements.name,
+    description: `${requirements.name}: ${describeBackend(nested)}`,
     axes,
-    meshFor: rule.meshFor,
+    meshFor: requirements.meshFor,
     check(ctx) {
-      checkMesh(ctx, axes, rule);
+      checkMesh(ctx, axes, requirements);
       nested.check?.(ctx);
     },
     attend(ctx, call, state, kv) {
-      checkMesh(ctx, axes, rule);
+      checkMesh(ctx, axes, requirements);
       nested.attend(ctx, call, state, kv);
     },
     attendBackward(ctx, call, grads, kv) {
-      checkMesh(ctx, axes, rule);
+      checkMesh(ctx, axes, requirements);
       nested.attendBackward(ctx, call, grads, kv);
     },
   };
 }
 
 /** Axes of other names are free: ranks that differ along them have sequences of their own. */
-function checkMesh(ctx: Context, axes: readonly string[], rule: MeshRule): void {
+function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRequirements): void {
   const { shape } = ctx.mesh;
   const lengths = axes.map((axis) => shape[axis]);
   const known = lengths.every((length) => length !== undefined);
   const ranks = known ? lengths.reduce((product, length) => product * length, 1) : ctx.size;
-  const mesh = rule.meshFor(ranks);
+  const mesh = requirements.meshFor(ranks);
   const fits = Object.entries(mesh).every(([axis, length]) => shape[axis] === length);
-  const fault = fits ? rule.fault?.(ctx) : `the mesh ${formatMesh(shape)}`;
+  const fault = fits ? requirements.meshError?.(ctx) : `the mesh ${formatMesh(shape)}`;
   if (fault === undefined) return;
   throw new OptionError({
-    where: `${rule.name}, rank ${ctx.rank}`,
+    where: `${requirements.name}, rank ${ctx.rank}`,
     expected: `a mesh with ${formatMesh(mesh)}`,
     received: fault,
     remedy: `init({ mesh: ${formatMesh(ranks === ctx.size ? mesh : { dp: ctx.size / ranks, ...mesh })} })`,

@@ -29,7 +29,7 @@ test("it reports what it chose, why, and what else there was", () => {
   const { best, ranking } = strategy.plan;
   expect(strategy.name).toBe("auto");
   expect(strategy.axes).toEqual(best.strategy.axes);
-  const [first, ...others] = strategy.why.split("\n");
+  const [first, ...others] = strategy.explanation.split("\n");
   expect(first).toMatch(
     new RegExp(`^auto chose ${best.name} on \\{ .* \\}: .* a step, .* predicted for h100-ib400\\.$`),
   );
@@ -43,7 +43,7 @@ test("the profile decides, and all ranks come to the same", () => {
     ...profiles["h100-ib400"],
     links: { ...profiles["h100-ib400"].links, "intra-node": profiles["cpu-local"].links["inter-node"] },
   };
-  const on = (profile: PlanOptions["profile"]) => auto({ ...call, profile: profile! }).why;
+  const on = (profile: PlanOptions["profile"]) => auto({ ...call, profile: profile! }).explanation;
   expect(on(slow)).toBe(on(structuredClone(slow)));
   expect(on(slow)).not.toBe(on("h100-ib400"));
 });

@@ -101,7 +101,7 @@ test("files that cannot be written are found out before the work", () => {
   for (const [args, message] of [
     [["--svg", join(folder, "nowhere/a.svg")], /--svg .*nowhere.*ENOENT/],
     [["--trace", folder], /--trace .*expected a file, received a directory/],
-    [["--svg", twice, "--tiles", twice], /--tiles .*expected another file than that of --svg/],
+    [["--svg", twice, "--tiles", twice], /--tiles .*expected a different file from --svg/],
   ] as const) {
     const { status, stdout, stderr } = mosaicPlan(...small, ...args);
     expect(status).toBe(2);
@@ -119,7 +119,7 @@ test("a reader that closes its end is no error; a full disk is", () => {
   expect(shell("2>/dev/null | true").status).toBe(0);
   expect(shell("2>&1 >/dev/null | true").status).toBe(0);
   const full = shell("> /dev/full");
-  expect(full.stderr).toMatch(/mosaic-plan: cannot write what was found: ENOSPC/);
+  expect(full.stderr).toMatch(/mosaic-plan: cannot write the result: ENOSPC/);
   expect(full.status).toBe(1);
 });
 
@@ -157,9 +157,12 @@ describe("--backend", () => {
 
   test.each([
     ["nowhere.mjs", /--backend nowhere\.mjs: Cannot find module/],
-    ["test/programs/nothing.mjs", /--backend test\/programs\/nothing\.mjs: expected it to make a backend/],
+    [
+      "test/programs/nothing.mjs",
+      /--backend test\/programs\/nothing\.mjs: expected its default export to return a backend/,
+    ],
     ["test/programs/throwing.mjs", /--backend test\/programs\/throwing\.mjs: 4 ranks are too few/],
-    ["test/programs/name.mjs", /--backend test\/programs\/name\.mjs: expected it to make a backend/],
+    ["test/programs/name.mjs", /--backend test\/programs\/name\.mjs: expected its default export to return a backend/],
     ["test/programs/misspelt.mjs", /misspelt\.mjs: candidate: expected options among backend, .* received "mehs"/],
     ["src/strategy.ts", /--backend src\/strategy\.ts: expected a default export/],
   ])("%s: reports what is wrong with it", (module, message) => {
@@ -171,11 +174,11 @@ describe("--backend", () => {
 });
 
 test.each([
-  [["--tokens", "128k"], /--heads: expected a whole number ≥ 1, such as 32, received nothing; mosaic-plan --help/],
-  [["--heads", "8"], /--tokens: expected a whole number ≥ 1, such as 128k, received nothing; mosaic-plan --help/],
+  [["--tokens", "128k"], /--heads: expected an integer ≥ 1, such as 32, received nothing; mosaic-plan --help/],
+  [["--heads", "8"], /--tokens: expected an integer ≥ 1, such as 128k, received nothing; mosaic-plan --help/],
   [
     ["--tokens", "lots", "--heads", "8"],
-    /--tokens: expected a whole number ≥ 1, such as 4096, 128k or 1M, received "lots"/,
+    /--tokens: expected an integer ≥ 1, such as 4096, 128k or 1M, received "lots"/,
   ],
   [[...small, "--kv-heads", "3"], /--kv-heads: expected a divisor of --heads 8, received 3/],
   [[...small, "--profile", "h100"], /--profile: expected one of h100-ib400, .* received "h100"/],

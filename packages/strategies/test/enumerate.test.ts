@@ -1,15 +1,14 @@
 import { masks } from "@mosaic/core";
 import { prove, record } from "@mosaic/planner";
 import { expect, test } from "vitest";
-import { contendersOf } from "../src/plan/contender.ts";
-import { divisorsOf } from "../src/plan/enumerate.ts";
-import { jobOf } from "../src/plan/job.ts";
+import { createCandidates, divisors } from "../src/plan/candidates.ts";
+import { resolveJob } from "../src/plan/job.ts";
 
 const shape = { tokens: 64, numHeads: 6, numKvHeads: 3, headDim: 8, mask: masks.causal() };
 
 function namesOn(nodes: number, gpusPerNode: number, numHeads = 6): readonly string[] {
   const options = { ...shape, numHeads, numKvHeads: numHeads / 2, nodes, gpusPerNode };
-  return contendersOf(jobOf("test", options), options).map(({ name }) => name);
+  return createCandidates(resolveJob("test", options), options).map(({ name }) => name);
 }
 
 test("one rank attends alone", () => {
@@ -56,7 +55,7 @@ test("of many ranks, grids that send much more than the best are left out", () =
 });
 
 test("divisors", () => {
-  expect(divisorsOf(12)).toEqual([1, 2, 3, 4, 6, 12]);
+  expect(divisors(12)).toEqual([1, 2, 3, 4, 6, 12]);
 });
 
 test.each([
@@ -64,8 +63,8 @@ test.each([
   [2, 4],
 ])("every candidate on %i × %i ranks is proved", (nodes, gpusPerNode) => {
   const options = { ...shape, nodes, gpusPerNode };
-  const job = jobOf("test", options);
-  const contenders = contendersOf(job, options);
+  const job = resolveJob("test", options);
+  const contenders = createCandidates(job, options);
   expect(contenders.length).toBeGreaterThanOrEqual(20);
   for (const { name, backend, mesh } of contenders) {
     expect(prove(record({ ...job.shape, backend, mesh })).faults, name).toEqual([]);

@@ -31,7 +31,7 @@ test("more than 65 536 ranks are refused at once", () => {
 
 test("unequal shares are refused above 1 024 ranks, before anything is recorded", () => {
   const { message } = refusal({ ...call, tokens: 524_288, nodes: 256, placement: "contiguous" });
-  expect(message).toContain("expected a candidate that runs");
+  expect(message).toContain("expected a strategy that runs");
   expect(message).toContain("expected at most 1024 equivalence classes of ranks");
   expect(message).toContain("causal() with zigzag()");
 }, 60_000);
@@ -39,7 +39,7 @@ test("unequal shares are refused above 1 024 ranks, before anything is recorded"
 test("256 nodes of 8 GPUs are planned by classes", () => {
   const { best, prediction, ranking, job } = plan({ ...call, tokens: 524_288, nodes: 256 });
   expect(job.ranks).toBe(2048);
-  expect(best.how).toBe("simulated");
+  expect(best.estimatedBy).toBe("simulated");
   expect(prediction.record.ranks.length).toBeLessThanOrEqual(64);
   expect(ranking.length).toBeGreaterThan(10);
 }, 120_000);

@@ -54,7 +54,7 @@ test("the mesh that init needs", () => {
     "expected 8 ranks, 2 for heads × 4 for the sequence, received 6",
   );
   expect(() => hierarchical({ intraNodeSize: 8 }).meshFor(12)).toThrow(
-    "expected whole nodes of 8 ranks, received 12 ranks",
+    "expected a multiple of 8 ranks, received 12 ranks",
   );
 });
 
@@ -68,7 +68,7 @@ test("options that do not exist or do not fit", () => {
     [{ meshShape: 4 }, /meshShape.*received 4/],
     [{ meshShape: { head: 2, seq: 1.5 } }, /received 1.5/],
     [{ meshShape: { head: 2, seq: 2 }, headParallel: false }, /headParallel, or meshShape \{ head: 1, seq \}/],
-    [{ meshShape: { head: 2, seq: 2 }, axes: { head: "x", seq: "x" } }, /an axis of its own/],
+    [{ meshShape: { head: 2, seq: 2 }, axes: { head: "x", seq: "x" } }, /a separate mesh axis/],
   ];
   for (const [options, message] of wrong) {
     expect(() => composed(options as ComposedOptions)).toThrow(OptionError);
@@ -77,7 +77,7 @@ test("options that do not exist or do not fit", () => {
   const others: [unknown, RegExp][] = [
     [{ intraNodeSize: 0 }, /intraNodeSize.*received 0/],
     [{ intraNodeSize: 2, intraNodeStrategy: "local" }, /received "local"/],
-    [{ intraNodeSize: 2, interNodeStrategy: "mesh2d" }, /mesh2d\(node\): .*ring along gpu.*the other way round/],
+    [{ intraNodeSize: 2, interNodeStrategy: "mesh2d" }, /mesh2d\(node\): .*ring along gpu.*swap the nesting/],
     [{ intraNodeSize: 2, intraNode: "ring" }, /"intraNode"/],
   ];
   for (const [options, message] of others) {

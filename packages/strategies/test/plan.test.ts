@@ -18,11 +18,11 @@ describe("the ranking", () => {
 
   test("the best is simulated and first; then those simulated, then those sketched, each by time", () => {
     expect(found.best).toBe(found.ranking[0]);
-    expect(found.best.how).toBe("simulated");
-    const kinds = found.ranking.map(({ how }) => how);
+    expect(found.best.estimatedBy).toBe("simulated");
+    const kinds = found.ranking.map(({ estimatedBy }) => estimatedBy);
     expect(kinds).toEqual(kinds.toSorted());
     for (const how of ["simulated", "sketched"]) {
-      const times = found.ranking.filter((planned) => planned.how === how).map(({ seconds }) => seconds);
+      const times = found.ranking.filter((planned) => planned.estimatedBy === how).map(({ seconds }) => seconds);
       // Within 1 %, bytes and memory decide.
       for (const [i, time] of times.entries()) expect(time).toBeGreaterThan((times[i - 1] ?? 0) * 0.99);
     }
@@ -151,7 +151,7 @@ test("how many are simulated is an option, and progress is reported", () => {
   const stages: string[] = [];
   const onProgress: PlanOptions["onProgress"] = ({ stage, done, of }) => stages.push(`${stage} ${done}/${of}`);
   const { ranking } = plan({ ...call, ...machine, simulate: 2, onProgress });
-  expect(ranking.filter(({ how }) => how === "simulated")).toHaveLength(2);
+  expect(ranking.filter(({ estimatedBy }) => estimatedBy === "simulated")).toHaveLength(2);
   expect(stages[0]).toBe(`sketch 0/${ranking.length}`);
   expect(stages.slice(-2)).toEqual(["simulate 0/2", "simulate 1/2"]);
 });
@@ -167,16 +167,16 @@ test("events are kept if they are to be drawn", () => {
 test("options that do not exist or do not fit", () => {
   const wrong: [object, RegExp][] = [
     [{ tokenz: 3 }, /expected options among .*"tokenz"/],
-    [{ tokens: 0 }, /tokens: expected a whole number ≥ 1, received 0/],
-    [{ numHeads: 1.5 }, /numHeads: expected a whole number/],
-    [{ numKvHeads: 3 }, /numKvHeads a divisor of numHeads, received 3 of 8/],
-    [{ gpusPerNode: undefined }, /gpusPerNode: expected a whole number ≥ 1, received undefined/],
+    [{ tokens: 0 }, /tokens: expected an integer ≥ 1, received 0/],
+    [{ numHeads: 1.5 }, /numHeads: expected an integer/],
+    [{ numKvHeads: 3 }, /numHeads divisible by numKvHeads, received 8 and 3/],
+    [{ gpusPerNode: undefined }, /gpusPerNode: expected an integer ≥ 1, received undefined/],
     [{ profile: "h100" }, /profile: expected h100-ib400, .*received "h100"; measure this machine with calibrate/],
     [{ profile: undefined, device: "npu" }, /device: expected "cpu" or "cuda", or a profile, received "npu"/],
     [{ placement: "zigzags" }, /received "zigzags"/],
     [{ memoryLimit: -1 }, /memoryLimit: expected a number of bytes > 0/],
-    [{ simulate: 0 }, /simulate: expected a whole number ≥ 1/],
-    [{ headDim: 512 }, /a candidate that runs, received/],
+    [{ simulate: 0 }, /simulate: expected an integer ≥ 1/],
+    [{ headDim: 512 }, /a strategy that runs, received/],
   ];
   for (const [options, message] of wrong) {
     expect(() => plan({ ...call, ...machine, ...options }), JSON.stringify(options)).toThrow(message);

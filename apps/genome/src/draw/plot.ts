@@ -30,7 +30,7 @@ export function line([x1, y1, x2, y2]: readonly [number, number, number, number]
 }
 
 /** A line through points. */
-export function curve(points: readonly (readonly [number, number])[], rest: string): string {
+export function polyline(points: readonly (readonly [number, number])[], rest: string): string {
   return `<polyline points="${points.map(([x, y]) => `${formatCoordinate(x)},${formatCoordinate(y)}`).join(" ")}" fill="none" ${rest}/>`;
 }
 
@@ -60,7 +60,7 @@ export function ticks([low, high]: readonly [number, number], parts = 5): readon
 }
 
 /** Small words in grey. */
-export function note(at: { x: number; y: number }, words: string, rest = ""): string {
+export function smallText(at: { x: number; y: number }, words: string, rest = ""): string {
   return text(at.x, at.y, words, `font-size="11" fill="${GRAY}" ${rest}`);
 }
 

@@ -1,8 +1,8 @@
 import { rect, text, tooltip } from "@mosaic/planner/svg";
-import { type Gene, genes, type Role } from "../genes.ts";
+import { type Gene, genes, type Role } from "../genome.ts";
 import type { MethodResult } from "../results.ts";
-import type { RoutingMap } from "../survey.ts";
-import { type Axis, line, linearAxis, note, svg, ticks } from "./plot.ts";
+import type { RoutingMap } from "../evaluation.ts";
+import { type Axis, line, linearAxis, smallText, svg, ticks } from "./plot.ts";
 
 const roleColors: Readonly<Record<Role, string>> = {
   head: "#3366cc",
@@ -21,12 +21,12 @@ const LABEL_STYLE = 'text-anchor="middle" font-size="9.5" fill="#ffffff"';
 const GENE_MAP_HEIGHT = 64;
 
 /** λ's genes along an axis of bases, from y down: rightward ones above the line, leftward ones below. */
-function geneMap(axis: Axis, y: number, bases: number): readonly string[] {
+function drawGeneMap(axis: Axis, y: number, bases: number): readonly string[] {
   const middle = y + 26;
   return [
     line([axis(0), middle, axis(bases), middle], 'stroke="#69727f" stroke-width="1"'),
     ...genes.map((gene) => drawGene(gene, axis, middle)),
-    ...legend(axis(0), y + GENE_MAP_HEIGHT - 4),
+    ...drawLegend(axis(0), y + GENE_MAP_HEIGHT - 4),
   ];
 }
 
@@ -40,45 +40,48 @@ function drawGene(gene: Gene, axis: Axis, middle: number): string {
   return tooltip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words].join(""));
 }
 
-function legend(left: number, y: number): readonly string[] {
+function drawLegend(left: number, y: number): readonly string[] {
   return Object.entries(roleColors).flatMap(([role, colour], i) => [
     rect({ x: left + i * 104, y: y - 9, width: 10, height: 10 }, `fill="${colour}" rx="1.5"`),
-    note({ x: left + i * 104 + 15, y }, role),
+    smallText({ x: left + i * 104 + 15, y }, role),
   ]);
 }
 
-const SIDE = 760;
+const MAP_SIZE = 760;
 const [LEFT, TOP] = [96, 84 + GENE_MAP_HEIGHT];
 /** From white over blue to nearly black. */
 const COLOR_RAMP = ["#e3ecf8", "#bdd3ef", "#8fb4e2", "#5f92d1", "#3a70b8", "#234f91", "#142f5e", "#0a1733"] as const;
-const LENGTH_OF_LAMBDA = 48_502;
+const GENOME_LENGTH = 48_502;
 
 /** Where each stretch of λ is routed: row by row the stretch that looks, column by column where it looks. */
-export function routingPicture(map: RoutingMap, { name, curve }: MethodResult): string {
-  const size = { width: LEFT + SIDE + 40, height: TOP + SIDE + 92 };
+export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): string {
+  const size = { width: LEFT + MAP_SIZE + 40, height: TOP + MAP_SIZE + 92 };
   const bases = map.bin * map.bins;
-  const across = linearAxis([0, bases], [LEFT, LEFT + SIDE]);
-  const down = linearAxis([0, bases], [TOP, TOP + SIDE]);
+  const across = linearAxis([0, bases], [LEFT, LEFT + MAP_SIZE]);
+  const down = linearAxis([0, bases], [TOP, TOP + MAP_SIZE]);
   const held = curve.at(-1)!.held!.loss.toFixed(3);
   const title = "Where the router looks along the genome of bacteriophage λ";
   const subtitle = `${name}, last layer, ${map.bins} bins of ${map.bin} bases (4 chunks each); loss on held-out bases ${held}`;
   return svg({ ...size, title, subtitle }, [
-    ...geneMap(across, 76, LENGTH_OF_LAMBDA),
-    rect({ x: LEFT, y: TOP, width: SIDE, height: SIDE }, 'fill="#f7f8fa"'),
+    ...drawGeneMap(across, 76, GENOME_LENGTH),
+    rect({ x: LEFT, y: TOP, width: MAP_SIZE, height: MAP_SIZE }, 'fill="#f7f8fa"'),
     ...drawCells(map),
-    ...ticks([0, LENGTH_OF_LAMBDA / 1000], 10).flatMap((kilobases) => [
-      line([across(kilobases * 1000), TOP + SIDE, across(kilobases * 1000), TOP + SIDE + 5], 'stroke="#69727f"'),
-      note({ x: across(kilobases * 1000), y: TOP + SIDE + 18 }, String(kilobases), 'text-anchor="middle"'),
-      note({ x: LEFT - 8, y: down(kilobases * 1000) + 4 }, String(kilobases), 'text-anchor="end"'),
+    ...ticks([0, GENOME_LENGTH / 1000], 10).flatMap((kilobases) => [
+      line(
+        [across(kilobases * 1000), TOP + MAP_SIZE, across(kilobases * 1000), TOP + MAP_SIZE + 5],
+        'stroke="#69727f"',
+      ),
+      smallText({ x: across(kilobases * 1000), y: TOP + MAP_SIZE + 18 }, String(kilobases), 'text-anchor="middle"'),
+      smallText({ x: LEFT - 8, y: down(kilobases * 1000) + 4 }, String(kilobases), 'text-anchor="end"'),
     ]),
-    note({ x: LEFT + SIDE / 2, y: TOP + SIDE + 36 }, "looked at (thousand bases)", 'text-anchor="middle"'),
-    `<g transform="translate(${LEFT - 50} ${TOP + SIDE / 2}) rotate(-90)">${note({ x: 0, y: 0 }, "looks (thousand bases)", 'text-anchor="middle"')}</g>`,
+    smallText({ x: LEFT + MAP_SIZE / 2, y: TOP + MAP_SIZE + 36 }, "looked at (thousand bases)", 'text-anchor="middle"'),
+    `<g transform="translate(${LEFT - 50} ${TOP + MAP_SIZE / 2}) rotate(-90)">${smallText({ x: 0, y: 0 }, "looks (thousand bases)", 'text-anchor="middle"')}</g>`,
     ...drawColorScale(map),
   ]);
 }
 
 /** The share, in times of an even one, that few cells exceed: there the darkest shade begins. */
-function maxShade({ bins, weights }: RoutingMap): number {
+function maxWeight({ bins, weights }: RoutingMap): number {
   const shares = weights.map((weight) => weight * bins).toSorted((a, b) => a - b);
   return Math.max(1.05, shares[Math.floor(0.99 * (shares.length - 1))]!);
 }
@@ -87,26 +90,26 @@ function maxShade({ bins, weights }: RoutingMap): number {
 function drawCells(map: RoutingMap): readonly string[] {
   const { bins, weights } = map;
   const last = COLOR_RAMP.length - 1;
-  const unit = Math.log(maxShade(map)) / last;
+  const unit = Math.log(maxWeight(map)) / last;
   const paths = COLOR_RAMP.map(() => "");
   weights.forEach((weight, at) => {
     const shade = Math.min(last, Math.floor(Math.log(Math.max(weight * bins, 1e-9)) / unit + 1e-9));
     if (shade < 0) return;
     paths[shade] += `M${at % bins} ${Math.floor(at / bins)}h1v1h-1z`;
   });
-  const transform = `transform="translate(${LEFT} ${TOP}) scale(${(SIDE / bins).toFixed(5)})"`;
+  const transform = `transform="translate(${LEFT} ${TOP}) scale(${(MAP_SIZE / bins).toFixed(5)})"`;
   return paths.map((path, shade) => `<path ${transform} fill="${COLOR_RAMP[shade]}" d="${path}"/>`);
 }
 
 function drawColorScale(map: RoutingMap): readonly string[] {
-  const y = TOP + SIDE + 58;
+  const y = TOP + MAP_SIZE + 58;
   const last = COLOR_RAMP.length - 1;
-  const from = (shade: number): string => (maxShade(map) ** (shade / last)).toFixed(3);
+  const from = (shade: number): string => (maxWeight(map) ** (shade / last)).toFixed(3);
   return [
-    note({ x: LEFT, y: y + 11 }, "even shares, from:"),
+    smallText({ x: LEFT, y: y + 11 }, "even shares, from:"),
     ...COLOR_RAMP.flatMap((colour, shade) => [
       rect({ x: LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${colour}"`),
-      note({ x: LEFT + 149 + shade * 70, y: y + 11 }, from(shade)),
+      smallText({ x: LEFT + 149 + shade * 70, y: y + 11 }, from(shade)),
     ]),
   ];
 }

@@ -1,10 +1,10 @@
-import { type Detected, detectOn } from "../detect.ts";
+import { type DetectedHardware, detectOn } from "../detect.ts";
 import { driver, gpus, links, nccl } from "./gpu.ts";
 import { job, limits, memory, network, node, os, processor, settings, sharedMemory } from "./host.ts";
 import {
-  type Answer,
+  type ProbeResult,
   type Check,
-  explained,
+  formatFailure,
   type Finding,
   type Level,
   note,
@@ -13,57 +13,66 @@ import {
   type System,
 } from "./system.ts";
 
-const UMBRELLA = "@mosaic/attention";
-const ALWAYS = [
+const UMBRELLA_PACKAGE = "@mosaic/attention";
+const REQUIRED_PACKAGES = [
   ...["core", "kernels-cpu", "collectives-local", "backend-ring", "backend-mesh2d", "backend-ulysses"],
   ...["planner", "strategies", "meta-attention", "nn"],
 ].map((name) => `@mosaic/${name}`);
-const OPTIONAL = ["launcher", "kernels-cuda", "collectives-nccl"].map((name) => `@mosaic/${name}`);
+const OPTIONAL_PACKAGES = ["launcher", "kernels-cuda", "collectives-nccl"].map((name) => `@mosaic/${name}`);
 
 /** What is installed, and whether the parts that every machine must run do run. */
 const packages: Check = {
   name: "packages",
   async run(system) {
-    const version = system.version(UMBRELLA);
-    const installed = OPTIONAL.filter((name) => system.version(name) !== undefined);
+    const version = system.version(UMBRELLA_PACKAGE);
+    const installed = OPTIONAL_PACKAGES.filter((name) => system.version(name) !== undefined);
     return [
-      ok([`${UMBRELLA} ${version ?? "of unknown version"}`, ...installed.map((name) => `with ${name}`)].join(", ")),
-      ...versionFindings(system, [...ALWAYS, ...installed], version),
-      ...(await trial(system)),
+      ok(
+        [`${UMBRELLA_PACKAGE} ${version ?? "of unknown version"}`, ...installed.map((name) => `with ${name}`)].join(
+          ", ",
+        ),
+      ),
+      ...checkVersions(system, [...REQUIRED_PACKAGES, ...installed], version),
+      ...(await checkTwoRanks(system)),
     ];
   },
 };
 
-function versionFindings(system: System, names: readonly string[], wanted: string | undefined): readonly Finding[] {
+function checkVersions(system: System, names: readonly string[], wanted: string | undefined): readonly Finding[] {
   return names.flatMap((name) => {
     const version = system.version(name);
     if (version === undefined) return [problem(`${name} is missing`, `npm install ${name}@${wanted ?? "latest"}`)];
     if (version === wanted) return [];
-    return [problem(`${name} is of version ${version}`, `npm install ${name}@${wanted}: all of @mosaic goes together`)];
+    return [
+      problem(
+        `${name} has version ${version}`,
+        `npm install ${name}@${wanted}: all @mosaic packages need the same version`,
+      ),
+    ];
   });
 }
 
 /** Two ranks of one process, on the CPU: the addons of the device and of the collectives. */
-async function trial(system: System): Promise<readonly Finding[]> {
-  const found = await system.ask("ranks");
-  if ("error" in found) return [problem(...explained(found.error))];
+async function checkTwoRanks(system: System): Promise<readonly Finding[]> {
+  const found = await system.runProbe("ranks");
+  if ("error" in found) return [problem(...formatFailure(found.error))];
   if (found.value !== 12) return [problem(`two ranks on the CPU computed ${found.value}, not 12`, "reinstall @mosaic")];
   const missing = system.version("@mosaic/launcher") === undefined;
   return [
-    ok("two ranks computed on the CPU and added up over shared memory"),
-    ...(missing ? [note("programs of several processes need mosaic-run", "npm install @mosaic/launcher")] : []),
+    ok("all-reduce of two CPU ranks over shared memory passed"),
+    ...(missing ? [note("multi-process programs need mosaic-run", "npm install @mosaic/launcher")] : []),
   ];
 }
 
 /** What `init()` without options comes to here. */
-const choice: Check = {
+const selection: Check = {
   name: "init()",
   async run(system) {
     try {
-      const { device, collectives, note: why } = await detectedOn(system);
+      const { device, collectives, warning: why } = await detectFromProbes(system);
       const reason = system.env["MOSAIC_DEVICE"] ? ", set by MOSAIC_DEVICE" : "";
       return [
-        ok(`computes on device "${device}", ranks connected by "${collectives}"${reason}`),
+        ok(`device "${device}", collectives "${collectives}"${reason}`),
         ...(why === undefined ? [] : [note(why)]),
       ];
     } catch (error) {
@@ -72,16 +81,16 @@ const choice: Check = {
   },
 };
 
-async function detectedOn({ env, exists, ask }: System): Promise<Detected> {
-  const cuda = await ask("cuda");
+async function detectFromProbes({ env, exists, runProbe }: System): Promise<DetectedHardware> {
+  const cuda = await runProbe("cuda");
   // Outside of a job: what a job of one rank for each GPU would come to.
   const gpus = "value" in cuda ? Math.max(1, cuda.value.gpus.length) : 1;
   const ranks = env["WORLD_SIZE"] === undefined ? { worldSize: gpus, localRanks: gpus } : {};
-  const machine = { env, exists, cuda: () => valueOf(ask("cuda")), nccl: () => valueOf(ask("nccl")) };
+  const machine = { env, exists, cuda: () => unwrapProbe(runProbe("cuda")), nccl: () => unwrapProbe(runProbe("nccl")) };
   return detectOn(machine, ranks);
 }
 
-async function valueOf<T>(asked: Promise<Answer<T>>): Promise<T> {
+async function unwrapProbe<T>(asked: Promise<ProbeResult<T>>): Promise<T> {
   const answer = await asked;
   if ("value" in answer) return answer.value;
   const { message, remedy } = answer.error;
@@ -92,7 +101,7 @@ async function valueOf<T>(asked: Promise<Answer<T>>): Promise<T> {
 const checks: readonly Check[] = [
   ...[node, os, processor, memory, sharedMemory, limits],
   ...[packages, driver, gpus, links, nccl, network],
-  ...[job, settings, choice],
+  ...[job, settings, selection],
 ];
 
 /** What a check found. */
@@ -104,55 +113,55 @@ interface Section {
 /** Runs all checks at once, each probe once; sections in the order of the checks, without empty ones. */
 export async function diagnose(system: System): Promise<readonly Section[]> {
   const answers = new Map<string, unknown>();
-  const ask = ((probe: Parameters<System["ask"]>[0]) => {
-    if (!answers.has(probe)) answers.set(probe, system.ask(probe));
+  const runProbe = ((probe: Parameters<System["runProbe"]>[0]) => {
+    if (!answers.has(probe)) answers.set(probe, system.runProbe(probe));
     return answers.get(probe);
-  }) as System["ask"];
-  const sections = await Promise.all(checks.map((check) => sectionOf(check, { ...system, ask })));
+  }) as System["runProbe"];
+  const sections = await Promise.all(checks.map((check) => runCheck(check, { ...system, runProbe })));
   return sections.filter(({ findings }) => findings.length > 0);
 }
 
-async function sectionOf({ name, run }: Check, system: System): Promise<Section> {
+async function runCheck({ name, run }: Check, system: System): Promise<Section> {
   try {
     return { name, findings: await run(system) };
   } catch (error) {
-    return { name, findings: [problem(`the doctor itself failed: ${(error as Error).stack}`)] };
+    return { name, findings: [problem(`internal error in this check: ${(error as Error).stack}`)] };
   }
 }
 
-const marks: Readonly<Record<Level, string>> = { ok: "✓", note: "·", problem: "✗" };
+const levelSymbols: Readonly<Record<Level, string>> = { ok: "✓", note: "·", problem: "✗" };
 
 /** For people: a line for each finding, what to do below it, a sum last. */
-export function report(sections: readonly Section[]): string {
+export function formatReport(sections: readonly Section[]): string {
   const width = Math.max(...sections.map(({ name }) => name.length)) + 2;
   const lines = sections.flatMap(({ name, findings }) =>
     findings.flatMap(({ level, text, remedy }, i) => {
       const indent = " ".repeat(width + 2);
       const body = text.replaceAll("\n", `\n${indent}`);
-      const first = `${marks[level]} ${(i === 0 ? name : "").padEnd(width)}${body}`;
+      const first = `${levelSymbols[level]} ${(i === 0 ? name : "").padEnd(width)}${body}`;
       return remedy === undefined ? [first] : [first, `${indent}→ ${remedy.trim().replaceAll("\n", `\n${indent}  `)}`];
     }),
   );
-  return [...lines, "", summary(sections)].join("\n");
+  return [...lines, "", formatSummary(sections)].join("\n");
 }
 
-function summary(sections: readonly Section[]): string {
-  const problems = count(sections, "problem");
-  const notes = count(sections, "note");
+function formatSummary(sections: readonly Section[]): string {
+  const problems = countFindings(sections, "problem");
+  const notes = countFindings(sections, "note");
   const words = (number: number, word: string): string => `${number} ${word}${number === 1 ? "" : "s"}`;
   if (problems > 0) return `${words(problems, "problem")}, ${words(notes, "note")}`;
-  return `everything that is installed works${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
+  return `all installed packages work${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
 }
 
-export function count(sections: readonly Section[], level: Level): number {
+export function countFindings(sections: readonly Section[], level: Level): number {
   return sections.flatMap(({ findings }) => findings).filter((finding) => finding.level === level).length;
 }
 
 /** For programs. */
-export function reportJson(sections: readonly Section[], version: string | undefined): string {
+export function formatReportJson(sections: readonly Section[], version: string | undefined): string {
   const findings = sections.flatMap(({ name, findings: own }) => own.map((finding) => ({ check: name, ...finding })));
   return JSON.stringify(
-    { version, problems: count(sections, "problem"), notes: count(sections, "note"), findings },
+    { version, problems: countFindings(sections, "problem"), notes: countFindings(sections, "note"), findings },
     null,
     2,
   );

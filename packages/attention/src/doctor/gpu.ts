@@ -1,68 +1,71 @@
 // Checks of GPUs: driver, devices, links between them, NCCL.
 
 import type { CudaGpu } from "@mosaic/kernels-cuda";
-import { showsGpu } from "../detect.ts";
-import { type Check, explained, type Finding, gigabytes, note, ok, problem, type System } from "./system.ts";
+import { hasGpu } from "../detect.ts";
+import { type Check, formatFailure, type Finding, formatGigabytes, note, ok, problem, type System } from "./system.ts";
 
-const DRIVER = "/proc/driver/nvidia/version";
+const DRIVER_VERSION_PATH = "/proc/driver/nvidia/version";
 
 export const driver: Check = {
   name: "GPU driver",
   async run(system) {
-    const module = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.read(DRIVER) ?? "")?.[1];
+    const module = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.read(DRIVER_VERSION_PATH) ?? "")?.[1];
     if (system.version("@mosaic/kernels-cuda") === undefined) {
-      if (!showsGpu(system)) return [note("not looked for: @mosaic/kernels-cuda is not installed")];
-      return [note("there is an NVIDIA GPU, and nothing that uses it", "npm install @mosaic/kernels-cuda")];
+      if (!hasGpu(system)) return [note("skipped: @mosaic/kernels-cuda is not installed")];
+      return [note("NVIDIA GPU found, but @mosaic/kernels-cuda is not installed", "npm install @mosaic/kernels-cuda")];
     }
-    const found = await system.ask("cuda");
+    const found = await system.runProbe("cuda");
     if ("value" in found) {
-      const { driver: cuda, library, cublasLt = "none: products take a plain kernel" } = found.value;
+      const { driver: cuda, library, cublasLt = "not found: matmul uses a plain kernel" } = found.value;
       return [ok(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), ok(`cuBLASLt ${cublasLt}`)];
     }
-    const [text, remedy] = explained(found.error);
-    const isBroken = found.error.name !== "DeviceError" || showsGpu(system);
+    const [text, remedy] = formatFailure(found.error);
+    const isBroken = found.error.name !== "DeviceError" || hasGpu(system);
     if (isBroken) return [problem(text, remedy)];
-    return [note("none, and no NVIDIA GPU to be seen: everything runs on the CPU")];
+    return [note("not found, and no NVIDIA GPU detected: everything runs on the CPU")];
   },
 };
 
 export const gpus: Check = {
   name: "GPUs",
   async run(system) {
-    const found = await system.ask("cuda");
+    const found = await system.runProbe("cuda");
     if ("error" in found) return [];
     const visible = system.env["CUDA_VISIBLE_DEVICES"];
     const all = found.value.gpus;
     return [
-      ...all.map(describe),
-      ...(all.length === 0 ? [note("the driver shows none", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
-      ...(visible === undefined ? [] : [note(`only those that CUDA_VISIBLE_DEVICES=${visible} names`)]),
-      ...(all.some(({ problem }) => problem === undefined) ? await trial(system, all) : []),
+      ...all.map(describeGpu),
+      ...(all.length === 0 ? [note("the driver reports no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
+      ...(visible === undefined ? [] : [note(`restricted by CUDA_VISIBLE_DEVICES=${visible}`)]),
+      ...(all.some(({ problem }) => problem === undefined) ? await checkProducts(system, all) : []),
     ];
   },
 };
 
-function describe({ name, capability, bytes, problem: unfit }: CudaGpu, index: number): Finding {
-  const text = `${index}: ${name}, compute capability ${capability}, ${gigabytes(bytes)}`;
-  if (unfit === undefined) return ok(`${text}, ${kernelsFor(capability)}`);
+function describeGpu({ name, capability, bytes, problem: unfit }: CudaGpu, index: number): Finding {
+  const text = `${index}: ${name}, compute capability ${capability}, ${formatGigabytes(bytes)}`;
+  if (unfit === undefined) return ok(`${text}, ${kernelArchitecture(capability)}`);
   return problem(
     `${text}: ${unfit}`,
-    "hide it from Mosaic with CUDA_VISIBLE_DEVICES, or build the package where nvcc is",
+    "exclude it with CUDA_VISIBLE_DEVICES, or build the package where nvcc is installed",
   );
 }
 
 /** Machine code runs on its own generation; what is newer takes PTX. See native/kernels/image.cmake of the package. */
-function kernelsFor(capability: string): string {
+function kernelArchitecture(capability: string): string {
   if (capability.startsWith("8.")) return "kernels sm_80";
-  return capability === "9.0" ? "kernels sm_90a" : "kernels from PTX, compiled by the driver when first used";
+  return capability === "9.0" ? "kernels sm_90a" : "kernels JIT-compiled from PTX by the driver";
 }
 
-async function trial({ ask }: Parameters<Check["run"]>[0], all: readonly CudaGpu[]): Promise<readonly Finding[]> {
+async function checkProducts(
+  { runProbe }: Parameters<Check["run"]>[0],
+  all: readonly CudaGpu[],
+): Promise<readonly Finding[]> {
   if (all.some(({ problem }) => problem !== undefined)) return [];
-  const found = await ask("gpus");
-  if ("error" in found) return [problem(...explained(found.error))];
+  const found = await runProbe("gpus");
+  if ("error" in found) return [problem(...formatFailure(found.error))];
   const wrong = found.value.findIndex((product) => product !== 6);
-  if (wrong < 0) return [ok(all.length === 1 ? "it computes" : "each computes")];
+  if (wrong < 0) return [ok(all.length === 1 ? "test matmul passed" : "test matmul passed on each")];
   return [
     problem(`GPU ${wrong} computed ${found.value[wrong]}, not 6`, "test it with compute-sanitizer and dcgmi diag"),
   ];
@@ -72,11 +75,11 @@ async function trial({ ask }: Parameters<Check["run"]>[0], all: readonly CudaGpu
 export const links: Check = {
   name: "GPU links",
   async run(system) {
-    const cuda = await system.ask("cuda");
+    const cuda = await system.runProbe("cuda");
     if (!("value" in cuda) || cuda.value.gpus.length < 2) return [];
     const table = system.run("nvidia-smi", "topo", "-m");
-    const pairs = pairsOf(table ?? "");
-    if (pairs.length === 0) return [note("unknown, for nvidia-smi does not report it")];
+    const pairs = parseTopology(table ?? "");
+    if (pairs.length === 0) return [note("unknown: nvidia-smi topo reports no topology")];
     const slow = pairs.filter(({ link }) => !link.startsWith("NV"));
     if (slow.length === 0)
       return [ok(`NVLink between all pairs (${[...new Set(pairs.map(({ link }) => link))].join(", ")})`)];
@@ -85,20 +88,20 @@ export const links: Check = {
     return [
       note(
         `${slow.length} of ${pairs.length} pairs have no NVLink (${kinds}), the first of them GPUs ${a} and ${b}`,
-        "put the axis that communicates most on GPUs that do: mosaic-plan weighs it",
+        "put the axis with the most communication on NVLink pairs: mosaic-plan takes links into account",
       ),
     ];
   },
 };
 
-interface Pair {
+interface GpuPair {
   readonly a: number;
   readonly b: number;
   readonly link: string;
 }
 
 /** The upper half of the table: rows "GPU0  X  NV18 …", columns in the same order. */
-function pairsOf(table: string): readonly Pair[] {
+function parseTopology(table: string): readonly GpuPair[] {
   const rows = table
     .split("\n")
     .map((line) => line.trim().split(/\s+/))
@@ -139,15 +142,17 @@ export function rdmaPorts(system: System): readonly RdmaPort[] {
 export const nccl: Check = {
   name: "NCCL",
   async run(system) {
-    const cuda = await system.ask("cuda");
+    const cuda = await system.runProbe("cuda");
     const count = "value" in cuda ? cuda.value.gpus.length : 0;
     if (system.version("@mosaic/collectives-nccl") === undefined) {
       if (count < 2) return [];
-      return [note(`${count} GPUs, and nothing that connects them`, "npm install @mosaic/collectives-nccl")];
+      return [
+        note(`${count} GPUs, but @mosaic/collectives-nccl is not installed`, "npm install @mosaic/collectives-nccl"),
+      ];
     }
-    const found = await system.ask("nccl");
+    const found = await system.runProbe("nccl");
     if ("value" in found) return [ok(`${found.value.version}, ${found.value.library}`)];
-    const [text, remedy] = explained(found.error);
+    const [text, remedy] = formatFailure(found.error);
     if (count > 1 || found.error.name === "AddonLoadError") return [problem(text, remedy)];
     return [count === 1 ? note(`${text}: needed between several GPUs only`, remedy) : note("not needed without a GPU")];
   },

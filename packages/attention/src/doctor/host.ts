@@ -1,17 +1,17 @@
 // Checks of the host: Node, system, processor, memory, limits, network, job.
 
 import { rdmaDevices, rdmaPorts } from "./gpu.ts";
-import { type Check, type Finding, gigabytes, note, ok, problem, type System } from "./system.ts";
+import { type Check, type Finding, formatGigabytes, note, ok, problem, type System } from "./system.ts";
 
-const OLDEST = [20, 19] as const;
+const MIN_NODE_VERSION = [20, 19] as const;
 
 export const node: Check = {
   name: "Node",
   run({ node: { version, platform, glibc } }) {
     const [major = 0, minor = 0] = version.split(".").map(Number);
     const text = `${version}, ${platform}, ${glibc === undefined ? "no glibc" : `glibc ${glibc}`}`;
-    if (major < OLDEST[0] || (major === OLDEST[0] && minor < OLDEST[1])) {
-      return [problem(text, `install Node ${OLDEST.join(".")} or newer`)];
+    if (major < MIN_NODE_VERSION[0] || (major === MIN_NODE_VERSION[0] && minor < MIN_NODE_VERSION[1])) {
+      return [problem(text, `install Node ${MIN_NODE_VERSION.join(".")} or newer`)];
     }
     if (platform === "linux-x64" && glibc === undefined) {
       return [
@@ -36,12 +36,12 @@ export const processor: Check = {
   name: "processor",
   async run(system) {
     const model = /^model name\s*:\s*(.*)$/m.exec(system.read("/proc/cpuinfo") ?? "")?.[1] ?? "unknown model";
-    const found = await system.ask("cpu");
+    const found = await system.runProbe("cpu");
     const kernels = "value" in found ? `, kernels for ${found.value.isa}` : "";
     const findings = [ok(`${model}, ${system.cores} ${system.cores === 1 ? "core" : "cores"}${kernels}`)];
     if ("value" in found && found.value.isa === "scalar") {
       findings.push(
-        note("no AVX2: attention runs many times slower than it could", "use a processor from 2015 or newer"),
+        note("no AVX2: attention uses scalar kernels, many times slower", "use a processor from 2015 or newer"),
       );
     }
     const limit = cpuLimit(system);
@@ -49,8 +49,8 @@ export const processor: Check = {
       const threads = Math.max(1, Math.floor(limit));
       findings.push(
         note(
-          `this container gets the time of ${limit} processors only`,
-          `set MOSAIC_THREADS=${threads}, or raise its limit`,
+          `the CPU quota of this container is ${limit} processors`,
+          `set MOSAIC_THREADS=${threads}, or raise the quota`,
         ),
       );
     }
@@ -60,7 +60,10 @@ export const processor: Check = {
 
 /** The memory that this process's control groups allow, in bytes; undefined if they set no limit. */
 function memoryLimit(system: System): number | undefined {
-  const limits = [...filesOf(system, "", "memory.max"), ...filesOf(system, "memory", "memory.limit_in_bytes")]
+  const limits = [
+    ...readCgroupFiles(system, "", "memory.max"),
+    ...readCgroupFiles(system, "memory", "memory.limit_in_bytes"),
+  ]
     .map((text) => Number(text.trim()))
     // "max" is no number; version 1 writes no limit as nearly 2⁶³.
     .filter((bytes) => bytes > 0 && bytes < 2 ** 60);
@@ -69,18 +72,20 @@ function memoryLimit(system: System): number | undefined {
 
 /** Processors' worth of time that they allow; undefined if they set no limit. */
 function cpuLimit(system: System): number | undefined {
-  const quotas = filesOf(system, "", "cpu.max").map((text) => {
+  const quotas = readCgroupFiles(system, "", "cpu.max").map((text) => {
     const [quota, period] = text.trim().split(" ").map(Number);
     return quota! / period!;
   });
-  const periods = filesOf(system, "cpu", "cpu.cfs_period_us");
-  filesOf(system, "cpu", "cpu.cfs_quota_us").forEach((text, i) => quotas.push(Number(text) / Number(periods[i])));
+  const periods = readCgroupFiles(system, "cpu", "cpu.cfs_period_us");
+  readCgroupFiles(system, "cpu", "cpu.cfs_quota_us").forEach((text, i) =>
+    quotas.push(Number(text) / Number(periods[i])),
+  );
   const limits = quotas.filter((share) => share > 0);
   return limits.length > 0 ? Math.min(...limits) : undefined;
 }
 
 /** The contents of `file` in this process's group and those above it; `controller` is "" for version 2. */
-function filesOf(system: System, controller: string, file: string): readonly string[] {
+function readCgroupFiles(system: System, controller: string, file: string): readonly string[] {
   const group = (system.read("/proc/self/cgroup") ?? "")
     .split("\n")
     .map((line) => line.split(":"))
@@ -94,7 +99,7 @@ function filesOf(system: System, controller: string, file: string): readonly str
   });
 }
 
-const LITTLE = 2e9;
+const LOW_MEMORY_BYTES = 2e9;
 
 export const memory: Check = {
   name: "memory",
@@ -102,14 +107,14 @@ export const memory: Check = {
     const { total, free } = system.memory;
     const limit = memoryLimit(system);
     const limited = limit !== undefined && limit < total;
-    const text = `${gigabytes(total)}, ${gigabytes(free)} free${limited ? `, of which this control group may use ${gigabytes(limit)}` : ""}`;
-    if (Math.min(total, limit ?? total) >= LITTLE) return [ok(text)];
-    return [note(text, "little for more than trying things out: give the container or the job more memory")];
+    const text = `${formatGigabytes(total)}, ${formatGigabytes(free)} free${limited ? `, of which this control group may use ${formatGigabytes(limit)}` : ""}`;
+    if (Math.min(total, limit ?? total) >= LOW_MEMORY_BYTES) return [ok(text)];
+    return [note(text, "low: raise the memory limit of the container or the job")];
   },
 };
 
 /** What NCCL takes for a rank and each of its peers on a host, with room to spare. */
-const FOR_NCCL = 1e9;
+const NCCL_SHARED_MEMORY_BYTES = 1e9;
 
 /** Mosaic's own collectives use none of it: their memory has no name and no file system. NCCL does. */
 export const sharedMemory: Check = {
@@ -117,41 +122,42 @@ export const sharedMemory: Check = {
   async run(system) {
     const disk = system.disk("/dev/shm");
     const remedy = "start the container with --shm-size=8g or --ipc=host; on a host, mount -o remount,size=8g /dev/shm";
-    const cuda = await system.ask("cuda");
+    const cuda = await system.runProbe("cuda");
     const needed = "value" in cuda && cuda.value.gpus.length > 1;
     if (disk === undefined) return [(needed ? problem : note)("there is no /dev/shm, which NCCL needs", remedy)];
-    const text = `/dev/shm of ${gigabytes(disk.total)}, ${gigabytes(disk.free)} free`;
-    if (disk.free >= FOR_NCCL) return [ok(text)];
+    const text = `/dev/shm of ${formatGigabytes(disk.total)}, ${formatGigabytes(disk.free)} free`;
+    if (disk.free >= NCCL_SHARED_MEMORY_BYTES) return [ok(text)];
     if (needed) return [problem(`${text}: NCCL fails between GPUs of this host with less than about 1 GB`, remedy)];
-    return [note(`${text}: enough here, but little for NCCL`, remedy)];
+    return [note(`${text}: sufficient here, but low for NCCL`, remedy)];
   },
 };
 
-const FEW_FILES = 4096;
+const LOW_FILE_LIMIT = 4096;
 
 export const limits: Check = {
   name: "limits",
   run(system) {
-    const files = limitOf(system, "Max open files");
-    const locked = limitOf(system, "Max locked memory");
+    const files = readLimit(system, "Max open files");
+    const locked = readLimit(system, "Max locked memory");
     if (files === undefined || locked === undefined) return [];
-    const findings: Finding[] = [ok(`${inWords(files)} open files, ${inWords(locked)} bytes of locked memory`)];
-    if (files < FEW_FILES) findings.push(note("many ranks may run out of open files", `ulimit -n ${FEW_FILES}`));
+    const findings: Finding[] = [ok(`${formatLimit(files)} open files, ${formatLimit(locked)} bytes of locked memory`)];
+    if (files < LOW_FILE_LIMIT)
+      findings.push(note("low limit of open files for many ranks", `ulimit -n ${LOW_FILE_LIMIT}`));
     if (rdmaDevices(system).length > 0 && locked !== Number.POSITIVE_INFINITY) {
-      findings.push(note("RDMA locks the memory it sends from, and may not lock enough", "ulimit -l unlimited"));
+      findings.push(note("low limit of locked memory for RDMA, which registers memory", "ulimit -l unlimited"));
     }
     return findings;
   },
 };
 
 /** The soft limit of that name. */
-function limitOf({ read }: System, name: string): number | undefined {
+function readLimit({ read }: System, name: string): number | undefined {
   const found = new RegExp(`^${name}\\s+(\\S+)`, "m").exec(read("/proc/self/limits") ?? "")?.[1];
   if (found === undefined) return undefined;
   return found === "unlimited" ? Number.POSITIVE_INFINITY : Number(found);
 }
 
-const inWords = (limit: number): string => (limit === Number.POSITIVE_INFINITY ? "unlimited" : String(limit));
+const formatLimit = (limit: number): string => (limit === Number.POSITIVE_INFINITY ? "unlimited" : String(limit));
 
 export const network: Check = {
   name: "network",
@@ -175,30 +181,30 @@ export const job: Check = {
   name: "job",
   async run(system) {
     const { env } = system;
-    const starter = starterOf(env);
+    const starter = detectLauncher(env);
     const findings: Finding[] = [];
     const { RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE } = env;
     if (RANK !== undefined) {
       const place = LOCAL_RANK === undefined ? "" : `, ${LOCAL_RANK} of ${LOCAL_WORLD_SIZE ?? "?"} on this host`;
-      findings.push(ok(`rank ${RANK} of ${WORLD_SIZE ?? "?"}${place}, started by ${starter ?? "somebody"}`));
-    } else if (starter !== undefined) findings.push(ok(`${starter}, not a rank of it`));
+      findings.push(ok(`rank ${RANK} of ${WORLD_SIZE ?? "?"}${place}, started by ${starter ?? "an unknown launcher"}`));
+    } else if (starter !== undefined) findings.push(ok(`${starter}, but this process is not one of its ranks`));
     if ((RANK === undefined) !== (WORLD_SIZE === undefined)) {
-      findings.push(problem("of RANK and WORLD_SIZE only one is set", "start ranks with mosaic-run, or set both"));
+      findings.push(problem("only one of RANK and WORLD_SIZE is set", "start ranks with mosaic-run, or set both"));
     }
     if (RANK === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
       findings.push(
         note(
-          "SLURM starts several tasks, and none of them has its rank",
+          "SLURM starts several tasks, but RANK is not set",
           "ask for one task a node, and let mosaic-run start the ranks in it",
         ),
       );
     }
-    const cuda = await system.ask("cuda");
+    const cuda = await system.runProbe("cuda");
     const gpus = "value" in cuda ? cuda.value.gpus.length : 0;
     if (gpus > 0 && Number(LOCAL_WORLD_SIZE ?? 1) > gpus && !env["MOSAIC_SHARE_GPUS"]) {
       findings.push(
         note(
-          `${LOCAL_WORLD_SIZE} ranks on this host, and ${gpus} GPUs that a rank can see`,
+          `${LOCAL_WORLD_SIZE} ranks on this host, but ${gpus} visible GPUs`,
           "mosaic-run --nproc-per-node gpu; SLURM: --gpus-per-node rather than --gpus-per-task; or MOSAIC_SHARE_GPUS=1",
         ),
       );
@@ -207,7 +213,7 @@ export const job: Check = {
   },
 };
 
-function starterOf(env: NodeJS.ProcessEnv): string | undefined {
+function detectLauncher(env: NodeJS.ProcessEnv): string | undefined {
   if (env["MOSAIC_RUN_ID"]) return `mosaic-run (${env["MOSAIC_RUN_ID"]})`;
   if (env["TORCHELASTIC_RUN_ID"]) return "torchrun";
   return env["SLURM_JOB_ID"] ? `SLURM job ${env["SLURM_JOB_ID"]}` : undefined;

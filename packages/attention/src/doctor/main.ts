@@ -1,6 +1,6 @@
 // mosaic-doctor: what is here, whether it works, and what to do if not.
 import { parseArgs } from "node:util";
-import { count, diagnose, report, reportJson } from "./diagnose.ts";
+import { countFindings, diagnose, formatReport, formatReportJson } from "./diagnose.ts";
 import { thisSystem } from "./system.ts";
 
 const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what is installed, and prints what to do.
@@ -11,7 +11,7 @@ const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what
   -h, --help     this text
   -V, --version  the version of @mosaic/attention
 
-Marks: ✓ works, · worth knowing, ✗ broken. Exit code: 0 if everything that is installed works, 1 if something is broken,
+Marks: ✓ works, · worth knowing, ✗ broken. Exit code: 0 if all installed packages work, 1 if something is broken,
 2 for options that do not exist. That there is no GPU is worth knowing, not broken.`;
 
 async function main(args: readonly string[]): Promise<number> {
@@ -24,8 +24,8 @@ async function main(args: readonly string[]): Promise<number> {
     return 0;
   }
   const sections = await diagnose(thisSystem);
-  console.log(values.json ? reportJson(sections, version) : report(sections));
-  return count(sections, "problem") > 0 ? 1 : 0;
+  console.log(values.json ? formatReportJson(sections, version) : formatReport(sections));
+  return countFindings(sections, "problem") > 0 ? 1 : 0;
 }
 
 try {

@@ -2,18 +2,18 @@ import { writeSync } from "node:fs";
 import { matmul, type MosaicError, ones } from "@mosaic/core";
 import { cpu, features } from "@mosaic/kernels-cpu";
 import { importCuda, importNccl } from "../device-factories.ts";
-import { world } from "../world.ts";
-import type { Answer, Answers } from "./system.ts";
+import { world } from "../init.ts";
+import type { ProbeResult, ProbeValues } from "./system.ts";
 
-const probes: { readonly [Name in keyof Answers]: () => Promise<Answers[Name]> } = {
+const probes: { readonly [Name in keyof ProbeValues]: () => Promise<ProbeValues[Name]> } = {
   cpu: async () => features(),
-  ranks: sumOfTwoRanks,
-  cuda: async () => (await importCuda()).cudaSystem(),
-  gpus: productsOnGpus,
-  nccl: async () => (await importNccl()).ncclSystem(),
+  ranks: allReduceTwoRanks,
+  cuda: async () => (await importCuda()).cudaSystem() as ProbeValues["cuda"],
+  gpus: matmulOnGpus,
+  nccl: async () => (await importNccl()).ncclSystem() as ProbeValues["nccl"],
 };
 
-async function sumOfTwoRanks(): Promise<number> {
+async function allReduceTwoRanks(): Promise<number> {
   const contexts = await world(2, { device: () => cpu({ threads: 1 }), timeout: 30 });
   const sums = contexts.map(async (ctx) => {
     using a = ones(ctx, [2, 6]);
@@ -27,7 +27,7 @@ async function sumOfTwoRanks(): Promise<number> {
   return sum!;
 }
 
-async function productsOnGpus(): Promise<readonly number[]> {
+async function matmulOnGpus(): Promise<readonly number[]> {
   const { cuda, cudaSystem } = await importCuda();
   const products: number[] = [];
   for (const index of cudaSystem().gpus.keys()) {
@@ -44,16 +44,16 @@ async function productsOnGpus(): Promise<readonly number[]> {
 // whatever native code may print.
 
 const probe = probes[process.argv[2] as keyof typeof probes];
-writeSync(3, JSON.stringify(await answer(probe)));
+writeSync(3, JSON.stringify(await writeResult(probe)));
 // A driver that holds on to its threads must not hold on to us.
 process.exit();
 
-async function answer(run: () => Promise<unknown>): Promise<Answer<unknown>> {
+async function writeResult(run: () => Promise<unknown>): Promise<ProbeResult<unknown>> {
   try {
     return { value: await run() };
   } catch (error) {
-    const { name, message, parts } = error as Error & Partial<MosaicError>;
-    const remedy = parts?.remedy;
+    const { name, message, details } = error as Error & Partial<MosaicError>;
+    const remedy = details?.remedy;
     if (remedy === undefined) return { error: { name, message } };
     return { error: { name, message: message.replace(`; ${remedy}`, ""), remedy } };
   }

@@ -16,7 +16,7 @@ export interface Failure {
 }
 
 /** What a probe answered, or how it failed. */
-export type Answer<T> = { readonly value: T } | { readonly error: Failure };
+export type ProbeResult<T> = { readonly value: T } | { readonly error: Failure };
 
 /** All that checks may ask of a machine. Nothing here throws: what cannot be had is undefined or empty. */
 export interface System {
@@ -39,11 +39,11 @@ export interface System {
   /** Of an installed package. */
   version(packageName: string): string | undefined;
   /** Runs a probe in a process of its own, for native code may crash or hang. */
-  ask<Name extends keyof Answers>(probe: Name): Promise<Answer<Answers[Name]>>;
+  runProbe<Name extends keyof ProbeValues>(probe: Name): Promise<ProbeResult<ProbeValues[Name]>>;
 }
 
-const PROBE_LIMIT_MS = 60_000;
-const COMMAND_LIMIT_MS = 10_000;
+const PROBE_TIMEOUT_MS = 60_000;
+const COMMAND_TIMEOUT_MS = 10_000;
 
 /** The machine that this process runs on. */
 export const thisSystem: System = {
@@ -54,22 +54,22 @@ export const thisSystem: System = {
   memory: { total: totalmem(), free: freemem() },
   interfaces: interfacesWithAddress(),
   exists: existsSync,
-  read: (path) => attempt(() => readFileSync(path, "utf8")),
-  list: (path) => attempt(() => readdirSync(path)) ?? [],
+  read: (path) => tryRead(() => readFileSync(path, "utf8")),
+  list: (path) => tryRead(() => readdirSync(path)) ?? [],
   disk: (path) =>
-    attempt(() => {
+    tryRead(() => {
       const { blocks, bavail, bsize } = statfsSync(path);
       return { total: blocks * bsize, free: bavail * bsize };
     }),
   run(command, ...args) {
-    const { status, stdout } = spawnSync(command, args, { encoding: "utf8", timeout: COMMAND_LIMIT_MS });
+    const { status, stdout } = spawnSync(command, args, { encoding: "utf8", timeout: COMMAND_TIMEOUT_MS });
     return status === 0 ? stdout : undefined;
   },
-  version: (packageName) => attempt(() => versionOf(packageName)),
-  ask,
+  version: (packageName) => tryRead(() => packageVersion(packageName)),
+  runProbe,
 };
 
-function attempt<T>(read: () => T): T | undefined {
+function tryRead<T>(read: () => T): T | undefined {
   try {
     return read();
   } catch {
@@ -89,16 +89,16 @@ function interfacesWithAddress(): readonly string[] {
   });
 }
 
-function versionOf(packageName: string): string {
+function packageVersion(packageName: string): string {
   const { version } = createRequire(import.meta.url)(`${packageName}/package.json`) as { version: string };
   return version;
 }
 
-async function ask<Name extends keyof Answers>(probe: Name): Promise<Answer<Answers[Name]>> {
+async function runProbe<Name extends keyof ProbeValues>(probe: Name): Promise<ProbeResult<ProbeValues[Name]>> {
   const entry = fileURLToPath(new URL("./doctor-probe.js", import.meta.url));
   const child = spawn(process.execPath, [entry, probe], {
     stdio: ["ignore", "pipe", "ignore", "pipe"],
-    timeout: PROBE_LIMIT_MS,
+    timeout: PROBE_TIMEOUT_MS,
     killSignal: "SIGKILL",
   });
   // Without descriptors to spare, Node gives a child without streams, whatever its types state.
@@ -111,14 +111,14 @@ async function ask<Name extends keyof Answers>(probe: Name): Promise<Answer<Answ
     child.on("error", ({ message }) => resolve(message));
     child.on("close", (_, signal) => resolve(signal === null ? "the process died" : `the process died of ${signal}`));
   });
-  const answered = attempt(() => JSON.parse(reported) as Answer<Answers[Name]>);
+  const answered = tryRead(() => JSON.parse(reported) as ProbeResult<ProbeValues[Name]>);
   if (answered !== undefined) return answered;
-  const message = child.killed ? `no answer within ${PROBE_LIMIT_MS / 1000} s` : how;
+  const message = child.killed ? `no answer within ${PROBE_TIMEOUT_MS / 1000} s` : how;
   return { error: { name: "Crash", message } };
 }
 
 /** What runs native code, each in a process of its own. */
-export interface Answers {
+export interface ProbeValues {
   /** The CPU device's addon. */
   readonly cpu: CpuFeatures;
   /** What two ranks compute and sum up between them: 12. */
@@ -155,12 +155,12 @@ export const problem = (text: string, remedy?: string): Finding => ({
 });
 
 /** "24.7 GB" */
-export function gigabytes(bytes: number): string {
+export function formatGigabytes(bytes: number): string {
   return bytes >= 1e8 ? `${(bytes / 1e9).toFixed(1)} GB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
 /** A failure as a finding's text and remedy; where these are not apart, the first sentence reports what is wrong. */
-export function explained({ message, remedy }: Failure): readonly [text: string, remedy?: string] {
+export function formatFailure({ message, remedy }: Failure): readonly [text: string, remedy?: string] {
   if (remedy !== undefined) return [message, remedy];
   const end = /\.\s+(?=[A-Z])|\n|; (?=install )/.exec(message);
   return end ? [message.slice(0, end.index), message.slice(end.index + end[0].length)] : [message];

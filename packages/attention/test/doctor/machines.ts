@@ -1,7 +1,7 @@
-import type { Answers } from "../../src/doctor/system.ts";
-import type { Answer, System } from "../../src/doctor/system.ts";
+import type { ProbeValues } from "../../src/doctor/system.ts";
+import type { ProbeResult, System } from "../../src/doctor/system.ts";
 
-type AnswersGiven = { readonly [Name in keyof Answers]: Answer<Answers[Name]> };
+type AnswersGiven = { readonly [Name in keyof ProbeValues]: ProbeResult<ProbeValues[Name]> };
 
 /** What differs from the machine below; files and answers are added to its own. */
 export interface Changes extends Partial<Omit<System, "ask">> {
@@ -67,7 +67,7 @@ export function machine(changes: Changes = {}): System {
     disk: () => ({ total: 64e9, free: 64e9 }),
     run: () => undefined,
     version: (name) => (changes.missing?.includes(name) ? undefined : "0.1.0"),
-    ask: (async (probe) => given[probe]) as System["ask"],
+    runProbe: (async (probe) => given[probe]) as System["runProbe"],
     ...changes,
   };
 }

@@ -16,7 +16,7 @@ const recorded = { mesh: { sp: 2 }, backend: ring(), batch: 1, numHeads: 2, head
 
 const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 8 };
 
-function call({ ctx }: Fixture): core.Call {
+function call({ ctx }: Fixture): core.AttentionCall {
   const q = core.zeros(ctx, [1, 2, 4, 8]);
   const lengths = core.layoutOf(layout);
   return { q, at: ctx.mesh.coordinate, scale: 1, mask: [slice], queries: lengths, keys: lengths };
@@ -85,7 +85,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   preserveVersion: ({ tensor }) => [[tensor(2)], () => 1],
   // core: sizes, layouts, masks
   broadcastShapes: () => [[2, 1], [1, 4], "test"],
-  checkWithin: () => [{ shape: [2, 2], strides: [2, 1], offset: 0 }, 4],
+  checkViewBounds: () => [{ shape: [2, 2], strides: [2, 1], offset: 0 }, 4],
   isContiguous: () => [
     [2, 2],
     [2, 1],
@@ -97,7 +97,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   clipQueries: () => [slice, 0, 2],
   rowRange: () => [slice, 1],
   findOverlap: () => [[slice]],
-  sliceMeets: () => [slice, { q0: 0, q1: 2, k0: 0, k1: 2 }],
+  sliceIntersects: () => [slice, { q0: 0, q1: 2, k0: 0, k1: 2 }],
   slicesOverlap: () => [slice, slice],
   isVisible: () => [[span], [span], [slice]],
   visiblePairs: () => [[span], [span], [slice]],
@@ -109,7 +109,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   resolveSlices: () => [core.masks.causal(), 4, 4],
   resolveShards: () => [core.zigzag(), 2, 8],
   contiguous: () => [[2, 2]],
-  placementOf: () => ["zigzag"],
+  resolvePlacement: () => ["zigzag"],
   layoutOf: () => [{ ...layout, placement: "zigzag" }],
   positions: () => [[span]],
   shard: ({ ctx, tensor }) => [ctx, tensor(2, 4), 1, { placement: "zigzag", axes: ["sp"], length: 4 }],
@@ -123,7 +123,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   checkFeatures: (f) => [f.ctx.device, kv(f), core.tileOf(call(f), kv(f))],
   checkTile: (f) => [f.tensor(1, 2, 4, 8), kv(f), core.tileOf(call(f), kv(f))],
   tileOf: (f) => [call(f), kv(f)],
-  inParts: () => [ring(), [{ sp: 0 }]],
+  blockwise: () => [ring(), [{ sp: 0 }]],
   operandsOf: () => ["matmul"],
   tensorOf: ({ tensor }) => [core.operandsOf("fill")[0], [tensor(2), 1]],
   compileKernel: () => ["fill", "", []],
@@ -178,16 +178,16 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "ChunkBuffers.empty": ({ tensor }) => [[tensor(1, 2, 4, 8)], 3],
   "ChunkBuffers.slot": ({ tensor }) => ["kv", [tensor(1, 2, 4, 8)], 3],
   "ChunkBuffers.zeros": ({ tensor }) => [[tensor(1, 2, 4, 8)], 3],
-  "ChunkBuffers.dense": ({ tensor }) => [[tensor(1, 2, 4, 8)]],
+  "ChunkBuffers.contiguous": ({ tensor }) => [[tensor(1, 2, 4, 8)]],
   "ChunkBuffers.copy": ({ tensor }) => [[tensor(1, 2, 4, 8)]],
-  "ChunkBuffers.own": ({ tensor }) => [tensor(2)],
+  "ChunkBuffers.takeOwnership": ({ tensor }) => [tensor(2)],
   LayoutCache: () => [["sp"]],
-  "LayoutCache.of": (f) => [call(f), { sp: 0 }, () => 1],
+  "LayoutCache.getOrCreate": (f) => [call(f), { sp: 0 }, () => 1],
   dependencyTable: (f) => [{ axis: "sp", size: 1 }, call(f), { sp: 0 }],
-  dependencyTables: () => [{ axis: "sp" }],
+  dependencyTableCache: () => [{ axis: "sp" }],
   modulo: () => [3, 2],
-  sends: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],
-  receives: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],
+  sendTransfers: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],
+  recvTransfers: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],
   validator: () => [{ name: "mine", axis: "sp", inner: core.local() }],
   // Tensor
   "Tensor.reshape": () => [[4, 2]],
@@ -210,7 +210,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "Tensor.mean": () => [1, { keepDims: true }],
   "Tensor.max": () => [1, { keepDims: true }],
   "Tensor.view": () => [{ shape: [4], strides: [1], offset: 0 }],
-  "Tensor.assertUsable": () => ["test"],
+  "Tensor.assertNotDisposed": () => ["test"],
   "Tensor.record": ({ tensor }) => [[tensor(2)], { name: "test", backward: () => [null], free: () => {} }, false],
   "Tensor.backward": ({ tensor }) => [tensor(2, 4)],
   // what init returns
@@ -237,7 +237,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   Embedding: ({ ctx }) => [ctx, 3, 4, { std: 1 }],
   LayerNorm: ({ ctx }) => [ctx, 4, { epsilon: 1e-3 }],
   RMSNorm: ({ ctx }) => [ctx, 4, { epsilon: 1e-3 }],
-  MLP: ({ ctx }) => [ctx, { embedDim: 4, hiddenDim: 8, dropout: 0.1, where: { placement: "zigzag" } }],
+  MLP: ({ ctx }) => [ctx, { embedDim: 4, hiddenDim: 8, dropout: 0.1, sharding: { placement: "zigzag" } }],
   GELU: () => [],
   Sequential: () => [new GELU(), new GELU()],
   ModuleList: () => [[new GELU()]],
@@ -272,9 +272,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   // meta-attention
   ChunkSummaryEncoder: ({ ctx }) => [ctx, { embedDim: 8, summaryDim: 8, numHeads: 2 }],
   "ChunkSummaryEncoder.forward": ({ tensor }) => [tensor(1, 4, 8)],
-  "ChunkSummaryEncoder.glance": ({ tensor }) => [tensor(1, 4, 8)],
+  "ChunkSummaryEncoder.pool": ({ tensor }) => [tensor(1, 4, 8)],
   "ChunkSummaryEncoder.summarize": ({ tensor }) => [
-    { content: tensor(1, 8), pattern: tensor(1, 4) },
+    { content: tensor(1, 8), weights: tensor(1, 4) },
     new Float32Array(4),
   ],
   HierarchicalMetaAttention: ({ ctx }) => [ctx, { embedDim: 8, numHeads: 2, summaryDim: 8, chunksPerRank: 2, topK: 1 }],
@@ -297,7 +297,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   mesh2d: () => [{ axis: "sp", shape: [1, 1], schedule: "fused", channels: 2, links: [1, 2] }],
   "Backend.check": ({ ctx }) => [ctx],
   "Backend.withShape": () => [[1, 1]],
-  "Backend.inParts": () => [[{ sp: 0 }]],
+  "Backend.blockwise": () => [[{ sp: 0 }]],
   "Backend.attend": (f) => [f.ctx, call(f), state(f), kv(f)],
   "Backend.attendBackward": (f) => {
     const { out, lse } = state(f);
@@ -341,7 +341,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
 };
 
 function host(...shape: readonly number[]): core.HostTensor {
-  return { dtype: "float32", shape, values: new Float32Array(core.sizeOf(shape)) };
+  return { dtype: "float32", shape, values: new Float32Array(core.numel(shape)) };
 }
 
 function sendToSelf(sent: core.Tensor, received: core.Tensor): readonly unknown[] {

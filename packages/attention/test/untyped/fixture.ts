@@ -67,7 +67,7 @@ export async function openFixture(shared: Shared): Promise<Fixture> {
     tensor: (...shape) =>
       core.fromArray(
         ctx,
-        Array.from({ length: core.sizeOf(shape) }, (_, i) => i % 3),
+        Array.from({ length: core.numel(shape) }, (_, i) => i % 3),
         shape,
       ),
     [Symbol.asyncDispose]: () => ctx.close(),

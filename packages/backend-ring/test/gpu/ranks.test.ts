@@ -10,7 +10,7 @@ const script = await bundled(new URL("rank.ts", import.meta.url));
 // The stand-ins for the driver, which runs the kernels that are shipped under emulation, and for NCCL.
 if (process.env.MOSAIC_TEST_GPU !== "1") {
   process.env.MOSAIC_CUDA_LIBRARY = built("kernels-cuda/build-emulated/libcuda_emulated.so");
-  process.env.MOSAIC_NCCL_LIBRARY = built("collectives-nccl/build-emulated/libnccl_standin.so");
+  process.env.MOSAIC_NCCL_LIBRARY = built("collectives-nccl/build-emulated/libnccl_emulated.so");
 }
 
 /** Runs ring attention on as many processes, as users start them; resolves to what each of them measured. */

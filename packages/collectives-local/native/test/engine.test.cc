@@ -13,7 +13,7 @@ namespace mosaic::test {
 
 /// A device of the CPU: a stream.
 struct Cpu : Stream {
-  Compute compute() { return {this, nullptr, nullptr}; }
+  ComputeStream compute() { return {this, nullptr, nullptr}; }
   static const MosaicTransport* openTransport() { return openSharedMemory(); }
 };
 
@@ -42,12 +42,12 @@ void testGatherScatter(uint32_t n, uint64_t share) {
   std::vector<Floats> in(n), all(n, Floats(n * share, NAN)), part(n, Floats(share, NAN));
   for (uint32_t r = 0; r < n; r++) {
     in[r] = valuesOf(r, share);
-    Call gather = collective(OpKind::AllGather, share);
+    CollectiveCall gather = collective(OpKind::AllGather, share);
     gather.in = bytes(in[r]);
     gather.out = bytes(all[r]);
     gather.send.assign(n, share);
     world.ranks[r].postAndWait(gather);
-    Call scatter = collective(OpKind::ReduceScatter, n * share);
+    CollectiveCall scatter = collective(OpKind::ReduceScatter, n * share);
     scatter.in = bytes(all[r]);
     scatter.out = bytes(part[r]);
     scatter.send.assign(n, share);
@@ -67,8 +67,8 @@ void testBatches(uint32_t n, uint32_t seed) {
   };
   std::vector<std::unique_ptr<Buffer>> buffers;
   for (int batch = 0; batch < 5; batch++) {
-    std::vector<Call> calls(n);
-    for (Call& call : calls) call.op = OpKind::SendRecv;
+    std::vector<CollectiveCall> calls(n);
+    for (CollectiveCall& call : calls) call.op = OpKind::SendRecv;
     const int messages = static_cast<int>(random() % (3 * n));
     for (int m = 0; m < messages; m++) {
       const uint32_t from = random() % n, to = random() % n;
@@ -136,11 +136,11 @@ void testRefusalFreesTheTransport() {
   const auto world = std::make_shared<InProcessWorld>(1, kTimeoutNs);
   for (int i = 1; i <= 2; i++) {
     CountedTransport transport;
-    Compute compute;
+    ComputeStream compute;
     // A handle that is no stream: of a device with a port.
     if (i == 2) compute = {reinterpret_cast<MosaicStream*>(8), reinterpret_cast<MosaicDevicePort*>(8), nullptr};
     try {
-      Engine::open(OwnedTransport(&transport.table), compute, std::make_unique<InProcessControl>(world, 0),
+      Engine::open(TransportPtr(&transport.table), compute, std::make_unique<InProcessControl>(world, 0),
                    optionsOf(0, 1, 1'000'000'000), [](const MosaicFailure*) {});
       check(false, "a device without a CPU stream is refused");
     } catch (const Failure& failure) {
@@ -155,8 +155,8 @@ void testNothingIsReduced() {
   for (uint32_t n : {1u, 3u}) {
     Group group;
     for (uint32_t r = 0; r < n; r++) group.ranks.push_back(r);
-    const Call call = collective(OpKind::AllReduce, 0);
-    for (const Stage& stage : planOf(group, call, signatureOf(group, call)).stages) {
+    const CollectiveCall call = collective(OpKind::AllReduce, 0);
+    for (const Stage& stage : scheduleOf(group, call, signatureOf(group, call)).stages) {
       check(!stage.reduction, "an empty allReduce reduces nothing");
       check(stage.receives.size() == n - 1, "its messages are compared all the same");
     }

@@ -5,6 +5,8 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 extern "C" {
 
@@ -42,11 +44,11 @@ namespace mosaic::nccl {
 constexpr int versionOf(int major, int minor, int patch) { return major * 10000 + minor * 100 + patch; }
 
 /// The first with ncclCommSplit, and with all of ncclConfig_t above.
-constexpr int kOldest = versionOf(2, 18, 0);
+constexpr int kMinVersion = versionOf(2, 18, 0);
 constexpr unsigned kConfigMagic = 0xcafebeef;
 constexpr int kUndefined = INT_MIN;
 /// Thread blocks of a communicator at most (MAXCHANNELS); a version that has fewer takes this for its own most.
-constexpr int kMostCtas = 64;
+constexpr int kMaxCtas = 64;
 /// Payload travels as bytes: nothing here computes. (ncclUint8)
 constexpr int kBytes = 1;
 
@@ -81,5 +83,23 @@ struct Functions {
   MOSAIC_NCCL(MOSAIC_NCCL_POINTER)
 #undef MOSAIC_NCCL_POINTER
 };
+
+// Finds NCCL at run time, so that everything builds, installs and loads where there is none.
+
+struct Library {
+  Functions functions;
+  std::string path;
+  int version = 0;
+};
+
+/// Loads the first of `candidates` that can be used, once for the process; later calls need name none.
+/// Throws Failure that reports what is missing, or too old, and what to do about it.
+const Library& load(const std::vector<std::string>& candidates);
+
+/// What was loaded. Throws before that.
+const Library& library();
+
+/// "2.18.5" for 21805.
+std::string versionText(int version);
 
 }  // namespace mosaic::nccl

@@ -13,11 +13,11 @@ namespace {
 ncclConfig_t configOf(const Settings& settings) {
   const auto chosen = [](int value) { return value > 0 ? value : kUndefined; };
   // NCCL takes "undefined" for a number when it compares the two, so a least alone would be more than the most.
-  const int most = settings.maxCtas > 0 || settings.minCtas <= 0 ? settings.maxCtas : kMostCtas;
+  const int most = settings.maxCtas > 0 || settings.minCtas <= 0 ? settings.maxCtas : kMaxCtas;
   ncclConfig_t config{};
   config.size = sizeof config;
   config.magic = kConfigMagic;
-  config.version = kOldest;
+  config.version = kMinVersion;
   config.blocking = 0;
   config.cgaClusterSize = kUndefined;
   config.minCTAs = chosen(settings.minCtas);
@@ -36,7 +36,7 @@ const char* nameOf(ncclResult_t result) {
 
 }  // namespace
 
-void Communicator::begin(uint32_t size, const ncclUniqueId& id, uint32_t rank, const Settings& settings) {
+void Communicator::init(uint32_t size, const ncclUniqueId& id, uint32_t rank, const Settings& settings) {
   ncclConfig_t config = configOf(settings);
   const auto result = library().functions.commInitRankConfig(&comm_, static_cast<int>(size), id,
                                                              static_cast<int>(rank), &config);
@@ -68,7 +68,7 @@ void Communicator::abort() {
   if (comm_) library().functions.commAbort(std::exchange(comm_, nullptr));
 }
 
-void abortTogether(const std::vector<Communicator*>& communicators, const std::function<void()>& enter) {
+void abortConcurrently(const std::vector<Communicator*>& communicators, const std::function<void()>& enter) {
   std::vector<std::thread> threads;
   for (Communicator* const each : communicators) {
     if (each->isPending()) continue;
@@ -99,7 +99,7 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.
   if (result == ncclSystemError) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; a call of this host's system failed: NCCL_DEBUG=WARN prints which; check /dev/shm, the limits of "
+            what + "; a system call of this host failed: NCCL_DEBUG=WARN prints which; check /dev/shm, the limits of "
                    "descriptors and locked memory, and NCCL_SOCKET_IFNAME"};
   }
   if (result == ncclInvalidUsage) {
@@ -110,7 +110,7 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
 }
 
 void check(ncclResult_t result, const Communicator& communicator) {
-  if (!sound(result)) throw failureOf(result, communicator);
+  if (!isSuccessOrInProgress(result)) throw failureOf(result, communicator);
 }
 
 }  // namespace mosaic::nccl

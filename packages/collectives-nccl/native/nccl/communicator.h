@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mosaic/failure.h"
-#include "nccl/library.h"
+#include "nccl/api.h"
 
 namespace mosaic::nccl {
 
@@ -22,7 +22,7 @@ class Communicator {
   Communicator() = default;
   Communicator(const Communicator&) = delete;
 
-  void begin(uint32_t size, const ncclUniqueId& id, uint32_t rank, const Settings& settings);
+  void init(uint32_t size, const ncclUniqueId& id, uint32_t rank, const Settings& settings);
   /// Collective over this communicator; `part` exists once this has had its effect.
   void split(Communicator& part, int color, int key, const Settings& settings);
   ncclComm_t get() const { return comm_; }
@@ -44,10 +44,10 @@ class Communicator {
 /// Aborts several communicators on one stream, each on a thread, for the first would wait for what it has on the stream
 /// behind another's that nothing has ended yet; only since 2.22 would one group of NCCL's do. `enter` makes the
 /// device's context a thread's.
-void abortTogether(const std::vector<Communicator*>& communicators, const std::function<void()>& enter);
+void abortConcurrently(const std::vector<Communicator*>& communicators, const std::function<void()>& enter);
 
 /// Nothing is wrong, so far.
-inline bool sound(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+inline bool isSuccessOrInProgress(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
 /// What NCCL's error means to a program: a remote error is a lost rank, all else the device's.
 Failure failureOf(ncclResult_t result, const Communicator& communicator);

@@ -1,4 +1,4 @@
-#include "nccl/library.h"
+#include "nccl/api.h"
 
 #include <dlfcn.h>
 
@@ -10,7 +10,7 @@ namespace mosaic::nccl {
 
 namespace {
 
-constexpr const char* kInstall =
+constexpr const char* kInstallHint =
     "install NCCL 2.18 or newer: apt-get install libnccl2, or pip install nvidia-nccl-cu12 (or -cu13); or name the "
     "library in MOSAIC_NCCL_LIBRARY";
 
@@ -30,7 +30,7 @@ std::string unusable(void* handle, Library& found) {
 #undef MOSAIC_NCCL_FIND
   if (functions.getVersion) {
     functions.getVersion(&found.version);
-    if (found.version < kOldest) return found.path + " of version " + versionText(found.version) + ", too old";
+    if (found.version < kMinVersion) return found.path + " of version " + versionText(found.version) + ", too old";
   }
   return absent ? found.path + ", which has no " + absent : "";
 }
@@ -54,8 +54,9 @@ Library find(const std::vector<std::string>& candidates) {
     add(refused, reason);
     dlclose(handle);
   }
-  throw Failure(MOSAIC_FAILURE_DEVICE, "nccl: expected NCCL, received " +
-                                           (refused.empty() ? "none (" + unloaded + ")" : refused) + "; " + kInstall);
+  throw Failure(
+      MOSAIC_FAILURE_DEVICE,
+      "nccl: expected NCCL, received " + (refused.empty() ? "none (" + unloaded + ")" : refused) + "; " + kInstallHint);
 }
 
 std::mutex mutex;

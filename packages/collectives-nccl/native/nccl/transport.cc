@@ -45,7 +45,7 @@ int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, 
   return captured(failure, "NCCL", [&] {
     const ncclUniqueId id = exchangeId(*bootstrap);
     auto made = std::make_unique<MosaicCommunicator>();
-    made->nccl.begin(bootstrap->size, id, bootstrap->rank, transportOf(self).settings);
+    made->nccl.init(bootstrap->size, id, bootstrap->rank, transportOf(self).settings);
     *world = made.release();
   });
 }
@@ -72,7 +72,7 @@ ncclResult_t exchange(const MosaicStreamStage& stage, ncclComm_t comm, void* str
   const Functions& nccl = library().functions;
   ncclResult_t first = ncclSuccess;
   const auto note = [&](ncclResult_t result) {
-    if (sound(first)) first = result;
+    if (isSuccessOrInProgress(first)) first = result;
   };
   nccl.groupStart();
   for (uint32_t i = 0; i < stage.sends_count; i++) {
@@ -113,7 +113,7 @@ void destroy(void*, MosaicCommunicator* communicator) {
 void abortAll(void*, MosaicCommunicator* const* communicators, uint32_t count, void (*enter)(void*), void* arg) {
   std::vector<Communicator*> all;
   for (uint32_t i = 0; i < count; i++) all.push_back(&communicators[i]->nccl);
-  abortTogether(all, [enter, arg] { enter(arg); });
+  abortConcurrently(all, [enter, arg] { enter(arg); });
   for (uint32_t i = 0; i < count; i++) delete communicators[i];
 }
 

@@ -10,7 +10,7 @@ namespace mosaic::test {
 
 /// A device with a port.
 struct Gpu : Device {
-  Compute compute() { return {nullptr, this, &stream}; }
+  ComputeStream compute() { return {nullptr, this, &stream}; }
   static const MosaicTransport* openTransport() { return nccl::openTransport({}, true); }
 };
 
@@ -77,7 +77,7 @@ void testFailureWhilePosting(uint32_t n) {
 
 int main(int count, char** arguments) {
   using namespace mosaic::test;
-  if (count != 2) return std::puts("usage: nccl-test libnccl_standin.so"), 2;
+  if (count != 2) return std::puts("usage: nccl-test libnccl_emulated.so"), 2;
   mosaic::nccl::load({arguments[1]});
   for (uint32_t n : {1u, 2u, 3u, 5u}) testOperations(n);
   for (uint32_t n : {1u, 2u, 5u}) testSplits<Gpu>(n);

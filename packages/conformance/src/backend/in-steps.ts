@@ -1,9 +1,9 @@
 import {
   type AttentionBackend,
-  type Call,
+  type AttentionCall,
   type Context,
-  inParts,
-  type PlacedKv,
+  blockwise,
+  type KvShard,
   spansLength,
   zeros,
 } from "@mosaic/core";
@@ -20,10 +20,10 @@ import {
  * ```
  */
 export function inSteps(axis: string, inner: AttentionBackend): AttentionBackend {
-  const coordinatesOf = (ctx: Context, { from }: PlacedKv) =>
+  const coordinatesOf = (ctx: Context, { from }: KvShard) =>
     ctx.mesh.group(axis).ranks.map((_, source) => ({ ...from, [axis]: source }));
 
-  function* everyone(ctx: Context, call: Call, kv: PlacedKv): Generator<PlacedKv & { readonly mine: boolean }> {
+  function* everyone(ctx: Context, call: AttentionCall, kv: KvShard): Generator<KvShard & { readonly mine: boolean }> {
     const group = ctx.mesh.group(axis);
     for (const [source, from] of coordinatesOf(ctx, kv).entries()) {
       const shape = kv.k.shape.with(2, spansLength(call.keys.spans(from)));
@@ -40,12 +40,12 @@ export function inSteps(axis: string, inner: AttentionBackend): AttentionBackend
     axes: [axis, ...inner.axes],
 
     attend(ctx, call, state, kv) {
-      using parts = inParts(inner, coordinatesOf(ctx, kv));
+      using parts = blockwise(inner, coordinatesOf(ctx, kv));
       for (const theirs of everyone(ctx, call, kv)) parts.attend(ctx, call, state, theirs);
     },
 
     attendBackward(ctx, call, grads, kv) {
-      using parts = inParts(inner, coordinatesOf(ctx, kv));
+      using parts = blockwise(inner, coordinatesOf(ctx, kv));
       for (const { mine, ...theirs } of everyone(ctx, call, kv)) {
         using dk = zeros(ctx, theirs.k.shape);
         using dv = zeros(ctx, theirs.v.shape);

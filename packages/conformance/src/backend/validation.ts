@@ -121,9 +121,9 @@ const contractViolations: readonly ContractViolation[] = [
     message: new RegExp(`step ≥ 1.*step ${step}`),
   })),
   { what: "a placement that overlaps", shards: [[span(0, 5)], [span(4, 5)]], message: /position 4 in shards 0 and 1/ },
-  { what: "a placement with a gap", shards: [[span(0, 5)], [span(6, 4)]], message: /position 5 is in none/ },
+  { what: "a placement with a gap", shards: [[span(0, 5)], [span(6, 4)]], message: /position 5 is in no shard/ },
   { what: "a placement that reaches outside", shards: [[span(0, 5)], [span(6, 5)]], message: /before position 10/ },
-  { what: "a mask whose slices overlap", slices: [slice({}), slice({ q0: 9 })], message: /pairs covered twice/ },
+  { what: "a mask whose slices overlap", slices: [slice({}), slice({ q0: 9 })], message: /overlapping slices/ },
   { what: "a mask with NaN", slices: [slice({ k0: Number.NaN })], message: /keys \[NaN,10\)/ },
   { what: "a mask that reaches outside", slices: [slice({ k1: 11 })], message: /within 10 queries and 10 keys/ },
   { what: "a mask of an unknown type", slices: [slice({ type: 7 as never })], message: /a type among full, causal/ },
@@ -197,19 +197,19 @@ function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
       ...invalid,
       what: `whole ${name}`,
       change: () => ({ [name]: [] }),
-      message: new RegExp(`${name} that are cut along sp, received whole ${name}`),
+      message: new RegExp(`${name} sharded along sp, received unsharded ${name}`),
     },
     {
       ...invalid,
       what: `${name} of another rank`,
       change: (_, { rank }) => ({ [place]: { sp: 1 - rank } }),
-      message: new RegExp(`this rank's own ${name}, sp = \\d, received ${name} from \\{"sp":\\d\\}`),
+      message: new RegExp(`this rank's shard of the ${name}, sp = \\d, received ${name} from \\{"sp":\\d\\}`),
     },
     {
       ...invalid,
       what: `${name} of all ranks`,
       change: () => ({ [place]: {} }),
-      message: new RegExp(`this rank's own ${name}, sp = \\d, received ${name} from \\{\\}`),
+      message: new RegExp(`this rank's shard of the ${name}, sp = \\d, received ${name} from \\{\\}`),
     },
   ];
 }
@@ -226,9 +226,9 @@ function invalidInputs(): InvalidCall[] {
     shape("k", [1, 3, 5, 8], /keys \[1,Hkv,S,8\] with Hkv a divisor of 4, .* received \[1,3,5,8\]/),
     shape("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
     shape("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
-    shape("v", [1, 2, 5, 4], /values like the keys \[1,2,5,8\], received \[1,2,5,4\]/),
-    dtype("v", /values of float32 like the keys, received bfloat16/),
-    dtype("q", /queries of float32 like the keys, received bfloat16/),
+    shape("v", [1, 2, 5, 4], /values of the keys' shape \[1,2,5,8\], received \[1,2,5,4\]/),
+    dtype("v", /values of dtype float32, as the keys, received bfloat16/),
+    dtype("q", /queries of dtype float32, as the keys, received bfloat16/),
     invalidTensor("attendBackward", "k", {
       what: "k [1,2,6,8]",
       shape: [1, 2, 6, 8],
@@ -245,7 +245,7 @@ function invalidStates(pass: Pass): InvalidCall[] {
     const message = new RegExp(`expected ${name} \\[${shapes[name]}\\], received \\[${shape}\\]`);
     const wrong = invalidTensor(pass, name, { what: `${name} [${shape}]`, shape, error: "ShapeError", message });
     if (name === "dOut") return [wrong];
-    const rounded = new RegExp(`expected ${name} of float32, received bfloat16`);
+    const rounded = new RegExp(`expected ${name} of dtype float32, received bfloat16`);
     const what = `${name} of bfloat16`;
     return [wrong, invalidTensor(pass, name, { what, dtype: "bfloat16", error: "DTypeError", message: rounded })];
   });
@@ -260,7 +260,7 @@ function disposedTensors(pass: Pass): InvalidCall[] {
       return {};
     },
     error: "DisposedError",
-    message: /expected a live tensor/,
+    message: /expected a tensor that is not disposed/,
   }));
 }
 

@@ -1,4 +1,4 @@
-import { type Device, type DType, masks, sizeOf, type Slice, type Span, type Tensor } from "@mosaic/core";
+import { type Device, type DType, masks, numel, type Slice, type Span, type Tensor } from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
 import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
@@ -269,7 +269,7 @@ function stridedRows(device: Device, shape: readonly number[], dtype: DType): Te
 }
 
 function constantTensor(device: Device, value: number, place: Strided): Tensor {
-  return strided(device, new Float64Array(sizeOf(place.shape)).fill(value), place);
+  return strided(device, new Float64Array(numel(place.shape)).fill(value), place);
 }
 
 /** Zero but in some rows: queries that are not there contribute nothing to dk and dv. */

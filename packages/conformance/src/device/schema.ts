@@ -10,7 +10,7 @@ import {
   type Operand,
   operandsOf,
   type Shape,
-  sizeOf,
+  numel,
   type Tensor,
   tensorOf,
   type Tile,
@@ -41,7 +41,7 @@ type TensorFactory = (shape: Shape, values?: ArrayLike<number>) => Tensor;
 
 function tensorFactory(device: Device): TensorFactory {
   let seed = 0;
-  return (shape, values = normals(sizeOf(shape), ++seed)) => tensorFrom(device, values, { shape });
+  return (shape, values = normals(numel(shape), ++seed)) => tensorFrom(device, values, { shape });
 }
 
 const [rows, width, count] = [3, 4, 5];
@@ -179,7 +179,7 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   const attend = () => device.kernels.attend({ out: wide, lse }, q, { k: kv.k, v }, call);
   if (device.features?.includes(feature)) return attend();
   const before = await wide.read();
-  const message = new RegExp(`${device.type}:${device.index}.*${feature}.*leave it out`);
+  const message = new RegExp(`${device.type}:${device.index}.*${feature}.*omit it`);
   await checkThrows(attend, "OptionError", message);
   const [grads, , saved] = samples.attendBackward(x);
   const backward: Kernels["attendBackward"] = device.kernels.attendBackward;

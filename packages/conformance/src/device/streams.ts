@@ -17,7 +17,7 @@ export function streamCases(make: MakeDevice, clockError: number): Case[] {
     on("passes fences that are long past, its own, and those of closed devices", (device) =>
       completedFences(device, make),
     ),
-    on("refuses a fence of another kind of device", foreignFence),
+    on("refuses a fence of another device type", foreignFence),
     on("many reads at once", manyReads),
     on("a read gives what a tensor held that was disposed right after", disposeAfterEnqueue),
     on("keeps its first failure, and starts nothing after it", firstFailure),
@@ -63,7 +63,7 @@ async function completedFences(device: Device, make: MakeDevice): Promise<void> 
 
 async function foreignFence(device: Device): Promise<void> {
   const foreign = { stream: {} } as unknown as Fence;
-  await checkThrows(() => device.stream.wait(foreign), "OptionError", /received a fence of another kind of device/);
+  await checkThrows(() => device.stream.wait(foreign), "OptionError", /received a fence of another device type/);
 }
 
 async function disposeAfterEnqueue(device: Device): Promise<void> {

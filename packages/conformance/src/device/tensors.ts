@@ -1,4 +1,4 @@
-import { type Device, type DType, type Shape, sizeOf, type Tensor } from "@mosaic/core";
+import { type Device, type DType, type Shape, numel, type Tensor } from "@mosaic/core";
 import { check } from "../check.ts";
 import { epsilon } from "../oracle/numbers.ts";
 
@@ -44,7 +44,7 @@ export function tensorFrom(
   place: TensorOptions & { readonly shape: Shape },
 ): Tensor {
   const tensor = allocate(device, place.shape, place);
-  check(values.length === sizeOf(place.shape), `${values.length} values for ${place.shape.join("×")}`);
+  check(values.length === numel(place.shape), `${values.length} values for ${place.shape.join("×")}`);
   device.write(tensor, values);
   return tensor;
 }

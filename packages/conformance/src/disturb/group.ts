@@ -1,6 +1,6 @@
 import {
   type AllToAllOptions,
-  type CallOptions,
+  type CollectiveOptions,
   type Context,
   type Device,
   type DeviceMesh,
@@ -67,7 +67,7 @@ export class DisturbedGroup implements ProcessGroup {
     return this.#group.device;
   }
 
-  sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work {
+  sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work {
     const received = transfers.filter((transfer) => "from" in transfer).map(({ tensor }) => tensor);
     const order = shuffleTransfers(transfers, this.#next);
     return this.#post(received, () => this.#group.sendRecv(order, options));
@@ -81,7 +81,7 @@ export class DisturbedGroup implements ProcessGroup {
     return this.#post([out], () => this.#group.reduceScatter(out, input, op, options));
   }
 
-  allReduce(x: Tensor, op?: ReduceOp, options?: CallOptions): Work {
+  allReduce(x: Tensor, op?: ReduceOp, options?: CollectiveOptions): Work {
     return this.#post([], () => this.#group.allReduce(x, op, options));
   }
 
@@ -89,11 +89,11 @@ export class DisturbedGroup implements ProcessGroup {
     return this.#post([out], () => this.#group.allToAll(out, input, options));
   }
 
-  broadcast(x: Tensor, root: number, options?: CallOptions): Work {
+  broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work {
     return this.#post(root === this.rank ? [] : [x], () => this.#group.broadcast(x, root, options));
   }
 
-  barrier(options?: CallOptions): Work {
+  barrier(options?: CollectiveOptions): Work {
     return this.#post([], () => this.#group.barrier(options));
   }
 

@@ -1,4 +1,4 @@
-import { type Slice, type SliceType, slantsLeft, slantsRight } from "@mosaic/core";
+import { type Slice, type SliceType, hasDiagonalStart, hasDiagonalEnd } from "@mosaic/core";
 import { integer, uniforms } from "./numbers.ts";
 
 /** Whether the query at one global position sees the key at another. */
@@ -149,8 +149,8 @@ function addScaled(out: MatrixRow, factor: number, added: MatrixRow, width: numb
 /** The definition of a slice, pair by pair: the only one in this package, independent of core's code. */
 export function isPairVisible(slice: Slice, query: number, key: number): boolean {
   if (query < slice.q0 || query >= slice.q1) return false;
-  const from = slice.k0 + (slantsLeft(slice.type) ? query - slice.q0 : 0);
-  const to = slice.k1 - (slantsRight(slice.type) ? slice.q1 - 1 - query : 0);
+  const from = slice.k0 + (hasDiagonalStart(slice.type) ? query - slice.q0 : 0);
+  const to = slice.k1 - (hasDiagonalEnd(slice.type) ? slice.q1 - 1 - query : 0);
   return key >= from && key < to;
 }
 

@@ -5,21 +5,21 @@ import { full } from "../mask/masks.ts";
 import { resolveSlices } from "../mask/verify.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { layoutOf } from "../placement/layout-of.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
+import { layoutOf } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
-import { denseRows } from "../views.ts";
-import type { AttentionBackend, Call, PlacedKv } from "./backend.ts";
+import { contiguousRows } from "../views.ts";
+import { type AttentionBackend, type AttentionCall, backendOrLocal, type KvShard } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
 import { checkAttention } from "./check.ts";
 import { recordCall } from "./record-call.ts";
-import type { AttentionState, QkvGrads } from "./state.ts";
+import type { AttentionState, QkvGrads } from "./tile.ts";
 
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
 
 export const attentionOptions = defineOptions("attention", {
-  /** A registered name or the backend itself. Default "local". */
-  backend: option.either(option.string(), option.backend(), { default: "local" }),
+  /** A registered name or the backend itself; required where the mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local". */
+  backend: option.either(option.string(), option.backend(), { optional: true }),
   /** Which keys each query sees, in global positions. Default: all. */
   mask: option.mask({ optional: true }),
   /** Factor on q·k. Default 1 / √D. */
@@ -31,9 +31,9 @@ export const attentionOptions = defineOptions("attention", {
   /** Whether `lse` is returned, too. Default false. */
   returnLse: option.boolean({ default: false }),
 });
-type AnyOptions = OptionsOf<typeof attentionOptions>;
+type AttentionOptionsWithLse = OptionsOf<typeof attentionOptions>;
 /** What `attention` takes beside q, k and v. */
-export type AttentionOptions = Omit<AnyOptions, "returnLse">;
+export type AttentionOptions = Omit<AttentionOptionsWithLse, "returnLse">;
 
 /** What `attention` returns with `returnLse`. */
 export interface AttentionOutput {
@@ -46,7 +46,7 @@ export interface AttentionOutput {
 /** A state that has seen nothing: out 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. */
 export function emptyState(q: Tensor): AttentionState {
   checkTensor("emptyState", q, 4);
-  const out = headsLast(q, "float32");
+  const out = emptyBshd(q, "float32");
   const lse = q.device.empty(q.shape.slice(0, -1), "float32");
   q.device.kernels.fill(out, 0);
   q.device.kernels.fill(lse, -Infinity);
@@ -54,21 +54,21 @@ export function emptyState(q: Tensor): AttentionState {
 }
 
 /** [B,H,S,D] kept in memory as [B,S,H,D], so that merging the heads is a view. */
-function headsLast({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"]): Tensor {
+function emptyBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"]): Tensor {
   using memory = device.empty([b!, s!, h!, d!], dtype);
   return memory.permute([0, 2, 1, 3]);
 }
 
 /** Rounds to a dtype once, into memory laid out the same way; takes x. */
-function rounded(x: Tensor, dtype: Tensor["dtype"]): Tensor {
+function roundTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   if (x.dtype === dtype) return x;
-  const out = headsLast(x, dtype);
+  const out = emptyBshd(x, dtype);
   x.device.kernels.copy(out, x);
   x.dispose();
   return out;
 }
 
-interface Plan {
+interface AttentionContext {
   readonly ctx: Context;
   readonly backend: AttentionBackend;
   readonly mask: readonly Slice[];
@@ -76,43 +76,43 @@ interface Plan {
   readonly queries: Layout;
   readonly keys: Layout;
   /** Receives a handle of lse. */
-  readonly returned?: { lse?: Tensor };
+  readonly lseOutput?: { lse?: Tensor };
 }
 
-function callOf({ ctx, scale, mask, queries, keys }: Plan, q: Tensor): Call {
+function attentionCall({ ctx, scale, mask, queries, keys }: AttentionContext, q: Tensor): AttentionCall {
   return { q, at: ctx.mesh.coordinate, scale, mask, queries, keys };
 }
 
-function kvOf({ ctx }: Plan, k: Tensor, v: Tensor): PlacedKv {
+function kvShard({ ctx }: AttentionContext, k: Tensor, v: Tensor): KvShard {
   return { k, v, from: ctx.mesh.coordinate };
 }
 
 const attentionOp = defineOp({
   name: "attention",
-  forward([q, k, v]: [Tensor, Tensor, Tensor], plan: Plan) {
+  forward([q, k, v]: [Tensor, Tensor, Tensor], context: AttentionContext) {
     const state = emptyState(q);
-    const call = callOf(plan, q);
-    recordCall(plan.ctx, plan.backend, "forward", call, k);
-    plan.backend.attend(plan.ctx, call, state, kvOf(plan, k, v));
-    const output = rounded(state.out, q.dtype);
-    if (plan.returned) plan.returned.lse = state.lse.detach();
-    return { output, saved: { q, k, v, output, lse: state.lse, plan } };
+    const call = attentionCall(context, q);
+    recordCall(context.ctx, context.backend, "forward", call, k);
+    context.backend.attend(context.ctx, call, state, kvShard(context, k, v));
+    const output = roundTo(state.out, q.dtype);
+    if (context.lseOutput) context.lseOutput.lse = state.lse.detach();
+    return { output, saved: { q, k, v, output, lse: state.lse, context } };
   },
-  backward({ q, k, v, output, lse, plan }, dOutput) {
-    plan.ctx.assertOpen(`${plan.backend.name}: backward`);
-    using dOut = denseRows(dOutput);
+  backward({ q, k, v, output, lse, context }, dOutput) {
+    context.ctx.assertOpen(`${context.backend.name}: backward`);
+    using dOut = contiguousRows(dOutput);
     using delta = q.device.empty(lse.shape, "float32");
     q.device.kernels.rowDot(delta, dOut, output);
-    const grads: QkvGrads = { dq: accumulator(q), dk: accumulator(k), dv: accumulator(v) };
-    const call = { ...callOf(plan, q), dOut, lse, delta };
-    recordCall(plan.ctx, plan.backend, "backward", call, k);
-    plan.backend.attendBackward(plan.ctx, call, grads, kvOf(plan, k, v));
-    return [rounded(grads.dq, q.dtype), rounded(grads.dk, k.dtype), rounded(grads.dv, v.dtype)];
+    const grads: QkvGrads = { dq: gradientAccumulator(q), dk: gradientAccumulator(k), dv: gradientAccumulator(v) };
+    const call = { ...attentionCall(context, q), dOut, lse, delta };
+    recordCall(context.ctx, context.backend, "backward", call, k);
+    context.backend.attendBackward(context.ctx, call, grads, kvShard(context, k, v));
+    return [roundTo(grads.dq, q.dtype), roundTo(grads.dk, k.dtype), roundTo(grads.dv, v.dtype)];
   },
 });
 
-function accumulator(like: Tensor): Tensor {
-  const zeros = headsLast(like, "float32");
+function gradientAccumulator(like: Tensor): Tensor {
+  const zeros = emptyBshd(like, "float32");
   like.device.kernels.fill(zeros, 0);
   return zeros;
 }
@@ -164,27 +164,27 @@ export function attention(
   q: Tensor,
   k: Tensor,
   v: Tensor,
-  options?: AnyOptions,
+  options?: AttentionOptionsWithLse,
 ): Tensor | AttentionOutput {
   checkContext("attention", ctx);
   const given = attentionOptions.parse(options);
   for (const x of [q, k, v]) checkTensor("attention", x);
   const { mask = full(), scale = (q.shape[3] ?? 1) ** -0.5, returnLse } = given;
-  const { queries = whole(ctx, q), keys = whole(ctx, k) } = given;
-  const backend = ctx.backend(given.backend);
+  const { queries = unshardedLayout(ctx, q), keys = unshardedLayout(ctx, k) } = given;
+  const backend = backendOrLocal("attention", ctx, given.backend);
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
-  const returned: { lse?: Tensor } = {};
+  const lseOutput: { lse?: Tensor } = {};
   const slices = resolveSlices(mask, queries.length, keys.length);
-  const plan = { ctx, backend, scale, queries, keys, mask: slices, ...(returnLse && { returned }) };
-  using rows = denseRows(q);
-  using keyRows = denseRows(k);
-  using valueRows = denseRows(v);
-  const out = attentionOp([rows, keyRows, valueRows], plan);
-  return returnLse ? { out, lse: returned.lse! } : out;
+  const context = { ctx, backend, scale, queries, keys, mask: slices, ...(returnLse && { lseOutput }) };
+  using rows = contiguousRows(q);
+  using keyRows = contiguousRows(k);
+  using valueRows = contiguousRows(v);
+  const out = attentionOp([rows, keyRows, valueRows], context);
+  return returnLse ? { out, lse: lseOutput.lse! } : out;
 }
 
 /** The layout of a sequence that lies on this rank as a whole. */
-function whole({ mesh }: Context, x: Tensor): Layout {
+function unshardedLayout({ mesh }: Context, x: Tensor): Layout {
   return layoutOf({ mesh: mesh.shape, axes: [], length: x.shape[2] ?? 0 });
 }

@@ -1,19 +1,18 @@
-import { expectValue } from "../errors.ts";
 import type { Context } from "../context.ts";
+import { expectValue, OptionError } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
 import type { Coordinate } from "../mesh.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import type { Tensor } from "../tensor.ts";
-import type { AttentionState, KvBlock, QkvGrads, SavedRows } from "./state.ts";
-import type { AttentionModifiers, Tile } from "./tile.ts";
+import type { AttentionModifiers, AttentionState, KvBlock, QkvGrads, SavedRows, Tile } from "./tile.ts";
 
 /** Keys and values, and where in the mesh they come from. An axis missing from `from`: all shards along it, concatenated. */
-export interface PlacedKv extends KvBlock {
+export interface KvShard extends KvBlock {
   readonly from: Coordinate;
 }
 
 /** One attention call, the same for every block of keys folded into it. */
-export interface Call {
+export interface AttentionCall {
   /** This rank's queries [B,H,S,D]. */
   readonly q: Tensor;
   /** Where they come from. An axis missing: all shards along it, concatenated. */
@@ -45,15 +44,15 @@ export interface AttentionBackend {
   check?(ctx: Context): void;
   /**
    * The same backend for one call whose keys come in parts from these places, in this order, known to every rank alike: what
-   * depends on queries only can be done once for all parts. Absent: a part costs what a call does. Ask through `inParts`.
+   * depends on queries only can be done once for all parts. Absent: a part costs what a call does. Call it through the function `blockwise`.
    */
-  inParts?(from: readonly Coordinate[]): InParts;
+  blockwise?(from: readonly Coordinate[]): BlockwiseAttention;
   /** The same backend on a grid of ranks of this shape: what a module's `meshShape` asks for. Absent: it has no grid. */
   withShape?(shape: readonly [rows: number, columns: number]): AttentionBackend;
   /** Folds the keys and values into `state`. */
-  attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void;
+  attend(ctx: Context, call: AttentionCall, state: AttentionState, kv: KvShard): void;
   /** Adds this rank's queries' share of dq, and the whole dk and dv of this rank's keys, to `grads`. */
-  attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void;
+  attendBackward(ctx: Context, call: AttentionCall & SavedRows, grads: QkvGrads, kv: KvShard): void;
 }
 
 /**
@@ -76,7 +75,7 @@ export function describeBackend(backend: AttentionBackend): string {
  * One call in parts: either half is called once for each part, with the same call and the same sums. dk and dv of a part are
  * complete when it returns; the state, or dq, after the last part. Dispose it in any case: the parts may end early.
  */
-export interface InParts extends Pick<AttentionBackend, "attend" | "attendBackward">, Disposable {}
+export interface BlockwiseAttention extends Pick<AttentionBackend, "attend" | "attendBackward">, Disposable {}
 
 /**
  * How a backend attends to keys that come in parts from these places, in this order: in its own way if it has one, otherwise
@@ -84,15 +83,15 @@ export interface InParts extends Pick<AttentionBackend, "attend" | "attendBackwa
  *
  * @example
  * ```ts
- * import { inParts, local } from "@mosaic/core";
- * using steps = inParts(local(), [{ sp: 1 }, { sp: 0 }]);
+ * import { blockwise, local } from "@mosaic/core";
+ * using steps = blockwise(local(), [{ sp: 1 }, { sp: 0 }]);
  * typeof steps.attend; // => "function"
  * ```
  */
-export function inParts(backend: AttentionBackend, from: readonly Coordinate[]): InParts {
-  checkBackend("inParts", backend);
+export function blockwise(backend: AttentionBackend, from: readonly Coordinate[]): BlockwiseAttention {
+  checkBackend("blockwise", backend);
   return (
-    backend.inParts?.(from) ?? {
+    backend.blockwise?.(from) ?? {
       attend: (...call) => backend.attend(...call),
       attendBackward: (...call) => backend.attendBackward(...call),
       [Symbol.dispose]() {},
@@ -108,11 +107,11 @@ export function checkBackend(where: string, backend: unknown): asserts backend i
 }
 
 /** The tile that these queries and keys form. */
-export function tileOf(call: Call, kv: PlacedKv): Tile {
-  const { queries, keys, at } = (call ?? {}) as Partial<Call>;
+export function tileOf(call: AttentionCall, kv: KvShard): Tile {
+  const { queries, keys, at } = (call ?? {}) as Partial<AttentionCall>;
   const hasLayouts = typeof queries?.spans === "function" && typeof keys?.spans === "function";
-  expectValue("tileOf: call", hasLayouts && at !== undefined, "a Call", call);
-  expectValue("tileOf: kv", typeof kv?.from === "object", "keys and values, and where they come from", kv);
+  expectValue("tileOf: call", hasLayouts && at !== undefined, "an AttentionCall", call);
+  expectValue("tileOf: kv", typeof kv?.from === "object", "a KvShard { k, v, from }", kv);
   return {
     q: call.queries.spans(call.at),
     k: call.keys.spans(kv.from),
@@ -120,4 +119,39 @@ export function tileOf(call: Call, kv: PlacedKv): Tile {
     scale: call.scale,
     modifiers: call.modifiers,
   };
+}
+
+/** The device's own kernel on the keys at hand: what every other backend ends in. Communicates nothing. */
+export function local(): AttentionBackend {
+  return {
+    name: "local",
+    axes: [],
+    attend(ctx, call, state, kv) {
+      ctx.device.kernels.attend(state, call.q, kv, tileOf(call, kv));
+    },
+    attendBackward(ctx, call, grads, kv) {
+      ctx.device.kernels.attendBackward(grads, call.q, call, kv, tileOf(call, kv));
+    },
+  };
+}
+
+/**
+ * The requested backend; "local" if none is named and the mesh cuts no sequence. Where it does, "local" would take every shard
+ * for a whole sequence, so it must be named.
+ */
+export function backendOrLocal(
+  where: string,
+  ctx: Context,
+  requested: string | AttentionBackend | undefined,
+): AttentionBackend {
+  if (requested !== undefined) return ctx.backend(requested);
+  const cut = ctx.mesh.axes.filter((axis) => axis !== "dp" && ctx.mesh.shape[axis]! > 1);
+  if (cut.length === 0) return ctx.backend("local");
+  throw new OptionError({
+    where: `${where}: backend`,
+    expected: `a backend, as the mesh has ${cut.map((axis) => `${axis}: ${ctx.mesh.shape[axis]}`).join(", ")}`,
+    received: "none",
+    remedy:
+      'pass backend: "ring" (each rank holds a shard of the sequence), or "local" if each rank holds whole sequences',
+  });
 }

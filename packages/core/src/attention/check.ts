@@ -1,15 +1,19 @@
+import { checkDevice, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import { DTypeError, OptionError, ShapeError } from "../errors.ts";
+import type { Device } from "../device.ts";
+import { DTypeError, expectValue, OptionError, ShapeError } from "../errors.ts";
+import type { KernelFeature } from "../kernels/kernels.ts";
 import type { Mask } from "../mask/slice.ts";
-import { checkDevice } from "../ops/operands.ts";
-import type { Layout } from "../placement/layout.ts";
-import { spansLength } from "../placement/span.ts";
-import { verifyLayout } from "../placement/verify.ts";
+import { verifyWellFormed } from "../mask/verify.ts";
+import type { Layout } from "../placement/placement.ts";
+import { type Span, spansLength } from "../placement/span.ts";
+import { verifyLayout, verifySpan } from "../placement/verify.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionBackend } from "./backend.ts";
+import type { AttentionModifiers, KvBlock, Tile } from "./tile.ts";
 
-interface Checked {
+interface AttentionArguments {
   readonly ctx: Context;
   readonly backend: AttentionBackend;
   readonly scale: number;
@@ -21,9 +25,9 @@ interface Checked {
 const maxHeadSize = 256;
 
 /** Everything that can be wrong with one rank's call, thrown before any rank waits for another. */
-export function checkAttention(call: Checked, qkv: { q: Tensor; k: Tensor; v: Tensor }): void {
-  const where = `${nameOf(call.backend)}, rank ${call.ctx.rank}`;
-  for (const x of Object.values(qkv)) x.assertUsable(where);
+export function checkAttention(call: AttentionArguments, qkv: { q: Tensor; k: Tensor; v: Tensor }): void {
+  const where = `${backendLabel(call.backend)}, rank ${call.ctx.rank}`;
+  for (const x of Object.values(qkv)) x.assertNotDisposed(where);
   checkTensors(where, qkv);
   checkLayout(`${where}: queries`, call.queries);
   checkLayout(`${where}: keys`, call.keys);
@@ -50,11 +54,11 @@ export function checkMask(where: string, mask: Mask): void {
 function checkLayout(where: string, layout: Layout): void {
   const { axes, spans } = (layout ?? {}) as Partial<Layout>;
   if (Array.isArray(axes) && typeof spans === "function") return;
-  throw new OptionError({ where, expected: "a Layout, as layoutOf returns", received: String(layout) });
+  throw new OptionError({ where, expected: "a Layout from layoutOf()", received: String(layout) });
 }
 
 /** `ring(sp)`: the name, and the axes along which it communicates. */
-function nameOf({ name, axes }: AttentionBackend): string {
+function backendLabel({ name, axes }: AttentionBackend): string {
   return axes.length > 0 && !name.includes("(") ? `${name}(${axes.join(",")})` : name;
 }
 
@@ -76,7 +80,7 @@ function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Ten
   if (q.dtype === k.dtype && k.dtype === v.dtype) return;
   throw new DTypeError({
     where,
-    expected: "one dtype for q, k and v",
+    expected: "the same dtype for q, k and v",
     received: `${q.dtype}, ${k.dtype}, ${v.dtype}`,
     remedy: "convert with to(dtype)",
   });
@@ -85,29 +89,107 @@ function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Ten
 function checkRows(
   where: string,
   what: "queries" | "keys",
-  { shape, layout, call }: { shape: readonly number[]; layout: Layout; call: Checked },
+  { shape, layout, call }: { shape: readonly number[]; layout: Layout; call: AttentionArguments },
 ): void {
   const rows = spansLength(layout.spans(call.ctx.mesh.coordinate));
   if (shape[2] === rows) return;
   throw new ShapeError({
     where: `${where}: ${what} ${formatShape(shape)}`,
-    expected: `${rows} rows, this rank's share of ${layout.length}`,
+    expected: `${rows} rows, this rank's shard of ${layout.length}`,
     received: String(shape[2]),
-    remedy: "give the placement and the length that the sequence was sharded with",
+    remedy: "pass the placement and the length that the sequence was sharded with",
   });
 }
 
 /** Keys cut along an axis that the backend does not gather would be missed; along one too few, counted again. */
-function checkAxes(where: string, { backend, queries, keys }: Checked): void {
+function checkAxes(where: string, { backend, queries, keys }: AttentionArguments): void {
   for (const layout of [queries, keys]) {
     if (layout.axes.length === backend.axes.length && layout.axes.every((axis) => backend.axes.includes(axis)))
       continue;
     throw new OptionError({
       where,
-      expected: `a sequence cut along the backend's axes, [${backend.axes.join(", ")}]`,
-      received: `one cut along [${layout.axes.join(", ")}]`,
+      expected: `a sequence sharded along the backend's axes, [${backend.axes.join(", ")}]`,
+      received: `sharded along [${layout.axes.join(", ")}]`,
       remedy:
-        "give queries and keys, made by layoutOf with the axes of the backend, or choose a backend over these axes",
+        "pass queries and keys as layouts from layoutOf with the backend's axes, or use a backend over these axes",
     });
   }
+}
+
+/**
+ * Throws a ShapeError unless a tile fits its tensors and is one that kernels can work with: spans of integers with a step
+ * of at least 1, as many positions as rows, and slices of integers with a type. The kernels `attend` and `attendBackward`
+ * of native devices call this first. Whether slices are disjoint is not looked at here: see `resolveSlices`.
+ *
+ * @example
+ * ```ts
+ * import { checkTile } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = device.empty([1, 1, 8, 64], "float32");
+ * const spans = [{ start: 0, length: 8, step: 1 }];
+ * checkTile(x, { k: x, v: x }, { q: spans, k: spans, mask: [], scale: 1 }); // => undefined
+ * checkTile(x, { k: x, v: x }, { q: spans, k: [{ start: 0, length: 8, step: 0 }], mask: [], scale: 1 }); // throws step 0
+ * ```
+ */
+export function checkTile(q: Tensor, kv: KvBlock, tile: Tile): void {
+  for (const x of [q, kv?.k]) checkTensor("attention", x, 4);
+  expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
+  expectValue("attention: scale", typeof tile.scale === "number", "a number", tile.scale);
+  const { k } = kv;
+  checkPositions("attention: queries", tile.q, q.shape[2]!);
+  checkPositions("attention: keys", tile.k, k.shape[2]!);
+  verifyWellFormed("attention: mask", tile.mask);
+  for (const slices of tile.modifiers?.sampleMasks ?? []) verifyWellFormed("attention: sample mask", slices);
+}
+
+function checkPositions(where: string, spans: readonly Span[], rows: number): void {
+  expectValue(where, Array.isArray(spans), "an array of spans { start, length, step }", spans);
+  for (const span of spans) verifySpan(where, span);
+  const count = spansLength(spans);
+  if (count === rows) return;
+  throw new ShapeError({ where, expected: `spans of ${rows} positions, one per row`, received: String(count) });
+}
+
+/**
+ * Throws an OptionError if an attention call asks for a feature that the device does not have: what joined the contract
+ * later is refused until a device has it, never ignored. The kernels `attend` and `attendBackward` of every device call this
+ * first.
+ *
+ * @example
+ * ```ts
+ * import { checkFeatures } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using k = device.empty([1, 1, 8, 64], "float32");
+ * const plain = { q: [], k: [], mask: [], scale: 1 };
+ * checkFeatures(device, { k, v: k }, plain); // => undefined
+ * checkFeatures({ type: "mine", index: 0 }, { k, v: k }, { ...plain, modifiers: { softcap: 30 } }); // throws attention on mine:0
+ * ```
+ */
+export function checkFeatures(device: Pick<Device, "type" | "index" | "features">, kv: KvBlock, tile: Tile): void {
+  for (const x of [kv?.k, kv?.v]) checkTensor("attention", x, 4);
+  expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
+  if (tile.modifiers === undefined && kv.k.shape[3] === kv.v.shape[3]) return;
+  for (const [feature, received] of requestedFeatures(kv, tile.modifiers ?? {})) {
+    if (device.features?.includes(feature)) continue;
+    throw new OptionError({
+      where: `attention on ${device.type}:${device.index}`,
+      expected: `a call without ${feature}, which this device does not support`,
+      received,
+      remedy: `omit it, or use a device whose \`features\` include "${feature}"`,
+    });
+  }
+}
+
+function requestedFeatures({ k, v }: KvBlock, modifiers: AttentionModifiers): readonly [KernelFeature, string][] {
+  const { softcap, slopes, dropout, sampleMasks } = modifiers;
+  const features: [KernelFeature, string][] = [];
+  if (softcap !== undefined) features.push(["softcap", `softcap ${softcap}`]);
+  if (slopes) features.push(["slopes", `slopes ${formatShape(slopes.shape)}`]);
+  if (dropout) features.push(["dropout", `dropout of probability ${dropout.probability}`]);
+  if (sampleMasks) features.push(["sampleMasks", `sampleMasks of ${sampleMasks.length} samples`]);
+  const [size, valueSize] = [k.shape[3]!, v.shape[3]!];
+  if (size !== valueSize) features.push(["valueHeadSize", `keys of head size ${size}, values of ${valueSize}`]);
+  return features;
 }

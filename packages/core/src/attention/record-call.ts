@@ -1,53 +1,58 @@
 import type { Context } from "../context.ts";
 import { type Slice, sliceTypeCodes } from "../mask/slice.ts";
 import type { Coordinate, DeviceMesh } from "../mesh.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import type { Span } from "../placement/span.ts";
 import { coordinatesAlong } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
-import { type AttentionBackend, type Call, describeBackend } from "./backend.ts";
+import { type AttentionBackend, type AttentionCall, describeBackend } from "./backend.ts";
 import type { AttentionModifiers } from "./tile.ts";
 
 // What the ranks of an attention call must agree on and no message shows: each derives alone, from mask and layouts, what it
 // sends and computes. So every call is recorded in the histories of the groups along the backend's axes.
 
 /** Calls of a rank whose descriptions are kept: those of a model's layers, not of a sequence that grows with each call. */
-const MOST = 16;
+const MAX_CACHED_CALLS = 16;
 /** Slices and shards that a description names one by one. */
-const NAMED = 4;
+const MAX_LISTED = 4;
 
 /** Which half of an attention call is recorded. */
-export type Half = "forward" | "backward";
+export type Pass = "forward" | "backward";
 
 /** Records a call, forward or backward, in the groups along the backend's axes. Nothing is sent. */
 // oxlint-disable-next-line max-params -- as `AttentionBackend.attend`: context, call, keys
-export function recordCall(ctx: Context, backend: AttentionBackend, half: Half, call: Call, k: Tensor): void {
-  let described: DescribedCall | undefined;
+export function recordCall(ctx: Context, backend: AttentionBackend, pass: Pass, call: AttentionCall, k: Tensor): void {
+  let description: CallDescription | undefined;
   for (const axis of backend.axes) {
     // A mesh without the axis, or another one, is the backend's to report.
     if ((ctx.mesh.shape[axis] ?? 1) === 1) continue;
-    described ??= describedCall(ctx, backend, call, k);
-    ctx.mesh.group(axis).recordCall(described[half]);
+    description ??= callDescription(ctx, backend, call, k);
+    ctx.mesh.group(axis).recordCall(description[pass]);
   }
 }
 
-const known = new WeakMap<DeviceMesh, DescribedCall[]>();
+const descriptionCache = new WeakMap<DeviceMesh, CallDescription[]>();
 
-function describedCall({ mesh }: Context, backend: AttentionBackend, call: Call, k: Tensor): DescribedCall {
-  let calls = known.get(mesh);
-  if (!calls) known.set(mesh, (calls = []));
-  for (const each of calls) if (each.describes(backend, call, k)) return each;
-  if (calls.length >= MOST) calls.shift();
-  const made = new DescribedCall(mesh.shape, backend, call, k);
-  calls.push(made);
-  return made;
+function callDescription(
+  { mesh }: Context,
+  backend: AttentionBackend,
+  call: AttentionCall,
+  k: Tensor,
+): CallDescription {
+  let calls = descriptionCache.get(mesh);
+  if (!calls) descriptionCache.set(mesh, (calls = []));
+  for (const each of calls) if (each.matches(backend, call, k)) return each;
+  if (calls.length >= MAX_CACHED_CALLS) calls.shift();
+  const description = new CallDescription(mesh.shape, backend, call, k);
+  calls.push(description);
+  return description;
 }
 
 /** A call and its description, which is composed where a group compares calls, once. */
-class DescribedCall {
+class CallDescription {
   readonly #mesh: Coordinate;
   readonly #backend: AttentionBackend;
-  readonly #call: Omit<Call, "q" | "at">;
+  readonly #call: Omit<AttentionCall, "q" | "at">;
   readonly #dtype: Tensor["dtype"];
   /** B, H, Hkv and D. */
   readonly #sizes: readonly [number, number, number, number];
@@ -56,7 +61,7 @@ class DescribedCall {
   constructor(
     mesh: Coordinate,
     backend: AttentionBackend,
-    { q, scale, mask, modifiers, queries, keys }: Call,
+    { q, scale, mask, modifiers, queries, keys }: AttentionCall,
     k: Tensor,
   ) {
     this.#mesh = mesh;
@@ -66,10 +71,10 @@ class DescribedCall {
     this.#sizes = [q.shape[0]!, q.shape[1]!, k.shape[1]!, q.shape[3]!];
   }
 
-  readonly forward = (): string => `attention by ${this.#described()}`;
-  readonly backward = (): string => `attention backward by ${this.#described()}`;
+  readonly forward = (): string => `attention by ${this.#description()}`;
+  readonly backward = (): string => `attention backward by ${this.#description()}`;
 
-  describes(backend: AttentionBackend, { q, scale, mask, modifiers, queries, keys }: Call, k: Tensor): boolean {
+  matches(backend: AttentionBackend, { q, scale, mask, modifiers, queries, keys }: AttentionCall, k: Tensor): boolean {
     const own = this.#call;
     const [batch, heads, kvHeads, headDim] = this.#sizes;
     return (
@@ -77,7 +82,7 @@ class DescribedCall {
       own.keys === keys &&
       own.scale === scale &&
       own.modifiers === modifiers &&
-      sameSlices(own.mask, mask) &&
+      equalSlices(own.mask, mask) &&
       this.#dtype === q.dtype &&
       batch === q.shape[0] &&
       heads === q.shape[1] &&
@@ -87,30 +92,30 @@ class DescribedCall {
     );
   }
 
-  #described(): string {
-    return (this.#text ??= this.#compose());
+  #description(): string {
+    return (this.#text ??= this.#format());
   }
 
-  #compose(): string {
+  #format(): string {
     const { scale, mask, modifiers, queries, keys } = this.#call;
     const [batch, heads, kvHeads, headDim] = this.#sizes;
     const parts = [
       `${describeBackend(this.#backend)}: ${this.#dtype} [${batch},${heads},S,${headDim}]`,
       ...(kvHeads === heads ? [] : [`${kvHeads} key heads`]),
       `scale ${scale}`,
-      ...modifiersText(modifiers),
-      `mask ${slicesText(mask)}`,
+      ...formatModifiers(modifiers),
+      `mask ${formatSlices(mask)}`,
     ];
-    const [queriesAt, keysAt] = [layoutText(queries, this.#mesh), layoutText(keys, this.#mesh)];
+    const [queriesAt, keysAt] = [formatLayout(queries, this.#mesh), formatLayout(keys, this.#mesh)];
     if (queriesAt === keysAt) return [...parts, `rows ${queriesAt}`].join(", ");
     return [...parts, `queries ${queriesAt}`, `keys ${keysAt}`].join(", ");
   }
 }
 
 /** Masks are often made anew for each call: short lists are compared slice by slice. */
-function sameSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
+function equalSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
   if (a === b) return true;
-  if (a.length !== b.length || a.length > NAMED) return false;
+  if (a.length !== b.length || a.length > MAX_LISTED) return false;
   return a.every((slice, i) => {
     const { q0, q1, k0, k1, type } = b[i]!;
     return slice.q0 === q0 && slice.q1 === q1 && slice.k0 === k0 && slice.k1 === k1 && slice.type === type;
@@ -118,13 +123,13 @@ function sameSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
 }
 
 /** `causal 0:512 × 0:512`, queries before keys, as ranges of Python; of many slices the first ones and a hash. */
-function slicesText(slices: readonly Slice[]): string {
+function formatSlices(slices: readonly Slice[]): string {
   if (slices.length === 0) return "empty";
   const named = slices
-    .slice(0, NAMED)
+    .slice(0, MAX_LISTED)
     .map(({ q0, q1, k0, k1, type }) => `${type} ${q0}:${q1} × ${k0}:${k1}`)
     .join(" + ");
-  if (slices.length <= NAMED) return named;
+  if (slices.length <= MAX_LISTED) return named;
   const hash = new Hash();
   for (const { q0, q1, k0, k1, type } of slices) {
     for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
@@ -133,7 +138,7 @@ function slicesText(slices: readonly Slice[]): string {
 }
 
 /** `512 over sp: 0:128 | 128:256 | …`, shard by shard; of many the first ones and a hash. */
-function layoutText(layout: Layout, mesh: Coordinate): string {
+function formatLayout(layout: Layout, mesh: Coordinate): string {
   const { axes, length } = layout;
   if (axes.length === 0) return `${length}`;
   const hash = new Hash();
@@ -147,35 +152,35 @@ function layoutText(layout: Layout, mesh: Coordinate): string {
       hash.add(step);
     }
     hash.add(-1);
-    if (count++ < NAMED) named.push(spansText(spans));
+    if (count++ < MAX_LISTED) named.push(formatSpans(spans));
   }
-  const isWhole = count <= NAMED && named.every((each) => !each.endsWith("…"));
+  const isWhole = count <= MAX_LISTED && named.every((each) => !each.endsWith("…"));
   const shards = named.join(" | ");
   return `${length} over ${axes.join(",")}: ${isWhole ? shards : `${shards} | … of ${count} shards (${hash.hex()})`}`;
 }
 
-function spansText(spans: readonly Span[]): string {
+function formatSpans(spans: readonly Span[]): string {
   if (spans.length === 0) return "none";
   const named = spans
-    .slice(0, NAMED)
+    .slice(0, MAX_LISTED)
     .map(({ start, length, step }) => `${start}:${start + length * step}${step === 1 ? "" : `:${step}`}`)
     .join(",");
-  return spans.length <= NAMED ? named : `${named},…`;
+  return spans.length <= MAX_LISTED ? named : `${named},…`;
 }
 
 /** Slopes lie on the device: their number alone is compared. */
-function modifiersText(modifiers: AttentionModifiers | undefined): string[] {
+function formatModifiers(modifiers: AttentionModifiers | undefined): string[] {
   const { softcap, slopes, dropout, sampleMasks, origin } = modifiers ?? {};
   return [
     ...(softcap === undefined ? [] : [`softcap ${softcap}`]),
     ...(slopes ? [`${slopes.shape[0]} ALiBi slopes`] : []),
     ...(dropout ? [`dropout ${dropout.probability} of seed ${dropout.seed}, stream ${dropout.stream}`] : []),
-    ...(sampleMasks ?? []).map((slices, i) => `mask of sample ${i} ${slicesText(slices)}`),
+    ...(sampleMasks ?? []).map((slices, i) => `mask of sample ${i} ${formatSlices(slices)}`),
     ...(origin ? [`heads from ${origin.head}, samples from ${origin.batch}`] : []),
   ];
 }
 
-/** 64 bits over whole numbers: MurmurHash3 of 32 bits (Appleby), from two seeds. */
+/** 64 bits over integers: MurmurHash3 of 32 bits (Appleby), from two seeds. */
 class Hash {
   #low = 0x9747b28c | 0;
   #high = 0x3c6ef372;
@@ -183,23 +188,25 @@ class Hash {
   add(value: number): void {
     const word = value | 0;
     const rest = Math.floor(value / 2 ** 32) | 0;
-    this.#low = mixed(mixed(this.#low, word), rest);
-    this.#high = mixed(mixed(this.#high, word), rest);
+    this.#low = murmurMix(murmurMix(this.#low, word), rest);
+    this.#high = murmurMix(murmurMix(this.#high, word), rest);
   }
 
   hex(): string {
-    return [finished(this.#high), finished(this.#low)].map((half) => half.toString(16).padStart(8, "0")).join("");
+    return [murmurFinalize(this.#high), murmurFinalize(this.#low)]
+      .map((half) => half.toString(16).padStart(8, "0"))
+      .join("");
   }
 }
 
-function mixed(hash: number, word: number): number {
+function murmurMix(hash: number, word: number): number {
   let k = Math.imul(word, 0xcc9e2d51);
   k = Math.imul((k << 15) | (k >>> 17), 0x1b873593);
   const next = hash ^ k;
   return (Math.imul((next << 13) | (next >>> 19), 5) + 0xe6546b64) | 0;
 }
 
-function finished(hash: number): number {
+function murmurFinalize(hash: number): number {
   let h = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
   h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);
   return (h ^ (h >>> 16)) >>> 0;

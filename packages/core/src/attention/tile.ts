@@ -1,11 +1,34 @@
-import { checkTensor } from "../arguments.ts";
-import { ShapeError, expectValue } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
-import { verifyWellFormed } from "../mask/verify.ts";
-import { type Span, spansLength } from "../placement/span.ts";
-import { verifySpan } from "../placement/verify.ts";
+import type { Span } from "../placement/span.ts";
 import type { Tensor } from "../tensor.ts";
-import type { KvBlock } from "./state.ts";
+
+// Shapes: B batch, H heads, Hkv key heads, S local sequence, D head size, Dv that of the values.
+
+/** Attention over some set of keys: out [B,H,S,Dv] and lse [B,H,S], float32; lse is −Infinity where nothing was seen yet. */
+export interface AttentionState {
+  readonly out: Tensor;
+  readonly lse: Tensor;
+}
+
+/** Keys k [B,Hkv,S,D] and values v [B,Hkv,S,Dv]. Where Dv is not D, it takes a device with the feature `valueHeadSize`. */
+export interface KvBlock {
+  readonly k: Tensor;
+  readonly v: Tensor;
+}
+
+/** What the backward needs of the finished forward: dOut [B,H,S,Dv], lse [B,H,S] and delta = rowsum(dOut·out) [B,H,S]. */
+export interface SavedRows {
+  readonly dOut: Tensor;
+  readonly lse: Tensor;
+  readonly delta: Tensor;
+}
+
+/** Gradients to add to, float32: dq [B,H,Sq,D], dk [B,Hkv,Sk,D], dv [B,Hkv,Sk,Dv]. */
+export interface QkvGrads {
+  readonly dq: Tensor;
+  readonly dk: Tensor;
+  readonly dv: Tensor;
+}
 
 /**
  * What an attention call asks for beyond plain attention. Each is off if absent, and is a feature that a device may not have
@@ -51,39 +74,4 @@ export interface Tile {
   /** Factor on q·k before the softmax. */
   readonly scale: number;
   readonly modifiers?: AttentionModifiers | undefined;
-}
-
-/**
- * Throws a ShapeError unless a tile fits its tensors and is one that kernels can work with: spans of whole numbers with a step
- * of at least 1, as many positions as rows, and slices of whole numbers with a type. The kernels `attend` and `attendBackward`
- * of native devices call this first. Whether slices are disjoint is not looked at here: see `resolveSlices`.
- *
- * @example
- * ```ts
- * import { checkTile } from "@mosaic/core";
- * import { cpu } from "@mosaic/kernels-cpu";
- * using device = cpu();
- * using x = device.empty([1, 1, 8, 64], "float32");
- * const spans = [{ start: 0, length: 8, step: 1 }];
- * checkTile(x, { k: x, v: x }, { q: spans, k: spans, mask: [], scale: 1 }); // => undefined
- * checkTile(x, { k: x, v: x }, { q: spans, k: [{ start: 0, length: 8, step: 0 }], mask: [], scale: 1 }); // throws step 0
- * ```
- */
-export function checkTile(q: Tensor, kv: KvBlock, tile: Tile): void {
-  for (const x of [q, kv?.k]) checkTensor("attention", x, 4);
-  expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
-  expectValue("attention: scale", typeof tile.scale === "number", "a number", tile.scale);
-  const { k } = kv;
-  checkPositions("attention: queries", tile.q, q.shape[2]!);
-  checkPositions("attention: keys", tile.k, k.shape[2]!);
-  verifyWellFormed("attention: mask", tile.mask);
-  for (const slices of tile.modifiers?.sampleMasks ?? []) verifyWellFormed("attention: sample mask", slices);
-}
-
-function checkPositions(where: string, spans: readonly Span[], rows: number): void {
-  expectValue(where, Array.isArray(spans), "an array of spans { start, length, step }", spans);
-  for (const span of spans) verifySpan(where, span);
-  const count = spansLength(spans);
-  if (count === rows) return;
-  throw new ShapeError({ where, expected: `spans of ${rows} positions, one for each row`, received: String(count) });
 }

@@ -2,39 +2,39 @@ import { AutogradError } from "../errors.ts";
 import { releaseOnError, untracked } from "../tracking.ts";
 import { formatShape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { type Edge, type GradNode, type Made, noGrad } from "./node.ts";
+import { type Edge, type GradNode, type TensorMetadata, noGrad } from "./node.ts";
 
 /**
  * Runs the tape backward from `root`. Operations run in falling order of creation, each once, when all gradients of its
  * output have been added; what it saved is freed at once. Nothing recurses, so that a tape may be of any length.
  */
 export function backward(root: Tensor, gradient?: Tensor): void {
-  root.assertUsable("backward");
-  const edge = root.edge();
+  root.assertNotDisposed("backward");
+  const edge = root.gradientEdge();
   if (edge === null) {
     throw new AutogradError({
       where: "backward",
-      expected: "a tensor made from one that requires a gradient",
-      received: `${formatShape(root.shape)} without history`,
+      expected: "a tensor that requires grad",
+      received: `${formatShape(root.shape)} without gradient history`,
       remedy: "set requiresGrad on a leaf first, and compute outside noGrad",
     });
   }
-  const seed = seedOf(root, gradient);
-  untracked(() => noGrad(() => run(edge, seed)));
+  const seed = rootGradient(root, gradient);
+  untracked(() => noGrad(() => runBackward(edge, seed)));
 }
 
-function seedOf(root: Tensor, gradient: Tensor | undefined): Tensor {
+function rootGradient(root: Tensor, gradient: Tensor | undefined): Tensor {
   if (gradient) {
-    gradient.assertUsable("backward");
+    gradient.assertNotDisposed("backward");
     checkGradient("backward", gradient, root);
     return gradient.detach();
   }
   if (root.size !== 1) {
     throw new AutogradError({
       where: "backward",
-      expected: "one element, or a gradient",
+      expected: "a scalar, or a gradient argument",
       received: formatShape(root.shape),
-      remedy: "reduce the tensor to a scalar loss, or pass the gradient of its elements",
+      remedy: "reduce the tensor to a scalar loss, or pass its gradient",
     });
   }
   const one = root.device.empty(root.shape, root.dtype);
@@ -42,22 +42,22 @@ function seedOf(root: Tensor, gradient: Tensor | undefined): Tensor {
   return one;
 }
 
-function checkGradient(where: string, gradient: Tensor, of: Made): void {
+function checkGradient(where: string, gradient: Tensor, of: TensorMetadata): void {
   if (sameShape(gradient.shape, of.shape) && gradient.dtype === of.dtype) return;
   throw new AutogradError({
     where,
-    expected: `a gradient ${formatShape(of.shape)} ${of.dtype}`,
+    expected: `a gradient of shape ${formatShape(of.shape)} ${of.dtype}`,
     received: `${formatShape(gradient.shape)} ${gradient.dtype}`,
   });
 }
 
-function run(start: Exclude<Edge, null>, seed: Tensor): void {
-  const pending = new Pending();
+function runBackward(start: Exclude<Edge, null>, seed: Tensor): void {
+  const pending = new GradientQueue();
   try {
-    deliver(start, seed, pending);
+    accumulate(start, seed, pending);
     for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
       const { node, gradient } = next;
-      deliverAll(node, runNode(node, gradient), pending);
+      accumulateAll(node, runNode(node, gradient), pending);
     }
   } finally {
     pending.dispose();
@@ -66,33 +66,33 @@ function run(start: Exclude<Edge, null>, seed: Tensor): void {
 
 /** The gradients of a node's inputs, each a handle of its own; frees the node and its output's gradient. */
 function runNode(node: GradNode, dOutput: Tensor): readonly (Tensor | null)[] {
-  const { recipe } = node;
-  if (!recipe) {
+  const { definition } = node;
+  if (!definition) {
     dOutput.dispose();
     throw new AutogradError({
       where: `backward of ${node.name}`,
-      expected: "an operation whose backward has not run",
-      received: "one whose backward has, so that what it saved is freed",
+      expected: "saved tensors that have not been freed",
+      received: "a second backward through the same graph",
       remedy: "run the forward again, or add the losses and call backward once",
     });
   }
   try {
     const needed = node.edges.map((edge) => edge !== null);
     const seen = new Set([dOutput]);
-    const own = recipe.backward(dOutput, needed).map((gradient) => {
+    const own = definition.backward(dOutput, needed).map((gradient) => {
       if (gradient === null) return null;
       if (seen.has(gradient)) return gradient.detach();
       seen.add(gradient);
       return gradient;
     });
-    return checked(node, own);
+    return checkGradients(node, own);
   } finally {
     node.free();
     dOutput.dispose();
   }
 }
 
-function checked(node: GradNode, gradients: readonly (Tensor | null)[]): readonly (Tensor | null)[] {
+function checkGradients(node: GradNode, gradients: readonly (Tensor | null)[]): readonly (Tensor | null)[] {
   try {
     for (const [i, gradient] of gradients.entries()) {
       const edge = node.edges[i] ?? null;
@@ -107,14 +107,14 @@ function checked(node: GradNode, gradients: readonly (Tensor | null)[]): readonl
 }
 
 /** The gradients of a node's inputs, one after the other; if one cannot be delivered, the others are disposed. */
-function deliverAll(node: GradNode, gradients: readonly (Tensor | null)[], pending: Pending): void {
+function accumulateAll(node: GradNode, gradients: readonly (Tensor | null)[], pending: GradientQueue): void {
   let delivered = 0;
   try {
     for (const gradient of gradients) {
       const edge = node.edges[delivered++] ?? null;
       if (gradient === null) continue;
       if (edge === null) gradient.dispose();
-      else deliver(edge, gradient, pending);
+      else accumulate(edge, gradient, pending);
     }
   } catch (error) {
     for (const gradient of gradients.slice(delivered)) gradient?.dispose();
@@ -123,10 +123,10 @@ function deliverAll(node: GradNode, gradients: readonly (Tensor | null)[], pendi
 }
 
 /** Takes the gradient, whatever happens. */
-function deliver(edge: Exclude<Edge, null>, gradient: Tensor, pending: Pending): void {
+function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, pending: GradientQueue): void {
   try {
     if ("node" in edge) pending.add(edge.node, gradient);
-    else addToLeaf(edge.leaf, gradient);
+    else accumulateGrad(edge.leaf, gradient);
   } catch (error) {
     gradient.dispose();
     throw error;
@@ -134,10 +134,10 @@ function deliver(edge: Exclude<Edge, null>, gradient: Tensor, pending: Pending):
 }
 
 /** A leaf's gradient is dense and shares memory with nothing, so that an optimizer may write to it. */
-function addToLeaf(leaf: Tensor, gradient: Tensor): void {
+function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
   if (leaf.isDisposed) gradient.dispose();
-  else if (leaf.grad && !leaf.grad.isDisposed) leaf.grad = sum(leaf.grad, gradient);
-  else if (isOurs(gradient)) leaf.grad = gradient;
+  else if (leaf.grad && !leaf.grad.isDisposed) leaf.grad = addGradients(leaf.grad, gradient);
+  else if (isSoleOwner(gradient)) leaf.grad = gradient;
   else {
     leaf.grad = releaseOnError(() => {
       const grad = gradient.device.empty(gradient.shape, gradient.dtype);
@@ -146,17 +146,18 @@ function addToLeaf(leaf: Tensor, gradient: Tensor): void {
     });
     gradient.dispose();
   }
+  if (leaf.replication) leaf.replication.hasLocalGrad = true;
 }
 
 /** Dense, and nobody else looks at its memory: it may be written to. */
-function isOurs(gradient: Tensor): boolean {
+function isSoleOwner(gradient: Tensor): boolean {
   return gradient.storage.references === 1 && gradient.isContiguous;
 }
 
 /** a + b, in place where that disturbs nobody; takes both. */
-function sum(a: Tensor, b: Tensor): Tensor {
-  const [into, other] = isOurs(a) || !isOurs(b) ? [a, b] : [b, a];
-  const out = isOurs(into) ? into : into.device.empty(into.shape, into.dtype);
+function addGradients(a: Tensor, b: Tensor): Tensor {
+  const [into, other] = isSoleOwner(a) || !isSoleOwner(b) ? [a, b] : [b, a];
+  const out = isSoleOwner(into) ? into : into.device.empty(into.shape, into.dtype);
   out.device.kernels.binary("add", out, into, other);
   if (out !== into) into.dispose();
   other.dispose();
@@ -164,13 +165,13 @@ function sum(a: Tensor, b: Tensor): Tensor {
 }
 
 /** Nodes that have received a gradient but not run, by rising sequence. */
-class Pending {
+class GradientQueue {
   readonly #nodes: GradNode[] = [];
   readonly #gradients = new Map<GradNode, Tensor>();
 
   add(node: GradNode, gradient: Tensor): void {
     const before = this.#gradients.get(node);
-    this.#gradients.set(node, before ? sum(before, gradient) : gradient);
+    this.#gradients.set(node, before ? addGradients(before, gradient) : gradient);
     if (!before) this.#nodes.splice(this.#position(node.sequence), 0, node);
   }
 

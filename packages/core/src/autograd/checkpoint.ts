@@ -5,8 +5,8 @@ import { Tensor } from "../tensor.ts";
 import { untracked } from "../tracking.ts";
 import { reshape } from "../views.ts";
 import { backward } from "./backward.ts";
-import { preserveRngState } from "./rng-state.ts";
-import { enableGrad, isRecording } from "./node.ts";
+import { preserveRngState } from "../random.ts";
+import { enableGrad, isGradEnabled } from "./node.ts";
 import { checkVersions, versionsOf } from "./saved-tensors.ts";
 
 /**
@@ -35,8 +35,8 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
 ): Tensor {
   checkFunction("checkpoint: body", body);
   for (const input of inputs) checkTensor("checkpoint", input);
-  const run = (...each: Inputs): Tensor => scope(() => apart(resultOf(body, each), each));
-  if (!isRecording()) return run(...inputs);
+  const run = (...each: Inputs): Tensor => scope(() => viewIfInput(runBody(body, each), each));
+  if (!isGradEnabled()) return run(...inputs);
   // Recording finds whether a gradient is wanted at all, even if only by leaves that the body brings along.
   const within = preserveRngState();
   using traced = within(() => run(...inputs));
@@ -58,14 +58,14 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
   );
 }
 
-function resultOf<Inputs extends readonly Tensor[]>(body: (...inputs: Inputs) => Tensor, inputs: Inputs): Tensor {
+function runBody<Inputs extends readonly Tensor[]>(body: (...inputs: Inputs) => Tensor, inputs: Inputs): Tensor {
   const result = body(...inputs);
-  checkTensor("checkpoint: what the body returns", result);
+  checkTensor("checkpoint: return value of the body", result);
   return result;
 }
 
 /** A body may give back what it was given: the result is a tensor of its own all the same. */
-function apart(result: Tensor, inputs: readonly Tensor[]): Tensor {
+function viewIfInput(result: Tensor, inputs: readonly Tensor[]): Tensor {
   return inputs.includes(result) ? reshape(result, result.shape) : result;
 }
 

@@ -1,15 +1,15 @@
 import { checkFunction } from "../errors.ts";
 import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
-import { adopt, releaseOnError, track, Tracker, untracked } from "../tracking.ts";
-import { isRecording, noGrad } from "./node.ts";
-import { checkVersions, type Saved, versionsOf } from "./saved-tensors.ts";
+import { adopt, releaseOnError, track, TensorTracker, untracked } from "../tracking.ts";
+import { isGradEnabled, noGrad } from "./node.ts";
+import { checkVersions, type SavedValues, versionsOf } from "./saved-tensors.ts";
 
 /**
  * An operation: its forward beside its backward. Neither is itself recorded, and one that throws leaves nothing behind:
  * the tensors that it made are disposed.
  */
-export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options, S extends Saved> {
+export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues> {
   /** As it stands in messages. */
   readonly name: string;
   /**
@@ -59,7 +59,7 @@ export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options
  * await x.grad?.item(); // => 12
  * ```
  */
-export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S extends Saved>(
+export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues>(
   op: OpDefinition<Inputs, Options, S>,
 ): (inputs: Inputs, options: Options) => Tensor {
   checkFunction("defineOp: forward", op?.forward);
@@ -67,16 +67,16 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
   return (inputs, options) => {
     for (const input of inputs) checkNullableTensor(op.name, input);
     // Of what the forward creates, a scope sees the output alone: what is saved is the tape's.
-    const tracker = new Tracker();
+    const tracker = new TensorTracker();
     const { output, saved } = track(tracker, () => noGrad(() => op.forward(inputs, options)));
-    tracker.forget();
+    tracker.untrackAll();
     adopt(output);
-    const foreign = [...inputs, output];
-    if (!isRecording() || !inputs.some(needsGradient)) {
-      for (const value of Object.values(saved)) if (isOwn(value, foreign)) value.dispose();
+    const shared = [...inputs, output];
+    if (!isGradEnabled() || !inputs.some(needsGradient)) {
+      for (const value of Object.values(saved)) if (isIntermediate(value, shared)) value.dispose();
       return output;
     }
-    const kept = withHandles(saved, foreign);
+    const kept = detachShared(saved, shared);
     const versions = versionsOf(kept);
     return output.record(inputs, {
       name: op.name,
@@ -84,7 +84,7 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
         checkVersions(op.name, kept, versions);
         return releaseOnError(() => op.backward(kept, dOutput, needed));
       },
-      free: () => release(kept),
+      free: () => disposeSaved(kept),
     });
   };
 }
@@ -94,23 +94,23 @@ function needsGradient(input: Tensor | null): boolean {
 }
 
 /** Whether a saved value is a tensor that the forward made. */
-function isOwn(value: unknown, foreign: readonly (Tensor | null)[]): value is Tensor {
-  return value instanceof Tensor && !foreign.includes(value);
+function isIntermediate(value: unknown, shared: readonly (Tensor | null)[]): value is Tensor {
+  return value instanceof Tensor && !shared.includes(value);
 }
 
 /** Gives what belongs to others a handle of its own, so that they may dispose theirs. */
-function withHandles<S extends Saved>(saved: S, foreign: readonly (Tensor | null)[]): S {
+function detachShared<S extends SavedValues>(saved: S, shared: readonly (Tensor | null)[]): S {
   return untracked(() => {
     const kept: Record<string, unknown> = {};
     for (const name in saved) {
       const value: unknown = saved[name];
-      kept[name] = value instanceof Tensor && foreign.includes(value) ? value.detach() : value;
+      kept[name] = value instanceof Tensor && shared.includes(value) ? value.detach() : value;
     }
     return kept as S;
   });
 }
 
-function release(saved: Saved): void {
+function disposeSaved(saved: SavedValues): void {
   for (const name in saved) {
     const value = saved[name];
     if (value instanceof Tensor) value.dispose();

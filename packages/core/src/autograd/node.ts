@@ -5,7 +5,7 @@ import type { Tensor } from "../tensor.ts";
 export type Edge = { readonly node: GradNode } | { readonly leaf: Tensor } | null;
 
 /** What an operation left behind for its backward. */
-export interface Recipe {
+export interface BackwardDefinition {
   readonly name: string;
   /**
    * One gradient per input, of its shape and dtype, or null where none is needed. The caller takes ownership and keeps
@@ -17,9 +17,9 @@ export interface Recipe {
 }
 
 /** Shape and dtype of a tensor. */
-export type Made = Pick<Tensor, "shape" | "dtype">;
+export type TensorMetadata = Pick<Tensor, "shape" | "dtype">;
 
-let created = 0;
+let nextSequence = 0;
 
 /**
  * One operation on the tape. It is held by the tensor it made and by the operations that used that tensor; when the
@@ -27,62 +27,62 @@ let created = 0;
  */
 export class GradNode {
   /** Order of creation: running backward in falling order is a topological order, and the same on every rank. */
-  readonly sequence: number = created++;
+  readonly sequence: number = nextSequence++;
   readonly name: string;
   readonly edges: readonly Edge[];
   /** Shape and dtype of what the operation made, and so of its gradient. */
-  readonly output: Made;
-  #recipe: Recipe | undefined;
-  #holders = 0;
+  readonly output: TensorMetadata;
+  #definition: BackwardDefinition | undefined;
+  #references = 0;
 
-  constructor(recipe: Recipe, edges: readonly Edge[], output: Made) {
-    this.name = recipe.name;
-    this.#recipe = recipe;
+  constructor(definition: BackwardDefinition, edges: readonly Edge[], output: TensorMetadata) {
+    this.name = definition.name;
+    this.#definition = definition;
     this.edges = edges;
     this.output = output;
     for (const edge of edges) if (edge !== null && "node" in edge) edge.node.retain();
   }
 
   /** Undefined once it has run: a second backward through the same operation finds nothing. */
-  get recipe(): Recipe | undefined {
-    return this.#recipe;
+  get definition(): BackwardDefinition | undefined {
+    return this.#definition;
   }
 
   /** Disposes what the operation saved. */
   free(): void {
-    this.#recipe?.free();
-    this.#recipe = undefined;
+    this.#definition?.free();
+    this.#definition = undefined;
   }
 
   retain(): void {
-    this.#holders++;
+    this.#references++;
   }
 
   /** Lets go; a chain of operations that nobody holds any more is freed link by link. */
   release(): void {
     const loose: GradNode[] = [this];
     for (let node = loose.pop(); node !== undefined; node = loose.pop()) {
-      if (--node.#holders > 0) continue;
+      if (--node.#references > 0) continue;
       node.free();
       for (const edge of node.edges) if (edge !== null && "node" in edge) loose.push(edge.node);
     }
   }
 }
 
-let recording = true;
+let gradEnabled = true;
 
 /** Whether operations are being recorded. */
-export function isRecording(): boolean {
-  return recording;
+export function isGradEnabled(): boolean {
+  return gradEnabled;
 }
 
-function withRecording<T>(on: boolean, body: () => T): T {
-  const before = recording;
-  recording = on;
+function withGradMode<T>(on: boolean, body: () => T): T {
+  const before = gradEnabled;
+  gradEnabled = on;
   try {
     return body();
   } finally {
-    recording = before;
+    gradEnabled = before;
   }
 }
 
@@ -102,11 +102,11 @@ function withRecording<T>(on: boolean, body: () => T): T {
  */
 export function noGrad<T>(body: () => T): T {
   checkFunction("noGrad", body);
-  return withRecording(false, body);
+  return withGradMode(false, body);
 }
 
 /** Runs `body` (synchronous) with recording on, even inside `noGrad` or a backward. */
 export function enableGrad<T>(body: () => T): T {
   checkFunction("enableGrad", body);
-  return withRecording(true, body);
+  return withGradMode(true, body);
 }

@@ -4,13 +4,13 @@ import { formatShape } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
 /** What an operation keeps for its backward: tensors and whatever else, by name. */
-export type Saved = Readonly<Record<string, unknown>>;
+export type SavedValues = Readonly<Record<string, unknown>>;
 
 /** The versions of saved tensors, in the order of their names. */
 export type SavedVersions = readonly number[];
 
 /** The versions of the tensors among what an operation saves, for `checkVersions`. */
-export function versionsOf(saved: Saved): SavedVersions {
+export function versionsOf(saved: SavedValues): SavedVersions {
   const versions: number[] = [];
   for (const name in saved) {
     const value = saved[name];
@@ -23,17 +23,17 @@ export function versionsOf(saved: Saved): SavedVersions {
  * Throws an AutogradError that names the first saved tensor whose memory was mutated after it was saved: its gradient would be
  * that of other numbers.
  */
-export function checkVersions(operation: string, saved: Saved, versions: SavedVersions): void {
+export function checkVersions(operation: string, saved: SavedValues, versions: SavedVersions): void {
   let i = 0;
   for (const name in saved) {
     const value = saved[name];
     if (!(value instanceof Tensor)) continue;
     const version = versions[i++]!;
-    if (value.storage.version !== version) throw mutated(`backward of ${operation}`, [name, value], version);
+    if (value.storage.version !== version) throw mutationError(`backward of ${operation}`, [name, value], version);
   }
 }
 
-function mutated(where: string, [name, x]: readonly [string, Tensor], version: number): AutogradError {
+function mutationError(where: string, [name, x]: readonly [string, Tensor], version: number): AutogradError {
   const { storage } = x;
   return new AutogradError({
     where,

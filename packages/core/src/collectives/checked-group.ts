@@ -1,12 +1,11 @@
 import { checkTensor } from "../arguments.ts";
-import type { Device } from "../device.ts";
+import type { Device, TraceEvent } from "../device.ts";
 import { ClosedError, DTypeError, OptionError, ShapeError, expectValue, formatValue } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import type { TraceEvent } from "../trace.ts";
 import type {
   AllToAllOptions,
-  CallOptions,
+  CollectiveOptions,
   GatherOptions,
   ProcessGroup,
   ReduceOp,
@@ -77,7 +76,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   protected abstract get isClosed(): boolean;
 
   /** Posts a collective, and raises the versions of the memory that it writes. */
-  #posted(call: CollectiveCall, label: string): Work {
+  #enqueue(call: CollectiveCall, label: string): Work {
     const work = this.post(call, label);
     // The root of a broadcast only reads.
     if (call.op !== "broadcast" || call.root !== this.rank) call.out?.storage.recordMutation(call.op);
@@ -92,8 +91,8 @@ export abstract class CheckedGroup implements ProcessGroup {
   abstract stopTrace(): Promise<readonly TraceEvent[]>;
   abstract [Symbol.asyncDispose](): Promise<void>;
 
-  sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work {
-    const where = this.begin("sendRecv", options);
+  sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work {
+    const where = this.beginCall("sendRecv", options);
     expectValue(where, Array.isArray(transfers), "an array of transfers", transfers);
     let isOwn = false;
     for (const transfer of transfers) {
@@ -110,85 +109,85 @@ export abstract class CheckedGroup implements ProcessGroup {
     }
     if (isOwn) checkSelfTransfers(where, this.rank, transfers);
     checkBatchOverlap(where, transfers);
-    return this.#posted({ op: "sendRecv", transfers }, options?.label ?? "");
+    return this.#enqueue({ op: "sendRecv", transfers }, options?.label ?? "");
   }
 
   allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work {
-    const where = this.#operands("allGather", options, out, input);
-    const send = this.#counts(where, out.size, options?.counts);
+    const where = this.#checkOperands("allGather", options, out, input);
+    const send = this.#resolveCounts(where, out.size, options?.counts);
     checkSize(where, "out", out, sum(send));
     checkSize(where, "input", input, send[this.rank]!);
     checkOverlap(where, { out, input, inPlaceAt: out.offset + sum(send.slice(0, this.rank)) });
-    return this.#posted({ op: "allGather", out, input, send, ragged: !!options?.counts }, options?.label ?? "");
+    return this.#enqueue({ op: "allGather", out, input, send, ragged: !!options?.counts }, options?.label ?? "");
   }
 
   // oxlint-disable-next-line max-params -- as in PyTorch: output, input, operation, options
   reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum", options?: GatherOptions): Work {
-    const where = this.#operands("reduceScatter", options, out, input);
+    const where = this.#checkOperands("reduceScatter", options, out, input);
     checkReduceOp(where, op);
-    const send = this.#counts(where, input.size, options?.counts);
+    const send = this.#resolveCounts(where, input.size, options?.counts);
     checkSize(where, "input", input, sum(send));
     checkSize(where, "out", out, send[this.rank]!);
     checkOverlap(where, { out: input, input: out, inPlaceAt: input.offset + sum(send.slice(0, this.rank)) });
     const ragged = !!options?.counts;
-    return this.#posted({ op: "reduceScatter", out, input, send, reduce: op, ragged }, options?.label ?? "");
+    return this.#enqueue({ op: "reduceScatter", out, input, send, reduce: op, ragged }, options?.label ?? "");
   }
 
-  allReduce(x: Tensor, op: ReduceOp = "sum", options?: CallOptions): Work {
-    const where = this.#operands("allReduce", options, x);
+  allReduce(x: Tensor, op: ReduceOp = "sum", options?: CollectiveOptions): Work {
+    const where = this.#checkOperands("allReduce", options, x);
     checkReduceOp(where, op);
-    return this.#posted({ op: "allReduce", out: x, reduce: op }, options?.label ?? "");
+    return this.#enqueue({ op: "allReduce", out: x, reduce: op }, options?.label ?? "");
   }
 
   allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work {
-    const where = this.#operands("allToAll", options, out, input);
-    const send = this.#counts(where, input.size, options?.send);
-    const receive = this.#counts(where, out.size, options?.receive);
+    const where = this.#checkOperands("allToAll", options, out, input);
+    const send = this.#resolveCounts(where, input.size, options?.send);
+    const receive = this.#resolveCounts(where, out.size, options?.receive);
     checkSize(where, "input", input, sum(send));
     checkSize(where, "out", out, sum(receive));
     if (send[this.rank] !== receive[this.rank]) {
       throw new OptionError({
         where,
-        expected: `to receive from itself the ${send[this.rank]} elements that it sends to itself`,
+        expected: `receive[${this.rank}] equal to send[${this.rank}], ${send[this.rank]} elements`,
         received: String(receive[this.rank]),
       });
     }
     checkOverlap(where, { out, input });
     const ragged = !!(options?.send ?? options?.receive);
-    return this.#posted({ op: "allToAll", out, input, send, receive, ragged }, options?.label ?? "");
+    return this.#enqueue({ op: "allToAll", out, input, send, receive, ragged }, options?.label ?? "");
   }
 
-  broadcast(x: Tensor, root: number, options?: CallOptions): Work {
-    const where = this.#operands("broadcast", options, x);
+  broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work {
+    const where = this.#checkOperands("broadcast", options, x);
     this.#checkRank(where, root);
-    return this.#posted({ op: "broadcast", out: x, root }, options?.label ?? "");
+    return this.#enqueue({ op: "broadcast", out: x, root }, options?.label ?? "");
   }
 
-  barrier(options?: CallOptions): Work {
-    this.begin("barrier", options);
-    return this.#posted({ op: "barrier" }, options?.label ?? "");
+  barrier(options?: CollectiveOptions): Work {
+    this.beginCall("barrier", options);
+    return this.#enqueue({ op: "barrier" }, options?.label ?? "");
   }
 
   recordCall(description: string | (() => string)): void {
     if (!this.isClosed && typeof description === "function") return this.record(description);
-    const where = this.begin("recordCall");
+    const where = this.beginCall("recordCall");
     if (typeof description === "string" && description !== "") return this.record(() => description);
     throw new OptionError({ where, expected: "a description of the call", received: formatValue(description) });
   }
 
   /** How messages name a call of this group: `ring(sp), rank 3: sendRecv (world)`. Throws a ClosedError if it is closed. */
-  protected begin(operation: string, options?: CallOptions): string {
+  protected beginCall(operation: string, options?: CollectiveOptions): string {
     if (this.isClosed) {
       throw new ClosedError({
         where: `${operation} (${this.name})`,
         expected: "an open group",
-        received: "one that was closed",
+        received: "a closed group",
         remedy: "finish all communication before the group goes out of scope",
       });
     }
     expectValue(
       operation,
-      options === undefined || isCallOptions(options),
+      options === undefined || isCollectiveOptions(options),
       "options of a collective, { label }",
       options,
     );
@@ -198,18 +197,18 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   /** Throws an OptionError unless `color` can be given to `split`. */
   protected checkColor(color: number): void {
-    const where = this.begin("split");
+    const where = this.beginCall("split");
     if (Number.isSafeInteger(color)) return;
-    throw new OptionError({ where, expected: "a color that is a whole number", received: formatValue(color) });
+    throw new OptionError({ where, expected: "an integer color", received: formatValue(color) });
   }
 
-  #operands(operation: string, options: CallOptions | undefined, ...tensors: readonly Tensor[]): string {
-    const where = this.begin(operation, options);
+  #checkOperands(operation: string, options: CollectiveOptions | undefined, ...tensors: readonly Tensor[]): string {
+    const where = this.beginCall(operation, options);
     for (const x of tensors) this.#checkOperand(where, x);
     const [out, input] = tensors as readonly [Tensor, Tensor?];
     if (input === undefined) return where;
     if (out.dtype !== input.dtype) {
-      throw new DTypeError({ where, expected: `out of ${input.dtype}, like the input`, received: out.dtype });
+      throw new DTypeError({ where, expected: `out of dtype ${input.dtype}, as input`, received: out.dtype });
     }
     return where;
   }
@@ -222,8 +221,8 @@ export abstract class CheckedGroup implements ProcessGroup {
       throw new OptionError({
         where,
         expected: `a tensor on the group's device, ${device.type}:${device.index}`,
-        received: `one on ${x.device.type}:${x.device.index}${x.device.type === device.type ? ", another device" : ""}`,
-        remedy: "make it on the context of this rank",
+        received: `a tensor on ${x.device.type}:${x.device.index}${x.device.type === device.type ? ", another instance" : ""}`,
+        remedy: "create the tensor on this rank's context",
       });
     }
     if (x.isContiguous) return;
@@ -236,15 +235,15 @@ export abstract class CheckedGroup implements ProcessGroup {
   }
 
   /** Counts by rank: as given, or equal ones of `total` elements. */
-  #counts(where: string, total: number, given?: readonly number[]): readonly number[] {
+  #resolveCounts(where: string, total: number, given?: readonly number[]): readonly number[] {
     const { size } = this;
     if (!given) {
       if (total % size === 0) return new Array<number>(size).fill(total / size);
       throw new ShapeError({
         where,
-        expected: `a number of elements that ${size} ranks share equally`,
+        expected: `a number of elements divisible by the group size, ${size}`,
         received: String(total),
-        remedy: "give the shares as counts",
+        remedy: "pass counts for unequal shards",
       });
     }
     if (
@@ -253,7 +252,7 @@ export abstract class CheckedGroup implements ProcessGroup {
       given.every((count) => Number.isSafeInteger(count) && count >= 0)
     )
       return given;
-    throw new ShapeError({ where, expected: `${size} counts, whole numbers ≥ 0`, received: formatValue(given) });
+    throw new ShapeError({ where, expected: `${size} counts, integers ≥ 0`, received: formatValue(given) });
   }
 
   #checkRank(where: string, rank: number): void {
@@ -262,9 +261,9 @@ export abstract class CheckedGroup implements ProcessGroup {
   }
 }
 
-function isCallOptions(options: unknown): options is CallOptions {
+function isCollectiveOptions(options: unknown): options is CollectiveOptions {
   if (typeof options !== "object" || options === null) return false;
-  return ["undefined", "string"].includes(typeof (options as CallOptions).label);
+  return ["undefined", "string"].includes(typeof (options as CollectiveOptions).label);
 }
 
 function checkReduceOp(where: string, op: ReduceOp): void {
@@ -282,21 +281,21 @@ function checkSize(where: string, name: string, x: Tensor, size: number): void {
   });
 }
 
-const described = ({ tensor }: Transfer): string => `${tensor.dtype} ${formatShape(tensor.shape)}`;
+const formatTransfer = ({ tensor }: Transfer): string => `${tensor.dtype} ${formatShape(tensor.shape)}`;
 
 /** Sends of a rank to itself are copies, paired with its receives from itself in order. */
 function checkSelfTransfers(where: string, rank: number, transfers: readonly Transfer[]): void {
-  const sent = transfers.filter((transfer) => "to" in transfer && transfer.to === rank).map(described);
-  const received = transfers.filter((transfer) => "from" in transfer && transfer.from === rank).map(described);
+  const sent = transfers.filter((transfer) => "to" in transfer && transfer.to === rank).map(formatTransfer);
+  const received = transfers.filter((transfer) => "from" in transfer && transfer.from === rank).map(formatTransfer);
   if (sent.length === received.length && sent.every((each, i) => each === received[i])) return;
   throw new ShapeError({
     where,
-    expected: `receives from itself that match its sends to itself: ${sent.join(", ") || "none"}`,
+    expected: `receives from this rank that match its sends to itself: ${sent.join(", ") || "none"}`,
     received: received.join(", ") || "none",
   });
 }
 
-interface Pair {
+interface OperandPair {
   readonly out: Tensor;
   readonly input: Tensor;
   /** Where in the storage the input may begin although `out` covers it: the operation is then in place, as in NCCL. */
@@ -304,27 +303,27 @@ interface Pair {
 }
 
 /** An operand that is written must share no memory with one that is read, unless the operation is in place. */
-function checkOverlap(where: string, { out, input, inPlaceAt }: Pair): void {
+function checkOverlap(where: string, { out, input, inPlaceAt }: OperandPair): void {
   if (out.storage !== input.storage || out.size === 0 || input.size === 0) return;
   if (input.offset === inPlaceAt) return;
   if (out.offset + out.size <= input.offset || input.offset + input.size <= out.offset) return;
   throw new ShapeError({
     where,
-    expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or the share of this rank in place"}`,
+    expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or this rank's shard in place"}`,
     received: `${formatShape(out.shape)} and ${formatShape(input.shape)} that overlap`,
-    remedy: "receive into a tensor of its own",
+    remedy: "use a separate receive buffer",
   });
 }
 
 /** Elements [start, end) of a storage that a batch reads or writes. */
-interface Range {
+interface ElementRange {
   readonly start: number;
   readonly end: number;
   readonly isWritten: boolean;
 }
 
 /** Of so many transfers each storage is compared with each; of more, with those in a map. */
-const FEW_TRANSFERS = 8;
+const MAX_PAIRWISE = 8;
 
 function sharesStorage(transfers: readonly Transfer[]): boolean {
   for (let i = 1; i < transfers.length; i++) {
@@ -336,8 +335,8 @@ function sharesStorage(transfers: readonly Transfer[]): boolean {
 
 /** What a batch receives into must overlap nothing else of the batch: the order of its messages is not defined. */
 function checkBatchOverlap(where: string, transfers: readonly Transfer[]): void {
-  if (transfers.length <= FEW_TRANSFERS && !sharesStorage(transfers)) return;
-  const byStorage = new Map<Tensor["storage"], Range[]>();
+  if (transfers.length <= MAX_PAIRWISE && !sharesStorage(transfers)) return;
+  const byStorage = new Map<Tensor["storage"], ElementRange[]>();
   for (const transfer of transfers) {
     const { storage, offset, size } = transfer.tensor;
     if (size === 0) continue;
@@ -346,20 +345,20 @@ function checkBatchOverlap(where: string, transfers: readonly Transfer[]): void 
     if (ranges) ranges.push(range);
     else byStorage.set(storage, [range]);
   }
-  for (const ranges of byStorage.values()) if (ranges.length > 1 && hasConflict(ranges)) throw overlapError(where);
+  for (const ranges of byStorage.values()) if (ranges.length > 1 && hasOverlap(ranges)) throw overlapError(where);
 }
 
 function overlapError(where: string): ShapeError {
   return new ShapeError({
     where,
-    expected: "receives into memory that no other transfer of the batch uses",
-    received: "transfers that overlap",
-    remedy: "receive into a tensor of its own",
+    expected: "receive buffers that overlap no other transfer of the batch",
+    received: "overlapping transfers",
+    remedy: "use a separate receive buffer",
   });
 }
 
 /** Whether a range that is written overlaps another. */
-function hasConflict(ranges: Range[]): boolean {
+function hasOverlap(ranges: ElementRange[]): boolean {
   ranges.sort((a, b) => a.start - b.start);
   let [readEnd, writtenEnd] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
   for (const { start, end, isWritten } of ranges) {

@@ -1,6 +1,5 @@
-import type { Device } from "../device.ts";
+import type { Device, TraceEvent } from "../device.ts";
 import type { Tensor } from "../tensor.ts";
-import type { TraceEvent } from "../trace.ts";
 
 /** One message of a batch; ranks are those of the group. */
 export type Transfer =
@@ -19,17 +18,17 @@ export interface Work {
 }
 
 /** What any collective takes. */
-export interface CallOptions {
+export interface CollectiveOptions {
   /** Who calls, as it shall stand in messages and traces: `ring(sp)`. */
   readonly label?: string;
 }
 /** Shares of allGather and reduceScatter. */
-export interface GatherOptions extends CallOptions {
+export interface GatherOptions extends CollectiveOptions {
   /** Elements that each rank holds, by rank; equal shares if absent. */
   readonly counts?: readonly number[];
 }
 /** Shares of allToAll. */
-export interface AllToAllOptions extends CallOptions {
+export interface AllToAllOptions extends CollectiveOptions {
   /** Elements sent to, and received from, each rank, by rank; equal shares if absent. */
   readonly send?: readonly number[];
   readonly receive?: readonly number[];
@@ -60,17 +59,17 @@ export interface ProcessGroup extends AsyncDisposable {
   readonly ranks: readonly number[];
   readonly device: Device;
   /** Posts all sends and receives as one batch; their order does not matter, except between the same two ranks. */
-  sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work;
+  sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work;
   /** out: every rank's input, concatenated flat in rank order. */
   allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work;
   /** out: this rank's share of the reduction of all ranks' inputs, which are cut flat in rank order. */
   reduceScatter(out: Tensor, input: Tensor, op?: ReduceOp, options?: GatherOptions): Work;
   /** In place. */
-  allReduce(x: Tensor, op?: ReduceOp, options?: CallOptions): Work;
+  allReduce(x: Tensor, op?: ReduceOp, options?: CollectiveOptions): Work;
   allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work;
   /** In place on every rank but the root. */
-  broadcast(x: Tensor, root: number, options?: CallOptions): Work;
-  barrier(options?: CallOptions): Work;
+  broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work;
+  barrier(options?: CollectiveOptions): Work;
   /**
    * Records a call that every rank of the group makes alike, though it is no collective, such as one of attention with its
    * mask and its placement. Nothing is sent for it: it becomes part of the group's history, which the next message or

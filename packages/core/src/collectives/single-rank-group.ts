@@ -25,13 +25,13 @@ export function singleRankGroup(): Collectives {
         where: "singleRankGroup",
         expected: "rank 0 of 1",
         received: `rank ${rank} of ${size}`,
-        remedy: "connect more ranks with collectives that span processes",
+        remedy: "use collectives that connect several ranks, such as local()",
       });
     },
   };
 }
 
-const completed: Work = { wait() {} };
+const completedWork: Work = { wait() {} };
 
 class SingleRankGroup extends CheckedGroup {
   readonly name: string;
@@ -56,7 +56,7 @@ class SingleRankGroup extends CheckedGroup {
     const sent = transfers.filter((transfer) => "to" in transfer);
     const received = transfers.filter((transfer) => "from" in transfer);
     for (const [i, { tensor }] of received.entries()) this.#copy(tensor, sent[i]!.tensor);
-    return completed;
+    return completedWork;
   }
 
   protected record(): void {}
@@ -71,11 +71,11 @@ class SingleRankGroup extends CheckedGroup {
   }
 
   startTrace(): void {
-    this.begin("startTrace");
+    this.beginCall("startTrace");
   }
 
   async stopTrace(): Promise<[]> {
-    this.begin("stopTrace");
+    this.beginCall("stopTrace");
     return [];
   }
 

@@ -1,7 +1,7 @@
 import type { Transfer } from "../collectives/process-group.ts";
 import type { Device } from "../device.ts";
 import { ShapeError } from "../errors.ts";
-import { contiguousStrides, isContiguous, type Shape, sizeOf } from "../shape.ts";
+import { contiguousStrides, isContiguous, type Shape, numel } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
 /** Tensors of the same rows that travel together, such as k and v; a message each. */
@@ -13,20 +13,20 @@ export interface Chunk {
 }
 
 /** Messages that send a chunk to a rank. */
-export function sends({ wire }: Chunk, to: number): Transfer[] {
+export function sendTransfers({ wire }: Chunk, to: number): Transfer[] {
   return wire.map((tensor) => ({ tensor, to }));
 }
 
 /** Messages that fill a chunk with what a rank sends. */
-export function receives({ wire }: Chunk, from: number): Transfer[] {
+export function recvTransfers({ wire }: Chunk, from: number): Transfer[] {
   return wire.map((tensor) => ({ tensor, from }));
 }
 
 /** What a chunk is made like: an entry for each tensor, [B,H,·,D] or [B,H,·] with any number of rows. */
-export type ChunkLike = readonly Pick<Tensor, "shape" | "dtype">[];
+export type ChunkSpec = readonly Pick<Tensor, "shape" | "dtype">[];
 
 /** How chunks lie in memory, and in messages: see `ChunkBufferOptions`. */
-export type ChunkOrder = "bhsd" | "sbhd";
+export type AxisOrder = "bhsd" | "sbhd";
 
 export interface ChunkBufferOptions {
   readonly device: Device;
@@ -34,15 +34,15 @@ export interface ChunkBufferOptions {
    * "bhsd", if absent: chunks lie in memory as attention sees them. "sbhd": rows are outermost, so that some rows of a chunk
    * are dense, and chunks of several ranks, one after another, are one chunk.
    */
-  readonly order?: ChunkOrder;
+  readonly order?: AxisOrder;
   /** Rows that a slot has room for: those of the longest chunk that comes. Without it there are no slots. */
   readonly slotRows?: number;
 }
 
 /** Axes of what attention sees in the order of messages, and back, for the order "sbhd". */
-const turns = { wire: [2, 0, 1, 3], tensors: [1, 2, 0, 3] } as const;
+const permutations = { wire: [2, 0, 1, 3], tensors: [1, 2, 0, 3] } as const;
 
-interface View {
+interface ViewGeometry {
   readonly shape: Shape;
   readonly strides: Shape;
   readonly offset?: number;
@@ -50,8 +50,8 @@ interface View {
 
 /** One tensor of a chunk, dense; `tensors` is absent where both are the same. */
 interface MemoryLayout {
-  readonly wire: View;
-  readonly tensors?: View;
+  readonly wire: ViewGeometry;
+  readonly tensors?: ViewGeometry;
 }
 
 interface Slot extends Chunk {
@@ -78,13 +78,13 @@ interface Slot extends Chunk {
  */
 export class ChunkBuffers implements Disposable {
   readonly #device: Device;
-  readonly #order: ChunkOrder;
+  readonly #order: AxisOrder;
   readonly #slotRows: number;
   readonly #chunks = new Set<Chunk>();
   #tensors: Tensor[] = [];
   readonly #slots = new Map<string, Slot>();
   /** By what chunks are like; for the last number of rows, which most of them share. */
-  readonly #layouts = new Map<ChunkLike, { readonly rows: number; readonly layouts: readonly MemoryLayout[] }>();
+  readonly #layouts = new Map<ChunkSpec, { readonly rows: number; readonly layouts: readonly MemoryLayout[] }>();
 
   constructor({ device, order = "bhsd", slotRows = 0 }: ChunkBufferOptions) {
     this.#device = device;
@@ -93,10 +93,10 @@ export class ChunkBuffers implements Disposable {
   }
 
   /** An uninitialised chunk of so many rows. */
-  empty(like: ChunkLike, rows: number): Chunk {
+  empty(like: ChunkSpec, rows: number): Chunk {
     const layouts = this.#layoutsOf(like, rows);
     const wire = layouts.map((layout, i) => this.#device.empty(layout.wire.shape, like[i]!.dtype));
-    return this.#chunk({ wire, tensors: this.#seen(wire, layouts) });
+    return this.#track({ wire, tensors: this.#attentionViews(wire, layouts) });
   }
 
   /**
@@ -105,7 +105,7 @@ export class ChunkBuffers implements Disposable {
    *
    * @throws ShapeError for more rows than `slotRows`.
    */
-  slot(name: string, like: ChunkLike, rows: number): Chunk {
+  slot(name: string, like: ChunkSpec, rows: number): Chunk {
     const last = this.#slots.get(name);
     if (last?.rows === rows) return last;
     if (rows > this.#slotRows) {
@@ -115,30 +115,30 @@ export class ChunkBuffers implements Disposable {
         received: `${rows}`,
       });
     }
-    const memory = last?.memory ?? like.map((each) => this.#room(each));
+    const memory = last?.memory ?? like.map((each) => this.#allocateSlot(each));
     const layouts = this.#layoutsOf(like, rows);
     const wire = memory.map((tensor, i) => viewOf(tensor, layouts[i]!.wire));
-    const slot = this.#chunk({ memory, rows, wire, tensors: this.#seen(wire, layouts) });
+    const slot = this.#track({ memory, rows, wire, tensors: this.#attentionViews(wire, layouts) });
     this.#slots.set(name, slot);
     return slot;
   }
 
   /** Zeros to read, not to send, which take the memory of one number a tensor. */
-  zeros(like: ChunkLike, rows: number): Chunk {
+  zeros(like: ChunkSpec, rows: number): Chunk {
     const tensors = like.map(({ shape, dtype }) => {
-      const zero = this.own(this.#device.empty([1], dtype));
+      const zero = this.takeOwnership(this.#device.empty([1], dtype));
       this.#device.kernels.fill(zero, 0);
       return viewOf(zero, { shape: shape.with(2, rows), strides: shape.map(() => 0) });
     });
-    return this.#chunk({ tensors, wire: [] });
+    return this.#track({ tensors, wire: [] });
   }
 
   /** These tensors as a chunk: each itself if it lies in memory as messages do, or else a copy. */
-  dense(tensors: readonly Tensor[]): Chunk {
+  contiguous(tensors: readonly Tensor[]): Chunk {
     const members = tensors.map((tensor): Chunk => {
-      const wire = this.#turned(tensor, "wire");
+      const wire = this.#permuted(tensor, "wire");
       if (!isContiguous(wire.shape, wire.strides)) return this.copy([tensor]);
-      return { tensors: [tensor], wire: [this.own(viewOf(tensor, wire))] };
+      return { tensors: [tensor], wire: [this.takeOwnership(viewOf(tensor, wire))] };
     });
     return { tensors: members.map((member) => member.tensors[0]!), wire: members.map(({ wire }) => wire[0]!) };
   }
@@ -150,22 +150,25 @@ export class ChunkBuffers implements Disposable {
   }
 
   /** `count` rows of a chunk, from `first` on. Dense in the order "sbhd" only. */
-  rows({ wire }: Chunk, first: number, count: number): Chunk {
+  narrow({ wire }: Chunk, first: number, count: number): Chunk {
     const part = wire.map((tensor) => {
       const { shape, strides, offset } = tensor;
       const start = count > 0 ? first * strides[0]! : 0;
       return viewOf(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
     });
-    return this.#chunk({ wire: part, tensors: part.map((tensor) => viewOf(tensor, this.#turned(tensor, "tensors"))) });
+    return this.#track({
+      wire: part,
+      tensors: part.map((tensor) => viewOf(tensor, this.#permuted(tensor, "tensors"))),
+    });
   }
 
   /** Takes a tensor over, to be disposed with all others. */
-  own(tensor: Tensor): Tensor {
+  takeOwnership(tensor: Tensor): Tensor {
     this.#tensors.push(tensor);
     return tensor;
   }
 
-  /** Gives the memory of a chunk back before all else. One that `dense` made stays: some of it may be the caller's. */
+  /** Gives the memory of a chunk back before all else. One that `contiguous` made stays: some of it may be the caller's. */
   release(chunk: Chunk): void {
     if (this.#chunks.delete(chunk)) dispose(chunk);
   }
@@ -178,11 +181,11 @@ export class ChunkBuffers implements Disposable {
     this.#slots.clear();
   }
 
-  #room({ shape, dtype }: ChunkLike[number]): Tensor {
-    return this.own(this.#device.empty([sizeOf(shape.with(2, this.#slotRows))], dtype));
+  #allocateSlot({ shape, dtype }: ChunkSpec[number]): Tensor {
+    return this.takeOwnership(this.#device.empty([numel(shape.with(2, this.#slotRows))], dtype));
   }
 
-  #layoutsOf(like: ChunkLike, rows: number): readonly MemoryLayout[] {
+  #layoutsOf(like: ChunkSpec, rows: number): readonly MemoryLayout[] {
     const last = this.#layouts.get(like);
     if (last?.rows === rows) return last.layouts;
     const layouts = like.map(({ shape }) => this.#layoutOf(shape.with(2, rows)));
@@ -192,29 +195,32 @@ export class ChunkBuffers implements Disposable {
 
   #layoutOf(shape: Shape): MemoryLayout {
     if (this.#order === "bhsd") return { wire: { shape, strides: contiguousStrides(shape) } };
-    const wire = picked(shape, turns.wire);
+    const wire = permuteSizes(shape, permutations.wire);
     const strides = contiguousStrides(wire);
-    return { wire: { shape: wire, strides }, tensors: { shape, strides: picked(strides, turns.tensors) } };
+    return { wire: { shape: wire, strides }, tensors: { shape, strides: permuteSizes(strides, permutations.tensors) } };
   }
 
-  #seen(wire: readonly Tensor[], layouts: readonly MemoryLayout[]): readonly Tensor[] {
+  #attentionViews(wire: readonly Tensor[], layouts: readonly MemoryLayout[]): readonly Tensor[] {
     if (this.#order === "bhsd") return wire;
     return wire.map((tensor, i) => viewOf(tensor, layouts[i]!.tensors!));
   }
 
-  #turned({ shape, strides }: Tensor, to: keyof typeof turns): View {
+  #permuted({ shape, strides }: Tensor, to: keyof typeof permutations): ViewGeometry {
     if (this.#order === "bhsd") return { shape, strides };
-    return { shape: picked(shape, turns[to]), strides: picked(strides, turns[to]) };
+    return { shape: permuteSizes(shape, permutations[to]), strides: permuteSizes(strides, permutations[to]) };
   }
 
-  #chunk<T extends Chunk>(chunk: T): T {
+  #track<T extends Chunk>(chunk: T): T {
     this.#chunks.add(chunk);
     return chunk;
   }
 }
 
 /** Without history: these are no operations of anybody's tape. */
-function viewOf({ device, dtype, storage, offset: own }: Tensor, { shape, strides, offset = own }: View): Tensor {
+function viewOf(
+  { device, dtype, storage, offset: own }: Tensor,
+  { shape, strides, offset = own }: ViewGeometry,
+): Tensor {
   return new Tensor({ device, dtype, storage, shape, strides, offset });
 }
 
@@ -223,7 +229,7 @@ function dispose({ tensors, wire }: Chunk): void {
   if (tensors !== wire) for (const tensor of tensors) tensor.dispose();
 }
 
-function picked(sizes: Shape, order: readonly number[]): number[] {
+function permuteSizes(sizes: Shape, order: readonly number[]): number[] {
   const result: number[] = [];
   for (let axis = 0; axis < sizes.length; axis++) result.push(sizes[order[axis]!]!);
   return result;

@@ -1,16 +1,15 @@
-import type { AttentionBackend } from "../attention/backend.ts";
-import { local } from "../attention/local.ts";
+import { type AttentionBackend, local } from "../attention/backend.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
-import { isVisible } from "../mask/visible.ts";
+import { isVisible } from "../mask/visibility.ts";
 import { type Coordinate, omitAxes } from "../mesh.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 
 // Every rank has the layouts of all ranks and the mask, and derives alone who needs whose keys: nothing is sent for it.
 
 /** Where queries and keys lie, and which see which: a call, as every rank has it. */
-export interface PlacedCall {
+export interface ShardedAttentionCall {
   readonly at: Coordinate;
   readonly queries: Layout;
   readonly keys: Layout;
@@ -63,17 +62,18 @@ export interface DependencyAxis {
  * dependencies.keyRows(1); // => 10
  * ```
  */
-export function dependencyTable(along: DependencyAxis, call: PlacedCall, from: Coordinate): DependencyTable {
+export function dependencyTable(along: DependencyAxis, call: ShardedAttentionCall, from: Coordinate): DependencyTable {
   const { axis, size, inner = local() } = along;
   const { at, queries, keys, mask } = call;
   const [groupAt, groupFrom] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
   // Queries that are whole along the axis are the same for every rank.
-  const queriesOf = (of: Coordinate) => byRank((rank) => queries.spans(axis in at ? { ...of, [axis]: rank } : of));
-  const keysOf = (of: Coordinate) => byRank((rank) => keys.spans({ ...of, [axis]: rank }));
+  const queriesOf = (of: Coordinate) =>
+    memoizeByRank((rank) => queries.spans(axis in at ? { ...of, [axis]: rank } : of));
+  const keysOf = (of: Coordinate) => memoizeByRank((rank) => keys.spans({ ...of, [axis]: rank }));
   const [shard, groupKeys] = [keysOf(from), keysOf(groupFrom)];
   const [ownQueries, groupQueries] = [queriesOf(at), queriesOf(groupAt)];
   const seenBy = (block: (source: number) => readonly Span[]) =>
-    byPair(size, (rank, source) => isVisible(groupQueries(rank), block(source), mask));
+    memoizeByPair(size, (rank, source) => isVisible(groupQueries(rank), block(source), mask));
   const needsKv = seenBy(shard);
   let isEmpty: boolean | undefined;
   return {
@@ -83,8 +83,8 @@ export function dependencyTable(along: DependencyAxis, call: PlacedCall, from: C
       const [all, allKeys] = [omitAxes(groupAt, [axis]), omitAxes(groupFrom, [axis])];
       return (isEmpty ??= !isVisible(queries.spans(all), keys.spans(allKeys), mask));
     },
-    queryRows: byRank((rank) => spansLength(ownQueries(rank))),
-    keyRows: byRank((rank) => spansLength(shard(rank))),
+    queryRows: memoizeByRank((rank) => spansLength(ownQueries(rank))),
+    keyRows: memoizeByRank((rank) => spansLength(shard(rank))),
     needsCompute: inner.axes.length === 0 ? needsKv : seenBy(groupKeys),
     needsKv,
   };
@@ -94,17 +94,17 @@ export function dependencyTable(along: DependencyAxis, call: PlacedCall, from: C
  * Dependency tables of a backend's calls, each derived once: for a forward and its backward, for all blocks from one place,
  * and for all ranks of one process.
  */
-export function dependencyTables(
+export function dependencyTableCache(
   along: Omit<DependencyAxis, "size">,
-): (ctx: Context, call: PlacedCall, from: Coordinate) => DependencyTable {
+): (ctx: Context, call: ShardedAttentionCall, from: Coordinate) => DependencyTable {
   const { axis } = along;
   const tables = new LayoutCache<DependencyTable>([axis]);
   return ({ mesh }, call, from) =>
-    tables.of(call, from, () => dependencyTable({ ...along, size: mesh.shape[axis]! }, call, from));
+    tables.getOrCreate(call, from, () => dependencyTable({ ...along, size: mesh.shape[axis]! }, call, from));
 }
 
 /** More places than the ranks of one process use: what is cached must not fill memory. */
-const MOST = 4096;
+const MAX_CACHED_ENTRIES = 4096;
 
 /**
  * What a backend derives from layouts and a mask, kept until there are others.
@@ -117,14 +117,14 @@ const MOST = 4096;
  * const call = { at: { node: 0, gpu: 1 }, queries: tokens, keys: tokens, mask: [] };
  * const cache = new LayoutCache<number>(["gpu"]);
  * let made = 0;
- * cache.of(call, { node: 1, gpu: 3 }, () => ++made); // => 1
- * cache.of(call, { node: 1, gpu: 2 }, () => ++made); // => 1
- * cache.of(call, { node: 0, gpu: 3 }, () => ++made); // => 2
+ * cache.getOrCreate(call, { node: 1, gpu: 3 }, () => ++made); // => 1
+ * cache.getOrCreate(call, { node: 1, gpu: 2 }, () => ++made); // => 1
+ * cache.getOrCreate(call, { node: 0, gpu: 3 }, () => ++made); // => 2
  * ```
  */
 export class LayoutCache<T> {
   readonly #axes: readonly string[];
-  #call: Pick<PlacedCall, "queries" | "keys" | "mask"> | undefined;
+  #call: Pick<ShardedAttentionCall, "queries" | "keys" | "mask"> | undefined;
   readonly #values = new Map<string, T>();
 
   /** `axes`: those along which all places share a value, because it is about all of them. */
@@ -133,19 +133,19 @@ export class LayoutCache<T> {
   }
 
   /** The value for queries at `call.at` and keys from `from`, made by `make` the first time. */
-  of(call: PlacedCall, from: Coordinate, make: () => T): T {
+  getOrCreate(call: ShardedAttentionCall, from: Coordinate, make: () => T): T {
     const { at, queries, keys, mask } = call;
     const last = this.#call;
     const same = last?.queries === queries && last.keys === keys && last.mask === mask;
-    if (!same || this.#values.size >= MOST) this.#values.clear();
+    if (!same || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
     if (!same) this.#call = { queries, keys, mask };
-    const place = `${this.#place(queries, at)};${this.#place(keys, from)}`;
+    const place = `${this.#cacheKey(queries, at)};${this.#cacheKey(keys, from)}`;
     let value = this.#values.get(place);
     if (value === undefined) this.#values.set(place, (value = make()));
     return value;
   }
 
-  #place({ axes }: Layout, at: Coordinate): string {
+  #cacheKey({ axes }: Layout, at: Coordinate): string {
     let place = "";
     for (const axis of axes) place += `,${this.#axes.includes(axis) ? axis in at : at[axis]}`;
     return place;
@@ -158,15 +158,15 @@ export function modulo(rank: number, size: number): number {
 }
 
 /** What belongs to each rank, derived once. */
-function byRank<T>(derive: (rank: number) => T): (rank: number) => T {
+function memoizeByRank<T>(derive: (rank: number) => T): (rank: number) => T {
   const known: T[] = [];
   return (rank) => (known[rank] ??= derive(rank));
 }
 
-type Relation = (rank: number, source: number) => boolean;
+type RankPredicate = (rank: number, source: number) => boolean;
 
 /** Each pair is needed several times a step, and takes a walk over spans and slices. */
-function byPair(size: number, relation: Relation): Relation {
+function memoizeByPair(size: number, relation: RankPredicate): RankPredicate {
   const [unknown, no, yes] = [0, 1, 2];
   // By rank: one that is alone in its process needs few of them.
   const known: Uint8Array[] = [];

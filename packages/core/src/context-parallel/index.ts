@@ -4,10 +4,10 @@ export {
   type DependencyAxis,
   type DependencyTable,
   dependencyTable,
-  dependencyTables,
+  dependencyTableCache,
   LayoutCache,
   modulo,
-  type PlacedCall,
+  type ShardedAttentionCall,
 } from "./dependencies.ts";
 export * from "./traffic.ts";
 export { type ValidationRules, type Validator, validator } from "./validation.ts";

@@ -4,7 +4,7 @@ import type { Coordinate } from "../mesh.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsDeclaration, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import type { Fields } from "../option.ts";
-import type { PlacedCall } from "./dependencies.ts";
+import type { ShardedAttentionCall } from "./dependencies.ts";
 
 export const trafficOptions = defineOptions("traffic", {
   /** The backend's axis. Default "sp". */
@@ -12,7 +12,7 @@ export const trafficOptions = defineOptions("traffic", {
   /** Length of every mesh axis. */
   mesh: option.meshShape(),
   /** The call of the rank in question: its place, the mask, and the layouts of queries and keys. */
-  call: option.custom("a call { at, queries, keys, mask }", isPlacedCall),
+  call: option.custom("a ShardedAttentionCall { at, queries, keys, mask }", isShardedCall),
   /** Where its keys come from. Default: call.at. */
   from: option.meshShape({ optional: true }),
   /** What q, k, v and dOut are stored in. */
@@ -21,22 +21,24 @@ export const trafficOptions = defineOptions("traffic", {
 /** What every backend's traffic follows from, whatever else it needs. */
 export type TrafficOptions = OptionsOf<typeof trafficOptions>;
 
-const layout = option.layout();
+const layoutOption = option.layout();
 
-function isSlices(value: unknown): boolean {
+function isSliceList(value: unknown): boolean {
   const names = ["q0", "q1", "k0", "k1", "type"] as const;
   const isSlice = (slice: unknown): boolean =>
     typeof slice === "object" && slice !== null && names.every((name) => name in slice);
   return Array.isArray(value) && [...value].every(isSlice);
 }
 
-function isPlacedCall(value: unknown): value is PlacedCall {
-  const { at, queries, keys, mask } = (value ?? {}) as Partial<PlacedCall>;
-  return option.meshShape().accepts(at) && layout.accepts(queries) && layout.accepts(keys) && isSlices(mask);
+function isShardedCall(value: unknown): value is ShardedAttentionCall {
+  const { at, queries, keys, mask } = (value ?? {}) as Partial<ShardedAttentionCall>;
+  return (
+    option.meshShape().accepts(at) && layoutOption.accepts(queries) && layoutOption.accepts(keys) && isSliceList(mask)
+  );
 }
 
 /** Options of a closed form, checked: a description of a call may have more fields than are looked at here. */
-export function parseTraffic<F extends Fields>(
+export function parseTrafficOptions<F extends Fields>(
   declaration: OptionsDeclaration<F>,
   options: object,
 ): ResolvedOptionsOf<OptionsDeclaration<F>> {
@@ -56,7 +58,7 @@ export function axisLength(
   expectValue(`${where}: mesh`, fits, `the axis "${axis}", of 1 to 65536 ranks`, mesh);
   const at = from[axis];
   const isInside = at !== undefined && Number.isSafeInteger(at) && at >= 0 && at < size!;
-  expectValue(`${where}: from`, isInside, `${axis}, a whole number from 0 to ${size! - 1}`, at);
+  expectValue(`${where}: from`, isInside, `${axis}, an integer from 0 to ${size! - 1}`, at);
   return size!;
 }
 
@@ -76,7 +78,7 @@ export interface ChunkFlow {
 }
 
 /** The same chunks the other way: what is sent back for what was received, of so many bytes per row. */
-export function returned({ sent, received }: ChunkFlow, bytesPerRow: readonly number[]): ChunkFlow {
+export function reverseFlow({ sent, received }: ChunkFlow, bytesPerRow: readonly number[]): ChunkFlow {
   return { bytesPerRow, sent: received, received: sent };
 }
 
@@ -85,13 +87,13 @@ export function returned({ sent, received }: ChunkFlow, bytesPerRow: readonly nu
  *
  * @example
  * ```ts
- * import { trafficOf } from "@mosaic/core/context-parallel";
+ * import { totalTraffic } from "@mosaic/core/context-parallel";
  * // K and V of 100 and of 50 rows are sent, 8 bytes per row each, and those of 100 are received.
- * trafficOf([{ bytesPerRow: [8, 8], sent: [100, 50], received: [100] }]);
+ * totalTraffic([{ bytesPerRow: [8, 8], sent: [100, 50], received: [100] }]);
  * // => { bytesSent: 2400, bytesReceived: 1600, messagesSent: 4 }
  * ```
  */
-export function trafficOf(flows: readonly ChunkFlow[]): Traffic {
+export function totalTraffic(flows: readonly ChunkFlow[]): Traffic {
   return {
     bytesSent: sum(flows.map(({ bytesPerRow, sent }) => sum(bytesPerRow) * sum(sent))),
     bytesReceived: sum(flows.map(({ bytesPerRow, received }) => sum(bytesPerRow) * sum(received))),

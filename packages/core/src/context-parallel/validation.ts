@@ -1,11 +1,11 @@
 import * as option from "../option.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
-import { type AttentionBackend, type Call, checkBackend, type PlacedKv } from "../attention/backend.ts";
-import type { AttentionState, QkvGrads, SavedRows } from "../attention/state.ts";
+import { type AttentionBackend, type AttentionCall, checkBackend, type KvShard } from "../attention/backend.ts";
+import type { AttentionState, QkvGrads, SavedRows } from "../attention/tile.ts";
 import type { Context } from "../context.ts";
 import { expectValue, DTypeError, OptionError, ShapeError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import { spansLength } from "../placement/span.ts";
 import { formatShape, type Shape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -36,9 +36,9 @@ export interface Validator {
    * rank's own; q, k and v of one dtype, of shapes that fit, with as many rows as their layouts state; float32 out [B,H,S,D]
    * and lse [B,H,S]. OptionError, ShapeError, DTypeError, DisposedError or ClosedError.
    */
-  attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void;
+  attend(ctx: Context, call: AttentionCall, state: AttentionState, kv: KvShard): void;
   /** Of a backward: the same, and dOut, float32 lse and delta, and float32 dq, dk and dv of the shapes of q, k and v. */
-  attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void;
+  attendBackward(ctx: Context, call: AttentionCall & SavedRows, grads: QkvGrads, kv: KvShard): void;
 }
 
 /**
@@ -73,7 +73,7 @@ class CallValidator implements Validator {
       where: this.#label,
       expected: "an inner backend along other axes",
       received: `${inner.name} along ${inner.axes.join(", ")}`,
-      remedy: "give each level of the nesting an axis of its own",
+      remedy: "use a separate mesh axis for each level of nesting",
     });
   }
 
@@ -83,30 +83,30 @@ class CallValidator implements Validator {
     this.#rules.inner?.check?.(ctx);
   }
 
-  attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void {
+  attend(ctx: Context, call: AttentionCall, state: AttentionState, kv: KvShard): void {
     checkContext(this.#label, ctx);
     const { out, lse } = state ?? {};
     const where = `${this.#label}, rank ${ctx.rank}`;
     this.#checkCall(where, ctx, call, kv);
-    checkSum(where, { name: "out", x: out, like: "q", of: call.q });
+    checkAccumulator(where, { name: "out", x: out, like: "q", of: call.q });
     checkStatistic(where, "lse", lse, call.q);
   }
 
-  attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void {
+  attendBackward(ctx: Context, call: AttentionCall & SavedRows, grads: QkvGrads, kv: KvShard): void {
     checkContext(this.#label, ctx);
     const { dq, dk, dv } = grads ?? {};
     const where = `${this.#label} backward, rank ${ctx.rank}`;
     this.#checkCall(where, ctx, call, kv);
     const { q, dOut, lse, delta } = call;
-    checkLike(where, { name: "dOut", x: dOut, like: "q", of: q });
+    checkSameShape(where, { name: "dOut", x: dOut, like: "q", of: q });
     checkStatistic(where, "lse", lse, q);
     checkStatistic(where, "delta", delta, q);
-    checkSum(where, { name: "dq", x: dq, like: "q", of: q });
-    checkSum(where, { name: "dk", x: dk, like: "k", of: kv.k });
-    checkSum(where, { name: "dv", x: dv, like: "v", of: kv.v });
+    checkAccumulator(where, { name: "dq", x: dq, like: "q", of: q });
+    checkAccumulator(where, { name: "dk", x: dk, like: "k", of: kv.k });
+    checkAccumulator(where, { name: "dv", x: dv, like: "v", of: kv.v });
   }
 
-  #checkCall(where: string, ctx: Context, call: Call, kv: PlacedKv): void {
+  #checkCall(where: string, ctx: Context, call: AttentionCall, kv: KvShard): void {
     const { q, at, queries, keys, mask, scale } = call ?? {};
     const { k, v, from } = kv ?? {};
     const { sharded = ["keys"] } = this.#rules;
@@ -131,29 +131,29 @@ class CallValidator implements Validator {
       where,
       expected: `one of the mesh's axes ${mesh.axes.join(", ")}`,
       received: `"${unknown}"`,
-      remedy: `name the axis in init({ mesh }), or give ${name}({ axis }) the one you mean`,
+      remedy: `add the axis to init({ mesh }), or set ${name}({ axis })`,
     });
   }
 
   /** Sharded along all axes, in their order: rows are concatenated along the last first. The shard is this rank's own. */
-  #checkSequence(where: string, { mesh }: Context, { name, layout, at }: Sequence): void {
+  #checkSequence(where: string, { mesh }: Context, { name, layout, at }: ShardedSequence): void {
     const { axis, axes = [axis] } = this.#rules;
     const along = layout.axes.filter((each) => axes.includes(each));
     if (along.length !== axes.length || axes.some((each, i) => each !== along[i])) {
       throw new OptionError({
         where,
-        expected: `${name} that are cut along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
-        received: layout.axes.length > 0 ? `${name} cut along ${layout.axes.join(", ")}` : `whole ${name}`,
-        remedy: "make the layout from backend.axes and shard by it, or pairs would be counted more than once",
+        expected: `${name} sharded along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
+        received: layout.axes.length > 0 ? `${name} sharded along ${layout.axes.join(", ")}` : `unsharded ${name}`,
+        remedy: "shard by a layout over backend.axes; otherwise pairs are counted more than once",
       });
     }
     const own = mesh.coordinate[axis];
     if (at[axis] === own) return;
     throw new OptionError({
       where,
-      expected: `this rank's own ${name}, ${axis} = ${own}`,
+      expected: `this rank's shard of the ${name}, ${axis} = ${own}`,
       received: `${name} from ${JSON.stringify(at)}`,
-      remedy: "another backend has gathered or moved them already: let only one use the axis",
+      remedy: "another backend has already gathered or moved them: use each axis in one backend only",
     });
   }
 }
@@ -163,21 +163,21 @@ const isCoordinate = option.meshShape().accepts;
 const isLayout = (value: unknown): boolean =>
   typeof (value as Partial<Layout> | null)?.spans === "function" && Array.isArray((value as Layout).axes);
 
-interface Sequence {
+interface ShardedSequence {
   readonly name: "queries" | "keys";
   readonly layout: Layout;
   readonly at: Coordinate;
 }
 
 /** x [B,H,S,D] has as many rows as its layout states. */
-function checkRows(where: string, { name, x, layout, at }: Sequence & { readonly x: Tensor }): void {
+function checkRows(where: string, { name, x, layout, at }: ShardedSequence & { readonly x: Tensor }): void {
   const length = spansLength(layout.spans(at));
   if (x.rank === 4 && x.shape[2] === length) return;
   throw new ShapeError({
     where,
     expected: `${name} [B,H,${length},D], as their layout states`,
     received: formatShape(x.shape),
-    remedy: "give the layout the placement and the length that the sequence was sharded with",
+    remedy: "create the layout with the placement and the length that the sequence was sharded with",
   });
 }
 
@@ -187,17 +187,17 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
   if (k.shape[0] !== batch || k.shape[3] !== headDim || heads! % k.shape[1]! !== 0) {
     throw new ShapeError({
       where,
-      expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of ${heads}, like the queries`,
+      expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of ${heads}, as the queries`,
       received: formatShape(k.shape),
-      remedy: "split the heads before attention, alike for queries and keys",
+      remedy: "split the heads of queries and keys the same way before attention",
     });
   }
-  checkLike(where, { name: "values like the keys", x: v, like: "k", of: k });
+  checkSameShape(where, { name: "values of the keys' shape", x: v, like: "k", of: k });
   for (const [name, { dtype }] of [["values", v] as const, ["queries", q] as const]) {
     if (dtype === k.dtype) continue;
     throw new DTypeError({
       where,
-      expected: `${name} of ${k.dtype} like the keys`,
+      expected: `${name} of dtype ${k.dtype}, as the keys`,
       received: dtype,
       remedy: "convert with to(dtype)",
     });
@@ -205,22 +205,22 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
 }
 
 /** A tensor, and the one whose shape it must have. */
-interface Pair {
+interface ShapeExpectation {
   readonly name: string;
   readonly x: Tensor;
   readonly like: string;
   readonly of: Tensor;
 }
 
-function checkLike(where: string, { name, x, like, of }: Pair): void {
+function checkSameShape(where: string, { name, x, like, of }: ShapeExpectation): void {
   checkTensor(where, x);
   if (!sameShape(x.shape, of.shape)) throw shapeError(where, { name, x, like, shape: of.shape });
 }
 
 /** What is summed is float32: it is rounded once, at the end. */
-function checkSum(where: string, pair: Pair): void {
-  checkLike(where, pair);
-  checkFloat32(where, pair.name, pair.x);
+function checkAccumulator(where: string, expectation: ShapeExpectation): void {
+  checkSameShape(where, expectation);
+  checkFloat32(where, expectation.name, expectation.x);
 }
 
 /** One float32 number for each query and head, [B,H,S]. */
@@ -228,7 +228,7 @@ function checkStatistic(where: string, name: string, x: Tensor, { shape: [batch,
   checkTensor(where, x);
   const { shape } = x;
   if (shape.length !== 3 || shape[0] !== batch || shape[1] !== heads || shape[2] !== rows) {
-    throw shapeError(where, { name, x, like: "q without its last axis", shape: [batch!, heads!, rows!] });
+    throw shapeError(where, { name, x, like: "q without the last axis", shape: [batch!, heads!, rows!] });
   }
   checkFloat32(where, name, x);
 }
@@ -237,17 +237,20 @@ function checkFloat32(where: string, name: string, { dtype }: Tensor): void {
   if (dtype === "float32") return;
   throw new DTypeError({
     where,
-    expected: `${name} of float32`,
+    expected: `${name} of dtype float32`,
     received: dtype,
-    remedy: "sum in float32, and round once at the end",
+    remedy: "accumulate in float32, and round once at the end",
   });
 }
 
-function shapeError(where: string, { name, x, like, shape }: Omit<Pair, "of"> & { readonly shape: Shape }): ShapeError {
+function shapeError(
+  where: string,
+  { name, x, like, shape }: Omit<ShapeExpectation, "of"> & { readonly shape: Shape },
+): ShapeError {
   return new ShapeError({
     where,
     expected: `${name} ${formatShape(shape)}`,
     received: formatShape(x.shape),
-    remedy: `give it the shape of ${like}`,
+    remedy: `use the shape of ${like}`,
   });
 }

@@ -1,11 +1,19 @@
-import type { AttentionState, KvBlock, QkvGrads, SavedRows } from "../attention/state.ts";
-import type { AttentionDropout, AttentionModifiers, HeadOrigin, Tile } from "../attention/tile.ts";
+import type {
+  AttentionDropout,
+  AttentionModifiers,
+  AttentionState,
+  HeadOrigin,
+  KvBlock,
+  QkvGrads,
+  SavedRows,
+  Tile,
+} from "../attention/tile.ts";
 import type { Slice } from "../mask/slice.ts";
 import type { Span } from "../placement/span.ts";
 import type { Shape } from "../shape.ts";
+import type { DType } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
-import type { Field } from "./fields.ts";
-import type { kernelEnumerations, kernelSchema } from "./schema.ts";
+import type { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./schema.ts";
 
 /**
  * What a device computes. Every kernel enqueues on the device's stream and returns at once.
@@ -23,13 +31,13 @@ export type Kernels = { -readonly [K in keyof typeof kernelSchema]: (...args: Ke
 export type KernelName = keyof typeof kernelSchema;
 
 /** The arguments of a kernel, as a labelled tuple. */
-export type KernelArguments<K extends KernelName> = Labelled<(typeof kernelSchema)[K]>;
+export type KernelArguments<K extends KernelName> = LabelledArguments<(typeof kernelSchema)[K]>;
 
-type Labelled<Parameters extends readonly Field[]> = Parameters extends readonly [
-  infer First extends Field & { readonly name: keyof Labels<unknown> },
+type LabelledArguments<Parameters extends readonly Field[]> = Parameters extends readonly [
+  infer First extends Field & { readonly name: keyof ArgumentLabels<unknown> },
   ...infer Rest extends readonly Field[],
 ]
-  ? [...Labels<FieldValue<First>>[First["name"]], ...Labelled<Rest>]
+  ? [...ArgumentLabels<FieldValue<First>>[First["name"]], ...LabelledArguments<Rest>]
   : [];
 
 /** The TypeScript value of a field. */
@@ -91,7 +99,7 @@ export interface Structures {
 }
 
 /** Names that parameters may have. Only the label of a tuple can name a parameter in a derived signature, and is no type. */
-interface Labels<T> {
+interface ArgumentLabels<T> {
   a: [a: T];
   accumulate: [accumulate: T];
   b: [b: T];
@@ -125,8 +133,8 @@ interface Labels<T> {
 }
 
 /** The values of an enumeration; editors show its name where they would show the values if this did not distribute. */
-type ValuesOf<E extends keyof typeof kernelEnumerations> = Each<(typeof kernelEnumerations)[E][number]>;
-type Each<T extends string> = T extends string ? T : never;
+type ValuesOf<E extends keyof typeof kernelEnumerations> = Distribute<(typeof kernelEnumerations)[E][number]>;
+type Distribute<T extends string> = T extends string ? T : never;
 
 /** a op b; max is the larger of the two. */
 export type BinaryOp = ValuesOf<"BinaryOp">;
@@ -230,3 +238,66 @@ export interface AdamStep {
   /** The weight of z in the average that x is; adamW has no use for it. */
   readonly mix: number;
 }
+
+// What rows of the kernel schema are made of.
+
+/** What a kernel does with an operand's elements: reads them, writes every one of them unread, or reads and writes them. */
+export type Access = "read" | "write" | "update";
+
+/** A part of the contract that a device need not have; see `kernelFeatures`. */
+export type KernelFeature = (typeof kernelFeatures)[number];
+
+/** A tensor. */
+export interface TensorField {
+  readonly name: string;
+  readonly tensor: Access;
+  /** Of a tensor that is written: the boolean parameter that makes this an update. */
+  readonly updatedIf?: string;
+  /** "[..,M,K]": lengths of the axes by letter, ".." any leading axes. Absent: what broadcasts to the output, or is it. */
+  readonly shape?: string;
+  /** The only dtype allowed. Absent: any. */
+  readonly dtype?: DType;
+  /** May be null; or absent, in a structure whose interface states so. */
+  readonly optional?: true;
+  readonly feature?: KernelFeature;
+}
+
+/** A number or a boolean, by the type that native code takes it as. */
+export interface ScalarField {
+  readonly name: string;
+  readonly scalar: "boolean" | "float32" | "float64" | "int64" | "uint64";
+  /** Its names in TypeScript, by the structure's `kind`, where those differ. */
+  readonly names?: Readonly<Record<string, string>>;
+  /** May be absent, and is then 0. */
+  readonly optional?: true;
+  readonly feature?: KernelFeature;
+}
+
+/** A value of an enumeration. */
+export interface EnumField {
+  readonly name: string;
+  readonly enum: keyof typeof kernelEnumerations;
+}
+
+/** A list: spans or slices of positions, slices for each sample of the batch, or strides in elements. */
+export interface ListField {
+  readonly name: string;
+  readonly list: "spans" | "slices" | "slicesBySample" | "strides";
+  /** May be absent, and is then empty. */
+  readonly optional?: true;
+  readonly feature?: KernelFeature;
+}
+
+/** Several fields under one name. */
+export interface StructField {
+  readonly name: string;
+  readonly struct: keyof typeof kernelStructures;
+  /** "read": access as declared by the structure's fields does not hold here, its tensors are only read. */
+  readonly access?: "read";
+  /** May be null or absent. */
+  readonly optional?: true;
+  readonly feature?: KernelFeature;
+}
+
+/** A parameter of a kernel, or a field of a structure. */
+export type Field = TensorField | ScalarField | EnumField | ListField | StructField;

@@ -1,7 +1,6 @@
-import type { DType } from "../dtype.ts";
+import type { DType } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
-import type { Access, Field, KernelFeature, TensorField } from "./fields.ts";
-import type { KernelName } from "./kernels.ts";
+import type { Access, Field, KernelFeature, KernelName, Kernels, TensorField } from "./kernels.ts";
 import { kernelSchema, kernelStructures } from "./schema.ts";
 
 /** A tensor among the arguments of a kernel, alone or within a structure. */
@@ -27,31 +26,31 @@ export interface Operand {
 }
 
 /** Of the kernels that were called for: a program needs few of them. */
-const operands = new Map<KernelName, readonly Operand[]>();
+const operandCache = new Map<KernelName, readonly Operand[]>();
 
-function operandsIn(parameters: readonly Field[]): Operand[] {
+function collectOperands(parameters: readonly Field[]): Operand[] {
   return parameters.flatMap((field, parameter) => {
     if ("tensor" in field) {
       const { updatedIf } = field;
       const readIf = updatedIf === undefined ? undefined : parameters.findIndex(({ name }) => name === updatedIf);
-      return [operandOf(field, field.tensor, { parameter, readIf })];
+      return [createOperand(field, field.tensor, { parameter, readIf })];
     }
     if (!("struct" in field)) return [];
     const inner: readonly Field[] = kernelStructures[field.struct];
     return inner.flatMap((each) => {
       if (!("tensor" in each)) return [];
-      return [operandOf(each, field.access ?? each.tensor, { parameter, within: field.name })];
+      return [createOperand(each, field.access ?? each.tensor, { parameter, within: field.name })];
     });
   });
 }
 
-interface Place {
+interface OperandLocation {
   readonly parameter: number;
   readonly within?: string;
   readonly readIf?: number | undefined;
 }
 
-function operandOf(field: TensorField, access: Access, { parameter, within, readIf }: Place): Operand {
+function createOperand(field: TensorField, access: Access, { parameter, within, readIf }: OperandLocation): Operand {
   return {
     name: within === undefined ? field.name : `${within}.${field.name}`,
     parameter,
@@ -77,8 +76,8 @@ function operandOf(field: TensorField, access: Access, { parameter, within, read
  * ```
  */
 export function operandsOf(kernel: KernelName): readonly Operand[] {
-  let found = operands.get(kernel);
-  if (found === undefined) operands.set(kernel, (found = operandsIn(kernelSchema[kernel])));
+  let found = operandCache.get(kernel);
+  if (found === undefined) operandCache.set(kernel, (found = collectOperands(kernelSchema[kernel])));
   return found;
 }
 
@@ -87,4 +86,77 @@ export function tensorOf({ parameter, field }: Operand, args: readonly unknown[]
   const argument = args[parameter];
   const tensor = field === undefined ? argument : (argument as Readonly<Record<string, unknown>>)[field];
   return (tensor as Tensor | null | undefined) ?? null;
+}
+
+/**
+ * The same kernels, but each call raises the versions of the memory that it mutates, as the schema states: the check that a tensor
+ * saved for a backward was not mutated depends on it. For a device in TypeScript; methods of `compileKernel` raise them
+ * themselves.
+ *
+ * @example
+ * ```ts
+ * import { ones, versionedKernels } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * const kernels = versionedKernels({ ...device.kernels, fill() {} });
+ * using x = ones(device, [2]);
+ * const before = x.storage.version;
+ * kernels.fill(x, 7);
+ * x.storage.version - before; // => 1
+ * ```
+ */
+export function versionedKernels(kernels: Kernels): Kernels {
+  const entries = Object.entries(kernels) as [KernelName, (...args: readonly unknown[]) => void][];
+  const versioned = entries.map(([name, run]) => {
+    const mutated = operandsOf(name).filter(({ isMutated }) => isMutated);
+    const method = (...args: readonly unknown[]): void => {
+      run(...args);
+      for (const operand of mutated) tensorOf(operand, args)?.storage.recordMutation(name);
+    };
+    return [name, method] as const;
+  });
+  return Object.fromEntries(versioned) as unknown as Kernels;
+}
+
+/**
+ * Compiles a method with the parameters of a kernel from source that was put together from the schema. `freeVariables` are the names
+ * that the source uses beside the parameters; the factory that it returns takes their values, and makes a method from them. After
+ * the source, the method raises the versions of the memory that the kernel mutates.
+ *
+ * Source, for what is called millions of times: closures that look up the fields of structures by names in variables take up
+ * to twice as long (decision 25). It is made of the schema's constants alone.
+ *
+ * @example
+ * ```ts
+ * import { compileKernel } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const factory = compileKernel("fill", "log.push(value);", ["log"]);
+ * const log: number[] = [];
+ * const fill = factory({ log });
+ * using device = cpu();
+ * using x = device.empty([2], "float32");
+ * fill(x, 7);
+ * log; // => [7]
+ * ```
+ */
+export function compileKernel<K extends KernelName, Free extends string>(
+  kernel: K,
+  source: string,
+  freeVariables: readonly Free[],
+): (values: Readonly<Record<Free, unknown>>) => Kernels[K] {
+  const parameters = kernelSchema[kernel].map(({ name }) => name).join(", ");
+  const body = `${source}\n${mutationsOf(kernel)}`;
+  const method = `return function ${kernel}(${parameters}) {\n${body}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
+  // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
+  return new Function(`{ ${freeVariables.join(", ")} }`, method) as (
+    values: Readonly<Record<Free, unknown>>,
+  ) => Kernels[K];
+}
+
+function mutationsOf(kernel: KernelName): string {
+  const mutated = operandsOf(kernel).filter(({ isMutated }) => isMutated);
+  const calls = mutated.map(({ name, isOptional }) => {
+    return `${name}${isOptional ? "?" : ""}.storage.recordMutation(${JSON.stringify(kernel)});`;
+  });
+  return calls.join("\n");
 }

@@ -263,7 +263,7 @@ export const kernelSchema = {
     { name: "spec", struct: "DropoutSpec" },
   ],
   /**
-   * out [..,E] ← the rows of table [V,E] that index [..] names: whole numbers from 0 to V − 1, in any dtype. Another
+   * out [..,E] ← the rows of table [V,E] that index [..] names: integers from 0 to V − 1, in any dtype. Another
    * number fails the stream with a DeviceError.
    */
   gatherRows: [

@@ -5,7 +5,7 @@ import { verifySlice, verifySlices } from "./verify.ts";
 // Where queries and keys differ in number, the last query stands beside the last key (bottom-right aligned): query q has
 // the position q + shift among the keys, shift = keys − queries. Decoding with a cache needs it so.
 
-function mask(name: string, slices: (queries: number, keys: number) => readonly Slice[]): Mask {
+function defineMask(name: string, slices: (queries: number, keys: number) => readonly Slice[]): Mask {
   return {
     name,
     slices(queries, keys) {
@@ -15,13 +15,13 @@ function mask(name: string, slices: (queries: number, keys: number) => readonly 
   };
 }
 
-function whole(q1: number, k1: number, type: SliceType): Slice {
+function rectangle(q1: number, k1: number, type: SliceType): Slice {
   return { q0: 0, q1, k0: 0, k1, type };
 }
 
 /** Every query sees every key. */
 export function full(): Mask {
-  return mask("full", (queries, keys) => [whole(queries, keys, "full")]);
+  return defineMask("full", (queries, keys) => [rectangle(queries, keys, "full")]);
 }
 
 /**
@@ -35,12 +35,12 @@ export function full(): Mask {
  * ```
  */
 export function causal(): Mask {
-  return mask("causal", (queries, keys) => [whole(queries, keys, "causal")]);
+  return defineMask("causal", (queries, keys) => [rectangle(queries, keys, "causal")]);
 }
 
 /** Every query sees itself and what comes after it. Top-left aligned: query q sees the keys from q on. */
 export function inverseCausal(): Mask {
-  return mask("inverseCausal", (queries, keys) => [whole(queries, keys, "inverseCausal")]);
+  return defineMask("inverseCausal", (queries, keys) => [rectangle(queries, keys, "inverseCausal")]);
 }
 
 /**
@@ -48,17 +48,17 @@ export function inverseCausal(): Mask {
  * queries. For self-attention that is itself alone. MagiAttention's BICAUSAL.
  */
 export function bidirectionalCausal(): Mask {
-  return mask("bidirectionalCausal", (queries, keys) => [whole(queries, keys, "bidirectionalCausal")]);
+  return defineMask("bidirectionalCausal", (queries, keys) => [rectangle(queries, keys, "bidirectionalCausal")]);
 }
 
 /**
  * Every query sees itself and the `size` − 1 before it. Bottom-right aligned.
  *
- * @throws OptionError if `size` is not a whole number ≥ 1.
+ * @throws OptionError if `size` is not an integer ≥ 1.
  */
 export function slidingWindow(size: number): Mask {
   checkCount("slidingWindow", size, 1);
-  return mask(`slidingWindow(${size})`, (queries, keys) => {
+  return defineMask(`slidingWindow(${size})`, (queries, keys) => {
     const shift = keys - queries;
     // Rows before `turn` reach back to the first key; from there on both borders slant.
     const first = Math.min(queries, Math.max(0, -shift));
@@ -74,7 +74,7 @@ export function slidingWindow(size: number): Mask {
  * Documents one after another, each seeing only itself: fully, or causally. For self-attention.
  *
  * @param lengths Rows of each document, in order; their sum must be the sequence's length.
- * @throws ShapeError, when applied, if it is not; OptionError for lengths that are not whole numbers ≥ 0.
+ * @throws ShapeError, when applied, if it is not; OptionError for lengths that are not integers ≥ 0.
  *
  * @example
  * ```ts
@@ -87,11 +87,11 @@ export function documents(lengths: readonly number[], inner: "causal" | "full" =
   if (inner !== "causal" && inner !== "full") {
     throw new OptionError({ where: "documents", expected: '"causal" or "full"', received: formatValue(inner) });
   }
-  const held = [...lengths];
+  const copied = [...lengths];
   const name = `documents(${lengths.length}, ${inner})`;
-  for (const length of held) checkCount(name, length, 0);
-  const total = held.reduce((sum, length) => sum + length, 0);
-  return mask(name, (queries, keys) => {
+  for (const length of copied) checkCount(name, length, 0);
+  const total = copied.reduce((sum, length) => sum + length, 0);
+  return defineMask(name, (queries, keys) => {
     if (queries !== total || keys !== total) {
       throw new ShapeError({
         where: name,
@@ -100,7 +100,7 @@ export function documents(lengths: readonly number[], inner: "causal" | "full" =
       });
     }
     let end = 0;
-    return held.map((length) => {
+    return copied.map((length) => {
       const start = end;
       end += length;
       return { q0: start, q1: end, k0: start, k1: end, type: inner };
@@ -112,11 +112,11 @@ export function documents(lengths: readonly number[], inner: "causal" | "full" =
  * Every query sees the first `count` keys; the others are causal. For a prefix that is read as a whole (Raffel et al.
  * 2020, "prefix LM").
  *
- * @throws ShapeError, when applied, if there are fewer keys; OptionError if `count` is not a whole number ≥ 0.
+ * @throws ShapeError, when applied, if there are fewer keys; OptionError if `count` is not an integer ≥ 0.
  */
 export function prefix(count: number): Mask {
   checkCount("prefix", count, 0);
-  return mask(`prefix(${count})`, (queries, keys) => {
+  return defineMask(`prefix(${count})`, (queries, keys) => {
     if (count > keys) {
       throw new ShapeError({ where: `prefix(${count})`, expected: `at least ${count} keys`, received: String(keys) });
     }
@@ -145,7 +145,7 @@ export function fromSlices(list: readonly Slice[]): Mask {
   const name = `fromSlices(${list.length})`;
   const slices = list.map((slice) => ({ ...slice }));
   for (const slice of slices) verifySlice(name, slice);
-  return mask(name, (queries, keys) => {
+  return defineMask(name, (queries, keys) => {
     verifySlices(name, slices, { queries, keys });
     return slices;
   });
@@ -153,5 +153,5 @@ export function fromSlices(list: readonly Slice[]): Mask {
 
 function checkCount(where: string, count: number, least: number): void {
   if (Number.isSafeInteger(count) && count >= least) return;
-  throw new OptionError({ where, expected: `a whole number ≥ ${least}`, received: formatValue(count) });
+  throw new OptionError({ where, expected: `an integer ≥ ${least}`, received: formatValue(count) });
 }

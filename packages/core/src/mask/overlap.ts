@@ -1,4 +1,4 @@
-import { type Slice, slantsLeft, slantsRight } from "./slice.ts";
+import { hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
 // A slice's borders are lines in q of slope 0 or 1. Whether two of them cross within some rows is therefore a question of
 // which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
@@ -9,16 +9,20 @@ interface Border {
   readonly slope: 0 | 1;
 }
 
-function leftOf(slice: Slice): Border {
-  return slantsLeft(slice.type) ? { at: slice.k0 - slice.q0, slope: 1 } : { at: slice.k0, slope: 0 };
+function leftBorder(slice: Slice): Border {
+  return hasDiagonalStart(slice.type) ? { at: slice.k0 - slice.q0, slope: 1 } : { at: slice.k0, slope: 0 };
 }
 
-function rightOf(slice: Slice): Border {
-  return slantsRight(slice.type) ? { at: slice.k1 - slice.q1 + 1, slope: 1 } : { at: slice.k1, slope: 0 };
+function rightBorder(slice: Slice): Border {
+  return hasDiagonalEnd(slice.type) ? { at: slice.k1 - slice.q1 + 1, slope: 1 } : { at: slice.k1, slope: 0 };
 }
 
 /** Whether some row of [from, to) has every left border before every right border. */
-function someRow(from: number, to: number, borders: { lefts: readonly Border[]; rights: readonly Border[] }): boolean {
+function hasCommonRow(
+  from: number,
+  to: number,
+  borders: { lefts: readonly Border[]; rights: readonly Border[] },
+): boolean {
   let [first, last] = [from, to - 1];
   for (const left of borders.lefts) {
     for (const right of borders.rights) {
@@ -35,21 +39,21 @@ function someRow(from: number, to: number, borders: { lefts: readonly Border[]; 
 
 /** Whether two slices share a (query, key) pair. Exact. */
 export function slicesOverlap(a: Slice, b: Slice): boolean {
-  return someRow(Math.max(a.q0, b.q0), Math.min(a.q1, b.q1), {
-    lefts: [leftOf(a), leftOf(b)],
-    rights: [rightOf(a), rightOf(b)],
+  return hasCommonRow(Math.max(a.q0, b.q0), Math.min(a.q1, b.q1), {
+    lefts: [leftBorder(a), leftBorder(b)],
+    rights: [rightBorder(a), rightBorder(b)],
   });
 }
 
 /** Whether a slice covers some pair of queries [q0, q1) and keys [k0, k1). Exact. */
-export function sliceMeets(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
-  return someRow(Math.max(slice.q0, q0), Math.min(slice.q1, q1), {
-    lefts: [leftOf(slice), { at: k0, slope: 0 }],
-    rights: [rightOf(slice), { at: k1, slope: 0 }],
+export function sliceIntersects(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
+  return hasCommonRow(Math.max(slice.q0, q0), Math.min(slice.q1, q1), {
+    lefts: [leftBorder(slice), { at: k0, slope: 0 }],
+    rights: [rightBorder(slice), { at: k1, slope: 0 }],
   });
 }
 
-type Range = readonly [start: number, end: number];
+type Interval = readonly [start: number, end: number];
 
 /**
  * The first pair of slices that overlap, if any. Sweeps along the queries or the keys, whichever separates the slices
@@ -57,13 +61,13 @@ type Range = readonly [start: number, end: number];
  */
 export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
   const filled = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
-  const byQuery = ({ q0, q1 }: Slice): Range => [q0, q1];
-  const byKey = ({ k0, k1 }: Slice): Range => [k0, k1];
-  return sweep(filled, openPairs(filled, byQuery) <= openPairs(filled, byKey) ? byQuery : byKey);
+  const byQuery = ({ q0, q1 }: Slice): Interval => [q0, q1];
+  const byKey = ({ k0, k1 }: Slice): Interval => [k0, k1];
+  return sweepLine(filled, countOpenPairs(filled, byQuery) <= countOpenPairs(filled, byKey) ? byQuery : byKey);
 }
 
 /** How many pairs of ranges meet: each range meets those that start before its end, from its own start on. */
-function openPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Range): number {
+function countOpenPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): number {
   const starts = slices.map((slice) => rangeOf(slice)[0]).toSorted((a, b) => a - b);
   const ends = slices.map((slice) => rangeOf(slice)[1]).toSorted((a, b) => a - b);
   let [pairs, closed] = [0, 0];
@@ -74,7 +78,7 @@ function openPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Range): 
   return pairs;
 }
 
-function sweep(slices: readonly Slice[], rangeOf: (slice: Slice) => Range): readonly [Slice, Slice] | undefined {
+function sweepLine(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): readonly [Slice, Slice] | undefined {
   let open: Slice[] = [];
   for (const slice of slices.toSorted((a, b) => rangeOf(a)[0] - rangeOf(b)[0])) {
     open = open.filter((other) => rangeOf(other)[1] > rangeOf(slice)[0]);

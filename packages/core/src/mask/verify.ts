@@ -5,15 +5,15 @@ import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 // What a mask promises, verified before anything is sent: once for each pair of lengths.
 
 /** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
-const MOST = 64;
+const MAX_CACHED = 64;
 
 /** Lists whose slices are well-formed. */
-const wellFormed = new WeakSet<readonly Slice[]>();
+const wellFormedLists = new WeakSet<readonly Slice[]>();
 
-const verified = new WeakMap<Mask, Map<string, readonly Slice[]>>();
+const verifiedMasks = new WeakMap<Mask, Map<string, readonly Slice[]>>();
 
 /**
- * The slices of a mask over `queries` × `keys`, verified: whole numbers within the sequences, a known type, and no
+ * The slices of a mask over `queries` × `keys`, verified: integers within the sequences, a known type, and no
  * pair in two of them. `mask.slices` is called once for each pair of lengths, and the same list is returned every time.
  *
  * @example
@@ -29,15 +29,15 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
   expectValue("resolveSlices", typeof (mask as Partial<Mask> | null)?.slices === "function", "a Mask", mask);
   for (const each of [queries, keys])
     expectValue("resolveSlices", Number.isSafeInteger(each) && each >= 0, "lengths ≥ 0", each);
-  const known = verified.get(mask) ?? new Map<string, readonly Slice[]>();
-  verified.set(mask, known);
+  const known = verifiedMasks.get(mask) ?? new Map<string, readonly Slice[]>();
+  verifiedMasks.set(mask, known);
   const key = `${queries},${keys}`;
   let slices = known.get(key);
   if (!slices) {
     slices = mask.slices(queries, keys);
     verifySlices(`mask ${mask.name}`, slices, { queries, keys });
-    wellFormed.add(slices);
-    if (known.size >= MOST) known.clear();
+    wellFormedLists.add(slices);
+    if (known.size >= MAX_CACHED) known.clear();
     known.set(key, slices);
   }
   return slices;
@@ -65,20 +65,20 @@ export function verifySlices(
   if (!overlap) return;
   throw new ShapeError({
     where,
-    expected: "slices that share no (query, key) pair",
-    received: `pairs covered twice, by ${overlap.map(formatSlice).join(" and ")}`,
-    remedy: "cut one of them",
+    expected: "disjoint slices",
+    received: `overlapping slices ${overlap.map(formatSlice).join(" and ")}`,
+    remedy: "clip one of them",
   });
 }
 
 /** Throws a ShapeError unless each slice is well-formed; what `resolveSlices` returned is not looked at again. */
 export function verifyWellFormed(where: string, slices: readonly Slice[]): void {
   expectValue(where, Array.isArray(slices), "an array of slices", slices);
-  if (wellFormed.has(slices)) return;
+  if (wellFormedLists.has(slices)) return;
   for (const slice of slices) verifySlice(where, slice);
 }
 
-/** Throws a ShapeError unless a slice has whole numbers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */
+/** Throws a ShapeError unless a slice has integers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */
 export function verifySlice(where: string, slice: Slice): void {
   expectValue(where, typeof slice === "object" && slice !== null, "slices { q0, q1, k0, k1, type }", slice);
   const { q0, q1, k0, k1, type } = slice;
@@ -88,7 +88,7 @@ export function verifySlice(where: string, slice: Slice): void {
   if (isWhole && hasType && 0 <= q0 && q0 <= q1 && 0 <= k0 && k0 <= k1) return;
   throw new ShapeError({
     where,
-    expected: `whole numbers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type among ${Object.keys(sliceTypeCodes).join(", ")}`,
+    expected: `integers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type among ${Object.keys(sliceTypeCodes).join(", ")}`,
     received: formatSlice(slice),
   });
 }

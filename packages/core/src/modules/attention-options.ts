@@ -1,13 +1,13 @@
-import type { AttentionBackend } from "../attention/backend.ts";
+import { type AttentionBackend, backendOrLocal } from "../attention/backend.ts";
 import { checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import type { DType } from "../dtype.ts";
+import type { DType } from "../storage.ts";
 import { DTypeError, OptionError, ShapeError } from "../errors.ts";
 import { causal, documents, full } from "../mask/masks.ts";
 import type { Mask } from "../mask/slice.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
-import { type Placement, placementOf } from "../placement/placement.ts";
+import { type Placement, resolvePlacement } from "../placement/placement.ts";
 import type { Span } from "../placement/span.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -29,14 +29,17 @@ export const attentionModuleOptions = defineOptions("attention module", {
   numKvHeads: option.integer({ min: 1, optional: true }),
   /** D, from 1 to 256. Default: embedDim / numHeads. */
   headDim: option.integer({ min: 1, max: 256, optional: true }),
-  /** A name registered with the context or the backend itself; with "local" the axis lies whole on every rank. Default "local". */
-  backend: option.either(option.string(), option.backend(), { default: "local" }),
+  /**
+   * A name registered with the context or the backend itself; with "local" the axis lies whole on every rank. Required where the
+   * mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local".
+   */
+  backend: option.either(option.string(), option.backend(), { optional: true }),
   /**
    * [rows, columns] of the grid that the backend's ranks form, row-major: `backend: "mesh2d", meshShape: [2, 4]`. Their
    * product is the number of those ranks. Only for a backend that has a grid. Default: the backend's own choice.
    */
   meshShape: option.pair(option.integer({ min: 1 }), {
-    expected: "two whole numbers > 0, [rows, columns]",
+    expected: "two integers > 0, [rows, columns]",
     optional: true,
   }),
   /** Short for mask: masks.causal(). Default false. */
@@ -60,7 +63,7 @@ export const attentionModuleOptions = defineOptions("attention module", {
 });
 /** What the attention modules have in common. */
 export type AttentionModuleOptions = OptionsOf<typeof attentionModuleOptions>;
-type Common = ResolvedOptionsOf<typeof attentionModuleOptions>;
+type ParsedModuleOptions = ResolvedOptionsOf<typeof attentionModuleOptions>;
 
 export const attentionForwardOptions = defineOptions("forward", {
   /** Which keys each query sees in this call. Default: the module's. */
@@ -79,7 +82,7 @@ export type AttentionForwardOptions = OptionsOf<typeof attentionForwardOptions>;
 /** Options checked, with their defaults. */
 export interface ResolvedOptions {
   readonly name: string;
-  readonly embed: number;
+  readonly embedDim: number;
   readonly numHeads: number;
   readonly numKvHeads: number;
   readonly headDim: number;
@@ -87,7 +90,7 @@ export interface ResolvedOptions {
   readonly causal: boolean;
   readonly mask: Mask;
   /** Whether the mask was given as such. */
-  readonly ownMask: boolean;
+  readonly hasExplicitMask: boolean;
   readonly placement: Placement;
   readonly positions: PositionEncoding | null;
   readonly scale: number;
@@ -98,35 +101,35 @@ export interface ResolvedOptions {
 }
 
 /** Checks options against each other, and fills in the defaults that follow from others. */
-export function resolveOptions(name: string, ctx: Context, options: Common): ResolvedOptions {
+export function resolveOptions(name: string, ctx: Context, options: ParsedModuleOptions): ResolvedOptions {
   const { embedDim, numHeads, numKvHeads = numHeads, causal: isCausal, mask } = options;
-  const headDim = headDimOf(name, options);
+  const headDim = resolveHeadDim(name, options);
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
       where: name,
-      expected: "numKvHeads a divisor of numHeads",
-      received: `${numKvHeads} of ${numHeads}`,
+      expected: "numHeads divisible by numKvHeads",
+      received: `${numHeads} and ${numKvHeads}`,
     });
   }
   if (isCausal && mask) {
     throw new OptionError({
       where: name,
-      expected: "causal or mask",
+      expected: "either causal or mask",
       received: "both",
-      remedy: "put all into the mask",
+      remedy: "combine them in mask",
     });
   }
   return {
     name,
-    embed: embedDim,
+    embedDim,
     numHeads,
     numKvHeads,
     headDim,
-    backend: backendOf(name, ctx, options),
+    backend: resolveBackend(name, ctx, options),
     causal: isCausal,
     mask: mask ?? (isCausal ? causal() : full()),
-    ownMask: mask !== undefined,
-    placement: placementOf(options.placement),
+    hasExplicitMask: mask !== undefined,
+    placement: resolvePlacement(options.placement),
     positions: options.positions ?? null,
     scale: options.scale ?? headDim ** -0.5,
     bias: options.bias,
@@ -137,15 +140,15 @@ export function resolveOptions(name: string, ctx: Context, options: Common): Res
 }
 
 /** The backend that is asked for, in the shape that is asked for, after its own look at the mesh. */
-function backendOf(name: string, ctx: Context, options: Common): AttentionBackend {
+function resolveBackend(name: string, ctx: Context, options: ParsedModuleOptions): AttentionBackend {
   const { backend: asked, meshShape } = options;
-  const found = ctx.backend(asked);
+  const found = backendOrLocal(name, ctx, asked);
   if (meshShape !== undefined && !found.withShape) {
     throw new OptionError({
       where: `${name}: meshShape`,
       expected: 'a backend whose ranks form a grid, such as "mesh2d"',
       received: `"${found.name}"`,
-      remedy: 'give backend: "mesh2d" beside meshShape, or leave meshShape out',
+      remedy: 'set backend: "mesh2d" with meshShape, or omit meshShape',
     });
   }
   const backend = meshShape === undefined ? found : found.withShape!(meshShape);
@@ -153,38 +156,38 @@ function backendOf(name: string, ctx: Context, options: Common): AttentionBacken
   return backend;
 }
 
-function headDimOf(name: string, { embedDim, numHeads, headDim }: Common): number {
+function resolveHeadDim(name: string, { embedDim, numHeads, headDim }: ParsedModuleOptions): number {
   const size = headDim ?? embedDim / numHeads;
   if (Number.isInteger(size) && size >= 1 && size <= 256) return size;
   throw new OptionError({
     where: name,
-    expected: "embedDim / numHeads, the head size, a whole number from 1 to 256",
+    expected: "embedDim / numHeads, the head size, an integer from 1 to 256",
     received: headDim === undefined ? `${embedDim} / ${numHeads}` : `headDim ${headDim}`,
-    remedy: "change numHeads, or give headDim",
+    remedy: "change numHeads, or set headDim",
   });
 }
 
-type CallMask = Pick<ResolvedOptionsOf<typeof attentionForwardOptions>, "mask" | "documents">;
+type ForwardMask = Pick<ResolvedOptionsOf<typeof attentionForwardOptions>, "mask" | "documents">;
 
 /** The mask of one call. */
-export function maskOf({ name, causal, mask, ownMask }: ResolvedOptions, call: CallMask): Mask {
+export function resolveMask({ name, causal, mask, hasExplicitMask }: ResolvedOptions, call: ForwardMask): Mask {
   if (!call.documents) return call.mask ?? mask;
-  if (!call.mask && !ownMask) return documents(call.documents, causal ? "causal" : "full");
+  if (!call.mask && !hasExplicitMask) return documents(call.documents, causal ? "causal" : "full");
   throw new OptionError({
     where: `${name}.forward`,
-    expected: "mask or documents",
-    received: call.mask ? "both" : `documents, for a module with the mask ${mask.name}`,
-    remedy: "put all into the mask",
+    expected: "either mask or documents",
+    received: call.mask ? "both" : `documents in a module with mask ${mask.name}`,
+    remedy: "combine them in mask",
   });
 }
 
 /** x must be [..,E] of the module's dtype. */
-export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embed: number): void {
+export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embedDim: number): void {
   checkTensor(name, x);
-  if (x.shape.at(-1) !== embed) {
+  if (x.shape.at(-1) !== embedDim) {
     throw new ShapeError({
       where: name,
-      expected: `x [..,${embed}], embedDim last`,
+      expected: `x [..,${embedDim}], embedDim last`,
       received: formatShape(x.shape),
     });
   }
@@ -193,7 +196,7 @@ export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embed: n
       where: name,
       expected: dtype,
       received: x.dtype,
-      remedy: "convert x with to(dtype), or give the module that dtype",
+      remedy: "convert x with to(dtype), or construct the module with that dtype",
     });
   }
 }

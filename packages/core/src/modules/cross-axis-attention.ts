@@ -6,17 +6,14 @@ import { ShapeError } from "../errors.ts";
 import type { Mask } from "../mask/slice.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
-import type { Layout } from "../placement/layout.ts";
-import { type Placement, placementOf } from "../placement/placement.ts";
+import { type Layout, type Placement, resolvePlacement } from "../placement/placement.ts";
 import { scope } from "../scope.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { attentionModuleOptions, checkInput, type ResolvedOptions, resolveOptions } from "./attention-options.ts";
-import { mergeHeads, applyPositionEncoding, splitHeads } from "./heads.ts";
+import { applyPositionEncoding, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
-import { sequenceLayout } from "./self-attention.ts";
-import { toSequence } from "./sequence.ts";
 
 export const crossAxisAttentionOptions = defineOptions("CrossAxisAttention", {
   /** The axis of the query source to attend along. */
@@ -34,7 +31,7 @@ export const crossAxisAttentionOptions = defineOptions("CrossAxisAttention", {
 /** What CrossAxisAttention takes; the common options are those of the queries. */
 export type CrossAxisAttentionOptions = OptionsOf<typeof crossAxisAttentionOptions>;
 
-export const crossForwardOptions = defineOptions("CrossAxisAttention.forward", {
+export const crossAxisForwardOptions = defineOptions("CrossAxisAttention.forward", {
   /** Which keys each query sees in this call. Default: the module's. */
   mask: option.mask({ optional: true }),
   /** Rows of all the queries in this call. Default: the module's. */
@@ -43,7 +40,7 @@ export const crossForwardOptions = defineOptions("CrossAxisAttention.forward", {
   kvSequenceLength: option.integer({ min: 0, optional: true }),
 });
 /** What one call of CrossAxisAttention may change. */
-export type CrossForwardOptions = OptionsOf<typeof crossForwardOptions>;
+export type CrossAxisForwardOptions = OptionsOf<typeof crossAxisForwardOptions>;
 
 interface Layouts {
   readonly queries: Layout;
@@ -83,31 +80,31 @@ export class CrossAxisAttention extends Module {
     checkContext("CrossAxisAttention", ctx);
     const parsed = crossAxisAttentionOptions.parse(options);
     const settings = resolveOptions("CrossAxisAttention", ctx, parsed);
-    const { embed, numHeads, numKvHeads, headDim, bias, dtype } = settings;
-    const { kvEmbedDim = embed, kvPlacement, kvSequenceLength } = parsed;
+    const { embedDim, numHeads, numKvHeads, headDim, bias, dtype } = settings;
+    const { kvEmbedDim = embedDim, kvPlacement, kvSequenceLength } = parsed;
     this.#ctx = ctx;
     this.#settings = settings;
     this.#axis = parsed.qAxis;
     this.#kv = {
       axis: parsed.kvAxis,
       embed: kvEmbedDim,
-      placement: kvPlacement === undefined ? settings.placement : placementOf(kvPlacement),
+      placement: kvPlacement === undefined ? settings.placement : resolvePlacement(kvPlacement),
       ...(kvSequenceLength !== undefined && { length: kvSequenceLength }),
     };
-    this.qProjection = this.addChild("q_proj", new Linear(ctx, embed, numHeads * headDim, { bias, dtype }));
+    this.qProjection = this.addChild("q_proj", new Linear(ctx, embedDim, numHeads * headDim, { bias, dtype }));
     this.kvProjection = this.addChild(
       "kv_proj",
       new Linear(ctx, kvEmbedDim, 2 * numKvHeads * headDim, { bias, dtype }),
     );
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, numHeads * headDim, embed, { bias, dtype }));
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, numHeads * headDim, embedDim, { bias, dtype }));
   }
 
   /** qSource [..,E], kvSource [..,kvE] → qSource's shape, dense. Collective along the backend's axes. */
-  forward(qSource: Tensor, kvSource: Tensor, options?: CrossForwardOptions): Tensor {
+  forward(qSource: Tensor, kvSource: Tensor, options?: CrossAxisForwardOptions): Tensor {
     const settings = this.#settings;
     this.#ctx.assertOpen(settings.name);
-    const call = crossForwardOptions.parse(options);
-    checkInput(settings, qSource, settings.embed);
+    const call = crossAxisForwardOptions.parse(options);
+    checkInput(settings, qSource, settings.embedDim);
     checkInput(settings, kvSource, this.#kv.embed);
     const queries = toSequence(settings.name, qSource, [this.#axis]);
     const q = queries.rows;
@@ -115,7 +112,7 @@ export class CrossAxisAttention extends Module {
     if (q.shape[0] !== kv.shape[0]) {
       throw new ShapeError({
         where: settings.name,
-        expected: "sources whose other axes have as many elements",
+        expected: "equal batch sizes (the product of all other axes) of both sources",
         received: `${formatShape(qSource.shape)} along ${this.#axis}, ${formatShape(kvSource.shape)} along ${this.#kv.axis}`,
       });
     }
@@ -125,7 +122,7 @@ export class CrossAxisAttention extends Module {
     return queries.restore(settings.useCheckpoint ? checkpoint(run, q, kv) : run(q, kv));
   }
 
-  #layouts(rows: { queries: number; keys: number }, call: ResolvedOptionsOf<typeof crossForwardOptions>): Layouts {
+  #layouts(rows: { queries: number; keys: number }, call: ResolvedOptionsOf<typeof crossAxisForwardOptions>): Layouts {
     const { backend, placement, sequenceLength } = this.#settings;
     const queryLength = call.sequenceLength ?? sequenceLength;
     const keyLength = call.kvSequenceLength ?? this.#kv.length;
@@ -141,11 +138,11 @@ export class CrossAxisAttention extends Module {
 
   #attend(rows: { q: Tensor; kv: Tensor }, mask: Mask, layouts: Layouts): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.#settings;
-    const place = (x: Tensor, layout: Layout) => applyPositionEncoding(this.#ctx, x, { positions, layout });
+    const encode = (x: Tensor, layout: Layout) => applyPositionEncoding(this.#ctx, x, { positions, layout });
     const projected = this.qProjection.forward(rows.q);
     const kv = this.kvProjection.forward(rows.kv);
-    const q = place(splitHeads(projected, { first: 0, count: numHeads, size }), layouts.queries);
-    const k = place(splitHeads(kv, { first: 0, count: numKvHeads, size }), layouts.keys);
+    const q = encode(splitHeads(projected, { first: 0, count: numHeads, size }), layouts.queries);
+    const k = encode(splitHeads(kv, { first: 0, count: numKvHeads, size }), layouts.keys);
     const v = splitHeads(kv, { first: numKvHeads, count: numKvHeads, size });
     const out = attention(this.#ctx, q, k, v, { backend, mask, scale, ...layouts });
     return this.outProjection.forward(mergeHeads(out));

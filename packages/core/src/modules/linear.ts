@@ -1,10 +1,10 @@
-import { checkTensor } from "../arguments.ts";
+import { checkContext, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import * as option from "../option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Tensor } from "../tensor.ts";
 import { Module } from "./module.ts";
-import { createParameter } from "./parameter.ts";
+import { createParameter } from "./parameters.ts";
 
 export const linearOptions = defineOptions("Linear", {
   /** Whether a bias is added. Default true. */
@@ -28,7 +28,7 @@ export type LinearOptions = OptionsOf<typeof linearOptions>;
  * using y = layer.forward(x);
  * y.shape; // => [2, 5, 3]
  * ```
- * @throws OptionError for sizes that are not whole numbers ≥ 1.
+ * @throws OptionError for sizes that are not integers ≥ 1.
  */
 export class Linear extends Module {
   readonly weight: Tensor;
@@ -37,14 +37,15 @@ export class Linear extends Module {
 
   constructor(ctx: Context, inFeatures: number, outFeatures: number, options?: LinearOptions) {
     super();
+    checkContext("Linear", ctx);
     const { bias, dtype } = linearOptions.parse(options);
     checkArgument("Linear: inFeatures", inFeatures, option.integer({ min: 1 }));
     checkArgument("Linear: outFeatures", outFeatures, option.integer({ min: 1 }));
     const bound = inFeatures ** -0.5;
-    const drawn = { initial: { kind: "uniform", low: -bound, high: bound }, dtype } as const;
+    const uniform = { initial: { kind: "uniform", low: -bound, high: bound }, dtype } as const;
     this.#ctx = ctx;
-    this.weight = this.addParameter("weight", createParameter(ctx, [outFeatures, inFeatures], drawn));
-    this.bias = bias ? this.addParameter("bias", createParameter(ctx, [outFeatures], drawn)) : null;
+    this.weight = this.addParameter("weight", createParameter(ctx, [outFeatures, inFeatures], uniform));
+    this.bias = bias ? this.addParameter("bias", createParameter(ctx, [outFeatures], uniform)) : null;
   }
 
   /** x [..,in] → [..,out]. */

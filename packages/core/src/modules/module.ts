@@ -1,7 +1,7 @@
 import { checkTensor } from "../arguments.ts";
 import { expectValue, formatValue, OptionError } from "../errors.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
-import type { Tensor } from "../tensor.ts";
+import { isTensor, type Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
 /**
@@ -37,7 +37,7 @@ export abstract class Module implements Disposable {
     // An own property, so that whatever class overrides `forward` last is what a scope surrounds, once; not writable, so that
     // nothing replaces the call path: a field called `forward` is a TypeError.
     const forward: unknown = Reflect.get(this, "forward");
-    const value = typeof forward === "function" ? scoped(this, forward) : undefined;
+    const value = typeof forward === "function" ? wrapInScope(this, forward) : undefined;
     Object.defineProperty(this, "forward", { value });
   }
 
@@ -76,22 +76,22 @@ export abstract class Module implements Disposable {
     if (typeof name === "string" && !taken && name !== "" && !name.includes(".")) return;
     throw new OptionError({
       where: this.constructor.name,
-      expected: "a new name without dots",
+      expected: "a unique name without dots",
       received: formatValue(name),
     });
   }
 
   /** Own parameters first, then those of the modules within, in the order in which they were added. */
   namedParameters(): [name: string, parameter: Tensor][] {
-    return this.#named(this.#parameters, (child) => child.namedParameters());
+    return this.#collectNamed(this.#parameters, (child) => child.namedParameters());
   }
 
   /** As `namedParameters`, of buffers. */
   namedBuffers(): [name: string, buffer: Tensor][] {
-    return this.#named(this.#buffers, (child) => child.namedBuffers());
+    return this.#collectNamed(this.#buffers, (child) => child.namedBuffers());
   }
 
-  #named(own: ReadonlyMap<string, Tensor>, within: (child: Module) => [string, Tensor][]): [string, Tensor][] {
+  #collectNamed(own: ReadonlyMap<string, Tensor>, within: (child: Module) => [string, Tensor][]): [string, Tensor][] {
     const inner = [...this.#children].flatMap(([name, child]) =>
       within(child).map(([path, tensor]): [string, Tensor] => [`${name}.${path}`, tensor]),
     );
@@ -111,7 +111,7 @@ export abstract class Module implements Disposable {
    * Copies values into the parameters and buffers of the same names: all of them, or, if anything does not fit, none. Values may be
    * tensors of this device or lie on the host. Communicates nothing: every rank loads the same.
    *
-   * @throws StateError that lists missing and unexpected names, and shapes and dtypes that differ.
+   * @throws StateDictError that lists missing and unexpected names, and shapes and dtypes that differ.
    */
   loadStateDict(state: StateDict, options?: LoadOptions): LoadReport {
     return loadState(`${this.constructor.name}.loadStateDict`, this.stateDict(), state, options);
@@ -160,10 +160,18 @@ export abstract class Module implements Disposable {
 /** Throws an OptionError unless `module` is one. */
 export function checkModule(where: string, module: unknown): asserts module is Module {
   const { namedParameters, stateDict } = (module ?? {}) as Partial<Module>;
-  expectValue(where, typeof namedParameters === "function" && typeof stateDict === "function", "a Module", module);
+  const isModule = typeof namedParameters === "function" && typeof stateDict === "function";
+  const hasTensors = Array.isArray(module) && module.some((each) => isTensor(each));
+  expectValue(
+    where,
+    isModule,
+    "a Module",
+    module,
+    hasTensors ? "pass the model itself, not its parameters" : undefined,
+  );
 }
 
 // oxlint-disable-next-line typescript/no-unsafe-function-type -- of any parameters
-function scoped(module: Module, forward: Function): (...args: readonly unknown[]) => unknown {
+function wrapInScope(module: Module, forward: Function): (...args: readonly unknown[]) => unknown {
   return (...args) => scopeUnlessAsync(() => Reflect.apply(forward, module, args) as unknown);
 }

@@ -3,19 +3,19 @@ import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import { type Span, spansLength } from "../placement/span.ts";
-import { trustLayout } from "../placement/verify.ts";
+import { markVerified } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import {
   type AttentionForwardOptions,
   attentionForwardOptions,
   attentionModuleOptions,
   checkInput,
-  maskOf,
+  resolveMask,
   resolveOptions,
 } from "./attention-options.ts";
-import { SelfAttention } from "./self-attention.ts";
+import { SelfAttention } from "./multi-axis-attention.ts";
 import { toSequence } from "./sequence.ts";
 
 export const multiAxisAttention2DOptions = defineOptions("MultiAxisAttention2D", {
@@ -61,13 +61,13 @@ export class MultiAxisAttention2D extends SelfAttention {
     const { ctx, settings } = this;
     ctx.assertOpen(settings.name);
     const call = attentionForwardOptions.parse(options, `${settings.name}.forward`);
-    checkInput(settings, x, settings.embed);
+    checkInput(settings, x, settings.embedDim);
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outer, inner] = sequence.lengths as [number, number];
     const narrow = this.layout(outer, call.sequenceLength);
     checkOuterRows(settings.name, narrow, { ctx, rows: outer });
-    const layout = repeated(narrow, inner);
-    return sequence.restore(this.attend(sequence.rows, maskOf(settings, call), layout));
+    const layout = repeatRows(narrow, inner);
+    return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
   }
 }
 
@@ -77,21 +77,21 @@ function checkOuterRows(where: string, layout: Layout, { ctx, rows }: { ctx: Con
   if (rows === expected) return;
   throw new ShapeError({
     where: `${where}, rank ${ctx.rank}`,
-    expected: `${expected} rows along axis1, this rank's share of ${layout.length}`,
+    expected: `${expected} rows along axis1, this rank's shard of ${layout.length}`,
     received: String(rows),
-    remedy: "give the placement and the length that the sequence was sharded with",
+    remedy: "pass the placement and the length that the sequence was sharded with",
   });
 }
 
 /** The layout in which every row of `outer` stands for `inner` rows one after another. */
-function repeated(outer: Layout, inner: number): Layout {
+function repeatRows(outer: Layout, inner: number): Layout {
   const widen = ({ start, length, step }: Span): Span[] =>
     step === 1
       ? [{ start: start * inner, length: length * inner, step: 1 }]
       : Array.from({ length }, (_, i) => ({ start: (start + i * step) * inner, length: inner, step: 1 }));
   const known = new Map<readonly Span[], readonly Span[]>();
   // What was verified of the outer layout holds for this one.
-  return trustLayout({
+  return markVerified({
     length: outer.length * inner,
     axes: outer.axes,
     spans(at) {

@@ -1,11 +1,16 @@
+import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
+import type { Layout } from "../placement/placement.ts";
+import { layoutOf } from "../placement/layout.ts";
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import type { PositionEncoding, ResolvedOptions } from "./attention-options.ts";
 
-// Any axes of an N-D tensor become one sequence: x [..,E] → rows [B,S,E] and back. For the scope of a module's forward.
+// What an attention module does around `attention`: any axes of an N-D tensor become one sequence, x [..,E] → rows [B,S,E] and back;
+// features become heads and back. For the scope of a module's forward: what lies between the steps is released when that ends.
 
 /** A tensor seen as a batch of sequences, and the way back for what has as many rows. */
-export interface Sequence {
+interface Sequence {
   /** [B,S,E]. */
   readonly rows: Tensor;
   /** Local lengths of the axes that S is made of, in the order given. */
@@ -20,7 +25,7 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
   if (new Set(chosen).size < chosen.length) {
     throw new ShapeError({
       where,
-      expected: "two axes that differ",
+      expected: "two distinct axes",
       received: `${axes.join(" and ")} of ${formatShape(x.shape)}`,
     });
   }
@@ -43,7 +48,7 @@ function sequenceAxis(where: string, x: Tensor, axis: number): number {
   if (x.rank < 2) {
     throw new ShapeError({
       where,
-      expected: "at least two axes, the last the embedding",
+      expected: "at least two axes, the embedding last",
       received: formatShape(x.shape),
     });
   }
@@ -51,7 +56,43 @@ function sequenceAxis(where: string, x: Tensor, axis: number): number {
   if (normal < x.rank - 1) return normal;
   throw new ShapeError({
     where,
-    expected: "an axis before the last, which is the embedding",
+    expected: "an axis other than the last, the embedding",
     received: `${axis} of ${formatShape(x.shape)}`,
   });
+}
+
+/** Heads `first` to `first + count` of the features: [B,S,n·D] → [B,count,S,D], a view. */
+export function splitHeads(x: Tensor, heads: { first: number; count: number; size: number }): Tensor {
+  const { first, count, size } = heads;
+  const [b, s] = x.shape as [number, number, number];
+  return x
+    .slice(-1, first * size, (first + count) * size)
+    .reshape([b, s, count, size])
+    .permute([0, 2, 1, 3]);
+}
+
+/** x [B,H,S,D] with the position encoding of its rows, if the module has one. */
+export function applyPositionEncoding(
+  ctx: Context,
+  x: Tensor,
+  { positions, layout }: { positions: PositionEncoding | null; layout: Layout },
+): Tensor {
+  return positions ? positions.encode(x, layout.spans(ctx.mesh.coordinate)) : x;
+}
+
+/** [B,H,S,D] → [B,S,H·D]; a view of what `attention` returns. */
+export function mergeHeads(x: Tensor): Tensor {
+  const [b, h, s, d] = x.shape as [number, number, number, number];
+  return x.permute([0, 2, 1, 3]).reshape([b, s, h * d]);
+}
+
+/** The layout of a sequence cut along the backend's axes; its length defaults to that of equal shards. */
+export function sequenceLayout(
+  ctx: Context,
+  { backend, placement }: Pick<ResolvedOptions, "backend" | "placement">,
+  { rows, length }: { rows: number; length: number | undefined },
+): Layout {
+  const mesh = ctx.mesh.shape;
+  const shards = backend.axes.reduce((product, axis) => product * (mesh[axis] ?? 1), 1);
+  return layoutOf({ mesh, axes: backend.axes, placement, length: length ?? rows * shards });
 }

@@ -1,8 +1,8 @@
-import type { DType } from "../dtype.ts";
+import type { DType } from "../storage.ts";
 import { formatValue, MosaicError, expectValue } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { formatShape, type Shape, sameShape, sizeOf } from "../shape.ts";
+import { formatShape, type Shape, sameShape, numel } from "../shape.ts";
 import { isTensor, Tensor } from "../tensor.ts";
 
 /** A tensor's values on the host, row-major: what a file holds. */
@@ -33,7 +33,7 @@ export interface LoadReport {
 }
 
 /** A state dict that does not fit; nothing was changed. */
-export class StateError extends MosaicError {}
+export class StateDictError extends MosaicError {}
 
 /** Copies values into tensors of the same names: all of them, or, if anything does not fit, none. */
 export function loadState(
@@ -45,21 +45,23 @@ export function loadState(
   const { strict, cast, dryRun } = loadOptions.parse(options, where);
   const hasTensors = targets instanceof Map && [...targets.values()].every(isTensor);
   expectValue(where, hasTensors, "a Map of tensors by name", targets);
-  checkState(where, state);
+  checkStateDict(where, state);
   const missing = [...targets.keys()].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !targets.has(name));
-  const misfits = [...targets].flatMap(([name, target]) => misfit(name, { target, source: state.get(name) }, cast));
+  const mismatches = [...targets].flatMap(([name, target]) =>
+    entryMismatch(name, { target, source: state.get(name) }, cast),
+  );
   const faults = [
-    ...(strict && missing.length > 0 ? [`missing ${listed(missing)}`] : []),
-    ...(strict && unexpected.length > 0 ? [`unexpected ${listed(unexpected)}`] : []),
-    ...misfits,
+    ...(strict && missing.length > 0 ? [`missing ${formatNames(missing)}`] : []),
+    ...(strict && unexpected.length > 0 ? [`unexpected ${formatNames(unexpected)}`] : []),
+    ...mismatches,
   ];
   if (faults.length > 0) {
-    throw new StateError({
+    throw new StateDictError({
       where,
-      expected: `the state of this model, ${targets.size} tensors`,
+      expected: `the ${targets.size} tensors of this module's state dict`,
       received: faults.join("; "),
-      remedy: "load what the same model saved, or rename its entries; nothing was changed",
+      remedy: "load the state dict of the same model, or rename its entries; no tensor was modified",
     });
   }
   for (const [name, target] of dryRun ? [] : targets) {
@@ -70,12 +72,12 @@ export function loadState(
   return { missing, unexpected };
 }
 
-/** Throws a StateError unless a state is tensors by name, of a device or of the host. */
-function checkState(where: string, state: unknown): asserts state is StateDict {
+/** Throws a StateDictError unless a state is tensors by name, of a device or of the host. */
+function checkStateDict(where: string, state: unknown): asserts state is StateDict {
   const entries: readonly unknown[] = state instanceof Map ? [...state.values()] : [undefined];
   const wrong = entries.findIndex((value) => !(isTensor(value) || isHostTensor(value)));
   if (wrong < 0) return;
-  throw new StateError({
+  throw new StateDictError({
     where,
     expected: "a Map of tensors, of a device or { dtype, shape, values }, by name",
     received:
@@ -90,31 +92,31 @@ function isHostTensor(value: unknown): value is HostTensor {
   return typeof dtype === "string" && Array.isArray(shape) && ArrayBuffer.isView(values);
 }
 
-function misfit(
+function entryMismatch(
   name: string,
   { target, source }: { target: Tensor; source: Tensor | HostTensor | undefined },
   cast: boolean,
 ): string[] {
   if (!source) return [];
   if (target.isDisposed || (source instanceof Tensor && source.isDisposed)) {
-    return [`"${name}" disposed${target.isDisposed ? " in this model" : ""}`];
+    return [`"${name}" is disposed${target.isDisposed ? " in this module" : ""}`];
   }
   if (source instanceof Tensor && source.device !== target.device) {
     const { type, index } = source.device;
-    return [`"${name}" on ${type}:${index}, another device: read() it, and give its values`];
+    return [`"${name}" on ${type}:${index}, another device: pass the values that read() returns`];
   }
   if (!sameShape(source.shape, target.shape)) {
-    return [`"${name}" ${formatShape(source.shape)} where ${formatShape(target.shape)} is wanted`];
+    return [`"${name}" ${formatShape(source.shape)} instead of ${formatShape(target.shape)}`];
   }
-  if (!(source instanceof Tensor) && source.values.length !== sizeOf(source.shape)) {
+  if (!(source instanceof Tensor) && source.values.length !== numel(source.shape)) {
     return [`"${name}" ${formatShape(source.shape)} with ${source.values.length} values`];
   }
   if (source.dtype === target.dtype || cast) return [];
-  return [`"${name}" ${source.dtype} where ${target.dtype} is wanted (cast: true converts)`];
+  return [`"${name}" ${source.dtype} instead of ${target.dtype} (cast: true converts)`];
 }
 
 /** The first few, in quotes. */
-function listed(names: readonly string[]): string {
+function formatNames(names: readonly string[]): string {
   const shown = names.slice(0, 8).map((name) => `"${name}"`);
   const more = names.length - shown.length;
   return `${shown.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;

@@ -2,7 +2,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import { formatValue, OptionError, ShapeError } from "../errors.ts";
 import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { checkOperands } from "./operands.ts";
+import { checkOperands } from "../arguments.ts";
 
 const concatenateOp = defineOp({
   name: "concatenate",
@@ -54,7 +54,7 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
     if (lines) continue;
     throw new ShapeError({
       where: "concatenate",
-      expected: `shapes like ${formatShape(first.shape)} but along axis ${along}`,
+      expected: `shapes equal to ${formatShape(first.shape)} except along axis ${along}`,
       received: formatShape(x.shape),
     });
   }

@@ -1,12 +1,12 @@
+import { checkOperands } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
-import { broadcastShapes, formatShape, sizeOf } from "../shape.ts";
+import { broadcastShapes, formatShape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { sumTo } from "../views.ts";
-import { checkOperands } from "./operands.ts";
+import { sumToSize } from "../views.ts";
 
 /** [..,M,K] · [..,K,N] with leading axes broadcast, in memory of its own. */
-function product(a: Tensor, b: Tensor): Tensor {
+function batchedMatmul(a: Tensor, b: Tensor): Tensor {
   const batch = broadcastShapes(a.shape.slice(0, -2), b.shape.slice(0, -2), "matmul");
   const out = a.device.empty([...batch, a.shape.at(-2)!, b.shape.at(-1)!], a.dtype);
   a.device.kernels.matmul(out, a, b, false);
@@ -16,25 +16,25 @@ function product(a: Tensor, b: Tensor): Tensor {
 const matmulOp = defineOp({
   name: "matmul",
   forward([a, b]: [Tensor, Tensor]) {
-    return { output: product(a, b), saved: { a, b } };
+    return { output: batchedMatmul(a, b), saved: { a, b } };
   },
   backward({ a, b }, dOut, [needA, needB]) {
-    return [needA ? left(dOut, b, a) : null, needB ? right(a, dOut, b) : null];
+    return [needA ? leftGradient(dOut, b, a) : null, needB ? rightGradient(a, dOut, b) : null];
   },
 });
 
 /** da = dOut · bᵀ. */
-function left(dOut: Tensor, b: Tensor, a: Tensor): Tensor {
+function leftGradient(dOut: Tensor, b: Tensor, a: Tensor): Tensor {
   using transposed = b.transpose(-2, -1);
-  using full = product(dOut, transposed);
-  return sumTo(full, a.shape);
+  using full = batchedMatmul(dOut, transposed);
+  return sumToSize(full, a.shape);
 }
 
 /** db = aᵀ · dOut. */
-function right(a: Tensor, dOut: Tensor, b: Tensor): Tensor {
+function rightGradient(a: Tensor, dOut: Tensor, b: Tensor): Tensor {
   using transposed = a.transpose(-2, -1);
-  using full = product(transposed, dOut);
-  return sumTo(full, b.shape);
+  using full = batchedMatmul(transposed, dOut);
+  return sumToSize(full, b.shape);
 }
 
 /**
@@ -63,7 +63,78 @@ export function matmul(a: Tensor, b: Tensor): Tensor {
   }
   if (b.rank > 2 || a.rank === 2) return matmulOp([a, b], undefined);
   // One matrix for the whole batch: its gradient is one product too, not a sum of many.
-  using rows = a.reshape([sizeOf(a.shape.slice(0, -1)), a.shape.at(-1)!]);
+  using rows = a.reshape([numel(a.shape.slice(0, -1)), a.shape.at(-1)!]);
   using out = matmulOp([rows, b], undefined);
   return out.reshape([...a.shape.slice(0, -1), b.shape[1]!]);
+}
+
+// N rows, in and out features: x [..,in] seen as [N,in], weight [out,in], bias [out].
+
+const linearOp = defineOp({
+  name: "linear",
+  forward([x, weight, bias]: [Tensor, Tensor, Tensor | null]) {
+    const { device } = x;
+    using rows = x.reshape([numRows(x), x.shape.at(-1)!]);
+    using transposed = weight.transpose(0, 1);
+    using flat = device.empty([rows.shape[0]!, weight.shape[0]!], x.dtype);
+    if (bias) device.kernels.copy(flat, bias);
+    device.kernels.matmul(flat, rows, transposed, bias !== null);
+    const output = flat.reshape([...x.shape.slice(0, -1), weight.shape[0]!]);
+    return { output, saved: { x, weight } };
+  },
+  backward({ x, weight }, dOutput, [needX, needWeight, needBias]) {
+    using dOut = dOutput.reshape([numRows(dOutput), dOutput.shape.at(-1)!]);
+    return [
+      needX ? inputGradient(dOut, weight, x) : null,
+      needWeight ? weightGradient(dOut, x, weight) : null,
+      needBias ? biasGradient(dOut) : null,
+    ];
+  },
+});
+
+function numRows(x: Tensor): number {
+  return numel(x.shape.slice(0, -1));
+}
+
+/** dx = dOut · W. */
+function inputGradient(dOut: Tensor, weight: Tensor, x: Tensor): Tensor {
+  using dx = x.device.empty([dOut.shape[0]!, weight.shape[1]!], x.dtype);
+  x.device.kernels.matmul(dx, dOut, weight, false);
+  return dx.reshape(x.shape);
+}
+
+/** dW = dOutᵀ · x. */
+function weightGradient(dOut: Tensor, x: Tensor, weight: Tensor): Tensor {
+  using rows = x.reshape([dOut.shape[0]!, x.shape.at(-1)!]);
+  using transposed = dOut.transpose(0, 1);
+  const dWeight = weight.device.empty(weight.shape, weight.dtype);
+  weight.device.kernels.matmul(dWeight, transposed, rows, false);
+  return dWeight;
+}
+
+/** db = Σ of the rows of dOut. */
+function biasGradient(dOut: Tensor): Tensor {
+  using sum = dOut.device.empty([1, dOut.shape[1]!], dOut.dtype);
+  if (dOut.size === 0) dOut.device.kernels.fill(sum, 0);
+  else dOut.device.kernels.reduce("sum", sum, dOut);
+  return sum.reshape([-1]);
+}
+
+/**
+ * x · Wᵀ + b: x [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's.
+ *
+ * @throws ShapeError if the features do not fit; DTypeError if the dtypes differ.
+ */
+export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
+  checkOperands("linear", x, weight, ...(bias === null ? [] : [bias]));
+  const [out, features] = weight.shape;
+  const fits = weight.rank === 2 && x.rank >= 1 && x.shape.at(-1) === features;
+  if (!fits || (bias && (bias.rank !== 1 || bias.shape[0] !== out))) {
+    throw new ShapeError({
+      where: "linear",
+      expected: "x [..,in], weight [out,in], bias [out]",
+      received: [x, weight, ...(bias ? [bias] : [])].map((each) => formatShape(each.shape)).join(", "),
+    });
+  }
+  return linearOp([x, weight, bias], undefined);
 }

@@ -1,23 +1,22 @@
-import { checkTensor } from "../arguments.ts";
+import { checkDevice, checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { denseRows } from "../views.ts";
-import { checkDevice } from "./operands.ts";
+import { contiguousRows } from "../views.ts";
 
 // E features, the last axis: x [..,E], weight and bias [E], statistics [..,1] float32.
 
-type Inputs = [x: Tensor, weight: Tensor | null, bias: Tensor | null];
+type NormInputs = [x: Tensor, weight: Tensor | null, bias: Tensor | null];
 
-function statistic(x: Tensor): Tensor {
+function emptyStatistic(x: Tensor): Tensor {
   return x.device.empty(x.shape.with(-1, 1), "float32");
 }
 
 /** A float32 accumulator of zeros, if it is needed. */
-function accumulator(of: Tensor | null, needed: boolean | undefined): Tensor | null {
+function gradientAccumulator(of: Tensor | null, needed: boolean | undefined): Tensor | null {
   if (!of || !needed) return null;
   const zeros = of.device.empty(of.shape, "float32");
   of.device.kernels.fill(zeros, 0);
@@ -25,7 +24,7 @@ function accumulator(of: Tensor | null, needed: boolean | undefined): Tensor | n
 }
 
 /** Rounds an accumulator to its parameter's dtype; takes it. */
-function rounded(gradient: Tensor | null, of: Tensor | null): Tensor | null {
+function castGradient(gradient: Tensor | null, of: Tensor | null): Tensor | null {
   if (!gradient || !of) return null;
   using taken = gradient;
   return taken.to(of.dtype);
@@ -33,19 +32,19 @@ function rounded(gradient: Tensor | null, of: Tensor | null): Tensor | null {
 
 const layerNormOp = defineOp({
   name: "layerNorm",
-  forward([x, weight, bias]: Inputs, epsilon: number) {
+  forward([x, weight, bias]: NormInputs, epsilon: number) {
     const output = x.device.empty(x.shape, x.dtype);
-    const stats = { mean: statistic(x), rstd: statistic(x) };
+    const stats = { mean: emptyStatistic(x), rstd: emptyStatistic(x) };
     x.device.kernels.layerNorm(output, x, { weight, bias, epsilon }, stats);
     return { output, saved: { x, weight, bias, ...stats } };
   },
   backward({ x, weight, bias, mean, rstd }, dOutput, [, needWeight, needBias]) {
-    using dOut = denseRows(dOutput);
+    using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
-    const dWeight = accumulator(weight, needWeight);
-    const dBias = accumulator(bias, needBias);
+    const dWeight = gradientAccumulator(weight, needWeight);
+    const dBias = gradientAccumulator(bias, needBias);
     x.device.kernels.layerNormBackward({ dx, dWeight, dBias }, x, dOut, weight, { mean, rstd });
-    return [dx, rounded(dWeight, weight), rounded(dBias, bias)];
+    return [dx, castGradient(dWeight, weight), castGradient(dBias, bias)];
   },
 });
 
@@ -53,16 +52,16 @@ const rmsNormOp = defineOp({
   name: "rmsNorm",
   forward([x, weight]: [Tensor, Tensor | null], epsilon: number) {
     const output = x.device.empty(x.shape, x.dtype);
-    const rstd = statistic(x);
+    const rstd = emptyStatistic(x);
     x.device.kernels.rmsNorm(output, x, { weight, bias: null, epsilon }, { mean: null, rstd });
     return { output, saved: { x, weight, rstd } };
   },
   backward({ x, weight, rstd }, dOutput, [, needWeight]) {
-    using dOut = denseRows(dOutput);
+    using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
-    const dWeight = accumulator(weight, needWeight);
+    const dWeight = gradientAccumulator(weight, needWeight);
     x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, weight, { mean: null, rstd });
-    return [dx, rounded(dWeight, weight)];
+    return [dx, castGradient(dWeight, weight)];
   },
 });
 
@@ -81,14 +80,14 @@ export function layerNorm(
   options?: NormOptions,
 ): Tensor {
   const epsilon = checkNorm("layerNorm", x, [weight, bias], options) ?? 1e-5;
-  using dense = denseRows(x);
+  using dense = contiguousRows(x);
   return layerNormOp([dense, weight, bias], epsilon);
 }
 
 /** x / √(mean of x² + ε) · weight over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
 export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: NormOptions): Tensor {
   const epsilon = checkNorm("rmsNorm", x, [weight], options) ?? 1e-6;
-  using dense = denseRows(x);
+  using dense = contiguousRows(x);
   return rmsNormOp([dense, weight], epsilon);
 }
 
@@ -110,7 +109,7 @@ function checkNorm(
     if (parameter.rank === 1 && parameter.shape[0] === x.shape.at(-1)) continue;
     throw new ShapeError({
       where,
-      expected: `parameters [${x.shape.at(-1)}] for x ${formatShape(x.shape)}`,
+      expected: `weight and bias of shape [${x.shape.at(-1)}] for x ${formatShape(x.shape)}`,
       received: formatShape(parameter.shape),
     });
   }

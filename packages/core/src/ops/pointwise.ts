@@ -1,7 +1,139 @@
-import { checkTensor } from "../arguments.ts";
+import { checkNumber, checkOperands, checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
-import type { UnaryOp } from "../kernels/kernels.ts";
+import type { BinaryOp, UnaryOp } from "../kernels/kernels.ts";
+import { broadcastShapes, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import { sumToSize } from "../views.ts";
+
+// Of two tensors: a op b with NumPy's broadcasting; gradients are summed over what was repeated.
+
+function applyBinary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcastShapes(a.shape, b.shape, op)): Tensor {
+  const out = a.device.empty(shape, a.dtype);
+  a.device.kernels.binary(op, out, a, b);
+  return out;
+}
+
+/** x op value, in place: for results of `applyBinary` that nobody has seen yet. */
+function scaleInPlace(x: Tensor, value: number): Tensor {
+  x.device.kernels.scalar("mul", x, x, value);
+  return x;
+}
+
+/** Sums a full gradient to an operand's shape; takes the gradient. */
+function reduceGradient(gradient: Tensor, shape: Shape): Tensor {
+  using full = gradient;
+  return sumToSize(full, shape);
+}
+
+const addOp = defineOp({
+  name: "add",
+  forward([a, b]: [Tensor, Tensor]) {
+    return { output: applyBinary("add", a, b), saved: { a: a.shape, b: b.shape } };
+  },
+  backward: ({ a, b }, dOut, [needA, needB]) => [needA ? sumToSize(dOut, a) : null, needB ? sumToSize(dOut, b) : null],
+});
+
+const subOp = defineOp({
+  name: "sub",
+  forward([a, b]: [Tensor, Tensor]) {
+    return { output: applyBinary("sub", a, b), saved: { a: a.shape, b: b.shape } };
+  },
+  backward: ({ a, b }, dOut, [needA, needB]) => [needA ? sumToSize(dOut, a) : null, needB ? negatedSum(dOut, b) : null],
+});
+
+function negatedSum(dOut: Tensor, shape: Shape): Tensor {
+  using sum = sumToSize(dOut, shape);
+  const out = sum.device.empty(shape, sum.dtype);
+  sum.device.kernels.scalar("mul", out, sum, -1);
+  return out;
+}
+
+const mulOp = defineOp({
+  name: "mul",
+  forward([a, b]: [Tensor, Tensor]) {
+    return { output: applyBinary("mul", a, b), saved: { a, b } };
+  },
+  backward: ({ a, b }, dOut, [needA, needB]) => [
+    needA ? reduceGradient(applyBinary("mul", dOut, b), a.shape) : null,
+    needB ? reduceGradient(applyBinary("mul", dOut, a), b.shape) : null,
+  ],
+});
+
+const divOp = defineOp({
+  name: "div",
+  forward([a, b]: [Tensor, Tensor]) {
+    const output = applyBinary("div", a, b);
+    return { output, saved: { a: a.shape, b, output } };
+  },
+  backward({ a, b, output }, dOut, [needA, needB]) {
+    using da = applyBinary("div", dOut, b);
+    return [
+      needA ? sumToSize(da, a) : null,
+      needB ? reduceGradient(scaleInPlace(applyBinary("mul", da, output), -1), b.shape) : null,
+    ];
+  },
+});
+
+const scaleOp = defineOp({
+  name: "scale",
+  forward([x]: [Tensor], factor: number) {
+    const output = x.device.empty(x.shape, x.dtype);
+    x.device.kernels.scalar("mul", output, x, factor);
+    return { output, saved: { factor } };
+  },
+  backward({ factor }, dOut) {
+    const dx = dOut.device.empty(dOut.shape, dOut.dtype);
+    dOut.device.kernels.scalar("mul", dx, dOut, factor);
+    return [dx];
+  },
+});
+
+/**
+ * a + b. Shapes broadcast as in NumPy; dtypes must agree.
+ *
+ * @example
+ * ```ts
+ * import { add, fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using a = fromArray(device, [1, 2, 3, 4], [2, 2]);
+ * using b = fromArray(device, [10, 20], [2]);
+ * using sum = add(a, b);
+ * Array.from(await sum.read()); // => [11, 22, 13, 24]
+ * ```
+ * @throws ShapeError if the shapes do not broadcast; DTypeError if the dtypes differ.
+ */
+export function add(a: Tensor, b: Tensor): Tensor {
+  checkOperands("add", a, b);
+  return addOp([a, b], undefined);
+}
+
+/** a − b, with broadcasting. */
+export function sub(a: Tensor, b: Tensor): Tensor {
+  checkOperands("sub", a, b);
+  return subOp([a, b], undefined);
+}
+
+/** a · b element by element, with broadcasting. */
+export function mul(a: Tensor, b: Tensor): Tensor {
+  checkOperands("mul", a, b);
+  return mulOp([a, b], undefined);
+}
+
+/** a / b element by element, with broadcasting. */
+export function div(a: Tensor, b: Tensor): Tensor {
+  checkOperands("div", a, b);
+  return divOp([a, b], undefined);
+}
+
+/** x · factor. */
+export function scale(x: Tensor, factor: number): Tensor {
+  checkTensor("scale", x);
+  checkNumber("scale: factor", factor);
+  return scaleOp([x], factor);
+}
+
+// Of one tensor.
 
 /** f(x) element by element: the kernel that computes it also has its derivative at x. */
 function pointwise(op: UnaryOp): (x: Tensor) => Tensor {
@@ -42,5 +174,11 @@ export const sigmoid: (x: Tensor) => Tensor = pointwise("sigmoid");
 export const relu: (x: Tensor) => Tensor = pointwise("relu");
 /** x · Φ(x), with the normal distribution's exact Φ: Hendrycks and Gimpel 2016, PyTorch's default. */
 export const gelu: (x: Tensor) => Tensor = pointwise("gelu");
+/** x · sigmoid(x), also called swish (Elfwing et al. 2017), in two roundings. */
+export function silu(x: Tensor): Tensor {
+  checkTensor("silu", x);
+  using gate = sigmoid(x);
+  return mul(x, gate);
+}
 /** x². */
 export const square: (x: Tensor) => Tensor = pointwise("square");

@@ -1,11 +1,11 @@
 import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
-import type { DType } from "../dtype.ts";
+import type { DType } from "../storage.ts";
 import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels/kernels.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { normalizeAxis, type Shape, sizeOf } from "../shape.ts";
+import { normalizeAxis, type Shape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
 export const reduceOptions = defineOptions("reduce", {
@@ -18,13 +18,18 @@ export type ReduceOptions = OptionsOf<typeof reduceOptions>;
 export type Axes = number | readonly number[];
 
 /** The shape with reduced axes of length 1, and the one that the result shall have. */
-interface Shapes {
+interface ReductionShapes {
   readonly kept: Shape;
   readonly shape: Shape;
 }
 
 // oxlint-disable-next-line max-params -- what every reduction is called with, and its name
-function shapesOf(where: string, x: Tensor, axes: Axes | undefined, options: ReduceOptions | undefined): Shapes {
+function reductionShapes(
+  where: string,
+  x: Tensor,
+  axes: Axes | undefined,
+  options: ReduceOptions | undefined,
+): ReductionShapes {
   checkTensor(where, x);
   const { keepDims } = reduceOptions.parse(options, where);
   const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
@@ -34,7 +39,7 @@ function shapesOf(where: string, x: Tensor, axes: Axes | undefined, options: Red
 }
 
 // oxlint-disable-next-line max-params -- a kind, of what, to which shape, in which dtype
-function reduce(kind: ReduceKind, x: Tensor, { kept, shape }: Shapes, dtype: DType = x.dtype): Tensor {
+function reduce(kind: ReduceKind, x: Tensor, { kept, shape }: ReductionShapes, dtype: DType = x.dtype): Tensor {
   using out = x.device.empty(kept, dtype);
   if (x.size === 0) x.device.kernels.fill(out, kind === "sum" ? 0 : -Infinity);
   else if (out.size === x.size) x.device.kernels.copy(out, x);
@@ -44,7 +49,7 @@ function reduce(kind: ReduceKind, x: Tensor, { kept, shape }: Shapes, dtype: DTy
 
 const sumOp = defineOp({
   name: "sum",
-  forward([x]: [Tensor], shapes: Shapes) {
+  forward([x]: [Tensor], shapes: ReductionShapes) {
     return { output: reduce("sum", x, shapes), saved: { kept: shapes.kept, from: x.shape } };
   },
   backward({ kept, from }, dOut) {
@@ -70,13 +75,13 @@ const sumOp = defineOp({
  * @throws ShapeError for an axis out of range.
  */
 export function sum(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
-  return sumOp([x], shapesOf("sum", x, axes, options));
+  return sumOp([x], reductionShapes("sum", x, axes, options));
 }
 
 const meanOp = defineOp({
   name: "mean",
-  forward([x]: [Tensor], shapes: Shapes) {
-    const factor = sizeOf(shapes.kept) / x.size;
+  forward([x]: [Tensor], shapes: ReductionShapes) {
+    const factor = numel(shapes.kept) / x.size;
     // The sum of what fits in 16 bits may not.
     using total = reduce("sum", x, shapes, "float32");
     const output = x.device.empty(shapes.shape, x.dtype);
@@ -94,12 +99,12 @@ const meanOp = defineOp({
 
 /** Mean over some axes, or all; float32 accumulation, one rounding to x's dtype. NaN where there is nothing. */
 export function mean(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
-  return meanOp([x], shapesOf("mean", x, axes, options));
+  return meanOp([x], reductionShapes("mean", x, axes, options));
 }
 
 const maxOp = defineOp({
   name: "max",
-  forward([x]: [Tensor], shapes: Shapes) {
+  forward([x]: [Tensor], shapes: ReductionShapes) {
     const output = reduce("max", x, shapes);
     return { output, saved: { x, output, kept: shapes.kept } };
   },
@@ -108,30 +113,30 @@ const maxOp = defineOp({
     const { kernels } = device;
     using largest = output.reshape(kept);
     using dOut = dOutput.reshape(kept);
-    using winners = largestOf(x, largest);
+    using isMax = maxMask(x, largest);
     using share = device.empty(kept, "float32");
-    if (share.size === winners.size) kernels.copy(share, winners);
-    else kernels.reduce("sum", share, winners);
+    if (share.size === isMax.size) kernels.copy(share, isMax);
+    else kernels.reduce("sum", share, isMax);
     kernels.binary("div", share, dOut, share);
     const dx = device.empty(x.shape, x.dtype);
-    kernels.binary("mul", dx, winners, share);
+    kernels.binary("mul", dx, isMax, share);
     return [dx];
   },
 });
 
 /** 1 where x is as large as the largest, which nothing exceeds, else 0; float32, in which no two numbers differ by nothing. */
-function largestOf(x: Tensor, largest: Tensor): Tensor {
+function maxMask(x: Tensor, largest: Tensor): Tensor {
   const { device, shape } = x;
   using below = device.empty(shape, "float32");
   using minusOne = device.empty([1], "float32");
   using everywhere = minusOne.expand(shape);
   device.kernels.binary("sub", below, largest, x);
   device.kernels.fill(minusOne, -1);
-  const winners = device.empty(shape, "float32");
+  const isMax = device.empty(shape, "float32");
   // relu'(0) is 0, and so is it of what infinities leave, NaN.
-  device.kernels.unaryBackward("relu", winners, below, everywhere);
-  device.kernels.scalar("add", winners, winners, 1);
-  return winners;
+  device.kernels.unaryBackward("relu", isMax, below, everywhere);
+  device.kernels.scalar("add", isMax, isMax, 1);
+  return isMax;
 }
 
 /**
@@ -151,7 +156,7 @@ function largestOf(x: Tensor, largest: Tensor): Tensor {
  * @throws ShapeError for an axis out of range, and if there is no element.
  */
 export function max(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
-  const shapes = shapesOf("max", x, axes, options);
+  const shapes = reductionShapes("max", x, axes, options);
   if (x.size === 0) throw new ShapeError({ where: "max", expected: "at least one element", received: "none" });
   return maxOp([x], shapes);
 }

@@ -2,7 +2,7 @@ import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { denseRows } from "../views.ts";
+import { contiguousRows } from "../views.ts";
 
 const softmaxOp = defineOp({
   name: "softmax",
@@ -12,7 +12,7 @@ const softmaxOp = defineOp({
     return { output, saved: { output } };
   },
   backward({ output }, dOutput) {
-    using dOut = denseRows(dOutput);
+    using dOut = contiguousRows(dOutput);
     const dx = dOut.device.empty(dOut.shape, dOut.dtype);
     dOut.device.kernels.softmaxBackward(dx, output, dOut);
     return [dx];
@@ -36,7 +36,7 @@ export function softmax(x: Tensor, axis = -1): Tensor {
   checkTensor("softmax", x);
   const along = normalizeAxis(axis, x.rank, "softmax");
   using moved = x.transpose(along, -1);
-  using dense = denseRows(moved);
+  using dense = contiguousRows(moved);
   using out = softmaxOp([dense], undefined);
   return out.transpose(along, -1);
 }

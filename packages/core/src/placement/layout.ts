@@ -1,12 +1,103 @@
+import { expectValue, formatValue, OptionError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
-import type { Span } from "./span.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
+import { type Layout, resolvePlacement } from "./placement.ts";
+import { joinSpans, type Span } from "./span.ts";
+import { markVerified, resolveShards } from "./verify.ts";
 
-/** Where the rows of one sequence lie: which global positions each coordinate of the mesh holds. */
-export interface Layout {
+export const layoutOptions = defineOptions("layoutOf", {
+  /** Lengths of the mesh's axes. */
+  mesh: option.meshShape(),
+  /** Axes over which the sequence is cut, outermost first; none: every rank holds it all. */
+  axes: option.array(option.string()),
+  /** How the sequence is cut. Default "contiguous". */
+  placement: option.placement({ default: "contiguous" }),
   /** Length of the whole sequence. */
-  readonly length: number;
-  /** Mesh axes over which the sequence is cut, outermost first. */
-  readonly axes: readonly string[];
-  /** Positions at a coordinate; an axis missing from it means all shards along that axis, concatenated in order. */
-  spans(at: Coordinate): readonly Span[];
+  length: option.integer({ min: 0 }),
+});
+/** What `layoutOf` takes. */
+export type LayoutOptions = OptionsOf<typeof layoutOptions>;
+
+/**
+ * Where the rows of a sequence lie that is cut over some axes of a mesh. Shards are numbered row-major over `axes`.
+ *
+ * @example
+ * ```ts
+ * import { layoutOf } from "@mosaic/core";
+ * const layout = layoutOf({ mesh: { dp: 2, sp: 4 }, axes: ["sp"], length: 10 });
+ * layout.spans({ dp: 1, sp: 1 }); // => [{ start: 3, length: 3, step: 1 }]
+ * layout.spans({}); // => [{ start: 0, length: 10, step: 1 }]
+ * ```
+ * @throws OptionError for an axis that the mesh lacks or that is named twice, for an axis or a length that is no integer
+ * (≥ 1, ≥ 0), and, from `spans`, for a coordinate outside the mesh; ShapeError for a placement that breaks its guarantees.
+ */
+export function layoutOf(options: LayoutOptions): Layout {
+  const { mesh, axes, placement: cut, length } = layoutOptions.parse(options);
+  checkAxes(mesh, axes);
+  const placement = resolvePlacement(cut);
+  const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
+  // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
+  const radix = axes.map((axis) => mesh[axis]! + 1);
+  const known = new Map<number, readonly Span[]>();
+  const shards = resolveShards(placement, count, length);
+  return markVerified({
+    length,
+    axes,
+    spans(at) {
+      expectValue("Layout.spans", typeof at === "object" && at !== null, "a coordinate, such as { sp: 0 }", at);
+      let number = 0;
+      for (let i = 0; i < axes.length; i++) {
+        const own = at[axes[i]!];
+        if (own !== undefined && !(typeof own === "number" && own >= 0 && own < radix[i]! - 1))
+          throw outsideMesh(axes[i]!, own, radix[i]! - 1);
+        number = number * radix[i]! + (own ?? -1) + 1;
+      }
+      let spans = known.get(number);
+      if (!spans) {
+        spans = joinSpans(shardsAt(at, axes, mesh).flatMap((index) => shards[index]!));
+        known.set(number, spans);
+      }
+      return spans;
+    },
+  });
+}
+
+function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
+  for (const [i, axis] of axes.entries()) {
+    const twice = axes.indexOf(axis) < i;
+    if (Object.hasOwn(mesh, axis) && !twice) continue;
+    throw new OptionError({
+      where: "layoutOf",
+      expected: `axes of the mesh, ${Object.keys(mesh).join(", ")}`,
+      received: `${twice ? "duplicate " : ""}"${axis}"`,
+      remedy: twice ? "name each axis once" : "add the axis to init({ mesh })",
+    });
+  }
+  for (const axis of axes) {
+    if (Number.isSafeInteger(mesh[axis]) && mesh[axis]! >= 1) continue;
+    const received = String(mesh[axis]);
+    throw new OptionError({ where: `layoutOf: mesh axis "${axis}"`, expected: "an integer ≥ 1", received });
+  }
+}
+
+/** By number a coordinate outside the mesh would be taken for another one. */
+function outsideMesh(axis: string, received: unknown, size: number): OptionError {
+  return new OptionError({
+    where: "Layout.spans",
+    expected: `${axis}, an integer from 0 to ${size - 1}`,
+    received: formatValue(received),
+  });
+}
+
+/** Numbers of the shards at a coordinate, row-major; an axis that it lacks runs over all its values. */
+function shardsAt(at: Coordinate, axes: readonly string[], mesh: Coordinate): number[] {
+  let shards = [0];
+  for (const axis of axes) {
+    const own = at[axis];
+    if (own !== undefined && !Number.isSafeInteger(own)) throw outsideMesh(axis, own, mesh[axis]!);
+    const values = own === undefined ? Array.from({ length: mesh[axis]! }, (_, i) => i) : [own];
+    shards = shards.flatMap((shard) => values.map((value) => shard * mesh[axis]! + value));
+  }
+  return shards;
 }

@@ -1,4 +1,5 @@
 import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
+import type { Coordinate } from "../mesh.ts";
 import type { Span } from "./span.ts";
 
 /**
@@ -7,7 +8,7 @@ import type { Span } from "./span.ts";
  * (`resolveShards`) before anything is sent, once for each number of shards and length:
  *
  * - the same arguments give the same spans, on every rank; `spans` is called once for them;
- * - start, length and step are whole numbers: start ≥ 0, length ≥ 0, step ≥ 1;
+ * - start, length and step are integers: start ≥ 0, length ≥ 0, step ≥ 1;
  * - each position from 0 to length − 1 is in exactly one shard, once, and no other position is in any.
  */
 export interface Placement {
@@ -15,13 +16,23 @@ export interface Placement {
   spans(index: number, count: number, length: number): readonly Span[];
 }
 
+/** Where the rows of one sequence lie: which global positions each coordinate of the mesh holds. */
+export interface Layout {
+  /** Length of the whole sequence. */
+  readonly length: number;
+  /** Mesh axes over which the sequence is cut, outermost first. */
+  readonly axes: readonly string[];
+  /** Positions at a coordinate; an axis missing from it means all shards along that axis, concatenated in order. */
+  spans(at: Coordinate): readonly Span[];
+}
+
 /** Throws an OptionError unless shard, number of shards and length are numbers. */
 function checkShard(where: string, ...numbers: readonly unknown[]): void {
-  for (const each of numbers) expectValue(`${where}: spans`, Number.isSafeInteger(each), "whole numbers", each);
+  for (const each of numbers) expectValue(`${where}: spans`, Number.isSafeInteger(each), "integers", each);
 }
 
 /** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */
-function piece(index: number, count: number, length: number): Span {
+function chunkSpan(index: number, count: number, length: number): Span {
   const base = Math.floor(length / count);
   const longer = length % count;
   const start = index * base + Math.min(index, longer);
@@ -31,7 +42,7 @@ function piece(index: number, count: number, length: number): Span {
 /**
  * One stretch after another: equal as can be (the first length % count shards get one more), or of given lengths.
  *
- * @throws OptionError for lengths that are not whole numbers ≥ 0; ShapeError, when applied, if they do not fit.
+ * @throws OptionError for lengths that are not integers ≥ 0; ShapeError, when applied, if they do not fit.
  *
  * @example
  * ```ts
@@ -41,27 +52,27 @@ function piece(index: number, count: number, length: number): Span {
  */
 export function contiguous(lengths?: readonly number[]): Placement {
   expectValue("contiguous", lengths === undefined || Array.isArray(lengths), "an array of lengths", lengths);
-  return lengths ? ofLengths([...lengths]) : equalPieces;
+  return lengths ? contiguousOfLengths([...lengths]) : contiguousPlacement;
 }
 
 // Made once: what is verified of them is kept by identity.
-const equalPieces: Placement = Object.freeze<Placement>({
+const contiguousPlacement: Placement = Object.freeze<Placement>({
   name: "contiguous",
   spans(index, count, length) {
     checkShard("contiguous", index, count, length);
-    return [piece(index, count, length)];
+    return [chunkSpan(index, count, length)];
   },
 });
 
-const mirrored: Placement = Object.freeze<Placement>({
+const zigzagPlacement: Placement = Object.freeze<Placement>({
   name: "zigzag",
   spans(index, count, length) {
     checkShard("zigzag", index, count, length);
-    return [piece(index, 2 * count, length), piece(2 * count - 1 - index, 2 * count, length)];
+    return [chunkSpan(index, 2 * count, length), chunkSpan(2 * count - 1 - index, 2 * count, length)];
   },
 });
 
-const interleaved: Placement = Object.freeze<Placement>({
+const stripedPlacement: Placement = Object.freeze<Placement>({
   name: "striped",
   spans(index, count, length) {
     checkShard("striped", index, count, length);
@@ -69,11 +80,11 @@ const interleaved: Placement = Object.freeze<Placement>({
   },
 });
 
-function ofLengths(lengths: readonly number[]): Placement {
+function contiguousOfLengths(lengths: readonly number[]): Placement {
   if (!lengths.every((length) => Number.isSafeInteger(length) && length >= 0)) {
     throw new OptionError({
       where: "contiguous",
-      expected: "lengths that are whole numbers ≥ 0",
+      expected: "lengths that are integers ≥ 0",
       received: formatValue(lengths),
     });
   }
@@ -86,7 +97,7 @@ function ofLengths(lengths: readonly number[]): Placement {
         throw new ShapeError({
           where: "contiguous",
           expected: `${count} lengths that sum to ${length}`,
-          received: `[${lengths.join(",")}], which sum to ${total}`,
+          received: `[${lengths.join(",")}], with sum ${total}`,
         });
       }
       const start = lengths.slice(0, index).reduce((sum, each) => sum + each, 0);
@@ -106,26 +117,31 @@ function ofLengths(lengths: readonly number[]): Placement {
  * ```
  */
 export function zigzag(): Placement {
-  return mirrored;
+  return zigzagPlacement;
 }
 
 /** Shard r holds positions r, r + count, …: as balanced as zigzag, at every scale. Brandon et al. 2023, "Striped Attention". */
 export function striped(): Placement {
-  return interleaved;
+  return stripedPlacement;
 }
 
 /** A placement by name, as options take it. */
 export type PlacementName = "contiguous" | "zigzag" | "striped";
 
-const named: Readonly<Record<PlacementName, () => Placement>> = { contiguous: () => contiguous(), zigzag, striped };
+const placementsByName: Readonly<Record<PlacementName, () => Placement>> = {
+  contiguous: () => contiguous(),
+  zigzag,
+  striped,
+};
 
 /** The placement itself, or the one of that name; throws an OptionError that lists the names. */
-export function placementOf(nameOrValue: PlacementName | Placement): Placement {
+export function resolvePlacement(nameOrValue: PlacementName | Placement): Placement {
   if (typeof (nameOrValue as Partial<Placement> | null)?.spans === "function") return nameOrValue as Placement;
-  if (typeof nameOrValue === "string" && Object.hasOwn(named, nameOrValue)) return named[nameOrValue]();
+  if (typeof nameOrValue === "string" && Object.hasOwn(placementsByName, nameOrValue))
+    return placementsByName[nameOrValue]();
   throw new OptionError({
     where: "placement",
-    expected: `${Object.keys(named).join(", ")} or a Placement`,
+    expected: `${Object.keys(placementsByName).join(", ")} or a Placement`,
     received: formatValue(nameOrValue),
   });
 }

@@ -8,8 +8,8 @@ import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import type { Layout } from "./layout.ts";
-import { layoutOf } from "./layout-of.ts";
+import type { Layout } from "./placement.ts";
+import { layoutOf } from "./layout.ts";
 import { type Span, spansLength } from "./span.ts";
 
 export const shardOptions = defineOptions("shard", {
@@ -26,7 +26,12 @@ type ShardSettings = ResolvedOptionsOf<typeof shardOptions>;
 
 /** Every axis of the mesh along which ranks share a sequence: all but "dp". */
 export function sequenceAxes(mesh: Coordinate): string[] {
-  expectValue("sequenceAxes", typeof mesh === "object" && mesh !== null, "lengths of axes by name", mesh);
+  expectValue(
+    "sequenceAxes",
+    typeof mesh === "object" && mesh !== null,
+    "axis lengths by name, such as { dp: 2, sp: 4 }",
+    mesh,
+  );
   return Object.keys(mesh).filter((axis) => axis !== "dp");
 }
 
@@ -51,7 +56,7 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
   const settings = shardOptions.parse(options);
   const along = normalizeAxis(axis, full.rank, "shard");
   const length = full.shape[along]!;
-  const layout = layoutFor(ctx, { ...settings, length });
+  const layout = shardLayout(ctx, { ...settings, length });
   if (settings.length !== undefined && settings.length !== length) {
     throw new ShapeError({
       where: `shard, rank ${ctx.rank}`,
@@ -60,9 +65,9 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
     });
   }
   const spans = layout.spans(ctx.mesh.coordinate);
-  if (isWhole(spans, layout.length)) return full.contiguous();
+  if (coversSequence(spans, layout.length)) return full.contiguous();
   // A copy even of a single slice: a shard must not keep the whole alive.
-  const parts = (spans.length > 0 ? spans : [nothing]).map((span) => sliceSpan(full, along, span));
+  const parts = (spans.length > 0 ? spans : [emptySpan]).map((span) => sliceSpan(full, along, span));
   try {
     return concatenate(parts, along);
   } finally {
@@ -70,7 +75,7 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
   }
 }
 
-const nothing: Span = { start: 0, length: 0, step: 1 };
+const emptySpan: Span = { start: 0, length: 0, step: 1 };
 
 /**
  * The whole tensor on every rank, from each rank's shard: the inverse of `shard`. Collective along the placement's axes.
@@ -85,20 +90,20 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
   const along = normalizeAxis(axis, x.rank, "unshard");
   const rows = x.shape[along]!;
   const shards = shardCount(ctx, settings);
-  const layout = layoutFor(ctx, { ...settings, length: settings.length ?? rows * shards });
+  const layout = shardLayout(ctx, { ...settings, length: settings.length ?? rows * shards });
   const expected = spansLength(layout.spans(ctx.mesh.coordinate));
   if (rows !== expected) {
     throw new ShapeError({
       where: `unshard, rank ${ctx.rank}`,
-      expected: `${expected} rows along axis ${along}, its share of ${layout.length} among ${shards}`,
+      expected: `${expected} rows along axis ${along}, this rank's shard of ${layout.length} among ${shards}`,
       received: formatShape(x.shape),
-      remedy: "give the placement and the length that the tensor was sharded with",
+      remedy: "pass the placement and the length that the tensor was sharded with",
     });
   }
   return releaseOnError(() => {
-    using whole = x.detach();
-    using first = whole.transpose(0, along);
-    using gathered = gather(ctx, first, layout);
+    using handle = x.detach();
+    using first = handle.transpose(0, along);
+    using gathered = gatherShards(ctx, first, layout);
     return scatterRows(gathered, layout, along);
   });
 }
@@ -107,12 +112,12 @@ function shardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: Shard
   return axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
 }
 
-function layoutFor(ctx: Context, settings: ShardSettings & { length: number }): Layout {
+function shardLayout(ctx: Context, settings: ShardSettings & { length: number }): Layout {
   const { placement, axes = sequenceAxes(ctx.mesh.shape), length } = settings;
   return layoutOf({ mesh: ctx.mesh.shape, axes, placement, length });
 }
 
-function isWhole(spans: readonly Span[], length: number): boolean {
+function coversSequence(spans: readonly Span[], length: number): boolean {
   const [only, ...more] = spans;
   return only !== undefined && more.length === 0 && only.step === 1 && only.length === length;
 }
@@ -122,8 +127,8 @@ function sliceSpan(x: Tensor, axis: number, { start, length, step }: Span): Tens
 }
 
 /** All shards, rows first, one after another in the order of their numbers: gathers along the innermost axis first. */
-function gather(ctx: Context, first: Tensor, layout: Layout): Tensor {
-  let held = first.contiguous();
+function gatherShards(ctx: Context, first: Tensor, layout: Layout): Tensor {
+  let gathered = first.contiguous();
   const { coordinate, shape } = ctx.mesh;
   const rowSize = first.shape.slice(1).reduce((size, length) => size * length, 1);
   let inner: Coordinate = coordinate;
@@ -133,13 +138,13 @@ function gather(ctx: Context, first: Tensor, layout: Layout): Tensor {
     if (shape[axis] === 1) continue;
     const counts = Array.from({ length: shape[axis]! }, (_, i) => spansLength(layout.spans({ ...outer, [axis]: i })));
     const total = counts.reduce((sum, count) => sum + count, 0);
-    const out = held.device.empty([total, ...first.shape.slice(1)], held.dtype);
+    const out = gathered.device.empty([total, ...first.shape.slice(1)], gathered.dtype);
     const options = { counts: counts.map((count) => count * rowSize), label: "unshard" };
-    ctx.mesh.group(axis).allGather(out, held, options).wait();
-    held.dispose();
-    held = out;
+    ctx.mesh.group(axis).allGather(out, gathered, options).wait();
+    gathered.dispose();
+    gathered = out;
   }
-  return held;
+  return gathered;
 }
 
 /** Puts gathered rows at their global positions and the axis back in its place. */

@@ -1,7 +1,7 @@
 import { expectValue, ShapeError } from "../errors.ts";
 
 /**
- * Global positions start, start + step, … (`length` of them), whole numbers: start ≥ 0, length ≥ 0, step ≥ 1. A shard is an
+ * Global positions start, start + step, … (`length` of them), integers: start ≥ 0, length ≥ 0, step ≥ 1. A shard is an
  * ordered list of spans.
  */
 export interface Span {
@@ -51,7 +51,7 @@ export function joinSpans(spans: readonly Span[]): Span[] {
   return result;
 }
 
-const most = 2 ** 31 - 1;
+const maxPosition = 2 ** 31 - 1;
 
 /**
  * The positions themselves, in order: position ids for a rotary embedding, for example.
@@ -68,16 +68,16 @@ export function positions(spans: readonly Span[]): Int32Array {
   const isPossible = Number.isSafeInteger(count) && count >= 0 && count <= 2 ** 28;
   if (!isPossible || spans.some(({ length }) => !Number.isSafeInteger(length) || length < 0)) {
     const received = String(count);
-    throw new ShapeError({ where: "positions", expected: "lengths that sum to 0 to 2**28 positions", received });
+    throw new ShapeError({ where: "positions", expected: "0 to 2**28 positions", received });
   }
   const result = new Int32Array(count);
   let row = 0;
   for (const { start, length, step } of spans) {
     const last = start + (length - 1) * step;
-    if (length > 0 && (start < 0 || last > most)) {
+    if (length > 0 && (start < 0 || last > maxPosition)) {
       throw new ShapeError({
         where: "positions",
-        expected: `positions from 0 to ${most}`,
+        expected: `positions from 0 to ${maxPosition}`,
         received: `${start} to ${last}`,
       });
     }

@@ -1,20 +1,19 @@
 import { ShapeError, expectValue, formatValue } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
-import type { Layout } from "./layout.ts";
-import type { Placement } from "./placement.ts";
+import type { Layout, Placement } from "./placement.ts";
 import type { Span } from "./span.ts";
 
 // Backends, kernels and the ranks of a group rely on what a placement promises. One that breaks its promise would give wrong
 // numbers without a word, so every placement is verified before anything is sent: once for each number of shards and length.
 
 /** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
-const MOST = 64;
+const MAX_CACHED = 64;
 
 const verifiedShards = new WeakMap<Placement, Map<string, readonly (readonly Span[])[]>>();
 const verifiedLayouts = new WeakSet<Layout>();
 
 /**
- * The spans of every shard of a placement, verified: whole numbers, start ≥ 0, length ≥ 0, step ≥ 1, and each position of
+ * The spans of every shard of a placement, verified: integers, start ≥ 0, length ≥ 0, step ≥ 1, and each position of
  * the sequence in exactly one shard, once. `placement.spans` is called once for each shard, number of shards and length.
  *
  * @example
@@ -41,7 +40,7 @@ export function resolveShards(placement: Placement, count: number, length: numbe
   if (!shards) {
     shards = Array.from({ length: count }, (_, index) => placement.spans(index, count, length));
     verifyShards(`placement ${placement.name}`, shards, length);
-    if (known.size >= MOST) known.clear();
+    if (known.size >= MAX_CACHED) known.clear();
     known.set(key, shards);
   }
   return shards;
@@ -66,18 +65,18 @@ export function coordinatesAlong(axes: readonly string[], mesh: Coordinate): Coo
 }
 
 /** Notes that a layout follows from verified placements. */
-export function trustLayout(layout: Layout): Layout {
+export function markVerified(layout: Layout): Layout {
   verifiedLayouts.add(layout);
   return layout;
 }
 
 /** A span of one shard. */
-interface Held extends Span {
+interface ShardSpan extends Span {
   readonly shard: number;
 }
 
 function verifyShards(where: string, shards: readonly (readonly Span[])[], length: number): void {
-  const held: Held[] = [];
+  const shardSpans: ShardSpan[] = [];
   for (const [shard, spans] of shards.entries()) {
     if (!Array.isArray(spans)) {
       throw new ShapeError({
@@ -88,30 +87,31 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
     }
     for (const span of spans as readonly Span[]) {
       verifySpan(`${where}, shard ${shard} of ${shards.length}`, span, length);
-      if (span.length > 0) held.push({ ...span, shard });
+      if (span.length > 0) shardSpans.push({ ...span, shard });
     }
   }
-  const shared = findShared(held);
-  if (shared) {
-    const [a, b] = [Math.min(shared.a.shard, shared.b.shard), Math.max(shared.a.shard, shared.b.shard)];
+  const duplicate = findDuplicate(shardSpans);
+  if (duplicate) {
+    const [a, b] = [Math.min(duplicate.a.shard, duplicate.b.shard), Math.max(duplicate.a.shard, duplicate.b.shard)];
     throw new ShapeError({
       where,
-      expected: "every position in one shard, once",
-      received: a === b ? `position ${shared.at} twice in shard ${a}` : `position ${shared.at} in shards ${a} and ${b}`,
+      expected: "every position in exactly one shard, once",
+      received:
+        a === b ? `position ${duplicate.at} twice in shard ${a}` : `position ${duplicate.at} in shards ${a} and ${b}`,
     });
   }
-  const total = held.reduce((sum, span) => sum + span.length, 0);
+  const total = shardSpans.reduce((sum, span) => sum + span.length, 0);
   if (total === length) return;
-  const missing = firstMissing(held, length);
+  const missing = firstMissing(shardSpans, length);
   throw new ShapeError({
     where,
-    expected: `all ${length} positions in shards`,
-    received: missing === undefined ? String(total) : `${total}; position ${missing} is in none`,
+    expected: `shards that cover all ${length} positions`,
+    received: missing === undefined ? String(total) : `${total}; position ${missing} is in no shard`,
   });
 }
 
 /**
- * That a span has whole numbers, start ≥ 0, length ≥ 0 and step ≥ 1, and ends within `length` positions.
+ * That a span has integers, start ≥ 0, length ≥ 0 and step ≥ 1, and ends within `length` positions.
  *
  * @throws ShapeError
  */
@@ -123,21 +123,21 @@ export function verifySpan(where: string, span: Span, length: number = Number.MA
   if (isWhole && start >= 0 && count >= 0 && step >= 1 && isInside) return;
   throw new ShapeError({
     where,
-    expected: `spans of whole numbers, start ≥ 0, length ≥ 0, step ≥ 1${length < Number.MAX_SAFE_INTEGER ? `, that end before position ${length}` : ""}`,
+    expected: `spans of integers, start ≥ 0, length ≥ 0, step ≥ 1${length < Number.MAX_SAFE_INTEGER ? `, that end before position ${length}` : ""}`,
     received: `start ${formatValue(start)}, length ${formatValue(count)}, step ${formatValue(step)}`,
   });
 }
 
-interface Shared {
-  readonly a: Held;
-  readonly b: Held;
+interface Duplicate {
+  readonly a: ShardSpan;
+  readonly b: ShardSpan;
   /** A position that both have. */
   readonly at: number;
 }
 
 /** Two spans that share a position, if any. Of one step they can only within one residue class; of others they are compared. */
-function findShared(spans: readonly Held[]): Shared | undefined {
-  const bySteps = new Map<number, Held[]>();
+function findDuplicate(spans: readonly ShardSpan[]): Duplicate | undefined {
+  const bySteps = new Map<number, ShardSpan[]>();
   for (const span of spans) {
     // A single position is one of any step.
     const step = span.length === 1 ? 1 : span.step;
@@ -149,20 +149,20 @@ function findShared(spans: readonly Held[]): Shared | undefined {
     same.sort((a, b) => (a.start % step) - (b.start % step) || a.start - b.start);
     for (let i = 1; i < same.length; i++) {
       const [a, b] = [same[i - 1]!, same[i]!];
-      if (a.start % step === b.start % step && b.start <= lastOf(a)) return { a, b, at: b.start };
+      if (a.start % step === b.start % step && b.start <= lastPosition(a)) return { a, b, at: b.start };
     }
   }
-  return bySteps.size > 1 ? findSharedAcross(spans) : undefined;
+  return bySteps.size > 1 ? findDuplicateAcrossSteps(spans) : undefined;
 }
 
 /** The same among spans of different steps: in order of their starts, each with those that have not ended. */
-function findSharedAcross(spans: readonly Held[]): Shared | undefined {
-  let open: Held[] = [];
+function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): Duplicate | undefined {
+  let open: ShardSpan[] = [];
   for (const b of spans.toSorted((x, y) => x.start - y.start)) {
-    open = open.filter((a) => lastOf(a) >= b.start);
+    open = open.filter((a) => lastPosition(a) >= b.start);
     for (const a of open) {
       if (a.step === b.step && a.length > 1 && b.length > 1) continue;
-      const at = firstCommon(a, b);
+      const at = firstCommonPosition(a, b);
       if (at !== undefined) return { a, b, at };
     }
     open.push(b);
@@ -171,7 +171,7 @@ function findSharedAcross(spans: readonly Held[]): Shared | undefined {
 }
 
 /** The first position that two spans share, `b` not starting before `a`: two progressions, by the extended Euclid. */
-function firstCommon(a: Span, b: Span): number | undefined {
+function firstCommonPosition(a: Span, b: Span): number | undefined {
   const distance = b.start - a.start;
   let [gcd, rest, factor, next] = [b.step, a.step, 1, 0];
   while (rest > 0) {
@@ -184,25 +184,25 @@ function firstCommon(a: Span, b: Span): number | undefined {
   const period = BigInt(a.step / gcd);
   const j = (((BigInt(-distance / gcd) * BigInt(factor)) % period) + period) % period;
   const at = BigInt(b.start) + j * BigInt(b.step);
-  return at <= BigInt(Math.min(lastOf(a), lastOf(b))) ? Number(at) : undefined;
+  return at <= BigInt(Math.min(lastPosition(a), lastPosition(b))) ? Number(at) : undefined;
 }
 
-function lastOf({ start, length, step }: Span): number {
+function lastPosition({ start, length, step }: Span): number {
   return start + (length - 1) * step;
 }
 
 /** More positions are not searched for one that is missing. */
-const searched = 2 ** 20;
+const MAX_SEARCHED = 2 ** 20;
 
 /** The first position in none of the spans, which are disjoint and do not hold all; undefined if it lies far behind. */
 function firstMissing(spans: readonly Span[], length: number): number | undefined {
-  const end = Math.min(length, searched);
-  const isHeld = new Uint8Array(end);
+  const end = Math.min(length, MAX_SEARCHED);
+  const isCovered = new Uint8Array(end);
   for (const { start, length: count, step } of spans) {
     const last = Math.min(end - 1, start + (count - 1) * step);
-    if (step === 1) isHeld.fill(1, Math.min(start, end), last + 1);
-    else for (let at = start; at <= last; at += step) isHeld[at] = 1;
+    if (step === 1) isCovered.fill(1, Math.min(start, end), last + 1);
+    else for (let at = start; at <= last; at += step) isCovered[at] = 1;
   }
-  const at = isHeld.indexOf(0);
+  const at = isCovered.indexOf(0);
   return at < 0 ? undefined : at;
 }

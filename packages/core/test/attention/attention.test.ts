@@ -1,17 +1,17 @@
 import { describe, expect, test } from "vitest";
 import { attention, emptyState } from "../../src/attention/attention.ts";
-import { local } from "../../src/attention/local.ts";
+import { local } from "../../src/attention/backend.ts";
 import type { Context } from "../../src/context.ts";
 import { fromArray, zeros } from "../../src/creation.ts";
 import { DisposedError, DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
 import { causal, documents, full, slidingWindow } from "../../src/mask/masks.ts";
-import { type Mask, slantsLeft, slantsRight } from "../../src/mask/slice.ts";
-import { add, scale } from "../../src/ops/arithmetic.ts";
+import { hasDiagonalEnd, hasDiagonalStart, type Mask } from "../../src/mask/slice.ts";
+import { add, scale } from "../../src/ops/pointwise.ts";
 import { matmul } from "../../src/ops/matmul.ts";
 import { softmax } from "../../src/ops/softmax.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
-import { type Shape, sizeOf } from "../../src/shape.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
+import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
@@ -20,7 +20,7 @@ const rows = (ctx: Context, length: number, axes: readonly string[] = []) =>
   layoutOf({ mesh: ctx.mesh.shape, axes, length });
 
 function leaf(ctx: Context, shape: Shape, seed: number): Tensor {
-  const x = fromArray(ctx, values(sizeOf(shape), seed), shape);
+  const x = fromArray(ctx, values(numel(shape), seed), shape);
   x.requiresGrad = true;
   return x;
 }
@@ -31,8 +31,8 @@ function textbook(q: Tensor, k: Tensor, v: Tensor, { mask, factor }: { mask: Mas
   const bias = new Array<number>(queries * keys).fill(-Infinity);
   for (const { q0, q1, k0, k1, type } of mask.slices(queries, keys)) {
     for (let i = q0; i < q1; i++) {
-      const start = k0 + (slantsLeft(type) ? i - q0 : 0);
-      const end = k1 - (slantsRight(type) ? q1 - 1 - i : 0);
+      const start = k0 + (hasDiagonalStart(type) ? i - q0 : 0);
+      const end = k1 - (hasDiagonalEnd(type) ? q1 - 1 - i : 0);
       for (let j = start; j < end; j++) bias[i * keys + j] = 0;
     }
   }
@@ -151,7 +151,7 @@ describe("bad input is refused on this rank, before anything is sent", () => {
     const k = zeros(ctx, [1, 2, 3, 4]);
     expect(() => attention(ctx, x, k, k, options)).toThrow(ShapeError);
     expect(() => attention(ctx, x, k, k, options)).toThrow(
-      /^gather\(sp\), rank 3: keys \[1,2,3,4\]: expected 2 rows, this rank's share of 10, received 3; give the placement/,
+      /^gather\(sp\), rank 3: keys \[1,2,3,4\]: expected 2 rows, this rank's shard of 10, received 3; pass the placement/,
     );
   });
 
@@ -174,7 +174,7 @@ describe("bad input is refused on this rank, before anything is sent", () => {
     expect(() => attention(ctx, x, x, x, { ...options, backend: local() })).toThrow(OptionError);
     const whole = { ...layout, axes: [], spans: () => [{ start: 0, length: 2, step: 1 }] };
     expect(() => attention(ctx, x, x, x, { ...options, keys: whole })).toThrow(
-      /backend's axes, \[sp\], received one cut along \[\]/,
+      /backend's axes, \[sp\], received sharded along \[\]/,
     );
   });
 

@@ -4,8 +4,7 @@ import { defineOp } from "../../src/autograd/define-op.ts";
 import { enableGrad, noGrad } from "../../src/autograd/node.ts";
 import { fromArray, full, ones, zeros } from "../../src/creation.ts";
 import { AutogradError, DisposedError } from "../../src/errors.ts";
-import { add, mul, scale } from "../../src/ops/arithmetic.ts";
-import { square, tanh } from "../../src/ops/pointwise.ts";
+import { add, mul, scale, square, tanh } from "../../src/ops/pointwise.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";
@@ -128,15 +127,15 @@ describe("what cannot run reports why", () => {
     expect(() => y.backward()).toThrow(/backward of square: .*run the forward again/);
   });
 
-  test("a tensor without history", () => {
+  test("a tensor without gradient history", () => {
     expect(() => ones(device, [1]).backward()).toThrow(/set requiresGrad on a leaf/);
   });
 
   test("many elements without a gradient, or a gradient that does not fit", () => {
     const x = leaf(1, 2);
     using y = square(x);
-    expect(() => y.backward()).toThrow(/one element, or a gradient, received \[2\]; reduce/);
-    expect(() => y.backward(ones(device, [3]))).toThrow(/a gradient \[2\] float32, received \[3\] float32/);
+    expect(() => y.backward()).toThrow(/a scalar, or a gradient argument, received \[2\]; reduce/);
+    expect(() => y.backward(ones(device, [3]))).toThrow(/a gradient of shape \[2\] float32, received \[3\] float32/);
     expect(() => y.backward(ones(device, [2], "bfloat16"))).toThrow(/received \[2\] bfloat16/);
   });
 
@@ -149,7 +148,7 @@ describe("what cannot run reports why", () => {
     {
       using x = leaf(1);
       using y = wrong([x], undefined);
-      expect(() => y.backward()).toThrow(/backward of wrong, input 0: expected a gradient \[1\]/);
+      expect(() => y.backward()).toThrow(/backward of wrong, input 0: expected a gradient of shape \[1\]/);
     }
     expect(device.memory().allocated).toBe(0);
   });

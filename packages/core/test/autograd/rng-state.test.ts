@@ -1,8 +1,9 @@
 import { expect, test } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import type { Context } from "../../src/context.ts";
-import { ones, rand, randn } from "../../src/creation.ts";
-import { add, mul } from "../../src/ops/arithmetic.ts";
+import { ones } from "../../src/creation.ts";
+import { rand, randn } from "../../src/random.ts";
+import { add, mul } from "../../src/ops/pointwise.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
@@ -66,11 +67,11 @@ test("so they are on a device without a context", async () => {
   expect(await other.read()).not.toEqual(await y.read());
 });
 
-test("seeds and streams that are no whole numbers are refused before anything is made", () => {
+test("seeds and streams that are no integers are refused before anything is made", () => {
   const device = new ReferenceDevice();
   for (const draw of [rand, randn]) {
-    expect(() => draw(device, [2], { seed: -1 })).toThrow(/seed: expected a whole number ≥ 0, received -1/);
-    expect(() => draw(device, [2], { stream: 0.5 })).toThrow(/stream: expected a whole number ≥ 0, received 0.5/);
+    expect(() => draw(device, [2], { seed: -1 })).toThrow(/seed: expected an integer ≥ 0, received -1/);
+    expect(() => draw(device, [2], { stream: 0.5 })).toThrow(/stream: expected an integer ≥ 0, received 0.5/);
   }
   expect(device.memory().allocated).toBe(0);
 });

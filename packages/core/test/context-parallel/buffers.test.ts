@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { ChunkBuffers, receives, sends } from "../../src/context-parallel/buffers.ts";
+import { ChunkBuffers, recvTransfers, sendTransfers } from "../../src/context-parallel/buffers.ts";
 import type { Context } from "../../src/context.ts";
 import { fromArray } from "../../src/creation.ts";
 import { init } from "../../src/init.ts";
@@ -82,11 +82,11 @@ test("memory is allocated when it is first asked for, and all given back in the 
   buffers.slot("even", dense, 1);
   expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4);
   buffers.slot("even", dense, 10);
-  buffers.dense(dense);
+  buffers.contiguous(dense);
   expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4);
   buffers.zeros(dense, 1000);
   expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4 + 2 * 4);
-  buffers.own(dense[0]!.contiguous());
+  buffers.takeOwnership(dense[0]!.contiguous());
   buffers[Symbol.dispose]();
   expect(await held()).toBe(before);
   expect(dense[0]!.isDisposed).toBe(false);
@@ -105,7 +105,7 @@ test("what lies as messages do is used as it is; each that does not is copied", 
   const { strided, dense } = kvOf(5);
   using heads = new ChunkBuffers({ device: ctx.device });
   const [kept, copied] = [dense[0]!, strided[1]!];
-  const { tensors, wire } = heads.dense([kept, copied]);
+  const { tensors, wire } = heads.contiguous([kept, copied]);
   expect(wire[0]!.storage).toBe(kept.storage);
   expect(wire[1]!.storage).not.toBe(copied.storage);
   expect(wire.map(({ isContiguous }) => isContiguous)).toEqual([true, true]);
@@ -113,8 +113,8 @@ test("what lies as messages do is used as it is; each that does not is copied", 
   // For one sequence, a view of [1,S,H,D] has its rows first already.
   using rows = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   const one = fromArray(ctx, values(5 * 3 * 4, 1), [1, 5, 3, 4]).permute([0, 2, 1, 3]);
-  expect(rows.dense([one]).wire[0]!.storage).toBe(one.storage);
-  expect(rows.dense([kept]).wire[0]!.storage).not.toBe(kept.storage);
+  expect(rows.contiguous([one]).wire[0]!.storage).toBe(one.storage);
+  expect(rows.contiguous([kept]).wire[0]!.storage).not.toBe(kept.storage);
 });
 
 test("rows of a chunk are a chunk, and those of several ranks lie side by side", async () => {
@@ -125,13 +125,13 @@ test("rows of a chunk are a chunk, and those of several ranks lie side by side",
     [0, 5],
     [5, 2],
   ] as const) {
-    const part = buffers.rows(all, first, count);
+    const part = buffers.narrow(all, first, count);
     expect(part.wire.every(({ isContiguous }) => isContiguous)).toBe(true);
     using rows = strided[0]!.slice(2, 0, count);
     using more = strided[1]!.slice(2, 0, count);
     buffers.copy([rows, more], part);
   }
-  expect(buffers.rows(all, 7, 0).tensors[0]!.shape).toEqual([2, 3, 0, 4]);
+  expect(buffers.narrow(all, 7, 0).tensors[0]!.shape).toEqual([2, 3, 0, 4]);
   for (const [i, tensor] of all.tensors.entries()) {
     using five = tensor.slice(2, 0, 5);
     using two = tensor.slice(2, 5, 7);
@@ -149,13 +149,13 @@ test("a chunk that is released gives its memory back, but not what belongs to th
   buffers.release(chunk);
   expect(await held()).toBe(before);
   using heads = new ChunkBuffers({ device: ctx.device });
-  heads.release(heads.dense(dense));
+  heads.release(heads.contiguous(dense));
   expect(dense.map(({ isDisposed }) => isDisposed)).toEqual([false, false]);
 });
 
 test("a message for each tensor", () => {
   using buffers = new ChunkBuffers({ device: ctx.device });
-  const chunk = buffers.dense(kvOf(2).dense);
-  expect(sends(chunk, 3)).toEqual(chunk.wire.map((tensor) => ({ tensor, to: 3 })));
-  expect(receives(chunk, 1)).toEqual(chunk.wire.map((tensor) => ({ tensor, from: 1 })));
+  const chunk = buffers.contiguous(kvOf(2).dense);
+  expect(sendTransfers(chunk, 3)).toEqual(chunk.wire.map((tensor) => ({ tensor, to: 3 })));
+  expect(recvTransfers(chunk, 1)).toEqual(chunk.wire.map((tensor) => ({ tensor, from: 1 })));
 });

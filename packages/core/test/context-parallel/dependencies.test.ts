@@ -1,15 +1,13 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { local } from "../../src/attention/local.ts";
-import { dependencyTable, dependencyTables, modulo } from "../../src/context-parallel/dependencies.ts";
+import { local } from "../../src/attention/backend.ts";
+import { dependencyTable, dependencyTableCache, modulo } from "../../src/context-parallel/dependencies.ts";
 import type { Context } from "../../src/context.ts";
-import { rowRange } from "../../src/mask/clip.ts";
+import { rowRange, type Slice } from "../../src/mask/slice.ts";
 import { causal, full, fromSlices, slidingWindow } from "../../src/mask/masks.ts";
-import type { Slice } from "../../src/mask/slice.ts";
 import type { Coordinate } from "../../src/mesh.ts";
-import { type Layout } from "../../src/placement/layout.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
-import { contiguous, zigzag } from "../../src/placement/placement.ts";
+import { contiguous, type Layout, zigzag } from "../../src/placement/placement.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import { positions } from "../../src/placement/span.ts";
 
 /** Whether any of these queries sees any of these keys, pair by pair. */
@@ -91,7 +89,7 @@ test("a backend derives a table once for all ranks along its axis, and once for 
   const mesh = { node: 2, sp: 2 };
   const rows = layoutOf({ mesh, axes: ["node", "sp"], length: 16 });
   const call = { at: { node: 0, sp: 0 }, mask: causal().slices(16, 16), queries: rows, keys: rows };
-  const dependenciesOf = dependencyTables({ axis: "sp" });
+  const dependenciesOf = dependencyTableCache({ axis: "sp" });
   const ctx = { mesh: { shape: mesh } } as unknown as Context;
   const first = dependenciesOf(ctx, call, call.at);
   expect(first.size).toBe(2);

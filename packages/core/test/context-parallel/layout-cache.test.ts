@@ -8,17 +8,17 @@ const call = { at: { node: 0, gpu: 1 }, queries: tokens, keys: tokens, mask: mas
 
 test("what is known of a place is worked out once, wherever along the given axes it is asked for", () => {
   const kept = new LayoutCache<string>(["gpu"]);
-  expect(kept.of(call, { node: 1, gpu: 3 }, () => "first")).toBe("first");
-  expect(kept.of({ ...call, at: { node: 0, gpu: 2 } }, { node: 1, gpu: 0 }, () => "second")).toBe("first");
-  expect(kept.of({ ...call, at: { node: 1, gpu: 1 } }, { node: 1, gpu: 3 }, () => "second")).toBe("second");
-  expect(kept.of(call, { node: 0, gpu: 3 }, () => "third")).toBe("third");
+  expect(kept.getOrCreate(call, { node: 1, gpu: 3 }, () => "first")).toBe("first");
+  expect(kept.getOrCreate({ ...call, at: { node: 0, gpu: 2 } }, { node: 1, gpu: 0 }, () => "second")).toBe("first");
+  expect(kept.getOrCreate({ ...call, at: { node: 1, gpu: 1 } }, { node: 1, gpu: 3 }, () => "second")).toBe("second");
+  expect(kept.getOrCreate(call, { node: 0, gpu: 3 }, () => "third")).toBe("third");
 });
 
 test("rows that are whole along an axis are not those at a place on it", () => {
   const kept = new LayoutCache<string>(["gpu"]);
-  expect(kept.of(call, { node: 1, gpu: 3 }, () => "cut")).toBe("cut");
-  expect(kept.of({ ...call, at: { node: 0 } }, { node: 1, gpu: 3 }, () => "whole")).toBe("whole");
-  expect(kept.of(call, { gpu: 3 }, () => "all nodes")).toBe("all nodes");
+  expect(kept.getOrCreate(call, { node: 1, gpu: 3 }, () => "cut")).toBe("cut");
+  expect(kept.getOrCreate({ ...call, at: { node: 0 } }, { node: 1, gpu: 3 }, () => "whole")).toBe("whole");
+  expect(kept.getOrCreate(call, { gpu: 3 }, () => "all nodes")).toBe("all nodes");
 });
 
 test.each([
@@ -28,7 +28,7 @@ test.each([
 ])("other %s are another call", (_, other) => {
   const kept = new LayoutCache<string>(["gpu"]);
   const from = { node: 1, gpu: 3 };
-  expect(kept.of(call, from, () => "one")).toBe("one");
-  expect(kept.of({ ...call, ...other }, from, () => "other")).toBe("other");
-  expect(kept.of(call, from, () => "one again")).toBe("one again");
+  expect(kept.getOrCreate(call, from, () => "one")).toBe("one");
+  expect(kept.getOrCreate({ ...call, ...other }, from, () => "other")).toBe("other");
+  expect(kept.getOrCreate(call, from, () => "one again")).toBe("one again");
 });

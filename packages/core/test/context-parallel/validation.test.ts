@@ -1,13 +1,12 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { AttentionBackend, Call, PlacedKv } from "../../src/attention/backend.ts";
-import { local } from "../../src/attention/local.ts";
-import type { AttentionState, QkvGrads, SavedRows } from "../../src/attention/state.ts";
+import { type AttentionBackend, type AttentionCall, type KvShard, local } from "../../src/attention/backend.ts";
+import type { AttentionState, QkvGrads, SavedRows } from "../../src/attention/tile.ts";
 import { validator } from "../../src/context-parallel/validation.ts";
 import type { Context } from "../../src/context.ts";
-import type { DType } from "../../src/dtype.ts";
+import type { DType } from "../../src/storage.ts";
 import { ClosedError, DisposedError, OptionError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import type { Shape } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";
@@ -23,7 +22,7 @@ const empty = (shape: Shape, dtype: DType = "float32"): Tensor => ctx.device.emp
 const layout = (axes: readonly string[]) => layoutOf({ mesh: ctx.mesh.shape, axes, length: 5 });
 
 /** A right call of 5 tokens, 4 heads on 2. */
-function right(): { call: Call & SavedRows; state: AttentionState; grads: QkvGrads; kv: PlacedKv } {
+function right(): { call: AttentionCall & SavedRows; state: AttentionState; grads: QkvGrads; kv: KvShard } {
   const at = { node: 0, gpu: 0 };
   const [q, dOut, k, v] = [empty([1, 4, 5, 8]), empty([1, 4, 5, 8]), empty([1, 2, 5, 8]), empty([1, 2, 5, 8])];
   const rows = layout(["node", "gpu"]);
@@ -64,50 +63,50 @@ describe("errors state where, what was expected and received, and the remedy", (
     validate.attendBackward(ctx, call, grads, kv);
   };
   const remedies = {
-    shape: (like: string) => `give it the shape of ${like}`,
-    sum: "sum in float32, and round once at the end",
+    shape: (like: string) => `use the shape of ${like}`,
+    sum: "accumulate in float32, and round once at the end",
   };
 
   test.each<[string, () => void, string]>([
     [
       "rows",
       forward(({ kv }) => ({ kv: { ...kv, k: empty([1, 2, 6, 8]) } })),
-      "keys [B,H,5,D], as their layout states, received [1,2,6,8]; give the layout the placement and the length that the sequence was sharded with",
+      "keys [B,H,5,D], as their layout states, received [1,2,6,8]; create the layout with the placement and the length that the sequence was sharded with",
     ],
     [
       "heads",
       forward(({ kv }) => ({ kv: { ...kv, k: empty([1, 3, 5, 8]) } })),
-      "keys [1,Hkv,S,8] with Hkv a divisor of 4, like the queries, received [1,3,5,8]; split the heads before attention, alike for queries and keys",
+      "keys [1,Hkv,S,8] with Hkv a divisor of 4, as the queries, received [1,3,5,8]; split the heads of queries and keys the same way before attention",
     ],
     [
       "values",
       forward(({ kv }) => ({ kv: { ...kv, v: empty([1, 2, 5, 4]) } })),
-      `values like the keys [1,2,5,8], received [1,2,5,4]; ${remedies.shape("k")}`,
+      `values of the keys' shape [1,2,5,8], received [1,2,5,4]; ${remedies.shape("k")}`,
     ],
     [
       "dtypes of inputs",
       forward(({ call }) => ({ call: { ...call, q: empty([1, 4, 5, 8], "float16") } })),
-      "queries of float32 like the keys, received float16; convert with to(dtype)",
+      "queries of dtype float32, as the keys, received float16; convert with to(dtype)",
     ],
     [
       "out",
       forward(({ state }) => ({ state: { ...state, out: empty([1, 4, 5, 8], "bfloat16") } })),
-      `out of float32, received bfloat16; ${remedies.sum}`,
+      `out of dtype float32, received bfloat16; ${remedies.sum}`,
     ],
     [
       "lse",
       forward(({ state }) => ({ state: { ...state, lse: empty([1, 4, 5, 1]) } })),
-      `lse [1,4,5], received [1,4,5,1]; ${remedies.shape("q without its last axis")}`,
+      `lse [1,4,5], received [1,4,5,1]; ${remedies.shape("q without the last axis")}`,
     ],
     [
       "sequences",
       forward(({ call }) => ({ call: { ...call, queries: layout([]) } })),
-      "queries that are cut along gpu, received whole queries; make the layout from backend.axes and shard by it, or pairs would be counted more than once",
+      "queries sharded along gpu, received unsharded queries; shard by a layout over backend.axes; otherwise pairs are counted more than once",
     ],
     [
       "places",
       forward(({ kv }) => ({ kv: { ...kv, from: { node: 0 } } })),
-      'this rank\'s own keys, gpu = 0, received keys from {"node":0}; another backend has gathered or moved them already: let only one use the axis',
+      'this rank\'s shard of the keys, gpu = 0, received keys from {"node":0}; another backend has already gathered or moved them: use each axis in one backend only',
     ],
   ])("%s", (_, run, message) => expect(run).toThrow(`mine(gpu), rank 0: expected ${message}`));
 
@@ -120,7 +119,7 @@ describe("errors state where, what was expected and received, and the remedy", (
     [
       "delta",
       backward(({ call }) => ({ call: { ...call, delta: empty([1, 4, 5], "float16") } })),
-      `delta of float32, received float16; ${remedies.sum}`,
+      `delta of dtype float32, received float16; ${remedies.sum}`,
     ],
     [
       "dk",
@@ -154,14 +153,14 @@ test("axes must all be there, and in the order in which rows are concatenated", 
   const { call, state, kv } = right();
   ordered.attend(ctx, call, state, kv);
   expect(() => ordered.attend(ctx, { ...call, keys: layout(["gpu", "node"]) }, state, kv)).toThrow(
-    "mine(gpu), rank 0: expected keys that are cut along node, gpu, in this order, received keys cut along gpu, node; ",
+    "mine(gpu), rank 0: expected keys sharded along node, gpu, in this order, received keys sharded along gpu, node; ",
   );
   expect(() => ordered.attend(ctx, { ...call, queries: layout(["gpu"]) }, state, kv)).toThrow(
-    "expected queries that are cut along node, gpu, in this order, received queries cut along gpu; ",
+    "expected queries sharded along node, gpu, in this order, received queries sharded along gpu; ",
   );
   const unknown = validator({ name: "mine", axis: "gpu", axes: ["rack", "gpu"] });
   const message =
-    'mine(gpu), rank 0: expected one of the mesh\'s axes node, gpu, received "rack"; name the axis in init({ mesh }), or give mine({ axis }) the one you mean';
+    'mine(gpu), rank 0: expected one of the mesh\'s axes node, gpu, received "rack"; add the axis to init({ mesh }), or set mine({ axis })';
   expect(() => unknown.context(ctx)).toThrow(message);
   expect(() => unknown.attend(ctx, call, state, kv)).toThrow(message);
 });
@@ -175,7 +174,7 @@ test("an inner backend has an axis of its own, and is asked what it needs of the
     },
   };
   expect(() => validator({ name: "mine", axis: "gpu", inner })).toThrow(
-    "mine(gpu): expected an inner backend along other axes, received local along gpu; give each level of the nesting an axis of its own",
+    "mine(gpu): expected an inner backend along other axes, received local along gpu; use a separate mesh axis for each level of nesting",
   );
   expect(() => validator({ name: "mine", axis: "node", inner }).context(ctx)).toThrow("inner: received node,gpu");
 });

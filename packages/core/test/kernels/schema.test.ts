@@ -1,8 +1,6 @@
 import { expect, test } from "vitest";
-import type { AttentionState, KvBlock } from "../../src/attention/state.ts";
-import type { Tile } from "../../src/attention/tile.ts";
-import type { Field } from "../../src/kernels/fields.ts";
-import type { AdamStep, BinaryOp, FieldValue, Kernels, Structures } from "../../src/kernels/kernels.ts";
+import type { AttentionState, KvBlock, Tile } from "../../src/attention/tile.ts";
+import type { AdamStep, BinaryOp, Field, FieldValue, Kernels, Structures } from "../../src/kernels/kernels.ts";
 import { operandsOf, tensorOf } from "../../src/kernels/operands.ts";
 import { type kernelStructures, kernelFeatures, kernelSchema } from "../../src/kernels/schema.ts";
 import type { Tensor } from "../../src/tensor.ts";

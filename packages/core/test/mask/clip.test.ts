@@ -1,10 +1,8 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { visiblePairs } from "../../src/mask/area.ts";
-import { clipKeys, clipQueries, rowRange } from "../../src/mask/clip.ts";
+import { isVisible, visiblePairs } from "../../src/mask/visibility.ts";
+import { clipKeys, clipQueries, rowRange, type Slice } from "../../src/mask/slice.ts";
 import { findOverlap, slicesOverlap } from "../../src/mask/overlap.ts";
-import type { Slice } from "../../src/mask/slice.ts";
-import { isVisible } from "../../src/mask/visible.ts";
 import { positions } from "../../src/placement/span.ts";
 import { anyRange, anySlice, pairsOf } from "./pairs.ts";
 

@@ -62,7 +62,7 @@ const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" } as const;
 
 test("refusals state what is wrong", () => {
   const twice = masks.fromSlices([slice, { ...slice, q0: 3, type: "causal" }]);
-  expect(() => twice.slices(4, 4)).toThrow(/covered twice, by queries \[0,4\).*; cut one of them/);
+  expect(() => twice.slices(4, 4)).toThrow(/overlapping slices queries \[0,4\).*; clip one of them/);
   expect(() => masks.fromSlices([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);
   expect(() => masks.fromSlices([{ ...slice, q0: 5 }])).toThrow(ShapeError);
   expect(() => masks.fromSlices([{ ...slice, type: "striped" as "full" }])).toThrow(ShapeError);

@@ -1,13 +1,13 @@
 import fc from "fast-check";
-import { type Slice, type SliceType, slantsLeft, slantsRight } from "../../src/mask/slice.ts";
+import { hasDiagonalEnd, hasDiagonalStart, type Slice, type SliceType } from "../../src/mask/slice.ts";
 
 /** Every (query, key) pair that a slice covers, by its definition; a pair twice if it is covered twice. */
 export function pairsOf(...slices: readonly Slice[]): string[] {
   const pairs: string[] = [];
   for (const { q0, q1, k0, k1, type } of slices) {
     for (let q = q0; q < q1; q++) {
-      const start = k0 + (slantsLeft(type) ? q - q0 : 0);
-      const end = k1 - (slantsRight(type) ? q1 - 1 - q : 0);
+      const start = k0 + (hasDiagonalStart(type) ? q - q0 : 0);
+      const end = k1 - (hasDiagonalEnd(type) ? q1 - 1 - q : 0);
       for (let k = start; k < end; k++) pairs.push(`${q},${k}`);
     }
   }

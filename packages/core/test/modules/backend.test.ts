@@ -1,14 +1,13 @@
 import { describe, expect, test } from "vitest";
 import { attention } from "../../src/attention/attention.ts";
-import type { AttentionBackend } from "../../src/attention/backend.ts";
-import { local } from "../../src/attention/local.ts";
+import { type AttentionBackend, local } from "../../src/attention/backend.ts";
 import type { Context } from "../../src/context.ts";
 import { zeros } from "../../src/creation.ts";
 import { OptionError } from "../../src/errors.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import { gather, referenceWorld } from "../reference/index.ts";
 
 const embed = { embedDim: 8, numHeads: 2 };
@@ -46,6 +45,44 @@ describe("what a backend needs of the mesh", () => {
     }
     const [fitting] = await referenceWorld(2, { mesh: { gpu: 2 } });
     for (const make of modules) expect(() => make(fitting!, demanding)).not.toThrow();
+  });
+});
+
+describe("a backend that is left out", () => {
+  const modules: readonly [name: string, make: (ctx: Context, backend?: "local") => object][] = [
+    ["MultiAxisAttention", (ctx, backend) => new MultiAxisAttention(ctx, { ...embed, backend, attentionAxis: 1 })],
+    [
+      "MultiAxisAttention2D",
+      (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embed, backend, axis1: 1, axis2: 2 }),
+    ],
+    ["CrossAxisAttention", (ctx, backend) => new CrossAxisAttention(ctx, { ...embed, backend, qAxis: 1, kvAxis: 1 })],
+    [
+      "attention",
+      (ctx, backend) => {
+        const q = zeros(ctx, [1, 2, 2, 4]);
+        return attention(ctx, q, q, q, { backend });
+      },
+    ],
+  ];
+
+  test.each(modules)("is refused by %s where the mesh cuts sequences; local may be named", async (name, make) => {
+    const meshes = [{ sp: 2 }, { node: 2, gpu: 1 }];
+    for (const mesh of meshes) {
+      const [axis] = Object.keys(mesh);
+      for (const ctx of await referenceWorld(2, { mesh })) {
+        expect(() => make(ctx)).toThrow(OptionError);
+        expect(() => make(ctx)).toThrow(
+          `${name}: backend: expected a backend, as the mesh has ${axis}: 2, received none; pass backend: "ring" (each`,
+        );
+        expect(() => make(ctx, "local")).not.toThrow();
+      }
+    }
+  });
+
+  test.each(modules)("is local for %s where no sequence is cut", async (_, make) => {
+    for (const mesh of [{ sp: 1 }, { dp: 2, sp: 1 }]) {
+      for (const ctx of await referenceWorld((mesh.dp ?? 1) * mesh.sp, { mesh })) expect(() => make(ctx)).not.toThrow();
+    }
   });
 });
 

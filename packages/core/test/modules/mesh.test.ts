@@ -7,10 +7,10 @@ import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import type { Module } from "../../src/modules/module.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
-import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
+import { reduceGradients } from "../../src/modules/parameters.ts";
 import { contiguous, type Placement, type PlacementName } from "../../src/placement/placement.ts";
 import { shard, unshard } from "../../src/placement/shard.ts";
-import { type Shape, sizeOf } from "../../src/shape.ts";
+import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, type ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
@@ -43,7 +43,7 @@ async function run(ctx: Context, { make, run, inputs }: Case): Promise<number[][
     options: { placement: placedOn(ctx, placement), length: shape.at(axis)! },
   }));
   const leaves = placed.map(({ shape, axis, options }, i) => {
-    using whole = fromArray(ctx, values(sizeOf(shape), i + 1), shape);
+    using whole = fromArray(ctx, values(numel(shape), i + 1), shape);
     const leaf = shard(ctx, whole, axis, options).detach();
     leaf.requiresGrad = true;
     return leaf;
@@ -52,7 +52,7 @@ async function run(ctx: Context, { make, run, inputs }: Case): Promise<number[][
   using out = run(module, leaves);
   expect(out.shape).toEqual(leaves[0]!.shape);
   expect(out.isContiguous).toBe(true);
-  using weights = fromArray(ctx, values(sizeOf(first.shape), 99), first.shape);
+  using weights = fromArray(ctx, values(numel(first.shape), 99), first.shape);
   using seed = shard(ctx, weights, first.axis, first.options);
   out.backward(seed);
   reduceGradients(ctx, module);

@@ -10,7 +10,7 @@ import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
 import { MultiAxisAttention, type MultiAxisAttentionOptions } from "../../src/modules/multi-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
-import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
+import { reduceGradients } from "../../src/modules/parameters.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
@@ -125,7 +125,7 @@ describe("parameters", () => {
     expect([pair.training, pair.left.training]).toEqual([false, false]);
     expect(pair.train().left.training).toBe(true);
     expect(pair.children().map(([name]) => name)).toEqual(["left"]);
-    expect(() => pair.add("left")).toThrow(/Pair: expected a new name without dots, received "left"/);
+    expect(() => pair.add("left")).toThrow(/Pair: expected a unique name without dots, received "left"/);
     expect(() => pair.add("a.b")).toThrow(OptionError);
   });
 });
@@ -210,10 +210,10 @@ describe("forward", () => {
 describe("bad input reports what would be right", () => {
   test("options", () => {
     expect(() => attn({ embedDim: 10, numHeads: 4 })).toThrow(
-      /a whole number from 1 to 256, received 10 \/ 4; change numHeads/,
+      /an integer from 1 to 256, received 10 \/ 4; change numHeads/,
     );
-    expect(() => attn({ numHeads: 4, numKvHeads: 3 })).toThrow(/a divisor of numHeads, received 3 of 4/);
-    expect(() => attn({ embedDim: 0 })).toThrow(/embedDim: expected a whole number ≥ 1, received 0/);
+    expect(() => attn({ numHeads: 4, numKvHeads: 3 })).toThrow(/numHeads divisible by numKvHeads, received 4 and 3/);
+    expect(() => attn({ embedDim: 0 })).toThrow(/embedDim: expected an integer ≥ 1, received 0/);
     expect(() => attn({ headDim: 300 })).toThrow(/headDim: .* received 300/);
     expect(() => attn({ causal: true, mask: slidingWindow(2) })).toThrow(/causal or mask, received both/);
     expect(() => attn({ meshSize: [2, 2] })).toThrow(/options among attentionAxis, embedDim, .*received "meshSize"/);
@@ -229,18 +229,18 @@ describe("bad input reports what would be right", () => {
   test("shapes and axes", () => {
     expect(() => attn().forward(input([1, 2, 7]))).toThrow(/x \[\.\.,8\], embedDim last, received \[1,2,7\]/);
     expect(() => attn({ attentionAxis: 3 }).forward(input([1, 2, 8]))).toThrow(/an axis from -3 to 2, received 3/);
-    expect(() => attn({ attentionAxis: -1 }).forward(input([1, 2, 8]))).toThrow(/an axis before the last/);
+    expect(() => attn({ attentionAxis: -1 }).forward(input([1, 2, 8]))).toThrow(/an axis other than the last/);
     expect(() => attn({ attentionAxis: 0 }).forward(input([8]))).toThrow(/at least two axes/);
     expect(() => attn({ sequenceLength: 5 }).forward(input([1, 4, 8]))).toThrow(
       /local, rank 0: queries .*expected 5 rows/,
     );
     const twice = new MultiAxisAttention2D(ctx, { embedDim: 8, numHeads: 2, axis1: 1, axis2: -2 });
-    expect(() => twice.forward(input([2, 3, 8]))).toThrow(/two axes that differ/);
+    expect(() => twice.forward(input([2, 3, 8]))).toThrow(/two distinct axes/);
     const cross = new CrossAxisAttention(ctx, { embedDim: 8, numHeads: 2, qAxis: 1, kvAxis: 1 });
-    expect(() => cross.forward(input([2, 3, 8]), input([3, 3, 8]))).toThrow(/as many elements/);
+    expect(() => cross.forward(input([2, 3, 8]), input([3, 3, 8]))).toThrow(/equal batch sizes/);
     expect(() => attn({}).forward(input([1, 4, 8]), { documents: [2, 3] })).toThrow(ShapeError);
     expect(() => attn({ mask: slidingWindow(2) }).forward(input([1, 4, 8]), { documents: [2, 2] })).toThrow(
-      /expected mask or documents, received documents, for a module with the mask slidingWindow\(2\)/,
+      /expected either mask or documents, received documents in a module with mask slidingWindow\(2\)/,
     );
     expect(() => attn({ mask: "causal" as unknown as Mask })).toThrow(
       /MultiAxisAttention: mask: expected a Mask, such as masks\.causal\(\).*, received "causal"/,
@@ -267,7 +267,7 @@ describe("bad input reports what would be right", () => {
       placement: "striped",
     });
     expect(() => module.forward(input([1, 4, 2, 8]), { sequenceLength: 2 ** 31 })).toThrow(
-      /MultiAxisAttention2D, rank 0: expected 2147483648 rows along axis1, this rank's share of 2147483648, received 4/,
+      /MultiAxisAttention2D, rank 0: expected 2147483648 rows along axis1, this rank's shard of 2147483648, received 4/,
     );
   });
 

@@ -4,7 +4,7 @@ import type { PositionEncoding } from "../../src/modules/attention-options.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import type { Span } from "../../src/placement/span.ts";
-import { scale } from "../../src/ops/arithmetic.ts";
+import { scale } from "../../src/ops/pointwise.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import { gather, referenceWorld } from "../reference/index.ts";
 

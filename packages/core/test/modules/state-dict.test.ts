@@ -3,8 +3,8 @@ import type { Context } from "../../src/context.ts";
 import { fromArray } from "../../src/creation.ts";
 import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
-import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
-import { type HostTensor, type StateDict, StateError } from "../../src/modules/state-dict.ts";
+import { reduceGradients } from "../../src/modules/parameters.ts";
+import { type HostTensor, type StateDict, StateDictError } from "../../src/modules/state-dict.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 class Pair extends Module {
@@ -55,7 +55,7 @@ test("tensors of another device, and disposed ones, are refused before anything 
     ["second.weight", gone],
   ]);
   expect(() => pair.loadStateDict(state)).toThrow(
-    /"first.bias" on reference:5, another device: .*; "second.weight" disposed; .*nothing was changed/,
+    /"first.bias" on reference:5, another device: .*; "second.weight" is disposed; .*no tensor was modified/,
   );
   expect(await pair.first.weight.read()).toEqual(before);
 });
@@ -67,9 +67,9 @@ test("what does not fit is refused whole, and every fault is reported", async ()
   const state = new Map(fitting);
   state.delete("second.weight");
   state.set("third.weight", host([1], 0)).set("first.bias", host([4], 0));
-  expect(() => pair.loadStateDict(state)).toThrow(StateError);
+  expect(() => pair.loadStateDict(state)).toThrow(StateDictError);
   expect(() => pair.loadStateDict(state)).toThrow(
-    /Pair\.loadStateDict: expected .* 3 tensors, received missing "second\.weight"; unexpected "third\.weight"; "first\.bias" \[4\] where \[3\] is wanted; .*nothing was changed/,
+    /Pair\.loadStateDict: expected the 3 tensors of .*, received missing "second\.weight"; unexpected "third\.weight"; "first\.bias" \[4\] instead of \[3\]; .*no tensor was modified/,
   );
   expect(() => pair.loadStateDict(new Map(fitting).set("first.bias", { ...host([3], 0), shape: [1, 3] }))).toThrow(
     /\[1,3\]/,
@@ -82,7 +82,7 @@ test("what does not fit is refused whole, and every fault is reported", async ()
 test("not strictly, names may differ; dtypes are converted on request only", async () => {
   const ctx = await open();
   const pair = new Pair(ctx, "bfloat16");
-  expect(() => pair.loadStateDict(fitting)).toThrow(/float32 where bfloat16 is wanted \(cast: true converts\)/);
+  expect(() => pair.loadStateDict(fitting)).toThrow(/float32 instead of bfloat16 \(cast: true converts\)/);
   const before = await pair.second.weight.read();
   pair.loadStateDict(fitting, { cast: true, dryRun: true });
   expect(await pair.second.weight.read()).toEqual(before);

@@ -1,10 +1,9 @@
 import { describe, expect, test } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
-import { add, div, mul, scale, sub } from "../../src/ops/arithmetic.ts";
+import { add, div, mul, scale, sub } from "../../src/ops/pointwise.ts";
 import { fromArray } from "../../src/creation.ts";
 import { concatenate } from "../../src/ops/concatenate.ts";
-import { linear } from "../../src/ops/linear.ts";
-import { matmul } from "../../src/ops/matmul.ts";
+import { linear, matmul } from "../../src/ops/matmul.ts";
 import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import * as pointwise from "../../src/ops/pointwise.ts";
 import { max, mean, sum } from "../../src/ops/reduction.ts";

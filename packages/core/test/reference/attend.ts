@@ -1,6 +1,6 @@
 import type { Tile } from "../../src/attention/tile.ts";
 import type { Kernels } from "../../src/kernels/kernels.ts";
-import { rowRange } from "../../src/mask/clip.ts";
+import { rowRange } from "../../src/mask/slice.ts";
 import { positions } from "../../src/placement/span.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import type { Memory } from "./memory.ts";

@@ -1,16 +1,13 @@
-import type { Device, MemoryStats } from "../../src/device.ts";
-import { type DType, dtypeBytes } from "../../src/dtype.ts";
+import type { Device, MemoryStats, TraceEvent } from "../../src/device.ts";
+import { type DType, dtypeBytes, Storage } from "../../src/storage.ts";
 import { ClosedError, ShapeError } from "../../src/errors.ts";
-import type { KvBlock } from "../../src/attention/state.ts";
-import type { Tile } from "../../src/attention/tile.ts";
-import { checkFeatures } from "../../src/kernels/features.ts";
+import { checkFeatures } from "../../src/attention/check.ts";
+import type { KvBlock, Tile } from "../../src/attention/tile.ts";
 import type { Kernels } from "../../src/kernels/kernels.ts";
-import { versionedKernels } from "../../src/kernels/versions.ts";
+import { versionedKernels } from "../../src/kernels/operands.ts";
 import "../../src/methods.ts";
-import { contiguousStrides, type Shape, sizeOf } from "../../src/shape.ts";
-import { Storage } from "../../src/storage.ts";
+import { contiguousStrides, type Shape, numel } from "../../src/shape.ts";
 import { Tensor } from "../../src/tensor.ts";
-import type { TraceEvent } from "../../src/trace.ts";
 import { attend } from "./attend.ts";
 import { elementwise } from "./elementwise.ts";
 import { matmul } from "./matmul.ts";
@@ -57,7 +54,7 @@ export class ReferenceDevice implements Device {
       name,
       (...args: unknown[]) => {
         if (name.startsWith("attend")) checkFeatures(this, args.at(-2) as KvBlock, args.at(-1) as Tile);
-        for (const x of tensorsIn(args)) x.assertUsable(`kernel ${name}`);
+        for (const x of tensorsIn(args)) x.assertNotDisposed(`kernel ${name}`);
         this.#submit(name, () => run(...args));
       },
     ]);
@@ -75,7 +72,7 @@ export class ReferenceDevice implements Device {
   }
 
   empty(shape: Shape, dtype: DType): Tensor {
-    const size = sizeOf(shape);
+    const size = numel(shape);
     const handle = this.#memory.allocate(size);
     const byteLength = size * dtypeBytes[dtype];
     this.#allocated += byteLength;
@@ -98,7 +95,7 @@ export class ReferenceDevice implements Device {
   }
 
   write(out: Tensor, values: ArrayLike<number>): void {
-    out.assertUsable("write");
+    out.assertNotDisposed("write");
     if (values.length !== out.size) throw new ShapeError({ where: "write", expected: `${out.size} values` });
     const taken = Array.from(values);
     this.#submit("write", () => this.#memory.store(out, taken));
@@ -111,7 +108,7 @@ export class ReferenceDevice implements Device {
 
   /** The values unrounded. */
   values(x: Tensor): Promise<number[]> {
-    x.assertUsable("read");
+    x.assertNotDisposed("read");
     x.storage.retain();
     return this.stream.after(() => this.#memory.load(x)).finally(() => x.storage.release());
   }

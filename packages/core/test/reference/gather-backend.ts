@@ -1,9 +1,8 @@
-import type { AttentionBackend } from "../../src/attention/backend.ts";
-import { local } from "../../src/attention/local.ts";
+import { type AttentionBackend, local } from "../../src/attention/backend.ts";
 import type { Context } from "../../src/context.ts";
 import { omitAxes } from "../../src/mesh.ts";
 import type { Coordinate } from "../../src/mesh.ts";
-import type { Layout } from "../../src/placement/layout.ts";
+import type { Layout } from "../../src/placement/placement.ts";
 import { spansLength } from "../../src/placement/span.ts";
 import type { Tensor } from "../../src/tensor.ts";
 

@@ -1,7 +1,7 @@
 import { expect } from "vitest";
 import { fromArray } from "../../src/creation.ts";
 import type { Shape } from "../../src/shape.ts";
-import { sizeOf } from "../../src/shape.ts";
+import { numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "./device.ts";
 
@@ -25,7 +25,7 @@ export interface GradientCase {
  */
 export async function checkGradients({ shapes, range, run }: GradientCase): Promise<void> {
   const device = new ReferenceDevice({ double: true });
-  const data = shapes.map((shape, i) => values(sizeOf(shape), i + 1, range));
+  const data = shapes.map((shape, i) => values(numel(shape), i + 1, range));
   const loss = async (inputs: readonly (readonly number[])[]): Promise<number> => {
     const tensors = inputs.map((each, i) => fromArray(device, each, shapes[i]!));
     using out = run(...tensors);

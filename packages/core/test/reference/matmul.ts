@@ -1,5 +1,5 @@
 import type { Kernels } from "../../src/kernels/kernels.ts";
-import { sizeOf } from "../../src/shape.ts";
+import { numel } from "../../src/shape.ts";
 import type { Memory } from "./memory.ts";
 
 export function matmul(memory: Memory): Pick<Kernels, "matmul"> {
@@ -11,7 +11,7 @@ export function matmul(memory: Memory): Pick<Kernels, "matmul"> {
       const left = memory.load(a, [...batch, m, k]);
       const right = memory.load(b, [...batch, k, n]);
       const result = accumulate ? memory.load(out) : new Array<number>(out.size).fill(0);
-      for (let x = 0; x < sizeOf(batch); x++) {
+      for (let x = 0; x < numel(batch); x++) {
         for (let i = 0; i < m; i++) {
           for (let j = 0; j < n; j++) {
             for (let l = 0; l < k; l++) {

@@ -1,4 +1,4 @@
-import type { DType } from "../../src/dtype.ts";
+import type { DType } from "../../src/storage.ts";
 import type { Shape } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 

@@ -109,7 +109,7 @@ class Member implements ProcessGroup {
     const call = this.#calls++;
     const held = [part.input, ...(part.transfers ?? []).map(({ tensor }) => tensor)].filter((x) => x !== undefined);
     for (const x of held) {
-      x.assertUsable(part.label);
+      x.assertNotDisposed(part.label);
       if (!x.isContiguous) throw new Error(`${part.label}: tensors must be contiguous`);
       x.storage.retain();
     }

@@ -1,14 +1,87 @@
-// The backward: a task is a block of keys and a block of rows of one key head, see backward_order.h. Within it, groups
-// of panels share smaller blocks of keys, see gradient_group.h.
+// The backward: a task is a block of keys and a block of rows of one key head. Within it, groups of panels share
+// smaller blocks of keys, see gradient_group.h.
+//
+// Blocks are visited in an order in which sums come out the same on any number of threads. A step adds to dk and dv of
+// its keys and to dq of its rows. Steps of one key block, and steps of one row block, must therefore follow one another
+// in a fixed order; any others may run at once. Steps are laid out in rounds that walk the diagonals of the
+// (keys × rows) grid: within a round they share neither keys nor rows. Each carries its number in the chain of its keys
+// and in that of its rows, and waits for its predecessors. They were claimed earlier, so they are running or done, and
+// waits are rare and short.
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "attention/attention.h"
-#include "attention/backward_order.h"
 #include "attention/gradient_group.h"
 #include "attention/rows.h"
+#include "attention/tile_visibility.h"
+#include "pool/pause.h"
 
 namespace mosaic {
 namespace {
+
+struct BackwardStep {
+  int32_t keyBlock, rowBlock;
+  int32_t keyOrder, rowOrder;  // how many steps of the same keys, and of the same rows, come before
+};
+
+/// How the grid is cut. Depends on the shapes alone.
+struct BackwardGrid {
+  int64_t keys, rows;            // per key head; rows of one query head
+  int64_t keysPerBlock, rowsPerBlock;
+  int64_t group;                 // query heads per key head: each has its own row blocks
+
+  int32_t keyBlocks() const { return static_cast<int32_t>((keys + keysPerBlock - 1) / keysPerBlock); }
+  int32_t rowBlocksPerHead() const { return static_cast<int32_t>((rows + rowsPerBlock - 1) / rowsPerBlock); }
+  int32_t rowBlocks() const { return static_cast<int32_t>(rowBlocksPerHead() * group); }
+  Range keyRange(int32_t block) const;
+  Range rowRange(int32_t block) const;  // within the query head rowHead(block)
+  int64_t rowHead(int32_t block) const { return block / rowBlocksPerHead(); }
+};
+
+/// The steps with work of one key head.
+std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility);
+
+/// Counts the finished steps of every chain.
+class StepSequencer {
+ public:
+  explicit StepSequencer(int64_t chains) : done_(new std::atomic<int32_t>[static_cast<size_t>(chains)]()) {}
+  void await(int64_t chain, int32_t turn) const;
+  void finish(int64_t chain) { done_[static_cast<size_t>(chain)].fetch_add(1, std::memory_order_release); }
+
+ private:
+  std::unique_ptr<std::atomic<int32_t>[]> done_;
+};
+
+Range BackwardGrid::keyRange(int32_t block) const {
+  return {block * keysPerBlock, std::min(keys, (block + 1) * keysPerBlock)};
+}
+
+Range BackwardGrid::rowRange(int32_t block) const {
+  const int64_t first = block % rowBlocksPerHead() * rowsPerBlock;
+  return {first, std::min(rows, first + rowsPerBlock)};
+}
+
+std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility) {
+  const int32_t keyBlocks = grid.keyBlocks(), rowBlocks = grid.rowBlocks();
+  std::vector<int32_t> keyOrder(static_cast<size_t>(keyBlocks)), rowOrder(static_cast<size_t>(rowBlocks));
+  std::vector<BackwardStep> steps;
+  for (int32_t round = 0; round < rowBlocks; ++round) {
+    for (int32_t k = 0; k < keyBlocks; ++k) {
+      const int64_t start = int64_t{k} * rowBlocks / keyBlocks;
+      const int32_t r = static_cast<int32_t>((start + round) % rowBlocks);
+      if (visibility.work(grid.rowRange(r), grid.keyRange(k)) == 0) continue;
+      steps.push_back({k, r, keyOrder[static_cast<size_t>(k)]++, rowOrder[static_cast<size_t>(r)]++});
+    }
+  }
+  return steps;
+}
+
+void StepSequencer::await(int64_t chain, int32_t turn) const {
+  spinUntil([&] { return done_[static_cast<size_t>(chain)].load(std::memory_order_acquire) == turn; });
+}
 
 /// Blocks of a task: large enough to hide loading and storing panels, small enough for every thread to have some.
 BackwardGrid gridFor(const AttendBackwardArguments& a, int64_t groupRows) {
@@ -22,10 +95,10 @@ BackwardGrid gridFor(const AttendBackwardArguments& a, int64_t groupRows) {
 }
 
 /// Ends a step's turns also when it throws: others wait for them.
-struct TurnGuard {
-  Turns &keys, &rows;
+struct StepGuard {
+  StepSequencer &keys, &rows;
   int64_t keyChain, rowChain;
-  ~TurnGuard() {
+  ~StepGuard() {
     keys.finish(keyChain);
     rows.finish(rowChain);
   }
@@ -43,16 +116,16 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const BackwardGrid grid = gridFor(args, gradientGroupRows(kernels, args.q.shape[3]));
   const std::vector<BackwardStep> steps = backwardSteps(grid, visibility);
   const int64_t keyHeads = args.kv.k.shape[1], heads = args.kv.k.shape[0] * keyHeads;
-  Turns keyTurns(heads * grid.keyBlocks()), rowTurns(heads * grid.rowBlocks());
+  StepSequencer keySequencer(heads * grid.keyBlocks()), rowSequencer(heads * grid.rowBlocks());
 
   pool.parallelFor(heads * static_cast<int64_t>(steps.size()), [&](int64_t task, int worker) {
     const BackwardStep& step = steps[static_cast<size_t>(task / heads)];
     const int64_t head = task % heads;
     const int64_t keyChain = head * grid.keyBlocks() + step.keyBlock;
     const int64_t rowChain = head * grid.rowBlocks() + step.rowBlock;
-    keyTurns.await(keyChain, step.keyTurn);
-    rowTurns.await(rowChain, step.rowTurn);
-    const TurnGuard guard{keyTurns, rowTurns, keyChain, rowChain};
+    keySequencer.await(keyChain, step.keyOrder);
+    rowSequencer.await(rowChain, step.rowOrder);
+    const StepGuard guard{keySequencer, rowSequencer, keyChain, rowChain};
     const int64_t keyHead = head % keyHeads;
     const GradientTask at{head / keyHeads, keyHead * grid.group + grid.rowHead(step.rowBlock), keyHead,
                           grid.rowRange(step.rowBlock), grid.keyRange(step.keyBlock)};

@@ -1,11 +1,12 @@
 // Forward: folding one block of keys into a panel.
 //
 // The running maximum m is *lazy*: e^(s − m) is taken at once, in registers, with the m at hand. Only if some s − m
-// exceeds kLazy is the block done again with m raised. That is exact: float32 has exponents to spare for sums of
-// 2^kLazy, and relative precision does not depend on m. On real data it happens in the first few blocks of a row, if at
-// all. m is subtracted after the product, not where it starts: partial sums as large as m would cost digits.
+// exceeds kRescaleThreshold is the block done again with m raised. That is exact: float32 has exponents to spare for
+// sums of 2^kRescaleThreshold, and relative precision does not depend on m. On real data it happens in the first few
+// blocks of a row, if at all. m is subtracted after the product, not where it starts: partial sums as large as m would
+// cost digits.
 //
-// Exponents are taken for base 2: (s − m) · log2 e. Of ordinary m, up to kOrdinary, that is one multiply-add: the
+// Exponents are taken for base 2: (s − m) · log2 e. Of ordinary m, up to kLargeThreshold, that is one multiply-add: the
 // product m · log2 e is rounded once, and what is summed is relative to the rounded one. Of a large m that rounding is
 // itself an exponent, of up to 2^64 for m = 1e9. There m stays as it is, a score or the lse of a state, and is
 // subtracted first: exactly, where the difference is small.
@@ -23,14 +24,14 @@ struct FoldBlock {
   using Vec = typename V::Vec;
   static constexpr int N = V::tileVectors, R = V::tileRows, L = V::lanes;
   static constexpr int width = N * L;
-  static constexpr float kLazy = 40;     // of (s − m) · log2 e
-  static constexpr int32_t kFirst = 16;  // keys that give a row its first m
-  static constexpr float kSeen = 0.5f;   // a sum is 0 or, as m is the score of a key in it, about 1 or more
+  static constexpr float kRescaleThreshold = 40;     // of (s − m) · log2 e
+  static constexpr int32_t kFirstKeys = 16;  // keys that give a row its first m
+  static constexpr float kMinSum = 0.5f;   // a sum is 0 or, as m is the score of a key in it, about 1 or more
 
   MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KeyBlock& keys) {
     int32_t done = 0;
     if (fresh(panel)) {
-      done = keys.count < kFirst ? keys.count : kFirst;
+      done = keys.count < kFirstKeys ? keys.count : kFirstKeys;
       scoreAndRescale(panel, keys, 0, done);
     }
     if (fresh(panel) || !(panel.large ? foldFused<true>(panel, keys, done) : foldFused<false>(panel, keys, done))) {
@@ -55,7 +56,7 @@ struct FoldBlock {
   /// Whether some row has seen nothing and has no m yet.
   MOSAIC_INLINE bool fresh(const ForwardPanel& panel) {
     bool any = false;
-    for (int n = 0; n < N; ++n) any |= V::any(V::less(V::load(panel.sum + n * L), V::set1(kSeen)));
+    for (int n = 0; n < N; ++n) any |= V::any(V::less(V::load(panel.sum + n * L), V::set1(kMinSum)));
     return any;
   }
 
@@ -95,7 +96,7 @@ struct FoldBlock {
       }
     });
     bool high = false;
-    for (int n = 0; n < N; ++n) high |= V::any(V::less(V::set1(kLazy), V::load(blockMax + n * L)));
+    for (int n = 0; n < N; ++n) high |= V::any(V::less(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
     if (high) return false;
     for (int n = 0; n < N; ++n) addSum(panel, n, V::load(blockSum + n * L));
     return true;
@@ -144,34 +145,35 @@ struct FoldBlock {
     }
   }
 
-  MOSAIC_INLINE void shrinkRows(float* at, int32_t count, Vec factor) {
+  MOSAIC_INLINE void scaleRows(float* at, int32_t count, Vec factor) {
     for (int32_t i = 0; i < count; ++i) V::store(at + i * width, V::mul(V::load(at + i * width), factor));
   }
 
   /// Raises m where it must be, then p ← e^(s − m), sum += p.
   MOSAIC_INLINE void rescale(ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
-    if (!panel.large && needsLargeMode(panel, blockMax)) enterLargeMode(panel, from);
+    if (!panel.large && needsLargeMode(panel, blockMax)) switchToLargeMode(panel, from);
     if (panel.large) {
-      rescaleAs<true>(panel, from, to, blockMax);
+      rescaleRows<true>(panel, from, to, blockMax);
     } else {
-      rescaleAs<false>(panel, from, to, blockMax);
+      rescaleRows<false>(panel, from, to, blockMax);
     }
   }
 
   /// The m of rows that get one or a higher one, as it is held; 0 where a row has still seen nothing.
   template <bool large>
-  MOSAIC_INLINE Vec raised(Vec top) {
+  MOSAIC_INLINE Vec newMax(Vec top) {
     const Vec m = V::select(V::less(top, V::set1(-__FLT_MAX__)), V::zero(), top);
     return large ? m : V::mul(m, V::set1(kLog2e));
   }
 
   template <bool large>
-  MOSAIC_INLINE void rescaleAs(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
+  MOSAIC_INLINE void rescaleRows(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
     for (int n = 0; n < N; ++n) {
       const Vec top = V::load(blockMax + n * L), before = V::load(panel.sum + n * L);
       const Vec old = V::load(panel.negMax + n * L);
-      const auto fresh = V::less(before, V::set1(kSeen)), lags = V::less(V::set1(kLazy), exponent<large>(top, old));
-      const Vec next = V::sub(V::zero(), raised<large>(top));
+      const auto fresh = V::less(before, V::set1(kMinSum)),
+                 lags = V::less(V::set1(kRescaleThreshold), exponent<large>(top, old));
+      const Vec next = V::sub(V::zero(), newMax<large>(top));
       const Vec negMax = V::select(fresh, next, V::select(lags, next, old));
       V::store(panel.negMax + n * L, negMax);
       if (V::any(lags)) {
@@ -179,8 +181,8 @@ struct FoldBlock {
         const Vec kept = V::exp2(large ? V::mul(rise, V::set1(kLog2e)) : rise);
         const Vec shrink = V::select(fresh, V::zero(), kept);
         V::store(panel.sum + n * L, V::mul(before, shrink));
-        shrinkRows(panel.out + n * L, panel.depth, shrink);
-        shrinkRows(panel.p + n * L, from, shrink);  // taken with the old m, not yet in `out`
+        scaleRows(panel.out + n * L, panel.depth, shrink);
+        scaleRows(panel.p + n * L, from, shrink);  // taken with the old m, not yet in `out`
       }
       Vec sum = V::zero();
 #pragma GCC unroll 2
@@ -199,16 +201,16 @@ struct FoldBlock {
     bool any = false;
     for (int n = 0; n < N; ++n) {
       const Vec top = V::load(blockMax + n * L);
-      const auto fresh = V::less(V::load(panel.sum + n * L), V::set1(kSeen));
-      const auto lags = V::less(V::set1(kLazy), exponent<false>(top, V::load(panel.negMax + n * L)));
-      const Vec next = V::select(fresh, raised<true>(top), V::select(lags, top, V::zero()));
-      any |= V::any(V::less(V::set1(kOrdinary), next)) || V::any(V::less(next, V::set1(-kOrdinary)));
+      const auto fresh = V::less(V::load(panel.sum + n * L), V::set1(kMinSum));
+      const auto lags = V::less(V::set1(kRescaleThreshold), exponent<false>(top, V::load(panel.negMax + n * L)));
+      const Vec next = V::select(fresh, newMax<true>(top), V::select(lags, top, V::zero()));
+      any |= V::any(V::less(V::set1(kLargeThreshold), next)) || V::any(V::less(next, V::set1(-kLargeThreshold)));
     }
     return any;
   }
 
   /// Holds every m as it is from now on. The sums, relative to what it was rounded to, change by the difference.
-  MOSAIC_NOINLINE void enterLargeMode(ForwardPanel& panel, int32_t from) {
+  MOSAIC_NOINLINE void switchToLargeMode(ForwardPanel& panel, int32_t from) {
     panel.large = true;
     for (int32_t r = 0; r < width; ++r) {
       constexpr double kLog2eExact = 1.4426950408889634;

@@ -70,8 +70,8 @@ class Forward {
     const int64_t batch = head / a_.q.shape[1], h = head % a_.q.shape[1];
     KeyReader reader(k_, a_.kv.k, a_.kv.v, arena);
     reader.select(batch, h * a_.kv.k.shape[1] / a_.q.shape[1]);
-    float* weights = arena.take<float>(kKeyBlock * k_.width);
-    float* rowBuffer = arena.take<float>(k_.width * rowStride_);
+    float* weights = arena.allocate<float>(kKeyBlock * k_.width);
+    float* rowBuffer = arena.allocate<float>(k_.width * rowStride_);
 
     std::vector<Panel> panels;
     panels.reserve(static_cast<size_t>(groupPanels_));
@@ -79,8 +79,8 @@ class Forward {
       const std::span<const Segment> segments = panelSegments_.segments(p);
       if (segments.empty()) continue;
       const int64_t size = depth_ * k_.width;
-      panels.push_back({{arena.take<float>(size), arena.take<float>(size), arena.take<float>(k_.width),
-                         arena.take<float>(k_.width), weights, static_cast<int32_t>(depth_), false},
+      panels.push_back({{arena.allocate<float>(size), arena.allocate<float>(size), arena.allocate<float>(k_.width),
+                         arena.allocate<float>(k_.width), weights, static_cast<int32_t>(depth_), false},
                         panelSegments_.rows(p),
                         segments});
       load(panels.back(), {batch, h, panels.back().rows.first}, rowBuffer);
@@ -129,7 +129,7 @@ class Forward {
     const int32_t begin = keys.first, end = keys.first + keys.count;
     const auto clipped = [&](int32_t from, int32_t to, auto fold) {
       from = std::max(from, begin), to = std::min(to, end);
-      if (from < to) fold(part(keys, from, to));
+      if (from < to) fold(subBlock(keys, from, to));
     };
     const auto masked = [&](const KeyBlock& block) { k_.foldMasked(panel, block, s.visible); };
     clipped(s.begin, s.coreBegin, masked);

@@ -149,7 +149,7 @@ struct GradientBlock {
   /// All keys of `wide` vectors of columns: lanes are columns here, and the sum runs over rows.
   template <int wide>
   MOSAIC_INLINE void keyGradientColumns(const KeyGradient& term, int32_t column) {
-    forTiles<V::wideRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+    forTiles<V::wideTileRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, wide>;
       Tile c;
       Tile::clear(c);

@@ -26,7 +26,7 @@ struct Panel {
   PanelRows rows;
   std::span<const Segment> segments;  // those that meet the keys of the task, by begin
   float *q, *dOut;  // [width][rowStride], plain rows
-  bool here;        // takes part in the current block
+  bool isActive;        // takes part in the current block
 };
 
 /// Panels that share a strip of keys.
@@ -44,21 +44,21 @@ class GradientGroup {
         task_(task),
         reader_(kernels, args.kv.k, args.kv.v, arena),
         depth_(static_cast<int32_t>(args.q.shape[3])),
-        rowStride_(spreadStride(depth_)),
+        rowStride_(paddedStride(depth_)),
         panels_(static_cast<size_t>(groupPanels(kernels, depth_))) {
     reader_.select(task.batch, task.keyHead);
     const int64_t rows = static_cast<int64_t>(panels_.size()) * k_.width;
-    weights_ = arena.take<float>(kBlock * rows);
-    weightGradients_ = arena.take<float>(kBlock * rows);
-    float* q = arena.take<float>(rows * rowStride_);
-    float* dOut = arena.take<float>(rows * rowStride_);
-    rowBuffer_ = arena.take<float>(k_.width * rowStride_);
+    weights_ = arena.allocate<float>(kBlock * rows);
+    weightGradients_ = arena.allocate<float>(kBlock * rows);
+    float* q = arena.allocate<float>(rows * rowStride_);
+    float* dOut = arena.allocate<float>(rows * rowStride_);
+    rowBuffer_ = arena.allocate<float>(k_.width * rowStride_);
     for (size_t p = 0; p < panels_.size(); ++p) {
       const int64_t first = static_cast<int64_t>(p) * k_.width, size = depth_ * k_.width;
       panels_[p].q = q + first * rowStride_;
       panels_[p].dOut = dOut + first * rowStride_;
-      panels_[p].at = {arena.take<float>(size), arena.take<float>(size), arena.take<float>(size),
-                       arena.take<float>(k_.width), arena.take<float>(k_.width), weights_ + first,
+      panels_[p].at = {arena.allocate<float>(size), arena.allocate<float>(size), arena.allocate<float>(size),
+                       arena.allocate<float>(k_.width), arena.allocate<float>(k_.width), weights_ + first,
                        weightGradients_ + first, rows, depth_, false};
     }
   }
@@ -128,15 +128,15 @@ class GradientGroup {
 
   /// Whether dk and dv of a block are summed over all its panels at once, at the end. That needs one place for each
   /// weight, and rows that a weight of 0 does not turn into NaN.
-  bool deferred() const { return finite_ && disjoint_; }
+  bool defersKeyGradients() const { return finite_ && disjoint_; }
 
   void block(int32_t begin, int32_t end) {
     int32_t from = end, to = begin;
     for (Panel& panel : panels_) {
-      panel.here = false;
+      panel.isActive = false;
       for (const Segment& s : panel.segments) {
         if (s.begin >= end || s.end <= begin) continue;
-        panel.here = true;
+        panel.isActive = true;
         from = std::min(from, std::max(s.begin, begin));
         to = std::max(to, std::min(s.end, end));
       }
@@ -145,9 +145,9 @@ class GradientGroup {
     const KeyBlock keys = reader_.read(from, to - from);
     PanelRange strips[kStrips];
     for (size_t p = 0; p < panels_.size(); ++p) {
-      if (panels_[p].here) panelBlock(static_cast<int32_t>(p), keys, strips);
+      if (panels_[p].isActive) panelBlock(static_cast<int32_t>(p), keys, strips);
     }
-    if (deferred()) sumStrips(keys, strips);
+    if (defersKeyGradients()) sumStrips(keys, strips);
   }
 
   /// Weights and dq of one panel; marks the strips that it touches.
@@ -156,13 +156,13 @@ class GradientGroup {
     const int32_t begin = keys.first, end = keys.first + keys.count;
     int32_t covered = 0;
     for (const Segment& s : panel.segments) covered += std::max(0, std::min(s.end, end) - std::max(s.begin, begin));
-    if (deferred() && covered < keys.count) clear(panel, keys.count);
+    if (defersKeyGradients() && covered < keys.count) clear(panel, keys.count);
     for (const Segment& s : panel.segments) {
       const int32_t edges[] = {s.begin, s.coreBegin, s.coreEnd, s.end};
       for (int i = 0; i < 3; ++i) {
         const int32_t from = std::max(edges[i], begin), to = std::min(edges[i + 1], end);
         if (from >= to) continue;
-        piece(panel, part(keys, from, to), from - begin, i == 1 ? nullptr : &s.visible);
+        computeSubBlock(panel, subBlock(keys, from, to), from - begin, i == 1 ? nullptr : &s.visible);
         for (int32_t strip = (from - begin) / kStrip; strip * kStrip < to - begin; ++strip) {
           strips[strip] = {std::min(strips[strip].first, p), std::max(strips[strip].last, p)};
         }
@@ -171,7 +171,7 @@ class GradientGroup {
   }
 
   /// Keys of one panel that all rows see, or that `visible` distinguishes. `offset` is the row of the weights.
-  void piece(const Panel& panel, const KeyBlock& keys, int32_t offset, const Visible* visible) {
+  void computeSubBlock(const Panel& panel, const KeyBlock& keys, int32_t offset, const Visible* visible) {
     BackwardPanel at = panel.at;
     at.p += offset * at.stride;
     at.ds += offset * at.stride;
@@ -180,7 +180,7 @@ class GradientGroup {
     } else {
       k_.gradientMasked(at, keys, *visible);
     }
-    if (deferred()) return;
+    if (defersKeyGradients()) return;
     const int32_t rows = panel.rows.count;
     for (const KeyGradient& term : {valueTerm(panel, offset, rows, keys), keyTerm(panel, offset, rows, keys)}) {
       if (visible == nullptr || finite_) {
@@ -197,7 +197,7 @@ class GradientGroup {
     for (int i = 0; i < kStrips; ++i) all = {std::min(all.first, strips[i].first), std::max(all.last, strips[i].last)};
     for (int32_t p = all.first; p <= all.last; ++p) {
       const Panel& panel = panels_[static_cast<size_t>(p)];
-      if (!panel.here) clear(panel, keys.count);
+      if (!panel.isActive) clear(panel, keys.count);
     }
     for (int32_t strip = 0, next; strip * kStrip < keys.count; strip = next) {
       const PanelRange range = strips[strip];
@@ -207,7 +207,7 @@ class GradientGroup {
       // Without the padding of the last: where a key is infinite its weights there are 0 · ∞.
       const int32_t rows = (range.last - range.first) * k_.width + panels_[static_cast<size_t>(range.last)].rows.count;
       const int32_t begin = strip * kStrip, end = std::min(next * kStrip, keys.count);
-      const KeyBlock some = part(keys, keys.first + begin, keys.first + end);
+      const KeyBlock some = subBlock(keys, keys.first + begin, keys.first + end);
       k_.keyGradient(valueTerm(panel, begin, rows, some));
       k_.keyGradient(keyTerm(panel, begin, rows, some));
     }

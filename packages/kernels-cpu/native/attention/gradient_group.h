@@ -4,7 +4,7 @@
 #include "attention/attention.h"
 #include "attention/kernels.h"
 #include "attention/tile_visibility.h"
-#include "pool/arena.h"
+#include "pool/pool.h"
 
 namespace mosaic {
 

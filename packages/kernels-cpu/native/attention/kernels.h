@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "mosaic/dtype.h"
+#include "mosaic/view.h"
 #include "simd/isa.h"
 
 namespace mosaic {
@@ -33,8 +33,8 @@ struct Visible {
 };
 
 /// An m or lse beyond this is large: it is not multiplied by log2 e, for the product's rounding would count.
-inline constexpr float kOrdinary = 128;
-inline bool isLarge(float lse) { return lse > kOrdinary || (lse < -kOrdinary && lse >= -__FLT_MAX__); }
+inline constexpr float kLargeThreshold = 128;
+inline bool isLarge(float lse) { return lse > kLargeThreshold || (lse < -kLargeThreshold && lse >= -__FLT_MAX__); }
 
 /// A panel while keys are folded into it. A score s is q · k of a q that was multiplied by the scale.
 struct ForwardPanel {

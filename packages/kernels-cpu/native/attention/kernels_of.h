@@ -11,7 +11,7 @@ namespace mosaic {
 /// 12 independent chains of multiply-adds hide the latency on every supported machine and fit 16 registers; a Scalar
 /// vector takes four of SSE2's.
 template <class V>
-MOSAIC_NOINLINE double peakRounds(int64_t rounds) {
+MOSAIC_NOINLINE double fmaRounds(int64_t rounds) {
   constexpr int chains = V::isa == Isa::Scalar ? 3 : 12;
   typename V::Vec x[chains];
 #pragma GCC unroll 16
@@ -45,7 +45,7 @@ constexpr AttentionKernels kernelsOf() {
       .gradientMasked = GradientBlock<V>::gradientMasked,
       .keyGradient = GradientBlock<V>::keyGradient,
       .keyGradientMasked = GradientBlock<V>::keyGradientMasked,
-      .peak = peakRounds<V>,
+      .peak = fmaRounds<V>,
   };
 }
 

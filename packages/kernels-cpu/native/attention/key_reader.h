@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/rows.h"
-#include "pool/arena.h"
+#include "pool/pool.h"
 
 namespace mosaic {
 
@@ -10,7 +10,7 @@ namespace mosaic {
 inline constexpr int32_t kKeyBlock = 128;
 
 /// A row length of at least `columns` and an odd number of cache lines, so that a column visits every set of the cache.
-constexpr int64_t spreadStride(int64_t columns) { return 16 * ((columns + 15) / 16 | 1); }
+constexpr int64_t paddedStride(int64_t columns) { return 16 * ((columns + 15) / 16 | 1); }
 
 /// Reads blocks of the keys of one head: where they lie if they are float32 with unit column stride and rows close
 /// together, else through a copy, made once per block and shared by the panels that use it.
@@ -40,8 +40,27 @@ class KeyReader {
   int64_t batch_ = 0, head_ = 0;
 };
 
+inline KeyReader::KeyReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena)
+    : kernels_(kernels), copyStride_(paddedStride(k.shape[3])), k_(source(k, arena)), v_(source(v, arena)) {}
+
+inline KeyReader::Source KeyReader::source(const TensorView& view, Arena& arena) const {
+  const bool inPlace = view.dtype == DType::Float32 && view.stride[3] == 1 && view.stride[2] < 128;
+  return {view, inPlace ? nullptr : arena.allocate<float>(kKeyBlock * copyStride_)};
+}
+
+inline KeyBlock KeyReader::read(int32_t first, int32_t count) const {
+  return {read(k_, first, count), read(v_, first, count), stride(k_), stride(v_), first, count};
+}
+
+inline const float* KeyReader::read(const Source& source, int32_t first, int32_t count) const {
+  const Rows rows = rowsOf(source.view, {batch_, head_, first});
+  if (source.copy == nullptr) return static_cast<const float*>(rows.data);
+  kernels_.unpack(rows, count, source.view.shape[3], source.copy, copyStride_);
+  return source.copy;
+}
+
 /// Keys [begin, end) of a block that contains them.
-inline KeyBlock part(const KeyBlock& block, int32_t begin, int32_t end) {
+inline KeyBlock subBlock(const KeyBlock& block, int32_t begin, int32_t end) {
   const int64_t skip = begin - block.first;
   return {block.k + skip * block.kStride, block.v + skip * block.vStride, block.kStride, block.vStride, begin,
           end - begin};

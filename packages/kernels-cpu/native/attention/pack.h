@@ -39,7 +39,7 @@ struct Pack {
       int64_t c = 0;
       for (; c + L <= columns; c += L) bad = V::fma(V::load(rows + r * stride + c), V::zero(), bad);
       if (c < columns) {
-        bad = V::fma(V::loadPart(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), bad);
+        bad = V::fma(V::loadPartial(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), bad);
       }
     }
     return V::sum(bad) == 0;

@@ -97,7 +97,7 @@ void TileVisibility::addSegments(const PanelRows& rows, Arena& arena, std::vecto
 
 void TileVisibility::addSegments(const Slice& slice, const PanelRows& rows, Arena& arena,
                                  std::vector<Segment>& found) const {
-  Range* seen = arena.take<Range>(rows.count);  // global positions, per row
+  Range* seen = arena.allocate<Range>(rows.count);  // global positions, per row
   Range hull{INT64_MAX, INT64_MIN};
   std::fill(seen, seen + rows.count, Range{0, 0});
   forRuns({rows.first, rows.first + rows.count}, [&](const Run& run) {
@@ -112,8 +112,8 @@ void TileVisibility::addSegments(const Slice& slice, const PanelRows& rows, Aren
   });
 
   forKeySpans(hull.begin, hull.end, [&](const KeySpan& k) {
-    int32_t* lo = arena.take<int32_t>(rows.width);
-    int32_t* hi = arena.take<int32_t>(rows.width);
+    int32_t* lo = arena.allocate<int32_t>(rows.width);
+    int32_t* hi = arena.allocate<int32_t>(rows.width);
     Segment segment{INT32_MAX, 0, 0, INT32_MAX, {lo, hi}};
     for (int32_t r = 0; r < rows.count; ++r) {
       const int64_t from = k.offset + countBefore(k.span, seen[r].begin);

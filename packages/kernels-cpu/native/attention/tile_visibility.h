@@ -11,7 +11,7 @@
 
 #include "attention/attention.h"
 #include "attention/kernels.h"
-#include "pool/arena.h"
+#include "pool/pool.h"
 
 namespace mosaic {
 

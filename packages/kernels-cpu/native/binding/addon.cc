@@ -20,7 +20,7 @@ void onEnvironmentEnd(void* data) {
   }
   const auto deadline = std::chrono::steady_clock::now() + kExitTime;
   for (const auto& weak : addon.devices) {
-    if (auto device = weak.lock()) device->awaitEnd(deadline);
+    if (auto device = weak.lock()) device->waitForExit(deadline);
   }
 }
 
@@ -62,7 +62,7 @@ napi_value throwError(napi_env env, const char* message) {
 
 napi_value throwCurrentException(napi_env env) {
   MosaicFailure failure{};
-  fillFromCurrentException(failure);
+  failureFromCurrentException(failure);
   napi_throw_error(env, std::to_string(failure.code).c_str(), failure.message);
   return nullptr;
 }

@@ -1,11 +1,35 @@
 #include "device/device.h"
 
+#include <cstdio>
 #include <string>
 #include <system_error>
 
+#include "kernels/kernel_table.h"
 #include "mosaic/thread.h"
+#include "stream/stream.h"
 
 namespace mosaic {
+
+extern const Kernels kKernelsScalar;
+#if defined(__x86_64__)
+extern const Kernels kKernelsAvx2, kKernelsAvx512;
+#endif
+
+const Kernels& kernelsFor(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::Avx512) return kKernelsAvx512;
+  if (isa == Isa::Avx2) return kKernelsAvx2;
+#endif
+  (void)isa;
+  return kKernelsScalar;
+}
+
+void throwIndexError(const char* kernel, float value, int64_t count) {
+  char message[160];
+  std::snprintf(message, sizeof message, "%s: expected integers from 0 to %lld, received %g", kernel,
+                static_cast<long long>(count - 1), static_cast<double>(value));
+  throw Failure(MOSAIC_FAILURE_DEVICE, message);
+}
 
 Device::Device(const DeviceOptions& options)
     : isa(options.isa),
@@ -19,23 +43,24 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
     // Detached: joining it would block the host. It keeps what it uses alive; `abandon` waits for it.
     startThread("mosaic-stream", [device] {
       device->stream.run();
-      device->end();
+      device->onThreadExit();
     }).detach();
     return device;
   } catch (const std::system_error& error) {
     const std::string wanted = std::to_string(options.threads);
-    throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "cpu: expected " + wanted + " threads, received fewer: " + error.what() +
-                      "; give fewer (cpu({ threads }) or MOSAIC_THREADS), or raise this user's or container's limit");
+    throw Failure(
+        MOSAIC_FAILURE_DEVICE,
+        "cpu: expected " + wanted + " threads, received fewer: " + error.what() +
+            "; request fewer (cpu({ threads }) or MOSAIC_THREADS), or raise this user's or container's limit");
   }
 }
 
-void Device::end() {
+void Device::onThreadExit() {
   pool_.reset();
   memory_.reset();
   const std::lock_guard lock(mutex_);
-  ended_ = true;
-  left_.notify_all();
+  hasExited_ = true;
+  exited_.notify_all();
 }
 
 void Device::releaseInOrder(Release&& release) {
@@ -45,9 +70,9 @@ void Device::releaseInOrder(Release&& release) {
 
 void Device::close() { stream.close(); }
 
-bool Device::awaitEnd(std::chrono::steady_clock::time_point deadline) {
+bool Device::waitForExit(std::chrono::steady_clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  return left_.wait_until(lock, deadline, [this] { return ended_; });
+  return exited_.wait_until(lock, deadline, [this] { return hasExited_; });
 }
 
 }  // namespace mosaic

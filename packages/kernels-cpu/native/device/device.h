@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/table.h"
+#include "kernels/kernel_table.h"
 #include "memory/allocator.h"
 #include "pool/pool.h"
 #include "stream/stream.h"
@@ -45,17 +45,17 @@ class Device : public std::enable_shared_from_this<Device> {
   /// Lets the work so far run, then ends the thread and frees all memory. Returns at once.
   void close();
   /// Blocks until the thread has ended; false if that was not before the deadline.
-  bool awaitEnd(std::chrono::steady_clock::time_point deadline);
+  bool waitForExit(std::chrono::steady_clock::time_point deadline);
 
  private:
-  void end();
+  void onThreadExit();
 
   std::atomic<size_t> scratch_{0};  // bytes that kernels hold to work in
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Allocator> memory_;
   std::mutex mutex_;
-  std::condition_variable left_;
-  bool ended_ = false;
+  std::condition_variable exited_;
+  bool hasExited_ = false;
 };
 
 }  // namespace mosaic

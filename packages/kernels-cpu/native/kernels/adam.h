@@ -65,29 +65,29 @@ MOSAIC_INLINE void stepRow(const Rule& rule, float* const (&to)[3], const float*
   }
   const int rest = static_cast<int>(n - i);
   if (rest == 0) return;
-  const auto next = rule.step({T::loadPart(from[0] + i, rest), T::loadPart(from[1] + i, rest),
-                               T::loadPart(from[2] + i, rest)}, T::loadPart(from[3] + i, rest));
-  T::storePart(to[0] + i, next.parameter, rest);
-  T::storePart(to[1] + i, next.first, rest);
-  T::storePart(to[2] + i, next.second, rest);
+  const auto next = rule.step({T::loadPartial(from[0] + i, rest), T::loadPartial(from[1] + i, rest),
+                               T::loadPartial(from[2] + i, rest)}, T::loadPartial(from[3] + i, rest));
+  T::storePartial(to[0] + i, next.parameter, rest);
+  T::storePartial(to[1] + i, next.first, rest);
+  T::storePartial(to[2] + i, next.second, rest);
 }
 
 template <class T, class Rule>
 MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const Rule& rule, Pool& pool) {
   const Loop<4> loop = makeLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
   const int inner = loop.rank - 1;
-  forEachPiece(loop, pool, [&](const Piece<4>& piece) {
-    float buffers[4][kPiece];
+  forEachChunk(loop, pool, [&](const Chunk<4>& chunk) {
+    float buffers[4][kChunkElements];
     const float* from[4];
     float* to[3];
     for (int i = 0; i < 4; i++) {
       const int64_t stride = loop.stride[i][inner];
-      from[i] = fetch<T>(loop.dtype[i], piece.data[i], stride, piece.length, buffers[i]);
-      if (i < 3) to[i] = target(loop.dtype[i], piece.data[i], stride, buffers[i]);
+      from[i] = fetch<T>(loop.dtype[i], chunk.data[i], stride, chunk.length, buffers[i]);
+      if (i < 3) to[i] = target(loop.dtype[i], chunk.data[i], stride, buffers[i]);
     }
-    stepRow<T>(rule, to, from, piece.length);
+    stepRow<T>(rule, to, from, chunk.length);
     for (int i = 0; i < 3; i++) {
-      flush<T>(loop.dtype[i], piece.data[i], loop.stride[i][inner], piece.length, to[i]);
+      flush<T>(loop.dtype[i], chunk.data[i], loop.stride[i][inner], chunk.length, to[i]);
     }
   });
 }

@@ -11,30 +11,31 @@ void fill(const FillArguments& args, Pool& pool) {
   const auto& [out, value] = args;
   const Loop<1> loop = makeLoop<1>({&out});
   const int64_t stride = loop.stride[0][loop.rank - 1];
-  float values[kPiece];
-  const int64_t longest = minOf(kPiece, loop.shape[loop.rank - 1]);
+  float values[kChunkElements];
+  const int64_t longest = minOf(kChunkElements, loop.shape[loop.rank - 1]);
   for (int64_t i = 0; i < longest; i++) values[i] = value;
-  forEachPiece(loop, pool, [&](const Piece<1>& piece) {
-    flush<T>(loop.dtype[0], piece.data[0], stride, piece.length, values);
+  forEachChunk(loop, pool, [&](const Chunk<1>& chunk) {
+    flush<T>(loop.dtype[0], chunk.data[0], stride, chunk.length, values);
   });
 }
 
 /// Side of the squares in which a transposing copy goes.
-constexpr int64_t kSquare = 32;
+constexpr int64_t kTransposeTile = 32;
 
 /// One square: reads along x's dense axis, turns it in cache, writes along out's.
 template <class T>
-MOSAIC_INLINE void copySquare(const Loop<2>& loop, char* const data[2], int across, const int64_t size[2]) {
+MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int across, const int64_t size[2]) {
   const int inner = loop.rank - 1;
-  float rows[kSquare][kSquare], transposed[kSquare][kSquare];
+  float rows[kTransposeTile][kTransposeTile], transposed[kTransposeTile][kTransposeTile];
   for (int64_t i = 0; i < size[1]; i++) {
     const char* from = data[1] + i * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
     const float* row = fetch<T>(loop.dtype[1], from, 1, size[0], rows[i]);
     if (row != rows[i]) __builtin_memcpy(rows[i], row, static_cast<size_t>(size[0]) * sizeof(float));
   }
-  if (size[0] == kSquare && size[1] == kSquare) {
-    for (int64_t r = 0; r < kSquare; r += T::lanes) {
-      for (int64_t c = 0; c < kSquare; c += T::lanes) T::transpose(&rows[r][c], kSquare, &transposed[c][r], kSquare);
+  if (size[0] == kTransposeTile && size[1] == kTransposeTile) {
+    for (int64_t r = 0; r < kTransposeTile; r += T::lanes) {
+      for (int64_t c = 0; c < kTransposeTile; c += T::lanes)
+        T::transpose(&rows[r][c], kTransposeTile, &transposed[c][r], kTransposeTile);
     }
   } else {
     for (int64_t r = 0; r < size[1]; r++) {
@@ -51,11 +52,11 @@ MOSAIC_INLINE void copySquare(const Loop<2>& loop, char* const data[2], int acro
 template <class T>
 MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int across, Pool& pool) {
   const int inner = loop.rank - 1;
-  const int64_t high = ceilDiv(loop.shape[across], kSquare), wide = ceilDiv(loop.shape[inner], kSquare);
+  const int64_t high = ceilDiv(loop.shape[across], kTransposeTile), wide = ceilDiv(loop.shape[inner], kTransposeTile);
   const int64_t planes = loop.size / (loop.shape[across] * loop.shape[inner]);
   auto strip = [&](int64_t task, int) {
     int64_t plane = task / high;
-    const int64_t j = task % high * kSquare;
+    const int64_t j = task % high * kTransposeTile;
     char* data[2] = {loop.data[0], loop.data[1]};
     for (int axis = loop.rank - 2; axis >= 0; axis--) {
       if (axis == across) continue;
@@ -66,13 +67,14 @@ MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int across, Pool& pool)
     }
     for (int i = 0; i < 2; i++) data[i] += j * loop.stride[i][across] * dtypeBytes(loop.dtype[i]);
     for (int64_t square = 0; square < wide; square++) {
-      const int64_t i0 = square * kSquare;
-      const int64_t size[2] = {minOf(kSquare, loop.shape[across] - j), minOf(kSquare, loop.shape[inner] - i0)};
+      const int64_t i0 = square * kTransposeTile;
+      const int64_t size[2] = {minOf(kTransposeTile, loop.shape[across] - j),
+                               minOf(kTransposeTile, loop.shape[inner] - i0)};
       char* at[2];
       for (int i = 0; i < 2; i++) {
         at[i] = data[i] + i0 * loop.stride[i][inner] * dtypeBytes(loop.dtype[i]);
       }
-      copySquare<T>(loop, at, across, size);
+      transposeTile<T>(loop, at, across, size);
     }
   };
   if (loop.size <= kParallelElements) {
@@ -100,14 +102,14 @@ void copy(const CopyArguments& args, Pool& pool) {
   const int64_t to = loop.stride[0][loop.rank - 1], from = loop.stride[1][loop.rank - 1];
   const DType dtype = loop.dtype[0];
   const bool raw = dtype == loop.dtype[1] && to == 1 && from == 1;
-  forEachPiece(loop, pool, [&](const Piece<2>& piece) {
+  forEachChunk(loop, pool, [&](const Chunk<2>& chunk) {
     if (raw) {
-      __builtin_memmove(piece.data[0], piece.data[1], static_cast<size_t>(piece.length * dtypeBytes(dtype)));
+      __builtin_memmove(chunk.data[0], chunk.data[1], static_cast<size_t>(chunk.length * dtypeBytes(dtype)));
       return;
     }
-    float buffer[kPiece];
-    const float* values = fetch<T>(loop.dtype[1], piece.data[1], from, piece.length, buffer);
-    flush<T>(dtype, piece.data[0], to, piece.length, values);
+    float buffer[kChunkElements];
+    const float* values = fetch<T>(loop.dtype[1], chunk.data[1], from, chunk.length, buffer);
+    flush<T>(dtype, chunk.data[0], to, chunk.length, values);
   });
 }
 

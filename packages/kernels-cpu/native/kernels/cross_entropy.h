@@ -8,7 +8,7 @@ namespace mosaic {
 namespace {
 
 template <class T>
-MOSAIC_INLINE float logOfOne(float x) {
+MOSAIC_INLINE float scalarLog(float x) {
   float lanes[T::lanes];
   T::store(lanes, logOf<T>(T::set1(x)));
   return lanes[0];
@@ -24,7 +24,7 @@ MOSAIC_NOINLINE RowLoss lossOfRow(const float* x, int64_t n, int64_t named, floa
   using V = typename T::Vec;
   const float top = maxOver<T>(x, n);
   map1<T>(buffer, x, n, [&](V v) { return expOf<T>(v - T::set1(top)); });
-  const float rest = logOfOne<T>(sumRow<T>(buffer, buffer, n, [](V v, V) { return v; }));
+  const float rest = scalarLog<T>(sumRow<T>(buffer, buffer, n, [](V v, V) { return v; }));
   float loss = (top - x[named]) + rest;
   if (smoothing > 0) {
     const float mean = sumRow<T>(x, x, n, [](V v, V) { return v; }) / static_cast<float>(n);
@@ -42,7 +42,7 @@ void crossEntropy(const CrossEntropyArguments& args, Pool& pool) {
   const Loop<5> loop = makeLoop<5>({&rows.loss, &rows.lse, &rows.counted, &target, &lead});
   if (loop.size == 0) return;
   forEachRow<2>(loop, rowX.length, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
-    const float named = numberAt<T>(loop.dtype[3], data[3]);
+    const float named = loadScalar<T>(loop.dtype[3], data[3]);
     const float counted = named == spec.ignored ? 0.0f : 1.0f;
     RowLoss row{0, 0};
     if (counted != 0) {
@@ -67,14 +67,14 @@ void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool)
   const Loop<5> loop = makeLoop<5>({&leads[0], &leads[1], &saved.target, &saved.lse, &dLoss});
   if (loop.size == 0) return;
   forEachRow<2>(loop, n, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
-    const float named = numberAt<T>(loop.dtype[2], data[2]);
+    const float named = loadScalar<T>(loop.dtype[2], data[2]);
     float* to = buffers[1];
     if (named == spec.ignored) {
       for (int64_t i = 0; i < n; i++) to[i] = 0;
     } else {
       const float* values = fetchRow<T>(rowX, data[1], buffers[0]);
-      const V lse = T::set1(numberAt<T>(loop.dtype[3], data[3]));
-      const float scale = numberAt<T>(loop.dtype[4], data[4]);
+      const V lse = T::set1(loadScalar<T>(loop.dtype[3], data[3]));
+      const float scale = loadScalar<T>(loop.dtype[4], data[4]);
       const V factor = T::set1(scale), even = T::set1(spec.smoothing / static_cast<float>(n));
       map1<T>(to, values, n, [&](V v) { return factor * (expOf<T>(v - lse) - even); });
       to[static_cast<int64_t>(named)] -= scale * (1 - spec.smoothing);

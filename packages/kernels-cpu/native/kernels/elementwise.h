@@ -1,9 +1,9 @@
 // Arithmetic element by element, with broadcasting.
 #pragma once
 
-#include "kernels/bits.h"
 #include "kernels/lanes.h"
-#include "kernels/table.h"
+#include "kernels/math.h"
+#include "kernels/kernel_table.h"
 
 namespace mosaic {
 namespace {
@@ -14,7 +14,7 @@ MOSAIC_INLINE void map2(float* out, const float* a, const float* b, int64_t n, F
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) T::store(out + i, fn(T::load(a + i), T::load(b + i)));
   const int rest = static_cast<int>(n - i);
-  if (rest > 0) T::storePart(out + i, fn(T::loadPart(a + i, rest), T::loadPart(b + i, rest)), rest);
+  if (rest > 0) T::storePartial(out + i, fn(T::loadPartial(a + i, rest), T::loadPartial(b + i, rest)), rest);
 }
 
 /// out[i] ← fn(a[i]), both dense.
@@ -23,7 +23,7 @@ MOSAIC_INLINE void map1(float* out, const float* a, int64_t n, Fn fn) {
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) T::store(out + i, fn(T::load(a + i)));
   const int rest = static_cast<int>(n - i);
-  if (rest > 0) T::storePart(out + i, fn(T::loadPart(a + i, rest)), rest);
+  if (rest > 0) T::storePartial(out + i, fn(T::loadPartial(a + i, rest)), rest);
 }
 
 /// The larger; NaN if either is.
@@ -44,49 +44,109 @@ MOSAIC_NOINLINE void applyBinary(BinaryOp op, float* out, const float* a, const 
   }
 }
 
-/// out ← fn(a, b) by pieces; fn(to, x, y, n) works on dense float32.
+/// out ← fn(a, b) by chunks; fn(to, x, y, n) works on dense float32.
 template <class T, class Fn>
-MOSAIC_INLINE void combinePieces(const View& out, const View& a, const View& b, Pool& pool, Fn fn) {
+MOSAIC_INLINE void zipChunks(const View& out, const View& a, const View& b, Pool& pool, Fn fn) {
   const Loop<3> loop = makeLoop<3>({&out, &a, &b});
   const int inner = loop.rank - 1;
-  forEachPiece(loop, pool, [&](const Piece<3>& piece) {
-    float buffers[3][kPiece];
-    const int64_t n = piece.length;
-    const float* x = fetch<T>(loop.dtype[1], piece.data[1], loop.stride[1][inner], n, buffers[1]);
-    const float* y = fetch<T>(loop.dtype[2], piece.data[2], loop.stride[2][inner], n, buffers[2]);
-    float* to = target(loop.dtype[0], piece.data[0], loop.stride[0][inner], buffers[0]);
+  forEachChunk(loop, pool, [&](const Chunk<3>& chunk) {
+    float buffers[3][kChunkElements];
+    const int64_t n = chunk.length;
+    const float* x = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][inner], n, buffers[1]);
+    const float* y = fetch<T>(loop.dtype[2], chunk.data[2], loop.stride[2][inner], n, buffers[2]);
+    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][inner], buffers[0]);
     fn(to, x, y, n);
-    flush<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], n, to);
+    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], n, to);
   });
 }
 
 template <class T>
 void binary(const BinaryArguments& args, Pool& pool) {
-  combinePieces<T>(args.out, args.a, args.b, pool, [&](float* to, const float* x, const float* y, int64_t n) {
+  zipChunks<T>(args.out, args.a, args.b, pool, [&](float* to, const float* x, const float* y, int64_t n) {
     applyBinary<T>(args.op, to, x, y, n);
   });
 }
 
-/// out ← fn(x) by pieces; fn(to, from, n) works on dense float32.
+/// out ← fn(x) by chunks; fn(to, from, n) works on dense float32.
 template <class T, class Fn>
-MOSAIC_INLINE void mapPieces(const View& out, const View& x, Pool& pool, Fn fn) {
+MOSAIC_INLINE void mapChunks(const View& out, const View& x, Pool& pool, Fn fn) {
   const Loop<2> loop = makeLoop<2>({&out, &x});
   const int inner = loop.rank - 1;
-  forEachPiece(loop, pool, [&](const Piece<2>& piece) {
-    float buffers[2][kPiece];
-    const float* from = fetch<T>(loop.dtype[1], piece.data[1], loop.stride[1][inner], piece.length, buffers[1]);
-    float* to = target(loop.dtype[0], piece.data[0], loop.stride[0][inner], buffers[0]);
-    fn(to, from, piece.length);
-    flush<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], piece.length, to);
+  forEachChunk(loop, pool, [&](const Chunk<2>& chunk) {
+    float buffers[2][kChunkElements];
+    const float* from = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][inner], chunk.length, buffers[1]);
+    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][inner], buffers[0]);
+    fn(to, from, chunk.length);
+    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], chunk.length, to);
   });
 }
 
 template <class T>
 void scalar(const ScalarArguments& args, Pool& pool) {
-  float values[kPiece];
+  float values[kChunkElements];
   for (float& each : values) each = args.value;
-  mapPieces<T>(args.out, args.x, pool,
+  mapChunks<T>(args.out, args.x, pool,
                [&](float* to, const float* from, int64_t n) { applyBinary<T>(args.op, to, from, values, n); });
+}
+
+// Functions of one operand, and their derivatives.
+
+/// gelu is the exact form x · Φ(x) (Hendrycks and Gimpel 2016), PyTorch's default, not the tanh approximation.
+template <class T>
+MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t n) {
+  using V = typename T::Vec;
+  switch (op) {
+    case UnaryOp::Neg: return map1<T>(out, x, n, [](V v) { return negate<T>(v); });
+    case UnaryOp::Exp: return map1<T>(out, x, n, [](V v) { return expOf<T>(v); });
+    case UnaryOp::Log: return map1<T>(out, x, n, [](V v) { return logOf<T>(v); });
+    case UnaryOp::Sqrt: return map1<T>(out, x, n, [](V v) { return sqrtOf<T>(v); });
+    case UnaryOp::Rsqrt: return map1<T>(out, x, n, [](V v) { return T::set1(1.0f) / sqrtOf<T>(v); });
+    case UnaryOp::Tanh: return map1<T>(out, x, n, [](V v) { return tanhOf<T>(v); });
+    case UnaryOp::Sigmoid: return map1<T>(out, x, n, [](V v) { return sigmoidOf<T>(v); });
+    case UnaryOp::Relu: return map1<T>(out, x, n, [](V v) { return T::max(T::zero(), v); });  // keeps NaN
+    case UnaryOp::Gelu: return map1<T>(out, x, n, [](V v) { return v * normalCdfOf<T>(v); });
+    case UnaryOp::Square: return map1<T>(out, x, n, [](V v) { return v * v; });
+  }
+}
+
+/// e / (1 + e)² for e = exp(−|x|): the derivative of the sigmoid, without the cancellation of s (1 − s).
+template <class T>
+MOSAIC_INLINE typename T::Vec sigmoidGrad(typename T::Vec x) {
+  const auto e = expOf<T>(T::zero() - absOf<T>(x)), s = T::set1(1.0f) / (T::set1(1.0f) + e);
+  return e * s * s;
+}
+
+template <class T>
+MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, const float* dy, int64_t n) {
+  using V = typename T::Vec;
+  switch (op) {
+    case UnaryOp::Neg: return map2<T>(dx, x, dy, n, [](V, V g) { return negate<T>(g); });
+    case UnaryOp::Exp: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * expOf<T>(v); });
+    case UnaryOp::Log: return map2<T>(dx, x, dy, n, [](V v, V g) { return g / v; });
+    case UnaryOp::Sqrt: return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(0.5f) * g / sqrtOf<T>(v); });
+    case UnaryOp::Rsqrt:
+      return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(-0.5f) * g / (v * sqrtOf<T>(v)); });
+    case UnaryOp::Tanh: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * T::set1(4) * sigmoidGrad<T>(v + v); });
+    case UnaryOp::Sigmoid: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * sigmoidGrad<T>(v); });
+    case UnaryOp::Relu:
+      return map2<T>(dx, x, dy, n, [](V v, V g) { return blend<T>(lessOrEqual<T>(v, T::zero()), T::zero(), g); });
+    case UnaryOp::Gelu:
+      return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (normalCdfOf<T>(v) + v * normalPdfOf<T>(v)); });
+    case UnaryOp::Square: return map2<T>(dx, x, dy, n, [](V v, V g) { return (v + v) * g; });
+  }
+}
+
+template <class T>
+void unary(const UnaryArguments& args, Pool& pool) {
+  mapChunks<T>(args.out, args.x, pool,
+               [&](float* to, const float* from, int64_t n) { applyUnary<T>(args.op, to, from, n); });
+}
+
+template <class T>
+void unaryBackward(const UnaryBackwardArguments& args, Pool& pool) {
+  zipChunks<T>(args.dx, args.x, args.dy, pool, [&](float* to, const float* from, const float* dy, int64_t n) {
+    applyUnaryBackward<T>(args.op, to, from, dy, n);
+  });
 }
 
 }  // namespace

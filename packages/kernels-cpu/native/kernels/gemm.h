@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kDepth = 256;           // of a block: a panel of b, 16 columns wide, takes half of a 32 KiB cache
 constexpr int64_t kRows = 192;            // of a block of a: 192 KiB, well within a second-level cache
 constexpr int64_t kPackedFloats = 1 << 21;  // of b at a time: 8 MiB
-constexpr int64_t kWideFloats = 1 << 24;    // of a float32 copy of out at a time: 64 MiB, which the arena keeps
+constexpr int64_t kWideTileFloats = 1 << 24;    // of a float32 copy of out at a time: 64 MiB, which the arena keeps
 constexpr int64_t kParallelProducts = 1 << 17;
 
 /// Memory for one product: packed b, and for each worker a block of a.
@@ -106,7 +106,7 @@ MOSAIC_INLINE int64_t packedFloats(int64_t n, int64_t k) {
 }
 
 /// Rows of out that are copied at a time: all, or a strip of them.
-MOSAIC_INLINE int64_t wideRows(const Product& p) { return minOf(p.m, maxOf(kRows, kWideFloats / p.n)); }
+MOSAIC_INLINE int64_t wideTileRows(const Product& p) { return minOf(p.m, maxOf(kRows, kWideTileFloats / p.n)); }
 
 /// Rows of the product by way of a float32 copy of them.
 template <class T, class Runner>
@@ -118,9 +118,9 @@ MOSAIC_NOINLINE void multiplyStrip(Product p, const GemmScratch& scratch, float*
   p.accumulate = false;
   multiply<T>(p, scratch, rowsPerTask, runner);
   Runner::each(runner, p.m, [&](int64_t row, int) {
-    for (int64_t j = 0; j < p.n; j += kPiece) {
-      const int64_t n = minOf(kPiece, p.n - j);
-      float before[kPiece], sum[kPiece];
+    for (int64_t j = 0; j < p.n; j += kChunkElements) {
+      const int64_t n = minOf(kChunkElements, p.n - j);
+      float before[kChunkElements], sum[kChunkElements];
       const float* values = wide + row * p.n + j;
       if (accumulate) {
         const float* old = fetch<T>(out.dtype, at(out, row, j), out.columnStride, n, before);
@@ -137,7 +137,7 @@ template <class T, class Runner>
 MOSAIC_NOINLINE void multiplyInto(const Product& p, const GemmScratch& scratch, float* wide, int64_t rowsPerTask,
                                   const Runner& runner) {
   if (!wide) return multiply<T>(p, scratch, rowsPerTask, runner);
-  const int64_t rows = wideRows(p);
+  const int64_t rows = wideTileRows(p);
   for (int64_t first = 0; first < p.m; first += rows) {
     Product strip = p;
     strip.m = minOf(rows, p.m - first);
@@ -151,8 +151,8 @@ template <class T>
 MOSAIC_INLINE GemmScratch scratchFor(const Product& p, Pool& pool) {
   GemmScratch scratch;
   Arena& arena = pool.arena(0);
-  scratch.packed = arena.take<float>(packedFloats<T>(p.n, p.k));
-  scratch.rows = arena.take<float*>(pool.threads());
+  scratch.packed = arena.allocate<float>(packedFloats<T>(p.n, p.k));
+  scratch.rows = arena.allocate<float*>(pool.threads());
   return scratch;
 }
 
@@ -169,11 +169,11 @@ void matmul(const MatmulArguments& args, Pool& pool) {
   const int64_t rowsAtOnce = minOf(kRows, p.m);
   GemmScratch shared = scratchFor<T>(p, pool);
   for (int worker = 0; worker < threads; worker++) {
-    shared.rows[worker] = pool.arena(worker).take<float>(rowsAtOnce * minOf(kDepth, p.k));
+    shared.rows[worker] = pool.arena(worker).allocate<float>(rowsAtOnce * minOf(kDepth, p.k));
   }
   const bool small = p.m * p.n * p.k < kParallelProducts;
   if (threads == 1 || (small && batch.count == 1) || batch.count < threads) {
-    float* wide = direct ? nullptr : pool.arena(0).take<float>(wideRows(p) * p.n);
+    float* wide = direct ? nullptr : pool.arena(0).allocate<float>(wideTileRows(p) * p.n);
     constexpr int64_t high = GemmTile<T>::rows;
     const int64_t share = ceilDiv(ceilDiv(p.m, 4 * threads), high) * high;
     for (int64_t index = 0; index < batch.count; index++) {
@@ -187,11 +187,11 @@ void matmul(const MatmulArguments& args, Pool& pool) {
     return;
   }
   // Many products: one worker each, with memory of its own.
-  float** packed = pool.arena(0).take<float*>(threads);
-  float** wide = pool.arena(0).take<float*>(threads);
+  float** packed = pool.arena(0).allocate<float*>(threads);
+  float** wide = pool.arena(0).allocate<float*>(threads);
   for (int worker = 0; worker < threads; worker++) {
-    packed[worker] = pool.arena(worker).take<float>(packedFloats<T>(p.n, p.k));
-    wide[worker] = direct ? nullptr : pool.arena(worker).take<float>(wideRows(p) * p.n);
+    packed[worker] = pool.arena(worker).allocate<float>(packedFloats<T>(p.n, p.k));
+    wide[worker] = direct ? nullptr : pool.arena(worker).allocate<float>(wideTileRows(p) * p.n);
   }
   pool.parallelFor(batch.count, [&](int64_t index, int worker) {
     const GemmScratch own{packed[worker], shared.rows};

@@ -11,7 +11,7 @@ namespace {
 template <class T>
 struct GemmTile {
   static constexpr bool plain = T::isa == Isa::Scalar;
-  static constexpr int rows = plain ? 2 : T::wideRows;
+  static constexpr int rows = plain ? 2 : T::wideTileRows;
   static constexpr int vectors = plain ? 1 : T::wideVectors;
   static constexpr int columns = vectors * T::lanes;
 };
@@ -40,8 +40,8 @@ MOSAIC_INLINE void storeTile(const TileArgs& args, typename T::Vec (&sum)[R][N])
         T::store(row + v * T::lanes, args.add ? T::add(T::load(row + v * T::lanes), sum[r][v]) : sum[r][v]);
       } else if (left > 0) {
         const int part = static_cast<int>(left);
-        const auto before = args.add ? T::loadPart(row + v * T::lanes, part) : T::zero();
-        T::storePart(row + v * T::lanes, T::add(before, sum[r][v]), part);
+        const auto before = args.add ? T::loadPartial(row + v * T::lanes, part) : T::zero();
+        T::storePartial(row + v * T::lanes, T::add(before, sum[r][v]), part);
       }
     }
   }

@@ -8,7 +8,7 @@ namespace {
 
 /// The one element at `data`.
 template <class T>
-MOSAIC_INLINE float numberAt(DType dtype, const char* data) {
+MOSAIC_INLINE float loadScalar(DType dtype, const char* data) {
   float buffer[T::lanes];
   return *fetch<T>(dtype, data, 1, 1, buffer);
 }
@@ -27,13 +27,13 @@ MOSAIC_NOINLINE void checkIndex(const char* kernel, const View& index, const Ind
   if (loop.size == 0) return;
   const int inner = loop.rank - 1;
   const float end = static_cast<float>(count);
-  visitRows(loop, 0, loop.size / loop.shape[inner], [&](const Piece<1>& piece) {
-    float buffer[kPiece];
-    const float* values = fetch<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], piece.length, buffer);
-    for (int64_t i = 0; i < piece.length; i++) {
+  visitRows(loop, 0, loop.size / loop.shape[inner], [&](const Chunk<1>& chunk) {
+    float buffer[kChunkElements];
+    const float* values = fetch<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], chunk.length, buffer);
+    for (int64_t i = 0; i < chunk.length; i++) {
       const float value = values[i];
       const bool isIndex = value >= 0 && value < end && value == static_cast<float>(static_cast<int64_t>(value));
-      if (!isIndex && value != ignored) rejectIndex(kernel, value, count);
+      if (!isIndex && value != ignored) throwIndexError(kernel, value, count);
     }
   });
 }
@@ -50,7 +50,7 @@ void gatherRows(const GatherRowsArguments& args, Pool& pool) {
   const int64_t stride = table.stride[0] * dtypeBytes(table.dtype);
   if (loop.size == 0 || rowOut.length == 0) return;
   forEachRow<1>(loop, rowOut.length, pool, [&](char* const(&data)[2], float* const(&buffers)[1]) {
-    const auto at = static_cast<int64_t>(numberAt<T>(loop.dtype[1], data[1]));
+    const auto at = static_cast<int64_t>(loadScalar<T>(loop.dtype[1], data[1]));
     flushRow<T>(rowOut, data[0], fetchRow<T>(rowTable, static_cast<char*>(table.data) + at * stride, buffers[0]));
   });
 }
@@ -68,15 +68,15 @@ void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
   const int64_t columns = rowX.length, width = loop.shape[inner];
   if (loop.size == 0 || columns == 0) return;
   const int64_t cuts = loop.size * columns <= kParallelElements ? 1 : minOf(pool.threads(), ceilDiv(columns, 64));
-  const int64_t share = minOf(kPiece, ceilDiv(columns, cuts));
+  const int64_t share = minOf(kChunkElements, ceilDiv(columns, cuts));
   pool.parallelFor(ceilDiv(columns, share), [&](int64_t task, int) {
     const int64_t start = task * share, n = minOf(share, columns - start);
-    float buffers[2][kPiece];
+    float buffers[2][kChunkElements];
     Cursor<2> cursor = cursorAt(loop, 0);
     for (int64_t row = 0; row < loop.size / width; row++) {
       for (int64_t column = 0; column < width; column++) {
         const char* named = cursor.data[1] + column * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
-        const auto at = static_cast<int64_t>(numberAt<T>(loop.dtype[1], named));
+        const auto at = static_cast<int64_t>(loadScalar<T>(loop.dtype[1], named));
         const int64_t read = column * loop.stride[0][inner] + start * rowX.stride;
         const int64_t written = at * into.stride[0] + start * rowInto.stride;
         const char* from = cursor.data[0] + read * dtypeBytes(rowX.dtype);

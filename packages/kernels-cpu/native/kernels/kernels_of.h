@@ -5,7 +5,6 @@
 #include "kernels/adam.h"
 #include "kernels/copy.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/indexed.h"
@@ -14,8 +13,7 @@
 #include "kernels/reduce.h"
 #include "kernels/rows.h"
 #include "kernels/softmax.h"
-#include "kernels/table.h"
-#include "kernels/unary.h"
+#include "kernels/kernel_table.h"
 
 namespace mosaic {
 namespace {

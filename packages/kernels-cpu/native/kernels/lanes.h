@@ -13,7 +13,7 @@ MOSAIC_INLINE void widen(const uint16_t* from, float* to, int64_t n, Convert con
   if (i == n) return;
   uint16_t rest[T::lanes] = {};
   __builtin_memcpy(rest, from + i, static_cast<size_t>(n - i) * 2);
-  T::storePart(to + i, convert(rest), static_cast<int>(n - i));
+  T::storePartial(to + i, convert(rest), static_cast<int>(n - i));
 }
 
 template <class T, class Convert>
@@ -22,7 +22,7 @@ MOSAIC_INLINE void narrow(const float* from, uint16_t* to, int64_t n, Convert co
   for (; i + T::lanes <= n; i += T::lanes) convert(to + i, T::load(from + i));
   if (i == n) return;
   uint16_t rest[T::lanes];
-  convert(rest, T::loadPart(from + i, static_cast<int>(n - i)));
+  convert(rest, T::loadPartial(from + i, static_cast<int>(n - i)));
   __builtin_memcpy(to + i, rest, static_cast<size_t>(n - i) * 2);
 }
 
@@ -54,7 +54,7 @@ MOSAIC_INLINE void widenDense(DType dtype, const uint16_t* from, float* to, int6
   }
 }
 
-/// n ≤ kPiece elements as dense float32: in place if they are that already, else in `buffer`.
+/// n ≤ kChunkElements elements as dense float32: in place if they are that already, else in `buffer`.
 template <class T>
 MOSAIC_NOINLINE const float* fetch(DType dtype, const char* data, int64_t stride, int64_t n, float* buffer) {
   if (dtype == DType::Float32) {
@@ -70,7 +70,7 @@ MOSAIC_NOINLINE const float* fetch(DType dtype, const char* data, int64_t stride
     return buffer;
   }
   if (stride != 1) {
-    uint16_t dense[kPiece];
+    uint16_t dense[kChunkElements];
     gather(from, stride, dense, n);
     widenDense<T>(dtype, dense, buffer, n);
   } else {
@@ -84,7 +84,7 @@ MOSAIC_INLINE float* target(DType dtype, char* data, int64_t stride, float* buff
   return dtype == DType::Float32 && stride == 1 ? reinterpret_cast<float*>(data) : buffer;
 }
 
-/// Stores n ≤ kPiece elements, rounding to nearest even.
+/// Stores n ≤ kChunkElements elements, rounding to nearest even.
 template <class T>
 MOSAIC_NOINLINE void flush(DType dtype, char* data, int64_t stride, int64_t n, const float* values) {
   if (dtype == DType::Float32) {
@@ -92,7 +92,7 @@ MOSAIC_NOINLINE void flush(DType dtype, char* data, int64_t stride, int64_t n, c
     return;
   }
   auto* to = reinterpret_cast<uint16_t*>(data);
-  uint16_t dense[kPiece];
+  uint16_t dense[kChunkElements];
   uint16_t* rounded = stride == 1 ? to : dense;
   if (dtype == DType::BFloat16) {
     narrow<T>(values, rounded, n, [](uint16_t* p, typename T::Vec v) { T::storeBf16(p, v); });

@@ -1,4 +1,4 @@
-// Walks several strided operands in step, in pieces that fit the first-level cache.
+// Walks several strided operands in step, in chunks that fit the first-level cache.
 //
 // Part of the files compiled per instruction set (simd/isa.h): all of it has internal linkage.
 #pragma once
@@ -10,8 +10,8 @@
 namespace mosaic {
 namespace {
 
-/// Elements of a piece: three float32 buffers of this length lie in 24 KiB.
-constexpr int64_t kPiece = 2048;
+/// Elements of a chunk: three float32 buffers of this length lie in 24 KiB.
+constexpr int64_t kChunkElements = 2048;
 /// Work below this many elements is not worth waking another thread for.
 constexpr int64_t kParallelElements = 32768;
 
@@ -96,9 +96,9 @@ MOSAIC_INLINE Loop<N> makeLoop(const View* const (&operands)[N]) {
   return loop;
 }
 
-/// Where a piece lies: a pointer per operand.
+/// Where a chunk lies: a pointer per operand.
 template <int N>
-struct Piece {
+struct Chunk {
   char* data[N];
   int64_t length;
 };
@@ -133,27 +133,27 @@ MOSAIC_INLINE void advance(const Loop<N>& loop, Cursor<N>& cursor) {
   }
 }
 
-/// Calls visit(piece, worker) for rows [from, to), each cut into pieces of the inner axis.
+/// Calls visit(chunk, worker) for rows [from, to), each cut into chunks of the inner axis.
 template <int N, class Visit>
 MOSAIC_INLINE void visitRows(const Loop<N>& loop, int64_t from, int64_t to, Visit&& visit) {
   const int64_t inner = loop.shape[loop.rank - 1];
   Cursor<N> cursor = cursorAt(loop, from);
   for (int64_t row = from; row < to; row++) {
-    for (int64_t start = 0; start < inner; start += kPiece) {
-      Piece<N> piece;
-      piece.length = minOf(kPiece, inner - start);
+    for (int64_t start = 0; start < inner; start += kChunkElements) {
+      Chunk<N> chunk;
+      chunk.length = minOf(kChunkElements, inner - start);
       for (int i = 0; i < N; i++) {
-        piece.data[i] = cursor.data[i] + start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
+        chunk.data[i] = cursor.data[i] + start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
       }
-      visit(piece);
+      visit(chunk);
     }
     advance(loop, cursor);
   }
 }
 
-/// Calls visit(piece) for every piece, on several threads if that pays; visits are independent of one another.
+/// Calls visit(chunk) for every chunk, on several threads if that pays; visits are independent of one another.
 template <int N, class Visit>
-MOSAIC_INLINE void forEachPiece(const Loop<N>& loop, Pool& pool, Visit&& visit) {
+MOSAIC_INLINE void forEachChunk(const Loop<N>& loop, Pool& pool, Visit&& visit) {
   if (loop.size == 0) return;
   const int64_t inner = loop.shape[loop.rank - 1];
   const int64_t rows = loop.size / inner;

@@ -8,10 +8,47 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/bits.h"
+#include <cstdint>
+
+#include "simd/inline.h"
 
 namespace mosaic {
 namespace {
+
+// The bits of vectors, through the vector extensions of GCC and Clang, which know all widths.
+
+template <class T>
+struct Lanes {
+  typedef int32_t Int __attribute__((vector_size(T::lanes * 4)));
+  typedef uint32_t Bits __attribute__((vector_size(T::lanes * 4)));
+};
+
+template <class T>
+using Int = typename Lanes<T>::Int;
+template <class T>
+using Bits = typename Lanes<T>::Bits;
+
+template <class T>
+MOSAIC_INLINE Int<T> intBits(typename T::Vec v) {
+  return reinterpret_cast<Int<T>>(v);
+}
+
+template <class T>
+MOSAIC_INLINE typename T::Vec fromBits(Int<T> bits) {
+  return reinterpret_cast<typename T::Vec>(bits);
+}
+
+/// All bits of a lane where it is NaN.
+template <class T>
+MOSAIC_INLINE Int<T> isNan(typename T::Vec v) {
+  return reinterpret_cast<Int<T>>((intBits<T>(v) & 0x7fffffff) > 0x7f800000);
+}
+
+/// m ? a : b; m is 0 or −1 in each lane.
+template <class T>
+MOSAIC_INLINE typename T::Vec blend(Int<T> m, typename T::Vec a, typename T::Vec b) {
+  return fromBits<T>((m & intBits<T>(a)) | (~m & intBits<T>(b)));
+}
 
 template <class T>
 MOSAIC_INLINE typename T::Vec sqrtOf(typename T::Vec x) {
@@ -34,19 +71,19 @@ MOSAIC_INLINE typename T::Vec absOf(typename T::Vec x) {
 
 /// Flips the sign, of zeros and NaN, too.
 template <class T>
-MOSAIC_INLINE typename T::Vec negative(typename T::Vec x) {
+MOSAIC_INLINE typename T::Vec negate(typename T::Vec x) {
   return fromBits<T>(intBits<T>(x) ^ static_cast<int32_t>(0x80000000u));
 }
 
 /// All bits where a < b; none where either is NaN.
 template <class T>
-MOSAIC_INLINE Int<T> below(typename T::Vec a, typename T::Vec b) {
+MOSAIC_INLINE Int<T> lessThan(typename T::Vec a, typename T::Vec b) {
   return reinterpret_cast<Int<T>>(a < b);
 }
 
 /// All bits where a ≤ b; none where either is NaN.
 template <class T>
-MOSAIC_INLINE Int<T> notAbove(typename T::Vec a, typename T::Vec b) {
+MOSAIC_INLINE Int<T> lessOrEqual(typename T::Vec a, typename T::Vec b) {
   return reinterpret_cast<Int<T>>(a <= b);
 }
 
@@ -79,12 +116,12 @@ MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
 template <class T>
 MOSAIC_INLINE typename T::Vec logOf(typename T::Vec x) {
   using V = typename T::Vec;
-  const Int<T> tiny = below<T>(x, T::set1(1.17549435e-38f));
+  const Int<T> tiny = lessThan<T>(x, T::set1(1.17549435e-38f));
   const V scaled = blend<T>(tiny, x * T::set1(8388608.0f), x);
   const Int<T> bits = intBits<T>(scaled);
   V m = fromBits<T>((bits & 0x7fffff) | 0x3f000000);  // in [½, 1)
   Int<T> e = ((bits >> 23) & 0xff) - 126 - (tiny & 23);
-  const Int<T> low = below<T>(m, T::set1(0.707106781186547524f));
+  const Int<T> low = lessThan<T>(m, T::set1(0.707106781186547524f));
   e += low;  // −1 where low
   m = blend<T>(low, m + m, m) - T::set1(1.0f);
   const V n = __builtin_convertvector(e, V);
@@ -102,8 +139,8 @@ MOSAIC_INLINE typename T::Vec logOf(typename T::Vec x) {
   y = y + n * T::set1(-2.12194440e-4f) - T::set1(0.5f) * z;
   y = (m + y) + n * T::set1(0.693359375f);
   const V infinity = T::set1(__builtin_inff());
-  y = blend<T>(~below<T>(x, infinity), x, y);  // infinity and NaN stay
-  y = blend<T>(below<T>(x, T::zero()), T::set1(__builtin_nanf("")), y);
+  y = blend<T>(~lessThan<T>(x, infinity), x, y);  // infinity and NaN stay
+  y = blend<T>(lessThan<T>(x, T::zero()), T::set1(__builtin_nanf("")), y);
   return blend<T>(reinterpret_cast<Int<T>>(x == T::zero()), T::zero() - infinity, y);
 }
 
@@ -119,14 +156,14 @@ MOSAIC_INLINE typename T::Vec tanhOf(typename T::Vec x) {
   const V near = p * z * x + x;
   const V far = one - (one + one) / (expOf<T>(magnitude + magnitude) + one);
   const V signedFar = fromBits<T>(intBits<T>(far) | (intBits<T>(x) & static_cast<int32_t>(0x80000000u)));
-  return blend<T>(below<T>(magnitude, T::set1(0.625f)), near, signedFar);
+  return blend<T>(lessThan<T>(magnitude, T::set1(0.625f)), near, signedFar);
 }
 
 template <class T>
 MOSAIC_INLINE typename T::Vec sigmoidOf(typename T::Vec x) {
   using V = typename T::Vec;
   const V one = T::set1(1.0f), e = expOf<T>(T::zero() - absOf<T>(x)), s = one / (one + e);
-  return blend<T>(below<T>(x, T::zero()), e * s, s);
+  return blend<T>(lessThan<T>(x, T::zero()), e * s, s);
 }
 
 /// Φ(x), the distribution function of the standard normal; relative error below 1e-6 in both tails.
@@ -146,7 +183,7 @@ MOSAIC_INLINE typename T::Vec normalCdfOf(typename T::Vec x) {
   p = p * t + T::set1(1.00002368f);
   p = p * t + T::set1(-1.26551223f);
   const V tail = T::set1(0.5f) * t * expOf<T>(p - z * z);
-  return blend<T>(below<T>(x, T::zero()), tail, one - tail);
+  return blend<T>(lessThan<T>(x, T::zero()), tail, one - tail);
 }
 
 /// φ(x), its density.
@@ -157,7 +194,7 @@ MOSAIC_INLINE typename T::Vec normalPdfOf(typename T::Vec x) {
 
 /// sin and cos of 2πu for 0 ≤ u < 1.
 template <class T>
-MOSAIC_INLINE void sinCosOfTurns(typename T::Vec u, typename T::Vec& sine, typename T::Vec& cosine) {
+MOSAIC_INLINE void sinCos2Pi(typename T::Vec u, typename T::Vec& sine, typename T::Vec& cosine) {
   using V = typename T::Vec;
   const V magic = T::set1(12582912.0f);
   const V shifted = u * T::set1(4.0f) + magic;

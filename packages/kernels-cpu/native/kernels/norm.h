@@ -2,7 +2,7 @@
 // without a mean: `stats.mean` is absent.
 #pragma once
 
-#include "kernels/columns.h"
+#include "kernels/reduce.h"
 #include "kernels/rows.h"
 
 namespace mosaic {
@@ -16,15 +16,6 @@ MOSAIC_INLINE void fetchParameter(const OptionalView& view, float otherwise, flo
   const float* values = fetchRow<T>(rowOf(view), static_cast<const char*>(view.data), buffer);
   if (values != buffer) __builtin_memcpy(buffer, values, static_cast<size_t>(length) * sizeof(float));
 }
-
-/// Memory for a kernel's whole run, beside the arenas, which rows reset.
-struct Floats {
-  float* data;
-  explicit Floats(int64_t count) : data(new float[static_cast<size_t>(count)]) {}
-  ~Floats() { delete[] data; }
-  Floats(const Floats&) = delete;
-  Floats& operator=(const Floats&) = delete;
-};
 
 struct NormSums {
   float mean, rstd;
@@ -50,7 +41,7 @@ void layerNorm(const LayerNormArguments& args, Pool& pool) {
                          withoutLast(centred ? stats.mean : stats.rstd)};
   const Loop<4> lead = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
   const Row rowOut = rowOf(out), rowX = rowOf(x);
-  const Floats parameters(2 * n);
+  const ScratchBuffer parameters(2 * n);
   float *weight = parameters.data, *bias = parameters.data + n;
   fetchParameter<T>(norm.weight, 1.0f, weight, n);
   fetchParameter<T>(norm.bias, 0.0f, bias, n);
@@ -92,14 +83,14 @@ void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
   const Loop<5> lead = makeLoop<5>({&views[0], &views[1], &views[2], &views[3], &views[4]});
   const Row rows[3] = {rowOf(grads.dx), rowOf(x), rowOf(dOut)};
   const int64_t chunks = ceilDiv(lead.size, kChunkRows);
-  const Floats memory(n + 2 * n * chunks);
+  const ScratchBuffer memory(n + 2 * n * chunks);
   float *scale = memory.data, *partials = memory.data + n;
   fetchParameter<T>(weight, 1.0f, scale, n);
   const int64_t width = lead.shape[lead.rank - 1];
   pool.parallelFor(chunks, [&](int64_t chunk, int worker) {
     Arena& arena = pool.arena(worker);
     arena.reset();
-    float* buffers[3] = {arena.take<float>(n), arena.take<float>(n), arena.take<float>(n)};
+    float* buffers[3] = {arena.allocate<float>(n), arena.allocate<float>(n), arena.allocate<float>(n)};
     float* const partial[2] = {partials + 2 * n * chunk, partials + 2 * n * chunk + n};
     for (int64_t i = 0; i < 2 * n; i++) partial[0][i] = 0;
     const int64_t end = minOf(lead.size, (chunk + 1) * kChunkRows);

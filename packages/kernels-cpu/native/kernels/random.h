@@ -12,7 +12,7 @@ namespace {
 
 /// The two halves of x · m, lane by lane.
 template <class T>
-MOSAIC_INLINE void multiplyWide(Bits<T> x, uint32_t m, Bits<T>& low, Bits<T>& high) {
+MOSAIC_INLINE void mulWide(Bits<T> x, uint32_t m, Bits<T>& low, Bits<T>& high) {
 #if defined(__AVX512F__)
   const __m512i each = reinterpret_cast<__m512i>(x), factor = _mm512_set1_epi64(m);
   const __m512i even = _mm512_mul_epu32(each, factor), odd = _mm512_mul_epu32(_mm512_srli_epi64(each, 32), factor);
@@ -44,8 +44,8 @@ MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, Bits<T> (&word
   uint32_t key0 = static_cast<uint32_t>(spec.seed), key1 = static_cast<uint32_t>(spec.seed >> 32);
   for (int round = 0; round < 10; round++) {
     Bits<T> low[2], high[2];
-    multiplyWide<T>(words[0], 0xD2511F53u, low[0], high[0]);
-    multiplyWide<T>(words[2], 0xCD9E8D57u, low[1], high[1]);
+    mulWide<T>(words[0], 0xD2511F53u, low[0], high[0]);
+    mulWide<T>(words[2], 0xCD9E8D57u, low[1], high[1]);
     words[0] = high[1] ^ words[1] ^ key0;
     words[1] = low[1];
     words[2] = high[0] ^ words[3] ^ key1;
@@ -57,7 +57,7 @@ MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, Bits<T> (&word
 
 /// The upper 24 bits of each word, plus `offset`, as k · 2⁻²⁴.
 template <class T>
-MOSAIC_INLINE typename T::Vec fraction(Bits<T> words, int32_t offset) {
+MOSAIC_INLINE typename T::Vec uniformFraction(Bits<T> words, int32_t offset) {
   const Int<T> upper = reinterpret_cast<Int<T>>(words >> 8) + offset;
   return __builtin_convertvector(upper, typename T::Vec) * T::set1(0x1p-24f);
 }
@@ -71,14 +71,14 @@ MOSAIC_NOINLINE void drawBlocks(uint64_t block, const RandomSpec& spec, float* o
   if (spec.kind == RandomKind::Uniform) {
     const V low = T::set1(spec.a), range = T::set1(spec.b - spec.a);
     for (int i = 0; i < 4; i++) {
-      const V value = low + fraction<T>(words[i], 0) * range;
-      T::store(values[i], blend<T>(below<T>(value, T::set1(spec.b)), value, low));  // low if rounded up to high
+      const V value = low + uniformFraction<T>(words[i], 0) * range;
+      T::store(values[i], blend<T>(lessThan<T>(value, T::set1(spec.b)), value, low));  // low if rounded up to high
     }
   } else {
     for (int i = 0; i < 4; i += 2) {
-      const V radius = sqrtOf<T>(T::set1(-2.0f) * logOf<T>(fraction<T>(words[i], 1)));  // of (0, 1]
+      const V radius = sqrtOf<T>(T::set1(-2.0f) * logOf<T>(uniformFraction<T>(words[i], 1)));  // of (0, 1]
       V sine, cosine;
-      sinCosOfTurns<T>(fraction<T>(words[i + 1], 0), sine, cosine);
+      sinCos2Pi<T>(uniformFraction<T>(words[i + 1], 0), sine, cosine);
       T::store(values[i], T::set1(spec.a) + T::set1(spec.b) * (radius * cosine));
       T::store(values[i + 1], T::set1(spec.a) + T::set1(spec.b) * (radius * sine));
     }
@@ -88,7 +88,7 @@ MOSAIC_NOINLINE void drawBlocks(uint64_t block, const RandomSpec& spec, float* o
   }
 }
 
-/// Elements first, first + 1, … (n ≤ kPiece) of the sequence.
+/// Elements first, first + 1, … (n ≤ kChunkElements) of the sequence.
 template <class T>
 MOSAIC_NOINLINE void draw(uint64_t first, int64_t n, const RandomSpec& spec, float* out) {
   constexpr int64_t batch = 4 * T::lanes;
@@ -117,16 +117,47 @@ void random(const RandomArguments& args, Pool& pool) {
   }
   const Loop<2> loop = makeLoop<2>({&out, &index});
   const int inner = loop.rank - 1;
-  forEachPiece(loop, pool, [&](const Piece<2>& piece) {
-    const uint64_t first = reinterpret_cast<uintptr_t>(piece.data[1]) / 2;
+  forEachChunk(loop, pool, [&](const Chunk<2>& chunk) {
+    const uint64_t first = reinterpret_cast<uintptr_t>(chunk.data[1]) / 2;
     const int64_t step = loop.stride[1][inner];
-    float values[kPiece];
+    float values[kChunkElements];
     if (step == 1) {
-      draw<T>(first, piece.length, spec, values);
+      draw<T>(first, chunk.length, spec, values);
     } else {
-      for (int64_t i = 0; i < piece.length; i++) draw<T>(first + static_cast<uint64_t>(i * step), 1, spec, values + i);
+      for (int64_t i = 0; i < chunk.length; i++) draw<T>(first + static_cast<uint64_t>(i * step), 1, spec, values + i);
     }
-    flush<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], piece.length, values);
+    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], chunk.length, values);
+  });
+}
+
+// Dropout (Srivastava et al. 2014) whose mask is a function of where an element lies in the whole tensor.
+
+template <class T>
+void dropout(const DropoutArguments& args, Pool& pool) {
+  const auto& [out, x, spec] = args;
+  using V = typename T::Vec;
+  View index = out;  // no memory, as in `random`: its "address" is twice the index of an element
+  index.data = reinterpret_cast<void*>(static_cast<uintptr_t>(2 * spec.offset));
+  index.dtype = DType::Float16;
+  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.along[axis];
+  const RandomSpec random{RandomKind::Uniform, 0, 1, spec.seed, spec.stream};
+  const V probability = T::set1(spec.probability), scale = T::set1(1.0f / (1.0f - spec.probability));
+  const Loop<3> loop = makeLoop<3>({&out, &x, &index});
+  const int inner = loop.rank - 1;
+  forEachChunk(loop, pool, [&](const Chunk<3>& chunk) {
+    const uint64_t first = reinterpret_cast<uintptr_t>(chunk.data[2]) / 2;
+    const int64_t step = loop.stride[2][inner], n = chunk.length;
+    float drawn[kChunkElements], buffers[2][kChunkElements];
+    if (step == 1) {
+      draw<T>(first, n, random, drawn);
+    } else {
+      for (int64_t i = 0; i < n; i++) draw<T>(first + static_cast<uint64_t>(i * step), 1, random, drawn + i);
+    }
+    const float* from = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][inner], n, buffers[1]);
+    float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][inner], buffers[0]);
+    map2<T>(to, from, drawn, n,
+            [&](V v, V u) { return blend<T>(lessThan<T>(u, probability), T::zero(), v * scale); });
+    flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], n, to);
   });
 }
 

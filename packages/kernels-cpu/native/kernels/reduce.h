@@ -1,11 +1,55 @@
 // Sums and maxima over any axes.
 #pragma once
 
-#include "kernels/columns.h"
+#include "kernels/elementwise.h"
 #include "kernels/rows.h"
 
 namespace mosaic {
 namespace {
+
+/// Memory for a kernel's whole run, beside the arenas, which rows reset.
+struct ScratchBuffer {
+  float* data;
+  explicit ScratchBuffer(int64_t count) : data(new float[static_cast<size_t>(count)]) {}
+  ~ScratchBuffer() { delete[] data; }
+  ScratchBuffer(const ScratchBuffer&) = delete;
+  ScratchBuffer& operator=(const ScratchBuffer&) = delete;
+};
+
+// Sums over rows for every column: by chunks of rows in parallel, then pairwise over the chunks, so that the result
+// neither depends on the number of threads nor loses accuracy with the number of rows.
+
+/// Rows summed one after the other before sums are added pairwise.
+constexpr int64_t kChunkRows = 128;
+
+/// partial[0] ← Σ partial[i], each a vector of `length`; `combine(to, from, n)` adds.
+template <class Combine>
+MOSAIC_INLINE void combineChunks(float* partial, int64_t chunks, int64_t length, Combine combine) {
+  for (int64_t step = 1; step < chunks; step *= 2) {
+    for (int64_t i = 0; i + step < chunks; i += 2 * step) {
+      combine(partial + i * length, partial + (i + step) * length, length);
+    }
+  }
+}
+
+/// out [E], unless it is absent, += the vector `sum`.
+template <class T>
+MOSAIC_INLINE void addTo(const OptionalView& out, const float* sum) {
+  if (!out.data) return;
+  const int64_t stride = out.stride[out.rank - 1], length = out.shape[out.rank - 1];
+  for (int64_t start = 0; start < length; start += kChunkElements) {
+    const int64_t n = minOf(kChunkElements, length - start);
+    char* data = static_cast<char*>(out.data) + start * stride * dtypeBytes(out.dtype);
+    float before[kChunkElements], after[kChunkElements];
+    const float* old = fetch<T>(out.dtype, data, stride, n, before);
+    applyBinary<T>(BinaryOp::Add, after, old, sum + start, n);
+    if (out.dtype == DType::Float32 && stride == 1) {
+      __builtin_memcpy(data, after, static_cast<size_t>(n) * sizeof(float));
+    } else {
+      flush<T>(out.dtype, data, stride, n, after);
+    }
+  }
+}
 
 /// The axes of a reduction, apart: those that out keeps, with (x, out) in step, and those that are reduced, of x alone.
 struct Reduction {
@@ -36,18 +80,18 @@ MOSAIC_INLINE void combineInto(ReduceKind kind, float* to, const float* from, in
   applyBinary<T>(kind == ReduceKind::Sum ? BinaryOp::Add : BinaryOp::Max, to, to, from, n);
 }
 
-/// Reduces the pieces [from, to) of x's reduced axes, one output element.
+/// Reduces the chunks [from, to) of x's reduced axes, one output element.
 template <class T>
-MOSAIC_NOINLINE float reducePieces(ReduceKind kind, const Loop<1>& loop, int64_t from, int64_t to) {
+MOSAIC_NOINLINE float reduceChunks(ReduceKind kind, const Loop<1>& loop, int64_t from, int64_t to) {
   using V = typename T::Vec;
   const int64_t inner = loop.shape[loop.rank - 1], stride = loop.stride[0][loop.rank - 1];
-  const int64_t perRow = ceilDiv(inner, kPiece);
-  float buffer[kPiece];
+  const int64_t perRow = ceilDiv(inner, kChunkElements);
+  float buffer[kChunkElements];
   double sum = 0;
   float top = -__builtin_inff();
-  for (int64_t piece = from; piece < to; piece++) {
-    const int64_t start = piece % perRow * kPiece, n = minOf(kPiece, inner - start);
-    const char* data = cursorAt(loop, piece / perRow).data[0] + start * stride * dtypeBytes(loop.dtype[0]);
+  for (int64_t chunk = from; chunk < to; chunk++) {
+    const int64_t start = chunk % perRow * kChunkElements, n = minOf(kChunkElements, inner - start);
+    const char* data = cursorAt(loop, chunk / perRow).data[0] + start * stride * dtypeBytes(loop.dtype[0]);
     const float* values = fetch<T>(loop.dtype[0], data, stride, n, buffer);
     if (kind == ReduceKind::Sum) {
       sum += sumRun<T>(values, values, n, [](V v, V) { return v; });
@@ -69,25 +113,25 @@ MOSAIC_INLINE Cursor<2> elementAt(const Loop<2>& kept, int64_t index) {
   return cursor;
 }
 
-/// Groups of pieces of one output element that may run on different threads; fixed by the shape alone.
-constexpr int64_t kGroupPieces = 16;
+/// Groups of chunks of one output element that may run on different threads; fixed by the shape alone.
+constexpr int64_t kChunksPerGroup = 16;
 
 /// x is dense, or densest, along reduced axes: each output element is the reduction of long runs.
 template <class T>
 MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& pool) {
   const Loop<1>& loop = axes.reduced;
   const int64_t inner = loop.shape[loop.rank - 1];
-  const int64_t pieces = loop.size / inner * ceilDiv(inner, kPiece);
-  const int64_t groups = ceilDiv(pieces, kGroupPieces);
+  const int64_t chunks = loop.size / inner * ceilDiv(inner, kChunkElements);
+  const int64_t groups = ceilDiv(chunks, kChunksPerGroup);
   const int64_t grain = groups > 1 ? 1 : maxOf(1, kParallelElements / loop.size);
-  const Floats partials(axes.kept.size * groups);
+  const ScratchBuffer partials(axes.kept.size * groups);
   pool.parallelFor(ceilDiv(axes.kept.size * groups, grain), [&](int64_t task, int) {
     const int64_t end = minOf(axes.kept.size * groups, (task + 1) * grain);
     for (int64_t i = task * grain; i < end; i++) {
       Loop<1> own = loop;
       own.data[0] = elementAt(axes.kept, i / groups).data[0];
-      const int64_t from = i % groups * kGroupPieces;
-      partials.data[i] = reducePieces<T>(kind, own, from, minOf(pieces, from + kGroupPieces));
+      const int64_t from = i % groups * kChunksPerGroup;
+      partials.data[i] = reduceChunks<T>(kind, own, from, minOf(chunks, from + kChunksPerGroup));
     }
   });
   for (int64_t i = 0; i < axes.kept.size; i++) {
@@ -104,14 +148,14 @@ template <class T>
 MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool& pool) {
   const Loop<2>& kept = axes.kept;
   const int inner = kept.rank - 1;
-  const int64_t width = minOf(kept.shape[inner], kPiece);
+  const int64_t width = minOf(kept.shape[inner], kChunkElements);
   const int64_t cuts = ceilDiv(kept.shape[inner], width);
   const int64_t strips = kept.size / kept.shape[inner] * cuts;
   Loop<1> rows = axes.reduced;  // with an inner axis of length 1: every row is visited on its own
   rows.shape[rows.rank] = 1;
   rows.stride[0][rows.rank++] = 1;
   const int64_t chunks = ceilDiv(rows.size, kChunkRows);
-  const Floats partials(strips * chunks * width);
+  const ScratchBuffer partials(strips * chunks * width);
   pool.parallelFor(strips * chunks, [&](int64_t task, int) {
     const int64_t strip = task / chunks, chunk = task % chunks, start = strip % cuts * width;
     const int64_t n = minOf(width, kept.shape[inner] - start), bytes = dtypeBytes(kept.dtype[0]);
@@ -119,9 +163,9 @@ MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool&
     own.data[0] = cursorAt(kept, strip / cuts).data[0] + start * kept.stride[0][inner] * bytes;
     float* sum = partials.data + task * width;
     for (int64_t i = 0; i < n; i++) sum[i] = kind == ReduceKind::Sum ? 0.0f : -__builtin_inff();
-    float buffer[kPiece];
-    visitRows(own, chunk * kChunkRows, minOf(rows.size, (chunk + 1) * kChunkRows), [&](const Piece<1>& piece) {
-      combineInto<T>(kind, sum, fetch<T>(kept.dtype[0], piece.data[0], kept.stride[0][inner], n, buffer), n);
+    float buffer[kChunkElements];
+    visitRows(own, chunk * kChunkRows, minOf(rows.size, (chunk + 1) * kChunkRows), [&](const Chunk<1>& span) {
+      combineInto<T>(kind, sum, fetch<T>(kept.dtype[0], span.data[0], kept.stride[0][inner], n, buffer), n);
     });
   });
   pool.parallelFor(strips, [&](int64_t strip, int) {

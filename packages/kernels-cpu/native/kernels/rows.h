@@ -26,8 +26,8 @@ MOSAIC_INLINE Row rowOf(const View& view) {
 template <class T>
 MOSAIC_INLINE const float* fetchRow(const Row& row, const char* data, float* buffer) {
   if (row.dtype == DType::Float32 && row.stride == 1) return reinterpret_cast<const float*>(data);
-  for (int64_t start = 0; start < row.length; start += kPiece) {
-    const int64_t n = minOf(kPiece, row.length - start);
+  for (int64_t start = 0; start < row.length; start += kChunkElements) {
+    const int64_t n = minOf(kChunkElements, row.length - start);
     const char* from = data + start * row.stride * dtypeBytes(row.dtype);
     const float* values = fetch<T>(row.dtype, from, row.stride, n, buffer + start);
     if (values != buffer + start) __builtin_memcpy(buffer + start, values, static_cast<size_t>(n) * sizeof(float));
@@ -37,9 +37,9 @@ MOSAIC_INLINE const float* fetchRow(const Row& row, const char* data, float* buf
 
 template <class T>
 MOSAIC_INLINE void flushRow(const Row& row, char* data, const float* values) {
-  for (int64_t start = 0; start < row.length; start += kPiece) {
+  for (int64_t start = 0; start < row.length; start += kChunkElements) {
     char* to = data + start * row.stride * dtypeBytes(row.dtype);
-    flush<T>(row.dtype, to, row.stride, minOf(kPiece, row.length - start), values + start);
+    flush<T>(row.dtype, to, row.stride, minOf(kChunkElements, row.length - start), values + start);
   }
 }
 
@@ -53,7 +53,7 @@ MOSAIC_INLINE void forEachRow(const Loop<N>& lead, int64_t length, Pool& pool, V
     Arena& arena = pool.arena(worker);
     arena.reset();
     float* buffers[B];
-    for (float*& buffer : buffers) buffer = arena.take<float>(length);
+    for (float*& buffer : buffers) buffer = arena.allocate<float>(length);
     const int64_t from = task * grain, to = minOf(lead.size, from + grain);
     Cursor<N> cursor = cursorAt(lead, from / width);
     int64_t column = from % width;
@@ -81,8 +81,8 @@ MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
   for (; i + T::lanes <= n; i += T::lanes) chain[0] = T::add(chain[0], fn(T::load(a + i), T::load(b + i)));
   if (i < n) {  // lanes beyond the end must add 0, whatever fn makes of zeros
     float rest[T::lanes] = {};
-    T::store(rest, fn(T::loadPart(a + i, static_cast<int>(n - i)), T::loadPart(b + i, static_cast<int>(n - i))));
-    chain[1] = T::add(chain[1], T::loadPart(rest, static_cast<int>(n - i)));
+    T::store(rest, fn(T::loadPartial(a + i, static_cast<int>(n - i)), T::loadPartial(b + i, static_cast<int>(n - i))));
+    chain[1] = T::add(chain[1], T::loadPartial(rest, static_cast<int>(n - i)));
   }
   return T::sum(T::add(T::add(chain[0], chain[1]), T::add(chain[2], chain[3])));
 }

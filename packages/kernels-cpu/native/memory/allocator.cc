@@ -16,10 +16,10 @@ struct Segment {
 
 namespace {
 
-constexpr size_t kHuge = size_t{2} << 20;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kSmallLimit = size_t{1} << 20;     // above: the large pool
 constexpr size_t kLargeSegment = size_t{32} << 20;
-constexpr size_t kSmallGrain = 64, kLargeGrain = size_t{64} << 10;
+constexpr size_t kSmallAlignment = 64, kLargeAlignment = size_t{64} << 10;
 
 size_t roundUp(size_t size, size_t grain) { return (size + grain - 1) / grain * grain; }
 
@@ -31,12 +31,13 @@ size_t systemMemory() {
 }
 
 std::byte* mapAligned(size_t size) {
-  void* raw = mmap(nullptr, size + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* raw =
+      mmap(nullptr, size + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   auto* start = static_cast<std::byte*>(raw);
-  auto* base = reinterpret_cast<std::byte*>(roundUp(reinterpret_cast<uintptr_t>(start), kHuge));
+  auto* base = reinterpret_cast<std::byte*>(roundUp(reinterpret_cast<uintptr_t>(start), kHugePageBytes));
   if (base > start) munmap(start, static_cast<size_t>(base - start));
-  munmap(base + size, static_cast<size_t>(start + kHuge - base));
+  munmap(base + size, static_cast<size_t>(start + kHugePageBytes - base));
   return base;
 }
 
@@ -68,7 +69,7 @@ Allocator::Pool& Allocator::poolOf(const Block* block) { return block->segment->
 Block* Allocator::allocate(size_t bytes, Release& release) {
   if (bytes > size_t{1} << 48) return nullptr;
   const bool large = bytes > kSmallLimit;
-  const size_t size = roundUp(std::max<size_t>(bytes, 1), large ? kLargeGrain : kSmallGrain);
+  const size_t size = roundUp(std::max<size_t>(bytes, 1), large ? kLargeAlignment : kSmallAlignment);
   Pool& pool = large ? large_ : small_;
   Block wanted{nullptr, size, false, nullptr, nullptr, nullptr};
   const auto fit = pool.lower_bound(&wanted);
@@ -88,7 +89,7 @@ Block* Allocator::allocate(size_t bytes, Release& release) {
 
 // A fresh segment, as one block that is in no pool yet. Takes the usual size if it may, else just what is needed.
 Block* Allocator::reserve(size_t bytes, bool large) {
-  const size_t least = roundUp(bytes, kHuge);
+  const size_t least = roundUp(bytes, kHugePageBytes);
   if (least > systemMemory()) return nullptr;
   size_t size = large ? std::max(least, kLargeSegment) : least;
   if (exceedsLimit(size)) size = least;
@@ -109,7 +110,7 @@ bool Allocator::exceedsLimit(size_t more) const {
 
 void Allocator::split(Block* block, size_t bytes) {
   const size_t rest = block->size - bytes;
-  if (rest < (block->segment->large ? kSmallLimit : kSmallGrain)) return;
+  if (rest < (block->segment->large ? kSmallLimit : kSmallAlignment)) return;
   Block* tail = new Block{block->data + bytes, rest, false, block, block->after, block->segment};
   if (tail->after) tail->after->before = tail;
   block->after = tail;
@@ -122,18 +123,18 @@ void Allocator::free(Block* block) {
   stats_.allocated -= block->size;
   if (Block* right = block->after; right && !right->used) {
     poolOf(right).erase(right);
-    join(block);
+    coalesce(block);
   }
   if (Block* left = block->before; left && !left->used) {
     poolOf(left).erase(left);
-    join(left);
+    coalesce(left);
     block = left;
   }
   poolOf(block).insert(block);
 }
 
 // Swallows the right neighbour.
-void Allocator::join(Block* left) {
+void Allocator::coalesce(Block* left) {
   Block* right = left->after;
   left->size += right->size;
   left->after = right->after;

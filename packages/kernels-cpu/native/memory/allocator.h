@@ -69,17 +69,17 @@ class Allocator {
   size_t limit() const { return limit_; }
 
  private:
-  struct BySize {
+  struct SizeOrder {
     bool operator()(const Block* a, const Block* b) const {
       return a->size != b->size ? a->size < b->size : a->data < b->data;
     }
   };
-  using Pool = std::set<Block*, BySize>;
+  using Pool = std::set<Block*, SizeOrder>;
 
   Pool& poolOf(const Block* block);
   Block* reserve(size_t bytes, bool large);
   void split(Block* block, size_t bytes);
-  void join(Block* left);
+  void coalesce(Block* left);
 
   bool exceedsLimit(size_t more) const;
 

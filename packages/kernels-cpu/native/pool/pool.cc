@@ -1,6 +1,7 @@
 #include "pool/pool.h"
 
 #include <algorithm>
+#include <new>
 
 #include "mosaic/thread.h"
 #include "pool/pause.h"
@@ -8,10 +9,50 @@
 namespace mosaic {
 namespace {
 
-constexpr uint64_t kOpen = uint64_t{1} << 31;
-constexpr uint64_t kLoop = uint64_t{1} << 32;
-constexpr uint64_t kInside = kOpen - 1;
-constexpr int64_t kSpin = 50'000;  // ns; waking a parked thread costs 20–25 µs
+constexpr size_t kAlignment = 64;
+constexpr size_t kMinBlockBytes = size_t{1} << 20;
+
+}  // namespace
+
+Arena::~Arena() {
+  if (reservedBytes_) reservedBytes_->fetch_sub(capacity());
+  for (const Block& block : blocks_) ::operator delete(block.data, std::align_val_t{kAlignment});
+}
+
+void Arena::reset() {
+  current_ = 0;
+  used_ = 0;
+}
+
+size_t Arena::capacity() const {
+  size_t total = 0;
+  for (const Block& block : blocks_) total += block.size;
+  return total;
+}
+
+void* Arena::allocateBytes(size_t size) {
+  size = (size + kAlignment - 1) / kAlignment * kAlignment;
+  while (current_ < blocks_.size() && used_ + size > blocks_[current_].size) {
+    ++current_;
+    used_ = 0;
+  }
+  if (current_ == blocks_.size()) {
+    const size_t blockSize = std::max({size, kMinBlockBytes, capacity()});  // doubling: few blocks, little waste
+    blocks_.reserve(blocks_.size() + 1);
+    blocks_.push_back({static_cast<std::byte*>(::operator new(blockSize, std::align_val_t{kAlignment})), blockSize});
+    if (reservedBytes_) reservedBytes_->fetch_add(blockSize);
+  }
+  void* taken = blocks_[current_].data + used_;
+  used_ += size;
+  return taken;
+}
+
+namespace {
+
+constexpr uint64_t kOpenBit = uint64_t{1} << 31;
+constexpr uint64_t kGenerationUnit = uint64_t{1} << 32;
+constexpr uint64_t kWorkerCountMask = kOpenBit - 1;
+constexpr int64_t kSpinNs = 50'000;  // ns; waking a parked thread costs 20–25 µs
 
 }  // namespace
 
@@ -35,32 +76,32 @@ void Pool::stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void Pool::run(int64_t tasks, Call call, void* context) {
-  call_ = call;
+void Pool::run(int64_t tasks, TaskFunction call, void* context) {
+  function_ = call;
   context_ = context;
   tasks_ = tasks;
   next_.store(0, std::memory_order_relaxed);
   const bool alone = workers_.empty() || tasks <= 1;
   if (!alone) {
-    state_.store((state_.load() & ~(kLoop - 1)) + kLoop + kOpen);
+    state_.store((state_.load() & ~(kGenerationUnit - 1)) + kGenerationUnit + kOpenBit);
     wakeups_.fetch_add(1);
     wakeups_.notify_all();
   }
-  work(0);
+  runTasks(0);
   if (!alone) {
-    uint64_t seen = state_.fetch_and(~kOpen) & ~kOpen;  // no thread enters any more
-    while ((seen & kInside) != 0) {
-      const auto left = [&] { return ((seen = state_.load()) & kInside) == 0; };
-      if (!spinFor(kSpin, left)) state_.wait(seen);
+    uint64_t seen = state_.fetch_and(~kOpenBit) & ~kOpenBit;  // no thread enters any more
+    while ((seen & kWorkerCountMask) != 0) {
+      const auto hasNoWorkers = [&] { return ((seen = state_.load()) & kWorkerCountMask) == 0; };
+      if (!spinFor(kSpinNs, hasNoWorkers)) state_.wait(seen);
     }
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Pool::work(int worker) {
+void Pool::runTasks(int worker) {
   for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
     try {
-      call_(context_, task, worker);
+      function_(context_, task, worker);
     } catch (...) {
       next_.store(tasks_, std::memory_order_relaxed);
       const std::lock_guard lock(errorMutex_);
@@ -69,27 +110,27 @@ void Pool::work(int worker) {
   }
 }
 
-bool Pool::enter(uint64_t seen) {
-  while ((seen & kOpen) != 0) {
+bool Pool::tryEnterLoop(uint64_t seen) {
+  while ((seen & kOpenBit) != 0) {
     if (state_.compare_exchange_weak(seen, seen + 1)) return true;
   }
   return false;
 }
 
-void Pool::leave() {
+void Pool::leaveLoop() {
   if ((state_.fetch_sub(1) - 1) << 32 == 0) state_.notify_all();  // closed and empty: the caller may be asleep
 }
 
 void Pool::workerMain(int worker) {
   uint32_t seen = 0;
   for (;;) {
-    const auto isWoken = [&] { return wakeups_.load() != seen; };
-    if (!spinFor(kSpin, isWoken)) wakeups_.wait(seen);
+    const auto hasTasks = [&] { return wakeups_.load() != seen; };
+    if (!spinFor(kSpinNs, hasTasks)) wakeups_.wait(seen);
     seen = wakeups_.load();
     if (stop_.load()) return;
-    if (enter(state_.load())) {
-      work(worker);
-      leave();
+    if (tryEnterLoop(state_.load())) {
+      runTasks(worker);
+      leaveLoop();
     }
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -10,9 +11,44 @@
 #include <utility>
 #include <vector>
 
-#include "pool/arena.h"
-
 namespace mosaic {
+
+// Scratch memory of one worker: taken in pieces, given back all at once, kept for the next task.
+
+/// A bump allocator over blocks that only grow to the largest demand seen, so that a loop of equal steps allocates
+/// in its first step only. Memory is not cleared. Not thread-safe: one arena per worker.
+class Arena {
+ public:
+  /// `held`, if given, counts the bytes that are held from the system, together with those of other arenas.
+  explicit Arena(std::atomic<size_t>* held = nullptr) : reservedBytes_(held) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// Room for `count` elements of a trivial type, aligned to 64 bytes. Throws std::bad_alloc.
+  template <class T>
+  T* allocate(int64_t count) {
+    return static_cast<T*>(allocateBytes(static_cast<size_t>(count) * sizeof(T)));
+  }
+
+  /// Gives back all that was taken. Pointers into the arena end here.
+  void reset();
+
+  /// Bytes held from the system.
+  size_t capacity() const;
+
+ private:
+  struct Block {
+    std::byte* data;
+    size_t size;
+  };
+  void* allocateBytes(size_t size);
+
+  std::atomic<size_t>* reservedBytes_;
+  std::vector<Block> blocks_;
+  size_t current_ = 0;  // index into blocks_
+  size_t used_ = 0;     // of the current block
+};
 
 /// Runs loops of independent tasks on a fixed set of threads. The caller of `parallelFor` (the device's stream thread)
 /// is worker 0 and always takes part; with one thread nothing else exists. Idle workers spin for 50 µs, which is what
@@ -48,17 +84,17 @@ class Pool {
   Arena& shared() { return *arenas_.back(); }
 
  private:
-  using Call = void (*)(void* context, int64_t task, int worker);
+  using TaskFunction = void (*)(void* context, int64_t task, int worker);
 
   void stop();
-  void run(int64_t tasks, Call call, void* context);
-  void work(int worker);
+  void run(int64_t tasks, TaskFunction call, void* context);
+  void runTasks(int worker);
   void workerMain(int worker);
-  bool enter(uint64_t seen);
-  void leave();
+  bool tryEnterLoop(uint64_t seen);
+  void leaveLoop();
 
   // The running loop; written only while no worker is inside it.
-  Call call_ = nullptr;
+  TaskFunction function_ = nullptr;
   void* context_ = nullptr;
   int64_t tasks_ = 0;
   std::exception_ptr error_;

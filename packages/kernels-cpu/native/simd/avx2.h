@@ -20,7 +20,7 @@ struct Avx2 {
   static constexpr int lanes = 8;
   // 12 accumulators hide the FMA latency (4 cycles × 2 pipes); with 3 or 2 vectors and 1 broadcast all 16 are in use.
   static constexpr int tileRows = 4, tileVectors = 3;
-  static constexpr int wideRows = 6, wideVectors = 2;
+  static constexpr int wideTileRows = 6, wideVectors = 2;
 
   using Vec = __m256;
   using Mask = __m256;  // all bits of a lane
@@ -29,8 +29,8 @@ struct Avx2 {
   MOSAIC_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }
   MOSAIC_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
   MOSAIC_INLINE void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
-  MOSAIC_INLINE Vec loadPart(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
-  MOSAIC_INLINE void storePart(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first(n), v); }
+  MOSAIC_INLINE Vec loadPartial(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
+  MOSAIC_INLINE void storePartial(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first(n), v); }
 
   MOSAIC_INLINE Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
   MOSAIC_INLINE Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
@@ -61,13 +61,13 @@ struct Avx2 {
     x = max(set1(-126.0f), x);
     const Vec shifted = add(x, magic);
     const Vec f = sub(x, sub(shifted, magic));
-    Vec p = set1(2 * kExp2Centred[6]);
-    p = fma(p, f, set1(2 * kExp2Centred[5]));
-    p = fma(p, f, set1(2 * kExp2Centred[4]));
-    p = fma(p, f, set1(2 * kExp2Centred[3]));
-    p = fma(p, f, set1(2 * kExp2Centred[2]));
-    p = fma(p, f, set1(2 * kExp2Centred[1]));
-    p = fma(p, f, set1(2 * kExp2Centred[0]));
+    Vec p = set1(2 * kExp2NearestCoefficients[6]);
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[5]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[4]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[3]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[2]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[1]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[0]));
     return mul(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
   }
 

@@ -20,7 +20,7 @@ struct Avx512 {
   static constexpr int lanes = 16;
   /// Register tiles: rows × vectors of accumulators. `tile` takes vectors from a packed panel, `wide` from plain rows.
   static constexpr int tileRows = 8, tileVectors = 3;
-  static constexpr int wideRows = 6, wideVectors = 4;
+  static constexpr int wideTileRows = 6, wideVectors = 4;
 
   using Vec = __m512;
   using Mask = __mmask16;
@@ -31,8 +31,8 @@ struct Avx512 {
   MOSAIC_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
   MOSAIC_INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
   /// The first n lanes, 0 ≤ n ≤ lanes; the others load as 0 and are not touched in memory.
-  MOSAIC_INLINE Vec loadPart(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
-  MOSAIC_INLINE void storePart(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
+  MOSAIC_INLINE Vec loadPartial(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  MOSAIC_INLINE void storePartial(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
 
   MOSAIC_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   MOSAIC_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
@@ -59,15 +59,15 @@ struct Avx512 {
 
   /// 2^x for x < 128: relative error below 1e-7; exactly 0 from −∞ up to about −125.5; NaN from NaN.
   MOSAIC_INLINE Vec exp2(Vec x) {
-    const __mmask16 keep = _mm512_cmp_ps_mask(x, set1(kExp2Floor), _CMP_NLT_UQ);  // true for NaN
+    const __mmask16 keep = _mm512_cmp_ps_mask(x, set1(kExp2Min), _CMP_NLT_UQ);  // true for NaN
     const Vec f = _mm512_reduce_ps(x, 9);                                         // x − floor(x)
-    Vec p = set1(kExp2Floored[6]);
-    p = fma(p, f, set1(kExp2Floored[5]));
-    p = fma(p, f, set1(kExp2Floored[4]));
-    p = fma(p, f, set1(kExp2Floored[3]));
-    p = fma(p, f, set1(kExp2Floored[2]));
-    p = fma(p, f, set1(kExp2Floored[1]));
-    p = fma(p, f, set1(kExp2Floored[0]));
+    Vec p = set1(kExp2FloorCoefficients[6]);
+    p = fma(p, f, set1(kExp2FloorCoefficients[5]));
+    p = fma(p, f, set1(kExp2FloorCoefficients[4]));
+    p = fma(p, f, set1(kExp2FloorCoefficients[3]));
+    p = fma(p, f, set1(kExp2FloorCoefficients[2]));
+    p = fma(p, f, set1(kExp2FloorCoefficients[1]));
+    p = fma(p, f, set1(kExp2FloorCoefficients[0]));
     return _mm512_maskz_scalef_ps(keep, p, x);  // p · 2^floor(x)
   }
 

@@ -18,7 +18,7 @@ struct Scalar {
   static constexpr int lanes = 16;
   // As many lanes as AVX-512, but tiles that fit the 16 registers of SSE2, where a vector takes four.
   static constexpr int tileRows = 2, tileVectors = 1;
-  static constexpr int wideRows = 2, wideVectors = 1;
+  static constexpr int wideTileRows = 2, wideVectors = 1;
 
   typedef float Vec __attribute__((vector_size(64)));
   typedef int32_t Int __attribute__((vector_size(64)));
@@ -34,12 +34,14 @@ struct Scalar {
     return v;
   }
   MOSAIC_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
-  MOSAIC_INLINE Vec loadPart(const float* p, int n) {
+  MOSAIC_INLINE Vec loadPartial(const float* p, int n) {
     Vec v = zero();
     std::memcpy(&v, p, static_cast<size_t>(n) * sizeof(float));
     return v;
   }
-  MOSAIC_INLINE void storePart(float* p, Vec v, int n) { std::memcpy(p, &v, static_cast<size_t>(n) * sizeof(float)); }
+  MOSAIC_INLINE void storePartial(float* p, Vec v, int n) {
+    std::memcpy(p, &v, static_cast<size_t>(n) * sizeof(float));
+  }
 
   MOSAIC_INLINE Vec add(Vec a, Vec b) { return a + b; }
   MOSAIC_INLINE Vec sub(Vec a, Vec b) { return a - b; }
@@ -73,8 +75,8 @@ struct Scalar {
     x = max(set1(-126.0f), x);                     // max keeps its second operand when that is NaN
     const Vec shifted = x + magic;
     const Vec f = x - (shifted - magic);
-    Vec p = set1(2 * kExp2Centred[6]);
-    for (int i = 5; i >= 0; --i) p = p * f + set1(2 * kExp2Centred[i]);
+    Vec p = set1(2 * kExp2NearestCoefficients[6]);
+    for (int i = 5; i >= 0; --i) p = p * f + set1(2 * kExp2NearestCoefficients[i]);
     return p * reinterpret_cast<Vec>(Bits(shifted) << 23);  // 2·2^f · 2^(n−1); n = −126 gives exponent bits 0: exact 0
   }
 

@@ -1,6 +1,7 @@
 #include "stream/stream.h"
 
 #include <cstring>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -9,10 +10,25 @@
 
 namespace mosaic {
 
+void failureFromCurrentException(MosaicFailure& failure) {
+  try {
+    throw;
+  } catch (const Failure& error) {
+    failure = recordOf(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    failure =
+        recordOf(MOSAIC_FAILURE_OUT_OF_MEMORY, "out of memory for the scratch space of a kernel; use smaller tensors");
+  } catch (const std::exception& error) {
+    failure = recordOf(MOSAIC_FAILURE_DEVICE, error.what());
+  } catch (...) {
+    failure = recordOf(MOSAIC_FAILURE_DEVICE, "unknown native exception");
+  }
+}
+
 namespace {
 
 // Waking a parked thread costs 5 µs here and up to 25 µs in a virtual machine; spin for about as long before parking.
-constexpr int64_t kSpinNanoseconds = 20'000;
+constexpr int64_t kSpinNs = 20'000;
 
 // Streams that spin at this moment. A process may drive many devices on few cores: one core is left to the host.
 std::atomic<int> spinning{0};
@@ -44,7 +60,7 @@ void Stream::append(const MosaicWork& work) {
       hasWork_.store(true, std::memory_order_release);
       const bool wake = std::exchange(parked_, false);
       lock.unlock();
-      if (wake) arrived_.notify_one();
+      if (wake) available_.notify_one();
       return;
     }
   }
@@ -53,18 +69,18 @@ void Stream::append(const MosaicWork& work) {
 
 void Stream::run() {
   std::vector<MosaicWork> batch;
-  while (take(batch)) {
-    for (const MosaicWork& work : batch) perform(work);
+  while (takeBatch(batch)) {
+    for (const MosaicWork& work : batch) execute(work);
     batch.clear();
   }
 }
 
-bool Stream::take(std::vector<MosaicWork>& batch) {
+bool Stream::takeBatch(std::vector<MosaicWork>& batch) {
   spin();
   std::unique_lock lock(mutex_);
   while (queue_.empty() && !closed_) {
     parked_ = true;
-    arrived_.wait(lock, [this] { return !parked_; });
+    available_.wait(lock, [this] { return !parked_; });
   }
   batch.swap(queue_);
   if (!closed_) hasWork_.store(false, std::memory_order_relaxed);
@@ -75,7 +91,7 @@ void Stream::spin() {
   if (hasWork_.load(std::memory_order_acquire)) return;
   static const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (spinning.fetch_add(1) < cores - 1) {
-    const int64_t end = monotonicNs() + kSpinNanoseconds;
+    const int64_t end = monotonicNs() + kSpinNs;
     while (!hasWork_.load(std::memory_order_acquire) && monotonicNs() < end) {
       for (int i = 0; i < 16; i++) relax();
     }
@@ -83,7 +99,7 @@ void Stream::spin() {
   spinning.fetch_sub(1);
 }
 
-void Stream::perform(const MosaicWork& work) {
+void Stream::execute(const MosaicWork& work) {
   if (abandoned_.load(std::memory_order_relaxed)) fail("", closedFailure());
   const bool traced = tracing_ && work.name[0] != '\0';
   const int64_t start = traced ? monotonicNs() : 0;
@@ -96,7 +112,7 @@ void Stream::perform(const MosaicWork& work) {
   done_.fetch_add(1);
   if (waiters_.load() > 0) {
     std::lock_guard lock(mutex_);
-    passed_.notify_all();
+    progressed_.notify_all();
   }
 }
 
@@ -122,7 +138,7 @@ const MosaicFailure* Stream::await(uint64_t position) {
   if (done_.load() < position) {
     std::unique_lock lock(mutex_);
     waiters_.fetch_add(1);
-    passed_.wait(lock, [&] { return done_.load() >= position; });
+    progressed_.wait(lock, [&] { return done_.load() >= position; });
     waiters_.fetch_sub(1);
   }
   const MosaicFailure* failure = this->failure();
@@ -136,7 +152,7 @@ void Stream::close() {
     parked_ = false;
     hasWork_.store(true, std::memory_order_release);
   }
-  arrived_.notify_one();
+  available_.notify_one();
 }
 
 void Stream::abandon() {

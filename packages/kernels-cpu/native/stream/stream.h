@@ -9,10 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "mosaic/failure.h"
 #include "mosaic/stream.h"
-#include "stream/failure.h"
 
 namespace mosaic {
+
+// How kernels report that they failed, and how that becomes the stream's failure.
+
+/// Turns the exception in flight into a failure; call from a catch block.
+void failureFromCurrentException(MosaicFailure& failure);
 
 /// What ran, by CLOCK_MONOTONIC nanoseconds. `name` has static lifetime.
 struct TraceEntry {
@@ -54,14 +59,14 @@ class Stream : public MosaicStream {
   std::vector<TraceEntry> takeTrace() { return std::exchange(trace_, {}); }
 
  private:
-  bool take(std::vector<MosaicWork>& batch);
+  bool takeBatch(std::vector<MosaicWork>& batch);
   void spin();
-  void perform(const MosaicWork& work);
+  void execute(const MosaicWork& work);
   void fail(const char* name, const MosaicFailure& failure);
 
   std::mutex mutex_;
-  std::condition_variable arrived_;        // something to take, or closed
-  std::condition_variable passed_;         // done_ advanced while a thread waits for it
+  std::condition_variable available_;        // something to take, or closed
+  std::condition_variable progressed_;         // done_ advanced while a thread waits for it
   std::vector<MosaicWork> queue_;          // under mutex_
   uint64_t submitted_ = 0;                 // under mutex_
   bool parked_ = false;                    // under mutex_
@@ -86,7 +91,7 @@ void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> he
       (*static_cast<Callable*>(arg))();
       return 0;
     } catch (...) {
-      fillFromCurrentException(*failure);
+      failureFromCurrentException(*failure);
       return 1;
     }
   };

@@ -62,7 +62,7 @@ NAPI_MODULE_INIT() {
   napi_set_named_property(env, exports, "protocol", protocol);
   exportDevice(env, exports);
   exportKernels(env, exports);
-  exportOrder(env, exports);
+  exportStream(env, exports);
   exportTransfers(env, exports);
   return exports;
 }

@@ -89,7 +89,7 @@ napi_value probe(napi_env env, napi_callback_info info);
 
 void exportDevice(napi_env env, napi_value exports);
 void exportKernels(napi_env env, napi_value exports);
-void exportOrder(napi_env env, napi_value exports);
+void exportStream(napi_env env, napi_value exports);
 void exportTransfers(napi_env env, napi_value exports);
 
 }  // namespace mosaic::cuda

@@ -1,12 +1,11 @@
-#include "binding/attention.h"
+#include "binding/kernels.h"
 
 #include <algorithm>
 
-#include "binding/grid.h"
 #include "binding/hopper.h"
+#include "binding/loop.h"
 #include "binding/part.h"
-#include "binding/rows.h"
-#include "kernels/state.h"
+#include "kernels/rows.h"
 
 namespace mosaic::cuda {
 
@@ -23,11 +22,11 @@ Matrix matrixOf(const TensorView& x) {
   return matrix;
 }
 
-Sum sumOf(const TensorView& x) {
-  Sum sum{static_cast<float*>(x.data), x.stride[0], x.stride[1], x.stride[2], x.stride[3], false};
-  bool paired = reinterpret_cast<uintptr_t>(sum.data) % 8 == 0 && x.shape[3] % 2 == 0 && x.stride[3] == 1;
-  for (int axis = 0; axis < 3; axis++) paired = paired && x.stride[axis] % 2 == 0;
-  sum.paired = paired;
+Accumulator accumulatorOf(const TensorView& x) {
+  Accumulator sum{static_cast<float*>(x.data), x.stride[0], x.stride[1], x.stride[2], x.stride[3], false};
+  bool isFloat2Aligned = reinterpret_cast<uintptr_t>(sum.data) % 8 == 0 && x.shape[3] % 2 == 0 && x.stride[3] == 1;
+  for (int axis = 0; axis < 3; axis++) isFloat2Aligned = isFloat2Aligned && x.stride[axis] % 2 == 0;
+  sum.isFloat2Aligned = isFloat2Aligned;
   return sum;
 }
 
@@ -54,26 +53,26 @@ constexpr const char* kQueries[][3] = {
     {"attendQueries_float32_256", "attendQueries_bfloat16_256", "attendQueries_float16_256"}};
 
 /// The first head size that the heads fit, by its index.
-int sizeOf(int64_t headDim) {
+int headSizeIndex(int64_t headDim) {
   int size = 0;
   while (kHeadSizes[size] < headDim) size++;
   return size;
 }
 
 /// Tensor cores take one 16-bit dtype, in as much shared memory as the kernel needs; all else is float32's way.
-bool onTensorCores(const Device& device, std::initializer_list<DType> dtypes, unsigned sharedBytes) {
+bool supportsTensorCores(const Device& device, std::initializer_list<DType> dtypes, unsigned sharedBytes) {
   const DType first = *dtypes.begin();
-  return first != DType::Float32 && sharedBytes <= device.mostSharedBytes() &&
+  return first != DType::Float32 && sharedBytes <= device.maxSharedBytes() &&
          std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == first; });
 }
 
 // ── as many heads and batches as a grid holds
 
 bool fits(const Device& device, const TensorView& q) {
-  return q.shape[0] <= device.mostBlocksAcross() && q.shape[1] <= device.mostBlocksAcross();
+  return q.shape[0] <= device.maxGridDim() && q.shape[1] <= device.maxGridDim();
 }
 
-void attendPiece(Device& device, const AttendArguments& args) {
+void attendSubgrid(Device& device, const AttendArguments& args) {
   const auto& [state, q, kv, tile] = args;
   const auto& [k, v] = kv;
   const float scale = tile.scale;
@@ -82,7 +81,7 @@ void attendPiece(Device& device, const AttendArguments& args) {
   p.q = matrixOf(q);
   p.k = matrixOf(k);
   p.v = matrixOf(v);
-  p.out = sumOf(state.out);
+  p.out = accumulatorOf(state.out);
   p.lse = perRowOf(state.lse);
   p.headDim = static_cast<int32_t>(headDim);
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
@@ -90,10 +89,10 @@ void attendPiece(Device& device, const AttendArguments& args) {
 
   const std::vector<Part> all = partsOf(tile.q, tile.k, tile.mask);
   if (all.empty()) return;
-  if (scale > 0 && onHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
+  if (scale > 0 && supportsHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
 
-  const int size = sizeOf(headDim), padded = kHeadSizes[size];
-  const bool fast = scale > 0 && onTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
+  const int size = headSizeIndex(headDim), padded = kHeadSizes[size];
+  const bool fast = scale > 0 && supportsTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
   const BlockShape shape = fast ? forwardShape(padded) : floatShape(padded);
   const unsigned shared = fast ? forwardBytes(padded) : floatBytes(padded, 3, 1);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, shape.own)) {
@@ -103,7 +102,7 @@ void attendPiece(Device& device, const AttendArguments& args) {
   }
 }
 
-void attendBackwardPiece(Device& device, const AttendBackwardArguments& args) {
+void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args) {
   const auto& [grads, q, saved, kv, tile] = args;
   const auto& [k, v] = kv;
   const auto& [dOut, lse, delta] = saved;
@@ -116,22 +115,22 @@ void attendBackwardPiece(Device& device, const AttendBackwardArguments& args) {
   p.dOut = matrixOf(dOut);
   p.lse = perRowOf(lse);
   p.delta = perRowOf(delta);
-  p.dq = sumOf(grads.dq);
-  p.dk = sumOf(grads.dk);
-  p.dv = sumOf(grads.dv);
+  p.dq = accumulatorOf(grads.dq);
+  p.dk = accumulatorOf(grads.dk);
+  p.dv = accumulatorOf(grads.dv);
   p.headDim = static_cast<int32_t>(headDim);
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
   const std::vector<Part> all = partsOf(tile.q, tile.k, tile.mask);
   if (all.empty()) return;
-  if (scale > 0 && headDim <= kMostHopperGradients && onHopper(device, {&q, &k, &v, &dOut})) {
+  if (scale > 0 && headDim <= kMaxHopperGradientHeadDim && supportsHopper(device, {&q, &k, &v, &dOut})) {
     return attendBackwardOnHopper(device, {q, k, v, dOut}, all, p);
   }
 
-  const int size = sizeOf(headDim), padded = kHeadSizes[size];
+  const int size = headSizeIndex(headDim), padded = kHeadSizes[size];
   const unsigned most = std::max(keysBytes(padded), queriesBytes(padded));
-  const bool fast = scale > 0 && onTensorCores(device, {q.dtype, k.dtype, v.dtype, dOut.dtype}, most);
+  const bool fast = scale > 0 && supportsTensorCores(device, {q.dtype, k.dtype, v.dtype, dOut.dtype}, most);
   const int column = fast ? static_cast<int>(q.dtype) : 0;
   const BlockShape byKeys = fast ? keysShape(padded) : floatShape(padded);
   const BlockShape byRows = fast ? queriesShape(padded) : floatShape(padded);
@@ -153,25 +152,25 @@ void attendBackwardPiece(Device& device, const AttendBackwardArguments& args) {
 void attendOp(Device& device, const AttendArguments& args) {
   const auto& [state, q, kv, tile] = args;
   if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
-  if (fits(device, q)) return attendPiece(device, args);
-  forEachPiece(q, kv.k, device.mostBlocksAcross(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
-    const AttentionState some{cut(state.out, batches, heads), cut(state.lse, batches, heads)};
-    const KvBlock keys{cut(kv.k, batches, kvHeads), cut(kv.v, batches, kvHeads)};
-    attendPiece(device, {some, cut(q, batches, heads), keys, tile});
+  if (fits(device, q)) return attendSubgrid(device, args);
+  forEachSubgrid(q, kv.k, device.maxGridDim(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
+    const AttentionState some{selectHeads(state.out, batches, heads), selectHeads(state.lse, batches, heads)};
+    const KvBlock keys{selectHeads(kv.k, batches, kvHeads), selectHeads(kv.v, batches, kvHeads)};
+    attendSubgrid(device, {some, selectHeads(q, batches, heads), keys, tile});
   });
 }
 
 void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
   const auto& [grads, q, saved, kv, tile] = args;
   if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
-  if (fits(device, q)) return attendBackwardPiece(device, args);
-  forEachPiece(q, kv.k, device.mostBlocksAcross(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
-    const QkvGrads some{cut(grads.dq, batches, heads), cut(grads.dk, batches, kvHeads),
-                        cut(grads.dv, batches, kvHeads)};
-    const SavedRows rows{cut(saved.dOut, batches, heads), cut(saved.lse, batches, heads),
-                         cut(saved.delta, batches, heads)};
-    const KvBlock keys{cut(kv.k, batches, kvHeads), cut(kv.v, batches, kvHeads)};
-    attendBackwardPiece(device, {some, cut(q, batches, heads), rows, keys, tile});
+  if (fits(device, q)) return attendBackwardSubgrid(device, args);
+  forEachSubgrid(q, kv.k, device.maxGridDim(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
+    const QkvGrads some{selectHeads(grads.dq, batches, heads), selectHeads(grads.dk, batches, kvHeads),
+                        selectHeads(grads.dv, batches, kvHeads)};
+    const SavedRows rows{selectHeads(saved.dOut, batches, heads), selectHeads(saved.lse, batches, heads),
+                         selectHeads(saved.delta, batches, heads)};
+    const KvBlock keys{selectHeads(kv.k, batches, kvHeads), selectHeads(kv.v, batches, kvHeads)};
+    attendBackwardSubgrid(device, {some, selectHeads(q, batches, heads), rows, keys, tile});
   });
 }
 
@@ -179,7 +178,7 @@ void mergeOp(Device& device, const MergeArguments& args) {
   const View out = viewOf(args.into.out), lse = viewOf(args.into.lse);
   const View otherOut = viewOf(args.from.out), otherLse = viewOf(args.from.lse);
   const MergeParameters p{rowsOf<4>({&out, &lse, &otherOut, &otherLse})};
-  device.launch("merge", gridForRows(device, p.over.rows.extent.count), p);
+  device.launch("merge", gridForRows(device, p.layout.rows.extent.count), p);
 }
 
 }  // namespace mosaic::cuda

@@ -1,19 +1,23 @@
 // Exports of the device itself: opening and closing, memory, its failure.
 #include <unistd.h>
 
+#include <string>
+
 #include "binding/addon.h"
+#include "device/module.h"
+#include "driver/driver.h"
 
 namespace mosaic::cuda {
 
 namespace {
 
-struct Held {
+struct DeviceHandle {
   std::unique_ptr<Device> device;
   std::shared_ptr<Environment> environment;
   int64_t reported = 0;  // bytes reported to V8
 };
 
-void report(napi_env env, Held& held, int64_t bytes) {
+void reportMemory(napi_env env, DeviceHandle& held, int64_t bytes) {
   int64_t ignored;
   napi_adjust_external_memory(env, bytes - held.reported, &ignored);
   held.reported = bytes;
@@ -29,14 +33,14 @@ napi_value open(napi_env env, napi_callback_info) {
     Addon& addon = Addon::of(env);
     const DeviceOptions options{static_cast<int>(addon.scratch[0]), static_cast<size_t>(addon.scratch[1]),
                                 addon.scratch[2] != 0};
-    auto* held = new Held{std::make_unique<Device>(options), addon.environment};
+    auto* held = new DeviceHandle{std::make_unique<Device>(options), addon.environment};
     addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
     addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device->stream()));
     addon.scratch[2] = held->device->capability();
     addon.scratch[3] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->port()));
     napi_value external;
     const auto finalize = [](napi_env, void* data, void*) {
-      auto* held = static_cast<Held*>(data);
+      auto* held = static_cast<DeviceHandle*>(data);
       if (held->device && isProcessEnding(*held->environment)) held->device.release();
       if (held->device) Device::close(std::move(held->device));
       delete held;
@@ -48,15 +52,15 @@ napi_value open(napi_env env, napi_callback_info) {
 
 // close(external): no other call may follow.
 napi_value close(napi_env env, napi_callback_info info) {
-  Held* held = externalIn<Held>(env, info);
-  report(env, *held, 0);
+  DeviceHandle* held = externalIn<DeviceHandle>(env, info);
+  reportMemory(env, *held, 0);
   if (held->device) Device::close(std::move(held->device));
   return nullptr;
 }
 
 napi_value account(napi_env env, napi_callback_info info) {
-  Held* held = externalIn<Held>(env, info);
-  report(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
+  DeviceHandle* held = externalIn<DeviceHandle>(env, info);
+  reportMemory(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
   return nullptr;
 }
 
@@ -128,6 +132,41 @@ void exportDevice(napi_env env, napi_value exports) {
              {"trim", trim},
              {"failure", failure},
              {"probe", probe}});
+}
+
+napi_value probe(napi_env env, napi_callback_info) {
+  return guarded(env, nullptr, [&] {
+    const Driver& cuda = driver();
+    int count = 0;
+    check(cuda.deviceGetCount(&count), "counting GPUs");
+    napi_value found;
+    napi_create_array(env, &found);
+    auto add = [&, next = uint32_t{0}](const std::string& text) mutable {
+      napi_value value;
+      napi_create_string_utf8(env, text.data(), text.size(), &value);
+      napi_set_element(env, found, next++, value);
+    };
+    add(versionText(driverVersion()));
+    add(driverLibrary());
+    add(emulatedKernelImage() || kernelImage() ? "kernels" : "");
+    const BlasLibrary* blas = blasLibrary();
+    add(blas ? blas->name + " " + blas->version : "");
+    for (int ordinal = 0; ordinal < count; ordinal++) {
+      CUdevice device = 0;
+      char name[256] = "";
+      int major = 0, minor = 0;
+      size_t bytes = 0;
+      cuda.deviceGet(&device, ordinal);
+      cuda.deviceGetName(name, sizeof name, device);
+      cuda.deviceGetAttribute(&major, COMPUTE_CAPABILITY_MAJOR, device);
+      cuda.deviceGetAttribute(&minor, COMPUTE_CAPABILITY_MINOR, device);
+      cuda.deviceTotalMem(&bytes, device);
+      add(name);
+      add(std::to_string(major) + "." + std::to_string(minor));
+      add(std::to_string(bytes));
+    }
+    return found;
+  });
 }
 
 }  // namespace mosaic::cuda

@@ -2,13 +2,51 @@
 
 #include <algorithm>
 
-#include "binding/grid.h"
-#include "binding/tensor_map.h"
+#include "binding/part.h"
+#include "driver/driver.h"
 #include "kernels/hopper.h"
+#include "kernels/tensor_map.h"
+#include "mosaic/view.h"
 
 namespace mosaic::cuda {
 
 namespace {
+
+constexpr int kAlignment = 16;
+constexpr int64_t kMaxStride = int64_t{1} << 40;
+
+/// Whether TMA can address a tensor: the driver can encode descriptors, elements are 16 bits, everything begins at
+/// multiples of 16 bytes, nothing is broadcast, overlaps or runs backward.
+bool supportsTma(const TensorView& x) {
+  if (!tensorMapEncodeTiled() || x.dtype == DType::Float32 || x.stride[3] != 1) return false;
+  if (reinterpret_cast<uintptr_t>(x.data) % kAlignment) return false;
+  if (x.shape[2] > 1 && x.stride[2] < x.shape[3]) return false;  // rows that overlap
+  for (int axis = 0; axis < 3; axis++) {
+    const int64_t stride = x.stride[axis] * dtypeBytes(x.dtype);
+    const bool fits = stride > 0 && stride < kMaxStride && stride % kAlignment == 0;
+    if (x.shape[axis] > 1 && !fits) return false;
+  }
+  return true;
+}
+
+/// The descriptor of [B,H,S,D] in boxes of 64 columns and so many rows. Throws CallError.
+TensorMap tensorMapOf(const TensorView& x, int boxRows) {
+  uint64_t lengths[4], strides[3];
+  for (int i = 0; i < 4; i++) lengths[i] = static_cast<uint64_t>(x.shape[3 - i]);
+  const auto bytes = static_cast<uint64_t>(dtypeBytes(x.dtype));
+  const uint64_t row = (lengths[0] * bytes + kAlignment - 1) / kAlignment * kAlignment;
+  for (int i = 0; i < 3; i++) {
+    // The stride of an axis of one is never used, but looked at: at least a row, as the driver's reference has it.
+    strides[i] = x.shape[2 - i] > 1 ? static_cast<uint64_t>(x.stride[2 - i]) * bytes : row;
+  }
+  const uint32_t box[4] = {kPanelColumns, static_cast<uint32_t>(boxRows), 1, 1}, steps[4] = {1, 1, 1, 1};
+  const int type = x.dtype == DType::BFloat16 ? TENSOR_MAP_BFLOAT16 : TENSOR_MAP_FLOAT16;
+  TensorMap map;
+  check(tensorMapEncodeTiled()(&map, type, 4, x.data, lengths, strides, box, steps, TENSOR_MAP_INTERLEAVE_NONE,
+                               TENSOR_MAP_SWIZZLE_128B, TENSOR_MAP_L2_PROMOTION_256B, TENSOR_MAP_FILL_ZEROS),
+        "encoding a tensor map");
+  return map;
+}
 
 constexpr int kHeadSizes[] = {64, 128, 256};
 /// By head size: bfloat16, float16.
@@ -20,49 +58,50 @@ constexpr const char* kKeys[][2] = {{"attendKeysHopper_bfloat16_64", "attendKeys
 constexpr const char* kQueries[][2] = {{"attendQueriesHopper_bfloat16_64", "attendQueriesHopper_float16_64"},
                                        {"attendQueriesHopper_bfloat16_128", "attendQueriesHopper_float16_128"}};
 
-int sizeOf(int headDim) {
+int headSizeIndex(int headDim) {
   int size = 0;
   while (kHeadSizes[size] < headDim) size++;
   return size;
 }
 
-int columnOf(DType dtype) { return dtype == DType::BFloat16 ? 0 : 1; }
+int dtypeColumn(DType dtype) { return dtype == DType::BFloat16 ? 0 : 1; }
 
 }  // namespace
 
-bool onHopper(const Device& device, std::initializer_list<const TensorView*> inputs) {
+bool supportsHopper(const Device& device, std::initializer_list<const TensorView*> inputs) {
   const DType first = (*inputs.begin())->dtype;
   return device.hasHopperKernels() && std::all_of(inputs.begin(), inputs.end(), [&](const TensorView* x) {
-           return x->dtype == first && suitsTma(*x);
+           return x->dtype == first && supportsTma(*x);
          });
 }
 
 void attendOnHopper(Device& device, const Inputs& inputs, const std::vector<Part>& parts, const AttendParameters& p) {
   const auto& [q, k, v] = inputs;
-  const int size = sizeOf(p.headDim), padded = kHeadSizes[size];
+  const int size = headSizeIndex(p.headDim), padded = kHeadSizes[size];
   const HopperShape shape = forwardHopperShape(padded);
-  AttendHopperParameters all{mapOf(q, shape.own), mapOf(k, shape.other), mapOf(v, shape.other), p};
+  AttendHopperParameters all{tensorMapOf(q, shape.own), tensorMapOf(k, shape.other), tensorMapOf(v, shape.other), p};
   for (const auto& [some, blocks] : launchesOf(parts, Owner::Rows, shape.own)) {
-    all.rest.parts = some;
+    all.base.parts = some;
     const Grid grid = gridOf(blocks, q, shape.threads(), forwardHopperBytes(padded));
-    device.launch(kForward[size][columnOf(q.dtype)], grid, all);
+    device.launch(kForward[size][dtypeColumn(q.dtype)], grid, all);
   }
 }
 
 void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const std::vector<Part>& parts,
                             const AttendBackwardParameters& p) {
   const auto& [q, k, v, dOut] = inputs;
-  const int size = sizeOf(p.headDim), padded = kHeadSizes[size], column = columnOf(q.dtype);
+  const int size = headSizeIndex(p.headDim), padded = kHeadSizes[size], column = dtypeColumn(q.dtype);
   const HopperShape byKeys = keysHopperShape(padded), byRows = queriesHopperShape(padded);
-  AttendBackwardHopperParameters all{mapOf(q, byKeys.other), mapOf(k, byKeys.own), mapOf(v, byKeys.own),
-                                     mapOf(dOut, byKeys.other), p};
+  AttendBackwardHopperParameters all{tensorMapOf(q, byKeys.other), tensorMapOf(k, byKeys.own),
+                                     tensorMapOf(v, byKeys.own), tensorMapOf(dOut, byKeys.other), p};
   for (const auto& [some, blocks] : launchesOf(parts, Owner::Keys, byKeys.own)) {
-    all.rest.parts = some;
+    all.base.parts = some;
     device.launch(kKeys[size][column], gridOf(blocks, k, byKeys.threads(), keysHopperBytes(padded)), all);
   }
-  all = {mapOf(q, byRows.own), mapOf(k, byRows.other), mapOf(v, byRows.other), mapOf(dOut, byRows.own), p};
+  all = {tensorMapOf(q, byRows.own), tensorMapOf(k, byRows.other), tensorMapOf(v, byRows.other),
+         tensorMapOf(dOut, byRows.own), p};
   for (const auto& [some, blocks] : launchesOf(parts, Owner::Rows, byRows.own)) {
-    all.rest.parts = some;
+    all.base.parts = some;
     device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), queriesHopperBytes(padded)), all);
   }
 }

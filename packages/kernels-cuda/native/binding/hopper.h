@@ -18,12 +18,12 @@ struct GradientInputs {
 };
 
 /// Whether Hopper's kernels take them: the device has these kernels, inputs have one 16-bit dtype and suit TMA.
-bool onHopper(const Device& device, std::initializer_list<const TensorView*> inputs);
+bool supportsHopper(const Device& device, std::initializer_list<const TensorView*> inputs);
 
 void attendOnHopper(Device& device, const Inputs& inputs, const std::vector<Part>& parts, const AttendParameters& p);
 
-/// Of heads of up to kMostHopperGradients; beyond, sums take more registers than there are.
-constexpr int kMostHopperGradients = 128;
+/// Of heads of up to kMaxHopperGradientHeadDim; beyond, sums take more registers than there are.
+constexpr int kMaxHopperGradientHeadDim = 128;
 void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const std::vector<Part>& parts,
                             const AttendBackwardParameters& p);
 

@@ -4,10 +4,8 @@
 #include <cmath>
 
 #include "binding/addon.h"
-#include "binding/attention.h"
+#include "binding/kernels.h"
 #include "binding/loop.h"
-#include "binding/matmul.h"
-#include "binding/rows.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/rows.h"
@@ -17,58 +15,59 @@ namespace mosaic::cuda {
 namespace {
 
 template <class Parameters>
-void launchEach(Device& device, const char* kernel, const Parameters& parameters) {
+void launchElementwise(Device& device, const char* kernel, const Parameters& parameters) {
   device.launch(kernel, gridFor(device, parameters.loop.extent.count), parameters);
 }
 
 template <class Parameters>
 void launchRows(Device& device, const char* kernel, const Parameters& parameters) {
-  device.launch(kernel, gridForRows(device, parameters.over.rows.extent.count), parameters);
+  device.launch(kernel, gridForRows(device, parameters.layout.rows.extent.count), parameters);
 }
 
 /// For what is absent: no memory, all strides 0.
-View nothingLike(const View& view) {
+View absentLike(const View& view) {
   View none = view;
   none.data = nullptr;
   return none;
 }
 
 void fillOp(Device& device, const FillArguments& args) {
-  launchEach(device, "fill", FillParameters{loopOf<1>({&args.out}), args.value});
+  launchElementwise(device, "fill", FillParameters{loopOf<1>({&args.out}), args.value});
 }
 
 void copyOp(Device& device, const CopyArguments& args) {
-  launchEach(device, "copy", CopyParameters{loopOf<2>({&args.out, &args.x})});
+  launchElementwise(device, "copy", CopyParameters{loopOf<2>({&args.out, &args.x})});
 }
 
 void binaryOp(Device& device, const BinaryArguments& args) {
-  launchEach(device, "binary", BinaryParameters{loopOf<3>({&args.out, &args.a, &args.b}), args.op});
+  launchElementwise(device, "binary", BinaryParameters{loopOf<3>({&args.out, &args.a, &args.b}), args.op});
 }
 
 void scalarOp(Device& device, const ScalarArguments& args) {
-  launchEach(device, "scalar", ScalarParameters{loopOf<2>({&args.out, &args.x}), args.op, args.value});
+  launchElementwise(device, "scalar", ScalarParameters{loopOf<2>({&args.out, &args.x}), args.op, args.value});
 }
 
 void unaryOp(Device& device, const UnaryArguments& args) {
-  launchEach(device, "unary", UnaryParameters{loopOf<2>({&args.out, &args.x}), args.op});
+  launchElementwise(device, "unary", UnaryParameters{loopOf<2>({&args.out, &args.x}), args.op});
 }
 
 void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
-  launchEach(device, "unaryBackward", UnaryBackwardParameters{loopOf<3>({&args.dx, &args.x, &args.dy}), args.op});
+  launchElementwise(device, "unaryBackward",
+                    UnaryBackwardParameters{loopOf<3>({&args.dx, &args.x, &args.dy}), args.op});
 }
 
 void randomOp(Device& device, const RandomArguments& args) {
   const auto& [kind, a, b, seed, stream] = args.spec;
-  launchEach(device, "randomNumbers", RandomParameters{loopOf<1>({&args.out}), kind, a, b, {seed, stream}});
+  launchElementwise(device, "randomNumbers", RandomParameters{loopOf<1>({&args.out}), kind, a, b, {seed, stream}});
 }
 
 void dropoutOp(Device& device, const DropoutArguments& args) {
   const auto& [out, x, spec] = args;
-  View index = nothingLike(out);
+  View index = absentLike(out);
   for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.along[axis];
   const Philox philox{spec.seed, spec.stream};
   const DropoutParameters p{loopOf<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
-  launchEach(device, "dropout", p);
+  launchElementwise(device, "dropout", p);
 }
 
 void adamOp(Device& device, const AdamArguments& args) {
@@ -88,7 +87,7 @@ void adamOp(Device& device, const AdamArguments& args) {
   p.decay = number(step.decay);
   p.mix = number(step.mix);
   p.along = number(step.rate * (step.beta1 * (1 - step.mix) - 1));
-  launchEach(device, "adam", p);
+  launchElementwise(device, "adam", p);
 }
 
 void softmaxOp(Device& device, const SoftmaxArguments& args) {
@@ -103,21 +102,21 @@ void rowDotOp(Device& device, const RowDotArguments& args) {
   const auto& [narrow, a, b] = args;
   const View out = narrow.rank == a.rank ? narrow : perRow(narrow);
   RowDotParameters p{rowsOf<3>({&out, &a, &b})};
-  p.over.length = a.shape[a.rank - 1];
+  p.layout.length = a.shape[a.rank - 1];
   launchRows(device, "rowDot", p);
 }
 
 /// RMSNorm has no mean.
 View centerOf(const NormStats& stats) {
   if (stats.mean.data) return stats.mean;
-  return nothingLike(stats.rstd);
+  return absentLike(stats.rstd);
 }
 
 void layerNormOp(Device& device, const LayerNormArguments& args) {
   const auto& [out, x, norm, stats] = args;
   const View center = centerOf(stats);
   cuda::NormParameters p{};
-  p.over = rowsOf<4>({&out, &x, &center, &stats.rstd});
+  p.layout = rowsOf<4>({&out, &x, &center, &stats.rstd});
   p.weight = operandOf(norm.weight);
   p.bias = operandOf(norm.bias);
   p.epsilon = norm.epsilon;
@@ -130,15 +129,15 @@ void layerNormBackwardOp(Device& device, const LayerNormBackwardArguments& args)
   const auto& [grads, x, dOut, weight, stats] = args;
   const View center = centerOf(stats);
   NormBackwardParameters p{};
-  p.over = rowsOf<5>({&grads.dx, &x, &dOut, &center, &stats.rstd});
+  p.layout = rowsOf<5>({&grads.dx, &x, &dOut, &center, &stats.rstd});
   p.weight = operandOf(weight);
   launchRows(device, "normalizeBackward", p);
   if (!grads.dWeight.data && !grads.dBias.data) return;
   NormColumnsParameters columns{};
-  columns.over = rowsOf<4>({&x, &dOut, &center, &stats.rstd});
+  columns.layout = rowsOf<4>({&x, &dOut, &center, &stats.rstd});
   columns.dWeight = operandOf(grads.dWeight);
   columns.dBias = operandOf(grads.dBias);
-  const auto blocks = static_cast<unsigned>((columns.over.length + 31) / 32);
+  const auto blocks = static_cast<unsigned>((columns.layout.length + 31) / 32);
   device.launch("normColumns", {{blocks}, {kThreads}, 2 * kThreads * 4}, columns);
 }
 
@@ -155,14 +154,14 @@ void scatterAddRowsOp(Device& device, const ScatterAddRowsArguments& args) {
   const auto& [into, x, rows] = args;
   const View index = perRow(rows);
   ScatterAddRowsParameters p{rowsOf<2>({&x, &index}), operandOf(into), into.shape[0], device.badIndex()};
-  if (p.over.rows.extent.count > 0) device.launch("scatterAddRows", gridForRows(device, p.count), p);
+  if (p.layout.rows.extent.count > 0) device.launch("scatterAddRows", gridForRows(device, p.count), p);
 }
 
 void crossEntropyOp(Device& device, const CrossEntropyArguments& args) {
   const View loss = perRow(args.rows.loss), lse = perRow(args.rows.lse), counted = perRow(args.rows.counted);
   const View target = perRow(args.target);
   CrossEntropyParameters p{};
-  p.over = rowsOf<5>({&args.x, &loss, &lse, &counted, &target});
+  p.layout = rowsOf<5>({&args.x, &loss, &lse, &counted, &target});
   p.smoothing = args.spec.smoothing;
   p.ignored = args.spec.ignored;
   p.bad = device.badIndex();
@@ -172,7 +171,7 @@ void crossEntropyOp(Device& device, const CrossEntropyArguments& args) {
 void crossEntropyBackwardOp(Device& device, const CrossEntropyBackwardArguments& args) {
   const View target = perRow(args.saved.target), lse = perRow(args.saved.lse), dLoss = perRow(args.dLoss);
   CrossEntropyBackwardParameters p{};
-  p.over = rowsOf<5>({&args.dx, &args.saved.x, &target, &lse, &dLoss});
+  p.layout = rowsOf<5>({&args.dx, &args.saved.x, &target, &lse, &dLoss});
   p.smoothing = args.spec.smoothing;
   p.ignored = args.spec.ignored;
   p.bad = device.badIndex();

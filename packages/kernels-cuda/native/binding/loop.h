@@ -5,6 +5,8 @@
 
 #include "device/device.h"
 #include "kernels/operand.h"
+#include "kernels/rows.h"
+#include "mosaic/view.h"
 
 namespace mosaic::cuda {
 
@@ -43,7 +45,7 @@ inline View withoutLast(const View& view) {
   return rows;
 }
 
-inline int64_t lastStep(const View& view) { return view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1]; }
+inline int64_t lastStride(const View& view) { return view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1]; }
 
 /// A view that is absent becomes an operand without memory.
 inline Operand operandOf(const View& view) {
@@ -65,5 +67,41 @@ inline Grid gridFor(const Device& device, int64_t count) {
 
 /// Warps for `rows` rows.
 inline Grid gridForRows(const Device& device, int64_t rows) { return gridFor(device, rows * 32); }
+
+// Turns views into rows, for kernels whose warps own one each.
+
+/// Rows of several views; `length` is that of the first's last axis.
+template <int N>
+Rows<N> rowsOf(const View* const (&views)[N]) {
+  View leads[N];
+  const View* pointers[N];
+  Rows<N> rows;
+  for (int i = 0; i < N; i++) {
+    leads[i] = withoutLast(*views[i]);
+    pointers[i] = &leads[i];
+    rows.step[i] = lastStride(*views[i]);
+  }
+  rows.length = views[0]->shape[views[0]->rank - 1];
+  rows.rows = loopOf<N>(pointers);
+  return rows;
+}
+
+/// A view with one element a row: [..] as [.., 1].
+inline View perRow(const View& view) {
+  View wide = view;
+  wide.shape[wide.rank] = 1;
+  wide.stride[wide.rank++] = 0;
+  return wide;
+}
+
+/// Rows have a last axis of length 1.
+inline View viewOf(const TensorView& tensor) {
+  View view{tensor.data, tensor.dtype, 4, {}, {}};
+  for (int axis = 0; axis < view.rank; axis++) {
+    view.shape[axis] = tensor.shape[axis];
+    view.stride[axis] = tensor.stride[axis];
+  }
+  return view;
+}
 
 }  // namespace mosaic::cuda

@@ -1,4 +1,4 @@
-#include "binding/matmul.h"
+#include "binding/kernels.h"
 
 #include <algorithm>
 #include <optional>
@@ -11,21 +11,23 @@ namespace mosaic::cuda {
 
 namespace {
 
-BlasType typeOf(DType dtype) {
+BlasType blasTypeOf(DType dtype) {
   return dtype == DType::Float32 ? BLAS_FLOAT32 : dtype == DType::BFloat16 ? BLAS_BFLOAT16 : BLAS_FLOAT16;
 }
 
 /// The last two axes, without memory; `steps` are their strides. Nothing if neither axis is dense, or rows overlap.
 std::optional<BlasMatrix> matrixOf(DType dtype, int64_t rows, int64_t columns, const int64_t (&steps)[2]) {
-  const auto lies = [](int64_t along, int64_t step, int64_t across, int64_t lead) {
-    return (along == 1 || step == 1) && (across == 1 || lead >= along);
+  const auto isColumnMajor = [](int64_t along, int64_t step, int64_t across, int64_t leadingDimension) {
+    return (along == 1 || step == 1) && (across == 1 || leadingDimension >= along);
   };
-  const auto leadOf = [](int64_t along, int64_t across, int64_t lead) { return across == 1 ? along : lead; };
-  if (lies(rows, steps[0], columns, steps[1])) {
-    return BlasMatrix{nullptr, typeOf(dtype), rows, columns, leadOf(rows, columns, steps[1]), 0, false};
+  const auto leadingDimensionOf = [](int64_t along, int64_t across, int64_t leadingDimension) {
+    return across == 1 ? along : leadingDimension;
+  };
+  if (isColumnMajor(rows, steps[0], columns, steps[1])) {
+    return BlasMatrix{nullptr, blasTypeOf(dtype), rows, columns, leadingDimensionOf(rows, columns, steps[1]), 0, false};
   }
-  if (lies(columns, steps[1], rows, steps[0])) {
-    return BlasMatrix{nullptr, typeOf(dtype), columns, rows, leadOf(columns, rows, steps[0]), 0, true};
+  if (isColumnMajor(columns, steps[1], rows, steps[0])) {
+    return BlasMatrix{nullptr, blasTypeOf(dtype), columns, rows, leadingDimensionOf(columns, rows, steps[0]), 0, true};
   }
   return std::nullopt;
 }
@@ -48,7 +50,7 @@ void foldBatch(MatmulParameters& p) {
 }
 
 /// The batch's last axis is the library's; where the `index`th place of the others lies in an operand.
-void* placeOf(const MatmulParameters& p, const Operand& operand, int64_t index) {
+void* batchAddress(const MatmulParameters& p, const Operand& operand, int64_t index) {
   int64_t offset = 0;
   for (int axis = p.batch.extent.rank - 2; axis >= 0; axis--) {
     offset += index % p.batch.extent.length[axis] * operand.stride[axis];
@@ -70,7 +72,7 @@ std::optional<BlasProblem> problemOf(const MatmulParameters& p, int64_t index) {
   if (last >= 0 && p.batch.extent.length[last] > INT32_MAX) return std::nullopt;
   if (last >= 0) problem.batch = static_cast<int32_t>(p.batch.extent.length[last]);
   for (int i = 0; i < 3; i++) {
-    matrices[i]->data = placeOf(p, p.batch.operand[i], index);
+    matrices[i]->data = batchAddress(p, p.batch.operand[i], index);
     matrices[i]->batchStride = last >= 0 ? p.batch.operand[i].stride[last] : 0;
   }
   if (problem.out.isTransposed) exchange(problem);
@@ -78,14 +80,14 @@ std::optional<BlasProblem> problemOf(const MatmulParameters& p, int64_t index) {
 }
 
 /// False if the library is not there, or does not take it.
-bool startBlas(Device& device, const MatmulParameters& p) {
-  constexpr int64_t kMostCalls = 64;
+bool launchBlas(Device& device, const MatmulParameters& p) {
+  constexpr int64_t kMaxCalls = 64;
   const Extent& batch = p.batch.extent;
   const int64_t calls = batch.rank == 0 ? 1 : batch.count / batch.length[batch.rank - 1];
   std::vector<BlasProblem> problems;
   for (int64_t i = 0; i < calls; i++) {
     const std::optional<BlasProblem> problem = problemOf(p, i);
-    if (calls > kMostCalls || !problem || !device.blas().takes(*problem)) return false;
+    if (calls > kMaxCalls || !problem || !device.blas().supports(*problem)) return false;
     problems.push_back(*problem);
   }
   size_t started = 0;
@@ -95,14 +97,15 @@ bool startBlas(Device& device, const MatmulParameters& p) {
   if (started == problems.size()) return true;
   // What was started is done once more, by our kernel; but nothing may be added twice.
   if (started == 0 || !p.accumulate) return false;
-  throw Failure(MOSAIC_FAILURE_DEVICE, "matmul: expected cuBLASLt to do what it had taken, received a refusal; do "
-                                       "without it: MOSAIC_CUBLASLT_LIBRARY=none");
+  throw Failure(MOSAIC_FAILURE_DEVICE,
+                "matmul: expected cuBLASLt to run a product that it supports, received an error; "
+                "disable it: MOSAIC_CUBLASLT_LIBRARY=none");
 }
 
-void startKernel(Device& device, const MatmulParameters& p) {
+void launchKernel(Device& device, const MatmulParameters& p) {
   const auto tiles = [](int64_t length) { return (length + kMatmulTile - 1) / kMatmulTile; };
   const auto blocks = static_cast<unsigned>(tiles(p.m) * tiles(p.n));
-  const auto batch = static_cast<unsigned>(std::min<int64_t>(p.batch.extent.count, device.mostBlocksAcross()));
+  const auto batch = static_cast<unsigned>(std::min<int64_t>(p.batch.extent.count, device.maxGridDim()));
   device.launch("matmul", {{blocks, batch}, {kMatmulThreads}, kMatmulSharedBytes}, p);
 }
 
@@ -130,7 +133,7 @@ void matmulOp(Device& device, const MatmulArguments& args) {
   steps(p.bStep, b);
   if (p.m * p.n * p.batch.extent.count == 0) return;
   foldBatch(p);
-  if (!startBlas(device, p)) startKernel(device, p);
+  if (!launchBlas(device, p)) launchKernel(device, p);
 }
 
 }  // namespace mosaic::cuda

@@ -16,29 +16,29 @@ int64_t countBefore(const Span& span, int64_t position) {
   return std::min(span.length, (position - span.start + span.step - 1) / span.step);
 }
 
-bool sees(const Visible& visible) {
+bool hasVisible(const VisibleInterval& visible) {
   return firstRowBeyond(visible, visible.end, 0) < firstRowBeyond(visible, visible.begin, visible.keys - 1);
 }
 
 /// An edge farther away than any key is as good as one that no row reaches.
 Edge edge(int64_t at, int64_t by) {
-  return {static_cast<int32_t>(std::clamp<int64_t>(at, -kFarthest, kFarthest)), static_cast<int32_t>(by)};
+  return {static_cast<int32_t>(std::clamp<int64_t>(at, -kMaxPosition, kMaxPosition)), static_cast<int32_t>(by)};
 }
 
 /// A span of rows, one of keys, and where their first ones lie among all local rows and keys.
-struct Meeting {
+struct SpanPair {
   const Span &q, &k;
   int64_t row, key;
 };
 
-std::optional<Part> partOf(const Meeting& meeting, const Slice& slice) {
-  const auto& [q, k, row, key] = meeting;
+std::optional<Part> partOf(const SpanPair& pair, const Slice& slice) {
+  const auto& [q, k, row, key] = pair;
   const int64_t firstRow = countBefore(q, slice.q0), rows = countBefore(q, slice.q1) - firstRow;
   const int64_t firstKey = countBefore(k, slice.k0), keys = countBefore(k, slice.k1) - firstKey;
   if (rows <= 0 || keys <= 0) return std::nullopt;
   constexpr int64_t kMargin = 512;  // kernels ask of rows and keys that far beyond the last
-  if ((rows + kMargin) * q.step > kFarthest || (keys + kMargin) * k.step > kFarthest) {
-    throw std::invalid_argument("attend: a span reaches over 2^30 positions or more; cut it into shorter ones");
+  if ((rows + kMargin) * q.step > kMaxPosition || (keys + kMargin) * k.step > kMaxPosition) {
+    throw std::invalid_argument("attend: expected spans of fewer than 2^30 positions, received a longer one; split it");
   }
   if (row + firstRow + rows > INT32_MAX || key + firstKey + keys > INT32_MAX) {
     throw std::invalid_argument(
@@ -52,7 +52,7 @@ std::optional<Part> partOf(const Meeting& meeting, const Slice& slice) {
   part.visible.step = static_cast<int32_t>(k.step);
   part.visible.rows = static_cast<int32_t>(rows);
   part.visible.keys = static_cast<int32_t>(keys);
-  return sees(part.visible) ? std::optional(part) : std::nullopt;
+  return hasVisible(part.visible) ? std::optional(part) : std::nullopt;
 }
 
 /// The numbers of a part along the axis that blocks own.
@@ -64,18 +64,18 @@ Extent extentOf(const Part& part, Owner owner) {
 }
 
 /// The same part, of the rows (or keys) [first, end) alone.
-Part restricted(Part part, Owner owner, int32_t first, int32_t end) {
-  Visible& visible = part.visible;
+Part restrictTo(Part part, Owner owner, int32_t first, int32_t end) {
+  VisibleInterval& visible = part.visible;
   if (owner == Owner::Rows) {
     const int64_t skipped = first - part.row;
-    visible.begin = edge(visible.begin.at + skipped * visible.begin.by, visible.begin.by);
-    visible.end = edge(visible.end.at + skipped * visible.end.by, visible.end.by);
+    visible.begin = edge(visible.begin.offset + skipped * visible.begin.slope, visible.begin.slope);
+    visible.end = edge(visible.end.offset + skipped * visible.end.slope, visible.end.slope);
     visible.rows = end - first;
     part.row = first;
   } else {
     const int64_t skipped = int64_t{first - part.key} * visible.step;
-    visible.begin = edge(visible.begin.at - skipped, visible.begin.by);
-    visible.end = edge(visible.end.at - skipped, visible.end.by);
+    visible.begin = edge(visible.begin.offset - skipped, visible.begin.slope);
+    visible.end = edge(visible.end.offset - skipped, visible.end.slope);
     visible.keys = end - first;
     part.key = first;
   }
@@ -98,15 +98,15 @@ Groups groupsOf(const std::vector<Part>& parts, Owner owner) {
   for (const Part& part : parts) {
     const auto [first, length] = extentOf(part, owner);
     for (auto cut = std::lower_bound(cuts.begin(), cuts.end(), first); *cut < first + length; cut++) {
-      const Part piece = restricted(part, owner, cut[0], cut[1]);
-      if (sees(piece.visible)) groups[*cut].push_back(piece);
+      const Part piece = restrictTo(part, owner, cut[0], cut[1]);
+      if (hasVisible(piece.visible)) groups[*cut].push_back(piece);
     }
   }
   return groups;
 }
 
 /// About how long a block of the group takes.
-int64_t lengthOf(const std::vector<Part>& group, Owner owner) {
+int64_t costOf(const std::vector<Part>& group, Owner owner) {
   int64_t length = 0;
   for (const Part& part : group) length += owner == Owner::Rows ? part.visible.keys : part.visible.rows;
   return length;
@@ -134,13 +134,13 @@ std::vector<PartLaunch> launchesOf(const std::vector<Part>& parts, Owner owner, 
   std::vector<std::vector<Part>> groups;
   for (auto& [first, group] : groupsOf(parts, owner)) groups.push_back(std::move(group));
   std::stable_sort(groups.begin(), groups.end(),
-                   [&](const auto& a, const auto& b) { return lengthOf(a, owner) > lengthOf(b, owner); });
+                   [&](const auto& a, const auto& b) { return costOf(a, owner) > costOf(b, owner); });
   std::vector<PartLaunch> launches;
   for (const std::vector<Part>& group : groups) {
     const auto blocks = static_cast<unsigned>((extentOf(group[0], owner).length + own - 1) / own);
     bool isNew = true;  // in this launch
     for (Part part : group) {
-      if (launches.empty() || launches.back().parts.count == kMostParts) {
+      if (launches.empty() || launches.back().parts.count == kMaxParts) {
         launches.push_back({{}, 0});
         isNew = true;
       }

@@ -1,10 +1,12 @@
 // Cuts what attention is asked for into parts, and parts into launches.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
+#include "device/device.h"
 #include "kernels/visible.h"
-#include "mosaic/tile.h"
+#include "mosaic/view.h"
 
 namespace mosaic::cuda {
 
@@ -23,5 +25,43 @@ struct PartLaunch {
 /// Parts, cut so that those that overlap in what blocks own have exactly that in common; the longest work first. A
 /// block owns `own` rows or keys.
 std::vector<PartLaunch> launchesOf(const std::vector<Part>& parts, Owner owner, int own);
+
+// How attention's kernels are laid out over a GPU.
+
+/// One block after the other along x, then the heads and batches of what blocks own, no more than a grid reaches.
+inline Grid gridOf(unsigned blocks, const TensorView& owned, int threads, unsigned sharedBytes) {
+  const auto heads = static_cast<unsigned>(owned.shape[1]), batch = static_cast<unsigned>(owned.shape[0]);
+  return {{blocks, heads, batch}, {static_cast<unsigned>(threads)}, sharedBytes};
+}
+
+struct Range {
+  int64_t first, count;
+};
+
+/// Calls start(batches, heads, kvHeads) for pieces of attention that a grid holds: it reaches 65 535 along y and along
+/// z, which heads and batches need not. Heads that share keys are parted only if they alone are too many.
+template <class Start>
+void forEachSubgrid(const TensorView& q, const TensorView& k, int64_t most, Start start) {
+  const int64_t group = q.shape[1] / k.shape[1], groups = std::max<int64_t>(most / group, 1);
+  for (int64_t batch = 0; batch < q.shape[0]; batch += most) {
+    const Range batches{batch, std::min(most, q.shape[0] - batch)};
+    for (int64_t kvHead = 0; kvHead < k.shape[1]; kvHead += groups) {
+      const Range kvHeads{kvHead, std::min(groups, k.shape[1] - kvHead)};
+      const int64_t end = (kvHead + kvHeads.count) * group;
+      for (int64_t head = kvHead * group; head < end; head += most) {
+        start(batches, Range{head, std::min(most, end - head)}, kvHeads);
+      }
+    }
+  }
+}
+
+/// [B,H,…] of some batches and heads.
+inline TensorView selectHeads(TensorView x, const Range& batches, const Range& heads) {
+  const int64_t first = batches.first * x.stride[0] + heads.first * x.stride[1];
+  x.data = static_cast<char*>(x.data) + first * dtypeBytes(x.dtype);
+  x.shape[0] = batches.count;
+  x.shape[1] = heads.count;
+  return x;
+}
 
 }  // namespace mosaic::cuda

@@ -12,7 +12,7 @@ namespace mosaic::cuda {
 namespace {
 
 /// A dense float32 view of `like`'s shape.
-View denseLike(CUdeviceptr data, const View& like) {
+View denseViewLike(CUdeviceptr data, const View& like) {
   View view = like;
   view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(data));
   view.dtype = DType::Float32;
@@ -81,13 +81,13 @@ void upload(Device& device, const View& out, const std::shared_ptr<void>& host, 
   if (isDense(out)) return check(driver().memcpyHtoDAsync(addressOf(out), host.get(), bytes, device.stream()), "write");
   const Staging dense(device, bytes, "write");
   check(driver().memcpyHtoDAsync(dense.address(), host.get(), bytes, device.stream()), "write");
-  copyViews(device, out, denseLike(dense.address(), out));
+  copyViews(device, out, denseViewLike(dense.address(), out));
 }
 
 void download(Device& device, const View& x, const std::shared_ptr<void>& host, size_t bytes) {
   if (isDense(x)) return check(driver().memcpyDtoHAsync(host.get(), addressOf(x), bytes, device.stream()), "read");
   const Staging dense(device, bytes, "read");
-  copyViews(device, denseLike(dense.address(), x), x);
+  copyViews(device, denseViewLike(dense.address(), x), x);
   check(driver().memcpyDtoHAsync(host.get(), dense.address(), bytes, device.stream()), "read");
 }
 
@@ -100,10 +100,10 @@ napi_value write(napi_env env, napi_callback_info info) {
     addon.scratch[0] = device.failure() ? 1 : 0;
     if (device.failure() || values.length == 0) return nullptr;
     const View out = Reader(addon.scratch + 1).view();
-    const std::shared_ptr<void> host = device.pinned().take(values.bytes());
+    const std::shared_ptr<void> host = device.pinned().acquire(values.bytes());
     std::memcpy(host.get(), values.data, values.bytes());
     upload(device, out, host, values.bytes());
-    device.keepUntilDone(host);
+    device.retainUntilComplete(host);
     return nullptr;
   });
 }
@@ -119,7 +119,7 @@ napi_value read(napi_env env, napi_callback_info info) {
     const View x = args.view();
     std::shared_ptr<void> host;
     if (values.length > 0 && !device.failure()) {
-      host = device.pinned().take(values.bytes());
+      host = device.pinned().acquire(values.bytes());
       download(device, x, host, values.bytes());
     }
     const auto copyOut = [=, completions = addon.completions,
@@ -130,7 +130,7 @@ napi_value read(napi_env env, napi_callback_info info) {
       }
       completions->complete(completion, failure);
     };
-    device.afterAll(copyOut);
+    device.onComplete(copyOut);
     addon.completions->expect();
     return nullptr;
   });

@@ -2,14 +2,16 @@
 // NVIDIA's cublasLt.h, version 12.0; where that header is at hand, the build compares the two.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 extern "C" {
 
 typedef struct CUstream_st* CUstream;
 typedef struct mosaicBlasContext* BlasHandle;
-typedef struct mosaicBlasProduct* BlasProduct;
+typedef struct mosaicBlasMatmulDesc* BlasMatmulDesc;
 typedef struct mosaicBlasLayout* BlasLayout;
 typedef struct mosaicBlasPreference* BlasPreference;
 typedef int BlasStatus;
@@ -25,9 +27,9 @@ enum BlasType : int { BLAS_FLOAT32 = 0, BLAS_FLOAT16 = 2, BLAS_BFLOAT16 = 14 };
 /// cublasComputeType_t: how factors are multiplied; float32 as they are, or rounded to TF32.
 enum BlasCompute : int { BLAS_COMPUTE_FLOAT32 = 68, BLAS_COMPUTE_TF32 = 77 };
 /// cublasOperation_t
-enum BlasOperation : int { BLAS_AS_IT_IS = 0, BLAS_TRANSPOSED = 1 };
+enum BlasOperation : int { BLAS_NO_TRANSPOSE = 0, BLAS_TRANSPOSE = 1 };
 /// cublasLtMatmulDescAttributes_t
-enum BlasProductAttribute : int { BLAS_TRANSPOSE_A = 3, BLAS_TRANSPOSE_B = 4 };
+enum BlasMatmulDescAttribute : int { BLAS_TRANSPOSE_A = 3, BLAS_TRANSPOSE_B = 4 };
 /// cublasLtMatrixLayoutAttribute_t: int32_t, int64_t (elements)
 enum BlasLayoutAttribute : int { BLAS_BATCH_COUNT = 5, BLAS_BATCH_STRIDE = 6 };
 /// cublasLtMatmulPreferenceAttributes_t: uint64_t; uint32_t from there on
@@ -47,7 +49,7 @@ struct BlasAlgorithm {
   uint64_t data[8];
 };
 /// cublasLtMatmulHeuristicResult_t
-struct BlasChoice {
+struct BlasHeuristicResult {
   BlasAlgorithm algorithm;
   size_t workspaceBytes;
   BlasStatus state;
@@ -56,30 +58,31 @@ struct BlasChoice {
 };
 
 /// One line a function: X(name, symbol, result, parameters)
-#define MOSAIC_CUBLASLT(X)                                                                                             \
-  X(create, cublasLtCreate, BlasStatus, (BlasHandle * handle))                                                         \
-  X(destroy, cublasLtDestroy, BlasStatus, (BlasHandle handle))                                                         \
-  X(getVersion, cublasLtGetVersion, size_t, (void))                                                                    \
-  X(getStatusName, cublasLtGetStatusName, const char*, (BlasStatus status))                                            \
-  X(productCreate, cublasLtMatmulDescCreate, BlasStatus, (BlasProduct * product, int computeType, int scaleType))      \
-  X(productDestroy, cublasLtMatmulDescDestroy, BlasStatus, (BlasProduct product))                                      \
-  X(productSet, cublasLtMatmulDescSetAttribute, BlasStatus,                                                            \
-    (BlasProduct product, int attribute, const void* value, size_t bytes))                                             \
-  X(layoutCreate, cublasLtMatrixLayoutCreate, BlasStatus,                                                              \
-    (BlasLayout * layout, int type, uint64_t rows, uint64_t columns, int64_t lead))                                    \
-  X(layoutDestroy, cublasLtMatrixLayoutDestroy, BlasStatus, (BlasLayout layout))                                       \
-  X(layoutSet, cublasLtMatrixLayoutSetAttribute, BlasStatus,                                                           \
-    (BlasLayout layout, int attribute, const void* value, size_t bytes))                                               \
-  X(preferenceCreate, cublasLtMatmulPreferenceCreate, BlasStatus, (BlasPreference * preference))                       \
-  X(preferenceDestroy, cublasLtMatmulPreferenceDestroy, BlasStatus, (BlasPreference preference))                       \
-  X(preferenceSet, cublasLtMatmulPreferenceSetAttribute, BlasStatus,                                                   \
-    (BlasPreference preference, int attribute, const void* value, size_t bytes))                                       \
-  X(choose, cublasLtMatmulAlgoGetHeuristic, BlasStatus,                                                                \
-    (BlasHandle handle, BlasProduct product, BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d,                   \
-     BlasPreference preference, int wanted, mosaic::cuda::BlasChoice * choices, int* found))                           \
-  X(multiply, cublasLtMatmul, BlasStatus,                                                                              \
-    (BlasHandle handle, BlasProduct product, const void* alpha, const void* a, BlasLayout aLayout, const void* b,      \
-     BlasLayout bLayout, const void* beta, const void* c, BlasLayout cLayout, void* d, BlasLayout dLayout,             \
+#define MOSAIC_CUBLASLT(X)                                                                                           \
+  X(create, cublasLtCreate, BlasStatus, (BlasHandle * handle))                                                       \
+  X(destroy, cublasLtDestroy, BlasStatus, (BlasHandle handle))                                                       \
+  X(getVersion, cublasLtGetVersion, size_t, (void))                                                                  \
+  X(getStatusName, cublasLtGetStatusName, const char*, (BlasStatus status))                                          \
+  X(matmulDescCreate, cublasLtMatmulDescCreate, BlasStatus,                                                          \
+    (BlasMatmulDesc * product, int computeType, int scaleType))                                                      \
+  X(matmulDescDestroy, cublasLtMatmulDescDestroy, BlasStatus, (BlasMatmulDesc product))                              \
+  X(matmulDescSet, cublasLtMatmulDescSetAttribute, BlasStatus,                                                       \
+    (BlasMatmulDesc product, int attribute, const void* value, size_t bytes))                                        \
+  X(layoutCreate, cublasLtMatrixLayoutCreate, BlasStatus,                                                            \
+    (BlasLayout * layout, int type, uint64_t rows, uint64_t columns, int64_t leadingDimension))                      \
+  X(layoutDestroy, cublasLtMatrixLayoutDestroy, BlasStatus, (BlasLayout layout))                                     \
+  X(layoutSet, cublasLtMatrixLayoutSetAttribute, BlasStatus,                                                         \
+    (BlasLayout layout, int attribute, const void* value, size_t bytes))                                             \
+  X(preferenceCreate, cublasLtMatmulPreferenceCreate, BlasStatus, (BlasPreference * preference))                     \
+  X(preferenceDestroy, cublasLtMatmulPreferenceDestroy, BlasStatus, (BlasPreference preference))                     \
+  X(preferenceSet, cublasLtMatmulPreferenceSetAttribute, BlasStatus,                                                 \
+    (BlasPreference preference, int attribute, const void* value, size_t bytes))                                     \
+  X(select, cublasLtMatmulAlgoGetHeuristic, BlasStatus,                                                              \
+    (BlasHandle handle, BlasMatmulDesc product, BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d,              \
+     BlasPreference preference, int wanted, mosaic::cuda::BlasHeuristicResult* choices, int* found))                 \
+  X(multiply, cublasLtMatmul, BlasStatus,                                                                            \
+    (BlasHandle handle, BlasMatmulDesc product, const void* alpha, const void* a, BlasLayout aLayout, const void* b, \
+     BlasLayout bLayout, const void* beta, const void* c, BlasLayout cLayout, void* d, BlasLayout dLayout,           \
      const mosaic::cuda::BlasAlgorithm* algorithm, void* workspace, size_t workspaceBytes, CUstream stream))
 
 /// The library's functions, found at run time.
@@ -88,5 +91,25 @@ struct BlasFunctions {
   MOSAIC_CUBLASLT(MOSAIC_CUBLASLT_POINTER)
 #undef MOSAIC_CUBLASLT_POINTER
 };
+
+/// The largest power of two, up to 256, that divides an address: what cuBLASLt may rely on.
+inline uint32_t alignmentOf(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
+}
+
+// Finds cuBLASLt at run time: it is half a gigabyte, and belongs to the CUDA Toolkit, not to the driver.
+
+struct BlasLibrary {
+  BlasFunctions functions;
+  std::string name;
+  /// "13.1.1"
+  std::string version;
+};
+
+/// The process's cuBLASLt, or null if there is none: MOSAIC_CUBLASLT_LIBRARY ("none" for none), else that of the usual
+/// names, the toolkit's or Python's, which goes with the driver. Throws Failure if the variable names what cannot be
+/// loaded.
+const BlasLibrary* blasLibrary();
 
 }  // namespace mosaic::cuda

@@ -1,20 +1,108 @@
+// The description of one kind of product for cuBLASLt, and how it chose to do it.
 #include "blas/blas.h"
 
-#include "blas/alignment.h"
-#include "blas/plan.h"
+#include "blas/api.h"
 #include "mosaic/failure.h"
 
 namespace mosaic::cuda {
 
+/// Made once for each kind: to choose takes longer than to start.
+class Blas::MatmulAlgorithm {
+ public:
+  struct Settings {
+    BlasHandle handle;
+    BlasCompute compute;
+    size_t workspaceBytes;
+  };
+
+  MatmulAlgorithm(const BlasFunctions& blas, const Settings& settings, const BlasProblem& problem);
+  ~MatmulAlgorithm();
+  MatmulAlgorithm(const MatmulAlgorithm&) = delete;
+
+  /// Whether the library has an algorithm.
+  bool hasAlgorithm() const { return count_ > 0 && heuristic_.state == BLAS_SUCCESS; }
+  /// It was none.
+  void invalidate() { count_ = 0; }
+  BlasStatus start(const Settings& settings, const BlasProblem& problem, CUdeviceptr workspace, CUstream stream) const;
+
+ private:
+  BlasLayout layoutOf(const BlasMatrix& matrix, int32_t batch) const;
+  void select(const Settings& settings, const BlasProblem& problem);
+
+  const BlasFunctions& blas_;
+  BlasMatmulDesc matmulDesc_ = nullptr;
+  BlasLayout out_ = nullptr, a_ = nullptr, b_ = nullptr;
+  BlasHeuristicResult heuristic_{};
+  int count_ = 0;
+};
+
+Blas::MatmulAlgorithm::MatmulAlgorithm(const BlasFunctions& blas, const Settings& settings, const BlasProblem& problem)
+    : blas_(blas) {
+  blas_.matmulDescCreate(&matmulDesc_, settings.compute, BLAS_FLOAT32);
+  const auto transpose = [&](BlasMatmulDescAttribute attribute, const BlasMatrix& matrix) {
+    const int32_t operation = matrix.isTransposed ? BLAS_TRANSPOSE : BLAS_NO_TRANSPOSE;
+    blas_.matmulDescSet(matmulDesc_, attribute, &operation, sizeof operation);
+  };
+  transpose(BLAS_TRANSPOSE_A, problem.a);
+  transpose(BLAS_TRANSPOSE_B, problem.b);
+  out_ = layoutOf(problem.out, problem.batch);
+  a_ = layoutOf(problem.a, problem.batch);
+  b_ = layoutOf(problem.b, problem.batch);
+  select(settings, problem);
+}
+
+Blas::MatmulAlgorithm::~MatmulAlgorithm() {
+  for (const BlasLayout layout : {out_, a_, b_}) blas_.layoutDestroy(layout);
+  blas_.matmulDescDestroy(matmulDesc_);
+}
+
+BlasLayout Blas::MatmulAlgorithm::layoutOf(const BlasMatrix& matrix, int32_t batch) const {
+  BlasLayout layout = nullptr;
+  blas_.layoutCreate(&layout, matrix.type, static_cast<uint64_t>(matrix.rows), static_cast<uint64_t>(matrix.columns),
+                     matrix.leadingDimension);
+  blas_.layoutSet(layout, BLAS_BATCH_COUNT, &batch, sizeof batch);
+  blas_.layoutSet(layout, BLAS_BATCH_STRIDE, &matrix.batchStride, sizeof matrix.batchStride);
+  return layout;
+}
+
+void Blas::MatmulAlgorithm::select(const Settings& settings, const BlasProblem& problem) {
+  BlasPreference preference = nullptr;
+  blas_.preferenceCreate(&preference);
+  const uint64_t workspace = settings.workspaceBytes;
+  blas_.preferenceSet(preference, BLAS_WORKSPACE_BYTES, &workspace, sizeof workspace);
+  const auto set = [&](BlasPreferenceAttribute attribute, uint32_t value) {
+    blas_.preferenceSet(preference, attribute, &value, sizeof value);
+  };
+  // Sums are float32 to the end and are rounded once, however they are split.
+  set(BLAS_REDUCTION_SCHEMES, BLAS_REDUCE_IN_COMPUTE_TYPE);
+  set(BLAS_ALIGNMENT_A, alignmentOf(problem.a.data));
+  set(BLAS_ALIGNMENT_B, alignmentOf(problem.b.data));
+  set(BLAS_ALIGNMENT_C, alignmentOf(problem.out.data));
+  set(BLAS_ALIGNMENT_D, alignmentOf(problem.out.data));
+  const BlasStatus status =
+      blas_.select(settings.handle, matmulDesc_, a_, b_, out_, out_, preference, 1, &heuristic_, &count_);
+  if (status != BLAS_SUCCESS) count_ = 0;
+  blas_.preferenceDestroy(preference);
+}
+
+BlasStatus Blas::MatmulAlgorithm::start(const Settings& settings, const BlasProblem& problem, CUdeviceptr workspace,
+                             CUstream stream) const {
+  const float alpha = 1, beta = problem.accumulate ? 1 : 0;
+  void* room = reinterpret_cast<void*>(static_cast<uintptr_t>(workspace));
+  return blas_.multiply(settings.handle, matmulDesc_, &alpha, problem.a.data, a_, problem.b.data, b_, &beta,
+                        problem.out.data, out_, problem.out.data, out_, &heuristic_.algorithm, room,
+                        settings.workspaceBytes, stream);
+}
+
 namespace {
 
 /// What NVIDIA recommends: Hopper's kernels want more.
-size_t wantedWorkspace(int capability) { return capability >= 90 ? size_t{32} << 20 : size_t{8} << 20; }
+size_t recommendedWorkspace(int capability) { return capability >= 90 ? size_t{32} << 20 : size_t{8} << 20; }
 
 /// Plans that are kept; a program with more kinds of products than that makes them anew now and then.
-constexpr size_t kMostPlans = 1024;
+constexpr size_t kMaxAlgorithms = 1024;
 
-BlasCompute computeOf(const BlasProblem& problem, bool tf32) {
+BlasCompute computeTypeOf(const BlasProblem& problem, bool tf32) {
   return tf32 && problem.a.type == BLAS_FLOAT32 ? BLAS_COMPUTE_TF32 : BLAS_COMPUTE_FLOAT32;
 }
 
@@ -23,14 +111,14 @@ BlasCompute computeOf(const BlasProblem& problem, bool tf32) {
 Blas::Blas(Memory& memory, const BlasOptions& options) : memory_(memory), options_(options) {}
 
 Blas::~Blas() {
-  plans_.clear();
+  algorithms_.clear();
   if (handle_) library_->functions.destroy(handle_);
 }
 
 bool Blas::open() {
-  if (isOpened_) return handle_ != nullptr;
+  if (isOpen_) return handle_ != nullptr;
   library_ = blasLibrary();
-  isOpened_ = true;
+  isOpen_ = true;
   if (!library_) return false;
   const BlasStatus status = library_->functions.create(&handle_);
   if (status != BLAS_SUCCESS) {
@@ -38,41 +126,41 @@ bool Blas::open() {
     throw Failure(MOSAIC_FAILURE_DEVICE, "matmul: expected cuBLASLt to start, received " +
                                              std::string(library_->functions.getStatusName(status)) + " from " +
                                              library_->name + " " + library_->version +
-                                             "; update NVIDIA's driver, free memory of the GPU, or do without the "
+                                             "; update NVIDIA's driver, free memory of the GPU, or disable the "
                                              "library: MOSAIC_CUBLASLT_LIBRARY=none");
   }
-  workspace_ = memory_.keepScratch(wantedWorkspace(options_.capability));
-  workspaceBytes_ = workspace_ ? wantedWorkspace(options_.capability) : 0;
+  workspace_ = memory_.reserveScratch(recommendedWorkspace(options_.capability));
+  workspaceBytes_ = workspace_ ? recommendedWorkspace(options_.capability) : 0;
   return true;
 }
 
 Blas::Key Blas::keyOf(const BlasProblem& problem) const {
   const auto& [out, a, b, batch, accumulate] = problem;
   return {out.rows,         out.columns,         a.isTransposed ? a.rows : a.columns,
-          out.lead,         a.lead,              b.lead,
+          out.leadingDimension,         a.leadingDimension,              b.leadingDimension,
           out.batchStride,  a.batchStride,       b.batchStride,
           out.type,         a.type,              b.type,
           a.isTransposed,   b.isTransposed,      alignmentOf(out.data),
           alignmentOf(a.data), alignmentOf(b.data), batch};
 }
 
-Blas::Plan& Blas::planOf(const BlasProblem& problem) {
+Blas::MatmulAlgorithm& Blas::algorithmFor(const BlasProblem& problem) {
   const Key key = keyOf(problem);
-  const auto found = plans_.find(key);
-  if (found != plans_.end()) return *found->second;
-  if (plans_.size() >= kMostPlans) plans_.clear();
-  const Plan::Settings settings{handle_, computeOf(problem, options_.tf32), workspaceBytes_};
-  return *(plans_[key] = std::make_unique<Plan>(library_->functions, settings, problem));
+  const auto found = algorithms_.find(key);
+  if (found != algorithms_.end()) return *found->second;
+  if (algorithms_.size() >= kMaxAlgorithms) algorithms_.clear();
+  const MatmulAlgorithm::Settings settings{handle_, computeTypeOf(problem, options_.tf32), workspaceBytes_};
+  return *(algorithms_[key] = std::make_unique<MatmulAlgorithm>(library_->functions, settings, problem));
 }
 
-bool Blas::takes(const BlasProblem& problem) { return open() && planOf(problem).isFound(); }
+bool Blas::supports(const BlasProblem& problem) { return open() && algorithmFor(problem).hasAlgorithm(); }
 
 bool Blas::start(const BlasProblem& problem) {
-  const Plan::Settings settings{handle_, computeOf(problem, options_.tf32), workspaceBytes_};
-  Plan& plan = planOf(problem);
-  const BlasStatus status = plan.start(settings, problem, workspace_, options_.stream);
+  const MatmulAlgorithm::Settings settings{handle_, computeTypeOf(problem, options_.tf32), workspaceBytes_};
+  MatmulAlgorithm& algorithm = algorithmFor(problem);
+  const BlasStatus status = algorithm.start(settings, problem, workspace_, options_.stream);
   if (status == BLAS_SUCCESS) return true;
-  if (status == BLAS_NOT_SUPPORTED) return plan.drop(), false;
+  if (status == BLAS_NOT_SUPPORTED) return algorithm.invalidate(), false;
   throw Failure(MOSAIC_FAILURE_DEVICE, "matmul of " + std::to_string(problem.out.rows) + " × " +
                                            std::to_string(problem.out.columns) + " results: cuBLASLt returned " +
                                            library_->functions.getStatusName(status));

@@ -6,17 +6,16 @@
 #include <memory>
 
 #include "blas/api.h"
-#include "blas/library.h"
 #include "device/memory.h"
 
 namespace mosaic::cuda {
 
-/// As BLAS sees it: columns of `rows` elements, each `lead` elements behind the one before; perhaps to be read
-/// transposed.
+/// As BLAS sees it: columns of `rows` elements, each `leadingDimension` elements behind the one before; perhaps to be
+/// read transposed.
 struct BlasMatrix {
   void* data;
   BlasType type;
-  int64_t rows, columns, lead, batchStride;
+  int64_t rows, columns, leadingDimension, batchStride;
   bool isTransposed;
 };
 
@@ -42,27 +41,27 @@ class Blas {
 
   /// Whether the library has a way to do it; then `start` does. Throws Failure if the library was named and is of no
   /// use.
-  bool takes(const BlasProblem& problem);
+  bool supports(const BlasProblem& problem);
   /// Enqueues what was taken. False if the library takes that back, as 13.5.1 does of some matrices of one row; from
   /// then on it is not taken. Throws Failure.
   bool start(const BlasProblem& problem);
 
  private:
-  class Plan;
+  class MatmulAlgorithm;
   using Key = std::array<int64_t, 20>;
 
   bool open();
   Key keyOf(const BlasProblem& problem) const;
-  Plan& planOf(const BlasProblem& problem);
+  MatmulAlgorithm& algorithmFor(const BlasProblem& problem);
 
   Memory& memory_;
   BlasOptions options_;
-  bool isOpened_ = false;
+  bool isOpen_ = false;
   const BlasLibrary* library_ = nullptr;
   BlasHandle handle_ = nullptr;
   CUdeviceptr workspace_ = 0;
   size_t workspaceBytes_ = 0;
-  std::map<Key, std::unique_ptr<Plan>> plans_;
+  std::map<Key, std::unique_ptr<MatmulAlgorithm>> algorithms_;
 };
 
 }  // namespace mosaic::cuda

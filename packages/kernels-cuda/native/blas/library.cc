@@ -1,4 +1,4 @@
-#include "blas/library.h"
+#include "blas/api.h"
 
 #include <dlfcn.h>
 
@@ -16,13 +16,13 @@ namespace mosaic::cuda {
 namespace {
 
 /// 130101 for 13.1.1.
-std::string textOf(size_t version) {
+std::string versionTextOf(size_t version) {
   const auto part = [&](size_t unit) { return std::to_string(version / unit % 100); };
   return part(10000) + "." + part(100) + "." + part(1);
 }
 
 /// The oldest with all that is declared in api.h.
-constexpr size_t kOldest = 120000;
+constexpr size_t kMinVersion = 120000;
 
 /// Null, and why in `reason`, if it is no cuBLASLt of use.
 std::unique_ptr<BlasLibrary> load(const std::string& name, std::string& reason) {
@@ -42,13 +42,13 @@ std::unique_ptr<BlasLibrary> load(const std::string& name, std::string& reason) 
 #undef MOSAIC_CUBLASLT_FIND
   if (missing) return reason = std::string("it has no ") + missing, nullptr;
   const size_t version = library->functions.getVersion();
-  library->version = textOf(version);
-  if (version < kOldest) return reason = "it is version " + library->version + ", needed is 12.0", nullptr;
+  library->version = versionTextOf(version);
+  if (version < kMinVersion) return reason = "it is version " + library->version + ", needed is 12.0", nullptr;
   return library;
 }
 
 /// A library needs a driver of its own major version, or a newer one.
-std::vector<std::string> usualNames() {
+std::vector<std::string> defaultNames() {
   if (isEmulated()) return {};  // NVIDIA's library cannot work with a stand-in for the driver
   std::vector<std::string> names;
   for (const char* version : {"13", "12"}) {
@@ -72,7 +72,7 @@ const BlasLibrary* find() {
                       "); name libcublasLt.so.12 or .13 of the CUDA Toolkit, or `none` to multiply without it, or "
                       "unset the variable");
   }
-  for (const std::string& name : usualNames()) {
+  for (const std::string& name : defaultNames()) {
     if (auto library = load(name, reason)) return library.release();
   }
   return nullptr;
@@ -82,11 +82,11 @@ const BlasLibrary* find() {
 
 const BlasLibrary* blasLibrary() {
   static std::mutex mutex;
-  static bool isKnown = false;
+  static bool isLoaded = false;
   static const BlasLibrary* known = nullptr;
   const std::lock_guard lock(mutex);
-  if (!isKnown) known = find();
-  isKnown = true;
+  if (!isLoaded) known = find();
+  isLoaded = true;
   return known;
 }
 

@@ -1,13 +1,79 @@
 // Search paths of NVIDIA libraries that the dynamic linker does not search.
 #pragma once
 
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
 namespace mosaic::cuda {
 
+namespace fs = std::filesystem;
+
+inline std::string environmentVariable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// The folders of a list as PATH is one.
+inline std::vector<fs::path> splitPath(const std::string& list) {
+  std::vector<fs::path> folders;
+  std::istringstream stream(list);
+  for (std::string each; std::getline(stream, each, ':');) {
+    if (!each.empty()) folders.emplace_back(each);
+  }
+  return folders;
+}
+
+/// Environments of Python: an environment need not be activated, its `bin/python3` may be on the PATH, or linked there.
+inline std::vector<fs::path> pythonRoots() {
+  std::vector<fs::path> roots =
+      splitPath(environmentVariable("VIRTUAL_ENV") + ":" + environmentVariable("CONDA_PREFIX"));
+  std::error_code error;
+  for (const fs::path& folder : splitPath(environmentVariable("PATH"))) {
+    fs::path python = folder / "python3";
+    if (!fs::exists(python, error)) continue;
+    roots.push_back(folder.parent_path());
+    while (fs::is_symlink(python, error)) {
+      python = (python.parent_path() / fs::read_symlink(python, error)).lexically_normal();
+      roots.push_back(python.parent_path().parent_path());
+    }
+  }
+  if (const std::string home = environmentVariable("HOME"); !home.empty()) roots.emplace_back(home + "/.local");
+  roots.insert(roots.end(), {"/usr/local", "/usr"});
+  return roots;
+}
+
+/// Folders that Python imports from.
+inline std::vector<fs::path> sitePackages() {
+  std::vector<fs::path> folders = splitPath(environmentVariable("PYTHONPATH"));
+  std::error_code error;
+  for (const fs::path& root : pythonRoots()) {
+    for (const char* lib : {"lib", "lib64"}) {
+      for (fs::directory_iterator each(root / lib, error), end; !error && each != end; each.increment(error)) {
+        if (!each->path().filename().string().starts_with("python3")) continue;
+        folders.push_back(each->path() / "site-packages");
+        folders.push_back(each->path() / "dist-packages");
+      }
+    }
+  }
+  return folders;
+}
+
 /// Candidate paths of `file`, a cuBLAS library: in the CUDA Toolkit, then in Python packages, those of the active
 /// environment first. Paths in Python packages exist.
-std::vector<std::string> librarySearchPaths(const std::string& file);
+inline std::vector<std::string> librarySearchPaths(const std::string& file) {
+  std::vector<std::string> paths{"/usr/local/cuda/lib64/" + file};
+  std::error_code error;
+  for (const fs::path& folder : sitePackages()) {
+    // A package each, or since CUDA 13 all in one.
+    for (const char* package : {"cu13", "cublas"}) {
+      const fs::path path = folder / "nvidia" / package / "lib" / file;
+      if (fs::exists(path, error)) paths.push_back(path.string());
+    }
+  }
+  return paths;
+}
 
 }  // namespace mosaic::cuda

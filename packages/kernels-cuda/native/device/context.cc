@@ -9,7 +9,7 @@ namespace mosaic::cuda {
 namespace {
 
 /// The oldest GPUs that the kernels' instructions exist on: Ampere.
-constexpr int kOldestCapability = 80;
+constexpr int kMinCapability = 80;
 
 void checkOrdinal(int ordinal) {
   int count = 0;
@@ -35,26 +35,26 @@ Context::Context(int ordinal) {
   cuda.deviceGetAttribute(&major, COMPUTE_CAPABILITY_MAJOR, device_);
   cuda.deviceGetAttribute(&minor, COMPUTE_CAPABILITY_MINOR, device_);
   cuda.deviceGetAttribute(&multiprocessors_, MULTIPROCESSOR_COUNT, device_);
-  int along[] = {mostBlocksAcross_, mostBlocksAcross_};
+  int along[] = {maxGridDim_, maxGridDim_};
   cuda.deviceGetAttribute(&along[0], MAX_GRID_DIM_Y, device_);
   cuda.deviceGetAttribute(&along[1], MAX_GRID_DIM_Z, device_);
-  mostBlocksAcross_ = std::min(along[0], along[1]);
-  cuda.deviceGetAttribute(&mostSharedBytes_, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device_);
+  maxGridDim_ = std::min(along[0], along[1]);
+  cuda.deviceGetAttribute(&maxSharedBytes_, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device_);
   capability_ = major * 10 + minor;
-  if (capability_ < kOldestCapability) {
+  if (capability_ < kMinCapability) {
     throw Failure(MOSAIC_FAILURE_DEVICE, "cuda:" + std::to_string(ordinal) +
                                              ": expected a GPU of compute capability 8.0 (Ampere) or newer, received " +
                                              name_ + " of " + std::to_string(major) + "." + std::to_string(minor) +
                                              "; choose another GPU by its index, or use the CPU device");
   }
-  check(cuda.primaryCtxRetain(&context_, device_), "making a context on the GPU");
+  check(cuda.primaryCtxRetain(&context_, device_), "creating a context on the GPU");
   enter();
 }
 
 Context::~Context() { driver().primaryCtxRelease(device_); }
 
 Event::Event(std::shared_ptr<const Context> context, unsigned flags) : context_(std::move(context)) {
-  check(driver().eventCreate(&event_, flags), "making an event");
+  check(driver().eventCreate(&event_, flags), "creating an event");
 }
 
 Event::~Event() {

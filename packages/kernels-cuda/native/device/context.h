@@ -25,15 +25,15 @@ class Context {
   int capability() const { return capability_; }
   int multiprocessors() const { return multiprocessors_; }
   /// How far a grid may reach along y and along z.
-  int mostBlocksAcross() const { return mostBlocksAcross_; }
+  int maxGridDim() const { return maxGridDim_; }
   /// Of shared memory that a block may have, if it asks.
-  int mostSharedBytes() const { return mostSharedBytes_; }
+  int maxSharedBytes() const { return maxSharedBytes_; }
 
  private:
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   std::string name_;
-  int capability_ = 0, multiprocessors_ = 1, mostBlocksAcross_ = 65535, mostSharedBytes_ = 48 * 1024;
+  int capability_ = 0, multiprocessors_ = 1, maxGridDim_ = 65535, maxSharedBytes_ = 48 * 1024;
 };
 
 /// A mark in a stream.

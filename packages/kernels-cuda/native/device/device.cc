@@ -1,11 +1,39 @@
 #include "device/device.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
 namespace mosaic::cuda {
+
+void LaunchHistory::record(const char* kernel) {
+  const std::lock_guard lock(mutex_);
+  kernels_[started_++ % kCapacity] = kernel;
+}
+
+uint64_t LaunchHistory::count() const {
+  const std::lock_guard lock(mutex_);
+  return started_;
+}
+
+void LaunchHistory::markCompleted(uint64_t count) {
+  const std::lock_guard lock(mutex_);
+  completed_ = std::max(completed_, count);
+}
+
+std::string LaunchHistory::describePending() const {
+  const std::lock_guard lock(mutex_);
+  const uint64_t running = started_ - completed_, shown = std::min(running, kCapacity);
+  std::string names;
+  for (uint64_t i = started_ - shown; i < started_; i++) {
+    names += (names.empty() ? "" : ", ") + std::string(kernels_[i % kCapacity]);
+  }
+  if (running <= 1) return names;
+  const std::string more = running > shown ? ", the last of " + std::to_string(running) : "";
+  return "one of " + names + more;
+}
 
 namespace {
 
@@ -19,13 +47,13 @@ std::string textOf(CUresult code) {
 std::string describe(const BadIndex& bad) {
   constexpr const char* kNames[] = {"gatherRows", "scatterAddRows", "crossEntropy", "crossEntropyBackward"};
   char message[160];
-  std::snprintf(message, sizeof message, "%s: expected whole numbers from 0 to %lld, received %g",
+  std::snprintf(message, sizeof message, "%s: expected integers from 0 to %lld, received %g",
                 kNames[static_cast<int>(bad.kernel)], static_cast<long long>(bad.count - 1), double{bad.value});
   return message;
 }
 
 /// MOSAIC_CUDA_FAMILY=portable keeps to what every GPU since Ampere runs, so that both can be compared on one card.
-bool takesHopperKernels(int capability) {
+bool selectsHopperKernels(int capability) {
   constexpr int kHopper = 90;  // no other: what sm_90a has, later GPUs lack
   const char* family = std::getenv("MOSAIC_CUDA_FAMILY");
   const std::string asked = family ? family : "";
@@ -39,7 +67,7 @@ bool takesHopperKernels(int capability) {
 
 }  // namespace
 
-Device::Stream::Stream() { check(driver().streamCreate(&stream_, STREAM_NON_BLOCKING), "making a stream"); }
+Device::Stream::Stream() { check(driver().streamCreate(&stream_, STREAM_NON_BLOCKING), "creating a stream"); }
 
 Device::Stream::~Stream() { driver().streamDestroy(stream_); }
 
@@ -49,18 +77,19 @@ Device::Device(const DeviceOptions& options)
       memory_(std::make_unique<Memory>(*context_, stream(), options.memoryLimit)),
       blas_(std::make_unique<Blas>(*memory_, BlasOptions{context_->capability(), options.tf32, stream()})),
       name_("cuda:" + std::to_string(options.ordinal) + " (" + context_->name() + ")"),
-      hasHopperKernels_(takesHopperKernels(context_->capability())) {
-  const CUdeviceptr bad = memory_->keep(sizeof(BadIndex));
-  if (bad == 0) throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": no memory is left; end what else uses the GPU");
+      hasHopperKernels_(selectsHopperKernels(context_->capability())) {
+  const CUdeviceptr bad = memory_->allocatePersistent(sizeof(BadIndex));
+  if (bad == 0)
+    throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": out of memory; end other processes that use the GPU");
   badIndex_ = reinterpret_cast<BadIndex*>(static_cast<uintptr_t>(bad));
   check(driver().memsetD8Async(bad, 0, sizeof(BadIndex), stream()), "clearing memory");
   reduceRanks_ = module_.function("reduceRanks", 0);
-  watcher_ = std::make_unique<Watcher>(context_);
+  eventWatcher_ = std::make_unique<EventWatcher>(context_);
 }
 
 Device::~Device() {
   enter();
-  watcher_.reset();
+  eventWatcher_.reset();
 }
 
 void Device::close(std::unique_ptr<Device> device) {
@@ -80,30 +109,30 @@ void Device::launchBytes(const char* kernel, const Grid& grid, void* parameters)
   });
 }
 
-void Device::afterAll(Then then) {
-  if (failure()) return watcher_->after(stream(), [this, then](CUresult) { then(failure()); });
-  const std::shared_ptr<void> bad = pinned_.take(sizeof(BadIndex));
+void Device::onComplete(Callback callback) {
+  if (failure()) return eventWatcher_->after(stream(), [this, callback](CUresult) { callback(failure()); });
+  const std::shared_ptr<void> bad = pinned_.acquire(sizeof(BadIndex));
   auto& found = *new (bad.get()) BadIndex{};
   // A failure shows when the work is waited for.
   driver().memcpyDtoHAsync(&found, reinterpret_cast<uintptr_t>(badIndex_), sizeof(BadIndex), stream());
-  watcher_->after(stream(), [this, then, bad, &found, launches = history_.count()](CUresult code) {
-    settle(code, found, launches);
-    then(failure());
+  eventWatcher_->after(stream(), [this, callback, bad, &found, launches = history_.count()](CUresult code) {
+    checkCompleted(code, found, launches);
+    callback(failure());
   });
 }
 
-void Device::settle(CUresult code, const BadIndex& bad, uint64_t launches) {
-  if (code != CUDA_SUCCESS) return failBy(code);
+void Device::checkCompleted(CUresult code, const BadIndex& bad, uint64_t launches) {
+  if (code != CUDA_SUCCESS) return failWith(code);
   if (bad.found) return fail(MOSAIC_FAILURE_DEVICE, describe(bad));
-  history_.settle(launches);
+  history_.markCompleted(launches);
 }
 
-void Device::keepUntilDone(std::shared_ptr<void> memory) {
-  watcher_->after(stream(), [memory = std::move(memory)](CUresult) {});
+void Device::retainUntilComplete(std::shared_ptr<void> memory) {
+  eventWatcher_->after(stream(), [memory = std::move(memory)](CUresult) {});
 }
 
 void Device::trim() {
-  watcher_->after(stream(), [this](CUresult) { memory_->trim(); });
+  eventWatcher_->after(stream(), [this](CUresult) { memory_->trim(); });
 }
 
 void Device::fail(MosaicFailureCode code, const std::string& message) {
@@ -114,12 +143,12 @@ void Device::fail(MosaicFailureCode code, const std::string& message) {
   failed_.store(true, std::memory_order_release);
 }
 
-void Device::failBy(CUresult code) {
-  const std::string suspects = history_.suspects();
+void Device::failWith(CUresult code) {
+  const std::string pending = history_.describePending();
   fail(MOSAIC_FAILURE_DEVICE,
-       name_ + ": " + (suspects.empty() ? "work" : suspects) + " failed: " + textOf(code) +
-           "; the process cannot use this GPU any more: start it again, with CUDA_LAUNCH_BLOCKING=1 to learn which "
-           "kernel it was, or under compute-sanitizer");
+       name_ + ": " + (pending.empty() ? "work" : pending) + " failed: " + textOf(code) +
+           "; the CUDA context is unusable: restart the process, with CUDA_LAUNCH_BLOCKING=1 to identify the kernel, "
+           "or under compute-sanitizer");
 }
 
 Failure Device::explain(const CallError& error) {
@@ -127,7 +156,7 @@ Failure Device::explain(const CallError& error) {
   const CUresult state = driver().streamQuery(stream());
   const bool isLost = state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY;
   if (!isLost && !failure()) return {MOSAIC_FAILURE_DEVICE, name_ + ": " + error.what()};
-  failBy(state);
+  failWith(state);
   return {static_cast<MosaicFailureCode>(failure_.code), failure_.message};
 }
 
@@ -135,11 +164,11 @@ void Device::startTrace() {
   trace_ = std::make_shared<Trace>(context_, stream());
 }
 
-void Device::stopTrace(std::function<void(std::vector<TraceEntry>)> then) {
+void Device::stopTrace(std::function<void(std::vector<TraceEntry>)> callback) {
   const std::shared_ptr<Trace> trace = std::move(trace_);
   trace_ = nullptr;
-  watcher_->after(stream(), [trace, then](CUresult code) {
-    then(trace && code == CUDA_SUCCESS ? trace->entries() : std::vector<TraceEntry>());
+  eventWatcher_->after(stream(), [trace, callback](CUresult code) {
+    callback(trace && code == CUDA_SUCCESS ? trace->entries() : std::vector<TraceEntry>());
   });
 }
 

@@ -1,7 +1,9 @@
 // One GPU of this process: its context, compute stream, memory, and the kernels loaded into it.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -10,17 +12,35 @@
 
 #include "blas/blas.h"
 #include "device/context.h"
-#include "mosaic/failure.h"
-#include "device/history.h"
 #include "device/memory.h"
 #include "device/module.h"
-#include "device/pinned.h"
 #include "device/port.h"
 #include "device/trace.h"
-#include "device/watcher.h"
+#include "device/event_watcher.h"
 #include "kernels/rows.h"
+#include "mosaic/failure.h"
 
 namespace mosaic::cuda {
+
+// Which kernels were started lately: a GPU reports that one of them failed, not which.
+
+class LaunchHistory {
+ public:
+  /// `kernel` has static lifetime.
+  void record(const char* kernel);
+  /// How many were started so far.
+  uint64_t count() const;
+  /// The first `count` are done, and well.
+  void markCompleted(uint64_t count);
+  /// "matmul", or "one of fill, matmul": what was started after that. "" if nothing was.
+  std::string describePending() const;
+
+ private:
+  static constexpr uint64_t kCapacity = 16;
+  mutable std::mutex mutex_;
+  std::array<const char*, kCapacity> kernels_{};  // all under mutex_
+  uint64_t started_ = 0, completed_ = 0;
+};
 
 struct DeviceOptions {
   int ordinal = 0;
@@ -42,7 +62,7 @@ struct Grid {
 class Device {
  public:
   /// Gets the device's failure, or null. Called on the watcher's thread; must not throw.
-  using Then = std::function<void(const MosaicFailure*)>;
+  using Callback = std::function<void(const MosaicFailure*)>;
 
   /// Throws DriverError without a driver, Failure without such a GPU or without kernels for it.
   explicit Device(const DeviceOptions& options);
@@ -60,9 +80,9 @@ class Device {
   bool hasHopperKernels() const { return hasHopperKernels_; }
   int multiprocessors() const { return context_->multiprocessors(); }
   /// How far a grid may reach along y and along z.
-  unsigned mostBlocksAcross() const { return static_cast<unsigned>(context_->mostBlocksAcross()); }
+  unsigned maxGridDim() const { return static_cast<unsigned>(context_->maxGridDim()); }
   /// That a block may have, if it asks.
-  unsigned mostSharedBytes() const { return static_cast<unsigned>(context_->mostSharedBytes()); }
+  unsigned maxSharedBytes() const { return static_cast<unsigned>(context_->maxSharedBytes()); }
   Memory& memory() { return *memory_; }
   PinnedCache& pinned() { return pinned_; }
   Blas& blas() { return *blas_; }
@@ -80,16 +100,16 @@ class Device {
   /// Lets `enqueue` put work into the stream, which traces and errors shall call `name`, of static lifetime.
   template <class Enqueue>
   void run(const char* name, Enqueue enqueue) {
-    history_.note(name);
+    history_.record(name);
     if (trace_) trace_->before(name);
     enqueue();
     if (trace_) trace_->after();
   }
 
   /// Calls back once all work so far is done, or has failed. In the order of calls.
-  void afterAll(Then then);
+  void onComplete(Callback callback);
   /// Holds `memory` until all work so far is done.
-  void keepUntilDone(std::shared_ptr<void> memory);
+  void retainUntilComplete(std::shared_ptr<void> memory);
   /// Gives memory that nobody uses back to the system, once all work so far is done.
   void trim();
 
@@ -107,7 +127,7 @@ class Device {
   /// Everything that is started from now on.
   void startTrace();
   /// Calls back with what ran since startTrace; with nothing if that was not called, or the device failed.
-  void stopTrace(std::function<void(std::vector<TraceEntry>)> then);
+  void stopTrace(std::function<void(std::vector<TraceEntry>)> callback);
 
  private:
   /// A stream, to be destroyed after all that uses it.
@@ -122,8 +142,8 @@ class Device {
   };
 
   void launchBytes(const char* kernel, const Grid& grid, void* parameters);
-  void settle(CUresult code, const BadIndex& bad, uint64_t launches);
-  void failBy(CUresult code);
+  void checkCompleted(CUresult code, const BadIndex& bad, uint64_t launches);
+  void failWith(CUresult code);
 
   // In this order, for they need one another; the watcher's callbacks may need all.
   std::shared_ptr<const Context> context_;
@@ -135,14 +155,14 @@ class Device {
   BadIndex* badIndex_ = nullptr;
   CUfunction reduceRanks_ = nullptr;
   Port port_{*this};
-  History history_;
+  LaunchHistory history_;
   std::shared_ptr<Trace> trace_;
   std::string name_;
   bool hasHopperKernels_;
   std::mutex mutex_;
   std::atomic<bool> failed_{false};
   MosaicFailure failure_{};  // written once, under mutex_
-  std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<EventWatcher> eventWatcher_;
 };
 
 }  // namespace mosaic::cuda

@@ -1,4 +1,4 @@
-#include "device/image.h"
+#include "device/module.h"
 
 #if defined(MOSAIC_WITH_KERNELS)
 

@@ -1,8 +1,11 @@
 #include "device/memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <mutex>
 #include <set>
+
+#include "driver/driver.h"
 
 namespace mosaic::cuda {
 
@@ -41,22 +44,22 @@ Memory::Memory(const Context& context, CUstream stream, size_t limit) : stream_(
   properties.allocationType = MEM_ALLOCATION_TYPE_PINNED;
   properties.locationType = MEM_LOCATION_TYPE_DEVICE;
   properties.locationId = context.device();
-  check(driver().memPoolCreate(&pool_, &properties), "making a memory pool");
+  check(driver().memPoolCreate(&pool_, &properties), "creating a memory pool");
   uint64_t keep = UINT64_MAX;
-  check(driver().memPoolSetAttribute(pool_, MEMPOOL_RELEASE_THRESHOLD, &keep), "setting up the memory pool");
-  check(driver().deviceTotalMem(&most_, context.device()), "asking for the GPU's memory");
+  check(driver().memPoolSetAttribute(pool_, MEMPOOL_RELEASE_THRESHOLD, &keep), "configuring the memory pool");
+  check(driver().deviceTotalMem(&effectiveLimit_, context.device()), "querying the GPU's memory");
   pools().add(pool_);
 }
 
 Memory::~Memory() {
   pools().remove(pool_);
-  for (const CUdeviceptr address : live_) driver().memFreeAsync(address, stream_);
+  for (const CUdeviceptr address : allocations_) driver().memFreeAsync(address, stream_);
   driver().streamSynchronize(stream_);
   driver().memPoolDestroy(pool_);
 }
 
-CUresult Memory::take(CUdeviceptr* address, size_t bytes) {
-  if (bytes > most_) return CUDA_ERROR_OUT_OF_MEMORY;
+CUresult Memory::allocateFromPool(CUdeviceptr* address, size_t bytes) {
+  if (bytes > effectiveLimit_) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult code = driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream_);
   if (code != CUDA_ERROR_OUT_OF_MEMORY) return code;
   // What was freed last may still be in use by the stream, and so not be given back yet.
@@ -68,44 +71,44 @@ CUresult Memory::take(CUdeviceptr* address, size_t bytes) {
 CUdeviceptr Memory::allocate(size_t bytes) {
   if (limit_ > 0 && allocated_ + scratch_ + bytes > limit_) return 0;
   CUdeviceptr address = 0;
-  const CUresult code = take(&address, bytes);
+  const CUresult code = allocateFromPool(&address, bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
-  check(code, "taking memory");
-  live_.insert(address);
+  check(code, "allocating memory");
+  allocations_.insert(address);
   allocated_ += bytes;
   peak_ = std::max(peak_.load(), allocated_.load());
   return address;
 }
 
-CUdeviceptr Memory::keep(size_t bytes) {
+CUdeviceptr Memory::allocatePersistent(size_t bytes) {
   CUdeviceptr address = 0;
-  const CUresult code = take(&address, bytes);
+  const CUresult code = allocateFromPool(&address, bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
-  check(code, "taking memory");
-  live_.insert(address);
+  check(code, "allocating memory");
+  allocations_.insert(address);
   return address;
 }
 
-bool Memory::addScratch(size_t bytes) {
+bool Memory::tryAddScratch(size_t bytes) {
   scratch_ += bytes;
   if (limit_ == 0 || allocated_ + scratch_ <= limit_) return true;
   scratch_ -= bytes;
   return false;
 }
 
-CUdeviceptr Memory::keepScratch(size_t bytes) {
-  if (!addScratch(bytes)) return 0;
-  const CUdeviceptr address = keep(bytes);
+CUdeviceptr Memory::reserveScratch(size_t bytes) {
+  if (!tryAddScratch(bytes)) return 0;
+  const CUdeviceptr address = allocatePersistent(bytes);
   if (address == 0) scratch_ -= bytes;
   return address;
 }
 
-CUresult Memory::lend(CUdeviceptr* address, size_t bytes, CUstream stream) {
-  if (!addScratch(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+CUresult Memory::allocateScratch(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  if (!tryAddScratch(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult code = driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream);
   if (code != CUDA_SUCCESS) return scratch_ -= bytes, code;
   const std::lock_guard lock(mutex_);
-  lent_[*address] = bytes;
+  scratchSizes_[*address] = bytes;
   return code;
 }
 
@@ -113,17 +116,17 @@ CUresult Memory::release(CUdeviceptr address, CUstream stream) {
   {
     // Before the driver may hand the address out again.
     const std::lock_guard lock(mutex_);
-    const auto found = lent_.find(address);
-    if (found != lent_.end()) {
+    const auto found = scratchSizes_.find(address);
+    if (found != scratchSizes_.end()) {
       scratch_ -= found->second;
-      lent_.erase(found);
+      scratchSizes_.erase(found);
     }
   }
   return driver().memFreeAsync(address, stream);
 }
 
 void Memory::free(CUdeviceptr address, size_t bytes) {
-  if (live_.erase(address) == 0) return;
+  if (allocations_.erase(address) == 0) return;
   driver().memFreeAsync(address, stream_);
   allocated_ -= bytes;
 }
@@ -136,5 +139,52 @@ MemoryStats Memory::stats() const {
 }
 
 void Memory::trim() { driver().memPoolTrimTo(pool_, 0); }
+
+namespace {
+
+/// Bytes that are kept at most; a larger block is unpinned at once.
+constexpr size_t kMaxCachedBytes = size_t{256} << 20;
+
+/// Powers of two, and from a mebibyte on whole mebibytes.
+size_t sizeClass(size_t bytes) {
+  constexpr size_t kPage = 4096, kMebibyte = size_t{1} << 20;
+  if (bytes > kMebibyte) return (bytes + kMebibyte - 1) / kMebibyte * kMebibyte;
+  return std::max(kPage, std::bit_ceil(bytes));
+}
+
+}  // namespace
+
+PinnedCache::~PinnedCache() {
+  for (const auto& [bytes, block] : free_) driver().memFreeHost(block);
+}
+
+std::shared_ptr<void> PinnedCache::acquire(size_t bytes) {
+  size_t size = sizeClass(bytes);
+  void* block = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = free_.lower_bound(size);
+    if (found != free_.end() && found->first <= 2 * size) {
+      size = found->first;
+      block = found->second;
+      cachedBytes_ -= size;
+      free_.erase(found);
+    }
+  }
+  if (!block) check(driver().memAllocHost(&block, size), "pinning host memory");
+  return {block, [this, size](void* given) { recycle(given, size); }};
+}
+
+void PinnedCache::recycle(void* block, size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cachedBytes_ + bytes <= kMaxCachedBytes) {
+      cachedBytes_ += bytes;
+      free_.emplace(bytes, block);
+      return;
+    }
+  }
+  driver().memFreeHost(block);
+}
 
 }  // namespace mosaic::cuda

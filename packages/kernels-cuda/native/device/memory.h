@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstddef>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -32,11 +34,11 @@ class Memory {
   CUdeviceptr allocate(size_t bytes);
   void free(CUdeviceptr address, size_t bytes);
   /// For as long as the device, freed with all else: a few bytes of its own, no scratch. Null if there are none.
-  CUdeviceptr keep(size_t bytes);
+  CUdeviceptr allocatePersistent(size_t bytes);
   /// The same for a kernel to work in: scratch. Null beyond the limit, too.
-  CUdeviceptr keepScratch(size_t bytes);
+  CUdeviceptr reserveScratch(size_t bytes);
   /// Scratch in the order of another stream, by any thread, until it is released. Out of memory beyond the limit, too.
-  CUresult lend(CUdeviceptr* address, size_t bytes, CUstream stream);
+  CUresult allocateScratch(CUdeviceptr* address, size_t bytes, CUstream stream);
   /// Any thread.
   CUresult release(CUdeviceptr address, CUstream stream);
   /// May be called by another thread.
@@ -47,17 +49,39 @@ class Memory {
   size_t limit() const { return limit_; }
 
  private:
-  CUresult take(CUdeviceptr* address, size_t bytes);
+  CUresult allocateFromPool(CUdeviceptr* address, size_t bytes);
   /// Whether so much more is within the limit, as scratch from then on.
-  bool addScratch(size_t bytes);
+  bool tryAddScratch(size_t bytes);
 
   CUstream stream_;
   CUmemoryPool pool_ = nullptr;
-  size_t limit_, most_ = 0;
+  size_t limit_, effectiveLimit_ = 0;
   std::atomic<size_t> allocated_{0}, peak_{0}, scratch_{0};
-  std::unordered_set<CUdeviceptr> live_;
+  std::unordered_set<CUdeviceptr> allocations_;
   std::mutex mutex_;
-  std::unordered_map<CUdeviceptr, size_t> lent_;  // bytes; under mutex_
+  std::unordered_map<CUdeviceptr, size_t> scratchSizes_;  // bytes; under mutex_
+};
+
+// Host memory that the GPU reaches directly, for copies that nobody waits for.
+
+/// Pinning takes as long as a copy, and unpinning may wait for the GPU, so blocks are kept. For any thread that has
+/// entered the context.
+class PinnedCache {
+ public:
+  PinnedCache() = default;
+  /// All blocks must have been given back.
+  ~PinnedCache();
+  PinnedCache(const PinnedCache&) = delete;
+
+  /// At least `bytes`; given back when the last owner lets go. Throws CallError.
+  std::shared_ptr<void> acquire(size_t bytes);
+
+ private:
+  void recycle(void* block, size_t bytes);
+
+  std::mutex mutex_;
+  std::multimap<size_t, void*> free_;  // by size; under mutex_
+  size_t cachedBytes_ = 0;                     // under mutex_
 };
 
 }  // namespace mosaic::cuda

@@ -1,14 +1,13 @@
 #include "device/module.h"
 
 #include "mosaic/failure.h"
-#include "device/image.h"
 
 namespace mosaic::cuda {
 
 namespace {
 
 /// What a driver reports of an image that is not for it, or of PTX from a newer toolkit.
-bool isUnsuited(CUresult code) {
+bool isIncompatible(CUresult code) {
   return code == CUDA_ERROR_NO_BINARY_FOR_GPU || code == CUDA_ERROR_INVALID_IMAGE || code == CUDA_ERROR_INVALID_PTX ||
          code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 }
@@ -26,7 +25,7 @@ bool isUnsuited(CUresult code) {
 }  // namespace
 
 Module::Module(const Context& context) {
-  const void* image = imageOfDriver() ? imageOfDriver() : kernelImage();
+  const void* image = emulatedKernelImage() ? emulatedKernelImage() : kernelImage();
   if (!image) {
     throw Failure(MOSAIC_FAILURE_DEVICE,
                   "cuda(): expected CUDA kernels in the addon of @mosaic/kernels-cuda, received none, for it was built "
@@ -34,14 +33,14 @@ Module::Module(const Context& context) {
                   "run build:native` in packages/kernels-cuda");
   }
   const CUresult code = driver().moduleLoadData(&module_, image);
-  if (isUnsuited(code)) rejectImage(context, code);
+  if (isIncompatible(code)) rejectImage(context, code);
   check(code, "loading kernels");
 }
 
 Module::~Module() { driver().moduleUnload(module_); }
 
 CUfunction Module::function(const char* kernel, unsigned sharedBytes) {
-  Loaded& loaded = functions_[kernel];
+  LoadedFunction& loaded = functions_[kernel];
   if (!loaded.function) check(driver().moduleGetFunction(&loaded.function, module_, kernel), kernel);
   if (sharedBytes > loaded.sharedBytes) {
     const auto bytes = static_cast<int>(sharedBytes);

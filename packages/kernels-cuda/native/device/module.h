@@ -8,6 +8,14 @@
 
 namespace mosaic::cuda {
 
+// The kernels, as nvcc compiled them.
+
+/// A fat binary for all GPUs that are built for, or null if the addon was built without nvcc.
+const void* kernelImage();
+
+/// The version of nvcc that compiled it: "13.0".
+const char* kernelCompiler();
+
 class Module {
  public:
   /// Throws Failure if the addon carries no kernels, or none that this driver can load for this GPU.
@@ -19,12 +27,12 @@ class Module {
   CUfunction function(const char* kernel, unsigned sharedBytes);
 
  private:
-  struct Loaded {
+  struct LoadedFunction {
     CUfunction function = nullptr;
     unsigned sharedBytes = 48 * 1024;  // more must be asked for
   };
   CUmodule module_ = nullptr;
-  std::unordered_map<std::string_view, Loaded> functions_;
+  std::unordered_map<std::string_view, LoadedFunction> functions_;
 };
 
 }  // namespace mosaic::cuda

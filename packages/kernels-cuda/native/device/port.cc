@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "device/device.h"
-#include "kernels/ranks.h"
+#include "kernels/reduce.h"
 #include "mosaic/clock.h"
 
 namespace mosaic::cuda {
@@ -16,7 +16,7 @@ constexpr int64_t kOriginNs = 10'000'000'000;
 Port& portOf(MosaicDevicePort* port) { return *static_cast<Port*>(port); }
 Device& deviceOf(MosaicDevicePort* port) { return portOf(port).device(); }
 CUstream streamOf(void* handle) { return static_cast<CUstream>(handle); }
-Port::Marker* markerOf(void* event) { return static_cast<Port::Marker*>(event); }
+Port::PooledEvent* eventOf(void* event) { return static_cast<Port::PooledEvent*>(event); }
 
 void record(const Failure& failure, MosaicFailure* out) { *out = recordOf(failure.code(), failure.what()); }
 
@@ -49,13 +49,13 @@ int failureOf(MosaicDevicePort* port, MosaicFailure* out) {
 int createStream(MosaicDevicePort* port, void** stream, MosaicFailure* failure) {
   return guarded(port, failure, [&] {
     CUstream made = nullptr;
-    check(driver().streamCreate(&made, STREAM_NON_BLOCKING), "making a stream");
+    check(driver().streamCreate(&made, STREAM_NON_BLOCKING), "creating a stream");
     *stream = made;
   });
 }
 
 void destroyStream(MosaicDevicePort* port, void* stream) {
-  portOf(port).forget(streamOf(stream));
+  portOf(port).onStreamDestroyed(streamOf(stream));
   driver().streamDestroy(streamOf(stream));
 }
 
@@ -65,12 +65,12 @@ int recordEvent(MosaicDevicePort* port, void* stream, int timed, void** event, M
 
 int waitEvent(MosaicDevicePort* port, void* stream, void* event, MosaicFailure* failure) {
   return guarded(port, failure, [&] {
-    check(driver().streamWaitEvent(streamOf(stream), markerOf(event)->event.get(), 0), "waiting for an event");
+    check(driver().streamWaitEvent(streamOf(stream), eventOf(event)->event.get(), 0), "waiting for an event");
   });
 }
 
 int queryEvent(MosaicDevicePort* port, void* event, MosaicFailure* failure) {
-  const CUresult code = driver().eventQuery(markerOf(event)->event.get());
+  const CUresult code = driver().eventQuery(eventOf(event)->event.get());
   if (code == CUDA_SUCCESS) return MOSAIC_EVENT_DONE;
   if (code == CUDA_ERROR_NOT_READY) return MOSAIC_EVENT_PENDING;
   guarded(port, failure, [&] { check(code, "communication"); });
@@ -78,12 +78,12 @@ int queryEvent(MosaicDevicePort* port, void* event, MosaicFailure* failure) {
 }
 
 int64_t timeOf(MosaicDevicePort*, void* event) {
-  const Port::Marker& marker = *markerOf(event);
+  const Port::PooledEvent& marker = *eventOf(event);
   return marker.timeline->timeOf(marker.event);
 }
 
 void releaseEvent(MosaicDevicePort* port, void* event) {
-  portOf(port).giveBack(std::unique_ptr<Port::Marker>(markerOf(event)));
+  portOf(port).recycle(std::unique_ptr<Port::PooledEvent>(eventOf(event)));
 }
 
 int copy(MosaicDevicePort* port, uint64_t to, uint64_t from, size_t bytes, void* stream, MosaicFailure* failure) {
@@ -93,12 +93,12 @@ int copy(MosaicDevicePort* port, uint64_t to, uint64_t from, size_t bytes, void*
 int allocate(MosaicDevicePort* port, uint64_t* address, size_t bytes, void* stream, MosaicFailure* failure) {
   return guarded(port, failure, [&] {
     CUdeviceptr memory = 0;
-    const CUresult code = deviceOf(port).memory().lend(&memory, bytes, streamOf(stream));
+    const CUresult code = deviceOf(port).memory().allocateScratch(&memory, bytes, streamOf(stream));
     if (code == CUDA_ERROR_OUT_OF_MEMORY) {
       throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY,
-                    "no memory is left for " + std::to_string(bytes) + " bytes to receive into");
+                    "out of memory for " + std::to_string(bytes) + " bytes of receive buffers");
     }
-    check(code, "taking memory");
+    check(code, "allocating memory");
     *address = memory;
   });
 }
@@ -147,10 +147,10 @@ constexpr MosaicDevicePort kCalls{MOSAIC_DEVICE_PORT_ABI,
 
 Port::Port(Device& device) : MosaicDevicePort(kCalls), device_(device) {}
 
-std::unique_ptr<Port::Marker> Port::take(bool isTimed) {
+std::unique_ptr<Port::PooledEvent> Port::take(bool isTimed) {
   {
     const std::lock_guard lock(mutex_);
-    auto& spare = spare_[isTimed];
+    auto& spare = free_[isTimed];
     if (!spare.empty()) {
       auto marker = std::move(spare.back());
       spare.pop_back();
@@ -158,30 +158,30 @@ std::unique_ptr<Port::Marker> Port::take(bool isTimed) {
     }
   }
   const unsigned flags = isTimed ? 0 : EVENT_DISABLE_TIMING;
-  return std::unique_ptr<Marker>(new Marker{Event(device_.context(), flags), nullptr, isTimed});
+  return std::unique_ptr<PooledEvent>(new PooledEvent{Event(device_.context(), flags), nullptr, isTimed});
 }
 
-std::unique_ptr<Port::Marker> Port::record(CUstream stream, bool isTimed) {
+std::unique_ptr<Port::PooledEvent> Port::record(CUstream stream, bool isTimed) {
   auto marker = take(isTimed);
   if (isTimed) marker->timeline = timelineOf(stream);
   check(driver().eventRecord(marker->event.get(), stream), "recording an event");
   return marker;
 }
 
-void Port::giveBack(std::unique_ptr<Marker> marker) {
+void Port::recycle(std::unique_ptr<PooledEvent> marker) {
   const std::lock_guard lock(mutex_);
   marker->timeline = nullptr;
-  spare_[marker->isTimed].push_back(std::move(marker));
+  free_[marker->isTimed].push_back(std::move(marker));
 }
 
-void Port::forget(CUstream stream) {
+void Port::onStreamDestroyed(CUstream stream) {
   const std::lock_guard lock(mutex_);
   origins_.erase(stream);
 }
 
 std::shared_ptr<const Timeline> Port::timelineOf(CUstream stream) {
   const std::lock_guard lock(mutex_);
-  Origin& origin = origins_[stream];
+  TimelineOrigin& origin = origins_[stream];
   const int64_t now = monotonicNs();
   if (!origin.timeline || now - origin.at > kOriginNs) {
     origin = {std::make_shared<const Timeline>(device_.context(), stream), now};

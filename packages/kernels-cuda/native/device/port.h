@@ -18,29 +18,29 @@ class Port : public MosaicDevicePort {
   Device& device() const { return device_; }
 
   /// An event, recorded again and again.
-  struct Marker {
+  struct PooledEvent {
     Event event;
     std::shared_ptr<const Timeline> timeline;  // of a timed one
     bool isTimed;
   };
   /// Any thread. Throws CallError.
-  std::unique_ptr<Marker> record(CUstream stream, bool isTimed);
-  void giveBack(std::unique_ptr<Marker> marker);
+  std::unique_ptr<PooledEvent> record(CUstream stream, bool isTimed);
+  void recycle(std::unique_ptr<PooledEvent> marker);
   /// Its events are not recorded any more.
-  void forget(CUstream stream);
+  void onStreamDestroyed(CUstream stream);
 
  private:
-  struct Origin {
+  struct TimelineOrigin {
     std::shared_ptr<const Timeline> timeline;
     int64_t at;
   };
-  std::unique_ptr<Marker> take(bool isTimed);
+  std::unique_ptr<PooledEvent> take(bool isTimed);
   std::shared_ptr<const Timeline> timelineOf(CUstream stream);
 
   Device& device_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Marker>> spare_[2];  // by whether they are timed; under mutex_
-  std::map<CUstream, Origin> origins_;             // under mutex_
+  std::vector<std::unique_ptr<PooledEvent>> free_[2];  // by whether they are timed; under mutex_
+  std::map<CUstream, TimelineOrigin> origins_;             // under mutex_
 };
 
 }  // namespace mosaic::cuda

@@ -26,15 +26,15 @@ int64_t Timeline::timeOf(const Event& event) const {
 Trace::Trace(std::shared_ptr<const Context> context, CUstream stream)
     : context_(std::move(context)), stream_(stream), timeline_(context_, stream) {}
 
-std::unique_ptr<Event> Trace::mark() const {
+std::unique_ptr<Event> Trace::recordEvent() const {
   auto event = std::make_unique<Event>(context_, 0);
   check(driver().eventRecord(event->get(), stream_), "recording an event");
   return event;
 }
 
-void Trace::before(const char* name) { timed_.push_back({name, mark(), nullptr}); }
+void Trace::before(const char* name) { timed_.push_back({name, recordEvent(), nullptr}); }
 
-void Trace::after() { timed_.back().end = mark(); }
+void Trace::after() { timed_.back().end = recordEvent(); }
 
 std::vector<TraceEntry> Trace::entries() const {
   std::vector<TraceEntry> entries;

@@ -44,16 +44,16 @@ class Trace {
   std::vector<TraceEntry> entries() const;
 
  private:
-  struct Timed {
+  struct TimedKernel {
     const char* name;
     std::unique_ptr<Event> start, end;
   };
-  std::unique_ptr<Event> mark() const;
+  std::unique_ptr<Event> recordEvent() const;
 
   std::shared_ptr<const Context> context_;
   CUstream stream_;
   Timeline timeline_;
-  std::vector<Timed> timed_;
+  std::vector<TimedKernel> timed_;
 };
 
 }  // namespace mosaic::cuda

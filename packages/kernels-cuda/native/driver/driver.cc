@@ -9,7 +9,7 @@ namespace mosaic::cuda {
 
 namespace {
 
-struct Loaded {
+struct LoadedDriver {
   Driver functions;
   std::string library;
   int version = 0;
@@ -45,12 +45,12 @@ Driver functionsOf(void* handle, const std::string& library) {
   MOSAIC_CUDA_DRIVER(MOSAIC_CUDA_FIND)
 #undef MOSAIC_CUDA_FIND
   if (!missing) return found;
-  throw DriverError(library + " has no " + missing + ": this driver is older than CUDA " + versionText(kOldestDriver) +
-                    ". Update NVIDIA's driver to 525 or newer");
+  throw DriverError(library + " has no " + missing + ": this driver is older than CUDA " +
+                    versionText(kMinDriverVersion) + ". Update NVIDIA's driver to 525 or newer");
 }
 
-Loaded load() {
-  Loaded loaded;
+LoadedDriver load() {
+  LoadedDriver loaded;
   loaded.library = libraryName();
   void* handle = open(loaded.library);
   loaded.functions = functionsOf(handle, loaded.library);
@@ -71,19 +71,19 @@ Loaded load() {
                       "). Check nvidia-smi; after an update of the driver, reboot or reload its kernel module");
   }
   found.driverGetVersion(&loaded.version);
-  if (loaded.version < kOldestDriver) {
+  if (loaded.version < kMinDriverVersion) {
     throw DriverError("the CUDA driver is too old: it is for CUDA " + versionText(loaded.version) + ", needed is " +
-                      versionText(kOldestDriver) + ". Update NVIDIA's driver to 525 or newer");
+                      versionText(kMinDriverVersion) + ". Update NVIDIA's driver to 525 or newer");
   }
   return loaded;
 }
 
 /// Tried again after a failure: a driver may be installed meanwhile, a variable set.
-const Loaded& loaded() {
+const LoadedDriver& loaded() {
   static std::mutex mutex;
-  static const Loaded* known = nullptr;
+  static const LoadedDriver* known = nullptr;
   const std::lock_guard lock(mutex);
-  if (!known) known = new Loaded(load());
+  if (!known) known = new LoadedDriver(load());
   return *known;
 }
 
@@ -97,7 +97,7 @@ const std::string& driverLibrary() { return loaded().library; }
 
 TensorMapEncodeTiled tensorMapEncodeTiled() { return loaded().encodeTiled; }
 
-const void* imageOfDriver() { return loaded().image; }
+const void* emulatedKernelImage() { return loaded().image; }
 
 bool isEmulated() { return loaded().isEmulated; }
 

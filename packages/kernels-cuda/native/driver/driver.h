@@ -24,7 +24,7 @@ class CallError : public std::runtime_error {
 };
 
 /// As cuDriverGetVersion gives it: CUDA 12.0, the oldest that can load what nvcc 12 compiles for Hopper.
-constexpr int kOldestDriver = 12000;
+constexpr int kMinDriverVersion = 12000;
 
 /// The process's driver, initialised. The library is $MOSAIC_CUDA_LIBRARY, else libcuda.so.1.
 /// Throws DriverError; once it has succeeded it always does.
@@ -39,7 +39,7 @@ TensorMapEncodeTiled tensorMapEncodeTiled();
 
 /// Whether the driver is a stand-in for tests (native/emulation); the image of kernels that it brings along, if any.
 bool isEmulated();
-const void* imageOfDriver();
+const void* emulatedKernelImage();
 
 /// "12.4" for 12040.
 std::string versionText(int version);

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/visible.h"
-#include "mosaic/dtype.h"
+#include "mosaic/view.h"
 
 namespace mosaic::cuda {
 
@@ -19,10 +19,10 @@ struct Matrix {
 };
 
 /// What is read and written, float32 [B,H,S,D]: out, dq, dk, dv.
-struct Sum {
+struct Accumulator {
   float* data;
   int64_t batch, head, row, column;
-  bool paired;  // columns 2i and 2i + 1 are 8 aligned bytes
+  bool isFloat2Aligned;  // columns 2i and 2i + 1 are 8 aligned bytes
 };
 
 /// One float32 a row, [B,H,S]: lse, delta.
@@ -33,7 +33,7 @@ struct PerRow {
 
 struct AttendParameters {
   Matrix q, k, v;
-  Sum out;
+  Accumulator out;
   PerRow lse;
   int32_t headDim, group;  // group: heads of queries to a head of keys
   float scale;             // above 0, on tensor cores
@@ -43,7 +43,7 @@ struct AttendParameters {
 struct AttendBackwardParameters {
   Matrix q, k, v, dOut;
   PerRow lse, delta;  // of the whole attention
-  Sum dq, dk, dv;
+  Accumulator dq, dk, dv;
   int32_t headDim, group;
   float scale;
   Parts parts;
@@ -86,11 +86,11 @@ HOST_AND_DEVICE constexpr unsigned queriesBytes(int headDim) {
   return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2);
 }
 
-// ── float32, or a mixture: every thread has floatReach(D)² products of 8 × 8 threads
+// ── float32, or a mixture: every thread has floatMicroTile(D)² products of 8 × 8 threads
 
-HOST_AND_DEVICE constexpr int floatReach(int headDim) { return headDim <= 128 ? 4 : 2; }
+HOST_AND_DEVICE constexpr int floatMicroTile(int headDim) { return headDim <= 128 ? 4 : 2; }
 HOST_AND_DEVICE constexpr BlockShape floatShape(int headDim) {
-  const int tile = 8 * floatReach(headDim);
+  const int tile = 8 * floatMicroTile(headDim);
   return {tile, tile, 2};
 }
 /// `tiles` of rows, and `squares` of products, each row one longer against bank conflicts; 2 numbers a row.

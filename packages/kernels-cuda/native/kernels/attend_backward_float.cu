@@ -6,46 +6,46 @@ using namespace mosaic::cuda;
 namespace {
 
 /// Whether the query sees the key.
-DEVICE bool sees(const Visible& visible, int row, int key) {
-  return key >= edgeOf(visible, visible.begin, row) && key < edgeOf(visible, visible.end, row);
+DEVICE bool sees(const VisibleInterval& visible, int row, int key) {
+  return key >= edgePosition(visible, visible.begin, row) && key < edgePosition(visible, visible.end, row);
 }
 
 /// s ← P, dp ← dS, of one query and one key.
 DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, float scale) {
   const float rest = roundedProduct(s, scale) - lseAndDelta.x;
   const float weight = exp2f((rest > 0.f ? 0.f : rest) * kLog2e);  // at most 1, however the forward rounded the score
-  s = seen ? weight : hiddenWeight();
-  dp = seen ? weight * (dp - lseAndDelta.y) : hiddenWeight();
+  s = seen ? weight : maskedWeight();
+  dp = seen ? weight * (dp - lseAndDelta.y) : maskedWeight();
 }
 
 /// Grid: (key tiles, key heads, batch); walks over the queries of all heads that read these keys.
 template <int D>
 DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
-  constexpr int R = Tile::kReach;
+  constexpr int R = Tile::kMicroTile;
   const int batch = blockIdx.z, headK = blockIdx.y;
-  const Share share = shareOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[share.first];
-  const Run own{batch, headK, any.key, any.visible.keys};
-  const int key0 = share.tile * Tile::kSide;
-  QueryTiles<Tile::kSide, Tile::kSide> at(p.parts, share, key0, headK * p.group, p.group);
-  if (!at.some()) return;
+  const WorkTile work = workTileOf(p.parts, blockIdx.x);
+  const Part& any = p.parts.part[work.first];
+  const RowRange own{batch, headK, any.key, any.visible.keys};
+  const int key0 = work.tile * Tile::kSide;
+  QueryTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, key0, headK * p.group, p.group);
+  if (!at.isValid()) return;
   const SharedAddress k = sharedBase(), v = k + Tile::kBytes, q = v + Tile::kBytes, g = q + Tile::kBytes;
   const SharedAddress square = g + Tile::kBytes, square2 = square + Tile::kSquareBytes;
-  const SharedAddress numbers = square2 + Tile::kSquareBytes;  // exponent, then delta, of each query
+  const SharedAddress statistics = square2 + Tile::kSquareBytes;  // exponent, then delta, of each query
 
   loadFloatTile<D>(k, p.k, own, key0, p.headDim);
   loadFloatTile<D>(v, p.v, own, key0, p.headDim);
   float dk[R][D / 8] = {}, dv[R][D / 8] = {};
-  for (; at.some(); at.next()) {
-    const Run rows = at.run(batch);
+  for (; at.isValid(); at.next()) {
+    const RowRange rows = at.range(batch);
     syncBlock();  // nobody reads the last queries any more
     loadFloatTile<D>(q, p.q, rows, at.row0, p.headDim);
     loadFloatTile<D>(g, p.dOut, rows, at.row0, p.headDim);
     if (threadIdx.x < Tile::kSide) {
       const int row = at.row0 + static_cast<int>(threadIdx.x);
-      storeShared(numbers + threadIdx.x * 8, exponentOf(p.lse, rows, row));
-      storeShared(numbers + threadIdx.x * 8 + 4, deltaOf(p.delta, rows, row));
+      storeShared(statistics + threadIdx.x * 8, loadLse(p.lse, rows, row));
+      storeShared(statistics + threadIdx.x * 8 + 4, loadDelta(p.delta, rows, row));
     }
     syncBlock();
     float s[R][R], dp[R][R];
@@ -53,11 +53,11 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
     dotRows<D>(dp, v, g, p.headDim);
 #pragma unroll
     for (int j = 0; j < R; j++) {
-      const float2 numbersOf = loadShared2(numbers + (ownX() + 8 * j) * 8);
+      const float2 statisticsOf = loadShared2(statistics + (threadX() + 8 * j) * 8);
 #pragma unroll
       for (int i = 0; i < R; i++) {
-        const bool seen = sees(at.visible(), at.row0 + ownX() + 8 * j, key0 + ownY() + 8 * i);
-        differentiate(s[i][j], dp[i][j], seen, numbersOf, p.scale);
+        const bool seen = sees(at.visible(), at.row0 + threadX() + 8 * j, key0 + threadY() + 8 * i);
+        differentiate(s[i][j], dp[i][j], seen, statisticsOf, p.scale);
       }
     }
     storeSquare<D>(square, s);
@@ -74,28 +74,28 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
 template <int D>
 DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
-  constexpr int R = Tile::kReach;
+  constexpr int R = Tile::kMicroTile;
   const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
-  const Share share = shareOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[share.first];
-  const Run own{batch, head, any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, Tile::kSide, share.tile);
-  KeyTiles<Tile::kSide, Tile::kSide> at(p.parts, share, row0);
-  if (!at.some()) return;
+  const WorkTile work = workTileOf(p.parts, blockIdx.x);
+  const Part& any = p.parts.part[work.first];
+  const RowRange own{batch, head, any.row, any.visible.rows};
+  const int row0 = lastTileFirst(own.length, Tile::kSide, work.tile);
+  KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);
+  if (!at.isValid()) return;
   const SharedAddress q = sharedBase(), g = q + Tile::kBytes, k = g + Tile::kBytes, v = k + Tile::kBytes;
   const SharedAddress square = v + Tile::kBytes;
 
   loadFloatTile<D>(q, p.q, own, row0, p.headDim);
   loadFloatTile<D>(g, p.dOut, own, row0, p.headDim);
-  float2 numbers[R];
+  float2 statistics[R];
 #pragma unroll
   for (int i = 0; i < R; i++) {
-    const int row = row0 + ownY() + 8 * i;
-    numbers[i] = make_float2(exponentOf(p.lse, own, row), deltaOf(p.delta, own, row));
+    const int row = row0 + threadY() + 8 * i;
+    statistics[i] = make_float2(loadLse(p.lse, own, row), loadDelta(p.delta, own, row));
   }
   float dq[R][D / 8] = {};
-  for (; at.some(); at.next()) {
-    const Run keys = at.run(batch, headK);
+  for (; at.isValid(); at.next()) {
+    const RowRange keys = at.range(batch, headK);
     syncBlock();
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
     loadFloatTile<D>(v, p.v, keys, at.key0, p.headDim);
@@ -105,11 +105,11 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
     dotRows<D>(dp, g, v, p.headDim);
 #pragma unroll
     for (int i = 0; i < R; i++) {
-      const int row = row0 + ownY() + 8 * i;
+      const int row = row0 + threadY() + 8 * i;
 #pragma unroll
       for (int j = 0; j < R; j++) {
-        const bool seen = sees(at.visible(), row, at.key0 + ownX() + 8 * j);
-        differentiate(s[i][j], dp[i][j], seen, numbers[i], p.scale);
+        const bool seen = sees(at.visible(), row, at.key0 + threadX() + 8 * j);
+        differentiate(s[i][j], dp[i][j], seen, statistics[i], p.scale);
       }
     }
     storeSquare<D>(square, dp);

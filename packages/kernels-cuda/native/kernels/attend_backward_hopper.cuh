@@ -17,54 +17,54 @@ struct HopperKeys {
   static constexpr HopperShape kShape = keysHopperShape(D);
   static constexpr int kKeys = kShape.own, kRows = kShape.other, kGroups = kShape.groups;
   static constexpr int kTile = kPanelsBytes<kRows, D>, kStage = 2 * kTile;  // q and dOut
-  using Tiles = QueryTiles<kKeys, kRows>;
-  using RowNumbers = Numbers<kRows>;
+  using Tiles = QueryTileIterator<kKeys, kRows>;
+  using RowStatistics = ColumnStatistics<kRows>;
 
   const AttendBackwardHopperParameters& p;
-  Run own;
+  RowRange own;
   int key0;
   SharedAddress k = sharedBase(), v = k + kPanelsBytes<kKeys, D>, stages = v + kPanelsBytes<kKeys, D>;
-  SharedAddress numbers = stages + kStages * kStage, ownFull = numbers + kStages * RowNumbers::kBytes;
-  Ring<kStage> ring{stages, ownFull + 8};
+  SharedAddress statistics = stages + kStages * kStage, ownFull = statistics + kStages * RowStatistics::kBytes;
+  TmaPipeline<kStage> pipeline{stages, ownFull + 8};
 
-  DEVICE RowNumbers numbersAt(int step) const { return {numbers + step % kStages * RowNumbers::kBytes}; }
+  DEVICE RowStatistics statisticsAt(int step) const { return {statistics + step % kStages * RowStatistics::kBytes}; }
 
   /// The thread that loads tiles.
   DEVICE void load(Tiles at) const {
-    const BoxAt place{0, own.first + key0, own.head, own.batch};
-    arriveExpecting(ownFull, 2 * kPanelsBytes<kKeys, D>);
+    const TmaCoordinates place{0, own.first + key0, own.head, own.batch};
+    arriveExpectTx(ownFull, 2 * kPanelsBytes<kKeys, D>);
     loadPanels<kKeys, D>(k, p.k, place, ownFull);
     loadPanels<kKeys, D>(v, p.v, place, ownFull);
-    for (int step = 0; at.some(); at.next(), step++) {
-      const Run rows = at.run(own.batch);
-      const BoxAt from{0, rows.first + at.row0, rows.head, rows.batch};
-      ring.awaitFree(step);
-      arriveExpecting(ring.full(step), kStage);
-      loadPanels<kRows, D>(ring.tile(step), p.q, from, ring.full(step));
-      loadPanels<kRows, D>(ring.tile(step) + kTile, p.dOut, from, ring.full(step));
+    for (int step = 0; at.isValid(); at.next(), step++) {
+      const RowRange rows = at.range(own.batch);
+      const TmaCoordinates from{0, rows.first + at.row0, rows.head, rows.batch};
+      pipeline.producerAcquire(step);
+      arriveExpectTx(pipeline.fullBarrier(step), kStage);
+      loadPanels<kRows, D>(pipeline.tile(step), p.q, from, pipeline.fullBarrier(step));
+      loadPanels<kRows, D>(pipeline.tile(step) + kTile, p.dOut, from, pipeline.fullBarrier(step));
     }
   }
 
   /// A warp that loads one of the numbers of each query, to where `to` is. One warp for each, for two need more
   /// registers than a loader keeps.
   template <class To, class NumberOf>
-  DEVICE void loadNumbers(Tiles at, To to, NumberOf numberOf) const {
-    for (int step = 0; at.some(); at.next(), step++) {
-      const Run rows = at.run(own.batch);
-      ring.awaitFree(step);
+  DEVICE void loadStatistics(Tiles at, To to, NumberOf numberOf) const {
+    for (int step = 0; at.isValid(); at.next(), step++) {
+      const RowRange rows = at.range(own.batch);
+      pipeline.producerAcquire(step);
       for (int i = threadIdx.x & 31; i < kRows; i += 32) {
-        storeShared(to(numbersAt(step)) + i * 4, numberOf(rows, at.row0 + i));
+        storeShared(to(statisticsAt(step)) + i * 4, numberOf(rows, at.row0 + i));
       }
-      arrive(ring.full(step));
+      arrive(pipeline.fullBarrier(step));
     }
   }
 
   /// Once the step's tiles are here, before products of them start.
   DEVICE void clearTiles(int step, int seen) const {
     if (seen >= kRows) return;
-    clearRows<kRows, D, kGroups>(ring.tile(step), seen);
-    clearRows<kRows, D, kGroups>(ring.tile(step) + kTile, seen);
-    awaitCleared<kGroups>();
+    clearRows<kRows, D, kGroups>(pipeline.tile(step), seen);
+    clearRows<kRows, D, kGroups>(pipeline.tile(step) + kTile, seen);
+    syncCleared<kGroups>();
   }
 
   /// A warpgroup that computes: 64 keys, of which this lane holds `key` and key + 8.
@@ -77,45 +77,45 @@ struct HopperKeys {
     clear(dv);
 
     awaitPhase(ownFull, 0);
-    ring.awaitFull(0);
-    clearTiles(0, at.seen());
-    fenceProducts();
-    startTransposed<T, D, kKeys>(s, k, group * 64, ring.tile(0));
-    commitProducts();
-    waitProducts<0>(s);
-    for (int step = 0; at.some(); step++) {
-      const SharedAddress q = ring.tile(step), g = q + kTile;
-      fenceProducts();
-      startTransposed<T, D, kKeys>(dp, v, group * 64, g);
-      commitProducts();
+    pipeline.consumerWait(0);
+    clearTiles(0, at.valid());
+    fenceWgmma();
+    startMatmulTransposed<T, D, kKeys>(s, k, group * 64, pipeline.tile(0));
+    commitWgmma();
+    waitWgmma<0>(s);
+    for (int step = 0; at.isValid(); step++) {
+      const SharedAddress q = pipeline.tile(step), g = q + kTile;
+      fenceWgmma();
+      startMatmulTransposed<T, D, kKeys>(dp, v, group * 64, g);
+      commitWgmma();
 
-      exponentiate(s, p.rest.scale, numbersAt(step));
-      if (at.hides()) hideRows(at.visible(), s, key, at.row0);
+      probabilitiesByColumn(s, p.base.scale, statisticsAt(step));
+      if (at.needsMask()) maskRows(at.visible(), s, key, at.row0);
       packRows<T>(weights, s);
-      fenceProducts();
-      startProduct<T>(dv, weights, g);
-      commitProducts();
+      fenceWgmma();
+      startMatmul<T>(dv, weights, g);
+      commitWgmma();
 
-      waitProducts<1>(dp);
-      multiplyByRest(s, dp, numbersAt(step));
-      if (at.hides()) hideRows(at.visible(), s, key, at.row0);
+      waitWgmma<1>(dp);
+      scoreGradientsByColumn(s, dp, statisticsAt(step));
+      if (at.needsMask()) maskRows(at.visible(), s, key, at.row0);
       packRows<T>(ds, s);
-      fenceProducts();
-      startProduct<T>(dk, ds, q);
-      commitProducts();
+      fenceWgmma();
+      startMatmul<T>(dk, ds, q);
+      commitWgmma();
 
       at.next();
-      const int next = at.some() ? step + 1 : step;
-      ring.awaitFull(next);
-      if (at.some()) clearTiles(next, at.seen());
-      fenceProducts();
-      startTransposed<T, D, kKeys>(s, k, group * 64, ring.tile(next));
-      commitProducts();
-      waitProducts<0>(s, dk, dv);
-      ring.release(step);
+      const int next = at.isValid() ? step + 1 : step;
+      pipeline.consumerWait(next);
+      if (at.isValid()) clearTiles(next, at.valid());
+      fenceWgmma();
+      startMatmulTransposed<T, D, kKeys>(s, k, group * 64, pipeline.tile(next));
+      commitWgmma();
+      waitWgmma<0>(s, dk, dv);
+      pipeline.consumerRelease(step);
     }
-    addRows(p.rest.dk, own, key, {0, p.rest.headDim}, dk, p.rest.scale);
-    addRows(p.rest.dv, own, key, {0, p.rest.headDim}, dv, 1.f);
+    addRows(p.base.dk, own, key, {0, p.base.headDim}, dk, p.base.scale);
+    addRows(p.base.dv, own, key, {0, p.base.headDim}, dv, 1.f);
   }
 };
 
@@ -125,36 +125,36 @@ struct HopperQueries {
   static constexpr HopperShape kShape = queriesHopperShape(D);
   static constexpr int kRows = kShape.own, kKeys = kShape.other, kGroups = kShape.groups;
   static constexpr int kTile = kPanelsBytes<kKeys, D>, kStage = 2 * kTile;  // k and v
-  using Tiles = KeyTiles<kRows, kKeys>;
+  using Tiles = KeyTileIterator<kRows, kKeys>;
 
   const AttendBackwardHopperParameters& p;
-  Run own;
+  RowRange own;
   int headK, row0;
   SharedAddress q = sharedBase(), g = q + kPanelsBytes<kRows, D>, stages = g + kPanelsBytes<kRows, D>;
   SharedAddress ownFull = stages + kStages * kStage;
-  Ring<kStage> ring{stages, ownFull + 8};
+  TmaPipeline<kStage> pipeline{stages, ownFull + 8};
 
   /// The thread that loads.
   DEVICE void load(Tiles at) const {
-    const BoxAt place{0, own.first + row0, own.head, own.batch};
-    arriveExpecting(ownFull, 2 * kPanelsBytes<kRows, D>);
+    const TmaCoordinates place{0, own.first + row0, own.head, own.batch};
+    arriveExpectTx(ownFull, 2 * kPanelsBytes<kRows, D>);
     loadPanels<kRows, D>(q, p.q, place, ownFull);
     loadPanels<kRows, D>(g, p.dOut, place, ownFull);
-    for (int step = 0; at.some(); at.next(), step++) {
-      const BoxAt from{0, at.place(), headK, own.batch};
-      ring.awaitFree(step);
-      arriveExpecting(ring.full(step), kStage);
-      loadPanels<kKeys, D>(ring.tile(step), p.k, from, ring.full(step));
-      loadPanels<kKeys, D>(ring.tile(step) + kTile, p.v, from, ring.full(step));
+    for (int step = 0; at.isValid(); at.next(), step++) {
+      const TmaCoordinates from{0, at.firstKey(), headK, own.batch};
+      pipeline.producerAcquire(step);
+      arriveExpectTx(pipeline.fullBarrier(step), kStage);
+      loadPanels<kKeys, D>(pipeline.tile(step), p.k, from, pipeline.fullBarrier(step));
+      loadPanels<kKeys, D>(pipeline.tile(step) + kTile, p.v, from, pipeline.fullBarrier(step));
     }
   }
 
   /// Once the step's tiles are here, before products of them start.
   DEVICE void clearTiles(int step, int seen) const {
     if (seen >= kKeys) return;
-    clearRows<kKeys, D, kGroups>(ring.tile(step), seen);
-    clearRows<kKeys, D, kGroups>(ring.tile(step) + kTile, seen);
-    awaitCleared<kGroups>();
+    clearRows<kKeys, D, kGroups>(pipeline.tile(step), seen);
+    clearRows<kKeys, D, kGroups>(pipeline.tile(step) + kTile, seen);
+    syncCleared<kGroups>();
   }
 
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
@@ -166,42 +166,42 @@ struct HopperQueries {
     clear(dq);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      lse[h] = exponentOf(p.rest.lse, own, row + h * 8);
-      delta[h] = deltaOf(p.rest.delta, own, row + h * 8);
+      lse[h] = loadLse(p.base.lse, own, row + h * 8);
+      delta[h] = loadDelta(p.base.delta, own, row + h * 8);
     }
 
     awaitPhase(ownFull, 0);
-    ring.awaitFull(0);
-    clearTiles(0, at.seen());
-    fenceProducts();
-    startTransposed<T, D, kRows>(s, q, group * 64, ring.tile(0));
-    commitProducts();
-    waitProducts<0>(s);
-    for (int step = 0; at.some(); step++) {
-      fenceProducts();
-      startTransposed<T, D, kRows>(dp, g, group * 64, ring.tile(step) + kTile);
-      commitProducts();
+    pipeline.consumerWait(0);
+    clearTiles(0, at.valid());
+    fenceWgmma();
+    startMatmulTransposed<T, D, kRows>(s, q, group * 64, pipeline.tile(0));
+    commitWgmma();
+    waitWgmma<0>(s);
+    for (int step = 0; at.isValid(); step++) {
+      fenceWgmma();
+      startMatmulTransposed<T, D, kRows>(dp, g, group * 64, pipeline.tile(step) + kTile);
+      commitWgmma();
 
-      exponentiateRows(s, p.rest.scale, lse);
-      waitProducts<0>(dp);
-      multiplyRowsByRest(s, dp, delta);
-      if (at.hides()) hideKeys(at.visible(), s, row, at.key0, 0.f);
+      probabilitiesByRow(s, p.base.scale, lse);
+      waitWgmma<0>(dp);
+      scoreGradientsByRow(s, dp, delta);
+      if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, 0.f);
       packRows<T>(ds, s);
-      fenceProducts();
-      startProduct<T>(dq, ds, ring.tile(step));
-      commitProducts();
+      fenceWgmma();
+      startMatmul<T>(dq, ds, pipeline.tile(step));
+      commitWgmma();
 
       at.next();
-      const int next = at.some() ? step + 1 : step;
-      ring.awaitFull(next);
-      if (at.some()) clearTiles(next, at.seen());
-      fenceProducts();
-      startTransposed<T, D, kRows>(s, q, group * 64, ring.tile(next));
-      commitProducts();
-      waitProducts<0>(s, dq);
-      ring.release(step);
+      const int next = at.isValid() ? step + 1 : step;
+      pipeline.consumerWait(next);
+      if (at.isValid()) clearTiles(next, at.valid());
+      fenceWgmma();
+      startMatmulTransposed<T, D, kRows>(s, q, group * 64, pipeline.tile(next));
+      commitWgmma();
+      waitWgmma<0>(s, dq);
+      pipeline.consumerRelease(step);
     }
-    addRows(p.rest.dq, own, row, {0, p.rest.headDim}, dq, p.rest.scale);
+    addRows(p.base.dq, own, row, {0, p.base.headDim}, dq, p.base.scale);
   }
 };
 
@@ -209,28 +209,28 @@ struct HopperQueries {
 template <class T, int D>
 DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   using Keys = HopperKeys<D>;
-  const Share share = shareOf(p.rest.parts, blockIdx.x);
-  const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.key, any.visible.keys};
-  const int key0 = share.tile * Keys::kKeys;
-  const typename Keys::Tiles at(p.rest.parts, share, key0, own.head * p.rest.group, p.rest.group);
-  if (!at.some()) return;
+  const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
+  const Part& any = p.base.parts.part[work.first];
+  const RowRange own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.key, any.visible.keys};
+  const int key0 = work.tile * Keys::kKeys;
+  const typename Keys::Tiles at(p.base.parts, work, key0, own.head * p.base.group, p.base.group);
+  if (!at.isValid()) return;
 
   const Keys keys{p, own, key0};
-  beginBlock(keys.ownFull, [&] { keys.ring.init(1 + 3 * 32, 4 * Keys::kGroups); });
+  initBlockBarrier(keys.ownFull, [&] { keys.pipeline.init(1 + 3 * 32, 4 * Keys::kGroups); });
   const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
   if (group == 0) {
-    giveRegisters<Keys::kShape.loaderRegisters()>();
+    releaseRegisters<Keys::kShape.producerRegisters()>();
     if (threadIdx.x == 0) keys.load(at);
-    using Numbers = typename Keys::RowNumbers;
-    const auto lse = [&](const Run& rows, int row) { return exponentOf(p.rest.lse, rows, row); };
-    const auto lse2 = [&](const Run& rows, int row) { return lse(rows, row) * kLog2e; };
-    const auto delta = [&](const Run& rows, int row) { return deltaOf(p.rest.delta, rows, row); };
-    if (warp == 1) keys.loadNumbers(at, [](Numbers to) { return to.lse2(); }, lse2);
-    if (warp == 2) keys.loadNumbers(at, [](Numbers to) { return to.delta(); }, delta);
-    if (warp == 3) keys.loadNumbers(at, [](Numbers to) { return to.lse(); }, lse);
+    using ColumnStatistics = typename Keys::RowStatistics;
+    const auto lse = [&](const RowRange& rows, int row) { return loadLse(p.base.lse, rows, row); };
+    const auto lse2 = [&](const RowRange& rows, int row) { return lse(rows, row) * kLog2e; };
+    const auto delta = [&](const RowRange& rows, int row) { return loadDelta(p.base.delta, rows, row); };
+    if (warp == 1) keys.loadStatistics(at, [](ColumnStatistics to) { return to.lse2(); }, lse2);
+    if (warp == 2) keys.loadStatistics(at, [](ColumnStatistics to) { return to.delta(); }, delta);
+    if (warp == 3) keys.loadStatistics(at, [](ColumnStatistics to) { return to.lse(); }, lse);
   } else {
-    takeRegisters<Keys::kShape.registers()>();
+    allocateRegisters<Keys::kShape.registers()>();
     keys.template compute<T>(at, group - 1);
   }
 }
@@ -239,21 +239,21 @@ DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
 template <class T, int D>
 DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   using Queries = HopperQueries<D>;
-  const Share share = shareOf(p.rest.parts, blockIdx.x);
-  const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, Queries::kRows, share.tile);
-  const typename Queries::Tiles at(p.rest.parts, share, row0);
-  if (!at.some()) return;
+  const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
+  const Part& any = p.base.parts.part[work.first];
+  const RowRange own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
+  const int row0 = lastTileFirst(own.length, Queries::kRows, work.tile);
+  const typename Queries::Tiles at(p.base.parts, work, row0);
+  if (!at.isValid()) return;
 
-  const Queries queries{p, own, own.head / p.rest.group, row0};
-  beginBlock(queries.ownFull, [&] { queries.ring.init(1, 4 * Queries::kGroups); });
+  const Queries queries{p, own, own.head / p.base.group, row0};
+  initBlockBarrier(queries.ownFull, [&] { queries.pipeline.init(1, 4 * Queries::kGroups); });
   const int group = warpgroup();
   if (group == 0) {
-    giveRegisters<Queries::kShape.loaderRegisters()>();
+    releaseRegisters<Queries::kShape.producerRegisters()>();
     if (threadIdx.x == 0) queries.load(at);
   } else {
-    takeRegisters<Queries::kShape.registers()>();
+    allocateRegisters<Queries::kShape.registers()>();
     queries.template compute<T>(at, group - 1);
   }
 }

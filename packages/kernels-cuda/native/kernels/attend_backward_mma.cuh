@@ -21,29 +21,29 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   static_assert(M >= 1 && kKeys == M * 16 * kShape.warps && kRows <= kThreads);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int batch = blockIdx.z, headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
-  const Share share = shareOf(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
-  const Part& any = p.parts.part[share.first];
-  const Run own{batch, headK, any.key, any.visible.keys};
-  const int key0 = share.tile * kKeys;
-  QueryTiles<kKeys, kRows> at(p.parts, share, key0, headK * p.group, p.group);
-  if (!at.some() || column0 >= p.headDim) return;
+  const WorkTile work = workTileOf(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
+  const Part& any = p.parts.part[work.first];
+  const RowRange own{batch, headK, any.key, any.visible.keys};
+  const int key0 = work.tile * kKeys;
+  QueryTileIterator<kKeys, kRows> at(p.parts, work, key0, headK * p.group, p.group);
+  if (!at.isValid() || column0 >= p.headDim) return;
 
   const SharedAddress kTile = sharedBase(), vTile = kTile + kTileBytes<kKeys, D>;
-  const SharedAddress stages = vTile + kTileBytes<kKeys, D>, numbers = stages + 4 * kTileBytes<kRows, D>;
+  const SharedAddress stages = vTile + kTileBytes<kKeys, D>, statistics = stages + 4 * kTileBytes<kRows, D>;
   const auto qTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kRows, D>; };
   const auto gTile = [&](int step) { return qTile(step) + kTileBytes<kRows, D>; };
-  using RowNumbers = Numbers<kRows>;
-  const auto numbersAt = [&](int step) { return RowNumbers{numbers + (step & 1) * RowNumbers::kBytes}; };
-  const auto loadStep = [&](int step, const QueryTiles<kKeys, kRows>& of) {
-    const Run rows = of.run(batch);
+  using RowStatistics = ColumnStatistics<kRows>;
+  const auto statisticsAt = [&](int step) { return RowStatistics{statistics + (step & 1) * RowStatistics::kBytes}; };
+  const auto loadStep = [&](int step, const QueryTileIterator<kKeys, kRows>& of) {
+    const RowRange rows = of.range(batch);
     loadTile<kRows, D, kThreads>(qTile(step), sourceOf(p.q, rows, p.headDim), of.row0);
     loadTile<kRows, D, kThreads>(gTile(step), sourceOf(p.dOut, rows, p.headDim), of.row0);
     if (threadIdx.x < kRows) {
       const int r = of.row0 + static_cast<int>(threadIdx.x);
-      const RowNumbers to = numbersAt(step);
-      const float lse = exponentOf(p.lse, rows, r);
+      const RowStatistics to = statisticsAt(step);
+      const float lse = loadLse(p.lse, rows, r);
       storeShared(to.lse2() + threadIdx.x * 4, lse * kLog2e);
-      storeShared(to.delta() + threadIdx.x * 4, deltaOf(p.delta, rows, r));
+      storeShared(to.delta() + threadIdx.x * 4, loadDelta(p.delta, rows, r));
       storeShared(to.lse() + threadIdx.x * 4, lse);
     }
   };
@@ -56,12 +56,12 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   float dk[M][N][4], dv[M][N][4];
   clear(dk);
   clear(dv);
-  for (int step = 0; at.some(); step++) {
+  for (int step = 0; at.isValid(); step++) {
     waitCopies<0>();
     syncBlock();  // this step is here; nobody reads the last one any more
-    const QueryTiles<kKeys, kRows> now = at;
+    const QueryTileIterator<kKeys, kRows> now = at;
     at.next();
-    if (at.some()) loadStep(step + 1, at);
+    if (at.isValid()) loadStep(step + 1, at);
     commitCopies();
 
     float s[M][K][4], dp[M][K][4];
@@ -69,16 +69,16 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
     multiplyTransposed<T, D>(s, kTile, warp * M * 16, qTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      exponentiate(s[m], p.scale, numbersAt(step));
-      if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
+      probabilitiesByColumn(s[m], p.scale, statisticsAt(step));
+      if (now.needsMask()) maskRows(now.visible(), s[m], key(m), now.row0);
     }
     multiply<T, D>(dv, s, gTile(step), column0 / 8);
     clear(dp);
     multiplyTransposed<T, D>(dp, vTile, warp * M * 16, gTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      multiplyByRest(s[m], dp[m], numbersAt(step));
-      if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
+      scoreGradientsByColumn(s[m], dp[m], statisticsAt(step));
+      if (now.needsMask()) maskRows(now.visible(), s[m], key(m), now.row0);
     }
     multiply<T, D>(dk, s, qTile(step), column0 / 8);
   }
@@ -98,18 +98,18 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
-  const Share share = shareOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[share.first];
-  const Run own{batch, head, any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, kRows, share.tile);
-  KeyTiles<kRows, kKeys> at(p.parts, share, row0);
-  if (!at.some()) return;
+  const WorkTile work = workTileOf(p.parts, blockIdx.x);
+  const Part& any = p.parts.part[work.first];
+  const RowRange own{batch, head, any.row, any.visible.rows};
+  const int row0 = lastTileFirst(own.length, kRows, work.tile);
+  KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
+  if (!at.isValid()) return;
 
   const SharedAddress qTile = sharedBase(), gTile = qTile + kTileBytes<kRows, D>, stages = gTile + kTileBytes<kRows, D>;
   const auto kTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kKeys, D>; };
   const auto vTile = [&](int step) { return kTile(step) + kTileBytes<kKeys, D>; };
   const auto loadStep = [&](int step) {
-    const Run keys = at.run(batch, headK);
+    const RowRange keys = at.range(batch, headK);
     loadTile<kKeys, D, kThreads>(kTile(step), sourceOf(p.k, keys, p.headDim), at.key0);
     loadTile<kKeys, D, kThreads>(vTile(step), sourceOf(p.v, keys, p.headDim), at.key0);
   };
@@ -125,17 +125,17 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   for (int m = 0; m < M; m++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      lse[m][h] = exponentOf(p.lse, own, row(m) + h * 8);
-      delta[m][h] = deltaOf(p.delta, own, row(m) + h * 8);
+      lse[m][h] = loadLse(p.lse, own, row(m) + h * 8);
+      delta[m][h] = loadDelta(p.delta, own, row(m) + h * 8);
     }
   }
 
-  for (int step = 0; at.some(); step++) {
+  for (int step = 0; at.isValid(); step++) {
     waitCopies<0>();
     syncBlock();
-    const KeyTiles<kRows, kKeys> now = at;
+    const KeyTileIterator<kRows, kKeys> now = at;
     at.next();
-    if (at.some()) loadStep(step + 1);
+    if (at.isValid()) loadStep(step + 1);
     commitCopies();
 
     float s[M][K][4], dp[M][K][4];
@@ -145,9 +145,9 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
     multiplyTransposed<T, D>(dp, gTile, warp * M * 16, vTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      exponentiateRows(s[m], p.scale, lse[m]);
-      multiplyRowsByRest(s[m], dp[m], delta[m]);
-      if (now.hides()) hideKeys(now.visible(), s[m], row(m), now.key0, 0.f);
+      probabilitiesByRow(s[m], p.scale, lse[m]);
+      scoreGradientsByRow(s[m], dp[m], delta[m]);
+      if (now.needsMask()) maskKeys(now.visible(), s[m], row(m), now.key0, 0.f);
     }
     multiply<T, D>(dq, s, kTile(step));
   }

@@ -22,17 +22,17 @@ DEVICE float octetMax(float x) {
 }
 
 template <int R, int N>
-DEVICE void seed(const AttendParameters& p, const Run& own, int row0, State<R, N>& state) {
+DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row0, State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
-    const int r = row0 + ownY() + 8 * i;
+    const int r = row0 + threadY() + 8 * i;
     const float lse = r < own.length ? load(rowOf(p.lse, own, r)) : -infinity();
     const bool seen = lse != -infinity();
     state.m[i] = seen ? lse : -infinity();
-    state.l[i] = seen && ownX() == 0 ? 1.f : 0.f;
+    state.l[i] = seen && threadX() == 0 ? 1.f : 0.f;
 #pragma unroll
     for (int n = 0; n < N; n++) {
-      const int c = ownX() + 8 * n;
+      const int c = threadX() + 8 * n;
       state.acc[i][n] = seen && c < p.headDim ? load(rowOf(p.out, own, r) + c * p.out.column) : 0.f;
     }
   }
@@ -40,15 +40,16 @@ DEVICE void seed(const AttendParameters& p, const Run& own, int row0, State<R, N
 
 /// `s`: products of queries row0… and keys key0… on entry, probabilities relative to m on return.
 template <int R, int N>
-DEVICE void fold(const Visible& visible, float scale, int row0, int key0, float (&s)[R][R], State<R, N>& state) {
+DEVICE void onlineSoftmax(const VisibleInterval& visible, float scale, int row0, int key0, float (&s)[R][R],
+                          State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
-    const int r = row0 + ownY() + 8 * i;
-    const int begin = edgeOf(visible, visible.begin, r), end = edgeOf(visible, visible.end, r);
+    const int r = row0 + threadY() + 8 * i;
+    const int begin = edgePosition(visible, visible.begin, r), end = edgePosition(visible, visible.end, r);
     float top = -infinity();
 #pragma unroll
     for (int j = 0; j < R; j++) {
-      const int key = key0 + ownX() + 8 * j;
+      const int key = key0 + threadX() + 8 * j;
       s[i][j] = key < begin || key >= end ? -infinity() : roundedProduct(s[i][j], scale);
       top = fmaxf(top, s[i][j]);
     }
@@ -58,7 +59,7 @@ DEVICE void fold(const Visible& visible, float scale, int row0, int key0, float 
     float sum = 0.f;
 #pragma unroll
     for (int j = 0; j < R; j++) {
-      s[i][j] = s[i][j] == -infinity() ? hiddenWeight() : exp2f((s[i][j] - base) * kLog2e);
+      s[i][j] = s[i][j] == -infinity() ? maskedWeight() : exp2f((s[i][j] - base) * kLog2e);
       sum += s[i][j];
     }
     state.m[i] = now;
@@ -70,20 +71,20 @@ DEVICE void fold(const Visible& visible, float scale, int row0, int key0, float 
 
 /// Writes the state of the rows that saw something.
 template <int R, int N>
-DEVICE void finish(const AttendParameters& p, const Share& share, const Run& own, int row0,
+DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& own, int row0,
                    const State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
-    const int r = row0 + ownY() + 8 * i;
+    const int r = row0 + threadY() + 8 * i;
     const float sum = octetSum(state.l[i]);
-    if (r >= own.length || !seesAny(p.parts, share, r)) continue;
+    if (r >= own.length || !hasVisibleKeys(p.parts, work, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
-    if (ownX() == 0) {
+    if (threadX() == 0) {
       store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : state.m[i] + log2f(sum) * kLn2);
     }
 #pragma unroll
     for (int n = 0; n < N; n++) {
-      const int c = ownX() + 8 * n;
+      const int c = threadX() + 8 * n;
       if (c < p.headDim) store(rowOf(p.out, own, r) + c * p.out.column, state.acc[i][n] * inverse);
     }
   }
@@ -94,31 +95,31 @@ template <int D>
 DEVICE void attendFloat(const AttendParameters& p) {
   using Tile = FloatTile<D>;
   const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
-  const Share share = shareOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[share.first];
-  const Run own{batch, head, any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, Tile::kSide, share.tile);
-  KeyTiles<Tile::kSide, Tile::kSide> at(p.parts, share, row0);
-  if (!at.some()) return;  // the state stays as it is
+  const WorkTile work = workTileOf(p.parts, blockIdx.x);
+  const Part& any = p.parts.part[work.first];
+  const RowRange own{batch, head, any.row, any.visible.rows};
+  const int row0 = lastTileFirst(own.length, Tile::kSide, work.tile);
+  KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);
+  if (!at.isValid()) return;  // the state stays as it is
   const SharedAddress q = sharedBase(), k = q + Tile::kBytes, v = k + Tile::kBytes, square = v + Tile::kBytes;
 
   loadFloatTile<D>(q, p.q, own, row0, p.headDim);
-  State<Tile::kReach, Tile::kColumns> state;
-  seed(p, own, row0, state);
-  for (; at.some(); at.next()) {
-    const Run keys = at.run(batch, headK);
+  State<Tile::kMicroTile, Tile::kColumns> state;
+  loadState(p, own, row0, state);
+  for (; at.isValid(); at.next()) {
+    const RowRange keys = at.range(batch, headK);
     syncBlock();  // nobody reads the last keys any more
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
     loadFloatTile<D>(v, p.v, keys, at.key0, p.headDim);
     syncBlock();
-    float s[Tile::kReach][Tile::kReach];
+    float s[Tile::kMicroTile][Tile::kMicroTile];
     dotRows<D>(s, q, k, p.headDim);
-    fold(at.visible(), p.scale, row0, at.key0, s, state);
+    onlineSoftmax(at.visible(), p.scale, row0, at.key0, s, state);
     storeSquare<D>(square, s);
     syncWarp();
     addProduct<D>(state.acc, square, v, min(Tile::kSide, at.end - at.key0));
   }
-  finish(p, share, own, row0, state);
+  storeState(p, work, own, row0, state);
 }
 
 }  // namespace

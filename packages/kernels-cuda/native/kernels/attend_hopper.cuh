@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/hopper_tile.cuh"
-#include "kernels/online.cuh"
+#include "kernels/online_softmax.cuh"
 
 namespace mosaic::cuda {
 
@@ -14,96 +14,96 @@ template <int D>
 struct HopperForward {
   static constexpr HopperShape kShape = forwardHopperShape(D);
   static constexpr int kRows = kShape.own, kKeys = kShape.other, kGroups = kShape.groups;
-  using Tiles = KeyTiles<kRows, kKeys>;
-  using KeyRing = Ring<kPanelsBytes<kKeys, D>>;
+  using Tiles = KeyTileIterator<kRows, kKeys>;
+  using KvPipeline = TmaPipeline<kPanelsBytes<kKeys, D>>;
 
   const AttendHopperParameters& p;
-  Share share;
-  Run own;
+  WorkTile work;
+  RowRange own;
   int headK, row0;
   SharedAddress q = sharedBase(), stages = q + kPanelsBytes<kRows, D>;
   SharedAddress qFull = stages + 2 * kStages * kPanelsBytes<kKeys, D>;
-  KeyRing keys{stages, qFull + 8}, values{stages + kStages * kPanelsBytes<kKeys, D>, qFull + 8 + 16 * kStages};
+  KvPipeline keys{stages, qFull + 8}, values{stages + kStages * kPanelsBytes<kKeys, D>, qFull + 8 + 16 * kStages};
 
   /// The thread that loads: queries once, then keys and values as room becomes free.
   DEVICE void load(Tiles at) const {
-    arriveExpecting(qFull, kPanelsBytes<kRows, D>);
+    arriveExpectTx(qFull, kPanelsBytes<kRows, D>);
     loadPanels<kRows, D>(q, p.q, {0, own.first + row0, own.head, own.batch}, qFull);
-    for (int step = 0; at.some(); at.next(), step++) {
-      const BoxAt place{0, at.place(), headK, own.batch};
-      keys.awaitFree(step);
-      arriveExpecting(keys.full(step), kPanelsBytes<kKeys, D>);
-      loadPanels<kKeys, D>(keys.tile(step), p.k, place, keys.full(step));
-      values.awaitFree(step);
-      arriveExpecting(values.full(step), kPanelsBytes<kKeys, D>);
-      loadPanels<kKeys, D>(values.tile(step), p.v, place, values.full(step));
+    for (int step = 0; at.isValid(); at.next(), step++) {
+      const TmaCoordinates place{0, at.firstKey(), headK, own.batch};
+      keys.producerAcquire(step);
+      arriveExpectTx(keys.fullBarrier(step), kPanelsBytes<kKeys, D>);
+      loadPanels<kKeys, D>(keys.tile(step), p.k, place, keys.fullBarrier(step));
+      values.producerAcquire(step);
+      arriveExpectTx(values.fullBarrier(step), kPanelsBytes<kKeys, D>);
+      loadPanels<kKeys, D>(values.tile(step), p.v, place, values.fullBarrier(step));
     }
   }
 
   /// Before turns: all warpgroups meet here.
   DEVICE void clearValues(int step, int seen) const {
     if (seen >= kKeys) return;
-    values.awaitFull(step);
+    values.consumerWait(step);
     clearRows<kKeys, D, kGroups>(values.tile(step), seen);
-    awaitCleared<kGroups>();
+    syncCleared<kGroups>();
   }
 
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
     const int lane = threadIdx.x & 31, row = row0 + group * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
-    const float scale = p.rest.scale;
-    const Turns<kGroups> turns{group};
+    const float scale = p.base.scale;
+    const OrderBarrier<kGroups> order{group};
     float s[kKeys / 8][4], acc[D / 8][4], top[2], sum[2], keep[2];
     uint32_t weights[kKeys / 16][4];  // the softmax of the last scores, as the left operand of the next product
-    seedState(p.rest, own, row, acc, top, sum);
-    turns.begin();
+    loadState(p.base, own, row, acc, top, sum);
+    order.init();
 
     awaitPhase(qFull, 0);
-    keys.awaitFull(0);
-    fenceProducts();
-    startTransposed<T, D, kRows>(s, q, group * 64, keys.tile(0));
-    commitProducts();
-    waitProducts<0>(s);
-    keys.release(0);
-    if (at.hides()) hideKeys(at.visible(), s, row, at.key0, -infinity());
-    foldScores(s, scale, top, sum, keep);
+    keys.consumerWait(0);
+    fenceWgmma();
+    startMatmulTransposed<T, D, kRows>(s, q, group * 64, keys.tile(0));
+    commitWgmma();
+    waitWgmma<0>(s);
+    keys.consumerRelease(0);
+    if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, -infinity());
+    onlineSoftmax(s, scale, top, sum, keep);
     scaleRows(acc, keep);
     packRows<T>(weights, s);
 
-    int step = 0, seen = at.seen();
-    for (at.next(); at.some(); at.next()) {
+    int step = 0, seen = at.valid();
+    for (at.next(); at.isValid(); at.next()) {
       clearValues(step, seen);
-      seen = at.seen();
+      seen = at.valid();
       step++;
-      keys.awaitFull(step);
-      turns.take();
-      fenceProducts();
-      startTransposed<T, D, kRows>(s, q, group * 64, keys.tile(step));
-      commitProducts();
-      values.awaitFull(step - 1);
-      fenceProducts();
-      startProduct<T>(acc, weights, values.tile(step - 1));
-      commitProducts();
-      turns.pass();
+      keys.consumerWait(step);
+      order.wait();
+      fenceWgmma();
+      startMatmulTransposed<T, D, kRows>(s, q, group * 64, keys.tile(step));
+      commitWgmma();
+      values.consumerWait(step - 1);
+      fenceWgmma();
+      startMatmul<T>(acc, weights, values.tile(step - 1));
+      commitWgmma();
+      order.arrive();
 
-      waitProducts<1>(s);  // the scores are here, the values still under way
-      keys.release(step);
-      if (at.hides()) hideKeys(at.visible(), s, row, at.key0, -infinity());
-      foldScores(s, scale, top, sum, keep);
+      waitWgmma<1>(s);  // the scores are here, the values still under way
+      keys.consumerRelease(step);
+      if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, -infinity());
+      onlineSoftmax(s, scale, top, sum, keep);
 
-      waitProducts<0>(acc);
-      values.release(step - 1);
+      waitWgmma<0>(acc);
+      values.consumerRelease(step - 1);
       scaleRows(acc, keep);
       packRows<T>(weights, s);
     }
     clearValues(step, seen);
-    values.awaitFull(step);
-    fenceProducts();
-    startProduct<T>(acc, weights, values.tile(step));
-    commitProducts();
-    waitProducts<0>(acc);
-    storeState(p.rest, share, own, row, acc, top, sum);
+    values.consumerWait(step);
+    fenceWgmma();
+    startMatmul<T>(acc, weights, values.tile(step));
+    commitWgmma();
+    waitWgmma<0>(acc);
+    storeState(p.base, work, own, row, acc, top, sum);
   }
 };
 
@@ -111,24 +111,24 @@ struct HopperForward {
 template <class T, int D>
 DEVICE void attendHopper(const AttendHopperParameters& p) {
   using Forward = HopperForward<D>;
-  const Share share = shareOf(p.rest.parts, blockIdx.x);
-  const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, Forward::kRows, share.tile);
-  const typename Forward::Tiles at(p.rest.parts, share, row0);
-  if (!at.some()) return;  // the state stays as it is
+  const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
+  const Part& any = p.base.parts.part[work.first];
+  const RowRange own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
+  const int row0 = lastTileFirst(own.length, Forward::kRows, work.tile);
+  const typename Forward::Tiles at(p.base.parts, work, row0);
+  if (!at.isValid()) return;  // the state stays as it is
 
-  const Forward forward{p, share, own, own.head / p.rest.group, row0};
-  beginBlock(forward.qFull, [&] {
+  const Forward forward{p, work, own, own.head / p.base.group, row0};
+  initBlockBarrier(forward.qFull, [&] {
     forward.keys.init(1, 4 * Forward::kGroups);
     forward.values.init(1, 4 * Forward::kGroups);
   });
   const int group = warpgroup();
   if (group == 0) {
-    giveRegisters<Forward::kShape.loaderRegisters()>();
+    releaseRegisters<Forward::kShape.producerRegisters()>();
     if (threadIdx.x == 0) forward.load(at);
   } else {
-    takeRegisters<Forward::kShape.registers()>();
+    allocateRegisters<Forward::kShape.registers()>();
     forward.template compute<T>(at, group - 1);
   }
 }

@@ -1,3 +1,5 @@
+// Attention's kernels on tensor cores, forward and backward: one of each dtype and head size.
+#include "kernels/attend_backward_mma.cuh"
 #include "kernels/attend_mma.cuh"
 
 using namespace mosaic::cuda;
@@ -19,3 +21,26 @@ ATTEND(fp16, float16, 128)
 ATTEND(fp16, float16, 256)
 
 #undef ATTEND
+
+#define ATTEND_BACKWARD(T, NAME, D)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(keysShape(D).threads())                                               \
+      attendKeys_##NAME##_##D(const __grid_constant__ AttendBackwardParameters p) {                                  \
+    attendKeysTile<T, D>(p);                                                                                         \
+  }                                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(queriesShape(D).threads())                                            \
+      attendQueries_##NAME##_##D(const __grid_constant__ AttendBackwardParameters p) {                               \
+    attendQueriesTile<T, D>(p);                                                                                      \
+  }                                                                                                                  \
+  EMULATED_KERNEL(attendKeys_##NAME##_##D, AttendBackwardParameters)                                                 \
+  EMULATED_KERNEL(attendQueries_##NAME##_##D, AttendBackwardParameters)
+
+ATTEND_BACKWARD(bf16, bfloat16, 32)
+ATTEND_BACKWARD(bf16, bfloat16, 64)
+ATTEND_BACKWARD(bf16, bfloat16, 128)
+ATTEND_BACKWARD(bf16, bfloat16, 256)
+ATTEND_BACKWARD(fp16, float16, 32)
+ATTEND_BACKWARD(fp16, float16, 64)
+ATTEND_BACKWARD(fp16, float16, 128)
+ATTEND_BACKWARD(fp16, float16, 256)
+
+#undef ATTEND_BACKWARD

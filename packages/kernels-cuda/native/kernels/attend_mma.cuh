@@ -1,7 +1,7 @@
 // Flash attention, forward, on tensor cores: every GPU since sm_80 (mma.sync, ldmatrix, cp.async).
 #pragma once
 
-#include "kernels/online.cuh"
+#include "kernels/online_softmax.cuh"
 
 namespace mosaic::cuda {
 
@@ -14,15 +14,15 @@ DEVICE void attendTile(const AttendParameters& p) {
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
-  const Share share = shareOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[share.first];
-  const Run own{batch, head, any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, kRows, share.tile);
-  KeyTiles<kRows, kKeys> at(p.parts, share, row0);
-  if (!at.some()) return;  // the state stays as it is
+  const WorkTile work = workTileOf(p.parts, blockIdx.x);
+  const Part& any = p.parts.part[work.first];
+  const RowRange own{batch, head, any.row, any.visible.rows};
+  const int row0 = lastTileFirst(own.length, kRows, work.tile);
+  KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
+  if (!at.isValid()) return;  // the state stays as it is
 
   const auto source = [&](const Matrix& x) {
-    return sourceOf(x, at.run(batch, headK), p.headDim);
+    return sourceOf(x, at.range(batch, headK), p.headDim);
   };
   const SharedAddress qTile = sharedBase(), kTile = qTile + kTileBytes<kRows, D>, vTile = kTile + kTileBytes<kKeys, D>;
   loadTile<kRows, D, kThreads>(qTile, sourceOf(p.q, own, p.headDim), row0);
@@ -32,9 +32,9 @@ DEVICE void attendTile(const AttendParameters& p) {
   const auto row = [&](int m) { return row0 + (warp * M + m) * 16 + (lane >> 2); };  // this lane's first
   float acc[M][N][4], top[M][2], sum[M][2];
 #pragma unroll
-  for (int m = 0; m < M; m++) seedState(p, own, row(m), acc[m], top[m], sum[m]);
+  for (int m = 0; m < M; m++) loadState(p, own, row(m), acc[m], top[m], sum[m]);
 
-  while (at.some()) {
+  while (at.isValid()) {
     waitCopies<0>();
     syncBlock();  // the keys are here; nobody reads the last values any more
     loadTile<kKeys, D, kThreads>(vTile, source(p.v), at.key0);
@@ -43,27 +43,27 @@ DEVICE void attendTile(const AttendParameters& p) {
     float s[M][K][4];
     clear(s);
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile);
-    if (at.hides()) {
+    if (at.needsMask()) {
 #pragma unroll
-      for (int m = 0; m < M; m++) hideKeys(at.visible(), s[m], row(m), at.key0, -infinity());
+      for (int m = 0; m < M; m++) maskKeys(at.visible(), s[m], row(m), at.key0, -infinity());
     }
 
     waitCopies<0>();
     syncBlock();  // the values are here; nobody reads these keys any more
     at.next();
-    if (at.some()) loadTile<kKeys, D, kThreads>(kTile, source(p.k), at.key0);
+    if (at.isValid()) loadTile<kKeys, D, kThreads>(kTile, source(p.k), at.key0);
     commitCopies();
 
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float keep[2];
-      foldScores(s[m], p.scale, top[m], sum[m], keep);
+      onlineSoftmax(s[m], p.scale, top[m], sum[m], keep);
       scaleRows(acc[m], keep);
     }
     multiply<T, D>(acc, s, vTile);
   }
 #pragma unroll
-  for (int m = 0; m < M; m++) storeState(p, share, own, row(m), acc[m], top[m], sum[m]);
+  for (int m = 0; m < M; m++) storeState(p, work, own, row(m), acc[m], top[m], sum[m]);
 }
 
 }  // namespace mosaic::cuda

@@ -8,7 +8,7 @@ using namespace mosaic::cuda;
 
 namespace {
 
-constexpr float kRootHalf = 0.70710678118654752f, kInverseRootTau = 0.39894228040143268f;
+constexpr float kSqrtHalf = 0.70710678118654752f, kInverseRootTau = 0.39894228040143268f;
 
 DEVICE float binaryOf(BinaryOp op, float a, float b) {
   switch (op) {
@@ -33,7 +33,7 @@ DEVICE float unaryOf(UnaryOp op, float x) {
     case UnaryOp::Tanh: return tanhf(x);
     case UnaryOp::Sigmoid: return sigmoidOf(x);
     case UnaryOp::Relu: return x != x ? x : fmaxf(x, 0.f);
-    case UnaryOp::Gelu: return 0.5f * x * (1.f + erff(x * kRootHalf));
+    case UnaryOp::Gelu: return 0.5f * x * (1.f + erff(x * kSqrtHalf));
     case UnaryOp::Square: return x * x;
   }
   __builtin_unreachable();
@@ -55,17 +55,17 @@ DEVICE float derivativeOf(UnaryOp op, float x) {
       return y * (1.f - y);
     }
     case UnaryOp::Relu: return x > 0.f ? 1.f : 0.f;
-    case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kRootHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
+    case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kSqrtHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
     case UnaryOp::Square: return 2.f * x;
   }
   __builtin_unreachable();
 }
 
-struct AdamNumbers {
+struct AdamCoefficients {
   float parameter, first, second;
 };
 
-DEVICE AdamNumbers adamOf(const AdamParameters& p, AdamNumbers x, float g) {
+DEVICE AdamCoefficients adamOf(const AdamParameters& p, AdamCoefficients x, float g) {
   const float second = p.beta2 * x.second + p.rest2 * (g * g);
   const float norm = sqrtf(second) * p.root + p.epsilon;
   if (p.kind == AdamKind::AdamW) {
@@ -138,8 +138,8 @@ __global__ void dropout(const __grid_constant__ DropoutParameters p) {
 __global__ void adam(const __grid_constant__ AdamParameters p) {
   const auto& [parameter, first, second, gradient] = p.loop.operand;
   forEachElement(p.loop, [&](int64_t, const int64_t(&at)[4]) {
-    const AdamNumbers old{loadElement(parameter, at[0]), loadElement(first, at[1]), loadElement(second, at[2])};
-    const AdamNumbers next = adamOf(p, old, loadElement(gradient, at[3]));
+    const AdamCoefficients old{loadElement(parameter, at[0]), loadElement(first, at[1]), loadElement(second, at[2])};
+    const AdamCoefficients next = adamOf(p, old, loadElement(gradient, at[3]));
     storeElement(parameter, at[0], next.parameter);
     storeElement(first, at[1], next.first);
     storeElement(second, at[2], next.second);

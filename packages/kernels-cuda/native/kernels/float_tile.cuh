@@ -4,7 +4,7 @@
 
 #include "kernels/attend.h"
 #include "kernels/element.cuh"
-#include "kernels/sum.cuh"
+#include "kernels/accumulator.cuh"
 
 namespace mosaic::cuda {
 
@@ -12,7 +12,7 @@ constexpr int kFloatThreads = 64;
 
 template <int D>
 struct FloatTile {
-  static constexpr int kReach = floatReach(D), kSide = 8 * kReach, kColumns = D / 8;
+  static constexpr int kMicroTile = floatMicroTile(D), kSide = 8 * kMicroTile, kColumns = D / 8;
   /// Rows one element longer: 8 rows of one column lie in 8 banks.
   static constexpr int kBytes = kSide * (D + 1) * 4, kSquareBytes = kSide * (kSide + 1) * 4;
 
@@ -24,10 +24,10 @@ struct FloatTile {
   }
 };
 
-DEVICE int ownY() { return static_cast<int>(threadIdx.x) / 8; }
-DEVICE int ownX() { return static_cast<int>(threadIdx.x) % 8; }
+DEVICE int threadY() { return static_cast<int>(threadIdx.x) / 8; }
+DEVICE int threadX() { return static_cast<int>(threadIdx.x) % 8; }
 
-DEVICE float loadAny(const Matrix& x, int64_t at) {
+DEVICE float loadElement(const Matrix& x, int64_t at) {
   if (x.dtype == DType::Float32) return load(static_cast<const float*>(x.data) + at);
   const uint16_t bits = load(static_cast<const uint16_t*>(x.data) + at);
   return x.dtype == DType::BFloat16 ? widen<bf16>(bits) : widen<fp16>(bits);
@@ -35,17 +35,17 @@ DEVICE float loadAny(const Matrix& x, int64_t at) {
 
 /// The kSide rows from row0 on; 0 past the run's end and right of the last column.
 template <int D>
-DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, const Run& run, int row0, int columns) {
+DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, const RowRange& run, int row0, int columns) {
   const int64_t first = run.batch * x.batch + run.head * x.head + (run.first + row0) * x.row;
   for (int i = threadIdx.x; i < FloatTile<D>::kSide * D; i += kFloatThreads) {
     const int r = i / D, c = i % D;
     const bool real = row0 + r < run.length && c < columns;
-    storeShared(FloatTile<D>::at(tile, r, c), real ? loadAny(x, first + r * x.row + c) : 0.f);
+    storeShared(FloatTile<D>::at(tile, r, c), real ? loadElement(x, first + r * x.row + c) : 0.f);
   }
 }
 
 /// s[i][j] = Σ over columns of a[y + 8i] · b[x + 8j].
-template <int D, int R = floatReach(D)>
+template <int D, int R = floatMicroTile(D)>
 DEVICE void dotRows(float (&s)[R][R], SharedAddress a, SharedAddress b, int columns) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
@@ -55,9 +55,9 @@ DEVICE void dotRows(float (&s)[R][R], SharedAddress a, SharedAddress b, int colu
   for (int d = 0; d < columns; d++) {
     float left[R], right[R];
 #pragma unroll
-    for (int i = 0; i < R; i++) left[i] = loadShared(FloatTile<D>::at(a, ownY() + 8 * i, d));
+    for (int i = 0; i < R; i++) left[i] = loadShared(FloatTile<D>::at(a, threadY() + 8 * i, d));
 #pragma unroll
-    for (int j = 0; j < R; j++) right[j] = loadShared(FloatTile<D>::at(b, ownX() + 8 * j, d));
+    for (int j = 0; j < R; j++) right[j] = loadShared(FloatTile<D>::at(b, threadX() + 8 * j, d));
 #pragma unroll
     for (int i = 0; i < R; i++) {
 #pragma unroll
@@ -67,45 +67,46 @@ DEVICE void dotRows(float (&s)[R][R], SharedAddress a, SharedAddress b, int colu
 }
 
 /// Leaves a product in a square; its rows are read by the 8 lanes that wrote them, after syncWarp.
-template <int D, int R = floatReach(D)>
+template <int D, int R = floatMicroTile(D)>
 DEVICE void storeSquare(SharedAddress square, const float (&s)[R][R]) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
 #pragma unroll
-    for (int j = 0; j < R; j++) storeShared(FloatTile<D>::squareAt(square, ownY() + 8 * i, ownX() + 8 * j), s[i][j]);
+    for (int j = 0; j < R; j++)
+      storeShared(FloatTile<D>::squareAt(square, threadY() + 8 * i, threadX() + 8 * j), s[i][j]);
   }
 }
 
 /// The weight of a pair that is hidden. It adds nothing, not even 0 · NaN.
-DEVICE float hiddenWeight() { return -0.f; }
-DEVICE bool isHidden(float weight) { return bitsOf(weight) == 0x80000000u; }
+DEVICE float maskedWeight() { return -0.f; }
+DEVICE bool isMasked(float weight) { return bitsOf(weight) == 0x80000000u; }
 
 /// acc[i][n] += Σ over the first `length` columns of square[y + 8i] · tile[…][x + 8n], but for hidden pairs.
-template <int D, int R = floatReach(D)>
+template <int D, int R = floatMicroTile(D)>
 DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddress tile, int length) {
   for (int k = 0; k < length; k++) {
     float weight[R];
 #pragma unroll
-    for (int i = 0; i < R; i++) weight[i] = loadShared(FloatTile<D>::squareAt(square, ownY() + 8 * i, k));
+    for (int i = 0; i < R; i++) weight[i] = loadShared(FloatTile<D>::squareAt(square, threadY() + 8 * i, k));
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
-      const float value = loadShared(FloatTile<D>::at(tile, k, ownX() + 8 * n));
+      const float value = loadShared(FloatTile<D>::at(tile, k, threadX() + 8 * n));
 #pragma unroll
-      for (int i = 0; i < R; i++) acc[i][n] = isHidden(weight[i]) ? acc[i][n] : fmaf(weight[i], value, acc[i][n]);
+      for (int i = 0; i < R; i++) acc[i][n] = isMasked(weight[i]) ? acc[i][n] : fmaf(weight[i], value, acc[i][n]);
     }
   }
 }
 
 /// Adds scale · acc to rows row0 + y + 8i.
-template <int D, int R = floatReach(D)>
-DEVICE void addFloatRows(const Sum& into, const Run& own, int row0, int columns, const float (&acc)[R][D / 8],
-                         float scale) {
+template <int D, int R = floatMicroTile(D)>
+DEVICE void addFloatRows(const Accumulator& into, const RowRange& own, int row0, int columns,
+                         const float (&acc)[R][D / 8], float scale) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
-    const int r = row0 + ownY() + 8 * i;
+    const int r = row0 + threadY() + 8 * i;
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
-      const int c = ownX() + 8 * n;
+      const int c = threadX() + 8 * n;
       if (r >= own.length || c >= columns) continue;
       float* at = rowOf(into, own, r) + c * into.column;
       store(at, load(at) + scale * acc[i][n]);

@@ -1,7 +1,7 @@
-// What both families of gradient kernels do with accumulators: 16 rows of a warp, laid out as in online.cuh.
+// What both families of gradient kernels do with accumulators: 16 rows of a warp, laid out as in online_softmax.cuh.
 #pragma once
 
-#include "kernels/online.cuh"
+#include "kernels/online_softmax.cuh"
 
 namespace mosaic::cuda {
 
@@ -12,7 +12,8 @@ struct Columns {
 
 /// Adds scale · acc to 16 rows of this warp, of which `row` is the lane's first.
 template <int N>
-DEVICE void addRows(const Sum& into, const Run& own, int row, Columns columns, const float (&acc)[N][4], float scale) {
+DEVICE void addRows(const Accumulator& into, const RowRange& own, int row, Columns columns, const float (&acc)[N][4],
+                    float scale) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     if (row + h * 8 >= own.length) continue;
@@ -29,7 +30,7 @@ DEVICE void addRows(const Sum& into, const Run& own, int row, Columns columns, c
 
 /// Weights of queries row0… that do not see their key become 0, were they NaN; `key` is the lane's first.
 template <int K>
-DEVICE void hideRows(const Visible& visible, float (&s)[K][4], int key, int row0) {
+DEVICE void maskRows(const VisibleInterval& visible, float (&s)[K][4], int key, int row0) {
   const int first = row0 + (threadIdx.x & 3) * 2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -47,7 +48,7 @@ DEVICE void hideRows(const Visible& visible, float (&s)[K][4], int key, int row0
 
 /// What there is one of for each column of a tile, in shared memory: lse for base 2, delta, lse, in turn.
 template <int COLUMNS>
-struct Numbers {
+struct ColumnStatistics {
   static constexpr int kBytes = 12 * COLUMNS;
   SharedAddress at;
 
@@ -55,7 +56,7 @@ struct Numbers {
   DEVICE SharedAddress delta() const { return at + 4 * COLUMNS; }
   DEVICE SharedAddress lse() const { return at + 8 * COLUMNS; }
   /// Whether some lse is large.
-  DEVICE bool areLarge() const {
+  DEVICE bool anyLarge() const {
     static_assert(COLUMNS == 32 || COLUMNS == 64);
     const int lane = threadIdx.x & 31;
     if constexpr (COLUMNS == 32) return anyLane(isLarge(loadShared(lse() + lane * 4)));
@@ -68,14 +69,14 @@ struct Numbers {
 
 /// `of` are the columns'.
 template <int K>
-DEVICE void exponentiate(float (&s)[K][4], float scale, const Numbers<K * 8>& of) {
+DEVICE void probabilitiesByColumn(float (&s)[K][4], float scale, const ColumnStatistics<K * 8>& of) {
   const int first = (threadIdx.x & 3) * 2;
-  if (of.areLarge()) {
+  if (of.anyLarge()) {
 #pragma unroll
     for (int n = 0; n < K; n++) {
       const float2 own = loadShared2(of.lse() + (n * 8 + first) * 4);
 #pragma unroll
-      for (int i = 0; i < 4; i++) s[n][i] = exponentialOf(s[n][i], scale, i & 1 ? own.y : own.x);
+      for (int i = 0; i < 4; i++) s[n][i] = scaledExp(s[n][i], scale, i & 1 ? own.y : own.x);
     }
     return;
   }
@@ -90,7 +91,7 @@ DEVICE void exponentiate(float (&s)[K][4], float scale, const Numbers<K * 8>& of
 
 /// `of` are the columns'.
 template <int K>
-DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], const Numbers<K * 8>& of) {
+DEVICE void scoreGradientsByColumn(float (&s)[K][4], const float (&dp)[K][4], const ColumnStatistics<K * 8>& of) {
 #pragma unroll
   for (int n = 0; n < K; n++) {
     const float2 own = loadShared2(of.delta() + (n * 8 + (threadIdx.x & 3) * 2) * 4);
@@ -101,12 +102,12 @@ DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], const Numb
 
 /// `lse` is that of the rows.
 template <int K>
-DEVICE void exponentiateRows(float (&s)[K][4], float scale, const float (&lse)[2]) {
+DEVICE void probabilitiesByRow(float (&s)[K][4], float scale, const float (&lse)[2]) {
   if (anyLane(isLarge(lse[0]) || isLarge(lse[1]))) {
 #pragma unroll
     for (int n = 0; n < K; n++) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) s[n][i] = exponentialOf(s[n][i], scale, lse[i >> 1]);
+      for (int i = 0; i < 4; i++) s[n][i] = scaledExp(s[n][i], scale, lse[i >> 1]);
     }
     return;
   }
@@ -120,7 +121,7 @@ DEVICE void exponentiateRows(float (&s)[K][4], float scale, const float (&lse)[2
 
 /// `delta` is that of the rows.
 template <int K>
-DEVICE void multiplyRowsByRest(float (&s)[K][4], const float (&dp)[K][4], const float (&delta)[2]) {
+DEVICE void scoreGradientsByRow(float (&s)[K][4], const float (&dp)[K][4], const float (&delta)[2]) {
 #pragma unroll
   for (int n = 0; n < K; n++) {
 #pragma unroll

@@ -17,12 +17,12 @@ struct HopperShape {
 
   HOST_AND_DEVICE constexpr int threads() const { return (groups + 1) * 128; }
   /// What a thread has when the block starts: what ptxas gives it at most, in eights, so that one block fits.
-  HOST_AND_DEVICE constexpr int registersAtStart() const { return kRegisterFile / threads() / 8 * 8; }
+  HOST_AND_DEVICE constexpr int initialRegisters() const { return kRegisterFile / threads() / 8 * 8; }
   /// What threads that load keep, and what those that compute then find in the block's pool. The pool is what the block
   /// started with, not the register file: whoever asks for more waits for ever.
-  HOST_AND_DEVICE constexpr int loaderRegisters() const { return groups == 3 ? 32 : 24; }
+  HOST_AND_DEVICE constexpr int producerRegisters() const { return groups == 3 ? 32 : 24; }
   HOST_AND_DEVICE constexpr int registers() const {
-    return ((groups + 1) * registersAtStart() - loaderRegisters()) / groups / 8 * 8;
+    return ((groups + 1) * initialRegisters() - producerRegisters()) / groups / 8 * 8;
   }
 };
 
@@ -43,9 +43,9 @@ HOST_AND_DEVICE constexpr unsigned forwardHopperBytes(int headDim) {
 
 struct AttendHopperParameters {
   TensorMap q, k, v;  // boxes of `own` rows, and of `other`
-  AttendParameters rest;
+  AttendParameters base;
 };
-static_assert(sizeof(AttendHopperParameters) <= kMostArgumentBytes);
+static_assert(sizeof(AttendHopperParameters) <= kMaxArgumentBytes);
 
 // Gradients, of heads of up to 128: beyond, sums take more registers than there are. Two warpgroups own 128 keys or
 // rows.
@@ -68,8 +68,8 @@ HOST_AND_DEVICE constexpr unsigned queriesHopperBytes(int headDim) {
 /// Boxes of as many rows as tiles have: of `own` where a block owns them, else of `other`.
 struct AttendBackwardHopperParameters {
   TensorMap q, k, v, dOut;
-  AttendBackwardParameters rest;
+  AttendBackwardParameters base;
 };
-static_assert(sizeof(AttendBackwardHopperParameters) <= kMostArgumentBytes);
+static_assert(sizeof(AttendBackwardHopperParameters) <= kMaxArgumentBytes);
 
 }  // namespace mosaic::cuda

@@ -7,23 +7,23 @@
 
 #include "kernels/hopper.h"
 #include "kernels/ptx_sm90.cuh"
-#include "kernels/walk.cuh"
+#include "kernels/tile_iterator.cuh"
 
 namespace mosaic::cuda {
 
 /// Named barriers: 0 is the block's, warpgroups take turns by 1 to 3.
 constexpr int kClearBarrier = 4;
 
-constexpr int kLineBytes = 2 * kPanelColumns, kEightLines = 8 * kLineBytes;
+constexpr int kSwizzleRowBytes = 2 * kPanelColumns, kSwizzleAtomBytes = 8 * kSwizzleRowBytes;
 
 template <int ROWS, int D>
 constexpr int kPanelsBytes = ROWS * D * 2;
 
 /// Sets up the barrier that the block's own tiles arrive at, and what else `init` does, before any thread goes its way.
 template <class Init>
-DEVICE void beginBlock(SharedAddress ownFull, Init init) {
+DEVICE void initBlockBarrier(SharedAddress ownFull, Init init) {
   if (threadIdx.x == 0) {
-    if (sharedBase() % kEightLines) stop();  // the permutation repeats there
+    if (sharedBase() % kSwizzleAtomBytes) trap();  // the permutation repeats there
     initBarrier(ownFull, 1);
     init();
     fenceBarriers();
@@ -36,86 +36,88 @@ DEVICE int warpgroup() { return shuffle(static_cast<int>(threadIdx.x) / 128, 0);
 
 /// Starts loading rows [row, row + ROWS) of a head; for one thread, after `bar` expects their bytes.
 template <int ROWS, int D>
-DEVICE void loadPanels(SharedAddress tile, const TensorMap& map, BoxAt at, SharedAddress bar) {
+DEVICE void loadPanels(SharedAddress tile, const TensorMap& map, TmaCoordinates at, SharedAddress bar) {
 #pragma unroll
   for (int panel = 0; panel < D / kPanelColumns; panel++) {
-    copyBox(tile + panel * ROWS * kLineBytes, map, {panel * kPanelColumns, at.row, at.head, at.batch}, bar);
+    tmaLoad(tile + panel * ROWS * kSwizzleRowBytes, map, {panel * kPanelColumns, at.row, at.head, at.batch}, bar);
   }
 }
 
 /// Rows [seen, ROWS) of a tile become 0: TMA brings whatever lies beyond those that a block sees, and 0 · NaN is NaN.
-/// For all threads that compute, which are GROUPS warpgroups; then awaitCleared.
+/// For all threads that compute, which are GROUPS warpgroups; then syncCleared.
 template <int ROWS, int D, int GROUPS>
 DEVICE void clearRows(SharedAddress tile, int seen) {
-  constexpr int kWords = kLineBytes / 4;  // a row is a line of each panel, however permuted
+  constexpr int kWords = kSwizzleRowBytes / 4;  // a row is a line of each panel, however permuted
 #pragma unroll
   for (int panel = 0; panel < D / kPanelColumns; panel++) {
-    const SharedAddress lines = tile + panel * ROWS * kLineBytes;
+    const SharedAddress lines = tile + panel * ROWS * kSwizzleRowBytes;
     for (int i = seen * kWords + static_cast<int>(threadIdx.x) - 128; i < ROWS * kWords; i += GROUPS * 128) {
       storeSharedBits(lines + i * 4, 0);
     }
   }
 }
 template <int GROUPS>
-DEVICE void awaitCleared() {
+DEVICE void syncCleared() {
   fenceAsyncProxy();
   syncNamed(kClearBarrier, GROUPS * 128);
 }
 
 /// Tiles of BYTES in turn, one for each step: one is filled while another is used.
 template <int BYTES>
-struct Ring {
+struct TmaPipeline {
   SharedAddress tiles, barriers;
 
   DEVICE SharedAddress tile(int step) const { return tiles + step % kStages * BYTES; }
-  DEVICE SharedAddress full(int step) const { return barriers + step % kStages * 16; }
-  DEVICE SharedAddress free(int step) const { return full(step) + 8; }
+  DEVICE SharedAddress fullBarrier(int step) const { return barriers + step % kStages * 16; }
+  DEVICE SharedAddress emptyBarrier(int step) const { return fullBarrier(step) + 8; }
 
-  /// For one thread, once. `fillers` threads arrive when they fill, one lane of each of `users` warps when it is done.
-  DEVICE void init(int fillers, int users) const {
+  /// For one thread, once. `producers` threads arrive when they fill, one lane of each of `consumers` warps when it is
+  /// done.
+  DEVICE void init(int producers, int consumers) const {
     for (int stage = 0; stage < kStages; stage++) {
-      initBarrier(full(stage), fillers);
-      initBarrier(free(stage), users);
+      initBarrier(fullBarrier(stage), producers);
+      initBarrier(emptyBarrier(stage), consumers);
     }
   }
-  DEVICE void awaitFree(int step) const { awaitPhase(free(step), (step / kStages & 1) ^ 1); }
-  DEVICE void awaitFull(int step) const { awaitPhase(full(step), step / kStages & 1); }
-  DEVICE void release(int step) const {
-    if ((threadIdx.x & 31) == 0) arrive(free(step));
+  DEVICE void producerAcquire(int step) const { awaitPhase(emptyBarrier(step), (step / kStages & 1) ^ 1); }
+  DEVICE void consumerWait(int step) const { awaitPhase(fullBarrier(step), step / kStages & 1); }
+  DEVICE void consumerRelease(int step) const {
+    if ((threadIdx.x & 31) == 0) arrive(emptyBarrier(step));
   }
 };
 
 /// Warpgroups take turns at starting products: while one's are computed, the other does its softmax.
 template <int GROUPS>
-struct Turns {
+struct OrderBarrier {
   int group;
 
-  DEVICE void begin() const {
+  DEVICE void init() const {
     if (group == 0) arriveNamed(1, 256);
   }
-  DEVICE void take() const { syncNamed(1 + group, 256); }
-  DEVICE void pass() const { arriveNamed(1 + (group + 1 == GROUPS ? 0 : group + 1), 256); }
+  DEVICE void wait() const { syncNamed(1 + group, 256); }
+  DEVICE void arrive() const { arriveNamed(1 + (group + 1 == GROUPS ? 0 : group + 1), 256); }
 };
 
 /// Starts s = A · Bᵀ: 64 rows of a tile of ROWS_A, from rowA on, and all N · 8 of another.
 template <class T, int D, int ROWS_A, int N>
-DEVICE void startTransposed(float (&s)[N][4], SharedAddress a, int rowA, SharedAddress b) {
+DEVICE void startMatmulTransposed(float (&s)[N][4], SharedAddress a, int rowA, SharedAddress b) {
 #pragma unroll
   for (int k = 0; k < D / 16; k++) {
     const int panel = k / 4, inside = k % 4 * 32;  // 16 columns are 32 bytes
-    const uint64_t left = describe(a + (panel * ROWS_A + rowA) * kLineBytes + inside, 16, kEightLines);
-    const uint64_t right = describe(b + panel * N * 8 * kLineBytes + inside, 16, kEightLines);
-    multiplyShared<T, N, false>(s, left, right, k > 0);
+    const uint64_t left =
+        makeDescriptor(a + (panel * ROWS_A + rowA) * kSwizzleRowBytes + inside, 16, kSwizzleAtomBytes);
+    const uint64_t right = makeDescriptor(b + panel * N * 8 * kSwizzleRowBytes + inside, 16, kSwizzleAtomBytes);
+    wgmmaShared<T, N, false>(s, left, right, k > 0);
   }
 }
 
 /// Starts acc += P · B, B's tile with K · 16 rows.
 template <class T, int K, int N>
-DEVICE void startProduct(float (&acc)[N][4], const uint32_t (&p)[K][4], SharedAddress b) {
+DEVICE void startMatmul(float (&acc)[N][4], const uint32_t (&p)[K][4], SharedAddress b) {
 #pragma unroll
   for (int k = 0; k < K; k++) {
-    const uint64_t right = describe(b + k * 2 * kEightLines, K * 16 * kLineBytes, kEightLines);
-    multiplyLoaded<T, N, true>(acc, p[k], right, true);
+    const uint64_t right = makeDescriptor(b + k * 2 * kSwizzleAtomBytes, K * 16 * kSwizzleRowBytes, kSwizzleAtomBytes);
+    wgmmaRegisters<T, N, true>(acc, p[k], right, true);
   }
 }
 

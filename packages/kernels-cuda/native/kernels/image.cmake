@@ -1,9 +1,7 @@
 # The kernels, compiled by nvcc into one fat binary that the addon carries: sm_80, sm_90a, and PTX for what comes later.
 set(KERNEL_SOURCES
-  native/kernels/elementwise.cu native/kernels/ranks.cu native/kernels/reduce.cu native/kernels/rows.cu
-  native/kernels/state.cu
-  native/kernels/attend_mma.cu native/kernels/attend_backward_mma.cu
-  native/kernels/attend_hopper.cu native/kernels/attend_backward_hopper.cu
+  native/kernels/elementwise.cu native/kernels/reduce.cu native/kernels/rows.cu
+  native/kernels/attend_mma.cu native/kernels/attend_hopper.cu
   native/kernels/attend_float.cu native/kernels/attend_backward_float.cu)
 
 find_program(NVCC nvcc HINTS /usr/local/cuda/bin)
@@ -26,7 +24,7 @@ function(kernel_image target)
   endforeach()
   file(COPY_FILE ${all}.new ${all} ONLY_IF_DIFFERENT)
   file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/*)
-  foreach(name dtype kernel_enums view)
+  foreach(name kernel_enums view)
     list(APPEND headers ${CMAKE_CURRENT_SOURCE_DIR}/../runtime/include/mosaic/${name}.h)
   endforeach()
   add_custom_command(OUTPUT ${image} DEPENDS ${all} ${sources} ${headers}

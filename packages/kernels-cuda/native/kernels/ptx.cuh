@@ -31,7 +31,7 @@ extern __shared__ __align__(1024) unsigned char dynamicShared[];
 DEVICE SharedAddress sharedBase() { return static_cast<SharedAddress>(__cvta_generic_to_shared(dynamicShared)); }
 
 /// Ends the kernel with an error.
-DEVICE void stop() { asm volatile("trap;"); }
+DEVICE void trap() { asm volatile("trap;"); }
 
 // ── memory
 
@@ -44,7 +44,7 @@ DEVICE void store(T* p, T v) {
   *p = v;
 }
 /// Sets *p to 1; true for the one that found 0 there.
-DEVICE bool atomicClaim(uint32_t* p) { return atomicExch(p, 1u) == 0; }
+DEVICE bool atomicTestAndSet(uint32_t* p) { return atomicExch(p, 1u) == 0; }
 
 DEVICE float loadShared(SharedAddress a) {
   float v;
@@ -160,10 +160,10 @@ DEVICE void loadMatrixTransposed(uint32_t (&r)[4], SharedAddress a) {
 
 /// c[16×8] += a[16×16] · b[16×8], float32 sums.
 template <class T>
-DEVICE void multiply16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+DEVICE void mma16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 #define MOSAIC_MMA(T, NAME)                                                                                          \
   template <>                                                                                                        \
-  DEVICE void multiply16x8x16<T>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {                  \
+  DEVICE void mma16x8x16<T>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {                  \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME                                              \
                  ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                        \
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                    \

@@ -28,7 +28,7 @@ DEVICE void fenceBarriers() {
 DEVICE void arrive(SharedAddress bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-DEVICE void arriveExpecting(SharedAddress bar, int bytes) {
+DEVICE void arriveExpectTx(SharedAddress bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 /// Until the phase of that parity has ended: at once for parity 1 of a new barrier.
@@ -43,11 +43,11 @@ DEVICE void awaitPhase(SharedAddress bar, unsigned parity) {
 
 // ── TMA
 
-struct BoxAt {
+struct TmaCoordinates {
   int column, row, head, batch;
 };
 /// Starts copying a box, of one thread's doing; zeros where it leaves the tensor. `bar` gets its bytes.
-DEVICE void copyBox(SharedAddress to, const TensorMap& map, BoxAt at, SharedAddress bar) {
+DEVICE void tmaLoad(SharedAddress to, const TensorMap& map, TmaCoordinates at, SharedAddress bar) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
@@ -59,11 +59,11 @@ DEVICE void copyBox(SharedAddress to, const TensorMap& map, BoxAt at, SharedAddr
 
 /// What each thread may have from now on; for all four warps to execute.
 template <int N>
-DEVICE void takeRegisters() {
+DEVICE void allocateRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 template <int N>
-DEVICE void giveRegisters() {
+DEVICE void releaseRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
@@ -71,11 +71,11 @@ DEVICE void giveRegisters() {
 DEVICE void fenceAsyncProxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Before products, after registers that they use were last touched.
-DEVICE void fenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void commitProducts() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+DEVICE void fenceWgmma() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void commitWgmma() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /// Ties accumulators to this place, for else the compiler might use them earlier.
 template <int K>
-DEVICE void pin(float (&c)[K][4]) {
+DEVICE void fenceOperand(float (&c)[K][4]) {
 #pragma unroll
   for (int n = 0; n < K; n++) {
 #pragma unroll
@@ -84,9 +84,9 @@ DEVICE void pin(float (&c)[K][4]) {
 }
 /// Until at most N groups are under way; `done` is what the groups wrote that end here.
 template <int N, class... Sums>
-DEVICE void waitProducts(Sums&... done) {
+DEVICE void waitWgmma(Sums&... done) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-  (pin(done), ...);
+  (fenceOperand(done), ...);
 }
 
 // c[64 × N] = A[64 × 16] · B[16 × N], or += if `add`. Every warp has 16 rows, as multiply16x8x16 lays them out, c[n]
@@ -148,11 +148,11 @@ MOSAIC_WGMMAS(fp16, "f16")
 #undef C4
 
 template <class T, int N, bool TRANSPOSED>
-DEVICE void multiplyShared(float (&c)[N][4], uint64_t a, uint64_t b, bool add) {
+DEVICE void wgmmaShared(float (&c)[N][4], uint64_t a, uint64_t b, bool add) {
   Wgmma<T, N * 8, TRANSPOSED>::shared(c, a, b, add);
 }
 template <class T, int N, bool TRANSPOSED>
-DEVICE void multiplyLoaded(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+DEVICE void wgmmaRegisters(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   Wgmma<T, N * 8, TRANSPOSED>::loaded(c, a, b, add);
 }
 
@@ -160,8 +160,8 @@ DEVICE void multiplyLoaded(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b,
 
 /// Describes a matrix of 16-bit elements that lies permuted in 128-byte rows; `stride` is from 8 rows to the next 8. As
 /// [n][k]: `panel` is not used. As [k][n]: it is from 64 columns to the next 64.
-DEVICE uint64_t describe(SharedAddress at, int panel, int stride) {
-  constexpr uint64_t kPermuted128 = 1ull << 62;
+DEVICE uint64_t makeDescriptor(SharedAddress at, int panel, int stride) {
+  constexpr uint64_t kSwizzle128B = 1ull << 62;
   return static_cast<uint64_t>(at >> 4 & 0x3fff) | static_cast<uint64_t>(panel >> 4 & 0x3fff) << 16 |
-         static_cast<uint64_t>(stride >> 4 & 0x3fff) << 32 | kPermuted128;
+         static_cast<uint64_t>(stride >> 4 & 0x3fff) << 32 | kSwizzle128B;
 }

@@ -9,15 +9,15 @@ namespace mosaic::cuda {
 
 // Rounded each; nvcc would fuse what is written with operators. The stand-in is compiled without fusing.
 #if defined(__CUDACC__)
-DEVICE float times(float a, float b) { return __fmul_rn(a, b); }
-DEVICE float plus(float a, float b) { return __fadd_rn(a, b); }
-DEVICE float rootOf(float x) { return __fsqrt_rn(x); }
+DEVICE float mulRounded(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float addRounded(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float sqrtRounded(float x) { return __fsqrt_rn(x); }
 DEVICE uint32_t bitsOf(float x) { return __float_as_uint(x); }
 DEVICE float floatOf(uint32_t bits) { return __uint_as_float(bits); }
 #else
-DEVICE float times(float a, float b) { return a * b; }
-DEVICE float plus(float a, float b) { return a + b; }
-DEVICE float rootOf(float x) { return sqrtf(x); }
+DEVICE float mulRounded(float a, float b) { return a * b; }
+DEVICE float addRounded(float a, float b) { return a + b; }
+DEVICE float sqrtRounded(float x) { return sqrtf(x); }
 DEVICE uint32_t bitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
 DEVICE float floatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 #endif
@@ -27,7 +27,7 @@ template <int N>
 DEVICE float polynomial(float x, const float (&c)[N]) {
   float p = c[0];
 #pragma unroll
-  for (int i = 1; i < N; i++) p = plus(times(p, x), c[i]);
+  for (int i = 1; i < N; i++) p = addRounded(mulRounded(p, x), c[i]);
   return p;
 }
 
@@ -38,29 +38,30 @@ DEVICE float logOf(float x) {
   int e = static_cast<int>(bits >> 23 & 0xff) - 126;
   const bool low = m < 0.707106781186547524f;
   e -= low;
-  m = plus(low ? plus(m, m) : m, -1.f);
-  const float n = static_cast<float>(e), z = times(m, m);
+  m = addRounded(low ? addRounded(m, m) : m, -1.f);
+  const float n = static_cast<float>(e), z = mulRounded(m, m);
   const float p = polynomial(
       m, {7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
           -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f});
-  const float y = plus(plus(times(times(p, m), z), times(n, -2.12194440e-4f)), -times(0.5f, z));
-  return plus(plus(m, y), times(n, 0.693359375f));
+  const float y =
+      addRounded(addRounded(mulRounded(mulRounded(p, m), z), mulRounded(n, -2.12194440e-4f)), -mulRounded(0.5f, z));
+  return addRounded(addRounded(m, y), mulRounded(n, 0.693359375f));
 }
 
-struct Turn {
+struct SinCos {
   float sine, cosine;
 };
 
 /// sin and cos of 2πu for 0 ≤ u < 1.
-DEVICE Turn turnOf(float u) {
+DEVICE SinCos sinCos2Pi(float u) {
   const float magic = 12582912.f;  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
-  const float quarters = times(u, 4.f), shifted = plus(quarters, magic);
-  const float angle = times(plus(quarters, -plus(shifted, -magic)), 1.57079632679489662f);
-  const float z = times(angle, angle);
+  const float quarters = mulRounded(u, 4.f), shifted = addRounded(quarters, magic);
+  const float angle = mulRounded(addRounded(quarters, -addRounded(shifted, -magic)), 1.57079632679489662f);
+  const float z = mulRounded(angle, angle);
   const float p = polynomial(z, {-1.9515295891e-4f, 8.3321608736e-3f, -1.6666654611e-1f});
-  const float s = plus(times(times(p, z), angle), angle);
+  const float s = addRounded(mulRounded(mulRounded(p, z), angle), angle);
   const float q = polynomial(z, {2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f});
-  const float c = plus(plus(times(times(q, z), z), -times(0.5f, z)), 1.f);
+  const float c = addRounded(addRounded(mulRounded(mulRounded(q, z), z), -mulRounded(0.5f, z)), 1.f);
   const uint32_t quarter = bitsOf(shifted);
   const bool odd = quarter & 1;
   return {floatOf(bitsOf(odd ? c : s) ^ (quarter & 2) << 30), floatOf(bitsOf(odd ? s : c) ^ ((quarter + 1) & 2) << 30)};
@@ -93,7 +94,7 @@ DEVICE float fractionOf(uint32_t word, uint32_t more) {
 DEVICE float uniformOf(const Philox& philox, uint64_t index, float low, float high) {
   uint32_t word[4];
   philoxOf(philox, index / 4, word);
-  const float value = plus(low, times(fractionOf(word[index % 4], 0), high - low));
+  const float value = addRounded(low, mulRounded(fractionOf(word[index % 4], 0), high - low));
   return value < high ? value : low;  // low if rounded up to high
 }
 
@@ -102,9 +103,9 @@ DEVICE float normalOf(const Philox& philox, uint64_t index, float mean, float st
   uint32_t word[4];
   philoxOf(philox, index / 4, word);
   const uint64_t pair = index % 4 / 2 * 2;
-  const float radius = rootOf(times(-2.f, logOf(fractionOf(word[pair], 1))));  // of (0, 1]
-  const Turn turn = turnOf(fractionOf(word[pair + 1], 0));
-  return plus(mean, times(std, times(radius, index % 2 == 0 ? turn.cosine : turn.sine)));
+  const float radius = sqrtRounded(mulRounded(-2.f, logOf(fractionOf(word[pair], 1))));  // of (0, 1]
+  const SinCos turn = sinCos2Pi(fractionOf(word[pair + 1], 0));
+  return addRounded(mean, mulRounded(std, mulRounded(radius, index % 2 == 0 ? turn.cosine : turn.sine)));
 }
 
 }  // namespace mosaic::cuda

@@ -7,7 +7,7 @@ using namespace mosaic::cuda;
 
 namespace {
 
-DEVICE float largerOf(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
+DEVICE float maxNan(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
 
 /// Every thread takes every blockDim-th element; then halves of the block combine, so the order depends on nothing.
 DEVICE void reduceOne(const ReduceParameters& p, int64_t index) {
@@ -19,7 +19,7 @@ DEVICE void reduceOne(const ReduceParameters& p, int64_t index) {
     int64_t inner[1];
     offsetsOf(p.inner.extent, p.inner.operand, i, inner);
     const float x = loadElement(p.kept.operand[1], at[1] + inner[0]);
-    value = sums ? value + x : largerOf(value, x);
+    value = sums ? value + x : maxNan(value, x);
   }
   const SharedAddress mine = sharedBase() + threadIdx.x * 4;
   for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
@@ -27,7 +27,7 @@ DEVICE void reduceOne(const ReduceParameters& p, int64_t index) {
     syncBlock();
     if (threadIdx.x < half) {
       const float other = loadShared(mine + half * 4);
-      value = sums ? value + other : largerOf(value, other);
+      value = sums ? value + other : maxNan(value, other);
     }
     syncBlock();
   }
@@ -94,7 +94,24 @@ __global__ void matmul(const __grid_constant__ MatmulParameters p) {
   for (int64_t i = blockIdx.y; i < p.batch.extent.count; i += gridDim.y) multiplyTile(p, i);
 }
 
+/// Float32, one addition after the other, rounded once: every rank gets the same bits, whatever moved the operands.
+__global__ void reduceRanks(const __grid_constant__ ReduceRanksParameters p) {
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < p.count; i += threads) {
+    float sum = 0.f;
+    for (int32_t rank = 0; rank < p.ranks; rank++) {
+      const int64_t place = rank - (rank > p.rank ? 1 : 0);
+      const float x = rank == p.rank ? loadElement(p.own, i) : loadElement(p.others, place * p.count + i);
+      if (rank == 0) sum = x;
+      else if (p.op == MOSAIC_REDUCE_MAX) sum = sum > x || sum != sum ? sum : x;
+      else sum += x;
+    }
+    storeElement(p.out, i, p.op == MOSAIC_REDUCE_MEAN ? sum / static_cast<float>(p.ranks) : sum);
+  }
+}
+
 }  // extern "C"
 
 EMULATED_KERNEL(reduce, ReduceParameters)
 EMULATED_KERNEL(matmul, MatmulParameters)
+EMULATED_KERNEL(reduceRanks, ReduceRanksParameters)

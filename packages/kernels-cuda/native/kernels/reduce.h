@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/operand.h"
+#include "mosaic/device_port.h"
 #include "mosaic/kernel_enums.h"
 
 namespace mosaic::cuda {
@@ -23,5 +24,15 @@ struct MatmulParameters {
 };
 constexpr int kMatmulTile = 64, kMatmulDepth = 16, kMatmulThreads = 256;
 constexpr int kMatmulSharedBytes = 2 * kMatmulDepth * (kMatmulTile + 1) * 4;
+
+// Reductions over ranks.
+
+/// out ← the operands of all ranks, in rank order. `own` is that of `rank`; the others lie one behind the other.
+struct ReduceRanksParameters {
+  Operand out, own, others;
+  int64_t count;
+  int32_t ranks, rank;
+  MosaicReduceOp op;
+};
 
 }  // namespace mosaic::cuda

@@ -1,4 +1,54 @@
-#include "kernels/row.cuh"
+// A warp and its row.
+#include "kernels/rows.h"
+
+#include "kernels/element.cuh"
+
+namespace mosaic::cuda {
+
+/// Calls body(offsets) with where each of the warp's rows begins; warps of the grid take turns.
+template <int N, class Body>
+DEVICE void forEachRow(const Rows<N>& over, Body body) {
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  for (int64_t row = first; row < over.rows.extent.count; row += warps) {
+    int64_t offset[N];
+    offsetsOf(over.rows.extent, over.rows.operand, row, offset);
+    body(offset);
+  }
+}
+
+/// Calls body(i) for the places of a row that fall to this lane.
+template <class Body>
+DEVICE void forEachInRow(int64_t length, Body body) {
+  for (int64_t i = threadIdx.x % 32; i < length; i += 32) body(i);
+}
+
+template <class Body>
+DEVICE float sumOverRow(int64_t length, Body body) {
+  float sum = 0;
+  forEachInRow(length, [&](int64_t i) { sum += body(i); });
+  return warpSum(sum);
+}
+
+template <class Body>
+DEVICE float maxOverRow(int64_t length, Body body) {
+  float top = -infinity();
+  forEachInRow(length, [&](int64_t i) { top = fmaxf(top, body(i)); });
+  return warpMax(top);
+}
+
+/// Whether `value` names one of `count`; else it is written down, the first to come.
+DEVICE bool checkIndex(float value, int64_t count, BadIndex* bad, Indexed kernel) {
+  if (value >= 0.f && value < static_cast<float>(count) && value == floorf(value)) return true;
+  if (atomicTestAndSet(&bad->found)) {
+    store(&bad->value, value);
+    store(&bad->count, count);
+    store(&bad->kernel, kernel);
+  }
+  return false;
+}
+
+}  // namespace mosaic::cuda
 
 using namespace mosaic;
 using namespace mosaic::cuda;
@@ -7,36 +57,36 @@ extern "C" {
 
 /// A row of −∞ gives 0.
 __global__ void softmax(const __grid_constant__ SoftmaxParameters p) {
-  const auto& [out, x] = p.over.rows.operand;
-  const int64_t n = p.over.length, toOut = p.over.step[0], toX = p.over.step[1];
-  forEachRow(p.over, [&](const int64_t(&at)[2]) {
+  const auto& [out, x] = p.layout.rows.operand;
+  const int64_t n = p.layout.length, toOut = p.layout.step[0], toX = p.layout.step[1];
+  forEachRow(p.layout, [&](const int64_t(&at)[2]) {
     const float top = maxOverRow(n, [&](int64_t i) { return loadElement(x, at[1] + i * toX); });
     const float base = top == -infinity() ? 0.f : top;
     const float sum = sumOverRow(n, [&](int64_t i) { return expf(loadElement(x, at[1] + i * toX) - base); });
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
-    forEachPlace(n, [&](int64_t i) {
+    forEachInRow(n, [&](int64_t i) {
       storeElement(out, at[0] + i * toOut, expf(loadElement(x, at[1] + i * toX) - base) * inverse);
     });
   });
 }
 
 __global__ void softmaxBackward(const __grid_constant__ SoftmaxBackwardParameters p) {
-  const auto& [dx, out, dOut] = p.over.rows.operand;
-  const int64_t n = p.over.length;
-  const auto& step = p.over.step;
-  forEachRow(p.over, [&](const int64_t(&at)[3]) {
+  const auto& [dx, out, dOut] = p.layout.rows.operand;
+  const int64_t n = p.layout.length;
+  const auto& step = p.layout.step;
+  forEachRow(p.layout, [&](const int64_t(&at)[3]) {
     const auto y = [&](int64_t i) { return loadElement(out, at[1] + i * step[1]); };
     const auto dy = [&](int64_t i) { return loadElement(dOut, at[2] + i * step[2]); };
     const float dot = sumOverRow(n, [&](int64_t i) { return y(i) * dy(i); });
-    forEachPlace(n, [&](int64_t i) { storeElement(dx, at[0] + i * step[0], y(i) * (dy(i) - dot)); });
+    forEachInRow(n, [&](int64_t i) { storeElement(dx, at[0] + i * step[0], y(i) * (dy(i) - dot)); });
   });
 }
 
 __global__ void rowDot(const __grid_constant__ RowDotParameters p) {
-  const auto& [out, a, b] = p.over.rows.operand;
-  const auto& step = p.over.step;
-  forEachRow(p.over, [&](const int64_t(&at)[3]) {
-    const float dot = sumOverRow(p.over.length, [&](int64_t i) {
+  const auto& [out, a, b] = p.layout.rows.operand;
+  const auto& step = p.layout.step;
+  forEachRow(p.layout, [&](const int64_t(&at)[3]) {
+    const float dot = sumOverRow(p.layout.length, [&](int64_t i) {
       return loadElement(a, at[1] + i * step[1]) * loadElement(b, at[2] + i * step[2]);
     });
     if (threadIdx.x % 32 == 0) storeElement(out, at[0], dot);
@@ -44,18 +94,18 @@ __global__ void rowDot(const __grid_constant__ RowDotParameters p) {
 }
 
 __global__ void normalize(const __grid_constant__ NormParameters p) {
-  const auto& [out, x, mean, rstd] = p.over.rows.operand;
-  const int64_t n = p.over.length;
+  const auto& [out, x, mean, rstd] = p.layout.rows.operand;
+  const int64_t n = p.layout.length;
   const float share = 1.f / static_cast<float>(n);
-  forEachRow(p.over, [&](const int64_t(&at)[4]) {
-    const auto value = [&](int64_t i) { return loadElement(x, at[1] + i * p.over.step[1]); };
+  forEachRow(p.layout, [&](const int64_t(&at)[4]) {
+    const auto value = [&](int64_t i) { return loadElement(x, at[1] + i * p.layout.step[1]); };
     const float center = mean.data ? sumOverRow(n, value) * share : 0.f;
     const float variance = sumOverRow(n, [&](int64_t i) { return (value(i) - center) * (value(i) - center); }) * share;
     const float scale = 1.f / sqrtf(variance + p.epsilon);
-    forEachPlace(n, [&](int64_t i) {
+    forEachInRow(n, [&](int64_t i) {
       const float weight = p.weight.data ? loadElement(p.weight, i * p.weight.stride[0]) : 1.f;
       const float bias = p.bias.data ? loadElement(p.bias, i * p.bias.stride[0]) : 0.f;
-      storeElement(out, at[0] + i * p.over.step[0], (value(i) - center) * scale * weight + bias);
+      storeElement(out, at[0] + i * p.layout.step[0], (value(i) - center) * scale * weight + bias);
     });
     if (threadIdx.x % 32 != 0) return;
     if (mean.data) storeElement(mean, at[2], center);
@@ -65,11 +115,11 @@ __global__ void normalize(const __grid_constant__ NormParameters p) {
 
 /// With x̂ = (x − mean) · rstd and g = dOut · weight: dx = rstd · (g − mean g − x̂ · mean(g · x̂)). RMSNorm: no mean g.
 __global__ void normalizeBackward(const __grid_constant__ NormBackwardParameters p) {
-  const auto& [dx, x, dOut, mean, rstd] = p.over.rows.operand;
-  const int64_t n = p.over.length;
-  const auto& step = p.over.step;
+  const auto& [dx, x, dOut, mean, rstd] = p.layout.rows.operand;
+  const int64_t n = p.layout.length;
+  const auto& step = p.layout.step;
   const float share = 1.f / static_cast<float>(n);
-  forEachRow(p.over, [&](const int64_t(&at)[5]) {
+  forEachRow(p.layout, [&](const int64_t(&at)[5]) {
     const float center = mean.data ? loadElement(mean, at[3]) : 0.f, scale = loadElement(rstd, at[4]);
     const auto normal = [&](int64_t i) { return (loadElement(x, at[1] + i * step[1]) - center) * scale; };
     const auto wanted = [&](int64_t i) {
@@ -78,7 +128,7 @@ __global__ void normalizeBackward(const __grid_constant__ NormBackwardParameters
     };
     const float level = mean.data ? sumOverRow(n, wanted) * share : 0.f;
     const float along = sumOverRow(n, [&](int64_t i) { return wanted(i) * normal(i); }) * share;
-    forEachPlace(n, [&](int64_t i) {
+    forEachInRow(n, [&](int64_t i) {
       storeElement(dx, at[0] + i * step[0], scale * (wanted(i) - level - normal(i) * along));
     });
   });
@@ -86,14 +136,14 @@ __global__ void normalizeBackward(const __grid_constant__ NormBackwardParameters
 
 /// Blocks of 32 × 8 threads: each thread sums every eighth row of its column, the first row of threads sums those.
 __global__ void normColumns(const __grid_constant__ NormColumnsParameters p) {
-  const auto& [x, dOut, mean, rstd] = p.over.rows.operand;
-  const auto& step = p.over.step;
+  const auto& [x, dOut, mean, rstd] = p.layout.rows.operand;
+  const auto& step = p.layout.step;
   const int lane = threadIdx.x % 32, group = threadIdx.x / 32, groups = blockDim.x / 32;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   float weight = 0.f, bias = 0.f;
-  for (int64_t row = group; row < p.over.rows.extent.count && column < p.over.length; row += groups) {
+  for (int64_t row = group; row < p.layout.rows.extent.count && column < p.layout.length; row += groups) {
     int64_t at[4];
-    offsetsOf(p.over.rows.extent, p.over.rows.operand, row, at);
+    offsetsOf(p.layout.rows.extent, p.layout.rows.operand, row, at);
     const float center = mean.data ? loadElement(mean, at[2]) : 0.f;
     const float g = loadElement(dOut, at[1] + column * step[1]);
     weight += g * (loadElement(x, at[0] + column * step[0]) - center) * loadElement(rstd, at[3]);
@@ -103,7 +153,7 @@ __global__ void normColumns(const __grid_constant__ NormColumnsParameters p) {
   storeShared(weights + threadIdx.x * 4, weight);
   storeShared(biases + threadIdx.x * 4, bias);
   syncBlock();
-  if (group > 0 || column >= p.over.length) return;
+  if (group > 0 || column >= p.layout.length) return;
   for (int other = 1; other < groups; other++) {
     weight += loadShared(weights + (other * 32 + lane) * 4);
     bias += loadShared(biases + (other * 32 + lane) * 4);
@@ -118,10 +168,10 @@ __global__ void normColumns(const __grid_constant__ NormColumnsParameters p) {
 
 /// (1 − s)(lse − x[class]) + s (lse − mean x); differences are taken from the largest x, which cancels less.
 __global__ void crossEntropy(const __grid_constant__ CrossEntropyParameters p) {
-  const auto& [x, loss, lse, counted, target] = p.over.rows.operand;
-  const int64_t n = p.over.length;
-  forEachRow(p.over, [&](const int64_t(&at)[5]) {
-    const auto value = [&](int64_t i) { return loadElement(x, at[0] + i * p.over.step[0]); };
+  const auto& [x, loss, lse, counted, target] = p.layout.rows.operand;
+  const int64_t n = p.layout.length;
+  forEachRow(p.layout, [&](const int64_t(&at)[5]) {
+    const auto value = [&](int64_t i) { return loadElement(x, at[0] + i * p.layout.step[0]); };
     const float named = loadElement(target, at[4]);
     const bool counts = named != p.ignored && checkIndex(named, n, p.bad, Indexed::CrossEntropy);
     const float top = maxOverRow(n, value);
@@ -140,50 +190,70 @@ __global__ void crossEntropy(const __grid_constant__ CrossEntropyParameters p) {
 }
 
 __global__ void crossEntropyBackward(const __grid_constant__ CrossEntropyBackwardParameters p) {
-  const auto& [dx, x, target, lse, dLoss] = p.over.rows.operand;
-  const int64_t n = p.over.length;
+  const auto& [dx, x, target, lse, dLoss] = p.layout.rows.operand;
+  const int64_t n = p.layout.length;
   const float everywhere = p.smoothing / static_cast<float>(n);
-  forEachRow(p.over, [&](const int64_t(&at)[5]) {
+  forEachRow(p.layout, [&](const int64_t(&at)[5]) {
     const float named = loadElement(target, at[2]);
     const bool counts = named != p.ignored && checkIndex(named, n, p.bad, Indexed::CrossEntropyBackward);
     const float scale = counts ? loadElement(dLoss, at[4]) : 0.f, total = loadElement(lse, at[3]);
-    forEachPlace(n, [&](int64_t i) {
+    forEachInRow(n, [&](int64_t i) {
       const float asked = (static_cast<float>(i) == named ? 1.f - p.smoothing : 0.f) + everywhere;
-      const float share = counts ? expf(loadElement(x, at[1] + i * p.over.step[1]) - total) - asked : 0.f;
-      storeElement(dx, at[0] + i * p.over.step[0], scale * share);
+      const float share = counts ? expf(loadElement(x, at[1] + i * p.layout.step[1]) - total) - asked : 0.f;
+      storeElement(dx, at[0] + i * p.layout.step[0], scale * share);
     });
   });
 }
 
 __global__ void gatherRows(const __grid_constant__ GatherRowsParameters p) {
-  const auto& [out, index] = p.over.rows.operand;
-  forEachRow(p.over, [&](const int64_t(&at)[2]) {
+  const auto& [out, index] = p.layout.rows.operand;
+  forEachRow(p.layout, [&](const int64_t(&at)[2]) {
     const float named = loadElement(index, at[1]);
     if (!checkIndex(named, p.count, p.bad, Indexed::GatherRows)) return;
     const int64_t from = static_cast<int64_t>(named) * p.table.stride[0];
-    forEachPlace(p.over.length, [&](int64_t i) {
-      storeElement(out, at[0] + i * p.over.step[0], loadElement(p.table, from + i * p.table.stride[1]));
+    forEachInRow(p.layout.length, [&](int64_t i) {
+      storeElement(out, at[0] + i * p.layout.step[0], loadElement(p.table, from + i * p.table.stride[1]));
     });
   });
 }
 
 __global__ void scatterAddRows(const __grid_constant__ ScatterAddRowsParameters p) {
-  const auto& [x, index] = p.over.rows.operand;
+  const auto& [x, index] = p.layout.rows.operand;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   for (int64_t row = first; row < p.count; row += warps) {
     const int64_t into = row * p.into.stride[0];
-    for (int64_t from = 0; from < p.over.rows.extent.count; from++) {
+    for (int64_t from = 0; from < p.layout.rows.extent.count; from++) {
       int64_t at[2];
-      offsetsOf(p.over.rows.extent, p.over.rows.operand, from, at);
+      offsetsOf(p.layout.rows.extent, p.layout.rows.operand, from, at);
       const float named = loadElement(index, at[1]);
       if (!checkIndex(named, p.count, p.bad, Indexed::ScatterAddRows) || static_cast<int64_t>(named) != row) continue;
-      forEachPlace(p.over.length, [&](int64_t i) {
+      forEachInRow(p.layout.length, [&](int64_t i) {
         const int64_t place = into + i * p.into.stride[1];
-        storeElement(p.into, place, loadElement(p.into, place) + loadElement(x, at[0] + i * p.over.step[0]));
+        storeElement(p.into, place, loadElement(p.into, place) + loadElement(x, at[0] + i * p.layout.step[0]));
       });
     }
   }
+}
+
+/// With m the larger lse: out = Σ exp(lse − m) out / Σ exp(lse − m), lse = m + log Σ exp(lse − m). Rows of −∞ have seen
+/// nothing, and their out is not looked at.
+__global__ void merge(const __grid_constant__ MergeParameters p) {
+  const auto& [out, lse, otherOut, otherLse] = p.layout.rows.operand;
+  const auto& step = p.layout.step;
+  forEachRow(p.layout, [&](const int64_t(&at)[4]) {
+    const float mine = loadElement(lse, at[1]), theirs = loadElement(otherLse, at[3]);
+    if (theirs == -infinity()) return;
+    const float top = fmaxf(mine, theirs);
+    const float a = mine == -infinity() ? 0.f : expf(mine - top), b = expf(theirs - top), inverse = 1.f / (a + b);
+    forEachInRow(p.layout.length, [&](int64_t i) {
+      const int64_t to = at[0] + i * step[0];
+      const float own = a == 0.f && mine == -infinity() ? 0.f : a * loadElement(out, to);
+      storeElement(out, to, (own + b * loadElement(otherOut, at[2] + i * step[2])) * inverse);
+    });
+    syncWarp();  // all lanes have read the old lse
+    if (threadIdx.x % 32 == 0) storeElement(lse, at[1], top + logf(a + b));
+  });
 }
 
 }  // extern "C"
@@ -198,3 +268,4 @@ EMULATED_KERNEL(crossEntropy, CrossEntropyParameters)
 EMULATED_KERNEL(crossEntropyBackward, CrossEntropyBackwardParameters)
 EMULATED_KERNEL(gatherRows, GatherRowsParameters)
 EMULATED_KERNEL(scatterAddRows, ScatterAddRowsParameters)
+EMULATED_KERNEL(merge, MergeParameters)

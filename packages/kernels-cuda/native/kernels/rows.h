@@ -14,35 +14,35 @@ struct Rows {
 };
 
 struct SoftmaxParameters {
-  Rows<2> over;  // out, x
+  Rows<2> layout;  // out, x
 };
 struct SoftmaxBackwardParameters {
-  Rows<3> over;  // dx, out, dOut
+  Rows<3> layout;  // dx, out, dOut
 };
 struct RowDotParameters {
-  Rows<3> over;  // out (one element a row), a, b
+  Rows<3> layout;  // out (one element a row), a, b
 };
 
 /// weight and bias, [E], are absent where data is null.
 struct NormParameters {
-  Rows<4> over;  // out, x, mean, rstd; mean is absent for RMSNorm
+  Rows<4> layout;  // out, x, mean, rstd; mean is absent for RMSNorm
   Operand weight, bias;
   float epsilon;
 };
 struct NormBackwardParameters {
-  Rows<5> over;  // dx, x, dOut, mean, rstd
+  Rows<5> layout;  // dx, x, dOut, mean, rstd
   Operand weight;
 };
 /// dWeight and dBias [E] are added to; a block owns 32 columns.
 struct NormColumnsParameters {
-  Rows<4> over;  // x, dOut, mean, rstd
+  Rows<4> layout;  // x, dOut, mean, rstd
   Operand dWeight, dBias;
 };
 
 /// Kernels that are given indices.
 enum class Indexed : int32_t { GatherRows, ScatterAddRows, CrossEntropy, CrossEntropyBackward };
 
-/// What they report of the first bad one, if there is any: it should be a whole number from 0 to count − 1.
+/// What they report of the first bad one, if there is any: it should be an integer from 0 to count − 1.
 struct BadIndex {
   uint32_t found;
   float value;
@@ -51,29 +51,36 @@ struct BadIndex {
 };
 
 struct CrossEntropyParameters {
-  Rows<5> over;  // x, loss, lse, counted, target
+  Rows<5> layout;  // x, loss, lse, counted, target
   float smoothing, ignored;
   BadIndex* bad;
 };
 struct CrossEntropyBackwardParameters {
-  Rows<5> over;  // dx, x, target, lse, dLoss
+  Rows<5> layout;  // dx, x, target, lse, dLoss
   float smoothing, ignored;
   BadIndex* bad;
 };
 
 /// out [.., E] ← the rows of table [V, E] that index [..] names.
 struct GatherRowsParameters {
-  Rows<2> over;  // out, index
+  Rows<2> layout;  // out, index
   Operand table;
   int64_t count;
   BadIndex* bad;
 };
 /// into [V, E] += x [.., E]: a warp owns a row of `into` and takes its rows of x in their order.
 struct ScatterAddRowsParameters {
-  Rows<2> over;  // x, index
+  Rows<2> layout;  // x, index
   Operand into;
   int64_t count;
   BadIndex* bad;
+};
+
+// Merging attention states.
+
+/// into ← the state over the keys of both; a warp owns a row. An out of the rows' length, an lse of one element a row.
+struct MergeParameters {
+  Rows<4> layout;  // into.out, into.lse, from.out, from.lse
 };
 
 }  // namespace mosaic::cuda

@@ -4,14 +4,14 @@
 // of one column of chunks, meets every bank once.
 #pragma once
 
-#include "kernels/walk.cuh"
+#include "kernels/tile_iterator.cuh"
 
 namespace mosaic::cuda {
 
 template <int D>
 DEVICE SharedAddress tileAt(SharedAddress tile, int row, int chunk) {
-  const int permuted = D == 32 ? chunk ^ (row >> 1 & 3) : chunk ^ (row & 7);  // two rows of 32 share the banks
-  return tile + row * (D * 2) + (permuted << 4);
+  const int swizzled = D == 32 ? chunk ^ (row >> 1 & 3) : chunk ^ (row & 7);  // two rows of 32 share the banks
+  return tile + row * (D * 2) + (swizzled << 4);
 }
 template <int ROWS, int D>
 constexpr int kTileBytes = ROWS * D * 2;
@@ -33,7 +33,7 @@ struct Source {
   bool aligned;
 };
 
-DEVICE Source sourceOf(const Matrix& x, const Run& run, int columns) {
+DEVICE Source sourceOf(const Matrix& x, const RowRange& run, int columns) {
   const auto* data = static_cast<const uint16_t*>(x.data);
   data += run.batch * x.batch + run.head * x.head + run.first * x.row;
   return {data, x.row, run.length, columns, x.aligned};
@@ -89,8 +89,8 @@ DEVICE void multiplyTransposed(float (&c)[M][N][4], SharedAddress tileA, int row
       loadMatrix(b, tileAt<D>(tileB, n * 8 + (lane & 7) + (lane >> 4 << 3), k * 2 + (lane >> 3 & 1)));
 #pragma unroll
       for (int m = 0; m < M; m++) {
-        multiply16x8x16<T>(c[m][n], a[m], b[0], b[1]);
-        multiply16x8x16<T>(c[m][n + 1], a[m], b[2], b[3]);
+        mma16x8x16<T>(c[m][n], a[m], b[0], b[1]);
+        mma16x8x16<T>(c[m][n + 1], a[m], b[2], b[3]);
       }
     }
   }
@@ -116,8 +116,8 @@ DEVICE void multiply(float (&c)[M][N][4], const float (&p)[M][K][4], SharedAddre
       loadMatrixTransposed(b, tileAt<D>(tileB, k * 8 + (lane & 15), chunk0 + n + (lane >> 4)));
 #pragma unroll
       for (int m = 0; m < M; m++) {
-        multiply16x8x16<T>(c[m][n], a[m], b[0], b[1]);
-        multiply16x8x16<T>(c[m][n + 1], a[m], b[2], b[3]);
+        mma16x8x16<T>(c[m][n], a[m], b[0], b[1]);
+        mma16x8x16<T>(c[m][n + 1], a[m], b[2], b[3]);
       }
     }
   }

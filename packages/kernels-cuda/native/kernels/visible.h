@@ -12,50 +12,51 @@
 namespace mosaic::cuda {
 
 /// An end of the interval: before the first key it is `at` for row 0, `by` further (or 0) for each row; as global
-/// positions. 32 bits, for 64-bit divisions are calls: the host keeps everything below kFarthest.
+/// positions. 32 bits, for 64-bit divisions are calls: the host keeps everything below kMaxPosition.
 struct Edge {
-  int32_t at, by;
+  int32_t offset, slope;
 };
-constexpr int32_t kFarthest = (1 << 30) - 1;
+constexpr int32_t kMaxPosition = (1 << 30) - 1;
 
-/// Row i of `rows` sees the keys [edgeOf(begin, i), edgeOf(end, i)) of `keys`, which lie `step` positions apart.
-struct Visible {
+/// Row i of `rows` sees the keys [edgePosition(begin, i), edgePosition(end, i)) of `keys`, which lie `step` positions
+/// apart.
+struct VisibleInterval {
   Edge begin, end;
   int32_t step, rows, keys;
 };
 
 /// Number of keys before the edge.
-HOST_AND_DEVICE int32_t edgeOf(const Visible& visible, const Edge& edge, int32_t row) {
-  const int32_t place = edge.at + row * edge.by;
+HOST_AND_DEVICE int32_t edgePosition(const VisibleInterval& visible, const Edge& edge, int32_t row) {
+  const int32_t place = edge.offset + row * edge.slope;
   if (place <= 0) return 0;
   if (place > (visible.keys - 1) * visible.step) return visible.keys;
   return visible.step == 1 ? place : (place + visible.step - 1) / visible.step;
 }
 
 /// The first row whose edge lies beyond `key`, for edges only move up; `rows` if there is none.
-HOST_AND_DEVICE int32_t firstRowBeyond(const Visible& visible, const Edge& edge, int32_t key) {
-  const int32_t ahead = key * visible.step - edge.at;
+HOST_AND_DEVICE int32_t firstRowBeyond(const VisibleInterval& visible, const Edge& edge, int32_t key) {
+  const int32_t ahead = key * visible.step - edge.offset;
   if (ahead < 0) return 0;
-  if (edge.by == 0) return visible.rows;
-  const int32_t row = (edge.by == 1 ? ahead : ahead / edge.by) + 1;
+  if (edge.slope == 0) return visible.rows;
+  const int32_t row = (edge.slope == 1 ? ahead : ahead / edge.slope) + 1;
   return row < visible.rows ? row : visible.rows;
 }
 
 /// Consecutive local rows and consecutive local keys, and what is visible among them.
 struct Part {
   int32_t row, key;  // the first of each
-  Visible visible;
+  VisibleInterval visible;
   /// The first block that owns these rows (or these keys). Parts of the same are neighbours and have blocks in common.
   int32_t block;
 };
 
 /// What one launch takes; more parts take more launches.
-constexpr int kMostParts = 64;
+constexpr int kMaxParts = 64;
 /// What every driver since CUDA 12.0 takes as a kernel's arguments; 12.1 and newer take more.
-constexpr unsigned kMostArgumentBytes = 4096;
+constexpr unsigned kMaxArgumentBytes = 4096;
 struct Parts {
   int32_t count;
-  Part part[kMostParts];
+  Part part[kMaxParts];
 };
 
 }  // namespace mosaic::cuda

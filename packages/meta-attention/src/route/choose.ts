@@ -1,53 +1,96 @@
-import { type Context, DeviceError, fromArray, type Tensor } from "@mosaic/core";
+import {
+  type Context,
+  defineOptions,
+  DeviceError,
+  formatValue,
+  fromArray,
+  option,
+  OptionError,
+  type OptionsOf,
+  type Tensor,
+} from "@mosaic/core";
 
-/** The chunks that each query chunk looks at beside itself: by batch element and query chunk, best first. */
-export type Chosen = readonly (readonly (readonly number[])[])[];
+export const denseToSparseOptions = defineOptions("denseToSparse", {
+  /** Chunks that are chosen from step `steps` on. */
+  topK: option.integer({ min: 0 }),
+  /** Chunks of the sequence. */
+  chunks: option.integer({ min: 1 }),
+  /** Steps until `topK` is reached. */
+  steps: option.integer({ min: 0 }),
+});
 
 /**
- * The topK best-scored chunks of every query chunk, or as many as it may look at, ties to the smaller number, from scores
+ * How many chunks to choose at a step of training: all at first, then ever fewer, as a straight line to `topK` at step
+ * `steps`. Routing that begins dense gets a gradient from every chunk before it must leave some out.
+ *
+ * @example
+ * ```ts
+ * import { denseToSparse } from "@mosaic/meta-attention";
+ * [0, 50, 100, 500].map((step) => denseToSparse(step, { topK: 2, chunks: 9, steps: 100 })); // => [8, 5, 2, 2]
+ * ```
+ */
+export function denseToSparse(step: number, schedule: OptionsOf<typeof denseToSparseOptions>): number {
+  const { topK, chunks, steps } = denseToSparseOptions.parse(schedule);
+  if (!Number.isSafeInteger(step) || step < 0) {
+    throw new OptionError({
+      where: "denseToSparse",
+      expected: "a step, an integer ≥ 0",
+      received: formatValue(step),
+    });
+  }
+  const all = chunks - 1;
+  if (step >= steps) return topK;
+  return Math.round(all + ((topK - all) * step) / steps);
+}
+
+/** The chunks that each query chunk attends to beside itself: by batch element and query chunk, best first. */
+export type ChosenChunks = readonly (readonly (readonly number[])[])[];
+
+/**
+ * The topK best-scored chunks of every query chunk, or as many as it may attend to, ties to the smaller number, from scores
  * [B,N,N]. Every rank chooses for all, from the same numbers.
  *
  * @throws DeviceError if a score is not a number.
  */
-export function choose(scores: Float32Array, topK: number, { chunks, may }: Reach): Chosen {
+export function chooseTopK(scores: Float32Array, topK: number, { chunks, canAttend }: ChunkVisibility): ChosenChunks {
   if (scores.some(Number.isNaN)) {
     throw new DeviceError({
       where: "HierarchicalMetaAttention: routing",
-      expected: "scores that are numbers",
+      expected: "scores without NaN",
       received: "NaN",
-      remedy: "look for NaN or infinity in the input and the parameters: training may have diverged",
+      remedy: "check the input and the parameters for NaN or infinity: training may have diverged",
     });
   }
-  const everyone = Array.from({ length: chunks }, (_, j) => j);
+  const allChunks = Array.from({ length: chunks }, (_, j) => j);
   return Array.from({ length: scores.length / chunks ** 2 }, (_, b) =>
-    everyone.map((i) => {
+    allChunks.map((i) => {
       const row = scores.subarray((b * chunks + i) * chunks, (b * chunks + i + 1) * chunks);
-      const candidates = everyone.filter((j) => may(i, j));
+      const candidates = allChunks.filter((j) => canAttend(i, j));
       return candidates.sort((a, b) => row[b]! - row[a]! || a - b).slice(0, topK);
     }),
   );
 }
 
 /** Which chunks each chunk may be routed to: never to itself. */
-export interface Reach {
+export interface ChunkVisibility {
   /** How many chunks there are. */
   readonly chunks: number;
   /** Whether chunks have a before and an after: each is routed by what was before it, and never ahead. */
   readonly causal: boolean;
-  /** Whether chunk i may look at chunk j. */
-  may(i: number, j: number): boolean;
-  /** How many chunks chunk i may look at. */
+  /** Whether chunk i may attend to chunk j. */
+  canAttend(i: number, j: number): boolean;
+  /** How many chunks chunk i may attend to. */
   count(i: number): number;
 }
 
-/** Every chunk may look at every other one, or at every one before it, if it sees any of its keys. */
-export function reachAmong(
+/** Every chunk may attend to every other one, or to every one before it, if it sees any of its keys. */
+export function chunkVisibility(
   chunks: number,
-  { causal, sees = () => true }: { causal: boolean; sees?: (i: number, j: number) => boolean },
-): Reach {
+  { causal, maskAllows = () => true }: { causal: boolean; maskAllows?: (i: number, j: number) => boolean },
+): ChunkVisibility {
   const may = Uint8Array.from({ length: chunks * chunks }, (_, at) => {
     const [i, j] = [Math.floor(at / chunks), at % chunks];
-    return (causal ? j < i : j !== i) && sees(i, j) ? 1 : 0;
+    return (causal ? j < i : j !== i) && maskAllows(i, j) ? 1 : 0;
   });
   const counts = Array.from({ length: chunks }, (_, i) =>
     may.subarray(i * chunks, (i + 1) * chunks).reduce((sum, yes) => sum + yes, 0),
@@ -55,13 +98,13 @@ export function reachAmong(
   return {
     chunks,
     causal,
-    may: (i, j) => may[i * chunks + j] === 1,
+    canAttend: (i, j) => may[i * chunks + j] === 1,
     count: (i) => counts[i]!,
   };
 }
 
 /** [N,N]: `yes` where the rule holds, `no` elsewhere. */
-export function pairs(
+export function chunkPairs(
   ctx: Context,
   chunks: number,
   { rule, yes, no }: { rule: (i: number, j: number) => boolean; yes: number; no: number },

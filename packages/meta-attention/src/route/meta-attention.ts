@@ -13,8 +13,8 @@ import {
   option,
   type OptionsOf,
 } from "@mosaic/core";
-import { checkHeads } from "../settings.ts";
-import { pairs, type Reach, reachAmong } from "./choose.ts";
+import { checkHeads } from "../options.ts";
+import { chunkPairs, type ChunkVisibility, chunkVisibility } from "./choose.ts";
 
 // B batch, N chunks, M length of a summary.
 
@@ -23,7 +23,7 @@ export const metaAttentionOptions = defineOptions("MetaAttention", {
   summaryDim: option.integer({ min: 1 }),
   /** Heads of the attention over summaries; a divisor of summaryDim. Default 4. */
   numHeads: option.integer({ min: 1, default: 4 }),
-  /** Chunks look, and are routed, only to those before them. Default false. */
+  /** Chunks attend, and are routed, only to those before them. Default false. */
   causal: option.boolean({ default: false }),
 });
 /** What MetaAttention takes. */
@@ -33,16 +33,18 @@ export const routeOptions = defineOptions("MetaAttention.forward", {
   /** Added to the scores, [B,N,N]. Default: nothing. */
   noise: option.tensor({ optional: true }),
   /** Which chunks may be routed to which. Default: all to all others, or, if causal, to those before them. */
-  reach: option.custom("a Reach", option.hasMethods<Reach>("may", "count"), { optional: true }),
+  visibility: option.custom("a ChunkVisibility", option.hasMethods<ChunkVisibility>("canAttend", "count"), {
+    optional: true,
+  }),
 });
 /** What one call of MetaAttention may be given. */
 export type RouteOptions = OptionsOf<typeof routeOptions>;
 
-/** Where each chunk should look. */
+/** Where each chunk should attend. */
 export interface Routing extends Disposable {
-  /** Scores [B,N,N], row i those of chunk i; −Infinity where it may not look: at itself, or ahead if causal. */
+  /** Scores [B,N,N], row i those of chunk i; −Infinity where it may not attend: at itself, or ahead if causal. */
   readonly scores: Tensor;
-  /** Their softmax, the routing distribution of each query chunk [B,N,N]: rows sum to 1, or to 0 with nowhere to look. */
+  /** Their softmax, the routing distribution of each query chunk [B,N,N]: rows sum to 1, or to 0 with nowhere to attend. */
   readonly routing: Tensor;
   /** Attention of summary i over all summaries, mean of the heads [B,N,N]. */
   readonly chunkAttention: Tensor;
@@ -52,7 +54,7 @@ export interface Routing extends Disposable {
 
 /**
  * Multi-head attention over the summaries of all chunks, and from it a routing distribution for each chunk: how much chunk i
- * should look at chunk j. docs/algorithms.md has the formulas.
+ * should attend to chunk j. docs/algorithms.md has the formulas.
  *
  * Parameters: qkv_proj (laid out [q|k|v]) and out_proj of the attention; query_proj and key_proj (no
  * bias; equal at first) of the routing.
@@ -99,24 +101,24 @@ export class MetaAttention extends Module {
     ctx.device.kernels.copy(this.keyProjection.weight, this.queryProjection.weight);
   }
 
-  /** Summaries [B,N,M] of all chunks → where each should look. Communicates nothing. */
+  /** Summaries [B,N,M] of all chunks → where each should attend. Communicates nothing. */
   forward(summaries: Tensor, options?: RouteOptions): Routing {
     this.#ctx.assertOpen("MetaAttention");
     checkTensor("MetaAttention.forward: summaries", summaries);
     const call = routeOptions.parse(options);
-    const { noise, reach = reachAmong(summaries.shape[1] ?? 0, { causal: this.#causal }) } = call;
-    this.#checkInput(summaries, reach);
-    const { refined, chunkAttention } = this.#refine(summaries.layerNorm(), reach);
-    const { scores, routing } = this.#route(this.#scores(refined, reach), { noise, reach });
+    const { noise, visibility = chunkVisibility(summaries.shape[1] ?? 0, { causal: this.#causal }) } = call;
+    this.#checkInput(summaries, visibility);
+    const { refined, chunkAttention } = this.#refine(summaries.layerNorm(), visibility);
+    const { scores, routing } = this.#route(this.#scores(refined, visibility), { noise, visibility });
     const all = [scores, routing, chunkAttention, refined];
     return { scores, routing, chunkAttention, refined, [Symbol.dispose]: () => all.forEach((x) => x.dispose()) };
   }
 
-  #refine(normal: Tensor, { chunks, causal }: Reach): Pick<Routing, "refined" | "chunkAttention"> {
+  #refine(normal: Tensor, { chunks, causal }: ChunkVisibility): Pick<Routing, "refined" | "chunkAttention"> {
     const qkv = this.qkvProjection.forward(normal);
     const [q, k, v] = [this.#head(qkv, 0), this.#head(qkv, 1), this.#head(qkv, 2)];
     const rule = (i: number, l: number) => l <= i || !causal;
-    const mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: -Infinity });
+    const mask = chunkPairs(this.#ctx, chunks, { rule, yes: 0, no: -Infinity });
     const scores = q.matmul(k.transpose(-2, -1)).scale((this.#size / this.#heads) ** -0.5);
     const weights = scores.add(mask).softmax();
     const merged = weights.matmul(v).permute([0, 2, 1, 3]).reshape(normal.shape);
@@ -131,7 +133,7 @@ export class MetaAttention extends Module {
   }
 
   /** Every chunk's query against every chunk's key. */
-  #scores(refined: Tensor, { causal }: Reach): Tensor {
+  #scores(refined: Tensor, { causal }: ChunkVisibility): Tensor {
     const queries = this.queryProjection.forward(causal ? this.#shifted(refined) : refined);
     const keys = this.keyProjection.forward(refined);
     return queries.matmul(keys.transpose(-2, -1)).scale(this.#size ** -0.5);
@@ -146,9 +148,9 @@ export class MetaAttention extends Module {
 
   #route(
     plain: Tensor,
-    { noise, reach: { chunks, may } }: { noise: Tensor | undefined; reach: Reach },
+    { noise, visibility: { chunks, canAttend } }: { noise: Tensor | undefined; visibility: ChunkVisibility },
   ): Pick<Routing, "scores" | "routing"> {
-    const mask = pairs(this.#ctx, chunks, { rule: may, yes: 0, no: -Infinity });
+    const mask = chunkPairs(this.#ctx, chunks, { rule: canAttend, yes: 0, no: -Infinity });
     const scores = plain.add(noise ? mask.add(noise) : mask);
     return { scores, routing: scores.softmax() };
   }
@@ -157,7 +159,7 @@ export class MetaAttention extends Module {
     return { batch: x.shape[0]!, chunks: x.shape[1]! };
   }
 
-  #checkInput(summaries: Tensor, { chunks }: Reach): void {
+  #checkInput(summaries: Tensor, { chunks }: ChunkVisibility): void {
     checkTensor("MetaAttention", summaries);
     if (summaries.rank === 3 && summaries.shape[1] === chunks && summaries.shape[2] === this.#size) return;
     throw new ShapeError({

@@ -10,23 +10,23 @@ import {
   softmax,
   type Tensor,
 } from "@mosaic/core";
-import type { AttendPlan, Combine } from "../attend/plan.ts";
-import { type Chunks, ownRowsOf } from "../chunks.ts";
-import type { Chosen } from "./choose.ts";
-import { logSoftmax } from "./log-softmax.ts";
+import type { Combine, RoutedAttentionConfig } from "../options.ts";
+import { type Chunks, sliceOwnRows } from "../chunks.ts";
+import type { ChosenChunks } from "./choose.ts";
+import { logSoftmax } from "../log-softmax.ts";
 import type { MetaAttention, Routing } from "./meta-attention.ts";
 
 /** What a rank gives to the gather. */
-interface Gathered {
+interface SummaryInputs {
   /** Summaries of this rank's chunks, at most c: [n,B,M]. */
   readonly summaries: Tensor;
   /** Where their keys lie [n,B,W]; null if nobody asks. Has no gradient. */
   readonly keyStatistics: Tensor | null;
   /** What summaries are made of. A rank without a chunk has made none of it, and takes part in the backward all the same. */
-  readonly madeOf: readonly Tensor[];
+  readonly dependencies: readonly Tensor[];
 }
 
-interface Gathering {
+interface GatherContext {
   readonly chunks: Chunks;
   readonly group: ProcessGroup;
   readonly label: string;
@@ -34,17 +34,17 @@ interface Gathering {
 
 const gatherOp = defineOp({
   name: "gatherSummaries",
-  forward([own, keyStatistics]: readonly (Tensor | null)[], { chunks, group, label }: Gathering) {
-    using packed = packedPlaces(own!, keyStatistics ?? null, chunks);
+  forward([own, keyStatistics]: readonly (Tensor | null)[], { chunks, group, label }: GatherContext) {
+    using packed = packSlots(own!, keyStatistics ?? null, chunks);
     using bySlot = packed.device.empty(packed.shape.with(0, group.size * chunks.perRank), packed.dtype);
     if (group.size === 1) packed.device.kernels.copy(bySlot, packed);
     else group.allGather(bySlot, packed, { label }).wait();
-    return { output: chunksOfSlots(bySlot, chunks), saved: { shape: own!.shape, chunks, group, label } };
+    return { output: slotsToChunks(bySlot, chunks), saved: { shape: own!.shape, chunks, group, label } };
   },
   backward({ shape, chunks, group, label }, dOut) {
     const [count, , size] = shape as [number, number, number];
     using part = dOut.slice(2, 0, size);
-    using bySlot = slotsOfChunks(part, chunks);
+    using bySlot = chunksToSlots(part, chunks);
     using places = dOut.device.empty(bySlot.shape.with(0, chunks.perRank), dOut.dtype);
     if (group.size === 1) dOut.device.kernels.copy(places, bySlot);
     else group.reduceScatter(places, bySlot, "sum", { label }).wait();
@@ -53,7 +53,7 @@ const gatherOp = defineOp({
 });
 
 /** Summaries and statistics side by side, [c,B,M+W]; zeros where there is no chunk, as these places are sent as well. */
-function packedPlaces(summaries: Tensor, keyStatistics: Tensor | null, { perRank }: Chunks): Tensor {
+function packSlots(summaries: Tensor, keyStatistics: Tensor | null, { perRank }: Chunks): Tensor {
   const { device, dtype } = summaries;
   const [count, batch, size] = summaries.shape as [number, number, number];
   const packed = device.empty([perRank, batch, size + (keyStatistics?.shape[2] ?? 0)], dtype);
@@ -71,8 +71,8 @@ function packedPlaces(summaries: Tensor, keyStatistics: Tensor | null, { perRank
  * The summaries of all chunks, with what else is known of each → [N,B,M+W], in the order of the sequence. One all-gather; the
  * backward is a reduce-scatter of the summaries' gradient.
  */
-function gatherSummaries({ summaries, keyStatistics, madeOf }: Gathered, gathering: Gathering): Tensor {
-  return gatherOp([summaries, keyStatistics, ...madeOf], gathering);
+function gatherSummaries({ summaries, keyStatistics, dependencies }: SummaryInputs, gathering: GatherContext): Tensor {
+  return gatherOp([summaries, keyStatistics, ...dependencies], gathering);
 }
 
 /** Normal noise on the scores: that of a module and a step, apart from what parameters and ranks draw. */
@@ -82,43 +82,43 @@ export interface NoiseSpec {
   readonly step: number;
 }
 
-/** Where each chunk should look, the same on every rank, and what was gathered to know it [N,B,W]. */
-export interface Routed {
+/** Where each chunk should attend, the same on every rank, and what was gathered to know it [N,B,W]. */
+export interface GatheredRouting {
   readonly routing: Routing;
   readonly gathered: Tensor;
 }
 
 /** Gathers summaries and routes by them. */
-export function routeBy(
+export function gatherAndRoute(
   metaAttention: MetaAttention,
-  own: Gathered,
-  { plan, noise }: { plan: AttendPlan; noise: NoiseSpec | null },
-): Routed {
+  own: SummaryInputs,
+  { plan, noise }: { plan: RoutedAttentionConfig; noise: NoiseSpec | null },
+): GatheredRouting {
   const { ctx, group, label, chunks } = plan;
   const gathered = gatherSummaries(own, { chunks, group, label });
   using summaries = gathered.slice(2, 0, own.summaries.shape[2]);
   using byBatch = summaries.permute([1, 0, 2]);
-  const { reach } = chunks;
-  if (!noise) return { routing: metaAttention.forward(byBatch, { reach }), gathered };
-  using drawn = draw(ctx, noise, [byBatch.shape[0]!, reach.chunks, reach.chunks]);
-  return { routing: metaAttention.forward(byBatch, { reach, noise: drawn }), gathered };
+  const { visibility } = chunks;
+  if (!noise) return { routing: metaAttention.forward(byBatch, { visibility }), gathered };
+  using drawn = drawNoise(ctx, noise, [byBatch.shape[0]!, visibility.chunks, visibility.chunks]);
+  return { routing: metaAttention.forward(byBatch, { visibility, noise: drawn }), gathered };
 }
 
 /** The same on every rank. */
-function draw(ctx: Context, { std, stream, step }: NoiseSpec, shape: readonly number[]): Tensor {
+function drawNoise(ctx: Context, { std, stream, step }: NoiseSpec, shape: readonly number[]): Tensor {
   const seed = (ctx.seed + Math.imul(stream + 1, 0x85ebca6b)) >>> 0;
   return randn(ctx, shape, { std, seed, stream: step });
 }
 
 /** What the attention takes of the router, [B,c,N]: weights of the chosen if soft, logarithms of the distribution if exact. */
-export function routerNumbers(
+export function routerWeights(
   ctx: Context,
   { scores }: Routing,
-  { combine, chosen, chunks }: { combine: Combine; chosen: Chosen; chunks: Chunks },
+  { combine, chosen, chunks }: { combine: Combine; chosen: ChosenChunks; chunks: Chunks },
 ): Tensor {
-  using own = ownRowsOf(scores, chunks);
+  using own = sliceOwnRows(scores, chunks);
   if (combine === "exact") {
-    using reachable = reachMask(ctx, chunks);
+    using reachable = visibilityMask(ctx, chunks);
     return logSoftmax(own, reachable);
   }
   using mask = chosenMask(ctx, chosen, chunks);
@@ -128,14 +128,16 @@ export function routerNumbers(
 
 // What is added to the scores [B,c,N] of this rank's chunks: 0 for those that count, −Infinity for the others.
 
-/** [1,c,N]: those of chunks that they may look at. */
-export function reachMask(on: Context | Device, { own, all, reach }: Chunks): Tensor {
-  const values = own.flatMap(({ index }) => all.map((chunk) => (reach.may(index, chunk.index) ? 0 : -Infinity)));
+/** [1,c,N]: those of chunks that they may attend to. */
+export function visibilityMask(on: Context | Device, { own, all, visibility }: Chunks): Tensor {
+  const values = own.flatMap(({ index }) =>
+    all.map((chunk) => (visibility.canAttend(index, chunk.index) ? 0 : -Infinity)),
+  );
   return fromArray(on, values, [1, own.length, all.length]);
 }
 
 /** [B,c,N]: those of chunks that they chose. */
-export function chosenMask(on: Context | Device, chosen: Chosen, { own, all }: Chunks): Tensor {
+export function chosenMask(on: Context | Device, chosen: ChosenChunks, { own, all }: Chunks): Tensor {
   const values = chosen.flatMap((ofBatch) =>
     own.flatMap(({ index }) => all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 0 : -Infinity))),
   );
@@ -151,40 +153,40 @@ function isOrdered({ all, ranks, perRank }: Chunks): boolean {
 }
 
 /** Slots [p·c,B,W] → chunks [N,B,W]. */
-function chunksOfSlots(bySlot: Tensor, chunks: Chunks): Tensor {
+function slotsToChunks(bySlot: Tensor, chunks: Chunks): Tensor {
   if (isOrdered(chunks)) return bySlot.detach();
   const [, batch, width] = bySlot.shape as [number, number, number];
   const byChunk = bySlot.device.empty([chunks.all.length, batch, width], bySlot.dtype);
-  using from = rowsOf(bySlot);
-  using to = rowsOf(byChunk);
-  using index = slotsOf(chunks, bySlot);
+  using from = flattenBatch(bySlot);
+  using to = flattenBatch(byChunk);
+  using index = slotIndices(chunks, bySlot);
   bySlot.device.kernels.gatherRows(to, from, index);
   return byChunk;
 }
 
 /** The way back: chunks [N,B,W] → slots [p·c,B,W], float32, 0 where there is no chunk. */
-function slotsOfChunks(byChunk: Tensor, chunks: Chunks): Tensor {
+function chunksToSlots(byChunk: Tensor, chunks: Chunks): Tensor {
   const dense = byChunk.contiguous();
   if (isOrdered(chunks)) return dense;
   using rows = dense;
   const [, batch, width] = rows.shape as [number, number, number];
   const bySlot = rows.device.empty([chunks.ranks * chunks.perRank, batch, width], "float32");
   rows.device.kernels.fill(bySlot, 0);
-  using from = rowsOf(rows);
-  using to = rowsOf(bySlot);
-  using index = slotsOf(chunks, bySlot);
+  using from = flattenBatch(rows);
+  using to = flattenBatch(bySlot);
+  using index = slotIndices(chunks, bySlot);
   rows.device.kernels.scatterAddRows(to, from, index);
   return bySlot;
 }
 
 /** [n,B,W] as [n,B·W]. */
-function rowsOf(x: Tensor): Tensor {
+function flattenBatch(x: Tensor): Tensor {
   const [count, batch, width] = x.shape as [number, number, number];
   return x.reshape([count, batch * width]);
 }
 
 /** The slot of each chunk. */
-function slotsOf({ all }: Chunks, { device }: Tensor): Tensor {
+function slotIndices({ all }: Chunks, { device }: Tensor): Tensor {
   const slots = all.map(({ slot }) => slot);
   return fromArray(device, slots, [slots.length]);
 }

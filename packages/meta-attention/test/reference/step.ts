@@ -1,6 +1,6 @@
 import { maskModOf } from "@mosaic/conformance";
 import { masks } from "@mosaic/core";
-import type { Chosen } from "../../src/index.ts";
+import type { ChosenChunks } from "../../src/index.ts";
 import { inputOf, type Trial, upstreamOf } from "../step.ts";
 import { derivatives } from "./derivatives.ts";
 import { type Answer, type Frozen, mathematics, mayLook, type Problem } from "./mathematics.ts";
@@ -25,7 +25,7 @@ export function expectedStep(
   }: {
     chunks: readonly (readonly number[])[];
     parameters: Readonly<Record<string, ArrayLike<number>>>;
-    chosen: Chosen;
+    chosen: ChosenChunks;
   },
 ): Expected {
   const problem = problemOf(trial, chunks);
@@ -83,7 +83,7 @@ interface Sequence {
 function sequenceLoss(
   { losses = [0, 0, 0], pool = "peak" }: Trial,
   problem: Problem,
-  { answer, dOut, frozen, chosen }: Sequence & { answer: Answer; chosen: Chosen },
+  { answer, dOut, frozen, chosen }: Sequence & { answer: Answer; chosen: ChosenChunks },
 ): number {
   const { out, routing, logRouting, scores } = answer;
   const { chunks } = problem;

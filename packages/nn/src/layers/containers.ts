@@ -42,7 +42,7 @@ export class ModuleList<M extends Module = Module> extends Module implements Ite
 
   /** The module with that number; a negative one counts from the end. */
   at(index: number): M | undefined {
-    expectValue("ModuleList.at", Number.isSafeInteger(index), "a whole number", index);
+    expectValue("ModuleList.at", Number.isSafeInteger(index), "an integer", index);
     return this.#modules.at(index);
   }
 

@@ -1,29 +1,112 @@
 import {
-  type Context,
-  defineOp,
-  Module,
-  type Tensor,
   checkArgument,
   checkContext,
   checkTensor,
+  type Context,
+  defineOp,
+  defineOptions,
+  layoutOf,
+  Module,
+  normalizeAxis,
   option,
+  type OptionsOf,
+  type ResolvedOptionsOf,
+  sequenceAxes,
+  ShapeError,
+  type Span,
+  spansLength,
+  type Tensor,
 } from "@mosaic/core";
-import { type Stretch, stretchesOf, type Where, type WhereOptions, whereOptions } from "./where.ts";
+
+export const shardingOptions = defineOptions("Dropout", {
+  /** The tensor axis that is the sequence; null: no axis is cut into shards. Default: -2, the one before the embedding, and null for a tensor of one axis. */
+  sequenceAxis: option.nullable(option.integer(), { optional: true }),
+  /** How the sequence is cut. Default "contiguous". */
+  placement: option.placement({ default: "contiguous" }),
+  /** Mesh axes along which the sequence is cut, outermost first. Default: all but "dp". */
+  axes: option.array(option.string(), { optional: true }),
+  /** Rows of the whole sequence; needed if shards are unequal. Default: local rows times shards. */
+  sequenceLength: option.integer({ min: 0, optional: true }),
+});
+/** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp". */
+export type ShardingOptions = OptionsOf<typeof shardingOptions>;
+/** The same with its defaults. */
+type Sharding = ResolvedOptionsOf<typeof shardingOptions>;
+
+/** A stretch of a tensor's rows, and where its elements lie in the whole tensor, counted row-major. */
+interface GlobalRange {
+  /** The axis cut into stretches, and the local rows of this one; the whole tensor if undefined. */
+  readonly rows?: { readonly axis: number; readonly from: number; readonly to: number };
+  /** Index of its first element in the whole. */
+  readonly offset: number;
+  /** Distance in the whole between neighbours along each axis. */
+  readonly strides: readonly number[];
+}
+
+/** The stretches of a local tensor: elements of one index are the same element of the whole, on any mesh. */
+function globalRanges(ctx: Context, x: Tensor, sharding: Sharding): readonly GlobalRange[] {
+  const { sequenceAxis = x.rank < 2 ? null : -2 } = sharding;
+  const along = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
+  const sequence = along === undefined ? undefined : sequenceSpans(ctx, x.shape[along]!, sharding);
+  const shards = ctx.mesh.shape.dp ?? 1;
+  const batched = x.rank > 0 && along !== 0;
+  const whole = x.shape.map((length, axis) => {
+    if (axis === along) return sequence!.length;
+    return axis === 0 && batched ? length * shards : length;
+  });
+  const strides = contiguousStrides(whole);
+  const base = batched ? (ctx.mesh.coordinate.dp ?? 0) * x.shape[0]! * strides[0]! : 0;
+  if (along === undefined) return [{ offset: base, strides }];
+  let from = 0;
+  return sequence!.spans.map(({ start, length, step }) => {
+    const rows = { axis: along, from, to: (from += length) };
+    return { rows, offset: base + start * strides[along]!, strides: strides.with(along, step * strides[along]!) };
+  });
+}
+
+/** Which global positions this rank's rows are. */
+function sequenceSpans(
+  ctx: Context,
+  rows: number,
+  { placement, axes = sequenceAxes(ctx.mesh.shape), sequenceLength }: Sharding,
+): { readonly length: number; readonly spans: readonly Span[] } {
+  const shards = axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
+  const length = sequenceLength ?? rows * shards;
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes, placement, length });
+  const spans = layout.spans(ctx.mesh.coordinate);
+  if (spansLength(spans) === rows) return { length, spans };
+  throw new ShapeError({
+    where: `rank ${ctx.rank}`,
+    expected: `${spansLength(spans)} rows, this rank's shard of ${length} over ${shards} shards`,
+    received: String(rows),
+    remedy: "pass sequenceLength, and the axes and placement that the tensor was sharded with",
+  });
+}
+
+function contiguousStrides(shape: readonly number[]): number[] {
+  const strides = new Array<number>(shape.length);
+  let stride = 1;
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    strides[axis] = stride;
+    stride *= shape[axis]!;
+  }
+  return strides;
+}
 
 /** Of an element to become 0. */
-export const dropProbability = option.number({ min: 0, below: 1, default: 0 });
+export const dropoutProbability = option.number({ min: 0, below: 1, default: 0 });
 
-interface Draw {
+interface DropoutSpec {
   readonly probability: number;
   readonly seed: number;
   readonly stream: number;
-  readonly stretches: readonly Stretch[];
+  readonly ranges: readonly GlobalRange[];
 }
 
 /** x with its zeros, in memory of its own. The mask is drawn, never kept: the backward draws the same again. */
-function dropped(x: Tensor, { stretches, ...random }: Draw): Tensor {
+function applyDropout(x: Tensor, { ranges, ...random }: DropoutSpec): Tensor {
   const out = x.device.empty(x.shape, x.dtype);
-  for (const { rows, offset, strides } of stretches) {
+  for (const { rows, offset, strides } of ranges) {
     using to = rows ? out.slice(rows.axis, rows.from, rows.to) : out.detach();
     using from = rows ? x.slice(rows.axis, rows.from, rows.to) : x.detach();
     if (to.size > 0) x.device.kernels.dropout(to, from, { ...random, offset, strides });
@@ -33,10 +116,10 @@ function dropped(x: Tensor, { stretches, ...random }: Draw): Tensor {
 
 const dropoutOp = defineOp({
   name: "dropout",
-  forward([x]: [Tensor], draw: Draw) {
-    return { output: dropped(x, draw), saved: { draw } };
+  forward([x]: [Tensor], draw: DropoutSpec) {
+    return { output: applyDropout(x, draw), saved: { draw } };
   },
-  backward: ({ draw }, dOut) => [dropped(dOut, draw)],
+  backward: ({ draw }, dOut) => [applyDropout(dOut, draw)],
 });
 
 /**
@@ -66,14 +149,14 @@ const dropoutOp = defineOp({
 export class Dropout extends Module {
   readonly probability: number;
   readonly #ctx: Context;
-  readonly #where: Where;
+  readonly #sharding: Sharding;
 
-  constructor(ctx: Context, probability = 0.5, options?: WhereOptions) {
+  constructor(ctx: Context, probability = 0.5, options?: ShardingOptions) {
     super();
     checkContext("Dropout", ctx);
-    checkArgument("Dropout: probability", probability, dropProbability);
+    checkArgument("Dropout: probability", probability, dropoutProbability);
     this.#ctx = ctx;
-    this.#where = whereOptions.parse(options);
+    this.#sharding = shardingOptions.parse(options);
     this.probability = probability;
   }
 
@@ -83,8 +166,8 @@ export class Dropout extends Module {
     // A handle of its own in any case: what a layer returns is the caller's to dispose.
     if (!this.training || this.probability === 0) return x.reshape(x.shape);
     const ctx = this.#ctx;
-    const stretches = stretchesOf(ctx, x, this.#where);
+    const ranges = globalRanges(ctx, x, this.#sharding);
     const { probability } = this;
-    return dropoutOp([x], { probability, seed: ctx.seed, stream: ctx.nextRandomStream(), stretches });
+    return dropoutOp([x], { probability, seed: ctx.seed, stream: ctx.nextRandomStream(), ranges });
   }
 }

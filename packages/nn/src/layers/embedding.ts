@@ -1,5 +1,6 @@
 import {
   type Context,
+  checkContext,
   createParameter,
   defineOp,
   Module,
@@ -35,7 +36,7 @@ const embeddingOp = defineOp({
 });
 
 /**
- * The rows of `table` [V,E] that `tokens` [..] names → [..,E]. Tokens are whole numbers from 0 to V − 1, in a tensor of any
+ * The rows of `table` [V,E] that `tokens` [..] names → [..,E]. Tokens are integers from 0 to V − 1, in a tensor of any
  * dtype that holds them exactly (float32 to 16 777 216); another number fails the device with a DeviceError.
  *
  * @throws ShapeError unless the table has two axes.
@@ -72,13 +73,14 @@ export type EmbeddingOptions = OptionsOf<typeof embeddingOptions>;
  * using x = table.forward(tokens);
  * x.shape; // => [2, 3, 8]
  * ```
- * @throws OptionError for sizes that are not whole numbers ≥ 1.
+ * @throws OptionError for sizes that are not integers ≥ 1.
  */
 export class Embedding extends Module {
   readonly weight: Tensor;
 
   constructor(ctx: Context, count: number, dim: number, options?: EmbeddingOptions) {
     super();
+    checkContext("Embedding", ctx);
     const { std, dtype } = embeddingOptions.parse(options);
     checkArgument("Embedding: count", count, option.integer({ min: 1 }));
     checkArgument("Embedding: dim", dim, option.integer({ min: 1 }));

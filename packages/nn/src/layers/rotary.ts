@@ -34,22 +34,22 @@ interface Angles {
   readonly sin: Tensor;
 }
 
-interface Turn extends Angles {
+interface Rotation extends Angles {
   readonly interleaved: boolean;
 }
 
 const rotaryOp = defineOp({
   name: "rotary",
-  forward([x]: [Tensor], { cos, sin, interleaved }: Turn) {
+  forward([x]: [Tensor], { cos, sin, interleaved }: Rotation) {
     const kept = { cos: cos.detach(), sin: sin.detach(), interleaved };
-    return { output: turned(x, kept, "sub"), saved: { ...kept } };
+    return { output: rotate(x, kept, "sub"), saved: { ...kept } };
   },
   // A turn's derivative is the turn itself, its transpose the turn back.
-  backward: ({ cos, sin, interleaved }, dOut) => [turned(dOut, { cos, sin, interleaved }, "add")],
+  backward: ({ cos, sin, interleaved }, dOut) => [rotate(dOut, { cos, sin, interleaved }, "add")],
 });
 
 /** (a cos − b sin, b cos + a sin) for "sub", the turn back for "add"; in memory laid out as [B,S,H,D]. */
-function turned(x: Tensor, { cos, sin, interleaved }: Turn, op: "sub" | "add"): Tensor {
+function rotate(x: Tensor, { cos, sin, interleaved }: Rotation, op: "sub" | "add"): Tensor {
   const { device } = x;
   const [b, h, s, d] = x.shape as [number, number, number, number];
   using memory = device.empty([b, s, h, d], x.dtype);
@@ -73,19 +73,19 @@ function turned(x: Tensor, { cos, sin, interleaved }: Turn, op: "sub" | "add"): 
 }
 
 /** Numbers of a table that are on the host at a time. */
-const chunk = 2 ** 18;
+const chunkSize = 2 ** 18;
 
 /** The tables of some rows, taken from the device, and so refused beyond its limit, before anything is computed. */
-function makeAngles(device: Device, rows: Int32Array, { headDim, base }: { headDim: number; base: number }): Angles {
+function computeAngles(device: Device, rows: Int32Array, { headDim, base }: { headDim: number; base: number }): Angles {
   const pairs = headDim / 2;
   const cos = device.empty([rows.length, pairs], "float32");
   let sin: Tensor | undefined;
   try {
     sin = device.empty([rows.length, pairs], "float32");
     const frequencies = Float64Array.from({ length: pairs }, (_, i) => base ** ((-2 * i) / headDim));
-    const angles = new Float64Array(Math.min(chunk, cos.size));
-    for (let from = 0; from < cos.size; from += chunk) {
-      const part = angles.subarray(0, Math.min(chunk, cos.size - from));
+    const angles = new Float64Array(Math.min(chunkSize, cos.size));
+    for (let from = 0; from < cos.size; from += chunkSize) {
+      const part = angles.subarray(0, Math.min(chunkSize, cos.size - from));
       for (let i = 0; i < part.length; i++) {
         part[i] = rows[Math.floor((from + i) / pairs)]! * frequencies[(from + i) % pairs]!;
       }
@@ -111,7 +111,7 @@ function isEven(value: unknown): value is number {
 }
 
 /** Tables kept, of the layouts used last. */
-const keptTables = 4;
+const maxCachedTables = 4;
 
 /**
  * Rotary position embedding (Su et al. 2021): turns pairs of features of queries and keys by angles that grow with the
@@ -160,26 +160,26 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
       });
     }
     const isWhole = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));
-    expectValue("RotaryEmbedding: spans", isWhole, "spans of whole numbers", spans);
-    return rotaryOp([x], { ...this.#anglesOf(x.device, spans), interleaved: this.#interleaved });
+    expectValue("RotaryEmbedding: spans", isWhole, "spans of integers", spans);
+    return rotaryOp([x], { ...this.#getAngles(x.device, spans), interleaved: this.#interleaved });
   }
 
-  #anglesOf(device: Device, spans: readonly Span[]): Angles {
+  #getAngles(device: Device, spans: readonly Span[]): Angles {
     const key = `${device.type}:${device.index} ${JSON.stringify(spans)}`;
     const known = this.#tables.get(key);
     if (known?.device === device) return known;
     known?.cos.dispose();
     known?.sin.dispose();
-    const made = makeAngles(device, positions(spans), { headDim: this.headDim, base: this.#base });
+    const made = computeAngles(device, positions(spans), { headDim: this.headDim, base: this.#base });
     // They outlive the forward whose scope they are made in.
     this.#tables.set(key, { cos: keep(made.cos), sin: keep(made.sin), device });
-    this.#forgetOldest();
+    this.#evictOldest();
     return made;
   }
 
-  #forgetOldest(): void {
+  #evictOldest(): void {
     const [oldest] = this.#tables;
-    if (!oldest || this.#tables.size <= keptTables) return;
+    if (!oldest || this.#tables.size <= maxCachedTables) return;
     this.#tables.delete(oldest[0]);
     oldest[1].cos.dispose();
     oldest[1].sin.dispose();

@@ -25,22 +25,22 @@ export const crossEntropyOptions = defineOptions("crossEntropy", {
 /** What cross-entropy takes beside logits and targets. */
 export type CrossEntropyOptions = OptionsOf<typeof crossEntropyOptions>;
 
-interface Plan {
+interface CrossEntropyInputs {
   readonly targets: Tensor;
   readonly spec: CrossEntropySpec;
 }
 
 const crossEntropyOp = defineOp({
   name: "crossEntropy",
-  forward([logits]: [Tensor], { targets, spec }: Plan) {
+  forward([logits]: [Tensor], { targets, spec }: CrossEntropyInputs) {
     const { device } = logits;
     const lead = targets.shape;
     using rows = device.empty([2, targets.size], "float32");
-    using losses = part(rows, 0, lead);
-    using counts = part(rows, 1, lead);
+    using losses = rowView(rows, 0, lead);
+    using counts = rowView(rows, 1, lead);
     const lse = device.empty(lead, "float32");
     if (logits.size > 0) device.kernels.crossEntropy({ loss: losses, lse, counted: counts }, logits, targets, spec);
-    return { output: sumOfRows(rows), saved: { logits, targets: targets.detach(), lse, spec } };
+    return { output: sumRows(rows), saved: { logits, targets: targets.detach(), lse, spec } };
   },
   backward({ logits, targets, lse, spec }, dTerms) {
     const { device } = logits;
@@ -53,13 +53,13 @@ const crossEntropyOp = defineOp({
 });
 
 /** Row i of [2,N], in the targets' shape. */
-function part(rows: Tensor, i: number, shape: readonly number[]): Tensor {
+function rowView(rows: Tensor, i: number, shape: readonly number[]): Tensor {
   using row = rows.slice(0, i, i + 1);
   return row.reshape(shape);
 }
 
 /** [2,N] → [2]. */
-function sumOfRows(rows: Tensor): Tensor {
+function sumRows(rows: Tensor): Tensor {
   const { device } = rows;
   using sums = device.empty([2, 1], "float32");
   if (rows.size === 0) device.kernels.fill(sums, 0);
@@ -81,7 +81,7 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: Cro
       where: "crossEntropy",
       expected: "logits [..,C] and targets [..]",
       received: `${formatShape(logits.shape)} and ${formatShape(targets.shape)}`,
-      remedy: "put the classes on the last axis, and give class numbers, one for each row",
+      remedy: "put the classes on the last axis, and pass one class index per row",
     });
   }
   return crossEntropyOp([logits], { targets, spec: { smoothing: labelSmoothing, ignored: ignoreIndex } });

@@ -53,12 +53,12 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
 }
 
 /** Counts are cut into multiples of this and what is left: sums of either are exact where a float32 sum would round. */
-const LIMB = 4096;
-/** Added to a number below 2²² and taken away again, it leaves the nearest whole number. */
-const ROUNDS = 1.5 * 2 ** 23;
+const LIMB_SIZE = 4096;
+/** Added to a number below 2²² and taken away again, it leaves the nearest integer. */
+const ROUNDING_CONSTANT = 1.5 * 2 ** 23;
 
 /** (sum, count) of all ranks. Of whole counts the total is rounded once, however many ranks there are, up to 2³⁶. */
-function totalsOf(ctx: Context, terms: Tensor): Tensor {
+function allReduceTerms(ctx: Context, terms: Tensor): Tensor {
   const { device } = ctx;
   const { kernels } = device;
   using limbs = device.empty([3], "float32");
@@ -67,13 +67,13 @@ function totalsOf(ctx: Context, terms: Tensor): Tensor {
   using low = limbs.slice(0, 2, 3);
   using own = terms.slice(0, 1, 2);
   kernels.copy(pair, terms);
-  kernels.scalar("mul", high, high, 1 / LIMB);
-  kernels.scalar("add", high, high, ROUNDS);
-  kernels.scalar("sub", high, high, ROUNDS);
-  kernels.scalar("mul", low, high, -LIMB);
+  kernels.scalar("mul", high, high, 1 / LIMB_SIZE);
+  kernels.scalar("add", high, high, ROUNDING_CONSTANT);
+  kernels.scalar("sub", high, high, ROUNDING_CONSTANT);
+  kernels.scalar("mul", low, high, -LIMB_SIZE);
   kernels.binary("add", low, low, own);
   ctx.world.allReduce(limbs, "sum", { label: "loss" }).wait();
-  kernels.scalar("mul", high, high, LIMB);
+  kernels.scalar("mul", high, high, LIMB_SIZE);
   kernels.binary("add", high, high, low);
   return pair.detach();
 }
@@ -82,7 +82,7 @@ const meanOverMeshOp = defineOp({
   name: "meanOverMesh",
   forward([terms]: [Tensor], ctx: Context) {
     const { device } = terms;
-    using totals = ctx.size > 1 ? totalsOf(ctx, terms) : terms.detach();
+    using totals = ctx.size > 1 ? allReduceTerms(ctx, terms) : terms.detach();
     using sum = totals.slice(0, 0, 1);
     const count = totals.slice(0, 1, 2);
     using value = device.empty([1], "float32");
@@ -118,7 +118,7 @@ export function meanOverMesh(ctx: Context, terms: Tensor): Tensor {
       where: "meanOverMesh",
       expected: "a pair (sum, count) [2] float32",
       received: `${formatShape(terms.shape)} ${terms.dtype}`,
-      remedy: "make it with lossTerms, crossEntropyTerms or mseLossTerms",
+      remedy: "create it with lossTerms, crossEntropyTerms or mseLossTerms",
     });
   }
   return meanOverMeshOp([terms], ctx);

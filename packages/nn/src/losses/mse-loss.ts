@@ -1,4 +1,4 @@
-import { type Context, formatShape, sameShape, scope, ShapeError, type Tensor, checkTensor } from "@mosaic/core";
+import { checkTensor, type Context, formatShape, sameShape, scope, ShapeError, type Tensor } from "@mosaic/core";
 import { lossTerms, meanOverMesh } from "./mean-over-mesh.ts";
 
 /** Squared differences of this rank's elements as a pair (sum, count) [2] float32; arguments as in `mseLoss`. */

@@ -1,5 +1,183 @@
-import { type AdamStep, defineOptions, type Module, option, type OptionsOf } from "@mosaic/core";
-import { Optimizer, optimizerOptions, type OptimizerSlot } from "./optimizer.ts";
+import {
+  type AdamStep,
+  defineOptions,
+  keep,
+  type Module,
+  MosaicError,
+  option,
+  OptionError,
+  type OptionsOf,
+  StateDictError,
+  type Tensor,
+} from "@mosaic/core";
+import { Optimizer, optimizerOptions, type OptimizerSlot, type OptimizerState, type StepOptions } from "./optimizer.ts";
+
+export const scheduleFreeOptions = defineOptions("ScheduleFreeAdamW", {
+  ...optimizerOptions.fields,
+  /** Learning rate. Default 2.5e-3. */
+  lr: option.number({ min: 0, default: 2.5e-3 }),
+  /** Decoupled weight decay, per step and learning rate. Default 0. */
+  weightDecay: option.number({ min: 0, default: 0 }),
+  /** Decay rates of the mean, more than 0, and of the squares of gradients. Default [0.9, 0.999]. */
+  betas: option.pair(option.number({ min: 0, below: 1 }), { default: [0.9, 0.999] }),
+  /** Steps over which the learning rate rises linearly. Default 0. */
+  warmupSteps: option.number({ min: 0, default: 0 }),
+  /** Step t weighs tʳ in the average. Default 0. */
+  r: option.number({ min: 0, default: 0 }),
+  /** A step weighs with this power of the largest learning rate so far. Default 2. */
+  weightLrPower: option.number({ min: 0, default: 2 }),
+});
+/** What schedule-free AdamW takes. */
+export type ScheduleFreeOptions = OptionsOf<typeof scheduleFreeOptions>;
+
+/**
+ * AdamW without a schedule (Defazio et al. 2024, "The Road Less Scheduled"; the authors' AdamWScheduleFree): lr 2.5e-3,
+ * weightDecay 0. While training, the parameters are y, between the fast sequence z and its average x; **`eval()` puts x
+ * into the parameters, `train()` puts y back**, bit for bit: call them beside the model's own.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, ones, scope } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { ScheduleFreeAdamW } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new Linear(ctx, 4, 1, { bias: false });
+ * using optimizer = new ScheduleFreeAdamW(layer, { lr: 0.1, warmupSteps: 10 });
+ * using x = ones(ctx, [1, 4]);
+ * using loss = scope(() => layer.forward(x).sum());
+ * loss.backward();
+ * optimizer.step();
+ * optimizer.eval(); // … measure …
+ * optimizer.train(); // … and go on
+ * ```
+ * @throws OptionError for options that do not exist or are out of range.
+ */
+export class ScheduleFreeAdamW extends Optimizer {
+  readonly #betas: readonly [number, number];
+  readonly #epsilon: number;
+  readonly #weightDecay: number;
+  readonly #warmup: number;
+  readonly #r: number;
+  readonly #power: number;
+  #weightSum = 0;
+  #lrMax = 0;
+  /** y of each parameter while x stands in its place. */
+  #savedParameters: readonly Tensor[] | undefined;
+
+  constructor(model: Module, options?: ScheduleFreeOptions) {
+    const { lr, betas, epsilon, weightDecay, ...rest } = scheduleFreeOptions.parse(options);
+    if (betas[0] === 0) {
+      throw new OptionError({ where: "ScheduleFreeAdamW", expected: "betas[0] > 0", received: String(betas[0]) });
+    }
+    super(model, options ?? {}, { kind: "ScheduleFreeAdamW", firstName: "z", lr });
+    this.#betas = betas;
+    this.#epsilon = epsilon;
+    this.#weightDecay = weightDecay;
+    this.#warmup = rest.warmupSteps;
+    this.#r = rest.r;
+    this.#power = rest.weightLrPower;
+    for (const { parameter, master, first } of this.slots) parameter.device.kernels.copy(first, master ?? parameter);
+  }
+
+  override get learningRate(): number {
+    return super.learningRate * Math.min(1, (this.steps + 1) / (this.#warmup || 1));
+  }
+
+  override step(options?: StepOptions): void {
+    this.#assertTraining("step");
+    const { lrMax, weight } = this.#averageWeight();
+    super.step(options);
+    this.#lrMax = lrMax;
+    this.#weightSum += weight;
+  }
+
+  /** What the coming step weighs in the average. */
+  #averageWeight(): { lrMax: number; weight: number } {
+    const lrMax = Math.max(this.#lrMax, this.learningRate);
+    return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#power };
+  }
+
+  protected adamStep({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+    const [beta1, beta2] = this.#betas;
+    const { weight } = this.#averageWeight();
+    const total = this.#weightSum + weight;
+    return {
+      kind: "scheduleFree",
+      rate: this.learningRate * lrScale,
+      beta1,
+      beta2,
+      epsilon: this.#epsilon,
+      decay: weightDecay ?? this.#weightDecay,
+      correction1: 1,
+      correction2: 1 - beta2 ** (this.steps + 1),
+      mix: total === 0 ? 0 : weight / total,
+    };
+  }
+
+  /** Puts the average x = y + (1 − 1/β₁)(z − y) into the parameters, and keeps y. Twice is fine. */
+  eval(): this {
+    this.#savedParameters ??= this.slots.map(({ parameter, master, first }) => {
+      const { device, shape, dtype } = parameter;
+      const { kernels } = device;
+      const y = keep(device.empty(shape, dtype));
+      kernels.copy(y, parameter);
+      const x = device.empty(shape, "float32");
+      kernels.binary("sub", x, first, master ?? parameter);
+      kernels.scalar("mul", x, x, 1 - 1 / this.#betas[0]);
+      kernels.binary("add", parameter, master ?? parameter, x);
+      x.dispose();
+      return y;
+    });
+    return this;
+  }
+
+  /** Puts y back, so that training goes on as if nothing had been measured. Twice is fine. */
+  train(): this {
+    for (const [i, y] of (this.#savedParameters ?? []).entries()) {
+      const { parameter } = this.slots[i]!;
+      parameter.device.kernels.copy(parameter, y);
+      y.dispose();
+    }
+    this.#savedParameters = undefined;
+    return this;
+  }
+
+  override stateDict(): OptimizerState {
+    this.#assertTraining("stateDict");
+    return super.stateDict();
+  }
+
+  protected override checkState(where: string, state: OptimizerState): void {
+    this.#assertTraining("loadStateDict");
+    super.checkState(where, state);
+    if (state.numbers.weightSum! < 0) throw new StateDictError({ where, expected: "weightSum ≥ 0" });
+  }
+
+  protected numbers(): Readonly<Record<string, number>> {
+    return { weightSum: this.#weightSum, lrMax: this.#lrMax };
+  }
+
+  protected setNumbers({ weightSum, lrMax }: Readonly<Record<string, number>>): void {
+    this.#weightSum = weightSum!;
+    this.#lrMax = lrMax!;
+  }
+
+  #assertTraining(name: string): void {
+    if (!this.#savedParameters) return;
+    throw new MosaicError({
+      where: `ScheduleFreeAdamW.${name}`,
+      expected: "an optimizer in training mode",
+      received: "evaluation mode, in which the parameters hold the average",
+      remedy: "call optimizer.train() first",
+    });
+  }
+
+  override [Symbol.dispose](): void {
+    for (const each of this.#savedParameters ?? []) each.dispose();
+    this.#savedParameters = undefined;
+    super[Symbol.dispose]();
+  }
+}
 
 export const adamWOptions = defineOptions("AdamW", {
   ...optimizerOptions.fields,
@@ -51,7 +229,7 @@ export class AdamW extends Optimizer {
 
   protected setNumbers(): void {}
 
-  protected stepOf({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+  protected adamStep({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
     const [beta1, beta2] = this.#betas;
     const t = this.steps + 1;
     return {

@@ -10,11 +10,11 @@ import {
   option,
   OptionError,
   type OptionsOf,
-  StateError,
+  StateDictError,
   Tensor,
   checkModule,
 } from "@mosaic/core";
-import { FiniteCheck } from "./non-finite.ts";
+import { FiniteCheck } from "./gradients.ts";
 import type { Schedule } from "./schedules.ts";
 
 export const parameterOverrides = defineOptions("forParameter", {
@@ -25,7 +25,7 @@ export const parameterOverrides = defineOptions("forParameter", {
 });
 /** What a parameter may have of its own. */
 export type ParameterOverrides = OptionsOf<typeof parameterOverrides>;
-type ForParameter = (name: string, parameter: Tensor) => ParameterOverrides;
+type OverridesFunction = (name: string, parameter: Tensor) => ParameterOverrides;
 
 export const optimizerOptions = defineOptions("Optimizer", {
   /** Learning rate. Default: the optimizer's own. */
@@ -42,13 +42,18 @@ export const optimizerOptions = defineOptions("Optimizer", {
    * What some parameters have of their own, PyTorch's parameter groups: no decay for norms and biases is
    * `forParameter: (name, { rank }) => (rank < 2 ? { weightDecay: 0 } : {})`. Default: nothing.
    */
-  forParameter: option.custom("a function (name, parameter)", option.isFunction<ForParameter>, { optional: true }),
+  forParameter: option.custom("a function (name, parameter)", option.isFunction<OverridesFunction>, { optional: true }),
   /**
    * Stops training at a loss or a gradient norm that is NaN or infinite, with a NonFiniteError that names step and parameters.
    * Norms are measured on the device and nothing waits for them, so the error comes as that of an asynchronous device does:
    * from the first `step`, `stateDict` or `assertFinite` after they are known. Default false.
    */
   errorIfNonFinite: option.boolean({ default: false }),
+  /**
+   * Whether `step` applies gradients that `reduceGradients` has not reduced over the ranks: for ranks that train separate models,
+   * or that reduce gradients by other means. Without it they are an OptionError on more than one rank. Default false.
+   */
+  allowLocalGradients: option.boolean({ default: false }),
 });
 /** What every optimizer takes. */
 export type OptimizerOptions = OptionsOf<typeof optimizerOptions>;
@@ -96,6 +101,7 @@ export abstract class Optimizer implements Disposable {
   readonly #firstName: string;
   readonly #schedule: Schedule;
   readonly #finiteness: FiniteCheck | undefined;
+  readonly #allowLocalGradients: boolean;
 
   /** `firstName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
   protected constructor(
@@ -111,7 +117,8 @@ export abstract class Optimizer implements Disposable {
     this.#firstName = firstName;
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
-    this.slots = slotsOf(model, settings.forParameter);
+    this.slots = createSlots(model, settings.forParameter);
+    this.#allowLocalGradients = settings.allowLocalGradients;
     this.#finiteness = settings.errorIfNonFinite ? new FiniteCheck(kind) : undefined;
   }
 
@@ -123,33 +130,34 @@ export abstract class Optimizer implements Disposable {
   /**
    * Moves every parameter that has a gradient. The gradients stay as they are.
    *
-   * @throws OptionError, with nothing moved, for a learning rate that is NaN, infinite or negative, as a schedule may make it;
-   * DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
+   * @throws OptionError, with nothing moved, for a learning rate that is NaN, infinite or negative, as a schedule may make it, and
+   * on several ranks for gradients to which a backward has added since `reduceGradients`, unless `allowLocalGradients`; DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
    */
   step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
     const { loss } = stepOptions.parse(options, where);
-    for (const { parameter } of this.slots) parameter.assertUsable(where);
+    for (const { parameter } of this.slots) parameter.assertNotDisposed(where);
+    if (!this.#allowLocalGradients) checkReduced(where, this.slots);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
       const expected = "a finite learning rate, lr · schedule(step), ≥ 0";
       throw new OptionError({ where, expected, received: formatValue(rate) });
     }
     this.#finiteness?.throwIfFailed();
-    this.#finiteness?.watch(this.steps, this.slots, loss);
+    this.#finiteness?.measure(this.steps, this.slots, loss);
     for (const slot of this.slots) {
       const { parameter, first, second, master, lrScale, weightDecay } = slot;
       if (!parameter.requiresGrad || !parameter.grad) continue;
       const { kernels } = parameter.device;
       const moved = master ?? parameter;
-      kernels.adam({ parameter: moved, first, second }, parameter.grad, this.stepOf({ lrScale, weightDecay }));
+      kernels.adam({ parameter: moved, first, second }, parameter.grad, this.adamStep({ lrScale, weightDecay }));
       if (master) kernels.copy(parameter, master);
     }
     this.steps++;
   }
 
   /** The coming step's numbers, for a parameter with these overrides. */
-  protected abstract stepOf(own: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep;
+  protected abstract adamStep(own: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep;
 
   /** Disposes every parameter's gradient. */
   zeroGrad(): void {
@@ -161,7 +169,7 @@ export abstract class Optimizer implements Disposable {
 
   /** Waits until the losses and gradients of all steps so far are known to be finite. At once without `errorIfNonFinite`. */
   async assertFinite(): Promise<void> {
-    await this.#finiteness?.known;
+    await this.#finiteness?.pending;
     this.#finiteness?.throwIfFailed();
   }
 
@@ -174,7 +182,7 @@ export abstract class Optimizer implements Disposable {
   /**
    * Takes over a state: all of it, or, if anything does not fit, nothing. With `dryRun` it only checks.
    *
-   * @throws StateError for another optimizer's state, or that of another model.
+   * @throws StateDictError for another optimizer's state, or that of another model.
    */
   loadStateDict(state: OptimizerState, options?: Pick<LoadOptions, "dryRun">): void {
     const where = `${this.#kind}.loadStateDict`;
@@ -186,18 +194,18 @@ export abstract class Optimizer implements Disposable {
     this.setNumbers(state.numbers);
   }
 
-  /** Throws a StateError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
+  /** Throws a StateDictError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
   protected checkState(where: string, state: OptimizerState): void {
     const { kind, numbers, tensors } = state ?? {};
     if (typeof kind !== "string" || typeof numbers !== "object" || numbers === null || !(tensors instanceof Map)) {
-      throw new StateError({ where, expected: "a state { kind, tensors, numbers }", received: formatValue(state) });
+      throw new StateDictError({ where, expected: "a state { kind, tensors, numbers }", received: formatValue(state) });
     }
     if (kind !== this.#kind) {
-      throw new StateError({ where, expected: `the state of ${this.#kind}`, received: `that of ${kind}` });
+      throw new StateDictError({ where, expected: `the state of ${this.#kind}`, received: `that of ${kind}` });
     }
     for (const name of ["steps", ...Object.keys(this.numbers())]) {
       if (Number.isFinite(numbers[name])) continue;
-      throw new StateError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
+      throw new StateDictError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
     }
   }
 
@@ -226,19 +234,33 @@ export abstract class Optimizer implements Disposable {
   }
 }
 
+/** Ranks that step with gradients of their own diverge in silence: each of them has a plausible loss. */
+function checkReduced(where: string, slots: readonly OptimizerSlot[]): void {
+  for (const { name, parameter } of slots) {
+    const { requiresGrad, grad, replication } = parameter;
+    if (!requiresGrad || !grad || !replication?.hasLocalGrad) continue;
+    throw new OptionError({
+      where,
+      expected: `gradients reduced over the ${replication.ranks} ranks`,
+      received: `one of "${name}" that holds this rank's part only`,
+      remedy: "call reduceGradients(ctx, model) between backward() and step(), or pass allowLocalGradients: true",
+    });
+  }
+}
+
 /** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. */
-function slotsOf(model: Module, forParameter: ForParameter = () => ({})): OptimizerSlot[] {
+function createSlots(model: Module, forParameter: OverridesFunction = () => ({})): OptimizerSlot[] {
   const seen = new Set<Tensor>();
   return model.namedParameters().flatMap(([name, parameter]) => {
     if (!parameter.requiresGrad || seen.has(parameter)) return [];
     seen.add(parameter);
     const own = forParameter(name, parameter);
     const { lrScale, weightDecay } = parameterOverrides.parse(own, `forParameter("${name}")`);
-    return [{ name, parameter, ...kept(parameter), lrScale, weightDecay }];
+    return [{ name, parameter, ...createSlotTensors(parameter), lrScale, weightDecay }];
   });
 }
 
-function kept(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "master"> {
+function createSlotTensors(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "master"> {
   const { device, shape, dtype } = parameter;
   const [first, second] = [keep(device.empty(shape, "float32")), keep(device.empty(shape, "float32"))];
   device.kernels.fill(first, 0);

@@ -24,13 +24,13 @@ export const elementBytes: Readonly<Record<string, number>> = {
 };
 
 /** The format's names of the dtypes that devices compute with. */
-export const formatNames: Readonly<Record<DType, string>> = { float32: "F32", bfloat16: "BF16", float16: "F16" };
+export const dtypeNames: Readonly<Record<DType, string>> = { float32: "F32", bfloat16: "BF16", float16: "F16" };
 
 /** The reference implementation's limit on headers. */
-export const maxHeader = 100_000_000;
+export const maxHeaderBytes = 100_000_000;
 
 /** Where a tensor lies in a file. */
-export interface Entry {
+export interface TensorEntry {
   readonly name: string;
   readonly dtype: string;
   readonly shape: Shape;
@@ -42,7 +42,7 @@ export interface Entry {
 /** What a header states. */
 export interface Header {
   /** In the order of their bytes. */
-  readonly entries: readonly Entry[];
+  readonly entries: readonly TensorEntry[];
   readonly metadata: ReadonlyMap<string, string>;
 }
 
@@ -51,10 +51,10 @@ export class FileError extends MosaicError {}
 
 /** A header's entries, checked against each other and against the number of data bytes that the file has. */
 export function parseHeader(path: string, text: string, dataBytes: number): Header {
-  const fields = fieldsOf(path, text);
-  const metadata = metadataOf(path, fields.get("__metadata__"));
+  const fields = parseFields(path, text);
+  const metadata = parseMetadata(path, fields.get("__metadata__"));
   fields.delete("__metadata__");
-  const entries = [...fields].map(([name, field]) => entryOf(path, name, field));
+  const entries = [...fields].map(([name, field]) => parseEntry(path, name, field));
   entries.sort((a, b) => a.begin - b.begin || a.end - b.end);
   let covered = 0;
   for (const { name, begin, end } of entries) {
@@ -63,7 +63,7 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
         where: path,
         expected: `tensor "${name}" to begin at byte ${covered}, where the one before it ends`,
         received: String(begin),
-        remedy: "the file is damaged; nothing was loaded",
+        remedy: "the file is corrupt; nothing was loaded",
       });
     }
     covered = end;
@@ -74,11 +74,11 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
     expected: `${covered} bytes of tensors`,
     received: String(dataBytes),
     remedy:
-      dataBytes < covered ? "the file was cut short; nothing was loaded" : "the file is damaged; nothing was loaded",
+      dataBytes < covered ? "the file is truncated; nothing was loaded" : "the file is corrupt; nothing was loaded",
   });
 }
 
-function fieldsOf(path: string, text: string): Map<string, unknown> {
+function parseFields(path: string, text: string): Map<string, unknown> {
   let json: unknown;
   try {
     json = JSON.parse(text);
@@ -86,34 +86,34 @@ function fieldsOf(path: string, text: string): Map<string, unknown> {
     throw new FileError(
       {
         where: path,
-        expected: "a safetensors header of JSON",
+        expected: "a safetensors header in JSON",
         received: (cause as Error).message,
-        remedy: "the file is damaged, or no safetensors; nothing was loaded",
+        remedy: "the file is corrupt, or not in safetensors format; nothing was loaded",
       },
       { cause },
     );
   }
   if (isRecord(json)) return new Map(Object.entries(json));
-  throw new FileError({ where: path, expected: "a header that is an object", received: text.slice(0, 40) });
+  throw new FileError({ where: path, expected: "a header that is a JSON object", received: text.slice(0, 40) });
 }
 
 function isRecord(x: unknown): x is Record<string, unknown> {
   return typeof x === "object" && x !== null && !Array.isArray(x);
 }
 
-function metadataOf(path: string, field: unknown): ReadonlyMap<string, string> {
+function parseMetadata(path: string, field: unknown): ReadonlyMap<string, string> {
   if (field === undefined) return new Map();
   const texts = isRecord(field) ? Object.entries(field) : [["", undefined] as const];
   if (texts.every((pair): pair is [string, string] => typeof pair[1] === "string")) return new Map(texts);
-  throw new FileError({ where: path, expected: "__metadata__ of texts by name", received: JSON.stringify(field) });
+  throw new FileError({ where: path, expected: "__metadata__ with string values", received: JSON.stringify(field) });
 }
 
-function entryOf(path: string, name: string, field: unknown): Entry {
+function parseEntry(path: string, name: string, field: unknown): TensorEntry {
   const { dtype, shape, data_offsets: offsets } = isRecord(field) ? field : {};
   const legal =
     typeof dtype === "string" &&
-    isWholes(shape) &&
-    isWholes(offsets) &&
+    isIntegerArray(shape) &&
+    isIntegerArray(offsets) &&
     offsets.length === 2 &&
     offsets[0]! <= offsets[1]!;
   if (!legal) {
@@ -121,7 +121,7 @@ function entryOf(path: string, name: string, field: unknown): Entry {
       where: `${path}, tensor "${name}"`,
       expected: "dtype, shape and data_offsets [begin, end]",
       received: JSON.stringify(field)?.slice(0, 120) ?? "nothing",
-      remedy: "the file is damaged; nothing was loaded",
+      remedy: "the file is corrupt; nothing was loaded",
     });
   }
   const each = Object.hasOwn(elementBytes, dtype) ? elementBytes[dtype] : undefined;
@@ -139,11 +139,11 @@ function entryOf(path: string, name: string, field: unknown): Entry {
     where: `${path}, tensor "${name}"`,
     expected: `${bytes} bytes for ${dtype} [${shape.join(",")}]`,
     received: String(end - begin),
-    remedy: "the file is damaged; nothing was loaded",
+    remedy: "the file is corrupt; nothing was loaded",
   });
 }
 
-function isWholes(x: unknown): x is readonly number[] {
+function isIntegerArray(x: unknown): x is readonly number[] {
   return Array.isArray(x) && x.every((each) => Number.isSafeInteger(each) && each >= 0);
 }
 

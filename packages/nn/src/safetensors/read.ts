@@ -1,7 +1,94 @@
+// Between the bytes of a file and float32. Typed arrays have the machine's byte order, which is little-endian wherever
+// Node runs with native addons.
 import { type FileHandle, open } from "node:fs/promises";
-import type { DType, HostTensor } from "@mosaic/core";
-import { toNumbers } from "./convert.ts";
-import { checkPath, type Entry, FileError, formatNames, maxHeader, parseHeader } from "./format.ts";
+import { type DType, dtypeBytes, type HostTensor } from "@mosaic/core";
+import { checkPath, dtypeNames, FileError, maxHeaderBytes, parseHeader, type TensorEntry } from "./format.ts";
+
+const scratchFloat = new Float32Array(1);
+const scratchWord = new Uint32Array(scratchFloat.buffer);
+
+/**
+ * Bytes of a tensor as numbers. Widening is exact; F64 and integers are rounded to float32 where they must be. Throws a
+ * FileError, which names the place, for other dtypes.
+ */
+function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayBuffer>): Float32Array {
+  const { buffer, byteOffset, byteLength } = bytes;
+  switch (dtype) {
+    case "F32":
+      return new Float32Array(buffer, byteOffset, byteLength / 4);
+    case "BF16":
+      return widen(new Uint16Array(buffer, byteOffset, byteLength / 2), fromBfloat16);
+    case "F16":
+      return widen(new Uint16Array(buffer, byteOffset, byteLength / 2), fromFloat16);
+    case "F64":
+      return Float32Array.from(new Float64Array(buffer, byteOffset, byteLength / 8));
+    case "I64":
+      return Float32Array.from(new BigInt64Array(buffer, byteOffset, byteLength / 8), Number);
+    case "I32":
+      return Float32Array.from(new Int32Array(buffer, byteOffset, byteLength / 4));
+    case "U8":
+    case "BOOL":
+      return Float32Array.from(bytes);
+    default:
+      throw new FileError({
+        where,
+        expected: "values of F64, F32, F16, BF16, I64, I32, U8 or BOOL",
+        received: dtype,
+        remedy: "convert them in the program that wrote the file, or read the tensor's bytes",
+      });
+  }
+}
+
+function widen(halves: Uint16Array, each: (half: number) => number): Float32Array {
+  const values = new Float32Array(halves.length);
+  for (let i = 0; i < halves.length; i++) values[i] = each(halves[i]!);
+  return values;
+}
+
+function fromBfloat16(half: number): number {
+  scratchWord[0] = half << 16;
+  return scratchFloat[0]!;
+}
+
+function fromFloat16(half: number): number {
+  const sign = half & 0x8000 ? -1 : 1;
+  const exponent = (half >> 10) & 31;
+  const fraction = half & 1023;
+  if (exponent === 31) return fraction ? Number.NaN : sign * Infinity;
+  return exponent === 0 ? sign * fraction * 2 ** -24 : sign * (1024 + fraction) * 2 ** (exponent - 25);
+}
+
+/** Values as bytes, rounded to nearest even where the dtype cannot hold them. */
+export function toBytes(dtype: DType, values: Float32Array): Uint8Array {
+  if (dtype === "float32") return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+  const halves = new Uint16Array(values.length);
+  const narrow = dtype === "bfloat16" ? toBfloat16 : toFloat16;
+  for (let i = 0; i < values.length; i++) halves[i] = narrow(values[i]!);
+  return new Uint8Array(halves.buffer, 0, values.length * dtypeBytes[dtype]);
+}
+
+function toBfloat16(value: number): number {
+  scratchFloat[0] = value;
+  if (Number.isNaN(value)) return (scratchWord[0]! >>> 16) | 0x40;
+  return (scratchWord[0]! + 0x7fff + ((scratchWord[0]! >>> 16) & 1)) >>> 16;
+}
+
+function toFloat16(value: number): number {
+  scratchFloat[0] = value;
+  const sign = (scratchWord[0]! >>> 16) & 0x8000;
+  if (Number.isNaN(value)) return sign | 0x7e00;
+  const size = Math.abs(value);
+  if (size >= 65_520) return sign | 0x7c00;
+  // 11 significant bits down to 2⁻¹⁴, a spacing of 2⁻²⁴ below; a carry runs into the exponent, as it should.
+  const exponent = Math.max(-14, Math.floor(Math.log2(size)));
+  return sign | (((exponent + 15) << 10) - 1024 + roundHalfEven(size / 2 ** (exponent - 10)));
+}
+
+function roundHalfEven(value: number): number {
+  const down = Math.floor(value);
+  if (value - down !== 0.5) return Math.round(value);
+  return down % 2 === 0 ? down : down + 1;
+}
 
 /** A tensor of a file: its bytes, and its values if they are asked for. */
 export interface FileTensor extends HostTensor {
@@ -28,10 +115,10 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   try {
     const { size } = await file.stat();
     const start = 8 + (await headerLength(path, file, size));
-    const header = parseHeader(path, decoded(path, await bytesAt(file, 8, start)), size - start);
+    const header = parseHeader(path, decodeUtf8(path, await readBytes(file, 8, start)), size - start);
     const tensors = new Map<string, FileTensor>();
     for (const entry of header.entries) {
-      tensors.set(entry.name, tensorOf(path, entry, await bytesAt(file, start + entry.begin, start + entry.end)));
+      tensors.set(entry.name, createTensor(path, entry, await readBytes(file, start + entry.begin, start + entry.end)));
     }
     return { tensors, metadata: header.metadata };
   } finally {
@@ -40,27 +127,27 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
 }
 
 async function headerLength(path: string, file: FileHandle, size: number): Promise<number> {
-  const begin = new DataView((await bytesAt(file, 0, Math.min(8, size))).buffer);
+  const begin = new DataView((await readBytes(file, 0, Math.min(8, size))).buffer);
   const length = size < 8 ? Number.NaN : Number(begin.getBigUint64(0, true));
-  if (length <= maxHeader && 8 + length <= size) return length;
+  if (length <= maxHeaderBytes && 8 + length <= size) return length;
   throw new FileError({
     where: path,
     expected: "a safetensors file: 8 bytes of length and a header within the file",
     received: size < 8 ? `${size} bytes` : `a header of ${length} bytes in a file of ${size}`,
-    remedy: "the file was cut short, or is no safetensors; nothing was loaded",
+    remedy: "the file is truncated, or not in safetensors format; nothing was loaded",
   });
 }
 
-function decoded(path: string, bytes: Uint8Array): string {
+function decodeUtf8(path: string, bytes: Uint8Array): string {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch (cause) {
-    throw new FileError({ where: path, expected: "a header of UTF-8", remedy: "the file is damaged" }, { cause });
+    throw new FileError({ where: path, expected: "a header in UTF-8", remedy: "the file is corrupt" }, { cause });
   }
 }
 
 /** Bytes [begin, end) in memory of their own: aligned for any element, and no more than one tensor at a time. */
-async function bytesAt(file: FileHandle, begin: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
+async function readBytes(file: FileHandle, begin: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
   const bytes = new Uint8Array(end - begin);
   const most = 2 ** 30;
   for (let done = 0; done < bytes.length; ) {
@@ -72,13 +159,17 @@ async function bytesAt(file: FileHandle, begin: number, end: number): Promise<Ui
   return bytes;
 }
 
-function tensorOf(path: string, { name, dtype: format, shape }: Entry, bytes: Uint8Array<ArrayBuffer>): FileTensor {
+function createTensor(
+  path: string,
+  { name, dtype: format, shape }: TensorEntry,
+  bytes: Uint8Array<ArrayBuffer>,
+): FileTensor {
   let values: Float32Array | undefined;
   return {
     format,
     shape,
     bytes,
-    dtype: dtypeOf(format),
+    dtype: toDType(format),
     get values() {
       values ??= toNumbers(`${path}, tensor "${name}"`, format, bytes);
       return values;
@@ -86,7 +177,7 @@ function tensorOf(path: string, { name, dtype: format, shape }: Entry, bytes: Ui
   };
 }
 
-function dtypeOf(format: string): DType {
-  const known = Object.entries(formatNames).find(([, name]) => name === format);
+function toDType(format: string): DType {
+  const known = Object.entries(dtypeNames).find(([, name]) => name === format);
   return (known?.[0] ?? "float32") as DType;
 }

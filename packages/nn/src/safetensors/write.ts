@@ -1,26 +1,63 @@
-import { type FileHandle, open, rename, rm } from "node:fs/promises";
-import { dirname } from "node:path";
+// A file is written under a temporary name beside its own, and renamed. The name has the host and the process that writes, so that
+// what a killed process left is distinguished from what another still writes.
+import { randomUUID } from "node:crypto";
+import { type FileHandle, open, readdir, rename, rm } from "node:fs/promises";
+import { hostname } from "node:os";
+import { basename, dirname, join } from "node:path";
 import {
   type DType,
   dtypeBytes,
+  expectValue,
   formatShape,
+  formatValue,
   type HostTensor,
   OptionError,
   type Shape,
   ShapeError,
-  sizeOf,
+  numel,
   Tensor,
-  expectValue,
-  formatValue,
 } from "@mosaic/core";
-import { toBytes } from "./convert.ts";
-import { draftOf, removeLeftDrafts } from "./draft.ts";
-import { checkPath, formatNames } from "./format.ts";
+import { toBytes } from "./read.ts";
+import { checkPath, dtypeNames } from "./format.ts";
+
+/** Temporary files that this process is writing. */
+const ownTemporaryPaths = new Set<string>();
+
+const temporaryPrefix = (path: string): string => `.${basename(path)}.${hostname().replaceAll(/[^\w-]/g, "_")}.`;
+
+/** A temporary path for a file; call `release` when it is renamed or removed. */
+function createTemporaryPath(path: string): { readonly temporaryPath: string; release(): void } {
+  const temporaryPath = join(dirname(path), `${temporaryPrefix(path)}${process.pid}.${randomUUID()}.part`);
+  ownTemporaryPaths.add(temporaryPath);
+  return { temporaryPath, release: () => ownTemporaryPaths.delete(temporaryPath) };
+}
+
+/** Removes the temporary files that killed processes of this host left. */
+async function removeStaleTemporaryFiles(path: string): Promise<void> {
+  const prefix = temporaryPrefix(path);
+  for (const name of await readdir(dirname(path))) {
+    if (!name.startsWith(prefix)) continue;
+    const pid = Number(/^(\d+)\.[0-9a-f-]{36}\.part$/.exec(name.slice(prefix.length))?.[1] ?? Number.NaN);
+    const candidate = join(dirname(path), name);
+    if (!Number.isNaN(pid) && !isBeingWritten(pid, candidate)) await rm(candidate, { force: true });
+  }
+}
+
+/** Whether a process may still be writing that file. */
+function isBeingWritten(pid: number, path: string): boolean {
+  // A container's first process has the same number each time.
+  if (pid === process.pid) return ownTemporaryPaths.has(path);
+  try {
+    return process.kill(pid, 0);
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code !== "ESRCH";
+  }
+}
 
 /** Tensors of a device or of the host, by name. */
-export type Savable = ReadonlyMap<string, Tensor | HostTensor>;
+export type TensorMap = ReadonlyMap<string, Tensor | HostTensor>;
 
-interface Part {
+interface TensorData {
   readonly name: string;
   readonly dtype: DType;
   readonly shape: Shape;
@@ -55,86 +92,90 @@ interface Part {
  */
 export async function writeSafetensors(
   path: string,
-  tensors: Savable,
+  tensors: TensorMap,
   metadata: Readonly<Record<string, string>> = {},
 ): Promise<void> {
   checkPath("writeSafetensors", path);
   checkMetadata(metadata);
-  const parts = partsOf(tensors);
-  const header = headerOf(parts, metadata);
-  const { draft, forget } = draftOf(path);
+  const parts = collectTensors(tensors);
+  const header = encodeHeader(parts, metadata);
+  const { temporaryPath, release } = createTemporaryPath(path);
   try {
     // Waits for every value even if one fails, or the others' failures would be nobody's.
     const outcomes = await Promise.allSettled(parts.map(({ values }) => values));
     for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
-    await removeLeftDrafts(path);
-    await writeAll(draft, header, parts);
-    await rename(draft, path);
+    await removeStaleTemporaryFiles(path);
+    await writeAll(temporaryPath, header, parts);
+    await rename(temporaryPath, path);
   } catch (error) {
-    await rm(draft, { force: true });
+    await rm(temporaryPath, { force: true });
     throw error;
   } finally {
-    forget();
+    release();
   }
-  await flushFolder(dirname(path));
+  await syncDirectory(dirname(path));
 }
 
 function checkMetadata(metadata: Readonly<Record<string, string>>): void {
   expectValue(
     "writeSafetensors: metadata",
     typeof metadata === "object" && metadata !== null,
-    "texts by name",
+    "an object with string values",
     metadata,
   );
   for (const [name, value] of Object.entries(metadata) as [string, unknown][]) {
     if (typeof value === "string") continue;
     throw new OptionError({
       where: `writeSafetensors: metadata "${name}"`,
-      expected: "text",
+      expected: "a string",
       received: formatValue(value),
       remedy: "convert it with String or JSON.stringify",
     });
   }
 }
 
-function isSavable(tensor: unknown): boolean {
+function isTensorLike(tensor: unknown): boolean {
   const { dtype, shape, values } = (tensor ?? {}) as Partial<HostTensor>;
   if (!Array.isArray(shape) || typeof dtype !== "string" || !Object.hasOwn(dtypeBytes, dtype)) return false;
   return tensor instanceof Tensor || ArrayBuffer.isView(values);
 }
 
 /** As the reference implementation orders them: larger elements first, so that all lie aligned; then by name. */
-function partsOf(tensors: Savable): Part[] {
+function collectTensors(tensors: TensorMap): TensorData[] {
   expectValue("writeSafetensors", tensors instanceof Map, "a Map of tensors by name", tensors);
-  const parts = [...tensors].map(([name, tensor]): Part => {
+  const parts = [...tensors].map(([name, tensor]): TensorData => {
     expectValue(
       `writeSafetensors, "${String(name)}"`,
-      isSavable(tensor),
+      isTensorLike(tensor),
       "a tensor, or { dtype, shape, values }",
       tensor,
     );
     const { dtype, shape } = tensor;
     if (name === "__metadata__")
-      throw new OptionError({ where: "writeSafetensors", expected: "another name", received: name });
-    if (!(tensor instanceof Tensor) && tensor.values.length !== sizeOf(shape)) {
+      throw new OptionError({
+        where: "writeSafetensors",
+        expected: 'a tensor name other than "__metadata__"',
+        received: name,
+      });
+    if (!(tensor instanceof Tensor) && tensor.values.length !== numel(shape)) {
       throw new ShapeError({
         where: `writeSafetensors, "${name}"`,
-        expected: `${sizeOf(shape)} values for ${formatShape(shape)}`,
+        expected: `${numel(shape)} values for ${formatShape(shape)}`,
         received: String(tensor.values.length),
       });
     }
     const values = tensor instanceof Tensor ? tensor.read() : Promise.resolve(tensor.values);
-    return { name, dtype, shape, bytes: sizeOf(shape) * dtypeBytes[dtype], values };
+    return { name, dtype, shape, bytes: numel(shape) * dtypeBytes[dtype], values };
   });
   return parts.sort((a, b) => dtypeBytes[b.dtype] - dtypeBytes[a.dtype] || (a.name < b.name ? -1 : 1));
 }
 
 /** The length and the JSON, padded with spaces so that the tensors begin at a multiple of eight bytes. */
-function headerOf(parts: readonly Part[], metadata: Readonly<Record<string, string>>): Uint8Array {
+function encodeHeader(parts: readonly TensorData[], metadata: Readonly<Record<string, string>>): Uint8Array {
   let begin = 0;
   const entries = parts.map(({ name, dtype, shape, bytes }) => {
     const offsets = [begin, (begin += bytes)];
-    return [name, { dtype: formatNames[dtype], shape, data_offsets: offsets }];
+    return [name, { dtype: dtypeNames[dtype], shape, data_offsets: offsets }];
   });
   const texts = Object.keys(metadata).length > 0 ? [["__metadata__", metadata]] : [];
   const json = new TextEncoder().encode(JSON.stringify(Object.fromEntries([...texts, ...entries])));
@@ -145,7 +186,7 @@ function headerOf(parts: readonly Part[], metadata: Readonly<Record<string, stri
   return header;
 }
 
-async function writeAll(path: string, header: Uint8Array, parts: readonly Part[]): Promise<void> {
+async function writeAll(path: string, header: Uint8Array, parts: readonly TensorData[]): Promise<void> {
   const file = await open(path, "wx");
   try {
     await append(file, header);
@@ -165,7 +206,7 @@ async function append(file: FileHandle, bytes: Uint8Array): Promise<void> {
 }
 
 /** A rename is on the disk once its folder is. */
-async function flushFolder(path: string): Promise<void> {
+async function syncDirectory(path: string): Promise<void> {
   const folder = await open(path, "r");
   try {
     await folder.sync();

@@ -46,23 +46,23 @@ export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module)
       result.set(`${path}qkv_proj.${kind}`, tensor);
     else if (projection === "in" && wanted.has(`${path}q_proj.${kind}`)) {
       const rows = wanted.get(`${path}q_proj.${kind}`)!.shape[0]!;
-      result.set(`${path}q_proj.${kind}`, rowsOf(name, tensor, { from: 0, to: rows }));
-      result.set(`${path}kv_proj.${kind}`, rowsOf(name, tensor, { from: rows, to: tensor.shape[0]! }));
+      result.set(`${path}q_proj.${kind}`, sliceRows(name, tensor, { from: 0, to: rows }));
+      result.set(`${path}kv_proj.${kind}`, sliceRows(name, tensor, { from: rows, to: tensor.shape[0]! }));
     } else if (projection === "q" && wanted.has(`${path}q_proj.${kind}`)) result.set(`${path}q_proj.${kind}`, tensor);
     else if (projection === "k" && wanted.has(`${path}kv_proj.${kind}`)) {
-      result.set(`${path}kv_proj.${kind}`, stacked(name, [tensor, state.get(`${path}v_proj_${kind}`)]));
+      result.set(`${path}kv_proj.${kind}`, concatenateKv(name, [tensor, state.get(`${path}v_proj_${kind}`)]));
     } else if (projection !== "v" || !wanted.has(`${path}kv_proj.${kind}`)) result.set(name, tensor);
   }
   return result;
 }
 
-function rowsOf(
+function sliceRows(
   name: string,
   { dtype, shape, values }: HostTensor,
   { from, to }: { from: number; to: number },
 ): HostTensor {
   const [count = 0, ...rest] = shape;
-  const width = sizeOf(rest);
+  const width = countElements(rest);
   if (from > count)
     throw new ShapeError({
       where: `fromTorch, "${name}"`,
@@ -72,7 +72,7 @@ function rowsOf(
   return { dtype, shape: [to - from, ...rest], values: values.slice(from * width, to * width) };
 }
 
-function stacked(name: string, [k, v]: readonly [HostTensor, HostTensor | undefined]): HostTensor {
+function concatenateKv(name: string, [k, v]: readonly [HostTensor, HostTensor | undefined]): HostTensor {
   if (!v || String(v.shape) !== String(k.shape)) {
     throw new ShapeError({
       where: `fromTorch, "${name}"`,
@@ -86,6 +86,6 @@ function stacked(name: string, [k, v]: readonly [HostTensor, HostTensor | undefi
   return { dtype: k.dtype, shape: [2 * k.shape[0]!, ...k.shape.slice(1)], values };
 }
 
-function sizeOf(shape: Shape): number {
+function countElements(shape: Shape): number {
   return shape.reduce((product, length) => product * length, 1);
 }

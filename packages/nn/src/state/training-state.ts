@@ -4,7 +4,7 @@ import {
   type Module,
   MosaicError,
   OptionError,
-  StateError,
+  StateDictError,
   type Tensor,
   checkContext,
   checkModule,
@@ -16,15 +16,15 @@ import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { writeSafetensors } from "../safetensors/write.ts";
 
 /** What a training consists of. */
-export interface Training {
+export interface TrainingState {
   readonly model: Module;
   readonly optimizer?: Optimizer;
 }
 
 /** What a checkpoint holds beside what it puts into model and optimizer. */
-export interface Resumed {
+export interface LoadedCheckpoint {
   /** Steps that the optimizer had taken; 0 without one. */
-  readonly step: number;
+  readonly steps: number;
   /** What `saveCheckpoint` was given. */
   readonly data: unknown;
 }
@@ -52,12 +52,12 @@ interface StateMetadata {
 export async function saveCheckpoint(
   ctx: Context,
   path: string,
-  training: Training & { readonly data?: unknown },
+  training: TrainingState & { readonly data?: unknown },
 ): Promise<void> {
-  checkTraining("saveCheckpoint", ctx, { path, training });
+  checkTrainingState("saveCheckpoint", ctx, { path, training });
   const { model, optimizer, data = null } = training;
   const state = optimizer?.stateDict();
-  const tensors = prefixed({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
+  const tensors = addPrefixes({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
   const stateMetadata: StateMetadata = {
     version: 1,
     seed: ctx.seed,
@@ -65,54 +65,54 @@ export async function saveCheckpoint(
     optimizer: state ? { kind: state.kind, numbers: state.numbers } : null,
     data,
   };
-  await together(ctx, `saveCheckpoint: ${path}`, async () => {
-    checkJson("saveCheckpoint: data", data);
+  await runOnAllRanks(ctx, `saveCheckpoint: ${path}`, async () => {
+    checkJsonValue("saveCheckpoint: data", data);
     const metadata = { format: "pt", mosaic: JSON.stringify(stateMetadata) };
     if (ctx.rank === 0) await writeSafetensors(path, tensors, metadata);
   });
 }
 
-function checkTraining(
+function checkTrainingState(
   where: string,
   ctx: Context,
   given: { readonly path: unknown; readonly training: unknown },
 ): void {
   checkContext(where, ctx);
   checkPath(where, given.path);
-  const { model, optimizer } = (given.training ?? {}) as Partial<Training>;
+  const { model, optimizer } = (given.training ?? {}) as Partial<TrainingState>;
   checkModule(`${where}: model`, model);
   const fits = optimizer === undefined || typeof optimizer?.loadStateDict === "function";
   expectValue(`${where}: optimizer`, fits, "an Optimizer", optimizer);
 }
 
 /** Throws an OptionError unless JSON gives back what it is given. Properties that are undefined may be missing then. */
-function checkJson(where: string, value: unknown, within: readonly unknown[] = []): void {
-  const refuse = (received: string): never => {
+function checkJsonValue(where: string, value: unknown, within: readonly unknown[] = []): void {
+  const fail = (received: string): never => {
     throw new OptionError({
       where,
-      expected: "what JSON can hold: null, booleans, finite numbers, texts, arrays and plain objects of these",
+      expected: "a JSON value: null, a boolean, a finite number, a string, an array or a plain object",
       received,
-      remedy: "convert it before, or leave it out",
+      remedy: "convert or remove it",
     });
   };
   if (value === null || typeof value === "boolean" || typeof value === "string") return;
   if (typeof value === "number" && Number.isFinite(value)) return;
-  if (typeof value !== "object") return refuse(typeof value === "function" ? "a function" : String(value));
-  if (within.includes(value)) return refuse("an object that holds itself");
+  if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
+  if (within.includes(value)) return fail("a circular reference");
   const deeper = [...within, value];
   if (Array.isArray(value)) {
-    for (let i = 0; i < value.length; i++) checkJson(`${where}[${i}]`, value[i], deeper);
+    for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], deeper);
     return;
   }
   const prototype: unknown = Object.getPrototypeOf(value);
   const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
-  if (!isPlain) return refuse(`a ${value.constructor.name}`);
+  if (!isPlain) return fail(`a ${value.constructor.name}`);
   for (const [name, each] of Object.entries(value)) {
-    if (each !== undefined) checkJson(`${where}.${name}`, each, deeper);
+    if (each !== undefined) checkJsonValue(`${where}.${name}`, each, deeper);
   }
 }
 
-function prefixed<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): Map<string, T> {
+function addPrefixes<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): Map<string, T> {
   const entries = Object.entries(groups).flatMap(([prefix, group]) =>
     [...group].map(([name, tensor]): [string, T] => [prefix + name, tensor]),
   );
@@ -125,33 +125,33 @@ function prefixed<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): 
  * the same mesh. Every rank reads the file. All or nothing: if any rank finds a fault in the file, or a name, shape or
  * dtype that does not fit, every rank rejects and none has changed anything. Collective.
  *
- * @throws FileError for a file that is damaged or no checkpoint, StateError for one of another model, optimizer or seed.
+ * @throws FileError for a file that is damaged or no checkpoint, StateDictError for one of another model, optimizer or seed.
  */
-export async function loadCheckpoint(ctx: Context, path: string, training: Training): Promise<Resumed> {
-  checkTraining("loadCheckpoint", ctx, { path, training });
+export async function loadCheckpoint(ctx: Context, path: string, training: TrainingState): Promise<LoadedCheckpoint> {
+  checkTrainingState("loadCheckpoint", ctx, { path, training });
   let file: SafetensorsFile | undefined;
   let stateMetadata: StateMetadata | undefined;
-  await together(ctx, `loadCheckpoint: ${path}`, async () => {
+  await runOnAllRanks(ctx, `loadCheckpoint: ${path}`, async () => {
     file = await readSafetensors(path);
-    stateMetadata = stateMetadataOf(path, file);
-    apply(ctx, { path, file, stateMetadata, dryRun: true }, training);
+    stateMetadata = parseStateMetadata(path, file);
+    restoreState(ctx, { path, file, stateMetadata, dryRun: true }, training);
   });
-  apply(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
-  return { step: stateMetadata!.optimizer?.numbers.steps ?? 0, data: stateMetadata!.data };
+  restoreState(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
+  return { steps: stateMetadata!.optimizer?.numbers.steps ?? 0, data: stateMetadata!.data };
 }
 
-function stateMetadataOf(path: string, { metadata }: SafetensorsFile): StateMetadata {
-  const stateMetadata = parsed(metadata.get("mosaic"));
+function parseStateMetadata(path: string, { metadata }: SafetensorsFile): StateMetadata {
+  const stateMetadata = tryParseJson(metadata.get("mosaic"));
   if (stateMetadata?.version === 1) return stateMetadata as StateMetadata;
   throw new FileError({
     where: path,
     expected: "a checkpoint, version 1",
-    received: stateMetadata ? `version ${String(stateMetadata.version)}` : "safetensors without a training's state",
+    received: stateMetadata ? `version ${String(stateMetadata.version)}` : "a safetensors file without training state",
     remedy: "for weights alone, use model.loadStateDict((await readSafetensors(path)).tensors)",
   });
 }
 
-function parsed(text: string | undefined): Partial<StateMetadata> | undefined {
+function tryParseJson(text: string | undefined): Partial<StateMetadata> | undefined {
   try {
     return text === undefined ? undefined : (JSON.parse(text) as Partial<StateMetadata>);
   } catch {
@@ -159,7 +159,7 @@ function parsed(text: string | undefined): Partial<StateMetadata> | undefined {
   }
 }
 
-interface Opened {
+interface OpenedCheckpoint {
   readonly path: string;
   readonly file: SafetensorsFile;
   readonly stateMetadata: StateMetadata;
@@ -167,9 +167,13 @@ interface Opened {
   readonly dryRun: boolean;
 }
 
-function apply(ctx: Context, { path, file, stateMetadata, dryRun }: Opened, { model, optimizer }: Training): void {
+function restoreState(
+  ctx: Context,
+  { path, file, stateMetadata, dryRun }: OpenedCheckpoint,
+  { model, optimizer }: TrainingState,
+): void {
   if (stateMetadata.seed !== ctx.seed) {
-    throw new StateError({
+    throw new StateDictError({
       where: path,
       expected: `seed ${ctx.seed}, the context's`,
       received: String(stateMetadata.seed),
@@ -180,7 +184,7 @@ function apply(ctx: Context, { path, file, stateMetadata, dryRun }: Opened, { mo
   model.loadStateDict(within(file, "model."), options);
   if (optimizer) {
     if (!stateMetadata.optimizer)
-      throw new StateError({ where: path, expected: "an optimizer's state", received: "none" });
+      throw new StateDictError({ where: path, expected: "an optimizer's state", received: "none" });
     optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors: within(file, "optimizer.") }, options);
   }
   if (!dryRun) ctx.randomStream = stateMetadata.randomStream;
@@ -193,7 +197,7 @@ function within({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["
 }
 
 /** Runs `body` on every rank; if it fails on any, all reject: those whose body succeeded, naming the others. */
-async function together(ctx: Context, where: string, body: () => Promise<void>): Promise<void> {
+async function runOnAllRanks(ctx: Context, where: string, body: () => Promise<void>): Promise<void> {
   let failure: unknown;
   try {
     await body();
@@ -210,6 +214,6 @@ async function together(ctx: Context, where: string, body: () => Promise<void>):
     where: `${where}, rank ${ctx.rank}`,
     expected: "success on every rank",
     received: `a failure on rank ${failed.join(", ")}`,
-    remedy: "see that rank's own error; nothing was changed here",
+    remedy: "see the error of that rank; nothing was changed on this one",
   });
 }

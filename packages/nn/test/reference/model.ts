@@ -52,7 +52,7 @@ export class Model extends Module {
         sequenceLength: length,
       }),
     );
-    this.mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim: 32, dropout: 0.1, where }));
+    this.mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim: 32, dropout: 0.1, sharding: where }));
     this.norm = this.addChild("norm", new LayerNorm(ctx, embedDim));
     this.head = this.addChild("head", new Linear(ctx, embedDim, vocabulary));
     this.drop = this.addChild("drop", new Dropout(ctx, 0.1, where));

@@ -1,4 +1,4 @@
-import { rowsWithin, type Slice, slantsLeft, slantsRight, type Span, visiblePairs } from "@mosaic/core";
+import { rowsWithin, type Slice, hasDiagonalStart, hasDiagonalEnd, type Span, visiblePairs } from "@mosaic/core";
 import { SortedSlices } from "../prove/visibility.ts";
 import type { Shards } from "./shards.ts";
 
@@ -208,8 +208,8 @@ class WeightedKeys {
     const { q0, q1, k0, k1, type } = slice;
     const rows = rowsWithin(queries, slice);
     if (rows.length === 0) return 0;
-    const right = slantsRight(type) ? this.#sumOverRows(rows, k1 - q1 + 1) : this.#sumConstant(rows, k1);
-    const left = slantsLeft(type) ? this.#sumOverRows(rows, k0 - q0) : this.#sumConstant(rows, k0);
+    const right = hasDiagonalEnd(type) ? this.#sumOverRows(rows, k1 - q1 + 1) : this.#sumConstant(rows, k1);
+    const left = hasDiagonalStart(type) ? this.#sumOverRows(rows, k0 - q0) : this.#sumConstant(rows, k0);
     return right - left + PRIME;
   }
 

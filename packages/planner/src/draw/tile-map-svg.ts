@@ -1,4 +1,12 @@
-import { defineOptions, option, type OptionsOf, type Slice, sliceMeets, type Span, spansLength } from "@mosaic/core";
+import {
+  defineOptions,
+  option,
+  type OptionsOf,
+  type Slice,
+  sliceIntersects,
+  type Span,
+  spansLength,
+} from "@mosaic/core";
 import { type AttentionRecord, checkRecord } from "../record.ts";
 import { contrastColor, paletteColor } from "./color-scheme.ts";
 import { type Box, document, footnotes, heading, isText, page, rect, text, theme, tooltip, truncate } from "./svg.ts";
@@ -235,7 +243,7 @@ export function tileMap(record: AttentionRecord): TileMap {
 function isVisible(slices: readonly Slice[], query: Span, key: Span): boolean {
   const [q0, q1] = hull(query);
   const [k0, k1] = hull(key);
-  return slices.some((slice) => sliceMeets(slice, { q0, q1, k0, k1 }));
+  return slices.some((slice) => sliceIntersects(slice, { q0, q1, k0, k1 }));
 }
 
 function hull({ start, length, step }: Span): readonly [number, number] {

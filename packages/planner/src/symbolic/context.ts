@@ -62,7 +62,7 @@ export class SymbolicContext implements Context {
 
   assertOpen(where: string): void {
     if (!this.#closed) return;
-    throw new ClosedError({ where, expected: "an open context", received: "one that was closed" });
+    throw new ClosedError({ where, expected: "an open context", received: "a closed context" });
   }
 
   startTrace(): void {}

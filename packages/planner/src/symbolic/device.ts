@@ -14,8 +14,8 @@ import {
   type Operand,
   operandsOf,
   type Shape,
-  sizeOf,
   type Stream,
+  numel,
   Tensor,
   tensorOf,
 } from "@mosaic/core";
@@ -128,7 +128,7 @@ export class SymbolicDevice implements Device {
   }
 
   empty(shape: Shape, dtype: DType): Tensor {
-    const size = sizeOf(shape);
+    const size = numel(shape);
     this.#allocated += size * dtypeBytes[dtype];
     this.#peak = Math.max(this.#peak, this.#allocated);
     const storage = this.record.allocate(size, dtype, this.#onFree);

@@ -98,7 +98,7 @@ export class RankRecord {
 
   /** The number of the view that a tensor is; throws a DisposedError if its memory may have been reused. */
   viewOf(tensor: Tensor): number {
-    if (tensor.isDisposed) tensor.assertUsable("symbolic device");
+    if (tensor.isDisposed) tensor.assertNotDisposed("symbolic device");
     const storage = tensor.storage as SymbolicStorage;
     if (storage.lastTensor === tensor) return storage.lastView;
     storage.lastTensor = tensor;

@@ -64,7 +64,7 @@ function checkMesh(where: string, mesh: Coordinate): void {
   if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length))) return;
   throw new OptionError({
     where,
-    expected: "a mesh of axes whose names begin with a letter, each a whole number of ranks ≥ 1",
+    expected: "a mesh of axes whose names begin with a letter, each an integer number of ranks ≥ 1",
     received: JSON.stringify(mesh),
   });
 }

@@ -12,15 +12,7 @@ import {
   type PresenceOf,
 } from "@mosaic/core";
 import { type AttentionSample, fitAttention, fitBytes } from "./fit.ts";
-import {
-  type MeasuredRanks,
-  timeCopies,
-  timeEnqueue,
-  timeExchanges,
-  timeTiles,
-  timeConcurrentTiles,
-  type TileShape,
-} from "./measure.ts";
+import { type MeasuredRanks, timeCopies, timeEnqueue, timeExchanges, timeTiles } from "./measure.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile } from "./profile.ts";
 import { profiles } from "./profiles.ts";
 
@@ -43,8 +35,8 @@ export const calibrateOptions = defineOptions("calibrate", {
   dtypes: oneOrMore(option.dtype(), { default: ["float32", "bfloat16"] }),
   /** Sizes of heads. Default [64, 128]. */
   headDims: oneOrMore(option.integer({ min: 1, max: 256 }), { default: [64, 128] }),
-  /** How often each measurement is repeated, for the best of them to count. Default 4. */
-  repetitions: option.integer({ min: 1, max: 1000, default: 4 }),
+  /** How often each measurement is repeated, for the median of them to count. Default 5. */
+  repetitions: option.integer({ min: 1, max: 1000, default: 5 }),
   /** Threads of each rank's device. Default 1. */
   threads: option.integer({ min: 1, default: 1 }),
   /** Cores of this machine. Default: the system's count. */
@@ -54,15 +46,19 @@ export const calibrateOptions = defineOptions("calibrate", {
 export type CalibrateOptions = OptionsOf<typeof calibrateOptions>;
 
 const KIB = 2 ** 10;
-const HEADS = 2;
+const HEADS = 4;
 
-/** Rows × keys of the tiles that are measured: short and long in either dimension, and too long for inner caches. */
+/**
+ * Rows × keys of the tiles that are measured: short and long in either dimension, and more that are too long for inner caches:
+ * errors are relative, and most of a step is spent on long ones.
+ */
 const shapes = [
-  [64, 64],
   [64, 1024],
   [1024, 64],
   [256, 256],
   [512, 512],
+  [1024, 1024],
+  [2048, 1024],
   [2048, 2048],
 ] as const;
 
@@ -71,8 +67,9 @@ const shapes = [
  * much is left for each rank when all work at once. Collective: every process calls it with its contexts, and all get the
  * same profile. Run it with the ranks and threads that are to be predicted, on an idle machine.
  *
- * Kernels are timed by their device's trace, alone and with all ranks at work; links by exchanges around all ranks; the host
- * by a small attention. Of several repetitions the best counts: other load only ever slows things down.
+ * Kernels are timed by their device's trace, on as many ranks at once as have a core to themselves; links by exchanges around
+ * all ranks; the host by a small attention and by exchanges. Of several repetitions the median counts: a step is long enough to meet
+ * what slows kernels down now and then.
  *
  * @example
  * ```ts
@@ -90,22 +87,12 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const { contexts, name, dtypes, headDims, repetitions, threads, cores } = calibrateOptions.parse(options);
   for (const ctx of contexts) checkContext("calibrate: contexts", ctx);
   const [first] = contexts as readonly [Context, ...Context[]];
-  const measured: MeasuredRanks = { contexts, repetitions };
+  // As many ranks as this machine has cores for.
+  const perNode = (cores ?? availableParallelism()) / threads;
+  const concurrentRanks = Math.max(1, Math.min(first.size, Math.floor(perNode)));
+  const measured: MeasuredRanks = { contexts, repetitions, concurrentRanks };
   const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
   const speeds = await measureAttention(measured, { dtypes, headDims, launch: copies.latency });
-  const probe: TileShape = {
-    kind: "attend",
-    dtype: dtypes[0]!,
-    numHeads: HEADS,
-    rows: 768,
-    keys: 768,
-    headDim: headDims[0]!,
-  };
-  const parallel = first.size > 1 ? await timeConcurrentTiles(measured, probe) : 1;
-  // As many ranks as this machine has cores for.
-  const here = (cores ?? availableParallelism()) / threads;
-  // Ranks that leave cores idle measure only the cores that they use.
-  const perNode = Math.min(here, parallel * Math.max(1, here / first.size));
   const base = profiles["cpu-local"];
   const profile: Profile = {
     ...base,
@@ -139,7 +126,7 @@ async function measureAttention(
     ),
   );
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
-  const square = { numHeads: 4, rows: 1024, keys: 1024, headDim: headDims[0]! };
+  const square = { numHeads: HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const pairs = kinds.flatMap((kind) => [false, true].map((interleaved) => ({ ...kind, ...square, interleaved })));
   const all = await timeTiles(measured, [...tiles, ...pairs]);
   const samples = all.slice(0, tiles.length);

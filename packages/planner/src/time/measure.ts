@@ -1,11 +1,13 @@
 import {
   attention,
+  type AttentionBackend,
   type Context,
   contiguous,
   type DType,
   empty,
   fromArray,
   full,
+  type Layout,
   layoutOf,
   local,
   masks,
@@ -17,33 +19,29 @@ import { countOperations } from "./host.ts";
 import type { AttentionSample, BytesSample } from "./fit.ts";
 
 // Everything is timed by the traces of devices and collectives: the host has no part in it, and a chain of calls is as long
-// as from the start of its first to the end of its last. Other load only ever slows a chain down, so the best of several
-// counts.
+// as from the start of its first to the end of its last. Of several the median counts.
 
 /** The ranks that this process drives. All of its calls are made by every process of the world, in the same order. */
 export interface MeasuredRanks {
   readonly contexts: readonly Context[];
   /** How often each measurement is repeated. */
   readonly repetitions: number;
+  /** How many ranks run kernels at once: those that have a core to themselves. */
+  readonly concurrentRanks: number;
 }
 
 /** A chain of calls on a rank: enqueues them. */
 type CallChain = (ctx: Context) => void;
 
-/** What takes part in a chain, and which lane of its trace shows how long it took. */
-interface Timing {
-  readonly lane: "compute" | "communication";
-  readonly ranks: "first" | "all";
-}
-
-/**
- * Seconds from when the first of the ranks that run a chain begins until the last of them ends; the same on every process.
- * Chains are to be longer than the slices of time in which a system gives cores to threads.
- */
-async function timeChain({ contexts }: MeasuredRanks, { lane, ranks }: Timing, chain: CallChain): Promise<number> {
+/** Runs a chain on all ranks below a number; the spans of those that this process drives. */
+async function traceChain(
+  { contexts }: MeasuredRanks,
+  { lane, ranks }: { readonly lane: "compute" | "communication"; readonly ranks: number },
+  chain: CallChain,
+): Promise<ReadonlyMap<Context, Span>> {
   for (const { world } of contexts) world.barrier().wait();
   await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-  const runners = contexts.filter(({ rank }) => ranks === "all" || rank === 0);
+  const runners = contexts.filter(({ rank }) => rank < ranks);
   for (const ctx of runners) {
     ctx.startTrace();
     chain(ctx);
@@ -55,7 +53,22 @@ async function timeChain({ contexts }: MeasuredRanks, { lane, ranks }: Timing, c
     const start = events.reduce((min, event) => Math.min(min, event.start), Number.POSITIVE_INFINITY);
     spans.set(ctx, { start, end: events.reduce((max, event) => Math.max(max, event.end), 0) });
   }
-  return await unionOnHost(contexts, spans);
+  return spans;
+}
+
+/**
+ * Seconds that a chain of kernels takes on a rank, the longest of the ranks that run it at once: as many as have a core to
+ * themselves, for they share caches, memory and clock. The same on every process. Chains are longer than ranks differ
+ * in when they begin.
+ */
+async function timeKernels(measured: MeasuredRanks, chain: CallChain): Promise<number> {
+  const { contexts, concurrentRanks } = measured;
+  const spans = await traceChain(measured, { lane: "compute", ranks: concurrentRanks }, chain);
+  const longest = await allRanks(contexts, async (ctx) => {
+    const span = spans.get(ctx);
+    return await maximum(ctx, span ? (span.end - span.start) / 1e9 : 0);
+  });
+  return longest[0]!;
 }
 
 /** Nanoseconds of the clock that all processes of a host share. */
@@ -70,12 +83,16 @@ async function unionOnHost(contexts: readonly Context[], spans: ReadonlyMap<Cont
   const widest = await allRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
     const since = (time: number): number => (time - begins[contexts.indexOf(ctx)]!) / 1e9;
-    using ends = fromArray(ctx, span ? [-since(span.start), since(span.end)] : [0, 0], [2]);
-    ctx.world.allReduce(ends, "max").wait();
-    const [before, after] = await ends.read();
-    return before! + after!;
+    return (await maximum(ctx, span ? -since(span.start) : 0)) + (await maximum(ctx, span ? since(span.end) : 0));
   });
   return widest[0]!;
+}
+
+async function maximum(ctx: Context, value: number): Promise<number> {
+  using all = fromArray(ctx, [value], [1]);
+  ctx.world.allReduce(all, "max").wait();
+  const [most] = await all.read();
+  return most!;
 }
 
 async function allRanks<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
@@ -93,16 +110,25 @@ async function broadcastNumber(ctx: Context, whole: number): Promise<number> {
   return (high! * part + middle!) * part + low!;
 }
 
-/** Runs every timing once more than `repetitions`, in turns, and returns the best of each; the first round only warms up. */
-async function bestTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
-  const least = timings.map(() => Number.POSITIVE_INFINITY);
+/**
+ * Runs every timing once more than `repetitions`, in turns, and returns the median of each; the first round only warms up. The
+ * best would be of moments that no step as a whole meets.
+ */
+async function typicalTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
+  const times = timings.map((): number[] => []);
   for (let round = 0; round <= measured.repetitions; round++) {
     for (const [i, timing] of timings.entries()) {
       const seconds = await timing();
-      if (round > 0) least[i] = Math.min(least[i]!, seconds);
+      if (round > 0) times[i]!.push(seconds);
     }
   }
-  return least;
+  return times.map(median);
+}
+
+function median(numbers: readonly number[]): number {
+  const sorted = numbers.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
 /** An unmasked tile of attention. */
@@ -117,11 +143,11 @@ export interface TileShape {
   readonly interleaved?: boolean;
 }
 
-/** Seconds of one call for each tile, on the first rank, the others at rest. */
+/** Seconds of one call for each tile. */
 export async function timeTiles(measured: MeasuredRanks, tiles: readonly TileShape[]): Promise<AttentionSample[]> {
   const operands = measured.contexts.map((ctx) => new TileOperands(ctx, tiles));
   try {
-    const seconds = await bestTimes(
+    const seconds = await typicalTimes(
       measured,
       tiles.map((tile) => () => timeTile(measured, operands, tile)),
     );
@@ -137,30 +163,14 @@ export async function timeTiles(measured: MeasuredRanks, tiles: readonly TileSha
   }
 }
 
-/** How many times one rank's work all ranks do together in the time that one alone takes for its own. */
-export async function timeConcurrentTiles(measured: MeasuredRanks, tile: TileShape): Promise<number> {
-  const operands = measured.contexts.map((ctx) => new TileOperands(ctx, [tile]));
-  const calls = 8;
-  const timing = (ranks: Timing["ranks"]) => () =>
-    timeChain(measured, { lane: "compute", ranks }, (ctx) => {
-      for (let i = 0; i < calls; i++) operands[measured.contexts.indexOf(ctx)]!.call(tile);
-    });
-  try {
-    const [alone, all] = await bestTimes(measured, [timing("first"), timing("all")]);
-    return (measured.contexts[0]!.size * alone!) / all!;
-  } finally {
-    for (const each of operands) each[Symbol.dispose]();
-  }
-}
-
 async function timeTile(measured: MeasuredRanks, operands: readonly TileOperands[], tile: TileShape): Promise<number> {
   // Short ones are repeated until there is something to measure; long ones are measured once.
-  const calls = Math.max(1, Math.min(16, Math.round(2 ** 20 / (tile.numHeads * tile.rows * tile.keys))));
+  const calls = Math.max(1, Math.min(256, Math.round(2 ** 22 / (tile.numHeads * tile.rows * tile.keys))));
   const chain: CallChain = (ctx) => {
     const mine = operands[measured.contexts.indexOf(ctx)]!;
     for (let i = 0; i < calls; i++) mine.call(tile);
   };
-  return (await timeChain(measured, { lane: "compute", ranks: "first" }, chain)) / calls;
+  return (await timeKernels(measured, chain)) / calls;
 }
 
 /** Memory for the largest of several tiles, and calls on it. */
@@ -218,23 +228,35 @@ function tensorKey({ numHeads, rows, keys, headDim, dtype, interleaved }: TileSh
   return `${name} ${numHeads} ${rows} ${keys} ${headDim} ${dtype} ${interleaved ?? false}`;
 }
 
-/** Seconds of one copy of each size, on the first rank; its bytes are those read and those written. */
+/** What caches near a core do not hold: memory that a step comes back to has left them. */
+const FAR_BYTES = 16 * 2 ** 20;
+
+/** Seconds of one copy of each size, of ever other memory; its bytes are those read and those written. */
 export async function timeCopies(measured: MeasuredRanks, sizes: readonly number[]): Promise<BytesSample[]> {
-  const from = measured.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 8], 1)));
-  const to = measured.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 8], 1)));
-  const calls = 16;
-  const timings = sizes.map((_, i) => () => {
+  const calls = 32;
+  // Of each of the two, what is read and what is written.
+  const most = Math.max(FAR_BYTES, ...sizes) / 2;
+  const from = measured.contexts.map((ctx) => full(ctx, [most / 4], 1));
+  const to = measured.contexts.map((ctx) => full(ctx, [most / 4], 1));
+  const timings = sizes.map((bytes) => () => {
+    // Half of the bytes are read, half written.
+    const length = bytes / 8;
     const chain: CallChain = (ctx) => {
       const mine = measured.contexts.indexOf(ctx);
-      for (let call = 0; call < calls; call++) ctx.device.kernels.copy(to[mine]![i]!, from[mine]![i]!);
+      for (let call = 0; call < calls; call++) {
+        const part = { shape: [length], offset: (call % Math.floor(most / 4 / length)) * length };
+        using source = from[mine]!.view(part);
+        using target = to[mine]!.view(part);
+        ctx.device.kernels.copy(target, source);
+      }
     };
-    return timeChain(measured, { lane: "compute", ranks: "first" }, chain);
+    return timeKernels(measured, chain);
   });
   try {
-    const seconds = await bestTimes(measured, timings);
+    const seconds = await typicalTimes(measured, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
   } finally {
-    for (const tensor of [...from, ...to].flat()) tensor[Symbol.dispose]();
+    for (const tensor of [...from, ...to]) tensor[Symbol.dispose]();
   }
 }
 
@@ -253,44 +275,108 @@ export async function timeExchanges(measured: MeasuredRanks, sizes: readonly num
       ];
       for (let call = 0; call < calls; call++) ctx.world.sendRecv(transfers).wait();
     };
-    return timeChain(measured, { lane: "communication", ranks: "all" }, chain);
+    const ranks = measured.contexts[0]!.size;
+    return traceChain(measured, { lane: "communication", ranks }, chain).then((spans) =>
+      unionOnHost(measured.contexts, spans),
+    );
   });
   try {
-    const seconds = await bestTimes(measured, timings);
+    const seconds = await typicalTimes(measured, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
   } finally {
     for (const tensor of [...out, ...into].flat()) tensor[Symbol.dispose]();
   }
 }
 
-/** Seconds that the host takes for one operation of a small attention, forward and backward, on the first rank. */
+/**
+ * Seconds that the host takes for one operation: of attention, forward and backward, on the first rank, the others at rest,
+ * and of exchanges between all ranks. The kernels are long enough that code and data leave the caches between steps, as they do at work.
+ */
 export async function timeEnqueue({ contexts, repetitions }: MeasuredRanks): Promise<number> {
-  const sizes = { tokens: 16, numHeads: 1, headDim: 16, backend: local() };
-  const ops = countOperations(record({ ...sizes, mesh: { one: 1 } }).ranks[0]!);
-  const ctx = contexts.find(({ rank }) => rank === 0);
-  if (!ctx) return 0;
-  const rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: sizes.tokens });
-  const draw = (): Tensor => randn(ctx, [1, sizes.numHeads, sizes.tokens, sizes.headDim]);
-  using q = draw();
-  using k = draw();
-  using v = draw();
-  using dOut = draw();
-  const inputs = [q, k, v];
-  for (const input of inputs) input.requiresGrad = true;
+  const sizes = { tokens: 256, numHeads: 4, headDim: 64, backend: local() };
+  const operations = countOperations(record({ ...sizes, mesh: { one: 1 } }).ranks[0]!);
+  const exchanges = contexts[0]!.size > 1 ? operations : 0;
+  const rounds = 8 * (repetitions + 1);
+  const steps = contexts.filter(({ rank }) => rank === 0).map((ctx) => new EnqueuedStep(ctx, sizes));
+  const words = contexts.map((ctx) => [full(ctx, [1], 0), full(ctx, [1], 0)] as const);
   const times: number[] = [];
+  try {
+    for (let round = 0; round < rounds; round++) {
+      for (const { world } of contexts) world.barrier().wait();
+      await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+      const inStep = steps[0]?.enqueue() ?? 0;
+      await steps[0]?.finish();
+      const inExchanges = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, words[i]!));
+      await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+      if (contexts[0]!.rank === 0) times.push((inStep + inExchanges[0]!) / 1e3 / (operations + 2 * exchanges));
+    }
+  } finally {
+    for (const each of [...steps, ...words.flat()]) each[Symbol.dispose]();
+  }
   // Code that runs for the first time is slow, and steps are warm: the first half does not count. Of the rest the median,
   // for what a host does besides enqueueing, collecting garbage for one, is its own.
-  for (let i = 0; i < 32 * (repetitions + 1); i++) {
+  return times.length > 0 ? median(times.slice(times.length / 2)) : 0;
+}
+
+/** Milliseconds in which a rank enqueues so many exchanges of one element with its neighbours. */
+function enqueueExchanges(ctx: Context, exchanges: number, [out, into]: readonly [Tensor, Tensor]): number {
+  const { rank, size } = ctx;
+  const begin = performance.now();
+  for (let i = 0; i < exchanges; i++) {
+    const transfers = [
+      { tensor: out, to: (rank + 1) % size },
+      { tensor: into, from: (rank + size - 1) % size },
+    ];
+    ctx.world.sendRecv(transfers).wait();
+  }
+  return performance.now() - begin;
+}
+
+interface StepSizes {
+  readonly tokens: number;
+  readonly numHeads: number;
+  readonly headDim: number;
+  readonly backend: AttentionBackend;
+}
+
+/** Attention on one rank, forward and backward, again and again. */
+class EnqueuedStep implements Disposable {
+  readonly #ctx: Context;
+  readonly #backend: AttentionBackend;
+  readonly #rows: Layout;
+  readonly #inputs: readonly [Tensor, Tensor, Tensor];
+  readonly #dOut: Tensor;
+  #out: Tensor | undefined;
+
+  constructor(ctx: Context, { tokens, numHeads, headDim, backend }: StepSizes) {
+    this.#ctx = ctx;
+    this.#backend = backend;
+    this.#rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: tokens });
+    const draw = (): Tensor => randn(ctx, [1, numHeads, tokens, headDim]);
+    this.#inputs = [draw(), draw(), draw()];
+    this.#dOut = draw();
+    for (const input of this.#inputs) input.requiresGrad = true;
+  }
+
+  /** Milliseconds in which the host enqueues it. */
+  enqueue(): number {
     const begin = performance.now();
-    using out = attention(ctx, q, k, v, { backend: sizes.backend, mask: masks.full(), queries: rows, keys: rows });
-    out.backward(dOut);
-    times.push(performance.now() - begin);
-    await ctx.device.stream.synchronize();
-    for (const input of inputs) {
-      input.grad?.[Symbol.dispose]();
+    const options = { backend: this.#backend, mask: masks.full(), queries: this.#rows, keys: this.#rows };
+    this.#out = attention(this.#ctx, ...this.#inputs, options);
+    this.#out.backward(this.#dOut);
+    return performance.now() - begin;
+  }
+
+  async finish(): Promise<void> {
+    await this.#ctx.device.stream.synchronize();
+    this.#out?.dispose();
+    for (const input of this.#inputs) {
+      input.grad?.dispose();
       input.grad = null;
     }
   }
-  const warm = times.slice(times.length / 2).toSorted((a, b) => a - b);
-  return warm[warm.length >> 1]! / 1e3 / ops;
+
+  [Symbol.dispose](): void {
+    for (const tensor of [...this.#inputs, this.#dOut]) tensor.dispose();
+  }
 }

@@ -28,7 +28,7 @@ const truth: Profile = {
     attendBackward: { float32: { flops: 40e9, halfRows: 20, halfKeys: 10, halfDim: 8, interleaved: 1.5 } },
   },
   links: { ...base.links, "intra-node": { latency: 40e-6, bandwidth: 3e9, sharedBy: 1, duplex: false } },
-  cores: { perNode: 1.5 },
+  cores: { perNode: 2 },
 };
 
 test("calibration recovers a machine that is made up", async () => {
@@ -48,10 +48,22 @@ test("calibration recovers a machine that is made up", async () => {
     expect(speed.halfDim).toBeCloseTo(right.halfDim, 0);
     expect(speed.interleaved).toBeCloseTo(right.interleaved!, 2);
   }
-  expect(found.cores!.perNode).toBeCloseTo(1.5, 6);
+  expect(found.cores!.perNode).toBe(2);
   expect(found.links["intra-node"].latency * 1e6).toBeCloseTo(40, 3);
   expect(found.links["intra-node"].bandwidth / 1e9).toBeCloseTo(3, 6);
   expect(found.enqueue).toBeGreaterThan(0);
+});
+
+test("kernels are timed on as many ranks at once as have a core", async () => {
+  const shared = { ...truth, cores: { perNode: 1.5 } };
+  const contexts = synthesize(await ranks(3), shared);
+  const found = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
+  // Two ranks that together are as fast as one and a half: what each is while the other works, and two of those.
+  expect(found.kernels.launch * 1e6).toBeCloseTo(2 / 0.75, 3);
+  expect(found.kernels.bandwidth / 7e9).toBeCloseTo(0.75, 3);
+  const alone = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 1 });
+  expect(found.kernels.attend.float32!.flops / alone.kernels.attend.float32!.flops).toBeCloseTo(0.75, 3);
+  expect([found.cores, alone.cores]).toEqual([{ perNode: 2 }, { perNode: 1 }]);
 });
 
 test("one rank has no links to measure, and reports one core", async () => {
@@ -81,10 +93,10 @@ test("no contexts, and options that do not exist, are refused", async () => {
 test.each([
   [{ dtypes: [] }, 'dtypes: expected an array of one or more, each "float32", "bfloat16" or "float16", received []'],
   [{ dtypes: ["int8" as never] }, "dtypes: expected an array of one or more"],
-  [{ headDims: [] }, "headDims: expected an array of one or more, each a whole number from 1 to 256, received []"],
+  [{ headDims: [] }, "headDims: expected an array of one or more, each an integer from 1 to 256, received []"],
   [{ headDims: [0.5] }, "headDims: expected an array of one or more"],
-  [{ repetitions: 0 }, "repetitions: expected a whole number from 1 to 1000, received 0"],
-  [{ threads: 0 }, "threads: expected a whole number ≥ 1, received 0"],
+  [{ repetitions: 0 }, "repetitions: expected an integer from 1 to 1000, received 0"],
+  [{ threads: 0 }, "threads: expected an integer ≥ 1, received 0"],
   [{ cores: Number.NaN }, "cores: expected a number > 0, received NaN"],
   [{ name: "" }, 'name: expected a string, received ""'],
 ])("%j is refused before anything is measured", async (options, expected) => {

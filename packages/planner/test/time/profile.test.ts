@@ -36,7 +36,7 @@ const wrong: readonly (readonly [string, unknown, string])[] = [
     { ...h100, links: { ...h100.links, self: { ...link, latency: -1 } } },
     "links: self: latency: expected a number ≥ 0, received -1",
   ],
-  ["half a rank", { ...h100, ranksPerNode: 0.5 }, "ranksPerNode: expected a whole number ≥ 1, received 0.5"],
+  ["half a rank", { ...h100, ranksPerNode: 0.5 }, "ranksPerNode: expected an integer ≥ 1, received 0.5"],
   [
     "all compute taxed away",
     { ...h100, communicationTax: 1 },

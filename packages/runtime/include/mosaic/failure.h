@@ -44,7 +44,7 @@ int captured(MosaicFailure* failure, const std::string& where, Body body) {
   } catch (const Failure& thrown) {
     *failure = recordOf(thrown.code(), thrown.what());
   } catch (const std::bad_alloc&) {
-    *failure = recordOf(MOSAIC_FAILURE_OUT_OF_MEMORY, where + ": the host has no memory left");
+    *failure = recordOf(MOSAIC_FAILURE_OUT_OF_MEMORY, where + ": out of host memory");
   } catch (const std::exception& thrown) {
     *failure = recordOf(MOSAIC_FAILURE_DEVICE, where + ": " + thrown.what());
   }

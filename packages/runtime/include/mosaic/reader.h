@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "mosaic/tile.h"
 #include "mosaic/view.h"
 
 namespace mosaic {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "mosaic/dtype.h"
+#include "mosaic/view.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -2,7 +2,7 @@
 
 namespace mosaic {
 
-Completed Addon::completion(Napi::Value number) const {
+CompletionCallback Addon::completion(Napi::Value number) const {
   return [completions = completions, id = number.As<Napi::Number>().DoubleValue()](const MosaicFailure* failure) {
     completions->complete(id, failure);
   };

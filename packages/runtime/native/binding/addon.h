@@ -23,7 +23,7 @@ struct Addon {
   std::map<double, std::shared_ptr<std::vector<TraceRecord>>> traces;  // by completion
 
   /// Completes `number`, once; `completions->expect()` must be called when that is certain.
-  Completed completion(Napi::Value number) const;
+  CompletionCallback completion(Napi::Value number) const;
   void abortAll();
   /// At the end of the environment: no thread of the runtime outlives it.
   void end();

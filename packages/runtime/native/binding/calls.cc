@@ -15,7 +15,7 @@ uint64_t numberOf(const Napi::CallbackInfo& info) {
 Napi::Value post(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const auto words = info[2].As<Napi::Float64Array>();
-    const Call call = Call::read(words.Data(), words.ElementLength());
+    const CollectiveCall call = CollectiveCall::read(words.Data(), words.ElementLength());
     const uint64_t number = engineOf(info)->post(groupOf(info), call, info[3].As<Napi::String>());
     return Napi::Number::New(info.Env(), static_cast<double>(number));
   });
@@ -55,7 +55,7 @@ Napi::Value split(const Napi::CallbackInfo& info) {
 Napi::Value part(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const auto engine = engineOf(info);
-    const uint32_t index = engine->partOf(numberOf(info));
+    const uint32_t index = engine->splitGroupOf(numberOf(info));
     const auto group = engine->groupOf(index);
     const auto ranks = Napi::Array::New(info.Env(), group->size());
     for (uint32_t i = 0; i < group->size(); i++) ranks.Set(i, group->ranks[i]);

@@ -44,7 +44,7 @@ std::unique_ptr<ControlPlane> controlOf(const Napi::Object& given, const EngineO
 Napi::Value open(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const auto given = info[0].As<Napi::Object>();
-    OwnedTransport transport(pointer<const MosaicTransport>(given.Get("transport")));
+    TransportPtr transport(pointer<const MosaicTransport>(given.Get("transport")));
     EngineOptions options;
     options.rank = given.Get("rank").As<Napi::Number>().Uint32Value();
     options.size = given.Get("size").As<Napi::Number>().Uint32Value();
@@ -52,7 +52,7 @@ Napi::Value open(const Napi::CallbackInfo& info) {
     options.connectNs = nanoseconds(given.Get("connectSeconds"));
     options.drainNs = nanoseconds(given.Get("drainSeconds"));
     options.instructionSet = given.Get("instructionSet").As<Napi::String>().Utf8Value();
-    Compute compute;
+    ComputeStream compute;
     compute.handle = pointer<void>(given.Get("stream"));
     compute.port = pointer<MosaicDevicePort>(given.Get("port"));
     if (!compute.port) compute.stream = pointer<MosaicStream>(given.Get("stream"));

@@ -17,7 +17,7 @@ class CallReader {
   CallReader(const double* data, size_t length) : at_(data), end_(data + length) {}
 
   uint64_t number() {
-    if (at_ == end_) throw std::out_of_range("a call ends before its arguments do");
+    if (at_ == end_) throw std::out_of_range("a call is shorter than its arguments");
     return static_cast<uint64_t>(*at_++);
   }
   uint8_t* address() { return reinterpret_cast<uint8_t*>(number()); }
@@ -52,9 +52,9 @@ bool reduces(uint8_t op) {
 
 bool Group::has(uint32_t worldRank) const { return std::find(ranks.begin(), ranks.end(), worldRank) != ranks.end(); }
 
-Call Call::read(const double* data, size_t length) {
+CollectiveCall CollectiveCall::read(const double* data, size_t length) {
   CallReader words(data, length);
-  Call call;
+  CollectiveCall call;
   call.op = static_cast<OpKind>(words.number());
   call.dtype = static_cast<uint8_t>(words.number());
   call.reduce = static_cast<ReduceOp>(words.number());
@@ -88,7 +88,7 @@ uint64_t elementBytes(uint8_t dtype) {
   return dtype >= kNoDType ? 1 : static_cast<uint64_t>(dtypeBytes(static_cast<DType>(dtype)));
 }
 
-uint64_t sizeOf(const std::vector<uint64_t>& shape) {
+uint64_t elementCountOf(const std::vector<uint64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
 }
 
@@ -100,7 +100,7 @@ void setShape(Signature& signature, const std::vector<uint64_t>& shape) {
   for (size_t axis = 0; axis < folded; axis++) signature.shape[0] *= shape[axis];
 }
 
-Signature signatureOf(const Group& group, const Call& call) {
+Signature signatureOf(const Group& group, const CollectiveCall& call) {
   Signature signature{};
   signature.magic = kSignatureMagic;
   signature.op = static_cast<uint8_t>(call.op);
@@ -122,7 +122,7 @@ Signature signatureOf(const Group& group, const Call& call) {
   return signature;
 }
 
-uint64_t historyAfter(uint64_t history, const std::string& recorded) {
+uint64_t extendHistory(uint64_t history, const std::string& recorded) {
   uint64_t value = hash(history ? history : kHashBasis, {recorded.size()});
   for (size_t at = 0; at < recorded.size(); at += sizeof(uint64_t)) {
     uint64_t word = 0;
@@ -133,7 +133,7 @@ uint64_t historyAfter(uint64_t history, const std::string& recorded) {
   return value;
 }
 
-uint64_t historyAfter(const Signature& s, const Call& call) {
+uint64_t extendHistory(const Signature& s, const CollectiveCall& call) {
   uint64_t value = hash(s.history ? s.history : kHashBasis, {s.op, s.dtype, s.reduce, s.root, s.ragged, s.index});
   // Shapes of ragged calls differ between ranks; the shares are the same, but those of allToAll.
   for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
@@ -141,7 +141,7 @@ uint64_t historyAfter(const Signature& s, const Call& call) {
   return value;
 }
 
-uint64_t historyAfter(uint64_t history, const Signature& s) {
+uint64_t extendHistory(uint64_t history, const Signature& s) {
   uint64_t value = hash(history ? history : kHashBasis, {s.op, s.dtype, s.ragged, s.bytes});
   for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
   return value;

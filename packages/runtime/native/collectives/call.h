@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mosaic/dtype.h"
+#include "mosaic/view.h"
 #include "mosaic/reduction.h"
 #include "mosaic/transport.h"
 
@@ -61,7 +61,7 @@ struct Transfer {
 };
 
 /// The arguments of a collective. Counts are in elements.
-struct Call {
+struct CollectiveCall {
   OpKind op = OpKind::Barrier;
   uint8_t dtype = kNoDType;
   ReduceOp reduce = ReduceOp::Sum;
@@ -75,7 +75,7 @@ struct Call {
   std::vector<Transfer> transfers;
 
   /// Reads what packages/runtime/src/collectives/call.ts wrote. Throws std::out_of_range.
-  static Call read(const double* words, size_t length);
+  static CollectiveCall read(const double* words, size_t length);
 };
 
 /// The group that a split makes of the ranks of one color: all of them derive the same id.
@@ -85,17 +85,17 @@ uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to);
 
 /// Bytes of an element; 1 for none.
 uint64_t elementBytes(uint8_t dtype);
-uint64_t sizeOf(const std::vector<uint64_t>& shape);
+uint64_t elementCountOf(const std::vector<uint64_t>& shape);
 void setShape(Signature& signature, const std::vector<uint64_t>& shape);
 
 /// The signature of this rank's next operation of a group; does not count it.
-Signature signatureOf(const Group& group, const Call& call);
+Signature signatureOf(const Group& group, const CollectiveCall& call);
 /// The history of a group after a call that was recorded.
-uint64_t historyAfter(uint64_t history, const std::string& recorded);
+uint64_t extendHistory(uint64_t history, const std::string& recorded);
 /// The history of a group after this collective.
-uint64_t historyAfter(const Signature& signature, const Call& call);
+uint64_t extendHistory(const Signature& signature, const CollectiveCall& call);
 /// The history of the messages between two ranks after this one.
-uint64_t historyAfter(uint64_t history, const Signature& message);
+uint64_t extendHistory(uint64_t history, const Signature& message);
 /// Whether a message is the one that its receiver expects, after the same calls of the group. A `MosaicMatches`.
 int signaturesMatch(const Signature* expected, const Signature* received);
 /// Whether a message belongs to the expected operation, whatever its sender has called before.

@@ -7,13 +7,13 @@ namespace mosaic {
 
 namespace {
 
-constexpr size_t kKeptCalls = 32;
-constexpr uint64_t kReportEvery = 16;
+constexpr size_t kMaxLoggedCalls = 32;
+constexpr uint64_t kReportInterval = 16;
 /// Values of the control plane are at most 64 KiB: a rank that took part in more series publishes some of them.
-constexpr uint64_t kMostCounts = 4000;
+constexpr uint64_t kMaxCounts = 4000;
 /// Of each group a rank that exits publishes so many calls, in so many bytes of text.
-constexpr size_t kPublishedCalls = 8, kMostPublishedText = 400;
-constexpr size_t kMostRecordedText = 1000;
+constexpr size_t kPublishedCalls = 8, kMaxPublishedText = 400;
+constexpr size_t kMaxRecordedText = 1000;
 
 /// The communication thread observes nothing else while it waits for the counts of a rank that has exited.
 constexpr int64_t kCountsNs = 1'000'000'000;
@@ -21,7 +21,7 @@ constexpr int64_t kCountsNs = 1'000'000'000;
 std::string keyOf(uint32_t rank) { return "exit/" + std::to_string(rank); }
 
 /// At most so many bytes, of whole characters.
-std::string shortened(std::string text, size_t most) {
+std::string truncated(std::string text, size_t most) {
   if (text.size() <= most) return text;
   size_t end = most;
   while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) end--;
@@ -34,10 +34,10 @@ void write(std::string& out, uint64_t word) { out.append(reinterpret_cast<const 
 class PublishedReader {
  public:
   explicit PublishedReader(const std::string& text) : text_(text) {}
-  bool isOver() const { return at_ + sizeof(uint64_t) > text_.size(); }
+  bool isFinished() const { return at_ + sizeof(uint64_t) > text_.size(); }
   uint64_t word() {
     uint64_t value = 0;
-    if (isOver()) return 0;
+    if (isFinished()) return 0;
     std::memcpy(&value, text_.data() + at_, sizeof value);
     at_ += sizeof value;
     return value;
@@ -67,21 +67,21 @@ CallLog::Series& CallLog::append(uint64_t id, const Group& group, uint64_t histo
   if (series.index++ == 0) series.ancestors = group.ancestors;
   series.history = history;
   series.calls.push_back({series.index, history, std::move(description)});
-  if (series.calls.size() > kKeptCalls) series.calls.pop_front();
+  if (series.calls.size() > kMaxLoggedCalls) series.calls.pop_front();
   return series;
 }
 
 std::vector<CallReport> CallLog::append(Operation& op) {
   std::vector<CallReport> reports;
   const Group& group = *op.group;
-  const bool isOfGroup = op.signature.index > 0;
-  if (!isOfGroup && hasSignatures_) return reports;
+  const bool isGroupSeries = op.signature.index > 0;
+  if (!isGroupSeries && hasSignatures_) return reports;
   const auto description =
       std::make_shared<const Description>(Description{op.signature, group.name, op.prefix(), 0, ""});
-  if (isOfGroup) {
+  if (isGroupSeries) {
     Series& series = append(group.id, group, group.history, description);
     op.calls.push_back({group.id, series.index, std::nullopt});
-    if (!hasSignatures_ && series.index % kReportEvery == 0) reportLast(group.id, series, reports);
+    if (!hasSignatures_ && series.index % kReportInterval == 0) reportLast(group.id, series, reports);
   }
   if (!hasSignatures_) appendMessages(op, description, reports);
   if (op.op() == OpKind::Barrier) reportAt(group, reports);
@@ -93,9 +93,9 @@ std::vector<CallReport> CallLog::append(const Group& group, std::string recorded
   auto description = std::make_shared<Description>();
   description->number = group.recorded;
   description->group = group.name;
-  description->recorded = shortened(std::move(recorded), kMostRecordedText);
+  description->recorded = truncated(std::move(recorded), kMaxRecordedText);
   Series& series = append(group.id, group, group.history, std::move(description));
-  if (!hasSignatures_ && series.index % kReportEvery == 0) reportLast(group.id, series, reports);
+  if (!hasSignatures_ && series.index % kReportInterval == 0) reportLast(group.id, series, reports);
   return reports;
 }
 
@@ -111,7 +111,7 @@ void CallLog::reportAt(const Group& barrier, std::vector<CallReport>& reports) {
   // Those of groups first: what made ranks diverge is more likely a call of theirs than a message that follows from it.
   for (const bool ofGroups : {true, false}) {
     for (auto& [id, series] : series_) {
-      if (series.isOfGroup() != ofGroups) continue;
+      if (series.isGroupSeries() != ofGroups) continue;
       const auto& ancestors = series.ancestors;
       const bool isPart = std::find(ancestors.begin(), ancestors.end(), barrier.id) != ancestors.end();
       if (isPart || (series.group == barrier.id && !hasSignatures_)) reportLast(id, series, reports);
@@ -135,19 +135,19 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
           Description{each.signature, group.name, ofOperation->prefix, 0, ""});
     };
     const auto description = isSendRecv ? ofMessage() : ofOperation;
-    Series& series = append(id, group, historyAfter(series_[id].history, each.signature), description);
+    Series& series = append(id, group, extendHistory(series_[id].history, each.signature), description);
     if (series.ranks.empty()) series.ranks = {from, to};
     series.isPartOfCollective = !isSendRecv;
     if (!isSendRecv) return;
     op.calls.push_back({id, series.index, peer});
-    if (series.index % kReportEvery != 0) return;
+    if (series.index % kReportInterval != 0) return;
     reportLast(id, series, reports);
     // Both ranks of a message have the same calls of the group before it, which may be recorded ones only.
     if (const auto found = series_.find(group.id); found != series_.end()) {
       reportLast(group.id, found->second, reports);
     }
   };
-  for (const Stage& stage : op.plan.stages) {
+  for (const Stage& stage : op.schedule.stages) {
     for (const Message& each : stage.sends) message(each, true);
     for (const Message& each : stage.receives) message(each, false);
   }
@@ -157,14 +157,14 @@ std::vector<CallReport> CallLog::takePending() {
   std::vector<CallReport> reports;
   for (const bool ofGroups : {true, false}) {
     for (auto& [id, series] : series_) {
-      if (series.isOfGroup() == ofGroups) reportEach(id, series, reports);
+      if (series.isGroupSeries() == ofGroups) reportEach(id, series, reports);
     }
   }
   return reports;
 }
 
 void CallLog::reportEach(uint64_t id, Series& series, std::vector<CallReport>& reports) {
-  for (const Call& call : series.calls) {
+  for (const LoggedCall& call : series.calls) {
     if (call.index > series.reportedEach) reports.push_back(series.report(id, call));
   }
   series.reported = series.reportedEach = series.index;
@@ -174,7 +174,8 @@ std::vector<CallRecord> CallLog::calls(uint64_t series) const {
   std::vector<CallRecord> records;
   const auto found = series_.find(series);
   if (found == series_.end()) return records;
-  for (const Call& call : found->second.calls) records.push_back({call.index, call.history, call.description->text()});
+  for (const LoggedCall& call : found->second.calls)
+    records.push_back({call.index, call.history, call.description->text()});
   return records;
 }
 
@@ -186,7 +187,7 @@ uint64_t CallLog::groupOf(uint64_t series) const {
 std::string CallLog::prefixOf(uint64_t series, const std::string& message) const {
   const auto found = series_.find(series);
   if (found == series_.end()) return "";
-  for (const Call& call : found->second.calls) {
+  for (const LoggedCall& call : found->second.calls) {
     if (message.find(call.description->text()) != std::string::npos) return call.description->prefix;
   }
   return "";
@@ -196,22 +197,22 @@ std::string CallLog::counts() const {
   std::vector<uint64_t> words{0};
   for (const auto& [id, series] : series_) {
     if (series.isPartOfCollective) continue;
-    if (words[0]++ < kMostCounts) words.insert(words.end(), {id, series.index});
+    if (words[0]++ < kMaxCounts) words.insert(words.end(), {id, series.index});
   }
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
 }
 
 std::string CallLog::published(size_t most) const {
-  constexpr size_t kCall = kMostPublishedText + 32, kGroup = 16;  // bytes, at most
+  constexpr size_t kCall = kMaxPublishedText + 32, kGroup = 16;  // bytes, at most
   std::string out;
   for (const auto& [id, series] : series_) {
-    if (!series.isOfGroup() || out.size() + kGroup + kCall > most) continue;
+    if (!series.isGroupSeries() || out.size() + kGroup + kCall > most) continue;
     const size_t count = std::min({series.calls.size(), kPublishedCalls, (most - out.size() - kGroup) / kCall});
     write(out, id);
     write(out, count);
     for (size_t i = series.calls.size() - count; i < series.calls.size(); i++) {
-      const Call& call = series.calls[i];
-      const std::string text = shortened(call.description->text(), kMostPublishedText);
+      const LoggedCall& call = series.calls[i];
+      const std::string text = truncated(call.description->text(), kMaxPublishedText);
       write(out, call.index);
       write(out, call.history);
       write(out, text.size());
@@ -224,9 +225,9 @@ std::string CallLog::published(size_t most) const {
 PublishedCalls CallLog::read(const std::string& published) {
   PublishedCalls groups;
   PublishedReader reader(published);
-  while (!reader.isOver()) {
+  while (!reader.isFinished()) {
     auto& calls = groups[reader.word()];
-    for (uint64_t rest = reader.word(); rest > 0 && !reader.isOver(); rest--) {
+    for (uint64_t rest = reader.word(); rest > 0 && !reader.isFinished(); rest--) {
       CallRecord call;
       call.index = reader.word();
       call.history = reader.word();

@@ -60,7 +60,7 @@ class CallLog {
     std::string recorded;
     std::string text() const;
   };
-  struct Call {
+  struct LoggedCall {
     uint64_t index, history;
     std::shared_ptr<const Description> description;
   };
@@ -71,10 +71,10 @@ class CallLog {
     std::vector<uint32_t> ranks;      // sender and receiver of messages; empty: those of the group
     /// Messages of a collective: who joined it is known by the group's own series.
     bool isPartOfCollective = false;
-    std::deque<Call> calls;
+    std::deque<LoggedCall> calls;
 
-    CallReport report(uint64_t id, const Call& call) const { return {id, call.index, call.history, ranks}; }
-    bool isOfGroup() const { return ranks.empty(); }
+    CallReport report(uint64_t id, const LoggedCall& call) const { return {id, call.index, call.history, ranks}; }
+    bool isGroupSeries() const { return ranks.empty(); }
   };
   Series& append(uint64_t id, const Group& group, uint64_t history, std::shared_ptr<const Description> description);
   void appendMessages(Operation& op, const std::shared_ptr<const Description>& ofOperation,

@@ -9,15 +9,17 @@ namespace mosaic {
 
 namespace {
 
-constexpr size_t kMostListed = 16;
+constexpr size_t kMaxListed = 16;
 /// An operation that makes no progress for so long makes its rank ask where the others are; later less often.
-constexpr int64_t kFirstInquiryNs = 100'000'000, kLongestIntervalNs = 5'000'000'000;
+constexpr int64_t kFirstPositionRequestNs = 100'000'000, kLongestIntervalNs = 5'000'000'000;
 constexpr int64_t kPositionsNs = 1'200'000'000;
+/// How long an operation may make no progress once a rank outside of its group has failed.
+constexpr int64_t kIndirectFailureNs = 1'000'000'000;
 /// How long the control plane may take to name the calls in which two ranks differ, and a value to arrive.
 constexpr int64_t kDivergedNs = 3'000'000'000, kValueNs = 1'000'000'000;
 
 /// The root keeps 65 536 values of 256 MiB of a world: exits of all its ranks may take half of it.
-constexpr size_t kMostExitKeys = 32'768, kMostExitBytes = 128 << 20;
+constexpr size_t kMaxExitKeys = 32'768, kMaxExitBytes = 128 << 20;
 
 /// What a rank that exits publishes: its calls, and that it exits before its neighbour in some group, or after it.
 std::string callsKey(uint32_t rank) { return "calls/" + std::to_string(rank); }
@@ -26,19 +28,21 @@ std::string pairKey(uint32_t a, uint32_t b) {
 }
 
 /// What follows `exited`, for a rank that perhaps has done nothing yet.
-std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
+std::string lastOperationText(const std::string& last) {
+  return last.empty() ? "before its first operation" : "after " + last;
+}
 
 /// `allGather (sp)` of `allGather #42 (sp)`: ranks of a group may have called different numbers of sendRecv.
-std::string unnumbered(std::string text) {
+std::string withoutNumber(std::string text) {
   const size_t from = text.find(" #");
   return from == std::string::npos ? text : text.erase(from, text.find(' ', from + 1) - from);
 }
 
 /// Whether a rank is in the same collective of a group, or in a sendRecv of the same number.
-bool isAtSame(const Operation& op, const Position& at) {
+bool isAtSameCall(const Operation& op, const Position& at) {
   if (at.group != op.signature.group || at.index != op.signature.index) return false;
   if (op.signature.index == 0 && at.sequence != op.signature.sequence) return false;
-  return unnumbered(at.operation) == unnumbered(op.name());
+  return withoutNumber(at.operation) == withoutNumber(op.name());
 }
 
 std::string describe(const Operation& op, const Position& at) {
@@ -50,9 +54,9 @@ std::string describe(const Operation& op, const Position& at) {
     case Activity::Computing:
       return rank + " is computing";
     case Activity::Running:
-      return rank + (isAtSame(op, at) ? " waits in it, too" : " is at " + at.operation);
+      return rank + (isAtSameCall(op, at) ? " waits in it, too" : " is at " + at.operation);
     case Activity::Exited:
-      return rank + " exited " + afterLast(at.last);
+      return rank + " exited " + lastOperationText(at.last);
     case Activity::Failed:
       return rank + " failed";
     case Activity::Unknown:
@@ -63,26 +67,26 @@ std::string describe(const Operation& op, const Position& at) {
 
 }  // namespace
 
-std::string Engine::where(const Operation& op) const {
+std::string Engine::location(const Operation& op) const {
   return (op.label.empty() ? "" : op.label + ", ") + rankName(options_.rank);
 }
 
-Engine::Diagnosis Engine::ownFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const {
-  const std::string whole = where(op) + ": " + op.name() + ": " + text;
+Engine::Diagnosis Engine::localFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const {
+  const std::string whole = location(op) + ": " + op.name() + ": " + text;
   return {recordOf(code, whole), recordOf(MOSAIC_FAILURE_PEER_LOST, whole)};
 }
 
-MosaicFailure Engine::lostPeer(const Operation& op, const std::string& what) const {
+MosaicFailure Engine::peerLostFailure(const Operation& op, const std::string& what) const {
   return recordOf(MOSAIC_FAILURE_PEER_LOST,
                   op.prefix() + what + "; " + rankName(options_.rank) + " needed it in " + op.name());
 }
 
-Engine::Diagnosis Engine::exitedPeer(const Operation& op, uint32_t rank) {
+Engine::Diagnosis Engine::peerExitedFailure(const Operation& op, uint32_t rank) {
   const auto positions = positionsOf({rank});
   // A rank that failed, and then ended, is missing for what made it fail.
   if (const auto failure = peerFailure(op)) return *failure;
   const std::string last = positions.empty() ? "" : positions[0].last;
-  const MosaicFailure failure = lostPeer(op, rankName(rank) + " exited " + afterLast(last));
+  const MosaicFailure failure = peerLostFailure(op, rankName(rank) + " exited " + lastOperationText(last));
   return {failure, failure};
 }
 
@@ -99,12 +103,12 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
     const auto isMissing = [&](const SeriesCall& call) {
       return call.peer.value_or(rank) == rank && !counts.has(call.series, call.index);
     };
-    if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return exitedPeer(op, rank);
+    if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return peerExitedFailure(op, rank);
   }
   return std::nullopt;
 }
 
-void Engine::answerInquiry() {
+void Engine::reportIfRequested() {
   if (reportRequested_.exchange(false)) reportPending();
 }
 
@@ -126,7 +130,7 @@ Engine::Diagnosis Engine::mismatch(const Operation& op, const MosaicMessage& mes
   // Ranks that have called other things before need not be in the same operation, either.
   const bool areOfGroup = expected.magic == received.magic && expected.group == received.group;
   if (areOfGroup && expected.history != received.history) {
-    if (auto found = divergedBefore(op, message.peer)) return *found;
+    if (auto found = findDivergenceBefore(op, message.peer)) return *found;
   }
   std::string group = "another group";
   {
@@ -146,7 +150,7 @@ Engine::Diagnosis Engine::mismatch(const Operation& op, const MosaicMessage& mes
 }
 
 /// The histories of a message differ: the logs of both ranks have the first call that does.
-std::optional<Engine::Diagnosis> Engine::divergedBefore(const Operation& op, uint32_t peer) {
+std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& op, uint32_t peer) {
   control_->requestPositions(++requests_, {peer});  // so that the peer reports its calls, too
   reportPending();
   const auto hasExited = [&] {
@@ -156,9 +160,9 @@ std::optional<Engine::Diagnosis> Engine::divergedBefore(const Operation& op, uin
   std::optional<std::string> text;
   for (const int64_t limit = monotonicNs() + kDivergedNs; !text && !stop_ && monotonicNs() < limit;) {
     if (auto found = peerFailure(op)) return found;
-    answerInquiry();
-    if (hasExited()) text = divergedFromExited(peer);
-    if (!text) rest(kDivergedNs / 300);
+    reportIfRequested();
+    if (hasExited()) text = findDivergenceFromExited(peer);
+    if (!text) sleepFor(kDivergedNs / 300);
   }
   if (!text) return std::nullopt;
   const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, *text);
@@ -166,7 +170,7 @@ std::optional<Engine::Diagnosis> Engine::divergedBefore(const Operation& op, uin
 }
 
 /// The first call in which this rank differs from one that has exited; that one has called more is no difference.
-std::optional<std::string> Engine::divergedFromExited(uint32_t peer) {
+std::optional<std::string> Engine::findDivergenceFromExited(uint32_t peer) {
   const auto published = control_->find(callsKey(peer), kValueNs);
   if (!published) return std::nullopt;
   for (const auto& [group, theirs] : CallLog::read(*published)) {
@@ -191,9 +195,9 @@ std::optional<std::string> Engine::compareAtClose() {
   {
     const std::lock_guard lock(mutex_);
     if (!events_.failed.empty() || !events_.lost.empty() || events_.controlLost) return std::nullopt;
-    if (auto found = foundMismatch()) return found;
-    own = log_.published(std::min<size_t>(kMostExitBytes / options_.size, kMostValueBytes));
-    for (size_t i = 0; i < groups_.size() && (i + 2) * options_.size <= kMostExitKeys; i++) {
+    if (auto found = reportedMismatch()) return found;
+    own = log_.published(std::min<size_t>(kMaxExitBytes / options_.size, kMaxValueBytes));
+    for (size_t i = 0; i < groups_.size() && (i + 2) * options_.size <= kMaxExitKeys; i++) {
       const auto& group = groups_[i];
       if (group->rank > 0) neighbours.insert(group->ranks[group->rank - 1]);
       if (group->rank + 1 < group->size()) neighbours.insert(group->ranks[group->rank + 1]);
@@ -206,14 +210,14 @@ std::optional<std::string> Engine::compareAtClose() {
     // The first value of a key stays: it is that of the rank that closed first.
     const auto first = control_->find(pairKey(options_.rank, peer), kValueNs);
     if (!first || *first != std::to_string(peer)) continue;
-    if (auto found = divergedFromExited(peer)) return found;
+    if (auto found = findDivergenceFromExited(peer)) return found;
   }
   const std::lock_guard lock(mutex_);
-  return foundMismatch();
+  return reportedMismatch();
 }
 
 /// What the control plane has found of the groups of this rank. Under the lock.
-std::optional<std::string> Engine::foundMismatch() const {
+std::optional<std::string> Engine::reportedMismatch() const {
   for (const auto& group : groups_) {
     if (const auto found = events_.mismatches.find(group->id); found != events_.mismatches.end()) return found->second;
   }
@@ -222,7 +226,7 @@ std::optional<std::string> Engine::foundMismatch() const {
 
 /// The first of: this rank's own end, its device's, a peer's, a mistake, what the transport observes, the timeout.
 std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
-  if (auto found = closing(op)) return found;
+  if (auto found = checkClosing(op)) return found;
   if (auto own = deviceFailure(op)) {
     const std::string text = rankName(options_.rank) + " failed before " + op.name() + ": " + own->message;
     return Diagnosis{*own, recordOf(MOSAIC_FAILURE_PEER_LOST, text)};
@@ -230,22 +234,22 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
   if (hasEvents_) {
     if (auto found = peerFailure(op)) {
       // A peer that timed out may have waited for what had failed here by then.
-      const bool hasTimedOut = found->here.code == MOSAIC_FAILURE_TIMEOUT;
+      const bool hasTimedOut = found->local.code == MOSAIC_FAILURE_TIMEOUT;
       return hasTimedOut ? transportError(op).value_or(*found) : *found;
     }
-    if (auto found = divergence(op)) return found;
+    if (auto found = checkDivergence(op)) return found;
   }
   if (auto found = transportFailure(op)) return found;
   const int64_t now = monotonicNs();
-  if (auto found = late(op, now)) return found;
-  inquire(op, now);
+  if (auto found = checkTimeout(op, now)) return found;
+  requestPositionsIfStalled(op, now);
   return std::nullopt;
 }
 
-std::optional<Engine::Diagnosis> Engine::closing(const Operation& op) {
+std::optional<Engine::Diagnosis> Engine::checkClosing(const Operation& op) {
   const bool isStuck = closing_ && options_.drainNs >= 0 && monotonicNs() - progressedAt_ >= options_.drainNs;
   if (!stop_ && !isStuck) return std::nullopt;
-  return Diagnosis{recordOf(MOSAIC_FAILURE_CLOSED, where(op) + ": closed during " + op.name()),
+  return Diagnosis{recordOf(MOSAIC_FAILURE_CLOSED, location(op) + ": closed during " + op.name()),
                    recordOf(MOSAIC_FAILURE_PEER_LOST, rankName(options_.rank) + " exited during " + op.name())};
 }
 
@@ -255,27 +259,38 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
     if (op.group->has(rank)) return Diagnosis{cause, std::nullopt};
   }
   for (const auto& [rank, process] : events_.lost) {
-    if (op.group->has(rank)) return Diagnosis{lostPeer(op, process + " died"), std::nullopt};
+    if (op.group->has(rank)) return Diagnosis{peerLostFailure(op, process + " died"), std::nullopt};
   }
-  if (const auto found = foundMismatch()) {
+  if (const auto found = reportedMismatch()) {
     const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, *found);
     // Of messages between two ranks only those two have been informed.
     return Diagnosis{failure, failure};
   }
+  if (auto found = indirectFailure(op)) return found;
   if (!events_.controlLost) return std::nullopt;
-  return Diagnosis{lostPeer(op, "the control plane of this host is gone (" + *events_.controlLost + ")"), std::nullopt};
+  return Diagnosis{peerLostFailure(op, "the control plane of this host is gone (" + *events_.controlLost + ")"),
+                   std::nullopt};
+}
+
+/// A failure outside of the group: ranks of the group may have failed with it, which only the first reports. Under the lock.
+std::optional<Engine::Diagnosis> Engine::indirectFailure(const Operation& op) const {
+  if (op.startedAt == 0 || (events_.failed.empty() && events_.lost.empty())) return std::nullopt;
+  const int64_t since = std::max({progressedAt_, op.startedAt, events_.firstFailureAt});
+  if (monotonicNs() - since < kIndirectFailureNs) return std::nullopt;
+  if (!events_.failed.empty()) return Diagnosis{events_.failed.begin()->second, std::nullopt};
+  return Diagnosis{peerLostFailure(op, events_.lost.begin()->second + " died"), std::nullopt};
 }
 
 /// Two ranks that are in different collectives of one number never exchange a message: their positions show it.
-std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
+std::optional<Engine::Diagnosis> Engine::checkDivergence(const Operation& op) {
   const std::lock_guard lock(mutex_);
-  if (inquiry_.operation != op.number || op.signature.index == 0) return std::nullopt;
+  if (positionRequest_.operation != op.number || op.signature.index == 0) return std::nullopt;
   const auto found = events_.positions.find(requests_);
   if (found == events_.positions.end()) return std::nullopt;
   for (const Position& at : found->second) {
     if (at.group != op.signature.group || at.index != op.signature.index || at.rank == options_.rank) continue;
     const std::string own = descriptionOf(op.signature, op.group->name);
-    if (isAtSame(op, at) && (op.signature.ragged || unnumbered(at.description) == unnumbered(own))) continue;
+    if (isAtSameCall(op, at) && (op.signature.ragged || withoutNumber(at.description) == withoutNumber(own))) continue;
     const std::string text = op.prefix() + mismatchText(options_.rank, own, at.rank, at.description);
     const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, text);
     return Diagnosis{failure, failure};
@@ -283,7 +298,7 @@ std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
   return std::nullopt;
 }
 
-std::optional<Engine::Diagnosis> Engine::late(Operation& op, int64_t now) {
+std::optional<Engine::Diagnosis> Engine::checkTimeout(Operation& op, int64_t now) {
   if (op.startedAt == 0 || now - op.startedAt < options_.timeoutNs) return std::nullopt;
   const MosaicFailure failure = timeout(op);
   // Another rank's timeout may have passed first, and was reported.
@@ -291,13 +306,14 @@ std::optional<Engine::Diagnosis> Engine::late(Operation& op, int64_t now) {
   return Diagnosis{failure, failure};
 }
 
-void Engine::inquire(const Operation& op, int64_t now) {
+void Engine::requestPositionsIfStalled(const Operation& op, int64_t now) {
   if (op.startedAt == 0 || op.group->size() == 1) return;
-  if (inquiry_.operation != op.number) inquiry_ = {op.number, std::max(op.startedAt, progressedAt_), kFirstInquiryNs};
-  const int64_t since = std::max(inquiry_.at, progressedAt_);
-  if (now - since < inquiry_.interval) return;
-  inquiry_.at = now;
-  inquiry_.interval = std::min(2 * inquiry_.interval, kLongestIntervalNs);
+  if (positionRequest_.operation != op.number)
+    positionRequest_ = {op.number, std::max(op.startedAt, progressedAt_), kFirstPositionRequestNs};
+  const int64_t since = std::max(positionRequest_.at, progressedAt_);
+  if (now - since < positionRequest_.interval) return;
+  positionRequest_.at = now;
+  positionRequest_.interval = std::min(2 * positionRequest_.interval, kLongestIntervalNs);
   std::vector<uint32_t> others = op.group->ranks;
   std::erase(others, options_.rank);
   {
@@ -319,7 +335,7 @@ std::vector<Position> Engine::positionsOf(const std::vector<uint32_t>& ranks) {
       if (events_.controlLost) return {};
     }
     if (monotonicNs() >= limit) return {};
-    rest(1'000'000);
+    sleepFor(1'000'000);
   }
 }
 
@@ -329,13 +345,13 @@ MosaicFailure Engine::timeout(const Operation& op) {
   const auto positions = positionsOf(others);
   std::string text = op.prefix() + "timed out after " + seconds(options_.timeoutNs) + ": " + rankName(options_.rank) +
                      " waits in " + op.name();
-  for (size_t i = 0; i < std::min(others.size(), kMostListed); i++) {
+  for (size_t i = 0; i < std::min(others.size(), kMaxListed); i++) {
     const auto found =
         std::find_if(positions.begin(), positions.end(), [&](const auto& each) { return each.rank == others[i]; });
     if (found != positions.end()) text += "; " + describe(op, *found);
     else text += "; " + control_->processOf(others[i]) + " does not respond";
   }
-  if (others.size() > kMostListed) text += "; …";
+  if (others.size() > kMaxListed) text += "; …";
   return recordOf(MOSAIC_FAILURE_TIMEOUT, text);
 }
 

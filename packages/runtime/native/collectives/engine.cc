@@ -56,8 +56,8 @@ struct Bootstrap : MosaicBootstrap {
 
 }  // namespace
 
-Engine::Engine(OwnedTransport transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
-               Completed connected)
+Engine::Engine(TransportPtr transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
+               CompletionCallback connected)
     : log_(transport->ordering == MOSAIC_ORDER_HOST),
       options_(options),
       transport_(std::move(transport)),
@@ -79,19 +79,19 @@ void Engine::stop() {
 
 // ── from the host
 
-uint64_t Engine::post(uint32_t group, const Call& call, std::string label) {
+uint64_t Engine::post(uint32_t group, const CollectiveCall& call, std::string label) {
   auto op = makeOperation(true);
   op->label = std::move(label);
   return enqueue(std::move(op), group, call);
 }
 
-uint64_t Engine::split(uint32_t group, int64_t color, std::string name, Completed completed) {
+uint64_t Engine::split(uint32_t group, int64_t color, std::string name, CompletionCallback completed) {
   auto op = makeOperation(false);
   op->split = std::make_unique<SplitRequest>();
   op->split->color = color;
   op->split->name = std::move(name);
   op->completed = std::move(completed);
-  Call call;
+  CollectiveCall call;
   call.op = OpKind::Split;
   const uint64_t number = enqueue(op, group, call);
   // As soon as it is called: the colors travel while operations before it are carried out.
@@ -99,7 +99,7 @@ uint64_t Engine::split(uint32_t group, int64_t color, std::string name, Complete
   return number;
 }
 
-uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, const Call& call) {
+uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, const CollectiveCall& call) {
   std::vector<CallReport> reports;
   uint64_t number = 0;
   try {
@@ -109,21 +109,21 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
     Group& group = *(op->group = groups_.at(groupNumber));
     op->groupNumber = groupNumber;
     op->signature = signatureOf(group, call);
-    op->plan = planOf(group, call, op->signature);
+    op->schedule = scheduleOf(group, call, op->signature);
     group.sequence++;
     if (op->signature.index > 0) {
       group.index++;
-      group.history = historyAfter(op->signature, call);
+      group.history = extendHistory(op->signature, call);
     }
     reports = log_.append(*op);
     number = op->number = ++posted_;
     queue_.push_back(op);
   } catch (...) {
-    dropped(*op);
+    onDropped(*op);
     throw;
   }
   report(reports);
-  posted(op);
+  onPosted(op);
   return number;
 }
 
@@ -135,7 +135,7 @@ void Engine::record(uint32_t groupNumber, std::string description) {
     if (closing_ || stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
     Group& group = *groups_.at(groupNumber);
     group.recorded++;
-    group.history = historyAfter(group.history, description);
+    group.history = extendHistory(group.history, description);
     reports = log_.append(group, std::move(description));
   }
   report(reports);
@@ -146,9 +146,9 @@ std::shared_ptr<Group> Engine::groupOf(uint32_t number) {
   return groups_.at(number);
 }
 
-uint32_t Engine::partOf(uint64_t splitNumber) {
+uint32_t Engine::splitGroupOf(uint64_t splitNumber) {
   const std::lock_guard lock(mutex_);
-  return parts_.at(splitNumber);
+  return splitGroups_.at(splitNumber);
 }
 
 Payload Engine::payloadOf(uint32_t number) {
@@ -157,7 +157,7 @@ Payload Engine::payloadOf(uint32_t number) {
   Payload payload = group->payload;
   for (const auto& op : queue_) {
     if (!isDone(*op)) break;
-    if (op->group == group) payload += op->plan.payload;
+    if (op->group == group) payload += op->schedule.payload;
   }
   return payload;
 }
@@ -173,13 +173,13 @@ void Engine::stopTrace(std::function<void(std::vector<TraceRecord>)> collect) {
     const std::lock_guard lock(mutex_);
     traceRequests_.push_back({posted_, std::move(collect)});
   }
-  answerTraces();
+  completeTraces();
 }
 
-void Engine::close(Completed closed) {
+void Engine::close(CompletionCallback closed) {
   {
     const std::lock_guard lock(mutex_);
-    if (!ended_) closed_ = std::exchange(closed, nullptr);
+    if (!hasExited_) closed_ = std::exchange(closed, nullptr);
   }
   if (closed) return closed(nullptr);
   closing_ = true;
@@ -205,7 +205,7 @@ void Engine::main() {
   }
   std::exchange(connected_, nullptr)(isConnected ? nullptr : &failure);
   progressedAt_ = monotonicNs();
-  if (isConnected) runUntilOver();
+  if (isConnected) runUntilFinished();
   leave(isConnected);
 }
 
@@ -238,13 +238,13 @@ void Engine::checkInstructionSet() {
 }
 
 /// An exception fails the engine, which then accepts nothing until it is closed.
-void Engine::runUntilOver() {
+void Engine::runUntilFinished() {
   MosaicFailure failure{};
   while (captured(&failure, rankName(options_.rank), [this] { run(); }) != 0) {
     if (failed_) return;
     const auto op = front();
     const auto code = static_cast<MosaicFailureCode>(failure.code);
-    fail(op ? ownFailure(*op, code, failure.message)
+    fail(op ? localFailure(*op, code, failure.message)
             : Diagnosis{failure, recordOf(MOSAIC_FAILURE_PEER_LOST, failure.message)});
   }
 }
@@ -271,18 +271,18 @@ void Engine::leave(bool isConnected) {
   control_->leave(last);
   closeTransport();
   control_->detach();
-  Completed closed;
+  CompletionCallback closed;
   {
     const std::lock_guard lock(mutex_);
-    ended_ = true;
+    hasExited_ = true;
     closed = std::exchange(closed_, nullptr);
   }
-  answerTraces();
+  completeTraces();
   if (closed) closed(diverged ? &*diverged : nullptr);
 }
 
 /// Operations are carried out until everything is done that was posted before `close`, or the rank is aborted.
-bool Engine::isOver() {
+bool Engine::isFinished() {
   if (!closing_ && !stop_) return false;
   const std::lock_guard lock(mutex_);
   return queue_.empty() || (stop_ && failure_);
@@ -293,31 +293,31 @@ void Engine::begin(Operation& op) {
   op.startedAt = progressedAt_ = monotonicNs();
 }
 
-void Engine::noteProgress() { progressedAt_ = monotonicNs(); }
+void Engine::recordProgress() { progressedAt_ = monotonicNs(); }
 
-void Engine::conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace) {
+void Engine::finishOperation(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace) {
   bool isAwaited = false;
   {
     const std::lock_guard lock(mutex_);
     queue_.pop_front();
-    op->group->payload += op->plan.payload;
+    op->group->payload += op->schedule.payload;
     last_ = op->name();
     if (trace && tracing_) trace_.push_back(*trace);
     isAwaited = !traceRequests_.empty();
     completed_ = op->number;
   }
   progressedAt_ = monotonicNs();
-  if (isAwaited) answerTraces();
+  if (isAwaited) completeTraces();
 }
 
-void Engine::answerTraces() {
+void Engine::completeTraces() {
   for (;;) {
     std::function<void(std::vector<TraceRecord>)> collect;
     std::vector<TraceRecord> trace;
     {
       const std::lock_guard lock(mutex_);
       if (traceRequests_.empty()) return;
-      if (!failure_ && !ended_ && completed_ < traceRequests_.front().after) return;
+      if (!failure_ && !hasExited_ && completed_ < traceRequests_.front().after) return;
       collect = std::move(traceRequests_.front().collect);
       traceRequests_.erase(traceRequests_.begin());
       tracing_ = false;
@@ -332,7 +332,7 @@ void Engine::fail(const Diagnosis& diagnosis) {
   {
     const std::lock_guard lock(mutex_);
     if (failed_) return;
-    failure_ = diagnosis.here;
+    failure_ = diagnosis.local;
     failedFrom_ = queue_.empty() ? posted_ + 1 : queue_.front()->number;
     // Others may ask where this rank was when it failed.
     failedAt_ = currentPosition();
@@ -342,24 +342,24 @@ void Engine::fail(const Diagnosis& diagnosis) {
   }
   // The cause first: ranks that observe the end of this one must know it.
   if (diagnosis.peers) control_->reportFailure(*diagnosis.peers);
-  failed(diagnosis.here, ops);
+  failed(diagnosis.local, ops);
   {
     const std::lock_guard lock(mutex_);
     queue_.clear();
     completed_ = posted_;
   }
   for (const auto& op : ops) {
-    if (op->completed) op->completed(&diagnosis.here);
+    if (op->completed) op->completed(&diagnosis.local);
   }
-  answerTraces();
+  completeTraces();
 }
 
-bool Engine::until(Operation& op, const std::function<bool()>& condition) {
+bool Engine::waitUntil(Operation& op, const std::function<bool()>& condition) {
   constexpr int64_t kPauseNs = 100'000'000;
   while (!failed_) {
     if (condition()) return true;
     if (const auto diagnosis = diagnose(op)) fail(*diagnosis);
-    else rest(kPauseNs);
+    else sleepFor(kPauseNs);
   }
   return false;
 }
@@ -377,7 +377,7 @@ bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
     op->split->hasColors = true;
     return true;
   };
-  if (!until(*op, arrived)) return false;
+  if (!waitUntil(*op, arrived)) return false;
   if (colors.size() != whole.size()) {
     throw Failure(MOSAIC_FAILURE_DEVICE, "expected the colors of " + std::to_string(whole.size()) +
                                              " ranks from the control plane, received " +
@@ -393,9 +393,9 @@ bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
     if (rank == whole.rank) part->rank = part->size();
     part->ranks.push_back(whole.ranks[rank]);
   }
-  if (!openPart(*op, colors)) return false;
+  if (!openSplitGroup(*op, colors)) return false;
   const std::lock_guard lock(mutex_);
-  parts_[op->number] = static_cast<uint32_t>(groups_.size());
+  splitGroups_[op->number] = static_cast<uint32_t>(groups_.size());
   groups_.push_back(std::move(part));
   return true;
 }
@@ -424,7 +424,7 @@ std::shared_ptr<Operation> Engine::findNumber(uint64_t number) {
 }
 
 void Engine::checkNotBehindSplit(uint64_t number) {
-  if (!control_->isOneThread()) return;
+  if (!control_->isSingleThreaded()) return;
   const std::lock_guard lock(mutex_);
   for (const auto& op : queue_) {
     if (op->number > number) return;
@@ -432,7 +432,7 @@ void Engine::checkNotBehindSplit(uint64_t number) {
       return op->split->hasColors || events_.colors.contains({op->group->id, op->signature.index});
     };
     if (!op->split || isCalledByAll()) continue;
-    throw Failure(MOSAIC_FAILURE_NONE, where(*op) + ": wait: an operation behind " + op->name() +
+    throw Failure(MOSAIC_FAILURE_NONE, location(*op) + ": wait: an operation behind " + op->name() +
                                            ", which other ranks of this thread have not called, cannot be enqueued; "
                                            "await the split of all ranks first");
   }
@@ -441,31 +441,31 @@ void Engine::checkNotBehindSplit(uint64_t number) {
 // ── what the control plane delivers
 
 void Engine::onPeerLost(uint32_t rank, const std::string& process) {
-  note([&] { events_.lost.try_emplace(rank, process); });
+  recordEvent([&] { events_.addLost(rank, process); });
 }
 
 void Engine::onPeerFailed(uint32_t rank, const MosaicFailure& cause) {
-  note([&] { events_.failed.try_emplace(rank, cause); });
+  recordEvent([&] { events_.addFailed(rank, cause); });
 }
 
 void Engine::onPeerExited(uint32_t rank) {
-  note([&] { events_.exited.try_emplace(rank, monotonicNs()); });
+  recordEvent([&] { events_.exited.try_emplace(rank, monotonicNs()); });
 }
 
 void Engine::onMismatch(uint64_t group, const std::string& message) {
-  note([&] { events_.mismatches.try_emplace(log_.groupOf(group), log_.prefixOf(group, message) + message); });
+  recordEvent([&] { events_.mismatches.try_emplace(log_.groupOf(group), log_.prefixOf(group, message) + message); });
 }
 
 void Engine::onColors(uint64_t group, uint64_t index, std::vector<int64_t> colors) {
-  note([&] { events_.colors[{group, index}] = std::move(colors); });
+  recordEvent([&] { events_.colors[{group, index}] = std::move(colors); });
 }
 
 void Engine::onPositions(uint64_t request, std::vector<Position> positions) {
-  note([&] { events_.positions[request] = std::move(positions); });
+  recordEvent([&] { events_.positions[request] = std::move(positions); });
 }
 
 void Engine::onControlLost(const std::string& reason) {
-  note([&] { events_.controlLost = reason; });
+  recordEvent([&] { events_.controlLost = reason; });
 }
 
 Position Engine::position() {

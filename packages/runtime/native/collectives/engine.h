@@ -15,6 +15,7 @@
 
 #include "collectives/call_log.h"
 #include "control/control_plane.h"
+#include "mosaic/clock.h"
 #include "mosaic/device_port.h"
 
 namespace mosaic {
@@ -32,38 +33,38 @@ struct EngineOptions {
 };
 
 /// Where the device's work is ordered: a CPU stream, or a device with a port (mosaic/device_port.h) and its stream.
-struct Compute {
+struct ComputeStream {
   MosaicStream* stream = nullptr;
   MosaicDevicePort* port = nullptr;
   void* handle = nullptr;
 };
 
 /// Frees a transport. One of another ABI is left: nothing is known of it.
-struct FreeTransport {
+struct TransportDeleter {
   void operator()(const MosaicTransport* transport) const;
 };
-using OwnedTransport = std::unique_ptr<const MosaicTransport, FreeTransport>;
+using TransportPtr = std::unique_ptr<const MosaicTransport, TransportDeleter>;
 
 class Engine : private ControlListener {
  public:
   /// Starts to connect on the communication thread, which calls `connected` once. Throws Failure where the transport
   /// has another ABI, or does not fit the device.
-  static std::shared_ptr<Engine> open(OwnedTransport transport, const Compute& compute,
+  static std::shared_ptr<Engine> open(TransportPtr transport, const ComputeStream& compute,
                                       std::unique_ptr<ControlPlane> control, const EngineOptions& options,
-                                      Completed connected);
+                                      CompletionCallback connected);
   ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   /// Returns the operation's number. Throws Failure once the engine has failed or is closed.
-  uint64_t post(uint32_t group, const Call& call, std::string label);
-  /// The same of a split. `partOf` has the part once `completed` was called without a failure.
-  uint64_t split(uint32_t group, int64_t color, std::string name, Completed completed);
+  uint64_t post(uint32_t group, const CollectiveCall& call, std::string label);
+  /// The same of a split. `splitGroupOf` has the part once `completed` was called without a failure.
+  uint64_t split(uint32_t group, int64_t color, std::string name, CompletionCallback completed);
   /// Adds a call that every rank of the group makes, though it is no operation, to the history of the group.
   void record(uint32_t group, std::string description);
   /// The group of this number and, for one that came of a split, its number.
   std::shared_ptr<Group> groupOf(uint32_t number);
-  uint32_t partOf(uint64_t splitNumber);
+  uint32_t splitGroupOf(uint64_t splitNumber);
   /// What the operations of a group moved that are done by now.
   Payload payloadOf(uint32_t group);
   /// Later work on the device runs after the operation, and fails with it. Throws Failure where it cannot.
@@ -77,7 +78,7 @@ class Engine : private ControlListener {
 
   /// Accepts nothing more, finishes what was posted, then calls `closed` on the communication thread: with a failure
   /// where it finds only then that this rank has called other things than another.
-  void close(Completed closed);
+  void close(CompletionCallback closed);
   /// Fails whatever is under way, at once.
   void abort();
 
@@ -88,12 +89,12 @@ class Engine : private ControlListener {
 
   /// Why an operation cannot complete: for this rank, and what its peers shall report; nothing, if it was reported.
   struct Diagnosis {
-    MosaicFailure here;
+    MosaicFailure local;
     std::optional<MosaicFailure> peers;
   };
 
-  Engine(OwnedTransport transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
-         Completed connected);
+  Engine(TransportPtr transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
+         CompletionCallback connected);
   /// To be called at the end of a subclass's constructor, and `stop` at the begin of its destructor.
   void start(const char* threadName);
   void stop();
@@ -101,16 +102,16 @@ class Engine : private ControlListener {
   // ── what an ordering implements; on the communication thread unless they state otherwise
   /// Connects the transport; `bootstrap` is valid during the call. Throws Failure.
   virtual void connect(MosaicBootstrap& bootstrap) = 0;
-  /// Carries out operations until `isOver`.
+  /// Carries out operations until `isFinished`.
   virtual void run() = 0;
   /// Any thread: `run`, `connect` and `rest` look at what has changed.
   virtual void wake() = 0;
   /// Sleeps at most so long, until `wake`.
-  virtual void rest(int64_t nanoseconds) = 0;
+  virtual void sleepFor(int64_t nanoseconds) = 0;
   /// Any thread, under no lock: an operation, ready once the compute posted so far is done.
   virtual std::shared_ptr<Operation> makeOperation(bool afterCompute) = 0;
-  virtual void posted(const std::shared_ptr<Operation>&) {}
-  virtual void dropped(Operation&) {}
+  virtual void onPosted(const std::shared_ptr<Operation>&) {}
+  virtual void onDropped(Operation&) {}
   /// Any thread, under the lock: the operation is done, though perhaps not concluded.
   virtual bool isDone(Operation&) { return false; }
   /// The failure of this rank's own device, if it failed before the operation.
@@ -122,7 +123,7 @@ class Engine : private ControlListener {
   /// The engine has failed: ends `ops`, all that were posted and are not over. Not under the lock.
   virtual void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) = 0;
   /// Makes the part of a split usable; its group exists. False: the engine has failed.
-  virtual bool openPart(Operation&, const std::vector<int64_t>& /*colors*/) { return true; }
+  virtual bool openSplitGroup(Operation&, const std::vector<int64_t>& /*colors*/) { return true; }
   virtual void closeTransport() = 0;
 
   // ── for them
@@ -130,38 +131,39 @@ class Engine : private ControlListener {
   const MosaicTransport& table() const { return *transport_; }
   bool hasFailed() const { return failed_; }
   bool isStopped() const { return stop_; }
-  bool isOver();
+  bool isFinished();
   std::optional<MosaicFailure> failureFrom(uint64_t number);
   std::shared_ptr<Operation> front();
   std::vector<std::shared_ptr<Operation>> queued();
   std::shared_ptr<Operation> findNumber(uint64_t number);
   void begin(Operation& op);
   /// Something moved: resets the drain timer, and the interval until positions are requested.
-  void noteProgress();
+  void recordProgress();
   /// Why the operation cannot complete, if so. Requests positions where it has made no progress for a while.
   std::optional<Diagnosis> diagnose(Operation& op);
   /// The part of it that also holds for operations that have not begun: ranks that died or failed, and mismatches.
   std::optional<Diagnosis> peerFailure(const Operation& op);
+  std::optional<Diagnosis> indirectFailure(const Operation& op) const;
   /// A rank exited without the calls that the operation needs of it. Where messages carry no signature.
   std::optional<Diagnosis> exitedFailure(const Operation& op);
   /// Where another rank has inquired: reports what was not compared yet.
-  void answerInquiry();
+  void reportIfRequested();
   void fail(const Diagnosis& diagnosis);
   /// Takes an operation that is over off the queue, which it heads, and counts it.
-  void conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace);
+  void finishOperation(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace);
   /// Exchanges the colors of a split, and makes its group. False: the engine has failed.
   bool executeSplit(const std::shared_ptr<Operation>& op);
   /// Waits for a condition, failing as operations do. False: the engine has failed.
-  bool until(Operation& op, const std::function<bool()>& condition);
+  bool waitUntil(Operation& op, const std::function<bool()>& condition);
   /// Whether the control plane has delivered anything since this was called last.
   bool takeEvents() { return newEvents_.exchange(false); }
   bool isTracing() const { return tracing_; }
-  Diagnosis ownFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const;
+  Diagnosis localFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const;
   /// `ring(sp), rank 3`
-  std::string where(const Operation& op) const;
-  MosaicFailure lostPeer(const Operation& op, const std::string& what) const;
+  std::string location(const Operation& op) const;
+  MosaicFailure peerLostFailure(const Operation& op, const std::string& what) const;
   /// A peer closed in order although the operation needs it.
-  Diagnosis exitedPeer(const Operation& op, uint32_t rank);
+  Diagnosis peerExitedFailure(const Operation& op, uint32_t rank);
   std::string processOf(uint32_t rank) const { return control_->processOf(rank); }
   /// Blocks for some seconds at most where the calls before the operation differ, and the control plane must name them.
   Diagnosis mismatch(const Operation& op, const MosaicMessage& message);
@@ -170,7 +172,7 @@ class Engine : private ControlListener {
   void checkNotBehindSplit(uint64_t number);
 
  private:
-  struct Inquiry {
+  struct PositionRequest {
     uint64_t operation = 0;
     int64_t at = 0, interval = 0;
   };
@@ -179,22 +181,22 @@ class Engine : private ControlListener {
     std::function<void(std::vector<TraceRecord>)> collect;
   };
 
-  uint64_t enqueue(std::shared_ptr<Operation> op, uint32_t group, const Call& call);
+  uint64_t enqueue(std::shared_ptr<Operation> op, uint32_t group, const CollectiveCall& call);
   void main();
   void connectRanks();
   void checkInstructionSet();
-  void runUntilOver();
+  void runUntilFinished();
   void leave(bool isConnected);
-  void answerTraces();
-  std::optional<Diagnosis> closing(const Operation& op);
-  std::optional<Diagnosis> divergence(const Operation& op);
-  std::optional<Diagnosis> late(Operation& op, int64_t now);
-  void inquire(const Operation& op, int64_t now);
+  void completeTraces();
+  std::optional<Diagnosis> checkClosing(const Operation& op);
+  std::optional<Diagnosis> checkDivergence(const Operation& op);
+  std::optional<Diagnosis> checkTimeout(Operation& op, int64_t now);
+  void requestPositionsIfStalled(const Operation& op, int64_t now);
   /// Whether messages carry no signature, so that the control plane compares them.
   bool comparesMessages() const { return transport_->ordering == MOSAIC_ORDER_STREAM; }
-  std::optional<Diagnosis> divergedBefore(const Operation& op, uint32_t peer);
-  std::optional<std::string> foundMismatch() const;
-  std::optional<std::string> divergedFromExited(uint32_t peer);
+  std::optional<Diagnosis> findDivergenceBefore(const Operation& op, uint32_t peer);
+  std::optional<std::string> reportedMismatch() const;
+  std::optional<std::string> findDivergenceFromExited(uint32_t peer);
   std::optional<std::string> compareAtClose();
   void reportPending();
   void report(const std::vector<CallReport>& reports);
@@ -204,7 +206,7 @@ class Engine : private ControlListener {
   Position currentPosition() const;
   /// Records an event, and wakes the communication thread.
   template <typename Record>
-  void note(Record record) {
+  void recordEvent(Record record) {
     {
       const std::lock_guard lock(mutex_);
       record();
@@ -229,18 +231,31 @@ class Engine : private ControlListener {
   struct Events {
     std::map<uint32_t, std::string> lost;  // rank: its process
     std::map<uint32_t, MosaicFailure> failed;
+    int64_t firstFailureAt = 0;            // of the lost and failed ones
     std::map<uint32_t, int64_t> exited;    // rank: when
     std::map<uint64_t, std::string> mismatches;
     std::map<std::pair<uint64_t, uint64_t>, std::vector<int64_t>> colors;
     std::map<uint64_t, std::vector<Position>> positions;  // by request
     std::optional<std::string> controlLost;
+
+    void addLost(uint32_t rank, const std::string& process) {
+      lost.try_emplace(rank, process);
+      markFailure();
+    }
+    void addFailed(uint32_t rank, const MosaicFailure& cause) {
+      failed.try_emplace(rank, cause);
+      markFailure();
+    }
+    void markFailure() {
+      if (firstFailureAt == 0) firstFailureAt = monotonicNs();
+    }
   };
   std::mutex mutex_;  // guards what follows, up to the atomics
   Events events_;
 
  private:
   std::vector<std::shared_ptr<Group>> groups_;
-  std::map<uint64_t, uint32_t> parts_;  // number of the split: number of the group
+  std::map<uint64_t, uint32_t> splitGroups_;  // number of the split: number of the group
   CallLog log_;
   std::deque<std::shared_ptr<Operation>> queue_;
   uint64_t posted_ = 0;
@@ -248,13 +263,13 @@ class Engine : private ControlListener {
   uint64_t failedFrom_ = 0;
   std::optional<Position> failedAt_;
   std::string last_;  // the last operation that completed
-  Completed closed_;
-  bool ended_ = false, hasFailedClosing_ = false;
+  CompletionCallback closed_;
+  bool hasExited_ = false, hasFailedClosing_ = false;
   std::vector<TraceRecord> trace_;
   std::vector<TraceRequest> traceRequests_;
 
   // Of the communication thread.
-  Inquiry inquiry_;
+  PositionRequest positionRequest_;
   uint64_t requests_ = 0;
   int64_t progressedAt_ = 0;
   ExitCounts exitCounts_;
@@ -264,9 +279,9 @@ class Engine : private ControlListener {
   std::atomic<bool> newEvents_{false}, reportRequested_{false};
   std::atomic<bool> hasEvents_{false};
   const EngineOptions options_;
-  const OwnedTransport transport_;
+  const TransportPtr transport_;
   const std::unique_ptr<ControlPlane> control_;
-  Completed connected_;
+  CompletionCallback connected_;
   std::thread thread_;
 };
 

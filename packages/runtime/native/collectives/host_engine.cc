@@ -1,20 +1,128 @@
 #include "collectives/host_engine.h"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
 
-#include "collectives/stage_run.h"
+#include "collectives/operation.h"
 #include "mosaic/clock.h"
 #include "mosaic/futex.h"
+#include "mosaic/reduction.h"
+#include "mosaic/transport.h"
 
 namespace mosaic {
 
+/// One stage of a collective over a host-ordered transport: its messages as the transport holds them, which must not
+/// move, and its reduction, also where the transport does not reduce.
+class StageRun {
+ public:
+  /// Enqueues the messages. Throws std::bad_alloc before the first.
+  StageRun(const MosaicHostTransport& transport, const Operation& op, const Stage& stage);
+  StageRun(const StageRun&) = delete;
+  StageRun& operator=(const StageRun&) = delete;
+
+  /// Moves what can be moved. Whether anything moved.
+  bool progress();
+  bool isDone() const { return areMessagesDone() && reduction_.reduced == reduction_.count; }
+  /// A message that will not be done.
+  const MosaicMessage* failedMessage() const;
+
+ private:
+  bool areMessagesDone() const { return firstSend_ == sends_.size() && firstReceive_ == receives_.size(); }
+  void prepareReduction(const Operation& op, const Reduction& reduction);
+  void reduceOperands();
+
+  const MosaicHostTransport& transport_;
+  std::vector<MosaicMessage> sends_, receives_;
+  size_t firstSend_ = 0, firstReceive_ = 0;  // all before are done
+  MosaicReduction reduction_{};
+  /// Of the other ranks, one behind the other; for transports that do not reduce, until it is done.
+  std::unique_ptr<uint8_t[]> operands_;
+};
+
+StageRun::StageRun(const MosaicHostTransport& transport, const Operation& op, const Stage& stage)
+    : transport_(transport), sends_(stage.sends.size()), receives_(stage.receives.size()) {
+  const auto fill = [&](MosaicMessage& to, const Message& from) {
+    to.data = from.data;
+    to.peer = op.group->ranks[from.peer];
+    to.signature = from.signature;
+  };
+  for (size_t i = 0; i < sends_.size(); i++) fill(sends_[i], stage.sends[i]);
+  for (size_t i = 0; i < receives_.size(); i++) fill(receives_[i], stage.receives[i]);
+  if (stage.reduction) prepareReduction(op, *stage.reduction);
+  for (const Copy& copy : stage.copies) std::memmove(copy.to, copy.from, copy.bytes);
+  for (MosaicMessage& message : sends_) transport_.send(transport_.self, &message);
+  if (stage.reduction && transport_.reduce) {
+    transport_.reduce(transport_.self, &reduction_);
+  } else {
+    for (MosaicMessage& message : receives_) transport_.receive(transport_.self, &message);
+  }
+}
+
+void StageRun::prepareReduction(const Operation& op, const Reduction& reduction) {
+  reduction_ = {reduction.out,
+                reduction.own,
+                reduction.count,
+                op.signature.dtype,
+                op.signature.reduce,
+                static_cast<uint8_t>(reduction.afterSends),
+                op.group->size(),
+                op.group->rank,
+                receives_.data(),
+                sends_.data(),
+                static_cast<uint32_t>(sends_.size()),
+                0};
+  if (transport_.reduce) return;
+  const uint64_t bytes = reduction.count * elementBytes(op.signature.dtype);
+  operands_ = std::make_unique<uint8_t[]>(bytes * receives_.size() + 1);
+  for (size_t i = 0; i < receives_.size(); i++) receives_[i].data = operands_.get() + i * bytes;
+}
+
+bool StageRun::progress() {
+  const bool moved = transport_.progress(transport_.self) != 0;
+  while (firstSend_ < sends_.size() && sends_[firstSend_].state == MOSAIC_MESSAGE_DONE) firstSend_++;
+  while (firstReceive_ < receives_.size() && receives_[firstReceive_].state == MOSAIC_MESSAGE_DONE) firstReceive_++;
+  if (operands_ && areMessagesDone()) reduceOperands();
+  return moved;
+}
+
+const MosaicMessage* StageRun::failedMessage() const {
+  for (const auto* messages : {&receives_, &sends_}) {
+    for (const MosaicMessage& each : *messages) {
+      if (each.state == MOSAIC_MESSAGE_MISMATCH || each.state == MOSAIC_MESSAGE_CLOSED) return &each;
+    }
+  }
+  return nullptr;
+}
+
+/// For transports that do not reduce: all operands have arrived.
+void StageRun::reduceOperands() {
+  constexpr uint64_t kBlock = 4096;  // elements
+  MosaicReduction& r = reduction_;
+  const auto dtype = static_cast<DType>(r.dtype);
+  const auto op = static_cast<ReduceOp>(r.op);
+  const uint64_t width = elementBytes(r.dtype);
+  alignas(64) float acc[kBlock];
+  while (r.reduced < r.count) {
+    const uint64_t count = std::min(kBlock, r.count - r.reduced), at = r.reduced * width;
+    for (uint32_t i = 0, next = 0; i < r.ranks; i++) {
+      const uint8_t* operand = i == r.position ? r.own : receives_[next++].data;
+      reduction::accumulate(acc, operand + at, count, dtype, op, i == 0);
+    }
+    reduction::finish(r.out + at, acc, count, dtype, op, r.ranks);
+    r.reduced += count;
+  }
+  operands_.reset();
+}
+
 namespace {
 
-constexpr int64_t kTickNs = 100'000'000, kIdleNs = 1'000'000'000;
+constexpr int64_t kPollIntervalNs = 100'000'000, kIdleNs = 1'000'000'000;
 // A sleeping thread takes tens of microseconds to wake, so poll a little longer before sleeping; but compute threads
 // need the cores, too.
 constexpr int64_t kSpinNs = 20'000;
-constexpr int kSpins = 200;
+constexpr int kMaxSpins = 200;
 
 enum class State : uint32_t { Pending, Done, Failed };
 
@@ -31,7 +139,7 @@ struct HostEngine::HostOperation : Operation {
     isCancelled = true;
     if (engine) engine->wake();
   }
-  void settle(State outcome) {
+  void finish(State outcome) {
     {
       const std::lock_guard lock(mutex);
       engine = nullptr;
@@ -43,7 +151,7 @@ struct HostEngine::HostOperation : Operation {
   /// Sleeps until the operation is over. Waking a thread takes some 20 microseconds; a short operation is over before
   /// that.
   void await() {
-    for (int i = 0; i < kSpins && isPending(); i++) relax();
+    for (int i = 0; i < kMaxSpins && isPending(); i++) relax();
     while (isPending()) futexWait(state, static_cast<uint32_t>(State::Pending), -1, false);
   }
 
@@ -62,13 +170,13 @@ struct HostEngine::HostOperation : Operation {
 namespace {
 
 template <typename T>
-MosaicWork workOf(const char* name, int (*run)(void*, const MosaicFailure*, MosaicFailure*), T argument) {
+MosaicWork makeWork(const char* name, int (*run)(void*, const MosaicFailure*, MosaicFailure*), T argument) {
   return {name, run, [](void* arg) { delete static_cast<T*>(arg); }, new T(std::move(argument))};
 }
 
 }  // namespace
 
-void HostEngine::posted(const std::shared_ptr<Operation>& posted) {
+void HostEngine::onPosted(const std::shared_ptr<Operation>& posted) {
   const auto op = std::static_pointer_cast<HostOperation>(posted);
   if (op->ready) return wake();
   // Marks the operation ready when all work before it is done.
@@ -80,7 +188,7 @@ void HostEngine::posted(const std::shared_ptr<Operation>& posted) {
     if (op.engine) op.engine->wake();
     return 0;
   };
-  const MosaicWork work = workOf<std::shared_ptr<HostOperation>>("collective ready", run, op);
+  const MosaicWork work = makeWork<std::shared_ptr<HostOperation>>("collective ready", run, op);
   stream_->submit(stream_, &work);
 }
 
@@ -97,7 +205,7 @@ void HostEngine::wait(uint64_t number) {
       *failure = op.failure;
       return 1;
     };
-    const MosaicWork work = workOf<std::shared_ptr<HostOperation>>("collective wait", run, op);
+    const MosaicWork work = makeWork<std::shared_ptr<HostOperation>>("collective wait", run, op);
     stream_->submit(stream_, &work);
   } else if (const auto failure = failureFrom(number)) {
     const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) {
@@ -105,15 +213,15 @@ void HostEngine::wait(uint64_t number) {
       *failure = *static_cast<MosaicFailure*>(arg);
       return 1;
     };
-    const MosaicWork work = workOf<MosaicFailure>("collective failed", run, *failure);
+    const MosaicWork work = makeWork<MosaicFailure>("collective failed", run, *failure);
     stream_->submit(stream_, &work);
   }
 }
 
 // ── the engine
 
-HostEngine::HostEngine(OwnedTransport transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
-                       const EngineOptions& options, Completed connected)
+HostEngine::HostEngine(TransportPtr transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
+                       const EngineOptions& options, CompletionCallback connected)
     : Engine(std::move(transport), std::move(control), options, std::move(connected)),
       transport_(*table().host),
       stream_(stream) {
@@ -129,7 +237,7 @@ void HostEngine::connect(MosaicBootstrap& bootstrap) {
 
 void HostEngine::closeTransport() { transport_.close(transport_.self); }
 void HostEngine::wake() { transport_.interrupt(transport_.self); }
-void HostEngine::rest(int64_t nanoseconds) {
+void HostEngine::sleepFor(int64_t nanoseconds) {
   sleep(nanoseconds, [this] { return isStopped() || takeEvents(); });
 }
 
@@ -158,13 +266,13 @@ std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
   const auto look = [&] {
     op = std::static_pointer_cast<HostOperation>(front());
     if (op && !op->ready && !isStopped()) op = nullptr;
-    over = isOver();
+    over = isFinished();
     return op || over;
   };
   // A wake-up can be lost with the process that was to send it: never sleep without end.
   while (!look()) {
     sleep(kIdleNs, look);
-    answerInquiry();
+    reportIfRequested();
   }
   return over ? nullptr : op;
 }
@@ -174,7 +282,7 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
   if (op->op() == OpKind::Split) {
     if (!executeSplit(op)) return;
   } else {
-    for (const Stage& stage : op->plan.stages) {
+    for (const Stage& stage : op->schedule.stages) {
       StageRun run(transport_, *op, stage);
       if (!complete(*op, run)) return;
     }
@@ -182,10 +290,10 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
   std::optional<TraceRecord> trace;
   if (isTracing()) {
     const std::string& label = op->label.empty() ? op->group->name : op->label;
-    trace = {op->op(), label, op->startedAt, monotonicNs(), op->plan.payload.sent, op->plan.payload.received};
+    trace = {op->op(), label, op->startedAt, monotonicNs(), op->schedule.payload.sent, op->schedule.payload.received};
   }
-  conclude(op, trace);
-  op->settle(State::Done);
+  finishOperation(op, trace);
+  op->finish(State::Done);
   if (op->completed) op->completed(nullptr);
 }
 
@@ -194,9 +302,9 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
   int64_t idleSince = 0;
   while (!stage.isDone()) {
     bool moved = stage.progress();
-    if (const MosaicMessage* message = stage.fault()) {
+    if (const MosaicMessage* message = stage.failedMessage()) {
       if (message->state == MOSAIC_MESSAGE_CLOSED) {
-        fail(exitedPeer(op, message->peer));
+        fail(peerExitedFailure(op, message->peer));
       } else {
         fail(mismatch(op, *message));
       }
@@ -204,7 +312,7 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
     }
     const int64_t now = monotonicNs();
     if (moved) {
-      noteProgress();
+      recordProgress();
       idleSince = 0;
       continue;
     }
@@ -214,16 +322,16 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
       relax();
       continue;
     }
-    answerInquiry();
+    reportIfRequested();
     if (const auto diagnosis = diagnose(op)) {
       fail(*diagnosis);
       return false;
     }
     const int64_t deadline = op.startedAt + options().timeoutNs;
-    sleep(std::clamp<int64_t>(deadline - now, 0, kTickNs), [&] {
-      return (moved = stage.progress()) || stage.fault() || isStopped() || op.isCancelled || takeEvents();
+    sleep(std::clamp<int64_t>(deadline - now, 0, kPollIntervalNs), [&] {
+      return (moved = stage.progress()) || stage.failedMessage() || isStopped() || op.isCancelled || takeEvents();
     });
-    if (moved) noteProgress();
+    if (moved) recordProgress();
   }
   return true;
 }
@@ -237,13 +345,13 @@ std::optional<MosaicFailure> HostEngine::deviceFailure(Operation& operation) {
 
 std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
   const int64_t now = monotonicNs();
-  if (now - lookedAt_ < kTickNs) return std::nullopt;
-  lookedAt_ = now;
+  if (now - probedAt_ < kPollIntervalNs) return std::nullopt;
+  probedAt_ = now;
   for (const uint32_t rank : op.group->ranks) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
     const int64_t since = pendingPeerLoss_.try_emplace(rank, now).first->second;
     if (now - since < kGraceNs) continue;
-    const MosaicFailure failure = lostPeer(op, processOf(rank) + " died");
+    const MosaicFailure failure = peerLostFailure(op, processOf(rank) + " died");
     return Diagnosis{failure, failure};
   }
   return std::nullopt;
@@ -254,7 +362,7 @@ void HostEngine::failed(const MosaicFailure& failure, const std::vector<std::sha
   for (const auto& each : ops) {
     auto& op = static_cast<HostOperation&>(*each);
     op.failure = failure;
-    op.settle(State::Failed);
+    op.finish(State::Failed);
   }
 }
 

@@ -10,8 +10,8 @@ class StageRun;
 
 class HostEngine final : public Engine {
  public:
-  HostEngine(OwnedTransport transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
-             const EngineOptions& options, Completed connected);
+  HostEngine(TransportPtr transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
+             const EngineOptions& options, CompletionCallback connected);
   ~HostEngine() override;
 
   void wait(uint64_t number) override;
@@ -22,9 +22,9 @@ class HostEngine final : public Engine {
   void connect(MosaicBootstrap& bootstrap) override;
   void run() override;
   void wake() override;
-  void rest(int64_t nanoseconds) override;
+  void sleepFor(int64_t nanoseconds) override;
   std::shared_ptr<Operation> makeOperation(bool afterCompute) override;
-  void posted(const std::shared_ptr<Operation>& op) override;
+  void onPosted(const std::shared_ptr<Operation>& op) override;
   std::optional<MosaicFailure> deviceFailure(Operation& op) override;
   std::optional<Diagnosis> transportFailure(Operation& op) override;
   void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
@@ -39,7 +39,7 @@ class HostEngine final : public Engine {
   const MosaicHostTransport& transport_;
   MosaicStream* const stream_;
   std::map<uint32_t, int64_t> pendingPeerLoss_;  // by rank: since when the transport observes that it is gone
-  int64_t lookedAt_ = 0;
+  int64_t probedAt_ = 0;
 };
 
 }  // namespace mosaic

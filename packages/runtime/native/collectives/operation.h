@@ -5,13 +5,13 @@
 #include <memory>
 #include <string>
 
-#include "collectives/plan.h"
+#include "collectives/message_schedule.h"
 #include "mosaic/failure.h"
 
 namespace mosaic {
 
 /// Called once when an operation is over; a null failure: it succeeded.
-using Completed = std::function<void(const MosaicFailure*)>;
+using CompletionCallback = std::function<void(const MosaicFailure*)>;
 
 /// What a split adds to an operation.
 struct SplitRequest {
@@ -35,10 +35,10 @@ struct Operation {
   uint32_t groupNumber = 0;
   std::shared_ptr<Group> group;
   Signature signature{};
-  Plan plan;
+  MessageSchedule schedule;
   std::string label;  // the caller's: `ring(sp)`
   std::unique_ptr<SplitRequest> split;
-  Completed completed;
+  CompletionCallback completed;
   std::vector<SeriesCall> calls;  // where ranks compare their calls
 
   /// When everything before it was done, compute and collectives: its timeout runs from here. 0: not yet. Written by

@@ -21,39 +21,39 @@ constexpr int64_t kFlushNs = 2'000'000'000;
 void StreamEngine::connect(MosaicBootstrap& bootstrap) {
   port_.enter(&port_);
   void* stream = nullptr;
-  require([&](auto* failure) { return port_.stream_create(&port_, &stream, failure); });
+  throwIfFailed([&](auto* failure) { return port_.stream_create(&port_, &stream, failure); });
   {
     const std::lock_guard lock(launchMutex_);
     stream_ = stream;
   }
   MosaicCommunicator* world = nullptr;
-  require([&](auto* failure) { return transport_.connect(transport_.self, &bootstrap, &world, failure); });
+  throwIfFailed([&](auto* failure) { return transport_.connect(transport_.self, &bootstrap, &world, failure); });
   communicators_.push_back(world);
   connectBy_ = monotonicNs() + options().connectNs;
-  untilReady(world);
+  waitUntilReady(world);
   warmUp(world, *groupOf(0));
   isConnected_ = true;
 }
 
-bool StreamEngine::openPart(Operation& op, const std::vector<int64_t>& colors) {
+bool StreamEngine::openSplitGroup(Operation& op, const std::vector<int64_t>& colors) {
   // The transport's colors are small and not negative.
   const std::set<int64_t> distinct(colors.begin(), colors.end());
   const auto color = static_cast<int32_t>(std::distance(distinct.begin(), distinct.find(op.split->color)));
   MosaicCommunicator* const parent = communicators_.at(op.groupNumber);
-  if (!untilReady(parent)) return false;
+  if (!waitUntilReady(parent)) return false;
   MosaicCommunicator* part = nullptr;
-  require([&](auto* failure) {
+  throwIfFailed([&](auto* failure) {
     return transport_.split(transport_.self, parent, color, op.split->part->rank, &part, failure);
   });
   communicators_.push_back(part);
-  return untilReady(parent) && untilReady(part) && warmUp(part, *op.split->part);
+  return waitUntilReady(parent) && waitUntilReady(part) && warmUp(part, *op.split->part);
 }
 
 bool StreamEngine::enqueueOn(MosaicCommunicator* communicator, const MosaicStreamStage& stage) {
-  require([&](auto* failure) {
+  throwIfFailed([&](auto* failure) {
     return transport_.enqueue(transport_.self, communicator, &stage, stream_, failure);
   });
-  return untilReady(communicator);
+  return waitUntilReady(communicator);
 }
 
 bool StreamEngine::isReady(MosaicCommunicator* communicator) {
@@ -64,7 +64,7 @@ bool StreamEngine::isReady(MosaicCommunicator* communicator) {
   return state == MOSAIC_COMMUNICATOR_READY;
 }
 
-bool StreamEngine::untilReady(MosaicCommunicator* communicator) {
+bool StreamEngine::waitUntilReady(MosaicCommunicator* communicator) {
   return await([&] { return isReady(communicator); });
 }
 
@@ -72,9 +72,9 @@ template <typename Condition>
 bool StreamEngine::await(Condition condition) {
   for (int spins = 0; !condition(); spins++) {
     if (!isConnected_) checkConnecting();
-    else if (!supervise()) return false;
-    if (spins < kSpins) sched_yield();
-    else rest(kPauseNs);
+    else if (!poll()) return false;
+    if (spins < kMaxSpins) sched_yield();
+    else sleepFor(kPauseNs);
   }
   return true;
 }
@@ -120,10 +120,10 @@ bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) 
   const std::unique_ptr<void, decltype(release)> done(record(stream_, false), release);
   MosaicFailure failure{};
   int state = MOSAIC_EVENT_PENDING;
-  const bool isOver =
+  const bool isFinished =
       await([&] { return (state = port_.event_query(&port_, done.get(), &failure)) != MOSAIC_EVENT_PENDING; });
-  if (isOver && state == MOSAIC_EVENT_FAILED) throw Failure(failure);
-  return isOver;
+  if (isFinished && state == MOSAIC_EVENT_FAILED) throw Failure(failure);
+  return isFinished;
 }
 
 // ── closing
@@ -167,7 +167,7 @@ void StreamEngine::flush() {
       return events_.lost.contains(rank) || events_.failed.contains(rank);
     });
   };
-  for (const int64_t limit = monotonicNs() + kFlushNs; monotonicNs() < limit && !isStopped(); rest(kPauseNs)) {
+  for (const int64_t limit = monotonicNs() + kFlushNs; monotonicNs() < limit && !isStopped(); sleepFor(kPauseNs)) {
     bool isAny = false;
     for (uint32_t number = 0; number < communicators_.size(); number++) isAny = isAny || isFlushing(number);
     if (!isAny) return;

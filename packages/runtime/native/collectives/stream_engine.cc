@@ -12,7 +12,7 @@ namespace mosaic {
 
 namespace {
 
-constexpr int64_t kTickNs = 1'000'000, kIdleNs = 1'000'000'000;
+constexpr int64_t kPollIntervalNs = 1'000'000, kIdleNs = 1'000'000'000;
 
 static_assert(static_cast<int>(ReduceOp::Sum) == MOSAIC_REDUCE_SUM &&
               static_cast<int>(ReduceOp::Mean) == MOSAIC_REDUCE_MEAN &&
@@ -24,7 +24,7 @@ uint64_t addressOf(const void* data) { return reinterpret_cast<uintptr_t>(data);
 uint64_t memoryOf(const Operation& op) {
   if (op.op() == OpKind::Barrier) return op.group->size();
   uint64_t most = 0;
-  for (const Stage& stage : op.plan.stages) {
+  for (const Stage& stage : op.schedule.stages) {
     uint64_t bytes = 0;
     if (stage.reduction) for (const Message& each : stage.receives) bytes += each.signature.bytes;
     most = std::max(most, bytes);
@@ -54,15 +54,16 @@ std::optional<MosaicStreamStage> nativeCollectiveOf(const Operation& op, const S
 }  // namespace
 
 StreamEngine::Memory::Memory(MosaicDevicePort& port, void* stream, uint64_t bytes) : port_(port), stream_(stream) {
-  if (bytes > 0) require([&](auto* failure) { return port_.allocate(&port_, &address_, bytes, stream_, failure); });
+  if (bytes > 0)
+    throwIfFailed([&](auto* failure) { return port_.allocate(&port_, &address_, bytes, stream_, failure); });
 }
 
 StreamEngine::Memory::~Memory() {
   if (address_) port_.release(&port_, address_, stream_);
 }
 
-StreamEngine::StreamEngine(OwnedTransport transport, const Compute& compute, std::unique_ptr<ControlPlane> control,
-                           const EngineOptions& options, Completed connected)
+StreamEngine::StreamEngine(TransportPtr transport, const ComputeStream& compute, std::unique_ptr<ControlPlane> control,
+                           const EngineOptions& options, CompletionCallback connected)
     : Engine(std::move(transport), std::move(control), options, std::move(connected)),
       transport_(*table().stream),
       name_(table().name),
@@ -88,17 +89,17 @@ std::shared_ptr<Operation> StreamEngine::makeOperation(bool afterCompute) {
 
 void* StreamEngine::record(void* stream, bool isTimed) {
   void* event = nullptr;
-  require([&](auto* failure) { return port_.event_record(&port_, stream, isTimed, &event, failure); });
+  throwIfFailed([&](auto* failure) { return port_.event_record(&port_, stream, isTimed, &event, failure); });
   return event;
 }
 
-void StreamEngine::dropped(Operation& op) { release(static_cast<StreamOperation&>(op)); }
+void StreamEngine::onDropped(Operation& op) { release(static_cast<StreamOperation&>(op)); }
 
 bool StreamEngine::isDone(Operation& operation) {
   auto& op = static_cast<StreamOperation&>(operation);
   const std::lock_guard lock(launchMutex_);
   if (hasFailed() || op.state == StreamOperation::State::Queued) return false;
-  if (op.state == StreamOperation::State::Over) return true;
+  if (op.state == StreamOperation::State::Finished) return true;
   port_.enter(&port_);
   MosaicFailure ignored;
   return port_.event_query(&port_, op.done, &ignored) == MOSAIC_EVENT_DONE;
@@ -119,17 +120,17 @@ void StreamEngine::wait(uint64_t number) {
     launched_.wait(lock, [&] { return op->state != StreamOperation::State::Queued; });
     if (op->state == StreamOperation::State::Launched) {
       port_.enter(&port_);
-      return require([&](auto* failure) { return port_.event_wait(&port_, compute_, op->done, failure); });
+      return throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, compute_, op->done, failure); });
     }
   }
   // Over: done, or failed, and then its failure is the device's. Half of it may be on the stream.
   if (const auto failure = failureFrom(number)) {
-    orderCompute();
+    makeComputeWait();
     port_.fail(&port_, &*failure);
   }
 }
 
-void StreamEngine::orderCompute() {
+void StreamEngine::makeComputeWait() {
   const std::lock_guard lock(launchMutex_);
   if (!stream_) return;
   port_.enter(&port_);
@@ -143,32 +144,32 @@ void StreamEngine::orderCompute() {
 // ── the communication thread
 
 void StreamEngine::run() {
-  for (int spins = 0; !isOver(); spins++) {
+  for (int spins = 0; !isFinished(); spins++) {
     if (hasFailed()) {
-      rest(kIdleNs);
-    } else if (!supervise()) {
+      sleepFor(kIdleNs);
+    } else if (!poll()) {
       continue;
     } else if (const auto op = next()) {
       launch(op);
       spins = 0;
-    } else if (spins < kSpins) {
+    } else if (spins < kMaxSpins) {
       sched_yield();
-    } else if (!isOver()) {  // the last operation of a rank that closes may just have ended
-      rest(front() ? kTickNs : kIdleNs);
+    } else if (!isFinished()) {  // the last operation of a rank that closes may just have ended
+      sleepFor(front() ? kPollIntervalNs : kIdleNs);
     }
   }
 }
 
-void StreamEngine::rest(int64_t nanoseconds) {
+void StreamEngine::sleepFor(int64_t nanoseconds) {
   pollfd polled{wake_.fd(), POLLIN, 0};
   const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   ppoll(&polled, 1, &limit, nullptr);
   if (polled.revents) wake_.reset();
 }
 
-bool StreamEngine::supervise() {
+bool StreamEngine::poll() {
   reap();
-  answerInquiry();
+  reportIfRequested();
   const bool hasEvents = takeEvents();
   const auto first = std::static_pointer_cast<StreamOperation>(front());
   if (hasFailed() || !first) return !hasFailed();
@@ -193,23 +194,23 @@ void StreamEngine::reap() {
     MosaicFailure failure{};
     const int state = port_.event_query(&port_, op->done, &failure);
     if (state == MOSAIC_EVENT_PENDING) return;
-    if (state == MOSAIC_EVENT_FAILED) return fail(ownFailure(*op, MOSAIC_FAILURE_DEVICE, failure.message));
-    settle(*op);
+    if (state == MOSAIC_EVENT_FAILED) return fail(localFailure(*op, MOSAIC_FAILURE_DEVICE, failure.message));
+    markFinished(*op);
     std::optional<TraceRecord> trace;
     if (op->begin) {
       const std::string& label = op->label.empty() ? op->group->name : op->label;
       const int64_t start = port_.event_time(&port_, op->begin), end = port_.event_time(&port_, op->done);
-      trace = {op->op(), label, start, end, op->plan.payload.sent, op->plan.payload.received};
+      trace = {op->op(), label, start, end, op->schedule.payload.sent, op->schedule.payload.received};
     }
     release(*op);
-    conclude(op, trace);
+    finishOperation(op, trace);
   }
 }
 
 /// From now on nothing waits for its events.
-void StreamEngine::settle(StreamOperation& op) {
+void StreamEngine::markFinished(StreamOperation& op) {
   const std::lock_guard lock(launchMutex_);
-  op.state = StreamOperation::State::Over;
+  op.state = StreamOperation::State::Finished;
   launched_.notify_all();
 }
 
@@ -229,7 +230,7 @@ void StreamEngine::launch(const std::shared_ptr<StreamOperation>& op) {
     if (op->op() == OpKind::Split) return launchSplit(op);
     if (!enqueue(*op)) return;
   } catch (const Failure& failure) {
-    return fail(ownFailure(*op, failure.code(), failure.what()));
+    return fail(localFailure(*op, failure.code(), failure.what()));
   }
   const std::lock_guard lock(launchMutex_);
   op->state = StreamOperation::State::Launched;
@@ -239,20 +240,20 @@ void StreamEngine::launch(const std::shared_ptr<StreamOperation>& op) {
 void StreamEngine::launchSplit(const std::shared_ptr<StreamOperation>& op) {
   begin(*op);
   if (!executeSplit(op)) return;
-  settle(*op);
+  markFinished(*op);
   std::optional<TraceRecord> trace;
   if (isTracing()) trace = {op->op(), op->group->name, op->startedAt, monotonicNs(), 0, 0};
-  conclude(op, trace);
+  finishOperation(op, trace);
   op->completed(nullptr);
 }
 
 /// False: the engine has failed.
 bool StreamEngine::enqueue(StreamOperation& op) {
-  if (!untilReady(communicators_.at(op.groupNumber))) return false;
-  require([&](auto* failure) { return port_.event_wait(&port_, stream_, op.ready, failure); });
+  if (!waitUntilReady(communicators_.at(op.groupNumber))) return false;
+  throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, stream_, op.ready, failure); });
   if (isTracing()) op.begin = record(stream_, true);
   const Memory memory(port_, stream_, memoryOf(op));
-  for (const Stage& stage : op.plan.stages) {
+  for (const Stage& stage : op.schedule.stages) {
     if (!enqueueStage(op, stage, memory.address())) return false;
   }
   op.done = record(stream_, op.begin != nullptr);
@@ -263,7 +264,7 @@ bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, u
   MosaicCommunicator* const communicator = communicators_.at(op.groupNumber);
   if (const auto native = nativeCollectiveOf(op, stage, memory)) return enqueueOn(communicator, *native);
   for (const Copy& copy : stage.copies) {
-    require([&](auto* failure) {
+    throwIfFailed([&](auto* failure) {
       return port_.copy(&port_, addressOf(copy.to), addressOf(copy.from), copy.bytes, stream_, failure);
     });
   }
@@ -277,7 +278,7 @@ bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, u
                                       static_cast<int32_t>(op.group->rank),
                                       op.signature.dtype,
                                       op.signature.reduce};
-  require([&](auto* failure) { return port_.reduce(&port_, &reduction, stream_, failure); });
+  throwIfFailed([&](auto* failure) { return port_.reduce(&port_, &reduction, stream_, failure); });
   return true;
 }
 
@@ -322,7 +323,7 @@ std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
 std::optional<Engine::Diagnosis> StreamEngine::transportError(const Operation& op) {
   if (!transportError_) return std::nullopt;
   const MosaicFailure& failure = transportError_->failure;
-  return ownFailure(op, static_cast<MosaicFailureCode>(failure.code), failure.message);
+  return localFailure(op, static_cast<MosaicFailureCode>(failure.code), failure.message);
 }
 
 void StreamEngine::failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {
@@ -332,12 +333,12 @@ void StreamEngine::failed(const MosaicFailure& failure, const std::vector<std::s
     for (const auto& op : ops) {
       if (static_cast<StreamOperation&>(*op).isAwaited) port_.fail(&port_, &failure);
     }
-    for (const auto& op : ops) static_cast<StreamOperation&>(*op).state = StreamOperation::State::Over;
+    for (const auto& op : ops) static_cast<StreamOperation&>(*op).state = StreamOperation::State::Finished;
     launched_.notify_all();
   }
   abortCommunicators(std::exchange(communicators_, {}));
   // Memory of operations that nothing waits for is reused from now on.
-  orderCompute();
+  makeComputeWait();
   for (const auto& op : ops) release(static_cast<StreamOperation&>(*op));
 }
 

@@ -12,8 +12,8 @@ namespace mosaic {
 
 class StreamEngine final : public Engine {
  public:
-  StreamEngine(OwnedTransport transport, const Compute& compute, std::unique_ptr<ControlPlane> control,
-               const EngineOptions& options, Completed connected);
+  StreamEngine(TransportPtr transport, const ComputeStream& compute, std::unique_ptr<ControlPlane> control,
+               const EngineOptions& options, CompletionCallback connected);
   ~StreamEngine() override;
 
   /// Blocks the host until the operation is enqueued: microseconds, but behind a split, or where the transport connects
@@ -31,22 +31,22 @@ class StreamEngine final : public Engine {
   };
 
   /// A sleeping thread takes tens of microseconds to wake, so it looks a little longer before it sleeps.
-  static constexpr int kSpins = 64;
+  static constexpr int kMaxSpins = 64;
 
   // ── stream_engine.cc
   void run() override;
   void wake() override;
-  void rest(int64_t nanoseconds) override;
+  void sleepFor(int64_t nanoseconds) override;
   std::shared_ptr<Operation> makeOperation(bool afterCompute) override;
-  void posted(const std::shared_ptr<Operation>&) override { wake(); }
-  void dropped(Operation& op) override;
+  void onPosted(const std::shared_ptr<Operation>&) override { wake(); }
+  void onDropped(Operation& op) override;
   bool isDone(Operation& op) override;
   std::optional<MosaicFailure> deviceFailure(Operation& op) override;
   std::optional<Diagnosis> transportFailure(Operation& op) override;
   std::optional<Diagnosis> transportError(const Operation& op) override;
   void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
   /// Concludes what is done, and fails if an operation cannot complete. False: the engine has failed.
-  bool supervise();
+  bool poll();
   void reap();
   std::shared_ptr<StreamOperation> next();
   void launch(const std::shared_ptr<StreamOperation>& op);
@@ -54,20 +54,20 @@ class StreamEngine final : public Engine {
   bool enqueue(StreamOperation& op);
   bool enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory);
   bool enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory);
-  void settle(StreamOperation& op);
+  void markFinished(StreamOperation& op);
   void* record(void* stream, bool isTimed);
   /// Later work on the device, reuse of memory included, runs after what the communication stream still holds.
-  void orderCompute();
+  void makeComputeWait();
   void release(StreamOperation& op);
 
   // ── stream_communicators.cc
   void connect(MosaicBootstrap& bootstrap) override;
-  bool openPart(Operation& op, const std::vector<int64_t>& colors) override;
+  bool openSplitGroup(Operation& op, const std::vector<int64_t>& colors) override;
   void closeTransport() override;
   bool enqueueOn(MosaicCommunicator* communicator, const MosaicStreamStage& stage);
   bool isReady(MosaicCommunicator* communicator);
   /// Waits until a communicator is READY. False: the engine has failed; while the ranks connect, throws Failure.
-  bool untilReady(MosaicCommunicator* communicator);
+  bool waitUntilReady(MosaicCommunicator* communicator);
   template <typename Condition>
   bool await(Condition condition);
   void checkConnecting();
@@ -95,7 +95,7 @@ class StreamEngine final : public Engine {
 
 /// An operation on its way to the stream, on it, or over.
 struct StreamEngine::StreamOperation : Operation {
-  enum class State { Queued, Launched, Over };
+  enum class State { Queued, Launched, Finished };
   // Under `launchMutex_`.
   State state = State::Queued;
   bool isAwaited = false;  // compute waits for it
@@ -121,8 +121,8 @@ class StreamEngine::Memory {
 };
 
 /// Throws the failure that a function of a C table filled in, if it did not return 0.
-template <typename Call>
-void require(Call call) {
+template <typename Function>
+void throwIfFailed(Function call) {
   MosaicFailure failure{};
   if (call(&failure) != 0) throw Failure(failure);
 }

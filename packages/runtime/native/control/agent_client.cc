@@ -20,7 +20,7 @@ constexpr int kRetryMs = 10;
 constexpr int64_t kAgentFirstNs = 3'000'000'000;
 constexpr auto kLeaveLimit = std::chrono::milliseconds(500);
 /// What compares calls is dropped before a rank whose agent does not read runs out of memory.
-constexpr size_t kMostUnsentForCalls = 1 << 20;
+constexpr size_t kMaxUnsentForCalls = 1 << 20;
 
 uint32_t milliseconds(int64_t ns) {
   return static_cast<uint32_t>(std::clamp<int64_t>(ns / 1'000'000, 0, INT32_MAX));
@@ -71,20 +71,20 @@ void AgentClient::put(const std::string& key, const std::string& value) {
 }
 
 template <typename Condition>
-std::optional<std::string> AgentClient::awaitValue(const std::string& key, int64_t timeoutNs, Condition isOver) {
+std::optional<std::string> AgentClient::awaitValue(const std::string& key, int64_t timeoutNs, Condition isFinished) {
   Get frame;
   frame.key = key;
   Lock lock(mutex_);
-  Awaited& awaited = awaited_[key];
+  PendingGet& awaited = pendingGets_[key];
   awaited.callers++;
   lock.unlock();
   send(encode(frame));
   lock.lock();
   changed_.wait_for(lock, std::chrono::nanoseconds(timeoutNs), [&] {
-    return interrupted_ || awaited.value || state_ == State::Ended || isOver();
+    return interrupted_ || awaited.value || state_ == State::Ended || isFinished();
   });
   const std::optional<std::string> value = awaited.value;
-  if (--awaited.callers == 0) awaited_.erase(key);
+  if (--awaited.callers == 0) pendingGets_.erase(key);
   return value;
 }
 
@@ -127,13 +127,13 @@ void AgentClient::reportFailure(const MosaicFailure& cause) {
 void AgentClient::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks) {
   CallFrame frame;
   frame.group = group;
-  frame.ranks = Runs::of(ranks);
+  frame.ranks = RankRanges::of(ranks);
   frame.index = index;
   frame.history = history;
   frame.rank = options_.rank;
   {
     const Lock lock(mutex_);
-    if (socket_.unsent() > kMostUnsentForCalls) return;
+    if (socket_.unsent() > kMaxUnsentForCalls) return;
   }
   send(encode(frame));
 }
@@ -142,7 +142,7 @@ void AgentClient::split(uint64_t group, uint64_t index, const std::vector<uint32
   Split frame;
   frame.group = group;
   frame.index = index;
-  frame.ranks = Runs::of(ranks);
+  frame.ranks = RankRanges::of(ranks);
   frame.colors.push_back({options_.rank, color});
   send(encode(frame));
 }
@@ -150,13 +150,13 @@ void AgentClient::split(uint64_t group, uint64_t index, const std::vector<uint32
 void AgentClient::requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) {
   PositionsRequest frame;
   frame.request = request;
-  frame.ranks = Runs::of(ranks);
+  frame.ranks = RankRanges::of(ranks);
   send(encode(frame));
 }
 
 void AgentClient::leave(const std::string& last) {
   Leave frame;
-  frame.exits.push_back({Runs::of({options_.rank}), last});
+  frame.exits.push_back({RankRanges::of({options_.rank}), last});
   send(encode(frame));
   Lock lock(mutex_);
   if (state_ != State::Joined || leaving_) return;
@@ -177,24 +177,24 @@ void AgentClient::send(const std::string& frame) {
 
 // ── the thread
 
-bool AgentClient::isOver() {
+bool AgentClient::isFinished() {
   const Lock lock(mutex_);
   return stop_ || state_ == State::Ended || (interrupted_ && state_ == State::Connecting);
 }
 
-bool AgentClient::isLate(int64_t graceNs) const { return monotonicNs() >= deadline_ + graceNs; }
+bool AgentClient::hasTimedOut(int64_t graceNs) const { return monotonicNs() >= deadline_ + graceNs; }
 
 void AgentClient::run() {
   try {
-    while (!isOver()) {
+    while (!isFinished()) {
       if (connect()) serve();
-      if (!isOver() && isLate(0)) {
+      if (!isFinished() && hasTimedOut(0)) {
         refuse(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
                                            ": no agent listens at " + options_.path +
                                            "; start the ranks with mosaic-run, or look at the output of the first "
                                            "rank of this host, which starts the agent where there is no launcher");
       }
-      if (!isOver()) pause(kRetryMs);
+      if (!isFinished()) pause(kRetryMs);
     }
   } catch (const Failure& failure) {
     refuse(failure.code(), failure.what());
@@ -229,7 +229,7 @@ void AgentClient::pause(int timeoutMs) {
 
 /// Until the connection ends. Before the rank has joined, another agent may take its place.
 void AgentClient::serve() {
-  for (bool open = true; open && !isOver();) {
+  for (bool open = true; open && !isFinished();) {
     pollfd entries[] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
     bool joined = false;
     {
@@ -238,7 +238,7 @@ void AgentClient::serve() {
       entries[1].fd = socket_.fd();
       if (socket_.unsent() > 0) entries[1].events |= POLLOUT;
     }
-    if (!joined && isLate(kAgentFirstNs)) {
+    if (!joined && hasTimedOut(kAgentFirstNs)) {
       return refuse(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
                                                 ": the agent at " + options_.path + " does not respond");
     }
@@ -258,7 +258,7 @@ void AgentClient::serve() {
     const Lock lock(mutex_);
     joined = state_ == State::Joined;
   }
-  if (joined && !isOver()) end("the connection to the agent ended");
+  if (joined && !isFinished()) end("the connection to the agent ended");
 }
 
 /// The control plane is gone. After `leave` that is what the rank waits for.

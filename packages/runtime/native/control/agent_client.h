@@ -34,7 +34,7 @@ class AgentClient : public ControlPlane {
   void join() override;
   const std::vector<Member>& members() const override { return members_; }
   const std::vector<std::string>& hosts() const override { return hosts_; }
-  bool isOneThread() const override { return false; }
+  bool isSingleThreaded() const override { return false; }
   void interrupt() override;
   void put(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key) override;
@@ -52,7 +52,7 @@ class AgentClient : public ControlPlane {
   using Lock = std::unique_lock<std::mutex>;
   using Event = std::function<void(ControlListener&)>;
   enum class State { Connecting, Joined, Ended };
-  struct Awaited {
+  struct PendingGet {
     uint32_t callers = 0;
     std::optional<std::string> value;
   };
@@ -60,8 +60,8 @@ class AgentClient : public ControlPlane {
   void run();
   bool connect();
   void serve();
-  bool isOver();
-  bool isLate(int64_t graceNs) const;
+  bool isFinished();
+  bool hasTimedOut(int64_t graceNs) const;
   void pause(int milliseconds);
   void end(const std::string& reason);
   void refuse(MosaicFailureCode code, const std::string& message);
@@ -74,11 +74,11 @@ class AgentClient : public ControlPlane {
   void onValue(control::ValueFrame frame);
   void onLost(const control::Lost& frame);
   void onFailed(const control::Failed& frame);
-  void answerPosition(const control::PositionsQuery& query);
-  void answerCalls(const control::CallsQuery& query);
-  /// The value of a key once it arrives; nothing where one of the conditions below, or `isOver`, is true before.
+  void replyPosition(const control::PositionsQuery& query);
+  void replyCalls(const control::CallsQuery& query);
+  /// The value of a key once it arrives; nothing where one of the conditions below, or `isFinished`, is true before.
   template <typename Condition>
-  std::optional<std::string> awaitValue(const std::string& key, int64_t timeoutNs, Condition isOver);
+  std::optional<std::string> awaitValue(const std::string& key, int64_t timeoutNs, Condition isFinished);
 
   const AgentOptions options_;
   const EventFd wake_;
@@ -90,7 +90,7 @@ class AgentClient : public ControlPlane {
   State state_ = State::Connecting;
   std::optional<MosaicFailure> refusal_;    // why there is no joining
   std::optional<MosaicFailure> peerFailure_;  // the first; `get` fails with it
-  std::map<std::string, Awaited> awaited_;
+  std::map<std::string, PendingGet> pendingGets_;
   bool leaving_ = false, stop_ = false, interrupted_ = false;
 
   // Written before State::Joined, constant from then on.

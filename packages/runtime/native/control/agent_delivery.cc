@@ -27,8 +27,8 @@ class RankReader {
  public:
   explicit RankReader(uint32_t size) : size_(size), left_(size) {}
 
-  std::vector<uint32_t> read(const Runs& runs) {
-    for (const Run& run : runs.runs) {
+  std::vector<uint32_t> read(const RankRanges& runs) {
+    for (const RankRange& run : runs.runs) {
       if (uint64_t{run.first} + run.count > size_) throw ProtocolError(kNoSuchRank);
       if (run.count > left_) throw ProtocolError("more ranks than the world has");
       left_ -= run.count;
@@ -95,9 +95,9 @@ void AgentClient::handle(const AgentSocket::Content& content) {
       });
     }
     case PositionsQuery::kType:
-      return answerPosition(MOSAIC_READ(PositionsQuery));
+      return replyPosition(MOSAIC_READ(PositionsQuery));
     case CallsQuery::kType:
-      return answerCalls(MOSAIC_READ(CallsQuery));
+      return replyCalls(MOSAIC_READ(CallsQuery));
     default:
       throw ProtocolError("a frame that agents do not send");
   }
@@ -122,8 +122,8 @@ void AgentClient::onWelcome(Welcome frame) {
 void AgentClient::onValue(ValueFrame frame) {
   {
     const Lock lock(mutex_);
-    const auto found = awaited_.find(frame.key);
-    if (found != awaited_.end()) found->second.value = std::move(frame.value.bytes);
+    const auto found = pendingGets_.find(frame.key);
+    if (found != pendingGets_.end()) found->second.value = std::move(frame.value.bytes);
   }
   changed_.notify_all();
 }
@@ -157,7 +157,7 @@ void AgentClient::onFailed(const Failed& frame) {
   deliver([rank = frame.rank, cause](ControlListener& listener) { listener.onPeerFailed(rank, cause); });
 }
 
-void AgentClient::answerPosition(const PositionsQuery& query) {
+void AgentClient::replyPosition(const PositionsQuery& query) {
   PositionsAnswer answer;
   answer.query = query.query;
   {
@@ -166,14 +166,14 @@ void AgentClient::answerPosition(const PositionsQuery& query) {
       Position at;
       at.activity = Position::Activity::Idle;
       if (listener_) at = listener_->position();
-      answer.places.push_back({Runs::of({options_.rank}), static_cast<uint8_t>(at.activity), at.group, at.sequence,
-                               at.index, at.operation, at.description, at.last});
+      answer.places.push_back({RankRanges::of({options_.rank}), static_cast<uint8_t>(at.activity), at.group,
+                               at.sequence, at.index, at.operation, at.description, at.last});
     }
   }
   send(encode(answer));
 }
 
-void AgentClient::answerCalls(const CallsQuery& query) {
+void AgentClient::replyCalls(const CallsQuery& query) {
   Calls answer;
   answer.query = query.query;
   answer.rank = options_.rank;

@@ -110,7 +110,7 @@ AgentSocket::Content AgentSocket::next() {
   uint32_t length = 0;
   if (in_.size() - read_ < sizeof length) return {};
   std::memcpy(&length, in_.data() + read_, sizeof length);
-  if (length == 0 || length > kMostFrameBytes) throw ProtocolError("a frame of an impossible length");
+  if (length == 0 || length > kMaxFrameBytes) throw ProtocolError("a frame whose length is out of range");
   if (in_.size() - read_ - sizeof length < length) return {};
   const Content content{in_.data() + read_ + sizeof length, length};
   read_ += sizeof length + length;

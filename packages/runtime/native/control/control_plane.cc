@@ -40,10 +40,10 @@ std::string ControlPlane::processOf(uint32_t rank, const std::string& reason) co
 }
 
 void ControlPlane::checkValue(const std::string& key, const std::string& value) {
-  if (key.size() <= kMostTextBytes && value.size() <= kMostValueBytes) return;
+  if (key.size() <= kMaxTextBytes && value.size() <= kMaxValueBytes) return;
   throw Failure(MOSAIC_FAILURE_DEVICE, "connect: put(" + key.substr(0, 64) + "): expected a key of at most " +
-                                           std::to_string(kMostTextBytes) + " bytes and a value of at most " +
-                                           std::to_string(kMostValueBytes) + ", received " +
+                                           std::to_string(kMaxTextBytes) + " bytes and a value of at most " +
+                                           std::to_string(kMaxValueBytes) + ", received " +
                                            std::to_string(key.size()) + " and " + std::to_string(value.size()));
 }
 

@@ -14,8 +14,8 @@
 
 namespace mosaic {
 
-constexpr uint32_t kMostTextBytes = 2048;
-constexpr uint32_t kMostValueBytes = 65536;
+constexpr uint32_t kMaxTextBytes = 2048;
+constexpr uint32_t kMaxValueBytes = 65536;
 
 /// A rank of the world, as the rendezvous made it known.
 struct Member {
@@ -100,7 +100,7 @@ class ControlPlane {
   /// `rank 2 (pid 71 on n1; reason)`: the host where there are several, the reason where there is one.
   std::string processOf(uint32_t rank, const std::string& reason = "") const;
   /// Whether one host thread drives all ranks: then a call of one rank must not block until another rank's.
-  virtual bool isOneThread() const = 0;
+  virtual bool isSingleThreaded() const = 0;
   /// Any thread, for good: `join`, `get` and `find` fail from now on, those under way at once.
   virtual void interrupt() = 0;
 

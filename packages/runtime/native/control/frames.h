@@ -30,14 +30,14 @@ struct Hello {
 };
 
 struct Host {
-  static constexpr size_t kLeast = 8;
+  static constexpr size_t kMinBytes = 8;
   uint32_t agent = 0;
   std::string name;
   MOSAIC_FIELDS(MOSAIC_FIELD(agent), MOSAIC_FIELD(name))
 };
 
 struct JoinMember {
-  static constexpr size_t kLeast = 12;
+  static constexpr size_t kMinBytes = 12;
   uint32_t rank = 0;
   int32_t pid = 0;
   uint32_t host = 0;
@@ -56,7 +56,7 @@ struct Join {
 };
 
 struct WelcomeMember {
-  static constexpr size_t kLeast = 8;
+  static constexpr size_t kMinBytes = 8;
   uint32_t host = 0;
   int32_t pid = 0;
   MOSAIC_FIELDS(MOSAIC_FIELD(host), MOSAIC_FIELD(pid))
@@ -109,8 +109,8 @@ struct ValueFrame {
 };
 
 struct Exit {
-  static constexpr size_t kLeast = 8;
-  Runs runs;
+  static constexpr size_t kMinBytes = 8;
+  RankRanges runs;
   std::string last;
   MOSAIC_FIELDS(MOSAIC_FIELD(runs), MOSAIC_FIELD(last))
 };
@@ -125,13 +125,13 @@ struct Leave {
 struct Exited {
   static constexpr uint8_t kType = 14;
   uint32_t world = 0;
-  Runs runs;
+  RankRanges runs;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(runs))
 };
 
 struct Loss {
-  static constexpr size_t kLeast = 8;
-  Runs runs;
+  static constexpr size_t kMinBytes = 8;
+  RankRanges runs;
   std::string reason;
   MOSAIC_FIELDS(MOSAIC_FIELD(runs), MOSAIC_FIELD(reason))
 };
@@ -156,7 +156,7 @@ struct CallFrame {
   uint32_t world = 0;
   uint64_t group = 0, index = 0, history = 0;
   uint32_t rank = 0;
-  Runs ranks;
+  RankRanges ranks;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(group), MOSAIC_FIELD(index), MOSAIC_FIELD(history),
                 MOSAIC_FIELD(rank), MOSAIC_FIELD(ranks))
 };
@@ -169,7 +169,7 @@ struct CallsQuery {
 };
 
 struct CallEntry {
-  static constexpr size_t kLeast = 20;
+  static constexpr size_t kMinBytes = 20;
   uint64_t index = 0, history = 0;
   std::string description;
   MOSAIC_FIELDS(MOSAIC_FIELD(index), MOSAIC_FIELD(history), MOSAIC_FIELD(description))
@@ -187,12 +187,12 @@ struct Mismatch {
   uint32_t world = 0;
   uint64_t group = 0;
   std::string message;
-  Runs ranks;
+  RankRanges ranks;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(group), MOSAIC_FIELD(message), MOSAIC_FIELD(ranks))
 };
 
 struct Color {
-  static constexpr size_t kLeast = 12;
+  static constexpr size_t kMinBytes = 12;
   uint32_t rank = 0;
   int64_t color = 0;
   MOSAIC_FIELDS(MOSAIC_FIELD(rank), MOSAIC_FIELD(color))
@@ -202,7 +202,7 @@ struct Split {
   static constexpr uint8_t kType = 21;
   uint32_t world = 0;
   uint64_t group = 0, index = 0;
-  Runs ranks;
+  RankRanges ranks;
   std::vector<Color> colors;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(group), MOSAIC_FIELD(index), MOSAIC_FIELD(ranks),
                 MOSAIC_FIELD(colors))
@@ -212,7 +212,7 @@ struct Colors {
   static constexpr uint8_t kType = 22;
   uint32_t world = 0;
   uint64_t group = 0, index = 0;
-  Runs ranks;
+  RankRanges ranks;
   std::vector<int64_t> colors;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(group), MOSAIC_FIELD(index), MOSAIC_FIELD(ranks),
                 MOSAIC_FIELD(colors))
@@ -222,20 +222,20 @@ struct PositionsRequest {
   static constexpr uint8_t kType = 23;
   uint32_t world = 0;
   uint64_t request = 0;
-  Runs ranks;
+  RankRanges ranks;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(request), MOSAIC_FIELD(ranks))
 };
 
 struct PositionsQuery {
   static constexpr uint8_t kType = 24;
   uint32_t world = 0, query = 0, timeoutMs = 0;
-  Runs ranks;
+  RankRanges ranks;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(query), MOSAIC_FIELD(timeoutMs), MOSAIC_FIELD(ranks))
 };
 
 struct Place {
-  static constexpr size_t kLeast = 41;
-  Runs runs;
+  static constexpr size_t kMinBytes = 41;
+  RankRanges runs;
   uint8_t activity = 0;
   uint64_t group = 0, sequence = 0, index = 0;
   std::string operation, description, last;

@@ -39,7 +39,7 @@ InProcessControl::~InProcessControl() {
   // One that never took part may be opened again.
   self.joined = self.lost = hasJoined_;
   if (!hasJoined_) return;
-  toOthers([&](ControlListener& listener) { listener.onPeerLost(rank_, processOf(rank_)); });
+  notifyOthers([&](ControlListener& listener) { listener.onPeerLost(rank_, processOf(rank_)); });
   world_->changed_.notify_all();
 }
 
@@ -74,8 +74,8 @@ std::optional<MosaicFailure> InProcessControl::peerFailure() const {
 
 std::string InProcessControl::get(const std::string& key) {
   Lock lock(world_->mutex_);
-  const auto isOver = [&] { return interrupted_ || world_->values_.contains(key) || peerFailure(); };
-  world_->changed_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isOver);
+  const auto isFinished = [&] { return interrupted_ || world_->values_.contains(key) || peerFailure(); };
+  world_->changed_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isFinished);
   if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
   if (const auto found = world_->values_.find(key); found != world_->values_.end()) return found->second;
   if (const auto failure = peerFailure()) throw Failure(*failure);
@@ -108,7 +108,7 @@ void InProcessControl::detach() {
 }
 
 template <typename Deliver>
-void InProcessControl::toOthers(Deliver deliver) {
+void InProcessControl::notifyOthers(Deliver deliver) {
   for (uint32_t peer = 0; peer < world_->size_; peer++) {
     ControlListener* listener = world_->ranks_[peer].listener;
     if (peer != rank_ && listener) deliver(*listener);
@@ -120,13 +120,13 @@ void InProcessControl::reportFailure(const MosaicFailure& cause) {
   if (world_->failure_) return;
   world_->failure_ = {rank_, cause};
   world_->changed_.notify_all();
-  toOthers([&](ControlListener& listener) { listener.onPeerFailed(rank_, cause); });
+  notifyOthers([&](ControlListener& listener) { listener.onPeerFailed(rank_, cause); });
 }
 
 void InProcessControl::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>&) {
   const Lock lock(world_->mutex_);
   auto& calls = world_->calls_[group];
-  const auto [found, isFirst] = calls.try_emplace(index, InProcessWorld::Reported{history, rank_});
+  const auto [found, isFirst] = calls.try_emplace(index, InProcessWorld::ReportedCall{history, rank_});
   if (!isFirst && found->second.history != history) reportMismatch(group, found->second.rank, rank_);
   // A history covers all calls before it, so the latest suffice.
   if (calls.size() > kKeptCalls) calls.erase(calls.begin());
@@ -184,7 +184,7 @@ void InProcessControl::leave(const std::string& last) {
   hasLeft_ = true;
   world_->ranks_[rank_].exited = true;
   world_->ranks_[rank_].last = last;
-  toOthers([&](ControlListener& listener) { listener.onPeerExited(rank_); });
+  notifyOthers([&](ControlListener& listener) { listener.onPeerExited(rank_); });
 }
 
 }  // namespace mosaic

@@ -27,7 +27,7 @@ class InProcessWorld {
   struct Split {
     std::map<uint32_t, int64_t> colors;  // by world rank
   };
-  struct Reported {
+  struct ReportedCall {
     uint64_t history;
     uint32_t rank;
   };
@@ -44,7 +44,7 @@ class InProcessWorld {
   std::map<std::string, std::string> values_;
   std::optional<std::pair<uint32_t, MosaicFailure>> failure_;
   std::map<std::pair<uint64_t, uint64_t>, Split> splits_;     // by group and index
-  std::map<uint64_t, std::map<uint64_t, Reported>> calls_;    // by group, by index
+  std::map<uint64_t, std::map<uint64_t, ReportedCall>> calls_;    // by group, by index
   std::set<uint64_t> mismatched_;                             // groups
 };
 
@@ -56,7 +56,7 @@ class InProcessControl : public ControlPlane {
   void join() override;
   const std::vector<Member>& members() const override { return world_->members_; }
   const std::vector<std::string>& hosts() const override { return world_->hosts_; }
-  bool isOneThread() const override { return true; }
+  bool isSingleThreaded() const override { return true; }
   void interrupt() override;
   void put(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key) override;
@@ -75,7 +75,7 @@ class InProcessControl : public ControlPlane {
   /// Under the lock: why the ranks cannot connect any more, if so.
   std::optional<MosaicFailure> peerFailure() const;
   template <typename Deliver>
-  void toOthers(Deliver deliver);
+  void notifyOthers(Deliver deliver);
 
   const std::shared_ptr<InProcessWorld> world_;
   const uint32_t rank_;

@@ -18,8 +18,8 @@ namespace mosaic::control {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so is memory");
 
-constexpr uint32_t kMostFrameBytes = 8 << 20;
-constexpr uint32_t kMostRanks = 65536;
+constexpr uint32_t kMaxFrameBytes = 8 << 20;
+constexpr uint32_t kMaxRanks = 65536;
 
 /// A byte stream that is none of this protocol.
 struct ProtocolError : std::runtime_error {
@@ -32,16 +32,16 @@ struct Value {
 };
 
 /// Consecutive ranks.
-struct Run {
+struct RankRange {
   uint32_t first = 0, count = 0;
 };
 
 /// Ranks in order.
-struct Runs {
-  std::vector<Run> runs;
+struct RankRanges {
+  std::vector<RankRange> runs;
 
-  static Runs of(const std::vector<uint32_t>& ranks) {
-    Runs made;
+  static RankRanges of(const std::vector<uint32_t>& ranks) {
+    RankRanges made;
     for (const uint32_t rank : ranks) {
       if (!made.runs.empty() && made.runs.back().first + made.runs.back().count == rank) made.runs.back().count++;
       else made.runs.push_back({rank, 1});
@@ -50,7 +50,7 @@ struct Runs {
   }
   std::vector<uint32_t> ranks() const {
     std::vector<uint32_t> all;
-    for (const Run& run : runs) {
+    for (const RankRange& run : runs) {
       for (uint32_t i = 0; i < run.count; i++) all.push_back(run.first + i);
     }
     return all;
@@ -76,11 +76,11 @@ class FieldWriter {
     if constexpr (isScalar<T>) out_.append(reinterpret_cast<const char*>(&x), sizeof x);
     else T::fields(*this, x);
   }
-  void write(const std::string& x) { append(x.data(), std::min<size_t>(x.size(), kMostTextBytes)); }
+  void write(const std::string& x) { append(x.data(), std::min<size_t>(x.size(), kMaxTextBytes)); }
   void write(const Value& x) { append(x.bytes.data(), x.bytes.size()); }
-  void write(const Runs& x) {
+  void write(const RankRanges& x) {
     write(static_cast<uint32_t>(x.runs.size()));
-    for (const Run& run : x.runs) {
+    for (const RankRange& run : x.runs) {
       write(run.first);
       write(run.count);
     }
@@ -112,40 +112,40 @@ class FieldReader {
  private:
   template <typename T>
   void read(T& x) {
-    if constexpr (isScalar<T>) std::memcpy(&x, take(sizeof x), sizeof x);
+    if constexpr (isScalar<T>) std::memcpy(&x, consume(sizeof x), sizeof x);
     else T::fields(*this, x);
   }
-  void read(std::string& x) { x = text(kMostTextBytes); }
-  void read(Value& x) { x.bytes = text(kMostValueBytes); }
-  void read(Runs& x) {
+  void read(std::string& x) { x = text(kMaxTextBytes); }
+  void read(Value& x) { x.bytes = text(kMaxValueBytes); }
+  void read(RankRanges& x) {
     x.runs.resize(count(2 * sizeof(uint32_t)));
     uint64_t total = 0;
-    for (Run& run : x.runs) {
+    for (RankRange& run : x.runs) {
       read(run.first);
       read(run.count);
       total += run.count;
-      if (run.count == 0 || uint64_t{run.first} + run.count > kMostRanks || total > kMostRanks) {
-        throw ProtocolError("a run of more ranks than a world may have");
+      if (run.count == 0 || uint64_t{run.first} + run.count > kMaxRanks || total > kMaxRanks) {
+        throw ProtocolError("a range of more ranks than a world may have");
       }
     }
   }
   template <typename T>
   void read(std::vector<T>& x) {
-    x.resize(count(leastOf<T>()));
+    x.resize(count(minBytesOf<T>()));
     for (T& each : x) read(each);
   }
   std::string text(uint32_t most) {
     const uint32_t length = count(1);
-    if (length > most) throw ProtocolError("a text longer than is legal");
-    return {take(length), length};
+    if (length > most) throw ProtocolError("a string longer than the limit");
+    return {consume(length), length};
   }
 
   /// The fewest bytes that a value takes.
   template <typename T>
-  static size_t leastOf() {
+  static size_t minBytesOf() {
     if constexpr (isScalar<T>) return sizeof(T);
     else if constexpr (std::is_same_v<T, std::string>) return sizeof(uint32_t);
-    else return T::kLeast;
+    else return T::kMinBytes;
   }
   uint32_t count(size_t least) {
     uint32_t length = 0;
@@ -155,7 +155,7 @@ class FieldReader {
     }
     return length;
   }
-  const char* take(size_t length) {
+  const char* consume(size_t length) {
     if (length > static_cast<size_t>(end_ - at_)) throw ProtocolError("a frame shorter than its fields");
     return std::exchange(at_, at_ + length);
   }

@@ -14,10 +14,10 @@ using mosaic::test::JsonWriter;
 
 namespace {
 
-using Play = std::function<std::string(const std::string&)>;
+using Replay = std::function<std::string(const std::string&)>;
 
 template <typename Frame>
-void add(std::map<uint8_t, Play>& plays) {
+void add(std::map<uint8_t, Replay>& plays) {
   plays[Frame::kType] = [](const std::string& bytes) {
     const Frame frame = decode<Frame>(bytes.data() + 5, bytes.size() - 5);
     return JsonWriter::json(frame) + "\t" + hexOf(encode(frame));
@@ -33,8 +33,8 @@ std::string bytesOf(const std::string& hex) {
 }
 
 template <typename... Frames>
-std::map<uint8_t, Play> playsOf() {
-  std::map<uint8_t, Play> plays;
+std::map<uint8_t, Replay> replaysOf() {
+  std::map<uint8_t, Replay> plays;
   (add<Frames>(plays), ...);
   return plays;
 }
@@ -42,7 +42,7 @@ std::map<uint8_t, Play> playsOf() {
 }  // namespace
 
 int main() {
-  const auto plays = playsOf<Hello, Join, Welcome, Refused, Closed, Put, Get, ValueFrame, Leave, Exited, Lost, Failed,
+  const auto plays = replaysOf<Hello, Join, Welcome, Refused, Closed, Put, Get, ValueFrame, Leave, Exited, Lost, Failed,
                              CallFrame, CallsQuery, Calls, Mismatch, Split, Colors, PositionsRequest, PositionsQuery,
                              PositionsAnswer, Positions>();
   for (std::string line; std::getline(std::cin, line);) {

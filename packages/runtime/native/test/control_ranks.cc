@@ -79,7 +79,7 @@ class Rank : private ControlListener {
     });
   }
   /// What needs no thread of its own.
-  void carryOut(const std::string& verb, const Fields& f) {
+  void execute(const std::string& verb, const Fields& f) {
     const auto number = [&](size_t i) { return std::stoull(f.at(i)); };
     if (verb == "attach") control_.attach(this);
     else if (verb == "detach") control_.detach();
@@ -92,7 +92,7 @@ class Rank : private ControlListener {
     else if (verb == "split") control_.split(number(0), number(1), ranksOf(f.at(3)), std::stoll(f.at(2)));
     else if (verb == "positions") control_.requestPositions(number(0), ranksOf(f.at(1)));
     else if (verb == "log") log(f);
-    else if (verb == "at") moveTo(f);
+    else if (verb == "at") setPosition(f);
     else if (verb == "leave") leave(f.at(0));
     else std::cerr << "no verb " << verb << std::endl;
   }
@@ -102,7 +102,7 @@ class Rank : private ControlListener {
     const std::lock_guard lock(mutex_);
     calls_.push_back({std::stoull(f.at(1)), std::stoull(f.at(2)), f.at(3)});
   }
-  void moveTo(const Fields& f) {
+  void setPosition(const Fields& f) {
     const std::lock_guard lock(mutex_);
     position_ = {0, static_cast<Position::Activity>(std::stoi(f.at(0))), std::stoull(f.at(1)), std::stoull(f.at(2)),
                  std::stoull(f.at(3)), f.at(4), f.at(5), f.at(6)};
@@ -207,7 +207,7 @@ int main() {
       ranks.erase(id);
       Line(id, "dropped");
     } else {
-      ranks.at(id)->carryOut(verb, rest);
+      ranks.at(id)->execute(verb, rest);
     }
   }
 }

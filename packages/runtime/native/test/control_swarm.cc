@@ -72,7 +72,7 @@ double residentMegabytes() {
 }
 
 /// Until so many have been counted; the time that it took since `from`, or -1 after a minute.
-double until(const std::atomic<uint64_t>& count, uint64_t expected, int64_t from) {
+double waitUntil(const std::atomic<uint64_t>& count, uint64_t expected, int64_t from) {
   while (count < expected) {
     if (secondsSince(from) > 60) return -1;
     usleep(200);
@@ -154,35 +154,35 @@ class Swarm {
     all.push_back(size_ - 1);
     int64_t from = monotonicNs();
     ranks_[0]->control.requestPositions(1, all);
-    report("positions", until(counts_.positions, 1, from));
+    report("positions", waitUntil(counts_.positions, 1, from));
     report("places", static_cast<double>(counts_.places.exchange(0)));
     counts_.positions = 0;
     from = monotonicNs();
     for (auto& rank : ranks_) rank->control.requestPositions(2, all);
-    report("storm", until(counts_.positions, ranks_.size(), from));
+    report("storm", waitUntil(counts_.positions, ranks_.size(), from));
     report("stormShare", static_cast<double>(counts_.places) / size_ / static_cast<double>(ranks_.size()));
   }
   /// Without the last rank, whose process only waits.
   void split() {
     const int64_t from = monotonicNs();
     for (const uint32_t rank : others_) ranks_[rank]->control.split(kWorld, 1, others_, rank / perAgent_);
-    report("split", until(counts_.colors, ranks_.size(), from));
+    report("split", waitUntil(counts_.colors, ranks_.size(), from));
   }
   void calls() {
     const int64_t from = monotonicNs();
     for (const uint32_t rank : others_) ranks_[rank]->control.reportCall(kWorld, 16, rank == 9 ? 8 : 7);
-    report("mismatch", until(counts_.mismatches, ranks_.size(), from));
+    report("mismatch", waitUntil(counts_.mismatches, ranks_.size(), from));
   }
   void die() {
     const int64_t from = monotonicNs();
     kill(victim_, SIGKILL);
-    report("death", until(counts_.lost, ranks_.size(), from));
+    report("death", waitUntil(counts_.lost, ranks_.size(), from));
     waitpid(victim_, nullptr, 0);
   }
   void fail() {
     const int64_t from = monotonicNs();
     ranks_[3]->control.reportFailure(recordOf(MOSAIC_FAILURE_DEVICE, "rank 3 failed"));
-    report("failure", until(counts_.failed, ranks_.size() - 1, from));
+    report("failure", waitUntil(counts_.failed, ranks_.size() - 1, from));
   }
 
   const uint32_t perAgent_, size_;

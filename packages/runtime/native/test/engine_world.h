@@ -47,23 +47,23 @@ inline EngineOptions optionsOf(uint32_t rank, uint32_t size, int64_t timeoutNs) 
 template <typename Device>
 struct Rank {
   std::unique_ptr<Device> device = std::make_unique<Device>();
-  std::optional<MosaicFailure> failure;  // of connecting; valid once `isOver`
-  std::atomic<bool> isOver{false};
+  std::optional<MosaicFailure> failure;  // of connecting; valid once `isFinished`
+  std::atomic<bool> isFinished{false};
   std::shared_ptr<Engine> engine;
 
   void open(const std::shared_ptr<InProcessWorld>& world, uint32_t rank, uint32_t size, int64_t timeoutNs) {
-    engine = Engine::open(OwnedTransport(Device::openTransport()), device->compute(),
+    engine = Engine::open(TransportPtr(Device::openTransport()), device->compute(),
                           std::make_unique<InProcessControl>(world, rank), optionsOf(rank, size, timeoutNs),
                           [this](const MosaicFailure* thrown) {
                             if (thrown) failure = *thrown;
-                            isOver = true;
+                            isFinished = true;
                           });
   }
   void awaitOpen() const {
-    while (!isOver) std::this_thread::yield();
+    while (!isFinished) std::this_thread::yield();
   }
-  uint64_t post(const Call& call, uint32_t group = 0) { return engine->post(group, call, "test"); }
-  void postAndWait(const Call& call, uint32_t group = 0) { engine->wait(post(call, group)); }
+  uint64_t post(const CollectiveCall& call, uint32_t group = 0) { return engine->post(group, call, "test"); }
+  void postAndWait(const CollectiveCall& call, uint32_t group = 0) { engine->wait(post(call, group)); }
   /// The failure with which it closes, if any.
   std::optional<MosaicFailure> close() {
     std::optional<MosaicFailure> found;
@@ -119,28 +119,28 @@ inline Floats valuesOf(uint32_t rank, uint64_t count) {
 }
 
 /// A collective of so many float32.
-inline Call collective(OpKind op, uint64_t count) {
-  Call call;
+inline CollectiveCall collective(OpKind op, uint64_t count) {
+  CollectiveCall call;
   call.op = op;
   call.dtype = static_cast<uint8_t>(DType::Float32);
   call.shape = {count};
   return call;
 }
 
-inline Call allReduce(Floats& x) {
-  Call call = collective(OpKind::AllReduce, x.size());
+inline CollectiveCall allReduce(Floats& x) {
+  CollectiveCall call = collective(OpKind::AllReduce, x.size());
   call.out = bytes(x);
   return call;
 }
 
-inline Call barrier() {
-  Call call;
+inline CollectiveCall barrier() {
+  CollectiveCall call;
   call.op = OpKind::Barrier;
   return call;
 }
 
-inline Call message(bool isSend, uint32_t peer, Floats& x) {
-  Call call;
+inline CollectiveCall message(bool isSend, uint32_t peer, Floats& x) {
+  CollectiveCall call;
   call.op = OpKind::SendRecv;
   call.transfers = {{isSend, peer, bytes(x), static_cast<uint8_t>(DType::Float32), {x.size()}}};
   return call;
@@ -230,7 +230,7 @@ void testSplits(uint32_t n) {
       over = true;
     });
     while (!over) std::this_thread::yield();
-    const uint32_t part = rank.engine->partOf(number), size = (n + 1 - r % 2) / 2;
+    const uint32_t part = rank.engine->splitGroupOf(number), size = (n + 1 - r % 2) / 2;
     check(rank.engine->groupOf(part)->size() == size, "the part has the ranks of one color");
     Floats ones(3000, 1);
     rank.postAndWait(allReduce(ones), part);

@@ -58,9 +58,9 @@ class JsonWriter {
   }
   static std::string json(const std::string& x) { return quoted(x); }
   static std::string json(const control::Value& x) { return quoted(hexOf(x.bytes)); }
-  static std::string json(const control::Runs& x) {
+  static std::string json(const control::RankRanges& x) {
     std::string out;
-    for (const control::Run& run : x.runs) {
+    for (const control::RankRange& run : x.runs) {
       out += (out.empty() ? "[" : ",[") + std::to_string(run.first) + "," + std::to_string(run.count) + "]";
     }
     return "[" + out + "]";

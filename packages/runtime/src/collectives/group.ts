@@ -70,12 +70,12 @@ export class NativeGroup extends CheckedGroup {
   }
 
   startTrace(): void {
-    this.begin("startTrace");
+    this.beginCall("startTrace");
     this.#self.startTrace();
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
-    this.begin("stopTrace");
+    this.beginCall("stopTrace");
     return this.#self.stopTrace();
   }
 

@@ -53,6 +53,6 @@ test("lists and runs beyond what a frame or a world may hold are refused", () =>
     `${le(17)}0e${le(0)}${le(list)}${le(first)}${le(count)}`;
   expect(play([exited(2 ** 31, 0, 1), exited(1, 0, 65_537), exited(1, 65_536, 1), exited(1, 3, 0)])).toEqual([
     "refused a list longer than its frame",
-    ...Array.from({ length: 3 }, () => "refused a run of more ranks than a world may have"),
+    ...Array.from({ length: 3 }, () => "refused a range of more ranks than a world may have"),
   ]);
 });

@@ -21,50 +21,54 @@ export interface CandidateJob {
 }
 
 /** What the default export of a module is that `--backend` names. */
-export type MakeCandidate = (job: CandidateJob) => Made | Promise<Made>;
-type Made = AttentionBackend | Candidate;
+export type CandidateFactory = (job: CandidateJob) => CandidateResult | Promise<CandidateResult>;
+type CandidateResult = AttentionBackend | Candidate;
 
 /** Loads a module and has it make its candidate. */
 export async function loadCandidate(path: string, options: PlanOptions): Promise<Candidate> {
   const { default: make } = await load(path);
   if (typeof make !== "function") {
-    throw new UsageError(`--backend ${path}: expected a default export that makes a backend, received ${typeof make}`);
+    throw new UsageError(
+      `--backend ${path}: expected a default export that returns a backend, received ${typeof make}`,
+    );
   }
   const { tokens, numHeads, numKvHeads = numHeads, headDim, nodes = 1, gpusPerNode } = options;
   const job: CandidateJob = { ranks: nodes * gpusPerNode, nodes, gpusPerNode, tokens, numHeads, numKvHeads, headDim };
-  const made = await madeBy(path, make as MakeCandidate, job);
+  const made = await callFactory(path, make as CandidateFactory, job);
   const candidate = isCandidate(made) ? made : { backend: made };
   const { backend } = candidate;
   if (!Array.isArray(backend?.axes) || typeof backend.attend !== "function") {
-    throw new UsageError(`--backend ${path}: expected it to make a backend, or { backend, mesh, name }`);
+    throw new UsageError(
+      `--backend ${path}: expected its default export to return a backend, or { backend, mesh, name }`,
+    );
   }
   const imports = [`import makeBackend from ${JSON.stringify(path)};`];
   const name = candidate.name ?? `${backend.name} (${basename(path)})`;
-  return { code: codeOf(job, candidate === made), imports, ...candidate, name };
+  return { code: formatCandidateCode(job, candidate === made), imports, ...candidate, name };
 }
 
 /** What the module's function makes; what it throws is reported with the module's name. */
-async function madeBy(path: string, make: MakeCandidate, job: CandidateJob): Promise<Made> {
+async function callFactory(path: string, make: CandidateFactory, job: CandidateJob): Promise<CandidateResult> {
   try {
     const made = await make(job);
     if (isCandidate(made)) candidateOptions.parse(made);
     return made;
   } catch (error) {
-    throw failed(path, error);
+    throw loadError(path, error);
   }
 }
 
-function isCandidate(made: Made): made is Candidate {
+function isCandidate(made: CandidateResult): made is Candidate {
   return typeof made === "object" && made !== null && "backend" in made;
 }
 
-function failed(path: string, error: unknown): UsageError {
+function loadError(path: string, error: unknown): UsageError {
   const reason = error instanceof Error ? error.message : String(error);
   return new UsageError(`--backend ${path}: ${reason}`, { cause: error });
 }
 
 /** The call that makes it again. */
-function codeOf(job: CandidateJob, wrapped: boolean): string {
+function formatCandidateCode(job: CandidateJob, wrapped: boolean): string {
   const entries = Object.entries(job).map(([key, value]) => `${key}: ${value}`);
   const call = `await makeBackend({ ${entries.join(", ")} })`;
   return wrapped ? `(${call}).backend` : call;
@@ -72,21 +76,21 @@ function codeOf(job: CandidateJob, wrapped: boolean): string {
 
 async function load(path: string): Promise<{ readonly default?: unknown }> {
   try {
-    if ([".ts", ".mts", ".tsx"].includes(extname(path)) && !stripsTypes()) await useTsx(path);
+    if ([".ts", ".mts", ".tsx"].includes(extname(path)) && !supportsTypeStripping()) await registerTsx(path);
     return await import(pathToFileURL(resolve(path)).href);
   } catch (error) {
     if (error instanceof UsageError) throw error;
-    throw failed(path, error);
+    throw loadError(path, error);
   }
 }
 
 /** Whether this Node runs TypeScript by itself. */
-function stripsTypes(): boolean {
+function supportsTypeStripping(): boolean {
   return Boolean((process.features as { typescript?: unknown }).typescript);
 }
 
 /** Has Node load TypeScript by the user's own tsx, beside the file or in the working directory. */
-async function useTsx(path: string): Promise<void> {
+async function registerTsx(path: string): Promise<void> {
   for (const from of [resolve(path), resolve("package.json")]) {
     let found: string;
     try {

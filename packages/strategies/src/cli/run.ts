@@ -1,3 +1,5 @@
+import { accessSync, constants, statSync, writeFileSync } from "node:fs";
+import { dirname, resolve } from "node:path";
 import { MosaicError } from "@mosaic/core";
 import {
   formatBytes,
@@ -9,14 +11,67 @@ import {
   timelineSvg,
 } from "@mosaic/planner";
 import type { PlanProgress } from "../plan/job.ts";
-import { type Plan, plan, type Planned } from "../plan/plan.ts";
+import { type Plan, plan, type RankedStrategy } from "../plan/rank-strategies.ts";
 import { formatMesh } from "../strategy.ts";
 import { loadCandidate, UsageError } from "./load.ts";
-import { checkTargets, note, OutputError, save, print } from "./output.ts";
 import { help, readSettings, type Settings } from "./settings.ts";
 
+/** Where what was found goes cannot be written, full as it is perhaps: exit code 1. */
+class OutputError extends Error {
+  override readonly name: string = "OutputError";
+}
+
+/** Writes a line or many to the standard output. A reader that closed its end is no error. */
+function print(text: string): Promise<void> {
+  const { stdout } = process;
+  // The callback reports what went wrong; without a listener of its own the event would end the process.
+  if (stdout.listenerCount("error") === 0) stdout.on("error", () => {});
+  return new Promise((done, fail) => {
+    stdout.write(`${text}\n`, (error) => {
+      if (!error || (error as NodeJS.ErrnoException).code === "EPIPE") done();
+      else fail(new OutputError(`cannot write the result: ${error.message}`, { cause: error }));
+    });
+  });
+}
+
+/** Notes go to the standard error, as long as somebody reads them. */
+function printNote(text: string): void {
+  const { stderr } = process;
+  if (stderr.listenerCount("error") === 0) stderr.on("error", () => {});
+  stderr.write(text);
+}
+
+/** Files that options name, checked before the work that is to be written to them. */
+function checkOutputPaths(targets: Readonly<Record<string, string | undefined>>): void {
+  const seen = new Map<string, string>();
+  for (const [option, path] of Object.entries(targets)) {
+    if (path === undefined) continue;
+    const other = seen.get(resolve(path));
+    if (other !== undefined) throw new UsageError(`--${option} ${path}: expected a different file from --${other}`);
+    seen.set(resolve(path), option);
+    withOutputError(option, path, () => {
+      const found = statSync(path, { throwIfNoEntry: false });
+      if (found?.isDirectory()) throw new Error("expected a file, received a directory");
+      accessSync(found ? path : dirname(resolve(path)), constants.W_OK);
+    });
+  }
+}
+
+/** Writes a file that an option names. */
+function writeOutput(option: string, path: string, text: string): void {
+  withOutputError(option, path, () => writeFileSync(path, text));
+}
+
+function withOutputError(option: string, path: string, act: () => void): void {
+  try {
+    act();
+  } catch (error) {
+    throw new UsageError(`--${option} ${path}: ${(error as Error).message}`, { cause: error });
+  }
+}
+
 /** What is computed, and on what. */
-function headOf({ job }: Plan): string {
+function formatHeader({ job }: Plan): string {
   const { tokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement } = job.shape;
   const sequences = batch === 1 ? "" : `${batch} × `;
   const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} for keys)`;
@@ -28,7 +83,7 @@ function headOf({ job }: Plan): string {
 }
 
 /** The rows of the table: the best of every nesting, or all; with the plain ring among them, for comparison. */
-function rowsOf({ ranking }: Plan, { top, all }: { top: number; all: boolean }): readonly Planned[] {
+function selectRows({ ranking }: Plan, { top, all }: { top: number; all: boolean }): readonly RankedStrategy[] {
   const families = new Set<string>();
   const rows = ranking.filter(({ family }) => all || (!families.has(family) && families.add(family)));
   const ring = rows.slice(top).filter(({ name, mesh }) => name.startsWith("ring") && Object.keys(mesh).length === 1);
@@ -38,10 +93,10 @@ function rowsOf({ ranking }: Plan, { top, all }: { top: number; all: boolean }):
 const columns = ["", "a step", "forward", "waiting", "in nodes", "between", "memory", "strategy", "mesh"] as const;
 
 /** Lines of text: a head, then a line for each. */
-function tableOf(rows: readonly Planned[], ranking: readonly Planned[]): readonly string[] {
+function formatTable(rows: readonly RankedStrategy[], ranking: readonly RankedStrategy[]): readonly string[] {
   const cells = rows.map((planned) => [
     `${ranking.indexOf(planned) + 1}`,
-    `${planned.how === "sketched" ? "≈ " : ""}${formatSeconds(planned.seconds)}`,
+    `${planned.estimatedBy === "sketched" ? "≈ " : ""}${formatSeconds(planned.seconds)}`,
     formatSeconds(planned.forwardSeconds),
     formatSeconds(planned.exposedSeconds),
     formatBytes(planned.bytesWithinNodes),
@@ -57,14 +112,14 @@ function tableOf(rows: readonly Planned[], ranking: readonly Planned[]): readonl
 }
 
 /** What the marks in the table mean. */
-function notesOf(rows: readonly Planned[], { job, ranking, refused }: Plan): readonly string[] {
+function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }: Plan): readonly string[] {
   const notes = [
     `${ranking.length} strategies compared. A step is a forward and a backward; waiting: for transfers that compute does`,
     "not hide; bytes are the most that a rank sends to ranks of its node, and to those of others. Times count in steps",
     "of 1 %, from the shortest on: within one, fewer bytes between nodes come first, then less memory. Of each nesting the",
     "best is shown; --all shows all.",
   ];
-  if (rows.some(({ how }) => how === "sketched")) {
+  if (rows.some(({ estimatedBy }) => estimatedBy === "sketched")) {
     notes.push(
       `≈ from ${job.ranks > maxRecordedRanks ? "one rank" : "two ranks"}, as if peers kept pace; the others are simulated whole.`,
     );
@@ -80,78 +135,78 @@ function notesOf(rows: readonly Planned[], { job, ranking, refused }: Plan): rea
 export async function run(args: readonly string[]): Promise<number> {
   try {
     const settings = readSettings(args);
-    if (settings !== "help") return await planWith(settings);
+    if (settings !== "help") return await createPlan(settings);
     await print(help);
     return 0;
   } catch (error) {
     if (!(error instanceof UsageError || error instanceof MosaicError || error instanceof OutputError)) throw error;
-    note(`mosaic-plan: ${error.message}\n`);
+    printNote(`mosaic-plan: ${error.message}\n`);
     return error instanceof UsageError ? 2 : 1;
   }
 }
 
-async function planWith(settings: Settings): Promise<number> {
+async function createPlan(settings: Settings): Promise<number> {
   const { svg, tiles, trace } = settings;
-  checkTargets({ svg, tiles, trace });
+  checkOutputPaths({ svg, tiles, trace });
   const candidates = [];
   for (const path of settings.backends) candidates.push(await loadCandidate(path, settings.plan));
-  const progress = progressOn(process.stderr);
+  const progress = createProgress(process.stderr);
   let found: Plan;
   try {
     found = plan({ ...settings.plan, candidates, onProgress: progress.show });
   } finally {
     progress.end();
   }
-  draw(found, settings);
-  const proof = settings.prove ? proofOf(found) : undefined;
-  await print(settings.json ? JSON.stringify(jsonOf(found, proof)) : textOf(found, settings, proof));
+  writePictures(found, settings);
+  const proof = settings.prove ? proveBest(found) : undefined;
+  await print(settings.json ? JSON.stringify(formatJson(found, proof)) : formatText(found, settings, proof));
   return proof?.total ? 1 : 0;
 }
 
 type Proof = ReturnType<typeof prove>;
 
-function proofOf({ prediction }: Plan): Proof {
-  note("mosaic-plan: proving the best one\n");
+function proveBest({ prediction }: Plan): Proof {
+  printNote("mosaic-plan: proving the best one\n");
   return prove(prediction.record);
 }
 
-function textOf(found: Plan, settings: Settings, proof: Proof | undefined): string {
-  const rows = rowsOf(found, settings);
+function formatText(found: Plan, settings: Settings, proof: Proof | undefined): string {
+  const rows = selectRows(found, settings);
   return [
-    `${headOf(found)}\n`,
-    ...tableOf(rows, found.ranking),
-    `\n${notesOf(rows, found).join("\n")}`,
-    ...(proof ? proofLines(found, proof) : []),
+    `${formatHeader(found)}\n`,
+    ...formatTable(rows, found.ranking),
+    `\n${formatNotes(rows, found).join("\n")}`,
+    ...(proof ? formatProof(found, proof) : []),
     `\n${found.best.code.trimEnd()}`,
   ].join("\n");
 }
 
-function proofLines({ best, job }: Plan, proof: Proof): readonly string[] {
+function formatProof({ best, job }: Plan, proof: Proof): readonly string[] {
   if (proof.total > 0)
     return [`${best.name} is wrong in ${proof.total} places:`, ...proof.faults.map(({ message }) => message)];
   return [
-    `${best.name} is proved on ${provedOn(job.ranks, proof)}: every visible pair counts once, every message meets its other side.`,
+    `${best.name} is proved on ${formatProvedRanks(job.ranks, proof)}: every visible pair counts once, every message meets its other side.`,
   ];
 }
 
 /** Of a large mesh one rank of each class is replayed with its peers, and some others are compared with those. */
-function provedOn(ranks: number, { replayed }: Proof): string {
+function formatProvedRanks(ranks: number, { replayed }: Proof): string {
   return replayed < ranks ? `${ranks} ranks by ${replayed} that stand for all` : `all ${ranks} ranks`;
 }
 
-function draw({ best, job, prediction }: Plan, { svg, tiles, trace }: Settings): void {
+function writePictures({ best, job, prediction }: Plan, { svg, tiles, trace }: Settings): void {
   const { tokens, mask } = job.shape;
   const subtitle = `${tokens} tokens, ${mask.name}, ${job.nodes} × ${job.gpusPerNode} ranks, predicted for ${job.profile.name}`;
-  if (svg !== undefined) save("svg", svg, timelineSvg(prediction.simulation, { title: best.name, subtitle }));
-  if (tiles !== undefined) save("tiles", tiles, tileMapSvg(prediction.record, { title: best.name, subtitle }));
-  if (trace !== undefined) save("trace", trace, perfettoTrace(prediction.simulation));
+  if (svg !== undefined) writeOutput("svg", svg, timelineSvg(prediction.simulation, { title: best.name, subtitle }));
+  if (tiles !== undefined) writeOutput("tiles", tiles, tileMapSvg(prediction.record, { title: best.name, subtitle }));
+  if (trace !== undefined) writeOutput("trace", trace, perfettoTrace(prediction.simulation));
 }
 
 /** All that was found, as plain data; times are seconds. */
-function jsonOf({ job, best, ranking, refused }: Plan, proof: Proof | undefined): object {
+function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefined): object {
   const { mask, placement, ...shape } = job.shape;
   const { nodes, gpusPerNode, ranks, profile } = job;
-  const plain = (planned: Planned): object => ({ ...planned, strategy: undefined });
+  const plain = (planned: RankedStrategy): object => ({ ...planned, strategy: undefined });
   return {
     ...shape,
     mask: mask.name,
@@ -168,18 +223,18 @@ function jsonOf({ job, best, ranking, refused }: Plan, proof: Proof | undefined)
 }
 
 /** Reports on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
-function progressOn({ isTTY }: NodeJS.WriteStream): { show(progress: PlanProgress): void; end(): void } {
+function createProgress({ isTTY }: NodeJS.WriteStream): { show(progress: PlanProgress): void; end(): void } {
   const words = { sketch: "sketching", simulate: "simulating" } as const;
   let stage: PlanProgress["stage"] | undefined;
   return {
     show(progress) {
       const { done, of } = progress;
-      if (isTTY) note(`\r\u001b[K${words[progress.stage]} ${done + 1} of ${of}`);
-      else if (stage !== progress.stage) note(`mosaic-plan: ${words[progress.stage]} ${of}\n`);
+      if (isTTY) printNote(`\r\u001b[K${words[progress.stage]} ${done + 1} of ${of}`);
+      else if (stage !== progress.stage) printNote(`mosaic-plan: ${words[progress.stage]} ${of}\n`);
       ({ stage } = progress);
     },
     end() {
-      if (isTTY) note("\r\u001b[K");
+      if (isTTY) printNote("\r\u001b[K");
     },
   };
 }

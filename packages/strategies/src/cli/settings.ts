@@ -6,17 +6,17 @@ import { parseProfile, type Profile, profiles } from "@mosaic/planner";
 import type { PlanOptions } from "../plan/job.ts";
 import { UsageError } from "./load.ts";
 
-const units: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
+const countUnits: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
 
 /** 4096, 128k, 1M: k, M and G are powers of 1024, as lengths of sequences are. */
-function countOf(name: string, text: string): number {
+function parseCount(name: string, text: string): number {
   const match = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(text.replaceAll("_", ""));
-  const value = match ? Number(match[1]) * units[match[2]!.toLowerCase()]! : Number.NaN;
+  const value = match ? Number(match[1]) * countUnits[match[2]!.toLowerCase()]! : Number.NaN;
   if (Number.isSafeInteger(value) && value >= 1) return value;
-  throw new UsageError(`--${name}: expected a whole number ≥ 1, such as 4096, 128k or 1M, received "${text}"`);
+  throw new UsageError(`--${name}: expected an integer ≥ 1, such as 4096, 128k or 1M, received "${text}"`);
 }
 
-const sizes: Readonly<Record<string, number>> = {
+const byteUnits: Readonly<Record<string, number>> = {
   B: 1,
   kB: 1e3,
   MB: 1e6,
@@ -29,35 +29,40 @@ const sizes: Readonly<Record<string, number>> = {
 };
 
 /** 80GB, 512MiB. */
-function bytesOf(name: string, text: string): number {
+function parseBytes(name: string, text: string): number {
   const match = /^(\d+(?:\.\d+)?) ?([kKMGT]?i?B)?$/.exec(text);
-  const value = match ? Number(match[1]) * (sizes[match[2] ?? "B"] ?? Number.NaN) : Number.NaN;
+  const value = match ? Number(match[1]) * (byteUnits[match[2] ?? "B"] ?? Number.NaN) : Number.NaN;
   if (value > 0 && Number.isFinite(value)) return value;
   throw new UsageError(`--${name}: expected an amount of memory, such as 80GB or 512MiB, received "${text}"`);
 }
 
 const { full, causal, inverseCausal, bidirectionalCausal, slidingWindow, prefix } = masks;
-const plainMasks: Readonly<Record<string, () => Mask>> = { full, causal, inverseCausal, bidirectionalCausal };
-const sizedMasks: Readonly<Record<string, (size: number) => Mask>> = { slidingWindow, prefix };
+const masksWithoutParameters: Readonly<Record<string, () => Mask>> = {
+  full,
+  causal,
+  inverseCausal,
+  bidirectionalCausal,
+};
+const masksWithSize: Readonly<Record<string, (size: number) => Mask>> = { slidingWindow, prefix };
 
 /** causal, slidingWindow:4096. */
-function maskOf(text: string): Mask {
+function parseMask(text: string): Mask {
   const [name, size, ...more] = text.split(":") as [string, ...string[]];
-  if (size === undefined && Object.hasOwn(plainMasks, name)) return plainMasks[name]!();
-  if (size !== undefined && more.length === 0 && Object.hasOwn(sizedMasks, name)) {
-    return sizedMasks[name]!(countOf(`mask ${name}`, size));
+  if (size === undefined && Object.hasOwn(masksWithoutParameters, name)) return masksWithoutParameters[name]!();
+  if (size !== undefined && more.length === 0 && Object.hasOwn(masksWithSize, name)) {
+    return masksWithSize[name]!(parseCount(`mask ${name}`, size));
   }
   throw new UsageError(`--mask: expected one of ${maskNames()}, received "${text}"`);
 }
 
 function maskNames(): string {
-  return [...Object.keys(plainMasks), ...Object.keys(sizedMasks).map((name) => `${name}:N`)].join(", ");
+  return [...Object.keys(masksWithoutParameters), ...Object.keys(masksWithSize).map((name) => `${name}:N`)].join(", ");
 }
 
 const dtypes: readonly DType[] = Object.keys(dtypeBytes) as DType[];
 const placements: readonly PlacementName[] = ["contiguous", "zigzag", "striped"];
 
-function oneOf<T extends string>(name: string, text: string, choices: readonly T[]): T {
+function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
   const found = choices.find((choice) => choice === text);
   if (found !== undefined) return found;
   throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
@@ -149,16 +154,16 @@ export function readSettings(args: readonly string[]): Settings | "help" {
   const { svg, tiles, trace, prove, json, all } = values;
   return {
     plan: {
-      ...shapeOf(values),
-      nodes: countOf("nodes", values.nodes),
-      gpusPerNode: countOf("gpus-per-node", values["gpus-per-node"]),
-      profile: profileOf(values.profile),
+      ...parseShape(values),
+      nodes: parseCount("nodes", values.nodes),
+      gpusPerNode: parseCount("gpus-per-node", values["gpus-per-node"]),
+      profile: parseProfileOption(values.profile),
       keepEvents: svg !== undefined || trace !== undefined,
-      ...(values["memory-limit"] !== undefined && { memoryLimit: bytesOf("memory-limit", values["memory-limit"]) }),
-      ...(values.simulate !== undefined && { simulate: countOf("simulate", values.simulate) }),
+      ...(values["memory-limit"] !== undefined && { memoryLimit: parseBytes("memory-limit", values["memory-limit"]) }),
+      ...(values.simulate !== undefined && { simulate: parseCount("simulate", values.simulate) }),
     },
     backends: values.backend,
-    top: countOf("top", values.top),
+    top: parseCount("top", values.top),
     all,
     json,
     svg,
@@ -181,34 +186,34 @@ type ShapeOptions = Pick<
   "tokens" | "numHeads" | "numKvHeads" | "headDim" | "batch" | "dtype" | "mask" | "placement"
 >;
 
-function shapeOf(values: Values): ShapeOptions {
-  const numHeads = countOf("heads", required("heads", values.heads));
-  const numKvHeads = values["kv-heads"] === undefined ? numHeads : countOf("kv-heads", values["kv-heads"]);
+function parseShape(values: Values): ShapeOptions {
+  const numHeads = parseCount("heads", requireOption("heads", values.heads));
+  const numKvHeads = values["kv-heads"] === undefined ? numHeads : parseCount("kv-heads", values["kv-heads"]);
   if (numHeads % numKvHeads !== 0) {
     throw new UsageError(`--kv-heads: expected a divisor of --heads ${numHeads}, received ${numKvHeads}`);
   }
   return {
-    tokens: countOf("tokens", required("tokens", values.tokens)),
+    tokens: parseCount("tokens", requireOption("tokens", values.tokens)),
     numHeads,
     numKvHeads,
-    headDim: countOf("head-dim", values["head-dim"]),
-    batch: countOf("batch", values.batch),
-    dtype: oneOf("dtype", values.dtype, dtypes),
-    mask: maskOf(values.mask),
-    ...(values.placement !== undefined && { placement: oneOf("placement", values.placement, placements) }),
+    headDim: parseCount("head-dim", values["head-dim"]),
+    batch: parseCount("batch", values.batch),
+    dtype: parseChoice("dtype", values.dtype, dtypes),
+    mask: parseMask(values.mask),
+    ...(values.placement !== undefined && { placement: parseChoice("placement", values.placement, placements) }),
   };
 }
 
 const examples = { tokens: "128k", heads: "32" };
 
-function required(name: keyof typeof examples, text: string | undefined): string {
+function requireOption(name: keyof typeof examples, text: string | undefined): string {
   if (text !== undefined) return text;
   throw new UsageError(
-    `--${name}: expected a whole number ≥ 1, such as ${examples[name]}, received nothing; mosaic-plan --help lists all options`,
+    `--${name}: expected an integer ≥ 1, such as ${examples[name]}, received nothing; mosaic-plan --help lists all options`,
   );
 }
 
-function profileOf(text: string): Profile {
+function parseProfileOption(text: string): Profile {
   if (Object.hasOwn(profiles, text)) return profiles[text as keyof typeof profiles];
   if (!text.endsWith(".json")) {
     throw new UsageError(

@@ -1,22 +1,22 @@
 import { formatBytes, formatSeconds, formatPercent } from "@mosaic/planner";
 import { formatMesh, type Strategy } from "../strategy.ts";
 import type { PlanJob, PlanOptions } from "./job.ts";
-import { type Plan, plan, type Planned } from "./plan.ts";
+import { type Plan, plan, type RankedStrategy } from "./rank-strategies.ts";
 
 /** Alternatives that are worth a line. */
-const SHOWN = 4;
+const MAX_ALTERNATIVES = 4;
 
 /** What was chosen and why, a sentence a line. */
 function explain({ best, ranking, job, refused }: Plan): string {
   const others = ranking.filter((planned) => planned !== best);
   const families = new Set([best.family]);
-  const first = ({ family }: Planned): boolean => !families.has(family) && families.add(family).size > 0;
-  const next = others.filter((planned) => planned.fits && first(planned)).slice(0, SHOWN);
+  const first = ({ family }: RankedStrategy): boolean => !families.has(family) && families.add(family).size > 0;
+  const next = others.filter((planned) => planned.fits && first(planned)).slice(0, MAX_ALTERNATIVES);
   const large = others.filter(({ fits }) => !fits);
-  const bytes = bytesOf(job);
+  const bytes = bytesFormatter(job);
   return [
-    `auto chose ${placeOf(best)}: ${costsOf(best, bytes)}, predicted for ${job.profile.name}.`,
-    ...next.map((planned) => `${placeOf(planned)}: ${comparedTo(best, planned, bytes)}.`),
+    `auto chose ${formatStrategy(best)}: ${formatCosts(best, bytes)}, predicted for ${job.profile.name}.`,
+    ...next.map((planned) => `${formatStrategy(planned)}: ${formatComparison(best, planned, bytes)}.`),
     ...(next.some(({ seconds }) => seconds < best.seconds)
       ? ["Times count in steps of 1 %: within one, fewer bytes between nodes decide, then less memory."]
       : []),
@@ -26,27 +26,27 @@ function explain({ best, ranking, job, refused }: Plan): string {
   ].join("\n");
 }
 
-type Bytes = (planned: Planned) => string;
+type FormatBytesSent = (planned: RankedStrategy) => string;
 
 /** A single node has no bytes between nodes to speak of. */
-function bytesOf({ nodes }: PlanJob): Bytes {
+function bytesFormatter({ nodes }: PlanJob): FormatBytesSent {
   return ({ bytesWithinNodes, bytesBetweenNodes }) =>
     nodes === 1
       ? `${formatBytes(bytesWithinNodes)} sent`
       : `${formatBytes(bytesWithinNodes)} sent within nodes and ${formatBytes(bytesBetweenNodes)} between them`;
 }
 
-function placeOf({ name, mesh }: Planned): string {
+function formatStrategy({ name, mesh }: RankedStrategy): string {
   return `${name} on ${formatMesh(mesh)}`;
 }
 
-function costsOf(planned: Planned, bytes: Bytes): string {
+function formatCosts(planned: RankedStrategy, bytes: FormatBytesSent): string {
   const { seconds, exposedSeconds, peakBytes } = planned;
   const waiting = `${formatSeconds(exposedSeconds)} of it waiting for transfers`;
   return `${formatSeconds(seconds)} a step, ${waiting}, ${bytes(planned)}, ${formatBytes(peakBytes)} held`;
 }
 
-function comparedTo(best: Planned, planned: Planned, bytes: Bytes): string {
+function formatComparison(best: RankedStrategy, planned: RankedStrategy, bytes: FormatBytesSent): string {
   const more = planned.seconds / best.seconds - 1;
   const by = `${formatPercent(Math.abs(more))} ${more < 0 ? "less" : "more"}`;
   return `${formatSeconds(planned.seconds)} (${by}), ${bytes(planned)}, ${formatBytes(planned.peakBytes)} held`;
@@ -55,7 +55,7 @@ function comparedTo(best: Planned, planned: Planned, bytes: Bytes): string {
 /** The strategy that the planner chose, and why. */
 export interface AutoStrategy extends Strategy {
   /** What was chosen, and what the next best would take, in words. */
-  readonly why: string;
+  readonly explanation: string;
   /** Everything that was compared, with its numbers. */
   readonly plan: Plan;
 }
@@ -64,7 +64,7 @@ export interface AutoStrategy extends Strategy {
  * The strategy that is predicted to take the least time, chosen by `plan` for the call that the options describe. Any other
  * call is computed too, and just as exactly; only its time may not be the least.
  *
- * Plans at once, when it is made: its `meshFor` gives the mesh for `init`, and `why` the reasons. Every rank plans on its
+ * Plans at once, when it is made: its `meshFor` gives the mesh for `init`, and `explanation` the reasons. Every rank plans on its
  * own and comes to the same, as long as all are given equal options; a profile that was measured must come from one rank.
  *
  * @throws OptionError as `plan`; on another mesh, when a module is made with it and at every call, before anything is sent.
@@ -75,10 +75,10 @@ export interface AutoStrategy extends Strategy {
  * const strategy = auto({ tokens: 4096, numHeads: 8, headDim: 64, gpusPerNode: 4, profile: "h100-ib400" });
  * strategy.name; // => "auto"
  * Object.values(strategy.meshFor(4)).reduce((a, b) => a * b); // => 4
- * strategy.why.startsWith(`auto chose ${strategy.plan.best.name}`); // => true
+ * strategy.explanation.startsWith(`auto chose ${strategy.plan.best.name}`); // => true
  * ```
  */
 export function auto(options: PlanOptions): AutoStrategy {
   const found = plan(options);
-  return { ...found.best.strategy, name: "auto", why: explain(found), plan: found };
+  return { ...found.best.strategy, name: "auto", explanation: explain(found), plan: found };
 }

@@ -1,5 +1,5 @@
 // Which strategy takes the least time on a machine: found by running every candidate on symbolic ranks.
-export type { CandidateJob, MakeCandidate } from "../cli/load.ts";
+export type { CandidateJob, CandidateFactory } from "../cli/load.ts";
 export { auto, type AutoStrategy } from "./auto.ts";
 export type { CallShape, Candidate, PlanJob, PlanOptions, PlanProgress, ProfileName } from "./job.ts";
-export { type Plan, type Planned, plan } from "./plan.ts";
+export { type Plan, plan, type RankedStrategy } from "./rank-strategies.ts";

@@ -4,7 +4,7 @@ import {
   masks,
   OptionError,
   type Placement,
-  placementOf,
+  resolvePlacement,
   defineOptions,
   formatValue,
   option,
@@ -30,31 +30,31 @@ export const candidateOptions = defineOptions("candidate", {
 /** One way to attend, to be compared with others. */
 export type Candidate = OptionsOf<typeof candidateOptions>;
 
-const count = { min: 1 } as const;
+const positiveInteger = { min: 1 } as const;
 /** Heads are distributed in every way that divides them: more are a mistake. */
-const heads = { min: 1, max: 65_536 } as const;
+const headCount = { min: 1, max: 65_536 } as const;
 
-function isBytes(value: unknown): value is number {
+function isByteCount(value: unknown): value is number {
   return typeof value === "number" && value > 0;
 }
 
-function isCandidates(value: unknown): value is readonly Candidate[] {
+function isCandidateList(value: unknown): value is readonly Candidate[] {
   return Array.isArray(value);
 }
 
 export const planOptions = defineOptions("plan", {
   /** Length of the sequence of queries. */
-  tokens: option.integer(count),
+  tokens: option.integer(positiveInteger),
   /** Length of the sequence of keys. Default: tokens. */
-  keyTokens: option.integer({ ...count, optional: true }),
+  keyTokens: option.integer({ ...positiveInteger, optional: true }),
   /** Query heads. */
-  numHeads: option.integer(heads),
+  numHeads: option.integer(headCount),
   /** Key heads; a divisor of numHeads. Default: numHeads. */
-  numKvHeads: option.integer({ ...heads, optional: true }),
+  numKvHeads: option.integer({ ...headCount, optional: true }),
   /** Size of a head. */
-  headDim: option.integer(count),
+  headDim: option.integer(positiveInteger),
   /** Sequences that the ranks work on together. Default 1. */
-  batch: option.integer({ ...count, default: 1 }),
+  batch: option.integer({ ...positiveInteger, default: 1 }),
   /** Of queries, keys and values. Default "bfloat16". */
   dtype: option.dtype({ default: "bfloat16" }),
   /** Which keys each query sees. Default: all. */
@@ -62,9 +62,9 @@ export const planOptions = defineOptions("plan", {
   /** How the sequence is cut. Default: "zigzag" if the mask is causal, else "contiguous". */
   placement: option.placement({ optional: true }),
   /** Nodes: rank = node · gpusPerNode + place in the node; at most 65 536 ranks. Default 1. */
-  nodes: option.integer({ ...count, default: 1 }),
+  nodes: option.integer({ ...positiveInteger, default: 1 }),
   /** Ranks on each node. */
-  gpusPerNode: option.integer(count),
+  gpusPerNode: option.integer(positiveInteger),
   /** What the ranks compute on, which selects the profile if none is given. Default "cpu". */
   device: option.oneOf(["cpu", "cuda"], {
     expected: '"cpu" or "cuda", or a profile',
@@ -77,13 +77,13 @@ export const planOptions = defineOptions("plan", {
    */
   profile: option.custom("the name of a profile, or a profile", isProfileLike, { optional: true }),
   /** Bytes that a rank may hold at once, inputs, results and gradients of this attention included. Default: no limit. */
-  memoryLimit: option.custom("a number of bytes > 0", isBytes, { optional: true }),
+  memoryLimit: option.custom("a number of bytes > 0", isByteCount, { optional: true }),
   /** Only strategies that run on this very mesh. Default: any mesh. */
   mesh: option.meshShape({ optional: true }),
   /** More ways to attend, beside those that are built in. Default: none. */
-  candidates: option.custom("an array of candidates", isCandidates, { optional: true }),
+  candidates: option.custom("an array of candidates", isCandidateList, { optional: true }),
   /** How many of the best are simulated whole. Default: as many as take some seconds, at least one; one of over 1 024 ranks. */
-  simulate: option.integer({ ...count, optional: true }),
+  simulate: option.integer({ ...positiveInteger, optional: true }),
   /** Whether the simulations keep their events, to be drawn. Default false. */
   keepEvents: option.boolean({ default: false }),
   /** Called with how far the planning is. Default: nothing. */
@@ -128,7 +128,7 @@ export interface PlanJob {
 }
 
 /** Checks options and fills in what is absent; throws an OptionError that names `where`. */
-export function jobOf(where: string, options: PlanOptions): PlanJob {
+export function resolveJob(where: string, options: PlanOptions): PlanJob {
   const settings = planOptions.parse(options, where);
   const { tokens, numHeads, headDim, nodes, gpusPerNode, mask = masks.full(), batch, dtype } = settings;
   const { keyTokens = tokens, numKvHeads = numHeads, memoryLimit = Number.POSITIVE_INFINITY } = settings;
@@ -136,18 +136,20 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
       where,
-      expected: "numKvHeads a divisor of numHeads",
-      received: `${numKvHeads} of ${numHeads}`,
+      expected: "numHeads divisible by numKvHeads",
+      received: `${numHeads} and ${numKvHeads}`,
     });
   }
-  const placement = placementOf(settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"));
+  const placement = resolvePlacement(
+    settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"),
+  );
   const profile = settings.profile ?? (settings.device === "cpu" ? "cpu-local" : "h100-ib400");
   return {
     shape: { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement },
     nodes,
     gpusPerNode,
     ranks: nodes * gpusPerNode,
-    profile: { ...profileOf(where, profile), ranksPerNode: gpusPerNode },
+    profile: { ...resolveProfile(where, profile), ranksPerNode: gpusPerNode },
     memoryLimit,
   };
 }
@@ -160,12 +162,12 @@ function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
     where,
     expected: `at most ${maxRanks} ranks${most > 0 ? `, ${most} nodes of ${gpusPerNode}` : ""}`,
     received: `${nodes} nodes of ${gpusPerNode}`,
-    remedy: "plan for the ranks that share one sequence, and put the others on an axis of their own, dp",
+    remedy: "plan for the ranks that share one sequence, and put the others on a data-parallel axis, dp",
   });
 }
 
 /** The profile itself, checked, or the one of that name; throws an OptionError that lists the names. */
-export function profileOf(where: string, nameOrValue: Profile | string): Profile {
+export function resolveProfile(where: string, nameOrValue: Profile | string): Profile {
   if (typeof nameOrValue !== "string") return parseProfile(nameOrValue);
   if (Object.hasOwn(profiles, nameOrValue)) return profiles[nameOrValue as ProfileName];
   throw new OptionError({

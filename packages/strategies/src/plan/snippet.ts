@@ -1,11 +1,11 @@
 import { type Mask, spansLength } from "@mosaic/core";
 import { formatSeconds } from "@mosaic/planner";
 import { formatMesh } from "../strategy.ts";
-import { type Contender, SCOPE } from "./contender.ts";
+import { NAMESPACE, type StrategyCandidate } from "./candidates.ts";
 import type { CallShape, PlanJob } from "./job.ts";
 
 /** A whole program that attends in this way, for this call, on this mesh. */
-export function snippetOf(job: PlanJob, contender: Contender, seconds: number): string {
+export function createSnippet(job: PlanJob, candidate: StrategyCandidate, seconds: number): string {
   const { shape, ranks, nodes, gpusPerNode, profile } = job;
   const { tokens, keyTokens } = shape;
   const start =
@@ -16,20 +16,20 @@ export function snippetOf(job: PlanJob, contender: Contender, seconds: number): 
   const device = profile.cores ? "" : `device: "cuda", collectives: "nccl", `;
   const cross = keyTokens !== tokens;
   const inputs = [
-    inputOf("x", "rows", { job, contender, length: tokens }),
-    ...(cross ? [inputOf("memory", "keyRows", { job, contender, length: keyTokens })] : []),
+    formatInput("x", "rows", { job, candidate, length: tokens }),
+    ...(cross ? [formatInput("memory", "keyRows", { job, candidate, length: keyTokens })] : []),
   ];
   return [
-    `// ${contender.name}: ${formatSeconds(seconds)} for a forward and a backward, predicted for ${profile.name}.`,
+    `// ${candidate.name}: ${formatSeconds(seconds)} for a forward and a backward, predicted for ${profile.name}.`,
     `// ${start}`,
     ...(device === "" ? [] : ["// It needs @mosaic/kernels-cuda and @mosaic/collectives-nccl."]),
     `import * as mosaic from "@mosaic/attention";`,
-    ...contender.imports,
+    ...candidate.imports,
     "",
-    `const backend = ${contender.code};`,
-    `await using ctx = await mosaic.init({ ${device}mesh: ${formatMesh(contender.mesh)} });`,
+    `const backend = ${candidate.code};`,
+    `await using ctx = await mosaic.init({ ${device}mesh: ${formatMesh(candidate.mesh)} });`,
     `const attn = new mosaic.${cross ? "CrossAxisAttention" : "MultiAxisAttention"}(ctx, {`,
-    ...settingsOf(shape).map((setting) => `  ${setting},`),
+    ...formatOptions(shape).map((setting) => `  ${setting},`),
     "});",
     ...inputs.flat(),
     `const out = attn.forward(${cross ? "x, memory" : "x"});`,
@@ -39,7 +39,7 @@ export function snippetOf(job: PlanJob, contender: Contender, seconds: number): 
 }
 
 /** The options of the module. */
-function settingsOf(shape: CallShape): readonly string[] {
+function formatOptions(shape: CallShape): readonly string[] {
   const { numHeads, numKvHeads, headDim, tokens, keyTokens, dtype, mask, placement } = shape;
   const cross = keyTokens !== tokens;
   return [
@@ -50,34 +50,34 @@ function settingsOf(shape: CallShape): readonly string[] {
     ...(cross ? ["qAxis: 1", "kvAxis: 1"] : ["attentionAxis: 1"]),
     "backend",
     `placement: "${placement.name}"`,
-    ...maskOf(mask),
+    ...formatMask(mask),
     `dtype: "${dtype}"`,
     `sequenceLength: ${tokens}`,
     ...(cross ? [`kvSequenceLength: ${keyTokens}`] : []),
   ];
 }
 
-const plainMasks: ReadonlySet<string> = new Set(["causal", "inverseCausal", "bidirectionalCausal"]);
+const masksWithoutParameters: ReadonlySet<string> = new Set(["causal", "inverseCausal", "bidirectionalCausal"]);
 
 /** Masks state in their names how they are made, but for those with lists, and one's own. */
-function maskOf({ name }: Mask): readonly string[] {
+function formatMask({ name }: Mask): readonly string[] {
   if (name === "full") return [];
-  if (plainMasks.has(name)) return [`mask: ${SCOPE}masks.${name}()`];
-  if (/^(slidingWindow|prefix)\(\d+\)$/.test(name)) return [`mask: ${SCOPE}masks.${name}`];
+  if (masksWithoutParameters.has(name)) return [`mask: ${NAMESPACE}masks.${name}()`];
+  if (/^(slidingWindow|prefix)\(\d+\)$/.test(name)) return [`mask: ${NAMESPACE}masks.${name}`];
   return [`// mask: ${name}`];
 }
 
-interface Shared {
+interface InputContext {
   readonly job: PlanJob;
-  readonly contender: Contender;
+  readonly candidate: StrategyCandidate;
   /** Of the whole sequence. */
   readonly length: number;
 }
 
 /** Lines that make this rank's part of an input; how many rows that is, is a number if all ranks have as many. */
-function inputOf(name: string, rows: string, { job, contender, length }: Shared): readonly string[] {
+function formatInput(name: string, rows: string, { job, candidate, length }: InputContext): readonly string[] {
   const { placement, batch, numHeads, headDim, dtype } = job.shape;
-  const { backend, mesh } = contender;
+  const { backend, mesh } = candidate;
   const shards = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
   const lengths = Array.from({ length: shards }, (_, i) => spansLength(placement.spans(i, shards, length)));
   const even = shards === job.ranks && lengths.every((each) => each === lengths[0]);

@@ -15,18 +15,18 @@ namespace theirs {
 #include "mosaic/same_call.h"
 #include "nccl/api.h"
 
-#define SAME_PLACE(field)                                                                 \
+#define SAME_OFFSET(field)                                                                 \
   static_assert(offsetof(theirs::ncclConfig_t, field) == offsetof(ncclConfig_t, field)); \
   static_assert(sizeof(theirs::ncclConfig_t::field) == sizeof(ncclConfig_t::field))
-SAME_PLACE(size);
-SAME_PLACE(magic);
-SAME_PLACE(version);
-SAME_PLACE(blocking);
-SAME_PLACE(cgaClusterSize);
-SAME_PLACE(minCTAs);
-SAME_PLACE(maxCTAs);
-SAME_PLACE(netName);
-SAME_PLACE(splitShare);
+SAME_OFFSET(size);
+SAME_OFFSET(magic);
+SAME_OFFSET(version);
+SAME_OFFSET(blocking);
+SAME_OFFSET(cgaClusterSize);
+SAME_OFFSET(minCTAs);
+SAME_OFFSET(maxCTAs);
+SAME_OFFSET(netName);
+SAME_OFFSET(splitShare);
 
 #define SAME_VALUE(name) static_assert(static_cast<int>(theirs::name) == static_cast<int>(::name))
 SAME_VALUE(ncclSuccess);
@@ -39,10 +39,10 @@ SAME_VALUE(ncclRemoteError);
 SAME_VALUE(ncclInProgress);
 static_assert(theirs::ncclUint8 == mosaic::nccl::kBytes);
 static_assert(NCCL_CONFIG_UNDEF_INT == mosaic::nccl::kUndefined);
-static_assert(NCCL_VERSION(2, 18, 0) == mosaic::nccl::kOldest);
+static_assert(NCCL_VERSION(2, 18, 0) == mosaic::nccl::kMinVersion);
 
-constexpr theirs::ncclConfig_t kInitial = NCCL_CONFIG_INITIALIZER;
-static_assert(kInitial.magic == mosaic::nccl::kConfigMagic);
+constexpr theirs::ncclConfig_t kInitialConfig = NCCL_CONFIG_INITIALIZER;
+static_assert(kInitialConfig.magic == mosaic::nccl::kConfigMagic);
 
 using mosaic::nccl::Functions;
 #define SAME_CALL(type, name, symbol, parameters) \

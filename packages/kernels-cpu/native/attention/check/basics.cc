@@ -1,4 +1,4 @@
-#include "attention/check/basics.h"
+#include "attention/check/check.h"
 
 #include <atomic>
 #include <cmath>
@@ -76,7 +76,7 @@ void arena() {
   for (int step = 0; step < 100; ++step) {
     arena.reset();
     for (int i = 1; i < 40; ++i) {
-      float* x = arena.take<float>(i * 10'000);
+      float* x = arena.allocate<float>(i * 10'000);
       expect(reinterpret_cast<uintptr_t>(x) % 64 == 0, "arenas align to cache lines");
       x[0] = x[i * 10'000 - 1] = 1;
     }
@@ -107,14 +107,14 @@ void merge() {
   expect(lse.get(0, 0, 2) == 3 && out.get(0, 0, 2, 0) == 20, "merge: everything from the other side");
   expect(lse.get(0, 0, 3) == -INFINITY, "merge: nothing on either side");
   expect(std::isnan(lse.get(0, 0, 4)) && std::isnan(out.get(0, 0, 4, 0)), "merge: NaN stays");
-  expect(out.gapsIntact() && lse.gapsIntact(), "merge: stays within its elements");
+  expect(out.paddingIntact() && lse.paddingIntact(), "merge: stays within its elements");
 }
 
 /// Attention in a loop holds no more memory after many steps than after the first.
-void steadyMemory() {
+void checkSteadyMemory() {
   Pool pool(1);
   const auto tensor = [](int64_t columns) {
-    Tensor x(DType::BFloat16, {1, 2, 500, columns}, Layout::HeadsInside);
+    Tensor x(DType::BFloat16, {1, 2, 500, columns}, Layout::BSHD);
     x.fill(0.5);
     return x;
   };
@@ -147,7 +147,7 @@ int checkBasics() {
   for (int threads : {1, 2, 5}) pool(threads);
   arena();
   merge();
-  steadyMemory();
+  checkSteadyMemory();
   return failures;
 }
 

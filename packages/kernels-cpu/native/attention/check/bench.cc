@@ -1,4 +1,4 @@
-#include "attention/check/bench.h"
+#include "attention/check/check.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -17,7 +17,7 @@ inline std::vector<int64_t> positions(const std::vector<Span>& spans) {
   return all;
 }
 
-inline bool sees(const Slice& s, int64_t q, int64_t k) {
+inline bool isVisible(const Slice& s, int64_t q, int64_t k) {
   if (q < s.q0 || q >= s.q1) return false;
   const int64_t begin = s.k0 + (s.type & 2 ? q - s.q0 : 0), end = s.k1 - (s.type & 1 ? s.q1 - 1 - q : 0);
   return k >= begin && k < end;
@@ -43,7 +43,7 @@ struct Reference {
     seen.resize(static_cast<size_t>(Sq * Sk));
     for (int64_t i = 0; i < Sq; ++i) {
       for (int64_t j = 0; j < Sk; ++j) {
-        for (const Slice& s : mask) seen[static_cast<size_t>(i * Sk + j)] |= sees(s, qAt[i], kAt[j]);
+        for (const Slice& s : mask) seen[static_cast<size_t>(i * Sk + j)] |= isVisible(s, qAt[i], kAt[j]);
       }
     }
     out.resize(static_cast<size_t>(B * H * Sq * D));

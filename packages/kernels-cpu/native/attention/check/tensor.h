@@ -50,7 +50,7 @@ inline void encode(DType dtype, double value, void* at) {
   std::memcpy(at, &half, 2);
 }
 
-enum class Layout { Dense, HeadsInside, ColumnsOutside, Padded };  // [B,H,S,D], [B,S,H,D], [B,H,D,S], odd gaps
+enum class Layout { Dense, BSHD, BHDS, Padded };  // [B,H,S,D], [B,S,H,D], [B,H,D,S], odd gaps
 
 class Tensor {
  public:
@@ -93,7 +93,7 @@ class Tensor {
     each([&](int64_t b, int64_t h, int64_t s, int64_t d) { set(b, h, s, d, normal(random) * factor); });
   }
   /// Whether all bytes that belong to no element are as they were made.
-  bool gapsIntact() const {
+  bool paddingIntact() const {
     Tensor copy(*this);
     copy.each([&](int64_t b, int64_t h, int64_t s, int64_t d) {
       std::memset(copy.at(b, h, s, d), 0xff, static_cast<size_t>(dtypeBytes(view_.dtype)));

@@ -81,12 +81,12 @@ struct SimdCheck {
     }
     for (int n = 0; n <= L; ++n) {
       draw();
-      lanes("loadPart", V::loadPart(a, n), [&](int i) { return i < n ? a[i] : 0.0f; });
-      V::storePart(b, V::load(c), n);
+      lanes("loadPart", V::loadPartial(a, n), [&](int i) { return i < n ? a[i] : 0.0f; });
+      V::storePartial(b, V::load(c), n);
       for (int i = 0; i < n; ++i) expect(same(b[i], c[i]), "storePart", i);
     }
     const float before = b[L - 1];
-    V::storePart(b, V::load(a), L - 1);
+    V::storePartial(b, V::load(a), L - 1);
     expect(same(b[L - 1], before), "storePart past its end", L - 1);
     float ones[L];
     for (int i = 0; i < L; ++i) ones[i] = static_cast<float>(i + 1);

@@ -1,6 +1,8 @@
 // Compares what we declare of cuBLASLt with NVIDIA's own cublasLt.h. Compiled where there is one; nothing runs.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace ours {
 #include "blas/api.h"
@@ -23,8 +25,8 @@ CHECK_VALUE(BLAS_FLOAT16, CUDA_R_16F)
 CHECK_VALUE(BLAS_BFLOAT16, CUDA_R_16BF)
 CHECK_VALUE(BLAS_COMPUTE_FLOAT32, CUBLAS_COMPUTE_32F)
 CHECK_VALUE(BLAS_COMPUTE_TF32, CUBLAS_COMPUTE_32F_FAST_TF32)
-CHECK_VALUE(BLAS_AS_IT_IS, CUBLAS_OP_N)
-CHECK_VALUE(BLAS_TRANSPOSED, CUBLAS_OP_T)
+CHECK_VALUE(BLAS_NO_TRANSPOSE, CUBLAS_OP_N)
+CHECK_VALUE(BLAS_TRANSPOSE, CUBLAS_OP_T)
 CHECK_VALUE(BLAS_TRANSPOSE_A, CUBLASLT_MATMUL_DESC_TRANSA)
 CHECK_VALUE(BLAS_TRANSPOSE_B, CUBLASLT_MATMUL_DESC_TRANSB)
 CHECK_VALUE(BLAS_BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
@@ -38,9 +40,10 @@ CHECK_VALUE(BLAS_ALIGNMENT_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
 CHECK_VALUE(BLAS_REDUCE_IN_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
 
 static_assert(sizeof(BlasAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
-static_assert(sizeof(BlasChoice) == sizeof(cublasLtMatmulHeuristicResult_t));
-static_assert(offsetof(BlasChoice, workspaceBytes) == offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
-static_assert(offsetof(BlasChoice, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
+static_assert(sizeof(BlasHeuristicResult) == sizeof(cublasLtMatmulHeuristicResult_t));
+static_assert(offsetof(BlasHeuristicResult, workspaceBytes) ==
+              offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+static_assert(offsetof(BlasHeuristicResult, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
 
 #define CHECK_SIGNATURE(name, symbol, result, parameters) \
   static_assert(check::same<std::remove_pointer_t<decltype(BlasFunctions::name)>, decltype(symbol)>, #symbol);

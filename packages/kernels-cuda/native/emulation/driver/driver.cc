@@ -1,15 +1,16 @@
 // A stand-in for libcuda: the entry points of driver/api.h over host memory and threads. Kernels are those compiled for
 // the host, looked up by name. For tests: the addon that is shipped runs on it unchanged. Here: the driver itself, its
-// devices, contexts and kernels; memory.cc and order.cc have the rest.
+// devices, contexts and kernels; memory.cc and stream.cc have the rest.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <future>
 #include <memory>
 #include <mutex>
 
-#include "engine/registry.h"
-#include "settings.h"
+#include "driver/api.h"
+#include "engine/emulator.h"
 #include "state.h"
 
 using namespace emulated;
@@ -23,7 +24,7 @@ std::atomic<long> launches{0};
 struct Function {
   std::string name;
   Kernel kernel;
-  std::atomic<unsigned> mostShared{48 * 1024};
+  std::atomic<unsigned> maxShared{48 * 1024};
 };
 
 Function* functionNamed(const char* name) {
@@ -38,7 +39,7 @@ Function* functionNamed(const char* name) {
   return &function;
 }
 
-int mostSharedBytes() { return (capability() >= 90 ? 227 : 163) * 1024; }
+int maxSharedBytes() { return (capability() >= 90 ? 227 : 163) * 1024; }
 
 struct ErrorText {
   CUresult code;
@@ -111,8 +112,8 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
     case COMPUTE_CAPABILITY_MINOR: *value = capability() % 10; break;
     case MULTIPROCESSOR_COUNT: *value = 4; break;
     case MAX_GRID_DIM_Y:
-    case MAX_GRID_DIM_Z: *value = mostBlocksAcross(); break;
-    case MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = mostSharedBytes(); break;
+    case MAX_GRID_DIM_Z: *value = maxGridDim(); break;
+    case MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = maxSharedBytes(); break;
     case MEMORY_POOLS_SUPPORTED: *value = 1; break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -156,7 +157,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return counts().modules++, CUDA_SUCCESS;
 }
 
-CUresult cuModuleUnload(CUmodule) { return counts().modules--, health().get(); }
+CUresult cuModuleUnload(CUmodule) { return counts().modules--, contextStatus().get(); }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   *function = reinterpret_cast<CUfunction>(functionNamed(name));
@@ -164,8 +165,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
-  if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value > mostSharedBytes()) return CUDA_ERROR_INVALID_VALUE;
-  reinterpret_cast<Function*>(function)->mostShared = static_cast<unsigned>(value);
+  if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value > maxSharedBytes()) return CUDA_ERROR_INVALID_VALUE;
+  reinterpret_cast<Function*>(function)->maxShared = static_cast<unsigned>(value);
   return ready();
 }
 
@@ -175,18 +176,18 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
   if (const CUresult code = ready()) return code;
   const Function& started = *reinterpret_cast<const Function*>(function);
   const Dimensions grid{gridX, gridY, gridZ}, block{blockX, blockY, blockZ};
-  const auto across = static_cast<unsigned>(mostBlocksAcross());
+  const auto across = static_cast<unsigned>(maxGridDim());
   if (gridX == 0 || gridY == 0 || gridZ == 0 || gridX > 0x7fffffff || gridY > across || gridZ > across) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (size_t{blockX} * blockY * blockZ > 1024 || blockX == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (sharedBytes > started.mostShared) return CUDA_ERROR_INVALID_VALUE;
+  if (sharedBytes > started.maxShared) return CUDA_ERROR_INVALID_VALUE;
   const long number = ++launches;
-  if (number == refusedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  auto arguments = started.kernel.take(parameters[0]);
+  if (number == rejectedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  auto arguments = started.kernel.copyParameters(parameters[0]);
   streamOf(stream).enqueue([=, run = started.kernel.run, name = started.name] {
-    if (number == failingLaunch()) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": told to fail");
-    if (number == endlessLaunch()) std::promise<void>().get_future().wait();
+    if (number == failingLaunch()) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": injected failure");
+    if (number == hangingLaunch()) std::promise<void>().get_future().wait();
     try {
       run({grid, block, sharedBytes, arguments.get()});
     } catch (const std::exception& error) {
@@ -197,3 +198,26 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
 }
 
 }  // extern "C"
+
+// The stand-in driver's descriptions of tensors for TMA.
+
+extern "C" CUresult cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* base, const uint64_t* lengths,
+                                           const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
+                                           int interleave, int swizzle, int, int fill) {
+  // What the driver's reference demands; and of what it allows, what the emulation of TMA takes.
+  bool right = reinterpret_cast<uintptr_t>(base) % 16 == 0 && rank == 4 && interleave == TENSOR_MAP_INTERLEAVE_NONE;
+  right = right && reinterpret_cast<uintptr_t>(map) % 64 == 0 && strides[0] >= lengths[0] * 2;
+  right = right && (type == TENSOR_MAP_BFLOAT16 || type == TENSOR_MAP_FLOAT16) && fill == TENSOR_MAP_FILL_ZEROS;
+  right = right && swizzle == TENSOR_MAP_SWIZZLE_128B && box[0] == kPanelColumns && box[2] == 1 && box[3] == 1;
+  for (unsigned axis = 0; axis < 4; axis++) {
+    right = right && lengths[axis] > 0 && lengths[axis] <= uint64_t{1} << 32;
+    right = right && box[axis] > 0 && box[axis] <= 256 && steps[axis] == 1;
+    right = right && (axis == 3 || (strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40));
+  }
+  if (!right) return CUDA_ERROR_INVALID_VALUE;
+  EncodedTensorMap encoded{static_cast<const char*>(base), {}, {2}, static_cast<int>(box[1])};
+  for (int axis = 0; axis < 4; axis++) encoded.length[axis] = static_cast<int64_t>(lengths[axis]);
+  for (int axis = 0; axis < 3; axis++) encoded.stride[axis + 1] = static_cast<int64_t>(strides[axis]);
+  std::memcpy(map, &encoded, sizeof encoded);
+  return CUDA_SUCCESS;
+}

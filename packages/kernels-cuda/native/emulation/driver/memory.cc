@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "engine/memory.h"
-#include "settings.h"
 #include "state.h"
 
 using namespace emulated;
@@ -17,12 +16,12 @@ namespace {
 /// Bytes: in use, freed but kept, and how many may be kept.
 struct Pool {
   size_t used = 0, kept = 0;
-  uint64_t mostKept = 0;
+  uint64_t maxKept = 0;
 };
 
 /// What of the GPU is taken. Freed memory can be taken again at once, as in the order of a stream; the host memory that
 /// plays it goes when the stream comes to it.
-class Gpu {
+class GpuMemory {
  public:
   CUmemoryPool create() {
     const std::lock_guard lock(mutex_);
@@ -39,14 +38,14 @@ class Gpu {
     return true;
   }
   template <class Body>
-  CUresult on(CUmemoryPool handle, Body body) {
+  CUresult withPool(CUmemoryPool handle, Body body) {
     const std::lock_guard lock(mutex_);
     const auto found = pools_.find(handle);
     if (found == pools_.end()) return CUDA_ERROR_INVALID_VALUE;
     return body(*found->second), CUDA_SUCCESS;
   }
   /// False if the GPU has no more.
-  bool take(CUmemoryPool handle, const void* memory, size_t bytes) {
+  bool allocate(CUmemoryPool handle, const void* memory, size_t bytes) {
     const std::lock_guard lock(mutex_);
     Pool& pool = *pools_.at(handle);
     const size_t again = std::min(pool.kept, bytes);
@@ -56,7 +55,7 @@ class Gpu {
     owners_[memory] = {handle, bytes};
     return true;
   }
-  bool give(const void* memory) {
+  bool release(const void* memory) {
     const std::lock_guard lock(mutex_);
     const auto found = owners_.find(memory);
     if (found == owners_.end()) return false;
@@ -65,7 +64,7 @@ class Gpu {
     if (pools_.contains(handle)) {
       Pool& pool = *pools_[handle];
       pool.used -= bytes;
-      pool.kept = std::min<uint64_t>(pool.kept + bytes, pool.mostKept);
+      pool.kept = std::min<uint64_t>(pool.kept + bytes, pool.maxKept);
     }
     return true;
   }
@@ -87,8 +86,8 @@ class Gpu {
   std::map<const void*, std::pair<CUmemoryPool, size_t>> owners_;  // under mutex_
 };
 
-Gpu& gpu() {
-  static auto& one = *new Gpu;
+GpuMemory& gpuMemory() {
+  static auto& one = *new GpuMemory;
   return one;
 }
 
@@ -97,7 +96,8 @@ CUresult copy(void* to, const void* from, size_t bytes, CUstream stream, const v
   if (const CUresult code = ready()) return code;
   streamOf(stream).enqueue([=] {
     if (bytes > 0 && !deviceMemory().contain(device, bytes)) {
-      return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "a copy of " + std::to_string(bytes) + " bytes leaves its allocation");
+      return fault(CUDA_ERROR_ILLEGAL_ADDRESS,
+                   "a copy of " + std::to_string(bytes) + " bytes is out of bounds of its allocation");
     }
     std::memmove(to, from, bytes);
   });
@@ -113,27 +113,27 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const MemPoolProperties* wanted) {
   const bool isDevice = wanted->allocationType == MEM_ALLOCATION_TYPE_PINNED &&
                         wanted->locationType == MEM_LOCATION_TYPE_DEVICE && wanted->locationId < devices();
   if (!isDevice) return CUDA_ERROR_INVALID_VALUE;
-  *pool = gpu().create();
+  *pool = gpuMemory().create();
   return counts().pools++, CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  if (!gpu().destroy(pool)) return CUDA_ERROR_INVALID_VALUE;
+  if (!gpuMemory().destroy(pool)) return CUDA_ERROR_INVALID_VALUE;
   return counts().pools--, CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void* value) {
   if (attribute != MEMPOOL_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
-  return gpu().on(pool, [&](Pool& it) { it.mostKept = *static_cast<uint64_t*>(value); });
+  return gpuMemory().withPool(pool, [&](Pool& it) { it.maxKept = *static_cast<uint64_t*>(value); });
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void* value) {
   if (attribute != MEMPOOL_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
-  return gpu().on(pool, [&](Pool& it) { *static_cast<uint64_t*>(value) = it.used + it.kept; });
+  return gpuMemory().withPool(pool, [&](Pool& it) { *static_cast<uint64_t*>(value) = it.used + it.kept; });
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-  return gpu().on(pool, [&](Pool& it) { it.kept = std::min(it.kept, keep - std::min(keep, it.used)); });
+  return gpuMemory().withPool(pool, [&](Pool& it) { it.kept = std::min(it.kept, keep - std::min(keep, it.used)); });
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream) {
@@ -143,7 +143,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   if (bytes > memoryBytes()) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!gpu().take(pool, memory, bytes)) return std::free(memory), CUDA_ERROR_OUT_OF_MEMORY;
+  if (!gpuMemory().allocate(pool, memory, bytes)) return std::free(memory), CUDA_ERROR_OUT_OF_MEMORY;
   std::memset(memory, kPoison, bytes);
   deviceMemory().add(memory, bytes);
   *address = reinterpret_cast<uintptr_t>(memory);
@@ -152,19 +152,19 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   auto* memory = pointer<void>(address);
-  if (!gpu().give(memory)) return CUDA_ERROR_INVALID_VALUE;
+  if (!gpuMemory().release(memory)) return CUDA_ERROR_INVALID_VALUE;
   counts().allocations--;
   const auto release = [memory] {
     std::memset(memory, kPoison, deviceMemory().remove(memory));
     std::free(memory);
   };
   streamOf(stream).enqueue(release, true);
-  return health().get();
+  return contextStatus().get();
 }
 
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   *total = memoryBytes();
-  *free = gpu().free();
+  *free = gpuMemory().free();
   return ready();
 }
 
@@ -177,7 +177,7 @@ CUresult cuMemAllocHost_v2(void** memory, size_t bytes) {
 CUresult cuMemFreeHost(void* memory) {
   if (!hasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   std::free(memory);
-  return counts().pinned--, health().get();
+  return counts().pinned--, contextStatus().get();
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
@@ -197,7 +197,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   if (const CUresult code = ready()) return code;
   streamOf(stream).enqueue([memory = pointer<void>(to), value, bytes] {
     const bool inside = deviceMemory().contain(memory, bytes);
-    if (!inside) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "memset leaves its allocation");
+    if (!inside) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "memset is out of bounds of its allocation");
     std::memset(memory, value, bytes);
   });
   return CUDA_SUCCESS;

@@ -26,12 +26,12 @@ CUresult ready() {
   if (!initialised()) return CUDA_ERROR_NOT_INITIALIZED;
   if (inCallback()) return CUDA_ERROR_NOT_PERMITTED;
   if (!hasContext()) return CUDA_ERROR_INVALID_CONTEXT;
-  return health().get();
+  return contextStatus().get();
 }
 
 void fault(CUresult code, const std::string& what) {
   std::fprintf(stderr, "emulated GPU: %s\n", what.c_str());
-  health().fail(code);
+  contextStatus().fail(code);
 }
 
 }  // namespace emulated

@@ -1,22 +1,23 @@
-#include "stream.h"
-
+// Entry points of the stand-in driver for streams and events.
 #include "mosaic/clock.h"
+#include "state.h"
+#include "stream.h"
 
 namespace emulated {
 
-CUresult Health::get() const {
+CUresult ContextStatus::get() const {
   const std::lock_guard lock(mutex_);
   return code_;
 }
 
-void Health::fail(CUresult code) {
+void ContextStatus::fail(CUresult code) {
   const std::lock_guard lock(mutex_);
   if (code_ == 0) code_ = code;
 }
 
 // Never destroyed: threads may outlive main.
-Health& health() {
-  static auto& one = *new Health;
+ContextStatus& contextStatus() {
+  static auto& one = *new ContextStatus;
   return one;
 }
 
@@ -30,38 +31,38 @@ Stream& streamOf(CUstream handle) {
   return handle ? *reinterpret_cast<Stream*>(handle) : standard;
 }
 
-void Record::reach() {
+void EventRecord::complete() {
   const int64_t now = mosaic::monotonicNs();
   const std::lock_guard lock(mutex_);
-  isReached_ = true;
+  isComplete_ = true;
   nanoseconds_ = now;
-  reached_.notify_all();
+  completed_.notify_all();
 }
 
-void Record::await() {
+void EventRecord::await() {
   std::unique_lock lock(mutex_);
-  reached_.wait(lock, [&] { return isReached_; });
+  completed_.wait(lock, [&] { return isComplete_; });
 }
 
-bool Record::isReached() {
+bool EventRecord::isComplete() {
   const std::lock_guard lock(mutex_);
-  return isReached_;
+  return isComplete_;
 }
 
-int64_t Record::nanoseconds() {
+int64_t EventRecord::nanoseconds() {
   const std::lock_guard lock(mutex_);
   return nanoseconds_;
 }
 
-Event::Event() { latest_->reach(); }
+Event::Event() { latest_->complete(); }
 
-std::shared_ptr<Record> Event::record() {
-  auto record = std::make_shared<Record>();
+std::shared_ptr<EventRecord> Event::record() {
+  auto record = std::make_shared<EventRecord>();
   const std::lock_guard lock(mutex_);
   return latest_ = std::move(record);
 }
 
-std::shared_ptr<Record> Event::latest() {
+std::shared_ptr<EventRecord> Event::latest() {
   const std::lock_guard lock(mutex_);
   return latest_;
 }
@@ -104,7 +105,7 @@ void Stream::loop() {
     queue_.pop_front();
     busy_ = true;
     lock.unlock();
-    if (work.always || health().get() == 0) work.run();
+    if (work.always || contextStatus().get() == 0) work.run();
     work.run = nullptr;
     lock.lock();
     busy_ = false;
@@ -113,3 +114,91 @@ void Stream::loop() {
 }
 
 }  // namespace emulated
+
+using namespace emulated;
+using namespace mosaic::cuda;
+
+namespace {
+
+Event& eventOf(CUevent handle) { return *reinterpret_cast<Event*>(handle); }
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuStreamCreate(CUstream* stream, unsigned) {
+  if (const CUresult code = ready()) return code;
+  *stream = reinterpret_cast<CUstream>(new Stream);
+  return counts().streams++, CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  delete reinterpret_cast<Stream*>(stream);
+  return counts().streams--, contextStatus().get();
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+  if (const CUresult code = ready()) return code;
+  return streamOf(stream).idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+  if (const CUresult code = ready()) return code;
+  streamOf(stream).synchronize();
+  return contextStatus().get();
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  if (const CUresult code = ready()) return code;
+  streamOf(stream).enqueue([record = eventOf(event).latest()] { record->await(); }, true);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
+  if (inCallback()) return CUDA_ERROR_NOT_PERMITTED;
+  const auto call = [function, data] {
+    inCallback() = true;
+    function(data);
+    inCallback() = false;
+  };
+  // Unlike a GPU after a failure, which may drop it: an emulated one notifies waiting threads, so that tests end.
+  streamOf(stream).enqueue(call, true);
+  return contextStatus().get();
+}
+
+CUresult cuEventCreate(CUevent* event, unsigned) {
+  if (const CUresult code = ready()) return code;
+  *event = reinterpret_cast<CUevent>(new Event);
+  return counts().events++, CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent event) {
+  if (counts().contexts == 0) fault(CUDA_ERROR_INVALID_CONTEXT, "an event is destroyed after its context");
+  delete &eventOf(event);
+  return counts().events--, contextStatus().get();
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  if (const CUresult code = ready()) return code;
+  streamOf(stream).enqueue([record = eventOf(event).record()] { record->complete(); }, true);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventQuery(CUevent event) {
+  if (const CUresult code = ready()) return code;
+  return eventOf(event).latest()->isComplete() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  if (const CUresult code = ready()) return code;
+  eventOf(event).latest()->await();
+  return contextStatus().get();
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  const int64_t elapsed = eventOf(end).latest()->nanoseconds() - eventOf(start).latest()->nanoseconds();
+  *milliseconds = static_cast<float>(elapsed) / 1e6f;
+  return contextStatus().get();
+}
+
+}  // extern "C"

@@ -14,7 +14,7 @@
 namespace emulated {
 
 /// What went wrong first, if anything did. As on a GPU it sticks to the context: nothing else is carried out after it.
-class Health {
+class ContextStatus {
  public:
   CUresult get() const;
   void fail(CUresult code);
@@ -24,25 +24,25 @@ class Health {
   CUresult code_ = 0;
 };
 
-Health& health();
+ContextStatus& contextStatus();
 
 /// Whether the calling thread is within a callback of cuLaunchHostFunc, which must not call the driver.
 bool& inCallback();
 
 /// One record of an event: reached once, when its stream comes to it.
-class Record {
+class EventRecord {
  public:
-  void reach();
+  void complete();
   /// Blocks until it is reached.
   void await();
-  bool isReached();
+  bool isComplete();
   /// When it was reached.
   int64_t nanoseconds();
 
  private:
   std::mutex mutex_;
-  std::condition_variable reached_;
-  bool isReached_ = false;
+  std::condition_variable completed_;
+  bool isComplete_ = false;
   int64_t nanoseconds_ = 0;
 };
 
@@ -52,12 +52,12 @@ class Event {
  public:
   /// Never recorded: nothing is waited for.
   Event();
-  std::shared_ptr<Record> record();
-  std::shared_ptr<Record> latest();
+  std::shared_ptr<EventRecord> record();
+  std::shared_ptr<EventRecord> latest();
 
  private:
   std::mutex mutex_;
-  std::shared_ptr<Record> latest_ = std::make_shared<Record>();
+  std::shared_ptr<EventRecord> latest_ = std::make_shared<EventRecord>();
 };
 
 class Stream {

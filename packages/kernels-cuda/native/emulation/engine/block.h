@@ -1,17 +1,63 @@
 // A thread block: its fibers, who of them may run, its barriers, its shared memory.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
-#include "engine/asynchronous.h"
 #include "engine/fiber.h"
-#include "engine/shared_memory.h"
 
 namespace emulated {
+
+// Shared memory that records who wrote and read each word, and when, by the clocks of warps.
+
+constexpr int kMaxWarps = 32;
+using Clocks = std::array<uint32_t, kMaxWarps>;
+
+inline void join(Clocks& into, const Clocks& from) {
+  for (int warp = 0; warp < kMaxWarps; warp++) into[warp] = std::max(into[warp], from[warp]);
+}
+
+/// Who (upper bits) at which time of its warp (lower bits); 0: nobody. A warp as a whole is an actor too.
+constexpr uint32_t kClockBits = 21, kClockMask = (1u << kClockBits) - 1, kWarpActor = 1024;
+/// Where shared addresses begin: as on the device, not at zero.
+constexpr uint32_t kSharedBase = 1024;
+
+/// Of a word that an asynchronous copy will write; of one that the asynchronous proxy does not see yet.
+constexpr uint32_t kCopyPending = 1, kNotFenced = 2;
+
+/// What is remembered of 4 bytes.
+struct Shadow {
+  uint32_t writer = 0, read0 = 0, read1 = 0, pending = 0;
+};
+
+inline uint32_t warpOfRecord(uint32_t record) {
+  const uint32_t actor = record >> kClockBits;
+  return actor >= kWarpActor ? actor - kWarpActor : actor / 32;
+}
+
+inline std::string actorName(uint32_t record) {
+  const uint32_t actor = record >> kClockBits;
+  return actor >= kWarpActor ? "warp " + std::to_string(actor - kWarpActor) : "thread " + std::to_string(actor);
+}
+
+// What a block has under way beside its threads, on a GPU that can: TMA's copies, warpgroups' products.
+
+struct AsyncUnit {
+  virtual ~AsyncUnit() = default;
+  /// Called when no thread can run: lets a copy land, false if there is none.
+  virtual bool completeCopy() = 0;
+  /// The current thread has come to its end; fails if something of its doing is unfinished.
+  virtual void onThreadExit() = 0;
+  /// All have; reports what is unfinished, "" if nothing is.
+  virtual const char* describePending() = 0;
+};
 
 struct Warp {
   void* slot[32];
@@ -34,8 +80,8 @@ inline thread_local constinit Fiber* current = nullptr;
 /// Ends the kernel: names the thread and its place in the source.
 [[noreturn]] inline void fail(const std::string& what) {
   const std::string file = current->site.file_name();
-  throw Misuse(what + " [thread " + std::to_string(current->thread) + ", " + file.substr(file.rfind('/') + 1) + ":" +
-               std::to_string(current->site.line()) + "]");
+  throw KernelError(what + " [thread " + std::to_string(current->thread) + ", " + file.substr(file.rfind('/') + 1) +
+                    ":" + std::to_string(current->site.line()) + "]");
 }
 
 struct Block {
@@ -47,11 +93,11 @@ struct Block {
   std::vector<char> shared;
   std::vector<Shadow> shadow;
   /// Once a kernel uses what only Hopper has (hopper.h).
-  std::unique_ptr<Asynchronous> asynchronous;
+  std::unique_ptr<AsyncUnit> asyncUnit;
   std::deque<int> ready;
   Stack main;
   std::exception_ptr error;
-  int live = 0;
+  int liveThreads = 0;
   uint32_t randomState = 1;
   uint64_t switches = 0, globalBytes = 0, sharedBytes = 0;
 
@@ -63,7 +109,7 @@ struct Block {
 
   // ── scheduling
 
-  void go(int thread) {
+  void switchTo(int thread) {
     switches++;
     Fiber* from = current;
     current = &fibers[thread];
@@ -73,8 +119,8 @@ struct Block {
   /// Parks the current fiber until somebody wakes it.
   void wait(const char* state) {
     current->state = state;
-    const int next = takeReady();
-    if (next != current->thread) go(next);
+    const int next = popReady();
+    if (next != current->thread) switchTo(next);
     current->state = "ready";
   }
 
@@ -84,9 +130,9 @@ struct Block {
     ready.insert(ahead ? ready.begin() : ready.end(), threads, threads + count);
   }
 
-  int takeReady() {
+  int popReady() {
     while (ready.empty()) {
-      if (!asynchronous || !asynchronous->land()) deadlock();
+      if (!asyncUnit || !asyncUnit->completeCopy()) deadlock();
     }
     const int next = ready.front();
     ready.pop_front();
@@ -109,27 +155,27 @@ struct Block {
     try {
       self.body();
       if (!current->open.empty()) fail("cp.async never committed at exit");
-      if (self.asynchronous) self.asynchronous->leave();
+      if (self.asyncUnit) self.asyncUnit->onThreadExit();
       current->state = "exited";
-      if (--self.live) self.ready.push_front(self.takeReady());
+      if (--self.liveThreads) self.ready.push_front(self.popReady());
     } catch (...) {
       self.error = std::current_exception();
     }
-    if (self.error || !self.live) switchStacks(&current->stack, &self.main);  // never comes back
+    if (self.error || !self.liveThreads) switchStacks(&current->stack, &self.main);  // never comes back
     const int next = self.ready.front();
     self.ready.pop_front();
-    self.go(next);
+    self.switchTo(next);
   }
 
   void run(dim3 at) {
     index = at;
     reset();
     block = this;
-    current = &fibers[static_cast<size_t>(takeReady())];
+    current = &fibers[static_cast<size_t>(popReady())];
     switchStacks(&main, &current->stack);
     if (error) std::rethrow_exception(error);
-    const char* unfinished = asynchronous ? asynchronous->unfinished() : "";
-    if (*unfinished) throw Misuse(unfinished);
+    const char* unfinished = asyncUnit ? asyncUnit->describePending() : "";
+    if (*unfinished) throw KernelError(unfinished);
   }
 
   void reset() {
@@ -139,8 +185,8 @@ struct Block {
     barriers = {};
     ready.clear();
     error = nullptr;
-    live = threads;
-    asynchronous.reset();
+    liveThreads = threads;
+    asyncUnit.reset();
     randomState = config.seed * 2654435761u + index.x * 97 + index.y * 89 + index.z * 83 + 1;
     std::fill(shared.begin(), shared.end(), char(0xff));  // NaN in every floating-point type
     std::fill(shadow.begin(), shadow.end(), Shadow{});
@@ -180,7 +226,7 @@ struct Block {
 
   /// Whether the access in `record` happened before what `actor` of `warp` does now.
   bool ordered(uint32_t record, uint32_t actor, uint32_t warp) {
-    const uint32_t clock = record & kClockMask, other = warpOf(record);
+    const uint32_t clock = record & kClockMask, other = warpOfRecord(record);
     if (other != warp) return warps[warp].clocks[other] >= clock;
     return record >> kClockBits == actor || clock < warps[warp].clocks[warp];
   }
@@ -194,12 +240,12 @@ struct Block {
     for (uint32_t word = (address - kSharedBase) / 4; word < end; word++) {
       Shadow& seen = shadow[word];
       const auto place = [word] { return " at +" + std::to_string(word * 4); };
-      if (seen.pending & kInFlight) fail("read of shared memory with a copy in flight" + place());
+      if (seen.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place());
       if (!seen.writer) fail("read of uninitialised shared memory" + place());
       if (!ordered(seen.writer, actor, warp)) {
-        fail("race: read" + place() + " of data written by " + nameOf(seen.writer));
+        fail("race: read" + place() + " of data written by " + actorName(seen.writer));
       }
-      if (warpOf(seen.read0) != warp) seen.read1 = seen.read0;  // keep another warp's record too
+      if (warpOfRecord(seen.read0) != warp) seen.read1 = seen.read0;  // keep another warp's record too
       seen.read0 = record;
     }
   }
@@ -213,14 +259,14 @@ struct Block {
     for (uint32_t word = (address - kSharedBase) / 4; word < end; word++) {
       Shadow& seen = shadow[word];
       if (seen.writer && !ordered(seen.writer, actor, warp)) {
-        fail("race: write at +" + std::to_string(word * 4) + " over data of " + nameOf(seen.writer));
+        fail("race: write at +" + std::to_string(word * 4) + " over data of " + actorName(seen.writer));
       }
       for (const uint32_t read : {seen.read0, seen.read1}) {
         // What the whole warp has read precedes what its lanes do next.
         if (!read || read >> kClockBits == kWarpActor + warp || ordered(read, actor, warp)) continue;
-        fail("race: write at +" + std::to_string(word * 4) + " of data still read by " + nameOf(read));
+        fail("race: write at +" + std::to_string(word * 4) + " of data still read by " + actorName(read));
       }
-      seen = Shadow{record, 0, 0, inFlight ? kInFlight : kUnfenced};
+      seen = Shadow{record, 0, 0, inFlight ? kCopyPending : kNotFenced};
     }
   }
 };

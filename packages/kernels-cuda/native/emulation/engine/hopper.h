@@ -5,29 +5,29 @@
 //     youngest copy first; with a seed, in any order.
 #pragma once
 
-#include "engine/asynchronous.h"
+#include "engine/block.h"
 #include "engine/collective.h"
-#include "engine/encoded_map.h"
+#include "engine/emulator.h"
 #include "engine/memory.h"
 #include "engine/warpgroup.h"
 
 namespace emulated {
 
 /// What an mbarrier can count of arrivals, and of bytes.
-constexpr int kMostPending = (1 << 20) - 1;
+constexpr int kMaxPending = (1 << 20) - 1;
 
-struct PhasedBarrier {
+struct Mbarrier {
   int count = 0, pending = 0, bytes = 0;
   unsigned phase = 0;
-  size_t maker = 0;       // the warp that made it
-  uint32_t made = 0;      // by its clock
-  bool announced = false;  // to TMA
+  size_t initWarp = 0;       // the warp that made it
+  uint32_t initClock = 0;      // by its clock
+  bool isVisibleToTma = false;  // to TMA
   Clocks clocks{}, done{};
   std::vector<int> waiting;
 };
 
-struct BoxCopy {
-  EncodedMap map;
+struct TmaCopy {
+  EncodedTensorMap map;
   SharedAddress to, bar;
   std::array<int, 4> at;
   Clocks clocks;
@@ -35,43 +35,44 @@ struct BoxCopy {
   int bytes() const { return map.boxRows * kPanelBytes; }
 };
 
-class Hopper : public Asynchronous {
+class HopperUnit : public AsyncUnit {
  public:
-  Hopper(size_t threads) : groups(threads) {}
+  HopperUnit(size_t threads) : groups(threads) {}
 
-  static Hopper& ofBlock() {
-    if (!block->asynchronous) block->asynchronous = std::make_unique<Hopper>(block->fibers.size());
-    return static_cast<Hopper&>(*block->asynchronous);
+  static HopperUnit& ofCurrentBlock() {
+    if (!block->asyncUnit) block->asyncUnit = std::make_unique<HopperUnit>(block->fibers.size());
+    return static_cast<HopperUnit&>(*block->asyncUnit);
   }
 
   void init(SharedAddress bar, int count) {
     block->at(bar, 8, 8);
-    if (count < 1 || count > kMostPending) fail("mbarrier.init with a count out of range");
-    PhasedBarrier fresh;
+    if (count < 1 || count > kMaxPending) fail("mbarrier.init with a count out of range");
+    Mbarrier fresh;
     fresh.count = fresh.pending = count;
-    fresh.maker = static_cast<size_t>(current->warp);
-    fresh.made = block->warps[fresh.maker].clocks[fresh.maker];
+    fresh.initWarp = static_cast<size_t>(current->warp);
+    fresh.initClock = block->warps[fresh.initWarp].clocks[fresh.initWarp];
     barriers_[bar] = fresh;
   }
 
-  void announce() {
-    for (auto& [at, bar] : barriers_) bar.announced = bar.announced || bar.maker == static_cast<size_t>(current->warp);
+  void fenceInit() {
+    for (auto& [at, bar] : barriers_)
+      bar.isVisibleToTma = bar.isVisibleToTma || bar.initWarp == static_cast<size_t>(current->warp);
   }
 
   void arrive(SharedAddress at, int bytes) {
-    PhasedBarrier& bar = barrierAt(at);
+    Mbarrier& bar = barrierAt(at);
     Clocks& clocks = block->warps[static_cast<size_t>(current->warp)].clocks;
     if (bar.pending == 0) fail("more arrivals than the mbarrier's count");
     bar.bytes += bytes;
-    if (bytes < 0 || bar.bytes > kMostPending) fail("mbarrier expects more bytes than it can count");
+    if (bytes < 0 || bar.bytes > kMaxPending) fail("mbarrier expects more bytes than it can count");
     bar.pending--;
     join(bar.clocks, clocks);
     clocks[static_cast<size_t>(current->warp)]++;
-    endPhase(bar);
+    completePhase(bar);
   }
 
   void await(SharedAddress at, unsigned parity) {
-    PhasedBarrier& bar = barrierAt(at);
+    Mbarrier& bar = barrierAt(at);
     while (bar.phase == parity) {
       bar.waiting.push_back(current->thread);
       block->wait("mbarrier.try_wait");
@@ -79,10 +80,10 @@ class Hopper : public Asynchronous {
     join(block->warps[static_cast<size_t>(current->warp)].clocks, bar.done);
   }
 
-  void copy(const BoxCopy& box) {
-    if (!barrierAt(box.bar).announced) fail("the mbarrier is not visible to TMA: fence.mbarrier_init is missing");
+  void copy(const TmaCopy& box) {
+    if (!barrierAt(box.bar).isVisibleToTma) fail("the mbarrier is not visible to TMA: fence.mbarrier_init is missing");
     const auto bytes = static_cast<uint32_t>(box.bytes());
-    char* to = block->at(box.to, bytes, kPermutationBytes);
+    char* to = block->at(box.to, bytes, kSwizzleAtomBytes);
     block->onWrite(box.to, bytes, static_cast<uint32_t>(current->thread), true);
     std::memset(to, 0xff, bytes);
     copies_.push_back(box);
@@ -91,39 +92,39 @@ class Hopper : public Asynchronous {
     clocks[static_cast<size_t>(current->warp)]++;
   }
 
-  bool land() override {
+  bool completeCopy() override {
     if (copies_.empty()) return false;
     const size_t which = config.seed ? block->random() % copies_.size() : copies_.size() - 1;
-    const BoxCopy box = copies_[which];
+    const TmaCopy box = copies_[which];
     copies_.erase(copies_.begin() + static_cast<long>(which));
-    for (int row = 0; row < box.map.boxRows; row++) landRow(box, row);
-    PhasedBarrier& bar = barriers_.at(box.bar);
+    for (int row = 0; row < box.map.boxRows; row++) completeRow(box, row);
+    Mbarrier& bar = barriers_.at(box.bar);
     bar.bytes -= box.bytes();
     join(bar.clocks, box.clocks);
-    endPhase(bar);
+    completePhase(bar);
     return true;
   }
 
-  void leave() override { groups.leave(); }
-  const char* unfinished() override {
+  void onThreadExit() override { groups.onThreadExit(); }
+  const char* describePending() override {
     if (!copies_.empty()) return "a block ended with TMA's copies under way";
-    return groups.unfinished();
+    return groups.describePending();
   }
 
   Warpgroups groups;
 
  private:
-  PhasedBarrier& barrierAt(SharedAddress at) {
+  Mbarrier& barrierAt(SharedAddress at) {
     const auto found = barriers_.find(at);
     if (found == barriers_.end()) fail("mbarrier used before mbarrier.init");
-    PhasedBarrier& bar = found->second;
+    Mbarrier& bar = found->second;
     const auto warp = static_cast<size_t>(current->warp);
-    const bool known = warp == bar.maker || block->warps[warp].clocks[bar.maker] >= bar.made;
-    if (!known) fail("race: mbarrier used by a warp to which its mbarrier.init is not visible");
+    const bool isVisible = warp == bar.initWarp || block->warps[warp].clocks[bar.initWarp] >= bar.initClock;
+    if (!isVisible) fail("race: mbarrier used by a warp to which its mbarrier.init is not visible");
     return bar;
   }
 
-  void endPhase(PhasedBarrier& bar) {
+  void completePhase(Mbarrier& bar) {
     if (bar.pending || bar.bytes) return;
     bar.phase ^= 1;
     bar.pending = bar.count;
@@ -133,8 +134,8 @@ class Hopper : public Asynchronous {
   }
 
   /// One row of a box: 128 bytes, 16 at a time, for these stay together when rows are permuted.
-  void landRow(const BoxCopy& box, int row) {
-    const EncodedMap& map = box.map;
+  void completeRow(const TmaCopy& box, int row) {
+    const EncodedTensorMap& map = box.map;
     char line[kPanelBytes] = {};
     const int64_t at[4] = {box.at[0], box.at[1] + row, box.at[2], box.at[3]};
     bool inside = at[0] >= 0 && at[0] < map.length[0];
@@ -149,14 +150,14 @@ class Hopper : public Asynchronous {
       std::memcpy(line, map.base + offset, bytes);
     }
     for (uint32_t chunk = 0; chunk < kPanelBytes; chunk += 16) {
-      const SharedAddress to = permuted128(box.to + static_cast<uint32_t>(row) * kPanelBytes + chunk);
+      const SharedAddress to = swizzle128B(box.to + static_cast<uint32_t>(row) * kPanelBytes + chunk);
       std::memcpy(block->at(to, 16, 16), line + chunk, 16);
       for (int word = 0; word < 4; word++) block->shadow[(to - kSharedBase) / 4 + word].pending = 0;
     }
   }
 
-  std::map<SharedAddress, PhasedBarrier> barriers_;
-  std::vector<BoxCopy> copies_;
+  std::map<SharedAddress, Mbarrier> barriers_;
+  std::vector<TmaCopy> copies_;
 };
 
 }  // namespace emulated

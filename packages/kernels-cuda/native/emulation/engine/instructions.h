@@ -18,9 +18,9 @@ using std::min;
 
 DEVICE SharedAddress sharedBase() { return emulated::kSharedBase; }
 
-inline void stop(ONLY_SITE) {
+inline void trap(ONLY_SITE) {
   emulated::current->site = site;
-  emulated::fail("the kernel stopped itself");
+  emulated::fail("trap executed");
 }
 
 // ── memory
@@ -37,7 +37,7 @@ inline void store(T* p, T v SITE) {
   emulated::checkGlobal(p, sizeof(T), sizeof(T), "write");
   *p = v;
 }
-inline bool atomicClaim(uint32_t* p SITE) {
+inline bool atomicTestAndSet(uint32_t* p SITE) {
   emulated::current->site = site;
   emulated::checkGlobal(p, sizeof(uint32_t), sizeof(uint32_t), "atomic");
   return std::atomic_ref<uint32_t>(*p).exchange(1) == 0;
@@ -273,7 +273,7 @@ DEVICE void loadMatrix(uint32_t (&r)[4], SharedAddress a SITE) { emulated::loadM
 DEVICE void loadMatrixTransposed(uint32_t (&r)[4], SharedAddress a SITE) { emulated::loadMatrices(r, a, true, site); }
 
 template <class T>
-inline void multiply16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 SITE) {
+inline void mma16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 SITE) {
   emulated::Product mine{c, a, {b0, b1}};
   emulated::collective("mma.m16n8k16", site, mine, [](emulated::Product** lanes) { emulated::multiplyAll<T>(lanes); });
 }

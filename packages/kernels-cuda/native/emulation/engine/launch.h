@@ -6,19 +6,19 @@
 
 #include "engine/collective.h"
 #include "engine/memory.h"
-#include "engine/registry.h"
+#include "engine/emulator.h"
 
 namespace emulated {
 
-constexpr size_t kMostShared = 227 * 1024;
+constexpr size_t kMaxSharedBytes = 227 * 1024;
 
 /// Throws the Misuse of the first block that failed.
 template <class KernelFunction, class Parameters>
 void launch(KernelFunction kernel, const Launch& at, const Parameters& parameters) {
   const dim3 grid(at.grid.x, at.grid.y, at.grid.z), shape(at.block.x, at.block.y, at.block.z);
   const unsigned threads = shape.x * shape.y * shape.z;
-  if (threads % 32 || threads < 32 || threads > 1024) throw Misuse("a block needs 32 to 1024 threads, in warps");
-  if (at.sharedBytes > kMostShared) throw Misuse("more than 227 KiB of shared memory");
+  if (threads % 32 || threads < 32 || threads > 1024) throw KernelError("a block needs 32 to 1024 threads, in warps");
+  if (at.sharedBytes > kMaxSharedBytes) throw KernelError("more than 227 KiB of shared memory");
   const int64_t total = int64_t{grid.x} * grid.y * grid.z;
   std::atomic<int64_t> next{0};
   std::exception_ptr error;
@@ -63,6 +63,6 @@ inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, con
 /// Makes `kernel(const Parameters&)` known to the stand-in driver under its name.
 #define EMULATED_KERNEL(kernel, Parameters)                                                                          \
   static const emulated::Registration kernel##_registered{                                                           \
-      #kernel, {&emulated::takeParameters<Parameters>, [](const emulated::Launch& launch) {                          \
+      #kernel, {&emulated::copyParameters<Parameters>, [](const emulated::Launch& launch) {                          \
                   emulated::launch(kernel, launch, *static_cast<const Parameters*>(launch.parameters));              \
                 }}};

@@ -10,7 +10,7 @@
 
 namespace emulated {
 
-class Ranges {
+class AllocationMap {
  public:
   void add(const void* base, size_t bytes) {
     const std::unique_lock lock(mutex_);
@@ -31,7 +31,7 @@ class Ranges {
 
   /// Asked for every access of every thread: each host thread remembers the range that it found last.
   bool contain(const void* pointer, size_t bytes) const {
-    static thread_local Found last;
+    static thread_local Allocation last;
     const auto at = reinterpret_cast<uintptr_t>(pointer);
     const uint64_t epoch = epoch_.load(std::memory_order_acquire);
     if (last.epoch != epoch || at < last.base || at >= last.end) {
@@ -42,12 +42,12 @@ class Ranges {
   }
 
  private:
-  struct Found {
+  struct Allocation {
     uintptr_t base = 1, end = 0;
     uint64_t epoch = 0;
   };
 
-  Found find(uintptr_t at) const {
+  Allocation find(uintptr_t at) const {
     const std::shared_lock lock(mutex_);
     auto after = ranges_.upper_bound(at);
     if (after == ranges_.begin()) return {};
@@ -60,8 +60,8 @@ class Ranges {
   std::map<uintptr_t, size_t> ranges_;
 };
 
-inline Ranges& deviceMemory() {
-  static Ranges& ranges = *new Ranges;  // never destroyed: streams may still run at exit
+inline AllocationMap& deviceMemory() {
+  static AllocationMap& ranges = *new AllocationMap;  // never destroyed: streams may still run at exit
   return ranges;
 }
 

@@ -16,28 +16,28 @@
 namespace emulated {
 
 using SharedAddress = uint32_t;
-constexpr int kPanelBytes = 128, kPermutationBytes = 1024;
+constexpr int kPanelBytes = 128, kSwizzleAtomBytes = 1024;
 
 /// Bits 4-6 of an address with bits 7-9: TMA's and wgmma's permutation of 128 bytes.
-inline SharedAddress permuted128(SharedAddress a) { return a ^ (a >> 7 & 7) << 4; }
+inline SharedAddress swizzle128B(SharedAddress a) { return a ^ (a >> 7 & 7) << 4; }
 
 using Widen = float (*)(uint16_t);
 
 /// One wgmma of a thread. A comes by descriptor, or if `registers` is given from there.
-struct GroupProduct {
+struct WgmmaOperation {
   int columns;
   uint64_t a, b;
   const uint32_t* registers;
-  uint32_t held[4];  // what the registers held when it was started
+  uint32_t heldRegisters[4];  // what the registers held when it was started
   bool transposed, add;
   float* sums;
   Widen widen;
 };
 
-struct GroupLane {
-  std::vector<std::vector<GroupProduct>> committed;
-  std::vector<GroupProduct> open;
-  std::map<float*, std::vector<float>> true_;  // values of sums that are under way
+struct WgmmaLane {
+  std::vector<std::vector<WgmmaOperation>> committed;
+  std::vector<WgmmaOperation> open;
+  std::map<float*, std::vector<float>> results;  // values of sums that are under way
   bool fenced = false;
   std::map<const void*, std::vector<uint32_t>> atFence;  // what registers held there that products have used so far
 };
@@ -45,49 +45,53 @@ struct GroupLane {
 class Warpgroups {
  public:
   Warpgroups(size_t threads)
-      : lanes_(threads), issued_(threads / 32), registers_(threads / 32, startsWith(threads)), log_(threads / 128) {}
+      : lanes_(threads),
+        issued_(threads / 32),
+        registers_(threads / 32, initialRegistersOf(threads)),
+        issueLog_(threads / 128) {}
 
   void fence() {
-    mine().fenced = true;
-    for (auto& [registers, held] : mine().atFence) std::memcpy(held.data(), registers, held.size() * 4);
+    currentLane().fenced = true;
+    for (auto& [registers, heldRegisters] : currentLane().atFence)
+      std::memcpy(heldRegisters.data(), registers, heldRegisters.size() * 4);
   }
 
   void commit() {
-    mine().committed.push_back(std::move(mine().open));
-    mine().open.clear();
+    currentLane().committed.push_back(std::move(currentLane().open));
+    currentLane().open.clear();
   }
 
-  void start(GroupProduct product, Site site) {
-    collective("wgmma.mma_async", site, product, [this](GroupProduct** lanes) {
+  void start(WgmmaOperation product, Site site) {
+    collective("wgmma.mma_async", site, product, [this](WgmmaOperation** lanes) {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b) fail("wgmma: descriptors differ between lanes");
       }
-      agree(lanes[0]->a, lanes[0]->b);
+      checkWarpgroup(lanes[0]->a, lanes[0]->b);
       if (current->warp % 4 == 0) stats.wgmma.fetch_add(1, std::memory_order_relaxed);
     });
-    GroupLane& lane = mine();
+    WgmmaLane& lane = currentLane();
     if (!lane.fenced) fail("wgmma without wgmma.fence since the last wait");
     float* sums = product.sums;
     const int count = product.columns / 2;
     if (product.registers) checkFenced(lane, product.registers, 4);
-    if (!lane.true_.count(sums)) {
+    if (!lane.results.count(sums)) {
       if (product.add) checkFenced(lane, sums, static_cast<size_t>(count));
-      lane.true_[sums].assign(sums, sums + count);
+      lane.results[sums].assign(sums, sums + count);
     }
     std::fill(sums, sums + count, NAN);
-    if (product.registers) std::copy(product.registers, product.registers + 4, product.held);
+    if (product.registers) std::copy(product.registers, product.registers + 4, product.heldRegisters);
     lane.open.push_back(product);
   }
 
   /// Until at most so many groups are under way; `done` are the sums that end here, which the compiler may use again.
   void wait(size_t most, std::initializer_list<const float*> done, Site site) {
-    GroupLane& lane = mine();
+    WgmmaLane& lane = currentLane();
     lane.fenced = false;
     for (const float* sums : done) {
-      if (!lane.true_.count(const_cast<float*>(sums))) fail("wgmma.wait_group names sums that no product writes");
+      if (!lane.results.count(const_cast<float*>(sums))) fail("wgmma.wait_group names sums that no product writes");
     }
-    const size_t before = lane.true_.size();
-    collective("wgmma.wait_group", site, lane, [this, most](GroupLane** lanes) {
+    const size_t before = lane.results.size();
+    collective("wgmma.wait_group", site, lane, [this, most](WgmmaLane** lanes) {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->committed.size() != lanes[0]->committed.size()) fail("wgmma: lanes have different groups");
       }
@@ -95,50 +99,50 @@ class Warpgroups {
       for (size_t group = 0; group < done; group++) {
         for (size_t i = 0; i < lanes[0]->committed[group].size(); i++) run(lanes, group, i);
       }
-      for (int i = 0; i < 32; i++) retire(*lanes[i], done);
+      for (int i = 0; i < 32; i++) retireGroups(*lanes[i], done);
     });
     for (const float* sums : done) {
-      if (lane.true_.count(const_cast<float*>(sums))) fail("wgmma.wait_group names sums that are still under way");
+      if (lane.results.count(const_cast<float*>(sums))) fail("wgmma.wait_group names sums that are still under way");
     }
-    if (before - lane.true_.size() != done.size()) fail("wgmma.wait_group does not name all sums that end there");
+    if (before - lane.results.size() != done.size()) fail("wgmma.wait_group does not name all sums that end there");
   }
 
   /// setmaxnreg.inc: waits until the block's pool has what lacks.
-  void takeRegisters(int registers, Site site) {
-    struct Nothing {
+  void allocateRegisters(int registers, Site site) {
+    struct NoOperand {
     } nothing;
-    collective("setmaxnreg.inc", site, nothing, [this, registers](Nothing**) {
+    collective("setmaxnreg.inc", site, nothing, [this, registers](NoOperand**) {
       int& own = registers_[static_cast<size_t>(current->warp)];
       if (registers < own) fail("setmaxnreg.inc to fewer registers than there are");
-      while (pool_ < (registers - own) * 32) {
-        wanting_.push_back(current->thread);
+      while (registerPool_ < (registers - own) * 32) {
+        waitingForRegisters_.push_back(current->thread);
         block->wait("setmaxnreg.inc");
       }
-      pool_ -= (registers - own) * 32;
+      registerPool_ -= (registers - own) * 32;
       own = registers;
     });
   }
 
   /// setmaxnreg.dec: leaves what is too much to the block's pool.
-  void giveRegisters(int registers, Site site) {
-    struct Nothing {
+  void releaseRegisters(int registers, Site site) {
+    struct NoOperand {
     } nothing;
-    collective("setmaxnreg.dec", site, nothing, [this, registers](Nothing**) {
+    collective("setmaxnreg.dec", site, nothing, [this, registers](NoOperand**) {
       int& own = registers_[static_cast<size_t>(current->warp)];
       if (registers > own) fail("setmaxnreg.dec to more registers than there are");
-      pool_ += (own - registers) * 32;
+      registerPool_ += (own - registers) * 32;
       own = registers;
-      block->wake(wanting_.data(), wanting_.size());
-      wanting_.clear();
+      block->wake(waitingForRegisters_.data(), waitingForRegisters_.size());
+      waitingForRegisters_.clear();
     });
   }
 
-  void leave() {
-    if (!mine().open.empty()) fail("wgmma never committed");
-    if (!mine().committed.empty()) fail("wgmma never waited for");
+  void onThreadExit() {
+    if (!currentLane().open.empty()) fail("wgmma never committed");
+    if (!currentLane().committed.empty()) fail("wgmma never waited for");
   }
 
-  const char* unfinished() {
+  const char* describePending() {
     for (size_t warp = 0; warp < issued_.size(); warp++) {
       if (issued_[warp] != issued_[warp / 4 * 4]) return "wgmma: a warp of a warpgroup left products out";
       if (registers_[warp] != registers_[warp / 4 * 4]) return "setmaxnreg in some warps of a warpgroup only";
@@ -148,22 +152,22 @@ class Warpgroups {
 
  private:
   /// What ptxas gives a thread where the launch bounds are (threads, 1): in eights, of what a multiprocessor has.
-  static int startsWith(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
+  static int initialRegistersOf(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
 
   /// Of registers that no product has used before, the contents at the fence are unknown.
-  static void checkFenced(GroupLane& lane, const void* registers, size_t words) {
+  static void checkFenced(WgmmaLane& lane, const void* registers, size_t words) {
     const auto [found, isNew] = lane.atFence.try_emplace(registers, words);
     if (isNew) std::memcpy(found->second.data(), registers, words * 4);
     if (std::memcmp(found->second.data(), registers, words * 4) == 0) return;
     fail("wgmma uses registers that were written since wgmma.fence");
   }
 
-  GroupLane& mine() { return lanes_[static_cast<size_t>(current->thread)]; }
+  WgmmaLane& currentLane() { return lanes_[static_cast<size_t>(current->thread)]; }
 
   /// The current warp's next product is what other warps of its warpgroup have as theirs of that number.
-  void agree(uint64_t a, uint64_t b) {
+  void checkWarpgroup(uint64_t a, uint64_t b) {
     const auto warp = static_cast<size_t>(current->warp);
-    auto& log = log_[warp / 4];
+    auto& log = issueLog_[warp / 4];
     const size_t number = issued_[warp]++;
     if (number == log.size()) log.push_back({a, b});
     else if (log[number] != std::pair{a, b}) fail("wgmma: warps of a warpgroup differ");
@@ -178,10 +182,10 @@ class Warpgroups {
     const auto row = static_cast<uint32_t>(i), column = static_cast<uint32_t>(k);
     const uint32_t offset = transposed ? row / 64 * panel + column / 8 * stride + column % 8 * 128 + row % 64 * 2
                                        : row / 8 * stride + row % 8 * 128 + column * 2;
-    const SharedAddress at = permuted128(field(0) + offset);
+    const SharedAddress at = swizzle128B(field(0) + offset);
     std::memcpy(x, block->at(at, 16, 16), 16);
     for (uint32_t word = 0; config.races && word < 4; word++) {
-      if (block->shadow[(at - kSharedBase) / 4 + word].pending & kUnfenced) {
+      if (block->shadow[(at - kSharedBase) / 4 + word].pending & kNotFenced) {
         fail("wgmma reads what threads stored: fence.proxy.async is missing");
       }
     }
@@ -192,8 +196,8 @@ class Warpgroups {
     float a[16][16], b[16][256];
   };
 
-  static void readOperands(GroupLane** lanes, size_t group, size_t index, Operands& x) {
-    const GroupProduct& op = lanes[0]->committed[group][index];
+  static void readOperands(WgmmaLane** lanes, size_t group, size_t index, Operands& x) {
+    const WgmmaOperation& op = lanes[0]->committed[group][index];
     const int row0 = current->warp % 4 * 16;
     uint16_t bits[8];
     for (int i = 0; i < 16 && !op.registers; i++) {
@@ -203,12 +207,13 @@ class Warpgroups {
       }
     }
     for (int t = 0; t < 32 && op.registers; t++) {
-      const GroupProduct& own = lanes[t]->committed[group][index];
-      if (!std::equal(own.held, own.held + 4, own.registers)) fail("registers of A changed while wgmma was under way");
+      const WgmmaOperation& own = lanes[t]->committed[group][index];
+      if (!std::equal(own.heldRegisters, own.heldRegisters + 4, own.registers))
+        fail("registers of A changed while wgmma was under way");
       for (int i = 0; i < 4; i++) {
         float* to = &x.a[t / 4 + i % 2 * 8][t % 4 * 2 + i / 2 * 8];
-        to[0] = op.widen(static_cast<uint16_t>(own.held[i]));
-        to[1] = op.widen(static_cast<uint16_t>(own.held[i] >> 16));
+        to[0] = op.widen(static_cast<uint16_t>(own.heldRegisters[i]));
+        to[1] = op.widen(static_cast<uint16_t>(own.heldRegisters[i] >> 16));
       }
     }
     for (int j = 0; j < op.columns; j += op.transposed ? 8 : 1) {
@@ -221,10 +226,10 @@ class Warpgroups {
   }
 
   /// A warp's 16 rows of one product.
-  static void run(GroupLane** lanes, size_t group, size_t index) {
+  static void run(WgmmaLane** lanes, size_t group, size_t index) {
     static thread_local Operands x;
     readOperands(lanes, group, index, x);
-    const GroupProduct& op = lanes[0]->committed[group][index];
+    const WgmmaOperation& op = lanes[0]->committed[group][index];
     float sums[16][256] = {};
     for (int r = 0; r < 16; r++) {
       for (int k = 0; k < 16; k++) {
@@ -232,7 +237,7 @@ class Warpgroups {
       }
     }
     for (int t = 0; t < 32; t++) {
-      std::vector<float>& into = lanes[t]->true_.at(lanes[t]->committed[group][index].sums);
+      std::vector<float>& into = lanes[t]->results.at(lanes[t]->committed[group][index].sums);
       for (int i = 0; i < op.columns / 2; i++) {
         const float sum = sums[t / 4 + i / 2 % 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];
         into[static_cast<size_t>(i)] = op.add ? into[static_cast<size_t>(i)] + sum : sum;
@@ -241,15 +246,15 @@ class Warpgroups {
   }
 
   /// Forgets the first `done` groups, and gives the sums that no later one uses their values.
-  static void retire(GroupLane& lane, size_t done) {
+  static void retireGroups(WgmmaLane& lane, size_t done) {
     lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(done));
     const auto used = [&](const float* sums) {
       const auto uses = [&](const auto& group) {
-        return std::any_of(group.begin(), group.end(), [&](const GroupProduct& op) { return op.sums == sums; });
+        return std::any_of(group.begin(), group.end(), [&](const WgmmaOperation& op) { return op.sums == sums; });
       };
       return uses(lane.open) || std::any_of(lane.committed.begin(), lane.committed.end(), uses);
     };
-    std::erase_if(lane.true_, [&](const auto& entry) {
+    std::erase_if(lane.results, [&](const auto& entry) {
       const auto& [sums, values] = entry;
       if (used(sums)) return false;
       for (size_t i = 0; i < values.size(); i++) {
@@ -260,12 +265,12 @@ class Warpgroups {
     });
   }
 
-  std::vector<GroupLane> lanes_;
+  std::vector<WgmmaLane> lanes_;
   std::vector<size_t> issued_;
   std::vector<int> registers_;
-  int pool_ = 0;
-  std::vector<int> wanting_;
-  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> log_;
+  int registerPool_ = 0;
+  std::vector<int> waitingForRegisters_;
+  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> issueLog_;
 };
 
 }  // namespace emulated

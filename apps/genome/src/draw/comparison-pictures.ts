@@ -1,0 +1,168 @@
+import { rect } from "@mosaic/planner/svg";
+import type { Comparison, MethodResult, PlantedResult, PlantedRun } from "../results.ts";
+import { type Axis, polyline, label, line, linearAxis, logAxis, smallText, paletteColor, svg, ticks } from "./plot.ts";
+
+const [WIDTH, HEIGHT] = [880, 520];
+const plotArea = { left: 150, right: 740, top: 84, bottom: 450 } as const;
+/** Where those stand that move nothing. */
+const ZERO_BYTES_X = 92;
+
+/** How well each method does after how much it has moved. */
+export function drawLossAgainstBytes({ methods }: Comparison): string {
+  const points = methods.flatMap(({ curve: entries }) => entries);
+  const moved = points.map(({ bytes }) => bytes).filter((bytes) => bytes > 0);
+  const losses = points.map(({ held }) => held!.loss);
+  const range = [Math.min(...moved) / 1.5, Math.max(...moved) * 1.5] as const;
+  const heights = [Math.min(...losses) - 0.005, Math.max(...losses) + 0.005] as const;
+  const x = logAxis(range, [plotArea.left, plotArea.right]);
+  const y = linearAxis(heights, [plotArea.bottom, plotArea.top]);
+  const decades = Array.from({ length: 39 }, (_, i) => [1, 2, 5][i % 3]! * 10 ** Math.floor(i / 3)).filter(
+    (each) => each >= range[0] && each <= range[1],
+  );
+  const { settings } = methods[0]!;
+  return svg(
+    {
+      width: WIDTH,
+      height: HEIGHT,
+      title: "Loss against bytes moved, at equal compute",
+      subtitle: `${settings.chunks} chunks of ${settings.chunkLength} bases over ${settings.ranks} ranks, seed ${settings.seed}; each method has ring's multiply-adds`,
+    },
+    [
+      rect(
+        { x: ZERO_BYTES_X - 22, y: plotArea.top, width: 44, height: plotArea.bottom - plotArea.top },
+        'fill="#f3f5f8"',
+      ),
+      smallText({ x: ZERO_BYTES_X, y: plotArea.bottom + 18 }, "nothing", 'text-anchor="middle"'),
+      ...ticks(heights).flatMap((loss) => [
+        line([plotArea.left, y(loss), plotArea.right, y(loss)], 'stroke="#e4e8ee"'),
+        smallText({ x: ZERO_BYTES_X - 30, y: y(loss) + 4 }, loss.toFixed(2), 'text-anchor="end"'),
+      ]),
+      ...decades.flatMap((bytes) => [
+        line([x(bytes), plotArea.top, x(bytes), plotArea.bottom], 'stroke="#e4e8ee"'),
+        smallText({ x: x(bytes), y: plotArea.bottom + 18 }, formatBytes(bytes), 'text-anchor="middle"'),
+      ]),
+      smallText(
+        { x: (plotArea.left + plotArea.right) / 2, y: plotArea.bottom + 40 },
+        "sent by attention so far, all ranks, forward and backward",
+        'text-anchor="middle"',
+      ),
+      smallText({ x: 32, y: 76 }, "cross-entropy of hidden bases, held out (nats)"),
+      ...methods.flatMap((method, i) => drawMethod(method, i, { x, y })),
+    ],
+  );
+}
+
+function drawMethod(
+  { name, curve: entries }: MethodResult,
+  i: number,
+  { x, y }: { x: (bytes: number) => number; y: (loss: number) => number },
+): readonly string[] {
+  const at = (bytes: number): number => (bytes > 0 ? x(bytes) : ZERO_BYTES_X);
+  const points = entries.map(({ bytes, held }) => [at(bytes), y(held!.loss)] as const);
+  const last = points.at(-1)!;
+  const { step, bytes, held } = entries.at(-1)!;
+  const formatBytes = `${name}: ${held!.loss.toFixed(3)} after ${step} steps`;
+  const key = plotArea.top + 12 + i * 34;
+  return [
+    polyline(points, `stroke="${paletteColor(i)}" stroke-width="1.6" stroke-linejoin="round" opacity="0.85"`),
+    `<circle cx="${last[0].toFixed(1)}" cy="${last[1].toFixed(1)}" r="4.5" fill="${paletteColor(i)}"><title>${formatBytes}</title></circle>`,
+    rect({ x: plotArea.right + 14, y: key - 9, width: 10, height: 10 }, `fill="${paletteColor(i)}"`),
+    label({ x: plotArea.right + 30, y: key }, name),
+    smallText({ x: plotArea.right + 30, y: key + 14 }, `${held!.loss.toFixed(4)}, ${formatMegabytes(bytes)}`),
+  ];
+}
+
+const formatBytes = (bytes: number): string =>
+  bytes >= 1e9 ? `${bytes / 1e9} GB` : bytes >= 1e6 ? `${bytes / 1e6} MB` : `${bytes / 1e3} kB`;
+const formatMegabytes = (bytes: number): string =>
+  bytes === 0 ? "0 MB" : `${Number((bytes / 1e6).toPrecision(3))} MB`;
+
+const [RECALL_WIDTH, RECALL_HEIGHT] = [880, 470];
+const [TOP, BOTTOM] = [110, 390];
+/** What routing is to reach on planted repeats. */
+const TARGET_RECALL = 0.95;
+
+/** On the left λ itself, chosen chunks against exact attention's mass; on the right planted repeats, found ones by steps. */
+export function drawRecall({ methods }: Comparison, { runs }: PlantedResult): string {
+  const y = linearAxis([0, 1], [BOTTOM, TOP]);
+  const { chunks, chunkLength } = runs[0]!.settings;
+  return svg(
+    {
+      width: RECALL_WIDTH,
+      height: RECALL_HEIGHT,
+      title: "Does the router find what attention would look at?",
+      subtitle: `held-out sequences; planted: ${chunks} chunks of ${chunkLength} bases, ${runs.length} seeds, ${runs[0]!.pairs} pairs each`,
+    },
+    [...methodBars(methods, y), ...plantedBars(runs, y)],
+  );
+}
+
+const seedColor = (i: number): string => paletteColor([0, 1, 4][i % 3]!);
+
+function drawGrid(y: Axis, [left, right]: readonly [number, number], title: string): readonly string[] {
+  return [
+    label({ x: left, y: TOP - 16 }, title, 'font-weight="700"'),
+    ...ticks([0, 1]).flatMap((share) => [
+      line([left, y(share), right, y(share)], 'stroke="#e4e8ee"'),
+      smallText({ x: left - 8, y: y(share) + 4 }, share.toFixed(1), 'text-anchor="end"'),
+    ]),
+  ];
+}
+
+function methodBars(methods: readonly MethodResult[], y: Axis): readonly string[] {
+  const [left, right] = [64, 404];
+  const routed = methods.filter(({ recall }) => recall);
+  const wide = (right - left) / routed.length;
+  return [
+    ...drawGrid(y, [left, right], "λ: chosen chunks and exact attention's"),
+    ...routed.flatMap(({ name, recall }, i) => {
+      const x = left + i * wide + wide / 2;
+      const { recall: share, captured, chance } = recall!;
+      const bar = (at: number, value: number, fill: string): string =>
+        rect({ x: at, y: y(value), width: 30, height: BOTTOM - y(value) }, `fill="${fill}"`);
+      return [
+        bar(x - 34, share, paletteColor(0)),
+        smallText({ x: x - 19, y: y(share) - 5 }, share.toFixed(2), 'text-anchor="middle"'),
+        bar(x + 4, captured, paletteColor(2)),
+        smallText({ x: x + 19, y: y(captured) - 5 }, captured.toFixed(2), 'text-anchor="middle"'),
+        line([x - 40, y(chance), x + 40, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
+        label({ x, y: BOTTOM + 18 }, name, 'text-anchor="middle"'),
+      ];
+    }),
+    ...drawLegend(left, [
+      [paletteColor(0), "share of its best chunks that were chosen"],
+      [paletteColor(2), "mass on the chosen over mass on the best"],
+      ["#b5446e", "dashed: recall by chance"],
+    ]),
+  ];
+}
+
+function plantedBars(runs: readonly PlantedRun[], y: Axis): readonly string[] {
+  const [left, right] = [500, 840];
+  const steps = Math.max(...runs.flatMap(({ curve: entries }) => entries.map(({ step }) => step)));
+  const x = linearAxis([0, steps], [left, right]);
+  const { chance } = runs[0]!;
+  return [
+    ...drawGrid(y, [left, right], "planted repeats: source among the two chosen"),
+    ...ticks([0, steps]).map((step) => smallText({ x: x(step), y: BOTTOM + 18 }, String(step), 'text-anchor="middle"')),
+    smallText({ x: right, y: BOTTOM + 34 }, "steps", 'text-anchor="end"'),
+    line([left, y(TARGET_RECALL), right, y(TARGET_RECALL)], 'stroke="#2a9d6f" stroke-width="1.2"'),
+    smallText({ x: left + 4, y: y(TARGET_RECALL) + 14 }, `goal ${TARGET_RECALL}`),
+    line([left, y(chance), right, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
+    ...runs.map(({ curve: entries }, i) => {
+      const points = entries.map(({ step, held }) => [x(step), y(held!.recall!)] as const);
+      return polyline(points, `stroke="${seedColor(i)}" stroke-width="1.8"`);
+    }),
+    ...drawLegend(
+      left,
+      runs.map(({ settings, recall }, i) => [seedColor(i), `seed ${settings.seed}: ${recall.toFixed(3)} in the end`]),
+    ),
+  ];
+}
+
+function drawLegend(left: number, entries: readonly (readonly [fill: string, words: string])[]): readonly string[] {
+  return entries.flatMap(([fill, words], i) => [
+    rect({ x: left, y: BOTTOM + 30 + i * 16, width: 10, height: 10 }, `fill="${fill}"`),
+    smallText({ x: left + 16, y: BOTTOM + 39 + i * 16 }, words),
+  ]);
+}

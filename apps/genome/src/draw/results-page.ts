@@ -1,0 +1,98 @@
+import { writeFileSync } from "node:fs";
+import { escape } from "@mosaic/planner/svg";
+import { Resvg } from "@resvg/resvg-js";
+import { type Comparison, type PlantedResult, readResult, RESULTS } from "../results.ts";
+import { drawLossAgainstBytes, drawRecall } from "./comparison-pictures.ts";
+import { drawRoutingMap } from "./routing-picture.ts";
+
+const style = `
+body { font: 15px/1.5 "Helvetica Neue", Arial, sans-serif; color: #1c2330; max-width: 920px; margin: 32px auto; padding: 0 16px }
+svg { max-width: 100%; height: auto; margin: 12px 0 28px } table { border-collapse: collapse; margin: 8px 0 24px }
+th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid #e4e8ee } th:first-child, td:first-child { text-align: left }
+code { background: #f3f5f8; padding: 1px 4px }`;
+
+/** One page that needs nothing else: pictures and tables of all results, and how they came about. */
+export function formatPage(
+  comparison: Comparison,
+  planted: PlantedResult,
+  drawn: Readonly<Record<string, string>>,
+): string {
+  return `<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Bacteriophage λ, read by routed attention</title><style>${style}</style></head>
+<body>
+<h1>Bacteriophage λ, read by routed attention</h1>
+<p>Small models predict which bases are hidden in the genome of bacteriophage λ (NC_001416.1, 48 502 bases). They attend to their own
+chunk (local), to it and the few that a learned router chose (meta), or to everything (ring). All have the same multiply-adds.</p>
+${drawn["loss-bytes"]}
+${formatTable(["method", "steps", "held-out loss", "MB sent", "recall", "by chance"], methodRows(comparison))}
+${describeOrigin(comparison)}
+${drawn["routing"]}
+<h2>Planted repeats</h2>
+<p>In every chunk stand a marker, a key and a repeat. Two chunks, at least two apart, share key and repeat, and in one of them the
+repeat is hidden: only the other chunk explains it. The router has to choose that one.</p>
+${drawn["recall"]}
+${formatTable(["seed", "recall@2", "pairs", "by chance", "loss of hidden bases"], plantedRows(planted))}
+${describeOrigin(planted)}
+</body></html>
+`;
+}
+
+function methodRows({ methods }: Comparison): readonly (readonly string[])[] {
+  return methods.map(({ name, curve, recall }) => {
+    const { step, held, bytes } = curve.at(-1)!;
+    const shares = recall ? [recall.recall.toFixed(3), recall.chance.toFixed(3)] : ["", ""];
+    return [name, String(step), held!.loss.toFixed(4), (bytes / 1e6).toFixed(1), ...shares];
+  });
+}
+
+function plantedRows({ runs }: PlantedResult): readonly (readonly string[])[] {
+  return runs.map(({ settings, recall, pairs, chance, loss }) => [
+    String(settings.seed),
+    recall.toFixed(3),
+    String(pairs),
+    chance.toFixed(3),
+    loss.toFixed(4),
+  ]);
+}
+
+function formatTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const row = (cells: readonly string[], tag: string): string =>
+    `<tr>${cells.map((cell) => `<${tag}>${escape(cell)}</${tag}>`).join("")}</tr>`;
+  return `<table>${row(head, "th")}${rows.map((cells) => row(cells, "td")).join("")}</table>`;
+}
+
+function describeOrigin({ date, command }: { readonly date: string; readonly command: string }): string {
+  return `<p>${escape(date)}: <code>${escape(command)}</code></p>`;
+}
+
+/** Pixels of a PNG for one of its SVG. */
+const SCALE = 2;
+
+/** The pictures of some results by name, each an SVG. */
+export function drawPictures(comparison: Comparison, planted: PlantedResult): Readonly<Record<string, string>> {
+  const mapped = comparison.methods.find(({ name }) => name === "meta 2")!;
+  return {
+    routing: drawRoutingMap(comparison.map, mapped),
+    "loss-bytes": drawLossAgainstBytes(comparison),
+    recall: drawRecall(comparison, planted),
+  };
+}
+
+/** The same picture in pixels. */
+export function renderPng(svg: string): Uint8Array {
+  const font = { loadSystemFonts: true, defaultFontFamily: "DejaVu Sans" };
+  return new Resvg(svg, { fitTo: { mode: "zoom", value: SCALE }, font }).render().asPng();
+}
+
+/** Draws all results: SVG and PNG of each picture, and a page of all. */
+export function writeResultsPage(): void {
+  const comparison = readResult<Comparison>(new URL("genome.jsonl", RESULTS));
+  const planted = readResult<PlantedResult>(new URL("planted.jsonl", RESULTS));
+  const drawn = drawPictures(comparison, planted);
+  for (const [name, svg] of Object.entries(drawn)) {
+    writeFileSync(new URL(`${name}.svg`, RESULTS), svg);
+    writeFileSync(new URL(`${name}.png`, RESULTS), renderPng(svg));
+  }
+  writeFileSync(new URL("index.html", RESULTS), formatPage(comparison, planted, drawn));
+  console.log(`${Object.keys(drawn).join(", ")}: SVG and PNG, and index.html, are in apps/genome/results`);
+}

@@ -1,0 +1,163 @@
+import type { Context } from "@mosaic/attention";
+import type { MetaResult } from "@mosaic/attention/meta";
+import { crossEntropyTerms } from "@mosaic/attention/nn";
+import type { Evaluation } from "./curve.ts";
+import { readLambdaGenome } from "./genome.ts";
+import { IGNORED, maskBases, type Sample } from "./masked-bases.ts";
+import { GenomeModel } from "./model.ts";
+import { Random } from "./random.ts";
+import { loadBatch } from "./samples.ts";
+import type { Settings } from "./settings.ts";
+import type { Trainer } from "./trainer.ts";
+
+/** Sequences that are evaluated at once. */
+const BATCH_SEQUENCES = 8;
+
+/** How a model does on sequences that it never trains on. Collective; the same on every rank. */
+export async function evaluate(trainer: Trainer, sequences: number = BATCH_SEQUENCES): Promise<Evaluation> {
+  const { ctx, model, settings, samples } = trainer;
+  model.eval();
+  const shares: RecallCount[] = [];
+  let [sum, count] = [0, 0];
+  for (let i = 0; i < sequences; i++) {
+    const sample = samples.heldOutSample(i);
+    using batch = loadBatch(ctx, [sample], settings);
+    using output = await model.forward(batch.tokens);
+    using terms = crossEntropyTerms(output.logits, batch.targets, { ignoreIndex: IGNORED });
+    using own = terms.detach();
+    if (ctx.size > 1) ctx.world.allReduce(own, "sum", { label: "judgement" }).wait();
+    const [lost, hidden] = await own.read();
+    [sum, count] = [sum + lost!, count + hidden!];
+    if (isPlanted(sample) && output.results.length > 0) {
+      const chosen = chosenChunks(output.results, output.results.length - 1);
+      shares.push(plantedRecall(chosen, sample.sources, settings.topK));
+    }
+  }
+  model.train();
+  const of = shares.reduce((total, share) => total + share.total, 0);
+  const recall = shares.reduce((total, share) => total + share.hits, 0) / of;
+  return { loss: sum / count, ...(of > 0 && { recall }) };
+}
+
+function isPlanted(sample: Sample): sample is Sample & { readonly sources: ReadonlyMap<number, number> } {
+  return "sources" in sample;
+}
+
+/** A share: so many of so many. */
+interface RecallCount {
+  readonly hits: number;
+  readonly total: number;
+}
+
+/** Of how many query chunks the one source is among the first k that were chosen. */
+export function plantedRecall(
+  chosen: readonly (readonly number[])[],
+  sources: ReadonlyMap<number, number>,
+  k: number,
+): RecallCount {
+  const found = [...sources].filter(([query, source]) => chosen[query]!.slice(0, k).includes(source));
+  return { hits: found.length, total: sources.size };
+}
+
+/** What share of the remote mass, and of the k chunks with most of it, the first k chosen chunks have. */
+export interface MassRecall {
+  /** Of the k other chunks with most of the attention, the share that was chosen. */
+  readonly recall: number;
+  /** Mass on the chosen chunks, over the mass on the k best. */
+  readonly captured: number;
+}
+
+/** Row by row of mass [n,N], n query chunks beginning with number `first`; their own chunk does not count. */
+export function massRecall(
+  mass: Float32Array,
+  chosen: readonly (readonly number[])[],
+  { k, chunks, first = 0 }: { k: number; chunks: number; first?: number },
+): MassRecall {
+  const rows = mass.length / chunks;
+  let [hits, got, best] = [0, 0, 0];
+  for (let row = 0; row < rows; row++) {
+    const of = (chunk: number): number => mass[row * chunks + chunk]!;
+    const others = Array.from({ length: chunks }, (_, chunk) => chunk).filter((chunk) => chunk !== first + row);
+    const top = others.sort((a, b) => of(b) - of(a)).slice(0, k);
+    const taken = chosen[first + row]!.slice(0, k);
+    hits += top.filter((chunk) => taken.includes(chunk)).length;
+    got += taken.reduce((sum, chunk) => sum + of(chunk), 0);
+    best += top.reduce((sum, chunk) => sum + of(chunk), 0);
+  }
+  return { recall: hits / (rows * k), captured: got / best };
+}
+
+/** The chunks of one sequence that each chunk chose, with the first layer's router or another's. */
+function chosenChunks(results: readonly MetaResult[], layer: number, sequence = 0): readonly (readonly number[])[] {
+  return results[layer]!.meta.chosen[sequence]!;
+}
+
+/** How well the last layer's router predicts where exact attention would look, on sequences it never trained on. */
+export async function measureRouterRecall(
+  trainer: Trainer,
+  sequences = 8,
+): Promise<MassRecall & { readonly chance: number }> {
+  const { ctx, model, settings, samples } = trainer;
+  const { chunks, topK: k } = settings;
+  const allChunks = Array.from({ length: chunks }, (_, i) => i);
+  const others = allChunks.map((i) => allChunks.filter((j) => j !== i));
+  const found: MassRecall[] = [];
+  model.eval();
+  for (let i = 0; i < sequences; i++) {
+    using batch = loadBatch(ctx, [samples.heldOutSample(i)], settings);
+    using routed = await model.forward(batch.tokens);
+    // The same weights look everywhere: what they see is exact attention.
+    using exact = await model.forward(batch.tokens, { chosen: [others] });
+    const { attentionMass } = exact.results.at(-1)!.meta;
+    const chosen = chosenChunks(routed.results, routed.results.length - 1);
+    found.push(massRecall(await attentionMass.read(), chosen, { k, chunks }));
+  }
+  model.train();
+  const mean = (of: (one: MassRecall) => number): number => found.reduce((sum, one) => sum + of(one), 0) / sequences;
+  return { recall: mean((one) => one.recall), captured: mean((one) => one.captured), chance: k / (chunks - 1) };
+}
+
+/** A routing map: how much each bin of the genome is routed to each other, rows sum to 1. */
+export interface RoutingMap {
+  /** Bases of a bin. */
+  readonly bin: number;
+  readonly bins: number;
+  /** [bins,bins], row by row. */
+  readonly weights: readonly number[];
+}
+
+/** Neighbouring chunks are drawn as one. */
+const CHUNKS_PER_BIN = 4;
+
+/**
+ * Routes the whole genome at once, on one rank, with a trained model's weights: the last layer's routing distribution, by
+ * bins of a few chunks. The last bin reaches around the end, where λ closes to a circle inside its host.
+ */
+export async function computeRoutingMap(ctx: Context, settings: Settings, trained: GenomeModel): Promise<RoutingMap> {
+  const genome = readLambdaGenome();
+  const { chunkLength } = settings;
+  const bin = CHUNKS_PER_BIN * chunkLength;
+  const bins = Math.ceil(genome.length / bin);
+  const chunks = bins * CHUNKS_PER_BIN;
+  const whole: Settings = { ...settings, chunks };
+  using model = new GenomeModel(ctx, whole);
+  model.loadStateDict(trained.stateDict());
+  model.eval();
+  const sample = maskBases(genome, { start: 0, length: chunks * chunkLength }, new Random(settings.seed, 2));
+  using batch = loadBatch(ctx, [sample], whole);
+  using output = await model.forward(batch.tokens);
+  const routing = await output.results.at(-1)!.meta.routingWeights.read();
+  return { bin, bins, weights: sumIntoBins(routing, chunks) };
+}
+
+/** Sums over the chunks of a column's bin, means over those of a row's. */
+function sumIntoBins(routing: Float32Array, chunks: number): readonly number[] {
+  const bins = chunks / CHUNKS_PER_BIN;
+  const sums = new Float64Array(bins * bins);
+  routing.forEach((weight, at) => {
+    const row = Math.floor(Math.floor(at / chunks) / CHUNKS_PER_BIN);
+    const column = Math.floor((at % chunks) / CHUNKS_PER_BIN);
+    sums[row * bins + column]! += weight / CHUNKS_PER_BIN;
+  });
+  return Array.from(sums, (sum) => Number(sum.toPrecision(3)));
+}

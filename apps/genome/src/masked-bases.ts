@@ -1,0 +1,108 @@
+import { type Bases, MASKED, parseBases } from "./genome.ts";
+import type { Random } from "./random.ts";
+
+/** Targets of positions that do not count. */
+export const IGNORED = -100;
+
+/** One sequence: inputs and targets of a model. */
+export interface Sample {
+  /** Bases 0 to 3, `MASKED` where hidden [S]. */
+  readonly letters: Uint8Array;
+  /** The hidden bases, `IGNORED` elsewhere [S]. */
+  readonly targets: Float32Array;
+}
+
+/** A sequence that is cut into chunks, one of which explains what is hidden in another. */
+export interface PlantedSample extends Sample {
+  /** For each chunk with something hidden the chunk that holds the copy. */
+  readonly sources: ReadonlyMap<number, number>;
+}
+
+/** Share of bases that are hidden. */
+const MASK_RATE = 0.15;
+
+/** Where the genome is held out from training, in bases: a quarter, from the recombination genes to the replication genes. */
+export const HELD_OUT = { start: 28_000, end: 40_192 } as const;
+
+/** A stretch of the genome with some bases hidden; the genome goes round, as λ's own does inside its host. */
+export function maskBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
+  const letters = new Uint8Array(length);
+  const targets = new Float32Array(length).fill(IGNORED);
+  for (let i = 0; i < length; i++) {
+    const base = genome[(start + i) % genome.length]!;
+    const hidden = random.uniform() < MASK_RATE;
+    letters[i] = hidden ? MASKED : base;
+    if (hidden) targets[i] = base;
+  }
+  return { letters, targets };
+}
+
+/** A place for a stretch of training, clear of what is held out. */
+export function drawTrainingStart(genome: Bases, length: number, random: Random): number {
+  const free = genome.length - (HELD_OUT.end - HELD_OUT.start) - length + 1;
+  return (HELD_OUT.end + random.integer(free)) % genome.length;
+}
+
+// What is planted in each chunk: marker, key, repeat, key again another one. The two chunks of a pair have the same keys and
+// the same repeat, and in one of them the repeat is hidden. Bases of keys and repeats are drawn evenly, so that nothing but
+// the other chunk holds them.
+
+/** Stands before every key: eight bases that λ itself never has in this order. */
+export const KEY_MARKER: Uint8Array = parseBases("CCTAGGCT");
+const KEY_LENGTH = 8;
+const REPEAT_LENGTH = 6;
+/** Bases of all that is planted in a chunk. */
+export const MOTIF_LENGTH: number = KEY_MARKER.length + KEY_LENGTH + REPEAT_LENGTH + KEY_LENGTH;
+/** Chunks of a pair are at least so many apart. */
+const MIN_PAIR_DISTANCE = 2;
+
+/** How a sequence is cut. */
+interface ChunkShape {
+  readonly chunks: number;
+  readonly chunkLength: number;
+}
+
+/** A stretch of the genome, in each of whose chunks something is planted; every chunk is one of a pair. */
+export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkShape, random: Random): PlantedSample {
+  const length = chunks * chunkLength;
+  const from = random.integer(genome.length);
+  const letters = Uint8Array.from({ length }, (_, i) => genome[(from + i) % genome.length]!);
+  const targets = new Float32Array(length).fill(IGNORED);
+  const sources = new Map<number, number>();
+  const known = new Set<string>();
+  for (const [query, source] of drawPairs(chunks, random)) {
+    const motif = drawPlantedMotif(random, known);
+    for (const chunk of [query, source]) {
+      const start = chunk * chunkLength + random.integer(chunkLength - MOTIF_LENGTH + 1);
+      letters.set(motif, start);
+      if (chunk === query) maskRepeat(letters, targets, start + KEY_MARKER.length + KEY_LENGTH);
+    }
+    sources.set(query, source);
+  }
+  return { letters, targets, sources };
+}
+
+function maskRepeat(letters: Uint8Array, targets: Float32Array, start: number): void {
+  for (let i = start; i < start + REPEAT_LENGTH; i++) {
+    targets[i] = letters[i]!;
+    letters[i] = MASKED;
+  }
+}
+
+/** A plant whose first key no other of the sequence has. */
+function drawPlantedMotif(random: Random, known: Set<string>): Uint8Array {
+  const drawn = Uint8Array.from({ length: MOTIF_LENGTH - KEY_MARKER.length }, () => random.integer(4));
+  const key = drawn.slice(0, KEY_LENGTH).join("");
+  if (known.has(key)) return drawPlantedMotif(random, known);
+  known.add(key);
+  return Uint8Array.from([...KEY_MARKER, ...drawn]);
+}
+
+/** All chunks in pairs (query, source), neighbours never together. */
+function drawPairs(chunks: number, random: Random): readonly (readonly [number, number])[] {
+  for (;;) {
+    const order = random.permutation(chunks);
+    const pairs = Array.from({ length: chunks / 2 }, (_, i) => [order[2 * i]!, order[2 * i + 1]!] as const);
+    if (pairs.every(([a, b]) => Math.abs(a - b) >= MIN_PAIR_DISTANCE)) return pairs;
+  }
+}

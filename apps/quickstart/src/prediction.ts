@@ -1,0 +1,157 @@
+import { type Layout, ring, world } from "@mosaic/attention";
+import { type Coordinate, coordinateOf, type Slice, type Traffic } from "@mosaic/attention/core";
+import {
+  type AttentionRecord,
+  calibrate,
+  count,
+  mesh2dTraffic,
+  type Profile,
+  record,
+  ringTraffic,
+  simulate,
+  type Simulation,
+  type Timeline,
+  ulyssesTraffic,
+} from "@mosaic/attention/planner";
+import { configureBackend, layoutFor, maskFor, placementFor } from "./backends.ts";
+import { withProgress } from "./progress.ts";
+import { type RankSchedule, rankSchedules } from "./script.ts";
+import type { Settings } from "./job.ts";
+
+/** What a run will do, found out before it. */
+export interface ExpectedRun {
+  /** Bytes that all ranks together will send. */
+  readonly bytesSent: number;
+  /** What each rank will do. */
+  readonly scripts: readonly RankSchedule[];
+  /** When, if the machine was measured. */
+  readonly prediction?: Timeline;
+}
+
+/** Runs the very same call on the planner's symbolic devices, which have shapes and no data, and reads what they wrote down. */
+export function predictRun(settings: Settings): ExpectedRun {
+  const { backward, profile } = settings;
+  const written = recordAttention(settings);
+  const sent = count(written).ranks.map((rank) => rank.forward.sent.bytes + (backward ? rank.backward.sent.bytes : 0));
+  return {
+    bytesSent: sent.reduce((a, b) => a + b, 0),
+    scripts: rankSchedules(written, backward),
+    ...(profile && { prediction: predictTimeline(simulate(written, profile), backward) }),
+  };
+}
+
+/** The planner always predicts forward and backward. */
+function predictTimeline(simulation: Simulation, backward: boolean): Timeline {
+  if (backward) return simulation;
+  const ranks = simulation.ranks.map(({ rank, at, events, forwardSeconds }) => {
+    return { rank, at, events: events.filter(({ start }) => start < forwardSeconds) };
+  });
+  return { seconds: simulation.forwardSeconds, ranks };
+}
+
+function recordAttention(settings: Settings): AttentionRecord {
+  const { tokens, numHeads, dim, dtype } = settings;
+  // Head by head, as the ranks will go.
+  const { backend, mesh } = configureBackend(settings);
+  return record({
+    backend: withProgress(backend, () => {}),
+    mesh,
+    tokens,
+    numHeads,
+    headDim: dim,
+    mask: maskFor(settings),
+    placement: placementFor(settings),
+    dtype,
+  });
+}
+
+/** Measures this machine for about a second, with as many ranks as will run: what the planner predicts times from. */
+export async function measureProfile({ ranks, dtype, dim }: Settings): Promise<Profile> {
+  const contexts = await world(ranks);
+  try {
+    return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [dim] });
+  } finally {
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  }
+}
+
+/** One rank's call, as the formulas take it. */
+interface FormulaInput {
+  readonly settings: Settings;
+  readonly mesh: Coordinate;
+  readonly call: {
+    readonly at: Coordinate;
+    readonly mask: readonly Slice[];
+    readonly queries: Layout;
+    readonly keys: Layout;
+  };
+}
+
+interface PassTraffic {
+  readonly forward: Traffic;
+  readonly backward: Traffic;
+}
+
+const formulas: Readonly<Record<string, (input: FormulaInput) => readonly PassTraffic[]>> = {
+  local: () => [],
+  ring: (input) => [ringTraffic({ ...input, ...elementsPerRow(input, input.settings.numHeads) })],
+  mesh2d: (input) => [mesh2dTraffic({ ...input, ...attentionSizes(input.settings), shape: input.settings.shape! })],
+  ulysses: (input) => [ulyssesTraffic({ ...input, ...attentionSizes(input.settings) })],
+  composed: composedTraffic,
+  hierarchical: hierarchicalTraffic,
+};
+
+/**
+ * Bytes that all ranks together must send, by the formulas of the backends and not by running any of them; undefined for
+ * what was chosen automatically, which may be any nest.
+ */
+export function closedFormTraffic(settings: Settings): number | undefined {
+  const formula = formulas[settings.backend];
+  if (!formula) return undefined;
+  const arrangement = configureBackend(settings);
+  const { mesh } = arrangement;
+  const layout = layoutFor(settings, arrangement);
+  const mask = maskFor(settings).slices(settings.tokens, settings.tokens);
+  let bytes = 0;
+  for (let rank = 0; rank < settings.ranks; rank++) {
+    const call = { at: coordinateOf(rank, mesh), mask, queries: layout, keys: layout };
+    for (const { forward, backward } of formula({ settings, mesh, call })) {
+      bytes += forward.bytesSent + (settings.backward ? backward.bytesSent : 0);
+    }
+  }
+  return bytes;
+}
+
+/** Rows for heads among the ranks of a stretch; then a ring of those with the same heads, for these alone. */
+function composedTraffic(input: FormulaInput): readonly PassTraffic[] {
+  const { settings, mesh, call } = input;
+  const { head, ...at } = call.at as { head: number; seq: number };
+  const [ranks, { numHeads }] = [mesh["head"]!, settings];
+  const own = Math.floor(numHeads / ranks) + (head < numHeads % ranks ? 1 : 0);
+  const inner = ring({ axis: "seq" });
+  return [
+    ulyssesTraffic({ ...input, ...attentionSizes(settings), axis: "head", inner }),
+    ringTraffic({ ...input, ...elementsPerRow(input, own), axis: "seq", call: { ...call, at } }),
+  ];
+}
+
+/** A ring of nodes, and at each of its steps a ring within the node, of what is there then. */
+function hierarchicalTraffic(input: FormulaInput): readonly PassTraffic[] {
+  const width = elementsPerRow(input, input.settings.numHeads);
+  const nodes = Array.from({ length: input.mesh["node"]! }, (_, node) => ({ ...input.call.at, node }));
+  return [
+    ringTraffic({ ...input, ...width, axis: "node", inner: ring({ axis: "gpu" }) }),
+    ...nodes.map((from) => ringTraffic({ ...input, ...width, axis: "gpu", from })),
+  ];
+}
+
+function elementsPerRow(
+  { settings: { dim, dtype } }: FormulaInput,
+  numHeads: number,
+): Pick<Settings, "dtype"> & { width: number } {
+  return { width: numHeads * dim, dtype };
+}
+
+function attentionSizes({ numHeads, dim, dtype }: Settings) {
+  return { batch: 1, numHeads, numKvHeads: numHeads, headDim: dim, dtype } as const;
+}

@@ -1,0 +1,160 @@
+import { rect, text, tooltip } from "@mosaic/planner/svg";
+import {
+  formatBytes,
+  formatPayloads,
+  formatPayloadKinds,
+  formatRankRanges,
+  formatRanks,
+  formatSeconds,
+} from "./format.ts";
+import type { Block, Interval, Lane, Transfer } from "./timeline.ts";
+
+const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4", "#8c6d46", "#1f9bb3", "#a3a124"];
+
+export const GRAY = "#69727f";
+
+/** A rank's colour: eight chosen ones, then hues a golden angle apart. */
+export function rankColor(rank: number): string {
+  return PALETTE[rank] ?? `hsl(${Math.round((rank * 137.508) % 360)} 48% ${rank % 2 === 0 ? 42 : 54}%)`;
+}
+
+const TRACK_COLOR = "#eef1f5";
+
+/** Where a lane is drawn. */
+export interface LaneContext {
+  readonly x: (time: number) => number;
+  /** When the picture ends. */
+  readonly end: number;
+  readonly top: number;
+  readonly rows: RowHeights;
+  /** How many ranks there are. */
+  readonly ranks: number;
+  /** Whether ranks attend for others, so that it must be shown for whom. */
+  readonly showQueries: boolean;
+}
+
+/** Heights, and the size of the text within. */
+interface RowHeights {
+  /** All of a rank. */
+  readonly band: number;
+  readonly compute: number;
+  readonly send: number;
+  readonly font: number;
+}
+
+/** Many ranks get thinner rows. */
+export function rowHeights(ranks: number): RowHeights {
+  if (ranks <= 8) return { band: 62, compute: 28, send: 12, font: 13 };
+  return ranks <= 16 ? { band: 40, compute: 18, send: 8, font: 11 } : { band: 24, compute: 11, send: 5, font: 9 };
+}
+
+/** What one rank computed, and below it what it sent, without the words at its side. */
+export function drawLane(lane: Lane, context: LaneContext): string {
+  const { x, end, top, rows } = context;
+  const sends = communicationTop(context);
+  const track = { x: x(0), width: x(end) - x(0) };
+  return [
+    rect({ ...track, y: top, height: rows.compute }, `fill="${TRACK_COLOR}" rx="3"`),
+    rect({ ...track, y: sends, height: rows.send }, `fill="${TRACK_COLOR}" rx="2"`),
+    ...lane.compute.map((block) => drawBlock(block, context)),
+    ...lane.compute.map((block) => blockLabel(block, lane.rank, context)),
+    ...lane.communication.map((transfer) => drawTransfer(transfer, context)),
+    ...lane.communication.map((transfer, i) =>
+      drawTransferSize(transfer, lane.communication[i + 1]?.start ?? end, context),
+    ),
+  ].join("\n");
+}
+
+export function communicationTop({ top, rows }: LaneContext): number {
+  return top + rows.compute + 3;
+}
+
+/** Keys and values in the colours of their ranks; along the lower edge the queries. */
+function drawBlock(block: Block, context: LaneContext): string {
+  const { top, rows, ranks, showQueries } = context;
+  const edge = showQueries ? rows.compute / 4 : 0;
+  const { queries, keys, backward } = block;
+  const words = `queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
+  const lower = { context, y: top + rows.compute - edge + 1, height: edge - 1 };
+  return tooltip(
+    words,
+    drawBands(block, keys, { context, y: top, height: rows.compute - edge }) +
+      (edge > 0 ? drawBands(block, queries, lower) : ""),
+  );
+}
+
+function drawTransfer(transfer: Transfer, context: LaneContext): string {
+  const { payloads, backward } = transfer;
+  const whose = [...new Set(payloads.flatMap(({ owners }) => owners))].toSorted((a, b) => a - b);
+  const words = `sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, context.ranks)}${backward ? ", backward" : ""}: ${formatInterval(transfer)}`;
+  return tooltip(
+    words,
+    drawBands(transfer, whose, { context, y: communicationTop(context), height: context.rows.send }),
+  );
+}
+
+interface BandContext {
+  readonly context: LaneContext;
+  readonly y: number;
+  readonly height: number;
+}
+
+/** A bar in the colours of several ranks, one above the other; striped in backward. */
+function drawBands(
+  bar: Interval & { readonly backward: boolean },
+  ranks: readonly number[],
+  { context, y, height }: BandContext,
+): string {
+  const x = context.x(bar.start);
+  const width = Math.max(2, context.x(bar.end) - x - 0.8);
+  const each = height / Math.max(1, ranks.length);
+  const round = `rx="${ranks.length > 1 ? 0 : Math.min(3, width / 2, height / 2)}"`;
+  const colours = ranks.map((rank, i) =>
+    rect({ x, y: y + i * each, width, height: each }, `fill="${rankColor(rank)}" ${round}`),
+  );
+  const stripes = bar.backward ? [rect({ x, y, width, height }, `fill="url(#backward)" ${round}`)] : [];
+  return [...colours, ...stripes].join("");
+}
+
+function formatInterval({ start, end }: Interval): string {
+  return `${formatSeconds(start)} to ${formatSeconds(end)}`;
+}
+
+/** The longest of some ways to name the block that fits into it. */
+function blockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LaneContext): string {
+  const { queries, keys, backward } = block;
+  const sign = backward ? "∇ " : "";
+  const [q, kv] = [formatRankRanges(queries), formatRankRanges(keys)];
+  const choices =
+    q === String(rank)
+      ? [`${sign}K, V of ${formatRanks(keys, ranks)}`, kv]
+      : q === kv
+        ? [`${sign}Q, K, V of ${formatRanks(keys, ranks)}`, `${sign}Q, K, V ${kv}`, kv]
+        : [
+            `${sign}Q of ${formatRanks(queries, ranks)}, K, V of ${formatRanks(keys, ranks)}`,
+            `${sign}Q ${q} · K, V ${kv}`,
+            `${q} · ${kv}`,
+          ];
+  const width = x(block.end) - x(block.start);
+  const words = choices.find((each) => each.length * rows.font * 0.58 + rows.font * 0.6 < width);
+  if (words === undefined) return "";
+  const y = top + (showQueries ? rows.compute * 0.375 + rows.font * 0.36 : rows.compute * 0.68);
+  const halo = `paint-order="stroke" stroke="#1c2430" stroke-opacity="${keys.length > 1 ? 0.5 : 0}" stroke-width="3"`;
+  const look = `text-anchor="middle" font-size="${rows.font}" fill="#ffffff" font-weight="550" ${halo}`;
+  return text((x(block.start) + x(block.end)) / 2, y, words, look);
+}
+
+/** How much of what was sent in what time, behind its bar, if there is room before the next. */
+function drawTransferSize(transfer: Transfer, until: number, context: LaneContext): string {
+  const { x, rows } = context;
+  const font = rows.send - 1;
+  if (font < 8) return "";
+  const left = Math.max(x(transfer.end), x(transfer.start) + 2) + 4;
+  const amount = `${formatBytes(transfer.bytes)} in ${formatSeconds(transfer.end - transfer.start)}`;
+  const words = [`${formatPayloadKinds(transfer.payloads)}, ${amount}`, amount].find(
+    (each) => each.length * font * 0.6 < x(until) - left,
+  );
+  return words
+    ? text(left, communicationTop(context) + rows.send * 0.85, words, `font-size="${font}" fill="${GRAY}"`)
+    : "";
+}

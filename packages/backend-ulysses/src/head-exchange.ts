@@ -1,0 +1,180 @@
+import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
+import {
+  type Chunk,
+  ChunkBuffers,
+  type ChunkSpec,
+  type DependencyTable,
+  recvTransfers,
+  sendTransfers,
+} from "@mosaic/core/context-parallel";
+
+/** `count` heads from `first` on. */
+export interface HeadRange {
+  readonly first: number;
+  readonly count: number;
+}
+
+/** Query heads, and the key heads that they read. */
+export interface HeadShard {
+  readonly queries: HeadRange;
+  readonly keys: HeadRange;
+}
+
+/** How many heads there are; `numHeads` is a multiple of `numKvHeads`. */
+interface HeadCounts {
+  readonly numHeads: number;
+  readonly numKvHeads: number;
+}
+
+/** How a sequence lies on the ranks of an axis before an exchange, and after: some rows of all heads, or all rows of some. */
+export interface ShardSizes {
+  /** Rows of every rank. */
+  readonly rows: readonly number[];
+  /** Heads of every rank; a head may belong to several. */
+  readonly heads: readonly HeadRange[];
+}
+
+/** The splits of queries, and of keys and values, among the ranks of a sequence-parallel group. */
+export function shardSizes(dependencies: DependencyTable, counts: HeadCounts): Record<keyof HeadShard, ShardSizes> {
+  const { size, queryRows, keyRows } = dependencies;
+  const shares = headShards(counts, size);
+  return {
+    queries: { rows: shares.map((_, rank) => queryRows(rank)), heads: shares.map(({ queries }) => queries) },
+    keys: { rows: shares.map((_, rank) => keyRows(rank)), heads: shares.map(({ keys }) => keys) },
+  };
+}
+
+/**
+ * The heads of every rank: query heads in order, as equal as can be (the first heads % size ranks have one more; with
+ * fewer heads than ranks the last have none), and every key head that they read. A key head may belong to several ranks.
+ */
+export function headShards({ numHeads, numKvHeads }: HeadCounts, size: number): HeadShard[] {
+  const perKey = numHeads / numKvHeads;
+  const base = Math.floor(numHeads / size);
+  const longer = numHeads % size;
+  return Array.from({ length: size }, (_, rank) => {
+    const first = rank * base + Math.min(rank, longer);
+    const count = base + (rank < longer ? 1 : 0);
+    if (count === 0) return { queries: { first: 0, count }, keys: { first: 0, count } };
+    const key = Math.floor(first / perKey);
+    const end = Math.floor((first + count - 1) / perKey) + 1;
+    return { queries: { first, count }, keys: { first: key, count: end - key } };
+  });
+}
+
+/**
+ * A share in parts, in each of which every key head has equally many query heads, as kernels want it; heads count from
+ * the share's first. Cutting query heads 3 to 9 of groups of four gives 3 | 4 to 7 | 8 and 9.
+ */
+export function groupedQueryParts({ numHeads, numKvHeads }: HeadCounts, { queries, keys }: HeadShard): HeadShard[] {
+  const perKey = numHeads / numKvHeads;
+  const parts: HeadShard[] = [];
+  for (let key = 0; key < keys.count; key++) {
+    const begin = Math.max(0, (keys.first + key) * perKey - queries.first);
+    const end = Math.min(queries.count, (keys.first + key + 1) * perKey - queries.first);
+    const last = parts.at(-1);
+    if (last && last.queries.count === (end - begin) * last.keys.count)
+      parts[parts.length - 1] = extendByKey(last, end);
+    else parts.push({ queries: { first: begin, count: end - begin }, keys: { first: key, count: 1 } });
+  }
+  return parts;
+}
+
+/** The part with one more key head, and the query heads before `end`. */
+function extendByKey({ queries, keys }: HeadShard, end: number): HeadShard {
+  return {
+    queries: { first: queries.first, count: end - queries.first },
+    keys: { first: keys.first, count: keys.count + 1 },
+  };
+}
+
+/** This rank's rows of some heads, from the rank that had them. */
+export interface HeadChunk {
+  readonly heads: HeadRange;
+  readonly tensors: readonly Tensor[];
+}
+
+/**
+ * One exchange of rows for heads, or of heads for rows, among the ranks of a group: declared chunk by chunk, run as one
+ * batch of messages. Chunks lie rows first, so that the rows of one rank are dense: a message fills them, or sends them, as
+ * they lie. Nothing that is empty is sent; what a rank keeps never leaves it.
+ */
+export class AllToAll implements Disposable {
+  readonly #group: ProcessGroup;
+  readonly #label: string;
+  readonly #buffers: ChunkBuffers;
+  readonly #transfers: Transfer[] = [];
+  readonly #localCopies: { readonly from: readonly Tensor[]; readonly to: Chunk }[] = [];
+
+  constructor(group: ProcessGroup, label: string) {
+    this.#group = group;
+    this.#label = label;
+    this.#buffers = new ChunkBuffers({ device: group.device, order: "sbhd" });
+  }
+
+  /**
+   * Gives every rank its heads of this rank's rows [B,H,S,…]; the result, in `buffers`, has all rows of this rank's heads,
+   * [B,h,ΣS,…].
+   */
+  toHeads(tensors: readonly Tensor[], { rows, heads }: ShardSizes, buffers: ChunkBuffers): Chunk {
+    const { rank } = this.#group;
+    const all = buffers.empty(withHeadCount(tensors, heads[rank]!), sum(rows));
+    let first = 0;
+    for (const [other, count] of rows.entries()) {
+      const peerRows = this.#buffers.narrow(all, first, count);
+      const part = tensors.map((x) => sliceHeads(x, heads[other]!, this.#buffers));
+      first += count;
+      if (other === rank) this.#localCopies.push({ from: part, to: peerRows });
+      else {
+        this.#enqueue(recvTransfers(peerRows, other));
+        if (part[0]!.size > 0) this.#enqueue(sendTransfers(this.#buffers.copy(part), other));
+      }
+    }
+    return all;
+  }
+
+  /** The way back: every rank gets its rows of this rank's heads [B,h,ΣS,…]. The result, in `buffers`, is in rank order. */
+  toRows(all: Chunk, { rows, heads }: ShardSizes, buffers: ChunkBuffers): HeadChunk[] {
+    const { rank } = this.#group;
+    let first = 0;
+    return rows.map((count, other) => {
+      const peerRows = buffers.narrow(all, first, count);
+      first += count;
+      if (other === rank) return { heads: heads[rank]!, tensors: peerRows.tensors };
+      const own = buffers.empty(withHeadCount(all.tensors, heads[other]!), rows[rank]!);
+      this.#enqueue(sendTransfers(peerRows, other));
+      this.#enqueue(recvTransfers(own, other));
+      return { heads: heads[other]!, tensors: own.tensors };
+    });
+  }
+
+  /** Moves what was declared, what is kept while the messages are under way; later work on the device finds it moved. */
+  run(): void {
+    const transfers = this.#transfers;
+    const work = transfers.length > 0 ? this.#group.sendRecv(transfers, { label: this.#label }) : undefined;
+    for (const { from, to } of this.#localCopies) this.#buffers.copy(from, to);
+    work?.wait();
+  }
+
+  #enqueue(transfers: readonly Transfer[]): void {
+    for (const transfer of transfers) if (transfer.tensor.size > 0) this.#transfers.push(transfer);
+  }
+
+  [Symbol.dispose](): void {
+    this.#buffers[Symbol.dispose]();
+  }
+}
+
+/** Some heads of x [B,H,…], as a view that `buffers` disposes. */
+export function sliceHeads(x: Tensor, { first, count }: HeadRange, buffers: ChunkBuffers): Tensor {
+  const offset = x.offset + (count > 0 ? first * x.strides[1]! : 0);
+  return buffers.takeOwnership(x.view({ shape: x.shape.with(1, count), offset }));
+}
+
+function withHeadCount(tensors: readonly Tensor[], { count }: HeadRange): ChunkSpec {
+  return tensors.map(({ shape, dtype }) => ({ shape: shape.with(1, count), dtype }));
+}
+
+function sum(counts: readonly number[]): number {
+  return counts.reduce((total, count) => total + count, 0);
+}

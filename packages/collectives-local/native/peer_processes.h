@@ -1,0 +1,56 @@
+// Which processes of the other ranks are alive. The kernel reports it: a pidfd becomes readable when its process ends.
+#pragma once
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <vector>
+
+namespace mosaic {
+
+inline constexpr int kOwnProcess = -1, kExited = -2, kUnknown = -3;
+
+inline int pidfdOf(pid_t pid) {
+  if (pid == getpid()) return kOwnProcess;
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (fd >= 0) return fd;
+  // Without pidfds (a sandbox that forbids them) only the control plane observes that a process ends.
+  return errno == ESRCH ? kExited : kUnknown;
+}
+
+class PeerProcesses {
+ public:
+  /// By rank; this process needs no descriptor.
+  explicit PeerProcesses(const std::vector<pid_t>& pids);
+  ~PeerProcesses();
+  PeerProcesses(const PeerProcesses&) = delete;
+  PeerProcesses& operator=(const PeerProcesses&) = delete;
+
+  /// Whether the process of a rank has ended; a microsecond.
+  bool hasExited(size_t rank) const;
+
+ private:
+  std::vector<int> pidfds_;  // kOwnProcess: this process; kExited: it had ended; kUnknown: the system gives no pidfd
+};
+
+inline PeerProcesses::PeerProcesses(const std::vector<pid_t>& pids) {
+  for (const pid_t pid : pids) pidfds_.push_back(pidfdOf(pid));
+}
+
+inline PeerProcesses::~PeerProcesses() {
+  for (const int fd : pidfds_) {
+    if (fd >= 0) ::close(fd);
+  }
+}
+
+inline bool PeerProcesses::hasExited(size_t rank) const {
+  const int fd = pidfds_[rank];
+  if (fd < 0) return fd == kExited;
+  pollfd entry{fd, POLLIN, 0};
+  return poll(&entry, 1, 0) > 0;
+}
+
+}  // namespace mosaic

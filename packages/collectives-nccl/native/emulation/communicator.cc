@@ -1,0 +1,87 @@
+#include "emulation/communicator.h"
+
+#include <dlfcn.h>
+
+#include <ctime>
+
+namespace emulated_nccl {
+
+namespace {
+
+using LaunchHostFunc = int (*)(void* stream, void (*function)(void*), void* data);
+
+LaunchHostFunc launchHostFunc() {
+  static const auto found = [] {
+    const std::string named = setting("MOSAIC_CUDA_LIBRARY");
+    void* driver = dlopen(named.empty() ? "libcuda.so.1" : named.c_str(), RTLD_NOW);
+    return driver ? reinterpret_cast<LaunchHostFunc>(dlsym(driver, "cuLaunchHostFunc")) : nullptr;
+  }();
+  return found;
+}
+
+struct Launch {
+  std::shared_ptr<Communicator> communicator;
+  Work work;
+  bool hangs, fails;
+};
+
+void execute(void* data) {
+  const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
+  Communicator& communicator = *launch->communicator;
+  if (launch->fails) communicator.state = failsBySystem() ? ncclSystemError : ncclRemoteError;
+  if (launch->hangs || launch->fails) communicator.await([] { return false; });
+  else launch->work.run(communicator.stopped);
+  communicator.pendingLaunches--;
+}
+
+}  // namespace
+
+bool Communicator::await(const std::function<bool()>& condition) const {
+  while (!stopped) {
+    if (condition()) return true;
+    const timespec interval{0, 100'000};
+    nanosleep(&interval, nullptr);
+  }
+  return false;
+}
+
+ncclResult_t Communicator::runAsync(std::function<ncclResult_t()> job) {
+  if (blocking) return state = job();
+  if (helper.joinable()) helper.join();
+  state = ncclInProgress;
+  helper = std::thread([this, job = std::move(job)] {
+    const ncclResult_t result = job();
+    ncclResult_t expected = ncclInProgress;  // an error may have come meanwhile, and stays
+    if (!stopped) state.compare_exchange_strong(expected, result);
+  });
+  return ncclInProgress;
+}
+
+ncclResult_t Communicator::attach() {
+  region = Region::open(name, size);
+  if (!region) return ncclSystemError;
+  auto& attached = region->header().attached;
+  attached++;
+  if (!await([&] { return attached >= size && !hangs("init"); })) return ncclInProgress;
+  region->unlink();
+  return ncclSuccess;
+}
+
+ncclResult_t Communicator::launch(Work work, void* stream) {
+  if (!launchHostFunc()) return ncclUnhandledCudaError;
+  const int number = ++launches;
+  // An error of the system is one host's.
+  const bool fails = number == failingLaunch() && (rank == 0 || !failsBySystem());
+  auto* launch = new Launch{shared_from_this(), std::move(work), number == hangingLaunch(), fails};
+  pendingLaunches++;
+  if (launchHostFunc()(stream, execute, launch) != 0) return ncclUnhandledCudaError;
+  return ncclSuccess;
+}
+
+void Communicator::stop() {
+  stopped = true;
+  if (helper.joinable()) helper.join();
+  while (pendingLaunches > 0) sched_yield();
+}
+
+}  // namespace emulated_nccl

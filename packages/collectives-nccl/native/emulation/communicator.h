@@ -1,0 +1,64 @@
+// A communicator of the stand-in for NCCL.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "emulation/transfer.h"
+#include "nccl/api.h"
+
+namespace emulated_nccl {
+
+// What tests set of the stand-in for NCCL, by environment variables.
+
+inline std::string setting(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+/// As ncclGetVersion gives it.
+inline int version() {
+  const std::string text = setting("MOSAIC_EMULATED_NCCL_VERSION");
+  return text.empty() ? 22703 : std::atoi(text.c_str());
+}
+/// "init" or "split": that never completes.
+inline bool hangs(const char* what) { return setting("MOSAIC_EMULATED_NCCL_HANG") == what; }
+/// The n-th launch of a communicator never completes; 0: none.
+inline int hangingLaunch() { return std::atoi(setting("MOSAIC_EMULATED_NCCL_HANG").c_str()); }
+/// "5" or "5:system": the n-th launch of a communicator ends in an asynchronous error, a remote one or the system's; 0:
+/// none.
+inline int failingLaunch() { return std::atoi(setting("MOSAIC_EMULATED_NCCL_ERROR").c_str()); }
+inline bool failsBySystem() { return setting("MOSAIC_EMULATED_NCCL_ERROR").ends_with(":system"); }
+
+/// Outlives its handle: what is on a stream still refers to it.
+struct Communicator : std::enable_shared_from_this<Communicator> {
+  std::shared_ptr<Region> region;
+  std::string name;
+  uint32_t size = 1, rank = 0;
+  bool blocking = true;
+  int launches = 0, splits = 0;
+  std::atomic<ncclResult_t> state{ncclSuccess};
+  std::atomic<bool> stopped{false};
+  std::atomic<int> pendingLaunches{0};  // on streams, and not over
+  std::thread helper;
+
+  /// Runs on a thread of its own if calls shall not block; `state` is ncclInProgress meanwhile.
+  ncclResult_t runAsync(std::function<ncclResult_t()> job);
+  /// Waits until `condition`, or until stopped.
+  bool await(const std::function<bool()>& condition) const;
+  ncclResult_t attach();
+  ncclResult_t launch(Work work, void* stream);
+  /// Whatever waits gives up; then waits for all that was launched, wherever on its stream it lies.
+  void stop();
+};
+
+}  // namespace emulated_nccl
+
+/// What callers of NCCL hold.
+struct ncclComm {
+  std::shared_ptr<emulated_nccl::Communicator> of;
+};

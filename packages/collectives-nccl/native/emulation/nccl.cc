@@ -1,0 +1,214 @@
+// A stand-in for libnccl: the entry points of nccl/api.h over memory shared by processes. Ordered on streams by the
+// driver's host functions, so it runs on the stand-in driver, whose device memory is the host's. For tests.
+//
+// It keeps to NCCL's rules: calls of a group move side by side; a non-blocking communicator is in progress until polled
+// to success, and may not be used before; a communicator's launches run in order; ranks that disagree wait for ever; a
+// rank that dies is not noticed; aborting ends whatever runs, and waits for what is still to run.
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "emulation/communicator.h"
+
+#define EMULATED_DECLARE(type, name, symbol, parameters) extern "C" type symbol parameters;
+MOSAIC_NCCL(EMULATED_DECLARE)
+
+using emulated_nccl::Communicator;
+using emulated_nccl::Kind;
+using emulated_nccl::Work;
+
+namespace {
+
+struct Group {
+  int depth = 0;
+  ncclResult_t result = ncclSuccess;
+  // In order: a group may use several streams and communicators.
+  std::vector<std::pair<std::shared_ptr<Communicator>, void*>> order;
+  std::map<std::pair<Communicator*, void*>, Work> work;
+};
+
+thread_local Group group;
+
+std::string hex(const void* data, size_t length) {
+  std::string text;
+  for (size_t i = 0; i < length; i++) {
+    const uint8_t byte = static_cast<const uint8_t*>(data)[i];
+    text += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  }
+  return text;
+}
+
+ncclResult_t recordError(ncclResult_t result) {
+  if (group.result == ncclSuccess && result != ncclSuccess && result != ncclInProgress) group.result = result;
+  return result;
+}
+
+/// Adds to the group under way, or is a group of its own.
+template <typename Add>
+ncclResult_t enqueue(ncclComm_t comm, void* stream, Add add) {
+  if (!comm) return recordError(ncclInvalidArgument);
+  // As NCCL does: a call before the last has had its effect is a mistake.
+  if (comm->of->state != ncclSuccess) return recordError(ncclInvalidArgument);
+  const bool isSingleCall = group.depth == 0;
+  if (isSingleCall) ncclGroupStart();
+  const std::pair<Communicator*, void*> key{comm->of.get(), stream};
+  if (!group.work.contains(key)) group.order.emplace_back(comm->of, stream);
+  add(*comm->of, group.work[key]);
+  return isSingleCall ? ncclGroupEnd() : ncclSuccess;
+}
+
+/// What NCCL finds wrong with a configuration; it compares numbers that are not defined, too.
+ncclResult_t checkConfig(const ncclConfig_t& config) {
+  if (config.magic != mosaic::nccl::kConfigMagic || config.size != sizeof config) return ncclInvalidArgument;
+  const auto isFit = [](int ctas) { return ctas == mosaic::nccl::kUndefined || ctas > 0; };
+  const bool fits = isFit(config.minCTAs) && isFit(config.maxCTAs) && config.minCTAs <= config.maxCTAs;
+  return fits ? ncclSuccess : ncclInvalidArgument;
+}
+
+uint8_t* bytes(const void* data) { return static_cast<uint8_t*>(const_cast<void*>(data)); }
+
+void move(Communicator& comm, Work& work, Kind kind, bool send, uint32_t peer, void* data, size_t count) {
+  const uint32_t from = send ? comm.rank : peer, to = send ? peer : comm.rank;
+  work.transfers.push_back({kind, send, &comm.region->channel(from, to, kind != Kind::Message), bytes(data), count});
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) { return *version = emulated_nccl::version(), ncclSuccess; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  return getrandom(id->internal, sizeof id->internal, 0) == sizeof id->internal ? ncclSuccess : ncclSystemError;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError   ? "remote process exited or there was a network error"
+         : result == ncclSystemError ? "unhandled system error"
+                                     : "invalid usage";
+}
+
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (ranks > static_cast<int>(emulated_nccl::kMaxRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
+  if (checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
+  auto made = std::make_shared<Communicator>();
+  made->name = "/nccl-emulated-" + hex(id.internal, 16);
+  made->size = static_cast<uint32_t>(ranks);
+  made->rank = static_cast<uint32_t>(rank);
+  made->blocking = config->blocking != 0;
+  *comm = new ncclComm{made};
+  return made->runAsync([made = made.get()] { return made->attach(); });
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
+  Communicator& whole = *comm->of;
+  if (whole.state != ncclSuccess || color < 0) return ncclInvalidArgument;
+  if (config && checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
+  // NCCL may deadlock then.
+  if (whole.pendingLaunches > 0) return ncclInvalidUsage;
+  auto made = std::make_shared<Communicator>();
+  const int number = whole.splits++;
+  auto& split = whole.region->header().splits[number % emulated_nccl::kMaxSplits];
+  split.color[whole.rank] = color;
+  split.key[whole.rank] = key;
+  split.arrived++;
+  made->blocking = config ? config->blocking != 0 : whole.blocking;
+  // The part exists once the whole has had its effect.
+  return whole.runAsync([&whole, &split, part, made, number, color] {
+    const uint32_t all = whole.size * (static_cast<uint32_t>(number) / emulated_nccl::kMaxSplits + 1);
+    if (!whole.await([&] { return split.arrived >= all && !emulated_nccl::hangs("split"); })) return ncclInProgress;
+    std::vector<std::pair<int, uint32_t>> members;
+    for (uint32_t rank = 0; rank < whole.size; rank++) {
+      if (split.color[rank] == color) members.emplace_back(split.key[rank], rank);
+    }
+    std::sort(members.begin(), members.end());
+    const auto isSelf = [&](const auto& each) { return each.second == whole.rank; };
+    const auto self = std::find_if(members.begin(), members.end(), isSelf);
+    made->name = whole.name + "-" + std::to_string(number) + "." + std::to_string(color);
+    made->size = static_cast<uint32_t>(members.size());
+    made->rank = static_cast<uint32_t>(self - members.begin());
+    *part = new ncclComm{made};
+    const ncclResult_t result = made->runAsync([made = made.get()] { return made->attach(); });
+    return result == ncclInProgress ? ncclSuccess : result;
+  });
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  auto of = comm->of.get();
+  if (of->state != ncclSuccess) return ncclInvalidArgument;
+  return of->runAsync([of] {
+    auto& finalized = of->region->header().finalized;
+    finalized++;
+    return of->await([&] { return finalized >= of->size && of->pendingLaunches == 0; }) ? ncclSuccess : ncclInProgress;
+  });
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  comm->of->stop();
+  delete comm;
+  return ncclSuccess;
+}
+
+/// As up to 2.21, even in a group.
+ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  return *error = comm->of->state, ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() { return group.depth++, ncclSuccess; }
+
+ncclResult_t ncclGroupEnd() {
+  if (--group.depth > 0) return ncclSuccess;
+  Group ended = std::move(group);
+  group = Group{};
+  ncclResult_t result = ended.result;
+  for (auto& [comm, stream] : ended.order) {
+    if (result != ncclSuccess && result != ncclInProgress) return result;
+    result = comm->runAsync([comm = comm.get(), stream = stream, work = ended.work[{comm.get(), stream}]] {
+      return comm->launch(work, stream);
+    });
+  }
+  return result;
+}
+
+ncclResult_t ncclSend(const void* data, size_t count, int, int peer, ncclComm_t comm, void* stream) {
+  return enqueue(comm, stream, [&](Communicator& of, Work& work) {
+    move(of, work, Kind::Message, true, static_cast<uint32_t>(peer), bytes(data), count);
+  });
+}
+
+ncclResult_t ncclRecv(void* data, size_t count, int, int peer, ncclComm_t comm, void* stream) {
+  return enqueue(comm, stream, [&](Communicator& of, Work& work) {
+    move(of, work, Kind::Message, false, static_cast<uint32_t>(peer), data, count);
+  });
+}
+
+ncclResult_t ncclAllGather(const void* in, void* out, size_t count, int, ncclComm_t comm, void* stream) {
+  return enqueue(comm, stream, [&](Communicator& of, Work& work) {
+    work.copies.push_back({bytes(out) + of.rank * count, bytes(in), count});
+    for (uint32_t peer = 0; peer < of.size; peer++) {
+      if (peer == of.rank) continue;
+      move(of, work, Kind::Gather, true, peer, bytes(in), count);
+      move(of, work, Kind::Gather, false, peer, bytes(out) + peer * count, count);
+    }
+  });
+}
+
+ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, int, int root, ncclComm_t comm, void* stream) {
+  return enqueue(comm, stream, [&](Communicator& of, Work& work) {
+    const auto from = static_cast<uint32_t>(root);
+    if (of.rank != from) return move(of, work, Kind::Broadcast, false, from, out, count);
+    work.copies.push_back({bytes(out), bytes(in), count});
+    for (uint32_t peer = 0; peer < of.size; peer++) {
+      if (peer != from) move(of, work, Kind::Broadcast, true, peer, bytes(in), count);
+    }
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,123 @@
+import { checkContext } from "../arguments.ts";
+import type { Context } from "../context.ts";
+import { empty, zeros } from "../creation.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
+import { checkDistribution } from "../random.ts";
+import { keep } from "../scope.ts";
+import type { Shape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import { checkModule, type Module } from "./module.ts";
+
+// Parameters are replicated: created equal on all ranks, and their gradients made equal after each backward.
+
+/** What a parameter holds at first. */
+export type Initializer =
+  | { readonly kind: "uniform"; readonly low: number; readonly high: number }
+  | { readonly kind: "normal"; readonly mean: number; readonly std: number }
+  | { readonly kind: "constant"; readonly value: number };
+
+export const parameterOptions = defineOptions("createParameter", {
+  /** What it holds at first. */
+  initial: option.custom("{ kind, … } of kind uniform, normal or constant, with numbers", isInitializer),
+  /** Of the parameter. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
+/** What `createParameter` takes beside its shape. */
+export type ParameterOptions = OptionsOf<typeof parameterOptions>;
+
+function isInitializer(value: unknown): value is Initializer {
+  const { kind, ...numbers } = (value ?? {}) as Readonly<Record<string, unknown>>;
+  const names = { uniform: ["low", "high"], normal: ["mean", "std"], constant: ["value"] }[String(kind)];
+  return names !== undefined && names.every((name) => typeof numbers[name] === "number");
+}
+
+/**
+ * A new parameter, equal on all ranks. No scope releases it. Its values follow from the context's seed and the order of creation alone, not
+ * from the mesh, so that training can be compared across meshes; rank 0's are broadcast, in case devices round apart.
+ * Collective.
+ *
+ * @throws OptionError, before anything is sent, for a distribution that does not exist, such as one of negative std.
+ */
+export function createParameter(ctx: Context, shape: Shape, options: ParameterOptions): Tensor {
+  checkContext("createParameter", ctx);
+  const { initial, dtype } = parameterOptions.parse(options);
+  if (initial.kind !== "constant") checkDistribution("createParameter", initial);
+  const parameter = keep(empty(ctx, shape, dtype));
+  const { kernels } = ctx.device;
+  if (initial.kind === "constant") kernels.fill(parameter, initial.value);
+  else kernels.random(parameter, { ...initial, seed: ctx.seed, stream: ctx.nextRandomStream() });
+  if (ctx.size > 1) ctx.world.broadcast(parameter, 0, { label: "parameters" }).wait();
+  parameter.requiresGrad = true;
+  if (ctx.size > 1) parameter.replication = { ranks: ctx.size, hasLocalGrad: false };
+  return parameter;
+}
+
+/**
+ * Makes the gradients of replicated parameters equal on all ranks, and equal to one device's: their sum over every axis
+ * of the mesh, but their mean over "dp", the axis along which ranks hold different samples. Call it between `backward` and the optimizer's step.
+ * Collective. A parameter that received no gradient gets zeros, on one rank as on many, so that an optimizer treats it
+ * alike on any mesh; one that requires none (it is frozen) is left alone. Sums are float32, rounded once.
+ *
+ * Along sequence axes ("sp", …) each rank's loss is its shard's part of the sum, so gradients add. Along "dp" a loss is the
+ * mean of its own samples, so gradients are averaged, as data-parallel training does.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, randn, reduceGradients, scope } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new Linear(ctx, 4, 2);
+ * using x = randn(ctx, [3, 4]);
+ * using loss = scope(() => layer.forward(x).sum());
+ * loss.backward();
+ * reduceGradients(ctx, layer);
+ * Array.from(await layer.bias!.grad!.read()); // => [3, 3]
+ * ```
+ */
+export function reduceGradients(ctx: Context, module: Module): void {
+  checkContext("reduceGradients", ctx);
+  checkModule("reduceGradients", module);
+  const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
+  const parameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  for (const parameter of parameters) {
+    if (!parameter.grad || parameter.grad.isDisposed) parameter.grad = zeros(ctx, parameter.shape, parameter.dtype);
+  }
+  if (axes.length === 0 || parameters.length === 0) return;
+  // One bucket: one message per axis instead of one per parameter.
+  const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);
+  using bucket = empty(ctx, [size], "float32");
+  pack(ctx, bucket, parameters);
+  for (const axis of axes) {
+    ctx.mesh
+      .group(axis)
+      .allReduce(bucket, axis === "dp" ? "mean" : "sum", { label: "gradients" })
+      .wait();
+  }
+  unpack(ctx, bucket, parameters);
+  for (const { replication } of parameters) if (replication) replication.hasLocalGrad = false;
+}
+
+function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
+  forEachView(bucket, parameters, (part, parameter) => {
+    ctx.device.kernels.copy(part, parameter.grad!);
+  });
+}
+
+function unpack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
+  forEachView(bucket, parameters, (part, parameter) => ctx.device.kernels.copy(parameter.grad!, part));
+}
+
+/** Calls `use` with each parameter's part of the bucket, in its shape. */
+function forEachView(
+  bucket: Tensor,
+  parameters: readonly Tensor[],
+  use: (part: Tensor, parameter: Tensor) => void,
+): void {
+  let start = 0;
+  for (const parameter of parameters) {
+    using flat = bucket.slice(0, start, (start += parameter.size));
+    using part = flat.reshape(parameter.shape);
+    use(part, parameter);
+  }
+}

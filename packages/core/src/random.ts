@@ -1,0 +1,157 @@
+import type { Context } from "./context.ts";
+import { allocate, type DeviceOrContext, isContext, resolveDevice } from "./creation.ts";
+import type { Device } from "./device.ts";
+import { OptionError } from "./errors.ts";
+import * as option from "./option.ts";
+import { defineOptions, type OptionsOf } from "./options.ts";
+import type { Shape } from "./shape.ts";
+import type { Tensor } from "./tensor.ts";
+
+// Random tensors, and the numbers of their streams: Philox by seed and stream, so that a checkpoint's second forward draws the
+// same numbers as its first.
+
+const commonRandomOptions = {
+  /** What the numbers follow from. Default: the context's seed, mixed with the rank so that every rank draws its own numbers; 0 on a bare device. */
+  seed: option.integer({ min: 0, optional: true }),
+  /** Distinguishes tensors of one seed. Default: a fresh one at every call. */
+  stream: option.integer({ min: 0, optional: true }),
+  /** Of the tensor. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+};
+export const randnOptions = defineOptions("randn", {
+  ...commonRandomOptions,
+  /** Of the normal distribution. Default 0. */
+  mean: option.number({ default: 0 }),
+  /** Standard deviation. Default 1. */
+  std: option.number({ min: 0, default: 1 }),
+});
+/** What `randn` takes beside a shape. */
+export type RandnOptions = OptionsOf<typeof randnOptions>;
+export const randOptions = defineOptions("rand", {
+  ...commonRandomOptions,
+  /** The smallest number. Default 0. */
+  low: option.number({ default: 0 }),
+  /** What all numbers are below. Default 1. */
+  high: option.number({ default: 1 }),
+});
+/** What `rand` takes beside a shape. */
+export type RandOptions = OptionsOf<typeof randOptions>;
+
+/**
+ * Normally distributed numbers, mean 0 and standard deviation 1 by default. With `seed` and `stream` given,
+ * element i is the same on every device and every mesh (Philox4x32-10); without, every call and every rank draws its own.
+ *
+ * @example
+ * ```ts
+ * import { randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = randn(device, [2, 3], { seed: 7, stream: 1 });
+ * using y = randn(device, [2, 3], { seed: 7, stream: 1 });
+ * String(await x.read()) === String(await y.read()); // => true
+ * ```
+ * @throws OptionError for a mean or std that is not finite, a negative std, or a seed that is no integer ≥ 0.
+ */
+export function randn(on: DeviceOrContext, shape: Shape, options?: RandnOptions): Tensor {
+  const { mean, std, dtype, ...draw } = randnOptions.parse(options);
+  const device = resolveDevice(on, "randn");
+  const from = resolveRandomStream(on, draw);
+  const out = allocate(device, { shape, dtype, where: "randn" });
+  device.kernels.random(out, { kind: "normal", mean, std, ...from });
+  return out;
+}
+
+/** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. OptionError unless low ≤ high are finite. */
+export function rand(on: DeviceOrContext, shape: Shape, options?: RandOptions): Tensor {
+  const { low, high, dtype, ...draw } = randOptions.parse(options);
+  checkDistribution("rand", { kind: "uniform", low, high });
+  const device = resolveDevice(on, "rand");
+  const from = resolveRandomStream(on, draw);
+  const out = allocate(device, { shape, dtype, where: "rand" });
+  device.kernels.random(out, { kind: "uniform", low, high, ...from });
+  return out;
+}
+
+/** A distribution by its parameters. */
+type Distribution =
+  | { readonly kind: "normal"; readonly mean: number; readonly std: number }
+  | { readonly kind: "uniform"; readonly low: number; readonly high: number };
+
+/** Throws an OptionError unless mean and std ≥ 0, or low ≤ high, are finite. */
+export function checkDistribution(where: string, spec: Distribution): void {
+  const { isRight, expected, received } =
+    spec.kind === "normal"
+      ? {
+          isRight: Number.isFinite(spec.mean) && Number.isFinite(spec.std) && spec.std >= 0,
+          expected: "a finite mean and a finite std ≥ 0",
+          received: `mean ${spec.mean}, std ${spec.std}`,
+        }
+      : {
+          isRight: Number.isFinite(spec.low) && Number.isFinite(spec.high) && spec.low <= spec.high,
+          expected: "finite low ≤ high",
+          received: `low ${spec.low}, high ${spec.high}`,
+        };
+  if (!isRight) throw new OptionError({ where, expected, received });
+}
+
+const nextStreams = new WeakMap<Device, number>();
+
+interface RandomStream {
+  readonly seed: number | undefined;
+  readonly stream: number | undefined;
+}
+
+function resolveRandomStream(on: DeviceOrContext, { seed, stream }: RandomStream): { seed: number; stream: number } {
+  if (isContext(on)) return { seed: seed ?? rankSeed(on), stream: stream ?? on.nextRandomStream() };
+  return { seed: seed ?? 0, stream: stream ?? nextStreamNumber(() => nextStream(on)) };
+}
+
+function nextStream(device: Device): number {
+  const next = nextStreams.get(device) ?? 0;
+  nextStreams.set(device, next + 1);
+  return next;
+}
+
+/** Apart from the plain seed, which parameters use, on every rank. 2³²/φ spreads neighbouring ranks. */
+function rankSeed(ctx: Context): number {
+  return (ctx.seed + Math.imul(ctx.rank + 1, 0x9e3779b9)) >>> 0;
+}
+
+/** Numbers of the random streams that a body took, in order. */
+interface RngState {
+  readonly numbers: number[];
+  /** Those of the body around it, when it ran the first time. */
+  readonly outer: RngState | undefined;
+  /** Undefined while the body runs the first time; later, the place of the number that comes next. */
+  next: number | undefined;
+}
+
+let activeState: RngState | undefined;
+
+/** Runs bodies (synchronous): the first draws fresh numbers for its random tensors, each later one the same again. */
+export function preserveRngState(): <T>(body: () => T) => T {
+  const own: RngState = { numbers: [], outer: activeState, next: undefined };
+  return (body) => {
+    const before = activeState;
+    activeState = own;
+    try {
+      return body();
+    } finally {
+      activeState = before;
+      own.next = 0;
+    }
+  };
+}
+
+/** A number for a random tensor: a fresh one, or, in a body that runs again, the one that it had the first time. */
+export function nextStreamNumber(fresh: () => number): number {
+  return takeStreamNumber(activeState, fresh);
+}
+
+function takeStreamNumber(draws: RngState | undefined, fresh: () => number): number {
+  if (!draws) return fresh();
+  if (draws.next !== undefined) return draws.numbers[draws.next++] ?? fresh();
+  const number = takeStreamNumber(draws.outer, fresh);
+  draws.numbers.push(number);
+  return number;
+}

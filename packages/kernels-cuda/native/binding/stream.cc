@@ -1,0 +1,95 @@
+// Exports of what comes before what, and when: fences, waiting, traces.
+#include "binding/addon.h"
+
+namespace mosaic::cuda {
+
+namespace {
+
+// synchronize: scratch = device, completion.
+napi_value synchronize(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  return guarded(env, &device, [&]() -> napi_value {
+    device.onComplete([completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
+      completions->complete(completion, failure);
+    });
+    addon.completions->expect();
+    return nullptr;
+  });
+}
+
+// record(): scratch = device → an external that holds the event.
+napi_value record(napi_env env, napi_callback_info) {
+  Device& device = Addon::of(env).device();
+  return guarded(env, &device, [&] {
+    auto event = std::make_unique<Event>(device.context());
+    check(driver().eventRecord(event->get(), device.stream()), "record");
+    napi_value external;
+    const auto finalize = [](napi_env, void* data, void*) { delete static_cast<Event*>(data); };
+    napi_create_external(env, event.release(), finalize, nullptr, &external);
+    return external;
+  });
+}
+
+// wait(event): scratch = device.
+napi_value wait(napi_env env, napi_callback_info info) {
+  Device& device = Addon::of(env).device();
+  return guarded(env, &device, [&]() -> napi_value {
+    check(driver().streamWaitEvent(device.stream(), externalIn<Event>(env, info)->get(), 0), "wait");
+    return nullptr;
+  });
+}
+
+napi_value startTrace(napi_env env, napi_callback_info) {
+  Device& device = Addon::of(env).device();
+  return guarded(env, &device, [&]() -> napi_value { return device.startTrace(), nullptr; });
+}
+
+// stopTrace: scratch = device, completion; `takeTrace` is to be called once the completion has arrived.
+napi_value stopTrace(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  return guarded(env, &device, [&]() -> napi_value {
+    const double completion = addon.scratch[1];
+    auto entries = addon.traces[completion] = std::make_shared<std::vector<TraceEntry>>();
+    device.stopTrace([entries, completion, completions = addon.completions](std::vector<TraceEntry> found) {
+      *entries = std::move(found);
+      completions->complete(completion, nullptr);
+    });
+    addon.completions->expect();
+    return nullptr;
+  });
+}
+
+// takeTrace: scratch = device, completion → name, start, end of each entry, flat.
+napi_value takeTrace(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  const auto found = addon.traces.find(addon.scratch[1]);
+  napi_value flat;
+  napi_create_array(env, &flat);
+  if (found == addon.traces.end()) return flat;
+  uint32_t next = 0;
+  for (const auto& [name, start, end] : *found->second) {
+    napi_value values[3];
+    napi_create_string_utf8(env, name, NAPI_AUTO_LENGTH, &values[0]);
+    napi_create_double(env, static_cast<double>(start), &values[1]);
+    napi_create_double(env, static_cast<double>(end), &values[2]);
+    for (const napi_value value : values) napi_set_element(env, flat, next++, value);
+  }
+  addon.traces.erase(found);
+  return flat;
+}
+
+}  // namespace
+
+void exportStream(napi_env env, napi_value exports) {
+  exportAll(env, exports,
+            {{"synchronize", synchronize},
+             {"record", record},
+             {"wait", wait},
+             {"startTrace", startTrace},
+             {"stopTrace", stopTrace},
+             {"takeTrace", takeTrace}});
+}
+
+}  // namespace mosaic::cuda

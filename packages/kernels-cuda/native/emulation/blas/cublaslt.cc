@@ -1,0 +1,267 @@
+// An emulated cuBLASLt: descriptors as the library has them, what it would reject, a heuristic, and the product, which
+// runs on a stream of the emulated driver and checks every address.
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "blas/api.h"
+#include "driver/state.h"
+#include "engine/memory.h"
+
+struct mosaicBlasContext {
+  int unused;
+};
+
+/// Attributes that were not set are those of the library's defaults.
+struct mosaicBlasMatmulDesc {
+  int computeType, scaleType;
+  int32_t transposeA = 0, transposeB = 0;
+};
+
+struct mosaicBlasLayout {
+  int type;
+  uint64_t rows, columns;
+  int64_t leadingDimension;
+  int32_t batch = 1;
+  int64_t batchStride = 0;
+};
+
+struct mosaicBlasPreference {
+  uint64_t workspaceBytes = 0;
+  uint32_t reductionSchemes = 7;
+  uint32_t alignments[4] = {256, 256, 256, 256};  // of a, b, c, d
+};
+
+using namespace emulated;
+using namespace mosaic::cuda;
+
+namespace {
+
+/// Sets a field if the caller means as many bytes as it has.
+template <class T>
+BlasStatus take(T& field, const void* value, size_t bytes) {
+  if (!value || bytes != sizeof(T)) return BLAS_INVALID_VALUE;
+  std::memcpy(&field, value, bytes);
+  return BLAS_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+BlasStatus cublasLtCreate(BlasHandle* handle) { return *handle = new mosaicBlasContext{}, BLAS_SUCCESS; }
+BlasStatus cublasLtDestroy(BlasHandle handle) { return delete handle, BLAS_SUCCESS; }
+size_t cublasLtGetVersion() { return 130101; }
+
+const char* cublasLtGetStatusName(BlasStatus status) {
+  switch (status) {
+    case BLAS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case BLAS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case BLAS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case BLAS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default: return "CUBLAS_STATUS_UNKNOWN";
+  }
+}
+
+BlasStatus cublasLtMatmulDescCreate(BlasMatmulDesc* product, int computeType, int scaleType) {
+  return *product = new mosaicBlasMatmulDesc{computeType, scaleType}, BLAS_SUCCESS;
+}
+
+BlasStatus cublasLtMatmulDescDestroy(BlasMatmulDesc product) { return delete product, BLAS_SUCCESS; }
+
+BlasStatus cublasLtMatmulDescSetAttribute(BlasMatmulDesc product, int attribute, const void* value, size_t bytes) {
+  switch (attribute) {
+    case BLAS_TRANSPOSE_A: return take(product->transposeA, value, bytes);
+    case BLAS_TRANSPOSE_B: return take(product->transposeB, value, bytes);
+    default: return BLAS_NOT_SUPPORTED;
+  }
+}
+
+BlasStatus cublasLtMatrixLayoutCreate(BlasLayout* layout, int type, uint64_t rows, uint64_t columns,
+                                      int64_t leadingDimension) {
+  return *layout = new mosaicBlasLayout{type, rows, columns, leadingDimension}, BLAS_SUCCESS;
+}
+
+BlasStatus cublasLtMatrixLayoutDestroy(BlasLayout layout) { return delete layout, BLAS_SUCCESS; }
+
+BlasStatus cublasLtMatrixLayoutSetAttribute(BlasLayout layout, int attribute, const void* value, size_t bytes) {
+  switch (attribute) {
+    case BLAS_BATCH_COUNT: return take(layout->batch, value, bytes);
+    case BLAS_BATCH_STRIDE: return take(layout->batchStride, value, bytes);
+    default: return BLAS_NOT_SUPPORTED;
+  }
+}
+
+BlasStatus cublasLtMatmulPreferenceCreate(BlasPreference* preference) {
+  return *preference = new mosaicBlasPreference, BLAS_SUCCESS;
+}
+
+BlasStatus cublasLtMatmulPreferenceDestroy(BlasPreference preference) { return delete preference, BLAS_SUCCESS; }
+
+BlasStatus cublasLtMatmulPreferenceSetAttribute(BlasPreference preference, int attribute, const void* value,
+                                                size_t bytes) {
+  switch (attribute) {
+    case BLAS_WORKSPACE_BYTES: return take(preference->workspaceBytes, value, bytes);
+    case BLAS_REDUCTION_SCHEMES: return take(preference->reductionSchemes, value, bytes);
+    case BLAS_ALIGNMENT_A:
+    case BLAS_ALIGNMENT_B:
+    case BLAS_ALIGNMENT_C:
+    case BLAS_ALIGNMENT_D: return take(preference->alignments[attribute - BLAS_ALIGNMENT_A], value, bytes);
+    default: return BLAS_NOT_SUPPORTED;
+  }
+}
+
+}  // extern "C"
+
+namespace {
+
+/// What an algorithm of ours holds: that it is ours, what it relies on, and what it needs.
+struct AlgorithmData {
+  uint64_t magic, workspaceBytes;
+  uint32_t alignments[4];
+};
+constexpr uint64_t kMagic = 0x4d6f73616963;
+static_assert(sizeof(AlgorithmData) <= sizeof(BlasAlgorithm));
+
+struct Operand {
+  const char* data;
+  mosaicBlasLayout layout;
+  bool isTransposed;
+};
+
+size_t bytesOf(int type) { return type == BLAS_FLOAT32 ? 4 : 2; }
+
+float half(uint16_t bits) {
+  _Float16 value;
+  std::memcpy(&value, &bits, 2);
+  return static_cast<float>(value);
+}
+
+float loadAt(const Operand& x, int64_t row, int64_t column, int64_t batch) {
+  if (x.isTransposed) std::swap(row, column);
+  const int64_t at = batch * x.layout.batchStride + column * x.layout.leadingDimension + row;
+  const char* place = x.data + at * static_cast<int64_t>(bytesOf(x.layout.type));
+  uint32_t bits = 0;
+  std::memcpy(&bits, place, bytesOf(x.layout.type));
+  if (x.layout.type == BLAS_FLOAT16) return half(static_cast<uint16_t>(bits));
+  return std::bit_cast<float>(x.layout.type == BLAS_BFLOAT16 ? bits << 16 : bits);
+}
+
+void storeAt(const Operand& x, int64_t row, int64_t column, int64_t batch, float value) {
+  const int64_t at = batch * x.layout.batchStride + column * x.layout.leadingDimension + row;
+  char* place = const_cast<char*>(x.data) + at * static_cast<int64_t>(bytesOf(x.layout.type));
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (x.layout.type == BLAS_FLOAT32) {
+    std::memcpy(place, &value, 4);
+  } else if (x.layout.type == BLAS_FLOAT16) {
+    const auto narrow = static_cast<_Float16>(value);
+    std::memcpy(place, &narrow, 2);
+  } else {
+    const auto narrow = static_cast<uint16_t>(value != value ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    std::memcpy(place, &narrow, 2);
+  }
+}
+
+/// To 10 bits of mantissa, as TF32 has.
+float rounded(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu); }
+
+/// Whether all that an operand may touch is allocated on the device.
+bool isInside(const Operand& x) {
+  const auto [type, rows, columns, leadingDimension, batch, batchStride] = x.layout;
+  const int64_t elements = (batch - 1) * batchStride + (static_cast<int64_t>(columns) - 1) * leadingDimension +
+                           static_cast<int64_t>(rows);
+  return deviceMemory().contain(x.data, static_cast<size_t>(elements) * bytesOf(type));
+}
+
+struct Task {
+  Operand a, b, out;
+  float alpha, beta;
+  bool tf32;
+
+  void run() const {
+    for (const Operand* x : {&a, &b, &out}) {
+      if (!isInside(*x))
+        return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: an operand is out of bounds of its allocation");
+    }
+    const auto depth = static_cast<int64_t>(a.isTransposed ? a.layout.rows : a.layout.columns);
+    for (int64_t i = 0; i < out.layout.batch; i++) {
+      for (int64_t column = 0; column < static_cast<int64_t>(out.layout.columns); column++) {
+        for (int64_t row = 0; row < static_cast<int64_t>(out.layout.rows); row++) {
+          float sum = 0;
+          for (int64_t k = 0; k < depth; k++) {
+            const float left = loadAt(a, row, k, i), right = loadAt(b, k, column, i);
+            sum = tf32 ? std::fma(rounded(left), rounded(right), sum) : std::fma(left, right, sum);
+          }
+          // With beta 0 what was there is not looked at: it may be NaN.
+          storeAt(out, row, column, i, alpha * sum + (beta == 0 ? 0 : beta * loadAt(out, row, column, i)));
+        }
+      }
+    }
+  }
+};
+
+bool isWhole(const mosaicBlasLayout& x) {
+  return x.leadingDimension >= static_cast<int64_t>(x.rows) && x.rows > 0 && x.columns > 0;
+}
+
+/// Sizes that go together, in types that the library multiplies.
+bool isProduct(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& a, const mosaicBlasLayout& b,
+               const mosaicBlasLayout& out) {
+  const uint64_t m = product.transposeA ? a.columns : a.rows, k = product.transposeA ? a.rows : a.columns;
+  const uint64_t k2 = product.transposeB ? b.columns : b.rows, n = product.transposeB ? b.rows : b.columns;
+  const bool typed = a.type == b.type && (out.type == a.type || out.type == BLAS_FLOAT32) &&
+                     product.scaleType == BLAS_FLOAT32 &&
+                     (product.computeType == BLAS_COMPUTE_FLOAT32 ||
+                      (product.computeType == BLAS_COMPUTE_TF32 && a.type == BLAS_FLOAT32));
+  return typed && isWhole(a) && isWhole(b) && isWhole(out) && k == k2 && m == out.rows && n == out.columns &&
+         a.batch == out.batch && b.batch == out.batch;
+}
+
+}  // namespace
+
+extern "C" {
+
+BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle, BlasMatmulDesc product, BlasLayout a, BlasLayout b, BlasLayout c,
+                                          BlasLayout d, BlasPreference preference, int wanted,
+                                          BlasHeuristicResult* choices, int* found) {
+  *found = 0;
+  if (!isProduct(*product, *a, *b, *d) || std::memcmp(c, d, sizeof *c) != 0) return BLAS_INVALID_VALUE;
+  if (wanted < 1 || preference->reductionSchemes != BLAS_REDUCE_IN_COMPUTE_TYPE) return BLAS_INVALID_VALUE;
+  if (const char* none = std::getenv("MOSAIC_EMULATED_NO_ALGORITHM"); none && *none) return BLAS_NOT_SUPPORTED;
+  AlgorithmData promise{kMagic, std::min<uint64_t>(preference->workspaceBytes, 4096), {}};
+  std::copy_n(preference->alignments, 4, promise.alignments);
+  choices[0] = {};
+  std::memcpy(&choices[0].algorithm, &promise, sizeof promise);
+  choices[0].workspaceBytes = promise.workspaceBytes;
+  *found = 1;
+  return BLAS_SUCCESS;
+}
+
+BlasStatus cublasLtMatmul(BlasHandle, BlasMatmulDesc product, const void* alpha, const void* a, BlasLayout aLayout,
+                          const void* b, BlasLayout bLayout, const void* beta, const void* c, BlasLayout, void* d,
+                          BlasLayout dLayout, const BlasAlgorithm* algorithm, void* workspace, size_t workspaceBytes,
+                          CUstream stream) {
+  AlgorithmData promise;
+  std::memcpy(&promise, algorithm, sizeof promise);
+  if (promise.magic != kMagic || workspaceBytes < promise.workspaceBytes || c != d) return BLAS_INVALID_VALUE;
+  const void* operands[] = {a, b, c, d};
+  for (int i = 0; i < 4; i++) {
+    if (alignmentOf(operands[i]) < promise.alignments[i]) return BLAS_INVALID_VALUE;
+  }
+  if (promise.workspaceBytes > 0 && !deviceMemory().contain(workspace, workspaceBytes)) return BLAS_INVALID_VALUE;
+  if (ready() != CUDA_SUCCESS) return BLAS_NOT_INITIALIZED;
+  if (const char* late = std::getenv("MOSAIC_EMULATED_LATE_REFUSAL"); late && *late) return BLAS_NOT_SUPPORTED;
+  const Task task{{static_cast<const char*>(a), *aLayout, product->transposeA != 0},
+                  {static_cast<const char*>(b), *bLayout, product->transposeB != 0},
+                  {static_cast<const char*>(d), *dLayout, false},
+                  *static_cast<const float*>(alpha),
+                  *static_cast<const float*>(beta),
+                  product->computeType == BLAS_COMPUTE_TF32};
+  streamOf(stream).enqueue([task] { task.run(); });
+  return BLAS_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,132 @@
+// Online softmax on accumulators. The state (out, lse) is float32 and carried: folding keys block by block gives what
+// all at once would. It starts from m = lse, l = 1, acc = out, and from m = −∞, l = 0, acc = 0 where nothing was seen.
+//
+// All work on 16 rows of a warp: lane t holds rows t/4 and t/4 + 8 (h = 0, 1) and columns n·8 + t%4·2 + e at
+// [n][h·2 + e]; m is the largest scaled score or a state's lse, l is a lane's part of the sum. `row` is the lane's
+// first row.
+// Milakov and Gimelshein 2018; Dao 2023, algorithm 1.
+#pragma once
+
+#include "kernels/accumulator.cuh"
+#include "kernels/tile.cuh"
+
+namespace mosaic::cuda {
+
+DEVICE float quadSum(float x) {
+  x += shuffleXor(x, 1);
+  return x + shuffleXor(x, 2);
+}
+DEVICE float quadMax(float x) {
+  x = fmaxf(x, shuffleXor(x, 1));
+  return fmaxf(x, shuffleXor(x, 2));
+}
+
+template <int N>
+DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row, float (&acc)[N][4], float (&m)[2],
+                      float (&l)[2]) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int r = row + h * 8;
+    m[h] = -infinity();
+    l[h] = 0.f;
+#pragma unroll
+    for (int n = 0; n < N; n++) acc[n][h * 2] = acc[n][h * 2 + 1] = 0.f;
+    const float lse = r < own.length ? load(rowOf(p.lse, own, r)) : -infinity();
+    if (lse == -infinity()) continue;  // out is not looked at
+    m[h] = lse;
+    l[h] = (lane & 3) == 0 ? 1.f : 0.f;
+    const float* out = rowOf(p.out, own, r);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      const float2 x = loadPair(p.out, out, n * 8 + (lane & 3) * 2, p.headDim);
+      acc[n][h * 2] = x.x;
+      acc[n][h * 2 + 1] = x.y;
+    }
+  }
+}
+
+/// What belongs to keys key0… that their row does not see becomes `hidden`: scores −∞, weights 0, whatever it was.
+template <int K>
+DEVICE void maskKeys(const VisibleInterval& visible, float (&s)[K][4], int row, int key0, float hidden) {
+  const int first = key0 + (threadIdx.x & 3) * 2;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int begin = edgePosition(visible, visible.begin, row + h * 8) - first;
+    const int end = edgePosition(visible, visible.end, row + h * 8) - first;
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = hidden;
+      }
+    }
+  }
+}
+
+/// `s`: scores on entry, probabilities relative to m on return. `scale` is positive. What was summed so far is to be
+/// multiplied by `keep`.
+template <int K>
+DEVICE void onlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&keep)[2]) {
+  float base[2], sum[2] = {};
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float top = -infinity();
+#pragma unroll
+    for (int n = 0; n < K; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
+    const float was = m[h], now = fmaxf(was, roundedProduct(quadMax(top), scale));
+    base[h] = now == -infinity() ? 0.f : now;  // −∞ − −∞ would be NaN
+    keep[h] = fastExp2((was - base[h]) * kLog2e);
+    m[h] = now;
+  }
+  if (anyLane(isLarge(base[0]) || isLarge(base[1]))) {
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = scaledExp(s[n][i], scale, base[i >> 1]);
+    }
+  } else {
+    const float scale2 = scale * kLog2e, base2[] = {base[0] * kLog2e, base[1] * kLog2e};
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = fastExp2(fmaf(s[n][i], scale2, -base2[i >> 1]));
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; h++) l[h] = l[h] * keep[h] + sum[h];
+}
+
+template <int N>
+DEVICE void scaleRows(float (&acc)[N][4], const float (&keep)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) acc[n][i] *= keep[i >> 1];
+  }
+}
+
+/// Writes the state of the rows that saw something.
+template <int N>
+DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& own, int row,
+                       const float (&acc)[N][4], const float (&m)[2], const float (&l)[2]) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int r = row + h * 8;
+    const float sum = quadSum(l[h]);  // before any lane may leave
+    if (r >= own.length || !hasVisibleKeys(p.parts, work, r)) continue;
+    const float inverse = sum == 0.f ? 0.f : 1.f / sum;
+    if ((lane & 3) == 0) {
+      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : m[h] + fastLog2(sum) * kLn2);
+    }
+    float* out = rowOf(p.out, own, r);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      storePair(p.out, out, n * 8 + (lane & 3) * 2, p.headDim,
+                make_float2(acc[n][h * 2] * inverse, acc[n][h * 2 + 1] * inverse));
+    }
+  }
+}
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,136 @@
+// What a block owns, and its walk over what that meets: tile after tile, part after part, skipping what is hidden.
+#pragma once
+
+#include "kernels/attend.h"
+#include "kernels/ptx.cuh"
+
+namespace mosaic::cuda {
+
+/// Consecutive rows (or keys) of one head of one batch.
+struct RowRange {
+  int batch, head, first, length;
+};
+
+/// The parts [first, end) whose rows (or keys) a block shares with others, and which one of these it is.
+struct WorkTile {
+  int first, end, tile;
+};
+
+DEVICE WorkTile workTileOf(const Parts& parts, int block) {
+  int first = 0, end = 1;
+  while (end < parts.count && parts.part[end].block <= block) {
+    if (parts.part[end].block != parts.part[first].block) first = end;
+    end++;
+  }
+  return {first, end, block - parts.part[first].block};
+}
+
+/// The first row of the `tile`th block to start, if the last rows go first: under a causal mask they take longest.
+DEVICE int lastTileFirst(int rows, int size, int tile) { return ((rows - 1) / size - tile) * size; }
+
+/// Walks over the keys that some of rows [row0, row0 + ROWS) see, SIZE at a time.
+template <int ROWS, int SIZE>
+struct KeyTileIterator {
+  const Parts& parts;
+  int part, lastPart, row0;
+  int key0 = 0, end = 0;
+  int fullBegin = 0, fullEnd = 0;  // every row sees these
+
+  DEVICE KeyTileIterator(const Parts& parts, const WorkTile& work, int row0)
+      : parts(parts), part(work.first), lastPart(work.end), row0(row0) {
+    seek();
+  }
+  DEVICE bool isValid() const { return part < lastPart; }
+  DEVICE void next() {
+    key0 += SIZE;
+    if (key0 < end) return;
+    part++;
+    seek();
+  }
+  DEVICE const VisibleInterval& visible() const { return parts.part[part].visible; }
+  DEVICE bool needsMask() const { return key0 < fullBegin || key0 + SIZE > fullEnd; }
+  /// Of the tensor's keys, the tile's first.
+  DEVICE int firstKey() const { return parts.part[part].key + key0; }
+  /// The keys of this part, to the last that some row of the block sees: what lies beyond may be NaN, and 0 · NaN is
+  /// NaN.
+  DEVICE RowRange range(int batch, int head) const { return {batch, head, parts.part[part].key, end}; }
+  /// How many keys of the tile that leaves.
+  DEVICE int valid() const { return end - key0; }
+
+ private:
+  DEVICE void seek() {
+    for (; part < lastPart; part++) {
+      const VisibleInterval& seen = visible();
+      const int rowLast = min(row0 + ROWS, seen.rows) - 1;
+      key0 = edgePosition(seen, seen.begin, row0);
+      end = edgePosition(seen, seen.end, rowLast);
+      if (key0 >= end) continue;
+      fullBegin = edgePosition(seen, seen.begin, rowLast);
+      fullEnd = edgePosition(seen, seen.end, row0);
+      return;
+    }
+  }
+};
+
+/// Walks over the queries that see some of keys [key0, key0 + KEYS), SIZE at a time, of each head from the first on.
+template <int KEYS, int SIZE>
+struct QueryTileIterator {
+  const Parts& parts;
+  int part, lastPart, key0, firstHead, lastHead;
+  int head = 0, row0 = 0, begin = 0, end = 0;
+  int fullBegin = 0, fullEnd = 0;  // these see every key
+
+  DEVICE QueryTileIterator(const Parts& parts, const WorkTile& work, int key0, int firstHead, int heads)
+      : parts(parts),
+        part(work.first),
+        lastPart(work.end),
+        key0(key0),
+        firstHead(firstHead),
+        lastHead(firstHead + heads) {
+    seek();
+  }
+  DEVICE bool isValid() const { return part < lastPart; }
+  DEVICE void next() {
+    row0 += SIZE;
+    if (row0 < end) return;
+    row0 = begin;
+    if (++head < lastHead) return;
+    part++;
+    seek();
+  }
+  DEVICE const VisibleInterval& visible() const { return parts.part[part].visible; }
+  DEVICE bool needsMask() const { return row0 < fullBegin || row0 + SIZE > fullEnd; }
+  /// The rows that this part has of the current head, to the last that sees some key of the block, as of
+  /// KeyTileIterator.
+  DEVICE RowRange range(int batch) const { return {batch, head, parts.part[part].row, end}; }
+  /// How many rows of the tile that leaves.
+  DEVICE int valid() const { return end - row0; }
+
+ private:
+  DEVICE void seek() {
+    for (; part < lastPart; part++) {
+      const VisibleInterval& seen = visible();
+      const int keyLast = min(key0 + KEYS, seen.keys) - 1;
+      begin = firstRowBeyond(seen, seen.end, key0);
+      end = firstRowBeyond(seen, seen.begin, keyLast);
+      if (begin >= end) continue;
+      row0 = begin;
+      head = firstHead;
+      fullBegin = firstRowBeyond(seen, seen.end, keyLast);
+      fullEnd = firstRowBeyond(seen, seen.begin, key0);
+      return;
+    }
+  }
+};
+
+/// Whether the row sees any key of the share's parts.
+DEVICE bool hasVisibleKeys(const Parts& parts, const WorkTile& work, int row) {
+  bool any = false;
+  for (int part = work.first; part < work.end; part++) {
+    const VisibleInterval& seen = parts.part[part].visible;
+    any = any || edgePosition(seen, seen.begin, row) < edgePosition(seen, seen.end, row);
+  }
+  return any;
+}
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,235 @@
+import { type AttentionState, emptyState, type KvBlock, type Tensor, type Tile } from "@mosaic/core";
+import { type Chunk, findRuns } from "../chunks.ts";
+import { type ChunkRead, chunkReads, planTransfers } from "../exchange/chunk-transfers.ts";
+import { ChunkFetch } from "../exchange/fetch.ts";
+import { chunkRows, headsView, pairView, reduceInto, ResourceStack, zerosLike } from "../tensor-views.ts";
+import { logAddExp, softmaxShare } from "../log-softmax.ts";
+import type { RoutedAttentionConfig } from "../options.ts";
+import type { ChosenChunks } from "../route/choose.ts";
+
+/** Queries of one chunk against keys of another, or the same. */
+export function tileFor({ chunks: { mask }, scale }: RoutedAttentionConfig, queries: Chunk, keys: Chunk): Tile {
+  return { q: queries.spans, k: keys.spans, mask, scale };
+}
+
+// B batch, H heads, Hkv key heads, S tokens of this rank, D head size; parts: 2 with a gate, 1 without.
+
+/** Queries [B,H,S,D], and keys and values [B,Hkv,S,D], of this rank's rows. */
+export interface Qkv extends KvBlock {
+  readonly q: Tensor;
+}
+
+/** A chunk that was attended to, and what its backward needs. */
+export interface AttendedChunk extends ChunkRead {
+  readonly fetch: ChunkFetch;
+  /** exact: lse of the rows before and after this chunk; soft: the state over the chunk alone. */
+  readonly before?: Tensor;
+  readonly after?: Tensor;
+  readonly state?: AttentionState;
+}
+
+/**
+ * The attention of one forward, as it comes to be: first over own chunks, then over chosen ones, in one or more calls of `attendChosen`. Kernels
+ * only; `recordRoutedAttention` makes the result part of the tape. Holds what the backward needs.
+ */
+export class RoutedAttention implements Disposable {
+  readonly config: RoutedAttentionConfig;
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+  readonly attended: AttendedChunk[] = [];
+  /** What comes out, [B,S,parts·H·D]: over own chunks alone if there is a gate, then combined. */
+  #packed: Tensor;
+  #own: AttentionState;
+  #combined: AttentionState;
+  /** Query chunks and batch elements that attended to any chunk but their own: query · B + b. */
+  readonly #attendedRows = new Set<number>();
+  readonly #resources = new ResourceStack();
+  /** The results, in float32 until they are rounded. */
+  #outputs = new ResourceStack();
+  /** One for each call of `attendChosen`, and its chunks. */
+  readonly #fetches: ChunkFetch[] = [];
+  readonly #chosen: ChosenChunks[] = [];
+
+  constructor(plan: RoutedAttentionConfig, { q, k, v }: Qkv) {
+    const use = <T extends Disposable>(thing: T): T => this.#resources.use(thing);
+    const [batch, numHeads, rows] = q.shape as [number, number, number];
+    this.config = plan;
+    this.q = use(q.detach());
+    this.k = use(k.detach());
+    this.v = use(v.detach());
+    const lse = (): Tensor => use(q.device.empty([batch, numHeads, rows], "float32"));
+    this.#packed = this.#outputs.use(q.device.empty([batch, rows, this.#parts * numHeads * plan.headDim], "float32"));
+    this.#own = { out: this.#outputPart(0), lse: lse() };
+    this.#combined = { out: this.#outputPart(this.#parts - 1), lse: lse() };
+  }
+
+  /** Over own chunks alone; without a gate `out` is that of `combined`. */
+  get own(): AttentionState {
+    return this.#own;
+  }
+
+  /** Combined; its lse is that over everything attended to. */
+  get combined(): AttentionState {
+    return this.#combined;
+  }
+
+  get fetches(): readonly ChunkFetch[] {
+    return this.#fetches;
+  }
+
+  /**
+   * Attends to the chosen chunks; the first call also to the own ones, while chosen ones travel. What came for an earlier call
+   * is not sent again.
+   */
+  attendChosen(chosen: ChosenChunks): void {
+    const { config, k, v } = this;
+    const earlier = [...this.#fetches];
+    const edges = planTransfers({ chosen, before: this.#chosen }, config.chunks);
+    const fetch = this.#resources.use(new ChunkFetch(config, edges, { k, v }));
+    if (earlier.length === 0) this.#attendOwn();
+    this.#fetches.push(fetch);
+    this.#chosen.push(chosen);
+    fetch.wait();
+    const isLocal = (chunk: Chunk, b: number): boolean => earlier.some((each) => each.has(chunk, b));
+    for (const each of this.#fetches) {
+      const has = each === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : each.has.bind(each);
+      for (const read of chunkReads(chosen, config.chunks, has)) this.attended.push(this.#attendChunk(read, each));
+    }
+  }
+
+  /** Batch elements [b0, b1) for which a query chunk of this rank looked, or did not look, at any chunk but its own. */
+  batchRuns(hasAttended: boolean, query: number): (readonly [b0: number, b1: number])[] {
+    const batch = this.q.shape[0]!;
+    return findRuns(batch, (b) => this.#attendedRows.has(query * batch + b) === hasAttended);
+  }
+
+  /** What came out, [B,S,parts·H·D] in the dtype of q: rounded now, once, and nothing is added any more. */
+  result(): Tensor {
+    const { q } = this;
+    if (q.dtype === "float32") return this.#packed.detach();
+    using _ = this.#outputs;
+    const { shape } = this.#packed;
+    const exact = this.#packed;
+    this.#outputs = new ResourceStack();
+    this.#packed = this.#outputs.use(q.device.empty(shape, q.dtype));
+    q.device.kernels.copy(this.#packed, exact);
+    this.#own = { ...this.#own, out: this.#outputPart(0) };
+    this.#combined = { ...this.#combined, out: this.#outputPart(this.#parts - 1) };
+    return this.#packed.detach();
+  }
+
+  get #parts(): number {
+    return this.config.gate ? 2 : 1;
+  }
+
+  #outputPart(part: number): Tensor {
+    return this.#outputs.use(headsView(this.#packed, part, this.config));
+  }
+
+  #attendOwn(): void {
+    const { config, own, combined, q } = this;
+    const { kernels } = q.device;
+    kernels.fill(own.out, 0);
+    kernels.fill(own.lse, -Infinity);
+    for (const [query, chunk] of config.chunks.own.entries()) {
+      using rows = this.#rows(own, { query, b0: 0, b1: q.shape[0]! });
+      using k = chunkRows(this.k, chunk);
+      using v = chunkRows(this.v, chunk);
+      kernels.attend(rows, rows.q, { k, v }, tileFor(config, chunk, chunk));
+    }
+    kernels.copy(combined.lse, own.lse);
+    if (config.gate) kernels.copy(combined.out, own.out);
+  }
+
+  #attendChunk(read: ChunkRead, fetch: ChunkFetch): AttendedChunk {
+    const { config } = this;
+    const { kernels } = this.q.device;
+    using rows = this.#rows(this.combined, read);
+    using keys = fetch.kv(read);
+    const tile = tileFor(config, config.chunks.own[read.query]!, read.chunk);
+    for (let { b0 } = read; b0 < read.b1; b0++) this.#attendedRows.add(read.query * this.q.shape[0]! + b0);
+    if (config.combine === "exact") {
+      const before = this.#copy(rows.lse);
+      kernels.attend(rows, rows.q, keys, tile);
+      return { ...read, fetch, before, after: this.#copy(rows.lse) };
+    }
+    const state = emptyState(rows.q);
+    this.#resources.use(state.out);
+    this.#resources.use(state.lse);
+    kernels.attend(state, rows.q, keys, tile);
+    logAddExp(rows.lse, state.lse);
+    return { ...read, fetch, state };
+  }
+
+  #copy(x: Tensor): Tensor {
+    const copy = this.#resources.use(x.device.empty(x.shape, "float32"));
+    x.device.kernels.copy(copy, x);
+    return copy;
+  }
+
+  /** The rows of a query chunk, for some batch elements. */
+  #rows({ out, lse }: AttentionState, { query, b0, b1 }: Pick<ChunkRead, "query" | "b0" | "b1">): ChunkRows {
+    const chunk = this.config.chunks.own[query]!;
+    const resources = new ResourceStack();
+    const part = (x: Tensor): Tensor => resources.use(chunkRows(x, chunk, b0, b1));
+    return { out: part(out), lse: part(lse), q: part(this.q), [Symbol.dispose]: () => resources[Symbol.dispose]() };
+  }
+
+  [Symbol.dispose](): void {
+    this.#outputs[Symbol.dispose]();
+    this.#resources[Symbol.dispose]();
+  }
+}
+
+interface ChunkRows extends AttentionState, Disposable {
+  readonly q: Tensor;
+}
+
+/** The share of the softmax over everything attended to that lies on the chunk of a read, for each of its rows [b,H,S]. */
+export function chunkMass(
+  { combined, config }: RoutedAttention,
+  { query, b0, b1, before, after, state }: AttendedChunk,
+): Tensor {
+  using lse = chunkRows(combined.lse, config.chunks.own[query]!, b0, b1);
+  if (state) return softmaxShare(state.lse, lse);
+  const mass = softmaxShare(after!, lse);
+  using rest = softmaxShare(before!, lse);
+  lse.device.kernels.binary("sub", mass, mass, rest);
+  return mass;
+}
+
+/** How the softmax of each of this rank's chunks is spread over chunks, [B,c,N] each; 0 where it did not look. */
+export interface AttentionMass {
+  /** Mean over heads and rows. */
+  readonly mean: Tensor;
+  /** The largest of any head and row. */
+  readonly peak: Tensor;
+}
+
+/** Where attention fell, from what was computed anyway: the lse of each part beside that of the whole. */
+export function attentionMass(attention: RoutedAttention): AttentionMass {
+  const { own, combined, config, q } = attention;
+  const { kernels } = q.device;
+  const { chunks } = config;
+  const batch = q.shape[0]!;
+  using shape = q.device.empty([batch, chunks.own.length, chunks.all.length], "float32");
+  const result = { mean: zerosLike(shape), peak: zerosLike(shape) };
+  const writeMass = (mass: Tensor, at: { b0: number; b1: number; i: number; j: number }): void => {
+    using mean = pairView(result.mean, at, 3);
+    using peak = pairView(result.peak, at, 3);
+    reduceInto("sum", mean, mass);
+    kernels.scalar("mul", mean, mean, 1 / (mass.shape[1]! * mass.shape[2]!));
+    reduceInto("max", peak, mass);
+  };
+  using shares = softmaxShare(own.lse, combined.lse);
+  for (const [i, chunk] of chunks.own.entries()) {
+    using rows = chunkRows(shares, chunk);
+    writeMass(rows, { b0: 0, b1: batch, i, j: chunk.index });
+  }
+  for (const read of attention.attended) {
+    using mass = chunkMass(attention, read);
+    writeMass(mass, { b0: read.b0, b1: read.b1, i: read.query, j: read.chunk.index });
+  }
+  return result;
+}

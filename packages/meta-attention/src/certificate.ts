@@ -1,0 +1,292 @@
+import { fromArray, type Tensor } from "@mosaic/core";
+import type { RoutedAttention } from "./attend/routed-attention.ts";
+import { chunkRows, reduceInto, ResourceStack, zerosLike } from "./tensor-views.ts";
+import type { Chunk } from "./chunks.ts";
+import { clampMax, LOWEST_FLOAT32 } from "./log-softmax.ts";
+import type { ChosenChunks, ChunkVisibility } from "./route/choose.ts";
+
+/** How much may have been missed. */
+export interface Certificate {
+  /** For each query row and head, an upper bound on the share of full attention's softmax that was not attended to: [B,S,H]. */
+  readonly missedMass: Tensor;
+}
+
+/** The bound for every row, from what is known of the keys that were not attended to. */
+export function computeCertificate(
+  attention: RoutedAttention,
+  chosen: ChosenChunks,
+  statistics: GatheredStatistics,
+): Certificate {
+  const { config, q } = attention;
+  const [batch, numHeads, rows] = q.shape as [number, number, number];
+  const missedMass = q.device.empty([batch, rows, numHeads], "float32");
+  for (const [query, chunk] of config.chunks.own.entries()) {
+    using shares = missedLogMass(attention, chosen, { statistics, query });
+    using place = missedMass.slice(1, chunk.offset, chunk.offset + chunk.length);
+    using turned = place.permute([0, 2, 1]);
+    using column = turned.view({ shape: [...turned.shape, 1], strides: [...turned.strides, 1] });
+    using least = lowerBound(attention, chosen, chunk);
+    writeMassBound(column, shares, least);
+  }
+  return { missedMass };
+}
+
+/** [B,1,1,1]: what float32 cannot distinguish from 0 is not 0, unless nothing was left out. */
+function lowerBound({ config, q }: RoutedAttention, chosen: ChosenChunks, { index }: Chunk): Tensor {
+  const all = config.chunks.visibility.count(index);
+  const least = chosen.map((ofBatch) => (ofBatch[index]!.length < all ? 2 ** -126 : 0));
+  return fromArray(q.device, least, [chosen.length, 1, 1, 1]);
+}
+
+/** Where the sigmoid is 1 in float32, by far. */
+const MAX_LOG_RATIO = 128;
+
+/** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at least `least` and at most 1. */
+function writeMassBound(out: Tensor, shares: Tensor, least: Tensor): void {
+  const { kernels } = shares.device;
+  clampMax(shares, -MAX_LOG_RATIO);
+  using most = shares.device.empty(shares.shape.with(-1, 1), "float32");
+  using sum = shares.device.empty(most.shape, "float32");
+  reduceInto("max", most, shares);
+  kernels.scalar("max", most, most, LOWEST_FLOAT32);
+  kernels.binary("sub", shares, shares, most);
+  kernels.unary("exp", shares, shares);
+  reduceInto("sum", sum, shares);
+  kernels.unary("log", sum, sum);
+  kernels.binary("add", sum, sum, most);
+  kernels.unary("sigmoid", sum, sum);
+  kernels.binary("max", sum, sum, least);
+  kernels.scalar("mul", sum, sum, 1 + 2 ** -20);
+  clampMax(sum, -1);
+  kernels.copy(out, sum);
+}
+
+/** [B,perRank,N]: for each of this rank's chunks the largest `missedLogMass` over its rows and heads; −Infinity where there is no chunk. */
+function maxMissedLogMass(attention: RoutedAttention, chosen: ChosenChunks, statistics: GatheredStatistics): Tensor {
+  const { config, q } = attention;
+  const batch = q.shape[0]!;
+  const count = config.chunks.all.length;
+  const maxima = q.device.empty([batch, config.chunks.perRank, count], "float32");
+  if (config.chunks.own.length < config.chunks.perRank) q.device.kernels.fill(maxima, -Infinity);
+  for (const query of config.chunks.own.keys()) {
+    using shares = missedLogMass(attention, chosen, { statistics, query });
+    using row = maxima.slice(1, query, query + 1);
+    using place = row.view({ shape: [batch, 1, 1, count], strides: [row.strides[0]!, 1, 1, 1] });
+    reduceInto("max", place, shares);
+  }
+  return maxima;
+}
+
+/** What is known of the keys of all chunks: the gathered [N,B,W], in which the statistics begin at `start`. */
+export interface GatheredStatistics {
+  readonly gathered: Tensor;
+  readonly start: number;
+}
+
+// B batch, H heads in Hkv groups of G, each with a key head; L rows of a query chunk, D head size, N chunks.
+
+/**
+ * For each row of a query chunk, each head and each chunk j that it did not attend to though it might have: a bound on the
+ * logarithm of (softmax mass on j : mass attended to), u_j − l in docs/algorithms.md. [B,H,L,N]; −Infinity for all other chunks, and Infinity
+ * where a row saw nothing that it attended to.
+ */
+function missedLogMass(
+  attention: RoutedAttention,
+  chosen: ChosenChunks,
+  { statistics, query }: { statistics: GatheredStatistics; query: number },
+): Tensor {
+  const { config, q, combined } = attention;
+  const { kernels } = q.device;
+  const chunk = config.chunks.own[query]!;
+  using resources = new ResourceStack();
+  const use = <T extends Disposable>(thing: T): T => resources.use(thing);
+  const count = config.chunks.all.length;
+  const [batch, size] = [q.shape[0]!, config.headDim];
+  const groups = [batch, config.numKvHeads, config.numHeads / config.numKvHeads, chunk.length];
+  const rows = use(use(chunkRows(q, chunk)).reshape([...groups, size]));
+  const lse = use(use(chunkRows(combined.lse, chunk)).reshape([...groups, 1]));
+  const { centers, radii } = keyBounds(statistics, config, resources);
+  const empty = (...shape: number[]): Tensor => use(q.device.empty(shape, "float32"));
+
+  // τ·(q·μ + ‖q‖·padded), padded = r + slack·(‖μ‖ + r)
+  const bound = empty(...groups, count);
+  kernels.matmul(bound, rows, centers, false);
+  // Where it overflows a bound may be larger; −∞ + ∞ would be NaN.
+  kernels.scalar("max", bound, bound, LOWEST_FLOAT32);
+  const norms = empty(...groups);
+  kernels.rowDot(norms, rows, rows);
+  sqrtUpperBound(norms, size);
+  const radius = paddedRadii({ centers, radii }, (size + 16) * 2 ** -22, resources);
+  const most = empty(...groups, count);
+  kernels.binary("mul", most, use(norms.reshape([...groups, 1])), radius);
+  kernels.binary("add", bound, bound, most);
+  kernels.scalar("mul", bound, bound, config.scale);
+
+  // + ln n_j − l + 2⁻²⁰·(1 + |l|), where j was left out
+  kernels.binary("add", bound, bound, use(logChunkLengths(attention)));
+  kernels.binary("sub", bound, bound, lse);
+  kernels.binary("add", bound, bound, use(roundingMargin(lse)));
+  clampMax(bound, use(negatedMask(attention, chosen, chunk)));
+  return bound.reshape([batch, config.numHeads, chunk.length, count]);
+}
+
+/** Centres [B,Hkv,1,D,N] and radii [B,Hkv,1,1,N], views of what was gathered. */
+function keyBounds(
+  { gathered, start }: GatheredStatistics,
+  { numKvHeads, headDim: size }: RoutedAttention["config"],
+  resources: ResourceStack,
+): { centers: Tensor; radii: Tensor } {
+  const [count, batch] = gathered.shape as [number, number];
+  const [whole, row] = gathered.strides as [number, number];
+  const offset = gathered.offset + start;
+  const centers = { shape: [batch, numKvHeads, 1, size, count], strides: [row, size, 0, 1, whole], offset };
+  const radii = {
+    shape: [batch, numKvHeads, 1, 1, count],
+    strides: [row, 1, 0, 0, whole],
+    offset: offset + numKvHeads * size,
+  };
+  return { centers: resources.use(gathered.view(centers)), radii: resources.use(gathered.view(radii)) };
+}
+
+/** r + slack·(‖μ‖ + r), [B,Hkv,1,1,N]. */
+function paddedRadii(
+  { centers, radii }: { centers: Tensor; radii: Tensor },
+  slack: number,
+  resources: ResourceStack,
+): Tensor {
+  const { device, shape } = centers;
+  const padded = resources.use(device.empty(radii.shape, "float32"));
+  const squares = resources.use(device.empty(shape, "float32"));
+  device.kernels.binary("mul", squares, centers, centers);
+  reduceInto("sum", padded, squares);
+  sqrtUpperBound(padded, shape[3]!);
+  device.kernels.binary("add", padded, padded, radii);
+  device.kernels.scalar("mul", padded, padded, slack);
+  device.kernels.binary("add", padded, padded, radii);
+  return padded;
+}
+
+/** [1,1,1,1,N]: ln n_j. */
+function logChunkLengths({ config, q }: RoutedAttention): Tensor {
+  const values = config.chunks.all.map(({ length }) => Math.log(length) + 2 ** -20);
+  return fromArray(q.device, values, [1, 1, 1, 1, values.length]);
+}
+
+/** [B,1,1,1,N]: minus what the bound is at most; −Infinity, no limit, where chunk j might have been attended to and was not. */
+function negatedMask({ config, q }: RoutedAttention, chosen: ChosenChunks, query: Chunk): Tensor {
+  const { all, visibility } = config.chunks;
+  const values = chosen.flatMap((ofBatch) =>
+    all.map(({ index }) => {
+      const isLeftOut = visibility.canAttend(query.index, index) && !ofBatch[query.index]!.includes(index);
+      return isLeftOut ? -Infinity : Infinity;
+    }),
+  );
+  return fromArray(q.device, values, [chosen.length, 1, 1, 1, all.length]);
+}
+
+/** 2⁻²⁰·(1 + |l|). */
+function roundingMargin(lse: Tensor): Tensor {
+  const { kernels } = lse.device;
+  const result = zerosLike(lse);
+  kernels.scalar("mul", result, lse, -1);
+  kernels.binary("max", result, result, lse);
+  kernels.scalar("add", result, result, 1);
+  kernels.scalar("mul", result, result, 2 ** -20);
+  return result;
+}
+
+/** Numbers that bound where a chunk's keys lie: for each key head a centre [D] and a radius. */
+export function keyStatisticsWidth({ numKvHeads, headDim }: { numKvHeads: number; headDim: number }): number {
+  return numKvHeads * (headDim + 1);
+}
+
+/** Centre and radius of the keys k [B,Hkv,S,D] of each chunk: float32 [c,B,Hkv·D + Hkv], the centres of all heads before the radii. */
+export function keyStatistics(k: Tensor, chunks: readonly Chunk[]): Tensor {
+  const [batch, numHeads, , size] = k.shape as [number, number, number, number];
+  const { device } = k;
+  const result = device.empty([chunks.length, batch, numHeads * (size + 1)], "float32");
+  for (const [i, chunk] of chunks.entries()) {
+    using keys = chunkRows(k, chunk);
+    using line = result.slice(0, i, i + 1);
+    const row = line.strides[1]!;
+    using center = line.view({ shape: [batch, numHeads, 1, size], strides: [row, size, size, 1] });
+    using radius = line.view({
+      shape: [batch, numHeads, 1],
+      strides: [row, 1, 1],
+      offset: line.offset + numHeads * size,
+    });
+    writeStatistics(keys, center, radius);
+  }
+  return result;
+}
+
+function writeStatistics(keys: Tensor, center: Tensor, radius: Tensor): void {
+  const { device, shape } = keys;
+  const { kernels } = device;
+  reduceInto("sum", center, keys);
+  kernels.scalar("mul", center, center, 1 / shape[2]!);
+  using centered = device.empty(shape, "float32");
+  using squares = device.empty(shape.slice(0, 3), "float32");
+  kernels.binary("sub", centered, keys, center);
+  kernels.rowDot(squares, centered, centered);
+  reduceInto("max", radius, squares);
+  sqrtUpperBound(radius, shape[3]!);
+}
+
+/** x ← √x, for sums x of `count` squares, and not less because squares below 2⁻¹²⁶ are rounded to 0. */
+function sqrtUpperBound(x: Tensor, count: number): void {
+  x.device.kernels.unary("sqrt", x, x);
+  x.device.kernels.scalar("add", x, x, Math.sqrt(count) * 2 ** -63);
+}
+
+/**
+ * Attends to as many chunks more as it takes so that no row misses more than `epsilon` of its softmax; what was attended to in the
+ * end. One small all-gather, and a wait for it: every rank must know what every other one adds.
+ */
+export async function extendChosen(
+  attention: RoutedAttention,
+  first: ChosenChunks,
+  { statistics, epsilon }: { statistics: GatheredStatistics; epsilon: number },
+): Promise<ChosenChunks> {
+  const { chunks, group, label } = attention.config;
+  using maxima = maxMissedLogMass(attention, first, statistics);
+  const [batch, , count] = maxima.shape as [number, number, number];
+  using all = maxima.device.empty([chunks.ranks, ...maxima.shape], "float32");
+  if (group.size === 1) maxima.device.kernels.copy(all, maxima);
+  else group.allGather(all, maxima, { label }).wait();
+  const bySlot = await all.read();
+  const rows = (b: number, i: number): Float32Array => {
+    const { owner, slot } = chunks.all[i]!;
+    const at = ((owner * batch + b) * chunks.perRank + (slot % chunks.perRank)) * count;
+    return bySlot.subarray(at, at + count);
+  };
+  const more = chunksToAdd(rows, first, { epsilon, visibility: chunks.visibility });
+  if (more.every((ofBatch) => ofBatch.every(({ length }) => length === 0))) return first;
+  attention.attendChosen(more);
+  return first.map((ofBatch, b) => ofBatch.map((chosen, i) => [...chosen, ...more[b]![i]!]));
+}
+
+/**
+ * For each query chunk, those with the largest bound, until the sum over the rest is at most ε/(1 − ε). `worst(b, i)`: for each
+ * chunk the largest `missedLogMass` over the rows of query chunk i.
+ */
+export function chunksToAdd(
+  missedMassOf: (b: number, i: number) => ArrayLike<number>,
+  chosen: ChosenChunks,
+  { epsilon, visibility }: { epsilon: number; visibility: ChunkVisibility },
+): ChosenChunks {
+  // A hair less, for the rounding of the bound that is reported.
+  const limit = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
+  return chosen.map((ofBatch, b) =>
+    ofBatch.map((selected, i) => {
+      const row = missedMassOf(b, i);
+      const share = (j: number): number => Math.exp(row[j]!);
+      const candidates = Array.from({ length: visibility.chunks }, (_, j) => j)
+        .filter((j) => visibility.canAttend(i, j) && !selected.includes(j))
+        .sort((x, y) => share(x) - share(y) || y - x);
+      let kept = 0;
+      for (let sum = 0; kept < candidates.length; kept++) if (!((sum += share(candidates[kept]!)) <= limit)) break;
+      return candidates.slice(kept).reverse();
+    }),
+  );
+}

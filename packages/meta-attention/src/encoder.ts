@@ -1,0 +1,245 @@
+// Maximum, Gini and top-5 mass of n weights that sum to 1 are linear in the weights, given their order. The host finds the
+// order; what it returns is the linear map, so that the device computes the statistics and their derivatives.
+import {
+  concatenate,
+  type Context,
+  createParameter,
+  formatShape,
+  fromArray,
+  full,
+  Linear,
+  Module,
+  scope,
+  ShapeError,
+  type Tensor,
+  checkContext,
+  defineOptions,
+  option,
+  type OptionsOf,
+  checkTensor,
+  expectValue,
+} from "@mosaic/core";
+import type { Chunks } from "./chunks.ts";
+import { captureGradMode, ResourceStack } from "./tensor-views.ts";
+import { checkHeads } from "./options.ts";
+
+/** Numbers of statistics that need the order. */
+const NUM_ORDER_STATISTICS = 3;
+const NUM_TOP_WEIGHTS = 5;
+
+/**
+ * Coefficients [B,S,3] of maximum, Gini coefficient and mass of the five largest, for weights [B,S] whose rows sum to 1.
+ * Gini = Σ (2·rank − n − 1)/n · a, ranks 1 … n by rising a; equal weights in the order of their places.
+ */
+export function orderCoefficients(weights: Float32Array, batch: number): Float32Array {
+  const n = weights.length / batch;
+  const result = new Float32Array(weights.length * NUM_ORDER_STATISTICS);
+  for (let b = 0; b < batch; b++) {
+    const order = argsort(weights.subarray(b * n, (b + 1) * n));
+    for (let rank = 0; rank < n; rank++) {
+      const at = (b * n + order[rank]!) * NUM_ORDER_STATISTICS;
+      result[at] = rank === n - 1 ? 1 : 0;
+      result[at + 1] = (2 * (rank + 1) - n - 1) / n;
+      result[at + 2] = rank >= n - NUM_TOP_WEIGHTS ? 1 : 0;
+    }
+  }
+  return result;
+}
+
+/** Places of the values, smallest first. Sorts values and places packed into one number: a typed array sorts natively. */
+function argsort(values: Float32Array): Uint32Array {
+  const n = values.length;
+  if (n > 2 ** 21) return Uint32Array.from(values.keys()).sort((a, b) => values[a]! - values[b]! || a - b);
+  const bits = new Uint32Array(Float32Array.from(values).buffer);
+  // Bits of floats ≥ 0 are in the order of the floats; 32 of value and up to 21 of place fit in 53.
+  const keys = Float64Array.from({ length: n }, (_, place) => bits[place]! * 2 ** 21 + place).sort();
+  return Uint32Array.from(keys, (key) => key % 2 ** 21);
+}
+
+// B batch, S tokens of a chunk, E embedding, G queries.
+
+export const chunkSummaryEncoderOptions = defineOptions("ChunkSummaryEncoder", {
+  /** E, the length of a token. */
+  embedDim: option.integer({ min: 1 }),
+  /** Length of a summary. Default 64. */
+  summaryDim: option.integer({ min: 1, default: 64 }),
+  /** G, the learned queries; a divisor of embedDim. Default 4. */
+  numHeads: option.integer({ min: 1, default: 4 }),
+});
+/** What ChunkSummaryEncoder takes. */
+export type ChunkSummaryEncoderOptions = OptionsOf<typeof chunkSummaryEncoderOptions>;
+
+/** The result of the learned queries' attention over a chunk. */
+export interface PooledChunk extends Disposable {
+  /** [B,E]. */
+  readonly content: Tensor;
+  /** The weights of the tokens, mean of the queries' [B,S]; each row sums to 1. */
+  readonly weights: Tensor;
+}
+
+/** A chunk in a few numbers, [B,summaryDim], and how its queries' attention was spread over it, [B,S]. */
+export interface ChunkSummary {
+  readonly summary: Tensor;
+  readonly weights: Tensor;
+}
+
+const EPSILON = 1e-8;
+
+/**
+ * Summarises a chunk: content by learned queries that attend over its tokens, and statistics of that attention (entropy,
+ * maximum, Gini, mass of the five largest weights, in this order). Independent of the order of the tokens; nothing is larger than the
+ * chunk itself. docs/algorithms.md has the formulas. Computes in float32, whatever the tokens are in.
+ *
+ * Parameters: query [G,E], value [G,E/G,E], and the layers statistics_in, statistics_out and combine.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { ChunkSummaryEncoder } from "@mosaic/meta-attention";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 16, summaryDim: 8 });
+ * using chunk = randn(ctx, [2, 100, 16]);
+ * const { summary, weights } = await encoder.forward(chunk);
+ * summary.shape; // => [2, 8]
+ * weights.shape; // => [2, 100]
+ * ```
+ */
+export class ChunkSummaryEncoder extends Module {
+  readonly embedDim: number;
+  readonly summaryDim: number;
+  readonly query: Tensor;
+  readonly value: Tensor;
+  readonly statisticsIn: Linear;
+  readonly statisticsOut: Linear;
+  readonly combine: Linear;
+  readonly #ctx: Context;
+
+  constructor(ctx: Context, options: ChunkSummaryEncoderOptions) {
+    super();
+    checkContext("ChunkSummaryEncoder", ctx);
+    const { embedDim, summaryDim, numHeads } = chunkSummaryEncoderOptions.parse(options);
+    checkHeads("ChunkSummaryEncoder", ["numHeads", "embedDim"], numHeads, embedDim);
+    this.#ctx = ctx;
+    this.embedDim = embedDim;
+    this.summaryDim = summaryDim;
+    const bound = embedDim ** -0.5;
+    const query = { kind: "normal", mean: 0, std: 1 } as const;
+    const value = { kind: "uniform", low: -bound, high: bound } as const;
+    const size = embedDim / numHeads;
+    this.query = this.addParameter("query", createParameter(ctx, [numHeads, embedDim], { initial: query }));
+    this.value = this.addParameter("value", createParameter(ctx, [numHeads, size, embedDim], { initial: value }));
+    this.statisticsIn = this.addChild("statistics_in", new Linear(ctx, 1 + NUM_ORDER_STATISTICS, summaryDim));
+    this.statisticsOut = this.addChild("statistics_out", new Linear(ctx, summaryDim, summaryDim));
+    this.combine = this.addChild("combine", new Linear(ctx, embedDim + summaryDim, summaryDim));
+  }
+
+  /**
+   * x [B,S,E] → its summary. Waits for the device once, to sort the weights; communicates nothing.
+   *
+   * @throws ShapeError for another embedding, or an empty chunk.
+   */
+  async forward(x: Tensor): Promise<ChunkSummary> {
+    const withGradMode = captureGradMode();
+    using pooled = this.pool(x);
+    const values = await pooled.weights.read();
+    const summary = withGradMode(() => this.summarize(pooled, values));
+    return { summary, weights: pooled.weights.detach() };
+  }
+
+  /** The part before the order of the weights is known. x [B,S,E] of any dtype. */
+  pool(chunk: Tensor): PooledChunk {
+    this.#ctx.assertOpen("ChunkSummaryEncoder");
+    this.#checkInput(chunk);
+    const [numHeads] = this.query.shape;
+    const { content, weights } = scope(() => {
+      const x = chunk.to("float32");
+      const attention = this.query
+        .matmul(x.transpose(1, 2))
+        .scale(this.embedDim ** -0.5)
+        .softmax();
+      const pooled = attention.matmul(x).reshape([x.shape[0]!, numHeads!, 1, this.embedDim]);
+      const values = pooled.matmul(this.value.transpose(-2, -1));
+      return { content: values.reshape([x.shape[0]!, this.embedDim]), weights: attention.mean(1) };
+    });
+    return {
+      content,
+      weights,
+      [Symbol.dispose]: () => [content, weights].forEach((tensor) => tensor.dispose()),
+    };
+  }
+
+  /** The part after: [B,summaryDim]. `values` are those of the weights; null, on a device without values, counts them as unordered. */
+  summarize(pooled: PooledChunk, values: Float32Array | null): Tensor {
+    const { content, weights } = (pooled ?? {}) as Partial<PooledChunk>;
+    checkTensor("ChunkSummaryEncoder: content", content, 2);
+    checkTensor("ChunkSummaryEncoder: weights", weights, 2);
+    const fits = values === null || (values instanceof Float32Array && values.length === weights.size);
+    expectValue("ChunkSummaryEncoder: values", fits, "the values of the weights, or null", values);
+    return scope(() => {
+      const statistics = this.#statistics(weights, values);
+      const spread = this.statisticsOut.forward(this.statisticsIn.forward(statistics).relu());
+      return this.combine.forward(concatenate([content, spread], -1));
+    });
+  }
+
+  /** [B,4]: entropy, maximum, Gini, top-5 mass. */
+  #statistics(weights: Tensor, values: Float32Array | null): Tensor {
+    const [batch, rows] = weights.shape as [number, number];
+    const coefficients = values
+      ? orderCoefficients(values, batch)
+      : new Float32Array(batch * rows * NUM_ORDER_STATISTICS);
+    const order = fromArray(this.#ctx, coefficients, [batch, rows, NUM_ORDER_STATISTICS]);
+    const ordered = weights.reshape([batch, 1, rows]).matmul(order).reshape([batch, NUM_ORDER_STATISTICS]);
+    const logs = weights.add(full(this.#ctx, [1], EPSILON)).log();
+    const entropy = weights.mul(logs).sum(-1, { keepDims: true }).neg();
+    return concatenate([entropy, ordered], -1);
+  }
+
+  #checkInput(x: Tensor): void {
+    checkTensor("ChunkSummaryEncoder", x);
+    if (x.rank === 3 && x.shape[1]! > 0 && x.shape[2] === this.embedDim) return;
+    throw new ShapeError({
+      where: "ChunkSummaryEncoder",
+      expected: `x [B,S,${this.embedDim}], S at least 1`,
+      received: formatShape(x.shape),
+    });
+  }
+}
+
+/** The summaries of a rank's chunks, half done: waiting for the order of the weights. */
+export interface PendingSummaries extends Disposable {
+  /** What the host must read; shapes as `finish` takes them. */
+  readonly weights: readonly Tensor[];
+  /** The values of the weights, or null on a device that has none → [c,B,M]. */
+  finish(values: readonly Float32Array[] | null): Tensor;
+}
+
+/** Begins to summarise each own chunk of x [B,S,E]: all at once if they are equally long, one after another. */
+export function startSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }: Chunks): PendingSummaries {
+  const resources = new ResourceStack();
+  const [batch, , embed] = x.shape as [number, number, number];
+  const length = own[0]?.length ?? 0;
+  const even = own.length > 0 && own.every((chunk, i) => chunk.length === length && chunk.offset === i * length);
+  const parts = even
+    ? [resources.use(x.reshape([batch * own.length, length, embed]))]
+    : own.map((chunk) => resources.use(x.slice(1, chunk.offset, chunk.offset + chunk.length)));
+  const pooled = parts.map((part) => resources.use(encoder.pool(part)));
+  return {
+    weights: pooled.map(({ weights }) => weights),
+    finish(values) {
+      using temporaries = new ResourceStack();
+      const summaries = pooled.map((chunk, i) => temporaries.use(encoder.summarize(chunk, values && values[i]!)));
+      if (even) {
+        const byBatch = temporaries.use(summaries[0]!.reshape([batch, own.length, encoder.summaryDim]));
+        return byBatch.permute([1, 0, 2]);
+      }
+      if (summaries.length === 0) return x.device.empty([0, batch, encoder.summaryDim], "float32");
+      return concatenate(
+        summaries.map((summary) => temporaries.use(summary.reshape([1, batch, encoder.summaryDim]))),
+        0,
+      );
+    },
+    [Symbol.dispose]: () => resources[Symbol.dispose](),
+  };
+}

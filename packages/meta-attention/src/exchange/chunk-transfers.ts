@@ -1,0 +1,159 @@
+import type { Device, DType, KvBlock, Tensor } from "@mosaic/core";
+import { chunkRows, ResourceStack } from "../tensor-views.ts";
+import { type Chunk, type Chunks, findRuns } from "../chunks.ts";
+import type { ChosenChunks } from "../route/choose.ts";
+
+/** Keys and values, or their gradients, [n,Hkv,S,D] each: views to be disposed. */
+export interface DisposableKv extends KvBlock, Disposable {}
+
+/** What a block of keys is made of. */
+interface KvFormat {
+  readonly numKvHeads: number;
+  readonly headDim: number;
+  readonly dtype: DType;
+}
+
+/**
+ * Room for K and V, or dK and dV, of foreign chunks: for each, the batch elements that are wanted, [n,2,Hkv,S,D]. A run of
+ * them is dense, so that it travels as one message.
+ */
+export class KvChunkBuffers implements Disposable {
+  readonly #resources = new ResourceStack();
+  readonly #chunks = new Map<number, { readonly places: ReadonlyMap<number, number>; readonly memory: Tensor }>();
+
+  /** Uninitialised. */
+  constructor(device: Device, runs: readonly BatchRun[], { numKvHeads, headDim, dtype }: KvFormat) {
+    const byChunk = new Map<number, number[]>();
+    for (const { chunk, b0, b1 } of runs) {
+      const list = byChunk.get(chunk.index) ?? [];
+      byChunk.set(chunk.index, list);
+      for (let b = b0; b < b1; b++) list.push(b);
+    }
+    for (const { chunk } of runs) {
+      if (this.#chunks.has(chunk.index)) continue;
+      const batch = byChunk.get(chunk.index)!;
+      const memory = this.#resources.use(device.empty([batch.length, 2, numKvHeads, chunk.length, headDim], dtype));
+      this.#chunks.set(chunk.index, { places: new Map(batch.map((b, place) => [b, place])), memory });
+    }
+  }
+
+  /** All zeros. */
+  clear(): this {
+    for (const { memory } of this.#chunks.values()) memory.device.kernels.fill(memory, 0);
+    return this;
+  }
+
+  /** The run as it travels, dense [b1 − b0,2,Hkv,S,D]. */
+  packed({ chunk, b0, b1 }: BatchRun): Tensor {
+    const { places, memory } = this.#chunks.get(chunk.index)!;
+    const first = places.get(b0)!;
+    return memory.slice(0, first, first + b1 - b0);
+  }
+
+  /** The run as kernels see it, [b1 − b0,Hkv,S,D] each. */
+  kv(run: BatchRun): DisposableKv {
+    using message = this.packed(run);
+    return unpackKv(message);
+  }
+
+  [Symbol.dispose](): void {
+    this.#resources[Symbol.dispose]();
+    this.#chunks.clear();
+  }
+}
+
+/** The two halves of [n,2,Hkv,S,D]. */
+export function unpackKv(message: Tensor): DisposableKv {
+  const [n, , numHeads, rows, size] = message.shape as [number, number, number, number, number];
+  const [whole, half, ...inner] = message.strides as [number, number, number, number, number];
+  const part = (which: number): Tensor =>
+    message.view({
+      shape: [n, numHeads, rows, size],
+      strides: [whole, ...inner],
+      offset: message.offset + which * half,
+    });
+  return disposableKv(part(0), part(1));
+}
+
+/** A run of this rank's own k and v, or dk and dv. */
+export function localKv({ k, v }: KvBlock, { chunk, b0, b1 }: BatchRun): DisposableKv {
+  return disposableKv(chunkRows(k, chunk, b0, b1), chunkRows(v, chunk, b0, b1));
+}
+
+function disposableKv(k: Tensor, v: Tensor): DisposableKv {
+  return { k, v, [Symbol.dispose]: () => [k, v].forEach((tensor) => tensor.dispose()) };
+}
+
+// Every rank has what every query chunk chose, so each works out alone what it sends and receives.
+
+/** A chunk for consecutive batch elements, [b0, b1). */
+export interface BatchRun {
+  readonly chunk: Chunk;
+  readonly b0: number;
+  readonly b1: number;
+}
+
+/** A message of K and V: a run that goes to or comes from a rank. */
+export interface ChunkTransfer extends BatchRun {
+  readonly peer: number;
+}
+
+/** What a rank sends and receives; the list that `a` sends to `b` is, in order, what `b` receives from `a`. */
+export interface ChunkTransfers {
+  readonly sends: readonly ChunkTransfer[];
+  readonly receives: readonly ChunkTransfer[];
+}
+
+/** A query chunk of this rank that attends to another chunk. */
+export interface ChunkRead extends BatchRun {
+  /** The number of the query chunk among this rank's. */
+  readonly query: number;
+}
+
+/** What is wanted now, and what was before: ranks still have that. */
+interface ChunkRequests {
+  readonly chosen: ChosenChunks;
+  readonly before: readonly ChosenChunks[];
+}
+
+/** This rank's messages. */
+export function planTransfers(requests: ChunkRequests, chunks: Chunks): ChunkTransfers {
+  const { rank, ranks, all, own } = chunks;
+  const foreign = all.filter(({ owner }) => owner !== rank);
+  const others = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
+  return {
+    receives: neededBy(rank, foreign, { requests, chunks }).map((run) => ({ ...run, peer: run.chunk.owner })),
+    sends: others.flatMap((peer) => neededBy(peer, own, { requests, chunks }).map((run) => ({ ...run, peer }))),
+  };
+}
+
+/** Which of some chunks a rank must be sent, by rising chunk and batch element; each once, however many of its own look. */
+function neededBy(
+  rank: number,
+  some: readonly Chunk[],
+  { requests: { chosen, before }, chunks: { all } }: { requests: ChunkRequests; chunks: Chunks },
+): BatchRun[] {
+  const queries = all.filter(({ owner }) => owner === rank);
+  const reads = (by: ChosenChunks, j: number, b: number): boolean =>
+    queries.some(({ index }) => by[b]![index]!.includes(j));
+  return batchRuns(some, chosen.length, (j, b) => reads(chosen, j, b) && !before.some((by) => reads(by, j, b)));
+}
+
+/** What this rank's query chunks attend to among the chunks that `has` names, those of the first before those of the second. */
+export function chunkReads(
+  chosen: ChosenChunks,
+  { all, own }: Chunks,
+  has: (chunk: Chunk, b: number) => boolean,
+): ChunkRead[] {
+  return own.flatMap(({ index }, query) =>
+    batchRuns(all, chosen.length, (j, b) => chosen[b]![index]!.includes(j) && has(all[j]!, b)).map((run) => ({
+      ...run,
+      query,
+    })),
+  );
+}
+
+/** The chunks and batch elements for which a rule holds. */
+function batchRuns(some: readonly Chunk[], batch: number, holds: (chunk: number, b: number) => boolean): BatchRun[] {
+  return some.flatMap((chunk) => findRuns(batch, (b) => holds(chunk.index, b)).map(([b0, b1]) => ({ chunk, b0, b1 })));
+}

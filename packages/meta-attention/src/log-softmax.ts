@@ -1,0 +1,94 @@
+// Arithmetic with logarithms: of sums of exponentials, as attention leaves them, and of shares. The logarithm of nothing is
+// −Infinity, and no number stands for it: whatever is finite is a logarithm of something.
+import { defineOp, type Tensor } from "@mosaic/core";
+import { reduceInto } from "./tensor-views.ts";
+
+/**
+ * The least finite float32. −∞ − (−∞) is NaN; subtracting at least this leaves every finite logarithm what it is, and −∞ what
+ * it is.
+ */
+export const LOWEST_FLOAT32: number = -(2 - 2 ** -23) * 2 ** 127;
+
+/** into ← ln(e^into + e^from). */
+export function logAddExp(into: Tensor, from: Tensor): void {
+  const { kernels } = into.device;
+  using most = into.device.empty(into.shape, "float32");
+  using other = into.device.empty(into.shape, "float32");
+  kernels.binary("max", most, into, from);
+  kernels.scalar("max", most, most, LOWEST_FLOAT32);
+  kernels.binary("sub", other, from, most);
+  kernels.unary("exp", other, other);
+  kernels.binary("sub", into, into, most);
+  kernels.unary("exp", into, into);
+  kernels.binary("add", into, into, other);
+  kernels.unary("log", into, into);
+  kernels.binary("add", into, into, most);
+}
+
+/** e^(part − whole): the share of a softmax that lies on some of its keys; 0 where the row saw nothing. */
+export function softmaxShare(part: Tensor, whole: Tensor): Tensor {
+  const { kernels } = part.device;
+  const share = part.device.empty(part.shape, "float32");
+  kernels.scalar("max", share, whole, LOWEST_FLOAT32);
+  kernels.binary("sub", share, part, share);
+  kernels.unary("exp", share, share);
+  return share;
+}
+
+/** x ← min(x, −negativeLimit), with broadcasting: the smaller of two is minus the larger of their negatives. */
+export function clampMax(x: Tensor, negativeLimit: Tensor | number): void {
+  const { kernels } = x.device;
+  kernels.scalar("mul", x, x, -1);
+  if (typeof negativeLimit === "number") kernels.scalar("max", x, x, negativeLimit);
+  else kernels.binary("max", x, x, negativeLimit);
+  kernels.scalar("mul", x, x, -1);
+}
+
+const logSoftmaxOp = defineOp({
+  name: "logSoftmax",
+  forward([x, mask]: [Tensor, Tensor]) {
+    const { device, shape, dtype } = x;
+    const { kernels } = device;
+    using row = device.empty(shape.with(-1, 1), dtype);
+    using exps = device.empty(shape, dtype);
+    const output = device.empty(shape, dtype);
+    const counts = device.empty(mask.shape, dtype);
+    kernels.binary("add", output, x, mask);
+    // A row of −∞ has a finite maximum here, and a finite logarithm of its sum: −∞ − (−∞) would be NaN.
+    reduceInto("max", row, output);
+    kernels.scalar("max", row, row, LOWEST_FLOAT32);
+    kernels.binary("sub", output, output, row);
+    kernels.unary("exp", exps, output);
+    reduceInto("sum", row, exps);
+    kernels.unary("log", row, row);
+    kernels.scalar("max", row, row, LOWEST_FLOAT32);
+    kernels.binary("sub", output, output, row);
+    // −∞ · 0 would be NaN.
+    kernels.scalar("max", output, output, LOWEST_FLOAT32);
+    kernels.unary("exp", counts, mask);
+    kernels.binary("mul", output, output, counts);
+    return { output, saved: { output, counts } };
+  },
+  backward({ output, counts }, dOut) {
+    const { device, shape, dtype } = output;
+    const { kernels } = device;
+    using row = device.empty(shape.with(-1, 1), dtype);
+    using share = device.empty(shape, dtype);
+    const dx = device.empty(shape, dtype);
+    kernels.binary("mul", dx, dOut, counts);
+    reduceInto("sum", row, dx);
+    kernels.unary("exp", share, output);
+    kernels.binary("mul", share, share, counts);
+    kernels.binary("mul", share, share, row);
+    kernels.binary("sub", dx, dx, share);
+    return [dx, null];
+  },
+});
+
+/**
+ * ln of the softmax over those entries of the last axis at which `mask` is 0; 0 where it is −Infinity. Always finite: also
+ * where the softmax rounds to 0, and, as 0 · ln 0 is 0, where an entry does not count. The mask broadcasts to x.
+ */
+export function logSoftmax(x: Tensor, mask: Tensor): Tensor {
+  return logSoftmaxOp([x, mask], undefined);
+}

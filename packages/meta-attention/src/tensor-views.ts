@@ -1,0 +1,100 @@
+// Views of memory without history, which kernels are given; and what a forward carries over an await: tensors, the grad mode.
+import { enableGrad, isGradEnabled, keep, noGrad, type ReduceKind, Tensor } from "@mosaic/core";
+import type { Chunk } from "./chunks.ts";
+
+/** Part of [B,S,parts·H·D] as heads [B,H,S,D]. */
+export function headsView(
+  x: Tensor,
+  part: number,
+  { numHeads, headDim }: { numHeads: number; headDim: number },
+): Tensor {
+  const [batch, rows] = x.shape as [number, number];
+  const [whole, row, one] = x.strides as [number, number, number];
+  return x.view({
+    shape: [batch, numHeads, rows, headDim],
+    strides: [whole, headDim * one, row, one],
+    offset: x.offset + part * numHeads * headDim * one,
+  });
+}
+
+/** Rows of a chunk, and batch elements [b0, b1), of [B,H,S] or [B,H,S,D]. */
+export function chunkRows(
+  x: Tensor,
+  { offset, length }: Pick<Chunk, "offset" | "length">,
+  b0 = 0,
+  b1: number = x.shape[0]!,
+): Tensor {
+  return x.view({
+    shape: x.shape.with(0, b1 - b0).with(2, length),
+    offset: x.offset + b0 * x.strides[0]! + offset * x.strides[2]!,
+  });
+}
+
+/** Numbers (b, i, j) for b in [b0, b1) of [B,c,N], shaped to broadcast over [b1 − b0, …] of so many axes. */
+export function pairView(
+  x: Tensor,
+  { b0, b1, i, j }: { b0: number; b1: number; i: number; j: number },
+  axes: number,
+): Tensor {
+  const [batch, query, chunk] = x.strides as [number, number, number];
+  return x.view({
+    shape: [b1 - b0, ...new Array<number>(axes - 1).fill(1)],
+    strides: [batch, ...new Array<number>(axes - 1).fill(1)],
+    offset: x.offset + b0 * batch + i * query + j * chunk,
+  });
+}
+
+/** float32 zeros. */
+export function zerosLike(x: Tensor): Tensor {
+  const zeros = x.device.empty(x.shape, "float32");
+  x.device.kernels.fill(zeros, 0);
+  return zeros;
+}
+
+/** float32 zeros of the shape of heads [B,H,S,D], in memory as [B,S,H,D], so that merging the heads is a view. */
+export function zeroHeads({ device, shape }: Tensor): Tensor {
+  const [batch, numHeads, rows, size] = shape as [number, number, number, number];
+  using memory = device.empty([batch, rows, numHeads, size], "float32");
+  device.kernels.fill(memory, 0);
+  return memory.permute([0, 2, 1, 3]);
+}
+
+/** x rounded to a dtype, in memory laid out the same way; takes x. */
+export function castTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
+  if (x.dtype === dtype) return x;
+  using exact = x;
+  const [batch, numHeads, rows, size] = x.shape as [number, number, number, number];
+  using memory = x.device.empty([batch, rows, numHeads, size], dtype);
+  const out = memory.permute([0, 2, 1, 3]);
+  x.device.kernels.copy(out, exact);
+  return out;
+}
+
+/** Things that end together, the last first, and not with the `scope` that they are made in: what a backward needs, for one. */
+export class ResourceStack implements Disposable {
+  readonly #resources: Disposable[] = [];
+
+  use<T extends Disposable>(resource: T): T {
+    if (resource instanceof Tensor) keep(resource);
+    this.#resources.push(resource);
+    return resource;
+  }
+
+  [Symbol.dispose](): void {
+    for (const resource of this.#resources.splice(0).reverse()) resource[Symbol.dispose]();
+  }
+}
+
+/** out ← x reduced over every axis on which out has length 1; a copy if x has, too. */
+export function reduceInto(kind: ReduceKind, out: Tensor, x: Tensor): void {
+  if (out.size === x.size) x.device.kernels.copy(out, x);
+  else x.device.kernels.reduce(kind, out, x);
+}
+
+/** Runs what follows a wait with recording as it was before. */
+export type RunWithGradMode = <T>(body: () => T) => T;
+
+/** Whether operations are recorded is a property of the moment: other code runs while one waits. Call it before. */
+export function captureGradMode(): RunWithGradMode {
+  return isGradEnabled() ? enableGrad : noGrad;
+}

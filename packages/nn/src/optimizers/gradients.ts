@@ -1,0 +1,194 @@
+import {
+  checkModule,
+  formatShape,
+  formatValue,
+  type Module,
+  MosaicError,
+  OptionError,
+  ShapeError,
+  type Tensor,
+} from "@mosaic/core";
+
+/**
+ * Scales all gradients by one factor so that together they are no longer than `maxNorm` (Pascanu et al. 2013), and
+ * returns how long they were: a scalar float32 that nobody waits for unless it is read. After `reduceGradients`, gradients
+ * are equal on all ranks, and so is their norm: nothing is sent. Infinity only measures.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { clipGradNorm } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new Linear(ctx, 2, 1, { bias: false });
+ * layer.weight.grad = fromArray(ctx, [3, 4], [1, 2]);
+ * using norm = clipGradNorm(layer, 1);
+ * await norm.item(); // => 5
+ * Array.from(await layer.weight.grad.read(), (x) => x.toFixed(4)); // => ["0.6000", "0.8000"]
+ * ```
+ * @throws OptionError for a norm that is not more than 0, or a model without gradients.
+ */
+export function clipGradNorm(model: Module, maxNorm: number): Tensor {
+  checkModule("clipGradNorm", model);
+  if (!(typeof maxNorm === "number" && maxNorm > 0)) {
+    throw new OptionError({ where: "clipGradNorm", expected: "maxNorm > 0", received: formatValue(maxNorm) });
+  }
+  const gradients = [...new Set(model.parameters())].flatMap(({ grad }) => (grad ? [grad] : []));
+  const [first] = gradients;
+  if (!first) {
+    throw new OptionError({
+      where: "clipGradNorm",
+      expected: "gradients",
+      received: "none",
+      remedy: "call it between backward and zeroGrad",
+    });
+  }
+  const { device } = first;
+  const norm = l2Norm(gradients);
+  if (maxNorm === Infinity) return norm;
+  using factor = device.empty([], "float32");
+  // As PyTorch: maxNorm / (norm + 1e-6), but never more than 1; min(1, x) is −max(−1, −x).
+  using bound = device.empty([], "float32");
+  device.kernels.fill(bound, -maxNorm);
+  device.kernels.scalar("add", factor, norm, 1e-6);
+  device.kernels.binary("div", factor, bound, factor);
+  device.kernels.scalar("max", factor, factor, -1);
+  device.kernels.scalar("mul", factor, factor, -1);
+  for (const gradient of gradients) device.kernels.binary("mul", gradient, gradient, factor);
+  return norm;
+}
+
+/** Elements squared and summed by one thread at a time. */
+const blockSize = 8192;
+
+/** The norm of all gradients together, a scalar float32: √ of the sum of all squares: runs of every gradient on all threads, then one sum. */
+function l2Norm(gradients: readonly Tensor[]): Tensor {
+  const { device } = gradients[0]!;
+  const counts = gradients.map(({ size }) => Math.ceil(size / blockSize));
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  using squares = device.empty([Math.max(1, total)], "float32");
+  if (total === 0) device.kernels.fill(squares, 0);
+  let at = 0;
+  for (const each of gradients) {
+    using gradient = each.contiguous();
+    const whole = Math.floor(gradient.size / blockSize);
+    for (const [rows, length, offset] of [
+      [whole, blockSize, 0],
+      [1, gradient.size - whole * blockSize, whole * blockSize],
+    ] as const) {
+      if (rows * length === 0) continue;
+      using flat = gradient.view({ shape: [rows, length], strides: [length, 1], offset: gradient.offset + offset });
+      using part = squares.view({ shape: [rows], strides: [1], offset: at });
+      device.kernels.rowDot(part, flat, flat);
+      at += rows;
+    }
+  }
+  const norm = device.empty([], "float32");
+  using sum = norm.view({ shape: [1], strides: [1] });
+  if (squares.size === 1) device.kernels.copy(sum, squares);
+  else device.kernels.reduce("sum", sum, squares);
+  device.kernels.unary("sqrt", norm, norm);
+  return norm;
+}
+
+/**
+ * A loss or gradients that are NaN or infinite: training with `errorIfNonFinite` stops with it.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { AdamW } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new Linear(ctx, 2, 1, { bias: false });
+ * using optimizer = new AdamW(layer, { errorIfNonFinite: true });
+ * layer.weight.grad = fromArray(ctx, [1, NaN], [1, 2]);
+ * optimizer.step(); // measures, and does not wait
+ * await optimizer.assertFinite(); // throws step 0: expected a finite loss and finite gradients, received the gradient of "weight"
+ * ```
+ */
+export class NonFiniteError extends MosaicError {
+  /** The step at which they were found, counted from 0. */
+  readonly step: number;
+  /** Names of the parameters whose gradients are not finite, in the model's order. */
+  readonly parameters: readonly string[];
+
+  constructor(where: string, { step, loss, norms }: NonFiniteValues) {
+    const named = norms.map(({ name, norm }) => `the gradient of "${name}" has norm ${norm}`);
+    const most = 5;
+    const details = [...(loss === undefined ? [] : [`the loss is ${loss}`]), ...named.slice(0, most)];
+    const rest = named.length > most ? `, and so on for ${named.length - most} more` : "";
+    super({
+      where: `${where}, step ${step}`,
+      expected: "a finite loss and finite gradients",
+      received: `${details.join(", ")}${rest}`,
+      remedy: "lower the learning rate, clip gradients, or inspect the data of this step",
+    });
+    this.step = step;
+    this.parameters = norms.map(({ name }) => name);
+  }
+}
+
+interface NonFiniteValues {
+  readonly step: number;
+  readonly loss: number | undefined;
+  readonly norms: readonly { readonly name: string; readonly norm: number }[];
+}
+
+interface NamedParameter {
+  readonly name: string;
+  readonly parameter: Tensor;
+}
+
+/** Measures the gradients of every step where they lie, and remembers the first that are not finite. */
+export class FiniteCheck {
+  readonly #where: string;
+  #failure: NonFiniteError | undefined;
+  /** Resolves when all that was watched is known. */
+  pending: Promise<void> = Promise.resolve();
+
+  constructor(where: string) {
+    this.#where = where;
+  }
+
+  throwIfFailed(): void {
+    if (this.#failure) throw this.#failure;
+  }
+
+  /** Measures, without waiting, the gradients as they are now, and the loss. */
+  measure(step: number, slots: readonly NamedParameter[], loss: Tensor | undefined): void {
+    const where = `${this.#where}.step ${step}: loss`;
+    loss?.assertNotDisposed(where);
+    if (loss && loss.size !== 1) {
+      throw new ShapeError({ where, expected: "a scalar", received: formatShape(loss.shape) });
+    }
+    const moved = slots.filter(({ parameter }) => parameter.requiresGrad && parameter.grad);
+    const device = moved[0]?.parameter.device ?? loss?.device;
+    if (!device) return;
+    using measured = device.empty([moved.length + 1], "float32");
+    device.kernels.fill(measured, 0);
+    const write = (at: number, x: Tensor): void => {
+      using place = measured.view({ shape: x.shape, strides: x.shape.map(() => 1), offset: at });
+      device.kernels.copy(place, x);
+    };
+    for (const [i, { parameter }] of moved.entries()) {
+      using norm = l2Norm([parameter.grad!]);
+      write(i, norm);
+    }
+    if (loss) write(moved.length, loss);
+    const names = moved.map(({ name }) => name);
+    const checked = measured.read().then(
+      (values) => this.#checkValues(step, names, values),
+      // A device that has failed reports so itself.
+      () => {},
+    );
+    this.pending = Promise.all([this.pending, checked]).then(() => {});
+  }
+
+  #checkValues(step: number, names: readonly string[], values: Float32Array): void {
+    if (values.every(Number.isFinite)) return;
+    const loss = values[names.length]!;
+    const norms = names.map((name, i) => ({ name, norm: values[i]! })).filter(({ norm }) => !Number.isFinite(norm));
+    this.#failure ??= new NonFiniteError(this.#where, { step, loss: Number.isFinite(loss) ? undefined : loss, norms });
+  }
+}

@@ -1,0 +1,193 @@
+#include "collectives/message_schedule.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace mosaic {
+
+namespace {
+
+// Up to here one step with n times the bytes is faster than two steps.
+constexpr uint64_t kOneShotBytes = 8 << 10;
+
+using Counts = std::vector<uint64_t>;
+
+Counts offsets(const Counts& counts) {
+  Counts starts(counts.size(), 0);
+  for (size_t i = 1; i < counts.size(); i++) starts[i] = starts[i - 1] + counts[i - 1];
+  return starts;
+}
+
+/// n shares that differ by at most one element.
+Counts shares(uint64_t count, uint32_t n) {
+  Counts result(n);
+  for (uint32_t i = 0; i < n; i++) result[i] = count / n + (i < count % n ? 1 : 0);
+  return result;
+}
+
+bool equal(const Counts& counts) {
+  return std::all_of(counts.begin(), counts.end(), [&](uint64_t count) { return count == counts[0]; });
+}
+
+class ScheduleBuilder {
+ public:
+  ScheduleBuilder(const Group& group, const CollectiveCall& call, const Signature& base)
+      : rank_(group.rank), size_(group.size()), call_(call), base_(base), width_(elementBytes(call.dtype)) {}
+
+  MessageSchedule build() {
+    switch (call_.op) {
+      case OpKind::SendRecv: sendRecv(); break;
+      case OpKind::AllGather: allGather(call_.send, call_.out, call_.in); break;
+      case OpKind::ReduceScatter: reduceScatter(call_.send, call_.out, call_.in); break;
+      case OpKind::AllReduce: allReduce(); break;
+      case OpKind::AllToAll: allToAll(); break;
+      case OpKind::Broadcast: broadcast(); break;
+      case OpKind::Barrier: allGather(Counts(size_, 0), nullptr, nullptr); break;
+      case OpKind::Split: break;
+    }
+    return std::move(schedule_);
+  }
+
+ private:
+  void allGather(const Counts& counts, uint8_t* out, const uint8_t* in) {
+    Stage& stage = nextStage();
+    const Counts at = offsets(counts);
+    const uint64_t own = counts[rank_] * width_;
+    copy(stage, out + at[rank_] * width_, in, own);
+    for (const uint32_t peer : others()) {
+      send(stage, peer, const_cast<uint8_t*>(in), counts[rank_]);
+      receive(stage, peer, out + at[peer] * width_, counts[peer]);
+    }
+    if (size_ > 1 && own > 0 && equal(counts)) {
+      stage.native = NativeCollective{MOSAIC_STREAM_ALL_GATHER, in, out, own, 0};
+    }
+  }
+
+  /// Rank j reduces the share counts[j] of every rank's input.
+  void reduceScatter(const Counts& counts, uint8_t* out, uint8_t* in) {
+    Stage& stage = nextStage();
+    const Counts at = offsets(counts);
+    for (const uint32_t peer : others()) send(stage, peer, in + at[peer] * width_, counts[peer]);
+    reduceInto(stage, {out, in + at[rank_] * width_, counts[rank_], false});
+  }
+
+  void allReduce() {
+    const uint64_t count = elementCountOf(call_.shape);
+    uint8_t* x = call_.out;
+    if (count * width_ <= kOneShotBytes) {
+      Stage& stage = nextStage();
+      for (const uint32_t peer : others()) send(stage, peer, x, count);
+      return reduceInto(stage, {x, x, count, true});
+    }
+    const Counts counts = shares(count, size_);
+    uint8_t* own = x + offsets(counts)[rank_] * width_;
+    reduceScatter(counts, own, x);
+    allGather(counts, x, own);
+  }
+
+  void allToAll() {
+    Stage& stage = nextStage();
+    const Counts to = offsets(call_.send), from = offsets(call_.receive);
+    copy(stage, call_.out + from[rank_] * width_, call_.in + to[rank_] * width_, call_.send[rank_] * width_);
+    for (const uint32_t peer : others()) {
+      send(stage, peer, call_.in + to[peer] * width_, call_.send[peer]);
+      receive(stage, peer, call_.out + from[peer] * width_, call_.receive[peer]);
+    }
+  }
+
+  void broadcast() {
+    Stage& stage = nextStage();
+    const uint64_t count = elementCountOf(call_.shape);
+    if (rank_ != call_.root) receive(stage, call_.root, call_.out, count);
+    else for (const uint32_t peer : others()) send(stage, peer, call_.out, count);
+    if (size_ > 1 && count > 0) {
+      stage.native = NativeCollective{MOSAIC_STREAM_BROADCAST, call_.out, call_.out, count * width_, call_.root};
+    }
+  }
+
+  void sendRecv() {
+    Stage& stage = nextStage();
+    std::vector<const Transfer*> toSelf, fromSelf;
+    for (const Transfer& transfer : call_.transfers) {
+      if (transfer.peer == rank_) (transfer.send ? toSelf : fromSelf).push_back(&transfer);
+      else appendTransfer(stage, transfer);
+    }
+    if (toSelf.size() != fromSelf.size()) throw std::invalid_argument("sends to itself without as many receives");
+    for (size_t i = 0; i < toSelf.size(); i++) {
+      if (toSelf[i]->dtype != fromSelf[i]->dtype || toSelf[i]->shape != fromSelf[i]->shape) {
+        throw std::invalid_argument("receives from itself that its sends do not match: shapes or dtypes differ");
+      }
+      copy(stage, fromSelf[i]->data, toSelf[i]->data,
+           elementCountOf(toSelf[i]->shape) * elementBytes(toSelf[i]->dtype));
+    }
+  }
+
+  // ── parts of stages
+
+  Stage& nextStage() { return schedule_.stages.emplace_back(); }
+
+  /// The other ranks, beginning after this one, so that not all send to rank 0 first.
+  std::vector<uint32_t> others() const {
+    std::vector<uint32_t> peers;
+    for (uint32_t i = 1; i < size_; i++) peers.push_back((rank_ + i) % size_);
+    return peers;
+  }
+
+  static void copy(Stage& stage, uint8_t* to, const uint8_t* from, uint64_t bytes) {
+    if (bytes > 0 && to != from) stage.copies.push_back({to, from, bytes});
+  }
+
+  Message message(uint32_t peer, uint8_t* data, uint64_t count) const {
+    Message message{peer, data, base_};
+    message.signature.bytes = count * width_;
+    return message;
+  }
+
+  void send(Stage& stage, uint32_t peer, uint8_t* data, uint64_t count) { addSend(stage, message(peer, data, count)); }
+
+  void receive(Stage& stage, uint32_t peer, uint8_t* data, uint64_t count) {
+    addReceive(stage, message(peer, data, count));
+  }
+
+  void appendTransfer(Stage& stage, const Transfer& transfer) {
+    Message message{transfer.peer, transfer.data, base_};
+    message.signature.dtype = transfer.dtype;
+    message.signature.bytes = elementCountOf(transfer.shape) * elementBytes(transfer.dtype);
+    setShape(message.signature, transfer.shape);
+    if (transfer.send) addSend(stage, std::move(message));
+    else addReceive(stage, std::move(message));
+  }
+
+  void addSend(Stage& stage, Message message) {
+    schedule_.payload.sent += message.signature.bytes;
+    schedule_.payload.messages++;
+    stage.sends.push_back(std::move(message));
+  }
+
+  void addReceive(Stage& stage, Message message) {
+    schedule_.payload.received += message.signature.bytes;
+    stage.receives.push_back(std::move(message));
+  }
+
+  void reduceInto(Stage& stage, const Reduction& reduction) {
+    for (uint32_t peer = 0; peer < size_; peer++) {
+      if (peer != rank_) receive(stage, peer, nullptr, reduction.count);
+    }
+    // Of nothing there is nothing to wait for: a stage could end before the transport has looked at the reduction.
+    if (reduction.count > 0) stage.reduction = reduction;
+  }
+
+  const uint32_t rank_, size_;
+  const CollectiveCall& call_;
+  const Signature& base_;
+  const uint64_t width_;
+  MessageSchedule schedule_;
+};
+
+}  // namespace
+
+MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& base) {
+  return ScheduleBuilder(group, call, base).build();
+}
+
+}  // namespace mosaic

@@ -1,0 +1,259 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import { type AttentionBackend, type Coordinate, local, OptionError } from "@mosaic/core";
+import { maxRecordedRanks } from "@mosaic/planner";
+import { formatMesh, type Strategy } from "../strategy.ts";
+import { type Candidate, candidateOptions, type PlanJob, type PlanOptions } from "./job.ts";
+
+/** One backend of a nest, along one axis of the mesh. */
+type NestLevel = { readonly kind: "ring" | "ulysses"; readonly axis: string; readonly length: number } | Mesh2DLevel;
+
+interface Mesh2DLevel {
+  readonly kind: "mesh2d";
+  readonly axis: string;
+  readonly length: number;
+  readonly shape: readonly [rows: number, columns: number];
+  readonly schedule: "fused" | "overlapped";
+  readonly channels?: 2;
+}
+
+/** Backends within one another, outermost first, and the mesh that their axes form. */
+interface Nest {
+  readonly levels: readonly NestLevel[];
+  readonly mesh: Coordinate;
+}
+
+/** The backend itself. */
+function createBackend({ levels }: Nest): AttentionBackend {
+  return levels.reduceRight((inner, level) => createLevel(level, inner), local());
+}
+
+function createLevel(level: NestLevel, inner: AttentionBackend): AttentionBackend {
+  const { axis } = level;
+  if (level.kind !== "mesh2d") return (level.kind === "ring" ? ring : ulysses)({ axis, inner });
+  const { shape, schedule, channels = 1 } = level;
+  return mesh2d({ axis, inner, shape, schedule, channels });
+}
+
+/** What tables call it: "ulysses 8 × mesh2d 4·8 fused". */
+function formatName({ levels }: Nest): string {
+  const names = levels.map((level) => {
+    if (level.kind !== "mesh2d") return `${level.kind} ${level.length}`;
+    return `mesh2d ${level.shape.join("·")} ${level.schedule}${level.channels ? ", 2 channels" : ""}`;
+  });
+  return names.length === 0 ? "local" : names.join(" × ");
+}
+
+/** What nests have in common that differ only in grids and schedules. */
+function formatFamily({ levels, mesh }: Nest): string {
+  const names = levels.map(({ kind, axis }) => `${kind} ${axis}`);
+  return `${names.join(" × ")} on ${JSON.stringify(mesh)}`;
+}
+
+/** An expression that makes the backend from what is in `scope`. */
+function formatCode({ levels }: Nest, scope: string): string {
+  if (levels.length === 0) return `${scope}local()`;
+  return levels.reduceRight((inner, level) => {
+    const options = [`axis: "${level.axis}"`];
+    if (level.kind === "mesh2d") {
+      options.push(`shape: [${level.shape.join(", ")}]`, `schedule: "${level.schedule}"`);
+      if (level.channels) options.push(`channels: ${level.channels}`);
+    }
+    if (inner !== "") options.push(`inner: ${inner}`);
+    return `${scope}${level.kind}({ ${options.join(", ")} })`;
+  }, "");
+}
+
+/** How many times what the best grid of a length sends another may send, to be worth recording: the more ranks, the less. */
+function maxRelativeVolume(ranks: number): number {
+  if (ranks > maxRecordedRanks) return 1.25;
+  return ranks > 32 ? 2 : Number.POSITIVE_INFINITY;
+}
+
+/**
+ * Every way of this package to lay so many ranks out:
+ *
+ * - ring, mesh2d on every grid and in both forms, and ulysses where there are heads enough, over all ranks;
+ * - ulysses around ring or mesh2d, its ranks neighbours or, with several nodes, as far apart as can be;
+ * - between nodes a ring, within them a ring or mesh2d, and ulysses around both with some ranks of each node.
+ *
+ * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends. Over 1 024 ranks,
+ * those that send over 1.25 times as much, and nests of more than 1 024 steps, each of which waits for a message: their latency
+ * alone is longer than what others take, and recording them takes longest.
+ */
+function enumerateNests(job: PlanJob): readonly Nest[] {
+  const nests = allNests(job);
+  return job.ranks > maxRecordedRanks ? nests.filter(({ levels }) => countSteps(levels) <= MAX_STEPS) : nests;
+}
+
+const MAX_STEPS = 1024;
+
+/** Blocks of keys that a rank attends to one after another. */
+function countSteps(levels: readonly NestLevel[]): number {
+  return levels.reduce((steps, level) => {
+    const isOneStep = level.kind === "ulysses" || (level.kind === "mesh2d" && level.schedule === "fused");
+    return isOneStep ? steps : steps * level.length;
+  }, 1);
+}
+
+function allNests({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads } }: PlanJob): readonly Nest[] {
+  if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
+  const node = {
+    nodes,
+    gpusPerNode,
+    queriesPerKey: numHeads / numKvHeads,
+    parts: 1,
+    maxRelativeVolume: maxRelativeVolume(ranks),
+  };
+  const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= numHeads ? [headLevel("sp", ranks)] : [])];
+  return [
+    ...flat.map((level) => createNest([level], { sp: ranks })),
+    ...composedNests(ranks, numHeads, node),
+    ...hierarchicalNests(numHeads, node),
+  ];
+}
+
+interface SearchSpace {
+  readonly nodes: number;
+  readonly gpusPerNode: number;
+  /** Query heads for each key head. */
+  readonly queriesPerKey: number;
+  /** In how many parts the keys come; queries travel once for all. */
+  readonly parts: number;
+  /** How many times what the best grid sends a grid may send. */
+  readonly maxRelativeVolume: number;
+}
+
+function composedNests(ranks: number, numHeads: number, space: SearchSpace): readonly Nest[] {
+  const shares = divisors(ranks).filter((share) => share > 1 && share < ranks && share <= numHeads);
+  return shares.flatMap((share) => {
+    const rest = ranks / share;
+    const head = headLevel("head", share);
+    const near = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / share) };
+    const neighbours = sequenceLevels("seq", rest, near).map((level) =>
+      createNest([head, level], { seq: rest, head: share }),
+    );
+    if (space.nodes === 1) return neighbours;
+    const separateLinks = sequenceLevels("seq", rest, space).map((level) =>
+      createNest([head, level], { head: share, seq: rest }),
+    );
+    return [...neighbours, ...separateLinks];
+  });
+}
+
+function hierarchicalNests(numHeads: number, space: SearchSpace): readonly Nest[] {
+  const { nodes, gpusPerNode } = space;
+  if (nodes === 1 || gpusPerNode === 1) return [];
+  const between: NestLevel = { kind: "ring", axis: "node", length: nodes };
+  const shares = divisors(gpusPerNode).filter((share) => share < gpusPerNode && share <= numHeads);
+  return shares.flatMap((share) => {
+    const rest = gpusPerNode / share;
+    const within = sequenceLevels("gpu", rest, { ...space, nodes: 1, gpusPerNode: rest, parts: nodes });
+    if (share === 1) return within.map((level) => createNest([between, level], { node: nodes, gpu: rest }));
+    const mesh = { node: nodes, gpu: rest, head: share };
+    return within.map((level) => createNest([headLevel("head", share), between, level], mesh));
+  });
+}
+
+function createNest(levels: readonly NestLevel[], mesh: Coordinate): Nest {
+  return { levels, mesh };
+}
+
+function headLevel(axis: string, length: number): NestLevel {
+  return { kind: "ulysses", axis, length };
+}
+
+/** What shares out a sequence along an axis: a ring, and every grid by both schedules. */
+function sequenceLevels(axis: string, length: number, space: SearchSpace): readonly NestLevel[] {
+  const shapes = divisors(length).map((rows) => ({ rows, columns: length / rows }));
+  const least = Math.min(...shapes.map((shape) => communicationVolume(shape, space)));
+  const efficient = shapes.filter((shape) => communicationVolume(shape, space) <= space.maxRelativeVolume * least);
+  const grids = efficient.flatMap(({ rows, columns }): readonly NestLevel[] => {
+    const grid = { kind: "mesh2d", axis, length, shape: [rows, columns] } as const;
+    // Rows within nodes and columns across them have links of their own, which two channels keep busy at once.
+    const separateLinks = space.nodes > 1 && rows > 1 && columns > 1 && columns <= space.gpusPerNode;
+    const overlapped = { ...grid, schedule: "overlapped" } as const;
+    return [
+      { ...grid, schedule: "fused" },
+      overlapped,
+      ...(separateLinks ? [{ ...overlapped, channels: 2 } as const] : []),
+    ];
+  });
+  return [{ kind: "ring", axis, length }, ...grids];
+}
+
+/**
+ * What a rank of a grid sends with the full mask, forward and backward, in chunks of its queries: q, out, dOut and dq along
+ * rows, k, v, dk and dv along columns. The closed form of mesh2d's messages, as if all had one width.
+ */
+function communicationVolume(
+  { rows, columns }: { rows: number; columns: number },
+  { queriesPerKey, parts }: SearchSpace,
+): number {
+  return 5 * (columns - 1) + (6 / queriesPerKey) * parts * (rows - 1);
+}
+
+/** All divisors, from 1. */
+export function divisors(n: number): readonly number[] {
+  return Array.from({ length: n }, (_, i) => i + 1).filter((d) => n % d === 0);
+}
+
+/** A candidate, ready to be recorded. */
+export interface StrategyCandidate {
+  readonly name: string;
+  /** The same for all grids and forms of one nesting on one mesh. */
+  readonly family: string;
+  readonly backend: AttentionBackend;
+  readonly mesh: Coordinate;
+  /** An expression that makes the backend, and lines that import what it needs. */
+  readonly code: string;
+  readonly imports: readonly string[];
+}
+
+/** What the built-in candidates' code calls the umbrella package. */
+export const NAMESPACE = "mosaic.";
+
+/** All candidates: the caller's own, and those built in. */
+export function createCandidates(job: PlanJob, { candidates = [], mesh }: PlanOptions): readonly StrategyCandidate[] {
+  const builtIn = enumerateNests(job).map((nest) => {
+    const [backend, code] = [createBackend(nest), formatCode(nest, NAMESPACE)];
+    return { name: formatName(nest), family: formatFamily(nest), backend, mesh: nest.mesh, code, imports: [] };
+  });
+  const own = candidates.map((candidate) => resolveCandidate(job, candidate));
+  const all = [...own, ...builtIn];
+  return mesh === undefined ? all : all.filter((strategy) => sameMesh(strategy.mesh, mesh));
+}
+
+function resolveCandidate(job: PlanJob, candidate: Candidate): StrategyCandidate {
+  candidateOptions.parse(candidate, "plan: candidate");
+  const { backend, name = backend.name, code = "yourBackend", imports = [] } = candidate;
+  const mesh = candidate.mesh ?? defaultMesh(job, backend);
+  const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
+  if (ranks === job.ranks) return { name, family: name, backend, mesh, code, imports };
+  throw new OptionError({
+    where: `plan: candidate ${name}`,
+    expected: `a mesh of ${job.ranks} ranks`,
+    received: formatMesh(mesh),
+  });
+}
+
+function defaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionBackend): Coordinate {
+  if ("meshFor" in backend) return (backend as Strategy).meshFor(ranks);
+  const [first, second, ...more] = backend.axes;
+  if (first === undefined && ranks === 1) return { sp: 1 };
+  if (first !== undefined && second === undefined) return { [first]: ranks };
+  if (first !== undefined && second !== undefined && more.length === 0)
+    return { [first]: nodes, [second]: gpusPerNode };
+  throw new OptionError({
+    where: `plan: candidate ${backend.name}`,
+    expected: "its mesh",
+    received: `a backend along ${backend.axes.length === 0 ? "no axis" : backend.axes.join(", ")}`,
+    remedy: `pass { backend, mesh: { …: … } } with ${ranks} ranks`,
+  });
+}
+
+/** The order of the axes states which ranks are neighbours: it counts. */
+function sameMesh(a: Coordinate, b: Coordinate): boolean {
+  return JSON.stringify(Object.entries(a)) === JSON.stringify(Object.entries(b));
+}
