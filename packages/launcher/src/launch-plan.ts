@@ -113,7 +113,7 @@ function resolveNodes(options: LaunchOptions, cwd: string): NodesPlan | undefine
   if (range.max === 1) return undefined;
   const { nodeRank, rdzvEndpoint = "" } = options;
   if (nodeRank === undefined || !Number.isInteger(nodeRank) || nodeRank < 0 || nodeRank >= range.max)
-    throw new UsageError(`nodeRank: expected a whole number from 0 to ${range.max - 1}, received ${nodeRank}`);
+    throw new UsageError(`nodeRank: expected an integer from 0 to ${range.max - 1}, received ${nodeRank}`);
   const endpoint = parseEndpoint(rdzvEndpoint);
   if (endpoint === undefined || endpoint.host === "")
     throw new UsageError(
