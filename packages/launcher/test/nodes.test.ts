@@ -302,14 +302,14 @@ describe("node 0", () => {
     const lines = Array.from({ length: 30 }, () => "é".repeat(60_000));
     const record: RankRecord = {
       ...{ rank: 3, local: 1, pid: 7, code: 1, signal: null, startedAt: 1000, exitedAt: 2000, stoppedAt: undefined },
-      ...{ thrown: { timeMs: 1900, error: error(6) }, stderrTail: lines, uncaught: lines, log: "/l" },
+      ...{ isKilled: true, thrown: { timeMs: 1900, error: error(6) }, stderrTail: lines, uncaught: lines, log: "/l" },
     };
     const bytes = encodeReport({ record, hint: "h" });
     expect(bytes.length).toBeLessThanOrEqual(65_536);
     const read = decodeReport(bytes, 500);
     expect(read).toMatchObject({
       hint: "h",
-      record: { rank: 3, code: 1, startedAt: 1500, exitedAt: 2500, stoppedAt: undefined },
+      record: { rank: 3, code: 1, startedAt: 1500, exitedAt: 2500, stoppedAt: undefined, isKilled: true },
     });
     expect(read.record.thrown).toMatchObject({ timeMs: 2400, error: { name: "E" } });
     for (const wrong of ["", "[]", "{}", '{"record":{}}', JSON.stringify({ record: { ...record, signal: "SIGNONE" } })])

@@ -84,6 +84,8 @@ const unsavable: [what: string, data: unknown, message: RegExp][] = [
   ["a typed array", { curve: new Float32Array(2) }, /received a Float32Array/],
   ["a date", new Date(0), /data: .* received a Date/],
   ["a symbol", { a: Symbol("b") }, /received Symbol\(b\)/],
+  ["what a symbol names", { a: { [Symbol("b")]: 1 } }, /data\.a: .* received an object with Symbol\(b\)/],
+  ["a name in an array", { a: Object.assign([1], { mean: 1 }) }, /data\.a: .* received an array with "mean"/],
   ["an object within itself", circle, /data\.self: .* received a circular reference/],
 ];
 

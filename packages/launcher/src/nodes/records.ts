@@ -51,6 +51,7 @@ export function decodeReport(bytes: Buffer, offsetMs: number): RankReport {
       startedAt: time("startedAt"),
       exitedAt: time("exitedAt"),
       stoppedAt: from.stoppedAt === undefined ? undefined : time("stoppedAt"),
+      isKilled: from.isKilled === true,
       thrown: thrown === undefined ? undefined : { ...thrown, timeMs: thrown.timeMs + offsetMs },
       stderrTail: linesIn(from, "stderrTail"),
       uncaught: linesIn(from, "uncaught"),

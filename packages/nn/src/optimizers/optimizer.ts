@@ -110,6 +110,7 @@ export abstract class Optimizer implements Disposable {
     { kind, firstName, lr }: { kind: string; firstName: string; lr: number },
   ) {
     checkModule(kind, model);
+    for (const parameter of model.parameters()) parameter.assertNotDisposed(kind);
     // Options beyond these are the subclass's.
     const shared = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
     const settings = optimizerOptions.parse(Object.fromEntries(shared), kind);

@@ -100,7 +100,11 @@ function checkJsonValue(where: string, value: unknown, within: readonly unknown[
   if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
   if (within.includes(value)) return fail("a circular reference");
   const deeper = [...within, value];
+  const [symbol] = Object.getOwnPropertySymbols(value);
+  if (symbol !== undefined) return fail(`an object with ${String(symbol)}`);
   if (Array.isArray(value)) {
+    const extra = Object.keys(value).find((name) => !/^\d+$/.test(name));
+    if (extra !== undefined) return fail(`an array with "${extra}"`);
     for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], deeper);
     return;
   }

@@ -272,7 +272,8 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
                    std::nullopt};
 }
 
-/// A failure outside of the group: ranks of the group may have failed with it, which only the first reports. Under the lock.
+/// A failure outside of the group: ranks of the group may have failed with it, which only the first reports. Under the
+/// lock.
 std::optional<Engine::Diagnosis> Engine::indirectFailure(const Operation& op) const {
   if (op.startedAt == 0 || (events_.failed.empty() && events_.lost.empty())) return std::nullopt;
   const int64_t since = std::max({progressedAt_, op.startedAt, events_.firstFailureAt});
