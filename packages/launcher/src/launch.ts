@@ -33,12 +33,12 @@ export interface Job {
    * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last.
    */
   signal(name: NodeJS.Signals): void;
-  /** What became of it, when nothing of it is left. Rejects with RendezvousError when the store's port is taken. */
+  /** What became of it, when nothing of it is left. Rejects with RendezvousError when the port is taken or nodes are missing. */
   readonly done: Promise<Result>;
 }
 
 /**
- * Starts the ranks of a job on this machine and resolves when all of them, and all they started, are gone. A failing
+ * Starts this node's ranks of a job and resolves when those of all nodes, and all they started, are gone. A failing
  * rank is a result, not a rejection: UsageError and RendezvousError mean that the job never began.
  *
  * @example

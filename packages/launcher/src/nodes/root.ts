@@ -32,6 +32,8 @@ const GATHERING_MS = 5000;
 const CHECK_MS = 100;
 /** A launcher that has connected registers at once. */
 const REGISTER_MS = 5000;
+/** Different refusals that are reported. */
+const MAX_REFUSALS = 64;
 /** At the end, frames to the other nodes are on their way for so long at most. */
 const FLUSH_MS = 1000;
 
@@ -46,6 +48,15 @@ interface Member {
   takesPart: boolean;
   ended: boolean;
   readonly reports: RankReport[];
+}
+
+interface RootParts {
+  readonly plan: LaunchPlan;
+  readonly nodes: NodesPlan;
+  readonly control: NodeControl;
+  readonly privateDir: string;
+  readonly server: TlsServer;
+  readonly secret: string;
 }
 
 /** The coordinator of a job on several nodes, in the launcher of node 0. */
@@ -76,14 +87,7 @@ export class RootCoordinator implements Coordinator {
   #firstFailingAt = Number.POSITIVE_INFINITY;
   #lostAt = Number.POSITIVE_INFINITY;
 
-  private constructor(
-    plan: LaunchPlan,
-    nodes: NodesPlan,
-    control: NodeControl,
-    privateDir: string,
-    server: TlsServer,
-    secret: string,
-  ) {
+  private constructor({ plan, nodes, control, privateDir, server, secret }: RootParts) {
     this.privateDir = privateDir;
     this.#plan = plan;
     this.#nodes = nodes;
@@ -105,7 +109,7 @@ export class RootCoordinator implements Coordinator {
     const refused = new Set<string>();
     const onRefused = (address: string, reason: string): void => {
       const message = `a connection from ${address} was refused: ${reason}`;
-      if (refused.size >= 64 || refused.has(message)) return;
+      if (refused.has(message) || refused.size >= MAX_REFUSALS) return;
       refused.add(message);
       control.emit({ type: "rendezvous", message });
     };
@@ -120,8 +124,7 @@ export class RootCoordinator implements Coordinator {
         );
       throw portError(error, endpoint.port, "--rdzv-endpoint") ?? error;
     }
-    const privateDir = makePrivateDir();
-    return new RootCoordinator(plan, nodes, control, privateDir, server, secret);
+    return new RootCoordinator({ plan, nodes, control, privateDir: makePrivateDir(), server, secret });
   }
 
   get #tokenFile(): string {
@@ -291,7 +294,7 @@ export class RootCoordinator implements Coordinator {
     const refuse = (code: number, message: string): undefined => {
       peer.send({ kind: "refused", world: 0, code, message });
       peer.finish();
-      if (this.#refusals.has(message)) return;
+      if (this.#refusals.has(message) || this.#refusals.size >= MAX_REFUSALS) return;
       this.#refusals.add(message);
       this.#control.emit({ type: "rendezvous", message: `refused a launcher at ${address}: ${message}` });
     };
