@@ -1,4 +1,5 @@
 /// <reference types="node" />
+import { spawnSync } from "node:child_process";
 import { availableParallelism } from "node:os";
 import { basename } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -57,10 +58,36 @@ const ofStandIns: Readonly<Record<string, readonly string[]>> = {
   "kernels-cuda": ["errors", "faults", "lifetime", "library-search-paths", "refusal", "system"],
 };
 
+/** Tests between hosts, which are network namespaces that only root can make: `npm run test:hosts` in the package. */
+const betweenHosts: Readonly<Record<string, readonly string[]>> = { "collectives-ucx": ["hosts"] };
+
+/** Tests that run on the real UCX: without it they are left out, and the run prints so. */
+const overUcx: Readonly<Record<string, readonly string[]>> = {
+  "collectives-ucx": ["conformance", "processes", "world"],
+};
+
 const files = (names: readonly string[] = []) => names.map((name) => `test/${name}.test.ts`);
 
+/** Files of a package's tests that this machine, or this run, has nothing for. */
+function excludedFrom(folder: string): string[] {
+  if (process.env.MOSAIC_TEST_HOSTS === "1") return [];
+  const standIns = process.env.MOSAIC_TEST_GPU === "1" ? files(ofStandIns[folder]) : [];
+  return [...standIns, ...files(betweenHosts[folder]), ...(isUcxMissing(folder) ? files(overUcx[folder]) : [])];
+}
+
+/** Whether there is no UCX, as the package's own build finds it; any other fault of loading fails the tests. */
+function isUcxMissing(folder: string): boolean {
+  if (!(folder in overUcx)) return false;
+  const script = 'const { ucxSystem } = await import("./dist/index.js"); ucxSystem()';
+  const { stderr } = spawnSync(process.execPath, ["--input-type=module", "--eval", script], { encoding: "utf8" });
+  const [reason] = /ucx: expected UCX, received .*/.exec(stderr) ?? [];
+  if (reason === undefined) return false;
+  console.warn(`${folder}: NOT RUN: test/{${overUcx[folder]!.join()}}.test.ts: ${reason}`);
+  return true;
+}
+
 function configOf(folder: string): typeof shared {
-  const exclude = process.env.MOSAIC_TEST_GPU === "1" ? files(ofStandIns[folder]) : [];
+  const exclude = excludedFrom(folder);
   if (!(folder in inOneProcess)) return { ...shared, exclude };
   // Projects add to the lists of what they extend.
   const { include: _, ...rest } = shared;

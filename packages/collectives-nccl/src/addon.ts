@@ -1,8 +1,7 @@
-import { existsSync, readdirSync, readlinkSync } from "node:fs";
-import { homedir } from "node:os";
-import { delimiter, dirname, join, resolve } from "node:path";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { loadAddon, platform, translated } from "@mosaic/runtime";
+import { loadAddon, platform, sitePackages, translated } from "@mosaic/runtime";
 
 const libraryNames = ["libnccl.so.2", "libnccl.so"] as const;
 
@@ -14,41 +13,6 @@ export function libraryCandidates(env: NodeJS.ProcessEnv = process.env): readonl
     ["nccl", "cu13"].map((part) => join(folder, "nvidia", part, "lib", libraryNames[0])),
   );
   return [...libraryNames, ...new Set(ofPython.filter((file) => existsSync(file)))];
-}
-
-/** Folders that Python imports from, of the environment in use first. */
-function sitePackages({ PYTHONPATH = "", VIRTUAL_ENV, CONDA_PREFIX, PATH }: NodeJS.ProcessEnv): string[] {
-  const roots = [VIRTUAL_ENV, CONDA_PREFIX, ...installPrefixes(PATH), join(homedir(), ".local"), "/usr/local", "/usr"];
-  const installed = roots
-    .flatMap((root) => (root ? [join(root, "lib"), join(root, "lib64")] : []))
-    .flatMap((lib) => pythonDirectories(lib).map((python) => join(lib, python)))
-    .flatMap((python) => [join(python, "site-packages"), join(python, "dist-packages")]);
-  return [...PYTHONPATH.split(delimiter).filter(Boolean), ...installed];
-}
-
-/** Environments whose `bin/python3` is on the PATH, or is linked from there: they need not be activated. */
-function installPrefixes(path = ""): string[] {
-  const found = path.split(delimiter).map((folder) => join(folder, "python3"));
-  return found
-    .filter((file) => existsSync(file))
-    .flatMap((file) => resolveLink(file).map((each) => dirname(dirname(each))));
-}
-
-/** A file, what it links to, and so on. */
-function resolveLink(file: string): string[] {
-  try {
-    return [file, ...resolveLink(resolve(dirname(file), readlinkSync(file)))];
-  } catch {
-    return [file]; // the end of the chain
-  }
-}
-
-function pythonDirectories(lib: string): string[] {
-  try {
-    return readdirSync(lib).filter((name) => /^python3(\.\d+)?$/.test(name));
-  } catch {
-    return []; // most of these folders do not exist on most hosts
-  }
 }
 
 /** How a transport uses NCCL; 0 and "" leave it to NCCL. */

@@ -67,6 +67,10 @@ struct MosaicBootstrap {
    * or when this one is closed. May block. */
   int (*get)(MosaicBootstrap *bootstrap, const char *key, void *value, uint64_t capacity, uint64_t *bytes,
              MosaicFailure *failure);
+  /* Nonzero once `connect` must return without having connected: this rank is closed, or another is lost or has failed.
+   * `interrupt` is called when it changes. Any failure will do: the engine replaces it by the cause. */
+  int (*interrupted)(MosaicBootstrap *bootstrap);
+  int64_t timeout; /* nanoseconds that the transport may take to connect the ranks */
 };
 
 /* ---- host ordering ------------------------------------------------------------------------------------------ */

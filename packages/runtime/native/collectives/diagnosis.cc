@@ -356,6 +356,11 @@ MosaicFailure Engine::timeout(const Operation& op) {
   return recordOf(MOSAIC_FAILURE_TIMEOUT, text);
 }
 
+bool Engine::hasLostPeer() {
+  const std::lock_guard lock(mutex_);
+  return !events_.failed.empty() || !events_.lost.empty() || events_.controlLost;
+}
+
 /// What went wrong while the ranks connected: a peer's end explains what the transport noticed.
 MosaicFailure Engine::connectFailure(const MosaicFailure& thrown) {
   if (stop_) return recordOf(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");

@@ -23,9 +23,12 @@ std::shared_ptr<Group> worldGroup(uint32_t rank, uint32_t size) {
 
 /// The control plane as a transport uses it while it connects.
 struct Bootstrap : MosaicBootstrap {
-  Bootstrap(ControlPlane& plane, const EngineOptions& options) : MosaicBootstrap{}, control(plane) {
+  Bootstrap(ControlPlane& plane, const EngineOptions& options, std::function<bool()> isInterrupted)
+      : MosaicBootstrap{}, control(plane), isInterruptedNow(std::move(isInterrupted)) {
     rank = options.rank;
     size = options.size;
+    timeout = options.connectNs;
+    interrupted = [](MosaicBootstrap* self) -> int { return static_cast<Bootstrap*>(self)->isInterruptedNow(); };
     for (const Member& member : plane.members()) {
       hostsOf.push_back(member.host);
       pidsOf.push_back(member.pid);
@@ -38,18 +41,15 @@ struct Bootstrap : MosaicBootstrap {
     };
     MosaicBootstrap::get = [](MosaicBootstrap* self, const char* key, void* value, uint64_t capacity, uint64_t* bytes,
                               MosaicFailure* failure) {
-      try {
+      return captured(failure, "connect", [&] {
         const std::string found = static_cast<Bootstrap*>(self)->control.get(key);
         std::copy_n(found.data(), std::min<uint64_t>(found.size(), capacity), static_cast<char*>(value));
         *bytes = found.size();
-        return 0;
-      } catch (const Failure& thrown) {
-        *failure = recordOf(thrown.code(), thrown.what());
-        return 1;
-      }
+      });
     };
   }
   ControlPlane& control;
+  std::function<bool()> isInterruptedNow;
   std::vector<uint32_t> hostsOf;
   std::vector<int32_t> pidsOf;
 };
@@ -219,7 +219,7 @@ void Engine::connectRanks() {
   }
   control_->attach(this);
   checkInstructionSet();
-  Bootstrap bootstrap(*control_, options_);
+  Bootstrap bootstrap(*control_, options_, [this] { return stop_ || hasLostPeer(); });
   connect(bootstrap);
   if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
 }

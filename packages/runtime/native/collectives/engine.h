@@ -184,6 +184,7 @@ class Engine : private ControlListener {
   uint64_t enqueue(std::shared_ptr<Operation> op, uint32_t group, const CollectiveCall& call);
   void main();
   void connectRanks();
+  bool hasLostPeer();
   void checkInstructionSet();
   void runUntilFinished();
   void leave(bool isConnected);

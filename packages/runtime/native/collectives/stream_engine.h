@@ -6,7 +6,7 @@
 #include <condition_variable>
 
 #include "collectives/engine.h"
-#include "control/event_fd.h"
+#include "mosaic/event_fd.h"
 
 namespace mosaic {
 

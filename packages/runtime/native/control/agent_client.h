@@ -11,7 +11,7 @@
 
 #include "control/agent_socket.h"
 #include "control/control_plane.h"
-#include "control/event_fd.h"
+#include "mosaic/event_fd.h"
 #include "control/frames.h"
 
 namespace mosaic {

@@ -1,0 +1,50 @@
+// What JavaScript calls: UCX is found and a transport is made here, which the engine of @mosaic/runtime drives.
+#include <napi.h>
+
+#include "mosaic/guarded.h"
+#include "ucx/transport.h"
+
+namespace mosaic::ucx {
+
+namespace {
+
+/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+constexpr int32_t kProtocol = 1;
+
+// load(candidates): [version, path] of UCX.
+Napi::Value loadUcx(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const auto given = info[0].As<Napi::Array>();
+    std::vector<std::string> candidates;
+    for (uint32_t i = 0; i < given.Length(); i++) candidates.push_back(given.Get(i).As<Napi::String>());
+    const Library& found = load(candidates);
+    const auto pair = Napi::Array::New(info.Env(), 2);
+    pair.Set(uint32_t{0}, found.version());
+    pair.Set(uint32_t{1}, found.path);
+    return pair;
+  });
+}
+
+// open(network, ports): the address of a `MosaicTransport`.
+Napi::Value open(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const Settings settings{info[0].As<Napi::String>(), info[1].As<Napi::String>()};
+    return Napi::Number::New(info.Env(), static_cast<double>(reinterpret_cast<uintptr_t>(openTransport(settings))));
+  });
+}
+
+Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+  exports.Set("protocol", kProtocol);
+  exports.Set("load", Napi::Function::New(env, loadUcx));
+  exports.Set("open", Napi::Function::New(env, open));
+  return exports;
+}
+
+}  // namespace
+
+}  // namespace mosaic::ucx
+
+static Napi::Object initializeModule(Napi::Env env, Napi::Object exports) {
+  return mosaic::ucx::initialize(env, exports);
+}
+NODE_API_MODULE(mosaic_collectives_ucx, initializeModule)

@@ -1,0 +1,252 @@
+#include "ucx/connection.h"
+
+#include <poll.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mosaic/clock.h"
+#include "mosaic/failure.h"
+
+namespace mosaic::ucx {
+
+namespace {
+
+constexpr unsigned kJobBits = 29, kRankBits = 12, kNumberBits = 20;
+static_assert(kMaxRanks == 1u << kRankBits);
+constexpr ucp_tag_t kWholeTag = ~ucp_tag_t{0};
+
+constexpr const char* kJobKey = "ucx/job";
+/// How long a rank that closes waits for ranks that do not respond.
+constexpr int64_t kCloseNs = 2'000'000'000, kPollNs = 100'000'000;
+constexpr size_t kMaxAddressBytes = 65'536, kMaxListed = 16;
+
+std::string addressKey(uint32_t rank) { return "ucx/address/" + std::to_string(rank); }
+std::string rankText(uint32_t rank) { return "rank " + std::to_string(rank); }
+
+uint64_t randomJob() {
+  uint64_t job = 0;
+  if (getrandom(&job, sizeof job, 0) != sizeof job) job = static_cast<uint64_t>(monotonicNs());
+  return job;
+}
+
+std::string valueOf(MosaicBootstrap& bootstrap, const std::string& key) {
+  std::string value(kMaxAddressBytes, '\0');
+  uint64_t bytes = 0;
+  MosaicFailure failure{};
+  if (bootstrap.get(&bootstrap, key.c_str(), value.data(), value.size(), &bytes, &failure) != 0) throw Failure(failure);
+  value.resize(std::min<uint64_t>(bytes, value.size()));
+  return value;
+}
+
+/// Numbers only have to differ among the messages of two ranks that are under way at the same time.
+ucp_tag_t tagOf(Kind kind, uint64_t job, uint32_t from, uint64_t number) {
+  ucp_tag_t tag = static_cast<uint64_t>(kind);
+  tag = tag << kJobBits | (job & ((uint64_t{1} << kJobBits) - 1));
+  tag = tag << kRankBits | from;
+  return tag << kNumberBits | (number & ((uint64_t{1} << kNumberBits) - 1));
+}
+
+ucp_request_param_t paramOf(Request& request) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = kOpCallback | kOpUserData;
+  param.user_data = &request;
+  return param;
+}
+
+void finish(void* handle, ucs_status_t status, Request& request) {
+  library().functions.requestFree(handle);
+  request.done(request, status);
+}
+
+/// Of what was done, or refused, at once there is no callback.
+void finishIfOver(ucs_status_ptr_t handle, Request& request) {
+  if (handle == nullptr) request.done(request, UCS_OK);
+  else if (isError(handle)) request.done(request, errorOf(handle));
+}
+
+}  // namespace
+
+// ── connecting
+
+void Connection::connect(MosaicBootstrap& bootstrap) {
+  if (bootstrap.size > kMaxRanks) {
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: UCX connects at most " + std::to_string(kMaxRanks) +
+                                               " ranks here, received " + std::to_string(bootstrap.size));
+  }
+  rank_ = bootstrap.rank;
+  peers_.resize(bootstrap.size);
+  for (uint32_t rank = 0; rank < bootstrap.size; rank++) peers_[rank].rank = rank;
+  if (bootstrap.size == 1) return;
+  worker_ = std::make_unique<Worker>(settings_, bootstrap.size);
+  openEndpoints(bootstrap);
+  exchangeNotices(bootstrap);
+}
+
+void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
+  const auto put = [&](const std::string& key, const void* data, size_t bytes) {
+    bootstrap.put(&bootstrap, key.c_str(), data, bytes);
+  };
+  if (rank_ == 0) {
+    const uint64_t job = randomJob();
+    put(kJobKey, &job, sizeof job);
+  }
+  const std::string own = worker_->address();
+  put(addressKey(rank_), own.data(), own.size());
+  const std::string job = valueOf(bootstrap, kJobKey);
+  std::copy_n(job.data(), std::min(job.size(), sizeof job_), reinterpret_cast<char*>(&job_));
+  for (uint32_t i = 1; i < bootstrap.size; i++) {
+    Peer& peer = peers_[(rank_ + i) % bootstrap.size];
+    const auto onError = [](void* arg, ucp_ep_h, ucs_status_t) { static_cast<Peer*>(arg)->isLost = true; };
+    peer.endpoint = worker_->endpointTo(valueOf(bootstrap, addressKey(peer.rank)), {onError, &peer});
+    if (peer.endpoint) continue;
+    throw Failure(MOSAIC_FAILURE_DEVICE,
+                  "connect: " + rankText(rank_) + ": UCX has no network" +
+                      (settings_.network.empty() ? "" : " \"" + settings_.network + "\"") + " that reaches " +
+                      rankText(peer.rank) +
+                      "; both hosts must be on it: name it by ucx({ network }), `ucx_info -d` lists those there are; a "
+                      "container or network namespace needs a /sys of its own");
+  }
+}
+
+/// One message with each rank, and the receives for the end.
+void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
+  const auto onReceived = [](Request& request, ucs_status_t status) {
+    auto& notice = static_cast<Notice&>(request);
+    if (status == UCS_OK) notice.connection->onNotice(notice);
+  };
+  for (Peer& peer : peers_) {
+    if (!peer.endpoint) continue;
+    for (const Kind kind : {Kind::Connect, Kind::Close, Kind::CloseReceived}) {
+      Notice& notice = peer.received[static_cast<size_t>(kind) - static_cast<size_t>(Kind::Connect)];
+      notice.connection = this;
+      notice.peer = &peer;
+      notice.kind = kind;
+      notice.done = onReceived;
+      receive(peer.rank, kind, 0, &notice.value, sizeof notice.value, notice);
+    }
+  }
+  for (Peer& peer : peers_) {
+    if (peer.endpoint) sendNotice(peer, Kind::Connect, 0);
+  }
+  const auto isUnconnected = [](const Peer& peer) { return peer.endpoint && !peer.isConnected; };
+  const bool isOver = progressUntil(monotonicNs() + bootstrap.timeout, [&] {
+    if (bootstrap.interrupted(&bootstrap)) return true;
+    const auto isRefused = [&](const Peer& peer) { return isUnconnected(peer) && peer.isLost; };
+    if (std::any_of(peers_.begin(), peers_.end(), isRefused)) return true;
+    return unsentNotices_ == 0 && std::none_of(peers_.begin(), peers_.end(), isUnconnected);
+  });
+  std::string missing;
+  size_t count = 0;
+  for (const Peer& peer : peers_) {
+    if (!isUnconnected(peer) || count++ == kMaxListed) continue;
+    missing += (missing.empty() ? "" : ", ") + rankText(peer.rank) + (peer.isLost ? " (refused)" : "");
+  }
+  if (missing.empty()) return;
+  throw Failure(isOver ? MOSAIC_FAILURE_PEER_LOST : MOSAIC_FAILURE_TIMEOUT,
+                "connect: " + rankText(rank_) + ": UCX " +
+                    (isOver ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ") +
+                    missing + "; a firewall between the hosts must let their TCP ports pass: fix them by ucx({ ports })");
+}
+
+void Connection::sendNotice(Peer& peer, Kind kind, uint64_t value) {
+  Notice& notice = peer.sent[static_cast<size_t>(kind) - static_cast<size_t>(Kind::Connect)];
+  notice.connection = this;
+  notice.value = value;
+  notice.done = [](Request& request, ucs_status_t) { static_cast<Notice&>(request).connection->unsentNotices_--; };
+  unsentNotices_++;
+  send(peer.rank, kind, 0, &notice.value, sizeof notice.value, notice);
+}
+
+void Connection::onNotice(Notice& notice) {
+  Peer& peer = *notice.peer;
+  hasMoved_ = true;
+  if (notice.kind == Kind::Connect) {
+    peer.isConnected = true;
+  } else if (notice.kind == Kind::Close) {
+    peer.closedAfter = notice.value;
+    hasClosedPeers_ = true;
+    sendNotice(peer, Kind::CloseReceived, 0);
+  } else {
+    peer.hasReceivedClose = true;
+  }
+}
+
+// ── messages
+
+void Connection::send(uint32_t peer, Kind kind, uint64_t number, const void* data, size_t bytes, Request& request) {
+  ucp_request_param_t param = paramOf(request);
+  param.cb.send = [](void* handle, ucs_status_t status, void* arg) {
+    finish(handle, status, *static_cast<Request*>(arg));
+  };
+  const ucp_tag_t tag = tagOf(kind, job_, rank_, number);
+  finishIfOver(library().functions.tagSend(peers_[peer].endpoint, data, bytes, tag, &param), request);
+}
+
+void Connection::receive(uint32_t peer, Kind kind, uint64_t number, void* data, size_t bytes, Request& request) {
+  ucp_request_param_t param = paramOf(request);
+  param.cb.recv = [](void* handle, ucs_status_t status, const ucp_tag_recv_info_t*, void* arg) {
+    finish(handle, status, *static_cast<Request*>(arg));
+  };
+  const ucp_tag_t tag = tagOf(kind, job_, peer, number);
+  finishIfOver(library().functions.tagReceive(worker_->handle(), data, bytes, tag, kWholeTag, &param), request);
+}
+
+bool Connection::progress() {
+  if (!worker_ || isAbandoned_) return false;
+  hasMoved_ |= worker_->progress();
+  return std::exchange(hasMoved_, false);
+}
+
+// ── waiting
+
+/// Sleeps until UCX has something to do, which is done, or the time has passed, or `interrupt`. False: UCX had something
+/// to do already.
+bool Connection::sleep(int64_t nanoseconds) {
+  pollfd polled[2] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
+  const bool isArmed = worker_ && !isAbandoned_;
+  if (isArmed && !worker_->arm()) return false;
+  if (isArmed) polled[1].fd = worker_->fd();
+  const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+  // The descriptor stays readable until UCX makes progress, and a rank that is in no collective calls it nowhere else.
+  if (ppoll(polled, 2, &limit, nullptr) > 0 && polled[1].revents != 0) hasMoved_ |= worker_->progress();
+  return true;
+}
+
+void Connection::wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {
+  wake_.reset();
+  while (!ready(arg) && !sleep(nanoseconds)) hasMoved_ |= worker_->progress();
+}
+
+/// Whether the condition was met before the time `limit`.
+template <typename Condition>
+bool Connection::progressUntil(int64_t limit, Condition isMet) {
+  for (;;) {
+    wake_.reset();
+    while (progress()) continue;
+    if (isMet()) return true;
+    const int64_t now = monotonicNs();
+    if (now >= limit) return false;
+    sleep(std::min(limit - now, kPollNs));
+  }
+}
+
+// ── closing
+
+void Connection::close(const std::vector<uint64_t>& sent) {
+  if (!worker_ || isAbandoned_) return;
+  const auto isAwaited = [](const Peer& peer) {
+    return peer.endpoint && !peer.isLost && !peer.closedAfter && !peer.hasReceivedClose;
+  };
+  for (Peer& peer : peers_) {
+    if (isAwaited(peer)) sendNotice(peer, Kind::Close, sent[peer.rank]);
+  }
+  const bool isDone = progressUntil(monotonicNs() + kCloseNs, [&] {
+    return unsentNotices_ == 0 && std::none_of(peers_.begin(), peers_.end(), isAwaited);
+  });
+  if (!isDone) return abandon();
+  worker_.reset();
+}
+
+}  // namespace mosaic::ucx

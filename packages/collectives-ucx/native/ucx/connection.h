@@ -1,0 +1,94 @@
+// One rank's connection to the others: tagged messages to and from each of them, and how it begins and ends.
+//
+// A rank that closes sends how many messages it has sent, and waits, for a moment, until everybody has received that:
+// closing its sockets before would take along what is still on the way.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "mosaic/event_fd.h"
+#include "mosaic/transport.h"
+#include "ucx/worker.h"
+
+namespace mosaic::ucx {
+
+/// What a message is. Its tag is kind, job, sender and number: nothing of another job, or of a rank of an earlier
+/// attempt, matches a receive.
+enum class Kind : uint64_t { Header, Payload, Connect, Close, CloseReceived };
+
+/// A tag has 12 bits for the sender.
+constexpr uint32_t kMaxRanks = 4096;
+
+/// Under way; stays where it is until `done` was called, by `progress` or at once.
+struct Request {
+  void (*done)(Request& request, ucs_status_t status) = nullptr;
+};
+
+class Connection {
+ public:
+  explicit Connection(const Settings& settings) : settings_(settings) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// Exchanges addresses, makes the endpoints, and one message with each rank, so that no connection is made inside
+  /// the first collective. Throws Failure.
+  void connect(MosaicBootstrap& bootstrap);
+  /// Any thread: `connect` and `wait` return early.
+  void interrupt() const { wake_.signal(); }
+
+  void send(uint32_t peer, Kind kind, uint64_t number, const void* data, size_t bytes, Request& request);
+  void receive(uint32_t peer, Kind kind, uint64_t number, void* data, size_t bytes, Request& request);
+  /// Whether anything moved.
+  bool progress();
+  void wait(int64_t nanoseconds, int (*ready)(void*), void* arg);
+
+  /// How many messages the peer had sent when it closed, once it has.
+  std::optional<uint64_t> closedAfter(uint32_t peer) const { return peers_[peer].closedAfter; }
+  bool hasClosedPeers() const { return hasClosedPeers_; }
+  /// The peer's process or its host is gone, as far as UCX notices.
+  bool isLost(uint32_t peer) const { return peers_[peer].isLost && !peers_[peer].closedAfter; }
+
+  /// UCX is not called any more, so that nothing moves in or out of any memory; what it has under way stays there
+  /// until the process ends. Cancelling it instead has crashed versions of UCX.
+  void abandon() { isAbandoned_ = true; }
+  /// Closes in order; `sent`: messages to each rank.
+  void close(const std::vector<uint64_t>& sent);
+  /// Whether UCX may still use the memory of requests.
+  bool isInUse() const { return worker_ != nullptr; }
+
+ private:
+  struct Peer;
+  struct Notice : Request {  // a message of 8 bytes about the connection itself
+    Connection* connection = nullptr;
+    Peer* peer = nullptr;
+    Kind kind = Kind::Connect;
+    uint64_t value = 0;
+  };
+  struct Peer {
+    uint32_t rank = 0;
+    ucp_ep_h endpoint = nullptr;
+    bool isLost = false, isConnected = false, hasReceivedClose = false;
+    std::optional<uint64_t> closedAfter;
+    Notice sent[3], received[3];
+  };
+
+  void openEndpoints(MosaicBootstrap& bootstrap);
+  void exchangeNotices(MosaicBootstrap& bootstrap);
+  void sendNotice(Peer& peer, Kind kind, uint64_t value);
+  void onNotice(Notice& notice);
+  bool sleep(int64_t nanoseconds);
+  template <typename Condition>
+  bool progressUntil(int64_t limit, Condition isMet);
+
+  const Settings settings_;
+  const EventFd wake_;
+  std::unique_ptr<Worker> worker_;
+  std::vector<Peer> peers_;  // by rank; this one has no endpoint
+  uint32_t rank_ = 0;
+  uint64_t job_ = 0, unsentNotices_ = 0;
+  bool isAbandoned_ = false, hasMoved_ = false, hasClosedPeers_ = false;
+};
+
+}  // namespace mosaic::ucx

@@ -1,0 +1,124 @@
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include <array>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "mosaic/failure.h"
+#include "ucx/api.h"
+
+namespace mosaic::ucx {
+
+namespace {
+
+constexpr const char* kInstallHint =
+    "install UCX 1.13 or newer: apt-get install libucx0, dnf install ucx, or pip install libucx-cu12 (or -cu13); or "
+    "name the library in MOSAIC_UCX_LIBRARY";
+
+/// What UCX reads once, while it is loaded, and only from the environment. It would handle signals that are Node's
+/// (SIGSEGV is how V8 bounds WebAssembly), log to the standard output, and warn of variables of other tools.
+constexpr std::array<std::pair<const char*, const char*>, 6> kGlobalSettings{{
+    {"UCX_ERROR_SIGNALS", ""},
+    {"UCX_HANDLE_ERRORS", "none"},
+    {"UCX_DEBUG_SIGNO", "0"},
+    {"UCX_WARN_UNUSED_ENV_VARS", "n"},
+    {"UCX_LOG_LEVEL", "fatal"},
+    {"UCX_LOG_FILE", "stderr"},
+}};
+
+/// Sets those that the user has not set, while it lives: processes that are started later inherit nothing of it.
+class GlobalSettings {
+ public:
+  GlobalSettings() {
+    for (const auto& [name, value] : kGlobalSettings) {
+      if (getenv(name)) continue;
+      setenv(name, value, 0);
+      ours_.push_back(name);
+    }
+  }
+  ~GlobalSettings() {
+    for (const char* name : ours_) unsetenv(name);
+  }
+  GlobalSettings(const GlobalSettings&) = delete;
+  GlobalSettings& operator=(const GlobalSettings&) = delete;
+
+ private:
+  std::vector<const char*> ours_;
+};
+
+std::string firstLine(const char* text) {
+  const std::string all = text ? text : "unknown reason";
+  return all.substr(0, all.find('\n'));
+}
+
+/// Fills in `found`; else returns why that library cannot be used.
+std::string unusable(void* handle, Library& found) {
+  const char* absent = nullptr;
+  Functions& functions = found.functions;
+#define MOSAIC_UCX_FIND(type, name, symbol, parameters)                          \
+  functions.name = reinterpret_cast<type(*) parameters>(dlsym(handle, #symbol)); \
+  if (!functions.name && !absent) absent = #symbol;
+  MOSAIC_UCX(MOSAIC_UCX_FIND)
+#undef MOSAIC_UCX_FIND
+  if (functions.getVersion) {
+    functions.getVersion(&found.major, &found.minor, &found.release);
+    if (std::pair(found.major, found.minor) < std::pair(kMajor, kMinor)) {
+      return found.path + " of version " + found.version() + ", too old";
+    }
+  }
+  return absent ? found.path + ", which has no " + absent : "";
+}
+
+/// The first that can be used.
+Library find(const std::vector<std::string>& candidates) {
+  const GlobalSettings settings;
+  std::string unloaded, refused;
+  const auto add = [](std::string& reasons, const std::string& reason) {
+    reasons += (reasons.empty() ? "" : "; ") + reason;
+  };
+  for (const std::string& candidate : candidates) {
+    // UCX has threads, and replaces functions of the C library: it is never unloaded.
+    void* const handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!handle) {
+      add(unloaded, firstLine(dlerror()));
+      continue;
+    }
+    Library found;
+    found.path = candidate;
+    const std::string reason = unusable(handle, found);
+    if (reason.empty()) return found;
+    add(refused, reason);
+  }
+  throw Failure(
+      MOSAIC_FAILURE_DEVICE,
+      "ucx: expected UCX, received " + (refused.empty() ? "none (" + unloaded + ")" : refused) + "; " + kInstallHint);
+}
+
+std::mutex mutex;
+const Library* known = nullptr;
+
+}  // namespace
+
+const Library& load(const std::vector<std::string>& candidates) {
+  const std::lock_guard lock(mutex);
+  if (known) return *known;
+  Library found = find(candidates);
+  // Where it was found, if the system's search found it.
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(found.functions.getVersion), &info) && info.dli_fname) found.path = info.dli_fname;
+  return *(known = new Library(std::move(found)));
+}
+
+const Library& library() {
+  const std::lock_guard lock(mutex);
+  if (!known) throw Failure(MOSAIC_FAILURE_DEVICE, "UCX was not loaded");
+  return *known;
+}
+
+std::string Library::version() const {
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release);
+}
+
+}  // namespace mosaic::ucx

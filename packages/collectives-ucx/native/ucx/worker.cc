@@ -1,0 +1,124 @@
+#include "ucx/worker.h"
+
+#include <stdlib.h>
+
+#include <mutex>
+
+#include "mosaic/failure.h"
+
+namespace mosaic::ucx {
+
+namespace {
+
+// Ranks of one process make their contexts at the same time; UCX's own start is not meant for that.
+std::mutex contexts;
+
+/// What suits large messages and failures, unless the user has set it: variables without UCX_.
+///
+/// - Protocols of version 2 leave receives from a lost peer under way for ever, and crash in the clean-up.
+/// - TCP moves a segment at a time: UCX's own 8 KiB cost a third of the bandwidth.
+/// - Copies between processes (CMA, KNEM, XPMEM) may write into a tensor after this rank has failed: without them
+///   bytes arrive only in this rank's own `progress`.
+constexpr const char* kSettings[][2] = {{"PROTO_ENABLE", "n"}, {"TLS", "^cma,knem,xpmem"}};
+/// Of its TCP transport: without UCX_TCP_.
+constexpr const char* kTcpSettings[][2] = {{"TX_SEG_SIZE", "256K"}, {"RX_SEG_SIZE", "256K"}, {"USER_TIMEOUT", "5s"}};
+
+class Config {
+ public:
+  Config() { check(library().functions.configRead(nullptr, nullptr, &config_), "ucx: reading its configuration"); }
+  ~Config() { library().functions.configRelease(config_); }
+  Config(const Config&) = delete;
+  Config& operator=(const Config&) = delete;
+
+  const ucp_config_t* get() const { return config_; }
+  void set(const std::string& name, const std::string& value) {
+    check(library().functions.configModify(config_, name.c_str(), value.c_str()), "ucx: UCX_" + name + "=" + value);
+  }
+  /// Version 1.13 takes such names without "TCP_", and ignores what it does not have; others may differ.
+  void setTcp(const std::string& name, const std::string& value) {
+    library().functions.configModify(config_, ("TCP_" + name).c_str(), value.c_str());
+    library().functions.configModify(config_, name.c_str(), value.c_str());
+  }
+
+ private:
+  ucp_config_t* config_ = nullptr;
+};
+
+}  // namespace
+
+void check(ucs_status_t status, const std::string& what) {
+  if (status >= UCS_OK) return;
+  throw Failure(MOSAIC_FAILURE_DEVICE, what + ": " + library().functions.statusString(status));
+}
+
+Worker::Worker(const Settings& settings, uint32_t ranks) {
+  const std::lock_guard lock(contexts);
+  const Functions& ucp = library().functions;
+  Config config;
+  const auto isUnset = [](const std::string& name) { return getenv(("UCX_" + name).c_str()) == nullptr; };
+  for (const auto& [name, value] : kSettings) {
+    if (isUnset(name)) config.set(name, value);
+  }
+  for (const auto& [name, value] : kTcpSettings) {
+    if (isUnset(std::string("TCP_") + name)) config.setTcp(name, value);
+  }
+  if (!settings.network.empty()) config.set("NET_DEVICES", settings.network);
+  if (!settings.ports.empty()) config.setTcp("PORT_RANGE", settings.ports);
+  ucp_params_t params{};
+  params.field_mask = kParamFeatures | kParamEstimatedEndpoints;
+  params.features = kFeatureTag | kFeatureWakeup;
+  params.estimated_num_eps = ranks;
+  const std::string network = settings.network.empty() ? "" : " on network \"" + settings.network + "\"";
+  const std::string remedy = "; `ucx_info -d` lists the networks that UCX finds here";
+  const ucs_status_t made = ucp.init(kMajor, kMinor, &params, config.get(), &context_);
+  if (made < UCS_OK) {
+    throw Failure(MOSAIC_FAILURE_DEVICE, "ucx: cannot communicate" + network + ": " + ucp.statusString(made) + remedy);
+  }
+  ucp_worker_params_t how{};
+  how.field_mask = kWorkerThreadMode;
+  how.thread_mode = kThreadSingle;
+  try {
+    const ucs_status_t status = ucp.workerCreate(context_, &how, &worker_);
+    if (status < UCS_OK) {
+      throw Failure(MOSAIC_FAILURE_DEVICE, "ucx: cannot open" + network + ": " + ucp.statusString(status) + remedy);
+    }
+    check(ucp.workerGetEfd(worker_, &fd_), "ucx: a descriptor to wait on");
+  } catch (...) {
+    if (worker_) ucp.workerDestroy(worker_);
+    ucp.cleanup(context_);
+    throw;
+  }
+}
+
+Worker::~Worker() {
+  const std::lock_guard lock(contexts);
+  library().functions.workerDestroy(worker_);
+  library().functions.cleanup(context_);
+}
+
+std::string Worker::address() const {
+  const Functions& ucp = library().functions;
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  check(ucp.workerGetAddress(worker_, &address, &bytes), "ucx: the address of this rank");
+  std::string copy(reinterpret_cast<const char*>(address), bytes);
+  ucp.workerReleaseAddress(worker_, address);
+  return copy;
+}
+
+ucp_ep_h Worker::endpointTo(const std::string& address, const ucp_err_handler_t& onError) const {
+  ucp_ep_params_t params{};
+  params.field_mask = kEndpointAddress | kEndpointErrorMode | kEndpointErrorHandler;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = kErrorsOfPeers;
+  params.err_handler = onError;
+  ucp_ep_h endpoint = nullptr;
+  const ucs_status_t status = library().functions.epCreate(worker_, &params, &endpoint);
+  if (status == UCS_ERR_UNREACHABLE) return nullptr;
+  check(status, "ucx: an endpoint");
+  return endpoint;
+}
+
+bool Worker::arm() const { return library().functions.workerArm(worker_) == UCS_OK; }
+
+}  // namespace mosaic::ucx

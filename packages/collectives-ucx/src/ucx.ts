@@ -1,0 +1,151 @@
+import { BlockList, isIP } from "node:net";
+import { type NetworkInterfaceInfo, networkInterfaces } from "node:os";
+import {
+  type Collectives,
+  type ConnectOptions,
+  type Context,
+  defineOptions,
+  option,
+  OptionError,
+  type OptionsOf,
+} from "@mosaic/core";
+import {
+  checkDeviceType,
+  connectProcess,
+  type ConnectRankOptions,
+  inProcess,
+  openWorld,
+  type WorldOptions,
+} from "@mosaic/runtime";
+import { loadUcx, openTransport } from "./addon.ts";
+
+export const ucxOptions = defineOptions("ucx", {
+  /** Seconds to wait for the other ranks, and again for UCX to connect them. Default: as long as a collective may take. */
+  connectTimeout: option.number({ above: 0, max: 1e9, expected: "seconds > 0, at most 1e9", optional: true }),
+  /** Distinguishes worlds that form at the same time in one job. Default: the job, as the launcher names it. */
+  name: option.string({ optional: true }),
+  /**
+   * The network between the hosts: an interface, "eth1"; a subnet, "10.1.0.0/16"; or devices in UCX's words, "mlx5_0:1".
+   * Several are separated by commas. Default: what UCX_NET_DEVICES names, else all that UCX finds.
+   */
+  network: option.string({ optional: true }),
+  /** TCP ports to listen on, one for each network and rank: "30000-30999". Default: what UCX_TCP_PORT_RANGE names, else any. */
+  ports: option.string({ optional: true }),
+});
+/** What `ucx` takes. */
+export type UcxOptions = OptionsOf<typeof ucxOptions>;
+
+/** What a rank is connected with. */
+interface UcxSettings {
+  readonly connectTimeout: number | undefined;
+  /** As UCX takes them; "": its own choice. */
+  readonly devices: string;
+  readonly ports: string;
+}
+
+/**
+ * Collectives for ranks on CPUs of several hosts, over UCX 1.13 or newer, which is loaded when the ranks connect: from
+ * MOSAIC_UCX_LIBRARY, else by its usual name, else from Python's packages. They serve ranks of one host, too, where `local` of
+ * @mosaic/collectives-local is faster.
+ *
+ * Processes rendezvous through the agent of their host, which `mosaic-run` provides, and exchange UCX's addresses there.
+ * The group that `connect` resolves to has the contract of all process groups; reductions have the same bits as over shared memory.
+ *
+ * @throws OptionError for options that do not exist; `connect` rejects with AddonLoadError, which reports what to install,
+ * where there is no UCX, or too old a one, with DeviceError where UCX finds no network to another host, and with
+ * CollectiveTimeoutError, which names the ranks that are missing.
+ * @example
+ * ```ts
+ * import { ucx } from "@mosaic/collectives-ucx";
+ * ucx({ ports: "30000-30999" }).name; // => "ucx"
+ * ```
+ */
+export function ucx(options?: UcxOptions): Collectives {
+  const { name, ...rest } = ucxOptions.parse(options);
+  const settings = resolveOptions(rest);
+  return {
+    name: "ucx",
+    async connect(connecting) {
+      return connectProcess({ ...rankOptions(connecting, settings), kind: "ucx", name });
+    },
+  };
+}
+
+/** What a world of one process takes: `init`'s options, a device for each rank, and UCX's. */
+export interface UcxWorldOptions extends WorldOptions {
+  readonly ucx?: UcxOptions;
+}
+
+/**
+ * Many ranks in this process, all driven by this thread, connected by UCX: for tests and debuggers.
+ *
+ * @throws as `ucx` does.
+ */
+export async function world(size: number, { ucx: given, ...options }: UcxWorldOptions): Promise<readonly Context[]> {
+  const settings = resolveOptions(ucxOptions.parse(given));
+  const collectives = inProcess({
+    ...{ name: "ucx", size, check: (device) => checkDeviceType(device, "cpu", "ucx collectives") },
+    rank: (connecting) => rankOptions(connecting, settings),
+  });
+  return openWorld(size, collectives, options);
+}
+
+function resolveOptions({ connectTimeout, network, ports = "" }: Omit<UcxOptions, "name">): UcxSettings {
+  if (ports !== "" && !isPortRange(ports)) {
+    throw new OptionError({
+      where: "ucx: ports",
+      expected: 'a range of ports from 1 to 65535, as "30000-30999"',
+      received: JSON.stringify(ports),
+    });
+  }
+  const devices = network === undefined ? "" : network.split(",").flatMap(devicesOf).join(",");
+  return { connectTimeout, devices, ports };
+}
+
+/** How a rank is connected over UCX, which is loaded here: before an agent is started for nothing. */
+function rankOptions(connecting: ConnectOptions, settings: UcxSettings): Omit<ConnectRankOptions, "control"> {
+  checkDeviceType(connecting.device, "cpu", "ucx collectives");
+  loadUcx();
+  const { connectTimeout, devices, ports } = settings;
+  return { ...connecting, connectTimeout, openTransport: () => openTransport(devices, ports) };
+}
+
+function isPortRange(text: string): boolean {
+  const [first = 0, last = 0] = (/^(\d{1,5})-(\d{1,5})$/.exec(text)?.slice(1) ?? []).map(Number);
+  return first >= 1 && first <= last && last <= 65_535;
+}
+
+/** The devices, in UCX's words, that a part of `network` names: those with an address in a subnet, else itself. */
+function devicesOf(text: string): readonly string[] {
+  const [address = "", bits] = text.trim().split("/");
+  if (bits === undefined) return [text.trim()];
+  const subnet = subnetOf(address, Number(bits));
+  const interfaces = Object.entries(networkInterfaces());
+  if (!subnet) {
+    throw new OptionError({
+      where: "ucx: network",
+      expected: 'a subnet, as "10.1.0.0/16"',
+      received: JSON.stringify(text),
+    });
+  }
+  const found = interfaces.filter(([, infos = []]) => infos.some((info) => isInside(subnet, info)));
+  if (found.length > 0) return found.map(([name]) => name);
+  const all = interfaces.map(([name, infos = []]) => `${name} (${infos.map((info) => info.address).join(", ")})`);
+  throw new OptionError({
+    where: "ucx: network",
+    expected: `an interface of this host in the subnet ${text}`,
+    received: `interfaces ${all.join(", ")}`,
+  });
+}
+
+function subnetOf(address: string, bits: number): BlockList | undefined {
+  const version = isIP(address);
+  if (version === 0 || !Number.isInteger(bits) || bits < 0 || bits > (version === 4 ? 32 : 128)) return undefined;
+  const subnet = new BlockList();
+  subnet.addSubnet(address, bits, version === 4 ? "ipv4" : "ipv6");
+  return subnet;
+}
+
+function isInside(subnet: BlockList, { address, family }: NetworkInterfaceInfo): boolean {
+  return subnet.check(address, family === "IPv6" ? "ipv6" : "ipv4");
+}

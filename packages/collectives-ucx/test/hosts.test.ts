@@ -1,0 +1,88 @@
+// Between hosts, which are network namespaces: `npm run test:hosts` makes them. Ranks share this machine's file system and with
+// it the control plane's socket; what UCX moves goes over the bridge.
+import { execFileSync } from "node:child_process";
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { processSuite, RankProcesses } from "@mosaic/conformance";
+import { afterAll, expect, test } from "vitest";
+import { openJob, script } from "./processes.ts";
+import { digestOverSharedMemory } from "./shared-memory.ts";
+
+// Rank r runs on host r: ranks are started by what `process.execPath` names. `ip` becomes the rank, so that its pid stays.
+const folder = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
+const node = process.execPath;
+const onHost = join(folder, "node");
+writeFileSync(onHost, `#!/bin/sh\nexec ip netns exec "n$RANK" '${node}' "$@"\n`);
+chmodSync(onHost, 0o755);
+process.execPath = onHost;
+process.env.MOSAIC_TEST_NETWORK = "10.77.0.0/24";
+afterAll(() => {
+  process.execPath = node;
+  rmSync(folder, { recursive: true });
+});
+
+const program = { script, openJob };
+const suite = processSuite({ ...program, withoutRankZero: /no agent listens at .*mosaic-run/ });
+
+test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+
+/** Bytes that a host has sent to the others. */
+const bytesSent = (host: number): number =>
+  Number(execFileSync("cat", [`/sys/class/net/v${host}/statistics/rx_bytes`], { encoding: "utf8" }));
+
+test.each([2, 3, 4])(
+  "%i hosts reduce to the same bits as ranks that share memory, over their network",
+  async (size) => {
+    await using processes = new RankProcesses(program);
+    const before = bytesSent(0);
+    const ranks = await processes.startAll(size, "reduce");
+    const digests = await Promise.all(ranks.map(async (rank) => (await rank.waitForEvent("reduced")).digest));
+    const expected = await digestOverSharedMemory(size);
+    expect(digests).toEqual(digests.map(() => expected));
+    expect(bytesSent(0) - before).toBeGreaterThan(1 << 20);
+    expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual(ranks.map(() => 0));
+  },
+);
+
+test.each([0, 1])("a host of two whose rank %i is killed in the middle of a transfer", async (killed) => {
+  await using processes = new RankProcesses(program);
+  const ranks = await processes.startAll(2, "streams");
+  await Promise.all(ranks.map((rank) => rank.waitForEvent("streaming")));
+  const started = performance.now();
+  process.kill(ranks[killed]!.pid, "SIGKILL");
+  const { name, message } = await ranks[1 - killed]!.waitForEvent("failed");
+  expect(name).toBe("PeerLostError");
+  expect(message).toMatch(new RegExp(`rank ${killed} \\(pid ${ranks[killed]!.pid}\\) died`));
+  expect(performance.now() - started).toBeLessThan(2000);
+  expect(await ranks[1 - killed]!.ended).toBe(0);
+});
+
+test.each([
+  ["its interface goes down", ["-n", "n1", "link", "set", "eth0"]],
+  ["its cable is pulled", ["link", "set", "v1"]],
+])("a host that loses the network, as %s: the timeout names all ranks, and none crashes", async (_, link) => {
+  await using processes = new RankProcesses(program);
+  const ranks = await processes.startAll(3, "streams", { MOSAIC_TEST_TIMEOUT: "3" });
+  await Promise.all(ranks.map((rank) => rank.waitForEvent("streaming")));
+  execFileSync("ip", [...link, "down"]);
+  try {
+    for (const rank of ranks) {
+      const { name, message } = await rank.waitForEvent("failed");
+      expect(["CollectiveTimeoutError", "PeerLostError"]).toContain(name);
+      expect(message).toMatch(/timed out after 3 s: rank \d waits in sendRecv #\d+ \(world\); rank \d |rank \d .*died/);
+    }
+    expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual([0, 0, 0]);
+  } finally {
+    execFileSync("ip", [...link, "up"]);
+  }
+});
+
+test("a network that the hosts do not share", async () => {
+  await using processes = new RankProcesses(program);
+  const ranks = await processes.startAll(2, "reduce", { MOSAIC_TEST_NETWORK: "lo" });
+  for (const rank of ranks) {
+    const { message } = await rank.waitForEvent("failed");
+    expect(message).toMatch(/connect: .*(UCX has no network "lo" that reaches|UCX cannot connect to|timed out)/);
+  }
+});

@@ -1,0 +1,109 @@
+import { execFile } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { promisify } from "node:util";
+import { AddonLoadError } from "@mosaic/core";
+import { expect, onTestFinished, test } from "vitest";
+import { libraryCandidates } from "../src/addon.ts";
+
+// Each in a process of its own, for a process loads UCX once. None of them needs UCX.
+const connect = `const { cpu } = await import(${at("@mosaic/kernels-cpu")});
+  await world(2, { device: () => cpu({ threads: 1 }), timeout: 5 })`;
+
+test("without UCX an error reports what was looked for and what to install", async () => {
+  const { name, message } = await errorOf(connect, { MOSAIC_UCX_LIBRARY: "/nonexistent/libucp.so.0" });
+  expect(name).toBe(AddonLoadError.name);
+  expect(message).toMatch(
+    /^ucx: expected UCX, received none \(\/nonexistent\/libucp\.so\.0: .*\); install UCX 1\.13 or newer: apt-get install libucx0, .*MOSAIC_UCX_LIBRARY$/,
+  );
+});
+
+test("a library that is not UCX", async () => {
+  const { message } = await errorOf("ucxSystem()", { MOSAIC_UCX_LIBRARY: "libdl.so.2" });
+  expect(message).toMatch(/received libdl\.so\.2, which has no ucp_get_version; install UCX/);
+});
+
+test("too old a UCX", async () => {
+  const library = await compiled(
+    "void ucp_get_version(unsigned *a, unsigned *b, unsigned *c) { *a = 1, *b = 12, *c = 3; }",
+  );
+  const { message } = await errorOf("ucxSystem()", { MOSAIC_UCX_LIBRARY: library });
+  expect(message).toMatch(
+    /^ucx: expected UCX, received .*libucp\.so\.0 of version 1\.12\.3, too old; install UCX 1\.13/,
+  );
+});
+
+test("what UCX reads when it is loaded is set then, unless the user has set it, and for no other process", async () => {
+  const names = [
+    "UCX_ERROR_SIGNALS",
+    "UCX_HANDLE_ERRORS",
+    "UCX_DEBUG_SIGNO",
+    "UCX_WARN_UNUSED_ENV_VARS",
+    "UCX_LOG_LEVEL",
+    "UCX_LOG_FILE",
+  ];
+  const report = `fprintf(stderr, "%s=%s\\n", name, getenv(name) ? getenv(name) : "unset");`;
+  const library = await compiled(`#include <stdio.h>
+    #include <stdlib.h>
+    __attribute__((constructor)) static void load(void) {
+      const char *names[] = {${names.map((name) => JSON.stringify(name)).join()}};
+      for (int i = 0; i < ${names.length}; i++) { const char *name = names[i]; ${report} }
+    }`);
+  const code = `try { ucxSystem(); } catch {}
+    throw new Error(JSON.stringify(Object.keys(process.env).filter((name) => name.startsWith("UCX_"))))`;
+  const { message, stderr } = await errorOf(code, { MOSAIC_UCX_LIBRARY: library, UCX_LOG_LEVEL: "info" });
+  expect(stderr.trim().split("\n")).toEqual([
+    "UCX_ERROR_SIGNALS=",
+    "UCX_HANDLE_ERRORS=none",
+    "UCX_DEBUG_SIGNO=0",
+    "UCX_WARN_UNUSED_ENV_VARS=n",
+    "UCX_LOG_LEVEL=info",
+    "UCX_LOG_FILE=stderr",
+  ]);
+  expect(JSON.parse(message)).toEqual(["UCX_LOG_LEVEL"]);
+});
+
+test.each(["libucp.so.0", "libucp.so"])("of Python's packages: %s", (name) => {
+  const folder = temporaryFolder();
+  const file = join(folder, "libucx/lib", name);
+  mkdirSync(dirname(file), { recursive: true });
+  writeFileSync(file, "");
+  expect(libraryCandidates({ PYTHONPATH: folder })).toContain(file);
+});
+
+function temporaryFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  return folder;
+}
+
+/** A library of that source, which is C. */
+async function compiled(source: string): Promise<string> {
+  const folder = temporaryFolder();
+  const [input, output] = [join(folder, "ucp.c"), join(folder, "libucp.so.0")];
+  writeFileSync(input, source);
+  await promisify(execFile)(process.env.CC ?? "cc", ["-shared", "-fPIC", "-o", output, input]);
+  return output;
+}
+
+function at(module: string): string {
+  return JSON.stringify(import.meta.resolve(module));
+}
+
+/** What `code` throws in a process with that environment; a hang is killed. */
+async function errorOf(
+  code: string,
+  env: Readonly<Record<string, string>>,
+): Promise<{ name: string; message: string; stderr: string }> {
+  const script = `const { ucxSystem, world } = await import(${at("../dist/index.js")});
+    let thrown = { name: "nothing", message: "" };
+    try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
+    process.stdout.write(JSON.stringify(thrown), () => process.exit());`;
+  const node = ["--input-type=module", "--eval", script];
+  const { stdout, stderr } = await promisify(execFile)(process.execPath, node, {
+    env: { ...process.env, ...env },
+    timeout: 60_000,
+  });
+  return { ...(JSON.parse(stdout) as { name: string; message: string }), stderr };
+}

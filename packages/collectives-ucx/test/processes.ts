@@ -1,0 +1,23 @@
+import type { Job } from "@mosaic/conformance";
+import { bundled } from "../../../vitest.program.ts";
+
+/** What each rank runs. */
+export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
+
+let jobs = 0;
+
+/** What a launcher would set for the ranks of one job, but for its agent: the first rank starts one. */
+export async function openJob(size: number): Promise<Job> {
+  const run = `ucx-test-${process.pid}-${jobs++}`;
+  return {
+    env: (rank) => ({
+      RANK: String(rank),
+      LOCAL_RANK: String(rank),
+      WORLD_SIZE: String(size),
+      LOCAL_WORLD_SIZE: String(size),
+      MOSAIC_RUN_ID: run,
+      MOSAIC_ATTEMPT: "0",
+    }),
+    async [Symbol.asyncDispose]() {},
+  };
+}

@@ -1,0 +1,66 @@
+import { readFileSync } from "node:fs";
+import { expect, test } from "vitest";
+import { ucxSystem } from "../src/index.ts";
+import { openRanks, tensor } from "./ranks.ts";
+
+/** Signals that this process handles, as a mask. */
+const handled = (): string => /^SigCgt:\s*(\w+)$/m.exec(readFileSync("/proc/self/status", "utf8"))![1]!;
+
+test("UCX is found, and handles no signals of this process", async () => {
+  const before = handled();
+  expect(ucxSystem().version).toMatch(/^1\.\d+\.\d+$/);
+  expect(ucxSystem().library).toMatch(/libucp\.so/);
+  await using ranks = await openRanks(2, { ucx: { network: "lo" } });
+  expect(ranks.groups).toHaveLength(2);
+  expect(handled()).toBe(before);
+});
+
+test("a network that this host does not have", async () => {
+  await expect(openRanks(2, { ucx: { network: "eth9" } })).rejects.toThrow(
+    /connect: rank [01]: UCX has no network "eth9" that reaches rank [01]; .*`ucx_info -d` lists/,
+  );
+});
+
+test("a subnet names its interfaces, and ports are taken from the range", async () => {
+  await using ranks = await openRanks(2, { ucx: { network: "127.0.0.0/8", ports: "23450-23499" } });
+  const xs = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
+  ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+  expect(Array.from(await xs[1]!.read())).toEqual([3]);
+  expect(listeningPorts().filter((port) => port >= 23450 && port <= 23499).length).toBeGreaterThanOrEqual(2);
+});
+
+test("one rank needs no network", async () => {
+  await using ranks = await openRanks(1);
+  const x = tensor(ranks.devices[0]!, [1, 2], [2]);
+  ranks.groups[0]!.allReduce(x).wait();
+  expect(Array.from(await x.read())).toEqual([1, 2]);
+});
+
+test("a transfer that never came leaves its tensor as it was, and a new world works beside the failed one", async () => {
+  const count = 4 << 20;
+  await using failed = await openRanks(3, { timeout: 1 });
+  const [a, b] = [0, 1].map((rank) => tensor(failed.devices[rank]!, new Float32Array(count).fill(rank + 1), [count]));
+  // Rank 0 receives from 1, which sends, and from 2, which never does.
+  const c = tensor(failed.devices[0]!, new Float32Array(count).fill(7), [count]);
+  failed.groups[0]!.sendRecv([
+    { tensor: a!, from: 1 },
+    { tensor: c, from: 2 },
+  ]);
+  failed.groups[1]!.sendRecv([{ tensor: b!, to: 0 }]);
+  await expect(failed.groups[0]!.split(0)).rejects.toThrow(/timed out after 1 s|died|exited/);
+  await using ranks = await openRanks(3);
+  const xs = ranks.devices.map((device, rank) => tensor(device, new Float32Array(count).fill(rank), [count]));
+  ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+  for (const x of xs) expect((await x.read())[count - 1]).toBe(3);
+  expect((await c.read()).every((value) => value === 7)).toBe(true);
+});
+
+/** TCP ports on which sockets of this host listen. */
+function listeningPorts(): number[] {
+  return readFileSync("/proc/net/tcp", "utf8")
+    .split("\n")
+    .slice(1)
+    .map((line) => line.trim().split(/\s+/))
+    .filter((fields) => fields[3] === "0A")
+    .map((fields) => Number.parseInt(fields[1]!.split(":")[1]!, 16));
+}
