@@ -146,7 +146,8 @@ void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
   if (missing.empty()) return;
   throw Failure(isOver ? MOSAIC_FAILURE_PEER_LOST : MOSAIC_FAILURE_TIMEOUT,
                 "connect: " + rankText(rank_) + ": UCX " +
-                    (isOver ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ") +
+                    (isOver ? "cannot connect to "
+                            : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ") +
                     missing + "; a firewall between the hosts must let their TCP ports pass: fix them by ucx({ ports })");
 }
 
