@@ -148,7 +148,8 @@ void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
                 "connect: " + rankText(rank_) + ": UCX " +
                     (isOver ? "cannot connect to "
                             : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ") +
-                    missing + "; a firewall between the hosts must let their TCP ports pass: fix them by ucx({ ports })");
+                    missing +
+                    "; a firewall between the hosts must let their TCP ports pass: fix them by ucx({ ports })");
 }
 
 void Connection::sendNotice(Peer& peer, Kind kind, uint64_t value) {
