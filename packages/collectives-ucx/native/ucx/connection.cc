@@ -203,8 +203,8 @@ bool Connection::progress() {
 
 // ── waiting
 
-/// Sleeps until UCX has something to do, which is done, or the time has passed, or `interrupt`. False: UCX had something
-/// to do already.
+/// Sleeps until UCX has something to do, which is done, or the time has passed, or `interrupt`. False: UCX had
+/// something to do already.
 bool Connection::sleep(int64_t nanoseconds) {
   pollfd polled[2] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
   const bool isArmed = worker_ && !isAbandoned_;
