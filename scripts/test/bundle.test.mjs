@@ -28,7 +28,7 @@ function mosaic(...args) {
 test("the bundle's doctor finds the bundle well", () => {
   const { status, output } = mosaic("doctor", "--json");
   expect([status, JSON.parse(output).problems]).toEqual([0, 0]);
-  expect(output).toContain("two ranks computed on the CPU and added up over shared memory");
+  expect(output).toContain("all-reduce of two CPU ranks over shared memory passed");
 });
 
 test("the bundle's tests run, TypeScript and all", () => {

@@ -77,28 +77,28 @@ const itsTable = `**drop**
 |---|---|---|---|
 | \`custom\` | an even \\| odd number | required | Its own test, and \\| in a cell. |
 | \`number\` | a number from 0 to below 1 | \`0.00001\` | Of an element to become 0. |
-| \`integer\` | a whole number ≥ 1 | \`2\` | Over two lines. |
-| \`boolean\` | true or false | \`false\` | Whether memory is kept. |
+| \`integer\` | an integer ≥ 1 | \`2\` | Over two lines. |
+| \`boolean\` | a boolean | \`false\` | Whether memory is kept. |
 | \`string\` | a string | its kind | What messages call it. |
 | \`oneOf\` | "sum" or "mean" | \`"sum"\` | How it combines. |
 | \`instance\` | a Map | required | Who is counted. |
-| \`array\` | an array, each a whole number ≥ 1 | \`[64, 128]\` | Sizes of heads. |
-| \`pair\` | an array of two, each a finite number | \`[0.9, 0.95]\` | Decay rates. |
-| \`either\` | a whole number, or "all" | required | A size, or all. |
+| \`array\` | an array, each element an integer ≥ 1 | \`[64, 128]\` | Sizes of heads. |
+| \`pair\` | an array of length 2, each element a finite number | \`[0.9, 0.95]\` | Decay rates. |
+| \`either\` | an integer, or "all" | required | A size, or all. |
 | \`nullable\` | a number > 0, or null | \`null\` | Null for no limit. |
 | \`nested\` | { node, gpu } | required | Mesh axes by what they stand for. |
 | \`dtype\` | "float32", "bfloat16" or "float16" | \`"float32"\` | Of the parameters. |
 | \`tensor\` | a Tensor | required | What it begins with. |
 | \`mask\` | a Mask, such as masks.causal() or masks.documents([3, 5]) | all | Which keys each query sees. |
 | \`placement\` | contiguous, zigzag, striped or a Placement | \`"contiguous"\` | How the sequence is cut. |
-| \`layout\` | a Layout, as layoutOf returns | required | Where the sequence lies. |
-| \`meshShape\` | lengths of axes by name, such as { dp: 2, sp: 4 } | required | The ranks. |
+| \`layout\` | a Layout from layoutOf() | required | Where the sequence lies. |
+| \`meshShape\` | axis lengths by name, such as { dp: 2, sp: 4 } | required | The ranks. |
 | \`backend\` | an AttentionBackend, such as ring() | required | Who attends. |
-| \`by-place\` | true or false | required | A name that must be quoted. |
+| \`by-place\` | a boolean | required | A name that must be quoted. |
 `;
 
 test("every kind of option has its row: what it accepts, its default, its comment", async () => {
-  const kinds = Object.keys(option).filter((name) => !/^(is|has|accepts)[A-Z]/.test(name));
+  const kinds = Object.keys(option).filter((name) => !/^(is|has|accepts|check)[A-Z]/.test(name));
   const declared = [...everyKind.matchAll(/^ {2}\S+: option\.(\w+)\(/gm)].map(([, kind]) => kind);
   expect(new Set(declared)).toEqual(new Set(kinds));
   const root = declaring({ a: declaration(everyKind) });
@@ -165,5 +165,5 @@ test("options that a declaration takes over have the comments of where they are 
   );
   const root = declaring({ a: declaration(shared), b: taken });
   expect(await updateTables(root)).toEqual([]);
-  expect(readmeOf(root, "b")).toContain("| `batch` | a whole number | `1` | Sequences. |");
+  expect(readmeOf(root, "b")).toContain("| `batch` | an integer | `1` | Sequences. |");
 });

@@ -66,7 +66,10 @@ class LocalAttentionLayer extends AttentionLayer {
   constructor(ctx: Context, { embedDim, heads: numHeads, chunkLength }: ModelSettings) {
     super();
     const options = { embedDim, numHeads, scale: attentionScale(embedDim / numHeads), mask: noSelfMask };
-    this.#inner = this.addChild("inner", new MultiAxisAttention(ctx, { ...options, attentionAxis: 2 }));
+    this.#inner = this.addChild(
+      "inner",
+      new MultiAxisAttention(ctx, { ...options, attentionAxis: 2, backend: "local" }),
+    );
     this.#chunkLength = chunkLength;
     initializeQkEqual(ctx, this.#inner.qkvProjection, embedDim);
   }

@@ -150,7 +150,7 @@ function parse(args: readonly string[]): Readonly<Record<string, string | undefi
 function parseNumber(name: string, text: string, isReal: boolean): number {
   const value = Number(text);
   if (text.trim() !== "" && value >= 0 && (isReal ? Number.isFinite(value) : Number.isSafeInteger(value))) return value;
-  throw new UsageError(`--${name}: expected a ${isReal ? "" : "whole "}number ≥ 0, received "${text}"`);
+  throw new UsageError(`--${name}: expected ${isReal ? "a number" : "an integer"} ≥ 0, received "${text}"`);
 }
 
 function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {

@@ -48,7 +48,10 @@ class Block extends Module {
   constructor(ctx: Context, { embedDim, numHeads, hiddenDim, rows = local() }: TabularOptions) {
     super();
     const attends = { embedDim, numHeads };
-    this.#features = this.addChild("features", new MultiAxisAttention(ctx, { ...attends, attentionAxis: 2 }));
+    this.#features = this.addChild(
+      "features",
+      new MultiAxisAttention(ctx, { ...attends, attentionAxis: 2, backend: "local" }),
+    );
     this.#rows = this.addChild(
       "rows",
       new CrossAxisAttention(ctx, { ...attends, qAxis: 1, kvAxis: 1, backend: rows, placement: contiguous() }),

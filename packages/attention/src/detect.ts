@@ -1,12 +1,12 @@
 import { existsSync } from "node:fs";
 import { type Collectives, type Device, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
-import type { CudaSystem } from "@mosaic/kernels-cuda";
 import {
   type CollectivesName,
   collectivesFromEnvironment,
   type DeviceName,
   deviceFromEnvironment,
   deviceFor,
+  type Environment,
   gpuIndex,
   importCuda,
   importNccl,
@@ -15,6 +15,7 @@ import {
   defaultCollectives,
   getLocalRank,
   sharesGpus,
+  type VisibleGpus,
 } from "./device-factories.ts";
 
 /** The options of `init`. */
@@ -104,9 +105,9 @@ export type DetectOptions = OptionsOf<typeof detectOptions>;
 
 /** What detection asks of a machine; tests have machines of their own. */
 export interface Machine {
-  readonly env: NodeJS.ProcessEnv;
+  readonly env: Environment;
   exists(path: string): boolean;
-  cuda(): Promise<CudaSystem>;
+  cuda(): Promise<VisibleGpus>;
   /** Throws if NCCL cannot be used. */
   nccl(): Promise<unknown>;
 }

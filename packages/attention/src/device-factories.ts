@@ -3,7 +3,27 @@ import { local } from "@mosaic/collectives-local";
 import { type Collectives, type Device, OptionError } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 
-type NcclPackage = typeof import("@mosaic/collectives-nccl");
+// Types of packages that need not be installed, and of Node, must not appear in declarations: programs without them are type-checked, too.
+
+/** Environment variables. */
+export type Environment = Readonly<Record<string, string | undefined>>;
+
+/** What is used of @mosaic/collectives-nccl. */
+interface NcclPackage {
+  nccl(options?: { readonly hostId?: string }): Collectives;
+  ncclSystem(): unknown;
+}
+
+/** What is used of `cudaSystem` of @mosaic/kernels-cuda. */
+export interface VisibleGpus {
+  readonly gpus: readonly { readonly name: string; readonly problem?: string }[];
+}
+
+/** What is used of @mosaic/kernels-cuda. */
+interface CudaPackage {
+  cuda(options?: { readonly index?: number }): Device;
+  cudaSystem(): VisibleGpus;
+}
 
 /** NCCL takes one rank a GPU of a host; it does not see whether ranks are on different hosts. */
 function ncclHostOptions(): { hostId?: string } {
@@ -49,17 +69,17 @@ export function createCollectives(name: CollectivesName): Promise<Collectives> {
 }
 
 /** What MOSAIC_DEVICE asks for; undefined if nothing, or "auto". */
-export function deviceFromEnvironment(env: NodeJS.ProcessEnv = process.env): DeviceName | undefined {
+export function deviceFromEnvironment(env: Environment = process.env): DeviceName | undefined {
   return readEnvironment(env, "MOSAIC_DEVICE", devices);
 }
 
 /** What MOSAIC_COLLECTIVES asks for. */
-export function collectivesFromEnvironment(env: NodeJS.ProcessEnv = process.env): CollectivesName | undefined {
+export function collectivesFromEnvironment(env: Environment = process.env): CollectivesName | undefined {
   return readEnvironment(env, "MOSAIC_COLLECTIVES", collectives);
 }
 
 function readEnvironment<Name extends string>(
-  env: NodeJS.ProcessEnv,
+  env: Environment,
   variable: string,
   choices: Readonly<Record<Name, unknown>>,
 ): Name | undefined {
@@ -113,13 +133,13 @@ interface LocalRank {
 }
 
 /** From LOCAL_RANK and LOCAL_WORLD_SIZE; without them, alone. */
-export function getLocalRank(env: NodeJS.ProcessEnv = process.env): LocalRank {
+export function getLocalRank(env: Environment = process.env): LocalRank {
   const rank = Number(env["LOCAL_RANK"] || 0);
   return { rank, ranks: Number(env["LOCAL_WORLD_SIZE"] || rank + 1) };
 }
 
 /** Whether MOSAIC_SHARE_GPUS lets several ranks use one GPU. */
-export function sharesGpus(env: NodeJS.ProcessEnv = process.env): boolean {
+export function sharesGpus(env: Environment = process.env): boolean {
   return !["", "0", "false", "no", "off", undefined].includes(env["MOSAIC_SHARE_GPUS"]?.toLowerCase());
 }
 
@@ -146,8 +166,6 @@ async function createCuda(): Promise<Device> {
   const { cuda, cudaSystem } = await importCuda();
   return cuda({ index: gpuIndex(getLocalRank(), cudaSystem().gpus.length, sharesGpus()) });
 }
-
-type CudaPackage = typeof import("@mosaic/kernels-cuda");
 
 /** @mosaic/kernels-cuda, which need not be installed. */
 export function importCuda(): Promise<CudaPackage> {

@@ -54,6 +54,7 @@ export {
   type Shape,
   shard,
   sigmoid,
+  silu,
   softmax,
   square,
   sqrt,

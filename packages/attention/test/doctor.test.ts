@@ -1,6 +1,7 @@
 import { execFile } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
+import manifest from "../package.json" with { type: "json" };
 import { diagnose, formatReport } from "../src/doctor/diagnose.ts";
 import { thisSystem } from "../src/doctor/system.ts";
 import { type Changes, h200s, machine, noDriver } from "./doctor/machines.ts";
@@ -234,13 +235,13 @@ describe("mosaic-doctor", () => {
   it("speaks JSON", async () => {
     const { code, output } = await doctor(["--json"], { MOSAIC_CUDA_LIBRARY: emulated });
     const reported = JSON.parse(output) as { version: string; problems: number; findings: readonly object[] };
-    expect([code, reported.version, reported.problems]).toEqual([0, "0.1.0", 0]);
+    expect([code, reported.version, reported.problems]).toEqual([0, manifest.version, 0]);
     expect(reported.findings).toContainEqual({ check: "GPUs", level: "ok", text: "test matmul passed" });
   });
 
   it("prints its help, and refuses unknown arguments", async () => {
     expect(await doctor(["--help"])).toEqual({ code: 0, output: expect.stringContaining("--json") });
-    expect(await doctor(["-V"])).toEqual({ code: 0, output: "0.1.0\n" });
+    expect(await doctor(["-V"])).toEqual({ code: 0, output: `${manifest.version}\n` });
     expect(await doctor(["--jsno"])).toEqual({ code: 2, output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/) });
   });
 });

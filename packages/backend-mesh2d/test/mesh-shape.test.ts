@@ -61,7 +61,7 @@ describe.each(Object.entries(modules))("%s", (_, run) => {
         [{ backend: "mesh2d", meshShape: [6, 0] }, "two integers > 0, [rows, columns], received [6,0]"],
         [{ backend: "mesh2d", meshShape: 6 as never }, "[rows, columns], received 6"],
         [
-          { meshShape: [3, 2] },
+          { backend: "local", meshShape: [3, 2] },
           'meshShape: expected a backend whose ranks form a grid, such as "mesh2d", received "local"',
         ],
         [{ backend: mesh2d({ axis: "gpu" }), meshShape: [3, 2] }, 'one of the mesh\'s axes sp, received "gpu"'],

@@ -4,6 +4,7 @@ import {
   type Context,
   defineOptions,
   type Device,
+  expectValue,
   option,
   OptionError,
   type OptionsOf,
@@ -132,7 +133,12 @@ export interface NcclWorldOptions extends WorldOptions {
  *
  * @throws as `nccl` does; NCCL refuses two ranks of one process on one GPU.
  */
-export async function world(size: number, { nccl, ...options }: NcclWorldOptions): Promise<readonly Context[]> {
+export async function world(size: number, worldOptions: NcclWorldOptions): Promise<readonly Context[]> {
+  const isSize = Number.isSafeInteger(size) && size >= 1;
+  expectValue("world", isSize, "a number of ranks, an integer ≥ 1", size);
+  const isOptions = typeof worldOptions === "object" && worldOptions !== null;
+  expectValue("world", isOptions, "an options object, { device }", worldOptions);
+  const { nccl, ...options } = worldOptions;
   const settings = parseOptions(nccl);
   // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
   process.env.NCCL_RUNTIME_CONNECT ??= "0";

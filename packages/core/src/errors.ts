@@ -33,7 +33,8 @@ export function formatValue(value: unknown): string {
       return `[${shown.join(",")}${value.length > 8 ? ",…" : ""}]`;
     }
     const name: unknown = (Object.getPrototypeOf(value) as object | null)?.constructor?.name;
-    if (typeof name === "string" && name !== "" && name !== "Object") return `a ${name}`;
+    // A bundler may rename a class that refers to itself: `_Tensor`.
+    if (typeof name === "string" && name !== "" && name !== "Object") return `a ${name.replace(/^_+/, "")}`;
     const keys = Object.keys(value);
     return keys.length > 0 ? `an object with ${keys.slice(0, 8).join(", ")}` : "an empty object";
   } catch {
@@ -87,8 +88,9 @@ export class AddonLoadError extends MosaicError {}
 
 /** Throws an OptionError unless an argument is what was expected: for what callers without types may pass. */
 // oxlint-disable-next-line max-params -- the parts of a message
-export function expectValue(where: string, fits: boolean, expected: string, received: unknown): void {
-  if (!fits) throw new OptionError({ where, expected, received: formatValue(received) });
+export function expectValue(where: string, fits: boolean, expected: string, received: unknown, remedy?: string): void {
+  if (fits) return;
+  throw new OptionError({ where, expected, received: formatValue(received), ...(remedy !== undefined && { remedy }) });
 }
 
 /** Throws an OptionError unless `f` is a function. */
@@ -107,9 +109,40 @@ const errorsByCode = [
   OutOfMemoryError,
 ] as const;
 
-/** Turns a native `MosaicFailure` into the error class that its code stands for. */
+/** Turns a native `MosaicFailure` into the error class that its code stands for, its text into details. */
 export function errorFromFailure(code: number, message: string): MosaicError {
-  return new ((typeof code === "number" ? errorsByCode[code] : undefined) ?? DeviceError)(
-    typeof message === "string" ? message : formatValue(message),
-  );
+  const native = typeof message === "string" ? message : formatValue(message);
+  const hint = hintFor(native);
+  const text = hint === undefined ? native : `${native}; ${hint}`;
+  const error: MosaicError = new ((typeof code === "number" ? errorsByCode[code] : undefined) ?? DeviceError)(text);
+  (error as { details: ErrorDetails }).details = parseDetails(text);
+  return error;
+}
+
+/** What native code cannot know: which option or layer of a program leads to such a failure. */
+function hintFor(text: string): string | undefined {
+  const index = /\b(?:gatherRows|scatterAddRows): expected integers from 0 to (\d+),/.exec(text);
+  if (index) {
+    const last = Number(index[1]);
+    return `in an Embedding these are token ids, and its table has ${last + 1} rows: make it larger, or correct the tokens`;
+  }
+  // Of two calls that differ: whether their rows, queries or keys have different lengths.
+  const lengths = [...text.matchAll(/\b(rows|queries|keys) (\d+) over /g)];
+  const differ = lengths.some(([, kind, length]) => lengths.some((each) => each[1] === kind && each[2] !== length));
+  if (!differ) return undefined;
+  return "if shards are unequal, pass sequenceLength to the module";
+}
+
+/** The details of a text of the form `where: expected …, received …; remedy`, or of what two ranks were at; else all of it is `where`. */
+function parseDetails(text: string): ErrorDetails {
+  const [, where, rest = ""] = /^(.*?): ((?:expected|received|rank \d+ is at) .*)$/s.exec(text) ?? [];
+  if (where === undefined) return { where: text };
+  const [, body = rest, remedy] = /^(.*?); (.*)$/s.exec(rest) ?? [];
+  const [, expected, received = body] = /^expected (.*?)(?:, received (.*))?$/s.exec(body) ?? [];
+  return {
+    where,
+    ...(expected !== undefined && { expected }),
+    ...(!(expected !== undefined && received === body) && { received: received.replace(/^received /, "") }),
+    ...(remedy !== undefined && { remedy }),
+  };
 }

@@ -20,7 +20,7 @@ export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
 export {
   type Edge,
   enableGrad,
-  GradNode,
+  type GradNode,
   isGradEnabled,
   type TensorMetadata,
   noGrad,

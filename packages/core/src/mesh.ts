@@ -26,7 +26,12 @@ function checkLengths(where: string, lengths: unknown): void {
 /** The coordinate of a rank. */
 export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
   checkLengths("coordinateOf", shape);
-  expectValue("coordinateOf", Number.isSafeInteger(rank) && rank >= 0, "a rank ≥ 0", rank);
+  const lengths = Object.values(shape);
+  const isMesh = lengths.every((length) => Number.isSafeInteger(length) && length >= 1);
+  expectValue("coordinateOf: mesh", isMesh, "axes of integers ≥ 1", lengths);
+  const size = lengths.reduce((product, length) => product * length, 1);
+  const isRank = Number.isSafeInteger(rank) && rank >= 0 && rank < size;
+  expectValue("coordinateOf", isRank, `a rank from 0 to ${size - 1}`, rank);
   const entries: [string, number][] = [];
   let rest = rank;
   for (const [axis, length] of Object.entries(shape).reverse()) {

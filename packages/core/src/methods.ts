@@ -61,6 +61,8 @@ export interface TensorMethods {
   relu(): Tensor;
   /** x · Φ(x), with the normal distribution's exact Φ: Hendrycks and Gimpel 2016, PyTorch's default. */
   gelu(): Tensor;
+  /** x · sigmoid(x), also called swish (Elfwing et al. 2017), in two roundings. */
+  silu(): Tensor;
   /** x². */
   square(): Tensor;
 
@@ -118,6 +120,7 @@ const methods: TensorMethods = {
   sigmoid: method(pointwise.sigmoid),
   relu: method(pointwise.relu),
   gelu: method(pointwise.gelu),
+  silu: method(pointwise.silu),
   square: method(pointwise.square),
   softmax: method(softmax),
   layerNorm: method(layerNorm),

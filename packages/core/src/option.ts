@@ -1,6 +1,6 @@
 import type { AttentionBackend } from "./attention/backend.ts";
 import { type DType, dtypeBytes } from "./storage.ts";
-import { formatValue } from "./errors.ts";
+import { checkFunction, expectValue, formatValue } from "./errors.ts";
 import type { Mask } from "./mask/slice.ts";
 import type { Coordinate } from "./mesh.ts";
 import type { Layout, Placement, PlacementName } from "./placement/placement.ts";
@@ -64,8 +64,16 @@ export function isObject(value: unknown): value is Readonly<Record<string, unkno
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
+/** Throws an OptionError unless `option` is one. */
+export function checkOption(where: string, option: unknown): asserts option is Option<unknown> {
+  const { accepts, expected } = (option ?? {}) as Partial<Option<unknown>>;
+  const isOption = typeof accepts === "function" && typeof expected === "string";
+  if (!isOption) expectValue(where, false, "an option, such as option.integer()", option);
+}
+
 /** Whether an option may have that value, undefined if it is absent. */
 export function acceptsAbsent(option: Option<unknown>, value: unknown): boolean {
+  checkOption("acceptsAbsent", option);
   return value === undefined && option.presence !== "required" ? true : option.accepts(value);
 }
 
@@ -85,6 +93,10 @@ export function custom<Value, const S extends OptionSettings<NoInfer<Value>>>(
   accepts: (value: unknown) => value is Value,
   settings?: S,
 ): Option<Value, PresenceOf<S>> {
+  expectValue("option: expected", typeof expected === "string", "a text", expected);
+  checkFunction("option: accepts", accepts);
+  const isSettings = settings === undefined || isObject(settings);
+  expectValue("option: settings", isSettings, "settings { default, optional, expected, remedy }", settings);
   const presence = settings?.default !== undefined ? "default" : settings?.optional ? "optional" : "required";
   return {
     expected: settings?.expected ?? expected,
@@ -104,6 +116,10 @@ export interface NumberRange {
 }
 
 function numberRange(range: NumberRange): { readonly text: string; readonly contains: (value: number) => boolean } {
+  for (const name of ["min", "max", "above", "below"] as const) {
+    const bound = (range as NumberRange | null)?.[name];
+    expectValue(`option: ${name}`, bound === undefined || typeof bound === "number", "a number", bound);
+  }
   const { min = -Infinity, max = Infinity, above = -Infinity, below = Infinity } = range;
   const contains = (value: number): boolean => {
     return (
@@ -155,6 +171,7 @@ export function oneOf<const V extends string | number, const S extends OptionSet
   values: readonly V[],
   settings?: S,
 ): Option<V, PresenceOf<S>> {
+  expectValue("option.oneOf", Array.isArray(values), "an array of values", values);
   const shown = values.map((each) => formatValue(each));
   const expected = shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} or ${shown.at(-1)}`;
   return custom(expected, (value): value is V => (values as readonly unknown[]).includes(value), settings);
@@ -165,6 +182,7 @@ export function instance<Value, const S extends OptionSettings<NoInfer<Value>>>(
   of: abstract new (...args: never[]) => Value,
   settings?: S,
 ): Option<Value, PresenceOf<S>> {
+  checkFunction("option.instance: a class", of);
   return custom(`a ${of.name}`, (value): value is Value => value instanceof of, settings);
 }
 
@@ -175,6 +193,7 @@ export function isFunction<F>(value: unknown): value is F {
 
 /** For `custom`: whether a value has these methods. */
 export function hasMethods<Value>(...names: readonly (keyof Value & string)[]): (value: unknown) => value is Value {
+  for (const name of names) expectValue("option.hasMethods", typeof name === "string", "names of methods", name);
   return (value): value is Value => {
     if (typeof value !== "object" || value === null) return false;
     return names.every((name) => typeof (value as Readonly<Record<string, unknown>>)[name] === "function");
@@ -186,6 +205,7 @@ export function array<Value, const S extends OptionSettings<readonly NoInfer<Val
   of: Option<Value>,
   settings?: S,
 ): Option<readonly Value[], PresenceOf<S>> {
+  checkOption("option.array", of);
   const accepts = (value: unknown): value is readonly Value[] => Array.isArray(value) && everyElement(value, of);
   return custom(`an array, each element ${of.expected}`, accepts, settings);
 }
@@ -195,6 +215,7 @@ export function pair<Value, const S extends OptionSettings<readonly [NoInfer<Val
   of: Option<Value>,
   settings?: S,
 ): Option<readonly [Value, Value], PresenceOf<S>> {
+  checkOption("option.pair", of);
   const accepts = (value: unknown): value is readonly [Value, Value] =>
     Array.isArray(value) && value.length === 2 && everyElement(value, of);
   return custom(`an array of length 2, each element ${of.expected}`, accepts, settings);
@@ -212,6 +233,8 @@ export function either<A, B, const S extends OptionSettings<NoInfer<A | B>>>(
   b: Option<B>,
   settings?: S,
 ): Option<A | B, PresenceOf<S>> {
+  checkOption("option.either", a);
+  checkOption("option.either", b);
   const accepts = (value: unknown): value is A | B => a.accepts(value) || b.accepts(value);
   return custom(`${a.expected}, or ${b.expected}`, accepts, settings);
 }
@@ -221,6 +244,7 @@ export function nullable<Value, const S extends OptionSettings<NoInfer<Value> | 
   of: Option<Value>,
   settings?: S,
 ): Option<Value | null, PresenceOf<S>> {
+  checkOption("option.nullable", of);
   return custom(
     `${of.expected}, or null`,
     (value): value is Value | null => value === null || of.accepts(value),
@@ -228,11 +252,19 @@ export function nullable<Value, const S extends OptionSettings<NoInfer<Value> | 
   );
 }
 
+/** Throws an OptionError unless `fields` are options by name. */
+export function checkFields(where: string, fields: unknown): asserts fields is Fields {
+  if (!isObject(fields)) expectValue(where, false, "options by name", fields);
+  for (const each of Object.values(fields as object)) checkOption(where, each);
+}
+
 /** An options object within another. Its own defaults are its reader's to fill in, with `parse`. */
 export function nested<F extends Fields, const S extends OptionSettings<OptionsOf<{ fields: F }>>>(
-  { fields }: { readonly fields: F },
+  declaration: { readonly fields: F },
   settings?: S,
 ): Option<OptionsOf<{ fields: F }>, PresenceOf<S>> {
+  const { fields } = declaration ?? {};
+  checkFields("option.nested", fields);
   const accepts = (value: unknown): value is OptionsOf<{ fields: F }> =>
     isObject(value) &&
     Object.keys(value).every((name) => Object.hasOwn(fields, name)) &&

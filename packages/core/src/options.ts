@@ -1,5 +1,13 @@
-import { formatValue, OptionError } from "./errors.ts";
-import { acceptsAbsent, type Fields, isObject, type Option, type ResolvedOptionsOf } from "./option.ts";
+import { expectValue, formatValue, OptionError } from "./errors.ts";
+import {
+  acceptsAbsent,
+  checkFields,
+  checkOption,
+  type Fields,
+  isObject,
+  type Option,
+  type ResolvedOptionsOf,
+} from "./option.ts";
 
 export type { OptionsOf, ResolvedOptionsOf } from "./option.ts";
 
@@ -37,6 +45,8 @@ export interface OptionsDeclaration<F extends Fields> {
  * ```
  */
 export function defineOptions<const F extends Fields>(name: string, fields: F): OptionsDeclaration<F> {
+  expectValue("defineOptions: name", typeof name === "string", "a name", name);
+  checkFields(`defineOptions: ${name}`, fields);
   let compiled: CompiledFields | undefined;
   // Operations parse their options at every call: without a spread, a closure or a pair of an entry.
   const parse = (given: unknown, where: string = name): Readonly<Record<string, unknown>> => {
@@ -52,7 +62,7 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
       const value = given[each];
       if (value === undefined && option.presence !== "required") parsed[each] = option.default;
       else if (option.accepts(value)) parsed[each] = value;
-      else throw invalidValue(`${where}: ${each}`, option, value);
+      else throw invalidValue(`${formatWhere(where)}: ${each}`, option, value);
     }
     return parsed;
   };
@@ -77,6 +87,7 @@ function compileFields(fields: Fields): CompiledFields {
 
 /** Throws an OptionError unless an option of that kind accepts the value: for arguments that are not in an options object. */
 export function checkArgument<Value>(where: string, value: unknown, kind: Option<Value>): asserts value is Value {
+  checkOption("checkArgument", kind);
   if (!kind.accepts(value)) throw invalidValue(where, kind, value);
 }
 
@@ -89,12 +100,17 @@ function unknownNames(where: string, legal: Fields, options: object): OptionErro
   });
 }
 
+/** What messages begin with; a caller without types may pass anything. */
+function formatWhere(where: unknown): string {
+  return typeof where === "string" ? where : formatValue(where);
+}
+
 /** What is wrong within a nested object is reported where it is. */
 function invalidValue(where: string, { expected, remedy, fields }: Option<unknown>, value: unknown): OptionError {
   if (fields && isObject(value)) {
     if (Object.keys(value).some((name) => !Object.hasOwn(fields, name))) return unknownNames(where, fields, value);
     const fault = Object.entries(fields).find(([name, each]) => !acceptsAbsent(each, value[name]));
-    if (fault) return invalidValue(`${where}: ${fault[0]}`, fault[1], value[fault[0]]);
+    if (fault) return invalidValue(`${formatWhere(where)}: ${fault[0]}`, fault[1], value[fault[0]]);
   }
   return new OptionError({ where, expected, received: formatValue(value), ...(remedy !== undefined && { remedy }) });
 }

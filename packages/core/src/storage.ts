@@ -1,3 +1,5 @@
+import { checkFunction, expectValue } from "./errors.ts";
+
 /** How elements are stored. Arithmetic always accumulates in float32. */
 export type DType = "float32" | "bfloat16" | "float16";
 
@@ -23,6 +25,9 @@ export class Storage {
   #mutation = "";
 
   constructor(handle: bigint, byteLength: number, free: () => void) {
+    if (typeof handle !== "bigint") expectValue("Storage", false, "an address, a bigint", handle);
+    if (!Number.isFinite(byteLength) || byteLength < 0) expectValue("Storage", false, "a number of bytes", byteLength);
+    if (typeof free !== "function") checkFunction("Storage: free", free);
     this.handle = handle;
     this.byteLength = byteLength;
     this.#free = free;
@@ -50,6 +55,7 @@ export class Storage {
 
   /** Runs `body` (synchronous), whose changes leave the version as it is; see `preserveVersion`. */
   preserveVersion<T>(body: () => T): T {
+    checkFunction("preserveVersion", body);
     const [version, mutation] = [this.#version, this.#mutation];
     try {
       return body();

@@ -3,9 +3,9 @@ import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes, type Storage } from "./storage.ts";
-import { checkFunction, expectValue, DisposedError, ShapeError } from "./errors.ts";
+import { checkFunction, expectValue, DisposedError, MosaicError, ShapeError } from "./errors.ts";
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel } from "./shape.ts";
-import { type TensorTracker, trackTensor } from "./tracking.ts";
+import { releasedByScope, type TensorTracker, trackTensor } from "./tracking.ts";
 
 /** What a tensor shows of its storage. Strides and offset count elements. */
 export interface TensorInit {
@@ -15,6 +15,14 @@ export interface TensorInit {
   readonly shape: Shape;
   readonly strides: Shape;
   readonly offset: number;
+}
+
+/** What is known of a parameter's replicas. */
+export interface Replication {
+  /** How many ranks hold it. */
+  readonly ranks: number;
+  /** Whether a backward has added to its gradient since that was reduced over the ranks, or set. */
+  hasLocalGrad: boolean;
 }
 
 /** A part of what a tensor shows; see `Tensor.view`. */
@@ -47,6 +55,8 @@ export class Tensor implements Disposable, TensorInit {
   requiresGrad = false;
   /** The tracker of the scope that releases it when it ends; null: it is yours to dispose. */
   owner: TensorTracker | null = null;
+  /** Of a parameter that several ranks hold alike, as `createParameter` makes them; null for any other tensor. */
+  replication: Replication | null = null;
   #grad: Tensor | null = null;
   #node: GradNode | undefined;
   #disposed = false;
@@ -91,6 +101,7 @@ export class Tensor implements Disposable, TensorInit {
 
   set grad(gradient: Tensor | null) {
     if (gradient) gradient.owner = null;
+    if (this.replication) this.replication.hasLocalGrad = false;
     this.#grad = gradient;
   }
 
@@ -102,11 +113,13 @@ export class Tensor implements Disposable, TensorInit {
   /** Throws a DisposedError that names `where` if the tensor was disposed. */
   assertNotDisposed(where: string): void {
     if (!this.#disposed) return;
+    const isScoped = this.owner === releasedByScope;
+    const shape = formatShape(this.shape);
     throw new DisposedError({
       where,
       expected: "a tensor that is not disposed",
-      received: `a disposed tensor of shape ${formatShape(this.shape)}`,
-      remedy: "dispose a tensor after its last use",
+      received: isScoped ? `a tensor of shape ${shape} that its scope released` : `a disposed tensor of shape ${shape}`,
+      remedy: isScoped ? "return it from the scope, or keep(x)" : "dispose a tensor after its last use",
     });
   }
 
@@ -189,6 +202,17 @@ export class Tensor implements Disposable, TensorInit {
   toString(): string {
     const what = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
     return this.#disposed ? `${what}, disposed` : what;
+  }
+
+  /** JavaScript has no operators for tensors: \`x + y\` would be text, and \`x / 2\` NaN, in silence. */
+  [Symbol.toPrimitive](hint: "string" | "number" | "default"): string {
+    if (hint === "string") return this.toString();
+    throw new MosaicError({
+      where: "Tensor",
+      expected: "an operation, such as add(a, b), sub, mul, div, scale(x, 2) or neg",
+      received: "a JavaScript operator on a tensor",
+      remedy: "write x.add(y) instead of x + y; values are await x.read() or await x.item()",
+    });
   }
 
   /** Gives the memory back in stream order, unless other tensors or a collective under way still use it. Twice is fine. */

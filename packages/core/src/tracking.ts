@@ -28,7 +28,11 @@ export class TensorTracker {
 
   /** Disposes every tensor that is still this tracker's, the last first, as `using` would. */
   release(): void {
-    for (const tensor of this.#tensors.reverse()) if (tensor.owner === this) tensor[Symbol.dispose]();
+    for (const tensor of this.#tensors.reverse()) {
+      if (tensor.owner !== this || tensor.isDisposed) continue;
+      tensor[Symbol.dispose]();
+      tensor.owner = releasedByScope;
+    }
     this.#tensors = [];
   }
 
@@ -43,6 +47,9 @@ export class TensorTracker {
     this.#tensors = [];
   }
 }
+
+/** The owner of what a tracker has released, so that a later use of it is reported as such. */
+export const releasedByScope: TensorTracker = new TensorTracker();
 
 let activeTracker: TensorTracker | undefined;
 

@@ -25,6 +25,7 @@ const calls = {
   sigmoid: [],
   relu: [],
   gelu: [],
+  silu: [],
   square: [],
   softmax: [0],
   layerNorm: [null, null, { epsilon: 0.5 }],

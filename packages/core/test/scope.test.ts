@@ -123,6 +123,26 @@ describe("what a scope releases", () => {
   });
 });
 
+describe("use after release", () => {
+  test("of what a scope released, the message names the scope", () => {
+    let lost: Tensor | undefined;
+    scope(() => {
+      lost = ones(device, [2]);
+    });
+    expect(() => lost!.read()).toThrow(
+      "read: expected a tensor that is not disposed, received a tensor of shape [2] that its scope released; return it from the scope, or keep(x)",
+    );
+  });
+
+  test("of what was disposed by hand, in a scope or outside, it does not", () => {
+    const disposed: Tensor[] = [ones(device, [2])];
+    scope(() => disposed.push(ones(device, [2])) && disposed[1]!.dispose());
+    disposed[0]!.dispose();
+    for (const each of disposed)
+      expect(() => each.read()).toThrow(/a disposed tensor .*; dispose a tensor after its last use/);
+  });
+});
+
 describe("scopes within scopes", () => {
   test("the outer scope adopts what the inner one returns", () => {
     let inner: Tensor | undefined;

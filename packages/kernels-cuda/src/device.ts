@@ -1,4 +1,12 @@
-import { type Fence, OptionError, type Stream } from "@mosaic/core";
+import {
+  checkArgument,
+  defineOptions,
+  type Fence,
+  option,
+  OptionError,
+  type OptionsOf,
+  type Stream,
+} from "@mosaic/core";
 import { NativeDevice, NativeHandle, translated } from "@mosaic/runtime";
 import { type CudaAddon, type Event, getAddon } from "./addon.ts";
 
@@ -52,14 +60,16 @@ class CudaStream implements Stream {
   }
 }
 
-export interface CudaOptions {
+export const cudaOptions = defineOptions("cuda", {
   /** Which GPU, as the driver numbers those that are visible. Default: LOCAL_RANK, else 0. */
-  readonly index?: number;
+  index: option.integer({ min: 0, optional: true }),
   /** Bytes that tensors may take, and what kernels hold to work in. Default: what the GPU has. */
-  readonly memoryLimit?: number;
-  /** Whether products of float32 matrices may round their factors to TF32: 10 bits of mantissa, and faster. Default: no. */
-  readonly tf32?: boolean;
-}
+  memoryLimit: option.integer({ min: 0, optional: true }),
+  /** Whether products of float32 matrices may round their factors to TF32: 10 bits of mantissa, and faster. Default false. */
+  tf32: option.boolean({ default: false }),
+});
+/** What `cuda` takes. */
+export type CudaOptions = OptionsOf<typeof cudaOptions>;
 
 /** A GPU as a device: what is enqueued runs in order on one stream; the host only enqueues. */
 export class CudaDevice extends NativeDevice<CudaAddon> {
@@ -68,14 +78,10 @@ export class CudaDevice extends NativeDevice<CudaAddon> {
   /** Compute capability: 80 for 8.0. */
   readonly capability: number;
 
-  constructor({ index = Number(process.env.LOCAL_RANK ?? 0), memoryLimit = 0, tf32 = false }: CudaOptions = {}) {
-    if (!Number.isSafeInteger(index) || index < 0) {
-      throw new OptionError({ where: "cuda({ index })", expected: "an integer ≥ 0", received: String(index) });
-    }
-    if (!Number.isSafeInteger(memoryLimit) || memoryLimit < 0) {
-      const received = String(memoryLimit);
-      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, an integer ≥ 0", received });
-    }
+  constructor(options?: CudaOptions) {
+    const { index: given, memoryLimit = 0, tf32 } = cudaOptions.parse(options);
+    const index = given ?? Number(process.env.LOCAL_RANK ?? 0);
+    checkArgument("cuda: LOCAL_RANK", index, cudaOptions.fields.index);
     const handle = new NativeHandle(getAddon(), {
       name: `cuda:${index}`,
       options: [index, memoryLimit, Number(tf32)],
@@ -93,6 +99,6 @@ export class CudaDevice extends NativeDevice<CudaAddon> {
  * @throws AddonLoadError if the addon is missing; DeviceError, with what to do, without a driver, a GPU of that number, or
  * kernels for it; OptionError for bad options.
  */
-export function cuda(options: CudaOptions = {}): CudaDevice {
+export function cuda(options?: CudaOptions): CudaDevice {
   return new CudaDevice(options);
 }

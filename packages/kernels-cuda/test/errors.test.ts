@@ -45,13 +45,13 @@ const problems: readonly Problem[] = [
     what: "an index that is none",
     env: {},
     code: "cuda({ index: -1 })",
-    expected: /^OptionError: cuda\(\{ index \}\): expected an integer ≥ 0, received -1/,
+    expected: /^OptionError: cuda: index: expected an integer ≥ 0, received -1/,
   },
   {
     what: "a limit that is none",
     env: {},
     code: "cuda({ memoryLimit: NaN })",
-    expected: /^OptionError: cuda\(\{ memoryLimit \}\): expected bytes, an integer ≥ 0, received NaN/,
+    expected: /^OptionError: cuda: memoryLimit: expected an integer ≥ 0, received NaN/,
   },
   {
     what: "too old a driver",
@@ -228,7 +228,10 @@ test.concurrent("an index out of range is reported, with the kernel", async () =
      device.kernels.gatherRows(out, table, index);
      await out.read()`,
   ]);
-  expect(reported).toBe("DeviceError: gatherRows: expected integers from 0 to 2, received 3");
+  expect(reported).toBe(
+    "DeviceError: gatherRows: expected integers from 0 to 2, received 3; in an Embedding these are token ids, and its " +
+      "table has 3 rows: make it larger, or correct the tokens",
+  );
 });
 
 test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of ours", async () => {

@@ -1,10 +1,10 @@
 #!/usr/bin/env node
-import { readFileSync } from "node:fs";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import type { LaunchEvent, LaunchOptions } from "./job.ts";
 import { type LaunchPlan, resolvePlan, workingDirectory } from "./launch-plan.ts";
 import { type Job, placeholderAssignment, start } from "./launch.ts";
+import { launcherVersion } from "./version.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
 import { type ConsoleSettings, parseRanks, parseSettings } from "./options/settings.ts";
 import { resolveSources, type Sourced } from "./options/sources.ts";
@@ -14,6 +14,8 @@ import { jsonConsole } from "./output/json-console.ts";
 import { Sink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
 
+/** The largest world, as docs/control-plane.md has it. */
+const MAX_RANKS = 65_536;
 /** EX_SOFTWARE: the launcher itself failed. */
 const EX_SOFTWARE = 70;
 
@@ -25,7 +27,7 @@ async function main(argv: readonly string[]): Promise<number> {
   const sources = resolveSources(line.options, process.env, workingDirectory());
   const values = new OptionValues(sources);
   if (values.flag("help")) return print(helpText());
-  if (values.flag("version")) return print(`mosaic-run ${version()}, Node ${process.versions.node}\n`);
+  if (values.flag("version")) return print(`mosaic-run ${launcherVersion()}, Node ${process.versions.node}\n`);
   const { launch, console: settings } = parseSettings(sources);
   const color = useColor(settings.color);
   const options: LaunchOptions = { ...launch, ...entryOptions(line), color };
@@ -38,7 +40,7 @@ async function main(argv: readonly string[]): Promise<number> {
     err.write("mosaic-run: another task of this node starts the ranks; nothing to do here\n");
     return 0;
   }
-  const onEvent = consoleFor(settings, plan.nproc, color);
+  const onEvent = plan.nodes === undefined ? consoleFor(settings, plan.nproc, color) : nodeConsole(settings, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
   const restore = [forwardSignals(job), stopWithNpm(job)];
   try {
@@ -65,6 +67,20 @@ function consoleFor(settings: ConsoleSettings, worldSize: number, color: boolean
   const columns = process.stdout.isTTY ? process.stdout.columns : undefined;
   const console = new TextConsole(out, err, { shown, prefix: settings.logPrefix, color, columns });
   return (event) => console.show(event);
+}
+
+/** On several nodes the ranks are numbered once all are there; before that, no line comes from any. */
+function nodeConsole(settings: ConsoleSettings, color: boolean): (event: LaunchEvent) => void {
+  parseRanks(settings.consoleRanks, MAX_RANKS);
+  const early = { ...settings, consoleRanks: "none" };
+  let show = consoleFor(early, 1, color);
+  return (event) => {
+    if (event.type === "start") {
+      const beyond = settings.consoleRanks === undefined ? event.worldSize : MAX_RANKS;
+      show = consoleFor(settings, beyond, color);
+    }
+    show(event);
+  };
 }
 
 /** https://no-color.org: any value but the empty one turns colours off. */
@@ -107,11 +123,6 @@ function stopWithNpm(job: Job): () => void {
   return () => clearInterval(look);
 }
 
-function version(): string {
-  const manifest = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as { version: string };
-  return manifest.version;
-}
-
 function reportError(error: unknown): number {
   if (error instanceof UsageError || error instanceof RendezvousError) {
     err.write(`mosaic-run: ${error.message}\n`);
@@ -144,9 +155,9 @@ function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, Sourced>): DryRun
     return {
       ...plan.env,
       ...environment,
-      MASTER_PORT: port,
-      MOSAIC_STORE: `127.0.0.1:${port}`,
+      ...(plan.nodes === undefined ? { MASTER_PORT: port, MOSAIC_STORE: `127.0.0.1:${port}` } : {}),
       MOSAIC_RUN_ID: runId(plan),
+      MOSAIC_LAUNCHER_ID: runId(plan),
     };
   });
   const { program, args } = plan.command;

@@ -2,41 +2,69 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Agent as ControlAgent } from "./agent/agent.ts";
+import { type AttemptEnd, RestartPolicy, type StopRequest } from "./attempts.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
+import type { Emit } from "./job.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
-import type { RankRecord } from "./report/diagnose.ts";
+import { diagnose, type RankRecord } from "./report/diagnose.ts";
 import { portOwner } from "./report/port-owner.ts";
 import { StoreServer } from "./store/server.ts";
 
 /** A node's share of one attempt: which ranks are its own, and where the whole job meets. */
 export interface Assignment {
+  /** The same on all nodes of a job. */
+  readonly runId: string;
   readonly attempt: number;
   readonly worldSize: number;
   /** This node's first rank; its others follow. */
   readonly firstRank: number;
   readonly groupRank: number;
   readonly groupWorldSize: number;
-  /** Host and port of the store. */
+  /** Host and port of the store, as MASTER_ADDR and MASTER_PORT. */
   readonly host: string;
   readonly port: number;
+  /** MOSAIC_STORE */
+  readonly store: string;
+  /** Where other nodes reach this one. */
+  readonly nodeAddress: string;
   readonly tokenFile: string;
   /** Socket of this node's control-plane agent. */
   readonly agent: string;
 }
 
+/** What a rank's end means, as only its node can see. */
+export type HintOf = (record: RankRecord) => string | undefined;
+
+/** What a coordinator may do to this node's ranks. */
+export interface NodeControl {
+  /** The attempt is over elsewhere. */
+  stopRanks(reason: string): void;
+  /** The job was signalled to end on another node. */
+  end(request: StopRequest): void;
+  kill(reason: string): void;
+  /** Whether this node was signalled to end. */
+  isEnding(): boolean;
+  readonly emit: Emit;
+}
+
 /**
- * Decides for the whole job: hosts the store, numbers the attempts, gives each node its ranks.
- *
- * One node needs no more than LocalCoordinator. Several nodes will need one that agents reach over the network; they
- * will see this interface and nothing else.
+ * Decides for the whole job: where the store is, how the attempts are numbered, which ranks are a node's, what ended an
+ * attempt, and whether another follows. LocalCoordinator does that for one node; of several nodes, node 0 has a
+ * RootCoordinator and each other one a MemberCoordinator.
  */
 export interface Coordinator {
-  /** Where the store listens, `host:port`. */
-  readonly store: string;
   /** A directory of this job's own, for secrets; removed by close. */
   readonly privateDir: string;
-  /** Resolves when every node is there. */
-  beginAttempt(attempt: number): Promise<Assignment>;
+  /** Resolves when every node is there; to undefined once the job is to end. */
+  beginAttempt(): Promise<Assignment | undefined>;
+  /** A rank of this node has failed: those of other nodes are ended, too. */
+  reportFailing(rank: number): void;
+  /** No rank of this node is left. Resolves when none is on any node. */
+  endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd>;
+  /** This node was signalled to end, or its timeout has passed. */
+  stop(request: StopRequest): void;
+  /** Ends the ranks of all nodes now. */
+  kill(reason: string): void;
   close(): Promise<void>;
 }
 
@@ -53,12 +81,17 @@ export class LocalCoordinator implements Coordinator {
   readonly #plan: LaunchPlan;
   readonly #store: StoreServer;
   readonly #agent: ControlAgent;
+  readonly #policy: RestartPolicy;
   readonly privateDir: string;
+  #attempt = -1;
+  #beganAt = 0;
+  #stopRequest: StopRequest | undefined;
 
   private constructor(plan: LaunchPlan, store: StoreServer, agent: ControlAgent, privateDir: string) {
     this.#plan = plan;
     this.#store = store;
     this.#agent = agent;
+    this.#policy = new RestartPolicy(plan);
     this.privateDir = privateDir;
     writeFileSync(this.#tokenFile, `${store.token}\n`, { mode: 0o600 });
   }
@@ -68,8 +101,7 @@ export class LocalCoordinator implements Coordinator {
    * it; UsageError when binding it is not permitted.
    */
   static async open(plan: LaunchPlan): Promise<LocalCoordinator> {
-    const base = Buffer.byteLength(tmpdir()) <= MAX_TMPDIR_BYTES ? tmpdir() : "/tmp";
-    const privateDir = makePrivateDir(base);
+    const privateDir = makePrivateDir();
     let store: StoreServer | undefined;
     try {
       store = await openStore(plan);
@@ -83,21 +115,36 @@ export class LocalCoordinator implements Coordinator {
     }
   }
 
-  get store(): string {
-    return this.#store.address;
-  }
-
   get #tokenFile(): string {
     return join(this.privateDir, "token");
   }
 
-  async beginAttempt(attempt: number): Promise<Assignment> {
+  async beginAttempt(): Promise<Assignment | undefined> {
+    if (this.#stopRequest !== undefined) return undefined;
+    const attempt = ++this.#attempt;
+    this.#beganAt = Date.now();
     this.#store.beginAttempt(attempt);
-    const { host, port } = this.#store;
-    const place = { firstRank: 0, groupRank: 0, groupWorldSize: 1 };
+    const { host, port, address: store } = this.#store;
+    const place = { firstRank: 0, groupRank: 0, groupWorldSize: 1, nodeAddress: host };
+    const { runId, nproc: worldSize } = this.#plan;
     const { path: agent } = this.#agent;
-    return { attempt, worldSize: this.#plan.nproc, ...place, host, port, tokenFile: this.#tokenFile, agent };
+    return { runId, attempt, worldSize, ...place, host, port, store, tokenFile: this.#tokenFile, agent };
   }
+
+  /** The agent of this node has ended the others already. */
+  reportFailing(): void {}
+
+  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd> {
+    const attempt = this.#attempt;
+    const failure = diagnose(records, { number: attempt, node: this.#plan.node }, hintOf);
+    return this.#policy.decide({ attempt, ranMs: Date.now() - this.#beganAt, failure, stop: this.#stopRequest });
+  }
+
+  stop(request: StopRequest): void {
+    this.#stopRequest ??= request;
+  }
+
+  kill(): void {}
 
   async close(): Promise<void> {
     await this.#agent.close();
@@ -106,7 +153,9 @@ export class LocalCoordinator implements Coordinator {
   }
 }
 
-function makePrivateDir(base: string): string {
+/** A directory that only this user may enter. */
+export function makePrivateDir(): string {
+  const base = Buffer.byteLength(tmpdir()) <= MAX_TMPDIR_BYTES ? tmpdir() : "/tmp";
   try {
     return mkdtempSync(join(base, "mosaic-run-"));
   } catch (error) {
@@ -118,13 +167,18 @@ async function openStore(plan: LaunchPlan): Promise<StoreServer> {
   try {
     return await StoreServer.listen({ runId: plan.runId, port: plan.masterPort });
   } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code === "EACCES")
-      throw new UsageError(`--master-port ${plan.masterPort}: ports below 1024 require root; choose one from 1024`);
-    if (code !== "EADDRINUSE") throw error;
-    const owner = portOwner(plan.masterPort) ?? "another process";
-    throw new RendezvousError(
-      `port ${plan.masterPort} is in use by ${owner}; leave out --master-port to use any free port`,
-    );
+    throw portError(error, plan.masterPort, "--master-port") ?? error;
   }
+}
+
+/** The error for a port that cannot be bound; undefined where that has another reason. */
+export function portError(error: unknown, port: number, option: string): UsageError | RendezvousError | undefined {
+  const { code } = error as NodeJS.ErrnoException;
+  if (code === "EACCES")
+    return new UsageError(`${option} ${port}: ports below 1024 require root; choose one from 1024`);
+  if (code !== "EADDRINUSE") return undefined;
+  const owner = portOwner(port) ?? "another process";
+  const remedy =
+    option === "--master-port" ? `leave out ${option} to use any free port` : "choose another, on all nodes";
+  return new RendezvousError(`port ${port} is in use by ${owner}; ${remedy}`);
 }

@@ -1,9 +1,10 @@
 import type { Assignment } from "./coordinator.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
+import { TOKEN } from "./secret.ts";
 
-/** The variable that marks every process of a job. */
-export const RUN_ID = "MOSAIC_RUN_ID";
+/** The variable that marks every process that one launcher has started: those of other nodes may be on the same machine. */
+export const LAUNCHER_ID = "MOSAIC_LAUNCHER_ID";
 
 /** What the launcher promises one rank. Torchrun's names where it has them, MOSAIC_* for the rest. */
 export function rankContract(
@@ -30,10 +31,11 @@ export function rankContract(
     TORCHELASTIC_RESTART_COUNT: String(assignment.attempt),
     TORCHELASTIC_MAX_RESTARTS: String(plan.maxRestarts),
     TORCHELASTIC_ERROR_FILE: errorFile,
-    [RUN_ID]: plan.runId,
+    MOSAIC_RUN_ID: assignment.runId,
+    [LAUNCHER_ID]: plan.runId,
     MOSAIC_ATTEMPT: String(assignment.attempt),
-    MOSAIC_NODE_ADDR: assignment.host,
-    MOSAIC_STORE: `${assignment.host}:${assignment.port}`,
+    MOSAIC_NODE_ADDR: assignment.nodeAddress,
+    MOSAIC_STORE: assignment.store,
     MOSAIC_TOKEN_FILE: assignment.tokenFile,
     MOSAIC_AGENT: assignment.agent,
     MOSAIC_THREADS: plan.threads,
@@ -48,6 +50,8 @@ export function rankEnvironment(
 ): NodeJS.ProcessEnv {
   const taken = Object.keys(plan.env).find((name) => name in contract && name !== "MOSAIC_THREADS");
   if (taken !== undefined) throw new UsageError(`--env ${taken}: the launcher sets ${taken} itself; leave it out`);
+  // Ranks read the secret from MOSAIC_TOKEN_FILE; their children need not inherit it.
+  const { [TOKEN]: _, ...inherited } = base;
   const color = plan.color && base.NO_COLOR === undefined && base.FORCE_COLOR === undefined;
-  return { ...base, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...contract };
+  return { ...inherited, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...contract };
 }

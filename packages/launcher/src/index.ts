@@ -5,6 +5,7 @@ export type {
   LaunchEvent,
   LaunchOptions,
   LineEvent,
+  LostNode,
   RankError,
   RankExit,
   Result,

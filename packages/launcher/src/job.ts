@@ -17,8 +17,20 @@ export interface LaunchOptions {
   /** Default: cores / ranks, at least 1, unless MOSAIC_THREADS is set already. */
   readonly threads?: number;
   readonly role?: string;
-  /** A name for the job; the run id is this and a random suffix. */
+  /** A name for the job; the run id is this and a random suffix. On several nodes it must be the same. */
   readonly rdzvId?: string;
+  /** Nodes of the job: a number, or `MIN:MAX`. Default 1. More than one need the secret MOSAIC_TOKEN_FILE or MOSAIC_TOKEN. */
+  readonly nnodes?: number | string;
+  /** The number of this node, from 0; required for several. */
+  readonly nodeRank?: number;
+  /** `host` or `host:port` of node 0, where the nodes rendezvous; port 29400. Required for several. */
+  readonly rdzvEndpoint?: string;
+  /** Until all nodes are there; 300 000. */
+  readonly rdzvTimeoutMs?: number;
+  /** With `MIN:MAX` nodes: how long to wait for more once MIN are there; 5000. */
+  readonly lastCallMs?: number;
+  /** Node 0 listens on all its interfaces, not on the endpoint's address alone. */
+  readonly bindAny?: boolean;
   /** Default 0: any free port. */
   readonly masterPort?: number;
   /** From the first signal, or the timeout, to SIGKILL; 30 000. */
@@ -76,6 +88,8 @@ export interface RankError {
 export interface Failure {
   readonly attempt: number;
   readonly node: string;
+  /** The number of the node; absent where there is one. */
+  readonly nodeRank?: number;
   readonly rank: number;
   readonly local: number;
   readonly pid: number;
@@ -105,17 +119,28 @@ export interface Failure {
   readonly secondary: readonly { readonly rank: number; readonly reason: string }[];
 }
 
+/** A node whose launcher is gone, or cannot be reached. */
+export interface LostNode {
+  readonly attempt: number;
+  readonly nodeRank: number;
+  readonly node: string;
+  readonly reason: string;
+  readonly afterMs: number;
+}
+
 /** What became of a job. */
 export interface Result {
   readonly outcome: "succeeded" | "failed" | "cancelled" | "timed-out";
-  /** 0; the root cause's; 128 + n for signal n; 124 after a timeout. */
+  /** 0; the root cause's; 128 + n for signal n; 124 after a timeout; 75 when a node was lost. */
   readonly exitCode: number;
   readonly runId: string;
   readonly attempts: number;
   readonly seconds: number;
-  /** The ranks of the last attempt. */
+  /** The ranks of the last attempt on this node. */
   readonly ranks: readonly RankExit[];
   readonly failure?: Failure;
+  /** The node whose loss ended the job. */
+  readonly lost?: LostNode;
   /** Absent when the logs were temporary and the job succeeded. */
   readonly logDir?: string;
 }
@@ -155,7 +180,10 @@ export type LaunchEvent =
     })
   | (EventHeader & { type: "kill"; attempt: number; reason: string; ranks: number[] })
   | (EventHeader & { type: "orphans"; attempt: number; pids: number[] })
-  | (EventHeader & { type: "failure"; failure: Failure })
+  | (EventHeader & { type: "rendezvous"; message: string })
+  | (EventHeader & { type: "node-lost"; lost: LostNode })
+  /** `remote`: node 0 reports it. */
+  | (EventHeader & { type: "failure"; failure: Failure; remote?: true })
   | (EventHeader & { type: "restart"; attempt: number; delayMs: number })
   | (EventHeader & { type: "end"; result: Result });
 

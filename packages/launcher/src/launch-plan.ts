@@ -1,10 +1,12 @@
-import { randomBytes } from "node:crypto";
-import { readdirSync, statSync } from "node:fs";
+import { createHash, randomBytes } from "node:crypto";
+import { readdirSync, readFileSync, statSync } from "node:fs";
 import { availableParallelism, hostname } from "node:os";
+import { resolve } from "node:path";
 import { type Command, nodeCommand, programCommand } from "./entry.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchOptions } from "./job.ts";
 import { closestMatch } from "./options/closest-match.ts";
+import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./options/endpoint.ts";
 
 /** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
 export const MAX_TIMER_MS: number = 2 ** 31 - 1;
@@ -34,12 +36,15 @@ export interface LaunchPlan {
   readonly restartBackoffMs: number;
   readonly minUptimeMs: number;
   readonly logDir: string | undefined;
+  /** Where the nodes meet; undefined for a job on one node. */
+  readonly nodes: NodesPlan | undefined;
 }
 
 const optionNames: readonly string[] = [
   ...(["entry", "args", "exec", "cwd", "env", "nodeArgs", "imports", "nprocPerNode", "threads", "role"] as const),
   ...(["rdzvId", "masterPort", "graceMs", "failureGraceMs", "timeoutMs", "maxRestarts", "restartBackoffMs"] as const),
   ...(["minUptimeMs", "logDir", "color", "abort", "onEvent"] as const),
+  ...(["nnodes", "nodeRank", "rdzvEndpoint", "rdzvTimeoutMs", "lastCallMs", "bindAny"] as const),
 ] satisfies readonly (keyof LaunchOptions)[];
 
 /** Nothing is ignored in silence. */
@@ -83,7 +88,52 @@ export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = pr
     restartBackoffMs: checkTime("restartBackoffMs", options.restartBackoffMs ?? 1000),
     minUptimeMs: checkTime("minUptimeMs", options.minUptimeMs ?? 10_000),
     logDir: options.logDir,
+    nodes: resolveNodes(options, cwd),
   };
+}
+
+/** A job on several nodes, as resolved on one of them. */
+export interface NodesPlan extends NodeRange {
+  readonly nodeRank: number;
+  readonly endpoint: { readonly host: string; readonly port: number };
+  readonly timeoutMs: number;
+  readonly lastCallMs: number;
+  readonly bindAny: boolean;
+  /** The entry and its arguments, for messages, and what they must agree in: a hash of the entry's content and all arguments. */
+  readonly commandText: string;
+  readonly digest: string;
+}
+
+function resolveNodes(options: LaunchOptions, cwd: string): NodesPlan | undefined {
+  const range = parseNodeRange(String(options.nnodes ?? 1));
+  if (range === undefined)
+    throw new UsageError(
+      `nnodes: expected N or MIN:MAX, up to ${MAX_NODES}, received ${JSON.stringify(options.nnodes)}`,
+    );
+  if (range.max === 1) return undefined;
+  const { nodeRank, rdzvEndpoint = "" } = options;
+  if (nodeRank === undefined || !Number.isInteger(nodeRank) || nodeRank < 0 || nodeRank >= range.max)
+    throw new UsageError(`nodeRank: expected an integer from 0 to ${range.max - 1}, received ${nodeRank}`);
+  const endpoint = parseEndpoint(rdzvEndpoint);
+  if (endpoint === undefined || endpoint.host === "")
+    throw new UsageError(
+      `rdzvEndpoint: expected host or host:port of node 0, received ${JSON.stringify(rdzvEndpoint)}`,
+    );
+  return {
+    ...{ ...range, nodeRank },
+    endpoint: { host: endpoint.host, port: endpoint.port ?? DEFAULT_RDZV_PORT },
+    timeoutMs: checkTime("rdzvTimeoutMs", options.rdzvTimeoutMs ?? 300_000),
+    lastCallMs: checkTime("lastCallMs", options.lastCallMs ?? 5000),
+    bindAny: options.bindAny ?? false,
+    commandText: [options.entry, ...(options.args ?? [])].join(" ").slice(0, 500),
+    digest: commandDigest(options, cwd),
+  };
+}
+
+function commandDigest({ entry, args = [], exec, nodeArgs = [], imports = [] }: LaunchOptions, cwd: string): string {
+  const hash = createHash("sha256").update(JSON.stringify([args, nodeArgs, imports, exec === true]));
+  // A program may be another build on each host; its name is what must agree.
+  return hash.update(exec === true ? entry : readFileSync(resolve(cwd, entry))).digest("hex");
 }
 
 /** This process's own. Throws UsageError where it has been deleted. */

@@ -1,23 +1,25 @@
 import { rmSync } from "node:fs";
 import { constants } from "node:os";
 import { resolve } from "node:path";
-import { LocalCoordinator } from "./coordinator.ts";
+import { formatAddress } from "./agent/network.ts";
+import type { AttemptEnd, StopRequest } from "./attempts.ts";
+import { type Assignment, type Coordinator, LocalCoordinator } from "./coordinator.ts";
+import type { Command } from "./entry.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
-import type { Failure, LaunchOptions, Result, Emit } from "./job.ts";
+import type { Emit, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
 import { retainLogs, temporaryLogs } from "./output/log-retention.ts";
 import { makeFolder } from "./output/rank-log.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
 import { parentDeathSignal, NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
-import { diagnose, type RankRecord, classifyExit } from "./report/diagnose.ts";
+import { classifyExit, type RankRecord } from "./report/diagnose.ts";
 import { hintFor, countOomKills } from "./report/hints.ts";
 
+/** What schedulers read as "try again": a node was lost. */
+const EX_TEMPFAIL = 75;
 /** As in timeout(1). */
 const EXIT_TIMED_OUT = 124;
-/** EX_CONFIG: what a rank exits with for an error that no restart resolves. */
-const EX_CONFIG = 78;
-const MAX_BACKOFF_MS = 30_000;
 /**
  * Signals within this time count once: systemd sends SIGTERM and SIGHUP together, npm and a process group pass on what they
  * also receive. Ctrl-C is pressed by a person, and counts each time.
@@ -31,12 +33,12 @@ export interface Job {
    * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last.
    */
   signal(name: NodeJS.Signals): void;
-  /** What became of it, when nothing of it is left. Rejects with RendezvousError when the store's port is taken. */
+  /** What became of it, when nothing of it is left. Rejects with RendezvousError when the port is taken or nodes are missing. */
   readonly done: Promise<Result>;
 }
 
 /**
- * Starts the ranks of a job on this machine and resolves when all of them, and all they started, are gone. A failing
+ * Starts this node's ranks of a job and resolves when those of all nodes, and all they started, are gone. A failing
  * rank is a result, not a rejection: UsageError and RendezvousError mean that the job never began.
  *
  * @example
@@ -66,23 +68,41 @@ export function start(options: LaunchOptions): Job {
 
 /** The assignment of a job that has not been started: what `--dry-run` shows, and what is checked first. */
 export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankContract>[1] {
-  const place = { attempt: 0, worldSize: plan.nproc, firstRank: 0, groupRank: 0, groupWorldSize: 1 };
-  return { ...place, host: "127.0.0.1", port: plan.masterPort, tokenFile: "<private file>", agent: "<private socket>" };
+  const { nodes, nproc, masterPort, runId } = plan;
+  const secrets = { tokenFile: "<private file>", agent: "<private socket>" };
+  if (nodes !== undefined) {
+    // As if all nodes started as many ranks as this one.
+    const { host, port } = nodes.endpoint;
+    const numbers = { worldSize: nproc * nodes.max, firstRank: nproc * nodes.nodeRank, groupRank: nodes.nodeRank };
+    const place = { host, port, store: `tls://${formatAddress(host, port)}`, nodeAddress: "<address of this node>" };
+    return { runId, attempt: 0, ...numbers, groupWorldSize: nodes.max, ...place, ...secrets };
+  }
+  const numbers = { attempt: 0, worldSize: nproc, firstRank: 0, groupRank: 0, groupWorldSize: 1 };
+  const host = "127.0.0.1";
+  return { runId, ...numbers, host, port: masterPort, store: `${host}:${masterPort}`, nodeAddress: host, ...secrets };
 }
 
-/** Why a job ends before its ranks do. */
-interface StopRequest {
-  readonly reason: string;
-  readonly signal: NodeJS.Signals;
-  readonly outcome: "cancelled" | "timed-out";
+interface Parts {
+  readonly coordinator: Coordinator;
+  readonly guard: Guard;
+  readonly wrap: (command: Command) => Command;
+}
+
+/** How a job ended: at most one of them. */
+interface Ending {
+  readonly failure?: Failure;
+  readonly lost?: LostNode;
+  readonly stop?: StopRequest | undefined;
 }
 
 class RunningJob {
   readonly #plan: LaunchPlan;
   readonly #emit: Emit;
   readonly #startedAt = Date.now();
-  readonly #logDir: string;
+  /** On several nodes the run id in it is known with the first assignment. */
+  #logDir: string;
   #agent: NodeAgent | undefined;
+  #coordinator: Coordinator | undefined;
   #stopRequest: StopRequest | undefined;
   /** When ranks were last signalled to end, or were killed. */
   #signalledAt = Number.NEGATIVE_INFINITY;
@@ -98,14 +118,14 @@ class RunningJob {
   signal(name: NodeJS.Signals): void {
     if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
     if (this.#stopRequest === undefined) this.#end({ reason: name, signal: name, outcome: "cancelled" });
-    else if (name === "SIGINT") this.#agent?.kill("interrupted again");
-    else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#agent?.kill(`${name} during the grace`);
+    else if (name === "SIGINT") this.#kill("interrupted again");
+    else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#kill(`${name} during the grace`);
     else return;
     this.#signalledAt = performance.now();
   }
 
   async run(): Promise<Result> {
-    makeLogDir(this.#logDir);
+    if (this.#plan.nodes === undefined) makeLogDir(this.#logDir);
     try {
       const result = await this.#runGuarded();
       if (result.outcome === "succeeded") this.#removeLogs();
@@ -113,8 +133,8 @@ class RunningJob {
       this.#emit({ type: "end", result });
       return result;
     } catch (error) {
-      // No output would name them.
-      this.#removeLogs();
+      // No output would name them, but for earlier attempts.
+      if (this.#agent === undefined || this.#agent.attempt < 1) this.#removeLogs();
       throw error;
     }
   }
@@ -124,28 +144,53 @@ class RunningJob {
   }
 
   async #runGuarded(): Promise<Result> {
-    const { runId, nproc, timeoutMs } = this.#plan;
-    const [coordinator, wrap] = await Promise.all([LocalCoordinator.open(this.#plan), parentDeathSignal()]);
-    const guard = new Guard(runId, coordinator.privateDir);
+    const { runId, timeoutMs } = this.#plan;
     const seconds = (timeoutMs ?? 0) / 1000;
     const timeout = { reason: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
     const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#end(timeout), timeoutMs);
     try {
-      this.#emit({ type: "start", runId, worldSize: nproc, store: coordinator.store, logDir: this.#logDir });
-      this.#agent = new NodeAgent({ plan: this.#plan, logDir: this.#logDir, guard, emit: this.#emit, wrap });
-      return await this.#attempts(this.#agent, coordinator);
+      const [coordinator, wrap] = await Promise.all([this.#openCoordinator(), parentDeathSignal()]);
+      this.#coordinator = coordinator;
+      if (this.#stopRequest !== undefined) coordinator.stop(this.#stopRequest);
+      const guard = new Guard(runId, coordinator.privateDir);
+      try {
+        return await this.#attempts(coordinator, guard, wrap);
+      } finally {
+        await coordinator.close();
+        await guard.close();
+      }
     } finally {
       clearTimeout(timer);
-      await coordinator.close();
-      await guard.close();
     }
+  }
+
+  async #openCoordinator(): Promise<Coordinator> {
+    const { nodes } = this.#plan;
+    if (nodes === undefined) return LocalCoordinator.open(this.#plan);
+    const control = {
+      emit: this.#emit,
+      end: (request: StopRequest) => this.#end(request),
+      isEnding: () => this.#stopRequest !== undefined,
+      kill: (reason: string) => this.#agent?.kill(reason),
+      stopRanks: (reason: string) => this.#agent?.stop(reason, "SIGTERM", this.#plan.failureGraceMs),
+    };
+    // What one node does not need is not loaded for it.
+    if (nodes.nodeRank > 0)
+      return new (await import("./nodes/member.ts")).MemberCoordinator(this.#plan, nodes, control);
+    return (await import("./nodes/root.ts")).RootCoordinator.open(this.#plan, nodes, control);
   }
 
   #end(stopRequest: StopRequest): void {
     if (this.#stopRequest !== undefined) return;
     this.#stopRequest = stopRequest;
+    this.#coordinator?.stop(stopRequest);
     this.#stopRanks(stopRequest);
     this.#cancelBackoff();
+  }
+
+  #kill(reason: string): void {
+    this.#coordinator?.kill(reason);
+    this.#agent?.kill(reason);
   }
 
   #stopRanks({ reason, signal }: StopRequest): void {
@@ -154,48 +199,51 @@ class RunningJob {
     this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)));
   }
 
-  async #attempts(agent: NodeAgent, coordinator: LocalCoordinator): Promise<Result> {
+  async #attempts(coordinator: Coordinator, guard: Guard, wrap: (command: Command) => Command): Promise<Result> {
     let records: readonly RankRecord[] = [];
-    let attempt = 0;
-    for (let soon = 0; this.#stopRequest === undefined; attempt++) {
+    for (let attempts = 1; ; attempts++) {
       const oomKillsBefore = countOomKills();
-      const assignment = await coordinator.beginAttempt(attempt);
-      if (this.#stopRequest !== undefined) break;
-      const beganAt = Date.now();
-      records = await agent.run(assignment);
-      const place = { number: attempt, node: this.#plan.node };
-      const found = diagnose(records, place, (root) => hintFor(root, oomKillsBefore));
-      const logs = { logDir: this.#logDir, logsExpire: this.#plan.logDir === undefined };
-      const failure = found && { ...found, ...logs };
-      if (failure === undefined || this.#cancelled(failure)) break;
-      soon = Date.now() - beganAt < this.#plan.minUptimeMs ? soon + 1 : 0;
-      const refusal = this.#noRestartReason(failure, soon);
-      const reported = refusal === undefined || refusal === "" ? failure : { ...failure, noRestartReason: refusal };
-      this.#emit({ type: "failure", failure: reported });
-      if (refusal !== undefined) return this.#result(records, attempt + 1, reported);
-      await this.#backoff(attempt);
-      if (this.#stopRequest !== undefined) return this.#result(records, attempt + 1);
+      const assignment = await coordinator.beginAttempt();
+      if (assignment === undefined)
+        return this.#result(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
+      this.#agent ??= this.#prepare(assignment, { coordinator, guard, wrap });
+      if (this.#stopRequest !== undefined) return this.#result(records, attempts, { stop: this.#stopRequest });
+      records = await this.#agent.run(assignment);
+      const end = await coordinator.endAttempt(records, (record) => hintFor(record, oomKillsBefore));
+      const reported = this.#report(end);
+      if (end.restartInMs === undefined) return this.#result(records, attempts, reported);
+      await this.#backoff(assignment.attempt + 1, end.restartInMs);
+      if (this.#stopRequest !== undefined) return this.#result(records, attempts, { stop: this.#stopRequest });
     }
-    return this.#result(records, attempt + 1);
   }
 
-  /** A rank that died of the very signal that ends the job was signalled by another process first: no failure. */
-  #cancelled({ signal }: Failure): boolean {
-    return signal !== null && signal === this.#stopRequest?.signal;
+  /** With the first assignment the job has begun. */
+  #prepare(assignment: Assignment, { coordinator, ...parts }: Parts): NodeAgent {
+    const { logDir, cwd, nodes } = this.#plan;
+    const { runId, worldSize, store } = assignment;
+    if (nodes !== undefined) {
+      // In a file system that the nodes share, all ranks log into one directory.
+      if (logDir !== undefined) this.#logDir = resolve(cwd, logDir, runId);
+      makeLogDir(this.#logDir);
+    }
+    this.#emit({ type: "start", runId, worldSize, store, logDir: this.#logDir });
+    const onFailing = (rank: number): void => coordinator.reportFailing(rank);
+    return new NodeAgent({ plan: this.#plan, logDir: this.#logDir, emit: this.#emit, onFailing, ...parts });
   }
 
-  /** Why there is no further attempt: undefined when there is one, empty when that needs no explanation. */
-  #noRestartReason(failure: Failure, soon: number): string | undefined {
-    const { maxRestarts, minUptimeMs } = this.#plan;
-    if (failure.attempt >= maxRestarts || this.#stopRequest !== undefined) return "";
-    if (failure.exitCode === EX_CONFIG) return `exit code ${EX_CONFIG} (EX_CONFIG) is not retried`;
-    if (soon >= 2) return `two failures in a row, each within ${minUptimeMs / 1000} s of its start (--min-uptime)`;
-    return undefined;
+  /** Reports what ended an attempt, and adds to a failure where the logs are. */
+  #report(end: AttemptEnd): AttemptEnd {
+    if (end.lost !== undefined) this.#emit({ type: "node-lost", lost: end.lost });
+    if (end.failure === undefined) return end;
+    const logs = { logDir: this.#logDir, logsExpire: this.#plan.logDir === undefined };
+    const remote = (this.#plan.nodes?.nodeRank ?? 0) > 0;
+    const failure = { ...end.failure, ...(remote ? {} : logs) };
+    this.#emit({ type: "failure", failure, ...(remote ? { remote } : {}) });
+    return { ...end, failure };
   }
 
-  async #backoff(attempt: number): Promise<void> {
-    const delayMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
-    this.#emit({ type: "restart", attempt: attempt + 1, delayMs });
+  async #backoff(attempt: number, delayMs: number): Promise<void> {
+    this.#emit({ type: "restart", attempt, delayMs });
     await new Promise<void>((wake) => {
       const timer = setTimeout(wake, delayMs);
       this.#cancelBackoff = () => {
@@ -206,12 +254,10 @@ class RunningJob {
     this.#cancelBackoff = () => {};
   }
 
-  #result(records: readonly RankRecord[], attempts: number, failure?: Failure): Result {
-    const stopRequest = failure === undefined ? this.#stopRequest : undefined;
-    const outcome = failure === undefined ? (stopRequest?.outcome ?? "succeeded") : "failed";
-    const codes = { succeeded: 0, failed: failure?.exitCode ?? 1, "timed-out": EXIT_TIMED_OUT };
-    const exitCode =
-      outcome === "cancelled" ? 128 + constants.signals[stopRequest?.signal ?? "SIGTERM"] : codes[outcome];
+  #result(records: readonly RankRecord[], attempts: number, { failure, lost, stop }: Ending): Result {
+    const outcome = failure === undefined && lost === undefined ? (stop?.outcome ?? "succeeded") : "failed";
+    const codes = { succeeded: 0, failed: failure?.exitCode ?? EX_TEMPFAIL, "timed-out": EXIT_TIMED_OUT };
+    const exitCode = outcome === "cancelled" ? 128 + constants.signals[stop?.signal ?? "SIGTERM"] : codes[outcome];
     const temporary = outcome === "succeeded" && this.#plan.logDir === undefined;
     return {
       ...{ outcome, exitCode, runId: this.#plan.runId, attempts },
@@ -222,6 +268,7 @@ class RunningJob {
         verdict: classifyExit(record),
       })),
       ...(failure === undefined ? {} : { failure }),
+      ...(lost === undefined ? {} : { lost }),
       ...(temporary ? {} : { logDir: this.#logDir }),
     };
   }

@@ -1,4 +1,45 @@
 import { createHash, timingSafeEqual } from "node:crypto";
+import { readFileSync, statSync } from "node:fs";
+import { UsageError } from "./errors.ts";
+
+/** The variable that may hold the secret of a job on several nodes; no rank inherits it. */
+export const TOKEN = "MOSAIC_TOKEN";
+const TOKEN_FILE = "MOSAIC_TOKEN_FILE";
+const MIN_SECRET_BYTES = 32;
+/** It is part of the first frame of a connection, which is short. */
+const MAX_SECRET_BYTES = 1024;
+const CREATE_HINT = "(umask 077; openssl rand -hex 32 > token)";
+
+/**
+ * The secret of a job on several nodes: the text of the file MOSAIC_TOKEN_FILE, or MOSAIC_TOKEN. Throws UsageError where there
+ * is none, where it is short, and where other users can read the file; no message contains it.
+ */
+export function jobSecret(env: NodeJS.ProcessEnv = process.env): string {
+  const file = env[TOKEN_FILE] || undefined;
+  const source = file === undefined ? TOKEN : `${TOKEN_FILE} ${file}`;
+  const secret = file === undefined ? env[TOKEN]?.trim() : readSecret(file);
+  if (!secret)
+    throw new UsageError(
+      `several nodes need a secret of at least ${MIN_SECRET_BYTES} bytes, the same on all: create one with ` +
+        `${CREATE_HINT} and pass MOSAIC_TOKEN_FILE=token, or its text in MOSAIC_TOKEN`,
+    );
+  const bytes = Buffer.byteLength(secret);
+  if (bytes >= MIN_SECRET_BYTES && bytes <= MAX_SECRET_BYTES) return secret;
+  throw new UsageError(
+    `${source}: expected a secret of ${MIN_SECRET_BYTES} to ${MAX_SECRET_BYTES} bytes, received ${bytes}; create one with ${CREATE_HINT}`,
+  );
+}
+
+function readSecret(file: string): string {
+  try {
+    if ((statSync(file).mode & 0o077) !== 0)
+      throw new UsageError(`${TOKEN_FILE} ${file}: other users have access to the secret; run chmod 600 ${file}`);
+    return readFileSync(file, "utf8").trim();
+  } catch (error) {
+    if (error instanceof UsageError) throw error;
+    throw new UsageError(`${TOKEN_FILE} ${file}: cannot be read: ${(error as Error).message}`);
+  }
+}
 
 /** Compares digests, so that the time taken is independent of the secret and its length. */
 export function sameSecret(received: unknown, expected: string): boolean {

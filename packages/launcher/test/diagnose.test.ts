@@ -6,7 +6,14 @@ import { failureText } from "../src/report/failure-text.ts";
 
 const record = (rank: number, more: Partial<RankRecord>): RankRecord => ({
   ...{ rank, local: rank, pid: 100 + rank, code: 1, signal: null, startedAt: 0, exitedAt: 1000 },
-  ...{ stoppedAt: undefined, thrown: undefined, stderrTail: [], uncaught: [], log: `/logs/${rank}/stderr.log` },
+  ...{
+    stoppedAt: undefined,
+    isKilled: false,
+    thrown: undefined,
+    stderrTail: [],
+    uncaught: [],
+    log: `/logs/${rank}/stderr.log`,
+  },
   ...more,
 });
 
@@ -79,6 +86,9 @@ describe("the first failure", () => {
     expect(classifyExit(record(0, { stoppedAt: 500, thrown: thrown(400) }))).toBe("failed");
     expect(classifyExit(record(0, { stoppedAt: 500, code: null, signal: "SIGSEGV" }))).toBe("failed");
     expect(classifyExit(record(0, { stoppedAt: 500, code: 0 }))).toBe("stopped");
+    const killed = { stoppedAt: 500, code: null, signal: "SIGKILL" } as const;
+    expect(classifyExit(record(0, { ...killed, isKilled: true }))).toBe("stopped");
+    expect(classifyExit(record(0, killed))).toBe("failed");
   });
 });
 

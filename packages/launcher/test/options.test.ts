@@ -6,7 +6,7 @@ import { describe, expect, it } from "vitest";
 import { editDistance, closestMatch } from "../src/options/closest-match.ts";
 import { parseCommandLine } from "../src/options/parse.ts";
 import { parseRanks, parseSettings, type Settings } from "../src/options/settings.ts";
-import { resolveSources } from "../src/options/sources.ts";
+import { firstHost, resolveSources } from "../src/options/sources.ts";
 import { OPTIONS } from "../src/options/specs.ts";
 import { testDir } from "./harness.ts";
 
@@ -163,16 +163,55 @@ describe("values", () => {
     expect(() => settings(argv, env)).toThrow(message);
   });
 
+  it("name the nodes of a job, in torchrun's words", () => {
+    const two = ["-N", "2", "--node-rank=1"];
+    const node = (...more: string[]): unknown => settings([...two, ...more]).launch;
+    const launch = { nnodes: "2", nodeRank: 1, rdzvEndpoint: "node0:29400", rdzvTimeoutMs: 300_000, bindAny: false };
+    expect(node("--rdzv-endpoint", "node0")).toMatchObject(launch);
+    expect(node("--rdzv-endpoint=node0:5", "--bind-any", "--rdzv-timeout=2m")).toMatchObject({
+      ...{ ...launch, rdzvEndpoint: "node0:5", bindAny: true, rdzvTimeoutMs: 120_000 },
+    });
+    expect(node("--rdzv-endpoint=[fe80::1]:5")).toMatchObject({ rdzvEndpoint: "[fe80::1]:5" });
+    expect(node("--master-addr=10.0.0.1")).toMatchObject({ rdzvEndpoint: "10.0.0.1:29400" });
+    expect(node("--master-addr=10.0.0.1", "--master-port=29500")).toMatchObject({ rdzvEndpoint: "10.0.0.1:29500" });
+    expect(settings(["-N", "1:4", "--node-rank=3", "--rdzv-endpoint=a"]).launch).toMatchObject({ nnodes: "1:4" });
+  });
+
+  it("name the nodes of a SLURM step", () => {
+    const step = { SLURM_JOB_ID: "7", SLURM_STEP_ID: "0", SLURM_STEP_NUM_NODES: "3", SLURM_NODEID: "2" };
+    const list = { SLURM_STEP_NODELIST: "gpu[007-009,12],x1" };
+    const launch = { nnodes: "3", nodeRank: 2, rdzvEndpoint: "gpu007:29400" };
+    expect(settings([], { ...step, ...list }).launch).toMatchObject(launch);
+    expect(settings(["--rdzv-endpoint=b:1"], { ...step, ...list }).launch).toMatchObject({ rdzvEndpoint: "b:1" });
+    const one = { ...step, ...list, SLURM_STEP_NUM_NODES: "1", SLURM_NODEID: "0" };
+    expect(settings([], one).launch).toEqual(settings([]).launch);
+    for (const [hosts, first] of [
+      ["n1", "n1"],
+      ["n[1-2]", "n1"],
+      ["r[1-2]n[03,05]", "r1n03"],
+      ["a-b,c[1-2]", "a-b"],
+      ["n[1-2].example", "n1.example"],
+    ] as const)
+      expect(firstHost(hosts)).toBe(first);
+  });
+
   it.each([
-    [["--nnodes", "2"], {}, /--nnodes 2: not in this version: run one node; pass --nnodes 1/],
-    [["-N", "1:4"], {}, /--nnodes 1:4: not in this version/],
-    [[], { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" }, /--nnodes 3 \(from SLURM_JOB_NUM_NODES\): not in this/],
-    [["--node-rank=1"], {}, /--node-rank 1: not in this version: run one node/],
-    [["--rdzv-backend", "etcd"], {}, /--rdzv-backend etcd: not in this version/],
-    [["--rdzv-endpoint", "node0:29400"], {}, /--rdzv-endpoint node0:29400: not in this version/],
-    [["--master-addr", "10.0.0.1"], {}, /--master-addr 10.0.0.1: not in this version/],
-    [["--no-standalone", "--nnodes=2"], {}, /--nnodes 2: not in this version/],
-  ] as [string[], Env, RegExp][])("answers %j %j: several nodes", (argv, env, message) => {
+    [["--nnodes", "two"], {}, /--nnodes: expected N or MIN:MAX, up to 4096, received "two"$/],
+    [["--nnodes", "3:2"], {}, /--nnodes: expected N or MIN:MAX/],
+    [["-N", "2"], {}, /--node-rank: expected the number of this node, 0 to 1, received nothing$/],
+    [["-N", "2", "--node-rank=2"], {}, /--node-rank: expected an integer from 0 to 1, received "2"/],
+    [["-N", "2", "--node-rank=1"], {}, /--rdzv-endpoint: expected the address of node 0, .*received nothing$/],
+    [["-N2", "--node-rank=1", "--standalone"], {}, /--standalone: expected false, as --nnodes is 2/],
+    [["--node-rank=1"], {}, /--node-rank: expected 0, as --nnodes is 1, received "1"/],
+    [["--rdzv-backend", "etcd"], {}, /--rdzv-backend: expected static or c10d, which both mean/],
+    [["--rdzv-endpoint", "node0:29400"], {}, /--rdzv-endpoint: expected this node, as --nnodes is 1/],
+    [["--master-addr", "10.0.0.1"], {}, /--master-addr: expected this node, as --nnodes is 1/],
+    [
+      [],
+      { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" },
+      /batch script of a job with 3 nodes \(SLURM_JOB_NUM_NODES\).*: start the launcher on each, srun --ntasks-per-node=1/,
+    ],
+  ] as [string[], Env, RegExp][])("refuses nodes: %j %j", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);
   });
 

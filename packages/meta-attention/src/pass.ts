@@ -27,9 +27,10 @@ import {
   projectQkv,
   type RouterOutput,
 } from "./meta.ts";
+import { recordRouting, type RoutingCall } from "./record-call.ts";
 import { chooseTopK, type ChosenChunks, type ChunkVisibility } from "./route/choose.ts";
 import type { MetaAttention, Routing } from "./route/meta-attention.ts";
-import { gatherAndRoute, type GatheredRouting, type NoiseSpec, routerWeights } from "./route/router.ts";
+import { gatherAndRoute, type GatheredRouting, routerWeights } from "./route/router.ts";
 import type { ResolvedOptions, RoutedAttentionConfig } from "./options.ts";
 import { type ChunkSummaryEncoder, type PendingSummaries, startSummaries } from "./encoder.ts";
 import { ResourceStack, type RunWithGradMode } from "./tensor-views.ts";
@@ -39,14 +40,6 @@ interface PassParts extends Projections {
   readonly ctx: Context;
   readonly summary: ChunkSummaryEncoder;
   readonly metaAttention: MetaAttention;
-}
-
-/** How chunks are chosen in this call. */
-interface PassCall {
-  readonly topK: number;
-  readonly noise: NoiseSpec | null;
-  readonly chosen: ChosenChunks | undefined;
-  readonly dryRun: boolean;
 }
 
 /** One forward. Everything that does not leave it is freed with it. */
@@ -68,8 +61,9 @@ export class Pass implements Disposable {
     this.#config = { ctx, group, chunks, combine, gate, scale, numHeads, numKvHeads, headDim, label: `meta(${axis})` };
   }
 
-  async run(call: PassCall): Promise<MetaResult> {
+  async run(call: RoutingCall): Promise<MetaResult> {
     const { summary, chunks, settings } = this.#parts;
+    recordRouting(this.#config, this.#x, settings, call);
     // In "exact" the output is no smooth function of the scores: its gradient stays with its parameters, so that
     // gradients of the input are those of attention over what was attended to.
     const routerInput = settings.combine === "exact" ? this.#use(this.#x.detach()) : this.#x;
@@ -96,7 +90,7 @@ export class Pass implements Disposable {
     return this.#resources.use(thing);
   }
 
-  #route({ noise }: PassCall, { pending, values, keys, routerInput }: RoutingInputs): GatheredRouting {
+  #route({ noise }: RoutingCall, { pending, values, keys, routerInput }: RoutingInputs): GatheredRouting {
     const { metaAttention, summary } = this.#parts;
     using summaries = pending.finish(values);
     const own = { summaries, keyStatistics: keys, dependencies: [routerInput, ...summary.parameters()] };
@@ -161,7 +155,7 @@ interface RoutingInputs {
 }
 
 interface ResultInputs {
-  readonly call: PassCall;
+  readonly call: RoutingCall;
   readonly qkv: ProjectedQkv;
   readonly chosen: ChosenChunks;
   readonly routing: Routing;

@@ -106,6 +106,22 @@ describe.each(kinds)("%o", (Kind) => {
       expect(() => optimizer.step()).toThrow(DisposedError);
       expect(optimizer.steps).toBe(0);
       optimizer.dispose();
+      expect(() => new Kind(model)).toThrow(DisposedError);
+    });
+  });
+
+  test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])("a parameter's own factor of %d is refused", async (value) => {
+    await alone(async (ctx) => {
+      using model = new Linear(ctx, 2, 1);
+      for (const name of ["lrScale", "weightDecay"]) {
+        const forParameter = () => ({ [name]: value });
+        expect(() => new Kind(model, { forParameter })).toThrow(new RegExp(`${name}: expected a number ≥ 0, received`));
+      }
+      for (const name of ["lr", "weightDecay", "epsilon"]) {
+        expect(() => new Kind(model, { [name]: value })).toThrow(
+          new RegExp(`${name}: expected a number ≥ 0, received`),
+        );
+      }
     });
   });
 });

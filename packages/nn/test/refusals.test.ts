@@ -3,10 +3,13 @@ import { join } from "node:path";
 import { fromArray, Linear, OptionError } from "@mosaic/core";
 import { expect, test } from "vitest";
 import {
+  AdamW,
   crossEntropy,
+  Dropout,
   Embedding,
   LayerNorm,
   loadCheckpoint,
+  MLP,
   RMSNorm,
   saveCheckpoint,
   writeSafetensors,
@@ -32,6 +35,44 @@ test.each([Number.NaN, -1, Number.POSITIVE_INFINITY])("epsilon and std of %d are
   });
 });
 
+test("a layer made without a context asks for one first", () => {
+  const make =
+    (Layer: unknown, ...args: unknown[]) =>
+    () =>
+      new (Layer as new (...args: unknown[]) => object)(...args);
+  const layers: [string, () => object][] = [
+    ["Linear", make(Linear, 4, 4)],
+    ["Embedding", make(Embedding, 4, 4)],
+    ["LayerNorm", make(LayerNorm, 4)],
+    ["RMSNorm", make(RMSNorm, 4)],
+    ["MLP", make(MLP, { embedDim: 4 })],
+    ["Dropout", make(Dropout, 0.5)],
+  ];
+  for (const [name, run] of layers) {
+    expect(run).toThrow(OptionError);
+    expect(run).toThrow(`${name}: expected a Context from init(), received`);
+  }
+});
+
+test("parameters instead of their model are refused with the remedy", async () => {
+  await alone((ctx) => {
+    using model = new Linear(ctx, 2, 1);
+    expect(() => new AdamW(model.parameters() as unknown as Linear)).toThrow(
+      "AdamW: expected a Module, received [a Tensor,a Tensor]; pass the model itself, not its parameters",
+    );
+  });
+});
+
+test("a token out of range names the layer and the size of its table", async () => {
+  await alone(async (ctx) => {
+    using embed = new Embedding(ctx, 4, 2);
+    using out = embed.forward(fromArray(ctx, [1, 4], [2]));
+    await expect(out.read()).rejects.toThrow(
+      /received 4; in an Embedding these are token ids, and its table has 4 rows/,
+    );
+  });
+});
+
 const circle: { self?: unknown } = {};
 circle.self = circle;
 const unsavable: [what: string, data: unknown, message: RegExp][] = [
@@ -43,6 +84,8 @@ const unsavable: [what: string, data: unknown, message: RegExp][] = [
   ["a typed array", { curve: new Float32Array(2) }, /received a Float32Array/],
   ["a date", new Date(0), /data: .* received a Date/],
   ["a symbol", { a: Symbol("b") }, /received Symbol\(b\)/],
+  ["what a symbol names", { a: { [Symbol("b")]: 1 } }, /data\.a: .* received an object with Symbol\(b\)/],
+  ["a name in an array", { a: Object.assign([1], { mean: 1 }) }, /data\.a: .* received an array with "mean"/],
   ["an object within itself", circle, /data\.self: .* received a circular reference/],
 ];
 

@@ -91,7 +91,7 @@ describe.each(Object.entries(optimizers))("%s", (_, make) => {
         const model = build(ctx);
         const optimizer = make(model);
         expect(await loadCheckpoint(ctx, path, { model, optimizer })).toEqual({
-          step: 5,
+          steps: 5,
           data: { epoch: 2, note: "half" },
         });
         const losses = await train(ctx, { model, optimizer }, 5);
@@ -223,7 +223,7 @@ test("a model's weights load from a training's checkpoint, and from a plain file
   await alone(async (ctx) => {
     const [model, other] = [build(ctx), build(ctx)];
     await saveCheckpoint(ctx, path, { model });
-    expect(await loadCheckpoint(ctx, path, { model: other })).toEqual({ step: 0, data: null });
+    expect(await loadCheckpoint(ctx, path, { model: other })).toEqual({ steps: 0, data: null });
     await writeSafetensors(path, model.stateDict());
     const third = build(ctx);
     third.loadStateDict((await readSafetensors(path)).tensors);

@@ -138,7 +138,7 @@ test.each<[string, () => unknown, string]>([
   [
     "sketch",
     () => sketch(call, machine, [-1]),
-    "sketch: ranks: expected an array, each an integer ≥ 0, received [-1]",
+    "sketch: ranks: expected an array, each element an integer ≥ 0, received [-1]",
   ],
   ["sketch", () => sketch(call, machine, [2]), "sketch: rank: expected an integer from 0 to 1, received 2"],
   [
@@ -154,13 +154,13 @@ test.each<[string, () => unknown, string]>([
   [
     "symbolicWorld",
     () => symbolicWorld({ mesh: { sp: 2 }, backends: [{}] } as never),
-    "symbolicWorld: backends: expected an array, each an AttentionBackend, such as ring()",
+    "symbolicWorld: backends: expected an array, each element an AttentionBackend, such as ring()",
   ],
   ["tileMapSvg", () => tileMapSvg(run, { title: 3 } as never), "tileMapSvg: title: expected a string, received 3"],
   [
     "timelineSvg",
     () => timelineSvg(simulation, { facts: [3] } as never),
-    "timelineSvg: facts: expected an array, each a string, received [3]",
+    "timelineSvg: facts: expected an array, each element a string, received [3]",
   ],
   ["timelineSvg", () => timelineSvg(simulation, { group: "name" } as never), "timelineSvg: group: expected a function"],
   [

@@ -8,9 +8,9 @@ import type { ProbeResult, ProbeValues } from "./system.ts";
 const probes: { readonly [Name in keyof ProbeValues]: () => Promise<ProbeValues[Name]> } = {
   cpu: async () => features(),
   ranks: allReduceTwoRanks,
-  cuda: async () => (await importCuda()).cudaSystem(),
+  cuda: async () => (await importCuda()).cudaSystem() as ProbeValues["cuda"],
   gpus: matmulOnGpus,
-  nccl: async () => (await importNccl()).ncclSystem(),
+  nccl: async () => (await importNccl()).ncclSystem() as ProbeValues["nccl"],
 };
 
 async function allReduceTwoRanks(): Promise<number> {

@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import { ring } from "@mosaic/backend-ring";
 import * as core from "@mosaic/core";
+import { trafficOptions } from "@mosaic/core/context-parallel";
 import { cpu } from "@mosaic/kernels-cpu";
 import { AdamW, GELU, ScheduleFreeAdamW } from "@mosaic/nn";
 import type { Fixture } from "./fixture.ts";
@@ -13,6 +14,8 @@ const span = { start: 0, length: 4, step: 1 };
 const slice = core.masks.causal().slices(4, 4)[0]!;
 const job = { tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, simulate: 1 };
 const recorded = { mesh: { sp: 2 }, backend: ring(), batch: 1, numHeads: 2, headDim: 4, tokens: 8 };
+
+const flow = { bytesPerRow: [8, 8], sent: [4, 0], received: [4] };
 
 const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 8 };
 
@@ -141,6 +144,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "trafficOptions.parse": (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32" }, "test"],
   axisLength: () => ["test", { sp: 2 }, { axis: "sp", from: { sp: 0 } }],
   checkFunction: () => ["test", () => {}],
+  checkSlices: () => ["test", [slice]],
   checkTensor: ({ tensor }) => ["test", tensor(2), 1],
   checkNullableTensor: ({ tensor }) => ["test", tensor(2)],
   defineOptions: () => ["test", { a: core.option.integer({ default: 1 }) }],
@@ -155,6 +159,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "option.hasMethods": () => ["a"],
   "option.isFunction": () => [() => 1],
   "option.isObject": () => [{}],
+  "option.checkOption": () => ["test", core.option.integer()],
+  "option.checkFields": () => ["test", { a: core.option.integer() }],
+  Storage: () => [1n, 8, () => {}],
   "option.acceptsAbsent": () => [core.option.integer(), 1],
   createParameter: ({ ctx }) => [ctx, [2, 2], { initial: { kind: "normal", mean: 0, std: 1 }, dtype: "float32" }],
   loadState: ({ tensor }) => ["test", new Map([["x", tensor(2)]]), new Map([["x", tensor(2)]]), { strict: false }],
@@ -180,12 +187,19 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "ChunkBuffers.zeros": ({ tensor }) => [[tensor(1, 2, 4, 8)], 3],
   "ChunkBuffers.contiguous": ({ tensor }) => [[tensor(1, 2, 4, 8)]],
   "ChunkBuffers.copy": ({ tensor }) => [[tensor(1, 2, 4, 8)]],
+  "ChunkBuffers.narrow": ({ tensor }) => [{ tensors: [], wire: [tensor(3, 1, 2, 8)] }, 1, 2],
   "ChunkBuffers.takeOwnership": ({ tensor }) => [tensor(2)],
   LayoutCache: () => [["sp"]],
   "LayoutCache.getOrCreate": (f) => [call(f), { sp: 0 }, () => 1],
   dependencyTable: (f) => [{ axis: "sp", size: 1 }, call(f), { sp: 0 }],
   dependencyTableCache: () => [{ axis: "sp" }],
   modulo: () => [3, 2],
+  reverseFlow: () => [flow, [8]],
+  totalTraffic: () => [[flow]],
+  parseTrafficOptions: (f) => [trafficOptions, { mesh: { sp: 1 }, call: call(f), dtype: "float32" }],
+  formatSlices: () => [[slice]],
+  formatShards: () => [[[span]]],
+  hashNumbers: () => [[1, 2]],
   sendTransfers: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],
   recvTransfers: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],
   validator: () => [{ name: "mine", axis: "sp", inner: core.local() }],
@@ -329,6 +343,21 @@ export const byName: Readonly<Record<string, Arguments>> = {
   formatBytes: () => [100],
   formatSeconds: () => [0.1],
   formatPercent: () => [0.1],
+  document: () => [{ title: "t", description: "d", height: 10, body: ["<g/>"] }],
+  heading: () => ["title", "subtitle"],
+  footnotes: () => [["fact"], 10],
+  rect: () => [{ x: 0, y: 0, width: 1, height: 1 }, 'rx="2"'],
+  text: () => [1, 2, "words", 'rx="2"'],
+  tooltip: () => ["words", "<g/>"],
+  formatCoordinate: () => [1.234],
+  escape: () => ["words"],
+  textWidth: () => ["words", 12],
+  truncate: () => ["words", 12, 100],
+  // GPUs
+  cuda: () => [{ index: 0, memoryLimit: 2 ** 20, tf32: true }],
+  CudaDevice: () => [{ index: 0, memoryLimit: 2 ** 20, tf32: true }],
+  nccl: () => [{ timeout: 1, connectTimeout: 1 }],
+  "collectives-nccl.world": () => [2, { spSize: 2, device: () => cpu({ threads: 1 }) }],
   // attention
   detect: () => [{ worldSize: 1, localRanks: 1 }],
   cpu: () => [{ threads: 1, index: 0, memoryLimit: 2 ** 20 }],

@@ -56,6 +56,10 @@ function deviceFailureCases(makeWorld: MakeWorld): Case[] {
       name: "a device that fails while others wait for this rank's next collective",
       run: () => failsDuringCollective(makeWorld),
     },
+    {
+      name: "a failed device ends what waits for its peers, in groups that it is not in",
+      run: () => failsBeyondGroup(makeWorld),
+    },
   ];
 }
 
@@ -79,6 +83,26 @@ async function failsDuringCollective(makeWorld: MakeWorld): Promise<void> {
   second.world.allReduce(b).wait();
   expectError(await readOutcome(b), DeviceError);
   checkCause(expectError(await waiting, PeerLostError), cause);
+}
+
+/** Rank 3 shares a group with ranks 1 and 2 only; rank 0 waits for rank 1, which fails with rank 3 and never comes. */
+async function failsBeyondGroup(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 4, mesh: { node: 2, gpu: 2 } });
+  const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
+  const cause = await failDevice(stage.devices[3]!);
+  const begin = performance.now();
+  for (const rank of [3, 1]) stage.contexts[rank]!.mesh.group("node").allReduce(xs[rank]!).wait();
+  stage.contexts[0]!.mesh.group("gpu").allReduce(xs[0]!).wait();
+  const outcomes = await Promise.all([0, 1].map((rank) => readOutcome(xs[rank]!)));
+  for (const outcome of outcomes) {
+    const message = expectError(outcome, PeerLostError);
+    check(
+      message === `rank 3 failed before allReduce #1 (node): ${cause}`,
+      `expected rank 3's failure, received ${message}`,
+    );
+  }
+  const seconds = (performance.now() - begin) / 1e3;
+  check(seconds < 10, `expected an error long before the timeout, received it after ${seconds} s`);
 }
 
 /** The error of rank 1. */

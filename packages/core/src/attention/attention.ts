@@ -9,7 +9,7 @@ import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows } from "../views.ts";
-import type { AttentionBackend, AttentionCall, KvShard } from "./backend.ts";
+import { type AttentionBackend, type AttentionCall, backendOrLocal, type KvShard } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
 import { checkAttention } from "./check.ts";
 import { recordCall } from "./record-call.ts";
@@ -18,8 +18,8 @@ import type { AttentionState, QkvGrads } from "./tile.ts";
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
 
 export const attentionOptions = defineOptions("attention", {
-  /** A registered name or the backend itself. Default "local". */
-  backend: option.either(option.string(), option.backend(), { default: "local" }),
+  /** A registered name or the backend itself; required where the mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local". */
+  backend: option.either(option.string(), option.backend(), { optional: true }),
   /** Which keys each query sees, in global positions. Default: all. */
   mask: option.mask({ optional: true }),
   /** Factor on q·k. Default 1 / √D. */
@@ -171,7 +171,7 @@ export function attention(
   for (const x of [q, k, v]) checkTensor("attention", x);
   const { mask = full(), scale = (q.shape[3] ?? 1) ** -0.5, returnLse } = given;
   const { queries = unshardedLayout(ctx, q), keys = unshardedLayout(ctx, k) } = given;
-  const backend = ctx.backend(given.backend);
+  const backend = backendOrLocal("attention", ctx, given.backend);
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
   const lseOutput: { lse?: Tensor } = {};

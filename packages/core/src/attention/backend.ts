@@ -1,5 +1,5 @@
 import type { Context } from "../context.ts";
-import { expectValue } from "../errors.ts";
+import { expectValue, OptionError } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
 import type { Coordinate } from "../mesh.ts";
 import type { Layout } from "../placement/placement.ts";
@@ -133,4 +133,25 @@ export function local(): AttentionBackend {
       ctx.device.kernels.attendBackward(grads, call.q, call, kv, tileOf(call, kv));
     },
   };
+}
+
+/**
+ * The requested backend; "local" if none is named and the mesh cuts no sequence. Where it does, "local" would take every shard
+ * for a whole sequence, so it must be named.
+ */
+export function backendOrLocal(
+  where: string,
+  ctx: Context,
+  requested: string | AttentionBackend | undefined,
+): AttentionBackend {
+  if (requested !== undefined) return ctx.backend(requested);
+  const cut = ctx.mesh.axes.filter((axis) => axis !== "dp" && ctx.mesh.shape[axis]! > 1);
+  if (cut.length === 0) return ctx.backend("local");
+  throw new OptionError({
+    where: `${where}: backend`,
+    expected: `a backend, as the mesh has ${cut.map((axis) => `${axis}: ${ctx.mesh.shape[axis]}`).join(", ")}`,
+    received: "none",
+    remedy:
+      'pass backend: "ring" (each rank holds a shard of the sequence), or "local" if each rank holds whole sequences',
+  });
 }

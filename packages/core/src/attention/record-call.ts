@@ -1,11 +1,11 @@
 import type { Context } from "../context.ts";
-import { type Slice, sliceTypeCodes } from "../mask/slice.ts";
+import type { Slice } from "../mask/slice.ts";
 import type { Coordinate, DeviceMesh } from "../mesh.ts";
 import type { Layout } from "../placement/placement.ts";
-import type { Span } from "../placement/span.ts";
 import { coordinatesAlong } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import { type AttentionBackend, type AttentionCall, describeBackend } from "./backend.ts";
+import { formatShards, formatSlices } from "./format.ts";
 import type { AttentionModifiers } from "./tile.ts";
 
 // What the ranks of an attention call must agree on and no message shows: each derives alone, from mask and layouts, what it
@@ -13,8 +13,8 @@ import type { AttentionModifiers } from "./tile.ts";
 
 /** Calls of a rank whose descriptions are kept: those of a model's layers, not of a sequence that grows with each call. */
 const MAX_CACHED_CALLS = 16;
-/** Slices and shards that a description names one by one. */
-const MAX_LISTED = 4;
+/** Masks of more slices are compared by identity. */
+const MAX_COMPARED = 4;
 
 /** Which half of an attention call is recorded. */
 export type Pass = "forward" | "backward";
@@ -115,57 +115,19 @@ class CallDescription {
 /** Masks are often made anew for each call: short lists are compared slice by slice. */
 function equalSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
   if (a === b) return true;
-  if (a.length !== b.length || a.length > MAX_LISTED) return false;
+  if (a.length !== b.length || a.length > MAX_COMPARED) return false;
   return a.every((slice, i) => {
     const { q0, q1, k0, k1, type } = b[i]!;
     return slice.q0 === q0 && slice.q1 === q1 && slice.k0 === k0 && slice.k1 === k1 && slice.type === type;
   });
 }
 
-/** `causal 0:512 × 0:512`, queries before keys, as ranges of Python; of many slices the first ones and a hash. */
-function formatSlices(slices: readonly Slice[]): string {
-  if (slices.length === 0) return "empty";
-  const named = slices
-    .slice(0, MAX_LISTED)
-    .map(({ q0, q1, k0, k1, type }) => `${type} ${q0}:${q1} × ${k0}:${k1}`)
-    .join(" + ");
-  if (slices.length <= MAX_LISTED) return named;
-  const hash = new Hash();
-  for (const { q0, q1, k0, k1, type } of slices) {
-    for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
-  }
-  return `${named} + … of ${slices.length} slices (${hash.hex()})`;
-}
-
-/** `512 over sp: 0:128 | 128:256 | …`, shard by shard; of many the first ones and a hash. */
+/** `512 over sp: 0:128 | 128:256 | …`, shard by shard. */
 function formatLayout(layout: Layout, mesh: Coordinate): string {
   const { axes, length } = layout;
   if (axes.length === 0) return `${length}`;
-  const hash = new Hash();
-  const named: string[] = [];
-  let count = 0;
-  for (const at of coordinatesAlong(axes, mesh)) {
-    const spans = layout.spans(at);
-    for (const { start, length: rows, step } of spans) {
-      hash.add(start);
-      hash.add(rows);
-      hash.add(step);
-    }
-    hash.add(-1);
-    if (count++ < MAX_LISTED) named.push(formatSpans(spans));
-  }
-  const isWhole = count <= MAX_LISTED && named.every((each) => !each.endsWith("…"));
-  const shards = named.join(" | ");
-  return `${length} over ${axes.join(",")}: ${isWhole ? shards : `${shards} | … of ${count} shards (${hash.hex()})`}`;
-}
-
-function formatSpans(spans: readonly Span[]): string {
-  if (spans.length === 0) return "none";
-  const named = spans
-    .slice(0, MAX_LISTED)
-    .map(({ start, length, step }) => `${start}:${start + length * step}${step === 1 ? "" : `:${step}`}`)
-    .join(",");
-  return spans.length <= MAX_LISTED ? named : `${named},…`;
+  const shards = coordinatesAlong(axes, mesh).map((at) => layout.spans(at));
+  return `${length} over ${axes.join(",")}: ${formatShards(shards)}`;
 }
 
 /** Slopes lie on the device: their number alone is compared. */
@@ -178,36 +140,4 @@ function formatModifiers(modifiers: AttentionModifiers | undefined): string[] {
     ...(sampleMasks ?? []).map((slices, i) => `mask of sample ${i} ${formatSlices(slices)}`),
     ...(origin ? [`heads from ${origin.head}, samples from ${origin.batch}`] : []),
   ];
-}
-
-/** 64 bits over integers: MurmurHash3 of 32 bits (Appleby), from two seeds. */
-class Hash {
-  #low = 0x9747b28c | 0;
-  #high = 0x3c6ef372;
-
-  add(value: number): void {
-    const word = value | 0;
-    const rest = Math.floor(value / 2 ** 32) | 0;
-    this.#low = murmurMix(murmurMix(this.#low, word), rest);
-    this.#high = murmurMix(murmurMix(this.#high, word), rest);
-  }
-
-  hex(): string {
-    return [murmurFinalize(this.#high), murmurFinalize(this.#low)]
-      .map((half) => half.toString(16).padStart(8, "0"))
-      .join("");
-  }
-}
-
-function murmurMix(hash: number, word: number): number {
-  let k = Math.imul(word, 0xcc9e2d51);
-  k = Math.imul((k << 15) | (k >>> 17), 0x1b873593);
-  const next = hash ^ k;
-  return (Math.imul((next << 13) | (next >>> 19), 5) + 0xe6546b64) | 0;
-}
-
-function murmurFinalize(hash: number): number {
-  let h = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
-  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);
-  return (h ^ (h >>> 16)) >>> 0;
 }

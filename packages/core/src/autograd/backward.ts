@@ -146,6 +146,7 @@ function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
     });
     gradient.dispose();
   }
+  if (leaf.replication) leaf.replication.hasLocalGrad = true;
 }
 
 /** Dense, and nobody else looks at its memory: it may be written to. */

@@ -1,7 +1,8 @@
 import type { Transfer } from "../collectives/process-group.ts";
+import { checkDType, checkShape, checkTensor } from "../arguments.ts";
 import type { Device } from "../device.ts";
-import { ShapeError } from "../errors.ts";
-import { contiguousStrides, isContiguous, type Shape, numel } from "../shape.ts";
+import { expectValue, formatValue, ShapeError } from "../errors.ts";
+import { contiguousStrides, formatShape, isContiguous, numel, sameShape, type Shape } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
 /** Tensors of the same rows that travel together, such as k and v; a message each. */
@@ -13,13 +14,15 @@ export interface Chunk {
 }
 
 /** Messages that send a chunk to a rank. */
-export function sendTransfers({ wire }: Chunk, to: number): Transfer[] {
-  return wire.map((tensor) => ({ tensor, to }));
+export function sendTransfers(chunk: Chunk, to: number): Transfer[] {
+  checkChunk("sendTransfers", chunk);
+  return chunk.wire.map((tensor) => ({ tensor, to }));
 }
 
 /** Messages that fill a chunk with what a rank sends. */
-export function recvTransfers({ wire }: Chunk, from: number): Transfer[] {
-  return wire.map((tensor) => ({ tensor, from }));
+export function recvTransfers(chunk: Chunk, from: number): Transfer[] {
+  checkChunk("recvTransfers", chunk);
+  return chunk.wire.map((tensor) => ({ tensor, from }));
 }
 
 /** What a chunk is made like: an entry for each tensor, [B,H,·,D] or [B,H,·] with any number of rows. */
@@ -86,7 +89,12 @@ export class ChunkBuffers implements Disposable {
   /** By what chunks are like; for the last number of rows, which most of them share. */
   readonly #layouts = new Map<ChunkSpec, { readonly rows: number; readonly layouts: readonly MemoryLayout[] }>();
 
-  constructor({ device, order = "bhsd", slotRows = 0 }: ChunkBufferOptions) {
+  constructor(options: ChunkBufferOptions) {
+    const { device, order = "bhsd", slotRows = 0 } = options ?? {};
+    const isDevice = typeof device?.empty === "function";
+    const isOrder = order === "bhsd" || order === "sbhd";
+    expectValue("ChunkBuffers", isDevice && isOrder, "{ device, order }, order bhsd or sbhd", options);
+    checkRows("ChunkBuffers: slotRows", slotRows);
     this.#device = device;
     this.#order = order;
     this.#slotRows = slotRows;
@@ -107,16 +115,18 @@ export class ChunkBuffers implements Disposable {
    */
   slot(name: string, like: ChunkSpec, rows: number): Chunk {
     const last = this.#slots.get(name);
-    if (last?.rows === rows) return last;
+    if (last !== undefined && last.rows === rows) return last;
+    checkRows("ChunkBuffers.slot", rows);
     if (rows > this.#slotRows) {
       throw new ShapeError({
-        where: `slot "${name}"`,
+        where: `slot ${formatValue(name)}`,
         expected: `at most ${this.#slotRows} rows`,
         received: `${rows}`,
       });
     }
-    const memory = last?.memory ?? like.map((each) => this.#allocateSlot(each));
     const layouts = this.#layoutsOf(like, rows);
+    const memory = last?.memory ?? like.map((each) => this.#allocateSlot(each));
+    expectValue("ChunkBuffers.slot", memory.length === layouts.length, "what chunks of this name are like", like);
     const wire = memory.map((tensor, i) => viewOf(tensor, layouts[i]!.wire));
     const slot = this.#track({ memory, rows, wire, tensors: this.#attentionViews(wire, layouts) });
     this.#slots.set(name, slot);
@@ -125,6 +135,8 @@ export class ChunkBuffers implements Disposable {
 
   /** Zeros to read, not to send, which take the memory of one number a tensor. */
   zeros(like: ChunkSpec, rows: number): Chunk {
+    checkRows("ChunkBuffers.zeros", rows);
+    checkChunkSpec("ChunkBuffers.zeros", like);
     const tensors = like.map(({ shape, dtype }) => {
       const zero = this.takeOwnership(this.#device.empty([1], dtype));
       this.#device.kernels.fill(zero, 0);
@@ -135,6 +147,7 @@ export class ChunkBuffers implements Disposable {
 
   /** These tensors as a chunk: each itself if it lies in memory as messages do, or else a copy. */
   contiguous(tensors: readonly Tensor[]): Chunk {
+    this.#checkTensors("ChunkBuffers.contiguous", tensors);
     const members = tensors.map((tensor): Chunk => {
       const wire = this.#permuted(tensor, "wire");
       if (!isContiguous(wire.shape, wire.strides)) return this.copy([tensor]);
@@ -144,15 +157,30 @@ export class ChunkBuffers implements Disposable {
   }
 
   /** Copies tensors into a chunk, by default a new one. */
-  copy(tensors: readonly Tensor[], into: Chunk = this.empty(tensors, tensors[0]!.shape[2]!)): Chunk {
-    for (const [i, tensor] of tensors.entries()) this.#device.kernels.copy(into.tensors[i]!, tensor);
-    return into;
+  copy(tensors: readonly Tensor[], into?: Chunk): Chunk {
+    const where = "ChunkBuffers.copy";
+    this.#checkTensors(where, tensors);
+    if (into !== undefined) this.#checkTensors(`${where}: into`, into?.tensors);
+    const chunk = into ?? this.empty(tensors, tensors[0]?.shape[2] ?? 0);
+    for (const [i, tensor] of tensors.entries()) {
+      const to = chunk.tensors[i];
+      const fits = to !== undefined && sameShape(to.shape, tensor.shape);
+      if (!fits) expectValue(where, false, `a chunk with ${formatShape(tensor.shape)} as tensor ${i}`, to?.shape);
+      this.#device.kernels.copy(to!, tensor);
+    }
+    return chunk;
   }
 
   /** `count` rows of a chunk, from `first` on. Dense in the order "sbhd" only. */
-  narrow({ wire }: Chunk, first: number, count: number): Chunk {
-    const part = wire.map((tensor) => {
+  narrow(chunk: Chunk, first: number, count: number): Chunk {
+    checkChunk("ChunkBuffers.narrow", chunk);
+    checkRows("ChunkBuffers.narrow: first", first);
+    checkRows("ChunkBuffers.narrow: count", count);
+    const part = chunk.wire.map((tensor) => {
+      checkTensor("ChunkBuffers.narrow", tensor);
       const { shape, strides, offset } = tensor;
+      const isInside = first + count <= shape[0]!;
+      if (!isInside) expectValue("ChunkBuffers.narrow", false, `rows within ${shape[0]}`, [first, count]);
       const start = count > 0 ? first * strides[0]! : 0;
       return viewOf(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
     });
@@ -164,6 +192,7 @@ export class ChunkBuffers implements Disposable {
 
   /** Takes a tensor over, to be disposed with all others. */
   takeOwnership(tensor: Tensor): Tensor {
+    checkTensor("ChunkBuffers.takeOwnership", tensor);
     this.#tensors.push(tensor);
     return tensor;
   }
@@ -187,7 +216,9 @@ export class ChunkBuffers implements Disposable {
 
   #layoutsOf(like: ChunkSpec, rows: number): readonly MemoryLayout[] {
     const last = this.#layouts.get(like);
-    if (last?.rows === rows) return last.layouts;
+    if (last !== undefined && last.rows === rows) return last.layouts;
+    checkChunkSpec("ChunkBuffers", like);
+    checkRows("ChunkBuffers", rows);
     const layouts = like.map(({ shape }) => this.#layoutOf(shape.with(2, rows)));
     this.#layouts.set(like, { rows, layouts });
     return layouts;
@@ -198,6 +229,17 @@ export class ChunkBuffers implements Disposable {
     const wire = permuteSizes(shape, permutations.wire);
     const strides = contiguousStrides(wire);
     return { wire: { shape: wire, strides }, tensors: { shape, strides: permuteSizes(strides, permutations.tensors) } };
+  }
+
+  /** Of this device, [B,H,S,D] or [B,H,S] each. */
+  #checkTensors(where: string, tensors: readonly Tensor[]): void {
+    expectValue(where, Array.isArray(tensors), "an array of tensors", tensors);
+    for (let i = 0; i < tensors.length; i++) {
+      checkTensor(where, tensors[i]);
+      const isOfDevice = tensors[i]!.device === this.#device;
+      if (!isOfDevice) expectValue(where, false, "tensors of the device of the buffers", tensors[i]);
+    }
+    checkChunkSpec(where, tensors);
   }
 
   #attentionViews(wire: readonly Tensor[], layouts: readonly MemoryLayout[]): readonly Tensor[] {
@@ -213,6 +255,30 @@ export class ChunkBuffers implements Disposable {
   #track<T extends Chunk>(chunk: T): T {
     this.#chunks.add(chunk);
     return chunk;
+  }
+}
+
+/** Throws an OptionError unless `chunk` has tensors to send; whether they are tensors, the group checks that sends them. */
+function checkChunk(where: string, chunk: unknown): asserts chunk is Pick<Chunk, "wire"> {
+  if (!Array.isArray((chunk as Partial<Chunk> | null | undefined)?.wire)) {
+    expectValue(where, false, "a Chunk { tensors, wire }", chunk);
+  }
+}
+
+function checkRows(where: string, rows: unknown): void {
+  if (Number.isSafeInteger(rows) && (rows as number) >= 0) return;
+  expectValue(where, false, "a number of rows, an integer ≥ 0", rows);
+}
+
+/** Throws an OptionError or ShapeError unless a chunk can be made like these. */
+function checkChunkSpec(where: string, like: unknown): void {
+  expectValue(where, Array.isArray(like), "an array of shapes and dtypes", like);
+  for (const each of like as readonly unknown[]) {
+    const { shape, dtype } = (each ?? {}) as Partial<ChunkSpec[number]>;
+    const isLike = Array.isArray(shape) && (shape.length === 3 || shape.length === 4);
+    expectValue(where, isLike, "[B,H,S,D] or [B,H,S]", isLike ? each : (shape ?? each));
+    checkShape(where, shape);
+    checkDType(where, dtype);
   }
 }
 

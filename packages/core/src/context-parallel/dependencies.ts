@@ -1,8 +1,10 @@
-import { type AttentionBackend, local } from "../attention/backend.ts";
+import { type AttentionBackend, checkBackend, local } from "../attention/backend.ts";
 import type { Context } from "../context.ts";
-import type { Slice } from "../mask/slice.ts";
-import { isVisible } from "../mask/visibility.ts";
+import { checkFunction, expectValue, formatValue, OptionError } from "../errors.ts";
+import { checkSlices, type Slice } from "../mask/slice.ts";
+import { isVisibleUnchecked } from "../mask/visibility.ts";
 import { type Coordinate, omitAxes } from "../mesh.ts";
+import * as option from "../option.ts";
 import type { Layout } from "../placement/placement.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 
@@ -61,8 +63,15 @@ export interface DependencyAxis {
  * dependencies.needsKv(1, 3); // => false
  * dependencies.keyRows(1); // => 10
  * ```
+ * @throws OptionError for an axis without ranks, and for what is no call, no slices or no coordinate.
  */
 export function dependencyTable(along: DependencyAxis, call: ShardedAttentionCall, from: Coordinate): DependencyTable {
+  checkAlong("dependencyTable", along);
+  const { size: ranks } = along;
+  const isSize = Number.isSafeInteger(ranks) && ranks >= 1 && ranks <= 2 ** 16;
+  expectValue("dependencyTable: size", isSize, "1 to 65536 ranks", ranks);
+  checkShardedCall("dependencyTable", call, from);
+  checkSlices("dependencyTable: mask", call.mask);
   const { axis, size, inner = local() } = along;
   const { at, queries, keys, mask } = call;
   const [groupAt, groupFrom] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
@@ -73,7 +82,7 @@ export function dependencyTable(along: DependencyAxis, call: ShardedAttentionCal
   const [shard, groupKeys] = [keysOf(from), keysOf(groupFrom)];
   const [ownQueries, groupQueries] = [queriesOf(at), queriesOf(groupAt)];
   const seenBy = (block: (source: number) => readonly Span[]) =>
-    memoizeByPair(size, (rank, source) => isVisible(groupQueries(rank), block(source), mask));
+    memoizeByPair(size, (rank, source) => isVisibleUnchecked(groupQueries(rank), block(source), mask));
   const needsKv = seenBy(shard);
   let isEmpty: boolean | undefined;
   return {
@@ -81,7 +90,7 @@ export function dependencyTable(along: DependencyAxis, call: ShardedAttentionCal
     size,
     get isEmpty() {
       const [all, allKeys] = [omitAxes(groupAt, [axis]), omitAxes(groupFrom, [axis])];
-      return (isEmpty ??= !isVisible(queries.spans(all), keys.spans(allKeys), mask));
+      return (isEmpty ??= !isVisibleUnchecked(queries.spans(all), keys.spans(allKeys), mask));
     },
     queryRows: memoizeByRank((rank) => spansLength(ownQueries(rank))),
     keyRows: memoizeByRank((rank) => spansLength(shard(rank))),
@@ -97,10 +106,32 @@ export function dependencyTable(along: DependencyAxis, call: ShardedAttentionCal
 export function dependencyTableCache(
   along: Omit<DependencyAxis, "size">,
 ): (ctx: Context, call: ShardedAttentionCall, from: Coordinate) => DependencyTable {
+  checkAlong("dependencyTableCache", along);
   const { axis } = along;
   const tables = new LayoutCache<DependencyTable>([axis]);
   return ({ mesh }, call, from) =>
     tables.getOrCreate(call, from, () => dependencyTable({ ...along, size: mesh.shape[axis]! }, call, from));
+}
+
+const isCoordinate = option.meshShape().accepts;
+const isLayout = option.layout().accepts;
+
+function checkAlong(where: string, along: Omit<DependencyAxis, "size">): void {
+  const { axis, inner } = along ?? {};
+  expectValue(`${where}: axis`, typeof axis === "string", "the name of a mesh axis", axis);
+  if (inner !== undefined) checkBackend(`${where}: inner`, inner);
+}
+
+/** Throws an OptionError unless these are a call and a coordinate; not whether its mask holds slices. */
+export function checkShardedCall(where: string, call: unknown, from: unknown): asserts call is ShardedAttentionCall {
+  if (!isShardedCall(call)) expectValue(where, false, "a call { at, queries, keys, mask }", call);
+  if (!isCoordinate(from)) expectValue(`${where}: from`, false, "a coordinate, such as { sp: 0 }", from);
+}
+
+/** Whether a value has all that a call has; not whether its mask holds slices. */
+export function isShardedCall(value: unknown): value is ShardedAttentionCall {
+  const { at, queries, keys, mask } = (value ?? {}) as Partial<ShardedAttentionCall>;
+  return isCoordinate(at) && isLayout(queries) && isLayout(keys) && Array.isArray(mask);
 }
 
 /** More places than the ranks of one process use: what is cached must not fill memory. */
@@ -129,23 +160,34 @@ export class LayoutCache<T> {
 
   /** `axes`: those along which all places share a value, because it is about all of them. */
   constructor(axes: readonly string[]) {
+    const isNames = Array.isArray(axes) && [...axes].every((axis) => typeof axis === "string");
+    expectValue("LayoutCache", isNames, "names of mesh axes", axes);
     this.#axes = axes;
   }
 
   /** The value for queries at `call.at` and keys from `from`, made by `make` the first time. */
   getOrCreate(call: ShardedAttentionCall, from: Coordinate, make: () => T): T {
-    const { at, queries, keys, mask } = call;
+    const { at, queries, keys, mask } = call ?? {};
     const last = this.#call;
-    const same = last?.queries === queries && last.keys === keys && last.mask === mask;
-    if (!same || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
-    if (!same) this.#call = { queries, keys, mask };
-    const place = `${this.#cacheKey(queries, at)};${this.#cacheKey(keys, from)}`;
-    let value = this.#values.get(place);
-    if (value === undefined) this.#values.set(place, (value = make()));
+    const isSame = last !== undefined && last.queries === queries && last.keys === keys && last.mask === mask;
+    // Backends look up every block: of layouts and a mask that were checked, only the coordinates are looked at.
+    const isLookup = isSame && option.isObject(at) && option.isObject(from);
+    const known = isLookup ? this.#values.get(this.#cacheKey(call, from)) : undefined;
+    if (known !== undefined) return known;
+    checkShardedCall("LayoutCache.getOrCreate", call, from);
+    checkFunction("LayoutCache.getOrCreate: make", make);
+    if (!isSame || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
+    if (!isSame) this.#call = { queries, keys, mask };
+    const value = make();
+    this.#values.set(this.#cacheKey(call, from), value);
     return value;
   }
 
-  #cacheKey({ axes }: Layout, at: Coordinate): string {
+  #cacheKey({ at, queries, keys }: ShardedAttentionCall, from: Coordinate): string {
+    return `${this.#axesKey(queries, at)};${this.#axesKey(keys, from)}`;
+  }
+
+  #axesKey({ axes }: Layout, at: Coordinate): string {
     let place = "";
     for (const axis of axes) place += `,${this.#axes.includes(axis) ? axis in at : at[axis]}`;
     return place;
@@ -154,7 +196,13 @@ export class LayoutCache<T> {
 
 /** The remainder that is never negative: rank arithmetic in a ring. */
 export function modulo(rank: number, size: number): number {
+  if (!Number.isFinite(rank) || !Number.isFinite(size) || size <= 0) throw notModulo(rank, size);
   return ((rank % size) + size) % size;
+}
+
+function notModulo(rank: unknown, size: unknown): OptionError {
+  const received = `${formatValue(rank)} and ${formatValue(size)}`;
+  return new OptionError({ where: "modulo", expected: "a rank and a size above 0", received });
 }
 
 /** What belongs to each rank, derived once. */

@@ -1,4 +1,5 @@
 // What backends that communicate share: checks of a call, memory for chunks, who needs whose keys, and the bytes that follow.
+export { formatShards, formatSlices, hashNumbers } from "../attention/format.ts";
 export * from "./buffers.ts";
 export {
   type DependencyAxis,
@@ -9,5 +10,7 @@ export {
   modulo,
   type ShardedAttentionCall,
 } from "./dependencies.ts";
+// Of slices and spans that were checked before: called for every tile of every rank.
+export { isVisibleUnchecked, rowsWithinUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";
 export * from "./traffic.ts";
 export { type ValidationRules, type Validator, validator } from "./validation.ts";

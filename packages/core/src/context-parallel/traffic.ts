@@ -4,7 +4,7 @@ import type { Coordinate } from "../mesh.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsDeclaration, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import type { Fields } from "../option.ts";
-import type { ShardedAttentionCall } from "./dependencies.ts";
+import { isShardedCall, type ShardedAttentionCall } from "./dependencies.ts";
 
 export const trafficOptions = defineOptions("traffic", {
   /** The backend's axis. Default "sp". */
@@ -12,7 +12,7 @@ export const trafficOptions = defineOptions("traffic", {
   /** Length of every mesh axis. */
   mesh: option.meshShape(),
   /** The call of the rank in question: its place, the mask, and the layouts of queries and keys. */
-  call: option.custom("a ShardedAttentionCall { at, queries, keys, mask }", isShardedCall),
+  call: option.custom("a ShardedAttentionCall { at, queries, keys, mask }", hasSliceList),
   /** Where its keys come from. Default: call.at. */
   from: option.meshShape({ optional: true }),
   /** What q, k, v and dOut are stored in. */
@@ -21,8 +21,6 @@ export const trafficOptions = defineOptions("traffic", {
 /** What every backend's traffic follows from, whatever else it needs. */
 export type TrafficOptions = OptionsOf<typeof trafficOptions>;
 
-const layoutOption = option.layout();
-
 function isSliceList(value: unknown): boolean {
   const names = ["q0", "q1", "k0", "k1", "type"] as const;
   const isSlice = (slice: unknown): boolean =>
@@ -30,11 +28,8 @@ function isSliceList(value: unknown): boolean {
   return Array.isArray(value) && [...value].every(isSlice);
 }
 
-function isShardedCall(value: unknown): value is ShardedAttentionCall {
-  const { at, queries, keys, mask } = (value ?? {}) as Partial<ShardedAttentionCall>;
-  return (
-    option.meshShape().accepts(at) && layoutOption.accepts(queries) && layoutOption.accepts(keys) && isSliceList(mask)
-  );
+function hasSliceList(value: unknown): value is ShardedAttentionCall {
+  return isShardedCall(value) && isSliceList(value.mask);
 }
 
 /** Options of a closed form, checked: a description of a call may have more fields than are looked at here. */
@@ -42,17 +37,20 @@ export function parseTrafficOptions<F extends Fields>(
   declaration: OptionsDeclaration<F>,
   options: object,
 ): ResolvedOptionsOf<OptionsDeclaration<F>> {
+  const isDeclaration =
+    option.hasMethods<OptionsDeclaration<F>>("parse")(declaration) && typeof declaration.fields === "object";
+  expectValue("parseTrafficOptions", isDeclaration, "what defineOptions returns", declaration);
   const isObject = typeof options === "object" && options !== null;
   const own = isObject && Object.entries(options).filter(([name]) => Object.hasOwn(declaration.fields, name));
   return declaration.parse(own ? Object.fromEntries(own) : options);
 }
 
 /** The length of the axis of a backend's traffic. Throws an OptionError for one that the mesh lacks, or a place that does. */
-export function axisLength(
-  where: string,
-  mesh: Coordinate,
-  { axis, from }: { axis: string; from: Coordinate },
-): number {
+export function axisLength(where: string, mesh: Coordinate, along: { axis: string; from: Coordinate }): number {
+  const { axis, from } = along ?? {};
+  const isPlace = typeof axis === "string" && typeof from === "object" && from !== null;
+  expectValue("axisLength", isPlace && typeof where === "string", "a name, a mesh, and { axis, from }", along);
+  expectValue(`${where}: mesh`, option.meshShape().accepts(mesh), "lengths of axes by name", mesh);
   const size = mesh[axis];
   const fits = size !== undefined && Number.isSafeInteger(size) && size >= 1 && size <= 2 ** 16;
   expectValue(`${where}: mesh`, fits, `the axis "${axis}", of 1 to 65536 ranks`, mesh);
@@ -78,7 +76,9 @@ export interface ChunkFlow {
 }
 
 /** The same chunks the other way: what is sent back for what was received, of so many bytes per row. */
-export function reverseFlow({ sent, received }: ChunkFlow, bytesPerRow: readonly number[]): ChunkFlow {
+export function reverseFlow(flow: ChunkFlow, bytesPerRow: readonly number[]): ChunkFlow {
+  checkFlow("reverseFlow", { ...flow, bytesPerRow });
+  const { sent, received } = flow;
   return { bytesPerRow, sent: received, received: sent };
 }
 
@@ -94,6 +94,8 @@ export function reverseFlow({ sent, received }: ChunkFlow, bytesPerRow: readonly
  * ```
  */
 export function totalTraffic(flows: readonly ChunkFlow[]): Traffic {
+  expectValue("totalTraffic", Array.isArray(flows), "an array of flows { bytesPerRow, sent, received }", flows);
+  for (const flow of flows) checkFlow("totalTraffic", flow);
   return {
     bytesSent: sum(flows.map(({ bytesPerRow, sent }) => sum(bytesPerRow) * sum(sent))),
     bytesReceived: sum(flows.map(({ bytesPerRow, received }) => sum(bytesPerRow) * sum(received))),
@@ -101,6 +103,14 @@ export function totalTraffic(flows: readonly ChunkFlow[]): Traffic {
       flows.map(({ bytesPerRow, sent }) => bytesPerRow.length * sent.filter((rows) => rows > 0).length),
     ),
   };
+}
+
+const isNumbers = option.array(option.number()).accepts;
+
+function checkFlow(where: string, flow: ChunkFlow): void {
+  const { bytesPerRow, sent, received } = flow ?? {};
+  const isFlow = isNumbers(bytesPerRow) && isNumbers(sent) && isNumbers(received);
+  expectValue(where, isFlow, "a flow { bytesPerRow, sent, received }, an array of numbers each", flow);
 }
 
 function sum(numbers: readonly number[]): number {

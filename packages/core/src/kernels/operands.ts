@@ -1,3 +1,4 @@
+import { expectValue, formatValue, OptionError } from "../errors.ts";
 import type { DType } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Access, Field, KernelFeature, KernelName, Kernels, TensorField } from "./kernels.ts";
@@ -77,14 +78,26 @@ function createOperand(field: TensorField, access: Access, { parameter, within, 
  */
 export function operandsOf(kernel: KernelName): readonly Operand[] {
   let found = operandCache.get(kernel);
-  if (found === undefined) operandCache.set(kernel, (found = collectOperands(kernelSchema[kernel])));
+  if (found !== undefined) return found;
+  checkKernel("operandsOf", kernel);
+  operandCache.set(kernel, (found = collectOperands(kernelSchema[kernel])));
   return found;
 }
 
+/** Throws an OptionError unless `kernel` is the name of a kernel. */
+function checkKernel(where: string, kernel: unknown): asserts kernel is KernelName {
+  const isName = typeof kernel === "string" && Object.hasOwn(kernelSchema, kernel);
+  expectValue(where, isName, "the name of a kernel of the schema", kernel);
+}
+
 /** The tensor that an operand is in a call with these arguments; null if it is absent. */
-export function tensorOf({ parameter, field }: Operand, args: readonly unknown[]): Tensor | null {
+export function tensorOf(operand: Operand, args: readonly unknown[]): Tensor | null {
+  const { parameter, field } = operand ?? {};
+  const isOperand = typeof parameter === "number" && (field === undefined || typeof field === "string");
+  if (!isOperand) expectValue("tensorOf", false, "an Operand, as operandsOf returns", operand);
+  if (!Array.isArray(args)) expectValue("tensorOf", false, "the arguments of a kernel, an array", args);
   const argument = args[parameter];
-  const tensor = field === undefined ? argument : (argument as Readonly<Record<string, unknown>>)[field];
+  const tensor = field === undefined ? argument : (argument as Readonly<Record<string, unknown>> | undefined)?.[field];
   return (tensor as Tensor | null | undefined) ?? null;
 }
 
@@ -106,8 +119,11 @@ export function tensorOf({ parameter, field }: Operand, args: readonly unknown[]
  * ```
  */
 export function versionedKernels(kernels: Kernels): Kernels {
+  expectValue("versionedKernels", typeof kernels === "object" && kernels !== null, "kernels by name", kernels);
   const entries = Object.entries(kernels) as [KernelName, (...args: readonly unknown[]) => void][];
   const versioned = entries.map(([name, run]) => {
+    checkKernel("versionedKernels", name);
+    expectValue(`versionedKernels: ${name}`, typeof run === "function", "a function", run);
     const mutated = operandsOf(name).filter(({ isMutated }) => isMutated);
     const method = (...args: readonly unknown[]): void => {
       run(...args);
@@ -138,19 +154,33 @@ export function versionedKernels(kernels: Kernels): Kernels {
  * fill(x, 7);
  * log; // => [7]
  * ```
+ * @throws OptionError for a kernel that the schema lacks, and for source that is no body of a function.
  */
 export function compileKernel<K extends KernelName, Free extends string>(
   kernel: K,
   source: string,
   freeVariables: readonly Free[],
 ): (values: Readonly<Record<Free, unknown>>) => Kernels[K] {
+  checkKernel("compileKernel", kernel);
+  expectValue("compileKernel: source", typeof source === "string", "source text", source);
+  const isEveryName = Array.isArray(freeVariables) && [...freeVariables].every((name) => typeof name === "string");
+  expectValue("compileKernel: freeVariables", isEveryName, "an array of names", freeVariables);
   const parameters = kernelSchema[kernel].map(({ name }) => name).join(", ");
   const body = `${source}\n${mutationsOf(kernel)}`;
   const method = `return function ${kernel}(${parameters}) {\n${body}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
-  // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
-  return new Function(`{ ${freeVariables.join(", ")} }`, method) as (
-    values: Readonly<Record<Free, unknown>>,
-  ) => Kernels[K];
+  try {
+    // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
+    return new Function(`{ ${freeVariables.join(", ")} }`, method) as (
+      values: Readonly<Record<Free, unknown>>,
+    ) => Kernels[K];
+  } catch (cause) {
+    const details = {
+      where: `compileKernel: ${kernel}`,
+      expected: "the body of a function",
+      received: formatValue(source),
+    };
+    throw new OptionError({ ...details, remedy: (cause as Error).message }, { cause });
+  }
 }
 
 function mutationsOf(kernel: KernelName): string {

@@ -1,4 +1,6 @@
-import { hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
+import { checkNumber } from "../arguments.ts";
+import { expectValue } from "../errors.ts";
+import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
 // A slice's borders are lines in q of slope 0 or 1. Whether two of them cross within some rows is therefore a question of
 // which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
@@ -39,6 +41,12 @@ function hasCommonRow(
 
 /** Whether two slices share a (query, key) pair. Exact. */
 export function slicesOverlap(a: Slice, b: Slice): boolean {
+  checkSlice("slicesOverlap", a);
+  checkSlice("slicesOverlap", b);
+  return slicesOverlapUnchecked(a, b);
+}
+
+function slicesOverlapUnchecked(a: Slice, b: Slice): boolean {
   return hasCommonRow(Math.max(a.q0, b.q0), Math.min(a.q1, b.q1), {
     lefts: [leftBorder(a), leftBorder(b)],
     rights: [rightBorder(a), rightBorder(b)],
@@ -46,7 +54,15 @@ export function slicesOverlap(a: Slice, b: Slice): boolean {
 }
 
 /** Whether a slice covers some pair of queries [q0, q1) and keys [k0, k1). Exact. */
-export function sliceIntersects(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
+export function sliceIntersects(slice: Slice, box: Omit<Slice, "type">): boolean {
+  checkSlice("sliceIntersects", slice);
+  expectValue("sliceIntersects", typeof box === "object" && box !== null, "a box { q0, q1, k0, k1 }", box);
+  for (const side of ["q0", "q1", "k0", "k1"] as const) checkNumber(`sliceIntersects: ${side}`, box[side]);
+  return sliceIntersectsUnchecked(slice, box);
+}
+
+/** `sliceIntersects`, of what was checked before. */
+export function sliceIntersectsUnchecked(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
   return hasCommonRow(Math.max(slice.q0, q0), Math.min(slice.q1, q1), {
     lefts: [leftBorder(slice), { at: k0, slope: 0 }],
     rights: [rightBorder(slice), { at: k1, slope: 0 }],
@@ -60,6 +76,7 @@ type Interval = readonly [start: number, end: number];
  * better, and compares only those that are open at the same time: n log n for 10 000 documents as well as for bands.
  */
 export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
+  checkSlices("findOverlap", slices);
   const filled = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
   const byQuery = ({ q0, q1 }: Slice): Interval => [q0, q1];
   const byKey = ({ k0, k1 }: Slice): Interval => [k0, k1];
@@ -82,7 +99,7 @@ function sweepLine(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval
   let open: Slice[] = [];
   for (const slice of slices.toSorted((a, b) => rangeOf(a)[0] - rangeOf(b)[0])) {
     open = open.filter((other) => rangeOf(other)[1] > rangeOf(slice)[0]);
-    const other = open.find((other) => slicesOverlap(other, slice));
+    const other = open.find((other) => slicesOverlapUnchecked(other, slice));
     if (other) return [other, slice];
     open.push(slice);
   }

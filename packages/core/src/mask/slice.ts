@@ -1,3 +1,6 @@
+import { checkNumber } from "../arguments.ts";
+import { expectValue } from "../errors.ts";
+
 /**
  * Which borders of a slice's keys move by one with each row: none ("full"), the right one ("causal", aligned bottom right),
  * the left one ("inverseCausal", aligned top left) or both ("bidirectionalCausal"). MagiAttention's `attn_mask_type`.
@@ -44,11 +47,34 @@ export interface Mask {
   slices(queries: number, keys: number): readonly Slice[];
 }
 
+/** Throws an OptionError unless `slice` is one, of integers; not whether it lies within any sequence. */
+export function checkSlice(where: string, slice: unknown): asserts slice is Slice {
+  if (!isSlice(slice)) expectValue(where, false, "a slice { q0, q1, k0, k1, type } of integers", slice);
+}
+
+/** Throws an OptionError unless `slices` is an array of slices. */
+export function checkSlices(where: string, slices: unknown): asserts slices is readonly Slice[] {
+  expectValue(where, Array.isArray(slices), "an array of slices", slices);
+  for (let i = 0; i < (slices as readonly unknown[]).length; i++) checkSlice(where, (slices as readonly unknown[])[i]);
+}
+
+function isSlice(value: unknown): value is Slice {
+  if (typeof value !== "object" || value === null) return false;
+  const { q0, q1, k0, k1, type } = value as Partial<Slice>;
+  const isInteger =
+    Number.isSafeInteger(q0) && Number.isSafeInteger(q1) && Number.isSafeInteger(k0) && Number.isSafeInteger(k1);
+  return (
+    isInteger && (type === "full" || type === "causal" || type === "inverseCausal" || type === "bidirectionalCausal")
+  );
+}
+
 // The algebra of slices, after MagiAttention: a slice cut to a range of queries or keys is again slices.
 // The left border of a row's keys moves right with each row if `hasDiagonalStart(type)`, the right border if `hasDiagonalEnd(type)`.
 
 /** Keys [start, end) that row q of a slice sees; empty when start ≥ end. */
 export function rowRange(slice: Slice, q: number): { readonly start: number; readonly end: number } {
+  checkSlice("rowRange", slice);
+  checkNumber("rowRange: q", q);
   return {
     start: slice.k0 + (hasDiagonalStart(slice.type) ? q - slice.q0 : 0),
     end: slice.k1 - (hasDiagonalEnd(slice.type) ? slice.q1 - 1 - q : 0),
@@ -57,6 +83,7 @@ export function rowRange(slice: Slice, q: number): { readonly start: number; rea
 
 /** The rows of a slice in [from, to), or undefined if there are none. */
 export function clipQueries(slice: Slice, from: number, to: number): Slice | undefined {
+  checkClip("clipQueries", slice, from, to);
   const q0 = Math.max(slice.q0, from);
   const q1 = Math.min(slice.q1, to);
   const k0 = slice.k0 + (hasDiagonalStart(slice.type) ? q0 - slice.q0 : 0);
@@ -70,6 +97,7 @@ export function clipQueries(slice: Slice, from: number, to: number): Slice | und
  * that the cut is straight there; from `right` on, the slanted right border lies beyond `to`.
  */
 export function clipKeys(slice: Slice, from: number, to: number): Slice[] {
+  checkClip("clipKeys", slice, from, to);
   const { q0, q1, k0, k1, type } = slice;
   const within = (q: number) => Math.min(q1, Math.max(q0, q));
   const left = hasDiagonalStart(type) ? within(q0 + from - k0) : q1;
@@ -83,6 +111,13 @@ export function clipKeys(slice: Slice, from: number, to: number): Slice[] {
     if (band) bands.push(band);
   }
   return bands;
+}
+
+// oxlint-disable-next-line max-params -- the arguments that it checks
+function checkClip(where: string, slice: Slice, from: number, to: number): void {
+  checkSlice(where, slice);
+  checkNumber(`${where}: from`, from);
+  checkNumber(`${where}: to`, to);
 }
 
 interface Clip {

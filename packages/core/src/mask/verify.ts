@@ -26,7 +26,8 @@ const verifiedMasks = new WeakMap<Mask, Map<string, readonly Slice[]>>();
  * @throws ShapeError that names the slices.
  */
 export function resolveSlices(mask: Mask, queries: number, keys: number): readonly Slice[] {
-  expectValue("resolveSlices", typeof (mask as Partial<Mask> | null)?.slices === "function", "a Mask", mask);
+  const isMask = typeof (mask as Partial<Mask> | null)?.slices === "function" && typeof mask.name === "string";
+  expectValue("resolveSlices", isMask, "a Mask { name, slices }", mask);
   for (const each of [queries, keys])
     expectValue("resolveSlices", Number.isSafeInteger(each) && each >= 0, "lengths ≥ 0", each);
   const known = verifiedMasks.get(mask) ?? new Map<string, readonly Slice[]>();

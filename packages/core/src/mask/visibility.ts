@@ -1,6 +1,6 @@
-import type { Span } from "../placement/span.ts";
-import { sliceIntersects } from "./overlap.ts";
-import { hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
+import { checkIntegerSpan, checkIntegerSpans, type Span } from "../placement/span.ts";
+import { sliceIntersectsUnchecked } from "./overlap.ts";
+import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
 // Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
 // those below one border less those below another, and a border moves with q or stands still.
@@ -14,8 +14,21 @@ import { hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
  * const striped = (start: number) => [{ start, length: 4, step: 2 }];
  * visiblePairs(striped(0), striped(1), masks.causal().slices(8, 8)); // => 6
  * ```
+ * @throws OptionError for what are no spans, or no slices.
  */
 export function visiblePairs(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): number {
+  checkIntegerSpans("visiblePairs: queries", queries);
+  checkIntegerSpans("visiblePairs: keys", keys);
+  checkSlices("visiblePairs: slices", slices);
+  return visiblePairsUnchecked(queries, keys, slices);
+}
+
+/** `visiblePairs`, of what was checked before: a proof counts the pairs of every tile. */
+export function visiblePairsUnchecked(
+  queries: readonly Span[],
+  keys: readonly Span[],
+  slices: readonly Slice[],
+): number {
   let pairs = 0;
   for (const slice of slices) {
     for (const q of queries) {
@@ -31,11 +44,18 @@ function pairsWithin(q: Span, k: Span, slice: Slice): number {
   if (q.length === 0 || slice.q1 <= q.start || lastPosition(q) < slice.q0) return 0;
   if (k.length === 0 || slice.k1 <= k.start || lastPosition(k) < slice.k0) return 0;
   if (coversAll(slice, q, k)) return q.length * k.length;
-  return isDisjoint(slice, q, k) ? 0 : countPairs(rowsWithin(q, slice), k, slice);
+  return isDisjoint(slice, q, k) ? 0 : countPairs(rowsWithinUnchecked(q, slice), k, slice);
 }
 
 /** The rows of a span that see anything in a slice: a stretch of them, for borders are straight. */
-export function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
+export function rowsWithin(span: Span, slice: Slice): Span {
+  checkIntegerSpan("rowsWithin", span);
+  checkSlice("rowsWithin", slice);
+  return rowsWithinUnchecked(span, slice);
+}
+
+/** `rowsWithin`, of what was checked before. */
+export function rowsWithinUnchecked({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
   let low = q0;
   let high = q1;
   if (type === "bidirectionalCausal") {
@@ -122,8 +142,17 @@ function floorSum(count: number, modulus: number, slope: number, offset: number)
  * isVisible(span(0), span(4), slices); // => false
  * isVisible(span(4), span(0), slices); // => true
  * ```
+ * @throws OptionError for what are no spans, or no slices.
  */
 export function isVisible(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
+  checkIntegerSpans("isVisible: queries", queries);
+  checkIntegerSpans("isVisible: keys", keys);
+  checkSlices("isVisible: slices", slices);
+  return isVisibleUnchecked(queries, keys, slices);
+}
+
+/** `isVisible`, of what was checked before: backends evaluate it for every pair of ranks. */
+export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
   for (const slice of slices) {
     if (slice.q0 >= slice.q1 || slice.k0 >= slice.k1) continue;
     for (const q of queries) {
@@ -142,10 +171,10 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
   return false;
 }
 
-/** `sliceIntersects`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
+/** `sliceIntersectsUnchecked`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
 function intersects(slice: Slice, box: Omit<Slice, "type">): boolean {
   const { type } = slice;
-  if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceIntersects(slice, box);
+  if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceIntersectsUnchecked(slice, box);
   const first = Math.max(box.q0, slice.q0);
   const last = Math.min(box.q1, slice.q1) - 1;
   const left = type === "inverseCausal" ? slice.k0 + first - slice.q0 : slice.k0;

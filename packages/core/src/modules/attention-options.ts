@@ -1,4 +1,4 @@
-import type { AttentionBackend } from "../attention/backend.ts";
+import { type AttentionBackend, backendOrLocal } from "../attention/backend.ts";
 import { checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import type { DType } from "../storage.ts";
@@ -29,8 +29,11 @@ export const attentionModuleOptions = defineOptions("attention module", {
   numKvHeads: option.integer({ min: 1, optional: true }),
   /** D, from 1 to 256. Default: embedDim / numHeads. */
   headDim: option.integer({ min: 1, max: 256, optional: true }),
-  /** A name registered with the context or the backend itself; with "local" the axis lies whole on every rank. Default "local". */
-  backend: option.either(option.string(), option.backend(), { default: "local" }),
+  /**
+   * A name registered with the context or the backend itself; with "local" the axis lies whole on every rank. Required where the
+   * mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local".
+   */
+  backend: option.either(option.string(), option.backend(), { optional: true }),
   /**
    * [rows, columns] of the grid that the backend's ranks form, row-major: `backend: "mesh2d", meshShape: [2, 4]`. Their
    * product is the number of those ranks. Only for a backend that has a grid. Default: the backend's own choice.
@@ -139,7 +142,7 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
 /** The backend that is asked for, in the shape that is asked for, after its own look at the mesh. */
 function resolveBackend(name: string, ctx: Context, options: ParsedModuleOptions): AttentionBackend {
   const { backend: asked, meshShape } = options;
-  const found = ctx.backend(asked);
+  const found = backendOrLocal(name, ctx, asked);
   if (meshShape !== undefined && !found.withShape) {
     throw new OptionError({
       where: `${name}: meshShape`,

@@ -1,4 +1,4 @@
-import { checkTensor } from "../arguments.ts";
+import { checkContext, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import * as option from "../option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
@@ -37,6 +37,7 @@ export class Linear extends Module {
 
   constructor(ctx: Context, inFeatures: number, outFeatures: number, options?: LinearOptions) {
     super();
+    checkContext("Linear", ctx);
     const { bias, dtype } = linearOptions.parse(options);
     checkArgument("Linear: inFeatures", inFeatures, option.integer({ min: 1 }));
     checkArgument("Linear: outFeatures", outFeatures, option.integer({ min: 1 }));

@@ -1,7 +1,7 @@
 import { checkTensor } from "../arguments.ts";
 import { expectValue, formatValue, OptionError } from "../errors.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
-import type { Tensor } from "../tensor.ts";
+import { isTensor, type Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
 /**
@@ -160,7 +160,15 @@ export abstract class Module implements Disposable {
 /** Throws an OptionError unless `module` is one. */
 export function checkModule(where: string, module: unknown): asserts module is Module {
   const { namedParameters, stateDict } = (module ?? {}) as Partial<Module>;
-  expectValue(where, typeof namedParameters === "function" && typeof stateDict === "function", "a Module", module);
+  const isModule = typeof namedParameters === "function" && typeof stateDict === "function";
+  const hasTensors = Array.isArray(module) && module.some((each) => isTensor(each));
+  expectValue(
+    where,
+    isModule,
+    "a Module",
+    module,
+    hasTensors ? "pass the model itself, not its parameters" : undefined,
+  );
 }
 
 // oxlint-disable-next-line typescript/no-unsafe-function-type -- of any parameters

@@ -49,6 +49,7 @@ export function createParameter(ctx: Context, shape: Shape, options: ParameterOp
   else kernels.random(parameter, { ...initial, seed: ctx.seed, stream: ctx.nextRandomStream() });
   if (ctx.size > 1) ctx.world.broadcast(parameter, 0, { label: "parameters" }).wait();
   parameter.requiresGrad = true;
+  if (ctx.size > 1) parameter.replication = { ranks: ctx.size, hasLocalGrad: false };
   return parameter;
 }
 
@@ -73,12 +74,14 @@ export function createParameter(ctx: Context, shape: Shape, options: ParameterOp
  * reduceGradients(ctx, layer);
  * Array.from(await layer.bias!.grad!.read()); // => [3, 3]
  * ```
+ * @throws DisposedError, before anything is sent, for a parameter of a module that was disposed.
  */
 export function reduceGradients(ctx: Context, module: Module): void {
   checkContext("reduceGradients", ctx);
   checkModule("reduceGradients", module);
   const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
   const parameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  for (const parameter of parameters) parameter.assertNotDisposed("reduceGradients");
   for (const parameter of parameters) {
     if (!parameter.grad || parameter.grad.isDisposed) parameter.grad = zeros(ctx, parameter.shape, parameter.dtype);
   }
@@ -94,6 +97,7 @@ export function reduceGradients(ctx: Context, module: Module): void {
       .wait();
   }
   unpack(ctx, bucket, parameters);
+  for (const { replication } of parameters) if (replication) replication.hasLocalGrad = false;
 }
 
 function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {

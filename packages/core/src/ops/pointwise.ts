@@ -174,5 +174,11 @@ export const sigmoid: (x: Tensor) => Tensor = pointwise("sigmoid");
 export const relu: (x: Tensor) => Tensor = pointwise("relu");
 /** x · Φ(x), with the normal distribution's exact Φ: Hendrycks and Gimpel 2016, PyTorch's default. */
 export const gelu: (x: Tensor) => Tensor = pointwise("gelu");
+/** x · sigmoid(x), also called swish (Elfwing et al. 2017), in two roundings. */
+export function silu(x: Tensor): Tensor {
+  checkTensor("silu", x);
+  using gate = sigmoid(x);
+  return mul(x, gate);
+}
 /** x². */
 export const square: (x: Tensor) => Tensor = pointwise("square");

@@ -74,7 +74,7 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
       remedy: twice ? "name each axis once" : "add the axis to init({ mesh })",
     });
   }
-  for (const axis of axes) {
+  for (const axis of Object.keys(mesh)) {
     if (Number.isSafeInteger(mesh[axis]) && mesh[axis]! >= 1) continue;
     const received = String(mesh[axis]);
     throw new OptionError({ where: `layoutOf: mesh axis "${axis}"`, expected: "an integer ≥ 1", received });

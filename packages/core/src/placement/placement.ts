@@ -26,9 +26,14 @@ export interface Layout {
   spans(at: Coordinate): readonly Span[];
 }
 
-/** Throws an OptionError unless shard, number of shards and length are numbers. */
-function checkShard(where: string, ...numbers: readonly unknown[]): void {
-  for (const each of numbers) expectValue(`${where}: spans`, Number.isSafeInteger(each), "integers", each);
+/** Throws an OptionError unless there is such a shard of so many, and such a length. */
+// oxlint-disable-next-line max-params -- the arguments that it checks
+function checkShard(where: string, index: number, count: number, length: number): void {
+  const isShard = Number.isSafeInteger(count) && Number.isSafeInteger(index) && index >= 0 && index < count;
+  const isLength = Number.isSafeInteger(length) && length >= 0;
+  if (isShard && isLength) return;
+  const expected = "a shard from 0 to below their number, and a length ≥ 0";
+  expectValue(`${where}: spans`, false, expected, [index, count, length]);
 }
 
 /** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */

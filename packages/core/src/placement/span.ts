@@ -10,6 +10,23 @@ export interface Span {
   readonly step: number;
 }
 
+/** Throws an OptionError unless `spans` is an array of spans of integers, length ≥ 0, step ≥ 1: called for every tile. */
+export function checkIntegerSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
+  if (!Array.isArray(spans)) expectValue(where, false, "an array of spans { start, length, step }", spans);
+  const each = spans as readonly unknown[];
+  for (let i = 0; i < each.length; i++) checkIntegerSpan(where, each[i]);
+}
+
+/** As `checkIntegerSpans`, of one. */
+export function checkIntegerSpan(where: string, span: unknown): asserts span is Span {
+  if (typeof span === "object" && span !== null) {
+    const { start, length, step } = span as Span;
+    const isInteger = Number.isSafeInteger(start) && Number.isSafeInteger(length) && Number.isSafeInteger(step);
+    if (isInteger && length >= 0 && step >= 1) return;
+  }
+  expectValue(where, false, "a span { start, length, step } of integers, length ≥ 0, step ≥ 1", span);
+}
+
 /** Throws an OptionError unless `spans` is an array of spans; not whether their numbers make sense. */
 export function checkSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
   expectValue(

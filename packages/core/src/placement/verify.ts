@@ -25,7 +25,8 @@ const verifiedLayouts = new WeakSet<Layout>();
  */
 export function resolveShards(placement: Placement, count: number, length: number): readonly (readonly Span[])[] {
   const spansOf: unknown = (placement as Partial<Placement> | null)?.spans;
-  expectValue("resolveShards", typeof spansOf === "function", "a Placement", placement);
+  const isPlacement = typeof spansOf === "function" && typeof placement.name === "string";
+  expectValue("resolveShards", isPlacement, "a Placement { name, spans }", placement);
   expectValue(
     "resolveShards",
     Number.isSafeInteger(count) && count >= 1 && count <= 2 ** 20,

@@ -48,6 +48,44 @@ describe("what a backend needs of the mesh", () => {
   });
 });
 
+describe("a backend that is left out", () => {
+  const modules: readonly [name: string, make: (ctx: Context, backend?: "local") => object][] = [
+    ["MultiAxisAttention", (ctx, backend) => new MultiAxisAttention(ctx, { ...embed, backend, attentionAxis: 1 })],
+    [
+      "MultiAxisAttention2D",
+      (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embed, backend, axis1: 1, axis2: 2 }),
+    ],
+    ["CrossAxisAttention", (ctx, backend) => new CrossAxisAttention(ctx, { ...embed, backend, qAxis: 1, kvAxis: 1 })],
+    [
+      "attention",
+      (ctx, backend) => {
+        const q = zeros(ctx, [1, 2, 2, 4]);
+        return attention(ctx, q, q, q, { backend });
+      },
+    ],
+  ];
+
+  test.each(modules)("is refused by %s where the mesh cuts sequences; local may be named", async (name, make) => {
+    const meshes = [{ sp: 2 }, { node: 2, gpu: 1 }];
+    for (const mesh of meshes) {
+      const [axis] = Object.keys(mesh);
+      for (const ctx of await referenceWorld(2, { mesh })) {
+        expect(() => make(ctx)).toThrow(OptionError);
+        expect(() => make(ctx)).toThrow(
+          `${name}: backend: expected a backend, as the mesh has ${axis}: 2, received none; pass backend: "ring" (each`,
+        );
+        expect(() => make(ctx, "local")).not.toThrow();
+      }
+    }
+  });
+
+  test.each(modules)("is local for %s where no sequence is cut", async (_, make) => {
+    for (const mesh of [{ sp: 1 }, { dp: 2, sp: 1 }]) {
+      for (const ctx of await referenceWorld((mesh.dp ?? 1) * mesh.sp, { mesh })) expect(() => make(ctx)).not.toThrow();
+    }
+  });
+});
+
 describe("meshShape", () => {
   test("asks the backend for a grid of that shape, which then looks at the mesh", async () => {
     const asked: (readonly number[])[] = [];

@@ -286,6 +286,16 @@ describe("bad input reports what would be right", () => {
   });
 });
 
+test("reduceGradients gives zeros to a parameter without a gradient on one rank, too, and refuses a disposed module", async () => {
+  const [ctx] = await referenceWorld(1, {});
+  const module = new Linear(ctx!, 1, 1);
+  reduceGradients(ctx!, module);
+  expect(await read(module.weight.grad!)).toEqual([0]);
+  expect(await read(module.bias!.grad!)).toEqual([0]);
+  module[Symbol.dispose]();
+  expect(() => reduceGradients(ctx!, module)).toThrow(DisposedError);
+});
+
 test("reduceGradients sums along sp and averages along dp; a missing or disposed gradient counts as zero", async () => {
   const ranks = await referenceWorld(4, { mesh: { dp: 2, sp: 2 } });
   const modules = ranks.map((each) => new Linear(each, 1, 1));

@@ -1,11 +1,63 @@
+import { inspect } from "node:util";
 import { describe, expect, test } from "vitest";
-import { fromArray } from "../../src/creation.ts";
+import { fromArray, full } from "../../src/creation.ts";
 import { rand, randn } from "../../src/random.ts";
-import { OptionError } from "../../src/errors.ts";
+import { MosaicError, OptionError } from "../../src/errors.ts";
+import "../../src/index.ts";
 import { init } from "../../src/init.ts";
 import { createParameter } from "../../src/modules/parameters.ts";
+import { add, mul, scale } from "../../src/ops/pointwise.ts";
 import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
+import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";
+
+describe("what is written for PyTorch", () => {
+  const x = fromArray(new ReferenceDevice(), [1, 2], [2]);
+  const two = 2 as unknown as Tensor;
+
+  test.each([
+    [() => mul(x, two), /mul: expected a Tensor, received 2; scale\(x, 2\) multiplies by a number/],
+    [() => mul(two, x), /scale\(x, 2\) multiplies/],
+    [() => x.div(two), /scale\(x, 1 \/ 2\) divides by a number/],
+    [() => add(x, two), /add\(x, full\(ctx, \[\], 2\)\) adds a number/],
+    [() => x.sub(two), /sub\(x, full\(ctx, \[\], 2\)\) subtracts a number/],
+    [() => x.matmul(two), /matmul: expected a Tensor, received 2$/],
+  ])("a number for a tensor: the message names what takes one, %#", (run, message) => {
+    expect(run).toThrow(OptionError);
+    expect(run).toThrow(message);
+  });
+
+  test("the functions that are named do it", async () => {
+    expect(Array.from(await scale(x, 1 / 2).read())).toEqual([0.5, 1]);
+    expect(Array.from(await add(x, full(x.device, [], 2)).read())).toEqual([3, 4]);
+    expect(Array.from(await x.sub(full(x.device, [], 2)).read())).toEqual([-1, 0]);
+  });
+
+  test("operators are refused, text is not", () => {
+    const number = x as unknown as number;
+    for (const run of [() => number + number, () => number / 2, () => -number, () => number < 1, () => Number(x)]) {
+      expect(run).toThrow(MosaicError);
+      expect(run).toThrow(/operator on a tensor; write x\.add\(y\)/);
+    }
+    const text = "Tensor [2] float32 on reference:0";
+    // oxlint-disable-next-line typescript/restrict-template-expressions -- what is tested
+    expect([`${x}`, String(x), inspect(x), inspect({ x })]).toEqual([text, text, text, `{ x: ${text} }`]);
+    expect(x === fromArray(x.device, [1, 2], [2])).toBe(false);
+  });
+
+  test("silu is x · sigmoid(x), and differentiable", async () => {
+    const values = [-20, -1, 0, 0.5, 30];
+    const y = fromArray(x.device, values, [5]);
+    y.requiresGrad = true;
+    const out = y.silu();
+    out.sum().backward();
+    const sigmoid = (v: number) => 1 / (1 + Math.exp(-v));
+    for (const [i, v] of values.entries()) {
+      expect((await out.read())[i]).toBeCloseTo(v * sigmoid(v), 5);
+      expect((await y.grad!.read())[i]).toBeCloseTo(sigmoid(v) * (1 + v * (1 - sigmoid(v))), 5);
+    }
+  });
+});
 
 describe("numbers that mean nothing are refused", () => {
   const odd = [Number.NaN, Number.POSITIVE_INFINITY];

@@ -98,6 +98,18 @@ describe("a layout", () => {
   });
 });
 
+const outside: readonly (readonly [index: number, count: number, length: number])[] = [
+  ...[-1, 2, 5, 0.5, Number.NaN, Infinity].map((index) => [index, 2, 8] as const),
+  ...[0, -1, 1.5, Number.NaN, Infinity].map((count) => [0, count, 8] as const),
+  ...[-1, 1.5, Number.NaN, Infinity].map((length) => [0, 2, length] as const),
+];
+
+test.each(outside)("shard %d of %d, of a length of %d, is refused by every placement", (...shard) => {
+  for (const placement of [...placements, contiguous([4, 4])]) {
+    expect(() => placement.spans(...shard)).toThrow(/spans: expected a shard from 0 to below their number/);
+  }
+});
+
 test("refusals", () => {
   expect(() => contiguous([1, -1])).toThrow(OptionError);
   expect(() => contiguous([1, 2]).spans(0, 2, 4)).toThrow(ShapeError);

@@ -4,6 +4,7 @@ import { attention } from "../../src/attention/attention.ts";
 import { init } from "../../src/init.ts";
 import { fromArray } from "../../src/creation.ts";
 import { OptionError, ShapeError } from "../../src/errors.ts";
+import { coordinateOf } from "../../src/mesh.ts";
 import {
   contiguous,
   type Layout,
@@ -161,6 +162,14 @@ test("a coordinate outside the mesh is refused, and not taken for another", () =
     expect(() => layoutOf({ mesh: { sp }, axes: ["sp"], length: 10 })).toThrow(
       /mesh axis "sp": expected an integer ≥ 1/,
     );
+    // Also of an axis that the sequence is not cut along.
+    expect(() => layoutOf({ mesh: { dp: sp, sp: 2 }, axes: ["sp"], length: 10 })).toThrow(
+      /mesh axis "dp": expected an integer ≥ 1/,
+    );
+    expect(() => coordinateOf(0, { dp: 2, sp })).toThrow(/coordinateOf: mesh: expected axes of integers ≥ 1/);
+  }
+  for (const rank of [-1, 4, 0.5, Number.NaN]) {
+    expect(() => coordinateOf(rank, { dp: 2, sp: 2 })).toThrow(/coordinateOf: expected a rank from 0 to 3/);
   }
   for (const wrong of [undefined, null, 3, {}]) expect(() => resolvePlacement(wrong as never)).toThrow(OptionError);
 });

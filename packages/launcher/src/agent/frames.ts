@@ -112,6 +112,34 @@ export interface Frames {
   positionsQuery: WorldScoped & { query: number; timeoutMs: number; ranks: Runs };
   positionsAnswer: WorldScoped & { query: number; places: readonly RankPosition[] };
   positions: WorldScoped & { request: bigint; places: readonly RankPosition[] };
+  register: {
+    version: number;
+    launcher: string;
+    runtime: string;
+    job: string;
+    nodeRank: number;
+    minNodes: number;
+    maxNodes: number;
+    nproc: number;
+    host: string;
+    command: string;
+    digest: string;
+  };
+  gathering: { message: string };
+  assign: {
+    run: string;
+    attempt: number;
+    worldSize: number;
+    firstRank: number;
+    groupRank: number;
+    groupWorldSize: number;
+  };
+  clock: { time: bigint };
+  failing: { attempt: number; rank: number };
+  stop: { signal: number; outcome: number; reason: string };
+  report: { attempt: number; rank: number; record: Buffer };
+  ended: { attempt: number };
+  outcome: { attempt: number; end: Buffer };
 }
 
 export type Kind = keyof Frames;
@@ -164,6 +192,21 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   positionsQuery: [24, { world, query: u32, timeoutMs: u32, ranks: runs }],
   positionsAnswer: [25, { world, query: u32, places }],
   positions: [26, { world, request: u64, places }],
+  register: [
+    27,
+    {
+      ...{ version: u32, launcher: text, runtime: text, job: text, nodeRank: u32, minNodes: u32, maxNodes: u32 },
+      ...{ nproc: u32, host: text, command: text, digest: text },
+    },
+  ],
+  gathering: [28, { message: text }],
+  assign: [29, { run: text, attempt: u32, worldSize: u32, firstRank: u32, groupRank: u32, groupWorldSize: u32 }],
+  clock: [30, { time: u64 }],
+  failing: [31, { attempt: u32, rank: u32 }],
+  stop: [32, { signal: u8, outcome: u8, reason: text }],
+  report: [33, { attempt: u32, rank: u32, record: bytes }],
+  ended: [34, { attempt: u32 }],
+  outcome: [35, { attempt: u32, end: bytes }],
 };
 
 interface FrameCodec {

@@ -17,5 +17,16 @@ export {
   PROTOCOL_VERSION,
   ROLES,
 } from "./frames.ts";
-export { type Listener, type Network, tcp } from "./network.ts";
+export { HandshakeError, type Listener, type Network, tcp } from "./network.ts";
+export {
+  connectTls,
+  sharedTls,
+  tls,
+  TLS_PROTOCOLS,
+  type TlsClientOptions,
+  type TlsOptions,
+  type TlsProtocol,
+  TlsServer,
+  type TlsServerOptions,
+} from "./tls.ts";
 export { LIMITS, ProtocolError, type Runs } from "./wire.ts";

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { connect, createServer, type Server } from "node:net";
 import type { Duplex } from "node:stream";
 
-/** How agents reach one another. Anything that gives streams of bytes will do: TLS replaces TCP here. */
+/** How agents reach one another. Anything that gives streams of bytes will do: `tcp` on one host, `tls` between hosts. */
 export interface Network {
   /** Accepts connections of other agents; resolves to the address that they connect to. */
   listen(accept: (stream: Duplex) => void): Promise<Listener>;
@@ -13,6 +13,16 @@ export interface Network {
 export interface Listener {
   readonly address: string;
   close(): void;
+}
+
+/** Why a handshake failed: the peer has another `secret`, or is no peer of this protocol at all. */
+export class HandshakeError extends Error {
+  override readonly name: string = "HandshakeError";
+  readonly reason: "secret" | "peer";
+  constructor(reason: "secret" | "peer", message: string) {
+    super(message);
+    this.reason = reason;
+  }
 }
 
 /** TCP without encryption, for agents of one host. `host` is the address to listen at; port 0 takes any free one. */
@@ -28,19 +38,29 @@ export function tcp({
       const server = createServer((socket) => accept(socket.setNoDelay(true)));
       server.listen({ host, port, backlog: 1024 });
       await once(server, "listening");
-      return { address: `${host}:${listeningPort(server)}`, close: () => void server.close() };
+      return { address: formatAddress(host, listeningPort(server)), close: () => void server.close() };
     },
     async connect(address) {
-      const colon = address.lastIndexOf(":");
-      const socket = connect({ host: address.slice(0, colon), port: Number(address.slice(colon + 1)), noDelay: true });
+      const socket = connect({ ...parseAddress(address), noDelay: true });
       await once(socket, "connect");
       return socket;
     },
   };
 }
 
-function listeningPort(server: Server): number {
+/** `host:port`, with brackets around an address of IPv6. */
+export const formatAddress = (host: string, port: number): string =>
+  host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+
+/** The parts of `host:port` or `[host]:port`. */
+export function parseAddress(address: string): { readonly host: string; readonly port: number } {
+  const colon = address.lastIndexOf(":");
+  return { host: address.slice(0, colon).replace(/^\[(.*)\]$/, "$1"), port: Number(address.slice(colon + 1)) };
+}
+
+/** The port of a server that listens. */
+export function listeningPort(server: Server): number {
   const address = server.address();
-  if (address === null || typeof address === "string") throw new Error("the agent is closed");
+  if (address === null || typeof address === "string") throw new Error("the server is closed");
   return address.port;
 }

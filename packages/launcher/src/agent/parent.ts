@@ -2,7 +2,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import type { LocalWorldFrame } from "./branches.ts";
 import { Channel } from "./channel.ts";
 import { CODES, decode, encode, type FrameOf, peekHeader } from "./frames.ts";
-import type { Network } from "./network.ts";
+import { HandshakeError, type Network } from "./network.ts";
 import type { Refusal } from "./rendezvous.ts";
 import type { World } from "./world.ts";
 
@@ -99,6 +99,8 @@ export class Parent {
       stream = await this.#options.network.connect(address);
     } catch (error) {
       this.#problem = (error as Error).message;
+      // Another secret will not become the right one.
+      if (error instanceof HandshakeError && error.reason === "secret") this.#fail(CODES.mismatch, error.message);
       return undefined;
     }
     if (this.#closed) return void stream.destroy();

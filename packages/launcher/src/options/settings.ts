@@ -1,13 +1,10 @@
-import { isIP } from "node:net";
-import { hostname } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
 import { MAX_THREADS } from "../launch-plan.ts";
 import { PREFIX_FIELDS } from "../output/text-console.ts";
+import { parseNodes } from "./nodes.ts";
 import type { Sourced } from "./sources.ts";
 import { OptionValues } from "./values.ts";
-
-const MAX_PORT = 65_535;
 
 /** How the console shows a job. */
 export interface ConsoleSettings {
@@ -27,8 +24,6 @@ export interface Settings {
 /** Types and checks what `resolveSources` found. Throws UsageError for a value that does not fit. */
 export function parseSettings(sources: ReadonlyMap<string, Sourced>): Settings {
   const values = new OptionValues(sources);
-  const endpointPort = checkSingleNode(values);
-  const masterPort = storePort(values, endpointPort);
   const launch: Omit<LaunchOptions, "entry" | "args"> = {
     exec: values.flag("exec"),
     env: parseEnvironment(values),
@@ -38,7 +33,7 @@ export function parseSettings(sources: ReadonlyMap<string, Sourced>): Settings {
     role: values.text("role") ?? "default",
     ...optionalProperty("threads", explicitThreads(sources, values)),
     ...optionalProperty("rdzvId", values.text("rdzv-id")),
-    ...optionalProperty("masterPort", masterPort),
+    ...parseNodes(values),
     ...optionalProperty("graceMs", values.duration("grace")),
     ...optionalProperty("failureGraceMs", values.duration("failure-grace")),
     ...optionalProperty("timeoutMs", values.text("timeout") === "off" ? undefined : values.duration("timeout")),
@@ -85,43 +80,6 @@ function parseEnvironment(values: OptionValues): Readonly<Record<string, string>
     return [match[1] as string, match[2] as string];
   });
   return Object.fromEntries(pairs);
-}
-
-/** Accepts what means "this node alone" in torchrun's words, refuses the rest; the endpoint's port, if it names one. */
-function checkSingleNode(values: OptionValues): number | undefined {
-  const nodes = values.text("nnodes") ?? "1";
-  if (!/^\d+(:\d+)?$/.test(nodes)) throw values.invalidValue("nnodes", "1");
-  if (nodes !== "1" && nodes !== "1:1") throw values.multiNodeError("nnodes", "pass --nnodes 1 to use this node alone");
-  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.multiNodeError("node-rank", "leave it out");
-  // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
-  values.flag("standalone");
-  const backend = values.text("rdzv-backend");
-  if (backend !== undefined && backend !== "static" && backend !== "c10d")
-    throw values.multiNodeError("rdzv-backend", "leave it out: the launcher has a store of its own");
-  const address = values.text("master-addr");
-  if (address !== undefined && !isThisNode(address)) throw values.multiNodeError("master-addr", "leave it out");
-  const endpoint = values.text("rdzv-endpoint");
-  if (endpoint === undefined || endpoint === "") return undefined;
-  const match = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(endpoint);
-  if (match === null) throw values.invalidValue("rdzv-endpoint", "host or host:port");
-  if (!isThisNode(match[1] as string)) throw values.multiNodeError("rdzv-endpoint", "leave it out");
-  const port = match[2] === undefined ? undefined : Number(match[2]);
-  if (port !== undefined && port > MAX_PORT) throw values.invalidValue("rdzv-endpoint", `a port up to ${MAX_PORT}`);
-  return port;
-}
-
-/** The store's port, which both options name; 0 leaves it open. */
-function storePort(values: OptionValues, endpointPort: number | undefined): number | undefined {
-  const masterPort = values.count("master-port", 0, MAX_PORT);
-  if (!masterPort || !endpointPort || masterPort === endpointPort) return masterPort || endpointPort;
-  throw values.invalidValue("rdzv-endpoint", `the port ${masterPort} that --master-port names, or none`);
-}
-
-function isThisNode(host: string): boolean {
-  if (host === "localhost" || host === "[::1]" || host === "::1") return true;
-  if (isIP(host) > 0) return isIP(host) === 4 && host.startsWith("127.");
-  const own = hostname();
-  return host === own || host.startsWith(`${own}.`);
 }
 
 /** A property only when there is a value: with exact optional types, absent and undefined differ. */

@@ -55,16 +55,37 @@ function findSource(
  */
 function slurmValue(option: string, env: Environment): Sourced | undefined {
   if (env.SLURM_JOB_ID === undefined) return undefined;
-  const names =
-    option === "nnodes"
-      ? env.SLURM_STEP_ID === undefined
-        ? ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"]
-        : ["SLURM_STEP_NUM_NODES"]
-      : option === "nproc-per-node"
-        ? ["SLURM_GPUS_ON_NODE"]
-        : [];
-  const source = names.find((name) => Number(env[name]) > 0);
-  return source === undefined ? undefined : { value: env[source], source };
+  const isStep = env.SLURM_STEP_ID !== undefined;
+  const given = (names: readonly string[], isGood: (value: string) => boolean): Sourced | undefined => {
+    const source = names.find((name) => isGood(env[name] ?? ""));
+    return source === undefined ? undefined : { value: env[source], source };
+  };
+  const isPositive = (value: string): boolean => Number(value) > 0;
+  switch (option) {
+    case "nnodes":
+      return given(isStep ? ["SLURM_STEP_NUM_NODES"] : SLURM_JOB_NODES, isPositive);
+    case "nproc-per-node":
+      return given(["SLURM_GPUS_ON_NODE"], isPositive);
+    case "node-rank":
+      return isStep && isPositive(env.SLURM_STEP_NUM_NODES ?? "") && env.SLURM_STEP_NUM_NODES !== "1"
+        ? given(["SLURM_NODEID"], (value) => /^\d+$/.test(value))
+        : undefined;
+    case "rdzv-endpoint": {
+      if (!isStep || env.SLURM_STEP_NUM_NODES === "1") return undefined;
+      const list = given(["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"], (value) => value !== "");
+      return list && { value: firstHost(String(list.value)), source: list.source };
+    }
+  }
+  return undefined;
+}
+
+/** In a batch script these count the nodes of the whole allocation: a launcher there is on the first of them alone. */
+export const SLURM_JOB_NODES: readonly string[] = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
+
+/** The first host of a list of SLURM's: `n[001-003,7],m1` begins with n001. */
+export function firstHost(list: string): string {
+  const [first = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(list) ?? [];
+  return first.replaceAll(/\[(\d+)[^\]]*\]/g, "$1");
 }
 
 function readConfig(path: string): ReadonlyMap<string, RawValue> {

@@ -93,12 +93,12 @@ export const OPTIONS: readonly OptionSpec[] = [
     name: "nnodes",
     kind: "value",
     short: "N",
-    value: "1",
+    value: "N|MIN:MAX",
     default: "1",
     pet: true,
-    help: "this version runs one node",
+    help: "nodes of the job; start mosaic-run on each",
   },
-  { name: "node-rank", kind: "value", value: "0", default: "0", pet: true, help: "of several nodes" },
+  { name: "node-rank", kind: "value", value: "N", pet: true, help: "number of this node; 0 has the rendezvous" },
   {
     name: "standalone",
     kind: "flag",
@@ -106,11 +106,33 @@ export const OPTIONS: readonly OptionSpec[] = [
     pet: true,
     help: "one node; with --nnodes 1 it changes nothing",
   },
-  { name: "rdzv-id", kind: "value", value: "NAME", pet: true, help: "a name for the job, in the run id" },
+  { name: "rdzv-id", kind: "value", value: "NAME", pet: true, help: "a name for the job, the same on all nodes" },
   { name: "rdzv-backend", kind: "value", value: "static|c10d", pet: true, help: "both mean the launcher's own store" },
-  { name: "rdzv-endpoint", kind: "value", value: "HOST[:PORT]", pet: true, help: "this node; PORT as --master-port" },
-  { name: "master-addr", kind: "value", value: "HOST", pet: true, help: "this node" },
-  { name: "master-port", kind: "value", value: "PORT", default: "0", pet: true, help: "the store's port; 0: any" },
+  { name: "rdzv-endpoint", kind: "value", value: "HOST[:PORT]", pet: true, help: "address of node 0; port 29400" },
+  {
+    name: "rdzv-timeout",
+    kind: "value",
+    value: "TIME",
+    default: "300s",
+    help: "until all nodes are there",
+  },
+  {
+    name: "last-call",
+    kind: "value",
+    value: "TIME",
+    default: "5s",
+    help: "with MIN:MAX nodes: wait for more once MIN are there",
+  },
+  { name: "bind-any", kind: "flag", help: "node 0 listens on all interfaces, not on the endpoint's address alone" },
+  { name: "master-addr", kind: "value", value: "HOST", pet: true, help: "as --rdzv-endpoint" },
+  {
+    name: "master-port",
+    kind: "value",
+    value: "PORT",
+    default: "0",
+    pet: true,
+    help: "the store's port on one node; 0: any",
+  },
   { name: "help", kind: "flag", short: "h", help: "this text" },
   { name: "version", kind: "flag", short: "V", help: "the launcher's version" },
 ];
@@ -128,7 +150,8 @@ export function helpText(): string {
   });
   return `Usage: mosaic-run [options] <entry> [entry arguments]
 
-Starts the ranks of a job on this machine, watches them, and ends them together.
+Starts the ranks of a job, watches them, and ends them together. On several nodes, run it on each: -N 2 --node-rank 0 or 1,
+--rdzv-endpoint HOST, and the same secret in MOSAIC_TOKEN_FILE.
 Options end at the entry; everything after it is the entry's own.
 
 ${rows.join("\n")}
@@ -136,6 +159,6 @@ ${rows.join("\n")}
 Every option is also read from MOSAIC_<NAME> (but --node-arg, --import and --env), then mosaic.launch.json, then
 PET_<NAME> or SLURM.
 TIME is 500ms, 30s, 2m or 1h; a number without a unit is seconds. Ranks have an empty stdin.
-Exit code: 0, the first failing rank's, 128 + signal, 2 usage, 75 port taken, 70 launcher bug, 124 timeout.
+Exit code: 0, the first failing rank's, 128 + signal, 2 usage, 75 port taken or node lost, 70 launcher bug, 124 timeout.
 `;
 }

@@ -59,13 +59,12 @@ export class OptionValues {
   invalidValue(name: string, expected: string): UsageError {
     const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
     const from = source === `--${name}` ? "" : ` (from ${source})`;
-    return new UsageError(`--${name}: expected ${expected}, received ${JSON.stringify(value)}${from}`);
+    const received = value === undefined ? "nothing" : JSON.stringify(value);
+    return new UsageError(`--${name}: expected ${expected}, received ${received}${source === "default" ? "" : from}`);
   }
 
-  /** The error for a value that only several nodes would need. */
-  multiNodeError(name: string, remedy: string): UsageError {
-    const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
-    const from = source === `--${name}` ? "" : ` (from ${source})`;
-    return new UsageError(`--${name} ${String(value)}${from}: not in this version: run one node; ${remedy}`);
+  /** Where a value comes from: a flag, a variable, the file, or `default`. */
+  source(name: string): string {
+    return this.#sources.get(name)?.source ?? "default";
   }
 }

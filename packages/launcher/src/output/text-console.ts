@@ -1,5 +1,5 @@
 import type { LaunchEvent, LineEvent } from "../job.ts";
-import { failureText } from "../report/failure-text.ts";
+import { failureText, lostNodeText } from "../report/failure-text.ts";
 import type { Sink } from "./sink.ts";
 
 /** How a terminal, or what stands in for it, is written. */
@@ -42,10 +42,14 @@ export class TextConsole {
     if (event.type === "line") return this.#line(event);
     if (event.type === "failure")
       this.#flushUncaught(event.failure.error === undefined ? undefined : event.failure.rank);
+    if (event.type === "node-lost") this.#report(lostNodeText(event.lost));
     if (event.type === "end") this.#flushUncaught(undefined);
     const words = formatEvent(event);
     if (words !== undefined) this.#print(this.#err, `mosaic-run: ${words}\n`);
-    if (event.type === "failure") this.#report(failureText(event.failure, this.#style.shown.has(event.failure.rank)));
+    if (event.type === "failure" && event.remote !== true) {
+      const { rank, nodeRank = 0 } = event.failure;
+      this.#report(failureText(event.failure, nodeRank === 0 && this.#style.shown.has(rank)));
+    }
   }
 
   #line(event: LineEvent): void {
@@ -128,11 +132,19 @@ function formatEvent(event: Exclude<LaunchEvent, LineEvent>): string | undefined
       return `${event.reason}: killing ${formatRanks(event.ranks)}`;
     case "orphans":
       return `killed orphaned processes: pid ${event.pids.join(", ")}`;
+    case "rendezvous":
+      return event.message;
+    case "failure": {
+      if (event.remote !== true) return undefined;
+      const { rank, node, nodeRank, exitCode } = event.failure;
+      return `rank ${rank} (node ${nodeRank}, ${node}) failed; the report is in the output of node 0   exit code ${exitCode}`;
+    }
     case "restart":
       return `restarting all ranks in ${event.delayMs / 1000} s (attempt ${event.attempt})`;
     case "end": {
       const { outcome, exitCode, logDir } = event.result;
       if (outcome === "cancelled") return `cancelled; logs ${logDir}   exit code ${exitCode}`;
+      if (event.result.lost !== undefined) return `ended, for a node was lost; logs ${logDir}   exit code ${exitCode}`;
       if (outcome === "timed-out") return `timed out; logs ${logDir}   exit code ${exitCode}`;
       return undefined;
     }

@@ -24,6 +24,8 @@ export interface NodeAgentOptions {
   readonly logDir: string;
   readonly guard: Guard;
   readonly emit: Emit;
+  /** A rank has failed; the others are signalled to end next. */
+  readonly onFailing: (rank: number) => void;
   /** What is really executed for a rank's command: see `deathSignal`. */
   readonly wrap: (command: Command) => Command;
 }
@@ -34,6 +36,7 @@ export class NodeAgent implements Agent {
   readonly #logDir: string;
   readonly #guard: Guard;
   readonly #emit: Emit;
+  readonly #onFailing: (rank: number) => void;
   readonly #wrap: (command: Command) => Command;
   #ranks: readonly Rank[] = [];
   /** Those whose process or whose group may still be there. */
@@ -41,11 +44,12 @@ export class NodeAgent implements Agent {
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor({ plan, logDir, guard, emit, wrap }: NodeAgentOptions) {
+  constructor({ plan, logDir, guard, emit, onFailing, wrap }: NodeAgentOptions) {
     this.#plan = plan;
     this.#logDir = logDir;
     this.#guard = guard;
     this.#emit = emit;
+    this.#onFailing = onFailing;
     this.#wrap = wrap;
   }
 
@@ -69,6 +73,11 @@ export class NodeAgent implements Agent {
     if (isTooManyOpenFiles(refused)) throw new UsageError(`--nproc-per-node ${this.#plan.nproc}: ${TOO_MANY_FILES}`);
     if (refused !== undefined) throw refused;
     return ranks.map((rank) => rank.record());
+  }
+
+  /** The number of the attempt that runs, or was the last. */
+  get attempt(): number {
+    return this.#attempt;
   }
 
   /** Passes a signal on to every rank, and changes nothing else. */
@@ -101,11 +110,13 @@ export class NodeAgent implements Agent {
     const env = rankEnvironment(plan, rankContract(plan, assignment, local, log.errorFile));
     const command = this.#wrap(plan.command);
     const onExit = (one: Rank): void => {
-      if (one.failed) this.stop(`rank ${one.rank} failed`, "SIGTERM", plan.failureGraceMs);
+      if (!one.failed) return;
+      this.#onFailing(one.rank);
+      this.stop(`rank ${one.rank} failed`, "SIGTERM", plan.failureGraceMs);
     };
     const started = new Rank({
       ...{ rank, local, attempt, command, env, log, onExit },
-      ...{ runId: plan.runId, cwd: plan.cwd, emit: this.#emit },
+      ...{ runId: assignment.runId, cwd: plan.cwd, emit: this.#emit },
     });
     this.#unfinished.add(started);
     if (started.pid > 0) this.#guard.watch(started.pid);

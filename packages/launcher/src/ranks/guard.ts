@@ -1,10 +1,10 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { RUN_ID } from "../environment.ts";
+import { LAUNCHER_ID } from "../environment.ts";
 
 /**
  * Outlives the launcher by a moment. When its standard input ends, which is the launcher's death however it came, it
- * kills the groups that were registered and every process that carries the run id, until none is left, and removes the job's
+ * kills the groups that were registered and every process that carries the launcher's id, until none is left, and removes the job's
  * private directory. It catches what dies with no rank: grandchildren in sessions of their own, ranks that are not Node.
  *
  * A shell, because it must be small and must not share Node's fate. It looks again after 0.1 s for a rank that was being
@@ -19,7 +19,7 @@ done
 [ -n "$groups" ] && kill -s KILL -- $groups
 [ -d /proc/self ] && for pause in 0 0.1 0 0 0; do
   sleep $pause
-  found=$(grep -Fls -- "${RUN_ID}=$id" /proc/[0-9]*/environ)
+  found=$(grep -Fls -- "${LAUNCHER_ID}=$id" /proc/[0-9]*/environ)
   for file in $found; do pid=\${file#/proc/}; kill -9 "\${pid%/environ}"; done
 done
 [ -n "$dir" ] && rm -rf -- "$dir"
@@ -30,15 +30,15 @@ export class Guard {
   readonly #process: ChildProcess;
   readonly #groups = new Set<number>();
 
-  constructor(runId: string, privateDir: string) {
-    // An environment of its own: a guard that carried an outer job's run id would be killed before it did its work.
+  constructor(launcherId: string, privateDir: string) {
+    // An environment of its own: a guard that carried an outer launcher's id would be killed before it did its work.
     const env = { PATH: `${process.env.PATH ?? ""}:/usr/bin:/bin` };
     this.#process = spawn("/bin/sh", ["-c", SCRIPT], { detached: true, env, stdio: ["pipe", "ignore", "ignore"] });
     // Without a shell, the ranks' own layers remain: the death signal and the parent pipe.
     this.#process.on("error", () => {});
     this.#process.stdin?.on("error", () => {});
     this.#process.unref();
-    this.#send(`id ${runId}\ndir ${privateDir}\n`);
+    this.#send(`id ${launcherId}\ndir ${privateDir}\n`);
   }
 
   /** Adds a process group to what must not survive the launcher. */

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from "node:fs";
-import { RUN_ID } from "../environment.ts";
+import { LAUNCHER_ID } from "../environment.ts";
 
 /** A living process, as /proc shows it. */
 interface LiveProcess {
@@ -8,13 +8,13 @@ interface LiveProcess {
 }
 
 /**
- * The living processes that belong to a job: they carry its run id in their environment, or are in one of `groups`.
+ * The living processes that belong to a job: they carry its launcher's id in their environment, or are in one of `groups`.
  *
  * A zombie is dead, though `kill(pid, 0)` reports otherwise. Empty where there is no /proc, and blind to what other users
  * own; process groups and the ranks' own watch remain there.
  */
-export function jobProcesses(runId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
-  const mark = Buffer.from(`${RUN_ID}=${runId}\0`);
+export function jobProcesses(launcherId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
+  const mark = Buffer.from(`${LAUNCHER_ID}=${launcherId}\0`);
   return liveProcesses()
     .filter(({ pid }) => pid !== process.pid)
     .filter(({ pid, group }) => groups.has(group) || environmentContains(pid, mark))

@@ -48,6 +48,7 @@ export class Rank {
   readonly #uncaught: string[] = [];
   #exit: { code: number | null; signal: NodeJS.Signals | null; at: number } | undefined;
   #stoppedAt: number | undefined;
+  #isKilled = false;
 
   /** Starts the process. */
   constructor(start: RankStart) {
@@ -91,7 +92,10 @@ export class Rank {
 
   /** Ends the rank and all that shares its group. */
   kill(): void {
-    if (this.running) this.#stoppedAt ??= Date.now();
+    if (this.running) {
+      this.#stoppedAt ??= Date.now();
+      this.#isKilled = true;
+    }
     if (this.pid > 0) sendSignal(-this.pid, "SIGKILL");
   }
 
@@ -105,6 +109,7 @@ export class Rank {
       startedAt: this.#startedAt,
       exitedAt: at,
       stoppedAt: this.#stoppedAt,
+      isKilled: this.#isKilled,
       thrown: readErrorRecord(this.#start.log.errorFile),
       stderrTail: this.#stderrTail,
       uncaught: this.#uncaught,

@@ -13,6 +13,8 @@ export interface RankRecord {
   readonly exitedAt: number;
   /** When the launcher first signalled it to end; undefined if it ended before. */
   readonly stoppedAt: number | undefined;
+  /** Whether the launcher sent it SIGKILL. */
+  readonly isKilled: boolean;
   /** What it threw and did not catch. */
   readonly thrown: ErrorRecord | undefined;
   readonly stderrTail: readonly string[];
@@ -106,8 +108,12 @@ function sourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"
 
 const failedAt = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 
-/** The launcher sends only signals SIGINT, SIGTERM and SIGKILL; a rank that died of another crashed, whatever signal it was sent. */
-function crashedBySignal({ signal }: RankRecord): boolean {
+/**
+ * The launcher sends only signals SIGINT, SIGTERM and SIGKILL; a rank that died of another crashed, whatever signal it was sent.
+ * So did one that died of SIGKILL before the launcher sent that: its exit may be noticed after those of ranks that lost it.
+ */
+function crashedBySignal({ signal, isKilled }: RankRecord): boolean {
+  if (signal === "SIGKILL") return !isKilled;
   return signal !== null && ["SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"].includes(signal);
 }
 

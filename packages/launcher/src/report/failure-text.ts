@@ -1,5 +1,5 @@
 import { relative } from "node:path";
-import type { Failure, RankError } from "../job.ts";
+import type { Failure, LostNode, RankError } from "../job.ts";
 import { RETENTION_TEXT } from "../output/log-retention.ts";
 
 /** The most that a report shows of one message. */
@@ -13,7 +13,8 @@ const MAX_DETAIL_LINES = 80;
  * shown; why a rank could not be started (pid 0) was not. Lines without ends.
  */
 export function failureText(failure: Failure, isShown = false): readonly string[] {
-  const { rank, node, local, pid, afterMs, attempt, error } = failure;
+  const { rank, local, pid, afterMs, attempt, error } = failure;
+  const node = failure.nodeRank === undefined ? failure.node : `node ${failure.nodeRank}: ${failure.node}`;
   const what = error === undefined ? formatExit(failure) : truncate(formatHeading(error), failure.log);
   const when = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
   const source = (failure.source ?? []).map((line) => `    │ ${truncate(line, failure.log)}`);
@@ -32,6 +33,11 @@ export function failureText(failure: Failure, isShown = false): readonly string[
     ...(failure.logDir === undefined ? [] : [allLogs(failure.logDir, failure.logsExpire === true)]),
     `  logs ${displayPath(failure.log)}   exit code ${code}`,
   ];
+}
+
+/** The report of a node's loss. Lines without ends. */
+export function lostNodeText({ nodeRank, node, reason, afterMs, attempt }: LostNode): readonly string[] {
+  return [`✖ node ${nodeRank} (${node}) was lost ${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}: ${reason}`];
 }
 
 const allLogs = (dir: string, expire: boolean): string =>

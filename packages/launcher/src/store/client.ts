@@ -1,5 +1,7 @@
 import { readFileSync } from "node:fs";
 import { connect, type Socket } from "node:net";
+import { HandshakeError, parseAddress } from "../agent/network.ts";
+import { connectTls, TLS_PROTOCOLS } from "../agent/tls.ts";
 import {
   encodeFrame,
   type Frame,
@@ -11,9 +13,12 @@ import {
   StoreError,
 } from "./protocol.ts";
 
+/** Before the address of a store behind TLS, as it is on several nodes. */
+const TLS_SCHEME = "tls://";
+
 /** Where the store is and how to be admitted. Everything defaults to what the launcher exported to this rank. */
 export interface StoreOptions {
-  /** `host:port`; MOSAIC_STORE. */
+  /** `host:port`, or `tls://host:port`; MOSAIC_STORE. */
   readonly address?: string;
   /** The secret itself; default: the text of the file MOSAIC_TOKEN_FILE. */
   readonly token?: string;
@@ -45,11 +50,19 @@ interface PendingRequest {
  */
 export async function connectStore(options: StoreOptions = {}): Promise<Store> {
   const { address, ...hello } = resolveOptions(options);
-  const colon = address.lastIndexOf(":");
-  const socket = connect({ host: address.slice(0, colon), port: Number(address.slice(colon + 1)) });
-  const store = new Store(socket, address);
+  const store = new Store(await openSocket(address, hello.token), address);
   await store.request({ op: "hello", version: PROTOCOL_VERSION, ...hello });
   return store;
+}
+
+async function openSocket(address: string, secret: string): Promise<Socket> {
+  if (!address.startsWith(TLS_SCHEME)) return connect(parseAddress(address));
+  try {
+    return await connectTls(address.slice(TLS_SCHEME.length), { secret, protocol: TLS_PROTOCOLS.store });
+  } catch (error) {
+    const isSecret = error instanceof HandshakeError && error.reason === "secret";
+    throw new StoreError(isSecret ? "AUTH" : "CLOSED", `store at ${address}: ${(error as Error).message}`);
+  }
 }
 
 /** The job's key-value store, as a rank sees it. Values are bytes; a string is stored as UTF-8. */

@@ -1,6 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { createServer, type Server, type Socket } from "node:net";
+import { createServer, Server, type Socket } from "node:net";
+import { formatAddress, listeningPort } from "../agent/network.ts";
+import { TLS_PROTOCOLS, type TlsServer } from "../agent/tls.ts";
 import { sameSecret } from "../secret.ts";
 import { emptyStoreState, runRequest, type StoreState } from "./operations.ts";
 import {
@@ -21,40 +23,65 @@ export interface StoreServerOptions {
   readonly port?: number;
 }
 
-/** The job's key-value store: one table per attempt, on the loopback interface, behind a random token. */
+/** A store that shares a port with the rest of a job on several nodes. */
+export interface SharedStoreOptions {
+  readonly runId: string;
+  readonly server: TlsServer;
+  /** The job's secret. */
+  readonly token: string;
+}
+
+/**
+ * The job's key-value store: one table per attempt, behind a token. On one node it listens on the loopback interface, on several
+ * it is one of the protocols of the job's TLS server.
+ */
 export class StoreServer implements AsyncDisposable {
-  /** What a client must send: 32 random bytes in hex. */
-  readonly token: string = randomBytes(32).toString("hex");
-  readonly host = "127.0.0.1";
+  /** What a client must send: 32 random bytes in hex, or the secret of the job. */
+  readonly token: string;
+  readonly host: string;
   readonly #runId: string;
-  readonly #server: Server;
+  readonly #server: Server | TlsServer;
   readonly #connections = new Set<Connection>();
+  #stopServing: () => void = () => {};
   #attempt = 0;
   #state: StoreState = emptyStoreState();
 
-  private constructor(options: StoreServerOptions) {
-    this.#runId = options.runId;
-    this.#server = createServer((socket) => this.#accept(socket));
-    this.#server.maxConnections = STORE_LIMITS.connections;
+  private constructor(runId: string, shared?: SharedStoreOptions) {
+    this.#runId = runId;
+    this.token = shared?.token ?? randomBytes(32).toString("hex");
+    this.host = shared?.server.host ?? "127.0.0.1";
+    if (shared !== undefined) {
+      this.#server = shared.server;
+      this.#stopServing = shared.server.serve(TLS_PROTOCOLS.store, (socket) => this.#accept(socket));
+      return;
+    }
+    const server = createServer((socket) => this.#accept(socket));
+    server.maxConnections = STORE_LIMITS.connections;
+    this.#server = server;
+  }
+
+  /** A store behind a server that listens already. */
+  static share(options: SharedStoreOptions): StoreServer {
+    return new StoreServer(options.runId, options);
   }
 
   /** Binds the port; rejects with the system's error (EADDRINUSE, EACCES) when it cannot. */
   static async listen(options: StoreServerOptions): Promise<StoreServer> {
-    const store = new StoreServer(options);
-    store.#server.listen({ host: store.host, port: options.port ?? 0, backlog: 1024 });
-    await once(store.#server, "listening");
+    const store = new StoreServer(options.runId);
+    const server = store.#server as Server;
+    server.listen({ host: store.host, port: options.port ?? 0, backlog: 1024 });
+    await once(server, "listening");
     return store;
   }
 
   get port(): number {
-    const address = this.#server.address();
-    if (address === null || typeof address === "string") throw new Error("the store is closed");
-    return address.port;
+    return this.#server instanceof Server ? listeningPort(this.#server) : this.#server.port;
   }
 
-  /** `host:port`, as in MOSAIC_STORE. */
+  /** `host:port`, or `tls://host:port`, as in MOSAIC_STORE. */
   get address(): string {
-    return `${this.host}:${this.port}`;
+    const address = formatAddress(this.host, this.port);
+    return this.#server instanceof Server ? address : `tls://${address}`;
   }
 
   /** Starts an attempt: an empty table, and clients of the last attempt are disconnected. */
@@ -65,10 +92,11 @@ export class StoreServer implements AsyncDisposable {
   }
 
   async close(): Promise<void> {
-    if (!this.#server.listening) return;
+    this.#stopServing();
+    for (const connection of this.#connections) connection.close();
+    if (!(this.#server instanceof Server) || !this.#server.listening) return;
     const closed = once(this.#server, "close");
     this.#server.close();
-    for (const connection of this.#connections) connection.close();
     await closed;
   }
 
@@ -77,6 +105,7 @@ export class StoreServer implements AsyncDisposable {
   }
 
   #accept(socket: Socket): void {
+    if (this.#connections.size >= STORE_LIMITS.connections) return void socket.destroy();
     const connection = new Connection(socket, (hello) => this.#authenticate(hello));
     this.#connections.add(connection);
     socket.on("close", () => this.#connections.delete(connection));

@@ -1,5 +1,6 @@
 import type { KvBlock, SavedRows, Tensor } from "@mosaic/core";
 import { GradientExchange } from "../exchange/fetch.ts";
+import { recordBackward } from "../record-call.ts";
 import {
   castTo,
   chunkRows,
@@ -20,6 +21,7 @@ import { type AttendedChunk, chunkMass, type RoutedAttention, tileFor } from "./
 export function routedBackward(attention: RoutedAttention, router: Tensor, dOutput: Tensor): Tensor[] {
   const { config, q, k, v, combined, fetches, attended } = attention;
   config.ctx.assertOpen(`${config.label} backward`);
+  recordBackward(config, attention.chosen);
   const { device } = q;
   using resources = new ResourceStack();
   const use = <T extends Disposable>(thing: T): T => resources.use(thing);

@@ -4,6 +4,7 @@ import { type ChunkRead, chunkReads, planTransfers } from "../exchange/chunk-tra
 import { ChunkFetch } from "../exchange/fetch.ts";
 import { chunkRows, headsView, pairView, reduceInto, ResourceStack, zerosLike } from "../tensor-views.ts";
 import { logAddExp, softmaxShare } from "../log-softmax.ts";
+import { recordAttend } from "../record-call.ts";
 import type { RoutedAttentionConfig } from "../options.ts";
 import type { ChosenChunks } from "../route/choose.ts";
 
@@ -74,6 +75,11 @@ export class RoutedAttention implements Disposable {
     return this.#combined;
   }
 
+  /** The chosen chunks of each call of `attendChosen`. */
+  get chosen(): readonly ChosenChunks[] {
+    return this.#chosen;
+  }
+
   get fetches(): readonly ChunkFetch[] {
     return this.#fetches;
   }
@@ -85,6 +91,7 @@ export class RoutedAttention implements Disposable {
   attendChosen(chosen: ChosenChunks): void {
     const { config, k, v } = this;
     const earlier = [...this.#fetches];
+    recordAttend(config, chosen);
     const edges = planTransfers({ chosen, before: this.#chosen }, config.chunks);
     const fetch = this.#resources.use(new ChunkFetch(config, edges, { k, v }));
     if (earlier.length === 0) this.#attendOwn();

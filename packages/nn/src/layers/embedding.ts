@@ -1,5 +1,6 @@
 import {
   type Context,
+  checkContext,
   createParameter,
   defineOp,
   Module,
@@ -79,6 +80,7 @@ export class Embedding extends Module {
 
   constructor(ctx: Context, count: number, dim: number, options?: EmbeddingOptions) {
     super();
+    checkContext("Embedding", ctx);
     const { std, dtype } = embeddingOptions.parse(options);
     checkArgument("Embedding: count", count, option.integer({ min: 1 }));
     checkArgument("Embedding: dim", dim, option.integer({ min: 1 }));

@@ -1,4 +1,5 @@
 import {
+  checkContext,
   checkTensor,
   type Context,
   defineOptions,
@@ -9,15 +10,16 @@ import {
   type OptionsOf,
   relu,
   sigmoid,
+  silu,
   tanh,
   type Tensor,
 } from "@mosaic/core";
 import { Dropout, dropoutProbability, shardingOptions } from "./dropout.ts";
 
 /** Functions of one element that layers take by name. */
-export type ActivationName = "gelu" | "relu" | "tanh" | "sigmoid";
+export type ActivationName = "gelu" | "relu" | "tanh" | "sigmoid" | "silu";
 
-const activations: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = { gelu, relu, tanh, sigmoid };
+const activations: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = { gelu, relu, tanh, sigmoid, silu };
 
 /** Their names. */
 const activationNames = Object.keys(activations) as readonly ActivationName[];
@@ -81,6 +83,7 @@ export class MLP extends Module {
 
   constructor(ctx: Context, options: MLPOptions) {
     super();
+    checkContext("MLP", ctx);
     const parsed = mlpOptions.parse(options);
     const { embedDim, hiddenDim = 4 * embedDim, outDim = embedDim, dropout, sharding, bias, dtype } = parsed;
     this.#activation = getActivation(parsed.activation);

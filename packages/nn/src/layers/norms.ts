@@ -5,6 +5,7 @@ import {
   Module,
   type Tensor,
   checkArgument,
+  checkContext,
   defineOptions,
   option,
   type OptionsOf,
@@ -59,6 +60,7 @@ export class LayerNorm extends Module {
 
   constructor(ctx: Context, dim: number, options?: LayerNormOptions) {
     super();
+    checkContext("LayerNorm", ctx);
     checkArgument("LayerNorm: dim", dim, option.integer({ min: 1 }));
     const { epsilon, bias, dtype } = layerNormOptions.parse(options);
     this.epsilon = epsilon;
@@ -80,6 +82,7 @@ export class RMSNorm extends Module {
 
   constructor(ctx: Context, dim: number, options?: RMSNormOptions) {
     super();
+    checkContext("RMSNorm", ctx);
     checkArgument("RMSNorm: dim", dim, option.integer({ min: 1 }));
     const { epsilon, dtype } = rmsNormOptions.parse(options);
     this.epsilon = epsilon;

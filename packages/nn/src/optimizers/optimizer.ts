@@ -49,6 +49,11 @@ export const optimizerOptions = defineOptions("Optimizer", {
    * from the first `step`, `stateDict` or `assertFinite` after they are known. Default false.
    */
   errorIfNonFinite: option.boolean({ default: false }),
+  /**
+   * Whether `step` applies gradients that `reduceGradients` has not reduced over the ranks: for ranks that train separate models,
+   * or that reduce gradients by other means. Without it they are an OptionError on more than one rank. Default false.
+   */
+  allowLocalGradients: option.boolean({ default: false }),
 });
 /** What every optimizer takes. */
 export type OptimizerOptions = OptionsOf<typeof optimizerOptions>;
@@ -96,6 +101,7 @@ export abstract class Optimizer implements Disposable {
   readonly #firstName: string;
   readonly #schedule: Schedule;
   readonly #finiteness: FiniteCheck | undefined;
+  readonly #allowLocalGradients: boolean;
 
   /** `firstName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
   protected constructor(
@@ -104,6 +110,7 @@ export abstract class Optimizer implements Disposable {
     { kind, firstName, lr }: { kind: string; firstName: string; lr: number },
   ) {
     checkModule(kind, model);
+    for (const parameter of model.parameters()) parameter.assertNotDisposed(kind);
     // Options beyond these are the subclass's.
     const shared = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
     const settings = optimizerOptions.parse(Object.fromEntries(shared), kind);
@@ -112,6 +119,7 @@ export abstract class Optimizer implements Disposable {
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
     this.slots = createSlots(model, settings.forParameter);
+    this.#allowLocalGradients = settings.allowLocalGradients;
     this.#finiteness = settings.errorIfNonFinite ? new FiniteCheck(kind) : undefined;
   }
 
@@ -123,13 +131,14 @@ export abstract class Optimizer implements Disposable {
   /**
    * Moves every parameter that has a gradient. The gradients stay as they are.
    *
-   * @throws OptionError, with nothing moved, for a learning rate that is NaN, infinite or negative, as a schedule may make it;
-   * DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
+   * @throws OptionError, with nothing moved, for a learning rate that is NaN, infinite or negative, as a schedule may make it, and
+   * on several ranks for gradients to which a backward has added since `reduceGradients`, unless `allowLocalGradients`; DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
    */
   step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
     const { loss } = stepOptions.parse(options, where);
     for (const { parameter } of this.slots) parameter.assertNotDisposed(where);
+    if (!this.#allowLocalGradients) checkReduced(where, this.slots);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
       const expected = "a finite learning rate, lr · schedule(step), ≥ 0";
@@ -223,6 +232,20 @@ export abstract class Optimizer implements Disposable {
 
   [Symbol.dispose](): void {
     for (const { first, second, master } of this.slots) for (const each of [first, second, master]) each?.dispose();
+  }
+}
+
+/** Ranks that step with gradients of their own diverge in silence: each of them has a plausible loss. */
+function checkReduced(where: string, slots: readonly OptimizerSlot[]): void {
+  for (const { name, parameter } of slots) {
+    const { requiresGrad, grad, replication } = parameter;
+    if (!requiresGrad || !grad || !replication?.hasLocalGrad) continue;
+    throw new OptionError({
+      where,
+      expected: `gradients reduced over the ${replication.ranks} ranks`,
+      received: `one of "${name}" that holds this rank's part only`,
+      remedy: "call reduceGradients(ctx, model) between backward() and step(), or pass allowLocalGradients: true",
+    });
   }
 }
 

@@ -24,7 +24,7 @@ export interface TrainingState {
 /** What a checkpoint holds beside what it puts into model and optimizer. */
 export interface LoadedCheckpoint {
   /** Steps that the optimizer had taken; 0 without one. */
-  readonly step: number;
+  readonly steps: number;
   /** What `saveCheckpoint` was given. */
   readonly data: unknown;
 }
@@ -100,7 +100,11 @@ function checkJsonValue(where: string, value: unknown, within: readonly unknown[
   if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
   if (within.includes(value)) return fail("a circular reference");
   const deeper = [...within, value];
+  const [symbol] = Object.getOwnPropertySymbols(value);
+  if (symbol !== undefined) return fail(`an object with ${String(symbol)}`);
   if (Array.isArray(value)) {
+    const extra = Object.keys(value).find((name) => !/^\d+$/.test(name));
+    if (extra !== undefined) return fail(`an array with "${extra}"`);
     for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], deeper);
     return;
   }
@@ -137,7 +141,7 @@ export async function loadCheckpoint(ctx: Context, path: string, training: Train
     restoreState(ctx, { path, file, stateMetadata, dryRun: true }, training);
   });
   restoreState(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
-  return { step: stateMetadata!.optimizer?.numbers.steps ?? 0, data: stateMetadata!.data };
+  return { steps: stateMetadata!.optimizer?.numbers.steps ?? 0, data: stateMetadata!.data };
 }
 
 function parseStateMetadata(path: string, { metadata }: SafetensorsFile): StateMetadata {

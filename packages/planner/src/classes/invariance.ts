@@ -1,4 +1,5 @@
-import { rowsWithin, type Slice, hasDiagonalStart, hasDiagonalEnd, type Span, visiblePairs } from "@mosaic/core";
+import { type Slice, hasDiagonalStart, hasDiagonalEnd, type Span } from "@mosaic/core";
+import { rowsWithinUnchecked, visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { SortedSlices } from "../prove/visibility.ts";
 import type { Shards } from "./shards.ts";
 
@@ -65,7 +66,7 @@ export class Invariance {
     if (!queries || !keys) return false;
     const after = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
     const before = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
-    return [after, before].some(({ q, k }) => visiblePairs([q], [k], this.#slices) === q.length * k.length);
+    return [after, before].some(({ q, k }) => visiblePairsUnchecked([q], [k], this.#slices) === q.length * k.length);
   }
 
   /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */
@@ -73,7 +74,7 @@ export class Invariance {
     const { count } = this.#keys;
     const [own, drawn] = [this.#fingerprintsOf(), weights(count)];
     const pairs = (q: number, k: number): number =>
-      visiblePairs(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % PRIME;
+      visiblePairsUnchecked(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % PRIME;
     const [same, others] = [pairs(0, 0), count > 1 ? pairs(0, 1) : 0];
     const totals = drawn.map((each) => each.reduce((sum, weight) => (sum + weight) % PRIME, 0));
     for (let shard = 0; shard < count; shard++) {
@@ -206,7 +207,7 @@ class WeightedKeys {
   /** Weighted pairs of these queries in a slice. */
   pairs(queries: Span, slice: Slice): number {
     const { q0, q1, k0, k1, type } = slice;
-    const rows = rowsWithin(queries, slice);
+    const rows = rowsWithinUnchecked(queries, slice);
     if (rows.length === 0) return 0;
     const right = hasDiagonalEnd(type) ? this.#sumOverRows(rows, k1 - q1 + 1) : this.#sumConstant(rows, k1);
     const left = hasDiagonalStart(type) ? this.#sumOverRows(rows, k0 - q0) : this.#sumConstant(rows, k0);

@@ -1,3 +1,5 @@
+import { checkArgument, expectValue, option } from "@mosaic/core";
+
 /** Colours of everything that is not data. */
 export const theme = {
   text: "#1c2430",
@@ -19,10 +21,25 @@ export interface Document {
   readonly definitions?: string;
 }
 
+const anyText = option.custom("text", (value): value is string => typeof value === "string");
+const texts = option.array(anyText);
+
+function checkTexts(where: string, ...values: readonly unknown[]): void {
+  for (const each of values) if (typeof each !== "string") checkArgument(where, each, anyText);
+}
+
+function checkNumbers(where: string, ...values: readonly unknown[]): void {
+  for (const each of values) if (typeof each !== "number") expectValue(where, false, "a number", each);
+}
+
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 
 /** A whole SVG document. */
-export function document({ title, description, height, body, definitions = "" }: Document): string {
+export function document(parts: Document): string {
+  const { title, description, height, body, definitions = "" } = parts ?? {};
+  checkNumbers("document", height);
+  checkTexts("document", title, description, definitions);
+  checkArgument("document: body", body, texts);
   const { width } = page;
   const tall = Math.ceil(height);
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${tall}" width="${width}" height="${tall}" role="img" aria-labelledby="title description" font-family="${FONT}" fill="${theme.text}">
@@ -37,6 +54,7 @@ ${body.filter((part) => part !== "").join("\n")}
 
 /** Title and subtitle at the top of the page. */
 export function heading(title: string, subtitle: string): string {
+  checkTexts("heading", title, subtitle);
   const first = text(page.edge, 44, truncate(title, 22, contentWidth), `font-size="22" font-weight="650"`);
   if (subtitle === "") return first;
   return `${first}\n${text(page.edge, 70, truncate(subtitle, 14, contentWidth), `font-size="14" fill="${theme.faint}"`)}`;
@@ -47,6 +65,7 @@ const contentWidth = page.width - 2 * page.edge;
 
 /** Facts at the foot of the page, one a line. */
 export function footnotes(facts: readonly string[], top: number): string {
+  checkArgument("footnotes", facts, texts);
   return facts.map((fact, i) => text(page.edge, top + i * 20, fact, `font-size="13" fill="${theme.faint}"`)).join("\n");
 }
 
@@ -67,27 +86,33 @@ export interface Box {
  * rect({ x: 0, y: 1 / 3, width: 10, height: 5 }, 'rx="2"'); // => '<rect x="0" y="0.33" width="10" height="5" rx="2"/>'
  * ```
  */
-export function rect({ x, y, width, height }: Box, rest: string): string {
+export function rect(box: Box, rest: string): string {
+  const { x, y, width, height } = box ?? {};
+  checkTexts("rect", rest);
   return `<rect x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" width="${formatCoordinate(width)}" height="${formatCoordinate(height)}" ${rest}/>`;
 }
 
 /** Words whose baseline begins at (x, y), or ends there, or has its middle there, by `text-anchor`. */
 export function text(x: number, y: number, words: string, rest: string): string {
+  checkTexts("text", words, rest);
   return `<text x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" ${rest}>${escape(words)}</text>`;
 }
 
 /** The tooltip of `content`. */
 export function tooltip(words: string, content: string): string {
+  checkTexts("tooltip", words, content);
   return `<g><title>${escape(words)}</title>${content}</g>`;
 }
 
 /** A coordinate, to a hundredth. */
 export function formatCoordinate(value: number): string {
+  checkNumbers("formatCoordinate", value);
   return String(Math.round(value * 100) / 100);
 }
 
 /** Text and attribute values, without the characters that XML has no way to write. */
 export function escape(words: string): string {
+  checkTexts("escape", words);
   return words
     .replaceAll(/\s/g, " ")
     .replaceAll(/[\p{Cc}\p{Cs}\ufffe\uffff]/gu, "\ufffd")
@@ -99,6 +124,8 @@ export function escape(words: string): string {
 
 /** Width that a line of text takes, about: fonts differ. */
 export function textWidth(words: string, size: number): number {
+  checkTexts("textWidth", words);
+  checkNumbers("textWidth", size);
   return words.length * size * 0.6;
 }
 
@@ -107,6 +134,8 @@ export function textWidth(words: string, size: number): number {
  * Letters of most fonts are half as wide as high: what would just fit is not cut.
  */
 export function truncate(words: string, size: number, maxWidth: number): string {
+  checkTexts("truncate", words);
+  checkNumbers("truncate", size, maxWidth);
   const most = Math.floor(maxWidth / (size * 0.53));
   const characters = [...words];
   if (characters.length <= most) return words;

@@ -1,4 +1,4 @@
-import { visiblePairs } from "@mosaic/core";
+import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { SumCompleteness } from "./completeness.ts";
 import type { Segment, Shards } from "../classes/shards.ts";
 import type { Completeness, Verdict, VerifierContext } from "./context.ts";
@@ -141,7 +141,11 @@ export class Coverage implements Completeness {
     );
     const spans = mergeAdjacentSpans(moved.toSorted((a, b) => a.start - b.start));
     const own = relabeling.positions(rows, side, translation).sorted;
-    return (side === "queries" ? visiblePairs(own, spans, record.slices) : visiblePairs(spans, own, record.slices)) > 0;
+    return (
+      (side === "queries"
+        ? visiblePairsUnchecked(own, spans, record.slices)
+        : visiblePairsUnchecked(spans, own, record.slices)) > 0
+    );
   }
 
   /** Evaluates the sum for every rank of the class. */

@@ -1,4 +1,5 @@
-import { type Slice, visiblePairs } from "@mosaic/core";
+import type { Slice } from "@mosaic/core";
+import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { Positions } from "./positions.ts";
 
@@ -14,7 +15,7 @@ export class Visibility {
   pairs(queries: Positions, keys: Positions, mask: number): number {
     let sorted = this.#masks[mask];
     if (!sorted) this.#masks[mask] = sorted = new SortedSlices(this.#interned.masks[mask]!);
-    return visiblePairs(queries.sorted, keys.sorted, sorted.intersecting(queries.first, queries.end));
+    return visiblePairsUnchecked(queries.sorted, keys.sorted, sorted.intersecting(queries.first, queries.end));
   }
 }
 
@@ -63,6 +64,6 @@ export class PairCounts {
   count(queries: number, keys: number, mask: number): number {
     const { rows, masks } = this.#interned;
     const known = ((this.#cache[mask] ??= [])[queries] ??= []);
-    return (known[keys] ??= visiblePairs(rows[queries]!, rows[keys]!, masks[mask]!));
+    return (known[keys] ??= visiblePairsUnchecked(rows[queries]!, rows[keys]!, masks[mask]!));
   }
 }

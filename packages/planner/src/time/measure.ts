@@ -229,12 +229,13 @@ function tensorKey({ numHeads, rows, keys, headDim, dtype, interleaved }: TileSh
 }
 
 /** What caches near a core do not hold: memory that a step comes back to has left them. */
-const FAR_BYTES = 32 * 2 ** 20;
+const FAR_BYTES = 16 * 2 ** 20;
 
 /** Seconds of one copy of each size, of ever other memory; its bytes are those read and those written. */
 export async function timeCopies(measured: MeasuredRanks, sizes: readonly number[]): Promise<BytesSample[]> {
   const calls = 32;
-  const most = Math.max(FAR_BYTES, ...sizes);
+  // Of each of the two, what is read and what is written.
+  const most = Math.max(FAR_BYTES, ...sizes) / 2;
   const from = measured.contexts.map((ctx) => full(ctx, [most / 4], 1));
   const to = measured.contexts.map((ctx) => full(ctx, [most / 4], 1));
   const timings = sizes.map((bytes) => () => {

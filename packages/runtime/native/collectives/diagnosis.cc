@@ -13,6 +13,8 @@ constexpr size_t kMaxListed = 16;
 /// An operation that makes no progress for so long makes its rank ask where the others are; later less often.
 constexpr int64_t kFirstPositionRequestNs = 100'000'000, kLongestIntervalNs = 5'000'000'000;
 constexpr int64_t kPositionsNs = 1'200'000'000;
+/// How long an operation may make no progress once a rank outside of its group has failed.
+constexpr int64_t kIndirectFailureNs = 1'000'000'000;
 /// How long the control plane may take to name the calls in which two ranks differ, and a value to arrive.
 constexpr int64_t kDivergedNs = 3'000'000'000, kValueNs = 1'000'000'000;
 
@@ -264,9 +266,20 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
     // Of messages between two ranks only those two have been informed.
     return Diagnosis{failure, failure};
   }
+  if (auto found = indirectFailure(op)) return found;
   if (!events_.controlLost) return std::nullopt;
   return Diagnosis{peerLostFailure(op, "the control plane of this host is gone (" + *events_.controlLost + ")"),
                    std::nullopt};
+}
+
+/// A failure outside of the group: ranks of the group may have failed with it, which only the first reports. Under the
+/// lock.
+std::optional<Engine::Diagnosis> Engine::indirectFailure(const Operation& op) const {
+  if (op.startedAt == 0 || (events_.failed.empty() && events_.lost.empty())) return std::nullopt;
+  const int64_t since = std::max({progressedAt_, op.startedAt, events_.firstFailureAt});
+  if (monotonicNs() - since < kIndirectFailureNs) return std::nullopt;
+  if (!events_.failed.empty()) return Diagnosis{events_.failed.begin()->second, std::nullopt};
+  return Diagnosis{peerLostFailure(op, events_.lost.begin()->second + " died"), std::nullopt};
 }
 
 /// Two ranks that are in different collectives of one number never exchange a message: their positions show it.

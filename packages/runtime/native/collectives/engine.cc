@@ -441,11 +441,11 @@ void Engine::checkNotBehindSplit(uint64_t number) {
 // ── what the control plane delivers
 
 void Engine::onPeerLost(uint32_t rank, const std::string& process) {
-  recordEvent([&] { events_.lost.try_emplace(rank, process); });
+  recordEvent([&] { events_.addLost(rank, process); });
 }
 
 void Engine::onPeerFailed(uint32_t rank, const MosaicFailure& cause) {
-  recordEvent([&] { events_.failed.try_emplace(rank, cause); });
+  recordEvent([&] { events_.addFailed(rank, cause); });
 }
 
 void Engine::onPeerExited(uint32_t rank) {

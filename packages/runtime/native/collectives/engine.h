@@ -15,6 +15,7 @@
 
 #include "collectives/call_log.h"
 #include "control/control_plane.h"
+#include "mosaic/clock.h"
 #include "mosaic/device_port.h"
 
 namespace mosaic {
@@ -142,6 +143,7 @@ class Engine : private ControlListener {
   std::optional<Diagnosis> diagnose(Operation& op);
   /// The part of it that also holds for operations that have not begun: ranks that died or failed, and mismatches.
   std::optional<Diagnosis> peerFailure(const Operation& op);
+  std::optional<Diagnosis> indirectFailure(const Operation& op) const;
   /// A rank exited without the calls that the operation needs of it. Where messages carry no signature.
   std::optional<Diagnosis> exitedFailure(const Operation& op);
   /// Where another rank has inquired: reports what was not compared yet.
@@ -230,11 +232,24 @@ class Engine : private ControlListener {
   struct Events {
     std::map<uint32_t, std::string> lost;  // rank: its process
     std::map<uint32_t, MosaicFailure> failed;
+    int64_t firstFailureAt = 0;            // of the lost and failed ones
     std::map<uint32_t, int64_t> exited;    // rank: when
     std::map<uint64_t, std::string> mismatches;
     std::map<std::pair<uint64_t, uint64_t>, std::vector<int64_t>> colors;
     std::map<uint64_t, std::vector<Position>> positions;  // by request
     std::optional<std::string> controlLost;
+
+    void addLost(uint32_t rank, const std::string& process) {
+      lost.try_emplace(rank, process);
+      markFailure();
+    }
+    void addFailed(uint32_t rank, const MosaicFailure& cause) {
+      failed.try_emplace(rank, cause);
+      markFailure();
+    }
+    void markFailure() {
+      if (firstFailureAt == 0) firstFailureAt = monotonicNs();
+    }
   };
   std::mutex mutex_;  // guards what follows, up to the atomics
   Events events_;

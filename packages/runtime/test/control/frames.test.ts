@@ -3,8 +3,11 @@ import { describe, expect, test } from "vitest";
 import { testFrames } from "./mutations.ts";
 import { compile } from "./native.ts";
 
-/** Between agents only: their sole implementation is the launcher's. */
-const NOT_OF_RANKS = ["accept", "redirect", "heartbeat", "retract"];
+/** Between agents or launchers only: their sole implementation is the launcher's. */
+const NOT_OF_RANKS = [
+  ...["accept", "redirect", "heartbeat", "retract"],
+  ...["register", "gathering", "assign", "clock", "failing", "stop", "report", "ended", "outcome"],
+];
 
 const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.toString("hex") }));
 

@@ -1,0 +1,64 @@
+import { spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { expect, test } from "vitest";
+
+// What a program sees that has installed @mosaic/attention alone, with neither its optional peers nor @types/node, and that
+// checks the declarations of its dependencies.
+
+interface Manifest {
+  readonly name: string;
+  readonly dependencies?: Readonly<Record<string, string>>;
+}
+
+const packages = join(import.meta.dirname, "../..");
+
+/** Links a package and all that it depends on, by what its manifest ships. */
+function install(name: string, into: string, done: Set<string> = new Set()): void {
+  if (done.has(name)) return;
+  done.add(name);
+  const from = join(packages, name.replace("@mosaic/", ""));
+  const to = join(into, name);
+  mkdirSync(to, { recursive: true });
+  for (const each of ["package.json", "dist"]) symlinkSync(join(from, each), join(to, each));
+  const { dependencies = {} } = JSON.parse(readFileSync(join(from, "package.json"), "utf8")) as Manifest;
+  for (const each of Object.keys(dependencies)) if (each.startsWith("@mosaic/")) install(each, into, done);
+}
+
+const program = `
+import { init, MultiAxisAttention, randn, type Tensor } from "@mosaic/attention";
+import { AdamW, crossEntropy } from "@mosaic/attention/nn";
+import * as core from "@mosaic/attention/core";
+import * as contextParallel from "@mosaic/attention/context-parallel";
+import * as meta from "@mosaic/attention/meta";
+import * as planner from "@mosaic/attention/planner";
+export async function train(): Promise<Tensor> {
+  await using ctx = await init();
+  const attn = new MultiAxisAttention(ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1 });
+  new AdamW(attn).step();
+  return attn.forward(randn(ctx, [1, 4, 8]));
+}
+export const used = [crossEntropy, core, contextParallel, meta, planner];
+`;
+
+test("declarations compile without optional peers and without the types of Node", () => {
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-declarations-"));
+  try {
+    install("@mosaic/attention", join(folder, "node_modules"));
+    const compilerOptions = {
+      ...{ target: "es2022", lib: ["es2023", "esnext.disposable"], module: "nodenext", types: [], strict: true },
+      ...{ noEmit: true, skipLibCheck: false, preserveSymlinks: true },
+    };
+    writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions, files: ["train.ts"] }));
+    writeFileSync(join(folder, "package.json"), JSON.stringify({ type: "module" }));
+    writeFileSync(join(folder, "train.ts"), program);
+    const tsc = join(dirname(createRequire(import.meta.url).resolve("typescript/package.json")), "bin/tsc");
+    const { stdout, status } = spawnSync(process.execPath, [tsc, "-p", folder], { encoding: "utf8" });
+    expect(stdout).toBe("");
+    expect(status).toBe(0);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});

@@ -1,0 +1,120 @@
+import { expectValue } from "../errors.ts";
+import { checkSlices, type Slice, sliceTypeCodes } from "../mask/slice.ts";
+import { checkIntegerSpans, type Span } from "../placement/span.ts";
+
+// Masks, shards and other lists as text that is equal where they are: what ranks record of a call, for `recordCall`.
+
+/** Slices, spans and shards that are listed one by one; of more, the first ones and a hash of all. */
+const MAX_LISTED = 4;
+
+/**
+ * `causal 0:512 × 0:512`, queries before keys, as ranges of Python; of many slices the first ones and a hash of all.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * import { formatSlices } from "@mosaic/core/context-parallel";
+ * formatSlices(masks.causal().slices(512, 512)); // => "causal 0:512 × 0:512"
+ * ```
+ * @throws OptionError for what are no slices.
+ */
+export function formatSlices(slices: readonly Slice[]): string {
+  checkSlices("formatSlices", slices);
+  if (slices.length === 0) return "empty";
+  const named = slices
+    .slice(0, MAX_LISTED)
+    .map(({ q0, q1, k0, k1, type }) => `${type} ${q0}:${q1} × ${k0}:${k1}`)
+    .join(" + ");
+  if (slices.length <= MAX_LISTED) return named;
+  const hash = new Hash();
+  for (const { q0, q1, k0, k1, type } of slices) {
+    for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
+  }
+  return `${named} + … of ${slices.length} slices (${hash.hex()})`;
+}
+
+/**
+ * `0:128 | 128:256`, shard by shard, as ranges of Python; of many shards the first ones and a hash of all.
+ *
+ * @example
+ * ```ts
+ * import { resolveShards, striped } from "@mosaic/core";
+ * import { formatShards } from "@mosaic/core/context-parallel";
+ * formatShards(resolveShards(striped(), 2, 8)); // => "0:8:2 | 1:9:2"
+ * ```
+ * @throws OptionError for what are no spans.
+ */
+export function formatShards(shards: readonly (readonly Span[])[]): string {
+  expectValue("formatShards", Array.isArray(shards), "an array of spans for each shard", shards);
+  const hash = new Hash();
+  for (let i = 0; i < shards.length; i++) {
+    checkIntegerSpans("formatShards", shards[i]);
+    for (const { start, length, step } of shards[i]!) for (const each of [start, length, step]) hash.add(each);
+    hash.add(-1);
+  }
+  const named = shards.slice(0, MAX_LISTED).map(formatSpans);
+  const isWhole = shards.length <= MAX_LISTED && named.every((each) => !each.endsWith("…"));
+  return isWhole ? named.join(" | ") : `${named.join(" | ")} | … of ${shards.length} shards (${hash.hex()})`;
+}
+
+function formatSpans(spans: readonly Span[]): string {
+  if (spans.length === 0) return "none";
+  const named = spans
+    .slice(0, MAX_LISTED)
+    .map(({ start, length, step }) => `${start}:${start + length * step}${step === 1 ? "" : `:${step}`}`)
+    .join(",");
+  return spans.length <= MAX_LISTED ? named : `${named},…`;
+}
+
+/**
+ * A hash of integers, 64 bits as 16 hexadecimal digits: the same numbers in the same order have the same.
+ *
+ * @example
+ * ```ts
+ * import { hashNumbers } from "@mosaic/core/context-parallel";
+ * hashNumbers([1, 2, 3]) === hashNumbers([1, 3, 2]); // => false
+ * ```
+ * @throws OptionError for what are no numbers.
+ */
+export function hashNumbers(numbers: Iterable<number>): string {
+  const isIterable = typeof (numbers as Partial<Iterable<number>> | null | undefined)?.[Symbol.iterator] === "function";
+  expectValue("hashNumbers", isIterable && typeof numbers === "object", "an array of integers", numbers);
+  const hash = new Hash();
+  for (const each of numbers) {
+    if (!Number.isSafeInteger(each)) expectValue("hashNumbers", false, "integers", each);
+    hash.add(each);
+  }
+  return hash.hex();
+}
+
+/** 64 bits over integers: MurmurHash3 of 32 bits (Appleby), from two seeds. */
+class Hash {
+  #low = 0x9747b28c | 0;
+  #high = 0x3c6ef372;
+
+  add(value: number): void {
+    const word = value | 0;
+    const rest = Math.floor(value / 2 ** 32) | 0;
+    this.#low = murmurMix(murmurMix(this.#low, word), rest);
+    this.#high = murmurMix(murmurMix(this.#high, word), rest);
+  }
+
+  hex(): string {
+    return [murmurFinalize(this.#high), murmurFinalize(this.#low)]
+      .map((half) => half.toString(16).padStart(8, "0"))
+      .join("");
+  }
+}
+
+function murmurMix(hash: number, word: number): number {
+  let k = Math.imul(word, 0xcc9e2d51);
+  k = Math.imul((k << 15) | (k >>> 17), 0x1b873593);
+  const next = hash ^ k;
+  return (Math.imul((next << 13) | (next >>> 19), 5) + 0xe6546b64) | 0;
+}
+
+function murmurFinalize(hash: number): number {
+  let h = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
+  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);
+  return (h ^ (h >>> 16)) >>> 0;
+}

@@ -1,0 +1,149 @@
+import { describe, expect, test } from "vitest";
+import { ChunkBuffers, recvTransfers, sendTransfers } from "../src/context-parallel/buffers.ts";
+import { dependencyTable, dependencyTableCache, LayoutCache, modulo } from "../src/context-parallel/dependencies.ts";
+import {
+  axisLength,
+  parseTrafficOptions,
+  reverseFlow,
+  totalTraffic,
+  trafficOptions,
+} from "../src/context-parallel/traffic.ts";
+import { formatShards, formatSlices, hashNumbers } from "../src/attention/format.ts";
+import { fromArray } from "../src/creation.ts";
+import { MosaicError, OptionError } from "../src/errors.ts";
+import { compileKernel } from "../src/kernels/operands.ts";
+import { operandsOf, tensorOf } from "../src/kernels/operands.ts";
+import { versionedKernels } from "../src/kernels/operands.ts";
+import { rowsWithin, visiblePairs } from "../src/mask/visibility.ts";
+import { clipKeys, clipQueries, rowRange } from "../src/mask/slice.ts";
+import { findOverlap, sliceIntersects, slicesOverlap } from "../src/mask/overlap.ts";
+import type { Slice } from "../src/mask/slice.ts";
+import { isVisible } from "../src/mask/visibility.ts";
+import * as option from "../src/option.ts";
+import { checkArgument, defineOptions } from "../src/options.ts";
+import { layoutOf } from "../src/placement/layout.ts";
+import type { Span } from "../src/placement/span.ts";
+import { Storage } from "../src/storage.ts";
+import { ReferenceDevice } from "./reference/index.ts";
+
+const slice: Slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" };
+const span: Span = { start: 0, length: 4, step: 1 };
+const slices: readonly unknown[] = [
+  ...[undefined, null, 1, "causal", {}, []],
+  ...(["q0", "q1", "k0", "k1"] as const).flatMap((name) =>
+    [Number.NaN, 0.5, "1"].map((x) => ({ ...slice, [name]: x })),
+  ),
+  ...[undefined, 1, "diagonal", "toString"].map((type) => ({ ...slice, type })),
+];
+const spans: readonly unknown[] = [
+  ...[undefined, null, 1, {}],
+  ...[0, 0.5, -1, Number.NaN, "1"].map((step) => ({ ...span, step })),
+  ...[-1, 0.5, Number.NaN, "1"].map((length) => ({ ...span, length })),
+  ...[0.5, Number.NaN, Infinity, "1"].map((start) => ({ ...span, start })),
+];
+
+/** Functions of one slice, and of one span. */
+const ofSlice: Readonly<Record<string, (slice: Slice) => unknown>> = {
+  rowRange: (each) => rowRange(each, 1),
+  rowsWithin: (each) => rowsWithin(span, each),
+  clipQueries: (each) => clipQueries(each, 0, 2),
+  clipKeys: (each) => clipKeys(each, 0, 2),
+  slicesOverlap: (each) => slicesOverlap(each, slice),
+  "slicesOverlap, the second": (each) => slicesOverlap(slice, each),
+  sliceIntersects: (each) => sliceIntersects(each, slice),
+  findOverlap: (each) => findOverlap([slice, each]),
+  visiblePairs: (each) => visiblePairs([span], [span], [each]),
+  isVisible: (each) => isVisible([span], [span], [each]),
+  formatSlices: (each) => formatSlices([each]),
+};
+const ofSpan: Readonly<Record<string, (span: Span) => unknown>> = {
+  rowsWithin: (each) => rowsWithin(each, slice),
+  "visiblePairs, queries": (each) => visiblePairs([each], [span], [slice]),
+  "visiblePairs, keys": (each) => visiblePairs([span], [each], [slice]),
+  "isVisible, queries": (each) => isVisible([each], [span], [slice]),
+  "isVisible, keys": (each) => isVisible([span], [each], [slice]),
+  formatShards: (each) => formatShards([[each]]),
+};
+
+describe("the algebra of slices refuses", () => {
+  test.each(Object.entries(ofSlice))("what is no slice: %s", (_, call) => {
+    call(slice);
+    for (const wrong of slices) expect(() => call(wrong as Slice), JSON.stringify(wrong)).toThrow(OptionError);
+  });
+
+  test.each(Object.entries(ofSpan))("what is no span: %s", (_, call) => {
+    call(span);
+    for (const wrong of spans) expect(() => call(wrong as Span), JSON.stringify(wrong)).toThrow(OptionError);
+  });
+});
+
+const layout = layoutOf({ mesh: { sp: 2 }, axes: ["sp"], length: 8 });
+const call = { at: { sp: 0 }, queries: layout, keys: layout, mask: [slice] };
+const flow = { bytesPerRow: [8], sent: [4], received: [4] };
+const wrong = (value: unknown): never => value as never;
+
+const calls: Readonly<Record<string, () => unknown>> = {
+  "dependencyTable without a call": () => dependencyTable({ axis: "sp", size: 2 }, wrong(undefined), { sp: 0 }),
+  "dependencyTable of no rank": () => dependencyTable({ axis: "sp", size: 0 }, call, { sp: 0 }),
+  "dependencyTable of a mask by name": () =>
+    dependencyTable({ axis: "sp", size: 2 }, { ...call, mask: wrong(["causal"]) }, { sp: 0 }),
+  "dependencyTableCache without an axis": () => dependencyTableCache(wrong({})),
+  "LayoutCache.getOrCreate nothing": () => new LayoutCache(["sp"]).getOrCreate(wrong(undefined), { sp: 0 }, () => 1),
+  "LayoutCache without axes": () => new LayoutCache(wrong(3)),
+  "modulo of no ranks": () => modulo(1, 0),
+  "modulo of NaN": () => modulo(Number.NaN, 2),
+  "sendTransfers of nothing": () => sendTransfers(wrong(undefined), 0),
+  "recvTransfers of nothing": () => recvTransfers(wrong({ wire: 1 }), 0),
+  "reverseFlow of nothing": () => reverseFlow(wrong(undefined), [8]),
+  "totalTraffic text": () => totalTraffic([{ ...flow, sent: wrong(["4"]) }]),
+  "parseTrafficOptions without a declaration": () => parseTrafficOptions(wrong(undefined), {}),
+  "parseTrafficOptions of null": () => parseTrafficOptions(trafficOptions, wrong(null)),
+  "axisLength without a mesh": () => axisLength("test", wrong(undefined), { axis: "sp", from: { sp: 0 } }),
+  "hashNumbers of text": () => hashNumbers(wrong(["1"])),
+  "operandsOf no kernel": () => operandsOf(wrong("toString")),
+  "tensorOf no operand": () => tensorOf(wrong({}), []),
+  "versionedKernels of a number": () => versionedKernels(wrong({ fill: 1 })),
+  "versionedKernels of no kernel": () => versionedKernels(wrong({ wrong() {} })),
+  "compileKernel of no source": () => compileKernel("fill", wrong(undefined), []),
+  "compileKernel of wrong source": () => compileKernel("fill", "](", []),
+  "a Storage without free": () => new Storage(1n, 4, wrong(undefined)),
+  "a Storage of NaN bytes": () => new Storage(1n, Number.NaN, () => {}),
+  "defineOptions of what is no option": () => defineOptions("test", wrong({ a: 1 })),
+  "checkArgument by no option": () => checkArgument("test", 1, wrong({})),
+  "an option of a range of text": () => option.integer({ min: wrong("1") }),
+  "an option of no option": () => option.array(wrong(undefined)),
+  "an option of settings by name": () => option.string(wrong("optional")),
+};
+
+test.each(Object.entries(calls))("refused: %s", (_, run) => expect(run).toThrow(OptionError));
+
+test("a name that is no text does not hide what is wrong", () => {
+  expect(() => defineOptions("test", { a: option.integer() }).parse({ a: "b" }, wrong(Symbol("where")))).toThrow(
+    "Symbol(where): a: expected an integer",
+  );
+});
+
+describe("ChunkBuffers", () => {
+  const device = new ReferenceDevice();
+  const x = fromArray(device, new Array<number>(16).fill(1), [1, 2, 2, 4]);
+  const other = fromArray(new ReferenceDevice(), new Array<number>(16).fill(1), [1, 2, 2, 4]);
+  const buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: 4 });
+  const chunk = buffers.copy([x]);
+  const calls: Readonly<Record<string, () => unknown>> = {
+    "options that are none": () => new ChunkBuffers(wrong(undefined)),
+    "an order that is none": () => new ChunkBuffers({ device, order: wrong("dbhs") }),
+    "rows of NaN": () => buffers.empty([x], Number.NaN),
+    "rows below 0": () => buffers.zeros([x], -1),
+    "no rows": () => buffers.slot("kv", [x], wrong(undefined)),
+    "a shape of two axes": () => buffers.empty([{ shape: [2, 2], dtype: "float32" }], 2),
+    "a dtype that is none": () => buffers.empty([{ shape: [1, 2, 2, 4], dtype: wrong("int8") }], 2),
+    "a slot of other tensors": () => [buffers.slot("kv", [x], 3), buffers.slot("kv", [x, x], 4)],
+    "tensors of another device": () => buffers.contiguous([other]),
+    "a copy into another shape": () => buffers.copy([x], buffers.empty([x], 3)),
+    "a copy into nothing": () => buffers.copy([x], wrong(null)),
+    "rows of nothing": () => buffers.narrow(wrong(undefined), 0, 1),
+    "rows beyond the last": () => buffers.narrow(chunk, 1, 2),
+    "a tensor that is none": () => buffers.takeOwnership(wrong({})),
+  };
+  test.each(Object.entries(calls))("refuses %s", (_, run) => expect(run).toThrow(MosaicError));
+});

@@ -1,0 +1,59 @@
+import { expect, test } from "vitest";
+import { CollectiveMismatchError, DeviceError, errorFromFailure, formatValue, PeerLostError } from "../src/errors.ts";
+
+test("a class that a bundler renamed keeps its name in messages", () => {
+  class Renamed {
+    readonly shape = [2];
+  }
+  Object.defineProperty(Renamed, "name", { value: "_Tensor" });
+  expect(formatValue([new Renamed()])).toBe("[a Tensor]");
+});
+
+test("a native text of the usual form has its details", () => {
+  const error = errorFromFailure(1, "crossEntropy: expected integers from 0 to 3, received 4");
+  expect(error).toBeInstanceOf(DeviceError);
+  expect(error.details).toEqual({ where: "crossEntropy", expected: "integers from 0 to 3", received: "4" });
+  const connect = "connect: rank 1: expected ranks that round alike, received avx2 here; set MOSAIC_ISA on all ranks";
+  expect(errorFromFailure(4, connect).details).toEqual({
+    where: "connect: rank 1",
+    expected: "ranks that round alike",
+    received: "avx2 here",
+    remedy: "set MOSAIC_ISA on all ranks",
+  });
+  expect(errorFromFailure(4, connect).message).toBe(connect);
+});
+
+test("any other text is where it happened", () => {
+  const error = errorFromFailure(2, "rank 2 (pid 71) exited");
+  expect(error).toBeInstanceOf(PeerLostError);
+  expect(error.details).toEqual({ where: "rank 2 (pid 71) exited" });
+});
+
+test.each(["gatherRows", "scatterAddRows"])("an index that %s refuses names the layer and its table", (kernel) => {
+  const error = errorFromFailure(1, `${kernel}: expected integers from 0 to 3, received 4`);
+  expect(error.message).toBe(
+    `${kernel}: expected integers from 0 to 3, received 4; in an Embedding these are token ids, and its table has 4 rows: make it larger, or correct the tokens`,
+  );
+  expect(error.details.where).toBe(kernel);
+});
+
+const atRanks = (first: string, second: string) =>
+  `k/v: rank 0 is at sendRecv #1 after attention by ring(sp): float32 [1,2,S,4], mask full, ${first}, rank 1 at sendRecv #1 after attention by ring(sp): float32 [1,2,S,4], mask full, ${second}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
+
+test("a mismatch of lengths names the option for unequal shards", () => {
+  const error = errorFromFailure(4, atRanks("rows 512 over sp: 0:256 | 256:512", "rows 510 over sp: 0:255 | 255:510"));
+  expect(error).toBeInstanceOf(CollectiveMismatchError);
+  expect(error.details.where).toBe("k/v");
+  expect(error.details.received).toMatch(/^rank 0 is at .*rows 510 over sp: 0:255 \| 255:510$/);
+  expect(error.details.remedy).toMatch(
+    /^all ranks of a group .*; if shards are unequal, pass sequenceLength to the module$/,
+  );
+  expect(error.message).toBe(`${error.details.where}: ${error.details.received}; ${error.details.remedy}`);
+});
+
+test("a mismatch of anything else does not", () => {
+  const cross = (scale: number) => `scale ${scale}, queries 8 over sp: 0:4 | 4:8, keys 6 over sp: 0:3 | 3:6`;
+  expect(errorFromFailure(4, atRanks(cross(1), cross(2))).message).not.toMatch(/sequenceLength/);
+  const error = errorFromFailure(4, atRanks("rows 8 over sp: 0:4 | 4:8", "rows 8 over sp: 0:8:2 | 1:9:2"));
+  expect(error.message).not.toMatch(/sequenceLength/);
+});

@@ -1,0 +1,235 @@
+import { constants, hkdfSync } from "node:crypto";
+import { once } from "node:events";
+import type { Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import { connect, createServer, type Server, type TLSSocket } from "node:tls";
+import { formatAddress, HandshakeError, type Listener, listeningPort, type Network, parseAddress } from "./network.ts";
+
+/** What a connection is for. One port serves all; ALPN (RFC 7301) names the protocol in the handshake. */
+export const TLS_PROTOCOLS = { agent: "mosaic-agent/1", store: "mosaic-store/1", node: "mosaic-node/1" } as const;
+export type TlsProtocol = (typeof TLS_PROTOCOLS)[keyof typeof TLS_PROTOCOLS];
+
+/** Authentication and encryption by one shared secret, without certificates (RFC 4279, 5489, 7905). */
+const CIPHER = "ECDHE-PSK-CHACHA20-POLY1305";
+const VERSION = "TLSv1.2";
+/** The identity is sent in clear text: it names no job. */
+const IDENTITY = "mosaic";
+
+/** A connection without a complete handshake ends after this long. */
+const HANDSHAKE_MS = 5000;
+const HANDSHAKE_TIMEOUT = "ERR_TLS_HANDSHAKE_TIMEOUT";
+/** Connections in their handshake; more are closed at once. */
+const MAX_HANDSHAKES = 2048;
+const MAX_CONNECTIONS = 16_384;
+
+/** The key of a secret: always 32 bytes, and of no use for anything else that the secret protects. */
+function preSharedKey(secret: string): Buffer {
+  return Buffer.from(hkdfSync("sha256", secret, "", "mosaic tls psk", 32));
+}
+
+const settings = {
+  minVersion: VERSION,
+  maxVersion: VERSION,
+  ciphers: CIPHER,
+  // One handshake a connection: nothing to resume, nothing to renegotiate.
+  secureOptions: constants.SSL_OP_NO_RENEGOTIATION | constants.SSL_OP_NO_TICKET,
+} as const;
+
+/** Where a TLS server listens, and for whom. */
+export interface TlsServerOptions {
+  readonly secret: string;
+  /** Default: the loopback interface. */
+  readonly host?: string;
+  /** Default 0: any free port. */
+  readonly port?: number;
+  /** A connection was refused in its handshake. */
+  readonly onRefused?: (remoteAddress: string, reason: string) => void;
+}
+
+/** One port behind the job's secret, for several protocols. */
+export class TlsServer {
+  readonly host: string;
+  readonly #server: Server;
+  readonly #onRefused: (remoteAddress: string, reason: string) => void;
+  /** By remote address and port. */
+  readonly #handshakes = new Map<string, Socket>();
+  readonly #accept = new Map<string, (socket: TLSSocket) => void>();
+
+  private constructor({ secret, host = "127.0.0.1", onRefused }: TlsServerOptions) {
+    this.host = host;
+    this.#onRefused = onRefused ?? ((): void => {});
+    const psk = preSharedKey(secret);
+    this.#server = createServer({
+      ...settings,
+      ALPNProtocols: Object.values(TLS_PROTOCOLS),
+      handshakeTimeout: HANDSHAKE_MS,
+      pskCallback: (_socket, identity) => (identity === IDENTITY ? psk : null),
+    });
+    this.#server.maxConnections = MAX_CONNECTIONS;
+    this.#server.on("connection", (socket: Socket) => this.#limitHandshakes(socket));
+    this.#server.on("secureConnection", (socket) => this.#dispatch(socket));
+    this.#server.on("tlsClientError", (error: NodeJS.ErrnoException, socket) => {
+      this.#onRefused(socket.remoteAddress ?? "unknown address", refusalReason(error));
+      // After any other error Node closes the connection itself, once the peer has been sent the alert.
+      if (error.code === HANDSHAKE_TIMEOUT) socket.destroy();
+    });
+  }
+
+  /** Binds the port; rejects with the system's error when it cannot. */
+  static async listen(options: TlsServerOptions): Promise<TlsServer> {
+    const server = new TlsServer(options);
+    server.#server.listen({ host: server.host, port: options.port ?? 0, backlog: 1024 });
+    await once(server.#server, "listening");
+    return server;
+  }
+
+  get port(): number {
+    return listeningPort(this.#server);
+  }
+
+  /** `host:port` */
+  get address(): string {
+    return formatAddress(this.host, this.port);
+  }
+
+  /** Connections whose handshake is under way. */
+  get handshakes(): number {
+    return this.#handshakes.size;
+  }
+
+  /** Takes the connections of one protocol, until the function that it returns is called. */
+  serve(protocol: TlsProtocol, accept: (socket: TLSSocket) => void): () => void {
+    this.#accept.set(protocol, accept);
+    return () => {
+      if (this.#accept.get(protocol) === accept) this.#accept.delete(protocol);
+    };
+  }
+
+  /** Stops listening; connections that are established remain. */
+  close(): void {
+    for (const socket of this.#handshakes.values()) socket.destroy();
+    this.#server.close();
+  }
+
+  #limitHandshakes(socket: Socket): void {
+    // A reset before the handshake is reported by tlsClientError.
+    if (this.#handshakes.size >= MAX_HANDSHAKES) return void socket.destroy();
+    const peer = peerOf(socket);
+    this.#handshakes.set(peer, socket);
+    socket.once("close", () => this.#handshakes.get(peer) === socket && this.#handshakes.delete(peer));
+  }
+
+  #dispatch(socket: TLSSocket): void {
+    this.#handshakes.delete(peerOf(socket));
+    const accept = typeof socket.alpnProtocol === "string" ? this.#accept.get(socket.alpnProtocol) : undefined;
+    socket.on("error", () => {});
+    // In order: the peer has not read the end of the handshake yet.
+    if (accept === undefined) return void socket.end(() => socket.destroy());
+    accept(socket.setNoDelay(true));
+  }
+}
+
+const peerOf = ({ remoteAddress, remotePort }: Socket): string => `${remoteAddress} ${remotePort}`;
+
+/** What the server reports of a failed handshake. */
+function refusalReason({ code = "" }: NodeJS.ErrnoException): string {
+  if (code === "ERR_SSL_DECRYPTION_FAILED_OR_BAD_RECORD_MAC") return "it has another secret";
+  if (code === HANDSHAKE_TIMEOUT) return `no TLS handshake within ${HANDSHAKE_MS / 1000} s`;
+  return `no TLS handshake of this protocol (${code || "unknown error"})`;
+}
+
+/** What a client needs. */
+export interface TlsClientOptions {
+  readonly secret: string;
+  readonly protocol: TlsProtocol;
+}
+
+/**
+ * Connects to a TlsServer. Rejects with HandshakeError where the other end has another secret or does not speak the
+ * protocol, else with the system's error.
+ */
+export async function connectTls(address: string, { secret, protocol }: TlsClientOptions): Promise<TLSSocket> {
+  const psk = preSharedKey(secret);
+  const socket = connect({
+    ...parseAddress(address),
+    ...settings,
+    ALPNProtocols: [protocol],
+    pskCallback: () => ({ psk, identity: IDENTITY }),
+    // There is no certificate: who completes the handshake has the secret.
+    checkServerIdentity: () => undefined,
+  });
+  return new Promise((resolve, reject) => {
+    const fail = (error: Error): void => {
+      clearTimeout(deadline);
+      socket.destroy();
+      reject(error);
+    };
+    const deadline = setTimeout(
+      () => fail(new HandshakeError("peer", `${address}: the handshake timed out after ${HANDSHAKE_MS / 1000} s`)),
+      HANDSHAKE_MS,
+    );
+    socket.on("error", (error: NodeJS.ErrnoException) => fail(clientError(address, error)));
+    socket.once("close", () => fail(new HandshakeError("peer", `${address}: closed the connection in its handshake`)));
+    socket.once("secureConnect", () => {
+      clearTimeout(deadline);
+      socket.setNoDelay(true);
+      resolve(socket);
+    });
+  });
+}
+
+function clientError(address: string, error: NodeJS.ErrnoException): Error {
+  const { code = "" } = error;
+  if (code === "ERR_SSL_SSLV3_ALERT_BAD_RECORD_MAC" || code === "ERR_SSL_TLSV1_ALERT_DECRYPT_ERROR")
+    return new HandshakeError(
+      "secret",
+      `${address}: refused: it has another secret; MOSAIC_TOKEN_FILE or MOSAIC_TOKEN must be the same on all nodes`,
+    );
+  if (code.startsWith("ERR_SSL"))
+    return new HandshakeError(
+      "peer",
+      `${address}: no TLS handshake of this protocol (${code}); does another program listen there, or another version of Mosaic?`,
+    );
+  return error;
+}
+
+/** Options of the network `tls`. */
+export type TlsOptions = TlsServerOptions;
+
+/**
+ * TLS 1.2 with a pre-shared key, for agents of several hosts: `ECDHE-PSK-CHACHA20-POLY1305`. Every agent of a job has the
+ * same secret; the handshake fails where it is another.
+ *
+ * @example
+ * ```ts
+ * import { randomBytes } from "node:crypto";
+ * import { once } from "node:events";
+ * import { tls } from "@mosaic/launcher/agent";
+ * const network = tls({ secret: randomBytes(32).toString("hex") });
+ * const { address, close } = await network.listen((stream) => stream.end("sealed"));
+ * const stream = await network.connect(address);
+ * const [chunk] = await once(stream, "data");
+ * String(chunk); // => "sealed"
+ * close();
+ * ```
+ */
+export function tls(options: TlsOptions): Network {
+  return {
+    async listen(accept) {
+      const server = await TlsServer.listen(options);
+      server.serve(TLS_PROTOCOLS.agent, accept);
+      return { address: server.address, close: () => server.close() };
+    },
+    connect: (address) => connectTls(address, { secret: options.secret, protocol: TLS_PROTOCOLS.agent }),
+  };
+}
+
+/** The network of an agent that shares a port with other protocols. */
+export function sharedTls(server: TlsServer, secret: string): Network {
+  return {
+    async listen(accept: (stream: Duplex) => void): Promise<Listener> {
+      return { address: server.address, close: server.serve(TLS_PROTOCOLS.agent, accept) };
+    },
+    connect: (address) => connectTls(address, { secret, protocol: TLS_PROTOCOLS.agent }),
+  };
+}

@@ -1,0 +1,62 @@
+import type { Failure, LostNode } from "./job.ts";
+import type { LaunchPlan } from "./launch-plan.ts";
+
+/** EX_CONFIG: what a rank exits with to report that trying again is of no use. */
+const EX_CONFIG = 78;
+const MAX_BACKOFF_MS = 30_000;
+
+/** Why a job ends before its ranks do. */
+export interface StopRequest {
+  readonly reason: string;
+  readonly signal: NodeJS.Signals;
+  readonly outcome: "cancelled" | "timed-out";
+}
+
+/** What came of an attempt, and whether another follows. At most one of `failure`, `lost` and `stop` is there. */
+export interface AttemptEnd {
+  readonly failure?: Failure;
+  readonly lost?: LostNode;
+  readonly stop?: StopRequest;
+  /** Before the next attempt; absent when this was the last. */
+  readonly restartInMs?: number;
+}
+
+/** What is known when no rank of an attempt is left. */
+export interface AttemptFacts {
+  readonly attempt: number;
+  readonly ranMs: number;
+  readonly failure: Failure | undefined;
+  readonly lost?: LostNode | undefined;
+  readonly stop: StopRequest | undefined;
+}
+
+/** Decides whether a job is restarted: `--max-restarts`, `--restart-backoff`, `--min-uptime`. */
+export class RestartPolicy {
+  readonly #plan: LaunchPlan;
+  /** Failures in a row that came too soon. */
+  #soon = 0;
+
+  constructor(plan: LaunchPlan) {
+    this.#plan = plan;
+  }
+
+  decide({ attempt, ranMs, failure, lost, stop }: AttemptFacts): AttemptEnd {
+    const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
+    const hasRestarts = attempt < this.#plan.maxRestarts && stop === undefined;
+    if (lost !== undefined) return { lost, ...(hasRestarts ? { restartInMs } : {}) };
+    // A rank that died of the very signal that ends the job was signalled by another process first: no failure.
+    const isCancelled = failure !== undefined && failure.signal !== null && failure.signal === stop?.signal;
+    if (failure === undefined || isCancelled) return stop === undefined ? {} : { stop };
+    this.#soon = ranMs < this.#plan.minUptimeMs ? this.#soon + 1 : 0;
+    if (!hasRestarts) return { failure };
+    const noRestartReason = this.#noRestartReason(failure);
+    return noRestartReason === undefined ? { failure, restartInMs } : { failure: { ...failure, noRestartReason } };
+  }
+
+  #noRestartReason({ exitCode }: Failure): string | undefined {
+    if (exitCode === EX_CONFIG) return `exit code ${EX_CONFIG} (EX_CONFIG) is not retried`;
+    const { minUptimeMs } = this.#plan;
+    if (this.#soon < 2) return undefined;
+    return `two failures in a row, each within ${minUptimeMs / 1000} s of its start (--min-uptime)`;
+  }
+}

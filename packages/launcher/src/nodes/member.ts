@@ -1,0 +1,267 @@
+import { rmSync, writeFileSync } from "node:fs";
+import { constants } from "node:os";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import type { TLSSocket } from "node:tls";
+import { Agent as ControlAgent } from "../agent/agent.ts";
+import { CODES, type Frame, type FrameOf } from "../agent/frames.ts";
+import { formatAddress, HandshakeError } from "../agent/network.ts";
+import { connectTls, tls, TLS_PROTOCOLS } from "../agent/tls.ts";
+import { ProtocolError } from "../agent/wire.ts";
+import type { AttemptEnd, StopRequest } from "../attempts.ts";
+import { type Assignment, type Coordinator, type HintOf, makePrivateDir, type NodeControl } from "../coordinator.ts";
+import { RendezvousError, UsageError } from "../errors.ts";
+import type { LostNode } from "../job.ts";
+import type { LaunchPlan, NodesPlan } from "../launch-plan.ts";
+import type { RankRecord } from "../report/diagnose.ts";
+import { jobSecret } from "../secret.ts";
+import { OUTCOMES, Peer, signalName } from "./peer.ts";
+import { decodeEnd, encodeReport } from "./records.ts";
+import { registrationOf } from "./registration.ts";
+
+const RETRY_MS = 200;
+const REPORT_MS = 5000;
+const FLUSH_MS = 1000;
+/** Children of an agent; the same in the whole tree. */
+const FAN_OUT = 16;
+
+interface Deferred<T> {
+  readonly promise: Promise<T>;
+  readonly resolve: (value: T) => void;
+  readonly reject: (error: Error) => void;
+}
+
+function deferred<T>(): Deferred<T> {
+  let settle: Omit<Deferred<T>, "promise"> | undefined;
+  const promise = new Promise<T>((resolve, reject) => (settle = { resolve, reject }));
+  // A rejection before anything waits for it is no error of the process.
+  void promise.catch(() => {});
+  return { promise, ...(settle as Omit<Deferred<T>, "promise">) };
+}
+
+/** The coordinator of a job on several nodes, as a node other than 0 sees it: the connection to node 0. */
+export class MemberCoordinator implements Coordinator {
+  readonly privateDir: string = makePrivateDir();
+  readonly #plan: LaunchPlan;
+  readonly #nodes: NodesPlan;
+  readonly #control: NodeControl;
+  readonly #secret: string;
+  readonly #endpoint: string;
+  readonly #deadline: number;
+  #peer: Peer | undefined;
+  #socket: TLSSocket | undefined;
+  #agent: ControlAgent | undefined;
+  #assigned = deferred<FrameOf<"assign"> | undefined>();
+  #outcome = deferred<AttemptEnd>();
+  #attempt = -1;
+  #beganAt = 0;
+  #isRunning = false;
+  /** Between an assignment and its ranks. */
+  #isStarting = false;
+  readonly #earlyStops: FrameOf<"stop">[] = [];
+  #lost: LostNode | undefined;
+  #stopRequest: StopRequest | undefined;
+  #isClosed = false;
+
+  /** Throws UsageError where there is no secret. */
+  constructor(plan: LaunchPlan, nodes: NodesPlan, control: NodeControl) {
+    this.#plan = plan;
+    this.#nodes = nodes;
+    this.#control = control;
+    this.#endpoint = formatAddress(nodes.endpoint.host, nodes.endpoint.port);
+    this.#deadline = Date.now() + nodes.timeoutMs;
+    try {
+      this.#secret = jobSecret();
+      writeFileSync(this.#tokenFile, `${this.#secret}\n`, { mode: 0o600 });
+    } catch (error) {
+      rmSync(this.privateDir, { recursive: true, force: true });
+      throw error;
+    }
+    void this.#connect();
+  }
+
+  get #tokenFile(): string {
+    return join(this.privateDir, "token");
+  }
+
+  async beginAttempt(): Promise<Assignment | undefined> {
+    const assign = await this.#assigned.promise;
+    if (assign === undefined || this.#socket === undefined) return undefined;
+    this.#assigned = deferred();
+    const { run: runId, attempt, worldSize, firstRank, groupRank, groupWorldSize } = assign;
+    const { remoteAddress = "", remotePort = 0, localAddress = "" } = this.#socket;
+    await this.#agent?.close();
+    const root = formatAddress(remoteAddress, remotePort);
+    this.#agent = await ControlAgent.listen({
+      ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, index: groupRank, root },
+      children: groupRank * FAN_OUT + 1 < groupWorldSize,
+      fanOut: FAN_OUT,
+      network: tls({ secret: this.#secret, host: localAddress }),
+    });
+    if (this.#lost !== undefined) throw new RendezvousError(lostText(this.#lost));
+    this.#isStarting = false;
+    // Once the ranks are there.
+    for (const stop of this.#earlyStops.splice(0)) setImmediate(() => this.#onStop(stop));
+    const place = {
+      firstRank,
+      groupRank,
+      groupWorldSize,
+      nodeAddress: localAddress,
+      host: remoteAddress,
+      port: remotePort,
+    };
+    const shared = { runId, attempt, worldSize, store: `tls://${root}` };
+    return { ...shared, ...place, tokenFile: this.#tokenFile, agent: this.#agent.path };
+  }
+
+  reportFailing(rank: number): void {
+    this.#peer?.send({ kind: "failing", attempt: this.#attempt, rank });
+  }
+
+  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd> {
+    const attempt = this.#attempt;
+    for (const record of records)
+      this.#peer?.send({
+        kind: "report",
+        attempt,
+        rank: record.rank,
+        record: encodeReport({ record, hint: hintOf(record) }),
+      });
+    this.#peer?.send({ kind: "ended", attempt });
+    const end = await this.#outcome.promise;
+    this.#isRunning = false;
+    return end;
+  }
+
+  stop(request: StopRequest): void {
+    if (this.#stopRequest !== undefined) return;
+    this.#stopRequest = request;
+    const { signal, outcome, reason } = request;
+    this.#peer?.send({ kind: "stop", signal: constants.signals[signal], outcome: OUTCOMES[outcome], reason });
+    this.#assigned.resolve(undefined);
+  }
+
+  kill(reason: string): void {
+    this.#peer?.send({ kind: "stop", signal: constants.signals.SIGKILL, outcome: OUTCOMES.cancelled, reason });
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#peer?.finish();
+    await this.#flushed();
+    await this.#agent?.close();
+    rmSync(this.privateDir, { recursive: true, force: true });
+  }
+
+  /** What was sent last has left this process. */
+  async #flushed(): Promise<void> {
+    const socket = this.#socket;
+    if (socket === undefined || socket.closed) return;
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, FLUSH_MS);
+      socket.once("close", () => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
+  /** Until node 0 is there. */
+  async #connect(): Promise<void> {
+    let reportedAt = Date.now() - REPORT_MS + 1000;
+    while (!this.#isClosed && this.#stopRequest === undefined) {
+      try {
+        const socket = await connectTls(this.#endpoint, { secret: this.#secret, protocol: TLS_PROTOCOLS.node });
+        return this.#register(socket);
+      } catch (error) {
+        const { message } = error as Error;
+        const now = Date.now();
+        if (error instanceof HandshakeError && error.reason === "secret") return this.#fail(new UsageError(message));
+        if (now >= this.#deadline) {
+          const seconds = this.#nodes.timeoutMs / 1000;
+          return this.#fail(
+            new RendezvousError(
+              `rendezvous timed out after ${seconds} s: no connection to node 0 at ${this.#endpoint}: ${message}`,
+            ),
+          );
+        }
+        if (now - reportedAt >= REPORT_MS) {
+          reportedAt = now;
+          this.#control.emit({ type: "rendezvous", message: `waiting for node 0 at ${this.#endpoint}: ${message}` });
+        }
+        await delay(RETRY_MS);
+      }
+    }
+  }
+
+  #register(socket: TLSSocket): void {
+    if (this.#isClosed) return void socket.destroy();
+    this.#socket = socket;
+    const peer = new Peer(socket, {
+      frame: (frame) => this.#receive(frame),
+      lost: (reason) => this.#onLost(reason),
+    });
+    this.#peer = peer;
+    peer.authenticate();
+    peer.send(registrationOf(this.#plan, this.#nodes));
+    peer.send({ kind: "clock", time: BigInt(Date.now()) });
+  }
+
+  #receive(frame: Frame): void {
+    switch (frame.kind) {
+      case "clock":
+        return;
+      case "refused": {
+        const ErrorClass = frame.code === CODES.mismatch ? UsageError : RendezvousError;
+        return this.#fail(new ErrorClass(frame.message));
+      }
+      case "gathering":
+        return this.#control.emit({ type: "rendezvous", message: frame.message });
+      case "assign":
+        this.#attempt = frame.attempt;
+        this.#beganAt = Date.now();
+        this.#isRunning = this.#isStarting = true;
+        this.#outcome = deferred();
+        return this.#assigned.resolve(frame);
+      case "outcome":
+        if (frame.attempt === this.#attempt) this.#outcome.resolve(decodeEnd(frame.end));
+        return;
+      case "stop":
+        return this.#isStarting ? void this.#earlyStops.push(frame) : this.#onStop(frame);
+    }
+    throw new ProtocolError(`a ${frame.kind} frame from node 0`);
+  }
+
+  #onStop({ signal, outcome, reason }: FrameOf<"stop">): void {
+    const name = signalName(signal);
+    if (name === "SIGKILL") return this.#control.kill(reason);
+    if (outcome === OUTCOMES.failed) return this.#control.stopRanks(reason);
+    const request: StopRequest = {
+      ...{ reason, signal: name },
+      outcome: outcome === OUTCOMES["timed-out"] ? "timed-out" : "cancelled",
+    };
+    this.#stopRequest ??= request;
+    this.#control.end(request);
+    this.#assigned.resolve(undefined);
+  }
+
+  #onLost(reason: string): void {
+    if (this.#isClosed) return;
+    this.#peer = undefined;
+    // A first rendezvous goes on where node 0 was started anew.
+    if (this.#attempt < 0) return void this.#connect();
+    const { nodeRank, node } = { nodeRank: 0, node: this.#endpoint };
+    this.#lost = { attempt: this.#attempt, nodeRank, node, reason, afterMs: Date.now() - this.#beganAt };
+    if (!this.#isRunning) return this.#fail(new RendezvousError(lostText(this.#lost)));
+    this.#outcome.resolve({ lost: this.#lost });
+    this.#control.stopRanks(lostText(this.#lost));
+  }
+
+  #fail(error: Error): void {
+    this.#peer?.destroy();
+    this.#isClosed = true;
+    this.#assigned.reject(error);
+  }
+}
+
+const lostText = ({ nodeRank, node, reason }: LostNode): string => `node ${nodeRank} (${node}) was lost: ${reason}`;

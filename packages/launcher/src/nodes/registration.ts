@@ -1,0 +1,64 @@
+import { type FrameOf, PROTOCOL_VERSION } from "../agent/frames.ts";
+import type { LaunchPlan, NodesPlan } from "../launch-plan.ts";
+import { launcherVersion } from "../version.ts";
+
+export type Registration = FrameOf<"register">;
+
+/** What a node registers with, and what node 0 compares it with: its own. */
+export function registrationOf(plan: LaunchPlan, nodes: NodesPlan): Registration {
+  return {
+    kind: "register",
+    ...{ version: PROTOCOL_VERSION, launcher: launcherVersion(), runtime: process.versions.node },
+    ...{ job: plan.rdzvId, nodeRank: nodes.nodeRank, minNodes: nodes.min, maxNodes: nodes.max, nproc: plan.nproc },
+    ...{ host: plan.node, command: nodes.commandText, digest: nodes.digest },
+  };
+}
+
+/** How a node is named in messages. */
+export const nodeName = ({ nodeRank, host }: Pick<Registration, "nodeRank" | "host">): string =>
+  `node ${nodeRank} (${host})`;
+
+/**
+ * Why two launchers cannot be nodes of one job; undefined when they can. Another job's launcher does not disturb this one:
+ * `isStranger`.
+ */
+export function disagreement(
+  root: Registration,
+  other: Registration,
+): { readonly message: string; readonly isStranger: boolean } | undefined {
+  const [own, its] = [nodeName(root), nodeName(other)];
+  const refuse = (message: string, isStranger = false): ReturnType<typeof disagreement> => ({ message, isStranger });
+  if (other.job !== root.job)
+    return refuse(
+      `${its} has --rdzv-id ${other.job}, the job at this endpoint ${root.job}; pass the same, or another endpoint`,
+      true,
+    );
+  if (other.version !== root.version || other.launcher !== root.launcher)
+    return refuse(
+      `${its} has version ${other.launcher} of the launcher, ${own} ${root.launcher}; install one version on all nodes`,
+    );
+  if (majorOf(other.runtime) !== majorOf(root.runtime))
+    return refuse(`${its} runs Node ${other.runtime}, ${own} Node ${root.runtime}; use one major version on all nodes`);
+  if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)
+    return refuse(`${its} has --nnodes ${rangeOf(other)}, ${own} ${rangeOf(root)}; pass the same on all nodes`);
+  if (other.digest !== root.digest)
+    return refuse(
+      `${its} runs ${JSON.stringify(other.command)}, ${own} ${JSON.stringify(root.command)}: the content of the entry and all arguments must agree`,
+    );
+  if (other.nodeRank >= root.maxNodes)
+    return refuse(`${its} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);
+  return undefined;
+}
+
+const majorOf = (version: string): string | undefined => version.split(".")[0];
+
+const rangeOf = ({ minNodes, maxNodes }: Registration): string =>
+  minNodes === maxNodes ? String(maxNodes) : `${minNodes}:${maxNodes}`;
+
+/** `2/3 nodes; missing n2`; of many the first eight. */
+export function gatheringMessage(present: ReadonlySet<number>, max: number): string {
+  const missing = Array.from({ length: max }, (_, rank) => rank).filter((rank) => !present.has(rank));
+  const names = missing.slice(0, 8).map((rank) => `n${rank}`);
+  const rest = missing.length > names.length ? ` and ${missing.length - names.length} more` : "";
+  return `${present.size}/${max} nodes; missing ${names.join(", ")}${rest}`;
+}

@@ -1,0 +1,438 @@
+import { rmSync, writeFileSync } from "node:fs";
+import { constants } from "node:os";
+import { join } from "node:path";
+import type { TLSSocket } from "node:tls";
+import { Agent as ControlAgent } from "../agent/agent.ts";
+import { CODES, type Frame, type FrameOf } from "../agent/frames.ts";
+import { formatAddress } from "../agent/network.ts";
+import { sharedTls, TLS_PROTOCOLS, TlsServer } from "../agent/tls.ts";
+import { ProtocolError } from "../agent/wire.ts";
+import { type AttemptEnd, RestartPolicy, type StopRequest } from "../attempts.ts";
+import {
+  type Assignment,
+  type Coordinator,
+  type HintOf,
+  makePrivateDir,
+  type NodeControl,
+  portError,
+} from "../coordinator.ts";
+import { RendezvousError, UsageError } from "../errors.ts";
+import type { Failure, LostNode } from "../job.ts";
+import type { LaunchPlan, NodesPlan } from "../launch-plan.ts";
+import { classifyExit, diagnose, type RankRecord } from "../report/diagnose.ts";
+import { jobSecret } from "../secret.ts";
+import { StoreServer } from "../store/server.ts";
+import { bindAddress } from "./address.ts";
+import { OUTCOMES, Peer, signalName } from "./peer.ts";
+import { decodeReport, encodeEnd, type RankReport } from "./records.ts";
+import { disagreement, gatheringMessage, nodeName, type Registration, registrationOf } from "./registration.ts";
+
+/** While nodes are missing, who is reported so often. */
+const GATHERING_MS = 5000;
+const CHECK_MS = 100;
+/** A launcher that has connected registers at once. */
+const REGISTER_MS = 5000;
+/** Different refusals that are reported. */
+const MAX_REFUSALS = 64;
+/** At the end, frames to the other nodes are on their way for so long at most. */
+const FLUSH_MS = 1000;
+
+/** Another node, as node 0 sees it. */
+interface Member {
+  readonly peer: Peer;
+  readonly registration: Registration;
+  readonly nodeRank: number;
+  /** Milliseconds that its clock is behind this one's. */
+  offsetMs: number;
+  /** Whether it takes part in the attempt that runs. */
+  takesPart: boolean;
+  ended: boolean;
+  readonly reports: RankReport[];
+}
+
+interface RootParts {
+  readonly plan: LaunchPlan;
+  readonly nodes: NodesPlan;
+  readonly control: NodeControl;
+  readonly privateDir: string;
+  readonly server: TlsServer;
+  readonly secret: string;
+}
+
+/** The coordinator of a job on several nodes, in the launcher of node 0. */
+export class RootCoordinator implements Coordinator {
+  readonly privateDir: string;
+  readonly #plan: LaunchPlan;
+  readonly #nodes: NodesPlan;
+  readonly #control: NodeControl;
+  readonly #secret: string;
+  readonly #self: Registration;
+  readonly #policy: RestartPolicy;
+  readonly #server: TlsServer;
+  readonly #store: StoreServer;
+  readonly #members = new Map<number, Member>();
+  readonly #connections = new Set<TLSSocket>();
+  #agent: ControlAgent | undefined;
+  #attempt = -1;
+  #hasRun = false;
+  #state: "gathering" | "running" | "between" = "between";
+  /** Nodes without the right secret, and others that were refused, are reported once each. */
+  readonly #refusals = new Set<string>();
+  #beganAt = 0;
+  #joinedAt = 0;
+  #stopRequest: StopRequest | undefined;
+  #failed: Error | undefined;
+  #lost: LostNode | undefined;
+  #wake: () => void = () => {};
+  #firstFailingAt = Number.POSITIVE_INFINITY;
+  #lostAt = Number.POSITIVE_INFINITY;
+
+  private constructor({ plan, nodes, control, privateDir, server, secret }: RootParts) {
+    this.privateDir = privateDir;
+    this.#plan = plan;
+    this.#nodes = nodes;
+    this.#control = control;
+    this.#secret = secret;
+    this.#self = registrationOf(plan, nodes);
+    this.#policy = new RestartPolicy(plan);
+    this.#server = server;
+    this.#store = StoreServer.share({ runId: plan.runId, server, token: secret });
+    server.serve(TLS_PROTOCOLS.node, (socket) => this.#accept(socket));
+    writeFileSync(this.#tokenFile, `${secret}\n`, { mode: 0o600 });
+  }
+
+  /** Binds the endpoint. Rejects with RendezvousError where its port is taken, UsageError where it is not of this host. */
+  static async open(plan: LaunchPlan, nodes: NodesPlan, control: NodeControl): Promise<RootCoordinator> {
+    const secret = jobSecret();
+    const { endpoint } = nodes;
+    const host = await bindAddress(nodes, control.isEnding);
+    const refused = new Set<string>();
+    const onRefused = (address: string, reason: string): void => {
+      const message = `a connection from ${address} was refused: ${reason}`;
+      if (refused.has(message) || refused.size >= MAX_REFUSALS) return;
+      refused.add(message);
+      control.emit({ type: "rendezvous", message });
+    };
+    let server: TlsServer;
+    try {
+      server = await TlsServer.listen({ secret, host, port: endpoint.port, onRefused });
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === "EADDRNOTAVAIL")
+        throw new UsageError(
+          `--rdzv-endpoint ${formatAddress(endpoint.host, endpoint.port)}: ${host} is no address of this host; node 0 must run on the ` +
+            "endpoint's host, or pass --bind-any where it is behind a translated address",
+        );
+      throw portError(error, endpoint.port, "--rdzv-endpoint") ?? error;
+    }
+    return new RootCoordinator({ plan, nodes, control, privateDir: makePrivateDir(), server, secret });
+  }
+
+  get #tokenFile(): string {
+    return join(this.privateDir, "token");
+  }
+
+  async beginAttempt(): Promise<Assignment | undefined> {
+    this.#attempt++;
+    for (;;) {
+      await this.#gather();
+      if (this.#stopRequest !== undefined) return undefined;
+      const assigned = [...this.#members.values()].toSorted((a, b) => a.nodeRank - b.nodeRank);
+      await this.#agent?.close();
+      this.#agent = await ControlAgent.listen({
+        ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, children: true },
+        network: sharedTls(this.#server, this.#secret),
+      });
+      // Nodes that are lost or come meanwhile: once more.
+      if (
+        assigned.length === this.#members.size &&
+        assigned.every(({ nodeRank: rank, peer }) => this.#members.get(rank)?.peer === peer)
+      )
+        return this.#assign(assigned);
+    }
+  }
+
+  reportFailing(rank: number): void {
+    this.#onFailing(rank, this.#self);
+  }
+
+  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd> {
+    await this.#until(() => [...this.#members.values()].every(({ takesPart, ended }) => !takesPart || ended));
+    this.#state = "between";
+    const failure = this.#diagnose(records.map((record) => ({ record, hint: hintOf(record) })));
+    const isLost = this.#lost !== undefined && !(failure !== undefined && this.#firstFailingAt < this.#lostAt);
+    const end = this.#policy.decide({
+      ...{ attempt: this.#attempt, ranMs: Date.now() - this.#beganAt, stop: this.#stopRequest },
+      failure: isLost ? undefined : failure,
+      lost: isLost ? this.#lost : undefined,
+    });
+    this.#broadcast({ kind: "outcome", attempt: this.#attempt, end: encodeEnd(end) });
+    for (const member of this.#members.values()) member.takesPart = false;
+    return end;
+  }
+
+  stop(request: StopRequest): void {
+    if (this.#stopRequest !== undefined) return;
+    this.#stopRequest = request;
+    this.#broadcastStop(request.signal, request);
+    this.#wake();
+  }
+
+  kill(reason: string): void {
+    this.#broadcastStop("SIGKILL", { reason, outcome: "cancelled" });
+  }
+
+  async close(): Promise<void> {
+    for (const { peer } of this.#members.values()) peer.finish();
+    const deadline = Date.now() + FLUSH_MS;
+    await this.#until(() => this.#connections.size === 0 || Date.now() > deadline);
+    for (const socket of this.#connections) socket.destroy();
+    await this.#agent?.close();
+    await this.#store.close();
+    this.#server.close();
+    rmSync(this.privateDir, { recursive: true, force: true });
+  }
+
+  /** Resolves when all nodes are there, or enough of them after the last call, or the job is to end. */
+  async #gather(): Promise<void> {
+    const { min, max, timeoutMs, lastCallMs } = this.#nodes;
+    this.#state = "gathering";
+    const startedAt = Date.now();
+    this.#joinedAt = startedAt;
+    let reportedAt = startedAt - GATHERING_MS + 1000;
+    await this.#until(() => {
+      if (this.#failed !== undefined || this.#stopRequest !== undefined) return true;
+      const now = Date.now();
+      const present = this.#members.size + 1;
+      if (present === max || (present >= min && now - this.#joinedAt >= lastCallMs)) return true;
+      const message = gatheringMessage(new Set([0, ...this.#members.keys()]), max);
+      if (now - startedAt >= timeoutMs) {
+        const text = `rendezvous timed out after ${timeoutMs / 1000} s: ${message}; look at the output of the others, and at --rdzv-endpoint there`;
+        this.#fail(new RendezvousError(text), CODES.timeout);
+      } else if (now - reportedAt >= GATHERING_MS) {
+        reportedAt = now;
+        this.#control.emit({ type: "rendezvous", message });
+        this.#broadcast({ kind: "gathering", message });
+      }
+      return this.#failed !== undefined;
+    });
+    if (this.#failed !== undefined) throw this.#failed;
+  }
+
+  /** Numbers the ranks in the order of the nodes. */
+  #assign(members: readonly Member[]): Assignment {
+    const { runId, nproc } = this.#plan;
+    const worldSize = members.reduce((sum, { registration }) => sum + registration.nproc, nproc);
+    const shared = { attempt: this.#attempt, worldSize, groupWorldSize: members.length + 1 };
+    this.#state = "running";
+    this.#hasRun = true;
+    this.#beganAt = Date.now();
+    this.#lost = undefined;
+    this.#lostAt = this.#firstFailingAt = Number.POSITIVE_INFINITY;
+    this.#store.beginAttempt(this.#attempt);
+    let firstRank = nproc;
+    for (const [index, member] of members.entries()) {
+      member.takesPart = true;
+      member.ended = false;
+      member.reports.length = 0;
+      member.peer.send({ kind: "assign", run: runId, ...shared, firstRank, groupRank: index + 1 });
+      firstRank += member.registration.nproc;
+    }
+    const host = this.#ownAddress();
+    const place = { firstRank: 0, groupRank: 0, nodeAddress: host, host, port: this.#server.port };
+    const store = `tls://${formatAddress(host, this.#server.port)}`;
+    return { runId, ...shared, ...place, store, tokenFile: this.#tokenFile, agent: (this.#agent as ControlAgent).path };
+  }
+
+  /** With --bind-any, the address at which another node has reached this one. */
+  #ownAddress(): string {
+    const { host } = this.#server;
+    if (host !== "0.0.0.0" && host !== "::") return host;
+    const [socket] = this.#connections;
+    return socket?.localAddress?.replace(/^::ffff:/, "") ?? host;
+  }
+
+  #diagnose(own: readonly RankReport[]): Failure | undefined {
+    const all = [...own.map((report) => ({ ...report, from: this.#self }))];
+    for (const { reports, registration } of this.#members.values())
+      all.push(...reports.map((report) => ({ ...report, from: registration })));
+    const of = new Map(all.map((report) => [report.record.rank, report]));
+    const records = all.map(({ record }) => record);
+    const place = { number: this.#attempt, node: this.#plan.node };
+    const failure = diagnose(records, place, ({ rank }) => of.get(rank)?.hint);
+    const root = of.get(failure?.rank ?? -1);
+    if (failure === undefined || root === undefined) return undefined;
+    // What others lost when a node was lost is no cause of it.
+    if (this.#lost !== undefined && classifyExit(root.record) === "peer-lost") return undefined;
+    return { ...failure, node: root.from.host, nodeRank: root.from.nodeRank };
+  }
+
+  #accept(socket: TLSSocket): void {
+    this.#connections.add(socket);
+    socket.on("close", () => {
+      this.#connections.delete(socket);
+      this.#wake();
+    });
+    let member: Member | undefined;
+    const peer = new Peer(socket, {
+      frame: (frame) => {
+        if (member !== undefined) return this.#receive(member, frame);
+        if (frame.kind !== "register") throw new ProtocolError(`a ${frame.kind} frame before register`);
+        clearTimeout(deadline);
+        peer.authenticate();
+        member = this.#register(peer, frame, socket.remoteAddress ?? "unknown address");
+      },
+      lost: (reason) => {
+        clearTimeout(deadline);
+        if (member !== undefined) this.#onLost(member, reason);
+      },
+    });
+    const deadline = setTimeout(() => peer.destroy(), REGISTER_MS);
+  }
+
+  /** Undefined when the node was refused. */
+  #register(peer: Peer, registration: Registration, address: string): Member | undefined {
+    const refuse = (code: number, message: string): undefined => {
+      peer.send({ kind: "refused", world: 0, code, message });
+      peer.finish();
+      if (this.#refusals.has(message) || this.#refusals.size >= MAX_REFUSALS) return;
+      this.#refusals.add(message);
+      this.#control.emit({ type: "rendezvous", message: `refused a launcher at ${address}: ${message}` });
+    };
+    const { nodeRank } = registration;
+    // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not disturbed.
+    const isFirst = !this.#hasRun;
+    const wrong = disagreement(this.#self, registration);
+    const other = nodeRank === 0 ? this.#self : this.#members.get(nodeRank)?.registration;
+    const duplicate =
+      other === undefined
+        ? undefined
+        : `two launchers have --node-rank ${nodeRank}: on ${other.host} and on ${registration.host} (${address}); --node-rank must differ on all nodes`;
+    const message = wrong?.message ?? duplicate;
+    if (message !== undefined && isFirst && wrong?.isStranger !== true) {
+      refuse(CODES.mismatch, message);
+      this.#fail(new UsageError(message), CODES.mismatch);
+      return undefined;
+    }
+    if (wrong !== undefined) return refuse(CODES.mismatch, wrong.message);
+    if (duplicate !== undefined) {
+      const why = `the job runs attempt ${this.#attempt} with ${this.#members.size + 1} nodes already: ${duplicate}`;
+      return refuse(CODES.peerLost, why);
+    }
+    this.#joinedAt = Date.now();
+    const member = {
+      peer,
+      registration,
+      nodeRank,
+      offsetMs: Number.POSITIVE_INFINITY,
+      takesPart: false,
+      ended: false,
+      reports: [],
+    };
+    this.#members.set(nodeRank, member);
+    this.#wake();
+    return member;
+  }
+
+  #receive(member: Member, frame: Frame): void {
+    switch (frame.kind) {
+      case "clock":
+        // The frame with the least latency bounds the difference of the clocks best.
+        member.offsetMs = Math.min(member.offsetMs, Date.now() - Number(frame.time));
+        return;
+      case "failing":
+        if (frame.attempt === this.#attempt) this.#onFailing(frame.rank, member.registration);
+        return;
+      case "report":
+        if (frame.attempt === this.#attempt && member.takesPart)
+          member.reports.push(decodeReport(frame.record, finite(member.offsetMs)));
+        return;
+      case "ended":
+        if (frame.attempt === this.#attempt) member.ended = true;
+        return this.#wake();
+      case "stop":
+        return this.#onStop(member, frame);
+    }
+    throw new ProtocolError(`a ${frame.kind} frame from a node`);
+  }
+
+  #onFailing(rank: number, from: Registration): void {
+    if (this.#state !== "running") return;
+    this.#firstFailingAt = Math.min(this.#firstFailingAt, performance.now());
+    this.#endRanks(`rank ${rank} of ${nodeName(from)} failed`, from.nodeRank);
+  }
+
+  /** Ends the ranks of all nodes but one. */
+  #endRanks(reason: string, except: number): void {
+    this.#broadcast({ kind: "stop", signal: constants.signals.SIGTERM, outcome: OUTCOMES.failed, reason }, except);
+    if (except !== 0) this.#control.stopRanks(reason);
+  }
+
+  #onStop(member: Member, { signal, outcome, reason }: FrameOf<"stop">): void {
+    const name = signalName(signal);
+    const forwarded = { reason: `${reason} on ${nodeName(member.registration)}`, signal: name } as const;
+    if (name === "SIGKILL") {
+      this.#broadcastStop(name, { ...forwarded, outcome: "cancelled" }, member.nodeRank);
+      return this.#control.kill(forwarded.reason);
+    }
+    if (this.#stopRequest !== undefined) return;
+    const request: StopRequest = {
+      ...forwarded,
+      outcome: outcome === OUTCOMES["timed-out"] ? "timed-out" : "cancelled",
+    };
+    this.#stopRequest = request;
+    this.#broadcastStop(name, request, member.nodeRank);
+    this.#control.end(request);
+    this.#wake();
+  }
+
+  #broadcastStop(signal: NodeJS.Signals, request: Pick<StopRequest, "reason" | "outcome">, except = 0): void {
+    const { reason } = request;
+    this.#broadcast(
+      { kind: "stop", signal: constants.signals[signal], outcome: OUTCOMES[request.outcome], reason },
+      except,
+    );
+  }
+
+  #onLost(member: Member, reason: string): void {
+    const { nodeRank, registration } = member;
+    if (this.#members.get(nodeRank) !== member) return;
+    this.#members.delete(nodeRank);
+    this.#wake();
+    if (this.#state !== "running" || !member.takesPart || member.ended) return;
+    if (this.#lost === undefined) {
+      this.#lostAt = performance.now();
+      const afterMs = Date.now() - this.#beganAt;
+      this.#lost = { attempt: this.#attempt, nodeRank, node: registration.host, reason, afterMs };
+    }
+    this.#endRanks(`${nodeName(registration)} was lost: ${reason}`, nodeRank);
+  }
+
+  /** The job cannot come together: every node that is there gets the reason. */
+  #fail(error: Error, code: number): void {
+    this.#failed ??= error;
+    for (const { peer } of this.#members.values()) {
+      peer.send({ kind: "refused", world: 0, code, message: error.message });
+      peer.finish();
+    }
+    this.#members.clear();
+    this.#wake();
+  }
+
+  #broadcast(frame: Frame, except = 0): void {
+    for (const { peer, nodeRank } of this.#members.values()) if (nodeRank !== except) peer.send(frame);
+  }
+
+  /** Looks at a condition whenever something has happened, and at deadlines every so often. */
+  async #until(condition: () => boolean): Promise<void> {
+    while (!condition())
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, CHECK_MS);
+        this.#wake = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+  }
+}
+
+const finite = (value: number): number => (Number.isFinite(value) ? value : 0);

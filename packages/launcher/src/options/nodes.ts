@@ -1,0 +1,90 @@
+import { isIP } from "node:net";
+import { hostname } from "node:os";
+import { UsageError } from "../errors.ts";
+import type { LaunchOptions } from "../job.ts";
+import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./endpoint.ts";
+import { SLURM_JOB_NODES } from "./sources.ts";
+import type { OptionValues } from "./values.ts";
+
+const MAX_PORT = 65_535;
+type NodeOptions = Pick<
+  LaunchOptions,
+  "nnodes" | "nodeRank" | "rdzvEndpoint" | "rdzvTimeoutMs" | "lastCallMs" | "bindAny" | "masterPort"
+>;
+
+/** The options for the nodes of a job, in torchrun's words. Throws UsageError. */
+export function parseNodes(values: OptionValues): NodeOptions {
+  const range = parseNodeRange(values.text("nnodes") ?? "1");
+  if (range === undefined) throw values.invalidValue("nnodes", `N or MIN:MAX, up to ${MAX_NODES}`);
+  const backend = values.text("rdzv-backend");
+  if (backend !== undefined && backend !== "static" && backend !== "c10d")
+    throw values.invalidValue("rdzv-backend", "static or c10d, which both mean the launcher's own rendezvous");
+  const isOne = range.max === 1;
+  return isOne ? oneNode(values) : severalNodes(values, range);
+}
+
+/** Accepts what means "this node alone", refuses the rest. */
+function oneNode(values: OptionValues): NodeOptions {
+  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValue("node-rank", "0, as --nnodes is 1");
+  // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
+  values.flag("standalone");
+  const address = values.text("master-addr");
+  if (address !== undefined && !isThisNode(address))
+    throw values.invalidValue("master-addr", "this node, as --nnodes is 1");
+  const masterPort = values.count("master-port", 0, MAX_PORT);
+  const endpoint = endpointOf(values);
+  if (endpoint === undefined) return masterPort === undefined ? {} : { masterPort };
+  if (!isThisNode(endpoint.host)) throw values.invalidValue("rdzv-endpoint", "this node, as --nnodes is 1");
+  if (masterPort && endpoint.port && masterPort !== endpoint.port)
+    throw values.invalidValue("rdzv-endpoint", `the port ${masterPort} that --master-port names, or none`);
+  const port = masterPort || endpoint.port;
+  return port === undefined ? {} : { masterPort: port };
+}
+
+function severalNodes(values: OptionValues, { min, max }: NodeRange): NodeOptions {
+  const count = min === max ? String(max) : `${min}:${max}`;
+  if (SLURM_JOB_NODES.includes(values.source("nnodes")))
+    throw new UsageError(
+      `this is the batch script of a job with ${count} nodes (${values.source("nnodes")}), and only the first of them: start the launcher on each, ` +
+        "srun --ntasks-per-node=1 --kill-on-bad-exit=0 npx mosaic-run [options] <entry>; or pass --nnodes 1 to use this node alone",
+    );
+  if (values.flag("standalone") && values.source("standalone") !== "default")
+    throw values.invalidValue("standalone", `false, as --nnodes is ${count}`);
+  const nodeRank = values.count("node-rank", 0, max - 1);
+  if (nodeRank === undefined) throw values.invalidValue("node-rank", `the number of this node, 0 to ${max - 1}`);
+  const endpoint = endpointOf(values) ?? masterEndpoint(values);
+  if (endpoint === undefined || endpoint.host === "")
+    throw values.invalidValue("rdzv-endpoint", `the address of node 0, host or host:port (port ${DEFAULT_RDZV_PORT})`);
+  const host = endpoint.host.includes(":") ? `[${endpoint.host}]` : endpoint.host;
+  const timeout = values.duration("rdzv-timeout");
+  const lastCall = values.duration("last-call");
+  return {
+    ...{ nnodes: count, nodeRank, rdzvEndpoint: `${host}:${endpoint.port ?? DEFAULT_RDZV_PORT}` },
+    ...(timeout === undefined ? {} : { rdzvTimeoutMs: timeout }),
+    ...(lastCall === undefined ? {} : { lastCallMs: lastCall }),
+    bindAny: values.flag("bind-any"),
+  };
+}
+
+function endpointOf(values: OptionValues): ReturnType<typeof parseEndpoint> {
+  const text = values.text("rdzv-endpoint");
+  if (text === undefined || text === "") return undefined;
+  const endpoint = parseEndpoint(text);
+  if (endpoint === undefined) throw values.invalidValue("rdzv-endpoint", "host or host:port");
+  if (endpoint.port !== undefined && endpoint.port > MAX_PORT)
+    throw values.invalidValue("rdzv-endpoint", `a port up to ${MAX_PORT}`);
+  return endpoint;
+}
+
+/** `--master-addr` and `--master-port` name the endpoint of torchrun's static rendezvous. */
+function masterEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint> {
+  const host = values.text("master-addr");
+  return host === undefined ? undefined : { host, port: values.count("master-port", 0, MAX_PORT) || undefined };
+}
+
+function isThisNode(host: string): boolean {
+  if (host === "localhost" || host === "[::1]" || host === "::1") return true;
+  if (isIP(host) > 0) return isIP(host) === 4 && host.startsWith("127.");
+  const own = hostname();
+  return host === own || host.startsWith(`${own}.`);
+}

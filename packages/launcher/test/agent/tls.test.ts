@@ -1,0 +1,231 @@
+import { spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { once } from "node:events";
+import { mkdtempSync } from "node:fs";
+import { connect, createServer, type Server, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { connect as rawTls } from "node:tls";
+import { describe, expect, it, onTestFinished, vi } from "vitest";
+import { Agent } from "../../src/agent/agent.ts";
+import { HandshakeError, listeningPort, type Network } from "../../src/agent/network.ts";
+import { connectTls, tls, TLS_PROTOCOLS, TlsServer } from "../../src/agent/tls.ts";
+import { connectStore } from "../../src/store/client.ts";
+import { StoreServer } from "../../src/store/server.ts";
+import { program, until } from "../harness.ts";
+
+/** How many handshakes are corrupted. */
+const HANDSHAKES = Number(process.env.MOSAIC_TEST_HANDSHAKES ?? 300);
+const AT_ONCE = 32;
+const GROWTH_MB = 48;
+
+const secretOf = (): string => randomBytes(32).toString("hex");
+
+async function listen(secret: string): Promise<{ server: TlsServer; refused: string[] }> {
+  const refused: string[] = [];
+  const server = await TlsServer.listen({
+    secret,
+    onRefused: (address, reason) => refused.push(`${address} ${reason}`),
+  });
+  onTestFinished(() => server.close());
+  server.serve(TLS_PROTOCOLS.agent, (socket) => socket.pipe(socket));
+  return { server, refused };
+}
+
+const options = (secret: string): Parameters<typeof connectTls>[1] => ({ secret, protocol: TLS_PROTOCOLS.agent });
+
+describe("TLS with a pre-shared key", () => {
+  it("encrypts with ChaCha20-Poly1305 where both have the secret", async () => {
+    const secret = secretOf();
+    const { server, refused } = await listen(secret);
+    const socket = await connectTls(server.address, options(secret));
+    expect([socket.getCipher().name, socket.getProtocol()]).toEqual(["ECDHE-PSK-CHACHA20-POLY1305", "TLSv1.2"]);
+    socket.write("payload");
+    expect(String((await once(socket, "data"))[0])).toBe("payload");
+    socket.destroy();
+    expect(refused).toEqual([]);
+    expect(server.handshakes).toBe(0);
+  });
+
+  it("refuses another secret, with an error on both sides that has neither", async () => {
+    const [secret, other] = [secretOf(), secretOf()];
+    const { server, refused } = await listen(secret);
+    const error = await connectTls(server.address, options(other)).catch((reason: unknown) => reason);
+    expect(error).toBeInstanceOf(HandshakeError);
+    expect(error).toMatchObject({
+      reason: "secret",
+      message: expect.stringMatching(/it has another secret; MOSAIC_TOKEN/),
+    });
+    expect(refused).toEqual(["127.0.0.1 it has another secret"]);
+    for (const text of [String((error as Error).stack), ...refused])
+      for (const hidden of [secret, other]) expect(text).not.toContain(hidden);
+  });
+
+  it("refuses what speaks another protocol, or none", async () => {
+    const secret = secretOf();
+    const { server, refused } = await listen(secret);
+    const plain = connect(server.port, "127.0.0.1");
+    plain.on("error", () => {}).end("GET / HTTP/1.0\r\n\r\n");
+    await once(plain.resume(), "close");
+    const browser = rawTls({ port: server.port, host: "127.0.0.1", rejectUnauthorized: false });
+    await expect(once(browser, "secureConnect")).rejects.toThrow(
+      /handshake failure|protocol version|disconnected before secure/,
+    );
+    expect(refused).toHaveLength(2);
+    // Nothing serves the store here: who has the secret is not answered either.
+    const store = await connectTls(server.address, { secret, protocol: TLS_PROTOCOLS.store });
+    await once(store.resume(), "close");
+    const http = createServer((socket) => socket.on("error", () => {}).end("HTTP/1.1 400 Bad Request\r\n\r\n"));
+    http.listen(0, "127.0.0.1");
+    await once(http, "listening");
+    onTestFinished(() => void http.close());
+    await expect(connectTls(`127.0.0.1:${listeningPort(http)}`, options(secret))).rejects.toThrow(
+      /no TLS handshake of this protocol .*; does another program listen there/,
+    );
+  });
+
+  it("ends a connection without a handshake after 5 s", { timeout: 10_000 }, async () => {
+    const { server, refused } = await listen(secretOf());
+    const silent = connect(server.port, "127.0.0.1");
+    await until(
+      () => server.handshakes === 1,
+      () => "no handshake",
+    );
+    const started = performance.now();
+    await once(silent.resume(), "close");
+    expect(performance.now() - started).toBeGreaterThan(4500);
+    expect(refused).toEqual(["127.0.0.1 no TLS handshake within 5 s"]);
+    await until(
+      () => server.handshakes === 0,
+      () => "the handshake is still counted",
+    );
+  });
+
+  it("carries the control plane between agents, and one with another secret fails at once", async () => {
+    const secret = secretOf();
+    const directory = mkdtempSync(join(tmpdir(), "tls-"));
+    const at = (name: string, network: Network): Parameters<typeof Agent.listen>[0] => ({
+      ...{ path: join(directory, name), secret, network, host: name },
+    });
+    const root = await Agent.listen({ ...at("n0", tls({ secret })), children: true });
+    onTestFinished(() => root.close());
+    const join1 = { root: root.address as string, children: false };
+    const child = await Agent.listen({ ...at("n1", tls({ secret })), ...join1, index: 1 });
+    onTestFinished(() => child.close());
+    await until(
+      () => root.connections === 1 && root.isUsed,
+      () => "the child agent is not connected",
+    );
+    const stranger = await Agent.listen({ ...at("n2", tls({ secret: secretOf() })), ...join1, index: 2 });
+    onTestFinished(() => stranger.close());
+    const rank = connect({ path: stranger.path });
+    const { encode, MAGIC, PROTOCOL_VERSION } = await import("../../src/agent/frames.ts");
+    const identity = { magic: MAGIC, version: PROTOCOL_VERSION, secret, role: 0, agent: 0, host: "", address: "" };
+    rank.write(encode({ kind: "hello", ...identity }));
+    const world = { world: 0, name: "w", attempt: 0, size: 2, timeoutMs: 9000, remainingMs: 9000, hosts: [] };
+    rank.write(encode({ kind: "join", ...world, members: [{ rank: 0, pid: 1, host: 0 }] }));
+    expect(String((await once(rank, "data"))[0])).toMatch(/refused: it has another secret/);
+    rank.destroy();
+  });
+
+  it("carries the store", async () => {
+    const token = secretOf();
+    const server = await TlsServer.listen({ secret: token });
+    onTestFinished(() => server.close());
+    await using store = StoreServer.share({ runId: "r", server, token });
+    expect(store.address).toBe(`tls://127.0.0.1:${server.port}`);
+    await using client = await connectStore({ address: store.address, token, runId: "r", attempt: 0 });
+    await client.set("k", "v");
+    expect(String(await client.get("k"))).toBe("v");
+    const wrong = { address: store.address, token: secretOf(), runId: "r", attempt: 0 };
+    await expect(connectStore(wrong)).rejects.toMatchObject({
+      code: "AUTH",
+      message: expect.stringMatching(/another secret/),
+    });
+    await expect(connectStore({ ...wrong, token, runId: "x" })).rejects.toMatchObject({ code: "MISMATCH" });
+  });
+});
+
+/** Passes bytes on to `port`, but damages those of the client: one byte, or what follows it, elsewhere for each connection. */
+async function corruptingProxy(port: number): Promise<Server> {
+  let connections = 0;
+  const server = createServer((client) => {
+    const upstream = connect(port, "127.0.0.1");
+    const seed = connections++;
+    const [at, kind, mask] = [seed % 330, seed % 4, 1 + (seed % 255)];
+    let passed = 0;
+    client.on("data", (chunk: Buffer) => {
+      const index = at - passed;
+      passed += chunk.length;
+      if (index < 0 || index >= chunk.length) upstream.write(chunk);
+      else if (kind === 0) upstream.write(chunk.map((byte, i) => (i === index ? byte ^ mask : byte)));
+      else if (kind === 1) upstream.write(chunk.fill(mask, index));
+      else if (kind === 2)
+        upstream.write(Buffer.concat([chunk.subarray(0, index), randomBytes(mask * 64), chunk.subarray(index)]));
+      else upstream.end(chunk.subarray(0, index));
+    });
+    const end = (): void => {
+      client.destroy();
+      upstream.destroy();
+    };
+    upstream.on("data", (chunk) => client.write(chunk));
+    for (const socket of [client, upstream] as Socket[]) socket.on("error", end).on("close", end);
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  return server;
+}
+
+describe(`${HANDSHAKES} corrupted handshakes`, () => {
+  it("are refused; the server neither ends, nor grows, nor answers", { timeout: 120_000 }, async () => {
+    const secret = secretOf();
+    const env = { ...process.env, TEST_SECRET: secret };
+    const child = spawn(process.execPath, ["--expose-gc", program("tls-server.mjs")], { env });
+    onTestFinished(() => void child.kill("SIGKILL"));
+    let refusals = "";
+    child.stderr.on("data", (text) => (refusals += text));
+    const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+    const next = async (): Promise<string> => (await lines.next()).value as string;
+    const address = await next();
+    const state = async (): Promise<number[]> => {
+      child.stdin.write("\n");
+      return (await next()).split(" ").map(Number);
+    };
+    const proxy = await corruptingProxy(Number(address.split(":")[1]));
+    onTestFinished(() => void proxy.close());
+    let left = 0;
+    const attack = async (): Promise<void> => {
+      while (left-- > 0) {
+        const attempt = connectTls(`127.0.0.1:${listeningPort(proxy)}`, options(secret));
+        // Where the damage is after the handshake, the connection ends at the first record.
+        const answer = await attempt.then(
+          async (socket) => {
+            socket.end("payload that is damaged on its way".repeat(10));
+            const chunks: Buffer[] = [];
+            socket.on("data", (chunk) => chunks.push(chunk));
+            await once(socket, "close");
+            return Buffer.concat(chunks).length;
+          },
+          () => 0,
+        );
+        expect(answer).toBe(0);
+      }
+    };
+    const flood = async (count: number): Promise<void> => {
+      left = count;
+      await Promise.all(Array.from({ length: AT_ONCE }, attack));
+    };
+    await flood(HANDSHAKES / 2);
+    const [, before = 0] = await state();
+    await flood(HANDSHAKES);
+    const [, after = 0] = await state();
+    await vi.waitFor(async () => expect((await state())[0]).toBe(0), { timeout: 10_000 });
+    expect(after - before).toBeLessThan(GROWTH_MB);
+    expect(refusals.split("\n").length).toBeGreaterThan(HANDSHAKES / 2);
+    expect(refusals).not.toContain(secret);
+    const honest = await connectTls(address, options(secret));
+    honest.destroy();
+    expect(child.exitCode).toBe(null);
+  });
+});

@@ -1,0 +1,105 @@
+import type { ProcessGroup, Tensor } from "@mosaic/core";
+import { formatShards, formatSlices, hashNumbers } from "@mosaic/core/context-parallel";
+import type { Chunks } from "./chunks.ts";
+import type { ChosenChunks } from "./route/choose.ts";
+import type { NoiseSpec } from "./route/router.ts";
+import type { ResolvedOptions, RoutedAttentionConfig } from "./options.ts";
+
+// What ranks must agree on and no message shows: each derives alone, from options, mask and chunks, what it sends, and under some
+// choices a rank expects no message at all. So a forward records how it routes and what it attends to, a backward what it returns.
+
+/** Lists of chunks that a description has in full. */
+const MAX_LISTED = 16;
+
+/** What a call's routing follows from. */
+export interface RoutingCall {
+  readonly topK: number;
+  readonly noise: NoiseSpec | null;
+  /** Undefined if the router chooses. */
+  readonly chosen: ChosenChunks | undefined;
+  readonly dryRun: boolean;
+}
+
+/** Records a forward before it gathers anything. Nothing is sent. */
+export function recordRouting(
+  config: RoutedAttentionConfig,
+  x: Tensor,
+  settings: ResolvedOptions,
+  call: RoutingCall,
+): void {
+  record(config.group, () => {
+    const { topK, noise, chosen, dryRun } = call;
+    const { chunks } = config;
+    const { numHeads, numKvHeads, headDim, combine, scale } = settings;
+    const choice = chosen ? `${formatChosen([chosen])} given` : `top ${topK} of ${chunks.all.length}`;
+    const parts = [
+      `${config.label} routes: chunks ${choice}`,
+      `${chunks.perRank} on each rank`,
+      `${x.dtype} [${x.shape[0]},S,${x.shape[2]}]`,
+      `heads ${numHeads}/${numKvHeads} of ${headDim}`,
+      `${combine}, scale ${scale}`,
+      formatChunking(chunks),
+      ...formatOptions(settings),
+      ...(noise ? [`noise ${noise.std}, stream ${noise.stream}, step ${noise.step}`] : []),
+      ...(dryRun ? ["dry run"] : []),
+    ];
+    return parts.join(", ");
+  });
+}
+
+/** Records which chunks are attended to, before any is sent. */
+export function recordAttend({ group, label }: RoutedAttentionConfig, chosen: ChosenChunks): void {
+  record(group, () => `${label} attends to chunks ${formatChosen([chosen])}`);
+}
+
+/** Records a backward, which returns gradients for the chunks that each call of `attendChosen` attended to. */
+export function recordBackward({ group, label }: RoutedAttentionConfig, calls: readonly ChosenChunks[]): void {
+  record(group, () => `${label} backward of chunks ${formatChosen(calls)}`);
+}
+
+/** A group of one rank has nothing to compare. */
+function record(group: ProcessGroup, description: () => string): void {
+  if (group.size > 1) group.recordCall(description);
+}
+
+function formatOptions(settings: ResolvedOptions): string[] {
+  const { summaryDim, metaHeads, summaryHeads, gate, certificate, maxMissedMass, useCheckpoint, positions } = settings;
+  return [
+    `summaries of ${summaryDim} by ${summaryHeads} heads, meta heads ${metaHeads}`,
+    ...(gate ? ["gate"] : []),
+    ...(positions ? ["positions"] : []),
+    ...(certificate ? ["certificate"] : []),
+    ...(maxMissedMass === undefined ? [] : [`maxMissedMass ${maxMissedMass}`]),
+    ...(useCheckpoint ? ["checkpoint"] : []),
+  ];
+}
+
+/** Chunks are kept from call to call, and masks may have many slices. */
+const chunkingTexts = new WeakMap<Chunks, string>();
+
+function formatChunking(chunks: Chunks): string {
+  let text = chunkingTexts.get(chunks);
+  if (text === undefined) {
+    text = `mask ${formatSlices(chunks.mask)}, rows ${chunks.length}: ${formatShards(chunks.shards)}`;
+    chunkingTexts.set(chunks, text);
+  }
+  return text;
+}
+
+/** `[[1],[0]]`, by batch element and query chunk; of many lists the first ones and a hash of all. */
+function formatChosen(calls: readonly ChosenChunks[]): string {
+  const numbers: number[] = [];
+  const named: string[] = [];
+  let lists = 0;
+  for (const chosen of calls) {
+    numbers.push(-chosen.length - 1);
+    for (const ofBatch of chosen) {
+      for (const chunks of ofBatch) {
+        if (lists++ < MAX_LISTED) named.push(`[${chunks.join(",")}]`);
+        numbers.push(-1);
+        for (const chunk of chunks) numbers.push(chunk);
+      }
+    }
+  }
+  return `${named.join(" ")}${lists > MAX_LISTED ? " …" : ""} (${lists} lists, ${hashNumbers(numbers)})`;
+}

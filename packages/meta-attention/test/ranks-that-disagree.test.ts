@@ -1,0 +1,130 @@
+import { CollectiveMismatchError, type Context, contiguous, masks, randn } from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import {
+  HierarchicalMetaAttention,
+  type HierarchicalMetaAttentionOptions,
+  type MetaForwardOptions,
+} from "../src/index.ts";
+import { makeWorld } from "./world.ts";
+
+type Options = Partial<HierarchicalMetaAttentionOptions>;
+type Call = (ctx: Context, options: Options, forward: MetaForwardOptions) => Promise<void>;
+
+const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1, chunksPerRank: 2 } as const;
+const [first, second, empty] = [[[[1], [0], [3], [2]]], [[[1], [0], [3], []]], [[[], [], [], []]]];
+
+/** A forward, and a barrier of ranks that expect no more messages. */
+const forward: Call = async (ctx, options, call) => {
+  using module = new HierarchicalMetaAttention(ctx, { ...sizes, ...options });
+  using x = randn(ctx, [1, (call.sequenceLength ?? 16) - 8, 8]);
+  using result = await module.forward(x, { sequenceLength: 16, ...call });
+  await result.out.read();
+  ctx.mesh.group("sp").barrier().wait();
+  await ctx.device.stream.synchronize();
+};
+
+/** Rank 0's and rank 1's errors in a world of two that are given different options. */
+async function errorsOf(given: readonly { options?: Options; call?: MetaForwardOptions }[], run: Call = forward) {
+  const contexts = await makeWorld(2, { wrapDevice: (device) => device });
+  const ends = await Promise.allSettled(
+    contexts.map((ctx, rank) => run(ctx, given[rank]!.options ?? {}, given[rank]!.call ?? {})),
+  );
+  await Promise.allSettled(contexts.map((ctx) => ctx.close()));
+  return ends.map((end) => {
+    expect(end.status).toBe("rejected");
+    const { reason } = end as PromiseRejectedResult;
+    expect(reason).toBeInstanceOf(CollectiveMismatchError);
+    return (reason as Error).message;
+  });
+}
+
+describe("what differs between ranks is named on both", () => {
+  test.each<readonly [string, readonly [Options, Options], readonly [string, string]]>([
+    ["topK", [{ topK: 1 }, { topK: 2 }], ["chunks top 1 of 4, ", "chunks top 2 of 4, "]],
+    ["chunks on each rank", [{}, { chunksPerRank: 4 }], [" of 4, 2 on each rank", " of 8, 4 on each rank"]],
+    ["the mask", [{}, { causal: true }], ["mask full 0:16 × 0:16, ", "mask causal 0:16 × 0:16, "]],
+    [
+      "a mask that lets no rank see another's keys",
+      [{ mask: masks.documents([8, 8]) }, { mask: masks.documents([4, 4, 8]) }],
+      ["mask full 0:8 × 0:8 + full 8:16 × 8:16, ", "mask full 0:4 × 0:4 + full 4:8 × 4:8 + full 8:16 × 8:16, "],
+    ],
+    ["the placement", [{}, { placement: "striped" }], ["rows 16: 0:8 | 8:16, ", "rows 16: 0:16:2 | 1:17:2, "]],
+    ["the scale", [{ scale: 0.5 }, { scale: 0.25 }], ["scale 0.5, ", "scale 0.25, "]],
+    ["how it is combined", [{ combine: "exact" }, { combine: "soft" }], [" exact, ", " soft, "]],
+  ])("%s", async (_, [usual, odd], sides) => {
+    for (const message of await errorsOf([{ options: usual }, { options: odd }])) {
+      for (const side of sides) expect(message).toContain(side);
+      expect(message).toMatch(/meta\(sp\) routes: .*meta\(sp\) routes: /s);
+      expect(message).toContain("all ranks of a group must call the same collectives in the same order");
+    }
+  });
+
+  test("lengths", async () => {
+    const call = { sequenceLength: 17 };
+    const messages = await errorsOf([{}, { call, options: { placement: contiguous([8, 9]) } }]);
+    for (const message of messages) {
+      expect(message).toContain("rows 16: 0:8 | 8:16");
+      expect(message).toContain("rows 17: 0:8 | 8:17");
+    }
+  });
+
+  test("chunks that the caller chose, where no message shows it", async () => {
+    for (const message of await errorsOf([{ call: { chosen: first } }, { call: { chosen: second } }])) {
+      expect(message).toContain("chunks [1] [0] [3] [2] (4 lists, ");
+      expect(message).toContain("chunks [1] [0] [3] [] (4 lists, ");
+    }
+  });
+
+  test("a backward that one rank leaves out, at close as well", async () => {
+    const run: Call = async (ctx) => {
+      using module = new HierarchicalMetaAttention(ctx, { ...sizes, certificate: false });
+      using x = randn(ctx, [1, 8, 8]);
+      using result = await module.forward(x, { chosen: first });
+      if (ctx.rank === 0) result.out.sum().backward();
+      ctx.mesh.group("sp").barrier().wait();
+      await ctx.device.stream.synchronize();
+    };
+    const messages = await errorsOf([{}, {}], run);
+    for (const message of messages) expect(message).toMatch(/meta\(sp\) backward of chunks \[1\] \[0\] \[3\] \[2\]/);
+  });
+
+  test("ranks that only close", async () => {
+    const contexts = await makeWorld(2, { wrapDevice: (device) => device });
+    const ends = await Promise.allSettled(
+      contexts.map(async (ctx, rank) => {
+        const module = new HierarchicalMetaAttention(ctx, { ...sizes, certificate: false });
+        const result = await module.forward(randn(ctx, [1, 8, 8]), { chosen: rank === 0 ? empty : first });
+        await result.out.read();
+      }),
+    );
+    const closed = await Promise.allSettled(contexts.map((ctx) => ctx.close()));
+    const failed = [...ends, ...closed].filter((each) => each.status === "rejected");
+    expect(failed.length).toBeGreaterThan(0);
+    for (const { reason } of failed) {
+      expect(String(reason)).toContain("chunks [] [] [] [] (4 lists, ");
+      expect(String(reason)).toContain("chunks [1] [0] [3] [2] (4 lists, ");
+    }
+  });
+});
+
+test("ranks that agree on masks and chunks made anew do not fail", async () => {
+  const contexts = await makeWorld(2, { wrapDevice: (device) => device });
+  await Promise.all(
+    contexts.map(async (ctx) => {
+      for (let step = 0; step < 4; step++) {
+        using module = new HierarchicalMetaAttention(ctx, {
+          ...sizes,
+          mask: masks.documents([5, 11]),
+          useCheckpoint: step % 2 === 0,
+          maxMissedMass: 0.01,
+        });
+        using x = randn(ctx, [1, 8, 8]);
+        x.requiresGrad = true;
+        using result = await module.forward(x);
+        result.out.sum().backward();
+        expect((await x.grad!.read()).every(Number.isFinite)).toBe(true);
+      }
+    }),
+  );
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+});

@@ -1,0 +1,31 @@
+// Packs every publishable package into build/packages, to be installed elsewhere while none is on npm:
+//
+//   npm run pack
+//   npm install <this folder>/build/packages/*.tgz        (in another project)
+import { spawnSync } from "node:child_process";
+import { mkdirSync, rmSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { packagesOf } from "./workspace.mjs";
+
+/** Packs the packages below `root`, as they were built, into `destination`, which is emptied first; returns the paths of the archives. */
+export function packAll(root, destination = join(root, "build/packages")) {
+  rmSync(destination, { recursive: true, force: true });
+  mkdirSync(destination, { recursive: true });
+  const folders = packagesOf(root)
+    .filter((one) => !one.isProgram)
+    .map(({ path }) => `./${path}`);
+  const pack = ["pack", "--json", "--ignore-scripts", "--pack-destination", destination, ...folders];
+  const { stdout, status, stderr } = spawnSync("npm", pack, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
+  if (status !== 0) throw new Error(`npm pack failed in ${root}:\n${stderr}`);
+  const packed = JSON.parse(stdout);
+  const archives = Array.isArray(packed) ? packed : Object.values(packed);
+  return archives.map(({ filename }) => join(destination, filename.replace("@", "").replace("/", "-")));
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));
+  const archives = packAll(root);
+  console.log(`${archives.length} packages in build/packages; in another project:`);
+  console.log(`  npm install ${join(root, "build/packages")}/*.tgz`);
+}

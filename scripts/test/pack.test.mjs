@@ -1,0 +1,22 @@
+import { spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { packAll } from "../pack.mjs";
+import { pack, repository } from "./fixture.mjs";
+
+test("packs what is published, by what each manifest ships, into an emptied folder", () => {
+  const shipped = { version: "1.2.3", files: ["dist"] };
+  const root = repository({
+    ...pack("one", shipped, { "dist/index.js": "export const x = 1;", "src/index.ts": "" }),
+    ...pack("two", shipped, { "dist/index.js": "export const y = 1;" }),
+    ...pack("apps/demo", shipped, { "dist/index.js": "" }),
+    "build/packages/mosaic-old-1.0.0.tgz": "left from before",
+  });
+  const archives = packAll(root);
+  const folder = join(root, "build/packages");
+  expect(archives).toEqual(["one", "two"].map((name) => join(folder, `mosaic-${name}-1.2.3.tgz`)));
+  expect(existsSync(join(folder, "mosaic-old-1.0.0.tgz"))).toBe(false);
+  const { stdout } = spawnSync("tar", ["-tf", archives[0]], { encoding: "utf8" });
+  expect(stdout.trim().split("\n").toSorted()).toEqual(["package/dist/index.js", "package/package.json"]);
+});
