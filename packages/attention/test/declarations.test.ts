@@ -5,8 +5,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 
-// What a program sees that has installed @mosaic/attention alone, with neither its optional peers nor @types/node, and that
-// checks the declarations of its dependencies.
+// What programs see that have no @types/node, and that check the declarations of their dependencies.
 
 interface Manifest {
   readonly name: string;
@@ -16,7 +15,7 @@ interface Manifest {
 const packages = join(import.meta.dirname, "../..");
 
 /** Links a package and all that it depends on, by what its manifest ships. */
-function install(name: string, into: string, done: Set<string> = new Set()): void {
+function install(name: string, into: string, done: Set<string>): void {
   if (done.has(name)) return;
   done.add(name);
   const from = join(packages, name.replace("@mosaic/", ""));
@@ -43,17 +42,25 @@ export async function train(): Promise<Tensor> {
 export const used = [crossEntropy, core, contextParallel, meta, planner];
 `;
 
-test("declarations compile without optional peers and without the types of Node", () => {
+const native = ["@mosaic/collectives-nccl", "@mosaic/collectives-ucx", "@mosaic/kernels-cuda", "@mosaic/runtime"];
+const importsOf = (names: readonly string[]): string =>
+  names.map((name, i) => `import * as p${i} from "${name}"; export { p${i} };`).join("\n");
+
+test.each([
+  ["of @mosaic/attention compile without its optional peers and", ["@mosaic/attention"], program],
+  ["of native packages compile", native, importsOf(native)],
+] as const)("declarations %s without the types of Node", (_, names, source) => {
   const folder = mkdtempSync(join(tmpdir(), "mosaic-declarations-"));
   try {
-    install("@mosaic/attention", join(folder, "node_modules"));
+    const installed = new Set<string>();
+    for (const name of names) install(name, join(folder, "node_modules"), installed);
     const compilerOptions = {
       ...{ target: "es2022", lib: ["es2023", "esnext.disposable"], module: "nodenext", types: [], strict: true },
       ...{ noEmit: true, skipLibCheck: false, preserveSymlinks: true },
     };
     writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions, files: ["train.ts"] }));
     writeFileSync(join(folder, "package.json"), JSON.stringify({ type: "module" }));
-    writeFileSync(join(folder, "train.ts"), program);
+    writeFileSync(join(folder, "train.ts"), source);
     const tsc = join(dirname(createRequire(import.meta.url).resolve("typescript/package.json")), "bin/tsc");
     const { stdout, status } = spawnSync(process.execPath, [tsc, "-p", folder], { encoding: "utf8" });
     expect(stdout).toBe("");

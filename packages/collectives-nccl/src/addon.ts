@@ -1,12 +1,12 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { loadAddon, platform, sitePackages, translated } from "@mosaic/runtime";
+import { type Environment, loadAddon, platform, sitePackages, translated } from "@mosaic/runtime";
 
 const libraryNames = ["libnccl.so.2", "libnccl.so"] as const;
 
 /** Where NCCL may be, best first: MOSAIC_NCCL_LIBRARY and nothing else, or the usual names, then Python's packages. */
-export function libraryCandidates(env: NodeJS.ProcessEnv = process.env): readonly string[] {
+export function libraryCandidates(env: Environment = process.env): readonly string[] {
   if (env.MOSAIC_NCCL_LIBRARY) return [env.MOSAIC_NCCL_LIBRARY];
   // NVIDIA's packages lie in a folder each, or since CUDA 13 some of them in one.
   const ofPython = sitePackages(env).flatMap((folder) =>

@@ -2,12 +2,12 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { AddonLoadError } from "@mosaic/core";
-import { loadAddon, platform, sitePackages, translated } from "@mosaic/runtime";
+import { type Environment, loadAddon, platform, sitePackages, translated } from "@mosaic/runtime";
 
 const libraryName = "libucp.so.0";
 
 /** Where UCX may be, best first: MOSAIC_UCX_LIBRARY and nothing else, or the usual name, then Python's packages. */
-export function libraryCandidates(env: NodeJS.ProcessEnv = process.env): readonly string[] {
+export function libraryCandidates(env: Environment = process.env): readonly string[] {
   if (env.MOSAIC_UCX_LIBRARY) return [env.MOSAIC_UCX_LIBRARY];
   const ofPython = sitePackages(env).flatMap((folder) =>
     [libraryName, "libucp.so"].map((name) => join(folder, "libucx", "lib", name)),

@@ -30,5 +30,5 @@ export { type HandleOptions, NativeHandle } from "./handle.ts";
 export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernel-arguments.ts";
 export { Completions, type DeviceCalls, type External, NativeRuntime, translated } from "./runtime.ts";
 export { type Bound, Scratch } from "./scratch.ts";
-export { sitePackages } from "./site-packages.ts";
+export { type Environment, sitePackages } from "./site-packages.ts";
 export { NativeStorage } from "./storage.ts";
