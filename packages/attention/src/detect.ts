@@ -3,6 +3,7 @@ import { type Collectives, type Device, OptionError, defineOptions, option, type
 import {
   type CollectivesName,
   collectivesFromEnvironment,
+  collectivesNames,
   type DeviceName,
   deviceFromEnvironment,
   deviceFor,
@@ -10,10 +11,13 @@ import {
   gpuIndex,
   importCuda,
   importNccl,
+  collectivesServing,
   createCollectives,
   createDevice,
   defaultCollectives,
   getLocalRank,
+  isOnSeveralHosts,
+  quoteNames,
   sharesGpus,
   type VisibleGpus,
 } from "./device-factories.ts";
@@ -41,7 +45,7 @@ export async function selectDevice(requested: RequestedParts, worldSize: number)
     deviceForCollectives(collectives) ??
     (await detectAndWarn(worldSize)).device;
   if (typeof place === "string" && typeof collectives === "string") checkCompatible(place, collectives);
-  const connect = collectives ?? (worldSize > 1 ? collectivesFor(place) : undefined);
+  const connect = collectives ?? (worldSize > 1 ? collectivesFor(place, worldSize) : undefined);
   const device = typeof place === "string" ? await createDevice(place) : place;
   const isOwned = device !== place;
   try {
@@ -57,18 +61,18 @@ function deviceForCollectives(engine: Collectives | CollectivesName | undefined)
 }
 
 /** What connects such devices; undefined for a third party's. */
-function collectivesFor(place: Device | DeviceName): CollectivesName | undefined {
-  return defaultCollectives[(typeof place === "string" ? place : place.type) as DeviceName];
+function collectivesFor(place: Device | DeviceName, worldSize: number): CollectivesName | undefined {
+  const type = typeof place === "string" ? place : place.type;
+  return collectivesServing(type) && defaultCollectives(type as DeviceName, isOnSeveralHosts(worldSize));
 }
 
 function checkCompatible(device: DeviceName, collectives: CollectivesName): void {
-  const partner = defaultCollectives[device];
+  const partners = collectivesServing(device);
   // What is no name at all is refused, with all names, by who makes it.
-  if (partner === undefined || partner === collectives || !Object.values(defaultCollectives).includes(collectives))
-    return;
+  if (partners === undefined || partners.includes(collectives) || !collectivesNames.includes(collectives)) return;
   throw new OptionError({
     where: "init: collectives",
-    expected: `"${partner}" with device "${device}"`,
+    expected: `${quoteNames(partners).replace(",", " or")} with device "${device}"`,
     received: `"${collectives}"`,
     remedy: "omit both, or set only one; check MOSAIC_DEVICE and MOSAIC_COLLECTIVES",
   });
@@ -121,14 +125,14 @@ const thisMachine: Machine = {
 
 /**
  * What `init` chooses where its options leave it open: what MOSAIC_DEVICE and MOSAIC_COLLECTIVES name; else a GPU for each rank
- * and NCCL between them, if this machine has all of that in working order; else the CPU and shared memory. All ranks of a host
- * choose alike, for no rank opens anything to decide.
+ * and NCCL between them, if this machine has all of that in working order; else the CPU and shared memory, or UCX where ranks are
+ * on several hosts. All ranks of a host choose alike, for no rank opens anything to decide.
  *
  * @example
  * ```ts
  * import { detect } from "@mosaic/attention";
  * const { device, collectives } = await detect();
- * [device, collectives].join(" and "); // "cuda and nccl", or "cpu and local"
+ * [device, collectives].join(" and "); // "cuda and nccl", "cpu and local", or "cpu and ucx"
  * ```
  * @throws OptionError if those variables name what does not exist, and for options that do not; for nothing else.
  */
@@ -141,13 +145,22 @@ export async function detect(options?: DetectOptions): Promise<DetectedHardware>
 export async function detectOn(machine: Machine, options: DetectOptions): Promise<DetectedHardware> {
   const requested = collectivesFromEnvironment(machine.env);
   const device = deviceFromEnvironment(machine.env) ?? (requested && deviceFor(requested));
-  if (device !== undefined) return { device, collectives: requested ?? defaultCollectives[device] };
+  const on = (name: DeviceName): DetectedHardware => ({
+    device: name,
+    collectives: requested ?? defaultCollectives(name, spansHosts(machine, options)),
+  });
+  if (device !== undefined) return on(device);
   const why = await findGpuProblem(machine, options);
-  if (why === undefined) return { device: "cuda", collectives: "nccl" };
-  const onCpu = { device: "cpu", collectives: "local" } as const;
+  if (why === undefined) return on("cuda");
+  const onCpu = on("cpu");
   if (!hasGpu(machine)) return onCpu;
   const how = "To run there on purpose, set MOSAIC_DEVICE=cpu";
   return { ...onCpu, warning: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. ${how}` };
+}
+
+function spansHosts({ env }: Machine, { worldSize, localRanks }: DetectOptions): boolean {
+  const size = worldSize ?? Number(env["WORLD_SIZE"] || 1);
+  return localRanks === undefined ? isOnSeveralHosts(size, env) : localRanks < size;
 }
 
 async function findGpuProblem(machine: Machine, options: DetectOptions): Promise<string | undefined> {

@@ -14,6 +14,11 @@ interface NcclPackage {
   ncclSystem(): unknown;
 }
 
+/** What is used of @mosaic/collectives-ucx. */
+interface UcxPackage {
+  ucx(): Collectives;
+}
+
 /** What is used of `cudaSystem` of @mosaic/kernels-cuda. */
 export interface VisibleGpus {
   readonly gpus: readonly { readonly name: string; readonly problem?: string }[];
@@ -35,6 +40,14 @@ export function importNccl(): Promise<NcclPackage> {
   return importOptional<NcclPackage>("@mosaic/collectives-nccl", 'init: collectives "nccl"');
 }
 
+/** @mosaic/collectives-ucx, which need not be installed. */
+function importUcx(): Promise<UcxPackage> {
+  return importOptional<UcxPackage>(
+    "@mosaic/collectives-ucx",
+    'init: collectives "ucx", which connect CPUs of several hosts',
+  );
+}
+
 const devices = {
   cpu: async (): Promise<Device> => cpu(),
   cuda: (): Promise<Device> => createCuda(),
@@ -43,6 +56,7 @@ const devices = {
 const collectives = {
   local: async (): Promise<Collectives> => local(),
   nccl: async (): Promise<Collectives> => (await importNccl()).nccl(ncclHostOptions()),
+  ucx: async (): Promise<Collectives> => (await importUcx()).ucx(),
 } as const;
 
 export type DeviceName = keyof typeof devices;
@@ -50,12 +64,26 @@ export type CollectivesName = keyof typeof collectives;
 export const deviceNames = Object.keys(devices) as readonly DeviceName[];
 export const collectivesNames = Object.keys(collectives) as readonly CollectivesName[];
 
-/** What connects ranks that compute on devices of a type. */
-export const defaultCollectives: Readonly<Record<DeviceName, CollectivesName>> = { cpu: "local", cuda: "nccl" };
+/** What can connect ranks that compute on devices of a type: within one host, and also between hosts. */
+const collectivesOf = {
+  cpu: { withinHost: "local", betweenHosts: "ucx" },
+  cuda: { withinHost: "nccl", betweenHosts: "nccl" },
+} as const satisfies Record<DeviceName, Readonly<Record<string, CollectivesName>>>;
+
+/** The names of all that serve devices of a type; undefined for a third party's. */
+export function collectivesServing(device: string): readonly CollectivesName[] | undefined {
+  if (!Object.hasOwn(collectivesOf, device)) return undefined;
+  return [...new Set(Object.values(collectivesOf[device as DeviceName]))];
+}
+
+/** What connects them unless something else was requested. */
+export function defaultCollectives(device: DeviceName, spansHosts: boolean): CollectivesName {
+  return collectivesOf[device][spansHosts ? "betweenHosts" : "withinHost"];
+}
 
 /** The device that collectives of that name serve; for somebody's own, the CPU. */
 export function deviceFor(name: string): DeviceName {
-  return name === defaultCollectives.cuda ? "cuda" : "cpu";
+  return deviceNames.find((device) => collectivesServing(device)!.includes(name as CollectivesName)) ?? "cpu";
 }
 
 /** The device of that name. Throws an OptionError for another name, or that names the package to install. */
@@ -136,6 +164,12 @@ interface LocalRank {
 export function getLocalRank(env: Environment = process.env): LocalRank {
   const rank = Number(env["LOCAL_RANK"] || 0);
   return { rank, ranks: Number(env["LOCAL_WORLD_SIZE"] || rank + 1) };
+}
+
+/** Whether a job of that many ranks has some on another host, by what launchers set: LOCAL_WORLD_SIZE, else GROUP_WORLD_SIZE. */
+export function isOnSeveralHosts(worldSize: number, env: Environment = process.env): boolean {
+  const { LOCAL_WORLD_SIZE: here, GROUP_WORLD_SIZE: hosts } = env;
+  return here ? Number(here) < worldSize : worldSize > 1 && Number(hosts || 1) > 1;
 }
 
 /** Whether MOSAIC_SHARE_GPUS lets several ranks use one GPU. */

@@ -30,7 +30,10 @@ export const initOptions = defineOptions("init", {
     expected: `${quoteNames(deviceNames)} or a value of your own`,
     optional: true,
   }),
-  /** How the ranks are connected: "local", "nccl", or your own. Default: MOSAIC_COLLECTIVES, else what serves the device. */
+  /**
+   * How the ranks are connected: "local", "nccl", "ucx", or your own. Default: MOSAIC_COLLECTIVES, else what serves the device
+   * on as many hosts as there are.
+   */
   collectives: option.either(option.oneOf(collectivesNames), coreOptions.fields.collectives, {
     expected: `${quoteNames(collectivesNames)} or a value of your own`,
     optional: true,
@@ -41,8 +44,8 @@ export type InitOptions = OptionsOf<typeof initOptions>;
 
 /**
  * Connects this rank to the others and gives it its context, with what is left out detected: a GPU for each rank and NCCL
- * between them where the machine has both, else the CPU and shared memory; rank and number of ranks from the environment
- * that `mosaic-run` sets; and `ring()`, `mesh2d()` and `ulysses()` beside `local()` among the backends that modules may name.
+ * between them where the machine has both, else the CPU and shared memory, or UCX where ranks are on several hosts; rank and
+ * number of ranks from the environment that `mosaic-run` sets; and `ring()`, `mesh2d()` and `ulysses()` beside `local()` among the backends that modules may name.
  *
  * Collective: every rank calls it, with the same mesh. What is asked for and cannot be had is an error that names the
  * package to install. Where nothing is requested and a GPU is there but unfit, a warning reports why, once, and

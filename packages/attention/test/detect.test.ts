@@ -44,6 +44,31 @@ describe("detection", () => {
     expect(await detectOn(machine([], { env: { CUDA_VISIBLE_DEVICES: "-1" } }), {})).toEqual(onCpu);
   });
 
+  const onHosts = { WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "2", GROUP_WORLD_SIZE: "2" };
+
+  it.each([
+    ["ranks on several hosts", onHosts, {}, "cpu and ucx"],
+    ["a launcher that sets the number of hosts only", { WORLD_SIZE: "4", GROUP_WORLD_SIZE: "2" }, {}, "cpu and ucx"],
+    ["one rank a host", { WORLD_SIZE: "2", LOCAL_WORLD_SIZE: "1" }, {}, "cpu and ucx"],
+    ["options", {}, { worldSize: 4, localRanks: 3 }, "cpu and ucx"],
+    ["all ranks on one host", { WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", GROUP_WORLD_SIZE: "1" }, {}, "cpu and local"],
+    ["a launcher that sets neither", { WORLD_SIZE: "4" }, {}, "cpu and local"],
+    ["a world of this host's ranks", onHosts, { worldSize: 2 }, "cpu and local"],
+    ["one rank", { GROUP_WORLD_SIZE: "2" }, {}, "cpu and local"],
+    ["a device by name", { ...onHosts, MOSAIC_DEVICE: "cpu" }, {}, "cpu and ucx"],
+    ["collectives by name", { ...onHosts, MOSAIC_COLLECTIVES: "local" }, {}, "cpu and local"],
+    ["UCX by name on one host", { MOSAIC_COLLECTIVES: "ucx" }, {}, "cpu and ucx"],
+  ])("connects CPUs as their hosts need: %s", async (_, env, options, expected) => {
+    const found = await detectOn(machine(new Error("no CUDA driver"), { env, exists: () => false }), options);
+    expect(`${found.device} and ${found.collectives}`).toBe(expected);
+  });
+
+  it("connects GPUs of several hosts by NCCL, and CPUs beside an idle GPU by UCX", async () => {
+    expect(await detectOn(machine([gpu, gpu], { env: onHosts }), {})).toEqual({ device: "cuda", collectives: "nccl" });
+    const idle = await detectOn(machine([gpu], { env: onHosts }), {});
+    expect(idle).toMatchObject({ device: "cpu", collectives: "ucx", warning: expect.stringContaining("on the CPU") });
+  });
+
   it.each([
     ["a driver that fails", machine(new Error("the driver is too old")), {}, /on the CPU: the driver is too old\./],
     ["no NCCL", machine([gpu, gpu], { nccl: noNccl }), { worldSize: 2, localRanks: 2 }, /: no libnccl/],
@@ -81,7 +106,11 @@ describe("a rank's GPU", () => {
 });
 
 /** What init() comes to in a process of its own with this environment: the device, the warnings, the error. */
-async function initWith(env: Readonly<Record<string, string>>, options = "{}"): Promise<string> {
+async function initWith(
+  env: Readonly<Record<string, string>>,
+  options = "{}",
+  flags: readonly string[] = [],
+): Promise<string> {
   const entry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
   const script = `const mosaic = await import(${JSON.stringify(entry)});
     const reported = [];
@@ -97,7 +126,7 @@ async function initWith(env: Readonly<Record<string, string>>, options = "{}"): 
     } catch ({ name, message }) { reported.push(name, message); }
     setImmediate(() => process.stdout.write(reported.join("\\n"), () => process.exit()));`;
   const all = { ...process.env, MOSAIC_DEVICE: "", MOSAIC_CUDA_LIBRARY: emulated, ...env };
-  const node = ["--no-warnings", "--input-type=module", "--eval", script];
+  const node = [...flags, "--no-warnings", "--input-type=module", "--eval", script];
   const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
   return stdout;
 }
@@ -142,6 +171,41 @@ describe("init", () => {
   ])("refuses %s", async (_, env, message) => {
     expect(await initWith({ MOSAIC_DEVICE: "cuda", ...env })).toMatch(message);
     expect(await initWith(env, `{ device: "cuda" }`)).toMatch(message);
+  });
+
+  const elsewhere = { MOSAIC_DEVICE: "cpu", RANK: "0", LOCAL_RANK: "0", WORLD_SIZE: "2", LOCAL_WORLD_SIZE: "1" };
+  const noUcx = { MOSAIC_UCX_LIBRARY: "/none/libucp.so.0" };
+
+  it("connects CPU ranks on several hosts over UCX", async () => {
+    const message = /^AddonLoadError\nucx: expected UCX, received none .*; install UCX 1\.13 or newer/;
+    expect(await initWith({ ...elsewhere, ...noUcx })).toMatch(message);
+    expect(await initWith({ ...elsewhere, ...noUcx, MOSAIC_DEVICE: "" }, `{ device: mosaic.cpu() }`)).toMatch(message);
+    expect(await initWith({ ...noUcx, MOSAIC_COLLECTIVES: "ucx" }, "{ worldSize: 2, rank: 0 }")).toMatch(message);
+    expect(await initWith(noUcx, `{ collectives: "ucx", worldSize: 2, rank: 0 }`)).toMatch(message);
+    expect(await initWith(elsewhere, `{ collectives: "local" }`)).toMatch(
+      /^OptionError\nlocal collectives: expected all ranks on this host.*@mosaic\/collectives-ucx/,
+    );
+  });
+
+  it("names the package that connects CPUs of several hosts, where it is not installed", async () => {
+    const hooks = `export async function resolve(name, context, next) {
+      if (name !== "@mosaic/collectives-ucx") return next(name, context);
+      throw Object.assign(new Error("Cannot find package '" + name + "'"), { code: "ERR_MODULE_NOT_FOUND" });
+    }`;
+    const url = (code: string): string => `data:text/javascript,${encodeURIComponent(code)}`;
+    const register = url(`import { register } from "node:module"; register(${JSON.stringify(url(hooks))});`);
+    expect(await initWith(elsewhere, "{}", ["--import", register])).toBe(
+      'OptionError\ninit: collectives "ucx", which connect CPUs of several hosts: expected the package ' +
+        "@mosaic/collectives-ucx, received none; npm install @mosaic/collectives-ucx",
+    );
+  });
+
+  it.each([
+    ["cuda", "ucx", /expected "nccl" with device "cuda", received "ucx"/],
+    ["cpu", "nccl", /expected "local" or "ucx" with device "cpu", received "nccl"/],
+  ])("refuses device %s with collectives %s", async (device, collectives, message) => {
+    expect(await initWith({}, JSON.stringify({ device, collectives }))).toMatch(message);
+    expect(await initWith({ MOSAIC_DEVICE: device, MOSAIC_COLLECTIVES: collectives })).toMatch(message);
   });
 
   it("refuses what MOSAIC_DEVICE cannot mean", async () => {

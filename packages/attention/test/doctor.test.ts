@@ -25,7 +25,7 @@ describe("a machine that is well", () => {
 ✓ memory         128.0 GB, 120.0 GB free
 ✓ shared memory  /dev/shm of 64.0 GB, 64.0 GB free
 ✓ limits         1048576 open files, unlimited bytes of locked memory
-✓ packages       @mosaic/attention 0.1.0, with @mosaic/launcher, with @mosaic/kernels-cuda, with @mosaic/collectives-nccl
+✓ packages       @mosaic/attention 0.1.0, with @mosaic/launcher, with @mosaic/kernels-cuda, with @mosaic/collectives-nccl, with @mosaic/collectives-ucx
 ✓                all-reduce of two CPU ranks over shared memory passed
 · GPU driver     not found, and no NVIDIA GPU detected: everything runs on the CPU
 · NCCL           not needed without a GPU

@@ -78,7 +78,10 @@ describe("init", () => {
   it.each([
     [{ spsize: 4 }, /expected options among .*spSize.*, received "spsize"/],
     [{ device: "tpu" }, /init: device: expected "cpu", "cuda" or a value of your own, received "tpu"/],
-    [{ collectives: "mpi" }, /init: collectives: expected "local", "nccl" or a value of your own, received "mpi"/],
+    [
+      { collectives: "mpi" },
+      /init: collectives: expected "local", "nccl", "ucx" or a value of your own, received "mpi"/,
+    ],
     [{ worldSize: 2, rank: 0, spSize: 3 }, /spSize: expected a divisor of the 2 ranks, received 3/],
     [{ rank: 0, worldSize: 1, mesh: { sp: 2 } }, core.ShapeError],
     [{ rank: 3, worldSize: 2 }, /a rank from 0 to worldSize/],

@@ -96,7 +96,7 @@ function checkHost(size: number): void {
     where: "local collectives",
     expected: "all ranks on this host",
     received: `LOCAL_WORLD_SIZE ${LOCAL_WORLD_SIZE} of ${size} ranks`,
-    remedy: "start all ranks on one host, or use collectives that span hosts",
+    remedy: "start all ranks on one host, or use collectives that span hosts, as @mosaic/collectives-ucx does",
   });
 }
 

@@ -18,7 +18,9 @@ const REQUIRED_PACKAGES = [
   ...["core", "kernels-cpu", "collectives-local", "backend-ring", "backend-mesh2d", "backend-ulysses"],
   ...["planner", "strategies", "meta-attention", "nn"],
 ].map((name) => `@mosaic/${name}`);
-const OPTIONAL_PACKAGES = ["launcher", "kernels-cuda", "collectives-nccl"].map((name) => `@mosaic/${name}`);
+const OPTIONAL_PACKAGES = ["launcher", "kernels-cuda", "collectives-nccl", "collectives-ucx"].map(
+  (name) => `@mosaic/${name}`,
+);
 
 /** What is installed, and whether the parts that every machine must run do run. */
 const packages: Check = {

@@ -123,8 +123,8 @@ typedef struct MosaicHostTransport {
   /* Enqueue. `progress` moves them. */
   void (*send)(void *self, MosaicMessage *message);
   void (*receive)(void *self, MosaicMessage *message);
-  /* Enqueues a reduction and its receives, to be computed where operands arrive, and returns nonzero. Null, or 0 for one
-   * that it does not compute: the engine receives the operands and reduces them itself. */
+  /* Enqueues a reduction and its receives, to be computed where operands arrive; nonzero. Null, or 0 for one that it
+   * declines: the engine receives the operands and reduces them itself. */
   int (*reduce)(void *self, MosaicReduction *reduction);
   /* Moves what can be moved now. Returns nonzero if anything moved. */
   int (*progress)(void *self);

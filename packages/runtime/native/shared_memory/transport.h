@@ -1,8 +1,8 @@
-// Messages between the ranks of one host, through shared memory: they are copied into the ring of a pair and out of it, a
-// piece of each in turn. A reduction reads its operands where they lie in the rings.
+// Messages between the ranks of one host, through shared memory: they are copied into the ring of a pair and out of it,
+// a piece of each in turn. A reduction reads its operands where they lie in the rings.
 //
-// Compiled into the addons of @mosaic/collectives-local, where it is the transport, and of @mosaic/collectives-ucx, where
-// it is the part of a transport that serves the ranks of this host.
+// Compiled into the addons of @mosaic/collectives-local, where it is the transport, and of @mosaic/collectives-ucx,
+// where it is the part of a transport that serves the ranks of this host.
 #pragma once
 
 #include <atomic>

@@ -86,7 +86,8 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
  * @throws OptionError unless `hosts` has the number of a host for each rank.
  */
 export function inProcessControl(size: number, timeout?: number, hosts: readonly number[] = []): ControlPlane {
-  const isNumber = (host: unknown): boolean => Number.isInteger(host) && (host as number) >= 0 && (host as number) < size;
+  const isNumber = (host: unknown): boolean =>
+    Number.isInteger(host) && (host as number) >= 0 && (host as number) < size;
   if (hosts.length > 0 && !(hosts.length === size && hosts.every(isNumber))) {
     throw new OptionError({
       where: "world: hosts",
