@@ -1,19 +1,20 @@
-// Between hosts, which are network namespaces: `npm run test:hosts` makes them. Ranks share this machine's file system and with
-// it the control plane's socket; what UCX moves goes over the bridge.
+// Between hosts, which are network namespaces: `npm run test:hosts` makes them. The control plane's agents are in this process,
+// as ranks share this machine's file system and with it their sockets; what UCX moves goes over the bridge.
 import { execFileSync } from "node:child_process";
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { processSuite, RankProcesses } from "@mosaic/conformance";
-import { afterAll, expect, test } from "vitest";
-import { openJob, script } from "./processes.ts";
+import { afterAll, describe, expect, test } from "vitest";
+import { jobsOn, script } from "./processes.ts";
+import { alone, type HostOf, inPairs } from "./ranks.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
-// Rank r runs on host r: ranks are started by what `process.execPath` names. `ip` becomes the rank, so that its pid stays.
+// Ranks run on their hosts: they are started by what `process.execPath` names. `ip` becomes the rank, so that its pid stays.
 const folder = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
 const node = process.execPath;
 const onHost = join(folder, "node");
-writeFileSync(onHost, `#!/bin/sh\nexec ip netns exec "n$RANK" '${node}' "$@"\n`);
+writeFileSync(onHost, `#!/bin/sh\nexec ip netns exec "n$MOSAIC_TEST_HOST" '${node}' "$@"\n`);
 chmodSync(onHost, 0o755);
 process.execPath = onHost;
 process.env.MOSAIC_TEST_NETWORK = "10.77.0.0/24";
@@ -22,10 +23,17 @@ afterAll(() => {
   rmSync(folder, { recursive: true });
 });
 
-const program = { script, openJob };
-const suite = processSuite({ ...program, withoutRankZero: /no agent listens at .*mosaic-run/ });
+const program = { script, openJob: jobsOn(alone) };
 
-test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+const placements: readonly [name: string, hostOf: HostOf][] = [
+  ["a rank on each host", alone],
+  ["two ranks on each host", inPairs],
+];
+
+describe.each(placements)("%s", (_, hostOf) => {
+  const suite = processSuite({ script, openJob: jobsOn(hostOf) });
+  test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+});
 
 /** Bytes that a host has sent to the others. */
 function bytesSent(host: number): number {
@@ -34,19 +42,32 @@ function bytesSent(host: number): number {
   return link!.stats64.rx.bytes;
 }
 
-test.each([2, 3, 4])(
-  "%i hosts reduce to the same bits as ranks that share memory, over their network",
-  async (size) => {
-    await using processes = new RankProcesses(program);
-    const before = bytesSent(0);
-    const ranks = await processes.startAll(size, "reduce");
-    const digests = await Promise.all(ranks.map(async (rank) => (await rank.waitForEvent("reduced")).digest));
-    const expected = await digestOverSharedMemory(size);
-    expect(digests).toEqual(digests.map(() => expected));
-    expect(bytesSent(0) - before).toBeGreaterThan(1 << 20);
-    expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual(ranks.map(() => 0));
-  },
-);
+test.each([
+  [2, "alone", alone],
+  [3, "alone", alone],
+  [4, "alone", alone],
+  [4, "in pairs", inPairs],
+  [5, "in pairs", inPairs],
+] as const)("%i ranks, %s on a host, reduce to the bits of shared memory, over their network", async (...placed) => {
+  const [size, , hostOf] = placed;
+  await using processes = new RankProcesses({ script, openJob: jobsOn(hostOf) });
+  const before = bytesSent(0);
+  const ranks = await processes.startAll(size, "reduce");
+  const digests = await Promise.all(ranks.map(async (rank) => (await rank.waitForEvent("reduced")).digest));
+  const expected = await digestOverSharedMemory(size);
+  expect(digests).toEqual(digests.map(() => expected));
+  expect(bytesSent(0) - before).toBeGreaterThan(1 << 20);
+  expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual(ranks.map(() => 0));
+});
+
+test("ranks of one host open no network", async () => {
+  await using processes = new RankProcesses({ script, openJob: jobsOn(() => 1) });
+  const before = bytesSent(1);
+  const ranks = await processes.startAll(3, "reduce", { MOSAIC_TEST_NETWORK: "eth0" });
+  const expected = await digestOverSharedMemory(3);
+  for (const rank of ranks) expect((await rank.waitForEvent("reduced")).digest).toBe(expected);
+  expect(bytesSent(1) - before).toBeLessThan(1 << 16);
+});
 
 test.each([0, 1])("a host of two whose rank %i is killed in the middle of a transfer", async (killed) => {
   await using processes = new RankProcesses(program);
@@ -56,7 +77,7 @@ test.each([0, 1])("a host of two whose rank %i is killed in the middle of a tran
   process.kill(ranks[killed]!.pid, "SIGKILL");
   const { name, message } = await ranks[1 - killed]!.waitForEvent("failed");
   expect(name).toBe("PeerLostError");
-  expect(message).toMatch(new RegExp(`rank ${killed} \\(pid ${ranks[killed]!.pid}\\) died`));
+  expect(message).toMatch(new RegExp(`rank ${killed} \\(pid ${ranks[killed]!.pid} on n${killed}\\) died`));
   expect(performance.now() - started).toBeLessThan(2000);
   expect(await ranks[1 - killed]!.ended).toBe(0);
 });

@@ -1,0 +1,166 @@
+// Jobs on several hosts, which are network namespaces: `npm run test:hosts` makes them, and builds the programs. They choose
+// their collectives themselves; their ranks share this machine's file system, but nothing else that a network does not carry.
+import { execFileSync, spawn } from "node:child_process";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { randomBytes } from "node:crypto";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { ring } from "../src/index.ts";
+import { type AttentionRecord, countLinks, record } from "../src/planner.ts";
+
+const built = (path: string): string => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
+const mosaicRun = built("packages/launcher/dist/cli.js");
+const folder = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
+const token = join(folder, "token");
+beforeAll(() => writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 }));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const env = {
+  ...process.env,
+  MOSAIC_TOKEN_FILE: token,
+  MOSAIC_THREADS: "1",
+  // Hosts of one machine; between machines UCX finds by itself that it cannot share memory.
+  UCX_TLS: "tcp",
+};
+
+interface Ended {
+  readonly code: number | null;
+  readonly output: string;
+}
+
+function runToEnd(command: string, args: readonly string[]): Promise<Ended> {
+  const child = spawn(command, args, { env, stdio: ["ignore", "pipe", "pipe"] });
+  let output = "";
+  for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", (text) => (output += text));
+  return new Promise((resolve) => child.on("close", (code) => resolve({ code, output })));
+}
+
+/** Runs a program on as many ranks of each host; on one host without a network if there is only one. */
+async function runOn(ranks: readonly number[], program: readonly string[]): Promise<void> {
+  const ended = await Promise.all(
+    ranks.map((count, host) => {
+      const start = [mosaicRun, "-n", String(count)];
+      if (ranks.length === 1) return runToEnd(process.execPath, [...start, ...program]);
+      const nodes = ["-N", String(ranks.length), "--node-rank", String(host), "--rdzv-endpoint", "10.77.0.10:29400"];
+      const args = ["netns", "exec", `n${host}`, process.execPath, ...start, ...nodes, ...program];
+      return runToEnd("ip", args);
+    }),
+  );
+  for (const { code, output } of ended) expect(code, output).toBe(0);
+}
+
+/** Bytes that each host has sent to the others, headers of TCP, IP and Ethernet included. */
+function bytesSentByHosts(hosts: number): readonly number[] {
+  return Array.from({ length: hosts }, (_, host) => {
+    const shown = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
+    const [link] = JSON.parse(shown) as { readonly stats64: { readonly rx: { readonly bytes: number } } }[];
+    return link!.stats64.rx.bytes;
+  });
+}
+
+/** What files of a folder hold, by name. */
+function filesIn(path: string, pattern: RegExp): Readonly<Record<string, string>> {
+  const names = readdirSync(path).filter((name) => pattern.test(name));
+  return Object.fromEntries(names.map((name) => [name, readFileSync(join(path, name)).toString("base64")]));
+}
+
+const placements: readonly [name: string, ranks: readonly number[]][] = [
+  ["2 hosts of 2 ranks", [2, 2]],
+  ["3 hosts of 2, 1 and 1 ranks", [2, 1, 1]],
+  ["3 hosts of 1, 2 and 1 ranks", [1, 2, 1]],
+];
+
+// ── the quickstart
+
+const tokens = 12_000;
+const settings = {
+  ...{ tokens, ranks: 4, backend: "ring", causal: false, dtype: "float32", backward: true, numHeads: 2, dim: 64 },
+  ...{ seed: 0, json: false, svg: "", predict: "" },
+};
+
+async function attend(ranks: readonly number[]): Promise<string> {
+  const results = mkdtempSync(join(folder, "quickstart-"));
+  const job = { settings, folder: results, recordEvents: { forward: 4, backward: 4 } };
+  await runOn(ranks, [built("apps/quickstart/dist/rank.js"), JSON.stringify(job)]);
+  return results;
+}
+
+/** What the planner counts that each host sends to others: a rank of a ring sends to the next one only. */
+function countedBytes(recorded: AttentionRecord, ranks: readonly number[]): readonly number[] {
+  const hostOf = ranks.flatMap((count, host) => Array.from({ length: count }, () => host));
+  const sent = countLinks(recorded, { ranksPerNode: 1 }).map(
+    ({ forward, backward }) => forward["inter-node"].sent.bytes + backward["inter-node"].sent.bytes,
+  );
+  return ranks.map((_, host) =>
+    sent.reduce((sum, bytes, rank) => {
+      const crosses = hostOf[rank] === host && hostOf[(rank + 1) % sent.length] !== host;
+      return crosses ? sum + bytes : sum;
+    }, 0),
+  );
+}
+
+describe("the quickstart", () => {
+  let expected: Readonly<Record<string, string>>;
+  const recorded = record({
+    ...{ backend: ring(), mesh: { sp: 4 }, tokens, numHeads: settings.numHeads, headDim: settings.dim },
+    dtype: "float32",
+  });
+  beforeAll(async () => {
+    expected = filesIn(await attend([4]), /\.f32$/);
+    expect(Object.keys(expected)).toHaveLength(4 * 4); // out, dq, dk, dv of each rank
+    // On two hosts of two ranks each the planner counts by itself what crosses.
+    const links = countLinks(recorded, { ranksPerNode: 2 });
+    const crossing = links.map(
+      (rank) => rank.forward["inter-node"].sent.bytes + rank.backward["inter-node"].sent.bytes,
+    );
+    expect([crossing[0]! + crossing[1]!, crossing[2]! + crossing[3]!]).toEqual(countedBytes(recorded, [2, 2]));
+  });
+
+  test.each(placements)("on %s: the bits of one host, and the bytes that the planner counts", async (_, ranks) => {
+    const before = bytesSentByHosts(ranks.length);
+    const results = await attend(ranks);
+    const after = bytesSentByHosts(ranks.length);
+    expect(filesIn(results, /\.f32$/)).toEqual(expected);
+    const counted = countedBytes(recorded, ranks);
+    const total = countLinks(recorded, { ranksPerNode: 1 });
+    for (let rank = 0; rank < 4; rank++) {
+      const { bytesSent } = JSON.parse(readFileSync(join(results, `report.${rank}.json`), "utf8")) as {
+        readonly bytesSent: number;
+      };
+      const { forward, backward } = total[rank]!;
+      expect(bytesSent).toBe(forward["inter-node"].sent.bytes + backward["inter-node"].sent.bytes);
+    }
+    for (const [host, bytes] of counted.entries()) {
+      const onTheWire = after[host]! - before[host]!;
+      // Nothing is sent twice, and nothing between ranks of one host: what is more is headers, acknowledgements, the rendezvous.
+      expect(onTheWire).toBeGreaterThan(bytes);
+      expect(onTheWire).toBeLessThan(bytes * 1.01 + 64 * 1024);
+    }
+  });
+});
+
+// ── a training
+
+async function train(ranks: readonly number[], method: string): Promise<Readonly<Record<string, string>>> {
+  const results = mkdtempSync(join(folder, "training-"));
+  const steps = ["--steps", "6", "--evaluate-every", "3", "--checkpoint-every", "6"];
+  const model = ["--task", "genome", "--method", method, "--chunks", "8", "--chunk-length", "64", "--batch", "2"];
+  await runOn(ranks, [built("apps/genome/dist/rank.js"), ...model, ...steps, "--folder", results]);
+  return filesIn(results, /^(curve\.jsonl|model\.safetensors)$/);
+}
+
+describe.each(["ring", "meta"])("a training with %s attention", (method) => {
+  let expected: Readonly<Record<string, string>>;
+  beforeAll(async () => {
+    expected = await train([4], method);
+    const curve = Buffer.from(expected["curve.jsonl"]!, "base64").toString().trim().split("\n");
+    expect(curve).toHaveLength(6);
+    expect(Object.keys(expected)).toContain("model.safetensors");
+  });
+
+  test.each(placements)("on %s: the losses and the weights of one host, to the bit", async (_, ranks) => {
+    expect(await train(ranks, method)).toEqual(expected);
+  });
+});
