@@ -25,6 +25,7 @@ interface Addon {
   fence(stream: object, completion: number): void;
   hold(stream: object): () => void;
   fail(stream: object): void;
+  openPolling(): number;
 }
 
 const addon = createRequire(import.meta.url)(
@@ -32,6 +33,9 @@ const addon = createRequire(import.meta.url)(
 ) as Addon;
 const completions = new Completions();
 addon.bind(completions.complete);
+
+/** Makes a transport over shared memory whose ranks sleep in `poll`: the address of a `MosaicTransport`. */
+export const openPolling = (): number => addon.openPolling();
 
 /** A device of type "cpu" that computes nothing: memory and a stream, which can be held up or made to fail. */
 export class TestDevice implements Device {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "mosaic/completion_queue.h"
+#include "polling_transport.h"
 #include "stream.h"
 
 namespace mosaic::test {
@@ -87,6 +88,11 @@ Napi::Value hold(const Napi::CallbackInfo& info) {
   });
 }
 
+// openPolling(): the address of a transport whose ranks sleep in `poll`.
+Napi::Value openPollingTransport(const Napi::CallbackInfo& info) {
+  return Napi::Number::New(info.Env(), static_cast<double>(reinterpret_cast<uintptr_t>(openPolling())));
+}
+
 // fail(stream): the stream fails like a device whose kernel crashed.
 void fail(const Napi::CallbackInfo& info) { streamOf(info).fail("attend: injected failure"); }
 
@@ -102,6 +108,7 @@ static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   exports.Set("fence", Napi::Function::New(env, fence));
   exports.Set("hold", Napi::Function::New(env, hold));
   exports.Set("fail", Napi::Function::New(env, fail));
+  exports.Set("openPolling", Napi::Function::New(env, openPollingTransport));
   return exports;
 }
 

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "mosaic/clock.h"
+#include "polling_transport.h"
 #include "shared_memory/transport.h"
 #include "stream.h"
 
@@ -14,7 +15,9 @@ namespace mosaic::test {
 /// A device of the CPU: a stream.
 struct Cpu : Stream {
   ComputeStream compute() { return {this, nullptr, nullptr}; }
-  static const MosaicTransport* openTransport() { return openSharedMemory(); }
+  /// Whether ranks sleep in `poll`.
+  static inline bool polls = false;
+  static const MosaicTransport* openTransport() { return polls ? openPolling() : openSharedMemory(); }
 };
 
 using CpuWorld = World<Cpu>;
@@ -220,10 +223,7 @@ void testInProcessValues() {
   control.leave("");
 }
 
-}  // namespace mosaic::test
-
-int main() {
-  using namespace mosaic::test;
+void testAll() {
   for (uint32_t n : {1u, 2u, 3u, 5u, 8u}) {
     for (uint64_t count : {0ull, 1ull, 7ull, 2048ull, 2049ull, 100'003ull}) {
       testAllReduce(n, count);
@@ -244,5 +244,15 @@ int main() {
   testInProcessLoss();
   testInProcessValues();
   for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits<Cpu>(n);
+}
+
+}  // namespace mosaic::test
+
+int main() {
+  using namespace mosaic::test;
+  for (const bool polls : {false, true}) {
+    Cpu::polls = polls;
+    testAll();
+  }
   return result();
 }

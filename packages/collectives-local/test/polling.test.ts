@@ -1,0 +1,49 @@
+// Ranks that sleep in `poll`, as beside another transport, and reductions that a transport declines.
+import { collectivesSuite, type MakeWorld } from "@mosaic/conformance";
+import { fromArray } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import {
+  connectRank,
+  type ControlPlane,
+  type InProcessCollectives,
+  inProcessControl,
+  openWorld,
+} from "@mosaic/runtime";
+import { expect, test } from "vitest";
+import { openPolling } from "./device.ts";
+
+function polling(size: number): InProcessCollectives {
+  let control: ControlPlane | undefined;
+  return {
+    name: "polling",
+    check() {},
+    connect(connecting) {
+      control ??= inProcessControl(size, connecting.timeout);
+      return connectRank({ ...connecting, openTransport: openPolling, control, drainSeconds: 5 });
+    },
+  };
+}
+
+const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+  openWorld(size, polling(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
+
+const suite = collectivesSuite(makeWorld, { sizes: [1, 2, 3] });
+test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+
+test("a rank that sleeps is woken at once", async () => {
+  const contexts = await makeWorld(2, { wrapDevice: (device) => device });
+  const [a, b] = contexts.map((ctx) => fromArray(ctx, [ctx.rank], [1]));
+  const [first, second] = contexts.map((ctx) => ctx.world);
+  let longest = 0;
+  for (let round = 0; round < 100; round++) {
+    second!.sendRecv([{ tensor: b!, from: 0 }]).wait();
+    await new Promise((resolve) => setTimeout(resolve, 2)); // longer than anybody spins
+    const started = performance.now();
+    first!.sendRecv([{ tensor: a!, to: 1 }]).wait();
+    await b!.read();
+    longest = Math.max(longest, performance.now() - started);
+  }
+  // Sleeping ends after 100 ms in any case.
+  expect(longest).toBeLessThan(80);
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+});
