@@ -49,7 +49,7 @@ const typical = (seconds) => median(seconds.slice(1));
 let port = 29_500;
 async function timeSockets() {
   const { messages, bytes, rounds } = batch;
-  const rest = [`${port++}`, messages, bytes, rounds].map(String);
+  const rest = [port++, messages * bytes, rounds].map(String);
   const printed = await onHosts((host) => [sockets, addressOf(0), rest[0], `${host}`, ...rest.slice(1)]);
   return typical(printed.trim().split("\n").map(Number));
 }

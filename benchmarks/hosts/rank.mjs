@@ -11,9 +11,8 @@ const LATE_MS = 5000;
 const ctx = await init({ device: cpu({ threads: 1 }), collectives: ucx({ network: "eth0" }) });
 const { rank, world, device } = ctx;
 const length = bytes / 4;
-const out = full(ctx, [length], 1);
 const transfers = Array.from({ length: messages }, () => [
-  { tensor: out, to: 1 - rank },
+  { tensor: full(ctx, [length], 1), to: 1 - rank },
   { tensor: empty(ctx, [length]), from: 1 - rank },
 ]).flat();
 

@@ -1,7 +1,7 @@
-// The peer of main.mjs: the same batches over one TCP connection, without UCX, framing, or any check. Two processes, each
-// of one thread that sends and receives where poll(2) lets it.
+// The peer of main.mjs: the same batches over one TCP connection, without UCX, framing, or any check. Two processes of
+// one thread each, which sends and receives where poll(2) lets it.
 //
-//   sockets ADDRESS PORT RANK MESSAGES BYTES ROUNDS     rank 0 listens there; prints the seconds of each round
+//   sockets ADDRESS PORT RANK BYTES ROUNDS     rank 0 listens there; prints the seconds of each round
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -27,7 +27,8 @@ int listenAndAccept(const sockaddr_in& address) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   const int on = 1;
   setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) || listen(listener, 1)) fail("listen");
+  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address)) fail("bind");
+  if (listen(listener, 1)) fail("listen");
   const int fd = accept(listener, nullptr, nullptr);
   if (fd < 0) fail("accept");
   close(listener);
@@ -44,20 +45,20 @@ int connectTo(const sockaddr_in& address) {
   fail("connect");
 }
 
-/// Sends and receives `bytes`, from and into buffers that are passed as often as there are messages.
-void exchange(int fd, const std::vector<char>& out, std::vector<char>& in, size_t messages) {
-  const size_t each = out.size(), total = messages * each;
+/// Sends all of `out`, and receives as much as `in` holds.
+void exchange(int fd, const std::vector<char>& out, std::vector<char>& in) {
   size_t sent = 0, received = 0;
-  while (sent < total || received < total) {
-    pollfd poller{fd, static_cast<short>((sent < total ? POLLOUT : 0) | (received < total ? POLLIN : 0)), 0};
+  while (sent < out.size() || received < in.size()) {
+    const int events = (sent < out.size() ? POLLOUT : 0) | (received < in.size() ? POLLIN : 0);
+    pollfd poller{fd, static_cast<short>(events), 0};
     if (poll(&poller, 1, 10'000) <= 0) fail("poll");
     if (poller.revents & POLLIN) {
-      const ssize_t count = recv(fd, in.data() + received % each, each - received % each, 0);
+      const ssize_t count = recv(fd, in.data() + received, in.size() - received, 0);
       if (count == 0 || (count < 0 && errno != EAGAIN)) fail("recv");
       if (count > 0) received += count;
     }
     if (poller.revents & POLLOUT) {
-      const ssize_t count = send(fd, out.data() + sent % each, each - sent % each, MSG_NOSIGNAL);
+      const ssize_t count = send(fd, out.data() + sent, out.size() - sent, MSG_NOSIGNAL);
       if (count < 0 && errno != EAGAIN) fail("send");
       if (count > 0) sent += count;
     }
@@ -67,7 +68,7 @@ void exchange(int fd, const std::vector<char>& out, std::vector<char>& in, size_
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 7) return fputs("sockets ADDRESS PORT RANK MESSAGES BYTES ROUNDS\n", stderr), 2;
+  if (count != 6) return fputs("sockets ADDRESS PORT RANK BYTES ROUNDS\n", stderr), 2;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   inet_pton(AF_INET, arguments[1], &address.sin_addr);
@@ -76,13 +77,12 @@ int main(int count, char** arguments) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  const size_t messages = strtoull(arguments[4], nullptr, 10), bytes = strtoull(arguments[5], nullptr, 10);
-  const std::vector<char> out(bytes, 1);
-  std::vector<char> in(bytes), word(1);
-  for (int round = 0; round < atoi(arguments[6]); round++) {
-    exchange(fd, std::vector<char>(1, 1), word, 1);  // both are there
+  const std::vector<char> out(strtoull(arguments[4], nullptr, 10), 1);
+  std::vector<char> in(out.size()), word(1);
+  for (int round = 0; round < atoi(arguments[5]); round++) {
+    exchange(fd, std::vector<char>(1, 1), word);  // both are there
     const auto begin = std::chrono::steady_clock::now();
-    exchange(fd, out, in, messages);
+    exchange(fd, out, in);
     printf("%.6f\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   close(fd);
