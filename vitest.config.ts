@@ -62,9 +62,10 @@ const ofStandIns: Readonly<Record<string, readonly string[]>> = {
 const betweenHosts: Readonly<Record<string, readonly string[]>> = { "collectives-ucx": ["hosts"] };
 
 /** Tests that run on the real UCX: without it they are left out, and the run prints so. */
-const overUcx: Readonly<Record<string, readonly string[]>> = {
-  "collectives-ucx": ["conformance", "processes", "world"],
-};
+const overUcx: Readonly<Record<string, readonly string[]>> = { "collectives-ucx": ["mixed", "world"] };
+
+/** Those that take minutes, and fail without it: `npm run test:ucx` in the package. */
+const longOverUcx: Readonly<Record<string, readonly string[]>> = { "collectives-ucx": ["conformance", "processes"] };
 
 const files = (names: readonly string[] = []) => names.map((name) => `test/${name}.test.ts`);
 
@@ -72,7 +73,9 @@ const files = (names: readonly string[] = []) => names.map((name) => `test/${nam
 function excludedFrom(folder: string): string[] {
   if (process.env.MOSAIC_TEST_HOSTS === "1") return [];
   const standIns = process.env.MOSAIC_TEST_GPU === "1" ? files(ofStandIns[folder]) : [];
-  return [...standIns, ...files(betweenHosts[folder]), ...(isUcxMissing(folder) ? files(overUcx[folder]) : [])];
+  const left = [...standIns, ...files(betweenHosts[folder])];
+  if (process.env.MOSAIC_TEST_UCX === "1") return left;
+  return [...left, ...files(longOverUcx[folder]), ...(isUcxMissing(folder) ? files(overUcx[folder]) : [])];
 }
 
 /** Whether there is no UCX, as the package's own build finds it; any other fault of loading fails the tests. */

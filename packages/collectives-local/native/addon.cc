@@ -1,7 +1,7 @@
 // What JavaScript calls: a transport is made here, and carried by the engine of @mosaic/runtime.
 #include <node_api.h>
 
-#include "transport.h"
+#include "shared_memory/transport.h"
 
 namespace {
 

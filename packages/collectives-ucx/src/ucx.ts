@@ -44,9 +44,8 @@ interface UcxSettings {
 }
 
 /**
- * Collectives for ranks on CPUs of several hosts, over UCX 1.13 or newer, which is loaded when the ranks connect: from
- * MOSAIC_UCX_LIBRARY, else by its usual name, else from Python's packages. They serve ranks of one host, too, where `local` of
- * @mosaic/collectives-local is faster.
+ * Collectives for ranks on CPUs of several hosts: over shared memory between ranks of one host, over UCX between hosts. UCX 1.13
+ * or newer is loaded when the ranks connect: from MOSAIC_UCX_LIBRARY, else by its usual name, else from Python's packages.
  *
  * Processes rendezvous through the agent of their host, which `mosaic-run` provides, and exchange UCX's addresses there.
  * The group that `connect` resolves to has the contract of all process groups; reductions have the same bits as over shared memory.
@@ -74,17 +73,26 @@ export function ucx(options?: UcxOptions): Collectives {
 /** What a world of one process takes: `init`'s options, a device for each rank, and UCX's. */
 export interface UcxWorldOptions extends WorldOptions {
   readonly ucx?: UcxOptions;
+  /**
+   * By rank: the number of its host, from 0 to size - 1. Ranks of one host communicate over shared memory, others over UCX, as
+   * they do where there are as many hosts. Default: each rank has a host of its own.
+   */
+  readonly hosts?: readonly number[];
 }
 
 /**
- * Many ranks in this process, all driven by this thread, connected by UCX: for tests and debuggers.
+ * Many ranks in this process, all driven by this thread, as if they were on several hosts: for tests and debuggers.
  *
  * @throws as `ucx` does.
  */
-export async function world(size: number, { ucx: given, ...options }: UcxWorldOptions): Promise<readonly Context[]> {
+export async function world(
+  size: number,
+  { ucx: given, hosts, ...options }: UcxWorldOptions,
+): Promise<readonly Context[]> {
   const settings = resolveOptions(ucxOptions.parse(given));
   const collectives = inProcess({
-    ...{ name: "ucx", size, check: (device) => checkDeviceType(device, "cpu", "ucx collectives") },
+    ...{ name: "ucx", size, hosts: hosts ?? Array.from({ length: size }, (_, rank) => rank) },
+    check: (device) => checkDeviceType(device, "cpu", "ucx collectives"),
     rank: (connecting) => rankOptions(connecting, settings),
   });
   return openWorld(size, collectives, options);

@@ -1,8 +1,22 @@
 import { collectivesSuite, failureSuite } from "@mosaic/conformance";
-import { describe, test } from "vitest";
-import { makeWorld } from "./ranks.ts";
+import { beforeAll, describe, test, vi } from "vitest";
+import { alone, type HostOf, inPairs, inTurn, makeWorld, together } from "./ranks.ts";
 
-describe.each(["lo", undefined])("network %s", (network) => {
-  const suite = [...collectivesSuite(makeWorld({ network })), ...failureSuite(makeWorld({ network }))];
+// UCX's own choice between ranks of this machine is its shared memory; between hosts it is TCP.
+const worlds: readonly [name: string, hostOf: HostOf, tls: string | undefined][] = [
+  ["each on a host of its own", alone, "tcp"],
+  ["each on a host of its own, over what UCX chooses", alone, undefined],
+  ["two a host", inPairs, "tcp"],
+  ["on two hosts in turn", inTurn, "tcp"],
+  ["on one host", together, undefined],
+];
+
+describe.each(worlds)("ranks %s", (_, hostOf, tls) => {
+  beforeAll(() => {
+    vi.stubEnv("UCX_TLS", tls);
+    return () => vi.unstubAllEnvs();
+  });
+  const make = makeWorld({ network: tls === undefined ? undefined : "lo" }, hostOf);
+  const suite = [...collectivesSuite(make), ...failureSuite(make)];
   test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 });

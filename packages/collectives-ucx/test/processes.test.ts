@@ -1,15 +1,22 @@
 import { processSuite, RankProcesses } from "@mosaic/conformance";
 import { describe, expect, test } from "vitest";
-import { openJob, script } from "./processes.ts";
+import { jobsOn, script } from "./processes.ts";
+import { alone, inPairs, inTurn, type HostOf } from "./ranks.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
-const program = { script, openJob };
-const suite = processSuite({ ...program, withoutRankZero: /no agent listens at .*mosaic-run/ });
+const placements: readonly [name: string, hostOf: HostOf][] = [
+  ["each on a host of its own", alone],
+  ["two a host", inPairs],
+  ["on two hosts in turn", inTurn],
+];
 
-test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+describe.each(placements)("processes %s", (_, hostOf) => {
+  const program = { script, openJob: jobsOn(hostOf) };
+  const suite = processSuite({ ...program, sizes: [3] });
 
-describe.each([2, 3, 5])("%i processes", (size) => {
-  test("reduce to the same bits as ranks that share memory", async () => {
+  test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+
+  test.each([2, 3, 5])("%i processes reduce to the same bits as ranks that share memory", async (size) => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(size, "reduce");
     const digests = await Promise.all(ranks.map(async (rank) => (await rank.waitForEvent("reduced")).digest));
@@ -18,7 +25,7 @@ describe.each([2, 3, 5])("%i processes", (size) => {
     expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual(ranks.map(() => 0));
   });
 
-  test("exchange messages of all sizes at once", async () => {
+  test.each([2, 3, 5])("%i processes exchange messages of all sizes at once", async (size) => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(size, "exchanges");
     for (const rank of ranks) {
@@ -26,16 +33,27 @@ describe.each([2, 3, 5])("%i processes", (size) => {
       expect(hashes).toEqual(expected);
     }
   });
-});
 
-test("a rank that waits uses less than a hundredth of a core", async () => {
-  await using processes = new RankProcesses(program);
-  const ranks = await processes.startAll(2, "idles");
-  await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
-  const limit = performance.now() + 3000;
-  while (performance.now() < limit) await new Promise((resolve) => setTimeout(resolve, limit - performance.now()));
-  ranks[0]!.proceed();
-  const { share, ms } = await ranks[1]!.waitForEvent("waited");
-  expect(ms).toBeGreaterThan(2900);
-  expect(share).toBeLessThan(0.01);
+  test("a rank that waits uses less than a hundredth of a core", async () => {
+    await using processes = new RankProcesses(program);
+    const ranks = await processes.startAll(3, "idles");
+    await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
+    const limit = performance.now() + 3000;
+    while (performance.now() < limit) await new Promise((resolve) => setTimeout(resolve, limit - performance.now()));
+    ranks[0]!.proceed();
+    for (const rank of ranks.slice(1)) {
+      const { share, ms } = await rank.waitForEvent("waited");
+      expect(ms).toBeGreaterThan(2900);
+      expect(share).toBeLessThan(0.01);
+    }
+  });
+
+  test("a rank that sleeps is woken at once, by ranks of its host and of others", async () => {
+    await using processes = new RankProcesses(program);
+    const ranks = await processes.startAll(4, "answers");
+    const { longest } = await ranks[0]!.waitForEvent("answered");
+    expect(longest).toHaveLength(3);
+    // Sleeping ends after 100 ms in any case.
+    for (const ms of longest as number[]) expect(ms).toBeLessThan(80);
+  });
 });

@@ -1,23 +1,45 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import type { Job } from "@mosaic/conformance";
+import { Agent } from "@mosaic/launcher/agent";
 import { bundled } from "../../../vitest.program.ts";
+import type { HostOf } from "./ranks.ts";
 
 /** What each rank runs. */
 export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
 
 let jobs = 0;
 
-/** What a launcher would set for the ranks of one job, but for its agent: the first rank starts one. */
-export async function openJob(size: number): Promise<Job> {
-  const run = `ucx-test-${process.pid}-${jobs++}`;
-  return {
-    env: (rank) => ({
-      RANK: String(rank),
-      LOCAL_RANK: String(rank),
-      WORLD_SIZE: String(size),
-      LOCAL_WORLD_SIZE: String(size),
-      MOSAIC_RUN_ID: run,
-      MOSAIC_ATTEMPT: "0",
-    }),
-    async [Symbol.asyncDispose]() {},
+/** Jobs of ranks on hosts that are simulated by an agent each, as `mosaic-run` has on every host; MOSAIC_TEST_HOST is the number. */
+export function jobsOn(hostOf: HostOf): (size: number) => Promise<Job> {
+  return async (size) => {
+    const folder = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));
+    const hosts = Array.from({ length: size }, (_, rank) => hostOf(rank));
+    const count = Math.max(...hosts) + 1;
+    const agents: Agent[] = [];
+    for (let index = 0; index < count; index++) {
+      const root = agents[0]?.address;
+      const joining = index === 0 ? { children: count > 1 } : { index, ...(root !== undefined && { root }) };
+      agents.push(await Agent.listen({ path: join(folder, `n${index}`), host: `n${index}`, ...joining }));
+    }
+    const run = `ucx-test-${process.pid}-${jobs++}`;
+    return {
+      env: (rank) => ({
+        RANK: String(rank),
+        WORLD_SIZE: String(size),
+        LOCAL_RANK: String(hosts.slice(0, rank).filter((host) => host === hosts[rank]).length),
+        LOCAL_WORLD_SIZE: String(hosts.filter((host) => host === hosts[rank]).length),
+        MOSAIC_AGENT: agents[hosts[rank]!]!.path,
+        MOSAIC_RUN_ID: run,
+        MOSAIC_ATTEMPT: "0",
+        MOSAIC_TEST_HOST: String(hosts[rank]),
+        UCX_TLS: "tcp",
+      }),
+      async [Symbol.asyncDispose]() {
+        await Promise.all(agents.map((agent) => agent.close()));
+        rmSync(folder, { recursive: true, force: true });
+      },
+    };
   };
 }

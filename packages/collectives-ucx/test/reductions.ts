@@ -1,6 +1,6 @@
 // Reductions whose bits show the order in which their operands are added.
 import { createHash } from "node:crypto";
-import { type Context, type DType, fromArray, type ReduceOp } from "@mosaic/core";
+import { type DType, fromArray, type ProcessGroup, type ReduceOp } from "@mosaic/core";
 
 const ops: readonly ReduceOp[] = ["sum", "mean", "max"];
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
@@ -14,12 +14,12 @@ function valuesOf(rank: number, count: number): Float32Array {
   return Float32Array.from({ length: count }, (_, i) => Math.sin(rank * 7919 + i) * 10 ** (((rank * 3 + i) % 7) - 3));
 }
 
-/** A hash of the results of all of them, on this rank. */
-export async function digestOf(ctx: Context): Promise<string> {
+/** A hash of the results of all of them, on this rank of a group. */
+export async function digestOf(group: ProcessGroup): Promise<string> {
   const hash = createHash("sha256");
   for (const { op, dtype, count } of reductions) {
-    const x = fromArray(ctx.device, valuesOf(ctx.rank, count), [count], dtype);
-    ctx.world.allReduce(x, op).wait();
+    const x = fromArray(group.device, valuesOf(group.rank, count), [count], dtype);
+    group.allReduce(x, op).wait();
     const values = await x.read();
     hash.update(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
   }

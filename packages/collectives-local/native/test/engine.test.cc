@@ -5,8 +5,8 @@
 #include <cmath>
 #include <random>
 
-#include "../transport.h"
 #include "mosaic/clock.h"
+#include "shared_memory/transport.h"
 #include "stream.h"
 
 namespace mosaic::test {

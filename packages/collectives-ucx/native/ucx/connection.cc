@@ -78,8 +78,10 @@ void Connection::connect(MosaicBootstrap& bootstrap) {
   rank_ = bootstrap.rank;
   peers_.resize(bootstrap.size);
   for (uint32_t rank = 0; rank < bootstrap.size; rank++) peers_[rank].rank = rank;
-  if (bootstrap.size == 1) return;
-  worker_ = std::make_unique<Worker>(settings_, bootstrap.size);
+  const uint32_t* const hosts = bootstrap.hosts;
+  const auto here = std::count(hosts, hosts + bootstrap.size, hosts[rank_]);
+  if (here == bootstrap.size) return;
+  worker_ = std::make_unique<Worker>(settings_, bootstrap.size - static_cast<uint32_t>(here));
   openEndpoints(bootstrap);
   exchangeNotices(bootstrap);
 }
@@ -98,6 +100,7 @@ void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
   std::copy_n(job.data(), std::min(job.size(), sizeof job_), reinterpret_cast<char*>(&job_));
   for (uint32_t i = 1; i < bootstrap.size; i++) {
     Peer& peer = peers_[(rank_ + i) % bootstrap.size];
+    if (bootstrap.hosts[peer.rank] == bootstrap.hosts[rank_]) continue;
     const auto onError = [](void* arg, ucp_ep_h, ucs_status_t) { static_cast<Peer*>(arg)->isLost = true; };
     peer.endpoint = worker_->endpointTo(valueOf(bootstrap, addressKey(peer.rank)), {onError, &peer});
     if (peer.endpoint) continue;
@@ -202,22 +205,22 @@ bool Connection::progress() {
 
 // ── waiting
 
-/// Sleeps until UCX has something to do, which is done, or the time has passed, or `interrupt`. False: UCX had
-/// something to do already.
-bool Connection::sleep(int64_t nanoseconds) {
-  pollfd polled[2] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
+/// Sleeps until UCX has something to do, which is done, or `other` is readable, or the time has passed, or `interrupt`.
+/// False: UCX had something to do already.
+bool Connection::sleep(int64_t nanoseconds, int other) {
+  pollfd polled[3] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}, {other, POLLIN, 0}};
   const bool isArmed = worker_ && !isAbandoned_;
   if (isArmed && !worker_->arm()) return false;
   if (isArmed) polled[1].fd = worker_->fd();
   const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   // The descriptor stays readable until UCX makes progress, and a rank that is in no collective calls it nowhere else.
-  if (ppoll(polled, 2, &limit, nullptr) > 0 && polled[1].revents != 0) hasMoved_ |= worker_->progress();
+  if (ppoll(polled, 3, &limit, nullptr) > 0 && polled[1].revents != 0) hasMoved_ |= worker_->progress();
   return true;
 }
 
-void Connection::wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {
+void Connection::wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int other) {
   wake_.reset();
-  while (!ready(arg) && !sleep(nanoseconds)) hasMoved_ |= worker_->progress();
+  while (!ready(arg) && !sleep(nanoseconds, other)) hasMoved_ |= worker_->progress();
 }
 
 /// Whether the condition was met before the time `limit`.

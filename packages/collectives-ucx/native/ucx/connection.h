@@ -1,4 +1,4 @@
-// One rank's connection to the others: tagged messages to and from each of them, and how it begins and ends.
+// One rank's connection to those of other hosts: tagged messages to and from each of them, and how it begins and ends.
 //
 // A rank that closes sends how many messages it has sent, and waits, for a moment, until everybody has received that:
 // closing its sockets before would take along what is still on the way.
@@ -32,8 +32,8 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Exchanges addresses, makes the endpoints, and one message with each rank, so that no connection is made inside
-  /// the first collective. Throws Failure.
+  /// Exchanges addresses, makes the endpoints, and one message with each rank of another host, so that no connection is
+  /// made inside the first collective; nothing where there is none. Throws Failure.
   void connect(MosaicBootstrap& bootstrap);
   /// Any thread: `connect` and `wait` return early.
   void interrupt() const { wake_.signal(); }
@@ -42,7 +42,8 @@ class Connection {
   void receive(uint32_t peer, Kind kind, uint64_t number, void* data, size_t bytes, Request& request);
   /// Whether anything moved.
   bool progress();
-  void wait(int64_t nanoseconds, int (*ready)(void*), void* arg);
+  /// As `MosaicHostTransport::wait`; also returns once the descriptor `other`, unless negative, is readable.
+  void wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int other);
 
   /// How many messages the peer had sent when it closed, once it has.
   std::optional<uint64_t> closedAfter(uint32_t peer) const { return peers_[peer].closedAfter; }
@@ -78,14 +79,14 @@ class Connection {
   void exchangeNotices(MosaicBootstrap& bootstrap);
   void sendNotice(Peer& peer, Kind kind, uint64_t value);
   void onNotice(Notice& notice);
-  bool sleep(int64_t nanoseconds);
+  bool sleep(int64_t nanoseconds, int other = -1);
   template <typename Condition>
   bool progressUntil(int64_t limit, Condition isMet);
 
   const Settings settings_;
   const EventFd wake_;
   std::unique_ptr<Worker> worker_;
-  std::vector<Peer> peers_;  // by rank; this one has no endpoint
+  std::vector<Peer> peers_;  // by rank; those of this host have no endpoint
   uint32_t rank_ = 0;
   uint64_t job_ = 0, unsentNotices_ = 0;
   bool isAbandoned_ = false, hasMoved_ = false, hasClosedPeers_ = false;

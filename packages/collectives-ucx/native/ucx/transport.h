@@ -1,4 +1,4 @@
-// The transport between CPU ranks of several hosts.
+// The transport of CPU ranks on several hosts.
 #pragma once
 
 #include "mosaic/transport.h"

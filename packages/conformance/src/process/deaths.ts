@@ -61,7 +61,7 @@ async function killRank(
   { failing, noticeSeconds }: DeathOptions & { readonly failing: number },
 ) {
   const { ranks, pid, failures, seconds } = await failOne(processes, "is killed", { failing });
-  const needed = `step 3: rank ${failing} \\(pid ${pid}\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
+  const needed = `step 3: rank ${failing} \\(pid ${pid}( on \\S+)?\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
   for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${needed}$`));
   check(seconds < noticeSeconds, `the others noticed after ${seconds} s, expected less than ${noticeSeconds} s`);
   await checkEnds(
@@ -71,7 +71,7 @@ async function killRank(
 }
 
 const exitsEarly =
-  /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+\) died); rank [02] needed it in allReduce #2 /;
+  /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+( on \S+)?\) died); rank [02] needed it in allReduce #2 /;
 
 async function closesEarly(processes: RankProcesses, scenario: string): Promise<void> {
   const { ranks, failures } = await failOne(processes, scenario);

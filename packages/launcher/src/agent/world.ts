@@ -12,8 +12,8 @@ const MAX_KEYS = 65_536;
 const MAX_BYTES = 256 * 1024 * 1024;
 
 /**
- * Small values of a world, each put once: kept at the root, and at every agent that they pass, so that one rank's value
- * reaches thousands by one answer to each agent.
+ * Small values of a world, each put once: kept at the root, and at every agent that they pass on the way down, so that one
+ * rank's value reaches thousands by one answer to each agent.
  */
 class WorldValues {
   readonly #branches: Branches;
@@ -27,11 +27,12 @@ class WorldValues {
 
   /** A value from below. Returns why it cannot be kept, if so. */
   put({ key, value }: FrameOf<"put">): string | undefined {
+    // Ranks of several hosts may put a key at the same time: which was first, and stays, is the root's decision.
+    if (!this.#branches.isRoot) return void this.#branches.sendUp({ kind: "put", key, value });
     if (this.#values.has(key)) return undefined;
     if (this.#values.size >= MAX_KEYS || this.#bytes + value.length > MAX_BYTES)
       return `a world keeps at most ${MAX_KEYS} values of ${MAX_BYTES} bytes in total`;
     this.#store(key, value);
-    this.#branches.sendUp({ kind: "put", key, value });
     return undefined;
   }
 

@@ -40,7 +40,7 @@ inline void relax() {
 class alignas(64) Doorbell {
  public:
   void ring() {
-    if (asleep_.load() == 0 || asleep_.exchange(0) == 0) return;
+    if (!take()) return;
     rings_.fetch_add(1);
     futexWake(rings_, true);
   }
@@ -49,10 +49,17 @@ class alignas(64) Doorbell {
   template <typename Ready>
   void sleep(int64_t timeoutNs, Ready ready) {
     const uint32_t seen = rings_.load();
-    asleep_.store(1);
+    announce();
     if (!ready()) futexWait(rings_, seen, timeoutNs, true);
-    asleep_.store(0);
+    withdraw();
   }
+
+  // For a thread that sleeps elsewhere, in `poll`, and those that wake it there.
+
+  /// From here to `withdraw` the first that calls `take` receives true, and wakes the thread.
+  void announce() { asleep_.store(1); }
+  void withdraw() { asleep_.store(0); }
+  bool take() { return asleep_.load() != 0 && asleep_.exchange(0) != 0; }
 
  private:
   std::atomic<uint32_t> rings_{0};

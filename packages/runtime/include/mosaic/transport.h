@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define MOSAIC_TRANSPORT_ABI 1u
+#define MOSAIC_TRANSPORT_ABI 2u
 #define MOSAIC_MAX_AXES 8
 
 enum MosaicOrdering { MOSAIC_ORDER_HOST = 1, MOSAIC_ORDER_STREAM = 2 };
@@ -123,9 +123,9 @@ typedef struct MosaicHostTransport {
   /* Enqueue. `progress` moves them. */
   void (*send)(void *self, MosaicMessage *message);
   void (*receive)(void *self, MosaicMessage *message);
-  /* Enqueues a reduction and its receives, to be computed where operands arrive. Null: the engine receives operands in
-   * pieces and reduces them itself. */
-  void (*reduce)(void *self, MosaicReduction *reduction);
+  /* Enqueues a reduction and its receives, to be computed where operands arrive, and returns nonzero. Null, or 0 for one
+   * that it does not compute: the engine receives the operands and reduces them itself. */
+  int (*reduce)(void *self, MosaicReduction *reduction);
   /* Moves what can be moved now. Returns nonzero if anything moved. */
   int (*progress)(void *self);
   /* Sleeps until `progress` may have something to do, `interrupt` is called or the time has passed. Before it sleeps it

@@ -17,9 +17,13 @@ T* pointer(Napi::Value address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address.As<Napi::Number>().Int64Value()));
 }
 
-// openWorld(size, seconds): what ranks of this process share; they wait so long for one another.
+// openWorld(size, seconds, hosts): what ranks of this process share; they wait so long for one another. `hosts` has the
+// number of each rank's host, or nothing.
 Napi::Value openWorld(const Napi::CallbackInfo& info) {
-  const auto world = std::make_shared<InProcessWorld>(info[0].As<Napi::Number>().Uint32Value(), nanoseconds(info[1]));
+  const auto given = info[2].As<Napi::Uint32Array>();
+  const std::vector<uint32_t> hosts(given.Data(), given.Data() + given.ElementLength());
+  const uint32_t size = info[0].As<Napi::Number>().Uint32Value();
+  const auto world = std::make_shared<InProcessWorld>(size, nanoseconds(info[1]), hosts);
   auto* held = new std::shared_ptr<InProcessWorld>(world);
   return WorldHandle::New(info.Env(), held, [](Napi::Env, std::shared_ptr<InProcessWorld>* given) { delete given; });
 }

@@ -37,7 +37,9 @@ class StageRun {
   std::vector<MosaicMessage> sends_, receives_;
   size_t firstSend_ = 0, firstReceive_ = 0;  // all before are done
   MosaicReduction reduction_{};
-  /// Of the other ranks, one behind the other; for transports that do not reduce, until it is done.
+  /// The transport has its receives.
+  bool isReducedByTransport_ = false;
+  /// Of the other ranks, one behind the other; where the transport does not reduce, until it is done.
   std::unique_ptr<uint8_t[]> operands_;
 };
 
@@ -53,11 +55,8 @@ StageRun::StageRun(const MosaicHostTransport& transport, const Operation& op, co
   if (stage.reduction) prepareReduction(op, *stage.reduction);
   for (const Copy& copy : stage.copies) std::memmove(copy.to, copy.from, copy.bytes);
   for (MosaicMessage& message : sends_) transport_.send(transport_.self, &message);
-  if (stage.reduction && transport_.reduce) {
-    transport_.reduce(transport_.self, &reduction_);
-  } else {
-    for (MosaicMessage& message : receives_) transport_.receive(transport_.self, &message);
-  }
+  if (isReducedByTransport_) return;
+  for (MosaicMessage& message : receives_) transport_.receive(transport_.self, &message);
 }
 
 void StageRun::prepareReduction(const Operation& op, const Reduction& reduction) {
@@ -73,7 +72,8 @@ void StageRun::prepareReduction(const Operation& op, const Reduction& reduction)
                 sends_.data(),
                 static_cast<uint32_t>(sends_.size()),
                 0};
-  if (transport_.reduce) return;
+  isReducedByTransport_ = transport_.reduce && transport_.reduce(transport_.self, &reduction_) != 0;
+  if (isReducedByTransport_) return;
   const uint64_t bytes = reduction.count * elementBytes(op.signature.dtype);
   operands_ = std::make_unique<uint8_t[]>(bytes * receives_.size() + 1);
   for (size_t i = 0; i < receives_.size(); i++) receives_[i].data = operands_.get() + i * bytes;
@@ -96,7 +96,7 @@ const MosaicMessage* StageRun::failedMessage() const {
   return nullptr;
 }
 
-/// For transports that do not reduce: all operands have arrived.
+/// Where the transport does not reduce: all operands have arrived.
 void StageRun::reduceOperands() {
   constexpr uint64_t kBlock = 4096;  // elements
   MosaicReduction& r = reduction_;

@@ -13,10 +13,16 @@ namespace {
 
 constexpr size_t kKeptCalls = 64;
 
+std::vector<Member> membersOn(const std::vector<uint32_t>& hosts, uint32_t size) {
+  std::vector<Member> members(size, Member{0, static_cast<int32_t>(getpid())});
+  for (size_t rank = 0; rank < std::min(members.size(), hosts.size()); rank++) members[rank].host = hosts[rank];
+  return members;
+}
+
 }  // namespace
 
-InProcessWorld::InProcessWorld(uint32_t size, int64_t timeoutNs)
-    : size_(size), timeoutNs_(timeoutNs), members_(size, Member{0, static_cast<int32_t>(getpid())}), ranks_(size) {}
+InProcessWorld::InProcessWorld(uint32_t size, int64_t timeoutNs, const std::vector<uint32_t>& hosts)
+    : size_(size), timeoutNs_(timeoutNs), members_(membersOn(hosts, size)), ranks_(size) {}
 
 InProcessControl::InProcessControl(std::shared_ptr<InProcessWorld> world, uint32_t rank)
     : world_(std::move(world)), rank_(rank) {

@@ -14,7 +14,8 @@ namespace mosaic {
 /// What the ranks of a world in one process share.
 class InProcessWorld {
  public:
-  InProcessWorld(uint32_t size, int64_t timeoutNs);
+  /// `hosts`: numbers by rank, as if the ranks were on several; empty: on one.
+  InProcessWorld(uint32_t size, int64_t timeoutNs, const std::vector<uint32_t>& hosts = {});
 
  private:
   friend class InProcessControl;

@@ -44,7 +44,7 @@ export interface OpenOptions {
 export interface CollectivesAddon {
   readonly protocol: number;
   bind(complete: (completion: number, code: number, message: string) => void): void;
-  openWorld(size: number, seconds: number): InProcessWorld;
+  openWorld(size: number, seconds: number, hosts: Uint32Array): InProcessWorld;
   open(options: OpenOptions, completion: number): EngineHandle;
   close(engine: EngineHandle, completion: number): void;
   forget(engine: EngineHandle): void;
@@ -74,7 +74,7 @@ export function addon(): CollectivesAddon {
     packageName: "@mosaic/runtime",
     what: "the collectives engine",
     path,
-    protocol: 2, // `kProtocol` in native/binding/addon.h
+    protocol: 3, // `kProtocol` in native/binding/addon.h
     needs: "g++ and CMake",
   });
   loaded.bind(completions.complete);

@@ -79,9 +79,22 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
   return await connectRank({ ...connecting, control: { agent: { path, secret, world: `${world}/${kind}`, attempt } } });
 }
 
-/** The control plane of ranks that are all in this process: memory, no socket. They wait `timeout` s for one another. */
-export function inProcessControl(size: number, timeout?: number): ControlPlane {
-  return { world: native((addon) => addon.openWorld(size, timeoutOf(timeout))) };
+/**
+ * The control plane of ranks that are all in this process: memory, no socket. They wait `timeout` s for one another. `hosts`, by
+ * rank, simulates several hosts: transports receive these numbers.
+ *
+ * @throws OptionError unless `hosts` has the number of a host for each rank.
+ */
+export function inProcessControl(size: number, timeout?: number, hosts: readonly number[] = []): ControlPlane {
+  const isNumber = (host: unknown): boolean => Number.isInteger(host) && (host as number) >= 0 && (host as number) < size;
+  if (hosts.length > 0 && !(hosts.length === size && hosts.every(isNumber))) {
+    throw new OptionError({
+      where: "world: hosts",
+      expected: `${size} numbers of hosts, from 0 to ${size - 1}`,
+      received: JSON.stringify(hosts),
+    });
+  }
+  return { world: native((addon) => addon.openWorld(size, timeoutOf(timeout), Uint32Array.from(hosts))) };
 }
 
 /** Throws an OptionError unless `rank` is one of `size`. */

@@ -28,19 +28,21 @@ const DRAIN_SECONDS = 5;
 /** What connects the ranks of one process. */
 export interface InProcessOptions extends Pick<InProcessCollectives, "name" | "check"> {
   readonly size: number;
+  /** By rank: the number of its host, as if there were several. Default: all are on one. */
+  readonly hosts?: readonly number[] | undefined;
   /** How a rank is connected, but for its control plane. Throws unless these collectives serve its device. */
   rank(connecting: ConnectOptions): Omit<ConnectRankOptions, "control" | "drainSeconds">;
 }
 
 /** Collectives of one process: rank r of the world is whichever connects as r. */
-export function inProcess({ name, size, check, rank }: InProcessOptions): InProcessCollectives {
+export function inProcess({ name, size, hosts, check, rank }: InProcessOptions): InProcessCollectives {
   let control: ControlPlane | undefined;
   return {
     name,
     check,
     async connect(connecting) {
       const options = rank(connecting);
-      control ??= inProcessControl(size, options.connectTimeout ?? options.timeout);
+      control ??= inProcessControl(size, options.connectTimeout ?? options.timeout, hosts);
       return connectRank({ ...options, control, drainSeconds: DRAIN_SECONDS });
     },
   };

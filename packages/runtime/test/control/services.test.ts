@@ -27,6 +27,20 @@ describe("values", () => {
     expect(await ranks.delivered("8", "value", 2)).toMatchObject({ key: "id", value: "größer" });
   });
 
+  test("that ranks of several hosts put: the first stays, on all hosts", async () => {
+    const ranks = await startWorld(await startDeepTree(), 5);
+    ranks.send("put", "3", "key", "first");
+    ranks.send("get", "3", "key");
+    await ranks.delivered("3", "value");
+    for (let rank = 0; rank < 5; rank++) {
+      ranks.send("put", `${rank}`, "key", `of rank ${rank}`);
+      ranks.send("get", `${rank}`, "key");
+    }
+    for (const rank of [0, 1, 2, 4])
+      expect(await ranks.delivered(`${rank}`, "value")).toMatchObject({ key: "key", value: "first" });
+    expect(await ranks.delivered("3", "value", 2)).toMatchObject({ key: "key", value: "first" });
+  });
+
   test("are of one world", async () => {
     const agent = await startAgent();
     const ranks = await startWorld([agent], 1);

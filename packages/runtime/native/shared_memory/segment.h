@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "channel.h"
 #include "mosaic/futex.h"
+#include "shared_memory/channel.h"
 
 namespace mosaic {
 

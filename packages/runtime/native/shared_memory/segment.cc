@@ -1,4 +1,4 @@
-#include "segment.h"
+#include "shared_memory/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ constexpr uint64_t kSegmentMagic = 0x0002'636f'7361'6d6f;  // changes with the l
 constexpr uint64_t kTotalChannelBytes = 64ull << 20, kMinChannelBytes = 64ull << 10, kMaxChannelBytes = 1ull << 20;
 
 const char* const kLayoutMismatch =
-    "connect: expected shared memory of this version's layout from rank 0, received another; install the same version "
+    "connect: expected shared memory of this version's layout from the first rank of this host, received another; install the same version "
     "of Mosaic on all ranks";
 
 uint64_t pairs(uint64_t size) { return size * (size - 1); }
@@ -90,7 +90,7 @@ std::shared_ptr<Segment> Segment::create(uint32_t size) {
 
 std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) throw systemError("cannot open the shared memory of rank 0, " + path);
+  if (fd < 0) throw systemError("cannot open the shared memory of this host's first rank, " + path);
   struct stat info {};
   const uint64_t bytes = segmentBytes(size);
   uint8_t* base = nullptr;

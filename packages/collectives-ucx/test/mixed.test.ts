@@ -1,0 +1,82 @@
+// Worlds of several hosts in which some ranks share one, in little: `npm run test:ucx` runs everything on every placement.
+import { collectivesSuite, failureSuite, RankProcesses } from "@mosaic/conformance";
+import { beforeAll, describe, expect, test, vi } from "vitest";
+import { jobsOn, script } from "./processes.ts";
+import { inPairs, makeWorld, openRanks, tensor } from "./ranks.ts";
+import { digestOf } from "./reductions.ts";
+import { digestOverSharedMemory } from "./shared-memory.ts";
+
+beforeAll(() => {
+  vi.stubEnv("UCX_TLS", "tcp");
+  return () => vi.unstubAllEnvs();
+});
+
+const make = makeWorld({ network: "lo" }, inPairs);
+const suite = collectivesSuite(make, { sizes: [3] });
+test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+
+// Most of their time they wait.
+const failures = failureSuite(make);
+test.concurrent.each(failures.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+
+test("reductions of the world and of the ranks of one host have the bits of shared memory", async () => {
+  await using ranks = await openRanks(5, { ucx: { network: "lo" }, hosts: [0, 1, 0, 1, 0] });
+  const ofWorld = await Promise.all(ranks.groups.map(digestOf));
+  expect(new Set(ofWorld)).toEqual(new Set([await digestOverSharedMemory(5)]));
+  const hosts = await Promise.all(ranks.groups.map((group) => group.split(group.rank % 2, "host")));
+  const ofHosts = await Promise.all(hosts.map(digestOf));
+  const [three, two] = [await digestOverSharedMemory(3), await digestOverSharedMemory(2)];
+  expect(ofHosts).toEqual([three, two, three, two, three]);
+});
+
+test("a rank that shares no host with any other", async () => {
+  await using ranks = await openRanks(3, { ucx: { network: "lo" }, hosts: [0, 0, 1] });
+  const xs = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
+  ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+  for (const x of xs) expect(Array.from(await x.read())).toEqual([6]);
+});
+
+test("a world that failed leaves the next one alone", async () => {
+  const count = 1 << 20;
+  const hosts = [0, 0, 1, 1];
+  await using failed = await openRanks(4, { ucx: { network: "lo" }, hosts, timeout: 1 });
+  const xs = failed.devices.map((device) => tensor(device, new Float32Array(count).fill(7), [count]));
+  // Rank 3, of another host than 0, never comes.
+  for (const rank of [0, 1, 2]) failed.groups[rank]!.allReduce(xs[rank]!);
+  await expect(failed.groups[0]!.split(0)).rejects.toThrow(/timed out after 1 s|exited/);
+  await using ranks = await openRanks(4, { ucx: { network: "lo" }, hosts });
+  const ys = ranks.devices.map((device, rank) => tensor(device, new Float32Array(count).fill(rank), [count]));
+  ranks.groups.forEach((group, rank) => group.allReduce(ys[rank]!).wait());
+  for (const y of ys) expect((await y.read())[count - 1]).toBe(6);
+});
+
+test.each([[[0]], [[0, 1, 2]], [[0, -1]], [[0, 2]], [[0, 0.5]]])("hosts %j of two ranks", async (hosts) => {
+  await expect(openRanks(2, { hosts })).rejects.toThrow("world: hosts: expected 2 numbers of hosts, from 0 to 1");
+});
+
+describe("processes", () => {
+  const program = { script, openJob: jobsOn(inPairs) };
+
+  test("a rank that sleeps is woken at once, by ranks of its host and of others", async () => {
+    await using processes = new RankProcesses(program);
+    const ranks = await processes.startAll(3, "answers");
+    const { longest } = await ranks[0]!.waitForEvent("answered");
+    expect(longest).toHaveLength(2);
+    // Sleeping ends after 100 ms in any case.
+    for (const ms of longest as number[]) expect(ms).toBeLessThan(80);
+  });
+
+  test.each([0, 1, 2])("rank %i that is killed in the middle of a transfer", async (killed) => {
+    await using processes = new RankProcesses(program);
+    const ranks = await processes.startAll(3, "streams");
+    await Promise.all(ranks.map((rank) => rank.waitForEvent("streaming")));
+    process.kill(ranks[killed]!.pid, "SIGKILL");
+    for (const rank of ranks.filter((_, each) => each !== killed)) {
+      const { name, message } = await rank.waitForEvent("failed");
+      expect(name).toBe("PeerLostError");
+      const host = inPairs(killed);
+      expect(message).toContain(`rank ${killed} (pid ${ranks[killed]!.pid} on n${host}) died`);
+      expect(await rank.ended).toBe(0);
+    }
+  });
+});

@@ -1,0 +1,49 @@
+// The messages of a rank to, or from, each of the others.
+#pragma once
+
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "mosaic/transport.h"
+
+namespace mosaic {
+
+/// Messages by peer, in order, and the peers that have any: each is listed once, however often its queue runs empty
+/// and fills between two sweeps.
+class MessageQueues {
+ public:
+  using Queue = std::deque<MosaicMessage*>;
+
+  void resize(uint32_t peers) { queues_.resize(peers); }
+  Queue& operator[](uint32_t peer) { return queues_[peer].messages; }
+  void push(uint32_t peer, MosaicMessage& message) {
+    PeerQueue& queue = queues_[peer];
+    queue.messages.push_back(&message);
+    if (!std::exchange(queue.isActive, true)) active_.push_back(peer);
+  }
+  /// Calls `step` for each peer that has messages. Whether any returned true.
+  template <typename Step>
+  bool forEachActive(Step step) {
+    bool moved = false;
+    std::erase_if(active_, [&](uint32_t peer) {
+      moved |= step(peer);
+      return !(queues_[peer].isActive = !queues_[peer].messages.empty());
+    });
+    return moved;
+  }
+  void clear() {
+    for (PeerQueue& queue : queues_) queue = {};
+    active_.clear();
+  }
+
+ private:
+  struct PeerQueue {
+    Queue messages;
+    bool isActive = false;
+  };
+  std::vector<PeerQueue> queues_;
+  std::vector<uint32_t> active_;
+};
+
+}  // namespace mosaic

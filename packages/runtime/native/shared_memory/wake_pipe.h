@@ -1,0 +1,85 @@
+// Wakes a thread of this or another process of the host that sleeps in `poll`. A pipe, because /proc opens it for other
+// processes of this user, as it does the shared memory itself; an eventfd would have to be sent through a socket.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace mosaic {
+
+/// The end of the thread that sleeps.
+class WakePipe {
+ public:
+  /// Throws std::system_error if the process has no more descriptors.
+  WakePipe() {
+    if (pipe2(fds_, O_CLOEXEC | O_NONBLOCK) != 0) {
+      throw std::system_error(errno, std::generic_category(), "connect: a pipe");
+    }
+  }
+  ~WakePipe() {
+    for (const int fd : fds_) ::close(fd);
+  }
+  WakePipe(const WakePipe&) = delete;
+  WakePipe& operator=(const WakePipe&) = delete;
+
+  /// To be polled for POLLIN.
+  int fd() const { return fds_[0]; }
+  /// By which `WakePipePeer` opens it: its inode and its path.
+  std::string name() const {
+    struct stat info {};
+    fstat(fds_[0], &info);
+    return std::to_string(info.st_ino) + " /proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fds_[0]);
+  }
+  /// Until it is signalled again it is not readable.
+  void drain() const {
+    char bytes[64];
+    while (read(fds_[0], bytes, sizeof bytes) == sizeof bytes) continue;
+  }
+
+ private:
+  int fds_[2];  // the second keeps the first from reporting that nobody writes
+};
+
+/// The end of a rank that wakes it.
+class WakePipePeer {
+ public:
+  /// Null where the rank has ended, which needs no waking. Throws std::system_error where the system refuses it.
+  static std::unique_ptr<WakePipePeer> open(const std::string& name) {
+    const std::string path = name.substr(name.find(' ') + 1);
+    // For reading, too, so that writing to one whose process has ended raises no SIGPIPE.
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && errno != ENOENT && errno != ESRCH) {
+      throw std::system_error(errno, std::generic_category(), "connect: cannot open the pipe of a rank, " + path);
+    }
+    if (fd < 0) return nullptr;
+    auto opened = std::unique_ptr<WakePipePeer>(new WakePipePeer(fd));
+    // The number of the descriptor, or of the process, may be another's by now.
+    struct stat info {};
+    const bool isSame = fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode) && std::to_string(info.st_ino) == inodeIn(name);
+    return isSame ? std::move(opened) : nullptr;
+  }
+  ~WakePipePeer() { ::close(fd_); }
+  WakePipePeer(const WakePipePeer&) = delete;
+  WakePipePeer& operator=(const WakePipePeer&) = delete;
+
+  /// A pipe that is full is readable anyway.
+  void signal() const {
+    const char byte = 0;
+    while (write(fd_, &byte, 1) < 0 && errno == EINTR) continue;
+  }
+
+ private:
+  explicit WakePipePeer(int fd) : fd_(fd) {}
+  static std::string inodeIn(const std::string& name) { return name.substr(0, name.find(' ')); }
+
+  const int fd_;
+};
+
+}  // namespace mosaic
