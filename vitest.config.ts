@@ -61,7 +61,9 @@ const ofStandIns: Readonly<Record<string, readonly string[]>> = {
 /** Tests between hosts, which are network namespaces that only root can make: `npm run test:hosts` in the package. */
 const betweenHosts: Readonly<Record<string, readonly string[]>> = {
   attention: ["hosts"],
+  "collectives-nccl": ["hosts"],
   "collectives-ucx": ["hosts"],
+  nn: ["hosts"],
 };
 
 /** Tests that run on the real UCX: without it they are left out, and the run prints so. */
@@ -98,7 +100,7 @@ function configOf(folder: string): typeof shared {
   // Projects add to the lists of what they extend.
   const { include: _, ...rest } = shared;
   const apart = files(inOneProcess[folder]);
-  const together = { name: "together", include, exclude: apart, isolate: false };
+  const together = { name: "together", include, exclude: [...exclude, ...apart], isolate: false };
   const alone = { name: "apart", include: apart, isolate: true };
   const projects = [together, ...(apart.length > 0 ? [alone] : [])].map((test) => ({ extends: true as const, test }));
   return { ...rest, projects };

@@ -32,4 +32,11 @@ export { FileError } from "./safetensors/format.ts";
 export { type FileTensor, readSafetensors, type SafetensorsFile } from "./safetensors/read.ts";
 export { type TensorMap, writeSafetensors } from "./safetensors/write.ts";
 export { fromTorch } from "./state/from-torch.ts";
-export { loadCheckpoint, type LoadedCheckpoint, saveCheckpoint, type TrainingState } from "./state/training-state.ts";
+export type { CheckpointOptions, FoundCheckpoint } from "./state/host-copies.ts";
+export {
+  findCheckpoint,
+  loadCheckpoint,
+  type LoadedCheckpoint,
+  saveCheckpoint,
+  type TrainingState,
+} from "./state/training-state.ts";

@@ -282,6 +282,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   readSafetensors: ({ folder }) => [join(folder, "saved.safetensors")],
   writeSafetensors: ({ folder, tensor }) => [join(folder, "out"), new Map([["x", tensor(2)]]), { note: "text" }],
   saveCheckpoint: (f) => [f.ctx, join(f.folder, "out"), { model: model(f), data: { epoch: 1 } }],
+  findCheckpoint: (f) => [f.ctx, join(f.folder, "saved.safetensors"), { copies: "perHost", host: "n0" }],
   loadCheckpoint: (f) => [f.ctx, join(f.folder, "saved.safetensors"), { model: model(f) }],
   // meta-attention
   ChunkSummaryEncoder: ({ ctx }) => [ctx, { embedDim: 8, summaryDim: 8, numHeads: 2 }],

@@ -2,7 +2,15 @@
 // Node runs with native addons.
 import { type FileHandle, open } from "node:fs/promises";
 import { type DType, dtypeBytes, type HostTensor } from "@mosaic/core";
-import { checkPath, dtypeNames, FileError, maxHeaderBytes, parseHeader, type TensorEntry } from "./format.ts";
+import {
+  checkPath,
+  dtypeNames,
+  FileError,
+  type Header,
+  maxHeaderBytes,
+  parseHeader,
+  type TensorEntry,
+} from "./format.ts";
 
 const scratchFloat = new Float32Array(1);
 const scratchWord = new Uint32Array(scratchFloat.buffer);
@@ -113,9 +121,7 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   checkPath("readSafetensors", path);
   const file = await open(path, "r");
   try {
-    const { size } = await file.stat();
-    const start = 8 + (await headerLength(path, file, size));
-    const header = parseHeader(path, decodeUtf8(path, await readBytes(file, 8, start)), size - start);
+    const { header, start } = await readHeader(path, file);
     const tensors = new Map<string, FileTensor>();
     for (const entry of header.entries) {
       tensors.set(entry.name, createTensor(path, entry, await readBytes(file, start + entry.begin, start + entry.end)));
@@ -124,6 +130,30 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   } finally {
     await file.close();
   }
+}
+
+/** A file's metadata and size; its header is checked against the size, its tensors are not read. Throws as `readSafetensors`. */
+export async function readSafetensorsMetadata(
+  path: string,
+): Promise<{ readonly metadata: ReadonlyMap<string, string>; readonly bytes: number }> {
+  const file = await open(path, "r");
+  try {
+    const { header, bytes } = await readHeader(path, file);
+    return { metadata: header.metadata, bytes };
+  } finally {
+    await file.close();
+  }
+}
+
+/** A file's header, where its tensors start, and its size. */
+async function readHeader(
+  path: string,
+  file: FileHandle,
+): Promise<{ readonly header: Header; readonly start: number; readonly bytes: number }> {
+  const { size } = await file.stat();
+  const start = 8 + (await headerLength(path, file, size));
+  const header = parseHeader(path, decodeUtf8(path, await readBytes(file, 8, start)), size - start);
+  return { header, start, bytes: size };
 }
 
 async function headerLength(path: string, file: FileHandle, size: number): Promise<number> {

@@ -1,9 +1,3 @@
-// A file is written under a temporary name beside its own, and renamed. The name has the host and the process that writes, so that
-// what a killed process left is distinguished from what another still writes.
-import { randomUUID } from "node:crypto";
-import { type FileHandle, open, readdir, rename, rm } from "node:fs/promises";
-import { hostname } from "node:os";
-import { basename, dirname, join } from "node:path";
 import {
   type DType,
   dtypeBytes,
@@ -19,40 +13,7 @@ import {
 } from "@mosaic/core";
 import { toBytes } from "./read.ts";
 import { checkPath, dtypeNames } from "./format.ts";
-
-/** Temporary files that this process is writing. */
-const ownTemporaryPaths = new Set<string>();
-
-const temporaryPrefix = (path: string): string => `.${basename(path)}.${hostname().replaceAll(/[^\w-]/g, "_")}.`;
-
-/** A temporary path for a file; call `release` when it is renamed or removed. */
-function createTemporaryPath(path: string): { readonly temporaryPath: string; release(): void } {
-  const temporaryPath = join(dirname(path), `${temporaryPrefix(path)}${process.pid}.${randomUUID()}.part`);
-  ownTemporaryPaths.add(temporaryPath);
-  return { temporaryPath, release: () => ownTemporaryPaths.delete(temporaryPath) };
-}
-
-/** Removes the temporary files that killed processes of this host left. */
-async function removeStaleTemporaryFiles(path: string): Promise<void> {
-  const prefix = temporaryPrefix(path);
-  for (const name of await readdir(dirname(path))) {
-    if (!name.startsWith(prefix)) continue;
-    const pid = Number(/^(\d+)\.[0-9a-f-]{36}\.part$/.exec(name.slice(prefix.length))?.[1] ?? Number.NaN);
-    const candidate = join(dirname(path), name);
-    if (!Number.isNaN(pid) && !isBeingWritten(pid, candidate)) await rm(candidate, { force: true });
-  }
-}
-
-/** Whether a process may still be writing that file. */
-function isBeingWritten(pid: number, path: string): boolean {
-  // A container's first process has the same number each time.
-  if (pid === process.pid) return ownTemporaryPaths.has(path);
-  try {
-    return process.kill(pid, 0);
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code !== "ESRCH";
-  }
-}
+import { type StagedFile, stageFile } from "./staged-file.ts";
 
 /** Tensors of a device or of the host, by name. */
 export type TensorMap = ReadonlyMap<string, Tensor | HostTensor>;
@@ -95,25 +56,32 @@ export async function writeSafetensors(
   tensors: TensorMap,
   metadata: Readonly<Record<string, string>> = {},
 ): Promise<void> {
+  const staged = await stageSafetensors(path, tensors, metadata);
+  await staged.publish();
+}
+
+/** The first half of `writeSafetensors`: whole on the disk under a temporary name. `observe` is called with all bytes, in order. */
+export async function stageSafetensors(
+  path: string,
+  tensors: TensorMap,
+  metadata: Readonly<Record<string, string>>,
+  observe?: (bytes: Uint8Array) => void,
+): Promise<StagedFile> {
   checkPath("writeSafetensors", path);
   checkMetadata(metadata);
   const parts = collectTensors(tensors);
   const header = encodeHeader(parts, metadata);
-  const { temporaryPath, release } = createTemporaryPath(path);
-  try {
-    // Waits for every value even if one fails, or the others' failures would be nobody's.
-    const outcomes = await Promise.allSettled(parts.map(({ values }) => values));
-    for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
-    await removeStaleTemporaryFiles(path);
-    await writeAll(temporaryPath, header, parts);
-    await rename(temporaryPath, path);
-  } catch (error) {
-    await rm(temporaryPath, { force: true });
-    throw error;
-  } finally {
-    release();
-  }
-  await syncDirectory(dirname(path));
+  // Waits for every value even if one fails, or the others' failures would be nobody's.
+  const outcomes = await Promise.allSettled(parts.map(({ values }) => values));
+  for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
+  return stageFile(path, async (append) => {
+    const write = (bytes: Uint8Array): Promise<void> => {
+      observe?.(bytes);
+      return append(bytes);
+    };
+    await write(header);
+    for (const { dtype, values } of parts) await write(toBytes(dtype, await values));
+  });
 }
 
 function checkMetadata(metadata: Readonly<Record<string, string>>): void {
@@ -184,33 +152,4 @@ function encodeHeader(parts: readonly TensorData[], metadata: Readonly<Record<st
   new DataView(header.buffer).setBigUint64(0, BigInt(length), true);
   header.set(json, 8);
   return header;
-}
-
-async function writeAll(path: string, header: Uint8Array, parts: readonly TensorData[]): Promise<void> {
-  const file = await open(path, "wx");
-  try {
-    await append(file, header);
-    for (const { dtype, values } of parts) await append(file, toBytes(dtype, await values));
-    await file.sync();
-  } finally {
-    await file.close();
-  }
-}
-
-async function append(file: FileHandle, bytes: Uint8Array): Promise<void> {
-  const most = 2 ** 30;
-  for (let done = 0; done < bytes.length; ) {
-    const { bytesWritten } = await file.write(bytes, done, Math.min(most, bytes.length - done));
-    done += bytesWritten;
-  }
-}
-
-/** A rename is on the disk once its folder is. */
-async function syncDirectory(path: string): Promise<void> {
-  const folder = await open(path, "r");
-  try {
-    await folder.sync();
-  } finally {
-    await folder.close();
-  }
 }

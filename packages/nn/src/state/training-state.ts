@@ -1,19 +1,22 @@
-import {
-  type Context,
-  fromArray,
-  type Module,
-  MosaicError,
-  OptionError,
-  StateDictError,
-  type Tensor,
-  checkContext,
-  checkModule,
-  expectValue,
-} from "@mosaic/core";
-import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
-import { checkPath, FileError } from "../safetensors/format.ts";
+import { randomUUID } from "node:crypto";
+import { type Context, type Module, StateDictError, checkContext, checkModule, expectValue } from "@mosaic/core";
+import type { Optimizer } from "../optimizers/optimizer.ts";
+import { checkPath } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
-import { writeSafetensors } from "../safetensors/write.ts";
+import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
+import { checkJsonValue, parseStateMetadata, type StateMetadata, stepsOf } from "./checkpoint-file.ts";
+import {
+  type CheckpointCall,
+  type CheckpointOptions,
+  checkpointOptions,
+  fetchNewest,
+  type FoundCheckpoint,
+  groupByHost,
+  hostName,
+  inspectHosts,
+  publishOnHosts,
+} from "./host-copies.ts";
+import { runOnAllRanks } from "./rank-messages.ts";
 
 /** What a training consists of. */
 export interface TrainingState {
@@ -29,14 +32,8 @@ export interface LoadedCheckpoint {
   readonly data: unknown;
 }
 
-/** What the metadata holds as JSON under "mosaic"; numbers survive JSON to the last bit. */
-interface StateMetadata {
-  readonly version: 1;
-  readonly seed: number;
-  readonly randomStream: number;
-  readonly optimizer: Pick<OptimizerState, "kind" | "numbers"> | null;
-  readonly data: unknown;
-}
+/** Which training a model is in, for checkpoints of several hosts. */
+const trainingIds = new WeakMap<Module, string>();
 
 /**
  * Saves all that a training needs to continue bit for bit: parameters, the optimizer's state, the number of steps, the
@@ -45,16 +42,22 @@ interface StateMetadata {
  * resolves on every rank when the file is on the disk, whole (see `writeSafetensors`), and rejects on every rank if it
  * could not be written.
  *
+ * With `copies: "perHost"` the first rank of each host writes the same file, with rank 0's `data`, under a temporary name; only when
+ * all hosts have it on the disk, with the same bytes, do all rename it.
+ *
  * The model's tensors are named "model." and the names of its `stateDict`, the optimizer's "optimizer." and its names.
  *
- * @throws OptionError that names the place in `data` of what JSON would drop or change: a function, NaN, a Map.
+ * @throws OptionError that names the place in `data` of what JSON would drop or change: a function, NaN, a Map; FileError, with
+ * `copies: "perHost"`, where the parameters of two hosts differ.
  */
 export async function saveCheckpoint(
   ctx: Context,
   path: string,
   training: TrainingState & { readonly data?: unknown },
+  options?: CheckpointOptions,
 ): Promise<void> {
   checkTrainingState("saveCheckpoint", ctx, { path, training });
+  const call = checkpointCall("saveCheckpoint", path, options);
   const { model, optimizer, data = null } = training;
   const state = optimizer?.stateDict();
   const tensors = addPrefixes({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
@@ -65,11 +68,42 @@ export async function saveCheckpoint(
     optimizer: state ? { kind: state.kind, numbers: state.numbers } : null,
     data,
   };
-  await runOnAllRanks(ctx, `saveCheckpoint: ${path}`, async () => {
+  const metadataText = (): string => {
     checkJsonValue("saveCheckpoint: data", data);
-    const metadata = { format: "pt", mosaic: JSON.stringify(stateMetadata) };
-    if (ctx.rank === 0) await writeSafetensors(path, tensors, metadata);
+    if (call.options.copies === "shared") return JSON.stringify(stateMetadata);
+    const trainingId = trainingIds.get(model) ?? randomUUID();
+    trainingIds.set(model, trainingId);
+    return JSON.stringify({ ...stateMetadata, trainingId });
+  };
+  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, metadataText });
+  await runOnAllRanks(ctx, call.where, async () => {
+    const mosaic = metadataText();
+    if (ctx.rank === 0) await writeSafetensors(path, tensors, { format: "pt", mosaic });
+    return null;
   });
+}
+
+function checkpointCall(name: string, path: string, options: CheckpointOptions | undefined): CheckpointCall {
+  return { where: `${name}: ${path}`, path, options: checkpointOptions.parse(options, name) };
+}
+
+interface Saved {
+  readonly model: Module;
+  readonly tensors: TensorMap;
+  readonly metadataText: () => string;
+}
+
+async function saveOnHosts(ctx: Context, call: CheckpointCall, { model, tensors, metadataText }: Saved): Promise<void> {
+  const described = await runOnAllRanks(ctx, call.where, () => {
+    const text = metadataText();
+    return { host: hostName(call.options), text: ctx.rank === 0 ? text : "" };
+  });
+  const mosaic = described[0]!.text;
+  trainingIds.set(model, (JSON.parse(mosaic) as StateMetadata).trainingId!);
+  const hosts = groupByHost(described.map(({ host }) => host));
+  await publishOnHosts(ctx, call, hosts, (observe) =>
+    stageSafetensors(call.path, tensors, { format: "pt", mosaic }, observe),
+  );
 }
 
 function checkTrainingState(
@@ -85,37 +119,6 @@ function checkTrainingState(
   expectValue(`${where}: optimizer`, fits, "an Optimizer", optimizer);
 }
 
-/** Throws an OptionError unless JSON gives back what it is given. Properties that are undefined may be missing then. */
-function checkJsonValue(where: string, value: unknown, within: readonly unknown[] = []): void {
-  const fail = (received: string): never => {
-    throw new OptionError({
-      where,
-      expected: "a JSON value: null, a boolean, a finite number, a string, an array or a plain object",
-      received,
-      remedy: "convert or remove it",
-    });
-  };
-  if (value === null || typeof value === "boolean" || typeof value === "string") return;
-  if (typeof value === "number" && Number.isFinite(value)) return;
-  if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
-  if (within.includes(value)) return fail("a circular reference");
-  const deeper = [...within, value];
-  const [symbol] = Object.getOwnPropertySymbols(value);
-  if (symbol !== undefined) return fail(`an object with ${String(symbol)}`);
-  if (Array.isArray(value)) {
-    const extra = Object.keys(value).find((name) => !/^\d+$/.test(name));
-    if (extra !== undefined) return fail(`an array with "${extra}"`);
-    for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], deeper);
-    return;
-  }
-  const prototype: unknown = Object.getPrototypeOf(value);
-  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
-  if (!isPlain) return fail(`a ${value.constructor.name}`);
-  for (const [name, each] of Object.entries(value)) {
-    if (each !== undefined) checkJsonValue(`${where}.${name}`, each, deeper);
-  }
-}
-
 function addPrefixes<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): Map<string, T> {
   const entries = Object.entries(groups).flatMap(([prefix, group]) =>
     [...group].map(([name, tensor]): [string, T] => [prefix + name, tensor]),
@@ -129,38 +132,76 @@ function addPrefixes<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>
  * the same mesh. Every rank reads the file. All or nothing: if any rank finds a fault in the file, or a name, shape or
  * dtype that does not fit, every rank rejects and none has changed anything. Collective.
  *
- * @throws FileError for a file that is damaged or no checkpoint, StateDictError for one of another model, optimizer or seed.
+ * With `copies: "perHost"` or `"rank0"` a file on one host is enough. The newest step that is complete on any host is loaded by all
+ * ranks: hosts that lack it receive it from one that has it, and compare the SHA-256 of what arrived with that of the file. With
+ * `"perHost"` they keep it as theirs.
+ *
+ * @throws FileError for a file that is damaged or no checkpoint, and where hosts hold different contents of the same step, or
+ * checkpoints of different trainings; StateDictError for one of another model, optimizer or seed.
  */
-export async function loadCheckpoint(ctx: Context, path: string, training: TrainingState): Promise<LoadedCheckpoint> {
+export async function loadCheckpoint(
+  ctx: Context,
+  path: string,
+  training: TrainingState,
+  options?: CheckpointOptions,
+): Promise<LoadedCheckpoint> {
   checkTrainingState("loadCheckpoint", ctx, { path, training });
+  const call = checkpointCall("loadCheckpoint", path, options);
+  if (call.options.copies === "shared") return loadFile(ctx, call, training);
+  const copy = await fetchNewest(ctx, call);
+  try {
+    return await loadFile(ctx, { ...call, path: copy.path }, training);
+  } finally {
+    await copy.release();
+  }
+}
+
+async function loadFile(
+  ctx: Context,
+  { where, path }: CheckpointCall,
+  training: TrainingState,
+): Promise<LoadedCheckpoint> {
   let file: SafetensorsFile | undefined;
   let stateMetadata: StateMetadata | undefined;
-  await runOnAllRanks(ctx, `loadCheckpoint: ${path}`, async () => {
+  await runOnAllRanks(ctx, where, async () => {
     file = await readSafetensors(path);
-    stateMetadata = parseStateMetadata(path, file);
+    stateMetadata = parseStateMetadata(path, file.metadata);
     restoreState(ctx, { path, file, stateMetadata, dryRun: true }, training);
+    return null;
   });
   restoreState(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
-  return { steps: stateMetadata!.optimizer?.numbers.steps ?? 0, data: stateMetadata!.data };
+  const { trainingId, data } = stateMetadata!;
+  if (trainingId !== undefined) trainingIds.set(training.model, trainingId);
+  return { steps: stepsOf(stateMetadata!), data };
 }
 
-function parseStateMetadata(path: string, { metadata }: SafetensorsFile): StateMetadata {
-  const stateMetadata = tryParseJson(metadata.get("mosaic"));
-  if (stateMetadata?.version === 1) return stateMetadata as StateMetadata;
-  throw new FileError({
-    where: path,
-    expected: "a checkpoint, version 1",
-    received: stateMetadata ? `version ${String(stateMetadata.version)}` : "a safetensors file without training state",
-    remedy: "for weights alone, use model.loadStateDict((await readSafetensors(path)).tensors)",
-  });
-}
-
-function tryParseJson(text: string | undefined): Partial<StateMetadata> | undefined {
-  try {
-    return text === undefined ? undefined : (JSON.parse(text) as Partial<StateMetadata>);
-  } catch {
-    return undefined;
-  }
+/**
+ * The newest complete checkpoint under a path, or undefined where no host has any: whether there is something to resume, which all
+ * ranks answer alike, where `existsSync` may differ between hosts. Nothing is loaded. Collective.
+ *
+ * @throws FileError where there are only damaged files, or where hosts have checkpoints of different trainings.
+ * @example
+ * ```ts
+ * import { init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { findCheckpoint, saveCheckpoint } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using model = new Linear(ctx, 4, 2);
+ * const path = `/tmp/mosaic-find-${process.pid}.safetensors`;
+ * await findCheckpoint(ctx, path); // => undefined
+ * await saveCheckpoint(ctx, path, { model }, { copies: "perHost", host: "n0" });
+ * await findCheckpoint(ctx, path, { copies: "perHost", host: "n0" }); // => { steps: 0, hosts: ["n0"] }
+ * ```
+ */
+export async function findCheckpoint(
+  ctx: Context,
+  path: string,
+  options?: CheckpointOptions,
+): Promise<FoundCheckpoint | undefined> {
+  checkContext("findCheckpoint", ctx);
+  checkPath("findCheckpoint", path);
+  const { newest, holders } = await inspectHosts(ctx, checkpointCall("findCheckpoint", path, options));
+  return newest && { steps: newest.steps, hosts: holders.map(({ name }) => name) };
 }
 
 interface OpenedCheckpoint {
@@ -198,26 +239,4 @@ function restoreState(
 function within({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
   const own = [...tensors].filter(([name]) => name.startsWith(prefix));
   return new Map(own.map(([name, tensor]) => [name.slice(prefix.length), tensor]));
-}
-
-/** Runs `body` on every rank; if it fails on any, all reject: those whose body succeeded, naming the others. */
-async function runOnAllRanks(ctx: Context, where: string, body: () => Promise<void>): Promise<void> {
-  let failure: unknown;
-  try {
-    await body();
-  } catch (error) {
-    failure = error ?? new Error(where);
-  }
-  const own = Array.from({ length: ctx.size }, (_, rank) => (rank === ctx.rank && failure !== undefined ? 1 : 0));
-  using flags: Tensor = fromArray(ctx, own, [ctx.size]);
-  if (ctx.size > 1) ctx.world.allReduce(flags, "max", { label: where }).wait();
-  const failed = Array.from(await flags.read()).flatMap((flag, rank) => (flag > 0 ? [rank] : []));
-  if (failure !== undefined) throw failure;
-  if (failed.length === 0) return;
-  throw new MosaicError({
-    where: `${where}, rank ${ctx.rank}`,
-    expected: "success on every rank",
-    received: `a failure on rank ${failed.join(", ")}`,
-    remedy: "see the error of that rank; nothing was changed on this one",
-  });
 }

@@ -11,9 +11,10 @@ import {
   type OptionSettings,
   type PresenceOf,
 } from "@mosaic/core";
-import { type AttentionSample, fitAttention, fitBytes } from "./fit.ts";
-import { type MeasuredRanks, timeCopies, timeEnqueue, timeExchanges, timeTiles } from "./measure.ts";
-import type { AttentionSpeed, KernelSpeeds, Link, Profile } from "./profile.ts";
+import { type AttentionSample, fitAttention, fitBytes, leastSquares } from "./fit.ts";
+import { type MeasuredRanks, timeCopies, timeExchanges, timeLockstep, timeTiles } from "./measure.ts";
+import { timeHost } from "./measure-host.ts";
+import type { AttentionSpeed, KernelSpeeds, Link, Profile, SharedCores } from "./profile.ts";
 import { profiles } from "./profiles.ts";
 
 /** An array of one or more, each of which a kind accepts. */
@@ -47,6 +48,7 @@ export type CalibrateOptions = OptionsOf<typeof calibrateOptions>;
 
 const KIB = 2 ** 10;
 const HEADS = 4;
+const HEAD_DIM = 64;
 
 /**
  * Rows × keys of the tiles that are measured: short and long in either dimension, and more that are too long for inner caches:
@@ -64,11 +66,11 @@ const shapes = [
 
 /**
  * Measures the machine at hand, in a few seconds: kernels over a handful of tile shapes, messages of several sizes, and how
- * much is left for each rank when all work at once. Collective: every process calls it with its contexts, and all get the
+ * much is left for each rank when all work at once, and when they wait for each other. Collective: every process calls it with its contexts, and all get the
  * same profile. Run it with the ranks and threads that are to be predicted, on an idle machine.
  *
  * Kernels are timed by their device's trace, on as many ranks at once as have a core to themselves; links by exchanges around
- * all ranks; the host by a small attention and by exchanges. Of several repetitions the median counts: a step is long enough to meet
+ * all ranks; waits by exchanges beside kernels; the host by a small attention and by exchanges. Of several repetitions the median counts: a step is long enough to meet
  * what slows kernels down now and then.
  *
  * @example
@@ -94,17 +96,16 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
   const speeds = await measureAttention(measured, { dtypes, headDims, launch: copies.latency });
   const base = profiles["cpu-local"];
+  const link = first.size > 1 ? await measureLink(measured, perNode) : base.links["intra-node"];
+  const lockstep = first.size > 1 ? await measureLockstep(measured, { perNode, link, dtype: dtypes[0]! }) : {};
   const profile: Profile = {
     ...base,
     name,
     ranksPerNode: first.size,
     kernels: { ...base.kernels, launch: copies.latency, bandwidth: copies.bandwidth, ...speeds },
-    links: {
-      ...base.links,
-      "intra-node": first.size > 1 ? await measureLink(measured, perNode) : base.links["intra-node"],
-    },
-    enqueue: await timeEnqueue(measured),
-    cores: { perNode },
+    links: { ...base.links, "intra-node": link },
+    ...(await timeHost(measured)),
+    cores: { perNode, ...lockstep },
   };
   return await broadcastProfile(contexts, profile);
 }
@@ -149,6 +150,37 @@ async function measureLink(measured: MeasuredRanks, perNode: number): Promise<Li
   const share = Math.min(1, perNode / measured.contexts[0]!.size);
   const { latency, bandwidth } = fitBytes(samples.map(({ bytes, seconds }) => ({ bytes: 2 * bytes, seconds })));
   return { latency, bandwidth: bandwidth / share, sharedBy: 1, duplex: false };
+}
+
+interface LockstepCases {
+  readonly perNode: number;
+  readonly link: Link;
+  readonly dtype: DType;
+}
+
+/** What is lost where ranks wait for each other, beyond what the work itself takes on the cores that they share. */
+async function measureLockstep(
+  measured: MeasuredRanks,
+  { perNode, link, dtype }: LockstepCases,
+): Promise<Pick<SharedCores, "efficiency" | "wait">> {
+  const tiles = [256, 512, 1024, 2048].map((length) => ({
+    ...{ kind: "attend" as const, dtype, numHeads: HEADS, headDim: HEAD_DIM },
+    ...{ rows: length, keys: length },
+  }));
+  const samples = await timeLockstep(measured, tiles);
+  const perCore = measured.contexts[0]!.size / perNode;
+  const work = samples.map(({ kernel, bytes }) => {
+    const message = (2 * bytes) / link.bandwidth;
+    // With cores to spare a message moves beside the kernel.
+    return perCore < 1 ? Math.max(kernel, message) : perCore * (kernel + message);
+  });
+  const { factors } = leastSquares(
+    work.map((seconds) => [seconds, 1]),
+    samples.map(({ seconds }, i) => Math.max(0, seconds - work[i]!)),
+    samples.map(({ seconds }) => seconds),
+  );
+  const [share, wait] = factors as [number, number];
+  return { efficiency: 1 / (1 + share), wait };
 }
 
 /** What rank 0 found, on every rank: ranks that share a machine may well differ in the last digits. */

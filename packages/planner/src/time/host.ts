@@ -2,6 +2,12 @@ import type { RecordedRank } from "../record.ts";
 import type { TapeOp } from "../symbolic/tape.ts";
 import type { Machine, Activity } from "./machine.ts";
 
+/** How long a rank's host takes: for what precedes the first operation of a step, and for each operation. */
+export interface HostSeconds {
+  readonly stepOverhead?: number | undefined;
+  readonly enqueue: number;
+}
+
 /**
  * A rank's host: it enqueues one operation after the other, without waiting for any, and nothing begins before it is enqueued.
  * Where ranks share cores it needs one.
@@ -16,12 +22,13 @@ export class Host {
   #remaining = 0;
 
   // oxlint-disable-next-line max-params -- where, whose, and how much of what
-  constructor(machine: Machine, rank: number, operations: number, each: number) {
+  constructor(machine: Machine, rank: number, operations: number, { stepOverhead = 0, enqueue }: HostSeconds) {
     this.#machine = machine;
     this.#rank = rank;
     this.#operations = operations;
-    this.#secondsPerOperation = each;
-    if (each > 0) this.#work = machine.host(rank, operations * each, this);
+    this.#secondsPerOperation = enqueue;
+    const seconds = stepOverhead + operations * enqueue;
+    if (seconds > 0) this.#work = machine.host(rank, seconds, this);
   }
 
   /** Whether an operation, counted from 1, is enqueued; if not, the stretch under way ends when it is. */

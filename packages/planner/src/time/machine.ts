@@ -271,9 +271,9 @@ export class Machine {
 
   /** Whether the rates on the cores of a node are others than before. */
   #updateNodeRates(node: Node): boolean {
-    const { perNode } = this.#profile.cores!;
+    const { perNode, efficiency = 1 } = this.#profile.cores!;
     const messageRate = Math.min(1, perNode / node.moving);
-    const kernelRate = Math.min(1, Math.max(0, perNode - node.moving) / Math.max(1, node.busy));
+    const kernelRate = efficiency * Math.min(1, Math.max(0, perNode - node.moving) / Math.max(1, node.busy));
     if (messageRate === node.messageRate && kernelRate === node.kernelRate) return false;
     node.messageRate = messageRate;
     node.kernelRate = kernelRate;

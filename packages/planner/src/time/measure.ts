@@ -1,21 +1,4 @@
-import {
-  attention,
-  type AttentionBackend,
-  type Context,
-  contiguous,
-  type DType,
-  empty,
-  fromArray,
-  full,
-  type Layout,
-  layoutOf,
-  local,
-  masks,
-  randn,
-  type Tensor,
-} from "@mosaic/core";
-import { record } from "../record.ts";
-import { countOperations } from "./host.ts";
+import { type Context, type DType, empty, fromArray, full, randn, type Tensor, type TraceEvent } from "@mosaic/core";
 import type { AttentionSample, BytesSample } from "./fit.ts";
 
 // Everything is timed by the traces of devices and collectives: the host has no part in it, and a chain of calls is as long
@@ -31,12 +14,12 @@ export interface MeasuredRanks {
 }
 
 /** A chain of calls on a rank: enqueues them. */
-type CallChain = (ctx: Context) => void;
+export type CallChain = (ctx: Context) => void;
 
-/** Runs a chain on all ranks below a number; the spans of those that this process drives. */
-async function traceChain(
+/** Runs a chain on all ranks below a number; the spans, in one lane or both, of those that this process drives. */
+export async function traceChain(
   { contexts }: MeasuredRanks,
-  { lane, ranks }: { readonly lane: "compute" | "communication"; readonly ranks: number },
+  { lane, ranks }: { readonly lane?: "compute" | "communication"; readonly ranks: number },
   chain: CallChain,
 ): Promise<ReadonlyMap<Context, Span>> {
   for (const { world } of contexts) world.barrier().wait();
@@ -49,11 +32,18 @@ async function traceChain(
   await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
   const spans = new Map<Context, Span>();
   for (const ctx of runners) {
-    const events = (await ctx.stopTrace()).filter((event) => event.lane === lane);
-    const start = events.reduce((min, event) => Math.min(min, event.start), Number.POSITIVE_INFINITY);
-    spans.set(ctx, { start, end: events.reduce((max, event) => Math.max(max, event.end), 0) });
+    const events = (await ctx.stopTrace()).filter((event) => lane === undefined || event.lane === lane);
+    spans.set(ctx, spanOf(events));
   }
   return spans;
+}
+
+/** From the start of the first event to the end of the last. */
+export function spanOf(events: readonly TraceEvent[]): Span {
+  return {
+    start: events.reduce((min, event) => Math.min(min, event.start), Number.POSITIVE_INFINITY),
+    end: events.reduce((max, event) => Math.max(max, event.end), 0),
+  };
 }
 
 /**
@@ -72,7 +62,7 @@ async function timeKernels(measured: MeasuredRanks, chain: CallChain): Promise<n
 }
 
 /** Nanoseconds of the clock that all processes of a host share. */
-interface Span {
+export interface Span {
   readonly start: number;
   readonly end: number;
 }
@@ -95,7 +85,7 @@ async function maximum(ctx: Context, value: number): Promise<number> {
   return most!;
 }
 
-async function allRanks<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
+export async function allRanks<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
   return await Promise.all(contexts.map(call));
 }
 
@@ -125,7 +115,7 @@ async function typicalTimes(measured: MeasuredRanks, timings: readonly (() => Pr
   return times.map(median);
 }
 
-function median(numbers: readonly number[]): number {
+export function median(numbers: readonly number[]): number {
   const sorted = numbers.toSorted((a, b) => a - b);
   const middle = sorted.length >> 1;
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
@@ -288,95 +278,58 @@ export async function timeExchanges(measured: MeasuredRanks, sizes: readonly num
   }
 }
 
-/**
- * Seconds that the host takes for one operation: of attention, forward and backward, on the first rank, the others at rest,
- * and of exchanges between all ranks. The kernels are long enough that code and data leave the caches between steps, as they do at work.
- */
-export async function timeEnqueue({ contexts, repetitions }: MeasuredRanks): Promise<number> {
-  const sizes = { tokens: 256, numHeads: 4, headDim: 64, backend: local() };
-  const operations = countOperations(record({ ...sizes, mesh: { one: 1 } }).ranks[0]!);
-  const exchanges = contexts[0]!.size > 1 ? operations : 0;
-  const rounds = 8 * (repetitions + 1);
-  const steps = contexts.filter(({ rank }) => rank === 0).map((ctx) => new EnqueuedStep(ctx, sizes));
-  const words = contexts.map((ctx) => [full(ctx, [1], 0), full(ctx, [1], 0)] as const);
-  const times: number[] = [];
+/** An exchange beside a kernel, in a chain. */
+export interface LockstepSample {
+  /** Seconds of the kernel on a rank that waits for none. */
+  readonly kernel: number;
+  /** What every rank sends, and as much is received. */
+  readonly bytes: number;
+  /** Seconds of one link of the chain, on all ranks. */
+  readonly seconds: number;
+}
+
+/** Chains in which all ranks send keys to their right neighbour, run a kernel, and wait for both: as steps of a ring do. */
+export async function timeLockstep(
+  measured: MeasuredRanks,
+  tiles: readonly TileShape[],
+): Promise<readonly LockstepSample[]> {
+  const { contexts } = measured;
+  const operands = contexts.map((ctx) => new TileOperands(ctx, tiles));
+  const sent = (tile: TileShape): number => tile.numHeads * tile.keys * tile.headDim;
+  const out = contexts.map((ctx) => tiles.map((tile) => full(ctx, [sent(tile)], 1)));
+  const into = contexts.map((ctx) => tiles.map((tile) => empty(ctx, [sent(tile)])));
+  // Long enough that it makes no difference when a rank begins.
+  const calls = tiles.map(({ numHeads, rows, keys }) =>
+    Math.max(4, Math.min(64, Math.round(2 ** 24 / (numHeads * rows * keys)))),
+  );
+  const chains = tiles.map(
+    (tile, i): CallChain =>
+      (ctx) => {
+        const mine = contexts.indexOf(ctx);
+        const { rank, size } = ctx;
+        for (let call = 0; call < calls[i]!; call++) {
+          const work = ctx.world.sendRecv([
+            { tensor: out[mine]![i]!, to: (rank + 1) % size },
+            { tensor: into[mine]![i]!, from: (rank + size - 1) % size },
+          ]);
+          operands[mine]!.call(tile);
+          work.wait();
+        }
+      },
+  );
+  const ranks = contexts[0]!.size;
+  const timings = chains.map(
+    (chain) => async () => unionOnHost(contexts, await traceChain(measured, { ranks }, chain)),
+  );
+  const alone = tiles.map((tile) => () => timeTile(measured, operands, tile));
   try {
-    for (let round = 0; round < rounds; round++) {
-      for (const { world } of contexts) world.barrier().wait();
-      await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-      const inStep = steps[0]?.enqueue() ?? 0;
-      await steps[0]?.finish();
-      const inExchanges = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, words[i]!));
-      await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-      if (contexts[0]!.rank === 0) times.push((inStep + inExchanges[0]!) / 1e3 / (operations + 2 * exchanges));
-    }
+    const seconds = await typicalTimes(measured, [...timings, ...alone]);
+    return tiles.map((tile, i) => ({
+      kernel: seconds[tiles.length + i]!,
+      bytes: 4 * sent(tile),
+      seconds: seconds[i]! / calls[i]!,
+    }));
   } finally {
-    for (const each of [...steps, ...words.flat()]) each[Symbol.dispose]();
-  }
-  // Code that runs for the first time is slow, and steps are warm: the first half does not count. Of the rest the median,
-  // for what a host does besides enqueueing, collecting garbage for one, is its own.
-  return times.length > 0 ? median(times.slice(times.length / 2)) : 0;
-}
-
-/** Milliseconds in which a rank enqueues so many exchanges of one element with its neighbours. */
-function enqueueExchanges(ctx: Context, exchanges: number, [out, into]: readonly [Tensor, Tensor]): number {
-  const { rank, size } = ctx;
-  const begin = performance.now();
-  for (let i = 0; i < exchanges; i++) {
-    const transfers = [
-      { tensor: out, to: (rank + 1) % size },
-      { tensor: into, from: (rank + size - 1) % size },
-    ];
-    ctx.world.sendRecv(transfers).wait();
-  }
-  return performance.now() - begin;
-}
-
-interface StepSizes {
-  readonly tokens: number;
-  readonly numHeads: number;
-  readonly headDim: number;
-  readonly backend: AttentionBackend;
-}
-
-/** Attention on one rank, forward and backward, again and again. */
-class EnqueuedStep implements Disposable {
-  readonly #ctx: Context;
-  readonly #backend: AttentionBackend;
-  readonly #rows: Layout;
-  readonly #inputs: readonly [Tensor, Tensor, Tensor];
-  readonly #dOut: Tensor;
-  #out: Tensor | undefined;
-
-  constructor(ctx: Context, { tokens, numHeads, headDim, backend }: StepSizes) {
-    this.#ctx = ctx;
-    this.#backend = backend;
-    this.#rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: tokens });
-    const draw = (): Tensor => randn(ctx, [1, numHeads, tokens, headDim]);
-    this.#inputs = [draw(), draw(), draw()];
-    this.#dOut = draw();
-    for (const input of this.#inputs) input.requiresGrad = true;
-  }
-
-  /** Milliseconds in which the host enqueues it. */
-  enqueue(): number {
-    const begin = performance.now();
-    const options = { backend: this.#backend, mask: masks.full(), queries: this.#rows, keys: this.#rows };
-    this.#out = attention(this.#ctx, ...this.#inputs, options);
-    this.#out.backward(this.#dOut);
-    return performance.now() - begin;
-  }
-
-  async finish(): Promise<void> {
-    await this.#ctx.device.stream.synchronize();
-    this.#out?.dispose();
-    for (const input of this.#inputs) {
-      input.grad?.dispose();
-      input.grad = null;
-    }
-  }
-
-  [Symbol.dispose](): void {
-    for (const tensor of [...this.#inputs, this.#dOut]) tensor.dispose();
+    for (const each of [...operands, ...out.flat(), ...into.flat()]) each[Symbol.dispose]();
   }
 }

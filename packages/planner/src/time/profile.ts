@@ -82,6 +82,10 @@ export type KernelSpeeds = OptionsOf<typeof kernelSpeedsOptions>;
 export const sharedCoresOptions = defineOptions("SharedCores", {
   /** What all cores together achieve, in units of one rank alone: 2 on two cores, less where memory limits them. */
   perNode: option.number(positive),
+  /** Share of that speed which ranks keep that wait for each other: threads are not scheduled evenly, and the last counts. Default: 1. */
+  efficiency: option.number({ above: 0, max: 1, optional: true }),
+  /** Seconds besides for which a rank stands still at each wait for a collective: until its threads are scheduled again. Default: 0. */
+  wait: option.number({ ...notNegative, optional: true }),
 });
 /** Cores that the ranks of a node share: kernels and messages alike slow down when more of them run than there are cores. */
 export type SharedCores = OptionsOf<typeof sharedCoresOptions>;
@@ -106,6 +110,8 @@ export const profileOptions = defineOptions("Profile", {
   kernels: option.nested(kernelSpeedsOptions),
   /** Seconds that the host takes to enqueue one operation; nothing begins before it is enqueued. */
   enqueue: option.number(notNegative),
+  /** Seconds between the end of a step and the first operation of the next: the host is notified, releases, checks and plans. Default: 0. */
+  stepOverhead: option.number({ ...notNegative, optional: true }),
   /** Share of a rank's compute that its communication takes while bytes move: multiprocessors lent to it. */
   communicationTax: option.number({ min: 0, below: 1 }),
   /** Which algorithm collectives follow; allToAll is always direct. sendRecv states its own transfers. */

@@ -2,7 +2,7 @@ import { defineOptions, option, OptionError, type OptionsOf } from "@mosaic/core
 import { preservesNodes } from "../classes/translations.ts";
 import { type AttentionRecord, checkRecord, type RecordedRank } from "../record.ts";
 import { isCollective, type TapeReader } from "../symbolic/tape.ts";
-import { Host, isEnqueued, countOperations } from "./host.ts";
+import { countOperations, Host, type HostSeconds, isEnqueued } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { Machine } from "./machine.ts";
 import { parseProfile, type Profile } from "./profile.ts";
@@ -72,7 +72,8 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
       machine,
       times,
       streams,
-      enqueue: checked.enqueue,
+      host: checked,
+      wait: checked.cores?.wait ?? 0,
       keepEvents,
     });
   });
@@ -80,6 +81,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
   for (let work = machine.next(); work; work = machine.next()) {
     if (work.kind === "compute") runs[work.rank]!.kernelDone();
     else if (work.kind === "host") runs[work.rank]!.hostReady();
+    else if (work.owner instanceof ComputeStream) work.owner.waitDone();
     else if ("members" in (work.owner as Flow | RunningCollective))
       streams.transferDone(work.owner as RunningCollective);
     else streams.flowDone(work.owner as Flow);
@@ -125,7 +127,9 @@ interface SimulationState {
   readonly machine: Machine;
   readonly times: KernelTimes;
   readonly streams: SimulatedStreams;
-  readonly enqueue: number;
+  readonly host: HostSeconds;
+  /** Seconds that a wait for a collective takes besides. */
+  readonly wait: number;
   readonly keepEvents: boolean;
 }
 
@@ -157,7 +161,7 @@ class ComputeStream {
     this.#recorded = recorded;
     this.#state = state;
     this.#reader = recorded.tape.read();
-    this.#host = new Host(state.machine, state.index, countOperations(recorded), state.enqueue);
+    this.#host = new Host(state.machine, state.index, countOperations(recorded), state.host);
   }
 
   get ended(): boolean {
@@ -201,8 +205,13 @@ class ComputeStream {
       this.#done.add(batch.work);
       return;
     }
+    this.#endWait();
+  }
+
+  /** The threads of the rank are scheduled again after a wait. */
+  waitDone(): void {
     this.#awaited = undefined;
-    this.#exposed += now - this.#since;
+    this.#exposed += this.#state.machine.now - this.#since;
     this.resume();
   }
 
@@ -248,11 +257,20 @@ class ComputeStream {
       streams.post(index, event);
       return false;
     }
-    if (event.op === "wait" && this.#done.delete(event.arg(0))) return false;
+    const isDone = event.op === "wait" && this.#done.delete(event.arg(0));
+    if (isDone && this.#state.wait === 0) return false;
     this.#since = machine.now;
     if (event.op === "wait") this.#awaited = event.arg(0);
     else machine.compute(index, times.seconds(event, this.#recorded.tape));
+    if (isDone) this.#endWait();
     return true;
+  }
+
+  /** The collective that it waits for is done: it stands still for a little longer. */
+  #endWait(): void {
+    const { machine, index, wait } = this.#state;
+    if (wait > 0) machine.timer(index, machine.now + wait, this);
+    else this.waitDone();
   }
 
   #kernelName(): string {

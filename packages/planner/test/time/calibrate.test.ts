@@ -28,7 +28,7 @@ const truth: Profile = {
     attendBackward: { float32: { flops: 40e9, halfRows: 20, halfKeys: 10, halfDim: 8, interleaved: 1.5 } },
   },
   links: { ...base.links, "intra-node": { latency: 40e-6, bandwidth: 3e9, sharedBy: 1, duplex: false } },
-  cores: { perNode: 2 },
+  cores: { perNode: 2, efficiency: 0.9, wait: 150e-6 },
 };
 
 test("calibration recovers a machine that is made up", async () => {
@@ -49,9 +49,12 @@ test("calibration recovers a machine that is made up", async () => {
     expect(speed.interleaved).toBeCloseTo(right.interleaved!, 2);
   }
   expect(found.cores!.perNode).toBe(2);
+  expect(found.cores!.efficiency).toBeCloseTo(0.9, 3);
+  expect(found.cores!.wait! * 1e6).toBeCloseTo(150, 0);
   expect(found.links["intra-node"].latency * 1e6).toBeCloseTo(40, 3);
   expect(found.links["intra-node"].bandwidth / 1e9).toBeCloseTo(3, 6);
   expect(found.enqueue).toBeGreaterThan(0);
+  expect(found.stepOverhead).toBeGreaterThanOrEqual(0);
 });
 
 test("kernels are timed on as many ranks at once as have a core", async () => {
@@ -63,7 +66,7 @@ test("kernels are timed on as many ranks at once as have a core", async () => {
   expect(found.kernels.bandwidth / 7e9).toBeCloseTo(0.75, 3);
   const alone = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 1 });
   expect(found.kernels.attend.float32!.flops / alone.kernels.attend.float32!.flops).toBeCloseTo(0.75, 3);
-  expect([found.cores, alone.cores]).toEqual([{ perNode: 2 }, { perNode: 1 }]);
+  expect([found.cores!.perNode, alone.cores!.perNode]).toEqual([2, 1]);
 });
 
 test("one rank has no links to measure, and reports one core", async () => {
@@ -78,6 +81,7 @@ test("one rank has no links to measure, and reports one core", async () => {
 
 test("a real device gives a profile that is one", async () => {
   const found = await calibrate({ contexts: await ranks(2), dtypes: ["bfloat16"], headDims: [16], repetitions: 1 });
+  expect(found.stepOverhead).toBeGreaterThan(0);
   expect(parseProfile(JSON.stringify(found))).toEqual(found);
   expect(Object.keys(found.kernels.attend)).toEqual(["bfloat16"]);
 });

@@ -94,6 +94,35 @@ test("hosts take a core while they enqueue", () => {
   expect(end).toBeCloseTo(0.75 + 1 + Math.min(1, rest), 9);
 });
 
+test("a step begins after what the host does before its first operation", () => {
+  const run = runScript({ sp: 1 }, { ...toy, stepOverhead: 2 }, ({ compute }) => compute());
+  expect(times(run, 0, "attend")).toEqual([[2, 3]]);
+});
+
+test("kernels of ranks that wait for each other reach a share of their speed, and waits take time", () => {
+  const script = ({ ctx, rank, compute, tensor }: Stage): void => {
+    for (let step = 0; step < 2; step++) {
+      const work = ctx.world.sendRecv([
+        { tensor: tensor(1), to: 1 - rank },
+        { tensor: tensor(1), from: 1 - rank },
+      ]);
+      compute();
+      work.wait();
+    }
+  };
+  const cores = { perNode: 8, efficiency: 0.5, wait: 0.25 };
+  expect(times(runScript({ sp: 2 }, { ...toy, cores }, script), 0, "attend")).toEqual([
+    [0, 2],
+    [2.25, 4.25],
+  ]);
+  const late = runScript({ sp: 2 }, { ...toy, cores: { perNode: 8, wait: 0.25 } }, ({ ctx, rank, compute, tensor }) => {
+    ctx.world.sendRecv([rank === 0 ? { tensor: tensor(4), to: 1 } : { tensor: tensor(4), from: 0 }]).wait();
+    compute();
+  });
+  expect(times(late, 1, "attend")).toEqual([[4.25, 5.25]]);
+  expect(late.ranks[1]!.exposedCommunicationSeconds).toBe(4.25);
+});
+
 /** All that the host enqueues in a scripted attention of one tile. */
 function hostSeconds(): number {
   const event = scripted({ sp: 1 }, ({ compute }) => compute()).ranks[0]!.tape.read();

@@ -19,7 +19,7 @@ export function synthesize(contexts: readonly Context[], profile: Profile): read
     note(ctx, profile, logs[i]!);
     // The first rank is in every measurement, and first.
     ctx.startTrace = () => void (i === 0 ? logs : [logs[i]!]).forEach((log) => log.splice(0));
-    ctx.stopTrace = async () => eventsOf(logs[i]!, slowdownOf(logs, profile));
+    ctx.stopTrace = async () => eventsOf(logs[i]!, slowdownOf(logs, profile), profile);
   }
   return contexts;
 }
@@ -51,11 +51,16 @@ function slowdownOf(logs: readonly Took[][], { cores }: Profile): number {
   return Math.max(1, logs.filter((log) => log.length > 0).length / cores!.perNode);
 }
 
-function eventsOf(log: readonly Took[], slowdown: number): TraceEvent[] {
+function eventsOf(log: readonly Took[], slowdown: number, { cores }: Profile): TraceEvent[] {
+  const { efficiency = 1, wait = 0 } = cores!;
+  // Where kernels run beside messages, ranks wait for each other.
+  const isLockstep = new Set(log.map(({ lane }) => lane)).size === 2;
   let now = 0;
   return log.map(({ lane, seconds, latency }) => {
     const start = now;
-    now += 1e9 * (seconds * slowdown + latency);
+    const hindered = isLockstep ? seconds / efficiency : seconds;
+    const still = isLockstep && lane === "communication" ? wait : latency;
+    now += 1e9 * (hindered * slowdown + still);
     return { lane, name: lane, start, end: now };
   });
 }

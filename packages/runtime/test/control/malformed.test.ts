@@ -7,7 +7,9 @@ import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { mutated, randomOf } from "./mutations.ts";
 import { RankProcess, socketDirectory, spawnAgent, startWorld } from "./ranks.ts";
 
-const FRAMES = 1000;
+/** How many frames are malformed. */
+const FRAMES = Number(process.env.MOSAIC_TEST_FRAMES ?? 1000);
+const timeout = 60_000 + 60 * FRAMES;
 const AT_ONCE = 50;
 const GROWTH_MB = 64;
 
@@ -27,7 +29,7 @@ const joinAs = (rank: number, size: number, world: number): Buffer =>
 const megabytesOf = (pid: number): number =>
   Number(/VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]) / 1024;
 
-describe("malformed frames leave an agent as it was", () => {
+describe("malformed frames leave an agent as it was", { timeout }, () => {
   const sources: readonly (readonly [string, (seed: number) => Buffer[]])[] = [
     ["without a hello", () => []],
     ["from a rank before it has joined", () => [hello(ROLES.rank)]],
@@ -68,7 +70,7 @@ describe("malformed frames leave an agent as it was", () => {
   });
 });
 
-describe("malformed frames end a rank's connection at most", () => {
+describe("malformed frames end a rank's connection at most", { timeout }, () => {
   const welcome = encode({
     ...{ kind: "welcome", world: 0, hosts: ["n0", "n1"] },
     members: Array.from({ length: 8 }, (_, rank) => ({ host: rank % 2, pid: 70 + rank })),

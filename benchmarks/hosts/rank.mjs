@@ -1,0 +1,39 @@
+// One rank of main.mjs: batches of messages both ways between two hosts, then a wait for a rank that comes late. Rank 0 prints the seconds
+// of each batch, and the share of a core that its process took while it waited.
+import { setTimeout as sleep } from "node:timers/promises";
+import { cpu, init } from "@mosaic/attention";
+import { empty, full } from "@mosaic/attention/core";
+import { ucx } from "@mosaic/collectives-ucx";
+
+const { messages, bytes, rounds } = JSON.parse(process.argv[2]);
+const LATE_MS = 5000;
+
+const ctx = await init({ device: cpu({ threads: 1 }), collectives: ucx({ network: "eth0" }) });
+const { rank, world, device } = ctx;
+const length = bytes / 4;
+const transfers = Array.from({ length: messages }, () => [
+  { tensor: full(ctx, [length], 1), to: 1 - rank },
+  { tensor: empty(ctx, [length]), from: 1 - rank },
+]).flat();
+
+const batches = [];
+for (let round = 0; round < rounds; round++) {
+  world.barrier().wait();
+  await device.stream.synchronize();
+  const begin = performance.now();
+  world.sendRecv(transfers).wait();
+  await device.stream.synchronize();
+  batches.push((performance.now() - begin) / 1e3);
+}
+
+world.barrier().wait();
+await device.stream.synchronize();
+const before = process.cpuUsage();
+const begin = performance.now();
+if (rank === 1) await sleep(LATE_MS);
+world.barrier().wait();
+await device.stream.synchronize();
+const { user, system } = process.cpuUsage(before);
+const waiting = (user + system) / 1e3 / (performance.now() - begin);
+if (rank === 0) console.log(JSON.stringify({ batches, waiting }));
+await ctx.close();

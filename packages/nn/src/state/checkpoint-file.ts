@@ -1,0 +1,91 @@
+// What a checkpoint's file has beside tensors: metadata as JSON under "mosaic".
+import { OptionError } from "@mosaic/core";
+import type { OptimizerState } from "../optimizers/optimizer.ts";
+import { FileError } from "../safetensors/format.ts";
+import { readSafetensorsMetadata } from "../safetensors/read.ts";
+
+/** Numbers survive JSON to the last bit. */
+export interface StateMetadata {
+  readonly version: 1;
+  readonly seed: number;
+  readonly randomStream: number;
+  readonly optimizer: Pick<OptimizerState, "kind" | "numbers"> | null;
+  readonly data: unknown;
+  /** Of copies on several hosts: the same for all checkpoints of a training, also after it was resumed. */
+  readonly trainingId?: string;
+}
+
+/** The metadata of a checkpoint. Throws a FileError for a file that is none. */
+export function parseStateMetadata(path: string, metadata: ReadonlyMap<string, string>): StateMetadata {
+  const stateMetadata = tryParseJson(metadata.get("mosaic"));
+  if (stateMetadata?.version === 1) return stateMetadata as StateMetadata;
+  throw new FileError({
+    where: path,
+    expected: "a checkpoint, version 1",
+    received: stateMetadata ? `version ${String(stateMetadata.version)}` : "a safetensors file without training state",
+    remedy: "for weights alone, use model.loadStateDict((await readSafetensors(path)).tensors)",
+  });
+}
+
+function tryParseJson(text: string | undefined): Partial<StateMetadata> | undefined {
+  try {
+    return text === undefined ? undefined : (JSON.parse(text) as Partial<StateMetadata>);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Steps that the optimizer had taken; 0 without one. */
+export function stepsOf({ optimizer }: StateMetadata): number {
+  return optimizer?.numbers.steps ?? 0;
+}
+
+/** What lies under the path of a checkpoint. */
+export type CheckpointFile =
+  | { readonly kind: "complete"; readonly steps: number; readonly trainingId: string | null; readonly bytes: number }
+  | { readonly kind: "damaged"; readonly reason: string }
+  | { readonly kind: "absent" };
+
+/** Reads the header alone. Throws the system's error for a file that cannot be read. */
+export async function inspectCheckpoint(path: string): Promise<CheckpointFile> {
+  try {
+    const { metadata, bytes } = await readSafetensorsMetadata(path);
+    const state = parseStateMetadata(path, metadata);
+    return { kind: "complete", steps: stepsOf(state), trainingId: state.trainingId ?? null, bytes };
+  } catch (error) {
+    if (error instanceof FileError) return { kind: "damaged", reason: error.message };
+    if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return { kind: "absent" };
+    throw error;
+  }
+}
+
+/** Throws an OptionError unless JSON gives back what it is given. Properties that are undefined may be missing then. */
+export function checkJsonValue(where: string, value: unknown, within: readonly unknown[] = []): void {
+  const fail = (received: string): never => {
+    throw new OptionError({
+      where,
+      expected: "a JSON value: null, a boolean, a finite number, a string, an array or a plain object",
+      received,
+      remedy: "convert or remove it",
+    });
+  };
+  if (value === null || typeof value === "boolean" || typeof value === "string") return;
+  if (typeof value === "number" && Number.isFinite(value)) return;
+  if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
+  if (within.includes(value)) return fail("a circular reference");
+  const deeper = [...within, value];
+  const [symbol] = Object.getOwnPropertySymbols(value);
+  if (symbol !== undefined) return fail(`an object with ${String(symbol)}`);
+  if (Array.isArray(value)) {
+    const extra = Object.keys(value).find((name) => !/^\d+$/.test(name));
+    if (extra !== undefined) return fail(`an array with "${extra}"`);
+    for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], deeper);
+    return;
+  }
+  const prototype: unknown = Object.getPrototypeOf(value);
+  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
+  if (!isPlain) return fail(`a ${value.constructor.name}`);
+  for (const [name, each] of Object.entries(value)) {
+    if (each !== undefined) checkJsonValue(`${where}.${name}`, each, deeper);
+  }
+}

@@ -1,0 +1,274 @@
+// Checkpoints of hosts without a shared file system: which host has which, and how those that lack it get it.
+import { createHash } from "node:crypto";
+import { createReadStream } from "node:fs";
+import { hostname } from "node:os";
+import { type Context, defineOptions, option, type OptionsOf, type ResolvedOptionsOf } from "@mosaic/core";
+import { FileError } from "../safetensors/format.ts";
+import { type StagedFile, stageFile } from "../safetensors/staged-file.ts";
+import { type CheckpointFile, inspectCheckpoint } from "./checkpoint-file.ts";
+import { receiveFile, runOnAllRanks, sendFile } from "./rank-messages.ts";
+
+export const checkpointOptions = defineOptions("checkpoint", {
+  /**
+   * Where checkpoints lie: one file in a file system that all hosts share ("shared"), a whole copy in a directory of each host
+   * ("perHost"), or one file on the host of rank 0, which only that host can read ("rank0"). Default "shared".
+   */
+  copies: option.oneOf(["shared", "perHost", "rank0"], { default: "shared" }),
+  /**
+   * This rank's host: ranks that name the same one share a directory. Default: MOSAIC_HOST, else the host's name with the
+   * launcher's number of the node (GROUP_RANK).
+   */
+  host: option.string({ optional: true }),
+});
+/** Where the hosts of a job keep checkpoints. All of it has defaults. */
+export type CheckpointOptions = OptionsOf<typeof checkpointOptions>;
+type CheckpointSettings = ResolvedOptionsOf<typeof checkpointOptions>;
+
+/** The ranks that share a directory. */
+interface Host {
+  readonly name: string;
+  /** Lowest first; that one reads and writes for all. */
+  readonly ranks: readonly number[];
+}
+
+/** A call of a checkpoint function. */
+export interface CheckpointCall {
+  /** What messages begin with: the function and the path. */
+  readonly where: string;
+  readonly path: string;
+  readonly options: CheckpointSettings;
+}
+
+/** How this rank names its host. */
+export function hostName({ host }: CheckpointSettings): string {
+  if (host !== undefined) return host;
+  const { MOSAIC_HOST, GROUP_RANK } = process.env;
+  if (MOSAIC_HOST) return MOSAIC_HOST;
+  return GROUP_RANK ? `node ${GROUP_RANK} (${hostname()})` : hostname();
+}
+
+/** The hosts of all ranks, in the order of their lowest ranks, from each rank's name of its own. */
+export function groupByHost(names: readonly string[]): readonly Host[] {
+  return [...new Set(names)].map((name) => ({
+    name,
+    ranks: names.flatMap((each, rank) => (each === name ? [rank] : [])),
+  }));
+}
+
+/** Whether this rank reads and writes for its host. */
+export function isFirstOnHost(ctx: Context, hosts: readonly Host[]): boolean {
+  return hosts.some(({ ranks }) => ranks[0] === ctx.rank);
+}
+
+/** A checkpoint that `findCheckpoint` found. */
+export interface FoundCheckpoint {
+  /** Steps that the optimizer had taken; 0 without one. */
+  readonly steps: number;
+  /** The hosts that have it, by name. */
+  readonly hosts: readonly string[];
+}
+
+/** What the hosts have: the newest complete checkpoint, and who has it. */
+interface Holdings {
+  readonly hosts: readonly Host[];
+  readonly newest: Extract<CheckpointFile, { kind: "complete" }> | undefined;
+  readonly holders: readonly Host[];
+}
+
+/** Whether any host has a checkpoint, and which is the newest that is complete. Collective; the same on every rank. */
+export async function inspectHosts(ctx: Context, { where, path, options }: CheckpointCall): Promise<Holdings> {
+  const names = await runOnAllRanks(ctx, where, () => hostName(options));
+  // For a file system that all share, rank 0 looks.
+  const hosts = groupByHost(options.copies === "shared" ? names.map(() => names[0]!) : names);
+  const isFirst = isFirstOnHost(ctx, hosts);
+  const inspected = await runOnAllRanks(ctx, where, () => (isFirst ? inspectCheckpoint(path) : null));
+  const files = hosts.map((host) => ({ host, file: inspected[host.ranks[0]!]! }));
+  const complete = files.flatMap(({ host, file }) => (file.kind === "complete" ? [{ host, file }] : []));
+  const damaged = files.flatMap(({ host, file }) => (file.kind === "damaged" ? [{ host, reason: file.reason }] : []));
+  checkSameTraining(where, complete);
+  if (complete.length === 0 && damaged.length > 0) {
+    throw new FileError({
+      where,
+      expected: "a complete checkpoint on at least one host",
+      received: damaged.map(({ host, reason }) => `on ${host.name} ${reason}`).join("; "),
+    });
+  }
+  const own = damaged.find(({ host }) => host.ranks[0] === ctx.rank);
+  if (own) {
+    process.emitWarning(`${where}: a damaged file on ${own.host.name} is not used: ${own.reason}`, {
+      type: "MosaicWarning",
+      code: "MOSAIC_CHECKPOINT_DAMAGED",
+    });
+  }
+  const steps = Math.max(...complete.map(({ file }) => file.steps));
+  const newest = complete.filter(({ file }) => file.steps === steps);
+  return { hosts, newest: newest[0]?.file, holders: newest.map(({ host }) => host) };
+}
+
+/** Step 90 of a training that was given up must not win over step 3 of the one that goes on. */
+function checkSameTraining(
+  where: string,
+  complete: readonly { readonly host: Host; readonly file: { readonly trainingId: string | null } }[],
+): void {
+  const trainings = groupBy(complete, ({ file }) => file.trainingId);
+  if (trainings.size < 2) return;
+  throw new FileError({
+    where,
+    expected: "checkpoints of one training on all hosts",
+    received: `those of ${trainings.size}: ${listHosts([...trainings].map(([, group]) => ["one", group]))}`,
+    remedy: "delete the files of the training that shall not go on",
+  });
+}
+
+/** `Map.groupBy`, which Node 20 lacks. */
+function groupBy<Key, T>(all: readonly T[], keyOf: (each: T) => Key): ReadonlyMap<Key, readonly T[]> {
+  const keys = new Set(all.map((each) => keyOf(each)));
+  return new Map([...keys].map((key) => [key, all.filter((each) => keyOf(each) === key)]));
+}
+
+/** "one on n0, n1 and one on n2". */
+function listHosts(groups: readonly (readonly [what: string, on: readonly { readonly host: Host }[]])[]): string {
+  return groups.map(([what, on]) => `${what} on ${on.map(({ host }) => host.name).join(", ")}`).join(" and ");
+}
+
+/** A file of this host with the newest complete checkpoint. */
+export interface LocalCopy {
+  readonly path: string;
+  /** To be called when all ranks of the host have read it. */
+  release(): Promise<void>;
+}
+
+/**
+ * Gives each host the newest complete checkpoint, over the group, unless it has it. Collective.
+ *
+ * @throws FileError where no host has one, or where hosts that have it hold different bytes.
+ */
+export async function fetchNewest(ctx: Context, call: CheckpointCall): Promise<LocalCopy> {
+  const { where, path, options } = call;
+  const holdings = await inspectHosts(ctx, call);
+  const { hosts, newest, holders } = holdings;
+  if (newest === undefined) {
+    throw new FileError({
+      where,
+      expected: "a checkpoint on at least one host",
+      received: `none on ${hosts.map(({ name }) => name).join(", ")}`,
+    });
+  }
+  const digest = await agreeOnDigest(ctx, call, holdings);
+  const lacking = hosts.filter((host) => !holders.includes(host));
+  if (lacking.length === 0) return { path, async release() {} };
+  // The hosts that have it share the work.
+  const pairs = lacking.map((host, i) => ({ from: holders[i % holders.length]!.ranks[0]!, to: host.ranks[0]! }));
+  const transfer = { path, bytes: newest.bytes, label: where };
+  let staged: StagedFile | undefined;
+  try {
+    const staging = await runOnAllRanks(ctx, where, async () => {
+      const to = pairs.filter(({ from }) => from === ctx.rank).map((pair) => pair.to);
+      if (to.length > 0) await sendFile(ctx, to, transfer);
+      const own = pairs.find((pair) => pair.to === ctx.rank);
+      if (!own) return null;
+      staged = await receiveFile(ctx, own.from, transfer, (messages) => stageMessages(call, digest, messages));
+      return staged.path;
+    });
+    const [first] = hosts.find(({ ranks }) => ranks.includes(ctx.rank))!.ranks;
+    // Copies of the host of rank 0 stay its own.
+    if (options.copies === "rank0") {
+      return { path: staging[first!] ?? path, release: async () => void (await staged?.discard()) };
+    }
+    await runOnAllRanks(ctx, where, async () => {
+      await staged?.publish();
+      return null;
+    });
+    return { path, async release() {} };
+  } catch (error) {
+    await staged?.discard();
+    throw error;
+  }
+}
+
+/** The SHA-256 of the newest checkpoint, of which all hosts that have it must hold the same bytes. */
+async function agreeOnDigest(ctx: Context, { where, path }: CheckpointCall, holdings: Holdings): Promise<string> {
+  const { holders, newest } = holdings;
+  const isHolder = isFirstOnHost(ctx, holders);
+  const digests = await runOnAllRanks(ctx, where, () => (isHolder ? digestOf(path) : null));
+  const byDigest = holders.map((host) => ({ host, digest: digests[host.ranks[0]!]! }));
+  return checkEqualDigests(byDigest, {
+    where,
+    expected: `the same contents on all hosts that have step ${newest!.steps}`,
+    remedy: "delete the file on the hosts whose copy is wrong",
+  });
+}
+
+/** The digest that all hosts have. */
+export function checkEqualDigests(
+  byDigest: readonly { readonly host: Host; readonly digest: string }[],
+  details: { readonly where: string; readonly expected: string; readonly remedy: string },
+): string {
+  const groups = groupBy(byDigest, ({ digest }) => digest);
+  if (groups.size < 2) return byDigest[0]!.digest;
+  const shown = [...groups].map(([digest, group]) => [`SHA-256 ${digest.slice(0, 12)}…`, group] as const);
+  throw new FileError({ ...details, received: listHosts(shown) });
+}
+
+async function digestOf(path: string): Promise<string> {
+  const hash = createHash("sha256");
+  for await (const chunk of createReadStream(path, { highWaterMark: 2 ** 20 })) hash.update(chunk as Buffer);
+  return hash.digest("hex");
+}
+
+/** Writes what arrives beside the checkpoint's place, and keeps it only if it has that digest. */
+async function stageMessages(
+  { where, path }: CheckpointCall,
+  digest: string,
+  messages: AsyncIterable<Uint8Array>,
+): Promise<StagedFile> {
+  const hash = createHash("sha256");
+  const staged = await stageFile(path, async (append) => {
+    for await (const message of messages) {
+      hash.update(message);
+      await append(message);
+    }
+  });
+  const received = hash.digest("hex");
+  if (received === digest) return staged;
+  await staged.discard();
+  throw new FileError({
+    where,
+    expected: `a copy with SHA-256 ${digest}`,
+    received,
+    remedy: "the file of the sending host has changed meanwhile, or its disk is faulty; load again",
+  });
+}
+
+/** What `stage` makes on the first rank of each host is published on all of them or on none. Collective. */
+export async function publishOnHosts(
+  ctx: Context,
+  { where }: CheckpointCall,
+  hosts: readonly Host[],
+  stage: (observe: (bytes: Uint8Array) => void) => Promise<StagedFile>,
+): Promise<void> {
+  let staged: StagedFile | undefined;
+  try {
+    const digests = await runOnAllRanks(ctx, where, async () => {
+      if (!isFirstOnHost(ctx, hosts)) return null;
+      const hash = createHash("sha256");
+      staged = await stage((bytes) => hash.update(bytes));
+      return hash.digest("hex");
+    });
+    checkEqualDigests(
+      hosts.map((host) => ({ host, digest: digests[host.ranks[0]!]! })),
+      {
+        where,
+        expected: "equal parameters and optimizer states on all hosts",
+        remedy: "ranks have diverged: call reduceGradients before each step, and build the model alike on all ranks",
+      },
+    );
+    await runOnAllRanks(ctx, where, async () => {
+      await staged?.publish();
+      return null;
+    });
+  } catch (error) {
+    await staged?.discard();
+    throw error;
+  }
+}

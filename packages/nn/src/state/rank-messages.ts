@@ -1,0 +1,144 @@
+// Texts and files between ranks, over the groups that move tensors. Bytes travel as integers below 2²⁴, three in a float32: exact on
+// every device, where a bit pattern that is a NaN might not be.
+import { open } from "node:fs/promises";
+import { type Context, empty, fromArray, MosaicError } from "@mosaic/core";
+
+/** Bytes of a file in one message. */
+const messageBytes = 12 * 2 ** 20;
+
+function pack(bytes: Uint8Array): Float32Array {
+  const packed = new Float32Array(Math.ceil(bytes.length / 3));
+  const whole = Math.floor(bytes.length / 3);
+  for (let i = 0; i < whole; i++) packed[i] = bytes[3 * i]! + 256 * bytes[3 * i + 1]! + 65_536 * bytes[3 * i + 2]!;
+  if (whole < packed.length) packed[whole] = bytes[3 * whole]! + 256 * (bytes[3 * whole + 1] ?? 0);
+  return packed;
+}
+
+function unpack(packed: Float32Array, bytes: number): Uint8Array {
+  const unpacked = new Uint8Array(packed.length * 3);
+  for (let i = 0; i < packed.length; i++) {
+    const word = packed[i]!;
+    unpacked[3 * i] = word & 255;
+    unpacked[3 * i + 1] = (word >> 8) & 255;
+    unpacked[3 * i + 2] = word >> 16;
+  }
+  return unpacked.subarray(0, bytes);
+}
+
+/** Every rank's text, by rank. */
+async function allGatherTexts(ctx: Context, text: string, label: string): Promise<readonly string[]> {
+  if (ctx.size === 1) return [text];
+  const own = new TextEncoder().encode(text);
+  using ownLength = fromArray(ctx, [Math.floor(own.length / 2 ** 24), own.length % 2 ** 24], [2]);
+  using allLengths = empty(ctx, [2 * ctx.size]);
+  ctx.world.allGather(allLengths, ownLength, { label }).wait();
+  const words = await allLengths.read();
+  const lengths = Array.from({ length: ctx.size }, (_, rank) => words[2 * rank]! * 2 ** 24 + words[2 * rank + 1]!);
+  const counts = lengths.map((length) => Math.ceil(length / 3));
+  using ownBytes = fromArray(ctx, pack(own), [counts[ctx.rank]!]);
+  using allBytes = empty(ctx, [counts.reduce((sum, count) => sum + count)]);
+  ctx.world.allGather(allBytes, ownBytes, { label, counts }).wait();
+  const packed = await allBytes.read();
+  let begin = 0;
+  return lengths.map((length, rank) => {
+    const end = begin + counts[rank]!;
+    const bytes = unpack(packed.subarray(begin, end), length);
+    begin = end;
+    return new TextDecoder().decode(bytes);
+  });
+}
+
+/** What a rank reports of what it ran: a value that JSON holds, or the message of its failure. */
+type Outcome<T> = { readonly value: T } | { readonly failure: string };
+
+/**
+ * Runs `body` on every rank; resolves to what it returned on each, by rank, which JSON must hold. If it fails on any, all reject:
+ * those whose body succeeded, naming the others. Collective.
+ */
+export async function runOnAllRanks<T>(ctx: Context, where: string, body: () => T | Promise<T>): Promise<readonly T[]> {
+  let failure: unknown;
+  let outcome: Outcome<T>;
+  try {
+    outcome = { value: await body() };
+  } catch (error) {
+    failure = error ?? new Error(where);
+    outcome = { failure: (error instanceof Error ? error.message : String(error)).slice(0, 1000) };
+  }
+  const texts = await allGatherTexts(ctx, JSON.stringify(outcome), where);
+  if (failure !== undefined) throw failure;
+  const outcomes = texts.map((text) => JSON.parse(text) as Outcome<T>);
+  const failed = outcomes.flatMap((each, rank) => ("failure" in each ? [{ rank, message: each.failure }] : []));
+  if (failed.length === 0) return outcomes.map((each) => (each as { readonly value: T }).value);
+  throw new MosaicError({
+    where: `${where}, rank ${ctx.rank}`,
+    expected: "success on every rank",
+    received: `a failure on rank ${failed.map(({ rank }) => rank).join(", ")} (${failed[0]!.message})`,
+    remedy: "see the error of that rank; nothing was changed on this one",
+  });
+}
+
+/** A file that one rank sends to others. */
+export interface FileTransfer {
+  readonly path: string;
+  /** Its size, which all of these ranks know. */
+  readonly bytes: number;
+  readonly label: string;
+}
+
+/** Sends a file to ranks that each call `receiveFile`. If it cannot be read, the rest is zeros, and this throws at the end. */
+export async function sendFile(ctx: Context, to: readonly number[], transfer: FileTransfer): Promise<void> {
+  const { path, bytes, label } = transfer;
+  let failure: unknown;
+  const file = await open(path, "r").catch((error: unknown) => void (failure = error));
+  for (let begin = 0; begin < bytes; begin += messageBytes) {
+    const message = new Uint8Array(Math.min(messageBytes, bytes - begin));
+    for (let done = 0; done < message.length && failure === undefined; ) {
+      const { bytesRead } = await file!.read(message, done, message.length - done, begin + done);
+      if (bytesRead === 0) failure = new Error(`${path}: expected ${bytes} bytes, received ${begin + done}`);
+      done += bytesRead;
+    }
+    using tensor = fromArray(ctx, pack(message), [Math.ceil(message.length / 3)]);
+    ctx.world
+      .sendRecv(
+        to.map((rank) => ({ tensor, to: rank })),
+        { label },
+      )
+      .wait();
+    // One message at a time, so that memory does not grow with the file.
+    await ctx.device.stream.synchronize();
+  }
+  await file?.close();
+  if (failure !== undefined) throw failure;
+}
+
+/**
+ * Receives a file of `sendFile`: `consume` is called with what takes the messages one by one. Receives to the end, whatever fails here,
+ * so that the sender does not wait.
+ */
+export async function receiveFile<T>(
+  ctx: Context,
+  from: number,
+  { bytes, label }: Omit<FileTransfer, "path">,
+  consume: (messages: AsyncIterable<Uint8Array>) => Promise<T>,
+): Promise<T> {
+  let received = 0;
+  async function* messages(): AsyncGenerator<Uint8Array> {
+    while (received < bytes) {
+      const length = Math.min(messageBytes, bytes - received);
+      using tensor = empty(ctx, [Math.ceil(length / 3)]);
+      ctx.world.sendRecv([{ tensor, from }], { label }).wait();
+      received += length;
+      yield unpack(await tensor.read(), length);
+    }
+  }
+  try {
+    return await consume(messages());
+  } catch (error) {
+    try {
+      for await (const _ of messages());
+    } catch {
+      // The transfer itself failed: the first error has it.
+    }
+    throw error;
+  }
+}

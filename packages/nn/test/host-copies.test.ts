@@ -1,0 +1,327 @@
+// Checkpoints of hosts without a shared file system: each host of these tests has a directory of its own.
+import { randomBytes } from "node:crypto";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { hostname } from "node:os";
+import { join } from "node:path";
+import { type Context, Linear, type Module, type Tensor } from "@mosaic/core";
+import { afterEach, describe, expect, test, vi } from "vitest";
+import {
+  AdamW,
+  type CheckpointOptions,
+  FileError,
+  findCheckpoint,
+  loadCheckpoint,
+  saveCheckpoint,
+} from "../src/index.ts";
+import { receiveFile, sendFile } from "../src/state/rank-messages.ts";
+import { lossCurve } from "./reference/curve.ts";
+import { folder } from "./reference/folder.ts";
+import { Model, trainStep } from "./reference/model.ts";
+import { alone, onMesh } from "./reference/world.ts";
+
+afterEach(() => void vi.unstubAllEnvs());
+
+/** Hosts with a directory each; ranks are spread over them in blocks. */
+class Hosts {
+  readonly names: readonly string[];
+  readonly #root: string;
+
+  constructor(names: readonly string[], root = folder()) {
+    this.names = names;
+    this.#root = root;
+    for (const name of names) mkdirSync(join(root, name), { recursive: true });
+  }
+
+  path(name: string): string {
+    return join(this.#root, name, "training.safetensors");
+  }
+
+  bytes(name: string): Buffer {
+    return readFileSync(this.path(name));
+  }
+
+  files(name: string): string[] {
+    return readdirSync(join(this.#root, name));
+  }
+
+  /** The arguments of a rank, if `size` ranks run on these hosts. */
+  of(ctx: Context, copies: "perHost" | "rank0" = "perHost"): [path: string, options: CheckpointOptions] {
+    const host = this.names[Math.floor((ctx.rank * this.names.length) / ctx.size)]!;
+    return [this.path(host), { copies, host }];
+  }
+
+  /** Some of them. */
+  only(...names: string[]): Hosts {
+    return new Hosts(names, this.#root);
+  }
+}
+
+interface Training {
+  readonly model: Model;
+  readonly optimizer: AdamW;
+}
+
+const build = (ctx: Context): Training => {
+  const model = new Model(ctx);
+  return { model, optimizer: new AdamW(model, { lr: 2e-2 }) };
+};
+
+/** Trains to a step from the newest checkpoint, if there is one, saves, and returns the losses since. */
+async function trainTo(ctx: Context, steps: number, hosts: Hosts, copies?: "perHost" | "rank0"): Promise<number[]> {
+  const training = build(ctx);
+  const [path, options] = hosts.of(ctx, copies);
+  if (await findCheckpoint(ctx, path, options)) await loadCheckpoint(ctx, path, training, options);
+  const losses: number[] = [];
+  while (training.optimizer.steps < steps) losses.push(await trainStep(ctx, training));
+  await saveCheckpoint(ctx, path, { ...training, data: { losses, rank: ctx.rank } }, options);
+  return losses;
+}
+
+/** What each rank throws, where all do. */
+async function errorsOf(size: number, body: (ctx: Context) => Promise<unknown>): Promise<Error[]> {
+  return onMesh({ sp: size }, async (ctx) => {
+    const error = await body(ctx).then(
+      () => undefined,
+      (each: unknown) => each as Error,
+    );
+    expect(error).toBeInstanceOf(Error);
+    return error!;
+  });
+}
+
+const values = (model: Module) =>
+  Promise.all([...model.stateDict()].map(async ([, each]: [string, Tensor]) => Array.from(await each.read())));
+
+test("one whole copy on each host, of the same bytes, which any of them opens alone", async () => {
+  const hosts = new Hosts(["n0", "n1"]);
+  const [losses] = await onMesh({ sp: 4 }, (ctx) => trainTo(ctx, 2, hosts));
+  expect(hosts.bytes("n1")).toEqual(hosts.bytes("n0"));
+  for (const name of hosts.names) expect(hosts.files(name)).toEqual(["training.safetensors"]);
+  await alone(async (ctx) => {
+    const found = await loadCheckpoint(ctx, hosts.path("n1"), build(ctx));
+    expect(found).toEqual({ steps: 2, data: { losses, rank: 0 } });
+  });
+});
+
+test.each(["perHost", "rank0"] as const)(
+  "%s: a training that goes on with other hosts has the loss curve of one that was not interrupted",
+  async (copies) => {
+    const hosts = new Hosts(["n0", "n1", "n2"]);
+    const before = await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 3, hosts.only("n0", "n1"), copies));
+    const after = await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 6, hosts.only("n2", "n0"), copies));
+    expect([...before[0]!, ...after[0]!]).toEqual(await lossCurve([2, 6]));
+    expect(after[1]).toEqual(after[0]);
+    const written = copies === "perHost" ? ["training.safetensors"] : [];
+    expect(hosts.files("n1")).toEqual(written);
+    expect(hosts.files("n2")).toEqual(["training.safetensors"]);
+  },
+);
+
+test("the newest step that is complete on any host is loaded by all, and each host has it then", async () => {
+  const hosts = new Hosts(["n0", "n1", "n2"]);
+  await onMesh({ sp: 3 }, (ctx) => trainTo(ctx, 2, hosts));
+  await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 4, hosts.only("n1")));
+  rmSync(hosts.path("n2"));
+  const ranks = await onMesh({ sp: 6 }, async (ctx) => {
+    const [path, options] = hosts.of(ctx);
+    expect(await findCheckpoint(ctx, path, options)).toEqual({ steps: 4, hosts: ["n1"] });
+    const training = build(ctx);
+    const { steps } = await loadCheckpoint(ctx, path, training, options);
+    expect(steps).toBe(4);
+    return values(training.model);
+  });
+  for (const each of ranks) expect(each).toEqual(ranks[0]);
+  for (const name of hosts.names) {
+    expect(hosts.bytes(name)).toEqual(hosts.bytes("n1"));
+    expect(hosts.files(name)).toEqual(["training.safetensors"]);
+  }
+});
+
+test("rank0: hosts that lack the file read a copy that is removed afterwards", async () => {
+  const hosts = new Hosts(["n0", "n1"]);
+  await onMesh({ sp: 4 }, (ctx) => trainTo(ctx, 1, hosts, "rank0"));
+  expect(hosts.files("n1")).toEqual([]);
+  await onMesh({ sp: 4 }, async (ctx) => {
+    const [path, options] = hosts.of(ctx, "rank0");
+    expect((await loadCheckpoint(ctx, path, build(ctx), options)).steps).toBe(1);
+  });
+  expect(hosts.files("n0")).toEqual(["training.safetensors"]);
+  expect(hosts.files("n1")).toEqual([]);
+});
+
+test("a file of several messages, whose length three does not divide", async () => {
+  const hosts = new Hosts(["n0", "n1"]);
+  const ranks = await onMesh({ sp: 2 }, async (ctx) => {
+    using model = new Linear(ctx, 2049, 2048);
+    const [path, options] = hosts.of(ctx);
+    await saveCheckpoint(ctx, path, { model, data: "a" }, options);
+    if (ctx.rank === 1) rmSync(path);
+    using other = new Linear(ctx, 2049, 2048);
+    await loadCheckpoint(ctx, path, { model: other }, options);
+    // Vitest compares large arrays element by element, in seconds.
+    const [read, saved] = await Promise.all([other.weight.read(), model.weight.read()]);
+    expect(Buffer.from(read.buffer).equals(Buffer.from(saved.buffer))).toBe(true);
+    return hosts.bytes("n0").length;
+  });
+  expect(ranks[0]).toBeGreaterThan(12 * 2 ** 20);
+  expect(hosts.bytes("n1").equals(hosts.bytes("n0"))).toBe(true);
+});
+
+describe("a save that fails on one host leaves every host's good checkpoint", () => {
+  test("one host cannot write", async () => {
+    const hosts = new Hosts(["n0", "n1"]);
+    await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 1, hosts));
+    const before = hosts.bytes("n0");
+    const [first, second] = await errorsOf(2, async (ctx) => {
+      const [path, options] = hosts.of(ctx);
+      const own = ctx.rank === 1 ? path.replace("training", "missing/training") : path;
+      await saveCheckpoint(ctx, own, build(ctx), options);
+    });
+    expect(String(first)).toMatch(/rank 0: expected success on every rank, received a failure on rank 1 \(ENOENT/);
+    expect(String(second)).toMatch(/ENOENT/);
+    expect(hosts.files("n0")).toEqual(["training.safetensors"]);
+    expect(hosts.bytes("n0")).toEqual(before);
+  });
+
+  test("parameters that differ between hosts", async () => {
+    const hosts = new Hosts(["n0", "n1"]);
+    const errors = await errorsOf(2, async (ctx) => {
+      const training = build(ctx);
+      if (ctx.rank === 1) ctx.device.write(training.model.head.bias!, new Float32Array(7).fill(1));
+      await saveCheckpoint(ctx, hosts.of(ctx)[0], training, hosts.of(ctx)[1]);
+    });
+    for (const error of errors) {
+      expect(error).toBeInstanceOf(FileError);
+      expect(String(error)).toMatch(
+        /equal parameters and optimizer states on all hosts, received SHA-256 \w{12}… on n0 and SHA-256 \w{12}… on n1; ranks/,
+      );
+    }
+    for (const name of hosts.names) expect(hosts.files(name)).toEqual([]);
+  });
+
+  test("data that JSON cannot hold, on one rank", async () => {
+    const hosts = new Hosts(["n0", "n1"]);
+    const errors = await errorsOf(2, async (ctx) => {
+      const [path, options] = hosts.of(ctx);
+      await saveCheckpoint(ctx, path, { ...build(ctx), data: ctx.rank === 1 ? [1n] : [1] }, options);
+    });
+    expect(String(errors[0])).toMatch(/a failure on rank 1 \(saveCheckpoint: data\[0\]/);
+    expect(hosts.files("n0")).toEqual([]);
+  });
+});
+
+describe("hosts that hold different contents", () => {
+  const saved = async (): Promise<Hosts> => {
+    const hosts = new Hosts(["n0", "n1", "n2"]);
+    await onMesh({ sp: 3 }, (ctx) => trainTo(ctx, 1, hosts));
+    return hosts;
+  };
+  const load = (hosts: Hosts) =>
+    errorsOf(3, async (ctx) => {
+      const [path, options] = hosts.of(ctx);
+      await loadCheckpoint(ctx, path, build(ctx), options);
+    });
+
+  test("of the same step: every rank rejects, naming the hosts", async () => {
+    const hosts = await saved();
+    const bytes = hosts.bytes("n2");
+    bytes[bytes.length - 1]! ^= 1;
+    writeFileSync(hosts.path("n2"), bytes);
+    for (const error of await load(hosts)) {
+      expect(error).toBeInstanceOf(FileError);
+      expect(String(error)).toMatch(
+        /the same contents on all hosts that have step 1, received SHA-256 \w{12}… on n0, n1 and SHA-256 \w{12}… on n2; delete/,
+      );
+    }
+  });
+
+  test("of two trainings: the one with more steps does not win", async () => {
+    const hosts = await saved();
+    rmSync(hosts.path("n2"));
+    await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 3, hosts.only("n2")));
+    for (const error of await load(hosts)) {
+      expect(String(error)).toMatch(
+        /checkpoints of one training on all hosts, received those of 2: one on n0, n1 and one on n2; delete the files/,
+      );
+    }
+  });
+
+  test("damaged on one host: it receives the good one, with a warning", async () => {
+    const hosts = await saved();
+    const good = hosts.bytes("n0");
+    writeFileSync(hosts.path("n1"), good.subarray(0, 200));
+    const warned = vi.spyOn(process, "emitWarning").mockImplementation(() => {});
+    await onMesh({ sp: 3 }, async (ctx) => {
+      const [path, options] = hosts.of(ctx);
+      expect((await loadCheckpoint(ctx, path, build(ctx), options)).steps).toBe(1);
+    });
+    expect(warned.mock.calls.map(([text]) => String(text))).toEqual([
+      expect.stringMatching(/a damaged file on n1 is not used: .*the file is truncated/),
+    ]);
+    warned.mockRestore();
+    expect(hosts.bytes("n1")).toEqual(good);
+  });
+
+  test("damaged on all hosts, or on none", async () => {
+    const hosts = await saved();
+    for (const name of hosts.names) writeFileSync(hosts.path(name), hosts.bytes(name).subarray(0, 200));
+    for (const error of await load(hosts))
+      expect(String(error)).toMatch(/a complete checkpoint on at least one host, received on n0 .*; on n1 .*truncated/);
+    for (const name of hosts.names) rmSync(hosts.path(name));
+    for (const error of await load(hosts))
+      expect(String(error)).toMatch(/expected a checkpoint on at least one host, received none on n0, n1, n2/);
+    await onMesh({ sp: 3 }, async (ctx) => {
+      const [path, options] = hosts.of(ctx);
+      expect(await findCheckpoint(ctx, path, options)).toBeUndefined();
+    });
+  });
+});
+
+test("a host that cannot store what it receives: all ranks reject, and none waits", async () => {
+  const hosts = new Hosts(["n0", "n1"]);
+  await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 1, hosts.only("n0")));
+  const [first, second] = await errorsOf(2, async (ctx) => {
+    const [path, options] = hosts.of(ctx);
+    const own = ctx.rank === 1 ? path.replace("training", "missing/training") : path;
+    await loadCheckpoint(ctx, own, build(ctx), options);
+  });
+  expect(String(first)).toMatch(/a failure on rank 1 \(ENOENT/);
+  expect(String(second)).toMatch(/ENOENT/);
+});
+
+test("a file that ends while it is sent is an error of the sender, after the receiver has all messages", async () => {
+  const home = folder();
+  const path = join(home, "short");
+  writeFileSync(path, randomBytes(1000));
+  const transfer = { path, bytes: 13 * 2 ** 20, label: "test" };
+  const [sent, received] = await onMesh({ sp: 2 }, async (ctx) => {
+    if (ctx.rank === 0) return sendFile(ctx, [1], transfer).then(() => "", String);
+    return receiveFile(ctx, 0, transfer, async (messages) => {
+      let bytes = 0;
+      for await (const message of messages) bytes += message.length;
+      return String(bytes);
+    });
+  });
+  expect(sent).toMatch(/short: expected 13631488 bytes, received 1000/);
+  expect(received).toBe("13631488");
+});
+
+test("the host's name: the option, MOSAIC_HOST, else the host's own and the launcher's node", async () => {
+  const path = join(folder(), "x");
+  await alone(async (ctx) => {
+    using model = new Linear(ctx, 2, 1);
+    await saveCheckpoint(ctx, path, { model }, { copies: "perHost" });
+    const hosts = async (host?: string) => (await findCheckpoint(ctx, path, { copies: "perHost", host }))!.hosts;
+    vi.stubEnv("GROUP_RANK", undefined);
+    expect(await hosts()).toEqual([hostname()]);
+    vi.stubEnv("GROUP_RANK", "3");
+    expect(await hosts()).toEqual([`node 3 (${hostname()})`]);
+    vi.stubEnv("MOSAIC_HOST", "n7");
+    expect(await hosts()).toEqual(["n7"]);
+    expect(await hosts("n8")).toEqual(["n8"]);
+    expect((await findCheckpoint(ctx, path))!.steps).toBe(0);
+    await expect(saveCheckpoint(ctx, path, { model }, { copies: "each" as never })).rejects.toThrow(
+      /saveCheckpoint: copies: expected "shared", "perHost" or "rank0", received "each"/,
+    );
+  });
+});

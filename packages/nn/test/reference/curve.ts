@@ -1,0 +1,29 @@
+import { join } from "node:path";
+import type { Context } from "@mosaic/core";
+import { AdamW, loadCheckpoint, saveCheckpoint } from "../../src/index.ts";
+import { folder } from "./folder.ts";
+import { Model, trainStep } from "./model.ts";
+import { onMesh } from "./world.ts";
+
+/** A part of a training: on that many ranks, until that step. */
+export type Stretch = readonly [ranks: number, untilStep: number];
+
+/** The losses of a training on one mesh after the other, which nothing interrupts, on ranks of one process. */
+export async function lossCurve(...stretches: readonly Stretch[]): Promise<number[]> {
+  const path = join(folder(), "training.safetensors");
+  const losses: number[] = [];
+  for (const [ranks, untilStep] of stretches) {
+    const train = async (ctx: Context): Promise<number[]> => {
+      using model = new Model(ctx);
+      using optimizer = new AdamW(model, { lr: 2e-2 });
+      if (losses.length > 0) await loadCheckpoint(ctx, path, { model, optimizer });
+      const own: number[] = [];
+      while (optimizer.steps < untilStep) own.push(await trainStep(ctx, { model, optimizer }));
+      await saveCheckpoint(ctx, path, { model, optimizer });
+      return own;
+    };
+    const [own] = await onMesh({ sp: ranks }, train);
+    losses.push(...own!);
+  }
+  return losses;
+}
