@@ -32,8 +32,8 @@ type Environment = Readonly<Record<string, string>>;
 /** The launchers of a job on n0 and n1, and what their ranks report. */
 class Job {
   readonly exited: readonly Promise<number | null>[];
-  readonly #pids: number[] = [];
-  #output = "";
+  /** Of each stream: lines of two would mingle in one text. */
+  readonly #outputs: string[] = [];
 
   constructor(scenario: string, env: Environment = {}) {
     const folder = mkdtempSync(join(tmpdir(), "mosaic-nccl-hosts-"));
@@ -54,9 +54,10 @@ class Job {
     const command = [process.execPath, launcher, ...options, "--failure-grace", "8s", program, scenario];
     const named = ["unshare", "--uts", "sh", "-c", `hostname n${host}; exec "$@"`, "sh", ...command];
     const child = spawn("ip", ["netns", "exec", `n${host}`, ...named], { env: { ...process.env, ...env } });
-    this.#pids.push(child.pid!);
-    for (const stream of [child.stdout, child.stderr])
-      stream.on("data", (chunk: Buffer) => (this.#output += String(chunk)));
+    for (const stream of [child.stdout, child.stderr]) {
+      const index = this.#outputs.push("") - 1;
+      stream.on("data", (chunk: Buffer) => (this.#outputs[index] += String(chunk)));
+    }
     return new Promise((resolve) => child.on("close", resolve));
   }
 
@@ -71,11 +72,16 @@ class Job {
   /** The event of each of these ranks, once all have it. */
   async waitForEvents(event: string, ranks: readonly number[]): Promise<readonly RankEvent[]> {
     const find = (): readonly RankEvent[] => {
-      const lines = [...this.#output.matchAll(/\{"event":.*\}$/gm)].map(([line]) => JSON.parse(line) as RankEvent);
+      const lines = [...this.#outputs.join("\n").matchAll(/\{"event":.*\}$/gm)].map(
+        ([line]) => JSON.parse(line) as RankEvent,
+      );
       return ranks.flatMap((rank) => lines.filter((each) => each.event === event && each.rank === rank));
     };
     await expect
-      .poll(() => (find().length === ranks.length ? "all" : this.#output), { timeout: 30_000, interval: 20 })
+      .poll(() => (find().length === ranks.length ? "all" : this.#outputs.join("\n")), {
+        timeout: 30_000,
+        interval: 20,
+      })
       .toBe("all");
     return find();
   }
