@@ -66,7 +66,14 @@ class Job {
     const pids = execFileSync("ip", ["netns", "pids", `n${host}`], { encoding: "utf8" })
       .split("\n")
       .filter(Boolean);
-    for (const pid of pids) process.kill(Number(pid), "SIGKILL");
+    for (const pid of pids) {
+      try {
+        process.kill(Number(pid), "SIGKILL");
+      } catch (error) {
+        // It ended meanwhile.
+        if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+      }
+    }
   }
 
   /** The event of each of these ranks, once all have it. */
