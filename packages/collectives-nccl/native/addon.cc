@@ -9,7 +9,7 @@ namespace mosaic::nccl {
 namespace {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
-constexpr int32_t kProtocol = 2;
+constexpr int32_t kProtocol = 3;
 
 // load(candidates): [version, path] of NCCL.
 Napi::Value loadNccl(const Napi::CallbackInfo& info) {
@@ -25,12 +25,12 @@ Napi::Value loadNccl(const Napi::CallbackInfo& info) {
   });
 }
 
-// open({ minCtas, maxCtas, network, warmUp }): the address of a `MosaicTransport`.
+// open({ minCtas, maxCtas, netName, warmUp }): the address of a `MosaicTransport`.
 Napi::Value open(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const auto given = info[0].As<Napi::Object>();
     const auto number = [&](const char* name) { return given.Get(name).As<Napi::Number>().Int32Value(); };
-    const Settings settings{number("minCtas"), number("maxCtas"), given.Get("network").As<Napi::String>()};
+    const Settings settings{number("minCtas"), number("maxCtas"), given.Get("netName").As<Napi::String>()};
     const auto address = reinterpret_cast<uintptr_t>(openTransport(settings, given.Get("warmUp").ToBoolean()));
     return Napi::Number::New(info.Env(), static_cast<double>(address));
   });

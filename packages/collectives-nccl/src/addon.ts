@@ -19,7 +19,7 @@ export function libraryCandidates(env: Environment = process.env): readonly stri
 interface TransportOptions {
   readonly minCtas: number;
   readonly maxCtas: number;
-  readonly network: string;
+  readonly netName: string;
   readonly warmUp: boolean;
 }
 
@@ -43,7 +43,7 @@ function loadTransport(): NcclAddon {
     packageName: "@mosaic/collectives-nccl",
     what: "the transport over NCCL",
     path: addonPath,
-    protocol: 2, // `kProtocol` in native/addon.cc
+    protocol: 3, // `kProtocol` in native/addon.cc
     needs: "g++ and CMake",
   });
   return cachedAddon;

@@ -14,6 +14,7 @@ import {
   connectProcess,
   type ConnectRankOptions,
   inProcess,
+  interfacesIn,
   openWorld,
   timeoutOf,
   type WorldOptions,
@@ -43,8 +44,13 @@ export const ncclOptions = defineOptions("nccl", {
   minCtas: option.integer(ctaCount),
   /** Thread blocks that NCCL may use at most. Default: NCCL decides. */
   maxCtas: option.integer(ctaCount),
-  /** The network between nodes, by NCCL's name: "IB", "Socket". Default: NCCL decides. */
+  /**
+   * The network between the hosts, over which ranks rendezvous in NCCL, and which its sockets use: an interface, "eth1", or a subnet,
+   * "10.1.0.0/16"; several are separated by commas. Becomes NCCL_SOCKET_IFNAME, unless the environment has that. Default: NCCL decides.
+   */
   network: option.string({ optional: true }),
+  /** What moves data between hosts, by NCCL's name: "IB", "Socket". Default: NCCL decides. */
+  netName: option.string({ optional: true }),
   /**
    * Makes every connection at once, when ranks join a group. Without, a group of many ranks opens faster, and the first
    * transfer between two of them takes longer. Default true.
@@ -113,13 +119,16 @@ export function nccl(options?: NcclOptions): Collectives {
 function rankOptions(connecting: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
   checkDevice(connecting.device);
   const timeout = timeoutOf(options.timeout ?? connecting.timeout);
-  const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network = "", warmUp } = options;
-  // NCCL reads it once, when it starts.
+  const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network, netName = "", warmUp } = options;
+  // NCCL reads these once, when it starts. "=": these interfaces, and none whose name begins alike.
+  if (network !== undefined) {
+    process.env.NCCL_SOCKET_IFNAME ??= `=${interfacesIn(network, "nccl: network").join(",")}`;
+  }
   if (options.hostId !== undefined) process.env.NCCL_HOSTID = options.hostId;
   // Likewise; else it would connect the ranks once more when a large operation first takes another of its algorithms.
   if (warmUp) process.env.NCCL_RUNTIME_CONNECT ??= "0";
   loadNccl();
-  const openTransport = (): number => openNccl({ minCtas, maxCtas, network, warmUp });
+  const openTransport = (): number => openNccl({ minCtas, maxCtas, netName, warmUp });
   return { ...connecting, timeout, connectTimeout, openTransport };
 }
 

@@ -55,7 +55,15 @@ const failureCases: readonly FailureCase[] = [
     code: open,
     name: "CollectiveTimeoutError",
     message:
-      /^connect: rank [01]: nccl timed out after 1 s, connecting the ranks; NCCL_DEBUG=INFO shows what it tries$/,
+      /^connect: rank [01]: nccl timed out after 1 s, connecting the ranks; NCCL_DEBUG=INFO shows what it tries; between hosts, nccl\(\{ network \}\) names a network that they share$/,
+  },
+  {
+    what: "an interface that there is not",
+    env: { NCCL_SOCKET_IFNAME: "none" },
+    code: open,
+    name: "DeviceError",
+    message:
+      /NCCL: invalid usage \(ncclInvalidUsage\).*; NCCL_SOCKET_IFNAME, or nccl\(\{ network \}\), must name an interface/,
   },
   {
     what: "an asynchronous error",

@@ -1,5 +1,5 @@
 import { OptionError, ShapeError } from "@mosaic/core";
-import { expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { libraryCandidates } from "../src/addon.ts";
 import { nccl } from "../src/index.ts";
 import { openRanks, tensor } from "./ranks.ts";
@@ -13,6 +13,31 @@ test.each([
 ] as const)("%j will not do", (options, message) => {
   expect(() => nccl(options as object)).toThrow(OptionError);
   expect(() => nccl(options as object)).toThrow(message);
+});
+
+afterEach(() => void vi.unstubAllEnvs());
+
+test.each([
+  ["lo", undefined, "=lo"],
+  ["127.0.0.0/8", undefined, "=lo"],
+  ["lo, 127.0.0.0/8", undefined, "=lo"],
+  ["127.0.0.0/8", "^docker", "^docker"],
+])("network %j, where NCCL_SOCKET_IFNAME is %j: %j", async (network, set, expected) => {
+  vi.stubEnv("NCCL_SOCKET_IFNAME", set);
+  await using ranks = await openRanks(2, { nccl: { network } });
+  expect(ranks.groups).toHaveLength(2);
+  expect(process.env.NCCL_SOCKET_IFNAME).toBe(expected);
+});
+
+test.each([
+  ["none", /nccl: network: expected an interface of this host named none, received interfaces lo \(127\.0\.0\.1/],
+  ["203.0.113.0/24", /expected an interface of this host in the subnet 203\.0\.113\.0\/24, received interfaces lo/],
+  ["10.0.0.0/33", /expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received "10\.0\.0\.0\/33"/],
+  ["lo,", /expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received ""/],
+])("network %j is refused when the ranks connect", async (network, message) => {
+  vi.stubEnv("NCCL_SOCKET_IFNAME", undefined);
+  await expect(openRanks(2, { nccl: { network } })).rejects.toThrow(OptionError);
+  await expect(openRanks(2, { nccl: { network } })).rejects.toThrow(message);
 });
 
 test("devices of other kinds are refused, with what serves them", async () => {
@@ -36,7 +61,7 @@ test("arguments are checked before anything is posted", async () => {
 });
 
 test("settings reach NCCL", async () => {
-  await using ranks = await openRanks(2, { nccl: { minCtas: 1, maxCtas: 4, warmUp: false, network: "Socket" } });
+  await using ranks = await openRanks(2, { nccl: { minCtas: 1, maxCtas: 4, warmUp: false, netName: "Socket" } });
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank], [1]));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
   for (const x of xs) expect(Array.from(await x.read())).toEqual([1]);

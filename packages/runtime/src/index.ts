@@ -28,6 +28,7 @@ export {
 export { NativeDevice } from "./device.ts";
 export { type HandleOptions, NativeHandle } from "./handle.ts";
 export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernel-arguments.ts";
+export { interfacesIn } from "./network.ts";
 export { Completions, type DeviceCalls, type External, NativeRuntime, translated } from "./runtime.ts";
 export { type Bound, Scratch } from "./scratch.ts";
 export { type Environment, sitePackages } from "./site-packages.ts";

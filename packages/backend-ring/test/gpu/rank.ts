@@ -10,7 +10,7 @@ const { RANK, WORLD_SIZE, MOSAIC_TEST_GPU } = process.env;
 const every = 5;
 
 // Where there is a real GPU all ranks share it: NCCL then takes each for a host of its own, on a network of one.
-const shared = MOSAIC_TEST_GPU === "1" ? { hostId: `rank-${RANK}`, network: "Socket" } : {};
+const shared = MOSAIC_TEST_GPU === "1" ? { hostId: `rank-${RANK}`, netName: "Socket" } : {};
 process.env.NCCL_SOCKET_IFNAME ??= "lo";
 
 const backend = ring({ axis: "sp" });

@@ -1,6 +1,7 @@
 #include "emulation/communicator.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <ctime>
 
@@ -30,7 +31,10 @@ void execute(void* data) {
   Communicator& communicator = *launch->communicator;
   if (launch->fails) communicator.state = failsBySystem() ? ncclSystemError : ncclRemoteError;
   if (launch->hangs || launch->fails) communicator.await([] { return false; });
-  else launch->work.run(communicator.stopped);
+  else if (!launch->work.run(communicator.stopped)) {
+    communicator.state = ncclRemoteError;
+    communicator.await([] { return false; });
+  }
   communicator.pendingLaunches--;
 }
 
@@ -57,9 +61,37 @@ ncclResult_t Communicator::runAsync(std::function<ncclResult_t()> job) {
   return ncclInProgress;
 }
 
+Communicator::~Communicator() {
+  for (const auto& pair : connections) {
+    for (const int fd : pair) {
+      if (fd >= 0) close(fd);
+    }
+  }
+}
+
+bool Communicator::connectPeers() {
+  connections.assign(size, {-1, -1});
+  for (uint32_t peer = 0; peer < size; peer++) {
+    if (endpoints[peer].host == endpoints[rank].host) continue;
+    for (const uint32_t collective : {0u, 1u}) {
+      const ConnectionKey key{hashOf(name), rank < peer ? rank : peer, collective};
+      const int fd = rank < peer ? connectTo(endpoints[peer], key, stopped) : listener->accept(key, stopped);
+      if (fd < 0) return false;
+      connections[peer][collective] = fd;
+    }
+  }
+  return true;
+}
+
+Lane Communicator::lane(uint32_t from, uint32_t to, bool collective) const {
+  const int fd = connections[from == rank ? to : from][collective];
+  return fd >= 0 ? Lane{nullptr, fd} : Lane{&region->channel(from, to, collective), -1};
+}
+
 ncclResult_t Communicator::attach() {
   region = Region::open(name, size);
   if (!region) return ncclSystemError;
+  if (!connectPeers()) return stopped ? ncclInProgress : ncclSystemError;
   auto& attached = region->header().attached;
   attached++;
   if (!await([&] { return attached >= size && !hangs("init"); })) return ncclInProgress;

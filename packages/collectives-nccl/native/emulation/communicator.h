@@ -1,6 +1,7 @@
 // A communicator of the stand-in for NCCL.
 #pragma once
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "emulation/sockets.h"
 #include "emulation/transfer.h"
 #include "nccl/api.h"
 
@@ -37,6 +39,9 @@ inline bool failsBySystem() { return setting("MOSAIC_EMULATED_NCCL_ERROR").ends_
 /// Outlives its handle: what is on a stream still refers to it.
 struct Communicator : std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Region> region;
+  std::shared_ptr<Listener> listener;
+  std::vector<Endpoint> endpoints;                   // by rank
+  std::vector<std::array<int, 2>> connections;       // by rank: for messages, for collectives; -1 within a host
   std::string name;
   uint32_t size = 1, rank = 0;
   bool blocking = true;
@@ -50,7 +55,11 @@ struct Communicator : std::enable_shared_from_this<Communicator> {
   ncclResult_t runAsync(std::function<ncclResult_t()> job);
   /// Waits until `condition`, or until stopped.
   bool await(const std::function<bool()>& condition) const;
+  ~Communicator();
   ncclResult_t attach();
+  /// Connects this rank with those of other hosts; false if stopped before.
+  bool connectPeers();
+  Lane lane(uint32_t from, uint32_t to, bool collective) const;
   ncclResult_t launch(Work work, void* stream);
   /// Whatever waits gives up; then waits for all that was launched, wherever on its stream it lies.
   void stop();

@@ -1,11 +1,11 @@
-// A stand-in for libnccl: the entry points of nccl/api.h over memory shared by processes. Ordered on streams by the
-// driver's host functions, so it runs on the stand-in driver, whose device memory is the host's. For tests.
+// A stand-in for libnccl: the entry points of nccl/api.h over memory shared by processes, and over TCP between hosts.
+// Ordered on streams by the driver's host functions, so it runs on the stand-in driver, whose device memory is the
+// host's. For tests.
 //
 // It keeps to NCCL's rules: calls of a group move side by side; a non-blocking communicator is in progress until polled
 // to success, and may not be used before; a communicator's launches run in order; ranks that disagree wait for ever; a
-// rank that dies is not noticed; aborting ends whatever runs, and waits for what is still to run.
-#include <sys/random.h>
-
+// rank that dies is not noticed on its host, and is a remote error on others; aborting ends whatever runs, and waits
+// for what is still to run.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -72,7 +72,7 @@ uint8_t* bytes(const void* data) { return static_cast<uint8_t*>(const_cast<void*
 
 void move(Communicator& comm, Work& work, Kind kind, bool send, uint32_t peer, void* data, size_t count) {
   const uint32_t from = send ? comm.rank : peer, to = send ? peer : comm.rank;
-  work.transfers.push_back({kind, send, &comm.region->channel(from, to, kind != Kind::Message), bytes(data), count});
+  work.transfers.push_back({kind, send, comm.lane(from, to, kind != Kind::Message), bytes(data), count});
 }
 
 }  // namespace
@@ -81,9 +81,7 @@ extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) { return *version = emulated_nccl::version(), ncclSuccess; }
 
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  return getrandom(id->internal, sizeof id->internal, 0) == sizeof id->internal ? ncclSuccess : ncclSystemError;
-}
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return emulated_nccl::createUniqueId(*id); }
 
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError   ? "remote process exited or there was a network error"
@@ -101,8 +99,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   made->size = static_cast<uint32_t>(ranks);
   made->rank = static_cast<uint32_t>(rank);
   made->blocking = config->blocking != 0;
+  made->listener = emulated_nccl::Listener::open();
+  if (!made->listener) return ncclInvalidUsage;
   *comm = new ncclComm{made};
-  return made->runAsync([made = made.get()] { return made->attach(); });
+  return made->runAsync([made = made.get(), id] {
+    made->endpoints =
+        emulated_nccl::exchangeEndpoints(id, made->size, made->rank, made->listener->endpoint(), made->stopped);
+    if (made->endpoints.empty()) return made->stopped ? ncclInProgress : ncclRemoteError;
+    return made->attach();
+  });
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
@@ -132,6 +137,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     made->name = whole.name + "-" + std::to_string(number) + "." + std::to_string(color);
     made->size = static_cast<uint32_t>(members.size());
     made->rank = static_cast<uint32_t>(self - members.begin());
+    made->listener = whole.listener;
+    for (const auto& [_, rank] : members) made->endpoints.push_back(whole.endpoints[rank]);
     *part = new ncclComm{made};
     const ncclResult_t result = made->runAsync([made = made.get()] { return made->attach(); });
     return result == ncclInProgress ? ncclSuccess : result;

@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <set>
+#include <tuple>
 
 namespace emulated_nccl {
 
@@ -58,24 +61,40 @@ Channel& Region::channel(uint32_t from, uint32_t to, bool collective) const {
 
 void Region::unlink() const { shm_unlink(name_.c_str()); }
 
+int64_t Lane::push(const uint8_t* from, uint64_t bytes) const {
+  if (channel) return static_cast<int64_t>(channel->push(from, bytes));
+  const ssize_t n = send(fd, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return n >= 0 ? n : errno == EAGAIN ? 0 : -1;
+}
+
+int64_t Lane::pop(uint8_t* to, uint64_t bytes) const {
+  if (channel) return static_cast<int64_t>(channel->pop(to, bytes));
+  const ssize_t n = recv(fd, to, bytes, MSG_DONTWAIT);
+  return n > 0 ? n : n < 0 && errno == EAGAIN ? 0 : -1;
+}
+
 bool Transfer::progress() {
   bool any = false;
   constexpr uint64_t kHeaderSize = sizeof header;
   auto* head = reinterpret_cast<uint8_t*>(header);
+  const auto step = [this](uint8_t* at, uint64_t left) -> uint64_t {
+    const int64_t n = send ? lane.push(at, left) : lane.pop(at, left);
+    isBroken = n < 0;
+    return isBroken ? 0 : static_cast<uint64_t>(n);
+  };
   if (headerMoved < kHeaderSize) {
     if (send) {
       header[0] = static_cast<uint64_t>(kind);
       header[1] = bytes;
     }
-    const uint64_t left = kHeaderSize - headerMoved;
-    const uint64_t n = send ? channel->push(head + headerMoved, left) : channel->pop(head + headerMoved, left);
+    const uint64_t n = step(head + headerMoved, kHeaderSize - headerMoved);
     headerMoved += n;
     any = n > 0;
     if (headerMoved < kHeaderSize) return any;
   }
   if (header[0] != static_cast<uint64_t>(kind) || header[1] != bytes) return any;
   while (moved < bytes) {
-    const uint64_t n = send ? channel->push(data + moved, bytes - moved) : channel->pop(data + moved, bytes - moved);
+    const uint64_t n = step(data + moved, bytes - moved);
     if (n == 0) break;
     moved += n;
     any = true;
@@ -83,19 +102,21 @@ bool Transfer::progress() {
   return any;
 }
 
-void Work::run(const std::atomic<bool>& stopped) {
+bool Work::run(const std::atomic<bool>& stopped) {
   for (const LocalCopy& copy : copies) std::memmove(copy.to, copy.from, copy.bytes);
   for (int idle = 0; !stopped;) {
     bool any = false, all = true;
-    std::set<const Channel*> busy;  // an earlier message of the lane is not through
+    std::set<std::tuple<const Channel*, int, bool>> busy;  // an earlier message of the lane is not through
     for (Transfer& move : transfers) {
-      if (move.done() || !busy.insert(move.channel).second) continue;
+      const std::tuple lane{static_cast<const Channel*>(move.lane.channel), move.lane.fd, move.send};
+      if (move.done() || !busy.insert(lane).second) continue;
       any = move.progress() || any;
-      if (move.done()) busy.erase(move.channel);
+      if (move.isBroken) return false;
+      if (move.done()) busy.erase(lane);
       all = all && move.done();
     }
     all = all && std::all_of(transfers.begin(), transfers.end(), [](const Transfer& move) { return move.done(); });
-    if (all) return;
+    if (all) return true;
     idle = any ? 0 : idle + 1;
     if (idle > 0 && idle < 50) sched_yield();
     else if (idle >= 50) {
@@ -103,6 +124,7 @@ void Work::run(const std::atomic<bool>& stopped) {
       nanosleep(&interval, nullptr);
     }
   }
+  return true;
 }
 
 }  // namespace emulated_nccl

@@ -1,4 +1,6 @@
-// Memory that the ranks of one communicator share, in one process or many: a lane for each ordered pair of ranks.
+// What moves data between two ranks of a communicator: memory that the ranks of a host share, a connection to another
+// host. What its ranks agree on (how many have come, who splits how) is in shared memory always: hosts of tests are on
+// one machine.
 #pragma once
 
 #include <atomic>
@@ -54,6 +56,16 @@ class Region {
   size_t bytes_;
 };
 
+/// One direction between two ranks: a channel within a host, else a connection.
+struct Lane {
+  Channel* channel = nullptr;
+  int fd = -1;
+
+  /// Move what can be moved now, and return how much that was; -1: the connection has ended.
+  int64_t push(const uint8_t* from, uint64_t bytes) const;
+  int64_t pop(uint8_t* to, uint64_t bytes) const;
+};
+
 // What a launch does when its turn comes on the stream.
 
 enum class Kind : uint64_t { Message = 1, Gather, Broadcast };
@@ -62,11 +74,12 @@ enum class Kind : uint64_t { Message = 1, Gather, Broadcast };
 struct Transfer {
   Kind kind;
   bool send;
-  Channel* channel;
+  Lane lane;
   uint8_t* data;
   uint64_t bytes;
   uint64_t headerMoved = 0, moved = 0;
   uint64_t header[2] = {};
+  bool isBroken = false;
 
   bool done() const { return headerMoved == sizeof header && moved == bytes; }
   /// Moves what can be moved now; whether that was anything.
@@ -83,8 +96,9 @@ struct Work {
   std::vector<LocalCopy> copies;
   std::vector<Transfer> transfers;
 
-  /// Moves everything side by side, in order within a lane, until all is done or `stopped`.
-  void run(const std::atomic<bool>& stopped);
+  /// Moves everything side by side, in order within a lane, until all is done or `stopped`; false if a connection has
+  /// ended.
+  bool run(const std::atomic<bool>& stopped);
 };
 
 }  // namespace emulated_nccl

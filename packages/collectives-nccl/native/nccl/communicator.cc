@@ -22,7 +22,7 @@ ncclConfig_t configOf(const Settings& settings) {
   config.cgaClusterSize = kUndefined;
   config.minCTAs = chosen(settings.minCtas);
   config.maxCTAs = chosen(most);
-  config.netName = settings.network.empty() ? nullptr : settings.network.c_str();
+  config.netName = settings.netName.empty() ? nullptr : settings.netName.c_str();
   config.splitShare = kUndefined;
   return config;
 }
@@ -93,8 +93,8 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   const std::string what = std::string("NCCL: ") + nccl.getErrorString(result) + " (" + nameOf(result) + ")" + detail;
   if (result == ncclRemoteError) {
     return {MOSAIC_FAILURE_PEER_LOST,
-            what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN has more, NCCL_SOCKET_IFNAME names the "
-                   "networks to use"};
+            what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN has more, nccl({ network }) or "
+                   "NCCL_SOCKET_IFNAME names the networks to use"};
   }
   // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.
   if (result == ncclSystemError) {
@@ -104,7 +104,8 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   }
   if (result == ncclInvalidUsage) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; ranks that share a GPU need an NCCL_HOSTID each: nccl({ hostId }); NCCL_DEBUG=WARN prints more"};
+            what + "; ranks that share a GPU need an NCCL_HOSTID each: nccl({ hostId }); NCCL_SOCKET_IFNAME, or "
+                   "nccl({ network }), must name an interface of this host; NCCL_DEBUG=WARN prints more"};
   }
   return {MOSAIC_FAILURE_DEVICE, what + "; NCCL_DEBUG=WARN prints more"};
 }

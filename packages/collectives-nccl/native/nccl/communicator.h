@@ -13,7 +13,7 @@ namespace mosaic::nccl {
 /// How much of the GPU NCCL may take; 0 and "" leave it to NCCL.
 struct Settings {
   int minCtas = 0, maxCtas = 0;
-  std::string network;
+  std::string netName;
 };
 
 /// Whoever neither destroys nor aborts it leaves it to the end of the process.

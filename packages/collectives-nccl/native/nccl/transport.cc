@@ -17,6 +17,10 @@ namespace {
 /// Under which rank 0 publishes the id by which ranks find one another in NCCL.
 constexpr const char* kIdKey = "nccl/id";
 
+/// Ends messages of a timeout while NCCL connects.
+constexpr const char* kConnectHint =
+    "NCCL_DEBUG=INFO shows what it tries; between hosts, nccl({ network }) names a network that they share";
+
 struct Transport {
   MosaicTransport table{};
   MosaicStreamTransport functions{};
@@ -125,7 +129,7 @@ const MosaicTransport* openTransport(const Settings& settings, bool warmUp) {
   library();  // throws if none was loaded
   auto* made = new Transport{};
   made->settings = settings;
-  made->functions = {made, warmUp, "NCCL_DEBUG=INFO shows what it tries",
+  made->functions = {made, warmUp, kConnectHint,
                      connect, split, state, enqueue, finalize, destroy, abortAll, freeTransport};
   made->table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_STREAM, "nccl", nullptr, &made->functions};
   return &made->table;

@@ -1,0 +1,57 @@
+import { BlockList, isIP } from "node:net";
+import { type NetworkInterfaceInfo, networkInterfaces } from "node:os";
+import { expectValue, OptionError } from "@mosaic/core";
+
+/**
+ * The interfaces of this host that an option `network` names: by name, "eth1", or by a subnet of their addresses, "10.1.0.0/16"; several are
+ * separated by commas. `where` begins messages.
+ *
+ * @example
+ * ```ts
+ * import { interfacesIn } from "@mosaic/runtime";
+ * interfacesIn("127.0.0.0/8", "nccl: network"); // => ["lo"]
+ * interfacesIn("10.1.0.0/99", "nccl: network"); // throws nccl: network: expected an interface, as "eth1", or a subnet, as "10.1.0.0/16"
+ * ```
+ * @throws OptionError for a part that is no subnet, or that no interface of this host has.
+ */
+export function interfacesIn(network: string, where: string): readonly string[] {
+  expectValue(where, typeof network === "string", "a network, as a string", network);
+  const found = network.split(",").flatMap((part) => interfacesOf(part.trim(), where));
+  return [...new Set(found)];
+}
+
+function interfacesOf(part: string, where: string): readonly string[] {
+  const interfaces = Object.entries(networkInterfaces());
+  const isSubnet = part.includes("/");
+  const subnet = isSubnet ? subnetOf(part) : undefined;
+  if (part === "" || (isSubnet && !subnet)) {
+    throw new OptionError({
+      where,
+      expected: 'an interface, as "eth1", or a subnet, as "10.1.0.0/16"',
+      received: JSON.stringify(part),
+    });
+  }
+  const found = interfaces.filter(([name, infos = []]) =>
+    subnet ? infos.some((info) => isInside(subnet, info)) : name === part,
+  );
+  if (found.length > 0) return found.map(([name]) => name);
+  const all = interfaces.map(([name, infos = []]) => `${name} (${infos.map((info) => info.address).join(", ")})`);
+  throw new OptionError({
+    where,
+    expected: isSubnet ? `an interface of this host in the subnet ${part}` : `an interface of this host named ${part}`,
+    received: `interfaces ${all.join(", ")}`,
+  });
+}
+
+function subnetOf(text: string): BlockList | undefined {
+  const [, address = "", bits = ""] = /^([^/]*)\/(\d+)$/.exec(text) ?? [];
+  const version = isIP(address);
+  if (version === 0 || Number(bits) > (version === 4 ? 32 : 128)) return undefined;
+  const subnet = new BlockList();
+  subnet.addSubnet(address, Number(bits), version === 4 ? "ipv4" : "ipv6");
+  return subnet;
+}
+
+function isInside(subnet: BlockList, { address, family }: NetworkInterfaceInfo): boolean {
+  return subnet.check(address, family === "IPv6" ? "ipv6" : "ipv4");
+}
