@@ -11,7 +11,7 @@ const EX_TEMPFAIL = 75;
 /** What ssh itself exits with, when the connection or the command could not be made. */
 const SSH_FAILED = 255;
 /** After node 0, or after a failure, the others end by themselves; the connection of one that does not is closed. */
-const LINGER_MS = 10_000;
+const LINGER_MS = 5000;
 /** Node 0 finds that a node is lost before this, and ends the job if it is to end. */
 const SETTLE_MS = 5000;
 /** Agents that found a disagreement end together, each with its own message. */
