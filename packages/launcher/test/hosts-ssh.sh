@@ -58,7 +58,7 @@ done
 # process id and exit code.
 start() {
   local name=$1; shift
-  (node "$run" --ssh "$ssh" "$@" > "$name.out" 2>&1 & echo $! > "$name.pid"; code=0; wait $! || code=$?; echo $code > "$name.code") &
+  (node "$run" --ssh "$ssh" "$@" > "$name.out" 2>&1 & echo $! > "$name.pid"; code=0; wait $! || code=$?; echo $code > "$name.code") 2> /dev/null &
 }
 wait_for() { # FILE TEXT
   for _ in $(seq 300); do if grep -qs -- "$2" "$1"; then return; fi; sleep 0.05; done
@@ -140,6 +140,22 @@ wait_for f.out "host n1: waiting for node 0 at late:29400: getaddrinfo"
 echo "10.77.0.10 late" >> hosts
 expect_code f 0
 echo "ok: a name that appears late"
+
+# The rules of docs/clusters.md, for these hosts' addresses and ssh's port.
+if [ -x /usr/sbin/nft ]; then
+  sed -n '/^```nft/,/^```/p' "$here/../../../docs/clusters.md" | grep -v '```' | sed 's#10.1.0.0/16#10.77.0.0/24#; s/{ 22,/{ 2222,/' > rules
+  grep -q "2222, 29400" rules
+  for i in 0 1 2; do ip netns exec n$i /usr/sbin/nft -f rules; done
+  start m --hosts n0,n1,n2 -n 1 --env TEST_INDEX "$program"
+  expect_code m 0
+  start o --hosts n0,n1 -n 1 --rdzv-endpoint n0:29401 --rdzv-timeout 3s --env TEST_INDEX "$program"
+  expect_code o 75
+  wait_for o.out "rendezvous timed out after 3 s: 1/2 nodes; missing n1"
+  for i in 0 1 2; do ip netns exec n$i /usr/sbin/nft flush ruleset; done
+  echo "ok: behind a firewall that passes ssh and one port; with another port the rendezvous times out"
+else
+  echo "left out: the firewall's rules, for there is no nft"
+fi
 
 # failing NAME CODE TEXT [options]: named with a remedy, within 12 s, and nothing is left.
 failing() {

@@ -334,11 +334,12 @@ describe("the options for hosts", () => {
       "--node-rank=1",
       "--rdzv-endpoint=x:1",
     ]);
-    expect(optionsOf(["--hosts=fd::1,b".replace("fd::1", "[fd::1]")])[0]).toContain("--rdzv-endpoint=[fd::1]:29400");
+    expect(optionsOf(["--hosts=[fd::1],b"])[0]).toContain("--rdzv-endpoint=[fd::1]:29400");
+    expect(optionsOf(["--hosts=localhost,b", "--master-addr=c"])[0]).toContain("--rdzv-endpoint=c:29400");
     // An allocation of SLURM's has numbers of its own.
     const slurm = { SLURM_JOB_ID: "1", SLURM_JOB_NUM_NODES: "4", SLURM_GPUS_ON_NODE: "8", MOSAIC_GRACE: "5s" };
     expect(optionsOf(["--hosts=a,b"], slurm)[0]).toEqual(["--grace=5s", first[0], "--node-rank=0", first[1]]);
-    expect(optionsOf(["--hosts=b", "--node-rank=3", "--rdzv-endpoint=x"])).toEqual([["--nnodes=1"]]);
+    expect(optionsOf(["--hosts=b", "--rdzv-endpoint=x"], { PET_NODE_RANK: "3" })).toEqual([["--nnodes=1"]]);
   });
 
   it("recognize this machine", () => {
@@ -361,7 +362,8 @@ describe("the options for hosts", () => {
     [["--hosts=a", "--hostfile=b"], {}, /--hosts and --hostfile \(from --hostfile\): pass one of them/],
     [["--hostfile=missing"], {}, /--hostfile missing: cannot be read: ENOENT/],
     [["--hosts=a,b", "-N", "3"], {}, /--nnodes: expected 2 or MIN:2, for so many hosts, or none, received "3"/],
-    [["--hosts=localhost,b"], {}, /first host localhost: other hosts cannot reach it by that name; pass/],
+    [["--hosts=localhost,b"], {}, /node 0 is localhost: other hosts cannot reach it by that name; pass/],
+    [["--hosts=a,b", "--node-rank=0"], {}, /--node-rank: expected none, as --hosts numbers the nodes, received "0"/],
     [["--hosts=a,b", "--ssh", " "], {}, /--ssh: expected a program and its options/],
     [["--hosts=a,b", "--rdzv-endpoint=:x"], {}, /--rdzv-endpoint: expected host or host:port/],
   ] as [string[], Env, RegExp][])("refuse %j %j", (argv, env, message) => {

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { isIP } from "node:net";
+import { formatAddress } from "../agent/network.ts";
 import { UsageError } from "../errors.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, parseEndpoint, parseNodeRange } from "./endpoint.ts";
 import { isThisNode } from "./nodes.ts";
@@ -48,6 +49,8 @@ export function parseHosts(values: OptionValues, sources: ReadonlyMap<string, So
   if (hosts.length > MAX_NODES) throw values.invalidValue(option, `at most ${MAX_NODES} hosts`);
   const ssh = splitWords(values.text("ssh") ?? "");
   if (ssh.length === 0) throw values.invalidValue("ssh", "a program and its options");
+  if (["--node-rank", "MOSAIC_NODE_RANK"].includes(values.source("node-rank")))
+    throw values.invalidValue("node-rank", `none, as --${option} numbers the nodes`);
   const range = nodeRange(values, hosts.length);
   const endpoint = hosts.length === 1 ? undefined : endpointOf(values, names);
   return {
@@ -124,19 +127,20 @@ function endpointOf(values: OptionValues, names: readonly string[]): string {
     if (endpoint === undefined || endpoint.host === "") throw values.invalidValue("rdzv-endpoint", "host or host:port");
     return given;
   }
-  if (isLoopback(first) && !names.every(isLoopback))
+  const address = values.text("master-addr") ?? first;
+  if (isLoopback(address) && !names.every(isLoopback))
     throw new UsageError(
-      `first host ${first}: other hosts cannot reach it by that name; pass the name or address that they have for it, or ` +
+      `node 0 is ${address}: other hosts cannot reach it by that name; pass the name or address that they have for it, or ` +
         "--rdzv-endpoint",
     );
   const port = values.count("master-port", 0, 65_535) || DEFAULT_RDZV_PORT;
-  return `${first.includes(":") ? `[${first}]` : first}:${port}`;
+  return formatAddress(address, port);
 }
 
 const isLoopback = (name: string): boolean => name === "localhost" || name === "::1" || name.startsWith("127.");
 
 /** Options that are the launcher's alone: what it makes of them stands in a host's other options. */
-const LOCAL_OPTIONS = ["hosts", "hostfile", "ssh", "agent-stdin", "master-addr", "master-port", "standalone"];
+const LOCAL_OPTIONS = ["hosts", "hostfile", "ssh", "agent-stdin", "master-addr", "master-port"];
 
 function hostSources(
   sources: ReadonlyMap<string, Sourced>,
@@ -145,7 +149,7 @@ function hostSources(
 ): ReadonlyMap<string, Sourced> {
   const source = sources.get("hostfile")?.value === undefined ? "--hosts" : "--hostfile";
   const all = new Map([...sources].filter(([name, one]) => !LOCAL_OPTIONS.includes(name) && !isScheduler(one.source)));
-  for (const name of ["standalone", "nproc-per-node", "master-port"])
+  for (const name of ["nproc-per-node", "master-port"])
     if (!all.has(name)) all.set(name, { value: findOption(name)?.default, source: "default" });
   // The host of a job on one host is node 0, and the endpoint its own.
   if (own["node-rank"] === undefined) for (const name of ["node-rank", "rdzv-endpoint"]) all.delete(name);
