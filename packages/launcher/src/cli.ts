@@ -239,7 +239,7 @@ function runId({ rdzvId }: LaunchPlan): string {
 /** The description as people read it. */
 function dryRunText({ options, command, cwd, ranks }: DryRun): string {
   const rows = Object.entries(options)
-    .filter(([name]) => !["help", "version", "dry-run"].includes(name))
+    .filter(([name]) => !["help", "version", "dry-run", "agent-stdin"].includes(name))
     .map(([name, { value, source }]) => `  ${name.padEnd(18)} ${formatValue(value).padEnd(20)} ${source}`);
   const environments = ranks.map((env, rank) => {
     const pairs = Object.entries(env).map(([name, value]) => `  ${name}=${value}`);

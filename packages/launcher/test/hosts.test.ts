@@ -172,7 +172,7 @@ describe("the end of a job on hosts", () => {
   });
 
   it("comes with SIGKILL of the launcher, on all hosts", async () => {
-    const job = launch("n0,n1", ["-n", "2", ...play("waits")]);
+    const job = launch("localhost,n1", ["-n", "2", ...play("waits")]);
     await job.waitForOutput("waits", 4);
     expect(others(job).length).toBeGreaterThan(8);
     process.kill(job.pid, "SIGKILL");
@@ -222,13 +222,15 @@ describe("the end of a job on hosts", () => {
 
   it("does not come with the loss of one while restarts are left: its agent is started again", async () => {
     const options = ["-n", "1", "--max-restarts", "1", "--restart-backoff", "1ms"];
-    const job = launch("n0,n1", [...options, ...play("waits")]);
+    const job = launch("n0,reboots", [...options, ...play("waits")]);
     await job.waitForOutput("waits", 2);
     process.kill(agentOf(job, 1), "SIGKILL");
     const { code, stdout, stderr } = await job.outcome;
-    expect(stderr).toContain("mosaic-run: host n1: its agent ended; starting it again");
+    expect(stderr).toMatch(/mosaic-run: host reboots: its agent ended without a result \(.*\); starting it again/);
     expect(code).toBe(0);
-    expect(stdout).toContain("[n1:1] attempt 1: 1 0 2 1 1 2");
+    expect(stdout).toContain("[reboots:1] attempt 1: 1 0 2 1 1 2");
+    // The second time it was not there yet.
+    expect(linesOf(readFileSync(sshLog(), "utf8"))).toHaveLength(4);
     await nothingLeft();
   });
 

@@ -16,8 +16,9 @@ const LINGER_MS = 5000;
 const SETTLE_MS = 5000;
 /** Agents that found a disagreement end together, each with its own message. */
 const DISAGREE_MS = 1000;
-/** Before the agent of a lost host is started again. */
+/** Before the agent of a lost host is started again; where the host is not there yet, so often. */
 const REJOIN_MS = 1000;
+const RETRY_MS = 2000;
 const SECRET_BYTES = 32;
 
 /** A job whose agents this launcher starts on other hosts, and on this one. */
@@ -63,7 +64,8 @@ export class HostsJob {
   readonly #console: HostsConsole;
   readonly #header: AgentHeader;
   readonly #channels: Channel[] = [];
-  readonly #starts: number[];
+  /** How often the agent of each host was lost. */
+  readonly #losses: number[];
   readonly #absent = new Set<number>();
   readonly #timers = new Set<NodeJS.Timeout>();
   readonly #finished: Promise<number>;
@@ -79,7 +81,7 @@ export class HostsJob {
     this.#console = console;
     const secret = plan.secret ?? randomBytes(SECRET_BYTES).toString("hex");
     this.#header = { env: plan.env, ...(plan.hosts.length > 1 ? { secret } : {}) };
-    this.#starts = plan.hosts.map(() => 0);
+    this.#losses = plan.hosts.map(() => 0);
     this.#finished = new Promise((resolve) => (this.#finish = resolve));
     for (const rank of plan.hosts.keys()) this.#start(rank);
   }
@@ -107,7 +109,6 @@ export class HostsJob {
 
   #start(rank: number): void {
     const host = this.#plan.hosts[rank] as Host;
-    this.#starts[rank] = (this.#starts[rank] ?? 0) + 1;
     const events = {
       event: (event: LaunchEvent) => this.#receive(rank, event),
       text: (line: string) => this.#console.text(host.name, line),
@@ -174,23 +175,30 @@ export class HostsJob {
 
   /** An agent other than node 0's has ended without a result. */
   #onMemberLost(rank: number, channel: Channel): void {
-    const { name } = this.#plan.hosts[rank] as Host;
     const { code } = channel.remains;
-    const isRefused = channel.isReady && code !== null && code !== EX_TEMPFAIL && code < 128;
-    const rest = this.#plan.hosts.length - this.#absent.size - 1;
-    if (!isRefused && rest >= this.#plan.minHosts) {
-      this.#absent.add(rank);
-      return this.#console.message(
-        `${this.#failureText(rank, channel)}; the job goes on with the others (--nnodes ${this.#plan.minHosts}:${this.#plan.hosts.length})`,
-      );
-    }
-    if (isRefused || !channel.isReady) return this.#failWith(rank, channel);
+    if (!channel.isReady) return this.#onAbsent(rank, channel);
+    if (code !== null && code !== EX_TEMPFAIL && code < 128) return this.#failWith(rank, channel);
+    const losses = (this.#losses[rank] ?? 0) + 1;
+    this.#losses[rank] = losses;
     // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
-    if ((this.#starts[rank] ?? 0) <= this.#plan.maxRestarts) {
-      this.#console.message(`host ${name}: its agent ended; starting it again`);
-      return this.#later(REJOIN_MS, () => this.#isEnding || this.#start(rank));
-    }
-    this.#later(SETTLE_MS, () => this.#isEnding || this.#failWith(rank, channel));
+    if (losses > this.#plan.maxRestarts)
+      return this.#later(SETTLE_MS, () => this.#isEnding || this.#failWith(rank, channel));
+    this.#console.message(`${this.#failureText(rank, channel)}; starting it again`);
+    this.#later(REJOIN_MS, () => this.#isEnding || this.#start(rank));
+  }
+
+  /** A host's agent could not be started. */
+  #onAbsent(rank: number, channel: Channel): void {
+    const { minHosts, hosts } = this.#plan;
+    // A host that was lost may be on its way back; node 0 ends the job where that takes longer than --rdzv-timeout.
+    const isTransient =
+      startFailure(hosts[rank] as Host, channel.remains, hostCommand(this.#plan, rank)).exitCode === 75;
+    if ((this.#losses[rank] ?? 0) > 0 && isTransient)
+      return this.#later(RETRY_MS, () => this.#isEnding || this.#start(rank));
+    if (hosts.length - this.#absent.size - 1 < minHosts) return this.#failWith(rank, channel);
+    this.#absent.add(rank);
+    const range = `--nnodes ${minHosts}:${hosts.length}`;
+    this.#console.message(`${this.#failureText(rank, channel)}; the job goes on with the others (${range})`);
   }
 
   /** Reports what kept an agent from taking part, and ends the others. */

@@ -15,6 +15,7 @@ case $target in
   refused) fail "ssh: connect to host refused port 22: Connection refused" ;;
   silent) fail "ssh: connect to host silent port 22: Connection timed out" ;;
   odd) fail "Bad configuration option: odd" ;;
+  reboots) [ "$(grep -c -- "-T reboots" "$SSH_LOG")" -eq 2 ] && fail "ssh: connect to host reboots port 22: Connection refused" ;;
   hangs) exec sleep 600 ;;
   nonode) command=$(printf '%s' "$command" | sed "s#$NODE#/missing/node#"); PATH=/missing ;;
   nolauncher) command=$(printf '%s' "$command" | sed "s#/dist/cli.js#/missing/cli.js#") ;;
