@@ -110,7 +110,7 @@ async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionV
   );
   const restore = [forwardSignals(job), stopWithNpm(job)];
   try {
-    return await job.done;
+    return await job.run();
   } finally {
     for (const each of restore) each();
   }

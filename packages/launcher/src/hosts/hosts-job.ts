@@ -83,11 +83,11 @@ export class HostsJob {
     this.#header = { env: plan.env, ...(plan.hosts.length > 1 ? { secret } : {}) };
     this.#losses = plan.hosts.map(() => 0);
     this.#finished = new Promise((resolve) => (this.#finish = resolve));
-    for (const rank of plan.hosts.keys()) this.#start(rank);
   }
 
-  /** The exit code, when no agent is left. */
-  get done(): Promise<number> {
+  /** Starts the agents. Resolves to the exit code, when none is left. */
+  run(): Promise<number> {
+    for (const rank of this.#plan.hosts.keys()) this.#start(rank);
     return this.#finished;
   }
 
