@@ -1,18 +1,21 @@
 #!/usr/bin/env node
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
+import { AgentStdin } from "./hosts/agent-stdin.ts";
 import type { LaunchEvent, LaunchOptions } from "./job.ts";
 import { type LaunchPlan, resolvePlan, workingDirectory } from "./launch-plan.ts";
 import { type Job, placeholderAssignment, start } from "./launch.ts";
 import { launcherVersion } from "./version.ts";
+import { agentOptions, type HostsSettings, parseHosts } from "./options/hosts.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
-import { type ConsoleSettings, parseRanks, parseSettings } from "./options/settings.ts";
+import { type ConsoleSettings, parseRanks, parseSettings, type Settings } from "./options/settings.ts";
 import { resolveSources, type Sourced } from "./options/sources.ts";
 import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
 import { jsonConsole } from "./output/json-console.ts";
 import { Sink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
+import { jobSecret, TOKEN, TOKEN_FILE } from "./secret.ts";
 
 /** The largest world, as docs/control-plane.md has it. */
 const MAX_RANKS = 65_536;
@@ -28,7 +31,11 @@ async function main(argv: readonly string[]): Promise<number> {
   const values = new OptionValues(sources);
   if (values.flag("help")) return print(helpText());
   if (values.flag("version")) return print(`mosaic-run ${launcherVersion()}, Node ${process.versions.node}\n`);
-  const { launch, console: settings } = parseSettings(sources);
+  const agentStdin = values.flag("agent-stdin") ? new AgentStdin() : undefined;
+  const hosts = agentStdin === undefined ? parseHosts(values, sources) : undefined;
+  if (hosts !== undefined) return runHosts(hosts, line, values);
+  const { launch, console: settings } =
+    agentStdin === undefined ? parseSettings(sources) : await agentSettings(agentStdin, sources);
   const color = useColor(settings.color);
   const options: LaunchOptions = { ...launch, ...entryOptions(line), color };
   const plan = resolvePlan(options);
@@ -42,11 +49,69 @@ async function main(argv: readonly string[]): Promise<number> {
   }
   const onEvent = plan.nodes === undefined ? consoleFor(settings, plan.nproc, color) : nodeConsole(settings, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
+  agentStdin?.onSignal((name) => job.signal(name));
   const restore = [forwardSignals(job), stopWithNpm(job)];
   try {
     return (await job.done).exitCode;
   } finally {
     // From here on only output is waited for, and a signal may end that as it ends any program.
+    for (const each of restore) each();
+  }
+}
+
+/** An agent has its secret and the ranks' variables from the launcher that has started it, and writes events for it. */
+async function agentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, Sourced>): Promise<Settings> {
+  const { launch, console: settings } = parseSettings(sources);
+  const { env, secret } = await stdin.header();
+  if (secret !== undefined) {
+    // Set here, it is not in what /proc shows of this process.
+    process.env[TOKEN] = secret;
+    delete process.env[TOKEN_FILE];
+  }
+  out.write(`${JSON.stringify({ event: "agent", version: launcherVersion(), pid: process.pid })}\n`);
+  return { launch: { ...launch, env }, console: { ...settings, json: true } };
+}
+
+/** Starts the agents of all hosts, over ssh. */
+async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionValues): Promise<number> {
+  const { launch, console: options } = parseSettings(hosts.sources[0] as ReadonlyMap<string, Sourced>);
+  const { entry, args = [] } = entryOptions(line);
+  const prefix = values.source("log-prefix") === "default" ? "[{host}:{rank}] " : options.logPrefix;
+  const settings = { ...options, logPrefix: prefix };
+  const color = useColor(settings.color);
+  const commands = hosts.sources.map((sources) => [
+    ...agentOptions(sources),
+    `--color=${color ? "always" : "never"}`,
+    ...["--", entry, ...args],
+  ]);
+  const { HostsJob, dryRunHosts } = await import("./hosts/hosts-job.ts");
+  const plan = {
+    ...{ hosts: hosts.hosts, minHosts: hosts.minHosts, ssh: hosts.ssh, cwd: workingDirectory(), args: commands },
+    ...{ env: launch.env ?? {}, maxRestarts: launch.maxRestarts ?? 0, graceMs: launch.graceMs ?? 0 },
+  };
+  if (values.flag("dry-run")) {
+    const described = dryRunHosts(plan);
+    return print(
+      settings.json
+        ? `${JSON.stringify(described)}\n`
+        : described.map(({ host, command }) => `${host}\n  ${formatCommand(command)}\n`).join(""),
+    );
+  }
+  const hasSecret = [TOKEN, TOKEN_FILE].some((name) => process.env[name]);
+  const secret = hasSecret && hosts.hosts.length > 1 ? jobSecret() : undefined;
+  const job = new HostsJob(
+    { ...plan, secret },
+    {
+      // Agents leave out what is not to be shown; a line may come before the event that has the number of ranks.
+      event: nodeConsole(settings, color, "all"),
+      text: (host, text) => err.write(`[${host}] ${text}\n`),
+      message: (text) => err.write(`mosaic-run: ${text}\n`),
+    },
+  );
+  const restore = [forwardSignals(job), stopWithNpm(job)];
+  try {
+    return await job.run();
+  } finally {
     for (const each of restore) each();
   }
 }
@@ -70,10 +135,13 @@ function consoleFor(settings: ConsoleSettings, worldSize: number, color: boolean
 }
 
 /** On several nodes the ranks are numbered once all are there; before that, no line comes from any. */
-function nodeConsole(settings: ConsoleSettings, color: boolean): (event: LaunchEvent) => void {
+function nodeConsole(
+  settings: ConsoleSettings,
+  color: boolean,
+  early: "all" | "none" = "none",
+): (event: LaunchEvent) => void {
   parseRanks(settings.consoleRanks, MAX_RANKS);
-  const early = { ...settings, consoleRanks: "none" };
-  let show = consoleFor(early, 1, color);
+  let show = consoleFor({ ...settings, consoleRanks: early }, MAX_RANKS, color);
   return (event) => {
     if (event.type === "start") {
       const beyond = settings.consoleRanks === undefined ? event.worldSize : MAX_RANKS;
@@ -97,7 +165,7 @@ function isRedundantTask(env: NodeJS.ProcessEnv): boolean {
 const FORWARDED_SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const;
 
 /** Passes signals on to the job, until the function that it returns is called. */
-function forwardSignals(job: Job): () => void {
+function forwardSignals(job: Pick<Job, "signal">): () => void {
   const pass = (name: NodeJS.Signals): void => job.signal(name);
   for (const name of FORWARDED_SIGNALS) process.on(name, pass);
   return () => {
@@ -112,7 +180,7 @@ const PARENT_POLL_MS = 100;
  * shell alone: it dies, npm ends, and the job would continue without a terminal. So where npm, or one of its kind, started this
  * process, the end of its parent counts as that signal.
  */
-function stopWithNpm(job: Job): () => void {
+function stopWithNpm(job: Pick<Job, "signal">): () => void {
   if (process.env.npm_config_user_agent === undefined) return () => {};
   const parent = process.ppid;
   const look = setInterval(() => {
@@ -171,15 +239,17 @@ function runId({ rdzvId }: LaunchPlan): string {
 /** The description as people read it. */
 function dryRunText({ options, command, cwd, ranks }: DryRun): string {
   const rows = Object.entries(options)
-    .filter(([name]) => !["help", "version", "dry-run"].includes(name))
+    .filter(([name]) => !["help", "version", "dry-run", "agent-stdin"].includes(name))
     .map(([name, { value, source }]) => `  ${name.padEnd(18)} ${formatValue(value).padEnd(20)} ${source}`);
   const environments = ranks.map((env, rank) => {
     const pairs = Object.entries(env).map(([name, value]) => `  ${name}=${value}`);
     return [`rank ${rank}`, ...pairs].join("\n");
   });
-  const words = command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : JSON.stringify(word)));
-  return ["options", ...rows, "command", `  ${words.join(" ")}`, `  in ${cwd}`, ...environments, ""].join("\n");
+  return ["options", ...rows, "command", `  ${formatCommand(command)}`, `  in ${cwd}`, ...environments, ""].join("\n");
 }
+
+const formatCommand = (command: readonly string[]): string =>
+  command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : JSON.stringify(word))).join(" ");
 
 function formatValue(value: Sourced["value"]): string {
   if (value === undefined) return "–";

@@ -4,7 +4,8 @@ import { UsageError } from "./errors.ts";
 
 /** The variable that may hold the secret of a job on several nodes; no rank inherits it. */
 export const TOKEN = "MOSAIC_TOKEN";
-const TOKEN_FILE = "MOSAIC_TOKEN_FILE";
+/** The variable that names the file with it. */
+export const TOKEN_FILE = "MOSAIC_TOKEN_FILE";
 const MIN_SECRET_BYTES = 32;
 /** It is part of the first frame of a connection, which is short. */
 const MAX_SECRET_BYTES = 1024;

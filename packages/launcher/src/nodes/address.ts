@@ -1,3 +1,4 @@
+import type { LookupAddress } from "node:dns";
 import { lookup } from "node:dns/promises";
 import { isIP } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
@@ -5,22 +6,30 @@ import { RendezvousError, UsageError } from "../errors.ts";
 import type { NodesPlan } from "../launch-plan.ts";
 
 const RETRY_MS = 200;
+/** While the name cannot be resolved, that is reported so often; first after a second. */
+const REPORT_MS = 5000;
+
+/** What resolving a name needs of its surroundings. */
+export interface Resolver {
+  /** Whether this node was signalled to end. */
+  readonly isEnding: () => boolean;
+  /** Receives why it still waits. */
+  readonly onWaiting: (message: string) => void;
+  /** Default: the system's, with /etc/hosts; a parameter so that a test can be a name server. */
+  readonly lookup?: (host: string) => Promise<readonly LookupAddress[]>;
+}
 
 /**
  * The address that node 0 listens at: the endpoint's own, or all interfaces with `--bind-any`. A name is resolved until the
  * deadline, for the names of services and pods appear late. Rejects with UsageError where the name is one of the loopback interface:
  * /etc/hosts often has the host's own name there, and no other node would reach it.
  */
-export async function bindAddress(
-  { endpoint, bindAny, timeoutMs }: NodesPlan,
-  isEnding: () => boolean,
-): Promise<string> {
+export async function bindAddress({ endpoint, bindAny, timeoutMs }: NodesPlan, resolver: Resolver): Promise<string> {
   const { host } = endpoint;
   if (bindAny) return isIP(host) === 6 ? "::" : "0.0.0.0";
   if (isIP(host) > 0) return host;
   if (host === "localhost") return "127.0.0.1";
-  const deadline = Date.now() + timeoutMs;
-  const addresses = await resolveName(host, () => isEnding() || Date.now() >= deadline);
+  const addresses = await resolveName(host, timeoutMs, resolver);
   const outside = addresses.find((address) => !isLoopback(address));
   if (outside !== undefined) return outside;
   throw new UsageError(
@@ -31,14 +40,24 @@ export async function bindAddress(
 
 const isLoopback = (address: string): boolean => address.startsWith("127.") || address === "::1";
 
-async function resolveName(host: string, isOver: () => boolean): Promise<readonly string[]> {
+/** The addresses of a name, those of IPv4 first. Names without an address yet are looked up again until the deadline. */
+async function resolveName(host: string, timeoutMs: number, resolver: Resolver): Promise<readonly string[]> {
+  const { isEnding, onWaiting, lookup: resolve = (name) => lookup(name, { all: true }) } = resolver;
+  const deadline = Date.now() + timeoutMs;
+  let reportedAt = Date.now() - REPORT_MS + 1000;
   for (;;) {
     try {
-      const found = await lookup(host, { all: true });
+      const found = await resolve(host);
       return found.toSorted((a, b) => a.family - b.family).map(({ address }) => address);
     } catch (error) {
-      if (isOver())
-        throw new RendezvousError(`--rdzv-endpoint ${host}: cannot be resolved: ${(error as Error).message}`);
+      const now = Date.now();
+      const problem = `--rdzv-endpoint ${host}: cannot be resolved: ${(error as Error).message}`;
+      if (isEnding() || now >= deadline)
+        throw new RendezvousError(`${problem}; correct the name, or add it to DNS or to /etc/hosts of all nodes`);
+      if (now - reportedAt >= REPORT_MS) {
+        reportedAt = now;
+        onWaiting(`waiting for a name: ${problem}`);
+      }
       await delay(RETRY_MS);
     }
   }

@@ -105,7 +105,10 @@ export class RootCoordinator implements Coordinator {
   static async open(plan: LaunchPlan, nodes: NodesPlan, control: NodeControl): Promise<RootCoordinator> {
     const secret = jobSecret();
     const { endpoint } = nodes;
-    const host = await bindAddress(nodes, control.isEnding);
+    const host = await bindAddress(nodes, {
+      isEnding: control.isEnding,
+      onWaiting: (message) => control.emit({ type: "rendezvous", message }),
+    });
     const refused = new Set<string>();
     const onRefused = (address: string, reason: string): void => {
       const message = `a connection from ${address} was refused: ${reason}`;

@@ -1,5 +1,5 @@
 import { isIP } from "node:net";
-import { hostname } from "node:os";
+import { hostname, networkInterfaces } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./endpoint.ts";
@@ -82,9 +82,15 @@ function masterEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint> 
   return host === undefined ? undefined : { host, port: values.count("master-port", 0, MAX_PORT) || undefined };
 }
 
-function isThisNode(host: string): boolean {
+/** Whether a name or an address is certainly one of this machine; no name is resolved. */
+export function isThisNode(host: string): boolean {
   if (host === "localhost" || host === "[::1]" || host === "::1") return true;
-  if (isIP(host) > 0) return isIP(host) === 4 && host.startsWith("127.");
+  if (isIP(host) > 0) return (isIP(host) === 4 && host.startsWith("127.")) || isOwnAddress(host);
   const own = hostname();
   return host === own || host.startsWith(`${own}.`);
+}
+
+function isOwnAddress(host: string): boolean {
+  const interfaces = Object.values(networkInterfaces()).flatMap((one) => one ?? []);
+  return interfaces.some(({ address }) => address === host);
 }

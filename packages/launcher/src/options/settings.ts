@@ -75,9 +75,12 @@ function explicitThreads(sources: ReadonlyMap<string, Sourced>, values: OptionVa
 
 function parseEnvironment(values: OptionValues): Readonly<Record<string, string>> {
   const pairs = values.list("env").map((pair) => {
-    const match = /^([A-Za-z_][A-Za-z0-9_]*)=(.*)$/s.exec(pair);
-    if (match === null) throw new UsageError(`--env: expected NAME=VALUE, received ${JSON.stringify(pair)}`);
-    return [match[1] as string, match[2] as string];
+    const match = /^([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?$/s.exec(pair);
+    if (match === null) throw new UsageError(`--env: expected NAME=VALUE or NAME, received ${JSON.stringify(pair)}`);
+    const name = match[1] as string;
+    const value = match[2] ?? process.env[name];
+    if (value === undefined) throw new UsageError(`--env ${name}: it is not set here; set it, or pass ${name}=VALUE`);
+    return [name, value];
   });
   return Object.fromEntries(pairs);
 }

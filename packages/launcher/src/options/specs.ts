@@ -30,7 +30,7 @@ export const OPTIONS: readonly OptionSpec[] = [
   { name: "exec", kind: "flag", help: "run <entry> as a program, not with Node" },
   { name: "node-arg", kind: "list", value: "ARG", help: "an option for node itself, as --node-arg=--inspect-brk" },
   { name: "import", kind: "list", value: "MODULE", help: "a module that node imports before the entry" },
-  { name: "env", kind: "list", value: "NAME=VALUE", help: "a variable for every rank" },
+  { name: "env", kind: "list", value: "NAME[=VALUE]", help: "a variable for every rank; without =VALUE as it is here" },
   { name: "threads", kind: "value", value: "N", help: "MOSAIC_THREADS of a rank [cores / ranks]" },
   { name: "role", kind: "value", value: "NAME", default: "default", pet: true, help: "ROLE_NAME of the ranks" },
   {
@@ -133,6 +133,10 @@ export const OPTIONS: readonly OptionSpec[] = [
     pet: true,
     help: "the store's port on one node; 0: any",
   },
+  { name: "hosts", kind: "value", value: "A,B:SLOTS,…", help: "start the job on these hosts over ssh, A being node 0" },
+  { name: "hostfile", kind: "value", value: "FILE", help: "the same from a file: host [slots=N] a line" },
+  { name: "ssh", kind: "value", value: "COMMAND", default: "ssh", help: 'how hosts are reached, as "ssh -p 2222"' },
+  { name: "agent-stdin", kind: "flag", help: "what --hosts starts on each host: secret and signals come by stdin" },
   { name: "help", kind: "flag", short: "h", help: "this text" },
   { name: "version", kind: "flag", short: "V", help: "the launcher's version" },
 ];
@@ -150,8 +154,8 @@ export function helpText(): string {
   });
   return `Usage: mosaic-run [options] <entry> [entry arguments]
 
-Starts the ranks of a job, watches them, and ends them together. On several nodes, run it on each: -N 2 --node-rank 0 or 1,
---rdzv-endpoint HOST, and the same secret in MOSAIC_TOKEN_FILE.
+Starts the ranks of a job, watches them, and ends them together. On several nodes, once with --hosts A,B, which needs ssh;
+or run it on each: -N 2 --node-rank 0 or 1, --rdzv-endpoint HOST, and the same secret in MOSAIC_TOKEN_FILE.
 Options end at the entry; everything after it is the entry's own.
 
 ${rows.join("\n")}

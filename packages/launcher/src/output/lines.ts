@@ -65,12 +65,14 @@ type OnLine = (kind: LineEvent["kind"], text: string) => void;
  */
 export class LineSplitter {
   readonly #onLine: OnLine;
+  readonly #maxBytes: number;
   #rest: Buffer = Buffer.alloc(0);
   /** The text before a `\r` that ended a chunk: should `\n` come next, it was a line after all. */
   #carriageReturned: string | undefined;
 
-  constructor(onLine: OnLine) {
+  constructor(onLine: OnLine, maxBytes: number = MAX_LINE_BYTES) {
     this.#onLine = onLine;
+    this.#maxBytes = maxBytes;
   }
 
   push(chunk: Buffer): void {
@@ -110,20 +112,20 @@ export class LineSplitter {
       if (back >= 0 && back < start) back = data.indexOf(CARRIAGE_RETURN, start);
     }
     let rest = data.subarray(start);
-    while (rest.length > MAX_LINE_BYTES) rest = this.#emitPrefix(rest);
+    while (rest.length > this.#maxBytes) rest = this.#emitPrefix(rest);
     return rest;
   }
 
   #emit(kind: "line" | "progress", segment: Buffer): void {
     let rest = segment;
-    while (rest.length > MAX_LINE_BYTES) rest = this.#emitPrefix(rest);
+    while (rest.length > this.#maxBytes) rest = this.#emitPrefix(rest);
     this.#onLine(kind, decode(rest));
   }
 
   /** Delivers the longest piece that ends between two characters; returns what follows it. */
   #emitPrefix(data: Buffer): Buffer {
-    let cut = MAX_LINE_BYTES;
-    while (cut > MAX_LINE_BYTES - 4 && ((data[cut] ?? 0) & 0xc0) === 0x80) cut--;
+    let cut = this.#maxBytes;
+    while (cut > this.#maxBytes - 4 && ((data[cut] ?? 0) & 0xc0) === 0x80) cut--;
     this.#onLine("part", decode(data.subarray(0, cut)));
     return data.subarray(cut);
   }

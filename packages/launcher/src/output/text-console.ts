@@ -27,6 +27,8 @@ export class TextConsole {
   readonly #err: Sink;
   readonly #style: TextStyle;
   readonly #uncaught = new Map<number, LineEvent[]>();
+  /** Whose error was reported last: lines of other hosts may come behind the report. */
+  #reported = "";
   readonly #prefixes = new Map<string, string>();
   /** What the last line of the terminal shows now, to be drawn again under whatever is printed. */
   #progress = "";
@@ -40,8 +42,11 @@ export class TextConsole {
   /** Takes one event of the job. */
   show(event: LaunchEvent): void {
     if (event.type === "line") return this.#line(event);
-    if (event.type === "failure")
-      this.#flushUncaught(event.failure.error === undefined ? undefined : event.failure.rank);
+    if (event.type === "failure") {
+      const { error, rank, attempt } = event.failure;
+      this.#flushUncaught(error === undefined ? undefined : rank);
+      if (error !== undefined) this.#reported = `${rank} ${attempt}`;
+    }
     if (event.type === "node-lost") this.#report(lostNodeText(event.lost));
     if (event.type === "end") this.#flushUncaught(undefined);
     const words = formatEvent(event);
@@ -60,6 +65,7 @@ export class TextConsole {
 
   /** Node's print waits until it is known whose error the report has: that one is shown once. */
   #bufferUncaught(event: LineEvent): void {
+    if (this.#reported === `${event.rank} ${event.attempt}`) return;
     const lines = this.#uncaught.get(event.rank) ?? [];
     this.#uncaught.set(event.rank, lines);
     if (lines.length < MAX_UNCAUGHT_LINES) lines.push({ ...event, text: event.text.slice(0, MAX_UNCAUGHT_LENGTH) });

@@ -1,0 +1,261 @@
+import { randomBytes } from "node:crypto";
+import { constants } from "node:os";
+import type { LaunchEvent } from "../job.ts";
+import type { Host, HostsSettings } from "../options/hosts.ts";
+import type { AgentHeader } from "./agent-stdin.ts";
+import { Channel } from "./channel.ts";
+import { type AgentCommand, agentCommand, startFailure } from "./ssh.ts";
+
+/** A host was lost, or is not there: schedulers read it as "try again". */
+const EX_TEMPFAIL = 75;
+/** What ssh itself exits with, when the connection or the command could not be made. */
+const SSH_FAILED = 255;
+/** After node 0, or after a failure, the others end by themselves; the connection of one that does not is closed. */
+const LINGER_MS = 5000;
+/** Node 0 finds that a node is lost before this, and ends the job if it is to end. */
+const SETTLE_MS = 5000;
+/** Agents that found a disagreement end together, each with its own message. */
+const DISAGREE_MS = 1000;
+/** Before the agent of a lost host is started again; where the host is not there yet, so often. */
+const REJOIN_MS = 1000;
+const RETRY_MS = 2000;
+const SECRET_BYTES = 32;
+
+/** A job whose agents this launcher starts on other hosts, and on this one. */
+export interface HostsPlan extends Pick<HostsSettings, "hosts" | "minHosts" | "ssh"> {
+  readonly cwd: string;
+  /** Of each host: options, entry, arguments. */
+  readonly args: readonly (readonly string[])[];
+  readonly env: Readonly<Record<string, string>>;
+  /** The user's, or one of this job's own. */
+  readonly secret?: string | undefined;
+  readonly maxRestarts: number;
+  readonly graceMs: number;
+}
+
+/** Where output and events go. */
+export interface HostsConsole {
+  /** As on one node: `node` is the host's name. */
+  readonly event: (event: LaunchEvent) => void;
+  /** A line of ssh or an agent that is no event. */
+  readonly text: (host: string, line: string) => void;
+  /** A message of this launcher's own. */
+  readonly message: (text: string) => void;
+}
+
+const hostCommand = (plan: HostsPlan, rank: number): AgentCommand => ({
+  ...{ ssh: plan.ssh, cwd: plan.cwd },
+  args: plan.args[rank] as readonly string[],
+});
+
+/** What would be started for each host. */
+export function dryRunHosts(
+  plan: HostsPlan,
+): readonly { readonly host: string; readonly command: readonly string[] }[] {
+  return plan.hosts.map((host, rank) => {
+    const { program, args } = agentCommand(host, hostCommand(plan, rank));
+    return { host: host.name, command: [program, ...args] };
+  });
+}
+
+/** Starts the agents, shows what they report, and ends them together. */
+export class HostsJob {
+  readonly #plan: HostsPlan;
+  readonly #console: HostsConsole;
+  readonly #header: AgentHeader;
+  readonly #channels: Channel[] = [];
+  /** How often the agent of each host was lost. */
+  readonly #losses: number[];
+  readonly #absent = new Set<number>();
+  readonly #timers = new Set<NodeJS.Timeout>();
+  readonly #finished: Promise<number>;
+  #finish: (exitCode: number) => void = () => {};
+  /** The first cause that is not a result of the job itself. */
+  #failure: number | undefined;
+  #signalled: NodeJS.Signals | undefined;
+  #rootCode: number | undefined;
+  #hasShownLoss = false;
+
+  constructor(plan: HostsPlan, console: HostsConsole) {
+    this.#plan = plan;
+    this.#console = console;
+    const secret = plan.secret ?? randomBytes(SECRET_BYTES).toString("hex");
+    this.#header = { env: plan.env, ...(plan.hosts.length > 1 ? { secret } : {}) };
+    this.#losses = plan.hosts.map(() => 0);
+    this.#finished = new Promise((resolve) => (this.#finish = resolve));
+  }
+
+  /** Starts the agents. Resolves to the exit code, when none is left. */
+  run(): Promise<number> {
+    for (const rank of this.#plan.hosts.keys()) this.#start(rank);
+    return this.#finished;
+  }
+
+  /** Passes a signal on to all agents; those that are not there yet are ended. */
+  signal(name: NodeJS.Signals): void {
+    const isFirst = this.#signalled === undefined;
+    const ends = name !== "SIGUSR1" && name !== "SIGUSR2";
+    if (ends) {
+      this.#signalled ??= name;
+      if (isFirst) this.#later(this.#plan.graceMs + LINGER_MS, () => this.#killAll());
+      else if (name === "SIGINT") this.#later(LINGER_MS, () => this.#killAll());
+    }
+    for (const channel of this.#channels) {
+      if (channel.isReady) channel.signal(name);
+      else if (ends) channel.kill();
+    }
+    if (ends) this.#finishIfOver();
+  }
+
+  #start(rank: number): void {
+    const host = this.#plan.hosts[rank] as Host;
+    const events = {
+      event: (event: LaunchEvent) => this.#receive(rank, event),
+      text: (line: string) => this.#console.text(host.name, line),
+      ended: (channel: Channel) => this.#onEnded(rank, channel),
+    };
+    const command = agentCommand(host, hostCommand(this.#plan, rank));
+    this.#channels[rank] = new Channel(command, this.#header, { cwd: this.#plan.cwd, events });
+  }
+
+  #receive(rank: number, event: LaunchEvent): void {
+    const node = (this.#plan.hosts[rank] as Host).name;
+    if (!this.#isShown(rank, event)) return;
+    if (event.type === "rendezvous" && rank > 0) {
+      this.#console.event({ ...event, node, message: `host ${node}: ${event.message}` });
+    } else if (event.type === "failure") {
+      const failed = this.#plan.hosts[event.failure.nodeRank ?? 0]?.name ?? event.failure.node;
+      this.#console.event({ ...event, node, failure: { ...event.failure, node: failed } });
+    } else this.#console.event({ ...event, node });
+  }
+
+  /** Node 0 reports for the job; what the others report of it is left out, and what an end by this launcher causes. */
+  #isShown(rank: number, event: LaunchEvent): boolean {
+    switch (event.type) {
+      case "start":
+      case "failure":
+      case "restart":
+        return rank === 0;
+      case "end":
+        return rank === 0 && this.#failure === undefined;
+      case "stop":
+      case "kill":
+        return this.#failure === undefined;
+      case "rendezvous":
+        return this.#failure === undefined && (rank === 0 || !/^\d+\/\d+ nodes; missing/.test(event.message));
+      case "node-lost": {
+        // Of the loss of node 0 the first other one reports.
+        if (rank === 0 || (event.lost.nodeRank === 0 && !this.#hasShownLoss)) {
+          this.#hasShownLoss ||= event.lost.nodeRank === 0;
+          return true;
+        }
+        return false;
+      }
+      default:
+        return true;
+    }
+  }
+
+  #onEnded(rank: number, channel: Channel): void {
+    if (rank === 0) this.#onRootEnded(channel);
+    else if (!channel.hasResult && !this.#isEnding) this.#onMemberLost(rank, channel);
+    this.#finishIfOver();
+  }
+
+  get #isEnding(): boolean {
+    return this.#failure !== undefined || this.#signalled !== undefined || this.#rootCode !== undefined;
+  }
+
+  #onRootEnded(channel: Channel): void {
+    const { code } = channel.remains;
+    if (!channel.hasResult && !this.#isEnding) this.#failWith(0, channel);
+    this.#rootCode = channel.hasResult && code !== null ? code : EX_TEMPFAIL;
+    this.#later(LINGER_MS, () => this.#killAll());
+  }
+
+  /** An agent other than node 0's has ended without a result. */
+  #onMemberLost(rank: number, channel: Channel): void {
+    const { code } = channel.remains;
+    if (!channel.isReady) return this.#onAbsent(rank, channel);
+    if (code !== null && code !== EX_TEMPFAIL && code < 128) return this.#failWith(rank, channel);
+    const losses = (this.#losses[rank] ?? 0) + 1;
+    this.#losses[rank] = losses;
+    // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
+    if (losses > this.#plan.maxRestarts)
+      return this.#later(SETTLE_MS, () => this.#isEnding || this.#failWith(rank, channel));
+    this.#console.message(`${this.#failureText(rank, channel)}; starting it again`);
+    this.#later(REJOIN_MS, () => this.#isEnding || this.#start(rank));
+  }
+
+  /** A host's agent could not be started. */
+  #onAbsent(rank: number, channel: Channel): void {
+    const { minHosts, hosts } = this.#plan;
+    // A host that was lost may be on its way back; node 0 ends the job where that takes longer than --rdzv-timeout.
+    const isTransient =
+      startFailure(hosts[rank] as Host, channel.remains, hostCommand(this.#plan, rank)).exitCode === 75;
+    if ((this.#losses[rank] ?? 0) > 0 && isTransient)
+      return this.#later(RETRY_MS, () => this.#isEnding || this.#start(rank));
+    if (hosts.length - this.#absent.size - 1 < minHosts) return this.#failWith(rank, channel);
+    this.#absent.add(rank);
+    const range = `--nnodes ${minHosts}:${hosts.length}`;
+    this.#console.message(`${this.#failureText(rank, channel)}; the job goes on with the others (${range})`);
+  }
+
+  /** Reports what kept an agent from taking part, and ends the others. */
+  #failWith(rank: number, channel: Channel): void {
+    const host = this.#plan.hosts[rank] as Host;
+    const { code } = channel.remains;
+    this.#failure = channel.isReady
+      ? code === null || code === SSH_FAILED || code >= 128 || code === 0
+        ? EX_TEMPFAIL
+        : code
+      : startFailure(host, channel.remains, hostCommand(this.#plan, rank)).exitCode;
+    this.#console.message(`${this.#failureText(rank, channel)}   exit code ${this.#failure}`);
+    const end = (): void => {
+      for (const other of this.#channels) {
+        if (other.isReady) other.signal("SIGTERM");
+        else other.kill();
+      }
+      this.#later(this.#plan.graceMs + LINGER_MS, () => this.#killAll());
+      this.#finishIfOver();
+    };
+    if (channel.isReady) this.#later(DISAGREE_MS, end);
+    else end();
+  }
+
+  #failureText(rank: number, channel: Channel): string {
+    const host = this.#plan.hosts[rank] as Host;
+    const { code, signal } = channel.remains;
+    if (!channel.isReady) return startFailure(host, channel.remains, hostCommand(this.#plan, rank)).message;
+    if (code === SSH_FAILED) return `host ${host.name}: the connection to its agent was lost`;
+    return `host ${host.name}: its agent ended without a result (${signal === null ? `exit ${code}` : `killed by ${signal}`})`;
+  }
+
+  #killAll(): void {
+    const left = this.#channels.filter(({ hasEnded }) => !hasEnded);
+    if (left.length === 0) return;
+    const names = this.#plan.hosts.filter((_, rank) => left.includes(this.#channels[rank] as Channel));
+    this.#console.message(
+      `closing the connection to ${names.map(({ name }) => name).join(", ")}: no end of the agent; it ends once it finds that`,
+    );
+    for (const channel of left) channel.kill();
+  }
+
+  #later(ms: number, work: () => void): void {
+    const timer = setTimeout(() => {
+      this.#timers.delete(timer);
+      work();
+      this.#finishIfOver();
+    }, ms);
+    this.#timers.add(timer);
+  }
+
+  #finishIfOver(): void {
+    if (!this.#isEnding || !this.#channels.every(({ hasEnded }) => hasEnded)) return;
+    if (this.#channels.length < this.#plan.hosts.length) return;
+    for (const timer of this.#timers) clearTimeout(timer);
+    const cancelled = this.#signalled === undefined ? undefined : 128 + constants.signals[this.#signalled];
+    const hasResult = this.#channels[0]?.hasResult === true;
+    this.#finish(this.#failure ?? (hasResult ? this.#rootCode : (cancelled ?? this.#rootCode)) ?? EX_TEMPFAIL);
+  }
+}

@@ -1,0 +1,149 @@
+import { fileURLToPath } from "node:url";
+import type { Command } from "../entry.ts";
+import { type Host, isLocal } from "../options/hosts.ts";
+
+const CLI = fileURLToPath(new URL("./cli.js", import.meta.url));
+
+/** Options of OpenSSH behind the user's own, which come first and therefore count. */
+const SSH_OPTIONS = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"];
+/** Errors only: without it banners and notes on host keys stand between the output. */
+const QUIET = "LogLevel=ERROR";
+
+/** What the script below writes where it cannot start the agent; `failureOf` has the words for it. */
+const NO_DIRECTORY = "mosaic-run-host: no-directory";
+const NO_NODE = "mosaic-run-host: no-node";
+const NO_LAUNCHER = "mosaic-run-host: no-launcher";
+
+/**
+ * Starts the agent on another host: $1 is the working directory, $2 Node, $3 the launcher; the rest are options. Node of the same path
+ * comes first, for PATH of a shell that is not interactive often lacks it.
+ */
+const SCRIPT = [
+  `cd "$1" 2>/dev/null || { echo "${NO_DIRECTORY}" >&2; exit 2; }`,
+  `node=$2; [ -x "$node" ] || node=$(command -v node) || { echo "${NO_NODE}" >&2; exit 2; }`,
+  `cli=$3; [ -f "$cli" ] || { echo "${NO_LAUNCHER}" >&2; exit 2; }`,
+  `shift 3; exec "$node" "$cli" "$@"`,
+].join("; ");
+
+/** What a host's agent runs with; neither secret nor environment is in it. */
+export interface AgentCommand {
+  readonly ssh: readonly string[];
+  readonly cwd: string;
+  /** Options, entry and the entry's arguments. */
+  readonly args: readonly string[];
+}
+
+/** The command that starts the agent of a host: over ssh, or directly where the host is this machine. */
+export function agentCommand(host: Host, { ssh, cwd, args }: AgentCommand): Command {
+  const own = ["--agent-stdin", ...args];
+  if (isLocal(host)) return { program: process.execPath, args: [CLI, ...own] };
+  const [program = "ssh", ...options] = ssh;
+  // ssh gives one text to the user's shell there, whichever it is; all of them read single quotes alike.
+  const words = ["/bin/sh", "-c", SCRIPT, "mosaic-run", cwd, process.execPath, CLI, ...own];
+  const all = [...options, ...[...SSH_OPTIONS, QUIET].flatMap((option) => ["-o", option]), "-T"];
+  return { program, args: [...all, host.target, `exec ${words.map(quote).join(" ")}`] };
+}
+
+const quote = (word: string): string =>
+  /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`;
+
+/** Why an agent could not be started. */
+export interface StartFailure {
+  readonly message: string;
+  /** 2: it must be repaired first; 75: it may go away by itself. */
+  readonly exitCode: 2 | 75;
+}
+
+/** What an agent that was never there left behind. */
+export interface Remains {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  /** ssh's, or that of the shell there. */
+  readonly stderr: readonly string[];
+  /** The program of `--ssh` could not be started. */
+  readonly spawnError?: string | undefined;
+}
+
+interface Cause {
+  readonly sign: RegExp;
+  readonly problem: string;
+  readonly remedy: (target: string, command: AgentCommand) => string;
+  readonly exitCode: 2 | 75;
+}
+
+const CAUSES: readonly Cause[] = [
+  {
+    sign: new RegExp(NO_DIRECTORY),
+    problem: "the working directory is missing",
+    remedy: (_, { cwd }) =>
+      `the agent starts in ${cwd} as here: share the file system, or copy the project to that path`,
+    exitCode: 2,
+  },
+  {
+    sign: new RegExp(NO_NODE),
+    problem: "Node is missing",
+    remedy: () => `install it there as ${process.execPath}, or on the PATH of shells that are not interactive`,
+    exitCode: 2,
+  },
+  {
+    sign: new RegExp(NO_LAUNCHER),
+    problem: "@mosaic/launcher is missing",
+    remedy: () => `expected ${CLI}: share the file system, or run npm ci there in the same folder`,
+    exitCode: 2,
+  },
+  {
+    sign: /Could not resolve hostname|[Nn]ame or service not known|name resolution/,
+    problem: "unknown host",
+    remedy: () => "correct the name, or add it to DNS, to /etc/hosts or as Host to ~/.ssh/config",
+    exitCode: 2,
+  },
+  {
+    sign: /Host key verification failed|HOST IDENTIFICATION HAS CHANGED/,
+    problem: "its host key is not trusted",
+    remedy: (target) => `log in once by hand and compare the key: ssh ${target}`,
+    exitCode: 2,
+  },
+  {
+    sign: /Permission denied|Too many authentication failures/,
+    problem: "permission denied",
+    remedy: (target) =>
+      `ssh must log in without a password: ssh-copy-id ${target}, or ssh-add; --hosts user@host for another user`,
+    exitCode: 2,
+  },
+  {
+    sign: /Connection refused/,
+    problem: "connection refused",
+    remedy: () => 'start sshd there, or name its port: --ssh "ssh -p PORT"',
+    exitCode: 75,
+  },
+  {
+    sign: /timed out|No route to host|unreachable|Connection (closed|reset)/i,
+    problem: "no connection",
+    remedy: (target) => `check that it is up and that firewalls pass ssh: ssh ${target} true`,
+    exitCode: 75,
+  },
+];
+
+/** Names what kept an agent from starting, and the remedy. */
+export function startFailure(host: Host, remains: Remains, command: AgentCommand): StartFailure {
+  const { target, name } = host;
+  const [program = "ssh"] = command.ssh;
+  if (remains.spawnError !== undefined && !isLocal(host))
+    return {
+      message: `host ${name}: ${program} cannot be started (${remains.spawnError}); install OpenSSH's client, or pass another by --ssh`,
+      exitCode: 2,
+    };
+  const cause = CAUSES.find(({ sign }) => remains.stderr.some((line) => sign.test(line)));
+  if (cause !== undefined) {
+    const line = remains.stderr.find((one) => cause.sign.test(one)) ?? "";
+    const quoted = line.startsWith("mosaic-run-host") ? "" : ` (${line.trim()})`;
+    const { problem, remedy, exitCode } = cause;
+    return { message: `host ${name}: ${problem}${quoted}; ${remedy(target, command)}`, exitCode };
+  }
+  const how = remains.spawnError ?? (remains.signal === null ? `exit ${remains.code}` : `killed by ${remains.signal}`);
+  const last = remains.stderr.findLast((line) => line.trim() !== "");
+  return {
+    message: `host ${name}: ${isLocal(host) ? "the agent" : program} ended before the agent was there (${how})${last === undefined ? "" : `: ${last.trim()}`}`,
+    exitCode: remains.code === 2 ? 2 : 75,
+  };
+}

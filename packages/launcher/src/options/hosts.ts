@@ -1,0 +1,175 @@
+import { readFileSync } from "node:fs";
+import { isIP } from "node:net";
+import { formatAddress } from "../agent/network.ts";
+import { UsageError } from "../errors.ts";
+import { DEFAULT_RDZV_PORT, MAX_NODES, parseEndpoint, parseNodeRange } from "./endpoint.ts";
+import { isThisNode } from "./nodes.ts";
+import { findOption, OPTIONS } from "./specs.ts";
+import type { Sourced } from "./sources.ts";
+import type { OptionValues } from "./values.ts";
+
+/** A host of `--hosts` or `--hostfile`. */
+export interface Host {
+  /** As ssh is given it: `host` or `user@host`. */
+  readonly target: string;
+  /** Its name or address alone, as output is prefixed. */
+  readonly name: string;
+  /** Ranks on it; undefined: as `--nproc-per-node` has it. */
+  readonly slots: number | undefined;
+}
+
+/** A job whose agents the launcher starts itself. */
+export interface HostsSettings {
+  /** Their order is that of the node ranks. */
+  readonly hosts: readonly Host[];
+  /** Fewer may do, with `--nnodes MIN:MAX`. */
+  readonly minHosts: number;
+  /** The program that reaches a host, and its own options. */
+  readonly ssh: readonly string[];
+  /** Each host's options. */
+  readonly sources: readonly ReadonlyMap<string, Sourced>[];
+}
+
+/** `[user@]host[:slots]`; an address of IPv6 in brackets. A leading "-" would be an option of ssh. */
+const HOST = /^(?:([A-Za-z0-9_][\w.-]*)@)?(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)(?::([1-9]\d{0,4}))?$/;
+
+/** Reads `--hosts` or `--hostfile`; undefined where neither is given. Throws UsageError. */
+export function parseHosts(values: OptionValues, sources: ReadonlyMap<string, Sourced>): HostsSettings | undefined {
+  const list = values.text("hosts");
+  const file = values.text("hostfile");
+  if (list === undefined && file === undefined) return undefined;
+  if (list !== undefined && file !== undefined)
+    throw new UsageError(`--hosts and --hostfile (from ${values.source("hostfile")}): pass one of them`);
+  const hosts = list === undefined ? readHostfile(file as string) : parseList(list, values);
+  const names = hosts.map(({ name }) => name);
+  const twice = names.find((name, i) => names.indexOf(name) !== i);
+  const option = list === undefined ? "hostfile" : "hosts";
+  if (twice !== undefined)
+    throw values.invalidValue(option, `each host once, as ${twice}:N for N ranks (slots=N in a file)`);
+  if (hosts.length > MAX_NODES) throw values.invalidValue(option, `at most ${MAX_NODES} hosts`);
+  const ssh = splitWords(values.text("ssh") ?? "");
+  if (ssh.length === 0) throw values.invalidValue("ssh", "a program and its options");
+  if (["--node-rank", "MOSAIC_NODE_RANK"].includes(values.source("node-rank")))
+    throw values.invalidValue("node-rank", `none, as --${option} numbers the nodes`);
+  const range = nodeRange(values, hosts.length);
+  const endpoint = hosts.length === 1 ? undefined : endpointOf(values, names);
+  return {
+    ...{ hosts, ssh, minHosts: range === undefined ? hosts.length : range.min },
+    sources: hosts.map((host, rank) =>
+      hostSources(sources, host, {
+        nnodes: range === undefined ? String(hosts.length) : `${range.min}:${range.max}`,
+        ...(endpoint === undefined ? {} : { "node-rank": String(rank), "rdzv-endpoint": endpoint }),
+      }),
+    ),
+  };
+}
+
+function parseList(list: string, values: OptionValues): readonly Host[] {
+  return list.split(",").map((text) => {
+    const host = parseHost(text.trim());
+    if (host === undefined) throw values.invalidValue("hosts", "[user@]host[:slots] apart by commas");
+    return host;
+  });
+}
+
+function parseHost(text: string): Host | undefined {
+  const [whole, user, written = "", slots] = HOST.exec(text) ?? [];
+  const name = written.replace(/^\[(.*)\]$/, "$1");
+  if (whole === undefined || (written !== name && isIP(name) !== 6)) return undefined;
+  const target = user === undefined ? name : `${user}@${name}`;
+  return { target, name, slots: slots === undefined ? undefined : Number(slots) };
+}
+
+/** `host [slots=N]` a line, as Open MPI and DeepSpeed have it; `#` begins a comment. */
+function readHostfile(path: string): readonly Host[] {
+  let text: string;
+  try {
+    text = readFileSync(path, "utf8");
+  } catch (error) {
+    throw new UsageError(`--hostfile ${path}: cannot be read: ${(error as Error).message}`);
+  }
+  const hosts = text.split("\n").flatMap((line, i) => {
+    const [word, ...rest] = line.replace(/#.*$/, "").trim().split(/\s+/);
+    if (!word) return [];
+    const host = parseHost(word);
+    const slots = rest.length === 0 ? [] : /^slots=([1-9]\d{0,4})$/.exec(rest.join(" ").replaceAll(" ", ""));
+    if (host === undefined || slots === null || (slots[1] !== undefined && host.slots !== undefined))
+      throw new UsageError(`--hostfile ${path}:${i + 1}: expected host [slots=N], received ${JSON.stringify(line)}`);
+    return [slots[1] === undefined ? host : { ...host, slots: Number(slots[1]) }];
+  });
+  if (hosts.length === 0) throw new UsageError(`--hostfile ${path}: expected a host, found none`);
+  return hosts;
+}
+
+/** Words apart by spaces; quotes keep those in them. */
+function splitWords(text: string): readonly string[] {
+  const words = text.match(/(?:[^\s'"]|'[^']*'|"[^"]*")+/g) ?? [];
+  return words.map((word) => word.replaceAll(/'([^']*)'|"([^"]*)"/g, "$1$2"));
+}
+
+/** SLURM's numbers are those of an allocation; the hosts count. */
+const isScheduler = (source: string): boolean => source.startsWith("SLURM_");
+
+/** The hosts give the number of nodes; `MIN:MAX` adds how few of them suffice. */
+function nodeRange(values: OptionValues, count: number): ReturnType<typeof parseNodeRange> {
+  const source = values.source("nnodes");
+  if (source === "default" || isScheduler(source)) return undefined;
+  const range = parseNodeRange(values.text("nnodes") ?? "");
+  if (range?.max !== count) throw values.invalidValue("nnodes", `${count} or MIN:${count}, for so many hosts, or none`);
+  return range;
+}
+
+function endpointOf(values: OptionValues, names: readonly string[]): string {
+  const [first = ""] = names;
+  const given = isScheduler(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
+  if (given !== undefined) {
+    const endpoint = parseEndpoint(given);
+    if (endpoint === undefined || endpoint.host === "") throw values.invalidValue("rdzv-endpoint", "host or host:port");
+    return given;
+  }
+  const address = values.text("master-addr") ?? first;
+  if (isLoopback(address) && !names.every(isLoopback))
+    throw new UsageError(
+      `node 0 is ${address}: other hosts cannot reach it by that name; pass the name or address that they have for it, or ` +
+        "--rdzv-endpoint",
+    );
+  const port = values.count("master-port", 0, 65_535) || DEFAULT_RDZV_PORT;
+  return formatAddress(address, port);
+}
+
+const isLoopback = (name: string): boolean => name === "localhost" || name === "::1" || name.startsWith("127.");
+
+/** Options that are the launcher's alone: what it makes of them stands in a host's other options. */
+const LOCAL_OPTIONS = ["hosts", "hostfile", "ssh", "agent-stdin", "master-addr", "master-port"];
+
+function hostSources(
+  sources: ReadonlyMap<string, Sourced>,
+  { slots }: Host,
+  own: Readonly<Record<string, string>>,
+): ReadonlyMap<string, Sourced> {
+  const source = sources.get("hostfile")?.value === undefined ? "--hosts" : "--hostfile";
+  const all = new Map([...sources].filter(([name, one]) => !LOCAL_OPTIONS.includes(name) && !isScheduler(one.source)));
+  for (const name of ["nproc-per-node", "master-port"])
+    if (!all.has(name)) all.set(name, { value: findOption(name)?.default, source: "default" });
+  // The host of a job on one host is node 0, and the endpoint its own.
+  if (own["node-rank"] === undefined) for (const name of ["node-rank", "rdzv-endpoint"]) all.delete(name);
+  for (const [name, value] of Object.entries(own)) all.set(name, { value, source });
+  if (slots !== undefined) all.set("nproc-per-node", { value: String(slots), source });
+  return all;
+}
+
+/** How the launcher shows a job; its agents write JSON instead. */
+const CONSOLE_OPTIONS = ["json", "color", "log-prefix", "dry-run", "help", "version"];
+
+/** A host's options as a command line. What `--env` names is not among them: other users can read command lines. */
+export function agentOptions(sources: ReadonlyMap<string, Sourced>): readonly string[] {
+  return OPTIONS.flatMap(({ name, kind }) => {
+    const { value, source } = sources.get(name) ?? { value: undefined, source: "default" };
+    if (value === undefined || source === "default" || name === "env" || CONSOLE_OPTIONS.includes(name)) return [];
+    if (kind === "list") return (value as readonly string[]).map((one) => `--${name}=${one}`);
+    return [value === true ? `--${name}` : `--${name}=${String(value)}`];
+  });
+}
+
+/** Whether a host is this machine, where no ssh is needed. */
+export const isLocal = ({ target, name }: Host): boolean => target === name && isThisNode(name);

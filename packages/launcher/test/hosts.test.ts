@@ -1,0 +1,391 @@
+import { randomBytes } from "node:crypto";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { hostname, networkInterfaces } from "node:os";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { agentOptions, type HostsSettings, isLocal, parseHosts } from "../src/options/hosts.ts";
+import { parseCommandLine } from "../src/options/parse.ts";
+import { resolveSources } from "../src/options/sources.ts";
+import { OptionValues } from "../src/options/values.ts";
+import {
+  childrenOf,
+  commandOf,
+  INDEX,
+  isAlive,
+  livingProcesses,
+  mosaicRun,
+  program,
+  type Running,
+  temporaryDir,
+  testDir,
+  until,
+} from "./harness.ts";
+
+type Env = Readonly<Record<string, string | undefined>>;
+
+const SECRET = randomBytes(32).toString("hex");
+let lastPort = 31_000 + (process.pid % 100) * 10;
+const sshLog = (): string => join(testDir(), "ssh.log");
+
+/** Starts a job on hosts that the stand-in for ssh plays, all on this machine. */
+function launch(hosts: string, args: readonly string[], env: Env = {}): Running {
+  const options = ["--hosts", hosts, "--rdzv-endpoint", `127.0.0.8:${lastPort++}`, "--ssh", program("ssh.sh")];
+  return mosaicRun([...options, ...args], {
+    env: { SSH_LOG: sshLog(), NODE: process.execPath, TEST_INDEX: INDEX, ...env },
+  });
+}
+
+const play = (...args: string[]): string[] => ["--env", "TEST_INDEX", program("node.mjs"), ...args];
+const linesOf = (text: string): string[] => text.trim().split("\n").toSorted();
+/** Agents, ranks and what stands in for ssh. */
+const others = (job: Running): number[] => livingProcesses().filter((pid) => pid !== job.pid);
+const environmentOf = (pid: number): string => {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, "latin1");
+  } catch {
+    return "";
+  }
+};
+
+/** The guards of killed agents have ended what was theirs. */
+const nothingLeft = (): Promise<void> =>
+  until(
+    () =>
+      livingProcesses().length === 0 && readdirSync(temporaryDir()).every((name) => !name.startsWith("mosaic-run-")),
+    () => `left: ${livingProcesses().map(commandOf).join("\n")}`,
+  );
+
+describe("a job on hosts", () => {
+  it("has an agent on each over ssh, its ranks numbered in the order of the hosts, its output behind the host", async () => {
+    const { code, stdout, stderr } = await launch("n0:2,n1", ["-n", "1", ...play()]).outcome;
+    expect(stderr).toBe("");
+    const line = (host: string, rank: number, rest: string): string => `[${host}:${rank}] attempt 0: ${rank} ${rest}`;
+    expect(linesOf(stdout)).toEqual([
+      line("n0", 0, "0 3 2 0 2 127.0.0.8"),
+      line("n0", 1, "1 3 2 0 2 127.0.0.8"),
+      line("n1", 2, "0 3 1 1 2 127.0.0.8"),
+    ]);
+    expect(code).toBe(0);
+    const calls = linesOf(readFileSync(sshLog(), "utf8"));
+    expect(calls).toHaveLength(2);
+    for (const call of calls) expect(call).toMatch(/^-o BatchMode=yes .*-T n[01] exec \/bin\/sh -c /);
+  });
+
+  it("takes them from a file, and needs no secret, endpoint or node rank for one", async () => {
+    writeFileSync(join(testDir(), "hosts"), "# the job's\n\nn7 slots=2 # two GPUs\n");
+    const options = [
+      "--hostfile",
+      "hosts",
+      "--ssh",
+      program("ssh.sh"),
+      "--exec",
+      "sh",
+      "-c",
+      "echo $RANK of $WORLD_SIZE",
+    ];
+    const { code, stdout } = await mosaicRun(options, { env: { SSH_LOG: sshLog() } }).outcome;
+    expect(code).toBe(0);
+    expect(linesOf(stdout)).toEqual(["[n7:0] 0 of 2", "[n7:1] 1 of 2"]);
+  });
+
+  it("starts the agent of this machine without ssh", async () => {
+    const { code, stdout } = await launch("localhost,n1", ["-n", "1", ...play()]).outcome;
+    expect(code).toBe(0);
+    expect(linesOf(stdout)).toMatchObject(
+      [/^\[localhost:0\] attempt 0: 0 /, /^\[n1:1\] attempt 0: 1 /].map((one) => expect.stringMatching(one)),
+    );
+    expect(linesOf(readFileSync(sshLog(), "utf8"))).toHaveLength(1);
+  });
+
+  it("passes secret and environment by standard input: they are in no command line, nor in an agent's environment", async () => {
+    const value = `value '"$HOME\n of ${randomBytes(8).toString("hex")}`;
+    const env = { MOSAIC_TOKEN: SECRET, FORWARDED: value };
+    const script = 'echo "$FORWARDED/$GIVEN/$UNNAMED/${MOSAIC_TOKEN-none}"; exec sleep 600';
+    const options = ["-n", "1", "--env", "FORWARDED", "--env", "GIVEN=its own", "--exec", "sh", "-c", script];
+    const job = launch("n0,n1", options, { ...env, UNNAMED: "not forwarded" });
+    await job.waitForOutput("/its own//none", 2);
+    const [, line = ""] = value.split("\n");
+    expect(job.output().split(`[n0:0] ${line}/its own//none`)).toHaveLength(2);
+    const pids = others(job);
+    expect(pids.length).toBeGreaterThanOrEqual(4);
+    for (const pid of pids) {
+      const command = commandOf(pid);
+      expect(command).not.toContain(SECRET);
+      expect(command).not.toContain(line);
+      expect(command).not.toContain("its own");
+      expect(environmentOf(pid).includes(SECRET), command).toBe(false);
+    }
+    job.child.kill("SIGINT");
+    const { code, stdout, stderr } = await job.outcome;
+    expect(code).toBe(130);
+    for (const text of [stdout, stderr, readFileSync(sshLog(), "utf8")]) expect(text).not.toContain(SECRET);
+  });
+
+  it("has a secret of its own where the user has none", async () => {
+    const job = launch("n0,n1", ["-n", "1", ...play("waits")]);
+    await job.waitForOutput("waits", 2);
+    job.child.kill("SIGTERM");
+    const { code, stderr } = await job.outcome;
+    expect(code).toBe(143);
+    expect(stderr).toContain("mosaic-run: SIGTERM: sent SIGTERM to rank 0; SIGKILL in 30 s");
+  });
+
+  it("shows events as JSON, each with its host", async () => {
+    const { stdout } = await launch("n0,n1", ["-n", "1", "--json", ...play()]).outcome;
+    const events = stdout
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line) as Record<string, unknown>);
+    const lines = events.filter(({ msg }) => msg !== undefined).map(({ node, rank }) => `${node} ${rank}`);
+    expect(lines.toSorted()).toEqual(["n0 0", "n1 1"]);
+    const ofJob = events.filter(({ event }) => event === "start" || event === "end");
+    expect(ofJob.map(({ event, node }) => `${event} ${node}`)).toEqual(["start n0", "end n0"]);
+  });
+
+  it("shows what the shell of a host writes, and reads on", async () => {
+    const { code, stdout, stderr } = await launch("n0,chatty", ["-n", "1", ...play()]).outcome;
+    expect(code).toBe(0);
+    expect(linesOf(stdout)).toHaveLength(2);
+    expect(linesOf(stderr)).toEqual(["[chatty] Welcome to chatty", "[chatty] mind the gap"]);
+  });
+
+  it("prints what it would start", async () => {
+    const { code, stdout } = await launch("n0,me@n1:3", ["--dry-run", "--json", ...play("a b")]).outcome;
+    const hosts = JSON.parse(stdout) as { host: string; command: string[] }[];
+    expect(code).toBe(0);
+    expect(hosts.map(({ host }) => host)).toEqual(["n0", "n1"]);
+    expect(hosts[1]?.command.slice(-2)).toEqual([
+      "me@n1",
+      expect.stringMatching(/--agent-stdin --nproc-per-node=3 --nnodes=2 --node-rank=1 .*--rdzv-endpoint=.* 'a b'$/),
+    ]);
+    expect(existsSync(sshLog())).toBe(false);
+  });
+});
+
+describe("the end of a job on hosts", () => {
+  it("has the exit code of a failing rank, and a report that names its host", async () => {
+    const { code, stderr } = await launch("n0,n1", ["-n", "1", ...play("throws", "1")]).outcome;
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/✖ rank 1 \(node 1: n1, local 0, pid \d+\) failed .*: TypeError: bad loss\n {4}at /);
+    expect(stderr.split("bad loss")).toHaveLength(2);
+    expect((await launch("n0,n1", ["-n", "1", ...play("exits", "0")]).outcome).code).toBe(42);
+  });
+
+  it("comes with SIGKILL of the launcher, on all hosts", async () => {
+    const job = launch("localhost,n1", ["-n", "2", ...play("waits")]);
+    await job.waitForOutput("waits", 4);
+    expect(others(job).length).toBeGreaterThan(8);
+    process.kill(job.pid, "SIGKILL");
+    await nothingLeft();
+  });
+
+  it("comes with a signal before ssh has connected, too", async () => {
+    const job = launch("n0,hangs", ["-n", "1", ...play()]);
+    await until(
+      () => others(job).some((pid) => commandOf(pid).startsWith("sleep 600")),
+      () => "no ssh",
+    );
+    job.child.kill("SIGTERM");
+    const { code } = await job.outcome;
+    expect(code).toBe(143);
+  });
+
+  it("passes SIGUSR1 on, and kills at the second Ctrl-C", async () => {
+    const script = "trap 'echo got USR1' USR1; trap '' INT; echo ready; while :; do sleep 0.05; done";
+    const job = launch("n0,n1", ["-n", "1", "--exec", "sh", "-c", script]);
+    await job.waitForOutput("ready", 2);
+    job.child.kill("SIGUSR1");
+    await job.waitForOutput("got USR1", 2);
+    job.child.kill("SIGINT");
+    await job.waitForOutput("sent SIGINT", 2);
+    job.child.kill("SIGINT");
+    const { code, ms } = await job.outcome;
+    expect(code).toBe(130);
+    expect(ms).toBeLessThan(15_000);
+  });
+
+  it("comes with the loss of a host's agent", async () => {
+    const job = launch("n0,n1", ["-n", "1", ...play("waits")]);
+    await job.waitForOutput("waits", 2);
+    process.kill(agentOf(job, 1), "SIGKILL");
+    const { code, stderr } = await job.outcome;
+    expect(code).toBe(75);
+    expect(stderr).toMatch(/✖ node 1 \(\S+\) was lost \d+\.\d s into attempt 0/);
+    const second = launch("n0,n1", ["-n", "1", ...play("waits")]);
+    await second.waitForOutput("waits", 2);
+    process.kill(agentOf(second, 0), "SIGKILL");
+    const outcome = await second.outcome;
+    expect(outcome.code).toBe(75);
+    expect(outcome.stderr).toMatch(/mosaic-run: host n0: its agent ended without a result .* {3}exit code 75/);
+    await nothingLeft();
+  });
+
+  it("does not come with the loss of one while restarts are left: its agent is started again", async () => {
+    const options = ["-n", "1", "--max-restarts", "1", "--restart-backoff", "1ms"];
+    const job = launch("n0,reboots", [...options, ...play("waits")]);
+    await job.waitForOutput("waits", 2);
+    process.kill(agentOf(job, 1), "SIGKILL");
+    const { code, stdout, stderr } = await job.outcome;
+    expect(stderr).toMatch(/mosaic-run: host reboots: its agent ended without a result \(.*\); starting it again/);
+    expect(code).toBe(0);
+    expect(stdout).toContain("[reboots:1] attempt 1: 1 0 2 1 1 2");
+    // The second time it was not there yet.
+    expect(linesOf(readFileSync(sshLog(), "utf8"))).toHaveLength(4);
+    await nothingLeft();
+  });
+
+  it("nor where fewer hosts suffice", async () => {
+    const options = ["-n", "1", "-N", "1:3", "--last-call", "500ms"];
+    const { code, stdout, stderr } = await launch("n0,refused,n2", [...options, ...play()]).outcome;
+    expect(stderr).toMatch(/host refused: connection refused .*; the job goes on with the others \(--nnodes 1:3\)/);
+    expect(code).toBe(0);
+    expect(linesOf(stdout)).toHaveLength(2);
+  });
+
+  /** The agent of a node, which the launcher or the stand-in has become. */
+  function agentOf(job: Running, rank: number): number {
+    const pid = childrenOf(job.pid).find((one) => commandOf(one).includes(`--node-rank=${rank}`) && isAlive(one));
+    if (pid === undefined) throw new Error("no agent");
+    return pid;
+  }
+});
+
+describe("a host that cannot take part is named with a remedy, and the job ends", () => {
+  it.each([
+    ["unknown", 2, /host unknown: unknown host \(ssh: Could not resolve .*\); correct the name/],
+    ["me@denied", 2, /host denied: permission denied \(me@denied: .*\); ssh must log in .*: ssh-copy-id me@denied/],
+    ["untrusted", 2, /host untrusted: its host key is not trusted .*: ssh untrusted/],
+    ["refused", 75, /host refused: connection refused .*; start sshd there, or name its port: --ssh "ssh -p PORT"/],
+    ["silent", 75, /host silent: no connection \(ssh: .* timed out\); check that it is up/],
+    ["nonode", 2, /host nonode: Node is missing; install it there as \S+node/],
+    ["nolauncher", 2, /host nolauncher: @mosaic\/launcher is missing; expected \S+cli\.js: share/],
+    ["nodirectory", 2, /host nodirectory: the working directory is missing; the agent starts in \/\S+ as here/],
+    ["odd", 75, /host odd: \S+ssh\.sh ended before the agent was there \(exit 255\): Bad configuration option: odd/],
+  ])("%s", async (host, expected, message) => {
+    const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...play()]).outcome;
+    expect(stderr).toMatch(message);
+    expect(stderr.trim().split("\n")).toHaveLength(1);
+    expect(stderr).toContain(`   exit code ${expected}`);
+    expect(stdout).toBe("");
+    expect(code).toBe(expected);
+    expect(ms).toBeLessThan(8000);
+  });
+
+  it("so is a program for ssh that is not there, and an entry that is not", async () => {
+    const none = await launch("n0,n1", ["--ssh", "no-such-ssh", ...play()]).outcome;
+    expect(none.stderr).toMatch(
+      /host n\d: no-such-ssh cannot be started \(ENOENT\); install OpenSSH's client, or pass/,
+    );
+    expect(none.code).toBe(2);
+    const { code, stderr } = await launch("n0,n1", ["missing.mjs"]).outcome;
+    expect(stderr).toMatch(/\[n\d\] mosaic-run: entry missing\.mjs: no such file/);
+    expect(stderr).toMatch(/mosaic-run: host n\d: its agent ended without a result \(exit 2\) {3}exit code 2/);
+    expect(code).toBe(2);
+  });
+});
+
+describe("the options for hosts", () => {
+  const parse = (argv: readonly string[], env: Env = {}): HostsSettings | undefined => {
+    const sources = resolveSources(parseCommandLine(argv).options, env, testDir());
+    return parseHosts(new OptionValues(sources), sources);
+  };
+  const optionsOf = (argv: readonly string[], env: Env = {}): (readonly string[])[] =>
+    parse(argv, env)?.sources.map((one) => agentOptions(one)) ?? [];
+
+  it("name hosts, users, ranks, and addresses of IPv6", () => {
+    expect(parse(["a.js"])).toBeUndefined();
+    expect(parse(["--hosts", "a, b:2,u@c.d:3,[fe80::1%eth0]:4,10.0.0.1"])?.hosts).toEqual([
+      { target: "a", name: "a", slots: undefined },
+      { target: "b", name: "b", slots: 2 },
+      { target: "u@c.d", name: "c.d", slots: 3 },
+      { target: "fe80::1%eth0", name: "fe80::1%eth0", slots: 4 },
+      { target: "10.0.0.1", name: "10.0.0.1", slots: undefined },
+    ]);
+    writeFileSync(join(testDir(), "hosts"), "a\nb slots=2\r\n  # none\n c:3#x\nd  slots = 4");
+    const { hosts = [] } = parse(["--hostfile", join(testDir(), "hosts")]) ?? {};
+    expect(hosts.map(({ name, slots }) => [name, slots])).toEqual([
+      ["a", undefined],
+      ["b", 2],
+      ["c", 3],
+      ["d", 4],
+    ]);
+    expect(parse(["--hosts=a", "--ssh", "ssh -p 2222 -i 'my key' -o \"A b\""])?.ssh).toEqual([
+      "ssh",
+      "-p",
+      "2222",
+      "-i",
+      "my key",
+      "-o",
+      "A b",
+    ]);
+  });
+
+  it("become those of the agents: the first host is the endpoint, slots are ranks, what the user gave is passed on", () => {
+    const first = ["--nnodes=2", "--rdzv-endpoint=a:29400"];
+    expect(optionsOf(["--hosts", "a:2,b", "--threads", "3"])).toEqual([
+      ["--nproc-per-node=2", "--threads=3", "--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a:29400"],
+      ["--threads=3", "--nnodes=2", "--node-rank=1", "--rdzv-endpoint=a:29400"],
+    ]);
+    expect(optionsOf(["--hosts", "a,b", "-N", "1:2", "--master-port=5", "--env", "A=1", "--json"])[0]).toEqual([
+      ...["--nnodes=1:2", "--node-rank=0", "--rdzv-endpoint=a:5"],
+    ]);
+    expect(optionsOf(["--hosts=[::1],b", "--rdzv-endpoint=x:1", "--import=y", "--exec"])[1]).toEqual([
+      "--exec",
+      "--import=y",
+      "--nnodes=2",
+      "--node-rank=1",
+      "--rdzv-endpoint=x:1",
+    ]);
+    expect(optionsOf(["--hosts=[fd::1],b"])[0]).toContain("--rdzv-endpoint=[fd::1]:29400");
+    expect(optionsOf(["--hosts=localhost,b", "--master-addr=c"])[0]).toContain("--rdzv-endpoint=c:29400");
+    // An allocation of SLURM's has numbers of its own.
+    const slurm = { SLURM_JOB_ID: "1", SLURM_JOB_NUM_NODES: "4", SLURM_GPUS_ON_NODE: "8", MOSAIC_GRACE: "5s" };
+    expect(optionsOf(["--hosts=a,b"], slurm)[0]).toEqual(["--grace=5s", first[0], "--node-rank=0", first[1]]);
+    expect(optionsOf(["--hosts=b", "--rdzv-endpoint=x"], { PET_NODE_RANK: "3" })).toEqual([["--nnodes=1"]]);
+  });
+
+  it("recognize this machine", () => {
+    const local = (target: string): boolean => isLocal({ target, name: target.replace(/.*@/, ""), slots: undefined });
+    const own = Object.values(networkInterfaces())
+      .flatMap((one) => one ?? [])
+      .map(({ address }) => address);
+    for (const name of ["localhost", "127.0.0.1", "::1", hostname(), ...own]) expect(local(name)).toBe(true);
+    for (const name of ["n1", `me@${hostname()}`, "192.0.2.1", "2001:db8::1"]) expect(local(name)).toBe(false);
+  });
+
+  it.each([
+    [["--hosts", ""], {}, /--hosts: expected \[user@\]host\[:slots\] apart by commas, received ""/],
+    [["--hosts", "-oProxyCommand=x,b"], {}, /--hosts: expected \[user@\]host/],
+    [["--hosts", "a;b"], {}, /--hosts: expected \[user@\]host/],
+    [["--hosts", "a:0"], {}, /--hosts: expected \[user@\]host/],
+    [["--hosts", "fe80::1"], {}, /--hosts: expected \[user@\]host/],
+    [["--hosts", "[zz]"], {}, /--hosts: expected \[user@\]host/],
+    [[], { MOSAIC_HOSTS: "a,b,a:2" }, /--hosts: expected each host once, as a:N for N ranks .*\(from MOSAIC_HOSTS\)/],
+    [["--hosts=a", "--hostfile=b"], {}, /--hosts and --hostfile \(from --hostfile\): pass one of them/],
+    [["--hostfile=missing"], {}, /--hostfile missing: cannot be read: ENOENT/],
+    [["--hosts=a,b", "-N", "3"], {}, /--nnodes: expected 2 or MIN:2, for so many hosts, or none, received "3"/],
+    [["--hosts=localhost,b"], {}, /node 0 is localhost: other hosts cannot reach it by that name; pass/],
+    [["--hosts=a,b", "--node-rank=0"], {}, /--node-rank: expected none, as --hosts numbers the nodes, received "0"/],
+    [["--hosts=a,b", "--ssh", " "], {}, /--ssh: expected a program and its options/],
+    [["--hosts=a,b", "--rdzv-endpoint=:x"], {}, /--rdzv-endpoint: expected host or host:port/],
+  ] as [string[], Env, RegExp][])("refuse %j %j", (argv, env, message) => {
+    expect(() => parse(argv, env)).toThrow(message);
+  });
+
+  it.each([
+    ["a slots=0", /hosts:1: expected host \[slots=N\], received "a slots=0"/],
+    ["ok\na b", /hosts:2: expected host/],
+    ["a:2 slots=2", /hosts:1: expected host/],
+    ["a max_slots=2", /hosts:1: expected host/],
+    ["# none", /expected a host, found none/],
+  ])("refuse the file %j", (text, message) => {
+    writeFileSync(join(testDir(), "hosts"), text);
+    expect(() => parse(["--hostfile", join(testDir(), "hosts")])).toThrow(message);
+  });
+
+  it("are those of the launcher alone: without one, an agent refuses to start", async () => {
+    const { code, stderr } = await mosaicRun(["--agent-stdin", "--exec", "true"]).outcome;
+    expect(stderr).toContain("mosaic-run: --agent-stdin: standard input ended before the header");
+    expect(code).toBe(2);
+  });
+});

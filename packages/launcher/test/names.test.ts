@@ -1,0 +1,146 @@
+import { randomBytes } from "node:crypto";
+import type { LookupAddress } from "node:dns";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { formatAddress, parseAddress } from "../src/agent/network.ts";
+import { RendezvousError, UsageError } from "../src/errors.ts";
+import type { NodesPlan } from "../src/launch-plan.ts";
+import { bindAddress } from "../src/nodes/address.ts";
+import { INDEX, mosaicRun, program, type Running, testDir } from "./harness.ts";
+
+type Env = Readonly<Record<string, string>>;
+
+/** A name server that has a name from the n-th question on. */
+function nameServer(addresses: readonly LookupAddress[], from = 1): () => Promise<readonly LookupAddress[]> {
+  let asked = 0;
+  return async () => {
+    if (++asked < from) throw new Error("getaddrinfo ENOTFOUND train-0.train");
+    return addresses;
+  };
+}
+
+const plan = (host: string, changes: Partial<NodesPlan> = {}): NodesPlan => ({
+  ...{ min: 2, max: 2, nodeRank: 0, endpoint: { host, port: 29_400 }, timeoutMs: 60_000, lastCallMs: 0 },
+  ...{ bindAny: false, commandText: "", digest: "", ...changes },
+});
+const v4 = { address: "10.0.0.1", family: 4 };
+const v6 = { address: "fd00::1", family: 6 };
+const resolver = { isEnding: () => false, onWaiting: () => {} };
+
+describe("the address that node 0 listens at", () => {
+  it("is the endpoint's own, and not of the loopback interface where there is another", async () => {
+    const of = (...addresses: LookupAddress[]): Promise<string> =>
+      bindAddress(plan("train-0.train"), { ...resolver, lookup: nameServer(addresses) });
+    expect(await of(v4)).toBe("10.0.0.1");
+    expect(await of(v6)).toBe("fd00::1");
+    expect(await of(v6, v4)).toBe("10.0.0.1");
+    expect(await of({ address: "127.0.1.1", family: 4 }, v6)).toBe("fd00::1");
+    await expect(of({ address: "127.0.1.1", family: 4 }, { address: "::1", family: 6 })).rejects.toThrow(UsageError);
+    expect(await bindAddress(plan("fd00::2"), resolver)).toBe("fd00::2");
+    expect(await bindAddress(plan("fd00::2", { bindAny: true }), resolver)).toBe("::");
+    expect(await bindAddress(plan("train-0.train", { bindAny: true }), resolver)).toBe("0.0.0.0");
+  });
+
+  it("is looked up again until the name is there", async () => {
+    const lookup = nameServer([v4], 4);
+    expect(await bindAddress(plan("train-0.train"), { ...resolver, lookup })).toBe("10.0.0.1");
+  });
+
+  it("is looked up until the deadline, or until the job is to end, and that it is missing is reported", async () => {
+    const waiting: string[] = [];
+    const lookup = nameServer([], Number.POSITIVE_INFINITY);
+    const began = performance.now();
+    await expect(
+      bindAddress(plan("train-0.train", { timeoutMs: 1300 }), {
+        ...resolver,
+        lookup,
+        onWaiting: (one) => waiting.push(one),
+      }),
+    ).rejects.toThrow(/--rdzv-endpoint train-0\.train: cannot be resolved: getaddrinfo ENOTFOUND .*; correct the name/);
+    expect(performance.now() - began).toBeGreaterThanOrEqual(1290);
+    expect(waiting).toEqual([expect.stringMatching(/^waiting for a name: --rdzv-endpoint train-0\.train: cannot be/)]);
+    await expect(bindAddress(plan("x"), { ...resolver, lookup, isEnding: () => true })).rejects.toThrow(
+      RendezvousError,
+    );
+  });
+});
+
+it("addresses of IPv6 stand in brackets", () => {
+  for (const [host, port, text] of [
+    ["::1", 1, "[::1]:1"],
+    ["fe80::1%eth0", 29_400, "[fe80::1%eth0]:29400"],
+    ["10.0.0.1", 2, "10.0.0.1:2"],
+    ["train-0.train", 3, "train-0.train:3"],
+  ] as const) {
+    expect(formatAddress(host, port)).toBe(text);
+    expect(parseAddress(text)).toEqual({ host, port });
+  }
+});
+
+/** Node's own lookup, replaced in a launcher: `late.test` has an address once its /etc/hosts, a file, has it. */
+const RESOLVER = `
+import dns from "node:dns";
+import { readFileSync } from "node:fs";
+import { syncBuiltinESMExports } from "node:module";
+const find = (name) => {
+  const line = readFileSync(process.env.TEST_HOSTS, "utf8").split("\\n").find((one) => one.endsWith(" " + name));
+  return line?.split(" ")[0];
+};
+const missing = (name) => Object.assign(new Error("getaddrinfo ENOTFOUND " + name), { code: "ENOTFOUND" });
+dns.promises.lookup = async (name) => {
+  if (!find(name)) throw missing(name);
+  return [{ address: find(name), family: find(name).includes(":") ? 6 : 4 }];
+};
+dns.lookup = (name, options, callback) => {
+  const address = find(name);
+  const family = address?.includes(":") ? 6 : 4;
+  process.nextTick(() =>
+    address === undefined ? callback(missing(name)) : options.all ? callback(null, [{ address, family }]) : callback(null, address, family),
+  );
+};
+syncBuiltinESMExports();
+`;
+
+describe("a job at an endpoint", () => {
+  let lastPort = 33_000 + (process.pid % 100) * 10;
+  const secret = randomBytes(32).toString("hex");
+  const node = (rank: number, endpoint: string, options: readonly string[] = [], env: Env = {}): Running =>
+    mosaicRun(
+      ["-N", "2", "--node-rank", `${rank}`, "--rdzv-endpoint", endpoint, "-n1", ...options, program("node.mjs")],
+      { env: { TEST_INDEX: INDEX, MOSAIC_TOKEN: secret, ...env } },
+    );
+  const ended = async (nodes: readonly Running[]): Promise<string[]> => {
+    const all = await Promise.all(nodes.map(({ outcome }) => outcome));
+    for (const { code, stderr } of all) expect(code, stderr).toBe(0);
+    return all.map(({ stdout }) => stdout);
+  };
+
+  it("of IPv6, in brackets", async () => {
+    const endpoint = `[::1]:${lastPort++}`;
+    expect(await ended([node(0, endpoint), node(1, endpoint)])).toEqual([
+      "[0] attempt 0: 0 0 2 1 0 2 ::1\n",
+      "[1] attempt 0: 1 0 2 1 1 2 ::1\n",
+    ]);
+  });
+
+  it("whose name appears after the launchers have been started", async () => {
+    const [hosts, stub] = [join(testDir(), "hosts"), join(testDir(), "resolver.mjs")];
+    writeFileSync(hosts, "");
+    writeFileSync(stub, RESOLVER);
+    const env = { TEST_HOSTS: hosts, NODE_OPTIONS: `--import ${stub}` };
+    const endpoint = `late.test:${lastPort++}`;
+    const nodes = [node(0, endpoint, ["--bind-any"]), node(1, endpoint, [], env)];
+    const refused = node(0, `late.test:${lastPort++}`, [], env);
+    await nodes[1]?.waitForOutput("waiting for node 0 at late.test:");
+    expect(nodes[1]?.output()).toContain("ENOTFOUND late.test");
+    await refused.waitForOutput("waiting for a name: --rdzv-endpoint late.test: cannot be resolved");
+    writeFileSync(hosts, "127.0.0.7 late.test\n");
+    const [, second] = await ended(nodes);
+    expect(second).toMatch(/^\[1\] attempt 0: 1 0 2 1 1 2 127\.0\.0\.7\n/);
+    // Without --bind-any node 0 refuses to listen where no other host would reach it.
+    const { code, stderr } = await refused.outcome;
+    expect(stderr).toContain("--rdzv-endpoint late.test: resolves to 127.0.0.7 on this host");
+    expect(code).toBe(2);
+  });
+});
