@@ -1,5 +1,13 @@
 import { existsSync } from "node:fs";
-import { type Collectives, type Device, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
+import {
+  type Collectives,
+  type Device,
+  launchEnvironment,
+  OptionError,
+  defineOptions,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
 import {
   type CollectivesName,
   collectivesFromEnvironment,
@@ -95,9 +103,9 @@ export interface DetectedHardware {
 }
 
 export const detectOptions = defineOptions("detect", {
-  /** Ranks of the whole job. Default: WORLD_SIZE, else 1. */
+  /** Ranks of the whole job. Default: what the launcher sets, else 1. */
   worldSize: option.integer({ min: 1, optional: true }),
-  /** Ranks on this host. Default: LOCAL_WORLD_SIZE, else 1. */
+  /** Ranks on this host. Default: what the launcher sets, else 1. */
   localRanks: option.integer({ min: 1, optional: true }),
 });
 /** What to detect for. */
@@ -152,8 +160,8 @@ export async function detectOn(machine: Machine, options: DetectOptions): Promis
 
 async function findGpuProblem(machine: Machine, options: DetectOptions): Promise<string | undefined> {
   const { env } = machine;
-  const { worldSize = Number(env["WORLD_SIZE"] || 1), localRanks = getLocalRank(env).ranks } = options;
   try {
+    const { worldSize = launchEnvironment(env).worldSize, localRanks = getLocalRank(env).ranks } = options;
     const { gpus } = await machine.cuda();
     for (let rank = 0; rank < localRanks; rank++) {
       const index = gpuIndex({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));

@@ -7,7 +7,7 @@ import { type Job, placeholderAssignment, start } from "./launch.ts";
 import { launcherVersion } from "./version.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
 import { type ConsoleSettings, parseRanks, parseSettings } from "./options/settings.ts";
-import { resolveSources, type Sourced } from "./options/sources.ts";
+import { isSlurmStep, resolveSources, type Sourced } from "./options/sources.ts";
 import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
 import { jsonConsole } from "./output/json-console.ts";
@@ -28,7 +28,7 @@ async function main(argv: readonly string[]): Promise<number> {
   const values = new OptionValues(sources);
   if (values.flag("help")) return print(helpText());
   if (values.flag("version")) return print(`mosaic-run ${launcherVersion()}, Node ${process.versions.node}\n`);
-  const { launch, console: settings } = parseSettings(sources);
+  const { launch, console: settings } = parseSettings(sources, argv);
   const color = useColor(settings.color);
   const options: LaunchOptions = { ...launch, ...entryOptions(line), color };
   const plan = resolvePlan(options);
@@ -91,7 +91,7 @@ function useColor(setting: ConsoleSettings["color"]): boolean {
 
 /** `srun` may start one launcher for every task of a node: the first starts the ranks, the others leave it to it. */
 function isRedundantTask(env: NodeJS.ProcessEnv): boolean {
-  return env.SLURM_STEP_ID !== undefined && Number(env.SLURM_LOCALID ?? 0) > 0;
+  return isSlurmStep(env) && Number(env.SLURM_LOCALID ?? 0) > 0;
 }
 
 const FORWARDED_SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const;

@@ -13,7 +13,9 @@ import { makeFolder } from "./output/rank-log.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
 import { parentDeathSignal, NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
+import { SignalWitness } from "./ranks/signal-witness.ts";
 import { classifyExit, type RankRecord } from "./report/diagnose.ts";
+import { isSlurmStep } from "./options/sources.ts";
 import { hintFor, countOomKills } from "./report/hints.ts";
 
 /** What schedulers read as "try again": a node was lost. */
@@ -30,7 +32,7 @@ const SIGNAL_DEBOUNCE_MS = 500;
 export interface Job {
   /**
    * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one signals every
-   * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last.
+   * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last (in a SLURM step: but for SIGTERM).
    */
   signal(name: NodeJS.Signals): void;
   /** What became of it, when nothing of it is left. Rejects with RendezvousError when the port is taken or nodes are missing. */
@@ -86,6 +88,7 @@ interface Parts {
   readonly coordinator: Coordinator;
   readonly guard: Guard;
   readonly wrap: (command: Command) => Command;
+  readonly witness: SignalWitness | undefined;
 }
 
 /** How a job ended: at most one of them. */
@@ -119,6 +122,8 @@ class RunningJob {
     if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
     if (this.#stopRequest === undefined) this.#end({ reason: name, signal: name, outcome: "cancelled" });
     else if (name === "SIGINT") this.#kill("interrupted again");
+    // SLURM signals a job that it cancels several times, and kills by itself what is left after its KillWait.
+    else if (name === "SIGTERM" && isSlurmStep(process.env)) return;
     else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#kill(`${name} during the grace`);
     else return;
     this.#signalledAt = performance.now();
@@ -153,9 +158,11 @@ class RunningJob {
       this.#coordinator = coordinator;
       if (this.#stopRequest !== undefined) coordinator.stop(this.#stopRequest);
       const guard = new Guard(runId, coordinator.privateDir);
+      const witness = SignalWitness.start();
       try {
-        return await this.#attempts(coordinator, guard, wrap);
+        return await this.#attempts({ coordinator, guard, wrap, witness });
       } finally {
+        witness?.[Symbol.dispose]();
         await coordinator.close();
         await guard.close();
       }
@@ -196,17 +203,18 @@ class RunningJob {
   #stopRanks({ reason, signal }: StopRequest): void {
     // Under a scheduler the grace ends before the allocation does, so that the report is still written.
     const left = this.#plan.jobEndsAt - Date.now() - 2000;
-    this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)));
+    this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)), true);
   }
 
-  async #attempts(coordinator: Coordinator, guard: Guard, wrap: (command: Command) => Command): Promise<Result> {
+  async #attempts(parts: Parts): Promise<Result> {
+    const { coordinator } = parts;
     let records: readonly RankRecord[] = [];
     for (let attempts = 1; ; attempts++) {
       const oomKillsBefore = countOomKills();
       const assignment = await coordinator.beginAttempt();
       if (assignment === undefined)
         return this.#result(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
-      this.#agent ??= this.#prepare(assignment, { coordinator, guard, wrap });
+      this.#agent ??= this.#prepare(assignment, parts);
       if (this.#stopRequest !== undefined) return this.#result(records, attempts, { stop: this.#stopRequest });
       records = await this.#agent.run(assignment);
       const end = await coordinator.endAttempt(records, (record) => hintFor(record, oomKillsBefore));

@@ -1,0 +1,165 @@
+#!/bin/bash
+# What mosaic-run promises under SLURM, and what a program without mosaic-run does under srun and mpirun: on the login node of cluster.sh.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../../.." && pwd)
+program=$here/../programs/slurm-rank.mjs
+run=node_modules/.bin/mosaic-run
+mkdir -p /job
+cd /job
+(umask 077; head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > token)
+export MOSAIC_TOKEN_FILE=/job/token HOME=/job npm_config_update_notifier=false
+
+fail() { echo "FAILED: $1"; shift; for file in "$@"; do echo "--- $file"; cat "$file"; done; exit 1; }
+milliseconds() { date +%s%3N; }
+# expect FILE TEXT… -- each is in the file, or comes into it within 20 s.
+expect() {
+  local file=$1 text; shift
+  for text in "$@"; do
+    for _ in $(seq 400); do grep -qsF -- "$text" "$file" && break; sleep 0.05; done
+    grep -qsF -- "$text" "$file" || fail "not in $file: $text" "$file"
+  done
+}
+refuse() { # FILE TEXT
+  ! grep -qF -- "$2" "$1" || fail "in $1: $2" "$1"
+}
+count() { # FILE TEXT NUMBER
+  [ "$(grep -cF -- "$2" "$1")" = "$3" ] || fail "expected $3 times in $1: $2" "$1"
+}
+# exits CODE COMMAND… -- its output is in the file `out`.
+exits() {
+  local expected=$1 code=0; shift
+  "$@" > out 2>&1 || code=$?
+  [ $code = "$expected" ] || fail "exit code $code, expected $expected: $*" out
+}
+background() { # NAME COMMAND…
+  local name=$1; shift
+  rm -f "$name.code"
+  (code=0; "$@" > "$name.out" 2>&1 || code=$?; echo $code > "$name.code") &
+}
+expect_code() { # NAME CODE
+  for _ in $(seq 600); do [ -s "$1.code" ] && break; sleep 0.05; done
+  [ "$(cat "$1.code" 2>/dev/null)" = "$2" ] || fail "$1 ended with $(cat "$1.code" 2>/dev/null || echo nothing), expected $2" "$1.out"
+}
+# Processes are those of all nodes: they share the pid namespace. npx may take a moment to end.
+expect_none_left() {
+  for _ in $(seq 100); do pgrep -f "mosaic-run|programs/|agent-process" > left || return 0; sleep 0.05; done
+  xargs ps -fp < left > processes; fail "processes are left" processes
+}
+state() { scontrol show job "$1" | grep -oE 'JobState=\w+' | cut -d= -f2; }
+expect_state() { # JOB STATE
+  for _ in $(seq 400); do [ "$(state "$1")" = "$2" ] && return; sleep 0.05; done
+  scontrol show job "$1" > job; fail "job $1 is $(state "$1"), expected $2" job
+}
+began=$(milliseconds)
+done_with() { expect_none_left; echo "ok $(( $(milliseconds) - began )) ms: $1"; began=$(milliseconds); }
+batch() { # LINES… -- submits a batch script; prints its number.
+  printf '%s\n' '#!/bin/bash' "$@" > batch.sh
+  sbatch --parsable "${options[@]}" -o 'batch-%j.out' --open-mode=append batch.sh
+}
+
+ln -s "$root/node_modules" node_modules
+one_each="--ntasks-per-node=1 --kill-on-bad-exit=0"
+
+exits 0 srun -N3 $one_each --cpus-per-task=1 npx mosaic-run "$program"
+for i in 0 1 2; do count out "attempt 0 start 0: $i 3 0 1 $i 3 10.77.0.10 threads 1" 1; done
+done_with "srun: one rank on each of three nodes; node list, node rank, a thread for each CPU of a task"
+
+exits 0 srun -N3 $one_each npx mosaic-run -n 2 --threads 1 "$program"
+for i in 0 1 2 3 4 5; do count out "attempt 0 start 0: $i 6 $((i % 2)) 2 $((i / 2)) 3 10.77.0.10 threads 1" 1; done
+done_with "srun: -n 2 of mosaic-run on three nodes"
+
+exits 0 srun -N2 -n 3 --kill-on-bad-exit=0 npx mosaic-run "$program"
+count out "attempt 0 start 0: 0 3 0 2 0 2 10.77.0.10" 1; count out "attempt 0 start 0: 1 3 1 2 0 2 10.77.0.10" 1
+count out "attempt 0 start 0: 2 3 0 1 1 2 10.77.0.10" 1
+count out "another task of this node starts the ranks" 1
+done_with "srun: several tasks on a node are its ranks, started by one of them"
+
+options=(-N3)
+job=$(batch "srun $one_each npx mosaic-run $program")
+expect_state "$job" COMPLETED
+for i in 0 1 2; do expect "batch-$job.out" "attempt 0 start 0: $i 3 0 1 $i 3 10.77.0.10"; done
+done_with "sbatch: srun in a batch script"
+
+job=$(batch "npx mosaic-run -n 2 $program 'two words'")
+expect_state "$job" FAILED
+[ "$(scontrol show job "$job" | grep -oE 'ExitCode=\w+')" = ExitCode=2 ] || fail "exit code" "batch-$job.out"
+expect "batch-$job.out" "srun --ntasks-per-node=1 --kill-on-bad-exit=0 node_modules/.bin/mosaic-run -n 2 $program 'two words';"
+refuse "batch-$job.out" "attempt 0"
+job=$(batch "$(grep -oE 'srun --ntasks.*words.' "batch-$job.out")")
+expect_state "$job" COMPLETED
+expect "batch-$job.out" "attempt 0 start 0: 5 6 1 2 2 3 10.77.0.10"
+done_with "sbatch: without srun it is refused, and the srun line of the message works"
+
+job=$(batch "srun $one_each $run -n 2 $program checkpoints")
+for i in 0 1 2 3 4 5; do expect "batch-$job.out" "attempt 0 start 0: $i 6"; done
+scancel --signal=USR1 "$job"
+for i in 0 1 2 3 4 5; do expect "batch-$job.out" "rank $i checkpoint 1"; done
+sleep 0.5
+refuse "batch-$job.out" "checkpoint 2"
+scancel --signal=USR1 "$job"
+for i in 0 1 2 3 4 5; do expect "batch-$job.out" "rank $i checkpoint 2"; done
+sleep 0.5
+refuse "batch-$job.out" "checkpoint 3"
+for pid in $(pgrep -f "bin/mosaic-run"); do
+  if tr '\0' '\n' < "/proc/$pid/environ" | grep -qx SLURM_NODEID=1; then kill -USR1 "$pid"; fi
+done
+for i in 2 3; do expect "batch-$job.out" "rank $i checkpoint 3"; done
+sleep 0.5
+for i in 2 3; do refuse "batch-$job.out" "rank $i checkpoint 4"; done
+for i in 0 1 4 5; do refuse "batch-$job.out" "rank $i checkpoint 3"; done
+[ "$(state "$job")" = RUNNING ] || fail "the job ended" "batch-$job.out"
+scancel --signal=TERM "$job"
+for i in 0 1 2 3 4 5; do expect "batch-$job.out" "rank $i saved"; count "batch-$job.out" "rank $i saves" 1; done
+expect_state "$job" FAILED
+[ "$(scontrol show job "$job" | grep -oE 'ExitCode=\w+')" = ExitCode=143 ] || fail "exit code" "batch-$job.out"
+refuse "batch-$job.out" "✖"
+done_with "scancel --signal: USR1 reaches each rank once, each time; TERM once, with its grace, and is no failure"
+
+job=$(batch "srun $one_each $run -n 2 $program saves")
+for i in 0 1 2 3 4 5; do expect "batch-$job.out" "attempt 0 start 0: $i 6"; done
+scancel "$job"
+expect_state "$job" CANCELLED
+for i in 0 1 2 3 4 5; do expect "batch-$job.out" "rank $i saved"; count "batch-$job.out" "rank $i saves" 1; done
+refuse "batch-$job.out" "✖"
+refuse "batch-$job.out" "killing"
+done_with "scancel: each rank saves within SLURM's KillWait, and it is no failure"
+
+job=$(batch "srun $one_each npx mosaic-run -n 2 $program saves")
+for i in 0 1 2 3 4 5; do expect "batch-$job.out" "attempt 0 start 0: $i 6"; done
+scancel "$job"
+expect_state "$job" CANCELLED
+refuse "batch-$job.out" "✖"
+done_with "scancel under npx"
+
+options=(-N3 --requeue)
+job=$(batch "srun $one_each $run $program waits-once")
+for i in 0 1 2; do expect "batch-$job.out" "attempt 0 start 0: $i 3"; done
+scontrol requeue "$job"
+expect_state "$job" PENDING
+refuse "batch-$job.out" "✖"
+scontrol update "jobid=$job" starttime=now
+for i in 0 1 2; do expect "batch-$job.out" "attempt 0 start 1: $i 3"; done
+expect_state "$job" COMPLETED
+done_with "requeue: the job starts again, and completes"
+
+background step srun -N3 $one_each "$run" "$program" waits
+for i in 0 1 2; do expect step.out "attempt 0 start 0: $i 3"; done
+kill -INT "$(pgrep -x srun | head -1)"; kill -INT "$(pgrep -x srun | head -1)"
+expect_code step 130
+refuse step.out "✖"
+done_with "Ctrl-C of srun ends the step, and is no failure"
+
+background lost srun -N3 $one_each "$run" "$program" waits
+for i in 0 1 2; do expect lost.out "attempt 0 start 0: $i 3"; done
+cut=$(milliseconds)
+ip link set v1 down
+expect lost.out "was lost"
+on0=$(( $(milliseconds) - cut ))
+[ $on0 -lt 3500 ] || fail "the lost node was found after $on0 ms" lost.out
+for _ in $(seq 100); do pgrep -f "$program" > left || break; sleep 0.05; done
+gone=$(( $(milliseconds) - cut ))
+[ ! -s left ] || fail "ranks are left after $gone ms" left
+ip link set v1 up
+expect_code lost 75
+done_with "a lost node is found after $on0 ms, no rank is left after $gone ms, and srun ends with 75"
