@@ -99,16 +99,25 @@ export function launchEnvironment(env: Environment = process.env): LaunchEnviron
 /** This process's number among the ranks of its host; undefined where the launcher sets none. Throws OptionError for no integer. */
 export function localRank(env: Environment = process.env): number | undefined {
   const own = integer("LOCAL_RANK", env);
-  const variables = findLauncher(env);
-  return own ?? (variables === undefined ? undefined : integer(variables.localRank, env));
+  const launcher = localLauncher(env);
+  return own ?? (launcher === undefined ? undefined : integer(launcher.localRank, env));
 }
 
 /** Ranks of this host; undefined where the launcher sets none. Throws OptionError for no integer above 0. */
 export function localWorldSize(env: Environment = process.env): number | undefined {
   const own = integer("LOCAL_WORLD_SIZE", env, 1);
-  const variables = findLauncher(env);
-  if (own !== undefined || variables === undefined) return own;
-  return variables === slurm ? slurmTasks(env) : integer(variables.localWorldSize, env, 1);
+  const launcher = localLauncher(env);
+  if (own !== undefined || launcher === undefined) return own;
+  return launcher === slurm ? slurmTasks(env) : integer(launcher.localWorldSize, env, 1);
+}
+
+/** What numbers the ranks of a host: also where RANK and WORLD_SIZE alone were copied from its variables. */
+function localLauncher(env: Environment): Variables | undefined {
+  const launcher = findLauncher(env);
+  if (launcher !== torchrun || env["LOCAL_RANK"] || env["LOCAL_WORLD_SIZE"]) return launcher;
+  const below = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
+  const isSame = below && env[below.rank] === env["RANK"] && env[below.worldSize] === env["WORLD_SIZE"];
+  return isSame ? below : launcher;
 }
 
 function findLauncher(env: Environment): Variables | undefined {
@@ -151,8 +160,7 @@ function checkRank(variables: Variables, env: Environment): readonly [rank: numb
  */
 function checkAgreement(rank: number, worldSize: number, env: Environment): void {
   if (env["MOSAIC_RUN_ID"] || env["TORCHELASTIC_RUN_ID"]) return;
-  const { RANK: _, WORLD_SIZE: __, ...rest } = env;
-  const launcher = findLauncher(rest);
+  const launcher = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
   if (launcher === undefined) return;
   const [expectedRank, expectedSize] = checkRank(launcher, env);
   if (worldSize > expectedSize || (worldSize === expectedSize && rank === expectedRank)) return;

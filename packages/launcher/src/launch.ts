@@ -107,6 +107,8 @@ class RunningJob {
   #agent: NodeAgent | undefined;
   #coordinator: Coordinator | undefined;
   #stopRequest: StopRequest | undefined;
+  /** Another node was signalled to end the job, and this one not yet. */
+  #isEndedElsewhere = false;
   /** When ranks were last signalled to end, or were killed. */
   #signalledAt = Number.NEGATIVE_INFINITY;
   /** Ends the pause before a restart. */
@@ -121,6 +123,8 @@ class RunningJob {
   signal(name: NodeJS.Signals): void {
     if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
     if (this.#stopRequest === undefined) this.#end({ reason: name, signal: name, outcome: "cancelled" });
+    // srun and others signal all nodes: this node's own signal comes with that of the node which was first.
+    else if (this.#isEndedElsewhere) this.#isEndedElsewhere = false;
     else if (name === "SIGINT") this.#kill("interrupted again");
     // SLURM signals a job that it cancels several times, and kills by itself what is left after its KillWait.
     else if (name === "SIGTERM" && isSlurmStep(process.env)) return;
@@ -176,7 +180,10 @@ class RunningJob {
     if (nodes === undefined) return LocalCoordinator.open(this.#plan);
     const control = {
       emit: this.#emit,
-      end: (request: StopRequest) => this.#end(request),
+      end: (request: StopRequest) => {
+        this.#isEndedElsewhere ||= this.#stopRequest === undefined;
+        this.#end(request);
+      },
       isEnding: () => this.#stopRequest !== undefined,
       kill: (reason: string) => this.#agent?.kill(reason),
       stopRanks: (reason: string) => this.#agent?.stop(reason, "SIGTERM", this.#plan.failureGraceMs),

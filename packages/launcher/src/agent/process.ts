@@ -19,7 +19,7 @@ const HELLO_TIMEOUT_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
 const DRAIN_MS = 100;
 /** The agent of an attempt before this one has closed the port by then, and the host's name is known. */
-const BIND_TIMEOUT_MS = 10_000;
+const BIND_TIMEOUT_MS = 5_000;
 const RETRY_MS = 100;
 /** Nothing numbers the hosts of such jobs densely, so each agent is a child of the root: no agent waits for a number that is not there. */
 const STAR = 65_536;

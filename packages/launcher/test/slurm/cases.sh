@@ -51,6 +51,10 @@ expect_state() { # JOB STATE
   for _ in $(seq 400); do [ "$(state "$1")" = "$2" ] && return; sleep 0.05; done
   scontrol show job "$1" > job; fail "job $1 is $(state "$1"), expected $2" job
 }
+await_idle() {
+  for _ in $(seq 300); do [ "$(sinfo -h -N -t idle | wc -l)" = 3 ] && return; sleep 0.1; done
+  sinfo -N -l > nodes; fail "nodes are not idle" nodes
+}
 began=$(milliseconds)
 done_with() { expect_none_left; echo "ok $(( $(milliseconds) - began )) ms: $1"; began=$(milliseconds); }
 batch() { # LINES… -- submits a batch script; prints its number.
@@ -65,13 +69,14 @@ exits 0 srun -N3 $one_each --cpus-per-task=1 npx mosaic-run "$program"
 for i in 0 1 2; do count out "attempt 0 start 0: $i 3 0 1 $i 3 10.77.0.10 threads 1" 1; done
 done_with "srun: one rank on each of three nodes; node list, node rank, a thread for each CPU of a task"
 
-exits 0 srun -N3 $one_each npx mosaic-run -n 2 --threads 1 "$program"
+exits 0 srun -N3 $one_each $run -n 2 --threads 1 "$program"
 for i in 0 1 2 3 4 5; do count out "attempt 0 start 0: $i 6 $((i % 2)) 2 $((i / 2)) 3 10.77.0.10 threads 1" 1; done
 done_with "srun: -n 2 of mosaic-run on three nodes"
 
 exits 0 srun -N2 -n 3 --kill-on-bad-exit=0 npx mosaic-run "$program"
 count out "attempt 0 start 0: 0 3 0 2 0 2 10.77.0.10" 1; count out "attempt 0 start 0: 1 3 1 2 0 2 10.77.0.10" 1
 count out "attempt 0 start 0: 2 3 0 1 1 2 10.77.0.10" 1
+count out "npx is between srun and this process" 2
 count out "another task of this node starts the ranks" 1
 done_with "srun: several tasks on a node are its ranks, started by one of them"
 
@@ -125,30 +130,31 @@ refuse "batch-$job.out" "✖"
 refuse "batch-$job.out" "killing"
 done_with "scancel: each rank saves within SLURM's KillWait, and it is no failure"
 
-job=$(batch "srun $one_each npx mosaic-run -n 2 $program saves")
-for i in 0 1 2 3 4 5; do expect "batch-$job.out" "attempt 0 start 0: $i 6"; done
-scancel "$job"
-expect_state "$job" CANCELLED
-refuse "batch-$job.out" "✖"
-done_with "scancel under npx"
-
 options=(-N3 --requeue)
 job=$(batch "srun $one_each $run $program waits-once")
 for i in 0 1 2; do expect "batch-$job.out" "attempt 0 start 0: $i 3"; done
 scontrol requeue "$job"
-expect_state "$job" PENDING
 refuse "batch-$job.out" "✖"
+expect_state "$job" PENDING
+# SLURM would wait for two minutes. Nodes refuse a job in the second in which they have ended it.
+await_idle
+sleep 2
 scontrol update "jobid=$job" starttime=now
+for _ in $(seq 200); do grep -qsF "start 1" "batch-$job.out" && break; sleep 0.1; done
+grep -qF "start 1" "batch-$job.out" || { scontrol show job "$job" > job; fail "it does not start again" job "batch-$job.out"; }
 for i in 0 1 2; do expect "batch-$job.out" "attempt 0 start 1: $i 3"; done
 expect_state "$job" COMPLETED
 done_with "requeue: the job starts again, and completes"
 
-background step srun -N3 $one_each "$run" "$program" waits
-for i in 0 1 2; do expect step.out "attempt 0 start 0: $i 3"; done
-kill -INT "$(pgrep -x srun | head -1)"; kill -INT "$(pgrep -x srun | head -1)"
-expect_code step 130
-refuse step.out "✖"
-done_with "Ctrl-C of srun ends the step, and is no failure"
+for _ in 1 2 3; do
+  background step srun -N3 $one_each "$run" -n 2 "$program" waits
+  for i in 0 1 2 3 4 5; do expect step.out "attempt 0 start 0: $i 6"; done
+  scancel --signal=INT "$(squeue -h -o %i)"
+  expect_code step 130
+  refuse step.out "✖"
+  refuse step.out "interrupted again"
+done
+done_with "SIGINT on all nodes is one, wherever it comes first, and no failure"
 
 background lost srun -N3 $one_each "$run" "$program" waits
 for i in 0 1 2; do expect lost.out "attempt 0 start 0: $i 3"; done
@@ -163,3 +169,43 @@ gone=$(( $(milliseconds) - cut ))
 ip link set v1 up
 expect_code lost 75
 done_with "a lost node is found after $on0 ms, no rank is left after $gone ms, and srun ends with 75"
+
+# Without mosaic-run: `import` finds Mosaic beside the program.
+foreign=$here/../programs/foreign-rank.mjs
+export UCX_TLS=tcp,self
+await_idle
+exits 0 srun -N1 -n 2 node "$foreign" local
+for i in 0 1; do count out "SLURM: rank $i of 2, $i of 2: 3" 1; done
+done_with "srun starts a program of two ranks on one node, over shared memory"
+
+exits 0 srun -N3 -n 4 node "$foreign" ucx
+count out "SLURM: rank 0 of 4, 0 of 2: 10" 1; count out "SLURM: rank 1 of 4, 1 of 2: 10" 1
+for i in 2 3; do count out "SLURM: rank $i of 4, 0 of 1: 10" 1; done
+done_with "srun starts a program of four ranks on three nodes, over UCX"
+
+exits 1 env -u MOSAIC_TOKEN_FILE srun -N2 node "$foreign" ucx
+count out "OptionError: connect: ranks on several hosts: expected a secret, the same on all hosts, in the file that MOSAIC_TOKEN_FILE names" 2
+exits 1 srun -N2 env RANK=0 WORLD_SIZE=1 node "$foreign" ucx
+count out "OptionError: environment variables RANK and WORLD_SIZE: expected SLURM_PROCID" 2
+exits 1 srun -N2 env MASTER_ADDR=10.77.0.254 MASTER_PORT=29500 node "$foreign" ucx
+expect out "MASTER_ADDR 10.77.0.254: 10.77.0.254 is no address of this host, where rank 0 is" "cannot reach its parent through the root at 10.77.0.254:29500"
+done_with "srun: no secret, contradicting variables, and another host's address are errors that name them"
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+exits 0 mpirun.openmpi --host ctl:2 -n 2 node "$foreign" local
+for i in 0 1; do count out "Open MPI: rank $i of 2, $i of 2: 3" 1; done
+exits 0 mpirun.mpich -n 2 node "$foreign" local
+for i in 0 1; do count out "MPICH: rank $i of 2, $i of 2: 3" 1; done
+exits 0 env MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 mpirun.mpich -n 3 node "$foreign" local
+count out ": 6" 3
+done_with "mpirun of Open MPI and of MPICH on one host"
+
+options=(-N3 -n4)
+variables="-x MASTER_ADDR=10.77.0.10 -x MASTER_PORT=29500 -x MOSAIC_TOKEN_FILE -x UCX_TLS"
+job=$(batch "mpirun.openmpi --mca plm_rsh_agent false -n 4 $variables node $foreign ucx" 'echo "exit code $?"')
+expect "batch-$job.out" "exit code 0" "Open MPI: rank 0 of 4, 0 of 2: 10" "Open MPI: rank 3 of 4, 0 of 1: 10"
+job=$(batch "mpirun.openmpi -n 4 -x MOSAIC_TOKEN_FILE node $foreign ucx" 'echo "exit code $?"')
+expect "batch-$job.out" "exit code 1" "OptionError: connect: ranks on several hosts: expected MASTER_ADDR and MASTER_PORT in the environment"
+job=$(batch "MASTER_ADDR=10.77.0.10 MASTER_PORT=29500 mpirun.mpich -n 4 node $foreign ucx" 'echo "exit code $?"')
+expect "batch-$job.out" "exit code 0" "MPICH: rank 0 of 4, 0 of 2: 10" "MPICH: rank 3 of 4, 0 of 1: 10"
+done_with "mpirun of Open MPI and of MPICH on three nodes of a SLURM job"
