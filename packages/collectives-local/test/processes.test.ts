@@ -57,6 +57,8 @@ test("ranks of several hosts are refused", async () => {
   await using processes = new RankProcesses(program);
   const job = await processes.openJob(2);
   const rank = processes.start("work", { ...job.env(0), LOCAL_WORLD_SIZE: "1" });
-  expect((await rank.waitForEvent("failed")).message).toMatch(/expected all ranks on this host, received 1 of 2 ranks.*span hosts/);
+  expect((await rank.waitForEvent("failed")).message).toMatch(
+    /expected all ranks on this host, received 1 of 2 ranks.*span hosts/,
+  );
   expect(await rank.ended).toBe(0);
 });

@@ -138,7 +138,8 @@ function checkRank(variables: Variables, env: Environment): readonly [rank: numb
   const rank = integer(variables.rank, env);
   const worldSize = integer(variables.worldSize, env, 1);
   if (rank === undefined || worldSize === undefined) {
-    const [missing, present] = rank === undefined ? [variables.rank, variables.worldSize] : [variables.worldSize, variables.rank];
+    const [missing, present] =
+      rank === undefined ? [variables.rank, variables.worldSize] : [variables.worldSize, variables.rank];
     throw new OptionError({
       where: `environment variable ${missing}`,
       expected: `an integer, as ${present} is set`,

@@ -27,7 +27,9 @@ test("the place of a rank is read from its launcher's variables", () => {
     ...{ launcher: undefined, rank: 0, worldSize: 1, localRank: undefined, localWorldSize: undefined },
     ...{ attempt: 0, job: undefined, endpoint: undefined },
   });
-  expect(launchEnvironment({ ...torchrun, ...master, TORCHELASTIC_RUN_ID: "none", TORCHELASTIC_RESTART_COUNT: "2" })).toEqual({
+  expect(
+    launchEnvironment({ ...torchrun, ...master, TORCHELASTIC_RUN_ID: "none", TORCHELASTIC_RESTART_COUNT: "2" }),
+  ).toEqual({
     ...{ launcher: "torchrun", rank: 5, worldSize: 8, localRank: 1, localWorldSize: 4 },
     ...{ attempt: 2, job: "n0:29500", endpoint: { host: "n0", port: 29500 } },
   });
@@ -49,12 +51,18 @@ test("the place of a rank is read from its launcher's variables", () => {
 
 test("the launcher nearest to the rank counts", () => {
   // mosaic-run and torchrun in each task of SLURM or of mpirun; mpirun and Hydra that srun has started; MPI programs of srun.
-  expect(launchEnvironment({ ...step, ...torchrun, MOSAIC_RUN_ID: "ab" })).toMatchObject({ launcher: "mosaic-run", rank: 5 });
+  expect(launchEnvironment({ ...step, ...torchrun, MOSAIC_RUN_ID: "ab" })).toMatchObject({
+    launcher: "mosaic-run",
+    rank: 5,
+  });
   const small = { RANK: "1", WORLD_SIZE: "2", TORCHELASTIC_RUN_ID: "none" };
   expect(launchEnvironment({ ...openMpi, ...small })).toMatchObject({ launcher: "torchrun", rank: 1, worldSize: 2 });
   expect(launchEnvironment({ ...step, ...openMpi })).toMatchObject({ launcher: "Open MPI", rank: 2 });
   expect(launchEnvironment({ ...step, ...mpich })).toMatchObject({ launcher: "MPICH", rank: 3 });
-  expect(launchEnvironment({ ...step, PMI_RANK: "4", PMI_SIZE: "5" })).toMatchObject({ launcher: "SLURM", localRank: 0 });
+  expect(launchEnvironment({ ...step, PMI_RANK: "4", PMI_SIZE: "5" })).toMatchObject({
+    launcher: "SLURM",
+    localRank: 0,
+  });
 });
 
 test("batch scripts and interactive shells of SLURM are no ranks", () => {
@@ -75,10 +83,16 @@ test("rank 0's host listens at MASTER_PORT, or beside the store of torchrun that
 test("partial and impossible variables are refused", () => {
   const refused = (env: Record<string, string>, message: string | RegExp): void =>
     expect(() => launchEnvironment(env)).toThrow(message);
-  refused({ RANK: "0" }, "environment variable WORLD_SIZE: expected an integer, as RANK is set, received none; set both");
+  refused(
+    { RANK: "0" },
+    "environment variable WORLD_SIZE: expected an integer, as RANK is set, received none; set both",
+  );
   refused({ WORLD_SIZE: "2" }, "environment variable RANK: expected an integer, as WORLD_SIZE is set, received none");
   refused({ PMI_RANK: "1" }, "environment variable PMI_SIZE: expected an integer, as PMI_RANK is set");
-  refused({ RANK: "4", WORLD_SIZE: "4" }, "environment variable RANK: expected an integer below WORLD_SIZE, 4, received 4");
+  refused(
+    { RANK: "4", WORLD_SIZE: "4" },
+    "environment variable RANK: expected an integer below WORLD_SIZE, 4, received 4",
+  );
   refused({ ...openMpi, OMPI_COMM_WORLD_RANK: "-1" }, /OMPI_COMM_WORLD_RANK: expected an integer, received "-1"/);
   refused({ ...torchrun, MASTER_ADDR: "n0", MASTER_PORT: "70000" }, "MASTER_PORT: expected an integer from 1 to 65535");
   refused({ ...torchrun, LOCAL_WORLD_SIZE: "0" }, 'LOCAL_WORLD_SIZE: expected an integer above 0, received "0"');
@@ -86,14 +100,17 @@ test("partial and impossible variables are refused", () => {
 });
 
 test("RANK and WORLD_SIZE that contradict the launcher are refused", () => {
-  const message = /RANK and WORLD_SIZE: expected OMPI_COMM_WORLD_RANK 2 and OMPI_COMM_WORLD_SIZE 4, as Open MPI set them, received/;
+  const message =
+    /RANK and WORLD_SIZE: expected OMPI_COMM_WORLD_RANK 2 and OMPI_COMM_WORLD_SIZE 4, as Open MPI set them, received/;
   for (const [RANK, WORLD_SIZE] of [
     ["0", "1"],
     ["0", "4"],
     ["1", "2"],
   ] as const)
     expect(() => launchEnvironment({ ...openMpi, RANK, WORLD_SIZE })).toThrow(message);
-  expect(() => launchEnvironment({ ...step, RANK: "0", WORLD_SIZE: "1" })).toThrow(/expected SLURM_PROCID 4 .* unset RANK/);
+  expect(() => launchEnvironment({ ...step, RANK: "0", WORLD_SIZE: "1" })).toThrow(
+    /expected SLURM_PROCID 4 .* unset RANK/,
+  );
   expect(launchEnvironment({ ...openMpi, RANK: "2", WORLD_SIZE: "4" })).toMatchObject({ rank: 2, localRank: 0 });
   expect(launchEnvironment({ ...openMpi, RANK: "17", WORLD_SIZE: "32" })).toMatchObject({ rank: 17, worldSize: 32 });
 });

@@ -1,5 +1,14 @@
 import { availableParallelism } from "node:os";
-import { defineOptions, type Fence, formatValue, localWorldSize, option, OptionError, type OptionsOf, type Stream } from "@mosaic/core";
+import {
+  defineOptions,
+  type Fence,
+  formatValue,
+  localWorldSize,
+  option,
+  OptionError,
+  type OptionsOf,
+  type Stream,
+} from "@mosaic/core";
 import { NativeDevice, NativeHandle } from "@mosaic/runtime";
 import { type CpuAddon, getAddon, instructionSets, type Isa } from "./addon.ts";
 

@@ -41,7 +41,9 @@ async function main(argv: readonly string[]): Promise<number> {
     return 0;
   }
   if (isSlurmStep(process.env) && process.env.npm_config_user_agent !== undefined)
-    err.write("mosaic-run: npx is between srun and this process, and may keep SLURM's signals from the ranks: start node_modules/.bin/mosaic-run\n");
+    err.write(
+      "mosaic-run: npx is between srun and this process, and may keep SLURM's signals from the ranks: start node_modules/.bin/mosaic-run\n",
+    );
   const onEvent = plan.nodes === undefined ? consoleFor(settings, plan.nproc, color) : nodeConsole(settings, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
   const restore = [forwardSignals(job), stopWithNpm(job)];

@@ -47,8 +47,7 @@ async function resolveName(where: string, host: string, isOver: () => boolean): 
       const found = await lookup(host, { all: true });
       return found.toSorted((a, b) => a.family - b.family).map(({ address }) => address);
     } catch (error) {
-      if (isOver())
-        throw new RendezvousError(`${where}: cannot be resolved: ${(error as Error).message}`);
+      if (isOver()) throw new RendezvousError(`${where}: cannot be resolved: ${(error as Error).message}`);
       await delay(RETRY_MS);
     }
   }

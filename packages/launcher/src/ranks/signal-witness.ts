@@ -29,7 +29,8 @@ export class SignalWitness implements Disposable {
 
   /** Whether all processes of the step, and not the launcher alone, receive a signal that this process has just received. */
   async received(signal: NodeJS.Signals): Promise<boolean> {
-    const isRecent = (): boolean => performance.now() - (this.#receivedAt.get(signal) ?? Number.NEGATIVE_INFINITY) < RECENT_MS;
+    const isRecent = (): boolean =>
+      performance.now() - (this.#receivedAt.get(signal) ?? Number.NEGATIVE_INFINITY) < RECENT_MS;
     const deadline = performance.now() + WINDOW_MS;
     while (!isRecent() && performance.now() < deadline) await this.#next(deadline - performance.now());
     const isDirect = isRecent();

@@ -34,7 +34,7 @@ exits() {
 }
 background() { # NAME COMMAND…
   local name=$1; shift
-  rm -f "$name.code"
+  rm -f "$name.code" "$name.out"
   (code=0; "$@" > "$name.out" 2>&1 || code=$?; echo $code > "$name.code") &
 }
 expect_code() { # NAME CODE
@@ -149,7 +149,7 @@ done_with "requeue: the job starts again, and completes"
 for _ in 1 2 3; do
   background step srun -N3 $one_each "$run" -n 2 "$program" waits
   for i in 0 1 2 3 4 5; do expect step.out "attempt 0 start 0: $i 6"; done
-  scancel --signal=INT "$(squeue -h -o %i)"
+  scancel --signal=INT "$(squeue -h -t RUNNING -o %i)"
   expect_code step 130
   refuse step.out "✖"
   refuse step.out "interrupted again"
@@ -163,7 +163,7 @@ ip link set v1 down
 expect lost.out "was lost"
 on0=$(( $(milliseconds) - cut ))
 [ $on0 -lt 3500 ] || fail "the lost node was found after $on0 ms" lost.out
-for _ in $(seq 100); do pgrep -f "$program" > left || break; sleep 0.05; done
+for _ in $(seq 100); do pgrep -f "preload.cjs.*slurm-rank" > left || break; sleep 0.05; done
 gone=$(( $(milliseconds) - cut ))
 [ ! -s left ] || fail "ranks are left after $gone ms" left
 ip link set v1 up

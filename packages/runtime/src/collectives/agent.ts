@@ -79,7 +79,7 @@ function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
 /** MPICH names no job, but one process of its own has started all ranks of a host: the nearest above this one. */
 function processManager(): string | undefined {
   try {
-    for (let pid = process.ppid; pid > 1;) {
+    for (let pid = process.ppid; pid > 1; ) {
       // "pid (name) state parent …": the name is cut, and may have anything in it.
       const [, name = "", rest = ""] = /^\d+ \((.*)\) (.*)$/s.exec(readFileSync(`/proc/${pid}/stat`, "utf8")) ?? [];
       const fields = rest.split(" ");

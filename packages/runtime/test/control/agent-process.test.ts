@@ -236,7 +236,9 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
       );
     writeFileSync(join(directory, "short"), "short", { mode: 0o600 });
     stub({ MOSAIC_TOKEN_FILE: join(directory, "short") });
-    await expect(addressOn(0, 0)).rejects.toThrow(/did not start: .*short: expected a secret of 32 to 1024 bytes, received 5/s);
+    await expect(addressOn(0, 0)).rejects.toThrow(
+      /did not start: .*short: expected a secret of 32 to 1024 bytes, received 5/s,
+    );
   });
 
   test("a port in use and an address of another host are errors of rank 0", async () => {
@@ -268,13 +270,17 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
 
   test("what is missing is named", async () => {
     stub({ MASTER_PORT: undefined });
-    await expect(addressOn(1, 0)).rejects.toThrow(/neither MASTER_PORT nor MOSAIC_RUN_ID|expected MASTER_ADDR and MASTER_PORT/);
+    await expect(addressOn(1, 0)).rejects.toThrow(
+      /neither MASTER_PORT nor MOSAIC_RUN_ID|expected MASTER_ADDR and MASTER_PORT/,
+    );
     stub({ MASTER_ADDR: "192.0.2.1", MASTER_PORT: port, LOCAL_RANK: undefined, LOCAL_WORLD_SIZE: undefined });
     await expect(agentAddress(2)).rejects.toThrow(
       "expected LOCAL_RANK and LOCAL_WORLD_SIZE in the environment, received none, and MASTER_ADDR 192.0.2.1, which is another host",
     );
     stub({ RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "1", LOCAL_WORLD_SIZE: "2" });
-    await expect(agentAddress(0)).rejects.toThrow("connect: ranks on several hosts: expected local rank 0 for rank 0, received 1");
+    await expect(agentAddress(0)).rejects.toThrow(
+      "connect: ranks on several hosts: expected local rank 0 for rank 0, received 1",
+    );
   });
 });
 
