@@ -43,7 +43,7 @@ expect_code() { # NAME CODE
 }
 # Processes are those of all nodes: they share the pid namespace. npx may take a moment to end.
 expect_none_left() {
-  for _ in $(seq 100); do pgrep -f "mosaic-run|programs/|agent-process" > left || return 0; sleep 0.05; done
+  for _ in $(seq 100); do pgrep -f "mosaic-run|programs/|foreign-rank|agent-process" > left || return 0; sleep 0.05; done
   xargs ps -fp < left > processes; fail "processes are left" processes
 }
 state() { scontrol show job "$1" | grep -oE 'JobState=\w+' | cut -d= -f2; }
@@ -171,7 +171,7 @@ expect_code lost 75
 done_with "a lost node is found after $on0 ms, no rank is left after $gone ms, and srun ends with 75"
 
 # Without mosaic-run: `import` finds Mosaic beside the program.
-foreign=$here/../programs/foreign-rank.mjs
+foreign=$root/packages/collectives-ucx/test/fixtures/foreign-rank.mjs
 export UCX_TLS=tcp,self
 await_idle
 exits 0 srun -N1 -n 2 node "$foreign" local
