@@ -1,5 +1,13 @@
 import { existsSync } from "node:fs";
-import { type Collectives, type Device, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
+import {
+  type Collectives,
+  type Device,
+  launchEnvironment,
+  OptionError,
+  defineOptions,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
 import {
   type CollectivesName,
   collectivesFromEnvironment,
@@ -99,9 +107,9 @@ export interface DetectedHardware {
 }
 
 export const detectOptions = defineOptions("detect", {
-  /** Ranks of the whole job. Default: WORLD_SIZE, else 1. */
+  /** Ranks of the whole job. Default: what the launcher sets, else 1. */
   worldSize: option.integer({ min: 1, optional: true }),
-  /** Ranks on this host. Default: LOCAL_WORLD_SIZE, else 1. */
+  /** Ranks on this host. Default: what the launcher sets, else 1. */
   localRanks: option.integer({ min: 1, optional: true }),
 });
 /** What to detect for. */
@@ -159,14 +167,14 @@ export async function detectOn(machine: Machine, options: DetectOptions): Promis
 }
 
 function spansHosts({ env }: Machine, { worldSize, localRanks }: DetectOptions): boolean {
-  const size = worldSize ?? Number(env["WORLD_SIZE"] || 1);
+  const size = worldSize ?? launchEnvironment(env).worldSize;
   return localRanks === undefined ? isOnSeveralHosts(size, env) : localRanks < size;
 }
 
 async function findGpuProblem(machine: Machine, options: DetectOptions): Promise<string | undefined> {
   const { env } = machine;
-  const { worldSize = Number(env["WORLD_SIZE"] || 1), localRanks = getLocalRank(env).ranks } = options;
   try {
+    const { worldSize = launchEnvironment(env).worldSize, localRanks = getLocalRank(env).ranks } = options;
     const { gpus } = await machine.cuda();
     for (let rank = 0; rank < localRanks; rank++) {
       const index = gpuIndex({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));

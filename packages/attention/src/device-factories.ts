@@ -1,6 +1,6 @@
 import { hostname } from "node:os";
 import { local } from "@mosaic/collectives-local";
-import { type Collectives, type Device, OptionError } from "@mosaic/core";
+import { type Collectives, type Device, localRank, localWorldSize, OptionError } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 
 // Types of packages that need not be installed, and of Node, must not appear in declarations: programs without them are type-checked, too.
@@ -160,16 +160,16 @@ interface LocalRank {
   readonly ranks: number;
 }
 
-/** From LOCAL_RANK and LOCAL_WORLD_SIZE; without them, alone. */
+/** As the launcher sets it; without one, alone. */
 export function getLocalRank(env: Environment = process.env): LocalRank {
-  const rank = Number(env["LOCAL_RANK"] || 0);
-  return { rank, ranks: Number(env["LOCAL_WORLD_SIZE"] || rank + 1) };
+  const rank = localRank(env) ?? 0;
+  return { rank, ranks: localWorldSize(env) ?? rank + 1 };
 }
 
-/** Whether a job of that many ranks has some on another host, by what launchers set: LOCAL_WORLD_SIZE, else GROUP_WORLD_SIZE. */
+/** Whether a job of that many ranks has some on another host, by the ranks that launchers count here, else by GROUP_WORLD_SIZE. */
 export function isOnSeveralHosts(worldSize: number, env: Environment = process.env): boolean {
-  const { LOCAL_WORLD_SIZE: here, GROUP_WORLD_SIZE: hosts } = env;
-  return here ? Number(here) < worldSize : worldSize > 1 && Number(hosts || 1) > 1;
+  const here = localWorldSize(env);
+  return here === undefined ? worldSize > 1 && Number(env["GROUP_WORLD_SIZE"] || 1) > 1 : here < worldSize;
 }
 
 /** Whether MOSAIC_SHARE_GPUS lets several ranks use one GPU. */

@@ -11,6 +11,7 @@ import {
   expectValue,
   init as initCore,
   initOptions as coreOptions,
+  launchEnvironment,
   option,
   OptionError,
   type OptionsOf,
@@ -62,7 +63,7 @@ export type InitOptions = OptionsOf<typeof initOptions>;
  */
 export async function init(options?: InitOptions): Promise<Context> {
   const { device: wanted, collectives: engine, backends = [], ...rest } = initOptions.parse(options);
-  const size = rest.worldSize ?? Number(process.env["WORLD_SIZE"] || 1);
+  const size = rest.worldSize ?? launchEnvironment().worldSize;
   checkLaunched(rest, size);
   const requested = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
   const { device, isOwned, collectives } = await selectDevice(requested, size);

@@ -32,7 +32,7 @@ describe("detection", () => {
     expect(await detectOn(machine([gpu]), {})).toEqual(onGpu);
     expect(await detectOn(machine([gpu, gpu]), { worldSize: 2, localRanks: 2 })).toEqual(onGpu);
     expect(await detectOn(machine([gpu], { nccl: noNccl }), { worldSize: 1 })).toEqual(onGpu);
-    const env = { WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
+    const env = { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
     expect(await detectOn(machine([gpu], { env }), {})).toEqual(onGpu);
   });
 

@@ -103,7 +103,11 @@ describe("what is wrong, with what to do", () => {
       { answers: { ...h200s(2), nccl }, disk: () => ({ total: 64e6, free: 64e6 }) },
       /✗ shared memory +\/dev\/shm of 64\.0 MB.*NCCL fails.*\n.*→ .*--shm-size/,
     ],
-    ["half of a rank's environment", { env: { RANK: "0" } }, /✗ +only one of RANK and WORLD_SIZE is set\n/],
+    [
+      "half of a rank's environment",
+      { env: { RANK: "0" } },
+      /✗ +environment variable WORLD_SIZE: expected an integer, as RANK is set/,
+    ],
     [
       "a device that does not exist",
       { env: { MOSAIC_DEVICE: "tpu" } },
@@ -163,7 +167,7 @@ describe("what is wrong, with what to do", () => {
     [
       "tasks that are no ranks",
       { env: onSlurm },
-      /✓ job +SLURM job 7, but this process is not one of its ranks\n· +SLURM starts several tasks/,
+      /✓ job +SLURM job 7, but this process is not one of its ranks\n· +SLURM has several tasks for this job/,
     ],
     [
       "more ranks than GPUs",

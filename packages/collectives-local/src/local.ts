@@ -6,6 +6,7 @@ import {
   defineOptions,
   type Device,
   formatValue,
+  localWorldSize,
   option,
   OptionError,
   type OptionsOf,
@@ -90,12 +91,12 @@ export function local(options?: LocalOptions): Collectives {
 /** Ranks of one host, and not too many: rings of bytes grow with their square. */
 function checkHost(size: number): void {
   checkSize(size);
-  const { LOCAL_WORLD_SIZE } = process.env;
-  if (LOCAL_WORLD_SIZE === undefined || Number(LOCAL_WORLD_SIZE) === size) return;
+  const localSize = localWorldSize();
+  if (localSize === undefined || localSize === size) return;
   throw new OptionError({
     where: "local collectives",
     expected: "all ranks on this host",
-    received: `LOCAL_WORLD_SIZE ${LOCAL_WORLD_SIZE} of ${size} ranks`,
+    received: `${localSize} of ${size} ranks`,
     remedy: "start all ranks on one host, or use collectives that span hosts, as @mosaic/collectives-ucx does",
   });
 }

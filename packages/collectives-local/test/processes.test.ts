@@ -53,12 +53,56 @@ test("a rank whose timeout began first names the ranks that are missing, too", a
   }
 });
 
+test.each([
+  [
+    "mpirun of Open MPI",
+    (rank: number) => ({
+      PMIX_NAMESPACE: `test-${process.pid}`,
+      OMPI_COMM_WORLD_RANK: `${rank}`,
+      OMPI_COMM_WORLD_SIZE: "2",
+      OMPI_COMM_WORLD_LOCAL_RANK: `${rank}`,
+      OMPI_COMM_WORLD_LOCAL_SIZE: "2",
+    }),
+  ],
+  [
+    "mpirun of MPICH",
+    (rank: number) => ({
+      MASTER_ADDR: "127.0.0.1",
+      MASTER_PORT: `${1 + (process.pid % 65_000)}`,
+      PMI_RANK: `${rank}`,
+      PMI_SIZE: "2",
+      MPI_LOCALRANKID: `${rank}`,
+      MPI_LOCALNRANKS: "2",
+    }),
+  ],
+  [
+    "srun",
+    (rank: number) => ({
+      SLURM_JOB_ID: `${process.pid}`,
+      SLURM_STEP_ID: "0",
+      SLURM_PROCID: `${rank}`,
+      SLURM_NTASKS: "2",
+      SLURM_LOCALID: `${rank}`,
+      SLURM_NODEID: "0",
+      SLURM_STEP_TASKS_PER_NODE: "2",
+      SLURM_STEP_NODELIST: "n0",
+    }),
+  ],
+])("ranks of %s find one another by its variables", async (_, env) => {
+  await using processes = new RankProcesses(program);
+  const unset = Object.fromEntries(Object.keys((await processes.openJob(2)).env(0)).map((name) => [name, ""]));
+  sockets.pop();
+  const ranks = [0, 1].map((rank) => processes.start("work", { ...unset, ...env(rank) }));
+  for (const rank of ranks) expect((await rank.waitForEvent("worked")).sum).toBe(1);
+  expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual([0, 0]);
+});
+
 test("ranks of several hosts are refused", async () => {
   await using processes = new RankProcesses(program);
   const job = await processes.openJob(2);
   const rank = processes.start("work", { ...job.env(0), LOCAL_WORLD_SIZE: "1" });
   expect((await rank.waitForEvent("failed")).message).toMatch(
-    /LOCAL_WORLD_SIZE 1 of 2 ranks.*span hosts, as @mosaic\/collectives-ucx does/,
+    /expected all ranks on this host, received 1 of 2 ranks.*span hosts, as @mosaic\/collectives-ucx does/,
   );
   expect(await rank.ended).toBe(0);
 });

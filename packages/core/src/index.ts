@@ -41,6 +41,7 @@ export { type DeviceOrContext, empty, fromArray, full, ones, zeros } from "./cre
 export type * from "./device.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";
+export { type LaunchEnvironment, launchEnvironment, localRank, localWorldSize } from "./launch-environment.ts";
 export { compileKernel, type Operand, operandsOf, tensorOf, versionedKernels } from "./kernels/operands.ts";
 export type * from "./kernels/kernels.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";

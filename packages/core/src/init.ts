@@ -3,6 +3,7 @@ import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
 import type { Context } from "./context.ts";
 import type { Device, TraceEvent } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
+import { launchEnvironment } from "./launch-environment.ts";
 import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "./options.ts";
@@ -16,9 +17,9 @@ export const initOptions = defineOptions("init", {
   }),
   /** How the ranks are connected; needed for more than one. Default: nothing, for one rank. */
   collectives: option.custom("collectives", option.hasMethods<Collectives>("connect"), { optional: true }),
-  /** This rank's number. Default: RANK from the environment, as the launcher sets it, else 0. */
+  /** This rank's number. Default: what the launcher sets, as `launchEnvironment` reads it; 0 without one. */
   rank: option.integer({ min: 0, optional: true }),
-  /** Ranks of the job. Default: WORLD_SIZE from the environment, else 1. */
+  /** Ranks of the job. Default: what the launcher sets; 1 without one. */
   worldSize: option.integer({ min: 1, optional: true }),
   /** Lengths of the named axes along which the ranks are arranged; their product is the world's size. Default: { sp: worldSize }. */
   mesh: option.meshShape({ optional: true }),
@@ -60,14 +61,13 @@ const backendPackages: Readonly<Record<string, string>> = {
  */
 export async function init(options: InitOptions): Promise<Context> {
   const settings = initOptions.parse(options);
-  const size = settings.worldSize ?? readEnvironment("WORLD_SIZE", 1);
-  const rank = settings.rank ?? readEnvironment("RANK", 0);
+  const { rank, size } = resolveRank(settings);
   if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
     throw new OptionError({
       where: "init",
       expected: "a rank from 0 to worldSize − 1",
       received: `rank ${rank} of ${size}`,
-      remedy: "launch with mosaic-run, which sets RANK and WORLD_SIZE, or pass rank and worldSize",
+      remedy: "launch with mosaic-run, torchrun, mpirun or srun, which set both, or pass rank and worldSize",
     });
   }
   const shape = resolveMeshShape(settings, size);
@@ -83,15 +83,11 @@ export async function init(options: InitOptions): Promise<Context> {
   }
 }
 
-function readEnvironment(name: string, fallback: number): number {
-  const text = process.env[name];
-  if (text === undefined || text === "") return fallback;
-  if (/^\d+$/.test(text)) return Number(text);
-  throw new OptionError({
-    where: `init: environment variable ${name}`,
-    expected: "an integer",
-    received: JSON.stringify(text),
-  });
+/** The environment is read only where the options leave something open. */
+function resolveRank({ rank, worldSize }: InitSettings): { readonly rank: number; readonly size: number } {
+  if (rank !== undefined && worldSize !== undefined) return { rank, size: worldSize };
+  const launched = launchEnvironment();
+  return { rank: rank ?? launched.rank, size: worldSize ?? launched.worldSize };
 }
 
 function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {

@@ -1,5 +1,14 @@
 import { availableParallelism } from "node:os";
-import { defineOptions, type Fence, formatValue, option, OptionError, type OptionsOf, type Stream } from "@mosaic/core";
+import {
+  defineOptions,
+  type Fence,
+  formatValue,
+  localWorldSize,
+  option,
+  OptionError,
+  type OptionsOf,
+  type Stream,
+} from "@mosaic/core";
 import { NativeDevice, NativeHandle } from "@mosaic/runtime";
 import { type CpuAddon, getAddon, instructionSets, type Isa } from "./addon.ts";
 
@@ -7,7 +16,7 @@ import { type CpuAddon, getAddon, instructionSets, type Isa } from "./addon.ts";
 const maxThreads = 1024;
 
 export const cpuOptions = defineOptions("cpu", {
-  /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
+  /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else an equal share of the cores. */
   threads: option.integer({ min: 1, max: maxThreads, optional: true }),
   /** Distinguishes devices of one process in messages. Default 0. */
   index: option.integer({ min: 0, default: 0 }),
@@ -23,8 +32,10 @@ type Environment = Readonly<Record<string, string | undefined>>;
 export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
   if (threads !== undefined) return checkThreadCount(threads, "threads");
   if (environment.MOSAIC_THREADS) return checkThreadCount(environment.MOSAIC_THREADS, "MOSAIC_THREADS");
-  const ranks = environment.LOCAL_WORLD_SIZE ? checkBytes(environment.LOCAL_WORLD_SIZE, "LOCAL_WORLD_SIZE") : 1;
-  return Math.min(maxThreads, Math.max(1, Math.floor(availableParallelism() / ranks)));
+  const cores = availableParallelism();
+  // SLURM's share of the host for all ranks of the step; a rank that it has bound to cores of its own has no more than those.
+  const share = Math.floor((Number(environment.SLURM_CPUS_ON_NODE) || cores) / (localWorldSize(environment) ?? 1));
+  return Math.min(maxThreads, cores, Math.max(1, share));
 }
 
 /** Bytes; 0 for no limit. */

@@ -56,6 +56,8 @@ test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () =
   expect(threadCount(undefined, { MOSAIC_THREADS: "5", LOCAL_WORLD_SIZE: "2" })).toBe(5);
   expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "1" })).toBeGreaterThanOrEqual(cores);
   expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "100000" })).toBe(1);
+  expect(threadCount(undefined, { SLURM_CPUS_ON_NODE: "1" })).toBe(1);
+  expect(threadCount(undefined, { SLURM_CPUS_ON_NODE: "100000", LOCAL_WORLD_SIZE: "2" })).toBe(cores);
   for (const bad of ["0", "-1", "1.5", "many"]) {
     const message = `expected an integer above 0, received "${bad}"`;
     expect(() => threadCount(undefined, { MOSAIC_THREADS: bad })).toThrow(`MOSAIC_THREADS: ${message}`);

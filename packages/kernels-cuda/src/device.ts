@@ -2,6 +2,7 @@ import {
   checkArgument,
   defineOptions,
   type Fence,
+  localRank,
   option,
   OptionError,
   type OptionsOf,
@@ -61,7 +62,7 @@ class CudaStream implements Stream {
 }
 
 export const cudaOptions = defineOptions("cuda", {
-  /** Which GPU, as the driver numbers those that are visible. Default: LOCAL_RANK, else 0. */
+  /** Which GPU, as the driver numbers those that are visible. Default: the rank's number on its host, as the launcher sets it, else 0. */
   index: option.integer({ min: 0, optional: true }),
   /** Bytes that tensors may take, and what kernels hold to work in. Default: what the GPU has. */
   memoryLimit: option.integer({ min: 0, optional: true }),
@@ -80,8 +81,8 @@ export class CudaDevice extends NativeDevice<CudaAddon> {
 
   constructor(options?: CudaOptions) {
     const { index: given, memoryLimit = 0, tf32 } = cudaOptions.parse(options);
-    const index = given ?? Number(process.env.LOCAL_RANK ?? 0);
-    checkArgument("cuda: LOCAL_RANK", index, cudaOptions.fields.index);
+    const index = given ?? localRank() ?? 0;
+    checkArgument("cuda: local rank", index, cudaOptions.fields.index);
     const handle = new NativeHandle(getAddon(), {
       name: `cuda:${index}`,
       options: [index, memoryLimit, Number(tf32)],

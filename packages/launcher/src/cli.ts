@@ -9,7 +9,7 @@ import { launcherVersion } from "./version.ts";
 import { agentOptions, type HostsSettings, parseHosts } from "./options/hosts.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
 import { type ConsoleSettings, parseRanks, parseSettings, type Settings } from "./options/settings.ts";
-import { resolveSources, type Sourced } from "./options/sources.ts";
+import { isSlurmStep, resolveSources, type Sourced } from "./options/sources.ts";
 import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
 import { jsonConsole } from "./output/json-console.ts";
@@ -35,7 +35,7 @@ async function main(argv: readonly string[]): Promise<number> {
   const hosts = agentStdin === undefined ? parseHosts(values, sources) : undefined;
   if (hosts !== undefined) return runHosts(hosts, line, values);
   const { launch, console: settings } =
-    agentStdin === undefined ? parseSettings(sources) : await agentSettings(agentStdin, sources);
+    agentStdin === undefined ? parseSettings(sources, argv) : await agentSettings(agentStdin, sources);
   const color = useColor(settings.color);
   const options: LaunchOptions = { ...launch, ...entryOptions(line), color };
   const plan = resolvePlan(options);
@@ -47,6 +47,10 @@ async function main(argv: readonly string[]): Promise<number> {
     err.write("mosaic-run: another task of this node starts the ranks; nothing to do here\n");
     return 0;
   }
+  if (isSlurmStep(process.env) && process.env.npm_config_user_agent !== undefined)
+    err.write(
+      "mosaic-run: npx is between srun and this process, and may keep SLURM's signals from the ranks: start node_modules/.bin/mosaic-run\n",
+    );
   const onEvent = plan.nodes === undefined ? consoleFor(settings, plan.nproc, color) : nodeConsole(settings, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
   agentStdin?.onSignal((name) => job.signal(name));
@@ -159,7 +163,7 @@ function useColor(setting: ConsoleSettings["color"]): boolean {
 
 /** `srun` may start one launcher for every task of a node: the first starts the ranks, the others leave it to it. */
 function isRedundantTask(env: NodeJS.ProcessEnv): boolean {
-  return env.SLURM_STEP_ID !== undefined && Number(env.SLURM_LOCALID ?? 0) > 0;
+  return isSlurmStep(env) && Number(env.SLURM_LOCALID ?? 0) > 0;
 }
 
 const FORWARDED_SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const;

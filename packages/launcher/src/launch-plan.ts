@@ -161,11 +161,16 @@ function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", base: Node
     if (Number.isSafeInteger(requested) && requested > 0) return requested;
     throw new UsageError(`nproc-per-node: expected a positive integer, received ${requested}`);
   }
-  if (requested === "cpu") return availableParallelism();
+  if (requested === "cpu") return availableCpus(base);
   const gpus = countGpus(base);
   if (requested === "gpu" && gpus === 0)
     throw new UsageError("--nproc-per-node gpu: no NVIDIA GPU found; name a number, or use auto or cpu");
   return Math.max(1, gpus);
+}
+
+/** Those of this process, or fewer where SLURM has given the job fewer of this node without binding it to them. */
+function availableCpus(base: NodeJS.ProcessEnv): number {
+  return Math.min(availableParallelism(), Number(base.SLURM_CPUS_ON_NODE) || Number.POSITIVE_INFINITY);
 }
 
 /** The run id is found again in process environments and file names, so a name is reduced to what is safe in both. */
@@ -181,7 +186,7 @@ function resolveThreads(options: LaunchOptions, nproc: number, base: NodeJS.Proc
   if (options.threads !== undefined) return checkThreads("threads", String(options.threads));
   if (options.env?.MOSAIC_THREADS) return checkThreads("--env MOSAIC_THREADS", options.env.MOSAIC_THREADS);
   if (base.MOSAIC_THREADS) return checkThreads("MOSAIC_THREADS", base.MOSAIC_THREADS);
-  return String(Math.max(1, Math.floor(availableParallelism() / nproc)));
+  return String(Math.max(1, Math.floor(availableCpus(base) / nproc)));
 }
 
 /** What no rank could use is refused here, once, and not by every rank. */

@@ -13,7 +13,9 @@ import { makeFolder } from "./output/rank-log.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
 import { parentDeathSignal, NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
+import { SignalWitness } from "./ranks/signal-witness.ts";
 import { classifyExit, type RankRecord } from "./report/diagnose.ts";
+import { isSlurmStep } from "./options/sources.ts";
 import { hintFor, countOomKills } from "./report/hints.ts";
 
 /** What schedulers read as "try again": a node was lost. */
@@ -30,7 +32,7 @@ const SIGNAL_DEBOUNCE_MS = 500;
 export interface Job {
   /**
    * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one signals every
-   * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last.
+   * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last (in a SLURM step: but for SIGTERM).
    */
   signal(name: NodeJS.Signals): void;
   /** What became of it, when nothing of it is left. Rejects with RendezvousError when the port is taken or nodes are missing. */
@@ -86,6 +88,7 @@ interface Parts {
   readonly coordinator: Coordinator;
   readonly guard: Guard;
   readonly wrap: (command: Command) => Command;
+  readonly witness: SignalWitness | undefined;
 }
 
 /** How a job ended: at most one of them. */
@@ -104,6 +107,8 @@ class RunningJob {
   #agent: NodeAgent | undefined;
   #coordinator: Coordinator | undefined;
   #stopRequest: StopRequest | undefined;
+  /** Another node was signalled to end the job, and this one not yet. */
+  #isEndedElsewhere = false;
   /** When ranks were last signalled to end, or were killed. */
   #signalledAt = Number.NEGATIVE_INFINITY;
   /** Ends the pause before a restart. */
@@ -118,7 +123,11 @@ class RunningJob {
   signal(name: NodeJS.Signals): void {
     if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
     if (this.#stopRequest === undefined) this.#end({ reason: name, signal: name, outcome: "cancelled" });
+    // srun and others signal all nodes: this node's own signal comes with that of the node which was first.
+    else if (this.#isEndedElsewhere) this.#isEndedElsewhere = false;
     else if (name === "SIGINT") this.#kill("interrupted again");
+    // SLURM signals a job that it cancels several times, and kills by itself what is left after its KillWait.
+    else if (name === "SIGTERM" && isSlurmStep(process.env)) return;
     else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#kill(`${name} during the grace`);
     else return;
     this.#signalledAt = performance.now();
@@ -153,9 +162,11 @@ class RunningJob {
       this.#coordinator = coordinator;
       if (this.#stopRequest !== undefined) coordinator.stop(this.#stopRequest);
       const guard = new Guard(runId, coordinator.privateDir);
+      const witness = SignalWitness.start();
       try {
-        return await this.#attempts(coordinator, guard, wrap);
+        return await this.#attempts({ coordinator, guard, wrap, witness });
       } finally {
+        witness?.[Symbol.dispose]();
         await coordinator.close();
         await guard.close();
       }
@@ -169,7 +180,10 @@ class RunningJob {
     if (nodes === undefined) return LocalCoordinator.open(this.#plan);
     const control = {
       emit: this.#emit,
-      end: (request: StopRequest) => this.#end(request),
+      end: (request: StopRequest) => {
+        this.#isEndedElsewhere ||= this.#stopRequest === undefined;
+        this.#end(request);
+      },
       isEnding: () => this.#stopRequest !== undefined,
       kill: (reason: string) => this.#agent?.kill(reason),
       stopRanks: (reason: string) => this.#agent?.stop(reason, "SIGTERM", this.#plan.failureGraceMs),
@@ -196,17 +210,18 @@ class RunningJob {
   #stopRanks({ reason, signal }: StopRequest): void {
     // Under a scheduler the grace ends before the allocation does, so that the report is still written.
     const left = this.#plan.jobEndsAt - Date.now() - 2000;
-    this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)));
+    this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)), true);
   }
 
-  async #attempts(coordinator: Coordinator, guard: Guard, wrap: (command: Command) => Command): Promise<Result> {
+  async #attempts(parts: Parts): Promise<Result> {
+    const { coordinator } = parts;
     let records: readonly RankRecord[] = [];
     for (let attempts = 1; ; attempts++) {
       const oomKillsBefore = countOomKills();
       const assignment = await coordinator.beginAttempt();
       if (assignment === undefined)
         return this.#result(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
-      this.#agent ??= this.#prepare(assignment, { coordinator, guard, wrap });
+      this.#agent ??= this.#prepare(assignment, parts);
       if (this.#stopRequest !== undefined) return this.#result(records, attempts, { stop: this.#stopRequest });
       records = await this.#agent.run(assignment);
       const end = await coordinator.endAttempt(records, (record) => hintFor(record, oomKillsBefore));

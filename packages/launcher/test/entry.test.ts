@@ -91,6 +91,14 @@ describe("a program", () => {
 });
 
 describe("a plan", () => {
+  it("the threads of ranks are those of the cores that SLURM has given the step", () => {
+    const plan = resolvePlan({ entry: "sh", exec: true, nprocPerNode: 1 }, { SLURM_CPUS_ON_NODE: "1" });
+    expect(plan.threads).toBe("1");
+    const all = { entry: "sh", exec: true, nprocPerNode: "cpu" } as const;
+    expect(resolvePlan(all, { SLURM_CPUS_ON_NODE: "1" }).nproc).toBe(1);
+    expect(resolvePlan(all, { SLURM_CPUS_ON_NODE: "100000" }).nproc).toBe(resolvePlan(all, {}).nproc);
+  });
+
   it("counts GPUs as CUDA would", () => {
     expect(countGpus({}, 8)).toBe(8);
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,2,3" }, 8)).toBe(3);

@@ -2,7 +2,7 @@ import { writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { editDistance, closestMatch } from "../src/options/closest-match.ts";
 import { parseCommandLine } from "../src/options/parse.ts";
 import { parseRanks, parseSettings, type Settings } from "../src/options/settings.ts";
@@ -89,6 +89,17 @@ describe("where a value comes from", () => {
     expect(sourceOf([], job, "nnodes")).toEqual({ value: "3", source: "SLURM_JOB_NUM_NODES" });
     expect(sourceOf([], { ...job, SLURM_STEP_ID: "0" }, "nnodes")).toMatchObject({ value: "1" });
     expect(sourceOf([], { SLURM_JOB_NUM_NODES: "3" }, "nnodes")).toMatchObject({ source: "default" });
+  });
+
+  it("reads the ranks of a node from its tasks in a SLURM step, where there are several and no GPU", () => {
+    const step = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0", SLURM_STEP_TASKS_PER_NODE: "3(x2),1" };
+    const source = "SLURM_STEP_TASKS_PER_NODE";
+    expect(sourceOf([], { ...step, SLURM_NODEID: "1" })).toEqual({ value: "3", source });
+    expect(sourceOf([], { ...step, SLURM_NODEID: "2" })).toEqual({ value: "auto", source: "default" });
+    expect(sourceOf([], { ...step, SLURM_NODEID: "1", SLURM_GPUS_ON_NODE: "6" })).toMatchObject({ value: "6" });
+    const { SLURM_STEP_ID: _, ...batch } = step;
+    for (const env of [batch, { ...step, SLURM_STEP_ID: "4294967290" }])
+      expect(sourceOf([], env)).toMatchObject({ source: "default" });
   });
 
   it("takes lists, objects and switches from the file, and refuses unknown options", () => {
@@ -193,6 +204,18 @@ describe("values", () => {
       ["n[1-2].example", "n1.example"],
     ] as const)
       expect(firstHost(hosts)).toBe(first);
+  });
+
+  it("the message for a batch script has the srun line of this job", () => {
+    const batch = { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" };
+    const argv = ["-n", "2", "train.ts", "it's"];
+    const parse = (): unknown => parseSettings(resolveSources(parseCommandLine(argv).options, batch, testDir()), argv);
+    expect(parse).toThrow(
+      /: start the launcher on each, srun --ntasks-per-node=1 --kill-on-bad-exit=0 \S+ -n 2 train\.ts 'it'\\''s'; or pass --nnodes 1/,
+    );
+    vi.stubEnv("SLURM_NTASKS", "6");
+    expect(parse).toThrow(/each, srun --kill-on-bad-exit=0 \S+ -n 2/);
+    vi.unstubAllEnvs();
   });
 
   it.each([

@@ -111,6 +111,38 @@ describe("a signal to the launcher", { repeats }, () => {
     expect((await job.outcome).code).toBe(143);
   });
 
+  it("in a SLURM step, a signal that SLURM sends to all processes reaches each rank once", async () => {
+    const env = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0" };
+    const job = mosaicRun(["-n", "2", program("wait.mjs"), "checkpoints-on-usr2"], { env });
+    await job.waitForOutput("is ready", 2);
+    const checkpoints = (): number => job.output().split("checkpoint").length - 1;
+    const signal = (): void => [job.pid, ...childrenOf(job.pid)].forEach((pid) => process.kill(pid, "SIGUSR2"));
+    for (const expected of [2, 4]) {
+      signal();
+      await job.waitForOutput("checkpoint", expected);
+      // Longer than the launcher waits for the signal of its witness, which is there again by then.
+      await delay(400);
+      expect(checkpoints()).toBe(expected);
+    }
+    // To the launcher alone, as where SLURM tracks process groups: it is passed on.
+    job.child.kill("SIGUSR2");
+    await job.waitForOutput("checkpoint", 6);
+    job.child.kill("SIGTERM");
+    expect((await job.outcome).code).toBe(143);
+  });
+
+  it("in a SLURM step, SIGTERM during the grace does not end it", async () => {
+    const env = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0" };
+    const job = mosaicRun(["-n", "1", "--grace=1500ms", program("wait.mjs"), "stubborn"], { env });
+    await job.waitForOutput("is ready");
+    for (const pause of [600, 600, 0]) {
+      job.child.kill("SIGTERM");
+      await delay(pause);
+    }
+    expect((await job.outcome).stderr).toContain("still there after 1.5 s: killing rank 0");
+    expect(job.output()).not.toContain("during the grace");
+  });
+
   it("ends children of ranks too, in their group and outside it", async () => {
     const job = await waiting("has-children");
     await until(

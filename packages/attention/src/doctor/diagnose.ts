@@ -1,3 +1,4 @@
+import { launchEnvironment } from "@mosaic/core";
 import { type DetectedHardware, detectOn } from "../detect.ts";
 import { driver, gpus, links, nccl } from "./gpu.ts";
 import { job, limits, memory, network, node, os, processor, settings, sharedMemory } from "./host.ts";
@@ -87,7 +88,7 @@ async function detectFromProbes({ env, exists, runProbe }: System): Promise<Dete
   const cuda = await runProbe("cuda");
   // Outside of a job: what a job of one rank for each GPU would come to.
   const gpus = "value" in cuda ? Math.max(1, cuda.value.gpus.length) : 1;
-  const ranks = env["WORLD_SIZE"] === undefined ? { worldSize: gpus, localRanks: gpus } : {};
+  const ranks = launchEnvironment(env).launcher === undefined ? { worldSize: gpus, localRanks: gpus } : {};
   const machine = { env, exists, cuda: () => unwrapProbe(runProbe("cuda")), nccl: () => unwrapProbe(runProbe("nccl")) };
   return detectOn(machine, ranks);
 }

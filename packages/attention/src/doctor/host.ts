@@ -1,5 +1,6 @@
 // Checks of the host: Node, system, processor, memory, limits, network, job.
 
+import { type LaunchEnvironment, launchEnvironment } from "@mosaic/core";
 import { rdmaDevices, rdmaPorts } from "./gpu.ts";
 import { type Check, type Finding, formatGigabytes, note, ok, problem, type System } from "./system.ts";
 
@@ -183,28 +184,28 @@ export const job: Check = {
     const { env } = system;
     const starter = detectLauncher(env);
     const findings: Finding[] = [];
-    const { RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE } = env;
-    if (RANK !== undefined) {
-      const place = LOCAL_RANK === undefined ? "" : `, ${LOCAL_RANK} of ${LOCAL_WORLD_SIZE ?? "?"} on this host`;
-      findings.push(ok(`rank ${RANK} of ${WORLD_SIZE ?? "?"}${place}, started by ${starter ?? "an unknown launcher"}`));
-    } else if (starter !== undefined) findings.push(ok(`${starter}, but this process is not one of its ranks`));
-    if ((RANK === undefined) !== (WORLD_SIZE === undefined)) {
-      findings.push(problem("only one of RANK and WORLD_SIZE is set", "start ranks with mosaic-run, or set both"));
-    }
-    if (RANK === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
+    const { launched, fault } = readLaunch(env);
+    if (launched?.launcher !== undefined) {
+      const { rank, worldSize, localRank: local, localWorldSize: ranks = "?" } = launched;
+      const place = local === undefined ? "" : `, ${local} of ${ranks} on this host`;
+      findings.push(ok(`rank ${rank} of ${worldSize}${place}, started by ${starter ?? launched.launcher}`));
+    } else if (fault !== undefined) findings.push(problem(fault, "start ranks with mosaic-run, or set both"));
+    else if (starter !== undefined) findings.push(ok(`${starter}, but this process is not one of its ranks`));
+    if (launched?.launcher === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
       findings.push(
         note(
-          "SLURM starts several tasks, but RANK is not set",
-          "ask for one task a node, and let mosaic-run start the ranks in it",
+          "SLURM has several tasks for this job, but this process is none of them",
+          "start ranks with srun, or mosaic-run with srun on every node",
         ),
       );
     }
     const cuda = await system.runProbe("cuda");
     const gpus = "value" in cuda ? cuda.value.gpus.length : 0;
-    if (gpus > 0 && Number(LOCAL_WORLD_SIZE ?? 1) > gpus && !env["MOSAIC_SHARE_GPUS"]) {
+    const localRanks = launched?.localWorldSize ?? 1;
+    if (gpus > 0 && localRanks > gpus && !env["MOSAIC_SHARE_GPUS"]) {
       findings.push(
         note(
-          `${LOCAL_WORLD_SIZE} ranks on this host, but ${gpus} visible GPUs`,
+          `${localRanks} ranks on this host, but ${gpus} visible GPUs`,
           "mosaic-run --nproc-per-node gpu; SLURM: --gpus-per-node rather than --gpus-per-task; or MOSAIC_SHARE_GPUS=1",
         ),
       );
@@ -212,6 +213,15 @@ export const job: Check = {
     return findings;
   },
 };
+
+/** Half of a rank's variables are a finding, and so is what contradicts itself. */
+function readLaunch(env: NodeJS.ProcessEnv): { readonly launched?: LaunchEnvironment; readonly fault?: string } {
+  try {
+    return { launched: launchEnvironment(env) };
+  } catch (error) {
+    return { fault: (error as Error).message };
+  }
+}
 
 function detectLauncher(env: NodeJS.ProcessEnv): string | undefined {
   if (env["MOSAIC_RUN_ID"]) return `mosaic-run (${env["MOSAIC_RUN_ID"]})`;

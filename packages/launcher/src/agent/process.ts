@@ -1,26 +1,37 @@
 /**
- * An agent in a process of its own, for hosts without a launcher: `node agent-process.js SOCKET`. It prints `ready` once
- * ranks can connect, `taken` where another agent listens already, and ends with its last rank. The secret, if there is one,
- * is read from the file MOSAIC_TOKEN_FILE.
+ * An agent in a process of its own, for hosts without a launcher: `node agent-process.js SOCKET [INDEX ENDPOINT]`. It prints
+ * `ready` once ranks can connect, `taken` where another agent listens already, and ends with its last rank. The secret, if there is
+ * one, is read from the file MOSAIC_TOKEN_FILE. With ENDPOINT, host:port, ranks are on several hosts, and a secret is required: agent 0
+ * listens there, over TLS, and all others connect to it.
  */
 import { readFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
-import { Agent } from "./agent.ts";
+import { UsageError } from "../errors.ts";
+import { bindAddress } from "../nodes/address.ts";
+import { jobSecret } from "../secret.ts";
+import { portOwner } from "../report/port-owner.ts";
+import { Agent, type AgentOptions } from "./agent.ts";
+import { parseAddress } from "./network.ts";
+import { sharedTls, tls, TlsServer } from "./tls.ts";
 
 /** Until the first hello of a rank, this process ends after so long, or with the process that started it. */
 const HELLO_TIMEOUT_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
 const DRAIN_MS = 100;
+/** The agent of an attempt before this one has closed the port by then, and the host's name is known. */
+const BIND_TIMEOUT_MS = 5_000;
+const RETRY_MS = 100;
+/** Nothing numbers the hosts of such jobs densely, so each agent is a child of the root: no agent waits for a number that is not there. */
+const STAR = 65_536;
 
 // The parent process reads until this one is ready, and no longer.
 process.stdout.on("error", () => {});
 process.stderr.on("error", () => {});
 
-async function serve(path: string, tokenFile: string | undefined): Promise<void> {
-  const secret = tokenFile === undefined ? "" : readFileSync(tokenFile, "utf8").trim();
+async function serve(path: string, tree: Partial<AgentOptions>): Promise<void> {
   let isAwaited = true;
   const agent = await Agent.listen({
-    ...{ path, secret },
+    ...{ path, ...tree },
     onIdle: () => void (isAwaited && !agent.isUsed ? undefined : closeIfUnused(agent)),
   });
   const stopWaiting = (): void => {
@@ -32,6 +43,8 @@ async function serve(path: string, tokenFile: string | undefined): Promise<void>
   process.stdin.on("end", stopWaiting).on("error", stopWaiting).resume();
   process.on("exit", () => void agent.close());
   for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) process.on(signal, () => process.exit(0));
+  // A scheduler that signals all processes of a job means its ranks.
+  for (const signal of ["SIGUSR1", "SIGUSR2"] as const) process.on(signal, () => {});
   process.stdout.write("ready\n");
 }
 
@@ -45,15 +58,59 @@ async function closeIfUnused(agent: Agent): Promise<void> {
   await agent.relink().catch(() => {});
 }
 
-const [path] = process.argv.slice(2);
+function oneHost(): Partial<AgentOptions> {
+  const { MOSAIC_TOKEN_FILE: file } = process.env;
+  return { secret: file === undefined ? "" : readFileSync(file, "utf8").trim() };
+}
+
+async function severalHosts(index: number, endpoint: string): Promise<Partial<AgentOptions>> {
+  const secret = jobSecret();
+  if (index > 0) return { secret, index, root: endpoint, children: false, network: tls({ secret }) };
+  return { secret, children: true, fanOut: STAR, network: sharedTls(await listenAt(endpoint, secret), secret) };
+}
+
+async function listenAt(address: string, secret: string): Promise<TlsServer> {
+  const endpoint = parseAddress(address);
+  const isOver = deadline(BIND_TIMEOUT_MS);
+  const bindAny = ["1", "true"].includes(process.env.MOSAIC_BIND_ANY ?? "");
+  const place = { endpoint, bindAny, timeoutMs: BIND_TIMEOUT_MS, name: "MASTER_ADDR" };
+  const onWaiting = (message: string): void => console.error(message);
+  const host = await bindAddress(place, { isEnding: isOver, onWaiting });
+  for (;;) {
+    try {
+      return await TlsServer.listen({ secret, host, port: endpoint.port });
+    } catch (error) {
+      const { code, message } = error as NodeJS.ErrnoException;
+      if (code === "EADDRINUSE" && !isOver()) await delay(RETRY_MS);
+      else if (code === "EADDRINUSE")
+        throw new UsageError(
+          `port ${endpoint.port} is in use by ${portOwner(endpoint.port) ?? "another process"}; set MASTER_PORT, or MOSAIC_MASTER_PORT, to another, on all hosts`,
+        );
+      else if (code === "EADDRNOTAVAIL")
+        throw new UsageError(
+          `MASTER_ADDR ${endpoint.host}: ${host} is no address of this host, where rank 0 is; set MASTER_ADDR to one that the other ` +
+            "hosts can reach, or MOSAIC_BIND_ANY=1 where it is translated",
+        );
+      else throw new UsageError(`MASTER_ADDR ${endpoint.host}: cannot listen at ${host}: ${message}`);
+    }
+  }
+}
+
+function deadline(ms: number): () => boolean {
+  const end = performance.now() + ms;
+  return () => performance.now() >= end;
+}
+
+const [path, index, endpoint] = process.argv.slice(2);
 try {
   if (path === undefined) throw new TypeError("expected the path of a socket");
-  await serve(path, process.env.MOSAIC_TOKEN_FILE);
+  await serve(path, endpoint === undefined ? oneHost() : await severalHosts(Number(index), endpoint));
 } catch (error) {
   const { code, message } = error as NodeJS.ErrnoException;
-  if (code === "EADDRINUSE") process.stdout.write("taken\n");
-  else {
-    process.stderr.write(`agent at ${path}: ${message}\n`);
-    process.exitCode = 1;
+  if (code === "EADDRINUSE") {
+    // The port of another agent's host, of which this one has no use.
+    process.stdout.write("taken\n", () => process.exit(0));
+  } else {
+    process.stderr.write(`agent at ${path}: ${message}\n`, () => process.exit(1));
   }
 }

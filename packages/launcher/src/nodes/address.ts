@@ -3,7 +3,6 @@ import { lookup } from "node:dns/promises";
 import { isIP } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { RendezvousError, UsageError } from "../errors.ts";
-import type { NodesPlan } from "../launch-plan.ts";
 
 const RETRY_MS = 200;
 /** While the name cannot be resolved, that is reported so often; first after a second. */
@@ -19,29 +18,46 @@ export interface Resolver {
   readonly lookup?: (host: string) => Promise<readonly LookupAddress[]>;
 }
 
+/** Where a host is to listen. */
+export interface BindPlace {
+  readonly endpoint: { readonly host: string };
+  /** At all interfaces. */
+  readonly bindAny: boolean;
+  /** How long a name may be unknown. */
+  readonly timeoutMs: number;
+  /** Of the option or the variable that names the endpoint. */
+  readonly name?: string;
+}
+
 /**
- * The address that node 0 listens at: the endpoint's own, or all interfaces with `--bind-any`. A name is resolved until the
+ * The address that the first host listens at: the endpoint's own, or all interfaces with `bindAny`. A name is resolved until the
  * deadline, for the names of services and pods appear late. Rejects with UsageError where the name is one of the loopback interface:
  * /etc/hosts often has the host's own name there, and no other node would reach it.
  */
-export async function bindAddress({ endpoint, bindAny, timeoutMs }: NodesPlan, resolver: Resolver): Promise<string> {
+export async function bindAddress(place: BindPlace, resolver: Resolver): Promise<string> {
+  const { endpoint, bindAny, timeoutMs, name = "--rdzv-endpoint" } = place;
   const { host } = endpoint;
   if (bindAny) return isIP(host) === 6 ? "::" : "0.0.0.0";
   if (isIP(host) > 0) return host;
   if (host === "localhost") return "127.0.0.1";
-  const addresses = await resolveName(host, timeoutMs, resolver);
+  const addresses = await resolveName(`${name} ${host}`, host, timeoutMs, resolver);
   const outside = addresses.find((address) => !isLoopback(address));
   if (outside !== undefined) return outside;
   throw new UsageError(
-    `--rdzv-endpoint ${host}: resolves to ${addresses.join(", ")} on this host, which other nodes cannot reach; ` +
-      "pass an address of this host that they can, or --bind-any",
+    `${name} ${host}: resolves to ${addresses.join(", ")} on this host, which other nodes cannot reach; ` +
+      `pass an address of this host that they can, or ${name.startsWith("--") ? "--bind-any" : "MOSAIC_BIND_ANY=1"}`,
   );
 }
 
 const isLoopback = (address: string): boolean => address.startsWith("127.") || address === "::1";
 
 /** The addresses of a name, those of IPv4 first. Names without an address yet are looked up again until the deadline. */
-async function resolveName(host: string, timeoutMs: number, resolver: Resolver): Promise<readonly string[]> {
+async function resolveName(
+  where: string,
+  host: string,
+  timeoutMs: number,
+  resolver: Resolver,
+): Promise<readonly string[]> {
   const { isEnding, onWaiting, lookup: resolve = (name) => lookup(name, { all: true }) } = resolver;
   const deadline = Date.now() + timeoutMs;
   let reportedAt = Date.now() - REPORT_MS + 1000;
@@ -51,7 +67,7 @@ async function resolveName(host: string, timeoutMs: number, resolver: Resolver):
       return found.toSorted((a, b) => a.family - b.family).map(({ address }) => address);
     } catch (error) {
       const now = Date.now();
-      const problem = `--rdzv-endpoint ${host}: cannot be resolved: ${(error as Error).message}`;
+      const problem = `${where}: cannot be resolved: ${(error as Error).message}`;
       if (isEnding() || now >= deadline)
         throw new RendezvousError(`${problem}; correct the name, or add it to DNS or to /etc/hosts of all nodes`);
       if (now - reportedAt >= REPORT_MS) {

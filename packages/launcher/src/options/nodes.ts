@@ -1,5 +1,6 @@
 import { isIP } from "node:net";
 import { hostname, networkInterfaces } from "node:os";
+import { relative } from "node:path";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./endpoint.ts";
@@ -12,15 +13,15 @@ type NodeOptions = Pick<
   "nnodes" | "nodeRank" | "rdzvEndpoint" | "rdzvTimeoutMs" | "lastCallMs" | "bindAny" | "masterPort"
 >;
 
-/** The options for the nodes of a job, in torchrun's words. Throws UsageError. */
-export function parseNodes(values: OptionValues): NodeOptions {
+/** The options for the nodes of a job, in torchrun's words; `argv` is for messages. Throws UsageError. */
+export function parseNodes(values: OptionValues, argv: readonly string[] = []): NodeOptions {
   const range = parseNodeRange(values.text("nnodes") ?? "1");
   if (range === undefined) throw values.invalidValue("nnodes", `N or MIN:MAX, up to ${MAX_NODES}`);
   const backend = values.text("rdzv-backend");
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
     throw values.invalidValue("rdzv-backend", "static or c10d, which both mean the launcher's own rendezvous");
   const isOne = range.max === 1;
-  return isOne ? oneNode(values) : severalNodes(values, range);
+  return isOne ? oneNode(values) : severalNodes(values, range, argv);
 }
 
 /** Accepts what means "this node alone", refuses the rest. */
@@ -41,12 +42,12 @@ function oneNode(values: OptionValues): NodeOptions {
   return port === undefined ? {} : { masterPort: port };
 }
 
-function severalNodes(values: OptionValues, { min, max }: NodeRange): NodeOptions {
+function severalNodes(values: OptionValues, { min, max }: NodeRange, argv: readonly string[]): NodeOptions {
   const count = min === max ? String(max) : `${min}:${max}`;
   if (SLURM_JOB_NODES.includes(values.source("nnodes")))
     throw new UsageError(
       `this is the batch script of a job with ${count} nodes (${values.source("nnodes")}), and only the first of them: start the launcher on each, ` +
-        "srun --ntasks-per-node=1 --kill-on-bad-exit=0 npx mosaic-run [options] <entry>; or pass --nnodes 1 to use this node alone",
+        `${srunLine(argv, max)}; or pass --nnodes 1 to use this node alone`,
     );
   if (values.flag("standalone") && values.source("standalone") !== "default")
     throw values.invalidValue("standalone", `false, as --nnodes is ${count}`);
@@ -64,6 +65,19 @@ function severalNodes(values: OptionValues, { min, max }: NodeRange): NodeOption
     ...(lastCall === undefined ? {} : { lastCallMs: lastCall }),
     bindAny: values.flag("bind-any"),
   };
+}
+
+/**
+ * How the same job is started on all nodes. Where a node has several tasks, its launcher starts a rank for each of them. Not by npx:
+ * npm and its shell would be between srun and the launcher, and end at the first SIGUSR1.
+ */
+function srunLine(argv: readonly string[], nodes: number): string {
+  const tasks = Number(process.env.SLURM_NTASKS ?? nodes) > nodes ? "" : "--ntasks-per-node=1 ";
+  const words = argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`));
+  const program = process.argv[1] ?? "mosaic-run";
+  const path = relative(process.cwd(), program);
+  const command = path.startsWith("..") ? program : path;
+  return `srun ${tasks}--kill-on-bad-exit=0 ${command} ${words.join(" ") || "[options] <entry>"}`;
 }
 
 function endpointOf(values: OptionValues): ReturnType<typeof parseEndpoint> {

@@ -21,8 +21,8 @@ export interface Settings {
   readonly console: ConsoleSettings;
 }
 
-/** Types and checks what `resolveSources` found. Throws UsageError for a value that does not fit. */
-export function parseSettings(sources: ReadonlyMap<string, Sourced>): Settings {
+/** Types and checks what `resolveSources` found; `argv` is for messages. Throws UsageError for a value that does not fit. */
+export function parseSettings(sources: ReadonlyMap<string, Sourced>, argv: readonly string[] = []): Settings {
   const values = new OptionValues(sources);
   const launch: Omit<LaunchOptions, "entry" | "args"> = {
     exec: values.flag("exec"),
@@ -33,7 +33,7 @@ export function parseSettings(sources: ReadonlyMap<string, Sourced>): Settings {
     role: values.text("role") ?? "default",
     ...optionalProperty("threads", explicitThreads(sources, values)),
     ...optionalProperty("rdzvId", values.text("rdzv-id")),
-    ...parseNodes(values),
+    ...parseNodes(values, argv),
     ...optionalProperty("graceMs", values.duration("grace")),
     ...optionalProperty("failureGraceMs", values.duration("failure-grace")),
     ...optionalProperty("timeoutMs", values.text("timeout") === "off" ? undefined : values.duration("timeout")),

@@ -55,7 +55,7 @@ function findSource(
  */
 function slurmValue(option: string, env: Environment): Sourced | undefined {
   if (env.SLURM_JOB_ID === undefined) return undefined;
-  const isStep = env.SLURM_STEP_ID !== undefined;
+  const isStep = isSlurmStep(env);
   const given = (names: readonly string[], isGood: (value: string) => boolean): Sourced | undefined => {
     const source = names.find((name) => isGood(env[name] ?? ""));
     return source === undefined ? undefined : { value: env[source], source };
@@ -65,7 +65,7 @@ function slurmValue(option: string, env: Environment): Sourced | undefined {
     case "nnodes":
       return given(isStep ? ["SLURM_STEP_NUM_NODES"] : SLURM_JOB_NODES, isPositive);
     case "nproc-per-node":
-      return given(["SLURM_GPUS_ON_NODE"], isPositive);
+      return given(["SLURM_GPUS_ON_NODE"], isPositive) ?? (isStep ? tasksOfNode(env) : undefined);
     case "node-rank":
       return isStep && isPositive(env.SLURM_STEP_NUM_NODES ?? "") && env.SLURM_STEP_NUM_NODES !== "1"
         ? given(["SLURM_NODEID"], (value) => /^\d+$/.test(value))
@@ -77,6 +77,25 @@ function slurmValue(option: string, env: Environment): Sourced | undefined {
     }
   }
   return undefined;
+}
+
+/** SLURM numbers batch scripts and interactive shells as steps from here on; no srun has started their process. */
+const FIRST_SPECIAL_STEP = 0xffff_fff0;
+
+/** Whether srun has started this process, or one above it. */
+export function isSlurmStep(env: Environment): boolean {
+  return Boolean(env.SLURM_STEP_ID) && Number(env.SLURM_STEP_ID) < FIRST_SPECIAL_STEP;
+}
+
+/** One rank for each task of this node, where there are several: `2(x3),1` lists those of all nodes. */
+function tasksOfNode(env: Environment): Sourced | undefined {
+  const source = "SLURM_STEP_TASKS_PER_NODE";
+  const counts = (env[source] ?? "").split(",").flatMap((part) => {
+    const [, tasks = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part) ?? [];
+    return Array.from({ length: Number(nodes) }, () => tasks);
+  });
+  const value = counts[Number(env.SLURM_NODEID ?? 0)];
+  return Number(value) > 1 ? { value, source } : undefined;
 }
 
 /** In a batch script these count the nodes of the whole allocation: a launcher there is on the first of them alone. */

@@ -15,6 +15,7 @@ import { TOO_MANY_FILES } from "../report/hints.ts";
 import type { Guard } from "./guard.ts";
 import { jobProcesses, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
+import type { SignalWitness } from "./signal-witness.ts";
 
 /** Killed processes that are still there after this long are stuck in the kernel, where nothing more can be done. */
 const ORPHAN_TIMEOUT_MS = 2000;
@@ -28,6 +29,8 @@ export interface NodeAgentOptions {
   readonly onFailing: (rank: number) => void;
   /** What is really executed for a rank's command: see `deathSignal`. */
   readonly wrap: (command: Command) => Command;
+  /** Under a scheduler that may signal ranks itself. */
+  readonly witness: SignalWitness | undefined;
 }
 
 /** Runs this node's ranks for one attempt: starts them together, watches, ends them together. */
@@ -38,13 +41,15 @@ export class NodeAgent implements Agent {
   readonly #emit: Emit;
   readonly #onFailing: (rank: number) => void;
   readonly #wrap: (command: Command) => Command;
+  readonly #witness: SignalWitness | undefined;
   #ranks: readonly Rank[] = [];
   /** Those whose process or whose group may still be there. */
   readonly #unfinished = new Set<Rank>();
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor({ plan, logDir, guard, emit, onFailing, wrap }: NodeAgentOptions) {
+  constructor({ plan, logDir, guard, emit, onFailing, wrap, witness }: NodeAgentOptions) {
+    this.#witness = witness;
     this.#plan = plan;
     this.#logDir = logDir;
     this.#guard = guard;
@@ -82,15 +87,20 @@ export class NodeAgent implements Agent {
 
   /** Passes a signal on to every rank, and changes nothing else. */
   forward(signal: NodeJS.Signals): void {
-    for (const rank of this.#ranks) rank.signal(signal);
+    this.#deliver(this.#ranks, signal);
   }
 
-  /** Asks every rank to end, and kills what is left after `graceMs`. Asked again, it goes on as it was. */
-  stop(reason: string, signal: NodeJS.Signals, graceMs: number): void {
+  /**
+   * Asks every rank to end, and kills what is left after `graceMs`. Asked again, it goes on as it was. `isReceived`: because the
+   * launcher was signalled to end.
+   */
+  stop(reason: string, signal: NodeJS.Signals, graceMs: number, isReceived = false): void {
     const running = this.#ranks.filter((rank) => rank.running);
     if (this.#deadline !== undefined || running.length === 0) return;
     this.#deadline = setTimeout(() => this.kill(`still there after ${graceMs / 1000} s`), graceMs);
-    for (const rank of running) rank.stop(signal);
+    for (const rank of running) rank.markStopped();
+    if (isReceived) this.#deliver(running, signal);
+    else for (const rank of running) rank.signal(signal);
     const ranks = running.map(({ rank }) => rank);
     this.#emit({ type: "stop", attempt: this.#attempt, reason, signal, ranks, graceMs });
   }
@@ -100,6 +110,13 @@ export class NodeAgent implements Agent {
     const ranks = this.#ranks.filter((rank) => rank.running).map(({ rank }) => rank);
     for (const rank of this.#unfinished) rank.kill();
     if (ranks.length > 0) this.#emit({ type: "kill", attempt: this.#attempt, reason, ranks });
+  }
+
+  /** Not to ranks that the scheduler has signalled itself. */
+  #deliver(ranks: readonly Rank[], signal: NodeJS.Signals): void {
+    const pass = (): void => ranks.forEach((rank) => rank.signal(signal));
+    if (this.#witness === undefined) pass();
+    else void this.#witness.received(signal).then((isDirect) => (isDirect ? undefined : pass()));
   }
 
   #spawn(assignment: Assignment, local: number): Rank {

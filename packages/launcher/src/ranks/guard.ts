@@ -11,7 +11,7 @@ import { LAUNCHER_ID } from "../environment.ts";
  * born: such a one is not yet in /proc under its name.
  */
 const SCRIPT = `
-trap '' HUP INT TERM QUIT
+trap '' HUP INT TERM QUIT USR1 USR2
 groups= id= dir=
 while read -r word value; do
   case $word in id) id=$value ;; dir) dir=$value ;; groups) groups=$value ;; esac

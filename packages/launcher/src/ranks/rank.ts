@@ -84,10 +84,9 @@ export class Rank {
     if (this.running && this.pid > 0) sendSignal(this.pid, signal);
   }
 
-  /** Signals the rank to end, and records that it was signalled. */
-  stop(signal: NodeJS.Signals): void {
+  /** Records that it is signalled to end. */
+  markStopped(): void {
     if (this.running) this.#stoppedAt ??= Date.now();
-    this.signal(signal);
   }
 
   /** Ends the rank and all that shares its group. */

@@ -1,10 +1,10 @@
 import { existsSync, lstatSync, mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import type { Socket } from "node:net";
-import { tmpdir, userInfo } from "node:os";
-import { dirname, join } from "node:path";
+import { hostname, networkInterfaces, tmpdir, userInfo } from "node:os";
+import { dirname, join, resolve as resolvePath } from "node:path";
 import type { Writable } from "node:stream";
-import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
+import { AddonLoadError, type LaunchEnvironment, launchEnvironment, MosaicError, OptionError } from "@mosaic/core";
 
 /** Where a rank finds the control plane, and the world that it joins there. */
 export interface AgentAddress extends Disposable {
@@ -26,39 +26,107 @@ const LONGEST_START = 60;
 
 /**
  * The agent of this host: the launcher's (MOSAIC_AGENT), else one that the first rank of the host starts, under a path that
- * all ranks of the job derive from `name`, or from MASTER_ADDR, MASTER_PORT, MOSAIC_RUN_ID and MOSAIC_ATTEMPT.
+ * all ranks of the job on this host derive from `name`, or from what their launcher names the job. Where ranks are on several hosts,
+ * that agent is part of a tree: rank 0's listens at MASTER_ADDR, and MOSAIC_TOKEN_FILE is required.
  *
- * @throws OptionError where nothing names the job, AddonLoadError where the agent cannot be found, and MosaicError where it
- * does not start, within `timeout` s if that is less than a minute.
+ * @throws OptionError where nothing names the job, or something is missing that several hosts need; AddonLoadError where the agent
+ * cannot be found, and MosaicError where it does not start, within `timeout` s if that is less than a minute.
  */
 export async function agentAddress(
   rank: number,
   name?: string,
   timeout: number = LONGEST_START,
 ): Promise<AgentAddress> {
-  const { MOSAIC_AGENT, MOSAIC_ATTEMPT, MOSAIC_TOKEN_FILE, LOCAL_RANK } = process.env;
-  const world = name ?? jobName();
-  const attempt = Number(MOSAIC_ATTEMPT ?? 0);
-  const secret = MOSAIC_TOKEN_FILE === undefined ? "" : secretIn(MOSAIC_TOKEN_FILE);
-  if (MOSAIC_AGENT !== undefined) return { path: MOSAIC_AGENT, secret, world, attempt, [Symbol.dispose]() {} };
-  const path = await socketPath(JSON.stringify([world, attempt]));
-  const isFirst = LOCAL_RANK === undefined ? rank === 0 : Number(LOCAL_RANK) === 0;
-  const keepAlive = new KeepAlive(path, Math.min(timeout, LONGEST_START));
+  const { MOSAIC_AGENT, MOSAIC_ATTEMPT, MOSAIC_TOKEN_FILE } = process.env;
+  const secret = MOSAIC_TOKEN_FILE ? secretIn(MOSAIC_TOKEN_FILE) : "";
+  if (MOSAIC_AGENT !== undefined) {
+    const attempt = Number(MOSAIC_ATTEMPT ?? 0);
+    return { path: MOSAIC_AGENT, secret, world: name ?? jobName(), attempt, [Symbol.dispose]() {} };
+  }
+  const launched = launchEnvironment();
+  const { attempt, localRank } = launched;
+  const endpoint = endpointOf(launched);
+  const world = name ?? jobName(launched);
+  // Hosts may share the directory.
+  const host = endpoint === undefined ? [] : [hostname()];
+  const path = await socketPath(JSON.stringify([world, attempt, ...host]));
+  const isFirst = (localRank ?? rank) === 0;
+  if (endpoint !== undefined && rank === 0 && !isFirst) {
+    throw new OptionError({
+      where: "connect: ranks on several hosts",
+      expected: "local rank 0 for rank 0",
+      received: String(localRank),
+      remedy: "number the ranks of a host in the order of their ranks",
+    });
+  }
+  const keepAlive = new KeepAlive(path, endpoint && { index: rank, endpoint }, Math.min(timeout, LONGEST_START));
   if (isFirst) await keepAlive.ensureAgent();
   return { path, secret, world, attempt, [Symbol.dispose]: () => keepAlive.release() };
 }
 
 /** What distinguishes this job from any other. */
-function jobName(): string {
-  const { MASTER_ADDR = "", MASTER_PORT, MOSAIC_RUN_ID } = process.env;
-  if (MOSAIC_RUN_ID !== undefined) return MOSAIC_RUN_ID;
-  if (MASTER_PORT !== undefined) return `${MASTER_ADDR}:${MASTER_PORT}`;
+function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
+  const found = job ?? processManager();
+  if (found !== undefined) return found;
   throw new OptionError({
     where: "connect",
     expected: "the name of a job",
     received: "neither MASTER_PORT nor MOSAIC_RUN_ID in the environment",
     remedy: "start the ranks with mosaic-run, or pass a name to the collectives",
   });
+}
+
+/** MPICH names no job, but one process of its own has started all ranks of a host: the nearest above this one. */
+function processManager(): string | undefined {
+  try {
+    for (let pid = process.ppid; pid > 1; ) {
+      // "pid (name) state parent …": the name is cut, and may have anything in it.
+      const [, name = "", rest = ""] = /^\d+ \((.*)\) (.*)$/s.exec(readFileSync(`/proc/${pid}/stat`, "utf8")) ?? [];
+      const fields = rest.split(" ");
+      if (name === "hydra_pmi_proxy") return `hydra ${pid} ${fields[19]}`;
+      pid = Number(fields[1]);
+    }
+  } catch {
+    // Systems without /proc.
+  }
+  return undefined;
+}
+
+/** Where rank 0's host listens, if there are several hosts; undefined for one. */
+function endpointOf({ launcher, worldSize, localWorldSize, endpoint }: LaunchEnvironment): string | undefined {
+  const isUnknown = localWorldSize === undefined;
+  if (isUnknown ? !isElsewhere(endpoint?.host) : localWorldSize >= worldSize) return undefined;
+  const missing = (expected: string, received: string, remedy: string): OptionError =>
+    new OptionError({ where: "connect: ranks on several hosts", expected, received, remedy });
+  if (isUnknown) {
+    throw missing(
+      "LOCAL_RANK and LOCAL_WORLD_SIZE in the environment",
+      `none, and MASTER_ADDR ${endpoint?.host}, which is another host`,
+      "set them on all ranks, or start the ranks with mosaic-run",
+    );
+  }
+  if (endpoint === undefined) {
+    throw missing(
+      "MASTER_ADDR and MASTER_PORT in the environment",
+      `none, and ${localWorldSize} of ${worldSize} ranks on this host`,
+      `set MASTER_ADDR to an address of rank 0's host, and MASTER_PORT to a free port there${launcher === "Open MPI" ? ": mpirun -x MASTER_ADDR=… -x MASTER_PORT=29400" : ""}`,
+    );
+  }
+  if (!process.env.MOSAIC_TOKEN_FILE) {
+    throw missing(
+      "a secret, the same on all hosts, in the file that MOSAIC_TOKEN_FILE names",
+      "no MOSAIC_TOKEN_FILE in the environment",
+      "create one with (umask 077; openssl rand -hex 32 > token) and pass MOSAIC_TOKEN_FILE=token to all ranks",
+    );
+  }
+  return endpoint.host.includes(":") ? `[${endpoint.host}]:${endpoint.port}` : `${endpoint.host}:${endpoint.port}`;
+}
+
+/** Whether an address is of another host. A name may be this host's by ways that only the resolver has: it counts as such. */
+function isElsewhere(address: string | undefined): boolean {
+  if (address === undefined || !/^[\d.]+$|:/.test(address)) return false;
+  const own = Object.values(networkInterfaces()).flatMap((infos = []) => infos.map((info) => info.address));
+  return !address.startsWith("127.") && !own.includes(address);
 }
 
 function secretIn(file: string): string {
@@ -112,19 +180,28 @@ function makeDirectory(directory: string): void {
   }
 }
 
+/** An agent of several, as its arguments. */
+interface TreePlace {
+  /** The first rank of its host. */
+  readonly index: number;
+  readonly endpoint: string;
+}
+
 /**
  * A connection without frames, so that the agent stays; where that ends all the same, another agent is started. An agent
  * that was started here reads the end of its standard input if this process ends before a rank has connected.
  */
 class KeepAlive {
   readonly #path: string;
+  readonly #place: TreePlace | undefined;
   readonly #timeout: number;
   #socket: Socket | undefined;
   #input: Writable | undefined;
   #isReleased = false;
 
-  constructor(path: string, timeout: number) {
+  constructor(path: string, place: TreePlace | undefined, timeout: number) {
     this.#path = path;
+    this.#place = place;
     this.#timeout = timeout;
   }
 
@@ -133,7 +210,7 @@ class KeepAlive {
     for (let attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
       const socket = await connectTo(this.#path);
       if (socket !== undefined) return this.#keep(socket);
-      this.#input = await startAgent(this.#path, this.#timeout);
+      this.#input = await startAgent(this.#path, this.#place, this.#timeout);
     }
     throw new MosaicError(`connect: agents at ${this.#path} end as soon as they start; remove that socket`);
   }
@@ -165,13 +242,14 @@ async function connectTo(path: string): Promise<Socket | undefined> {
  * A process of its own session, so that it outlives this rank while others of the host are there. Resolves to its standard
  * input once it, or another agent that was faster, listens.
  */
-async function startAgent(path: string, timeout: number): Promise<Writable> {
+async function startAgent(path: string, place: TreePlace | undefined, timeout: number): Promise<Writable> {
   const { spawn } = await import("node:child_process");
-  const { NODE_OPTIONS: _, ...env } = process.env;
-  const child = spawn(process.execPath, [agentModule(), path], {
+  const { NODE_OPTIONS: _, MOSAIC_TOKEN_FILE: file, ...env } = process.env;
+  const tree = place === undefined ? [] : [String(place.index), place.endpoint];
+  const child = spawn(process.execPath, [agentModule(), path, ...tree], {
     cwd: "/",
     detached: true,
-    env,
+    env: { ...env, ...(file ? { MOSAIC_TOKEN_FILE: resolvePath(file) } : {}) },
     stdio: ["pipe", "pipe", "pipe"],
   });
   let [output, errors] = ["", ""];

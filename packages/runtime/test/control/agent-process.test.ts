@@ -1,5 +1,7 @@
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
 import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
 import { tmpdir, userInfo } from "node:os";
 import { dirname, join } from "node:path";
 import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
@@ -19,9 +21,7 @@ beforeEach(() => {
     "MOSAIC_AGENT",
     "MOSAIC_TOKEN_FILE",
     "MOSAIC_ATTEMPT",
-    "LOCAL_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
+    ...["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"],
   ])
     vi.stubEnv(name, undefined);
   vi.stubEnv("XDG_RUNTIME_DIR", directory);
@@ -180,6 +180,106 @@ describe("without a launcher", () => {
     ranks.send("drop", "right");
     vi.stubEnv("MOSAIC_TOKEN_FILE", join(directory, "none"));
     await expect(agentAddress(0)).rejects.toThrow(/no secret in MOSAIC_TOKEN_FILE.*has the job ended\?/s);
+  });
+});
+
+describe("ranks of torchrun, mpirun or srun on several hosts", () => {
+  /** As host `host` of two with two ranks each sees it: a directory of sockets of its own. */
+  async function addressOn(host: number, local: number): Promise<AgentAddress> {
+    const own = join(directory, `host${host}`);
+    mkdirSync(own, { recursive: true, mode: 0o700 });
+    vi.stubEnv("XDG_RUNTIME_DIR", own);
+    const rank = 2 * host + local;
+    const place = { RANK: rank, WORLD_SIZE: 4, LOCAL_RANK: local, LOCAL_WORLD_SIZE: 2 };
+    for (const [name, value] of Object.entries(place)) vi.stubEnv(name, String(value));
+    return await agentAddress(rank);
+  }
+  const stub = (env: Readonly<Record<string, string | undefined>>): void => {
+    for (const [name, value] of Object.entries(env)) vi.stubEnv(name, value);
+  };
+  const secret = "0123456789abcdef".repeat(2);
+  let port: string;
+
+  beforeEach(async () => {
+    const file = join(directory, "token");
+    writeFileSync(file, `${secret}\n`, { mode: 0o600 });
+    const server = createServer().listen(0, "127.0.0.1");
+    await once(server, "listening");
+    port = String((server.address() as AddressInfo).port);
+    server.close();
+    stub({ MOSAIC_RUN_ID: undefined, MOSAIC_TOKEN_FILE: file, MASTER_ADDR: "127.0.0.1", MASTER_PORT: port });
+  });
+
+  test("the first rank of each host starts an agent, and that of rank 0 is the root", async () => {
+    const places = [await addressOn(0, 0), await addressOn(0, 1), await addressOn(1, 0), await addressOn(1, 1)];
+    const [{ world }] = places as [AgentAddress];
+    expect(world).toBe(`127.0.0.1:${port}`);
+    expect(new Set(places.map(({ path }) => path)).size).toBe(2);
+    expect(agentsIn(directory)).toHaveLength(2);
+    const ranks = new RankProcess();
+    places.forEach(({ path }, rank) => ranks.join(`${rank}`, { path, rank, size: 4, world, secret }));
+    for (const rank of [0, 1, 2, 3]) await ranks.delivered(`${rank}`, "joined");
+    release();
+    // Rank 0's host is done first: its agent goes on for the others.
+    for (const rank of [0, 1]) ranks.send("leave", `${rank}`, "");
+    await ranks.delivered("3", "exited");
+    for (const rank of [2, 3]) ranks.send("leave", `${rank}`, "");
+    for (const { path } of places) await gone(path);
+  });
+
+  test("without a secret it is an error on every rank, which names MOSAIC_TOKEN_FILE", async () => {
+    stub({ MOSAIC_TOKEN_FILE: undefined });
+    for (const local of [0, 1])
+      await expect(addressOn(1, local)).rejects.toThrow(
+        "connect: ranks on several hosts: expected a secret, the same on all hosts, in the file that MOSAIC_TOKEN_FILE names, received no " +
+          "MOSAIC_TOKEN_FILE in the environment; create one with (umask 077; openssl rand -hex 32 > token)",
+      );
+    writeFileSync(join(directory, "short"), "short", { mode: 0o600 });
+    stub({ MOSAIC_TOKEN_FILE: join(directory, "short") });
+    await expect(addressOn(0, 0)).rejects.toThrow(
+      /did not start: .*short: expected a secret of 32 to 1024 bytes, received 5/s,
+    );
+  });
+
+  test("a port in use and an address of another host are errors of rank 0", async () => {
+    const server = createServer().listen(Number(port), "127.0.0.1");
+    await once(server, "listening");
+    onTestFinished(() => void server.close());
+    // The program that listens there may be about to end: that of an attempt before this one does.
+    await expect(addressOn(0, 0)).rejects.toThrow(
+      new RegExp(`port ${port} is in use by .*; set MASTER_PORT, or MOSAIC_MASTER_PORT, to another, on all hosts`),
+    );
+    stub({ MASTER_ADDR: "192.0.2.1" });
+    await expect(addressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is no address of this host, where rank 0 is/);
+  }, 30_000);
+
+  test("the port is waited for, and torchrun's own store has another", async () => {
+    const server = createServer().listen(Number(port), "127.0.0.1");
+    await once(server, "listening");
+    setTimeout(() => server.close(), 500);
+    await addressOn(0, 0);
+    release();
+    expect(server.listening).toBe(false);
+    const store = createServer().listen(0, "127.0.0.1");
+    await once(store, "listening");
+    onTestFinished(() => void store.close());
+    stub({ MASTER_PORT: String((store.address() as AddressInfo).port), TORCHELASTIC_USE_AGENT_STORE: "True" });
+    await addressOn(0, 0);
+  });
+
+  test("what is missing is named", async () => {
+    stub({ MASTER_PORT: undefined });
+    await expect(addressOn(1, 0)).rejects.toThrow(
+      /neither MASTER_PORT nor MOSAIC_RUN_ID|expected MASTER_ADDR and MASTER_PORT/,
+    );
+    stub({ MASTER_ADDR: "192.0.2.1", MASTER_PORT: port, LOCAL_RANK: undefined, LOCAL_WORLD_SIZE: undefined });
+    await expect(agentAddress(2)).rejects.toThrow(
+      "expected LOCAL_RANK and LOCAL_WORLD_SIZE in the environment, received none, and MASTER_ADDR 192.0.2.1, which is another host",
+    );
+    stub({ RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "1", LOCAL_WORLD_SIZE: "2" });
+    await expect(agentAddress(0)).rejects.toThrow(
+      "connect: ranks on several hosts: expected local rank 0 for rank 0, received 1",
+    );
   });
 });
 

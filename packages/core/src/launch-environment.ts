@@ -1,0 +1,231 @@
+import { OptionError } from "./errors.ts";
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/** The place of this process in its job, from the variables of whatever started it. */
+export interface LaunchEnvironment {
+  /** What set them; undefined where nothing did, and this is the only rank. */
+  readonly launcher: "mosaic-run" | "torchrun" | "Open MPI" | "MPICH" | "SLURM" | undefined;
+  readonly rank: number;
+  readonly worldSize: number;
+  /** Among the ranks of this host; undefined where the launcher sets none. */
+  readonly localRank: number | undefined;
+  readonly localWorldSize: number | undefined;
+  /** 0, then one more with every restart of the job. */
+  readonly attempt: number;
+  /** A name that no other job of this host has at the time; undefined where the launcher sets none. */
+  readonly job: string | undefined;
+  /** Where rank 0's host accepts connections of the others; undefined where the launcher sets none. */
+  readonly endpoint: { readonly host: string; readonly port: number } | undefined;
+}
+
+/** Where a launcher puts the place of a rank. */
+interface Variables {
+  readonly launcher: "torchrun" | "Open MPI" | "MPICH" | "SLURM";
+  readonly rank: string;
+  readonly worldSize: string;
+  readonly localRank: string;
+  /** SLURM has it in a list of all nodes. */
+  readonly localWorldSize: string;
+}
+
+/** Those of torchrun, which mosaic-run and programs of users set, too, come before the others. */
+const torchrun: Variables = {
+  launcher: "torchrun",
+  rank: "RANK",
+  worldSize: "WORLD_SIZE",
+  localRank: "LOCAL_RANK",
+  localWorldSize: "LOCAL_WORLD_SIZE",
+};
+const openMpi: Variables = {
+  launcher: "Open MPI",
+  rank: "OMPI_COMM_WORLD_RANK",
+  worldSize: "OMPI_COMM_WORLD_SIZE",
+  localRank: "OMPI_COMM_WORLD_LOCAL_RANK",
+  localWorldSize: "OMPI_COMM_WORLD_LOCAL_SIZE",
+};
+/** Hydra, of MPICH and of what is derived from it. */
+const mpich: Variables = {
+  launcher: "MPICH",
+  rank: "PMI_RANK",
+  worldSize: "PMI_SIZE",
+  localRank: "MPI_LOCALRANKID",
+  localWorldSize: "MPI_LOCALNRANKS",
+};
+const slurm: Variables = {
+  launcher: "SLURM",
+  rank: "SLURM_PROCID",
+  worldSize: "SLURM_NTASKS",
+  localRank: "SLURM_LOCALID",
+  localWorldSize: "SLURM_STEP_TASKS_PER_NODE",
+};
+
+/** SLURM numbers batch scripts and interactive shells as steps from here on; no srun has started their process. */
+const FIRST_SPECIAL_STEP = 0xffff_fff0;
+/** Below the ports that systems give to outgoing connections. */
+const SLURM_PORTS = { first: 20_000, count: 12_000 } as const;
+
+/**
+ * The place of this process in its job: as mosaic-run and torchrun set it (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+ * MASTER_ADDR, MASTER_PORT), else mpirun of Open MPI (OMPI_COMM_WORLD_RANK, …), else that of MPICH (PMI_RANK, …), else srun
+ * (SLURM_PROCID, … in a job step). MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID count whatever the launcher is. Empty variables
+ * count as unset.
+ *
+ * @throws OptionError for what is no integer, for a rank beyond the size, where only one of rank and size is set, and where
+ * RANK and WORLD_SIZE contradict the launcher's own variables.
+ * @example
+ * ```ts
+ * import { launchEnvironment } from "@mosaic/core";
+ * const env = { SLURM_JOB_ID: "7", SLURM_STEP_ID: "0", SLURM_PROCID: "3", SLURM_NTASKS: "4" };
+ * const { launcher, rank, worldSize } = launchEnvironment(env);
+ * [launcher, rank, worldSize]; // => ["SLURM", 3, 4]
+ * ```
+ */
+export function launchEnvironment(env: Environment = process.env): LaunchEnvironment {
+  const variables = findLauncher(env);
+  const [rank, worldSize] = variables === undefined ? [0, 1] : checkRank(variables, env);
+  if (variables === torchrun) checkAgreement(rank, worldSize, env);
+  return {
+    launcher: env["MOSAIC_RUN_ID"] && variables === torchrun ? "mosaic-run" : variables?.launcher,
+    ...{ rank, worldSize },
+    localRank: localRank(env),
+    localWorldSize: localWorldSize(env),
+    attempt: integer("MOSAIC_ATTEMPT", env) ?? integer("TORCHELASTIC_RESTART_COUNT", env) ?? slurmRestarts(env),
+    job: jobName(variables, env),
+    endpoint: endpointOf(env),
+  };
+}
+
+/** This process's number among the ranks of its host; undefined where the launcher sets none. Throws OptionError for no integer. */
+export function localRank(env: Environment = process.env): number | undefined {
+  const own = integer("LOCAL_RANK", env);
+  const launcher = localLauncher(env);
+  return own ?? (launcher === undefined ? undefined : integer(launcher.localRank, env));
+}
+
+/** Ranks of this host; undefined where the launcher sets none. Throws OptionError for no integer above 0. */
+export function localWorldSize(env: Environment = process.env): number | undefined {
+  const own = integer("LOCAL_WORLD_SIZE", env, 1);
+  const launcher = localLauncher(env);
+  if (own !== undefined || launcher === undefined) return own;
+  return launcher === slurm ? slurmTasks(env) : integer(launcher.localWorldSize, env, 1);
+}
+
+/** What numbers the ranks of a host: also where RANK and WORLD_SIZE alone were copied from its variables. */
+function localLauncher(env: Environment): Variables | undefined {
+  const launcher = findLauncher(env);
+  if (launcher !== torchrun || env["LOCAL_RANK"] || env["LOCAL_WORLD_SIZE"]) return launcher;
+  const below = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
+  const isSame = below && env[below.rank] === env["RANK"] && env[below.worldSize] === env["WORLD_SIZE"];
+  return isSame ? below : launcher;
+}
+
+function findLauncher(env: Environment): Variables | undefined {
+  const isSet = ({ rank, worldSize }: Variables): boolean => Boolean(env[rank] || env[worldSize]);
+  if (isSet(torchrun)) return torchrun;
+  if (isSet(openMpi)) return openMpi;
+  // `srun --mpi=pmi2` sets PMI_RANK, too, but nothing of the host.
+  if (isSet(mpich) && (env[mpich.localRank] || !isStep(env))) return mpich;
+  return isStep(env) && isSet(slurm) ? slurm : undefined;
+}
+
+/** In a batch script the variables of tasks are set, too, but it is none. */
+function isStep(env: Environment): boolean {
+  return Boolean(env["SLURM_STEP_ID"]) && Number(env["SLURM_STEP_ID"]) < FIRST_SPECIAL_STEP;
+}
+
+function checkRank(variables: Variables, env: Environment): readonly [rank: number, worldSize: number] {
+  const rank = integer(variables.rank, env);
+  const worldSize = integer(variables.worldSize, env, 1);
+  if (rank === undefined || worldSize === undefined) {
+    const [missing, present] =
+      rank === undefined ? [variables.rank, variables.worldSize] : [variables.worldSize, variables.rank];
+    throw new OptionError({
+      where: `environment variable ${missing}`,
+      expected: `an integer, as ${present} is set`,
+      received: "none",
+      remedy: `set both, or start the ranks with mosaic-run; without a launcher, unset ${present}`,
+    });
+  }
+  if (rank < worldSize) return [rank, worldSize];
+  throw new OptionError({
+    where: `environment variable ${variables.rank}`,
+    expected: `an integer below ${variables.worldSize}, ${worldSize}`,
+    received: String(rank),
+  });
+}
+
+/**
+ * RANK and WORLD_SIZE that a shell or a container exports to all processes make worlds of the wrong ranks. More ranks than the launcher
+ * started processes are right: each of these has started some of them. So are those of torchrun and mosaic-run in such processes.
+ */
+function checkAgreement(rank: number, worldSize: number, env: Environment): void {
+  if (env["MOSAIC_RUN_ID"] || env["TORCHELASTIC_RUN_ID"]) return;
+  const launcher = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
+  if (launcher === undefined) return;
+  const [expectedRank, expectedSize] = checkRank(launcher, env);
+  if (worldSize > expectedSize || (worldSize === expectedSize && rank === expectedRank)) return;
+  throw new OptionError({
+    where: "environment variables RANK and WORLD_SIZE",
+    expected: `${launcher.rank} ${expectedRank} and ${launcher.worldSize} ${expectedSize}, as ${launcher.launcher} set them`,
+    received: `${rank} and ${worldSize}`,
+    remedy: "unset RANK and WORLD_SIZE, or pass rank and worldSize to init",
+  });
+}
+
+function jobName(variables: Variables | undefined, env: Environment): string | undefined {
+  const { MOSAIC_RUN_ID, MASTER_ADDR = "", MASTER_PORT, PMIX_NAMESPACE } = env;
+  if (MOSAIC_RUN_ID) return MOSAIC_RUN_ID;
+  if (MASTER_PORT) return `${MASTER_ADDR}:${MASTER_PORT}`;
+  if (variables === slurm) return `slurm ${env["SLURM_JOB_ID"]}.${env["SLURM_STEP_ID"]}`;
+  return variables === openMpi && PMIX_NAMESPACE ? `pmix ${PMIX_NAMESPACE}` : undefined;
+}
+
+function endpointOf(env: Environment): LaunchEnvironment["endpoint"] {
+  const host = env["MASTER_ADDR"] || (isStep(env) ? firstHost(env["SLURM_STEP_NODELIST"]) : undefined);
+  const port = portOf(env);
+  return host === undefined || port === undefined ? undefined : { host, port };
+}
+
+/** torchrun's own store listens on MASTER_PORT. */
+function portOf(env: Environment): number | undefined {
+  const own = integer("MOSAIC_MASTER_PORT", env, 1, 65_535);
+  const master = integer("MASTER_PORT", env, 1, 65_535);
+  if (own !== undefined) return own;
+  if (master !== undefined) return env["TORCHELASTIC_USE_AGENT_STORE"] === "True" ? master + 1 : master;
+  if (!isStep(env)) return undefined;
+  // Steps of one job, and jobs in a row, that share a host get different ports.
+  const number = 64 * (integer("SLURM_JOB_ID", env) ?? 0) + (integer("SLURM_STEP_ID", env) ?? 0);
+  return SLURM_PORTS.first + (number % SLURM_PORTS.count);
+}
+
+function slurmRestarts(env: Environment): number {
+  return isStep(env) ? (integer("SLURM_RESTART_COUNT", env) ?? 0) : 0;
+}
+
+/** Of `2(x3),1`, tasks of each node, those of this one. */
+function slurmTasks(env: Environment): number | undefined {
+  const counts = (env["SLURM_STEP_TASKS_PER_NODE"] ?? "").split(",").flatMap((part) => {
+    const [, tasks, nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part) ?? [];
+    return tasks === undefined ? [] : Array.from({ length: Number(nodes) }, () => Number(tasks));
+  });
+  return counts[integer("SLURM_NODEID", env) ?? 0];
+}
+
+/** Of `n[001-003,7],m1`, n001. */
+function firstHost(list = ""): string | undefined {
+  const [first = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(list) ?? [];
+  return first.replaceAll(/\[(\d+)[^\]]*\]/g, "$1") || undefined;
+}
+
+function integer(name: string, env: Environment, min = 0, max: number = Number.MAX_SAFE_INTEGER): number | undefined {
+  const text = env[name];
+  if (text === undefined || text === "") return undefined;
+  if (/^\d+$/.test(text) && Number(text) >= min && Number(text) <= max) return Number(text);
+  const range = max < Number.MAX_SAFE_INTEGER ? ` from ${min} to ${max}` : ` above ${min - 1}`;
+  throw new OptionError({
+    where: `environment variable ${name}`,
+    expected: `an integer${min > 0 ? range : ""}`,
+    received: JSON.stringify(text),
+  });
+}
