@@ -46,6 +46,7 @@ export interface CollectivesAddon {
   bind(complete: (completion: number, code: number, message: string) => void): void;
   openWorld(size: number, seconds: number): InProcessWorld;
   open(options: OpenOptions, completion: number): EngineHandle;
+  hosts(engine: EngineHandle): readonly number[];
   close(engine: EngineHandle, completion: number): void;
   forget(engine: EngineHandle): void;
   abortAll(): void;
@@ -74,7 +75,7 @@ export function addon(): CollectivesAddon {
     packageName: "@mosaic/runtime",
     what: "the collectives engine",
     path,
-    protocol: 2, // `kProtocol` in native/binding/addon.h
+    protocol: 3, // `kProtocol` in native/binding/addon.h
     needs: "g++ and CMake",
   });
   loaded.bind(completions.complete);
