@@ -59,7 +59,10 @@ const ofStandIns: Readonly<Record<string, readonly string[]>> = {
 };
 
 /** Tests between hosts, which are network namespaces that only root can make: `npm run test:hosts` in the package. */
-const betweenHosts: Readonly<Record<string, readonly string[]>> = { "collectives-ucx": ["hosts"] };
+const betweenHosts: Readonly<Record<string, readonly string[]>> = {
+  attention: ["doctor-hosts"],
+  "collectives-ucx": ["hosts"],
+};
 
 /** Tests that run on the real UCX: without it they are left out, and the run prints so. */
 const overUcx: Readonly<Record<string, readonly string[]>> = {

@@ -1,14 +1,12 @@
 #!/bin/bash
 # Jobs on hosts that are network namespaces on a bridge, as root: `npm run test:hosts`. Nothing of it remains on the machine: mounts and
-# interfaces are in namespaces of this script's own.
+# interfaces are in namespaces that scripts/hosts.sh makes.
 set -euo pipefail
-if [ "${1:-}" != inside ]; then exec unshare --mount --net --propagation private -- "$0" inside; fi
 here=$(cd "$(dirname "$0")" && pwd)
+if [ "${1:-}" != inside ]; then HOSTS=3 exec bash "$here/../../../scripts/hosts.sh" bash "$0" inside; fi
 run=$here/../dist/cli.js
 program=$here/programs/node.mjs
 export TEST_INDEX=$here/../dist/index.js
-mkdir -p /run/netns
-mount -t tmpfs tmpfs /run/netns
 work=$(mktemp -d)
 export TMPDIR=$work
 cleanup() {
@@ -16,17 +14,6 @@ cleanup() {
   rm -rf "$work"
 }
 trap cleanup EXIT
-ip link set lo up
-ip link add br0 type bridge
-ip link set br0 up
-for i in 0 1 2; do
-  ip netns add n$i
-  ip link add v$i type veth peer name eth0 netns n$i
-  ip link set v$i master br0 up
-  ip -n n$i addr add 10.77.0.1$i/24 dev eth0
-  ip -n n$i link set eth0 up
-  ip -n n$i link set lo up
-done
 (umask 077; head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$work/token")
 export MOSAIC_TOKEN_FILE=$work/token
 cd "$work"

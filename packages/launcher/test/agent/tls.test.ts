@@ -178,7 +178,9 @@ async function corruptingProxy(port: number): Promise<Server> {
 }
 
 describe(`${HANDSHAKES} corrupted handshakes`, () => {
-  it("are refused; the server neither ends, nor grows, nor answers", { timeout: 120_000 + 60 * HANDSHAKES }, async () => {
+  it("are refused; the server neither ends, nor grows, nor answers", {
+    timeout: 120_000 + 60 * HANDSHAKES,
+  }, async () => {
     const secret = secretOf();
     const env = { ...process.env, TEST_SECRET: secret };
     const child = spawn(process.execPath, ["--expose-gc", program("tls-server.mjs")], { env });
