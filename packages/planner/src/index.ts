@@ -26,6 +26,7 @@ export type { RankRecord, SymbolicStorage } from "./symbolic/rank-record.ts";
 export { type TapeEvent, type TapeOp, tapeOps, type TapeReader, type Tape } from "./symbolic/tape.ts";
 export { maxRanks, type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
 export { calibrate, type CalibrateOptions } from "./time/calibrate.ts";
+export { clockOffset, type ClockOffset, type ClockOffsetOptions } from "./time/clock-offset.ts";
 export { countLinks, type LinkTraffic, predict, type Prediction } from "./time/predict.ts";
 export {
   type AttentionSpeed,

@@ -116,7 +116,7 @@ async function measureSockets(
   return links;
 }
 
-/** In a process of its own, for native code may crash or hang; not where some port is blocked, over which UCX would wait in vain. */
+/** In a process of its own, for native code may crash or hang; not where some port is blocked, where UCX would only time out. */
 async function measureUcx(
   exchange: Exchange,
   { hosts, sockets, ports }: HostsOptions & Pick<HostsResult, "hosts"> & Pick<HostMeasurement, "sockets">,
