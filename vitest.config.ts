@@ -60,7 +60,7 @@ const ofStandIns: Readonly<Record<string, readonly string[]>> = {
 
 /** Tests between hosts, which are network namespaces that only root can make: `npm run test:hosts` in the package. */
 const betweenHosts: Readonly<Record<string, readonly string[]>> = {
-  attention: ["hosts"],
+  attention: ["doctor-hosts", "hosts"],
   "collectives-nccl": ["hosts"],
   "collectives-ucx": ["hosts"],
   nn: ["hosts"],

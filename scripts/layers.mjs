@@ -17,8 +17,8 @@ export const LAYERS = [
 /** Beside the layers: the suites import core and runtime, the launcher imports nothing; only tests and programs import either. */
 export const APART = { conformance: ["core", "runtime"], launcher: [] };
 
-/** Packages apart that the umbrella offers under a subpath. */
-export const OFFERED = { attention: ["conformance"] };
+/** Packages apart that the umbrella may import: it offers the suites under a subpath, and its doctor meets in the job's store. */
+export const OFFERED = { attention: ["conformance", "launcher"] };
 
 /** Packages that another one starts as a process: it depends on them, and imports nothing of theirs. */
 export const PROCESSES = { runtime: ["launcher"] };

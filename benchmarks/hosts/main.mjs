@@ -1,6 +1,6 @@
 // Batches of messages between two hosts over UCX beside plain sockets, in turns. Hosts are network namespaces, so as root:
 //
-//   unshare --mount --net --propagation private bash packages/collectives-ucx/test/hosts/hosts.sh \
+//   bash scripts/hosts.sh 4 \
 //     node benchmarks/hosts/main.mjs [--turns 7] [libucp.so.0 ...]      each library is measured; default: the one that is found
 import { execFile, execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";

@@ -246,6 +246,10 @@ describe("mosaic-doctor", () => {
   it("prints its help, and refuses unknown arguments", async () => {
     expect(await doctor(["--help"])).toEqual({ code: 0, output: expect.stringContaining("--json") });
     expect(await doctor(["-V"])).toEqual({ code: 0, output: `${manifest.version}\n` });
+    expect(await doctor(["--hosts"])).toEqual({
+      code: 2,
+      output: expect.stringMatching(/--hosts needs a job: npx mosaic-run/),
+    });
     expect(await doctor(["--jsno"])).toEqual({ code: 2, output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/) });
   });
 });

@@ -4,7 +4,11 @@ import { OptionError, ShapeError, expectValue, formatValue } from "./errors.ts";
 /** A place in the mesh, or part of one: { node: 1, gpu: 3 }. Mesh axes are strings, tensor axes are numbers. */
 export type Coordinate = Readonly<Record<string, number>>;
 
-/** The ranks arranged along named axes, row-major: the last axis varies fastest. */
+/**
+ * The ranks arranged along named axes, row-major: the last axis varies fastest. Ranks take the places host by host, so that inner
+ * axes stay within a host wherever lengths allow it; launchers that number ranks by host, as mosaic-run does, leave them in the order of
+ * their numbers.
+ */
 export interface DeviceMesh {
   /** Length of every axis, in order. */
   readonly shape: Coordinate;
@@ -13,6 +17,8 @@ export interface DeviceMesh {
   readonly coordinate: Coordinate;
   /** All ranks. */
   readonly world: ProcessGroup;
+  /** The host of the rank at each place, row-major, by number. Absent: not known. */
+  readonly hosts?: readonly number[];
   /** The ranks that differ from this one only along `axis`. */
   group(axis: string): ProcessGroup;
 }
@@ -81,7 +87,9 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
   const shape = { ...lengths };
   checkMeshShape(shape, world.size);
   const axes = Object.keys(shape);
-  const coordinate = coordinateOf(world.rank, shape);
+  const ranks = ranksByPlace(world, shape);
+  const coordinate = coordinateOf(ranks.indexOf(world.rank), shape);
+  const { hosts } = world;
   const groups = new Map<string, ProcessGroup>();
   for (const axis of axes) {
     groups.set(axis, shape[axis] === world.size ? world : await world.split(groupColor(coordinate, shape, axis), axis));
@@ -91,6 +99,7 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
     axes,
     coordinate,
     world,
+    ...(hosts && { hosts: ranks.map((rank) => hosts[rank]!) }),
     group(axis) {
       const group = groups.get(axis);
       if (group) return group;
@@ -102,6 +111,32 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
       });
     },
   };
+}
+
+/**
+ * The rank at each place, row-major: host by host, where hosts are known. A group numbers its members in the order of their ranks, which
+ * must be that of their places; where it would not be, or where hosts differ in size, the order is that of the ranks.
+ */
+function ranksByPlace({ size, hosts }: ProcessGroup, shape: Coordinate): readonly number[] {
+  const ranks = Array.from({ length: size }, (_, rank) => rank);
+  if (!hosts || !isEven(hosts)) return ranks;
+  const byHost = ranks.toSorted((a, b) => hosts[a]! - hosts[b]! || a - b);
+  let stride = size;
+  for (const length of Object.values(shape)) {
+    stride /= length;
+    const isOrdered = byHost.every(
+      (rank, place) => Math.floor(place / stride) % length === 0 || byHost[place - stride]! < rank,
+    );
+    if (!isOrdered) return ranks;
+  }
+  return byHost;
+}
+
+/** Whether all hosts have equally many ranks. */
+function isEven(hosts: readonly number[]): boolean {
+  const counts = new Map<number, number>();
+  for (const host of hosts) counts.set(host, (counts.get(host) ?? 0) + 1);
+  return new Set(counts.values()).size === 1;
 }
 
 /** Ranks that agree on every other axis share a color. */

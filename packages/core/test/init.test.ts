@@ -57,6 +57,35 @@ describe("init", () => {
     expect(() => ranks[0]!.mesh.group("tp")).toThrow(/one of the axes dp, sp, received "tp"/);
   });
 
+  test("arranges ranks host by host, whatever their numbers, so that inner axes stay within a host", async () => {
+    const cyclic = await referenceWorld(4, { mesh: { node: 2, local: 2 }, hosts: [0, 1, 0, 1] });
+    expect(cyclic.map(({ mesh }) => mesh.coordinate)).toEqual([
+      { node: 0, local: 0 },
+      { node: 1, local: 0 },
+      { node: 0, local: 1 },
+      { node: 1, local: 1 },
+    ]);
+    for (const { mesh } of cyclic) {
+      expect(mesh.hosts).toEqual([0, 0, 1, 1]);
+      expect(new Set(mesh.group("local").hosts).size).toBe(1);
+      for (const axis of mesh.axes) expect(mesh.group(axis).rank).toBe(mesh.coordinate[axis]);
+    }
+    const blocks = await referenceWorld(4, { mesh: { node: 2, local: 2 }, hosts: [0, 0, 1, 1] });
+    expect(blocks.map(({ mesh }) => mesh.coordinate)).toEqual(
+      [0, 1, 2, 3].map((rank) => coordinateOf(rank, { node: 2, local: 2 })),
+    );
+  });
+
+  test.each([
+    ["along which a group would number its members otherwise", [0, 1, 1, 0], { node: 2, local: 2 }],
+    ["of one axis, which is the world in the order of its ranks", [0, 1, 0, 1], { sp: 4 }],
+    ["on hosts of different sizes", [0, 1, 0, 0], { node: 2, local: 2 }],
+  ])("leaves ranks in the order of their numbers in a mesh %s", async (_, hosts, mesh) => {
+    const contexts = await referenceWorld(4, { mesh, hosts });
+    expect(contexts.map((ctx) => ctx.mesh.coordinate)).toEqual([0, 1, 2, 3].map((rank) => coordinateOf(rank, mesh)));
+    expect(contexts[0]!.mesh.hosts).toEqual(hosts);
+  });
+
   test("keeps its mesh, whatever becomes of the object that named it", async () => {
     const mesh = { dp: 1, sp: 1 };
     await using ctx = await start({ mesh });

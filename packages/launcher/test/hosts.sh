@@ -1,8 +1,8 @@
 #!/bin/bash
-# Jobs on three hosts (namespaces.sh), as root: `npm run test:hosts`.
+# Jobs on three hosts (scripts/hosts.sh), as root: `npm run test:hosts`.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-if [ "${1:-}" != inside ]; then exec bash "$here/namespaces.sh" 3 bash "$here/hosts.sh" inside; fi
+if [ "${1:-}" != inside ]; then exec bash "$here/../../../scripts/hosts.sh" 3 bash "$here/hosts.sh" inside; fi
 run=$here/../dist/cli.js
 program=$here/programs/node.mjs
 export TEST_INDEX=$here/../dist/index.js

@@ -2,6 +2,7 @@ export { checkClasses, type RecordClassesOptions, recordClasses } from "./classe
 export type { Digit, Translations } from "./classes/translations.ts";
 export { type TrafficCount, count, type TrafficTotals, type RankTraffic } from "./count.ts";
 export { formatBytes, formatSeconds, formatPercent } from "./draw/axis.ts";
+export { countHostTraffic, type HostTraffic } from "./host-traffic.ts";
 export { perfettoTrace } from "./draw/perfetto.ts";
 export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
 export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";
@@ -25,6 +26,7 @@ export type { RankRecord, SymbolicStorage } from "./symbolic/rank-record.ts";
 export { type TapeEvent, type TapeOp, tapeOps, type TapeReader, type Tape } from "./symbolic/tape.ts";
 export { maxRanks, type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
 export { calibrate, type CalibrateOptions } from "./time/calibrate.ts";
+export { clockOffset, type ClockOffset, type ClockOffsetOptions } from "./time/clock-offset.ts";
 export { countLinks, type LinkTraffic, predict, type Prediction } from "./time/predict.ts";
 export {
   type AttentionSpeed,

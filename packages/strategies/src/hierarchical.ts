@@ -67,7 +67,8 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
 
 /** Ranks are numbered node by node: those of one node follow one another. */
 function areScattered({ mesh }: Context, gpu: string): string | undefined {
-  const { ranks } = mesh.group(gpu);
+  const { ranks, hosts } = mesh.group(gpu);
+  if (hosts?.every((host) => host === hosts[0]) && new Set(mesh.hosts).size > 1) return undefined;
   if (ranks.every((rank, i) => rank === ranks[0]! + i)) return undefined;
   return `one in which ${gpu} joins ranks ${ranks.join(", ")}, which are on different nodes`;
 }

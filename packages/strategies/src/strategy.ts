@@ -14,6 +14,7 @@ import {
   type OptionSettings,
   type PresenceOf,
 } from "@mosaic/core";
+import { formatMesh, warnAcrossHosts } from "./mesh-order.ts";
 
 /** Makes a backend along a mesh axis that leaves what is whole along this axis to `inner`. */
 export type BackendFactory = (axis: string, inner: AttentionBackend) => AttentionBackend;
@@ -90,6 +91,8 @@ export function createStrategy(nested: AttentionBackend, requirements: MeshRequi
     },
     attend(ctx, call, state, kv) {
       checkMesh(ctx, axes, requirements);
+      const innerAxis = Object.keys(meshOf(ctx, axes, requirements)).at(-1)!;
+      warnAcrossHosts(ctx, call, kv, { name: requirements.name, nested, innerAxis });
       nested.attend(ctx, call, state, kv);
     },
     attendBackward(ctx, call, grads, kv) {
@@ -102,10 +105,8 @@ export function createStrategy(nested: AttentionBackend, requirements: MeshRequi
 /** Axes of other names are free: ranks that differ along them have sequences of their own. */
 function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRequirements): void {
   const { shape } = ctx.mesh;
-  const lengths = axes.map((axis) => shape[axis]);
-  const known = lengths.every((length) => length !== undefined);
-  const ranks = known ? lengths.reduce((product, length) => product * length, 1) : ctx.size;
-  const mesh = requirements.meshFor(ranks);
+  const mesh = meshOf(ctx, axes, requirements);
+  const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
   const fits = Object.entries(mesh).every(([axis, length]) => shape[axis] === length);
   const fault = fits ? requirements.meshError?.(ctx) : `the mesh ${formatMesh(shape)}`;
   if (fault === undefined) return;
@@ -117,8 +118,9 @@ function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRequ
   });
 }
 
-/** As one would write it: "{ seq: 4, head: 2 }". */
-export function formatMesh(mesh: Coordinate): string {
-  const entries = Object.entries(mesh).map(([axis, length]) => `${axis}: ${length}`);
-  return `{ ${entries.join(", ")} }`;
+/** The mesh that the strategy needs, of as many ranks as this one has along its axes. */
+function meshOf({ mesh, size }: Context, axes: readonly string[], { meshFor }: MeshRequirements): Coordinate {
+  const lengths = axes.map((axis) => mesh.shape[axis]);
+  const known = lengths.every((length) => length !== undefined);
+  return meshFor(known ? lengths.reduce((product, length) => product * length, 1) : size);
 }

@@ -108,7 +108,7 @@ const checks: readonly Check[] = [
 ];
 
 /** What a check found. */
-interface Section {
+export interface Section {
   readonly name: string;
   readonly findings: readonly Finding[];
 }
@@ -135,7 +135,7 @@ async function runCheck({ name, run }: Check, system: System): Promise<Section> 
 const levelSymbols: Readonly<Record<Level, string>> = { ok: "✓", note: "·", problem: "✗" };
 
 /** For people: a line for each finding, what to do below it, a sum last. */
-export function formatReport(sections: readonly Section[]): string {
+export function formatReport(sections: readonly Section[], good = "all installed packages work"): string {
   const width = Math.max(...sections.map(({ name }) => name.length)) + 2;
   const lines = sections.flatMap(({ name, findings }) =>
     findings.flatMap(({ level, text, remedy }, i) => {
@@ -145,15 +145,15 @@ export function formatReport(sections: readonly Section[]): string {
       return remedy === undefined ? [first] : [first, `${indent}→ ${remedy.trim().replaceAll("\n", `\n${indent}  `)}`];
     }),
   );
-  return [...lines, "", formatSummary(sections)].join("\n");
+  return [...lines, "", formatSummary(sections, good)].join("\n");
 }
 
-function formatSummary(sections: readonly Section[]): string {
+function formatSummary(sections: readonly Section[], good: string): string {
   const problems = countFindings(sections, "problem");
   const notes = countFindings(sections, "note");
   const words = (number: number, word: string): string => `${number} ${word}${number === 1 ? "" : "s"}`;
   if (problems > 0) return `${words(problems, "problem")}, ${words(notes, "note")}`;
-  return `all installed packages work${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
+  return `${good}${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
 }
 
 export function countFindings(sections: readonly Section[], level: Level): number {

@@ -1,37 +1,96 @@
 // mosaic-doctor: what is here, whether it works, and what to do if not.
 import { parseArgs } from "node:util";
+import type { Profile } from "@mosaic/planner";
 import { countFindings, diagnose, formatReport, formatReportJson } from "./diagnose.ts";
-import { thisSystem } from "./system.ts";
+import { formatFailure, runProbeProcess, thisSystem } from "./system.ts";
 
 const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what is installed, and prints what to do.
 
   npx mosaic-doctor [options]
+  npx mosaic-run -N 2 … --exec npx mosaic-doctor --hosts [options]
 
-  --json         one JSON object
+  --hosts        under mosaic-run, on every node: compares the hosts of the job, measures between each pair, and prints
+                 matrices and remedies on rank 0; on one node the ranks measure among themselves
+  --ports A-B    with --hosts: TCP ports to listen on, as a firewall allows them
+  --json         one JSON object; with --hosts a profile for mosaic-plan --profile FILE.json, and the findings on stderr
   -h, --help     this text
   -V, --version  the version of @mosaic/attention
 
 Marks: ✓ works, · worth knowing, ✗ broken. Exit code: 0 if all installed packages work, 1 if something is broken,
 2 for options that do not exist. That there is no GPU is worth knowing, not broken.`;
 
+/** A command line that cannot be understood. */
+class UsageError extends Error {}
+
+const CALIBRATION_TIMEOUT_MS = 300_000;
+
 async function main(args: readonly string[]): Promise<number> {
-  const options = { json: { type: "boolean" }, help: { type: "boolean", short: "h" } } as const;
-  const more = { version: { type: "boolean", short: "V" } } as const;
-  const { values } = parseArgs({ args: [...args], options: { ...options, ...more }, strict: true });
+  const values = parse(args);
   const version = thisSystem.version("@mosaic/attention");
   if (values.help || values.version) {
     console.log(values.help ? help : version);
     return 0;
   }
+  if (values.hosts) return await compareHosts(values.ports, values.json ?? false);
   const sections = await diagnose(thisSystem);
   console.log(values.json ? formatReportJson(sections, version) : formatReport(sections));
   return countFindings(sections, "problem") > 0 ? 1 : 0;
 }
 
+function parse(args: readonly string[]) {
+  const options = { json: { type: "boolean" }, help: { type: "boolean", short: "h" } } as const;
+  const more = {
+    version: { type: "boolean", short: "V" },
+    hosts: { type: "boolean" },
+    ports: { type: "string" },
+  } as const;
+  try {
+    return parseArgs({ args: [...args], options: { ...options, ...more }, strict: true }).values;
+  } catch (error) {
+    throw new UsageError((error as Error).message);
+  }
+}
+
+async function compareHosts(portsText: string | undefined, asJson: boolean): Promise<number> {
+  const ports = portsText === undefined ? undefined : parsePorts(portsText);
+  const { env } = thisSystem;
+  if (!env["MOSAIC_STORE"] || env["RANK"] === undefined) {
+    throw new UsageError("--hosts needs a job: npx mosaic-run -N 2 --node-rank … --exec npx mosaic-doctor --hosts");
+  }
+  const { measureHosts } = await import("./hosts/run.ts");
+  const result = await measureHosts(thisSystem, { ports });
+  if (!result) return 0;
+  const { reportHosts } = await import("./hosts/report.ts");
+  const sections = reportHosts(result);
+  const report = formatReport(sections, "the hosts of this job fit together");
+  const status = countFindings(sections, "problem") > 0 ? 1 : 0;
+  if (!asJson) {
+    console.log(report);
+    return status;
+  }
+  console.error(report);
+  const { profileOf } = await import("./hosts/profile.ts");
+  const ranks = env["LOCAL_WORLD_SIZE"] ?? "1";
+  const threads = env["MOSAIC_THREADS"] ?? "1";
+  const calibrated = await runProbeProcess<Profile>(["profile", ranks, threads], CALIBRATION_TIMEOUT_MS);
+  if ("error" in calibrated) {
+    console.error(`mosaic-doctor: no profile: ${formatFailure(calibrated.error).filter(Boolean).join("; ")}`);
+    return 1;
+  }
+  console.log(JSON.stringify(profileOf(calibrated.value, result), null, 2));
+  return status;
+}
+
+function parsePorts(text: string): readonly [number, number] {
+  const [first = 0, last = 0] = (/^(\d{1,5})-(\d{1,5})$/.exec(text)?.slice(1) ?? []).map(Number);
+  if (first >= 1 && first <= last && last <= 65_535) return [first, last];
+  throw new UsageError(`--ports: expected a range from 1 to 65535, such as 30000-30999, received "${text}"`);
+}
+
 try {
   process.exitCode = await main(process.argv.slice(2));
 } catch (error) {
-  if (!(error as NodeJS.ErrnoException).code?.startsWith("ERR_PARSE_ARGS")) throw error;
-  console.error(`mosaic-doctor: ${(error as Error).message}\n\n${help}`);
+  if (!(error instanceof UsageError)) throw error;
+  console.error(`mosaic-doctor: ${error.message}\n\n${help}`);
   process.exitCode = 2;
 }

@@ -1,16 +1,28 @@
 import { writeSync } from "node:fs";
-import { matmul, type MosaicError, ones } from "@mosaic/core";
+import { type Context, init, matmul, type MosaicError, ones, type Tensor } from "@mosaic/core";
 import { cpu, features } from "@mosaic/kernels-cpu";
 import { importCuda, importNccl } from "../device-factories.ts";
+import { calibrate, type Profile } from "@mosaic/planner";
 import { world } from "../init.ts";
+import { pairings } from "./hosts/pairings.ts";
+import type { MeasuredLink } from "./hosts/run.ts";
 import type { ProbeResult, ProbeValues } from "./system.ts";
 
-const probes: { readonly [Name in keyof ProbeValues]: () => Promise<ProbeValues[Name]> } = {
+/** Those of one machine by the names in `ProbeValues`, and those that `--hosts` starts with arguments. */
+const probes: Probes = {
   cpu: async () => features(),
   ranks: allReduceTwoRanks,
   cuda: async () => (await importCuda()).cudaSystem() as ProbeValues["cuda"],
   gpus: matmulOnGpus,
   nccl: async () => (await importNccl()).ncclSystem() as ProbeValues["nccl"],
+  ucx: async () => (await import("@mosaic/collectives-ucx")).ucxSystem(),
+  ucxLinks: measureUcxLinks,
+  profile: (ranks, threads) => calibrateHost(Number(ranks), Number(threads)),
+};
+
+type Probes = { readonly [Name in keyof ProbeValues]: () => Promise<ProbeValues[Name]> } & {
+  ucxLinks(index: string, count: string, bandwidth: string, ports?: string): Promise<readonly (MeasuredLink | null)[]>;
+  profile(ranks: string, threads: string): Promise<Profile>;
 };
 
 async function allReduceTwoRanks(): Promise<number> {
@@ -40,11 +52,82 @@ async function matmulOnGpus(): Promise<readonly number[]> {
   return products;
 }
 
+const PINGS = 100;
+const MESSAGE_BYTES = 2 ** 22;
+/** Seconds that a measurement of bandwidth is to take. */
+const TRANSFER_SECONDS = 0.3;
+
+/** What this host reaches over UCX towards each other one, of which each runs this at the same time. */
+async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<Probes["ucxLinks"]>) {
+  const { ucx } = await import("@mosaic/collectives-ucx");
+  const [rank, worldSize] = [Number(index), Number(count)];
+  const collectives = ucx({ name: "mosaic-doctor", connectTimeout: 20, ...(ports && { ports }) });
+  const options = { device: cpu({ threads: 1 }), collectives, rank, worldSize, timeout: 30 };
+  await using ctx = await init(options);
+  const messages = Math.max(1, Math.min(32, Math.round((Number(bandwidth) * TRANSFER_SECONDS) / MESSAGE_BYTES)));
+  const links: (MeasuredLink | null)[] = Array.from({ length: worldSize }, () => null);
+  for (const peers of pairings(worldSize)) {
+    const peer = peers[rank]!;
+    for (const sender of peer < 0 ? [] : [Math.min(rank, peer), Math.max(rank, peer)]) {
+      const measured = await measureUcxLink(ctx, { peer, isSender: sender === rank, messages });
+      if (sender === rank) links[peer] = measured;
+    }
+    ctx.world.barrier().wait();
+    await ctx.device.stream.synchronize();
+  }
+  return links;
+}
+
+interface UcxTransfer {
+  readonly peer: number;
+  readonly isSender: boolean;
+  readonly messages: number;
+}
+
+/** Both sides call it: pings to and fro, then messages one way and an answer. */
+async function measureUcxLink(ctx: Context, { peer, isSender, messages }: UcxTransfer): Promise<MeasuredLink> {
+  using small = ones(ctx, [1]);
+  using large = ones(ctx, [MESSAGE_BYTES / 4]);
+  const send = (tensor: Tensor): void => ctx.world.sendRecv([{ tensor, to: peer }]).wait();
+  const receive = (tensor: Tensor): void => ctx.world.sendRecv([{ tensor, from: peer }]).wait();
+  const [there, back] = isSender ? [send, receive] : [receive, send];
+  const seconds = async (post: () => void): Promise<number> => {
+    const begin = performance.now();
+    post();
+    await ctx.device.stream.synchronize();
+    return (performance.now() - begin) / 1000;
+  };
+  const pingPong = (): void => {
+    for (let i = 0; i < PINGS; i++) {
+      there(small);
+      back(small);
+    }
+  };
+  const stream = (): void => {
+    for (let i = 0; i < messages; i++) there(large);
+    back(small);
+  };
+  // The first of each connects and faults pages in.
+  await seconds(pingPong);
+  const latency = (await seconds(pingPong)) / PINGS / 2;
+  await seconds(stream);
+  return { latency, bandwidth: (messages * MESSAGE_BYTES) / (await seconds(stream)) };
+}
+
+/** The planner's profile of this host, with as many ranks as it has in the job. */
+async function calibrateHost(ranks: number, threads: number): Promise<Profile> {
+  const contexts = await world(Math.max(2, ranks), { device: () => cpu({ threads }), timeout: 60 });
+  const profile = await calibrate({ contexts, threads, repetitions: 3 });
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+  return profile;
+}
+
 // One probe in a process of its own: `node doctor-probe.js <name>` answers as JSON on file descriptor 3, away from
 // whatever native code may print.
 
-const probe = probes[process.argv[2] as keyof typeof probes];
-writeSync(3, JSON.stringify(await writeResult(probe)));
+const [name, ...args] = process.argv.slice(2);
+const probe = probes[name as keyof Probes] as (...args: readonly string[]) => Promise<unknown>;
+writeSync(3, JSON.stringify(await writeResult(() => probe(...args))));
 // A driver that holds on to its threads must not hold on to us.
 process.exit();
 

@@ -5,6 +5,7 @@ import { availableParallelism, freemem, networkInterfaces, release, totalmem } f
 import type { Readable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import type { NcclSystem } from "@mosaic/collectives-nccl";
+import type { UcxSystem } from "@mosaic/collectives-ucx";
 import type { CpuFeatures } from "@mosaic/kernels-cpu";
 import type { CudaSystem } from "@mosaic/kernels-cuda";
 
@@ -94,11 +95,19 @@ function packageVersion(packageName: string): string {
   return version;
 }
 
-async function runProbe<Name extends keyof ProbeValues>(probe: Name): Promise<ProbeResult<ProbeValues[Name]>> {
+function runProbe<Name extends keyof ProbeValues>(probe: Name): Promise<ProbeResult<ProbeValues[Name]>> {
+  return runProbeProcess([probe]);
+}
+
+/** Runs the probe of that name, with what else it takes, in a process of its own. */
+export async function runProbeProcess<T>(
+  args: readonly string[],
+  timeout: number = PROBE_TIMEOUT_MS,
+): Promise<ProbeResult<T>> {
   const entry = fileURLToPath(new URL("./doctor-probe.js", import.meta.url));
-  const child = spawn(process.execPath, [entry, probe], {
+  const child = spawn(process.execPath, [entry, ...args], {
     stdio: ["ignore", "pipe", "ignore", "pipe"],
-    timeout: PROBE_TIMEOUT_MS,
+    timeout,
     killSignal: "SIGKILL",
   });
   // Without descriptors to spare, Node gives a child without streams, whatever its types state.
@@ -111,9 +120,9 @@ async function runProbe<Name extends keyof ProbeValues>(probe: Name): Promise<Pr
     child.on("error", ({ message }) => resolve(message));
     child.on("close", (_, signal) => resolve(signal === null ? "the process died" : `the process died of ${signal}`));
   });
-  const answered = tryRead(() => JSON.parse(reported) as ProbeResult<ProbeValues[Name]>);
+  const answered = tryRead(() => JSON.parse(reported) as ProbeResult<T>);
   if (answered !== undefined) return answered;
-  const message = child.killed ? `no answer within ${PROBE_TIMEOUT_MS / 1000} s` : how;
+  const message = child.killed ? `no answer within ${timeout / 1000} s` : how;
   return { error: { name: "Crash", message } };
 }
 
@@ -127,6 +136,7 @@ export interface ProbeValues {
   /** What each GPU computes: 6. */
   readonly gpus: readonly number[];
   readonly nccl: NcclSystem;
+  readonly ucx: UcxSystem;
 }
 
 /** A problem is something installed that does not work; a note is something to know, or to make better. */

@@ -57,6 +57,8 @@ export interface ProcessGroup extends AsyncDisposable {
   readonly size: number;
   /** World ranks of the members, by rank in the group. */
   readonly ranks: readonly number[];
+  /** The host of each member, by rank in the group: numbers that are equal on one host. Absent: not known. */
+  readonly hosts?: readonly number[];
   readonly device: Device;
   /** Posts all sends and receives as one batch; their order does not matter, except between the same two ranks. */
   sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work;

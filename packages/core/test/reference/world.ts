@@ -78,6 +78,7 @@ class Member implements ProcessGroup {
   readonly name: string;
   readonly rank: number;
   readonly ranks: readonly number[];
+  readonly hosts?: readonly number[];
   readonly device: ReferenceDevice;
   readonly #meeting: Meeting;
   readonly #colors: (color: number, call: number) => Promise<number[]>;
@@ -89,6 +90,7 @@ class Member implements ProcessGroup {
     name: string;
     rank: number;
     ranks: readonly number[];
+    hosts: readonly number[] | undefined;
     device: ReferenceDevice;
     meeting: Meeting;
     colors: (color: number, call: number) => Promise<number[]>;
@@ -96,6 +98,7 @@ class Member implements ProcessGroup {
     this.name = who.name;
     this.rank = who.rank;
     this.ranks = who.ranks;
+    if (who.hosts) this.hosts = who.hosts;
     this.device = who.device;
     this.#meeting = who.meeting;
     this.#colors = who.colors;
@@ -178,6 +181,7 @@ class Member implements ProcessGroup {
       name,
       rank: members.indexOf(this.rank),
       ranks: members.map((rank) => this.ranks[rank]!),
+      hosts: this.hosts && members.map((rank) => this.hosts![rank]!),
       device: this.device,
       meeting: this.#meeting.cut(`${call}:${color}`, members.length),
       colors: () => Promise.reject(new Error("no test splits twice")),
@@ -220,10 +224,15 @@ export interface WorldOptions {
   readonly backends?: readonly AttentionBackend[];
   readonly double?: boolean;
   readonly seed?: number;
+  /** By rank. */
+  readonly hosts?: readonly number[];
 }
 
 /** Contexts of `size` ranks on reference devices, driven by one thread. */
-export function referenceWorld(size: number, { double = false, ...options }: WorldOptions = {}): Promise<Context[]> {
+export function referenceWorld(
+  size: number,
+  { double = false, hosts, ...options }: WorldOptions = {},
+): Promise<Context[]> {
   const scheduler = new Scheduler();
   const meeting = new Meeting(size);
   const colorsOf = ballot(size);
@@ -231,7 +240,7 @@ export function referenceWorld(size: number, { double = false, ...options }: Wor
   return Promise.all(
     ranks.map((rank) => {
       const device = new ReferenceDevice({ double, scheduler, index: rank });
-      const world = new Member({ name: "world", rank, ranks, device, meeting, colors: colorsOf(rank) });
+      const world = new Member({ name: "world", rank, ranks, hosts, device, meeting, colors: colorsOf(rank) });
       return init({
         device,
         rank,

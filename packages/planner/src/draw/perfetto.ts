@@ -15,7 +15,8 @@ interface TraceEntry {
 
 /**
  * A timeline as JSON in Chrome's Trace Event Format, to be opened in ui.perfetto.dev or chrome://tracing: a process for
- * every rank, named after its place in the mesh, with a track for compute and one for each transfer under way at once.
+ * every rank, named after its place in the mesh, with a track for compute and one for each transfer under way at once. Where ranks of
+ * several hosts are aligned, `otherData` has the error of that.
  *
  * Source: "Trace Event Format", Google, 2016.
  *
@@ -36,7 +37,9 @@ export function perfettoTrace(timeline: Timeline): string {
   ]);
   // One event a line: half the size of indented JSON, and still readable.
   const lines = entries.map((entry) => JSON.stringify(entry));
-  return `{"displayTimeUnit":"ms","traceEvents":[\n${lines.join(",\n")}\n]}\n`;
+  const { clockError } = timeline;
+  const data = clockError === undefined ? "" : `"otherData":{"clockErrorMicroseconds":${microseconds(clockError)}},`;
+  return `{"displayTimeUnit":"ms",${data}"traceEvents":[\n${lines.join(",\n")}\n]}\n`;
 }
 
 function metadataEvents(rank: number, at: Coordinate): readonly TraceEntry[] {

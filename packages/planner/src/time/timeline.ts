@@ -1,17 +1,21 @@
 import { type Coordinate, expectValue, type TraceEvent } from "@mosaic/core";
+import type { ClockOffset } from "./clock-offset.ts";
 
 /** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
 export interface RankTrace {
   readonly rank: number;
   readonly at: Coordinate;
   readonly events: readonly TraceEvent[];
+  /** How the rank's clock differs, as `clockOffset` measured it. Default: not at all, as on one host. */
+  readonly clock?: ClockOffset;
 }
 
 /** What compute streams do for collectives, which is no computing: predicted timelines have none of it. */
 const synchronizationEvents: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);
 
 /**
- * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank.
+ * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank. Ranks of several hosts have clocks
+ * of their own: with `clock` of each they are aligned, within `clockError`.
  *
  * @example
  * ```ts
@@ -28,10 +32,15 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
     "an array of traces",
     traces,
   );
-  const all = traces.flatMap(({ events }) => events);
+  const aligned = traces.map(({ rank, at, events, clock: { offset, error } = { offset: 0, error: 0 } }) => ({
+    ...{ rank, at, offset, error },
+    events:
+      offset === 0 ? events : events.map((each) => ({ ...each, start: each.start + offset, end: each.end + offset })),
+  }));
+  const all = aligned.flatMap(({ events }) => events);
   const first = all.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
   const seconds = (nanoseconds: number): number => (nanoseconds - first) / 1e9;
-  const ranks = traces
+  const ranks = aligned
     .toSorted((a, b) => a.rank - b.rank)
     .map(({ rank, at, events }) => ({
       rank,
@@ -41,7 +50,14 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
         .map((event) => ({ ...event, start: seconds(event.start), end: seconds(event.end) }))
         .toSorted((a, b) => a.start - b.start),
     }));
-  return { seconds: all.reduce((max, { end }) => Math.max(max, seconds(end)), 0), ranks };
+  // Two ranks err each on its own; those of one host together.
+  const errors = new Map(aligned.map(({ offset, error }) => [offset, error])).values();
+  const [most = 0, second = 0] = [...errors].toSorted((a, b) => b - a);
+  return {
+    seconds: all.reduce((max, { end }) => Math.max(max, seconds(end)), 0),
+    ranks,
+    ...(most > 0 && { clockError: (most + second) / 1e9 }),
+  };
 }
 
 /** One event of one rank: a kernel or a collective, predicted or measured. Times are seconds since the run began. */
@@ -69,6 +85,8 @@ export interface Timeline {
   /** When the last rank ended. */
   readonly seconds: number;
   readonly ranks: readonly RankTimeline[];
+  /** Seconds by which events of two ranks on different hosts may be shifted against each other. Absent: all ranks have one clock. */
+  readonly clockError?: number;
 }
 
 function isTraceEvent(event: unknown): boolean {

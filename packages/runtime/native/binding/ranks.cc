@@ -70,6 +70,16 @@ Napi::Value open(const Napi::CallbackInfo& info) {
   });
 }
 
+// hosts(engine): the number of each rank's host, by rank, once the engine has connected.
+Napi::Value hosts(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const auto engine = engineOf(info);
+    const auto numbers = Napi::Array::New(info.Env());
+    for (const Member& member : engine->members()) numbers.Set(numbers.Length(), member.host);
+    return numbers;
+  });
+}
+
 // close(engine, completion): finishes what was posted, then closes; `forget` may be called once the completion has
 // arrived, with a failure or without.
 void close(const Napi::CallbackInfo& info) {
@@ -91,6 +101,7 @@ void abortAll(const Napi::CallbackInfo& info) { addonOf(info).abortAll(); }
 void exportRanks(Napi::Env env, Napi::Object exports) {
   exports.Set("openWorld", Napi::Function::New(env, openWorld));
   exports.Set("open", Napi::Function::New(env, open));
+  exports.Set("hosts", Napi::Function::New(env, hosts));
   exports.Set("close", Napi::Function::New(env, close));
   exports.Set("forget", Napi::Function::New(env, forget));
   exports.Set("abortAll", Napi::Function::New(env, abortAll));

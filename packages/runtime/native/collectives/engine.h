@@ -69,6 +69,8 @@ class Engine : private ControlListener {
   Payload payloadOf(uint32_t group);
   /// Later work on the device runs after the operation, and fails with it. Throws Failure where it cannot.
   virtual void wait(uint64_t number) = 0;
+  /// The host of each rank, by number; all 0 where they share one. Valid once the engine has connected.
+  const std::vector<Member>& members() const { return control_->members(); }
   /// All operations up to this number are over.
   uint64_t completed() const { return completed_; }
 

@@ -46,6 +46,7 @@ export interface CollectivesAddon {
   bind(complete: (completion: number, code: number, message: string) => void): void;
   openWorld(size: number, seconds: number, hosts: Uint32Array): InProcessWorld;
   open(options: OpenOptions, completion: number): EngineHandle;
+  hosts(engine: EngineHandle): readonly number[];
   close(engine: EngineHandle, completion: number): void;
   forget(engine: EngineHandle): void;
   abortAll(): void;

@@ -59,7 +59,8 @@ export async function agentAddress(
       remedy: "number the ranks of a host in the order of their ranks",
     });
   }
-  const keepAlive = new KeepAlive(path, endpoint && { index: rank, endpoint }, Math.min(timeout, LONGEST_START));
+  const tree = endpoint === undefined ? undefined : { index: rank, endpoint };
+  const keepAlive = new KeepAlive(path, tree, Math.min(timeout, LONGEST_START));
   if (isFirst) await keepAlive.ensureAgent();
   return { path, secret, world, attempt, [Symbol.dispose]: () => keepAlive.release() };
 }

@@ -17,6 +17,8 @@ export interface GroupPlace {
   readonly rank: number;
   /** World ranks of the members. */
   readonly ranks: readonly number[];
+  /** Their hosts, by number. */
+  readonly hosts: readonly number[];
 }
 
 /** A process group whose collectives a native engine carries out. */
@@ -24,22 +26,25 @@ export class NativeGroup extends CheckedGroup {
   readonly name: string;
   readonly rank: number;
   readonly ranks: readonly number[];
+  readonly hosts: readonly number[];
   readonly #self: NativeRank;
   readonly #index: number;
   #closed = false;
 
-  constructor(self: NativeRank, { name, index, rank, ranks }: GroupPlace) {
+  constructor(self: NativeRank, { name, index, rank, ranks, hosts }: GroupPlace) {
     super();
     this.#self = self;
     this.#index = index;
     this.name = name;
     this.rank = rank;
     this.ranks = ranks;
+    this.hosts = hosts;
   }
 
   /** The group of all ranks, of a rank that has just connected. */
   static world(self: NativeRank, { rank, size }: { readonly rank: number; readonly size: number }): NativeGroup {
-    return new NativeGroup(self, { name: "world", index: 0, rank, ranks: Array.from({ length: size }, (_, i) => i) });
+    const ranks = Array.from({ length: size }, (_, i) => i);
+    return new NativeGroup(self, { name: "world", index: 0, rank, ranks, hosts: self.hosts });
   }
 
   get device(): Device {
@@ -61,7 +66,8 @@ export class NativeGroup extends CheckedGroup {
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
     this.checkColor(color);
     const place = await this.#self.split(this.#index, color, name);
-    return new NativeGroup(this.#self, { name, ...place });
+    const hosts = place.ranks.map((member) => this.#self.hosts[member]!);
+    return new NativeGroup(this.#self, { name, ...place, hosts });
   }
 
   traffic(): Traffic {

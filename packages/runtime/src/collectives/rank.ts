@@ -51,13 +51,16 @@ type RankOptions = Omit<OpenOptions, "transport">;
 /** One rank of a job: its engine, through which all of its groups post. Keeps operands alive while they are in use. */
 export class NativeRank {
   readonly device: Device;
+  /** The number of each rank's host, by rank, as the rendezvous made it known. */
+  readonly hosts: readonly number[];
   readonly #engine: EngineHandle;
   /** Posted, and neither known to be over nor waited for; in order. */
   #pending: Pending[] = [];
   #closing: Promise<void> | undefined;
 
-  private constructor(device: Device, engine: EngineHandle) {
+  private constructor(device: Device, engine: EngineHandle, hosts: readonly number[] = []) {
     this.device = device;
+    this.hosts = hosts;
     this.#engine = engine;
   }
 
@@ -69,7 +72,8 @@ export class NativeRank {
         // Native code frees the transport, whatever becomes of the rank: nothing may fail between the two calls.
         engine = native((addon) => addon.open({ ...options, transport: openTransport() }, completion));
       });
-      return new NativeRank(device, engine!);
+      const hosts = native((addon) => addon.hosts(engine!));
+      return new NativeRank(device, engine!, hosts);
     } catch (error) {
       if (engine) await new NativeRank(device, engine).close();
       throw error;

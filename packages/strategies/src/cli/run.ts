@@ -12,7 +12,7 @@ import {
 } from "@mosaic/planner";
 import type { PlanProgress } from "../plan/job.ts";
 import { type Plan, plan, type RankedStrategy } from "../plan/rank-strategies.ts";
-import { formatMesh } from "../strategy.ts";
+import { formatMesh } from "../mesh-order.ts";
 import { loadCandidate, UsageError } from "./load.ts";
 import { help, readSettings, type Settings } from "./settings.ts";
 

@@ -1,5 +1,6 @@
 import { formatBytes, formatSeconds, formatPercent } from "@mosaic/planner";
-import { formatMesh, type Strategy } from "../strategy.ts";
+import { formatMesh } from "../mesh-order.ts";
+import type { Strategy } from "../strategy.ts";
 import type { PlanJob, PlanOptions } from "./job.ts";
 import { type Plan, plan, type RankedStrategy } from "./rank-strategies.ts";
 

@@ -3,7 +3,8 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, type Coordinate, local, OptionError } from "@mosaic/core";
 import { maxRecordedRanks } from "@mosaic/planner";
-import { formatMesh, type Strategy } from "../strategy.ts";
+import { formatMesh } from "../mesh-order.ts";
+import type { Strategy } from "../strategy.ts";
 import { type Candidate, candidateOptions, type PlanJob, type PlanOptions } from "./job.ts";
 
 /** One backend of a nest, along one axis of the mesh. */

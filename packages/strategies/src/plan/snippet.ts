@@ -1,6 +1,6 @@
 import { type Mask, spansLength } from "@mosaic/core";
 import { formatSeconds } from "@mosaic/planner";
-import { formatMesh } from "../strategy.ts";
+import { formatMesh } from "../mesh-order.ts";
 import { NAMESPACE, type StrategyCandidate } from "./candidates.ts";
 import type { CallShape, PlanJob } from "./job.ts";
 

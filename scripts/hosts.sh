@@ -3,7 +3,7 @@
 # the bridge's end of its cable is v0, v1, …), loopback and, by `ip netns exec`, /sys. As root, in namespaces of its own, so that nothing
 # remains on the machine; what the command leaves running on the hosts is killed.
 #
-#   bash namespaces.sh COUNT COMMAND…
+#   bash scripts/hosts.sh COUNT COMMAND…
 set -euo pipefail
 if [ "$1" != inside ]; then exec unshare --mount --net --propagation private -- bash "$0" inside "$@"; fi
 count=$2; shift 2

@@ -1,0 +1,29 @@
+// What hosts found, as a profile of the planner.
+import { type Link, type Profile, profiles } from "@mosaic/planner";
+import type { HostsResult, MeasuredLink } from "./run.ts";
+import { median } from "./report.ts";
+
+/**
+ * A calibrated profile of one host, with the measured link between hosts: over UCX where all hosts have it, else over sockets. The
+ * median of all pairs counts. Ranks of a host share the port. On one host the link between hosts stays that of the profile.
+ */
+export function profileOf(calibrated: Profile, { hosts, measured }: HostsResult): Profile {
+  const nodes = hosts[0]!.label.startsWith("n");
+  const ranksPerNode = nodes ? hosts[0]!.ranks : hosts.length;
+  const name = nodes ? `measured-${hosts.length}x${ranksPerNode}` : `measured-${ranksPerNode}`;
+  const all = measured.flatMap(({ ucx, sockets }) => {
+    const links: readonly unknown[] = typeof ucx === "string" ? sockets : ucx;
+    return links.filter((link): link is MeasuredLink => link !== null && "bandwidth" in (link as object));
+  });
+  const between: Link | undefined =
+    nodes && all.length > 0
+      ? {
+          latency: median(all.map(({ latency }) => latency)),
+          bandwidth: median(all.map(({ bandwidth }) => bandwidth)),
+          sharedBy: ranksPerNode,
+          duplex: true,
+        }
+      : undefined;
+  const links = { ...calibrated.links, "inter-node": between ?? profiles["cpu-local"].links["inter-node"] };
+  return { ...calibrated, name, ranksPerNode, links };
+}

@@ -1,0 +1,290 @@
+// What hosts found of one another, as findings with remedies and as matrices.
+import { type Finding, note, ok, problem } from "../system.ts";
+import type { Section } from "../diagnose.ts";
+import type { HostFacts } from "./facts.ts";
+import type { HostsResult, MeasuredLink } from "./run.ts";
+import type { SocketFailure, SocketLink } from "./sockets.ts";
+
+/** Milliseconds by which clocks may differ before it is a note, and a problem. */
+const NOTED_CLOCK_MS = 50;
+const WRONG_CLOCK_MS = 1000;
+
+/** Findings of `mosaic-doctor --hosts`, in the order in which a reader asks. */
+export function reportHosts(result: HostsResult): readonly Section[] {
+  const sections: readonly (readonly [string, readonly Finding[]])[] = [
+    ["hosts", result.hosts.map(describeHost)],
+    ["versions", compareVersions(result.hosts)],
+    ["names", checkNames(result)],
+    ["clocks", checkClocks(result)],
+    ["MTU", checkMtu(result.hosts)],
+    ["sockets", checkSockets(result)],
+    ["UCX", checkUcx(result)],
+  ];
+  return sections.map(([name, findings]) => ({ name, findings })).filter(({ findings }) => findings.length > 0);
+}
+
+function describeHost({ label, hostname, address, ranks, node, instructionSet, ucx, ...host }: HostFacts): Finding {
+  const mtu = host.mtu === undefined ? "" : `, MTU ${host.mtu} of ${host.interface}`;
+  const version = host.packages["@mosaic/attention"] ?? "unknown";
+  const count = `${ranks} rank${ranks === 1 ? "" : "s"}`;
+  const software = `Node ${node}, Mosaic ${version}, ${ucx === undefined ? "no UCX" : `UCX ${ucx}`}, ${instructionSet}`;
+  return ok(`${label}: ${hostname}, ${address}, ${count}, ${software}${mtu}`);
+}
+
+interface Compared {
+  readonly what: string;
+  readonly remedy: string;
+  readonly level: typeof note;
+  valueOf(host: HostFacts): string | undefined;
+}
+
+function compareVersions(hosts: readonly HostFacts[]): readonly Finding[] {
+  const names = [...new Set(hosts.flatMap(({ packages }) => Object.keys(packages)))];
+  const packages = names.map(
+    (name): Compared => ({
+      ...{
+        what: name,
+        level: problem,
+        remedy: "install the same version on all hosts: npm ci with one package-lock.json",
+      },
+      valueOf: (host) => host.packages[name],
+    }),
+  );
+  const compared: readonly Compared[] = [
+    {
+      ...{ what: "Node's major version", level: problem, remedy: "install the same Node on all hosts" },
+      valueOf: ({ node }) => node.split(".")[0],
+    },
+    ...packages,
+    {
+      ...{
+        what: "UCX",
+        level: note,
+        remedy: "install the same UCX on all hosts that have CPU ranks: apt-get install libucx0",
+      },
+      valueOf: ({ ucx }) => ucx,
+    },
+    {
+      ...{ what: "the instruction set of CPU kernels", level: problem },
+      remedy: "ranks would round differently, so init refuses them: set MOSAIC_ISA on all hosts to one that each has",
+      valueOf: ({ instructionSet }) => instructionSet,
+    },
+  ];
+  const differing = compared.flatMap(({ what, remedy, level, valueOf }) => {
+    const groups = groupBy(hosts, (host) => valueOf(host) ?? "none");
+    return groups.size === 1 ? [] : [level(`${what} differs: ${formatGroups(groups)}`, remedy)];
+  });
+  if (differing.length > 0 || hosts.length < 2) return differing;
+  return [ok("Node, Mosaic, UCX and instruction sets agree")];
+}
+
+/** Labels by value. */
+function groupBy(hosts: readonly HostFacts[], valueOf: (host: HostFacts) => string): ReadonlyMap<string, string[]> {
+  const groups = new Map<string, string[]>();
+  for (const host of hosts) groups.set(valueOf(host), [...(groups.get(valueOf(host)) ?? []), host.label]);
+  return groups;
+}
+
+const formatGroups = (groups: ReadonlyMap<string, readonly string[]>): string =>
+  [...groups].map(([value, labels]) => `${value} on ${labels.join(", ")}`).join("; ");
+
+/** Only the endpoint needs a name; but addresses that change are better named. */
+function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
+  if (new Set(hosts.map(({ address }) => address)).size < 2) return [];
+  const twice = [...groupBy(hosts, ({ hostname }) => hostname)].filter(([, labels]) => labels.length > 1);
+  if (twice.length > 0) {
+    return twice.map(([name, labels]) =>
+      note(
+        `${labels.join(", ")} have one name, ${name}`,
+        "give each host a name of its own: hostnamectl hostname NAME",
+      ),
+    );
+  }
+  const findings = hosts.flatMap((host, to) => {
+    const failing = measured.flatMap(({ names }, from) => {
+      const found = names[to]!;
+      if (from === to || (typeof found !== "string" && found.includes(host.address))) return [];
+      return [`${hosts[from]!.label} (${typeof found === "string" ? found : found.join(", ")})`];
+    });
+    if (failing.length === 0) return [];
+    const text = `${host.hostname} does not resolve to ${host.address} of ${host.label} on ${failing.join(", ")}`;
+    return [
+      note(text, `give the endpoint as an address, or add "${host.address} ${host.hostname}" to DNS or /etc/hosts`),
+    ];
+  });
+  return findings.length > 0 ? findings : [ok("all names of hosts resolve to their addresses")];
+}
+
+/** Against the first host, or against the first that reached both. */
+function checkClocks({ hosts, measured }: HostsResult): readonly Finding[] {
+  const findings = hosts.slice(1).flatMap(({ label }, i) => {
+    const link = asLink(measured[0]!.sockets[i + 1]);
+    if (!link) return [];
+    const { wallClock, error } = link.clock;
+    const off = Math.abs(wallClock) - error;
+    const text = `${label} is ${formatSigned(wallClock)} ms from ${hosts[0]!.label}, ± ${error.toFixed(1)} ms`;
+    const remedy = `synchronize it: systemctl enable --now chronyd (or systemd-timesyncd) on ${label} and ${hosts[0]!.label}`;
+    if (off < NOTED_CLOCK_MS) return [ok(text)];
+    return [off < WRONG_CLOCK_MS ? note(text, remedy) : problem(text, remedy)];
+  });
+  return findings;
+}
+
+const formatSigned = (value: number): string => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
+
+function checkMtu(hosts: readonly HostFacts[]): readonly Finding[] {
+  const known = hosts.filter(({ mtu, interface: name }) => mtu !== undefined && name !== "lo");
+  if (known.length < 2) return [];
+  const groups = groupBy(known, ({ mtu }) => String(mtu));
+  if (groups.size === 1) return [ok(`${known[0]!.mtu} on all hosts`)];
+  const most = Math.max(...known.map(({ mtu }) => mtu!));
+  const fewest = known.filter(({ mtu }) => mtu! < most);
+  const remedy = fewest.map((host) => `on ${host.label}: ip link set dev ${host.interface} mtu ${most}`).join("; ");
+  return [
+    problem(
+      `differs: ${formatGroups(groups)}`,
+      `${remedy}, if the switches between them carry it; else the least everywhere`,
+    ),
+  ];
+}
+
+type Pair<T> = { readonly from: HostFacts; readonly to: HostFacts; readonly value: T };
+
+function pairsOf<T>({ hosts }: HostsResult, valueOf: (from: number, to: number) => T | null | undefined): Pair<T>[] {
+  return hosts.flatMap((from, i) =>
+    hosts.flatMap((to, j) => {
+      const value = i === j ? null : valueOf(i, j);
+      return value === null || value === undefined ? [] : [{ from, to, value }];
+    }),
+  );
+}
+
+function checkSockets(result: HostsResult): readonly Finding[] {
+  const all = pairsOf(result, (from, to) => result.measured[from]!.sockets[to]);
+  const failed = all.filter((pair): pair is Pair<SocketFailure> => "phase" in pair.value);
+  const links = all.filter((pair): pair is Pair<SocketLink> => !("phase" in pair.value));
+  const matrices = formatMatrices(result, (from, to) => asLink(result.measured[from]!.sockets[to]));
+  return [...(links.length > 0 ? [ok(matrices)] : []), ...failed.map(describeFailure), ...findSlow(links)];
+}
+
+function describeFailure({ from, to, value: { phase, reason } }: Pair<SocketFailure>): Finding {
+  const direction = `${from.label} → ${to.label}`;
+  if (phase === "transfer") {
+    return problem(
+      `${direction}: small messages arrive, large ones do not (${reason}): packets as large as the MTU are dropped on the way`,
+      `lower the MTU of ${from.interface ?? "the interface"} on ${from.label} to that of the network, or let ICMP "fragmentation needed" pass`,
+    );
+  }
+  const target = `${to.address}:${to.port}`;
+  if (phase === "ping")
+    return problem(
+      `${direction}: ${target} is connected, but nothing arrives (${reason})`,
+      "look for a proxy or firewall",
+    );
+  const cause =
+    reason === "ECONNREFUSED"
+      ? "refused, by a firewall"
+      : `no answer (${reason}): a firewall drops packets, or no route`;
+  return problem(
+    `${direction}: blocked: TCP to ${target}: ${cause}`,
+    `on ${to.label}, open TCP ports to the hosts of the job: all, or a range that --ports 30000-30999 checks, ucx({ ports }) and UCX_TCP_PORT_RANGE use`,
+  );
+}
+
+/** Pairs far from the median of all. */
+function findSlow(links: readonly Pair<MeasuredLink>[]): readonly Finding[] {
+  if (links.length < 3) return [];
+  const bandwidth = median(links.map(({ value }) => value.bandwidth));
+  const latency = median(links.map(({ value }) => value.latency));
+  return links.flatMap(({ from, to, value }) => {
+    const direction = `${from.label} → ${to.label}`;
+    const slow = value.bandwidth < bandwidth / 2;
+    const late = value.latency > 3 * latency && value.latency > 100e-6;
+    return [
+      ...(slow
+        ? [
+            note(
+              `${direction}: ${formatRate(value.bandwidth)} MB/s, the median of all pairs is ${formatRate(bandwidth)}`,
+              `compare ethtool ${from.interface ?? "IFACE"} and ${to.interface ?? "IFACE"} of both: speed, duplex, errors; and what else uses them`,
+            ),
+          ]
+        : []),
+      ...(late
+        ? [
+            note(
+              `${direction}: latency ${formatMicroseconds(value.latency)} µs, the median of all pairs is ${formatMicroseconds(latency)}`,
+              "look for a longer route (traceroute), power saving, or load",
+            ),
+          ]
+        : []),
+    ];
+  });
+}
+
+function checkUcx(result: HostsResult): readonly Finding[] {
+  const { hosts, measured } = result;
+  const linksOf = (from: number, to: number): MeasuredLink | null => {
+    const { ucx } = measured[from]!;
+    return typeof ucx === "string" ? null : ucx[to]!;
+  };
+  const reasons = new Map<string, string[]>();
+  for (const [i, { ucx }] of measured.entries()) {
+    if (typeof ucx === "string") reasons.set(ucx, [...(reasons.get(ucx) ?? []), hosts[i]!.label]);
+  }
+  const findings = [...reasons].map(([reason, labels]) => {
+    if (/^not measured/.test(reason)) return note(reason);
+    if (/^not installed/.test(reason))
+      return note(reason, "apt-get install libucx0 there: CPU ranks need it between hosts");
+    return problem(
+      `${labels.join(", ")}: ${reason}`,
+      "set UCX_NET_DEVICES to the interface between the hosts, or ucx({ network })",
+    );
+  });
+  const links = pairsOf(result, linksOf);
+  if (links.length === 0) return findings;
+  const slower = links.filter(({ from, to, value }) => {
+    const sockets = asLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
+    return sockets && value.bandwidth < 0.5 * sockets.bandwidth;
+  });
+  const pairs = slower.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
+  const remedy = "look at UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what it chooses";
+  const slow = slower.length > 0 ? [note(`less than half of what sockets reach: ${pairs}`, remedy)] : [];
+  return [ok(formatMatrices(result, linksOf)), ...findings, ...slow, ...findSlow(links)];
+}
+
+function asLink(value: SocketLink | SocketFailure | null | undefined): SocketLink | null {
+  return value && !("phase" in value) ? value : null;
+}
+
+/** Bandwidth and latency from each host, a row, to each other one, a column. */
+function formatMatrices({ hosts }: HostsResult, linkOf: (from: number, to: number) => MeasuredLink | null): string {
+  const table = (title: string, format: (link: MeasuredLink) => string): string[] => {
+    const rows = [
+      [title, ...hosts.map(({ label }) => `to ${label}`)],
+      ...hosts.map(({ label }, from) => [
+        `from ${label}`,
+        ...hosts.map((_, to) => {
+          const link = from === to ? null : linkOf(from, to);
+          return from === to ? "–" : link === null ? "✗" : format(link);
+        }),
+      ]),
+    ];
+    const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
+    return rows.map((row) =>
+      row.map((cell, i) => (i === 0 ? cell.padEnd(widths[0]!) : cell.padStart(widths[i]!))).join("  "),
+    );
+  };
+  return [
+    ...table("bandwidth, MB/s", ({ bandwidth }) => formatRate(bandwidth)),
+    ...table("latency, µs", ({ latency }) => formatMicroseconds(latency)),
+  ].join("\n");
+}
+
+const formatRate = (bytesPerSecond: number): string => String(Number((bytesPerSecond / 1e6).toPrecision(3)));
+const formatMicroseconds = (seconds: number): string => (seconds * 1e6).toFixed(0);
+
+export function median(numbers: readonly number[]): number {
+  const sorted = numbers.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}

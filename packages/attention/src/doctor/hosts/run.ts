@@ -1,0 +1,134 @@
+// mosaic-doctor --hosts: one process on each host of a job measures towards all others; rank 0 prints what they found.
+import { randomBytes } from "node:crypto";
+import type { AddressInfo, Server } from "node:net";
+import type { Store } from "@mosaic/launcher";
+import { formatFailure, type ProbeResult, runProbeProcess, type System } from "../system.ts";
+import { gatherFacts, type HostFacts, resolveNames } from "./facts.ts";
+import { pairings } from "./pairings.ts";
+import { listen, measureSocket, type SocketFailure, type SocketLink } from "./sockets.ts";
+
+/** Latency in seconds and bandwidth in bytes per second, one way. */
+export interface MeasuredLink {
+  readonly latency: number;
+  readonly bandwidth: number;
+}
+
+/** What one host found, by host: nothing about itself. */
+export interface HostMeasurement {
+  readonly names: readonly (readonly string[] | string)[];
+  readonly sockets: readonly (SocketLink | SocketFailure | null)[];
+  /** What UCX reaches, or why it was not measured. */
+  readonly ucx: readonly (MeasuredLink | null)[] | string;
+}
+
+/** What all hosts found. */
+export interface HostsResult {
+  readonly hosts: readonly HostFacts[];
+  readonly measured: readonly HostMeasurement[];
+}
+
+/** How hosts are measured. */
+export interface HostsOptions {
+  /** TCP ports on which the job is allowed to listen; any if absent. */
+  readonly ports?: readonly [first: number, last: number] | undefined;
+}
+
+/** How long a host waits for another one, which may be loading, or waiting for timeouts of its own. */
+const WAIT_MS = 180_000;
+
+/** The host's place among those that measure, and their number; undefined for ranks that leave it to the first rank of their host. */
+function placeOf({ env }: System): { readonly index: number; readonly count: number } | undefined {
+  const nodes = Number(env["GROUP_WORLD_SIZE"] ?? 1);
+  if (nodes === 1) return { index: Number(env["RANK"]), count: Number(env["WORLD_SIZE"]) };
+  return Number(env["LOCAL_RANK"]) === 0 ? { index: Number(env["GROUP_RANK"]), count: nodes } : undefined;
+}
+
+/**
+ * Collective over the ranks of a job. Resolves on rank 0 to what all hosts found, on the others to undefined.
+ *
+ * @throws StoreError where the store of the job cannot be reached, or a host does not come.
+ */
+export async function measureHosts(system: System, options: HostsOptions = {}): Promise<HostsResult | undefined> {
+  const place = placeOf(system);
+  if (place === undefined) return undefined;
+  const { connectStore } = await import("@mosaic/launcher");
+  await using store = await connectStore();
+  const exchange = new Exchange(store, place);
+  const nonce = randomBytes(32).toString("hex");
+  const address = system.env["MOSAIC_NODE_ADDR"] || "127.0.0.1";
+  const server = await listen(address, nonce, options.ports);
+  try {
+    const { port } = server.address() as AddressInfo;
+    const hosts = await exchange.all("facts", await gatherFacts(system, { address, port, nonce }));
+    const names = await resolveNames(hosts);
+    const sockets = await measureSockets(exchange, hosts);
+    const ucx = await measureUcx(exchange, { hosts, sockets, ...options });
+    const measured = await exchange.all<HostMeasurement>("measured", { names, sockets, ucx });
+    return place.index === 0 ? { hosts, measured } : undefined;
+  } finally {
+    closeServer(server);
+  }
+}
+
+function closeServer(server: Server): void {
+  server.close();
+  server.unref();
+}
+
+/** Values of all hosts, through the store of the job. */
+class Exchange {
+  readonly index: number;
+  readonly count: number;
+  readonly #store: Store;
+
+  constructor(store: Store, { index, count }: { readonly index: number; readonly count: number }) {
+    this.#store = store;
+    this.index = index;
+    this.count = count;
+  }
+
+  /** Every host's value, by host. Once for each name. */
+  async all<T>(name: string, own: T): Promise<readonly T[]> {
+    await this.#store.set(`doctor/${name}/${this.index}`, JSON.stringify(own));
+    const values: T[] = [];
+    for (let host = 0; host < this.count; host++) {
+      const text = await this.#store.take(`doctor/${name}/${host}`, { timeoutMs: WAIT_MS });
+      values.push(JSON.parse(text.toString()) as T);
+    }
+    return values;
+  }
+}
+
+/** Of each pair first the lower host measures, then the other: links are timed one way at a time. */
+async function measureSockets(
+  exchange: Exchange,
+  hosts: readonly HostFacts[],
+): Promise<(SocketLink | SocketFailure | null)[]> {
+  const links: (SocketLink | SocketFailure | null)[] = hosts.map(() => null);
+  for (const [round, peers] of pairings(hosts.length).entries()) {
+    const peer = peers[exchange.index]!;
+    for (const half of [0, 1]) {
+      const isMine = peer >= 0 && exchange.index < peer === (half === 0);
+      if (isMine) links[peer] = await measureSocket(hosts[peer]!);
+      await exchange.all(`round/${round}/${half}`, true);
+    }
+  }
+  return links;
+}
+
+/** In a process of its own, for native code may crash or hang; not where some port is blocked, where UCX would only time out. */
+async function measureUcx(
+  exchange: Exchange,
+  { hosts, sockets, ports }: HostsOptions & Pick<HostsResult, "hosts"> & Pick<HostMeasurement, "sockets">,
+): Promise<HostMeasurement["ucx"]> {
+  const reached = await exchange.all("sockets", sockets);
+  const without = hosts.filter(({ ucx }) => ucx === undefined).map(({ label }) => label);
+  if (without.length > 0) return `not installed on ${without.join(", ")}`;
+  const all = reached.flat().filter((link) => link !== null);
+  if (all.some((link) => !("bandwidth" in link))) return "not measured while hosts cannot reach one another";
+  if (hosts.length < 2) return "not measured on one rank";
+  const slowest = Math.min(...all.map((link) => (link as SocketLink).bandwidth));
+  const args = [exchange.index, hosts.length, Math.round(slowest), ports?.join("-") ?? ""].map(String);
+  const answer: ProbeResult<readonly (MeasuredLink | null)[]> = await runProbeProcess(["ucxLinks", ...args]);
+  return "value" in answer ? answer.value : formatFailure(answer.error).filter(Boolean).join("; ");
+}

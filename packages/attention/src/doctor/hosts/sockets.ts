@@ -1,0 +1,215 @@
+// What plain TCP sockets reach between two hosts: whether a port is open, latency, bandwidth, and how far clocks are apart.
+import { timingSafeEqual } from "node:crypto";
+import { connect, createServer, type Server, type Socket } from "node:net";
+
+const CONNECT_TIMEOUT_MS = 3000;
+const STALL_TIMEOUT_MS = 5000;
+const PINGS = 200;
+/** Of the server's answer to a ping: nanoseconds of CLOCK_MONOTONIC, milliseconds since the epoch. */
+const PONG_BYTES = 16;
+const FIRST_BYTES = 2 ** 20;
+const MAX_BYTES = 2 ** 28;
+/** Seconds that a measurement of bandwidth is to take. */
+const TRANSFER_SECONDS = 0.4;
+const chunk = Buffer.alloc(2 ** 18);
+
+/** Where a host listens. The nonce admits the hosts of the job: the store of the job has it, nobody else. */
+export interface SocketAddress {
+  readonly address: string;
+  readonly port: number;
+  readonly nonce: string;
+}
+
+/** How far the clocks of a peer are ahead of this host's, each within `error`: half of the shortest round trip. */
+export interface ClockDifference {
+  /** Milliseconds, of the time of day. */
+  readonly wallClock: number;
+  readonly error: number;
+}
+
+/** What one host measured towards another. */
+export interface SocketLink {
+  /** Seconds, one way: half of the median round trip. */
+  readonly latency: number;
+  /** Bytes per second. */
+  readonly bandwidth: number;
+  readonly clock: ClockDifference;
+}
+
+/** How a measurement failed: no connection, or one over which nothing, or only small messages arrive. */
+export interface SocketFailure {
+  readonly phase: "connect" | "ping" | "transfer";
+  readonly reason: string;
+}
+
+/** Answers the measurements of other hosts until it is closed. @throws the system's error where no port of the range is free. */
+export async function listen(address: string, nonce: string, ports?: readonly [number, number]): Promise<Server> {
+  const server = createServer((socket) => serve(socket, nonce));
+  const [first, last] = ports ?? [0, 0];
+  for (let port = first; ; port++) {
+    try {
+      await new Promise<void>((resolve, reject) => {
+        server.once("error", reject);
+        server.listen(port, address, resolve);
+      });
+      return server;
+    } catch (error) {
+      if (port >= last || (error as NodeJS.ErrnoException).code !== "EADDRINUSE") throw error;
+    }
+  }
+}
+
+/** The first bytes are the nonce and the number of bytes that follow; 0: pings. */
+function serve(socket: Socket, nonce: string): void {
+  const header = Buffer.alloc(nonce.length + 8);
+  let [read, expected, received] = [0, -1, 0];
+  socket.setNoDelay(true);
+  socket.setTimeout(2 * STALL_TIMEOUT_MS, () => socket.destroy());
+  socket.on("error", () => socket.destroy());
+  socket.on("data", (data: Buffer) => {
+    const head = data.copy(header, read);
+    read += head;
+    if (read < header.length) return;
+    if (expected < 0) {
+      if (!timingSafeEqual(header.subarray(0, nonce.length), Buffer.from(nonce))) {
+        socket.destroy();
+        return;
+      }
+      expected = header.readDoubleLE(nonce.length);
+    }
+    const payload = data.length - head;
+    if (expected === 0) {
+      for (let ping = 0; ping < payload; ping++) socket.write(pong());
+      return;
+    }
+    received += payload;
+    if (received >= expected) socket.end(Buffer.alloc(1));
+  });
+}
+
+function pong(): Buffer {
+  const answer = Buffer.alloc(PONG_BYTES);
+  answer.writeBigInt64LE(process.hrtime.bigint());
+  answer.writeDoubleLE(Date.now(), 8);
+  return answer;
+}
+
+/** Measures towards a host that listens; nothing else should run on either meanwhile. */
+export async function measureSocket(to: SocketAddress): Promise<SocketLink | SocketFailure> {
+  let phase: SocketFailure["phase"] = "connect";
+  try {
+    using pings = await Client.open(to, 0);
+    phase = "ping";
+    const { latency, clock } = await ping(pings);
+    phase = "transfer";
+    const first = await transfer(to, FIRST_BYTES);
+    const bytes = Math.round(Math.min(MAX_BYTES, (FIRST_BYTES / first) * TRANSFER_SECONDS));
+    const bandwidth = bytes > FIRST_BYTES ? bytes / (await transfer(to, bytes)) : FIRST_BYTES / first;
+    return { latency, bandwidth, clock };
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    return { phase, reason: code ?? message };
+  }
+}
+
+async function ping(client: Client): Promise<Pick<SocketLink, "latency" | "clock">> {
+  const samples: { readonly milliseconds: number; readonly wallClock: number }[] = [];
+  for (let i = 0; i < PINGS; i++) {
+    const [sent, sentAt] = [performance.now(), Date.now()];
+    client.socket.write(Buffer.alloc(1));
+    const answer = await client.read(PONG_BYTES);
+    const milliseconds = performance.now() - sent;
+    samples.push({ milliseconds, wallClock: answer.readDoubleLE(8) - sentAt - milliseconds / 2 });
+  }
+  samples.sort((a, b) => a.milliseconds - b.milliseconds);
+  const [shortest] = samples as [(typeof samples)[0]];
+  const median = samples[PINGS / 2]!.milliseconds;
+  // Date.now counts whole milliseconds, on both sides.
+  const clock = { wallClock: shortest.wallClock, error: shortest.milliseconds / 2 + 1 };
+  return { latency: median / 2 / 1000, clock };
+}
+
+/** Seconds until a host has received so many bytes. */
+async function transfer(to: SocketAddress, bytes: number): Promise<number> {
+  using client = await Client.open(to, bytes);
+  const begin = performance.now();
+  for (let left = bytes; left > 0; left -= chunk.length) {
+    await client.write(left < chunk.length ? chunk.subarray(0, left) : chunk);
+  }
+  await client.read(1);
+  return (performance.now() - begin) / 1000;
+}
+
+/** A connection of which every step has a deadline. */
+class Client implements Disposable {
+  readonly socket: Socket;
+  #received: Buffer = Buffer.alloc(0);
+  #failure: Error | undefined;
+  #wake = (): void => {};
+
+  private constructor(socket: Socket) {
+    this.socket = socket.setNoDelay(true);
+    const fail = (error: Error): void => {
+      this.#failure ??= error;
+      this.#wake();
+    };
+    socket.on("error", fail).on("close", () => fail(new Error("the connection was closed")));
+    socket.on("drain", () => this.#wake());
+    socket.on("data", (data: Buffer) => {
+      this.#received = Buffer.concat([this.#received, data]);
+      this.#wake();
+    });
+  }
+
+  static async open({ address, port, nonce }: SocketAddress, bytes: number): Promise<Client> {
+    const socket = connect({ host: address, port });
+    const client = new Client(socket);
+    let isConnected = false;
+    socket.once("connect", () => {
+      isConnected = true;
+      client.#wake();
+    });
+    try {
+      await client.#until(() => isConnected, CONNECT_TIMEOUT_MS);
+    } catch (error) {
+      socket.destroy();
+      throw error;
+    }
+    const header = Buffer.alloc(nonce.length + 8);
+    header.write(nonce);
+    header.writeDoubleLE(bytes, nonce.length);
+    socket.write(header);
+    return client;
+  }
+
+  async read(bytes: number): Promise<Buffer> {
+    await this.#until(() => this.#received.length >= bytes, STALL_TIMEOUT_MS);
+    const read = this.#received.subarray(0, bytes);
+    this.#received = this.#received.subarray(bytes);
+    return read;
+  }
+
+  async write(data: Buffer): Promise<void> {
+    if (!this.socket.write(data)) await this.#until(() => !this.socket.writableNeedDrain, STALL_TIMEOUT_MS);
+  }
+
+  async #until(isDone: () => boolean, milliseconds: number): Promise<void> {
+    const deadline = performance.now() + milliseconds;
+    while (!isDone()) {
+      if (this.#failure) throw this.#failure;
+      const left = deadline - performance.now();
+      if (left <= 0) throw new Error(`timed out after ${milliseconds / 1000} s`);
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, left);
+        this.#wake = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+    }
+  }
+
+  [Symbol.dispose](): void {
+    this.socket.destroy();
+  }
+}

@@ -1,0 +1,211 @@
+// mosaic-doctor --hosts without hosts: what it reports of given findings, and runs on this one.
+import { parseProfile, profiles } from "@mosaic/planner";
+import { describe, expect, it } from "vitest";
+import { formatReport } from "../src/doctor/diagnose.ts";
+import type { HostFacts } from "../src/doctor/hosts/facts.ts";
+import { pairings } from "../src/doctor/hosts/pairings.ts";
+import { profileOf } from "../src/doctor/hosts/profile.ts";
+import { reportHosts } from "../src/doctor/hosts/report.ts";
+import type { HostMeasurement, HostsResult } from "../src/doctor/hosts/run.ts";
+import { runDoctor, shiftClock } from "./doctor/nodes.ts";
+
+const link = { latency: 50e-6, bandwidth: 1e9, clock: { wallClock: 0.2, error: 1.1 } };
+
+interface Changes {
+  readonly host?: Partial<HostFacts>;
+  readonly measured?: Partial<HostMeasurement>;
+}
+
+/** Three hosts that are well, but for what differs on n1. */
+function resultWith({ host, measured }: Changes = {}): HostsResult {
+  const hosts = [0, 1, 2].map(
+    (index): HostFacts => ({
+      ...{ label: `n${index}`, hostname: `host-${index}`, address: `10.0.0.${index}`, port: 4000, nonce: "", ranks: 4 },
+      ...{ node: "22.18.0", packages: { "@mosaic/core": "0.2.0" }, ucx: "1.13.1", instructionSet: "avx2" },
+      ...{ interface: "eth0", mtu: 1500 },
+      ...(index === 1 && host),
+    }),
+  );
+  return {
+    hosts,
+    measured: hosts.map((_, index) => ({
+      names: hosts.map(({ address }) => [address]),
+      sockets: hosts.map((__, peer) => (peer === index ? null : link)),
+      ucx: hosts.map((__, peer) => (peer === index ? null : { latency: 20e-6, bandwidth: 2e9 })),
+      ...(index === 1 && measured),
+    })),
+  };
+}
+
+const report = (changes?: Changes): string => formatReport(reportHosts(resultWith(changes)), "the hosts fit");
+const slow = { ...link, bandwidth: 1e8 };
+const late = { ...link, latency: 1e-3 };
+const off = (wallClock: number) => ({ ...link, clock: { wallClock, error: 1.1 } });
+
+describe("hosts of a job", () => {
+  it("that fit together are one line each, and two matrices", () => {
+    expect(
+      report(),
+    ).toBe(`✓ hosts     n0: host-0, 10.0.0.0, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 of eth0
+✓           n1: host-1, 10.0.0.1, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 of eth0
+✓           n2: host-2, 10.0.0.2, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 of eth0
+✓ versions  Node, Mosaic, UCX and instruction sets agree
+✓ names     all names of hosts resolve to their addresses
+✓ clocks    n1 is +0.2 ms from n0, ± 1.1 ms
+✓           n2 is +0.2 ms from n0, ± 1.1 ms
+✓ MTU       1500 on all hosts
+✓ sockets   bandwidth, MB/s  to n0  to n1  to n2
+            from n0              –   1000   1000
+            from n1           1000      –   1000
+            from n2           1000   1000      –
+            latency, µs  to n0  to n1  to n2
+            from n0          –     50     50
+            from n1         50      –     50
+            from n2         50     50      –
+✓ UCX       bandwidth, MB/s  to n0  to n1  to n2
+            from n0              –   2000   2000
+            from n1           2000      –   2000
+            from n2           2000   2000      –
+            latency, µs  to n0  to n1  to n2
+            from n0          –     20     20
+            from n1         20      –     20
+            from n2         20     20      –
+
+the hosts fit`);
+  });
+
+  it.each<readonly [string, Changes, RegExp]>([
+    [
+      "another Node",
+      { host: { node: "20.19.0" } },
+      /✗ versions +Node's major version differs: 22 on n0, n2; 20 on n1\n +→ install/,
+    ],
+    [
+      "another package",
+      { host: { packages: { "@mosaic/core": "0.1.0" } } },
+      /✗ versions +@mosaic\/core differs: 0\.2\.0 on n0, n2; 0\.1/,
+    ],
+    [
+      "another UCX",
+      { host: { ucx: "1.17.0" } },
+      /· versions +UCX differs: 1\.13\.1 on n0, n2; 1\.17\.0 on n1\n +→ install/,
+    ],
+    [
+      "no UCX",
+      { host: { ucx: undefined }, measured: { ucx: "not installed on n1" } },
+      /· +not installed on n1\n +→ apt-get/,
+    ],
+    [
+      "another instruction set",
+      { host: { instructionSet: "avx512" } },
+      /✗ .*avx2 on n0, n2; avx512 on n1\n +→ .*MOSAIC_ISA/,
+    ],
+    [
+      "the name of another",
+      { host: { hostname: "host-0" } },
+      /· names +n0, n1 have one name, host-0\n +→ .*hostnamectl/,
+    ],
+    [
+      "a resolver without the others",
+      { measured: { names: ["ENOTFOUND", ["10.0.0.1"], ["10.0.0.2"]] } },
+      /· names +host-0 does not resolve to 10\.0\.0\.0 of n0 on n1 \(ENOTFOUND\)\n +→ .*DNS/,
+    ],
+    [
+      "another MTU",
+      { host: { mtu: 9000 } },
+      /✗ MTU +differs: 1500 on n0, n2; 9000 on n1\n +→ on n0: ip link set dev eth0 mtu 9000; on n2/,
+    ],
+    [
+      "a port that is refused",
+      { measured: { sockets: [{ phase: "connect", reason: "ECONNREFUSED" }, null, link] } },
+      /✗ +n1 → n0: blocked: TCP to 10\.0\.0\.0:4000: refused, by a firewall\n +→ on n0, open/,
+    ],
+    [
+      "a connection that carries nothing",
+      { measured: { sockets: [{ phase: "ping", reason: "timed out after 5 s" }, null, link] } },
+      /✗ +n1 → n0: 10\.0\.0\.0:4000 is connected, but nothing arrives/,
+    ],
+    [
+      "packets that are lost if large",
+      { measured: { sockets: [{ phase: "transfer", reason: "timed out after 5 s" }, null, link] } },
+      /✗ +n1 → n0: small messages arrive.*\n +→ lower the MTU of eth0 on n1/,
+    ],
+    [
+      "a slow way out",
+      { measured: { sockets: [slow, null, slow] } },
+      /· +n1 → n0: 100 MB\/s, the median of all pairs is 1000\n +→ compare ethtool/,
+    ],
+    [
+      "a long way out",
+      { measured: { sockets: [late, null, link] } },
+      /· +n1 → n0: latency 1000 µs, the median of all pairs is 50\n/,
+    ],
+    ["a UCX that fails", { measured: { ucx: "no network" } }, /✗ +n1: no network\n +→ set UCX_NET_DEVICES/],
+    [
+      "a slow UCX",
+      { measured: { ucx: [{ latency: 1e-5, bandwidth: 1e8 }, null, { latency: 1e-5, bandwidth: 2e9 }] } },
+      /· +less than half of what sockets reach: n1 → n0\n/,
+    ],
+  ])("one of them with %s", (_, changes, expected) => {
+    expect(report(changes)).toMatch(expected);
+  });
+
+  it.each([
+    [-60, /· clocks +n1 is −60\.0 ms from n0, ± 1\.1 ms\n +→ synchronize it/],
+    [2500, /✗ clocks +n1 is \+2500\.0 ms from n0/],
+    [50.9, /✓ clocks +n1 is \+50\.9 ms/],
+  ])("of which one has a clock %d ms off", (milliseconds, expected) => {
+    const result = resultWith();
+    const [first, ...others] = result.measured as readonly [HostMeasurement, ...HostMeasurement[]];
+    const measured = [{ ...first, sockets: [null, off(milliseconds), link] }, ...others];
+    expect(formatReport(reportHosts({ ...result, measured }))).toMatch(expected);
+  });
+
+  it.each([1, 2, 3, 4, 5, 8])("meet in rounds of disjoint pairs, each two once: %d", (count) => {
+    const met = pairings(count).flatMap((peers) => {
+      for (const [host, peer] of peers.entries()) if (peer >= 0) expect(peers[peer]).toBe(host);
+      return peers.flatMap((peer, host) => (host < peer ? [`${host} ${peer}`] : []));
+    });
+    expect(new Set(met).size).toBe(met.length);
+    expect(met).toHaveLength((count * (count - 1)) / 2);
+  });
+
+  it("make a profile of the median link: UCX's where all have it, else that of sockets", () => {
+    const over = (changes?: Changes) => parseProfile(profileOf(profiles["cpu-local"], resultWith(changes)));
+    expect(over()).toMatchObject({
+      ...{ name: "measured-3x4", ranksPerNode: 4 },
+      links: { "inter-node": { latency: 20e-6, bandwidth: 2e9, sharedBy: 4, duplex: true } },
+    });
+    const { measured, hosts } = resultWith();
+    const sockets = measured.map((each) => ({ ...each, ucx: "not installed on n1" }));
+    expect(profileOf(profiles["cpu-local"], { hosts, measured: sockets }).links["inter-node"].bandwidth).toBe(1e9);
+  });
+});
+
+describe("mosaic-doctor --hosts", () => {
+  it("on one host measures between its ranks", async () => {
+    const [{ code, stdout, stderr }] = (await runDoctor({ nodes: 1, ranks: 2 })) as [
+      { code: number; stdout: string; stderr: string },
+    ];
+    expect(stderr).toBe("");
+    expect(stdout).toMatch(/✓ hosts +rank 0: .*, 2 ranks, Node .*\n✓ +rank 1: /);
+    expect(stdout).toMatch(/from rank 0 +– +[\d.]+\n +from rank 1 +[\d.]+ +–\n/);
+    expect(code).toBe(0);
+  }, 60_000);
+
+  it("with a launcher for each of two nodes measures between these, and finds the clock that is off", async () => {
+    const endpoint = `127.0.0.9:${24_000 + (process.pid % 4000)}`;
+    const env = (node: number): Readonly<Record<string, string>> =>
+      node === 1 ? { NODE_OPTIONS: `--import=${shiftClock}` } : {};
+    const ended = await runDoctor({ nodes: 2, ranks: 2, endpoint, env });
+    expect(ended[0]!.stdout).toMatch(/✗ clocks +n1 is \+\d{4}\.\d ms from n0, ± /);
+    expect(ended[0]!.stdout).toMatch(/from n0 +– +[\d.]+\n +from n1 +[\d.]+ +–\n/);
+    expect(ended.map(({ code }) => code)).toEqual([1, 1]);
+  }, 60_000);
+
+  it("refuses ports that are no range", async () => {
+    const [ended] = await runDoctor({ nodes: 1, args: ["--ports", "80"] });
+    expect(ended!.code).toBe(2);
+    expect(ended!.stderr).toMatch(/--ports: expected a range from 1 to 65535, such as 30000-30999, received "80"/);
+  }, 30_000);
+});

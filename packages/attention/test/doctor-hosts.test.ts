@@ -1,0 +1,120 @@
+// mosaic-doctor --hosts between hosts, which are network namespaces: `npm run test:hosts` makes them, n0 to n2 on a bridge.
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Profile } from "@mosaic/planner";
+import { expect, test } from "vitest";
+import { type DoctorJob, type Ended, planWith, runDoctor, shiftClock } from "./doctor/nodes.ts";
+
+const onHosts = async (nodes: number, job: Partial<DoctorJob> = {}): Promise<Ended> => {
+  const command = (node: number): readonly string[] => ["ip", "netns", "exec", `n${node}`];
+  const [first] = await runDoctor({ nodes, endpoint: "10.77.0.10:29400", command, ...job });
+  return first!;
+};
+const ip = (...args: readonly string[]): string => execFileSync("ip", args, { encoding: "utf8" });
+const onHost = (host: number, ...args: readonly string[]): string => ip("netns", "exec", `n${host}`, ...args);
+
+/** Bytes that the bridge has received from a host. */
+const bytesFrom = (host: number): number =>
+  (JSON.parse(ip("-json", "-stats", "link", "show", `v${host}`)) as [{ stats64: { rx: { bytes: number } } }])[0].stats64
+    .rx.bytes;
+
+test("three hosts that fit together: matrices of all pairs, and exit code 0", async () => {
+  const before = [0, 1, 2].map(bytesFrom);
+  const { code, stdout, stderr } = await onHosts(3);
+  expect(stderr).toBe("");
+  expect(stdout).toMatch(/✓ hosts +n0: .*, 10\.77\.0\.10, 1 rank, Node .*MTU 1500 of eth0\n✓ +n1: .*10\.77\.0\.11/);
+  expect(stdout).toMatch(/✓ clocks +n1 is [+−]\d+\.\d ms from n0, ± \d\.\d ms\n✓ +n2 is/);
+  expect(stdout).toMatch(/✓ MTU +1500 on all hosts/);
+  expect(stdout).toMatch(
+    /✓ sockets +bandwidth, MB\/s +to n0 +to n1 +to n2\n +from n0 +– +[\d.]+ +[\d.]+\n +from n1 +[\d.]+ +– +[\d.]+\n +from n2 +[\d.]+ +[\d.]+ +–\n +latency/,
+  );
+  expect(stdout).toMatch(/the hosts of this job fit together|· UCX +not installed/);
+  expect(code).toBe(0);
+  for (const host of [0, 1, 2]) expect(bytesFrom(host) - before[host]!).toBeGreaterThan(2 * 2 ** 20);
+}, 60_000);
+
+test("--json is a profile, of links that were measured, which mosaic-plan accepts", async () => {
+  const { code, stdout, stderr } = await onHosts(2, { ranks: 2, args: ["--json"] });
+  expect(stderr).toContain("from n0");
+  expect(code).toBe(0);
+  const { links, ranksPerNode, name } = JSON.parse(stdout) as Profile;
+  expect([name, ranksPerNode, links["inter-node"].sharedBy]).toEqual(["measured-2x2", 2, 2]);
+  expect(links["inter-node"].latency).toBeLessThan(5e-3);
+  expect(links["inter-node"].bandwidth).toBeGreaterThan(1e7);
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-doctor-"));
+  try {
+    writeFileSync(join(folder, "measured.json"), stdout);
+    const plan = await planWith(join(folder, "measured.json"), 2);
+    expect(plan.stderr).not.toMatch(/profile/);
+    expect((JSON.parse(plan.stdout) as { profile: Profile }).profile.name).toBe("measured-2x2");
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+}, 120_000);
+
+test("a host whose ports are blocked", async () => {
+  // What n1 answers from these ports is dropped.
+  const rule = ["ipproto", "tcp", "sport", "30000-30015", "blackhole"];
+  ip("-n", "n1", "rule", "add", ...rule);
+  try {
+    const { code, stdout } = await onHosts(2, { args: ["--ports", "30000-30015"] });
+    expect(stdout).toMatch(
+      /✗ +n0 → n1: blocked: TCP to 10\.77\.0\.11:30000: no answer \(timed out after 3 s\): a firewall drops packets, or no route\n +→ on n1, open TCP ports/,
+    );
+    expect(stdout).toMatch(/from n0 +– +✗\n +from n1 +[\d.]+ +–/);
+    expect(stdout).toMatch(/· UCX +not measured while hosts cannot reach one another/);
+    expect(code).toBe(1);
+  } finally {
+    ip("-n", "n1", "rule", "del", ...rule);
+  }
+}, 60_000);
+
+test("a host with another MTU", async () => {
+  ip("-n", "n1", "link", "set", "eth0", "mtu", "1400");
+  try {
+    const { code, stdout } = await onHosts(2);
+    expect(stdout).toMatch(/✗ MTU +differs: 1500 on n0; 1400 on n1\n +→ on n1: ip link set dev eth0 mtu 1500/);
+    expect(code).toBe(1);
+  } finally {
+    ip("-n", "n1", "link", "set", "eth0", "mtu", "1500");
+  }
+}, 60_000);
+
+test("an MTU that the network between hosts does not carry", async () => {
+  // Without segmentation offload, by which packets pass the bridge whole.
+  for (const host of ["n0", "n1"]) ip("-n", host, "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1");
+  try {
+    const { code, stdout } = await onHosts(2);
+    expect(stdout).toMatch(/✓ MTU +9000 on all hosts/);
+    expect(stdout).toMatch(
+      /✗ .*n0 → n1: small messages arrive, large ones do not \(.*\): packets as large as the MTU are dropped/,
+    );
+    expect(code).toBe(1);
+  } finally {
+    for (const host of ["n0", "n1"]) ip("-n", host, "link", "set", "eth0", "mtu", "1500", "gso_max_segs", "65535");
+  }
+}, 60_000);
+
+test("a host whose clock is off", async () => {
+  const env = (node: number): Readonly<Record<string, string>> =>
+    node === 1 ? { NODE_OPTIONS: `--import=${shiftClock}` } : {};
+  const { code, stdout } = await onHosts(2, { env });
+  expect(stdout).toMatch(/✗ clocks +n1 is \+\d{4}\.\d ms from n0, ± \d\.\d ms\n +→ synchronize it/);
+  const offset = Number(/n1 is \+([\d.]+) ms/.exec(stdout)?.[1]);
+  const error = Number(/± ([\d.]+) ms/.exec(stdout)?.[1]);
+  expect(Math.abs(offset - 5000)).toBeLessThanOrEqual(error + 0.1);
+  expect(code).toBe(1);
+}, 60_000);
+
+test("a host on a slow link", async () => {
+  onHost(2, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "100mbit", "burst", "32k", "latency", "50ms");
+  try {
+    const { stdout } = await onHosts(3);
+    expect(stdout).toMatch(/· +n2 → n[01]: [\d.]+ MB\/s, the median of all pairs is [\d.]+\n +→ compare ethtool eth0/);
+    expect(stdout).not.toMatch(/· +n[01] → n[01]: /);
+  } finally {
+    onHost(2, "tc", "qdisc", "del", "dev", "eth0", "root");
+  }
+}, 60_000);

@@ -1,0 +1,58 @@
+// mosaic-doctor --hosts under one launcher for each node of a job.
+import { execFile } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { fileURLToPath } from "node:url";
+
+const pathOf = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
+const launcher = pathOf("../../../launcher/bin/mosaic-run.js");
+const doctor = pathOf("../../bin/mosaic-doctor.js");
+export const shiftClock: string = pathOf("shift-clock.mjs");
+const planCommand = pathOf("../../../strategies/bin/mosaic-plan.js");
+
+/** How a command ended. */
+export interface Ended {
+  readonly code: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** A job, and what differs on each node: its environment, and what starts its launcher. */
+export interface DoctorJob {
+  readonly nodes: number;
+  readonly endpoint?: string;
+  readonly ranks?: number;
+  readonly args?: readonly string[];
+  env?(node: number): Readonly<Record<string, string>>;
+  command?(node: number): readonly string[];
+}
+
+function run(command: readonly string[], env: Readonly<Record<string, string>>): Promise<Ended> {
+  const { MOSAIC_TEST_HOSTS: _, NODE_OPTIONS: __, ...inherited } = process.env;
+  const [program, ...args] = command as [string, ...string[]];
+  return new Promise((resolve) => {
+    execFile(program, args, { env: { ...inherited, ...env }, timeout: 100_000 }, (error, stdout, stderr) => {
+      resolve({ code: error ? Number(error.code ?? -1) : 0, stdout, stderr });
+    });
+  });
+}
+
+/** Runs the doctor on all nodes; how the launcher of each ended. */
+export async function runDoctor({ nodes, endpoint, ranks = 1, args = [], ...each }: DoctorJob): Promise<Ended[]> {
+  const secret = randomBytes(32).toString("hex");
+  return await Promise.all(
+    Array.from({ length: nodes }, (_, node) => {
+      const several = ["-N", String(nodes), "--node-rank", String(node), "--rdzv-endpoint", endpoint ?? ""];
+      const options = [...(nodes > 1 ? several : []), "-n", String(ranks), "--log-prefix", "", "--threads", "1"];
+      const entry = ["--exec", process.execPath, doctor, "--hosts", ...args];
+      const command = [...(each.command?.(node) ?? []), process.execPath, launcher, ...options, ...entry];
+      return run(command, { MOSAIC_DEVICE: "", ...(nodes > 1 && { MOSAIC_TOKEN: secret }), ...each.env?.(node) });
+    }),
+  );
+}
+
+/** Runs mosaic-plan on a profile. */
+export function planWith(path: string, ranksPerNode: number): Promise<Ended> {
+  const shape = ["--tokens", "4k", "--heads", "4", "--head-dim", "64", "--nodes", "2", "--simulate", "1", "--json"];
+  const options = ["--gpus-per-node", String(ranksPerNode), "--profile", path];
+  return run([process.execPath, planCommand, ...shape, ...options], {});
+}

@@ -1,0 +1,51 @@
+import { expectValue } from "@mosaic/core";
+import { messagesOf } from "./count.ts";
+import { type RecordedRank, Recorder, type RecordOptions } from "./record.ts";
+
+/** Bytes that the ranks of one host send to those of others in one attention. */
+export interface HostTraffic {
+  readonly forward: number;
+  readonly backward: number;
+}
+
+/**
+ * What the ranks of host 0 send to other hosts in one attention, for each of several arrangements of the mesh's ranks on hosts: an
+ * arrangement is the number of the host of each place, row-major in `mesh`. The backend's own code is run, on the ranks of these
+ * hosts alone, each once; collectives count in their direct form, as `count` does.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { countHostTraffic } from "@mosaic/planner";
+ * const call = { backend: ring(), mesh: { sp: 4 }, tokens: 400, numHeads: 1, headDim: 8 };
+ * // In the second arrangement neighbours in the ring are on different hosts: every hop goes between hosts.
+ * countHostTraffic(call, [[0, 0, 1, 1], [0, 1, 0, 1]]).map(({ forward }) => forward); // => [9600, 19200]
+ * ```
+ * @throws OptionError as `record` does, and for arrangements that do not have one host for each rank.
+ */
+export function countHostTraffic(
+  options: RecordOptions,
+  arrangements: readonly (readonly number[])[],
+): readonly HostTraffic[] {
+  const recorder = new Recorder("countHostTraffic", options);
+  const fits =
+    Array.isArray(arrangements) &&
+    arrangements.every((hosts: unknown) => Array.isArray(hosts) && hosts.length === recorder.size);
+  expectValue("countHostTraffic", fits, `arrays of ${recorder.size} hosts, one for each rank`, arrangements);
+  const recorded = new Map<number, RecordedRank>();
+  const recordOnce = (rank: number): RecordedRank => {
+    if (!recorded.has(rank)) recorded.set(rank, recorder.rank(rank));
+    return recorded.get(rank)!;
+  };
+  return arrangements.map((hosts) => {
+    const total = { forward: 0, backward: 0 };
+    for (const [rank, host] of hosts.entries()) {
+      if (host !== 0) continue;
+      const own = recordOnce(rank);
+      for (const { phase, peer, sent, bytes } of messagesOf(recorder.recordOf([own]), own)) {
+        if (sent && hosts[peer] !== 0) total[phase] += bytes;
+      }
+    }
+    return total;
+  });
+}

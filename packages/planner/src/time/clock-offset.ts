@@ -1,0 +1,117 @@
+import {
+  checkContext,
+  type Context,
+  defineOptions,
+  fromArray,
+  option,
+  type OptionsOf,
+  type Tensor,
+} from "@mosaic/core";
+
+/** How a rank's clock differs from that of rank 0. Nanoseconds. */
+export interface ClockOffset {
+  /** To be added to times of this rank's traces: then they are times of rank 0's clock. */
+  readonly offset: number;
+  /** The offset is right within this: half of the shortest round trip, whatever its two ways took. 0 on the host of rank 0. */
+  readonly error: number;
+}
+
+export const clockOffsetOptions = defineOptions("clockOffset", {
+  /** Round trips, of which the shortest counts. Default 64. */
+  rounds: option.integer({ min: 1, max: 65_536, default: 64 }),
+  /** Nanoseconds of the clock of this rank's traces. Default: CLOCK_MONOTONIC, as `process.hrtime`. */
+  now: option.custom("a function", (value): value is () => number => typeof value === "function", { optional: true }),
+});
+/** How clocks are compared. */
+export type ClockOffsetOptions = OptionsOf<typeof clockOffsetOptions>;
+
+/**
+ * Measures this rank's clock against that of rank 0: the first rank of each host sends messages to rank 0, which answers with its time; the
+ * answer was composed in between, so that half of the shortest round trip bounds the error (Cristian 1989). Ranks of a host have one
+ * clock. Collective: every rank calls it, beside no other work, right before or after the trace: clocks of two machines drift apart by
+ * up to some 50 µs a second.
+ *
+ * @example
+ * ```ts
+ * import { world } from "@mosaic/collectives-local";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { clockOffset } from "@mosaic/planner";
+ * const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
+ * const offsets = await Promise.all(contexts.map((ctx) => clockOffset(ctx)));
+ * offsets[1]; // => { offset: 0, error: 0 }
+ * await Promise.all(contexts.map((ctx) => ctx.close()));
+ * ```
+ * @throws OptionError for options that do not exist or cannot be.
+ */
+export async function clockOffset(ctx: Context, options?: ClockOffsetOptions): Promise<ClockOffset> {
+  checkContext("clockOffset", ctx);
+  const { rounds, now = monotonicTime } = clockOffsetOptions.parse(options);
+  const hosts = ctx.world.hosts ?? Array.from({ length: ctx.size }, (_, rank) => rank);
+  let own: ClockOffset = { offset: 0, error: 0 };
+  for (const [first, host] of hosts.entries()) {
+    if (hosts.indexOf(host) < first || host === hosts[0]) continue;
+    let measured = own;
+    if (ctx.rank === 0) await answer(ctx, first, { rounds, now });
+    if (ctx.rank === first) measured = await measure(ctx, { rounds, now });
+    const { offset, error } = await broadcastOffset(ctx, measured, first);
+    if (hosts[ctx.rank] === host) own = { offset, error };
+  }
+  return own;
+}
+
+const monotonicTime = (): number => Number(process.hrtime.bigint());
+
+interface Rounds {
+  readonly rounds: number;
+  readonly now: () => number;
+}
+
+async function measure(ctx: Context, { rounds, now }: Rounds): Promise<ClockOffset> {
+  let best: ClockOffset = { offset: 0, error: Number.POSITIVE_INFINITY };
+  using request = fromArray(ctx, [0], [1]);
+  using reply = fromArray(ctx, [0, 0, 0], [3]);
+  for (let round = 0; round < rounds; round++) {
+    const sent = now();
+    ctx.world.sendRecv([{ tensor: request, to: 0 }]).wait();
+    ctx.world.sendRecv([{ tensor: reply, from: 0 }]).wait();
+    const theirs = await readWhole(reply);
+    const error = (now() - sent) / 2;
+    if (error < best.error) best = { offset: theirs - (sent + error), error };
+  }
+  return best;
+}
+
+async function answer(ctx: Context, to: number, { rounds, now }: Rounds): Promise<void> {
+  using request = fromArray(ctx, [0], [1]);
+  for (let round = 0; round < rounds; round++) {
+    ctx.world.sendRecv([{ tensor: request, from: to }]).wait();
+    await request.read();
+    using time = fromArray(ctx, partsOf(now()), [3]);
+    ctx.world.sendRecv([{ tensor: time, to }]).wait();
+  }
+}
+
+async function broadcastOffset(ctx: Context, { offset, error }: ClockOffset, root: number): Promise<ClockOffset> {
+  using parts = fromArray(ctx, [...partsOf(offset), ...partsOf(Number.isFinite(error) ? error : 0)], [6]);
+  ctx.world.broadcast(parts, root).wait();
+  const values = await parts.read();
+  return { offset: wholeOf(values.subarray(0, 3)), error: wholeOf(values.subarray(3)) };
+}
+
+const PART = 2 ** 20;
+
+/** A whole number of up to 60 bits in parts that float32 holds; the first has the sign. */
+function partsOf(value: number): readonly [number, number, number] {
+  const whole = Math.round(value);
+  const high = Math.floor(whole / PART ** 2);
+  const rest = whole - high * PART ** 2;
+  return [high, Math.floor(rest / PART), rest % PART];
+}
+
+function wholeOf(parts: Float32Array): number {
+  return (parts[0]! * PART + parts[1]!) * PART + parts[2]!;
+}
+
+async function readWhole(x: Tensor): Promise<number> {
+  return wholeOf(await x.read());
+}

@@ -1,0 +1,31 @@
+import { ring } from "@mosaic/backend-ring";
+import { masks } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { count, countHostTraffic, record } from "../src/index.ts";
+
+const call = { backend: ring(), mesh: { dp: 2, sp: 3 }, tokens: 37, numHeads: 2, headDim: 8, mask: masks.causal() };
+
+test("with each rank on a host of its own it is what count has of rank 0", () => {
+  const { forward, backward } = count(record(call)).ranks[0]!;
+  const [own] = countHostTraffic(call, [[0, 1, 2, 3, 4, 5]]);
+  expect(own).toEqual({ forward: forward.sent.bytes, backward: backward.sent.bytes });
+  expect(own!.forward).toBeGreaterThan(0);
+});
+
+test("messages within a host count for nothing, nor do those of other hosts", () => {
+  expect(
+    countHostTraffic(call, [
+      [0, 0, 0, 1, 1, 1],
+      [1, 1, 1, 1, 1, 1],
+    ]),
+  ).toEqual([
+    { forward: 0, backward: 0 },
+    { forward: 0, backward: 0 },
+  ]);
+});
+
+test("refuses arrangements of another number of ranks", () => {
+  expect(() => countHostTraffic(call, [[0, 1]])).toThrow(
+    /countHostTraffic: expected arrays of 6 hosts, one for each rank/,
+  );
+});

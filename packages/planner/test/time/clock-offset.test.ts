@@ -1,0 +1,79 @@
+import { world } from "@mosaic/collectives-local";
+import type { Context } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { expect, test } from "vitest";
+import { clockOffset, perfettoTrace, timelineOf } from "../../src/index.ts";
+
+const SECOND = 1e9;
+/** By rank: what its clock is ahead of the real one. Hosts are booted at different times. */
+const ahead = [0, 0, 3 * SECOND, 3 * SECOND, -86_400 * SECOND];
+const hosts = [0, 0, 1, 1, 2];
+const clockOf = (rank: number) => (): number => Number(process.hrtime.bigint()) + ahead[rank]!;
+
+async function onHosts<T>(run: (contexts: readonly Context[]) => Promise<T>): Promise<T> {
+  const contexts = await world(hosts.length, { device: () => cpu({ threads: 1 }), timeout: 20 });
+  for (const ctx of contexts) Object.assign(ctx.world, { hosts });
+  try {
+    return await run(contexts);
+  } finally {
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  }
+}
+
+test("the offset of each host's clock is measured within the error that is stated", async () => {
+  const offsets = await onHosts((contexts) =>
+    Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: clockOf(ctx.rank) }))),
+  );
+  expect(offsets.slice(0, 2)).toEqual([
+    { offset: 0, error: 0 },
+    { offset: 0, error: 0 },
+  ]);
+  expect(offsets[3]).toEqual(offsets[2]);
+  for (const rank of [2, 4]) {
+    const { offset, error } = offsets[rank]!;
+    // What is broadcast is whole nanoseconds; doubles of a day's have finer steps.
+    expect(Math.abs(offset + ahead[rank]!)).toBeLessThanOrEqual(error + 2);
+    expect(error).toBeGreaterThan(0);
+    expect(error).toBeLessThan(0.02 * SECOND);
+  }
+});
+
+test("traces of several hosts are aligned: a barrier is over nowhere before it has begun everywhere", async () => {
+  const traces = await onHosts(async (contexts) => {
+    for (const ctx of contexts) ctx.startTrace();
+    for (const ctx of contexts) ctx.world.barrier().wait();
+    const events = await Promise.all(contexts.map((ctx) => ctx.stopTrace()));
+    const clocks = await Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: clockOf(ctx.rank) })));
+    return events.map((own, rank) => ({
+      ...{ rank, at: { sp: rank }, clock: clocks[rank]! },
+      events: own.map((each) => ({ ...each, start: each.start + ahead[rank]!, end: each.end + ahead[rank]! })),
+    }));
+  });
+  const { ranks, clockError, seconds } = timelineOf(traces);
+  const barriers = ranks.map(({ events }) => events.find(({ name }) => name === "barrier")!);
+  const lastStart = Math.max(...barriers.map(({ start }) => start));
+  const firstEnd = Math.min(...barriers.map(({ end }) => end));
+  expect(clockError).toBeGreaterThan(0);
+  expect(clockError).toBeLessThan(0.04);
+  expect(lastStart - firstEnd).toBeLessThanOrEqual(clockError!);
+  expect(seconds).toBeLessThan(10);
+  const unaligned = timelineOf(traces.map(({ rank, at, events }) => ({ rank, at, events })));
+  expect(unaligned.seconds).toBeGreaterThan(86_000);
+  expect(unaligned.clockError).toBeUndefined();
+  const { otherData } = JSON.parse(perfettoTrace({ seconds, ranks, clockError: clockError! })) as {
+    otherData: { clockErrorMicroseconds: number };
+  };
+  expect(otherData.clockErrorMicroseconds).toBeCloseTo(clockError! * 1e6, 2);
+});
+
+test("ranks of one host have one clock: nothing is sent", async () => {
+  const contexts = await world(2, { device: () => cpu({ threads: 1 }), timeout: 20 });
+  const offsets = await Promise.all(contexts.map((ctx) => clockOffset(ctx)));
+  expect(offsets).toEqual([
+    { offset: 0, error: 0 },
+    { offset: 0, error: 0 },
+  ]);
+  expect(contexts[1]!.world.traffic().messagesSent).toBe(0);
+  await expect(clockOffset(contexts[0]!, { rounds: 0 })).rejects.toThrow(/clockOffset: rounds: expected an integer/);
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+});

@@ -1,0 +1,109 @@
+// Which mesh axes stay within a host, and what it costs where the wrong ones do not.
+
+import { type AttentionBackend, type AttentionCall, type Context, type Coordinate, coordinateOf } from "@mosaic/core";
+import type { KvShard, Layout, Placement } from "@mosaic/core";
+import type { RecordOptions } from "@mosaic/planner";
+
+/** As one would write it: "{ seq: 4, head: 2 }". */
+export function formatMesh(mesh: Coordinate): string {
+  const entries = Object.entries(mesh).map(([axis, length]) => `${axis}: ${length}`);
+  return `{ ${entries.join(", ")} }`;
+}
+
+/** A strategy, as far as the order of its axes goes. */
+interface OrderedStrategy {
+  readonly name: string;
+  readonly nested: AttentionBackend;
+  /** The axis that is to stay within a host. */
+  readonly innerAxis: string;
+}
+
+const checked = new WeakSet<Context>();
+
+/**
+ * Warns, once for each context and on rank 0 alone, where the inner axis crosses hosts and another order of the mesh's axes sends
+ * fewer bytes between them in this call. The planner counts both orders, after the call: it is loaded only then.
+ */
+export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, strategy: OrderedStrategy): void {
+  if (checked.has(ctx)) return;
+  checked.add(ctx);
+  const { hosts, shape } = ctx.mesh;
+  if (ctx.rank !== 0 || !hosts || new Set(hosts).size < 2 || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
+  const options = recordedCall(ctx, call, kv, strategy.nested);
+  void warn(hosts, options, strategy);
+}
+
+/** Whether neighbours along an axis are on different hosts. `hosts`: by place, row-major. */
+function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: string): boolean {
+  const axes = Object.keys(shape);
+  const inner = axes.slice(axes.indexOf(axis) + 1);
+  const length = shape[axis]!;
+  const stride = inner.reduce((product, each) => product * shape[each]!, 1);
+  const isFirst = (place: number): boolean => Math.floor(place / stride) % length === 0;
+  return hosts.some((host, place) => !isFirst(place) && host !== hosts[place - stride]);
+}
+
+/** The call as the planner records it. Tensors are not kept. */
+function recordedCall(ctx: Context, call: AttentionCall, kv: KvShard, backend: AttentionBackend): RecordOptions {
+  const { queries, keys, mask, q } = call;
+  const [batch, numHeads, , headDim] = q.shape as readonly [number, number, number, number];
+  const { shape } = ctx.mesh;
+  return {
+    ...{ backend, mesh: shape, tokens: queries.length, keyTokens: keys.length, numHeads, headDim, batch },
+    ...{ numKvHeads: kv.k.shape[1]!, dtype: q.dtype, mask: { name: "of the call", slices: () => mask } },
+    placement: placementOf([queries, keys], shape),
+  };
+}
+
+/** The placement that these layouts come of. */
+function placementOf(layouts: readonly Layout[], mesh: Coordinate): Placement {
+  return {
+    name: "of the call",
+    spans(index, _, length) {
+      const { axes, spans } = layouts.find((each) => each.length === length)!;
+      const lengths = Object.fromEntries(axes.map((axis) => [axis, mesh[axis]!]));
+      return spans(coordinateOf(index, lengths));
+    },
+  };
+}
+
+async function warn(hosts: readonly number[], options: RecordOptions, strategy: OrderedStrategy): Promise<void> {
+  const { name, innerAxis } = strategy;
+  const where = `${name}: the axis "${innerAxis}" crosses hosts in the mesh ${formatMesh(options.mesh)}`;
+  try {
+    const { countHostTraffic, formatBytes } = await import("@mosaic/planner");
+    const orders = permutations(Object.keys(options.mesh));
+    const arrangements = orders.map((axes) => arrange(hosts, options.mesh, axes));
+    const [own, ...others] = countHostTraffic(options, [hosts, ...arrangements]);
+    const totals = others.map(({ forward, backward }) => forward + backward);
+    const best = totals.indexOf(Math.min(...totals));
+    if (totals[best]! >= own!.forward + own!.backward) return;
+    const mesh = formatMesh(Object.fromEntries(orders[best]!.map((axis) => [axis, options.mesh[axis]!])));
+    const { forward, backward } = others[best]!;
+    emit(
+      `${where}: in this attention the host of rank 0 sends ${formatBytes(own!.forward)} to other hosts forward and ` +
+        `${formatBytes(own!.backward)} backward; ${formatBytes(forward)} and ${formatBytes(backward)} in the mesh ${mesh}; ` +
+        `pass init({ mesh: ${mesh} })`,
+    );
+  } catch (error) {
+    emit(`${where}; the bytes that this costs could not be counted: ${(error as Error).message}`);
+  }
+}
+
+function emit(message: string): void {
+  process.emitWarning(message, { type: "MosaicWarning", code: "MOSAIC_MESH_ORDER" });
+}
+
+/** The host of each place of `mesh` if its axes were named in this order: places are taken host by host. */
+function arrange(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
+  const byHost = hosts.toSorted((a, b) => a - b);
+  return hosts.map((_, place) => {
+    const at = coordinateOf(place, mesh);
+    return byHost[axes.reduce((index, axis) => index * mesh[axis]! + at[axis]!, 0)]!;
+  });
+}
+
+function permutations(items: readonly string[]): readonly (readonly string[])[] {
+  if (items.length < 2) return [items];
+  return items.flatMap((first) => permutations(items.filter((each) => each !== first)).map((rest) => [first, ...rest]));
+}
