@@ -35,7 +35,8 @@ try {
     world.allReduce(received).wait();
     await device.stream.synchronize();
     if (rounds !== undefined) hash.update(Buffer.from((await received.read()).buffer));
-    if (round === 3) console.log("streaming");
+    // A rank that misbehaves in round 4 or later does so when all have printed this.
+    if (round === 1) console.log("streaming");
   }
   console.log(`digest ${hash.digest("hex")}`);
 } catch (error) {
