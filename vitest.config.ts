@@ -27,7 +27,7 @@ const shared: NonNullable<ViteUserConfig["test"]> = {
   // A package's build is loaded by Node itself, as users load it.
   server: { deps: { external: [/\/packages\/[^/]+\/dist\//] } },
   reporters: ["default", "json"],
-  outputFile: { json: "build/test-report.json" },
+  outputFile: { json: `build/test-report${process.env.MOSAIC_TEST_HOSTS === "1" ? "-hosts" : ""}.json` },
   // What is tested must not depend on a GPU that happens to be there: tests for GPUs name them.
   env: { MOSAIC_DEVICE: process.env.MOSAIC_DEVICE ?? "cpu" },
 };

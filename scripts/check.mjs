@@ -15,6 +15,7 @@ const STEPS = [
   ["packages", "node scripts/check-packages.mjs"],
   ["options", "node scripts/options-tables.mjs --check"],
   ["test", "npm run --silent test"],
+  ["hosts", "node scripts/check-hosts.mjs"],
 ];
 
 const results = [];

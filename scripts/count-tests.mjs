@@ -11,7 +11,7 @@ import { packagesOf } from "./workspace.mjs";
 export function countTests(root) {
   const folders = [...packagesOf(root).map((one) => one.path), "scripts", "build/doc-examples"];
   const reports = folders
-    .map((folder) => join(root, folder, "build/test-report.json"))
+    .flatMap((folder) => ["test-report", "test-report-hosts"].map((name) => join(root, folder, `build/${name}.json`)))
     .filter((path) => existsSync(path))
     .map((path) => JSON.parse(readFileSync(path, "utf8")));
   return { passed: sum(reports, (report) => report.numPassedTests), failed: sum(reports, failuresOf) };

@@ -1,0 +1,67 @@
+// How much of its communication the quickstart hides behind compute where ranks are on two hosts. As root:
+//
+//   bash scripts/hosts.sh 2 node --import tsx benchmarks/hosts/overlap.mjs [--tokens 8192] [--ranks 1] [--heads 2]      tokens and ranks: of each rank, host
+import { spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { overlapFraction } from "../../apps/quickstart/src/timeline.ts";
+
+const number = (value) => ({ type: "string", default: String(value) });
+const { values } = parseArgs({ options: { tokens: number(8192), ranks: number(1), heads: number(2) } });
+const [tokens, ranks, numHeads] = [values.tokens, values.ranks, values.heads].map(Number);
+const HOSTS = 2;
+const built = (path) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), "mosaic-overlap-"));
+process.on("exit", () => rmSync(folder, { recursive: true }));
+const token = join(folder, "token");
+writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 });
+
+for (const causal of [false, true]) {
+  const size = HOSTS * ranks;
+  const settings = {
+    ...{
+      tokens: tokens * size,
+      ranks: size,
+      backend: "ring",
+      causal,
+      dtype: "float32",
+      backward: true,
+      numHeads,
+      dim: 64,
+    },
+    ...{ seed: 0, json: false, svg: "", predict: "" },
+  };
+  const job = { settings, folder, recordEvents: { forward: size, backward: size } };
+  await Promise.all(Array.from({ length: HOSTS }, (_, host) => runOn(host, job)));
+  const reports = Array.from({ length: size }, (_, rank) =>
+    JSON.parse(readFileSync(join(folder, `report.${rank}.json`), "utf8")),
+  );
+  const fraction = overlapFraction(reports);
+  console.log(
+    `${HOSTS} hosts × ${ranks}, ${tokens} tokens each${causal ? ", causal" : ""}: ${(100 * fraction).toFixed(1)} % of communication hidden behind compute`,
+  );
+}
+
+function runOn(host, job) {
+  const node = ["-N", `${HOSTS}`, "--node-rank", `${host}`, "--rdzv-endpoint", "10.77.0.10:29400", "-n", `${ranks}`];
+  const program = [built("apps/quickstart/dist/rank.js"), JSON.stringify(job)];
+  const args = [
+    "netns",
+    "exec",
+    `n${host}`,
+    process.execPath,
+    built("packages/launcher/dist/cli.js"),
+    ...node,
+    ...program,
+  ];
+  // Hosts of one machine; between machines UCX finds by itself that it cannot share memory.
+  const env = { ...process.env, MOSAIC_TOKEN_FILE: token, MOSAIC_THREADS: "1", UCX_TLS: "tcp" };
+  const child = spawn("ip", args, { env, stdio: ["ignore", "ignore", "inherit"] });
+  return new Promise((resolve, reject) =>
+    child.on("close", (code) => (code === 0 ? resolve() : reject(new Error(`host ${host}: exit code ${code}`)))),
+  );
+}
