@@ -1,5 +1,3 @@
-import { BlockList, isIP } from "node:net";
-import { type NetworkInterfaceInfo, networkInterfaces } from "node:os";
 import {
   type Collectives,
   type ConnectOptions,
@@ -14,6 +12,7 @@ import {
   connectProcess,
   type ConnectRankOptions,
   inProcess,
+  interfacesIn,
   openWorld,
   type WorldOptions,
 } from "@mosaic/runtime";
@@ -25,7 +24,7 @@ export const ucxOptions = defineOptions("ucx", {
   /** Distinguishes worlds that form at the same time in one job. Default: the job, as the launcher names it. */
   name: option.string({ optional: true }),
   /**
-   * The network between the hosts: an interface, "eth1"; a subnet, "10.1.0.0/16"; or devices in UCX's words, "mlx5_0:1".
+   * The network between the hosts: an interface, "eth1"; a subnet, "10.1.0.0/16"; or devices by UCX's names, "mlx5_0:1".
    * Several are separated by commas. Default: what UCX_NET_DEVICES names, else all that UCX finds.
    */
   network: option.string({ optional: true }),
@@ -123,37 +122,7 @@ function isPortRange(text: string): boolean {
   return first >= 1 && first <= last && last <= 65_535;
 }
 
-/** The devices, in UCX's words, that a part of `network` names: those with an address in a subnet, else itself. */
-function devicesOf(text: string): readonly string[] {
-  const [address = "", bits] = text.trim().split("/");
-  if (bits === undefined) return [text.trim()];
-  const subnet = subnetOf(address, Number(bits));
-  const interfaces = Object.entries(networkInterfaces());
-  if (!subnet) {
-    throw new OptionError({
-      where: "ucx: network",
-      expected: 'a subnet, as "10.1.0.0/16"',
-      received: JSON.stringify(text),
-    });
-  }
-  const found = interfaces.filter(([, infos = []]) => infos.some((info) => isInside(subnet, info)));
-  if (found.length > 0) return found.map(([name]) => name);
-  const all = interfaces.map(([name, infos = []]) => `${name} (${infos.map((info) => info.address).join(", ")})`);
-  throw new OptionError({
-    where: "ucx: network",
-    expected: `an interface of this host in the subnet ${text}`,
-    received: `interfaces ${all.join(", ")}`,
-  });
-}
-
-function subnetOf(address: string, bits: number): BlockList | undefined {
-  const version = isIP(address);
-  if (version === 0 || !Number.isInteger(bits) || bits < 0 || bits > (version === 4 ? 32 : 128)) return undefined;
-  const subnet = new BlockList();
-  subnet.addSubnet(address, bits, version === 4 ? "ipv4" : "ipv6");
-  return subnet;
-}
-
-function isInside(subnet: BlockList, { address, family }: NetworkInterfaceInfo): boolean {
-  return subnet.check(address, family === "IPv6" ? "ipv6" : "ipv4");
+/** The devices, by UCX's names, that a part of `network` names: interfaces with an address in a subnet, else itself. */
+function devicesOf(part: string): readonly string[] {
+  return part.includes("/") ? interfacesIn(part, "ucx: network") : [part.trim()];
 }
