@@ -8,7 +8,10 @@ test.each([
   [{ ports: "30000" }, /ucx: ports: expected a range of ports from 1 to 65535, as "30000-30999", received "30000"/],
   [{ ports: "400-300" }, /ucx: ports: .*received "400-300"/],
   [{ ports: "60000-70000" }, /ucx: ports: .*received "60000-70000"/],
-  [{ network: "10.0.0/8" }, /ucx: network: expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received "10\.0\.0\/8"/],
+  [
+    { network: "10.0.0/8" },
+    /ucx: network: expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received "10\.0\.0\/8"/,
+  ],
   [{ network: "10.0.0.0/33" }, /ucx: network: expected an interface, as "eth1", or a subnet/],
   [
     { network: "203.0.113.0/24" },
