@@ -13,7 +13,7 @@ import {
 } from "./bench.ts";
 import { lapsOf } from "./contenders.ts";
 import { bytesOf, flopsOf, nameOf, type Problem, problemOf, type Shape, type Sizes } from "./problem.ts";
-import { tolerances } from "./right.ts";
+import { tolerances } from "./check-results.ts";
 import { ringCases } from "./ring.ts";
 
 /** A length that no block size divides. */

@@ -4,7 +4,7 @@ import { cuda } from "@mosaic/kernels-cuda";
 import type { Peer } from "../src/peers.ts";
 import type { Contender, Errors, Sample } from "./bench.ts";
 import { attend, disposeAll, drawOperands, type Operands, type Problem, takeGradients } from "./problem.ts";
-import { checkAgainstDefinition, checkSamples } from "./right.ts";
+import { checkAgainstDefinition, checkSamples } from "./check-results.ts";
 
 /** One step on the device's clock. */
 interface Lap {

@@ -1,7 +1,7 @@
 import type { AttentionRecord } from "@mosaic/planner";
 import { recordOf, ringOf, tile } from "./volumes.ts";
 import { bytesPerMegaflop, least, profileOf, timingOf, type Wiring } from "./clusters.ts";
-import { lengths, type Model, models, stepSeconds } from "./stated.ts";
+import { lengths, type Model, models, stepSeconds } from "./published.ts";
 import type { Table } from "./table.ts";
 
 /** Four GPUs a node are stated, by 64 on 16; links are not. */

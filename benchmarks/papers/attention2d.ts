@@ -2,7 +2,7 @@ import { formulas, type Passes, recordOf, ringOf, tile, volumesOf } from "./volu
 import { type Fit, fit, fitTable, stepOf } from "./attention2d-fit.ts";
 import { type Cluster, profileOf, timingOf, type Wiring } from "./clusters.ts";
 import { compare } from "./plans.ts";
-import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./stated.ts";
+import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./published.ts";
 import type { Table } from "./table.ts";
 
 const sum = ({ forward, backward }: Passes): number => forward + backward;

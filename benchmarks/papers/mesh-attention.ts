@@ -1,7 +1,7 @@
 import type { Cluster } from "./clusters.ts";
 import { meshTimes, meshTimeSizes, wirings } from "./mesh-times.ts";
 import { compare, type Comparison } from "./plans.ts";
-import { meshAttention } from "./stated.ts";
+import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
 import { below, formulas, type Passes, recordOf, ringOf, tile, type Volumes, volumesOf, type Way } from "./volumes.ts";
 

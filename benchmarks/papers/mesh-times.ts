@@ -1,7 +1,7 @@
 import type { AttentionRecord } from "@mosaic/planner";
 import { recordOf, ringOf, tile } from "./volumes.ts";
 import { bytesPerMegaflop, profileOf, type Timing, timingOf, type Wiring } from "./clusters.ts";
-import { meshAttention } from "./stated.ts";
+import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
 
 /** GPU, heads and wiring are not stated to our knowledge; multi-head attention of this size is assumed. */

@@ -15,7 +15,7 @@ export interface Comparison {
   readonly theirs: readonly Way[];
 }
 
-/** Of the planner's sketches, what is not this much slower than the best is simulated whole, of all ways the first few. */
+/** Of the planner's estimates, what is not this much slower than the best is simulated whole, of all ways the first few. */
 const close = 1.3;
 const finalists = 3;
 

@@ -55,7 +55,7 @@ export interface ProofTimes {
   readonly prove: number;
   readonly count: number;
   readonly gigabytes: number;
-  readonly faults: number;
+  readonly violations: number;
 }
 
 /**
@@ -77,9 +77,9 @@ function nameOf(strategy: string, mask: "full" | "causal"): string {
   return `proof.1024.${strategy}.${mask}`;
 }
 
-function rowOf(name: string, { record, prove, count, gigabytes, faults }: ProofTimes): Row {
+function rowOf(name: string, { record, prove, count, gigabytes, violations }: ProofTimes): Row {
   const seconds = record + prove + count;
   const parts = [record, prove, count].map((part) => part.toFixed(1)).join(" + ");
-  const text = `${seconds.toFixed(1).padStart(6)} s of CPU (${parts}), ${gigabytes.toFixed(1)} GB, ${faults} faults`;
-  return { case: name, numbers: { seconds, record, prove, count, gigabytes, faults }, text };
+  const text = `${seconds.toFixed(1).padStart(6)} s of CPU (${parts}), ${gigabytes.toFixed(1)} GB, ${violations} faults`;
+  return { case: name, numbers: { seconds, record, prove, count, gigabytes, faults: violations }, text };
 }

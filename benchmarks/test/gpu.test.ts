@@ -13,7 +13,7 @@ import { lapsOf, Ours } from "../gpu/contenders.ts";
 import { Peer, PeerRefusal } from "../src/peers.ts";
 import { bytesOf, exponentialsOf, flopsOf, problemOf } from "../gpu/problem.ts";
 import { Results, runCases, Workers } from "../gpu/run.ts";
-import { distance, gradientRow, outRow } from "../gpu/right.ts";
+import { distance, gradientRow, outRow } from "../gpu/check-results.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
 afterAll(() => rmSync(folder, { recursive: true }));

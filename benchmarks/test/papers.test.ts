@@ -7,7 +7,7 @@ import { least, profileOf, timingOf, type Wiring } from "../papers/clusters.ts";
 import { fittedBandwidth, meshTimes } from "../papers/mesh-times.ts";
 import { meshVolumes } from "../papers/mesh-attention.ts";
 import { compare } from "../papers/plans.ts";
-import { lengths, models, panels, stepSeconds } from "../papers/stated.ts";
+import { lengths, models, panels, stepSeconds } from "../papers/published.ts";
 import { jsonLines, markdown, type Table } from "../papers/table.ts";
 import { formulas, recordOf, ringOf, tile, volumesOf } from "../papers/volumes.ts";
 

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { type Context } from "@mosaic/attention";
 import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
 import { makeFolder } from "@mosaic/launcher";
-import { stepMultiplyAdds } from "./cost.ts";
+import { multiplyAddsPerStep } from "./cost.ts";
 import { LearningCurve } from "./curve.ts";
 import { evaluate } from "./evaluation.ts";
 import type { Settings } from "./settings.ts";
@@ -41,7 +41,7 @@ export async function train(
   const curve = ctx.rank === 0 ? new LearningCurve(curvePath) : undefined;
   curve?.truncateAfter(optimizer.steps);
   while (optimizer.steps < steps) {
-    const work = sums.work + stepMultiplyAdds(optimizer.steps, settings);
+    const work = sums.work + multiplyAddsPerStep(optimizer.steps, settings);
     const { loss, bytes } = await trainer.step();
     sums = { bytes: sums.bytes + bytes, work };
     const step = optimizer.steps;

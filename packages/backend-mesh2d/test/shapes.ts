@@ -1,4 +1,4 @@
-import { backendSuite, type Case, inSteps, placements, type Trial } from "@mosaic/conformance";
+import { backendSuite, type Case, broadcastSteps, placements, type Trial } from "@mosaic/conformance";
 import type { Slice } from "@mosaic/core";
 import { mesh2d } from "../src/index.ts";
 import { titleOf, type Way, ways } from "./ways.ts";
@@ -41,7 +41,7 @@ export function suiteOf(way: Way, grids: readonly GridShape[]): Case[] {
 export function suiteInParts(): Case[] {
   return ways.flatMap((way, i) => {
     const [node, shape] = i === 1 ? ([3, [1, 2]] as const) : ([2, [2, 2]] as const);
-    const backend = inSteps("node", mesh2d({ shape, ...way, computeToTransfer: 0.5 }));
+    const backend = broadcastSteps("node", mesh2d({ shape, ...way, computeToTransfer: 0.5 }));
     const arrangement = { mesh: { node, sp: shape[0] * shape[1] }, axes: ["node", "sp"], backend };
     return backendSuite({ makeWorld, arrangements: [arrangement] })
       .filter((_, j) => (i + j) % 3 === 0)

@@ -106,7 +106,7 @@ function resolveOptions({ connectTimeout, network, ports = "" }: Omit<UcxOptions
       received: JSON.stringify(ports),
     });
   }
-  const devices = network === undefined ? "" : network.split(",").flatMap(devicesOf).join(",");
+  const devices = network === undefined ? "" : network.split(",").flatMap(parseNetwork).join(",");
   return { connectTimeout, devices, ports };
 }
 
@@ -124,10 +124,10 @@ function isPortRange(text: string): boolean {
 }
 
 /** The devices, in UCX's words, that a part of `network` names: those with an address in a subnet, else itself. */
-function devicesOf(text: string): readonly string[] {
+function parseNetwork(text: string): readonly string[] {
   const [address = "", bits] = text.trim().split("/");
   if (bits === undefined) return [text.trim()];
-  const subnet = subnetOf(address, Number(bits));
+  const subnet = parseSubnet(address, Number(bits));
   const interfaces = Object.entries(networkInterfaces());
   if (!subnet) {
     throw new OptionError({
@@ -136,7 +136,7 @@ function devicesOf(text: string): readonly string[] {
       received: JSON.stringify(text),
     });
   }
-  const found = interfaces.filter(([, infos = []]) => infos.some((info) => isInside(subnet, info)));
+  const found = interfaces.filter(([, infos = []]) => infos.some((info) => isInSubnet(subnet, info)));
   if (found.length > 0) return found.map(([name]) => name);
   const all = interfaces.map(([name, infos = []]) => `${name} (${infos.map((info) => info.address).join(", ")})`);
   throw new OptionError({
@@ -146,7 +146,7 @@ function devicesOf(text: string): readonly string[] {
   });
 }
 
-function subnetOf(address: string, bits: number): BlockList | undefined {
+function parseSubnet(address: string, bits: number): BlockList | undefined {
   const version = isIP(address);
   if (version === 0 || !Number.isInteger(bits) || bits < 0 || bits > (version === 4 ? 32 : 128)) return undefined;
   const subnet = new BlockList();
@@ -154,6 +154,6 @@ function subnetOf(address: string, bits: number): BlockList | undefined {
   return subnet;
 }
 
-function isInside(subnet: BlockList, { address, family }: NetworkInterfaceInfo): boolean {
+function isInSubnet(subnet: BlockList, { address, family }: NetworkInterfaceInfo): boolean {
   return subnet.check(address, family === "IPv6" ? "ipv6" : "ipv4");
 }

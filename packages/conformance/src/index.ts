@@ -10,7 +10,7 @@ export {
   type Measured,
   type Measurement,
 } from "./measure/gate.ts";
-export { inSteps } from "./backend/in-steps.ts";
+export { broadcastSteps } from "./backend/in-steps.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
 export { measureOn } from "./backend/measure.ts";
 export {

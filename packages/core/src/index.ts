@@ -45,7 +45,7 @@ export { type LaunchEnvironment, launchEnvironment, localRank, localWorldSize } 
 export { compileKernel, type Operand, operandsOf, tensorOf, versionedKernels } from "./kernels/operands.ts";
 export type * from "./kernels/kernels.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
-export { isVisible, rowsWithin, visiblePairs } from "./mask/visibility.ts";
+export { isVisible, visibleRows, visiblePairs } from "./mask/visibility.ts";
 export * from "./mask/slice.ts";
 export * as masks from "./mask/masks.ts";
 export { findOverlap, sliceIntersects, slicesOverlap } from "./mask/overlap.ts";

@@ -5,7 +5,7 @@ import { type CpuDevice, cpu } from "../src/index.ts";
 
 /** Makes the stream of a device fail, through the ABI that other packages' native code uses. */
 function fail(device: CpuDevice, message: string): void {
-  loadCpu().fail(device.stream.handle, message);
+  loadCpu().injectFailure(device.stream.handle, message);
 }
 
 describe("a stream", () => {

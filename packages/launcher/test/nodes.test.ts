@@ -8,7 +8,7 @@ import { connectTls, TLS_PROTOCOLS } from "../src/agent/tls.ts";
 import { ProtocolError } from "../src/agent/wire.ts";
 import type { RankError } from "../src/job.ts";
 import { decodeEnd, decodeReport, encodeReport } from "../src/nodes/records.ts";
-import { disagreement, gatheringMessage, type Registration } from "../src/nodes/registration.ts";
+import { findMismatch, gatheringMessage, type Registration } from "../src/nodes/registration.ts";
 import type { RankRecord } from "../src/report/diagnose.ts";
 import {
   childrenOf,
@@ -277,7 +277,7 @@ describe("node 0", () => {
 
   it("compares what launchers must agree in", () => {
     const against = (changes: Partial<Registration>): string =>
-      disagreement({ ...registration, nodeRank: 0, host: "a" }, { ...registration, ...changes })?.message ?? "none";
+      findMismatch({ ...registration, nodeRank: 0, host: "a" }, { ...registration, ...changes })?.message ?? "none";
     expect(against({})).toBe("none");
     expect(against({ runtime: "22.1.0" })).toBe("none");
     expect(against({ runtime: "20.20.0" })).toMatch(

@@ -34,7 +34,7 @@ describe.each(gridsUpTo(8))("mesh2d of %d × %d", (rows, columns) => {
     const shape = [rows, columns] as const;
     for (const arrangement of arrangements) {
       const run = record({ backend: mesh2d({ shape, ...way }), mesh, ...arrangement, ...sizes });
-      expect(prove(run).faults).toEqual([]);
+      expect(prove(run).violations).toEqual([]);
       expectTraffic(run, (at) => mesh2dTraffic({ mesh, shape, call: callOf(run, at), ...sizes }));
     }
   });
@@ -44,7 +44,7 @@ test.each([1, 2, 3, 4, 5, 8])("ulysses of %d is right and sends what its closed 
   const mesh = { sp };
   for (const arrangement of arrangements) {
     const run = record({ backend: ulysses(), mesh, ...arrangement, ...sizes });
-    expect(prove(run).faults).toEqual([]);
+    expect(prove(run).violations).toEqual([]);
     expectTraffic(run, (at) => ulyssesTraffic({ mesh, call: callOf(run, at), ...sizes }));
   }
 });
@@ -53,12 +53,12 @@ describe.each(nests)("$name", ({ backend, mesh }) => {
   test("is right for every mask and placement", () => {
     for (const arrangement of arrangements) {
       const run = record({ backend, mesh, ...arrangement, ...sizes });
-      expect(prove(run).faults).toEqual([]);
+      expect(prove(run).violations).toEqual([]);
     }
   });
 
   test("is right for keys of another length, and beside data parallelism", () => {
-    expect(prove(record({ backend, mesh: { dp: 2, ...mesh }, ...sizes, keyTokens: 41 })).faults).toEqual([]);
+    expect(prove(record({ backend, mesh: { dp: 2, ...mesh }, ...sizes, keyTokens: 41 })).violations).toEqual([]);
   });
 });
 
@@ -97,7 +97,7 @@ test.each(["fused", "overlapped"] as const)(
     const within = mesh2d({ axis: "gpu", schedule });
     for (const arrangement of arrangements) {
       const run = record({ backend: ring({ axis: "node", inner: within }), mesh, ...arrangement, ...sizes });
-      expect(prove(run).faults).toEqual([]);
+      expect(prove(run).violations).toEqual([]);
       for (const [rank, { forward, backward }] of count(run).ranks.entries()) {
         const { at } = run.ranks[rank]!;
         const call = callOf(run, at);

@@ -11,10 +11,10 @@ import {
   Tensor,
 } from "@mosaic/core";
 import { beforeEach, describe, expect, test } from "vitest";
-import { nativeKernels, NativeStorage, Scratch } from "../src/index.ts";
+import { nativeKernels, NativeStorage, ArgumentBuffer } from "../src/index.ts";
 
 const owner = {};
-const scratch = new Scratch({ bind: () => {} });
+const argumentBuffer = new ArgumentBuffer({ bind: () => {} });
 let called: string[] = [];
 let wheres: string[] = [];
 
@@ -22,9 +22,9 @@ const host = {
   native: Object.fromEntries(
     Object.keys(kernelSchema).map((name) => [name, () => void called.push(name)]),
   ) as unknown as Readonly<Record<KernelName, () => void>>,
-  begin(where: string): Scratch {
+  begin(where: string): ArgumentBuffer {
     wheres.push(where);
-    return scratch.begin(owner, 4096, where);
+    return argumentBuffer.begin(owner, 4096, where);
   },
   launch: (call: () => void) => call(),
 };
@@ -51,7 +51,7 @@ class Decoder {
   #next = 1;
 
   number(): number {
-    return scratch.values[this.#next++]!;
+    return argumentBuffer.values[this.#next++]!;
   }
 
   fields(fields: readonly Field[]): unknown[] {

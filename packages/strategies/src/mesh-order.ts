@@ -18,15 +18,15 @@ interface OrderedStrategy {
   readonly innerAxis: string;
 }
 
-const checked = new WeakSet<Context>();
+const checkedCalls = new WeakSet<Context>();
 
 /**
  * Warns, once for each context and on rank 0 alone, where the inner axis crosses hosts and another order of the mesh's axes sends
  * fewer bytes between them in this call. The planner counts both orders, after the call: it is loaded only then.
  */
 export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, strategy: OrderedStrategy): void {
-  if (checked.has(ctx)) return;
-  checked.add(ctx);
+  if (checkedCalls.has(ctx)) return;
+  checkedCalls.add(ctx);
   const { hosts, shape } = ctx.mesh;
   if (ctx.rank !== 0 || !hosts || new Set(hosts).size < 2 || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
   const options = recordedCall(ctx, call, kv, strategy.nested);
@@ -73,7 +73,7 @@ async function warn(hosts: readonly number[], options: RecordOptions, strategy: 
   try {
     const { countHostTraffic, formatBytes } = await import("@mosaic/planner");
     const orders = permutations(Object.keys(options.mesh));
-    const arrangements = orders.map((axes) => arrange(hosts, options.mesh, axes));
+    const arrangements = orders.map((axes) => arrangeMesh(hosts, options.mesh, axes));
     const [own, ...others] = countHostTraffic(options, [hosts, ...arrangements]);
     const totals = others.map(({ forward, backward }) => forward + backward);
     const best = totals.indexOf(Math.min(...totals));
@@ -95,7 +95,7 @@ function emit(message: string): void {
 }
 
 /** The host of each place of `mesh` if its axes were named in this order: places are taken host by host. */
-function arrange(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
+function arrangeMesh(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
   const byHost = hosts.toSorted((a, b) => a - b);
   return hosts.map((_, place) => {
     const at = coordinateOf(place, mesh);

@@ -38,7 +38,7 @@ const backendFactories = {
  * Nests levels, given outermost first. Those that exchange rows for heads go outside all others: inside, they would do it
  * anew at every step around them, and the result is the same.
  */
-export function nest(where: string, levels: readonly Level[]): AttentionBackend {
+export function nestBackends(where: string, levels: readonly Level[]): AttentionBackend {
   const headParallel = ({ strategy }: Level) => strategy === "ulysses";
   const order = [...levels.filter(headParallel), ...levels.filter((level) => !headParallel(level))];
   const make = (strategy: LevelStrategy): BackendFactory =>

@@ -75,7 +75,7 @@ Transport::Transport(const Settings& settings) : table_{}, host_{}, messages_(se
   table_ = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "ucx", &host_, nullptr};
   host_.self = this;
   host_.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-    return captured(failure, "connect", [&] { of(self).connect(*bootstrap); });
+    return captureFailure(failure, "connect", [&] { of(self).connect(*bootstrap); });
   };
   host_.interrupt = [](void* self) {
     of(self).messages_.interrupt();

@@ -15,15 +15,19 @@ import {
  * @example
  * ```ts
  * import { ring } from "@mosaic/backend-ring";
- * import { inSteps } from "@mosaic/conformance";
- * inSteps("node", ring({ axis: "gpu" })).axes; // => ["node", "gpu"]
+ * import { broadcastSteps } from "@mosaic/conformance";
+ * broadcastSteps("node", ring({ axis: "gpu" })).axes; // => ["node", "gpu"]
  * ```
  */
-export function inSteps(axis: string, inner: AttentionBackend): AttentionBackend {
+export function broadcastSteps(axis: string, inner: AttentionBackend): AttentionBackend {
   const coordinatesOf = (ctx: Context, { from }: KvShard) =>
     ctx.mesh.group(axis).ranks.map((_, source) => ({ ...from, [axis]: source }));
 
-  function* everyone(ctx: Context, call: AttentionCall, kv: KvShard): Generator<KvShard & { readonly mine: boolean }> {
+  function* broadcastShards(
+    ctx: Context,
+    call: AttentionCall,
+    kv: KvShard,
+  ): Generator<KvShard & { readonly mine: boolean }> {
     const group = ctx.mesh.group(axis);
     for (const [source, from] of coordinatesOf(ctx, kv).entries()) {
       const shape = kv.k.shape.with(2, spansLength(call.keys.spans(from)));
@@ -41,12 +45,12 @@ export function inSteps(axis: string, inner: AttentionBackend): AttentionBackend
 
     attend(ctx, call, state, kv) {
       using parts = blockwise(inner, coordinatesOf(ctx, kv));
-      for (const theirs of everyone(ctx, call, kv)) parts.attend(ctx, call, state, theirs);
+      for (const theirs of broadcastShards(ctx, call, kv)) parts.attend(ctx, call, state, theirs);
     },
 
     attendBackward(ctx, call, grads, kv) {
       using parts = blockwise(inner, coordinatesOf(ctx, kv));
-      for (const { mine, ...theirs } of everyone(ctx, call, kv)) {
+      for (const { mine, ...theirs } of broadcastShards(ctx, call, kv)) {
         using dk = zeros(ctx, theirs.k.shape);
         using dv = zeros(ctx, theirs.v.shape);
         parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);

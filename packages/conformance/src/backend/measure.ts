@@ -37,11 +37,11 @@ function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors>
   const known = referenceCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
   referenceCache.set(expected, known);
   const how = `${device.type} ${JSON.stringify(trial.mask)}`;
-  const yardstick = known.get(how) ?? measureReference(device, trial);
-  known.set(how, yardstick);
+  const reference = known.get(how) ?? measureReference(device, trial);
+  known.set(how, reference);
   // Who fails does so for himself: the next tries again.
-  yardstick.catch(() => known.delete(how));
-  return yardstick;
+  reference.catch(() => known.delete(how));
+  return reference;
 }
 
 async function measureReference(device: Device, trial: Trial): Promise<ReferenceErrors> {

@@ -40,14 +40,14 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
   ];
 }
 
-const sameCalls = "all ranks of a group must call the same collectives in the same order, with the same shapes";
+const mismatchRemedy = "all ranks of a group must call the same collectives in the same order, with the same shapes";
 
 /** Both sides of calls #1 of the world, of which rank 1's is another. */
 function checkNamed(outcome: Outcome | undefined, group = "world"): void {
   const message = expectError(outcome, CollectiveMismatchError);
   const odd = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
   const even = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
-  checkMessage(message, new RegExp(`^(${odd}, ${even}|${even}, ${odd}); ${sameCalls}$`));
+  checkMessage(message, new RegExp(`^(${odd}, ${even}|${even}, ${odd}); ${mismatchRemedy}$`));
 }
 
 function record(group: ProcessGroup, odd: boolean): void {

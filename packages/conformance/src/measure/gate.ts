@@ -25,15 +25,15 @@ export interface Measurement {
 }
 
 /** All ranks together make at most twice the error of one device. */
-export function checkMeasurements(who: string, ranks: readonly Measurement[]): void {
+export function checkMeasurements(subject: string, ranks: readonly Measurement[]): void {
   const { trial, results, lse, common } = ranks[0]!;
   for (const [rank, other] of ranks.entries()) {
     check(other.trial === trial, `ranks tried different things: ${trial}, ${other.trial}`);
-    check(other.common === common, `${who}, ${trial}: rank ${rank} has other gradients of parameters than rank 0`);
+    check(other.common === common, `${subject}, ${trial}: rank ${rank} has other gradients of parameters than rank 0`);
   }
   for (const [name, measured] of Object.entries(results)) {
     const found = mergeErrorSums(ranks.map((rank) => rank.results[name]!.found));
-    checkGate({ ...measured, found }, lse * Math.sqrt(ranks.length), `${who}, ${trial}: ${name}`);
+    checkGate({ ...measured, found }, lse * Math.sqrt(ranks.length), `${subject}, ${trial}: ${name}`);
   }
 }
 

@@ -34,7 +34,7 @@ export async function runOnOneDevice(
     steps.push({ result: result!, answer: referenceOf(trial, result!.parameters, part) });
   }
   const everywhere = Array.from({ length: trial.sizes.length }, (_, i) => i);
-  const errors = steps.map(({ result, answer }) => shardErrors(trial, { result, answer, rows: everywhere }));
+  const errors = steps.map(({ result, answer }) => computeShardErrors(trial, { result, answer, rows: everywhere }));
   const gradients = meanGradients(steps.map(({ answer }) => answer.gradients));
   const found = meanGradients(steps.map(({ result }) => result.gradients));
   const ofGradients = gradientNames.map((name) => [name, errorSum(found[name], gradients[name])]);
@@ -58,7 +58,7 @@ export async function measureModuleOn(
   const part = { arrangement, sequence: sequenceIndex(ctx, axes), sequences: countSequences(mesh, axes) };
   const result = await runStep(ctx, trial, part);
   const answer = one.answers[part.sequence]!;
-  const errors = shardErrors(trial, { result, answer, rows: rankPositions(ctx, trial, arrangement) });
+  const errors = computeShardErrors(trial, { result, answer, rows: rankPositions(ctx, trial, arrangement) });
   const whole = (name: "out" | "dx") => extentOf(concatenate(one.answers.map((each) => each[name])));
   const ofGradients = gradientNames.map((name): [string, Measured] => [
     name,
@@ -107,13 +107,16 @@ function meanGradients(all: readonly ModuleParameters[]): ModuleParameters {
   return Object.fromEntries(gradientNames.map((name) => [name, mean(name)])) as unknown as ModuleParameters;
 }
 
-interface ShardOfResult {
+interface ShardResult {
   readonly result: ModuleResult;
   readonly answer: ModuleReference;
   readonly rows: readonly number[];
 }
 
-function shardErrors({ sizes }: ModuleTrial, { result, answer, rows }: ShardOfResult): Record<"out" | "dx", ErrorSum> {
+function computeShardErrors(
+  { sizes }: ModuleTrial,
+  { result, answer, rows }: ShardResult,
+): Record<"out" | "dx", ErrorSum> {
   const mine = (values: Float64Array) => takeRows(values, rows, { rows: sizes.length, width: sizes.embed });
   return { out: errorSum(result.out, mine(answer.out)), dx: errorSum(result.dx, mine(answer.dx)) };
 }

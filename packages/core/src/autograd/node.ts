@@ -60,11 +60,11 @@ export class GradNode {
 
   /** Lets go; a chain of operations that nobody holds any more is freed link by link. */
   release(): void {
-    const loose: GradNode[] = [this];
-    for (let node = loose.pop(); node !== undefined; node = loose.pop()) {
+    const unownedNodes: GradNode[] = [this];
+    for (let node = unownedNodes.pop(); node !== undefined; node = unownedNodes.pop()) {
       if (--node.#references > 0) continue;
       node.free();
-      for (const edge of node.edges) if (edge !== null && "node" in edge) loose.push(edge.node);
+      for (const edge of node.edges) if (edge !== null && "node" in edge) unownedNodes.push(edge.node);
     }
   }
 }

@@ -3,7 +3,7 @@
 // - the TypeScript interface `Kernels` (kernels.ts), which shows these comments in an editor
 // - what a kernel reads and mutates (operands.ts): the symbolic device records by it
 // - how a call's arguments reach native code (packages/runtime/src/kernel-arguments.ts), and how that code reads them
-//   (packages/runtime/include/mosaic/kernels.h, written by scripts/kernel-headers.mjs)
+//   (packages/runtime/include/mosaic/kernel_arguments.h, written by scripts/kernel-headers.mjs)
 //
 // Plain literals, so that the types follow from the data; kernels.ts has the types of fields, and checks them. Letters of
 // shapes: B batch, H heads, Hkv key heads, Sq and Sk rows of queries and of keys, D and Dv size of a head and of its

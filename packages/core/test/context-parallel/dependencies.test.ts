@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { local } from "../../src/attention/backend.ts";
 import { dependencyTable, dependencyTableCache, modulo } from "../../src/context-parallel/dependencies.ts";
 import type { Context } from "../../src/context.ts";
-import { rowRange, type Slice } from "../../src/mask/slice.ts";
+import { visibleKeyRange, type Slice } from "../../src/mask/slice.ts";
 import { causal, full, fromSlices, slidingWindow } from "../../src/mask/masks.ts";
 import type { Coordinate } from "../../src/mesh.ts";
 import { contiguous, type Layout, zigzag } from "../../src/placement/placement.ts";
@@ -14,7 +14,7 @@ import { positions } from "../../src/placement/span.ts";
 function sees(queries: Iterable<number>, keys: Iterable<number>, slices: readonly Slice[]): boolean {
   const visible = (q: number, k: number) =>
     slices.some((slice) => {
-      const { start, end } = rowRange(slice, q);
+      const { start, end } = visibleKeyRange(slice, q);
       return q >= slice.q0 && q < slice.q1 && k >= start && k < end;
     });
   return [...queries].some((q) => [...keys].some((k) => visible(q, k)));

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { isVisible, visiblePairs } from "../../src/mask/visibility.ts";
-import { clipKeys, clipQueries, rowRange, type Slice } from "../../src/mask/slice.ts";
+import { clipKeys, clipQueries, visibleKeyRange, type Slice } from "../../src/mask/slice.ts";
 import { findOverlap, slicesOverlap } from "../../src/mask/overlap.ts";
 import { positions } from "../../src/placement/span.ts";
 import { anyRange, anySlice, pairsOf } from "./pairs.ts";
@@ -13,7 +13,7 @@ const queryOf = (pair: string) => Number(pair.split(",")[0]);
 test("a row's range holds its pairs", () => {
   fc.assert(
     fc.property(anySlice, (slice) => {
-      const { start, end } = rowRange(slice, slice.q0);
+      const { start, end } = visibleKeyRange(slice, slice.q0);
       expect(Math.max(0, end - start)).toBe(pairsOf(slice).filter((pair) => queryOf(pair) === slice.q0).length);
     }),
     runs,

@@ -1,6 +1,6 @@
 import type { Tile } from "../../src/attention/tile.ts";
 import type { Kernels } from "../../src/kernels/kernels.ts";
-import { rowRange } from "../../src/mask/slice.ts";
+import { visibleKeyRange } from "../../src/mask/slice.ts";
 import { positions } from "../../src/placement/span.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import type { Memory } from "./memory.ts";
@@ -16,7 +16,7 @@ function visible({ q, k, mask }: Tile): number[][] {
     const seen: number[] = [];
     for (const slice of mask) {
       if (at < slice.q0 || at >= slice.q1) continue;
-      const { start, end } = rowRange(slice, at);
+      const { start, end } = visibleKeyRange(slice, at);
       for (const [j, key] of keys.entries()) if (key >= start && key < end) seen.push(j);
     }
     if (new Set(seen).size !== seen.length) throw new Error(`query ${at} sees a key twice`);

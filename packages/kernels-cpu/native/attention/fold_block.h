@@ -28,7 +28,7 @@ struct FoldBlock {
   static constexpr int32_t kFirstKeys = 16;  // keys that give a row its first m
   static constexpr float kMinSum = 0.5f;   // a sum is 0 or, as m is the score of a key in it, about 1 or more
 
-  MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KvRows& keys) {
     int32_t done = 0;
     if (fresh(panel)) {
       done = keys.count < kFirstKeys ? keys.count : kFirstKeys;
@@ -40,7 +40,7 @@ struct FoldBlock {
     accumulate(panel, keys);
   }
 
-  MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+  MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     float blockMax[width];
     scores(panel, keys, 0, keys.count, blockMax);
     mask(panel, keys, visible, blockMax);
@@ -68,7 +68,7 @@ struct FoldBlock {
 
   /// p ← e^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far.
   template <bool large>
-  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KeyBlock& keys, int32_t from) {
+  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, int32_t from) {
     float blockMax[width], blockSum[width];
     for (int n = 0; n < N; ++n) {
       V::store(blockSum + n * L, V::zero());
@@ -103,14 +103,14 @@ struct FoldBlock {
   }
 
   /// The same for keys [from, to), first raising m where it must be.
-  MOSAIC_NOINLINE void scoreAndRescale(ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to) {
+  MOSAIC_NOINLINE void scoreAndRescale(ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to) {
     float blockMax[width];
     scores(panel, keys, from, to, blockMax);
     rescale(panel, from, to, blockMax);
   }
 
   /// p ← s and its maximum over keys [from, to).
-  MOSAIC_INLINE void scores(const ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to,
+  MOSAIC_INLINE void scores(const ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to,
                             float* blockMax) {
     for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
     forTiles<R>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
@@ -130,7 +130,7 @@ struct FoldBlock {
   }
 
   /// Unseen pairs get −∞; the maximum is taken again over the seen ones.
-  MOSAIC_INLINE void mask(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible, float* blockMax) {
+  MOSAIC_INLINE void mask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible, float* blockMax) {
     const Vec never = V::set1(-__builtin_inff());
     for (int n = 0; n < N; ++n) {
       Vec top = never;
@@ -228,7 +228,7 @@ struct FoldBlock {
   }
 
   /// out += v · p
-  MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys) {
     forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
@@ -239,7 +239,7 @@ struct FoldBlock {
   }
 
   /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
-  MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+  MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     for (int32_t d = 0; d < panel.depth; ++d) {
       for (int n = 0; n < N; ++n) {
         Vec out = V::load(panel.out + d * width + n * L);

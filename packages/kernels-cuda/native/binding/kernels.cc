@@ -1,5 +1,5 @@
 // One exported function per kernel of the schema: reads its arguments and starts it.
-#include "mosaic/kernels.h"
+#include "mosaic/kernel_arguments.h"
 
 #include <cmath>
 
@@ -198,7 +198,7 @@ void reduceOp(Device& device, const ReduceArguments& args) {
 }
 
 template <class Arguments>
-void read(Device& device, Reader reader, void (*start)(Device& device, const Arguments& args)) {
+void read(Device& device, ArgumentReader reader, void (*start)(Device& device, const Arguments& args)) {
   Arguments args;
   args.read(reader);
   start(device, args);
@@ -206,27 +206,27 @@ void read(Device& device, Reader reader, void (*start)(Device& device, const Arg
 
 struct Op {
   const char* name;
-  void (*start)(Device& device, Reader args);
+  void (*start)(Device& device, ArgumentReader args);
 };
 
 constexpr Op kOps[] = {
-#define MOSAIC_OP(name, Arguments) {#name, [](Device& device, Reader args) { read(device, args, name##Op); }},
+#define MOSAIC_OP(name, Arguments) {#name, [](Device& device, ArgumentReader args) { read(device, args, name##Op); }},
     MOSAIC_KERNELS(MOSAIC_OP)
 #undef MOSAIC_OP
 };
 
-// On return, scratch[0] is 0, or 1 if the device has failed and nothing was started.
+// On return, arguments[0] is 0, or 1 if the device has failed and nothing was started.
 napi_value launch(napi_env env, napi_callback_info info) {
   void* data;
   napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data);
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  addon.scratch[0] = 1;
+  addon.arguments[0] = 1;
   if (device.failure()) return nullptr;
   device.enter();
   try {
-    static_cast<const Op*>(data)->start(device, Reader(addon.scratch + 1));
-    addon.scratch[0] = 0;
+    static_cast<const Op*>(data)->start(device, ArgumentReader(addon.arguments + 1));
+    addon.arguments[0] = 0;
   } catch (const CallError& error) {
     const Failure failure = device.explain(error);
     device.fail(failure.code(), failure.what());

@@ -21,11 +21,11 @@ export function parseNodes(values: OptionValues, argv: readonly string[] = []): 
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
     throw values.invalidValue("rdzv-backend", "static or c10d, which both mean the launcher's own rendezvous");
   const isOne = range.max === 1;
-  return isOne ? oneNode(values) : severalNodes(values, range, argv);
+  return isOne ? parseSingleNode(values) : parseMultiNode(values, range, argv);
 }
 
 /** Accepts what means "this node alone", refuses the rest. */
-function oneNode(values: OptionValues): NodeOptions {
+function parseSingleNode(values: OptionValues): NodeOptions {
   if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValue("node-rank", "0, as --nnodes is 1");
   // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
   values.flag("standalone");
@@ -42,7 +42,7 @@ function oneNode(values: OptionValues): NodeOptions {
   return port === undefined ? {} : { masterPort: port };
 }
 
-function severalNodes(values: OptionValues, { min, max }: NodeRange, argv: readonly string[]): NodeOptions {
+function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: readonly string[]): NodeOptions {
   const count = min === max ? String(max) : `${min}:${max}`;
   if (SLURM_JOB_NODES.includes(values.source("nnodes")))
     throw new UsageError(

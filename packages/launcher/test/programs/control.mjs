@@ -28,7 +28,7 @@ function deliver(frame) {
     console.log(`lost ${JSON.stringify(frame.losses[0].runs)}`);
     process.exit(0);
   }
-  if (frame.kind !== "welcome") return;
+  if (frame.kind !== "memberTable") return;
   console.log(
     `attempt ${MOSAIC_ATTEMPT}: ${frame.members.map(({ pid }) => pid === process.pid).join()} on ${frame.hosts}`,
   );

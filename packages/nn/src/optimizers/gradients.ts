@@ -141,7 +141,7 @@ interface NamedParameter {
 }
 
 /** Measures the gradients of every step where they lie, and remembers the first that are not finite. */
-export class FiniteCheck {
+export class FiniteChecker {
   readonly #where: string;
   #failure: NonFiniteError | undefined;
   /** Resolves when all that was watched is known. */

@@ -1,9 +1,9 @@
 import { type DType, reduceOps } from "@mosaic/core";
-import type { Quotient } from "../classes/quotient.ts";
+import type { Quotient } from "../symmetry/quotient.ts";
 import type { TapeOp } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
 import { type Content, toContent, uninitialized, type Region } from "./content.ts";
-import { type SumTables, sumMessages } from "./entries.ts";
+import { type CombineContext, reduceMessages } from "./entries.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import type { Relabeling } from "./relabeling.ts";
 
@@ -56,7 +56,7 @@ export function memberOf(
  */
 export function runCollective(
   meeting: MatchedCollective,
-  context: SumTables & { readonly relabeling: Relabeling },
+  context: CombineContext & { readonly relabeling: Relabeling },
 ): string | undefined {
   return new CollectiveReplay(meeting, context).run();
 }
@@ -64,12 +64,15 @@ export function runCollective(
 class CollectiveReplay {
   readonly #members: readonly Member[];
   readonly #receivers: readonly number[];
-  readonly #context: SumTables & { readonly relabeling: Relabeling };
+  readonly #context: CombineContext & { readonly relabeling: Relabeling };
   readonly #op: TapeOp;
   /** Of each batch, where what it has for each member begins. */
   readonly #offsets = new Map<Batch, Float64Array>();
 
-  constructor({ members, receivers }: MatchedCollective, context: SumTables & { readonly relabeling: Relabeling }) {
+  constructor(
+    { members, receivers }: MatchedCollective,
+    context: CombineContext & { readonly relabeling: Relabeling },
+  ) {
     this.#members = members;
     this.#receivers = receivers;
     this.#context = context;
@@ -222,7 +225,7 @@ class CollectiveReplay {
   #sumTerms(term: (j: number) => Content): Content {
     const isSum = reduceOps[this.#members[0]!.batch.root] === "sum";
     return isSum
-      ? sumMessages(
+      ? reduceMessages(
           this.#members.map((_, j) => term(j)),
           this.#context,
         )

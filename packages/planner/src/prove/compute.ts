@@ -2,9 +2,17 @@ import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
 import { origin } from "./box.ts";
 import { type Entry, rowsAt } from "./content.ts";
-import { expectedRowsAt, hasRows, type CombineMode, combine, pairsOf, sameRows, sumNumber } from "./entries.ts";
+import {
+  expectedRowsAt,
+  hasRows,
+  type CombineMode,
+  combine,
+  intersectEntries,
+  sameRows,
+  sumNumber,
+} from "./entries.ts";
 import type { ReplayContext } from "./context.ts";
-import { Operands } from "./operands.ts";
+import { AttentionOperands } from "./operands.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { emptySum } from "./sums.ts";
@@ -27,7 +35,7 @@ const sides = { out: "queries", lse: "queries", dq: "queries", dk: "keys", dv: "
 >;
 
 /** The rows of what has none: a fill. */
-function rowsOfFill(positions: Positions): Rows {
+function placeholderRows(positions: Positions): Rows {
   return { batch: 0, head: 0, column: 0, positions };
 }
 
@@ -46,8 +54,8 @@ function permutations(axes: readonly number[]): number[][] {
 export class ComputeReplay {
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
-  readonly #operands: Operands;
-  readonly #rowsOfFill: Rows;
+  readonly #operands: AttentionOperands;
+  readonly #placeholderRows: Rows;
   /** Sums already reported as used before they are complete. */
   readonly #partials = new Set<number>();
   /** What was found complete last: for every tile of a backward the same. */
@@ -59,8 +67,8 @@ export class ComputeReplay {
   constructor(context: ReplayContext, recorded: RecordedRank, memory: RankMemory) {
     this.#context = context;
     this.#memory = memory;
-    this.#operands = new Operands(context, recorded, memory);
-    this.#rowsOfFill = rowsOfFill(context.positions.of([]));
+    this.#operands = new AttentionOperands(context, recorded, memory);
+    this.#placeholderRows = placeholderRows(context.positions.of([]));
   }
 
   /** The phase, and how many tiles were computed in it. */
@@ -103,7 +111,7 @@ export class ComputeReplay {
   merge(event: TapeReader): void {
     for (const [i, what] of (["out", "lse"] as const).entries()) {
       if (this.#combine(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
-      this.#operands.fault(
+      this.#operands.reportViolation(
         "data",
         `rank ${this.#operands.rank}, ${this.location}: merge: ${what} are not states of the same queries`,
       );
@@ -138,7 +146,7 @@ export class ComputeReplay {
 
   fill(event: TapeReader): void {
     const out = event.arg(0);
-    this.#memory.writeSingle(out, valueOf("fill", event.arg(1)), this.#rowsOfFill);
+    this.#memory.writeSingle(out, valueOf("fill", event.arg(1)), this.#placeholderRows);
   }
 
   rowDot(event: TapeReader): void {
@@ -146,7 +154,7 @@ export class ComputeReplay {
     const { initialValues } = this.#context;
     const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
     const columns = this.#memory.view(event.arg(1)).layout.box.sizes[3];
-    for (const [x, y] of pairsOf(a, b, true)) {
+    for (const [x, y] of intersectEntries(a, b, true)) {
       const sum = sumNumber(y.value, "out", initialValues);
       if (x.value !== valueOf("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
       if (sum !== emptySum && !sameRows(x.rows, y.rows)) continue;
@@ -176,7 +184,7 @@ export class ComputeReplay {
       ? read.entries.map((entry) => this.#mismatchOf(entry, name, expected)).find((text) => text !== undefined)
       : `${name} is not initialised throughout`;
     if (problem) {
-      this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
+      this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
       return;
     }
     const added = (entry: Entry, of: number): Entry => {
@@ -209,12 +217,12 @@ export class ComputeReplay {
       if (sums.same(payloadOf(one.value), payloadOf(two.value))) return;
     } else {
       let same = true;
-      for (const [a, b] of pairsOf(this.#memory.read(out), this.#memory.read(lse), false)) {
+      for (const [a, b] of intersectEntries(this.#memory.read(out), this.#memory.read(lse), false)) {
         same &&= sums.same(payloadOf(a.value), payloadOf(b.value));
       }
       if (same) return;
     }
-    this.#operands.fault("data", `${this.#operands.text}: out and lse have seen different keys`);
+    this.#operands.reportViolation("data", `${this.#operands.text}: out and lse have seen different keys`);
   }
 
   /** lse must be that of all keys, and delta belong to it. */
@@ -231,8 +239,8 @@ export class ComputeReplay {
     if (statistics.every((each, i) => each === this.#lastStatistics[i])) return true;
     const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
     let problem = a.whole && b.whole ? undefined : "lse or delta is not there throughout";
-    for (const [x, y] of pairsOf(a, b, false)) problem ??= this.#statisticsMismatch(x, y, queries);
-    if (problem) this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
+    for (const [x, y] of intersectEntries(a, b, false)) problem ??= this.#statisticsMismatch(x, y, queries);
+    if (problem) this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
     else this.#lastStatistics = statistics;
     return problem === undefined;
   }
@@ -260,7 +268,7 @@ export class ComputeReplay {
     if (!verdict) this.#lastComplete = { sum, rows };
     if (!verdict || this.#partials.has(sum)) return;
     this.#partials.add(sum);
-    this.#operands.fault(verdict.kind, `${this.#operands.text}, lse: ${verdict.message}`);
+    this.#operands.reportViolation(verdict.kind, `${this.#operands.text}, lse: ${verdict.message}`);
   }
 
   /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
@@ -275,7 +283,7 @@ export class ComputeReplay {
       const [x, y] = [this.#memory.readPermuted(a, order), this.#memory.readPermuted(b, order)];
       if (!x.whole || !y.whole) continue;
       const entries: Entry[] = [];
-      for (const [p, q] of pairsOf(x, y, true)) {
+      for (const [p, q] of intersectEntries(x, y, true)) {
         const combined = combine(p, q, how, this.#context);
         if (!combined) return false;
         entries.push({ value: combined.value, rows: combined.rows, at: p.at, sizes: p.sizes });

@@ -1,11 +1,11 @@
 import { isDense, isSame, originIn, intersect, clipToRange } from "./box.ts";
 import { type Content, toContent, type Entry, Region, type ReadResult, rowsAt } from "./content.ts";
-import { emptySum, type Sums } from "./sums.ts";
+import { emptySum, type SumTable } from "./sums.ts";
 import {
   sameKind,
   isFill,
   isSum,
-  type Kind,
+  type ValueKind,
   kindOf,
   payloadOf,
   type Rows,
@@ -18,8 +18,8 @@ import {
 export type ValueRows = Pick<Entry, "value" | "rows">;
 
 /** What sums are made with. */
-export interface SumTables {
-  readonly sums: Sums;
+export interface CombineContext {
+  readonly sums: SumTable;
   readonly initialValues: InitialValues;
 }
 
@@ -56,9 +56,9 @@ export function combine(
   x: ValueRows,
   y: ValueRows,
   how: CombineMode,
-  { sums, initialValues }: SumTables,
+  { sums, initialValues }: CombineContext,
 ): ValueRows | undefined {
-  const kind: Kind = how === "add" ? "dq" : how;
+  const kind: ValueKind = how === "add" ? "dq" : how;
   if (initialValues.isInitial(y.value, kind)) return x;
   if (initialValues.isInitial(x.value, kind)) return y;
   if (!isSum(x.value) || !sameKind(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
@@ -69,13 +69,13 @@ export function combine(
 }
 
 /** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
-export function sumNumber(value: Value, kind: Kind, initialValues: InitialValues): number | undefined {
+export function sumNumber(value: Value, kind: ValueKind, initialValues: InitialValues): number | undefined {
   if (initialValues.isInitial(value, kind)) return emptySum;
   return kindOf(value) === kind ? payloadOf(value) : undefined;
 }
 
 /** Two views of as many sequences, heads and rows, box by box. If the last axis differs (lse has no D), both keep theirs. */
-export function* pairsOf(
+export function* intersectEntries(
   a: ReadResult,
   b: ReadResult,
   columns: boolean,
@@ -122,7 +122,7 @@ function subEntry(
  * The sum, element by element, of messages: of gradients of the same rows, one sum; anything else is unknown after, and so is
  * what one of the messages lacks.
  */
-export function sumMessages(messages: readonly Content[], tables: SumTables): Content {
+export function reduceMessages(messages: readonly Content[], tables: CombineContext): Content {
   return messages.reduce((total, message) => {
     const regions: Region[] = [];
     for (const a of total.regions) {

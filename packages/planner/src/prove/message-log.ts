@@ -1,4 +1,4 @@
-import type { Quotient } from "../classes/quotient.ts";
+import type { Quotient } from "../symmetry/quotient.ts";
 import type { Batch } from "./batch.ts";
 import type { Content } from "./content.ts";
 

@@ -1,6 +1,6 @@
 import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
-import type { Fault, ReplayContext } from "./context.ts";
+import type { Violation, ReplayContext } from "./context.ts";
 import type { Entry, ReadResult } from "./content.ts";
 import { hasRows } from "./entries.ts";
 import type { Positions } from "./positions.ts";
@@ -15,7 +15,7 @@ interface InputRows {
 }
 
 /** The tile that one rank computes, and whether memory holds the queries and keys that its operands name. */
-export class Operands implements Tile {
+export class AttentionOperands implements Tile {
   readonly rank: number;
   phase = "";
   /** Of the last tile; how many were computed in the phase. */
@@ -71,7 +71,7 @@ export class Operands implements Tile {
     this.keys = keys;
     const headsPerKvHead = this.#countHeadsPerKvHead(views);
     if (headsPerKvHead === 0) {
-      this.fault("data", `${this.text}: the query heads do not belong to the key heads`);
+      this.reportViolation("data", `${this.text}: the query heads do not belong to the key heads`);
       return -1;
     }
     this.headsPerKvHead = headsPerKvHead;
@@ -107,12 +107,12 @@ export class Operands implements Tile {
     const held =
       [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "nothing that is known";
     const rows = formatPositions(expected.positions.spans);
-    this.fault("data", `${this.text}: ${name} should hold rows ${rows}, but holds ${held}`);
+    this.reportViolation("data", `${this.text}: ${name} should hold rows ${rows}, but holds ${held}`);
     return undefined;
   }
 
-  fault(kind: Fault["kind"], message: string): void {
-    this.#context.faults.report({ kind, rank: this.rank, message });
+  reportViolation(kind: Violation["kind"], message: string): void {
+    this.#context.violations.report({ kind, rank: this.rank, message });
   }
 
   #checkSource(

@@ -16,9 +16,13 @@ export function overlapsItself(batch: Batch, memory: RankMemory, place: number):
       return overlap(memory, batch.output, batch.input);
     // In place is legal: a rank's own share, where it belongs in the whole.
     case "allGather":
-      return overlap(memory, batch.output, batch.input) && !isOwnShare(batch, memory, place, batch.output, batch.input);
+      return (
+        overlap(memory, batch.output, batch.input) && !isInPlaceShare(batch, memory, place, batch.output, batch.input)
+      );
     case "reduceScatter":
-      return overlap(memory, batch.output, batch.input) && !isOwnShare(batch, memory, place, batch.input, batch.output);
+      return (
+        overlap(memory, batch.output, batch.input) && !isInPlaceShare(batch, memory, place, batch.input, batch.output)
+      );
     default:
       return false;
   }
@@ -32,7 +36,7 @@ function overlap(memory: RankMemory, a: number, b: number): boolean {
 }
 
 // oxlint-disable-next-line max-params -- whose share, and of what
-function isOwnShare({ counts }: Batch, memory: RankMemory, place: number, whole: number, share: number): boolean {
+function isInPlaceShare({ counts }: Batch, memory: RankMemory, place: number, whole: number, share: number): boolean {
   const before = counts.subarray(0, place).reduce((sum, count) => sum + count, 0);
   return memory.view(share).layout.low === memory.view(whole).layout.low + before;
 }

@@ -1,12 +1,12 @@
-import { isEquivalent } from "../classes/equivalence.ts";
-import { Quotient } from "../classes/quotient.ts";
+import { isEquivalent } from "../symmetry/equivalence.ts";
+import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import { isSame } from "./box.ts";
 import { type Content, uninitialized, type Region } from "./content.ts";
 import { SumCompleteness } from "./completeness.ts";
-import { Faults, type ReplayContext, verifierContext } from "./context.ts";
+import { Violations, type ReplayContext, verifierContext } from "./context.ts";
 import { sameRows } from "./entries.ts";
 import { runCollective, memberOf } from "./collective.ts";
 import { MessageLog } from "./message-log.ts";
@@ -19,7 +19,7 @@ import { type Addend, emptySum } from "./sums.ts";
 import { sameKind, isDelta, isSum, payloadOf, type Value } from "./values.ts";
 
 /** A proof of representatives that has come to its end. */
-export interface ClassProof {
+export interface RepresentativesProof {
   readonly context: ReplayContext;
   readonly quotient: Quotient;
   /** What they sent, and their memories by number. */
@@ -33,7 +33,7 @@ export interface ClassProof {
  * rank, what the representatives sent is what is sent, for then every message of the whole replay is, by induction on
  * their order, the one that was supposed. Its own faults are reported to the context. Returns what differs, if anything.
  */
-export function checkRank(recorded: RecordedRank, classProof: ClassProof): string | undefined {
+export function checkRank(recorded: RecordedRank, classProof: RepresentativesProof): string | undefined {
   const { context, quotient } = classProof;
   const { record } = context;
   const { rank } = recorded.tape;
@@ -43,7 +43,7 @@ export function checkRank(recorded: RecordedRank, classProof: ClassProof): strin
   const whose = `rank ${representative.tape.rank}, the representative of its class`;
   if (!isEquivalent(representative, recorded, comparison)) return `${where} calls other operations than ${whose}`;
   const memory = initialMemory(record, recorded, context.positions);
-  const streams = new SingleRankStreams(recorded, memory, classProof, new RepresentativePeers(classProof));
+  const streams = new SingleRankStreams(recorded, memory, classProof, new RepresentativeExchange(classProof));
   const replay = new Replay(context, recorded, { index: 0, memory, streams });
   replay.run();
   if (streams.difference) return `${where}, ${streams.difference}: it sends other rows than ${whose}`;
@@ -61,12 +61,12 @@ export function sendEqualMessages(
   others: readonly RecordedRank[],
   record: AttentionRecord,
 ): boolean {
-  const faults = new Faults(0);
+  const violations = new Violations(0);
   const verifier = verifierContext(record);
-  const context = { ...verifier, faults, completeness: new SumCompleteness(verifier) };
+  const context = { ...verifier, violations, completeness: new SumCompleteness(verifier) };
   const quotient = new Quotient(record);
   const messageLog = new MessageLog(quotient);
-  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => Peers): SingleRankStreams => {
+  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => PeerExchange): SingleRankStreams => {
     const memory = initialMemory(record, recorded, context.positions);
     const streams = new SingleRankStreams(
       recorded,
@@ -77,12 +77,12 @@ export function sendEqualMessages(
     new Replay(context, recorded, { index: 0, memory, streams }).run();
     return streams;
   };
-  run(one, () => new LoggingPeers(messageLog));
-  return others.every((other) => run(other, () => emptyPeers).difference === undefined);
+  run(one, () => new LoggingExchange(messageLog));
+  return others.every((other) => run(other, () => emptyExchange).difference === undefined);
 }
 
 /** What becomes of the collectives of a rank whose peers are not there. */
-interface Peers {
+interface PeerExchange {
   /** Whether what it sends is compared with what was written down; if not, it is given here. */
   readonly compares: boolean;
   send(batch: Batch, to: number, content: Content): void;
@@ -94,7 +94,7 @@ interface Peers {
 }
 
 /** Nothing arrives. */
-const emptyPeers: Peers = {
+const emptyExchange: PeerExchange = {
   compares: true,
   send() {},
   joinCollective() {},
@@ -103,7 +103,7 @@ const emptyPeers: Peers = {
 };
 
 /** Writes down what is sent; nothing arrives. */
-class LoggingPeers implements Peers {
+class LoggingExchange implements PeerExchange {
   readonly compares = false;
   readonly #log: MessageLog;
 
@@ -127,11 +127,11 @@ class LoggingPeers implements Peers {
 }
 
 /** What arrives if all ranks do what their representatives did. */
-class RepresentativePeers implements Peers {
+class RepresentativeExchange implements PeerExchange {
   readonly compares = true;
-  readonly #classProof: ClassProof;
+  readonly #classProof: RepresentativesProof;
 
-  constructor(classProof: ClassProof) {
+  constructor(classProof: RepresentativesProof) {
     this.#classProof = classProof;
   }
 
@@ -164,14 +164,14 @@ class SingleRankStreams {
   difference: string | undefined;
   readonly #recorded: RecordedRank;
   readonly #memory: RankMemory;
-  readonly #classProof: ClassProof;
-  readonly #peers: Peers;
+  readonly #classProof: RepresentativesProof;
+  readonly #peers: PeerExchange;
   readonly #comparison: ContentComparison;
   /** How many messages went each way so far, by family and peer. */
   readonly #counts = { sent: new Map<number, number>(), received: new Map<number, number>() };
 
   // oxlint-disable-next-line max-params -- whose, and who is there
-  constructor(recorded: RecordedRank, memory: RankMemory, classProof: ClassProof, peers: Peers) {
+  constructor(recorded: RecordedRank, memory: RankMemory, classProof: RepresentativesProof, peers: PeerExchange) {
     this.#recorded = recorded;
     this.#memory = memory;
     this.#classProof = classProof;
@@ -187,7 +187,7 @@ class SingleRankStreams {
     const place = batch.op === "sendRecv" ? -1 : quotient.place(batch.group, rank);
     if (overlapsItself(batch, this.#memory, place)) {
       const message = `rank ${rank}, ${phase}: a collective writes where it also reads, or twice to one place`;
-      context.faults.report({ kind: "race", rank, message });
+      context.violations.report({ kind: "race", rank, message });
     }
     if (batch.op === "sendRecv") this.#transfer(batch);
     else this.#collective(batch);

@@ -4,7 +4,7 @@ import type { TapeReader } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
 import { ComputeReplay } from "./compute.ts";
 import type { ReplayContext } from "./context.ts";
-import type { PositionsTable } from "./positions.ts";
+import type { PositionTable } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
 import { type Rows, type Side, valueOf } from "./values.ts";
 
@@ -18,7 +18,7 @@ export interface ReplayState {
 }
 
 /** A rank's memory with its inputs in it. */
-export function initialMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionsTable): RankMemory {
+export function initialMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionTable): RankMemory {
   const { tape, at, firstSequence, tensorViews } = recorded;
   const memory = new RankMemory(tape);
   const rowsOf = (side: Side): Rows => {
@@ -151,7 +151,7 @@ export class Replay {
     for (const name of names) {
       const conflict = this.#memory.conflictingWork(this.#tensorViews[name], false);
       if (conflict === undefined) continue;
-      this.#context.faults.report({
+      this.#context.violations.report({
         kind: "race",
         rank: this.rank,
         message: `rank ${this.rank}, ${this.#compute.location}: ${name} is returned while collective #${conflict}, which writes it, is pending; call its wait() before`,
@@ -165,7 +165,7 @@ export class Replay {
       const conflict = this.#memory.conflictingWork(event.arg(first + i), i < written);
       if (conflict === undefined) continue;
       const what = event.op === "compute" ? this.#interned.strings[event.arg(0)] : event.op;
-      this.#context.faults.report({
+      this.#context.violations.report({
         kind: "race",
         rank: this.rank,
         message: `rank ${this.rank}, ${this.#compute.location}: ${what} accesses memory of pending collective #${conflict}; call its wait() before`,

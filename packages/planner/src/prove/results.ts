@@ -25,7 +25,7 @@ const inputs = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as const 
  * its inputs, which are the caller's, as they were.
  */
 export function checkResults(context: ReplayContext, recorded: RecordedRank, memory: RankMemory): void {
-  const { record, positions, faults } = context;
+  const { record, positions, violations } = context;
   const { tape, at, firstSequence, tensorViews } = recorded;
   for (const name of ["out", "dq", "dk", "dv"] as const) {
     const own = positions.of(record[sides[name]].spans(at));
@@ -35,7 +35,7 @@ export function checkResults(context: ReplayContext, recorded: RecordedRank, mem
     let problem: Verdict = whole ? undefined : { kind: "data", message: "part of its content is unknown" };
     for (const entry of entries) problem ??= resultVerdict(entry, { name, expected, context });
     if (problem)
-      faults.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
+      violations.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
   }
   for (const name of ["q", "k", "v", "dOut"] as const) {
     const own = positions.of(record[inputs[name]].spans(at));
@@ -44,7 +44,7 @@ export function checkResults(context: ReplayContext, recorded: RecordedRank, mem
     const { entries, whole } = memory.read(tensorViews[name]);
     if (whole && entries.every((entry) => entry.value === valueOf(name) && hasRows(entry, expected))) continue;
     const message = `rank ${tape.rank}, ${name}: what the caller passed was overwritten`;
-    faults.report({ kind: "data", rank: tape.rank, message });
+    violations.report({ kind: "data", rank: tape.rank, message });
   }
 }
 

@@ -1,5 +1,5 @@
 import { dtypeBytes } from "@mosaic/core";
-import { Quotient } from "../classes/quotient.ts";
+import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { View } from "../symbolic/strided-layout.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
@@ -120,7 +120,7 @@ export class ReplayStreams {
     memory.acquire(batch);
     if (overlapsItself(batch, memory, batch.op === "sendRecv" ? -1 : this.#quotient.place(batch.group, rank))) {
       const message = `${this.describe(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
-      this.#context.faults.report({ kind: "race", rank, message });
+      this.#context.violations.report({ kind: "race", rank, message });
     }
     const queue = this.queues[index]!;
     queue.push(batch);
@@ -224,7 +224,7 @@ export class ReplayStreams {
       const bytes = ({ layout, dtype }: View): string => `${layout.size * dtypeBytes[dtype]} bytes of ${dtype}`;
       const sizes = `sends ${bytes(a)}, ${this.describe(receiving)} expects ${bytes(b)}`;
       const text = `${this.describe(sending)} to rank ${send.peer} ${sizes}`;
-      this.#context.faults.report({ kind: "message", rank: sending.rank, message: text });
+      this.#context.violations.report({ kind: "message", rank: sending.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);
     if (--receiving.open === 0) this.#finish(receiving);
@@ -249,7 +249,8 @@ export class ReplayStreams {
     const problem = mismatched
       ? `${this.describe(mismatched)} is ${mismatched.op} where ${this.describe(batch)} is ${batch.op}`
       : this.#runCollective(collective.batches, joined);
-    if (problem) this.#context.faults.report({ kind: "message", rank: (mismatched ?? batch).rank, message: problem });
+    if (problem)
+      this.#context.violations.report({ kind: "message", rank: (mismatched ?? batch).rank, message: problem });
     for (const each of joined) this.#finish(each);
   }
 

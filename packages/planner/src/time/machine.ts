@@ -68,7 +68,7 @@ export interface Message {
  * something begins or ends. Between such moments nothing needs to be looked at. What begins or ends at one moment does so
  * together: rates are worked out once, after all of it, so that no order among ranks makes a difference, not to the last bit.
  */
-export class Machine {
+export class MachineSimulator {
   now = 0;
   readonly #profile: Profile;
   readonly #queue = new TaskQueue<Activity>();

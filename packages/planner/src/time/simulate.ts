@@ -1,10 +1,10 @@
 import { defineOptions, option, OptionError, type OptionsOf } from "@mosaic/core";
-import { preservesNodes } from "../classes/translations.ts";
+import { preservesNodes } from "../symmetry/translations.ts";
 import { type AttentionRecord, checkRecord, type RecordedRank } from "../record.ts";
 import { isCollective, type TapeReader } from "../symbolic/tape.ts";
-import { countOperations, Host, type HostSeconds, isEnqueued } from "./host.ts";
+import { countOperations, HostThread, type HostCosts, isEnqueued } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
-import { Machine } from "./machine.ts";
+import { MachineSimulator } from "./machine.ts";
 import { parseProfile, type Profile } from "./profile.ts";
 import { PostedCollective, type Flow, type RunningCollective, notSimulatable, SimulatedStreams } from "./streams.ts";
 import type { TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
@@ -62,7 +62,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
   const { keep = () => true } = simulateOptions.parse(options);
   const checked = parseProfile(profile);
   checkNodes(record, checked);
-  const machine = new Machine(checked, record.ranks.length);
+  const machine = new MachineSimulator(checked, record.ranks.length);
   const times = new KernelTimes(checked, record.interned);
   const streams = new SimulatedStreams(record, checked, machine, (batch) => runs[batch.index]!.collectiveDone(batch));
   const runs = record.ranks.map((recorded, index) => {
@@ -103,7 +103,7 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
     where: "simulate",
     expected: `classes whose ranks have the same local rank on nodes of ${ranksPerNode}, the ranksPerNode of profile ${name}`,
     received: `${classes.classes} classes of ${classes.order} ranks`,
-    remedy: `recordClasses(options, { ranksPerNode: ${ranksPerNode} })`,
+    remedy: `recordRepresentatives(options, { ranksPerNode: ${ranksPerNode} })`,
   });
 }
 
@@ -124,10 +124,10 @@ function summarize(ranks: readonly SimulatedRank[]): Simulation {
 interface SimulationState {
   /** The rank's number among those of the record. */
   readonly index: number;
-  readonly machine: Machine;
+  readonly machine: MachineSimulator;
   readonly times: KernelTimes;
   readonly streams: SimulatedStreams;
-  readonly host: HostSeconds;
+  readonly host: HostCosts;
   /** Seconds that a wait for a collective takes besides. */
   readonly wait: number;
   readonly keepEvents: boolean;
@@ -145,7 +145,7 @@ class ComputeStream {
   /** The collective that it waits for, since when. */
   #awaited: number | undefined;
   #since = 0;
-  readonly #host: Host;
+  readonly #host: HostThread;
   /** Operations that it came to, and whether the last of them is still to be run. */
   #operations = 0;
   #isPending = false;
@@ -161,7 +161,7 @@ class ComputeStream {
     this.#recorded = recorded;
     this.#state = state;
     this.#reader = recorded.tape.read();
-    this.#host = new Host(state.machine, state.index, countOperations(recorded), state.host);
+    this.#host = new HostThread(state.machine, state.index, countOperations(recorded), state.host);
   }
 
   get ended(): boolean {
@@ -181,7 +181,7 @@ class ComputeStream {
 
   /** The host has come to where compute waits for it, or to its end. */
   hostReady(): void {
-    this.#host.onStretchDone();
+    this.#host.onActivityDone();
     if (this.#isPending) this.resume();
   }
 

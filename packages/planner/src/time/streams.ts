@@ -1,10 +1,10 @@
 import { dtypeBytes, MosaicError } from "@mosaic/core";
-import { Quotient } from "../classes/quotient.ts";
+import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { TapeOp, TapeReader } from "../symbolic/tape.ts";
 import { viewBytes } from "./kernel-time.ts";
 import { maxLatency, type CollectiveArguments, collectiveTraffic } from "./collective.ts";
-import type { Machine } from "./machine.ts";
+import type { MachineSimulator } from "./machine.ts";
 import { linkClass, type Profile } from "./profile.ts";
 
 /** A collective that a rank posted. */
@@ -87,7 +87,7 @@ export class SimulatedStreams {
   readonly #record: AttentionRecord;
   readonly #quotient: Quotient;
   readonly #profile: Profile;
-  readonly #machine: Machine;
+  readonly #machine: MachineSimulator;
   readonly #finished: (batch: PostedCollective) => void;
   readonly #queues = new Map<number, PostedCollective[]>();
   /** By the rank that sends, then by family of groups and the rank that receives. */
@@ -99,7 +99,7 @@ export class SimulatedStreams {
   constructor(
     record: AttentionRecord,
     profile: Profile,
-    machine: Machine,
+    machine: MachineSimulator,
     finished: (batch: PostedCollective) => void,
   ) {
     this.#record = record;
@@ -285,8 +285,8 @@ function sizeMismatch(
 export function notSimulatable(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",
-    expected: "a record that runs to completion",
+    expected: "a record without deadlocks and mismatched sends",
     received: reason,
-    remedy: "prove(record) lists its faults",
+    remedy: "prove(record) lists them",
   });
 }

@@ -12,7 +12,7 @@ test("a send without a receive is refused, with the place", () => {
   const lose = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
   expect(timed(tappedRing(lose))).toThrow(
-    /simulate: expected a record that runs to completion, received rank \d waits/,
+    /simulate: expected a record without deadlocks and mismatched sends, received rank \d waits/,
   );
 });
 

@@ -333,7 +333,7 @@ LocalTransport::LocalTransport() : table{}, host{} {
   table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "shared memory", &host, nullptr};
   host.self = this;
   host.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-    return captured(failure, "connect", [&] { connectHost(of(self), *bootstrap); });
+    return captureFailure(failure, "connect", [&] { connectHost(of(self), *bootstrap); });
   };
   host.interrupt = [](void* self) { of(self).interrupt(); };
   host.send = [](void* self, MosaicMessage* message) { of(self).send(*message); };

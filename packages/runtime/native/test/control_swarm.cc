@@ -181,7 +181,7 @@ class Swarm {
   }
   void fail() {
     const int64_t from = monotonicNs();
-    ranks_[3]->control.reportFailure(recordOf(MOSAIC_FAILURE_DEVICE, "rank 3 failed"));
+    ranks_[3]->control.reportFailure(failureRecord(MOSAIC_FAILURE_DEVICE, "rank 3 failed"));
     report("failure", waitUntil(counts_.failed, ranks_.size() - 1, from));
   }
 

@@ -5,8 +5,8 @@ import { compile } from "./native.ts";
 
 /** Between agents or launchers only: their sole implementation is the launcher's. */
 const NOT_OF_RANKS = [
-  ...["accept", "redirect", "heartbeat", "retract"],
-  ...["register", "gathering", "assign", "clock", "failing", "stop", "report", "ended", "outcome"],
+  ...["accept", "redirect", "heartbeat", "cancelJoin"],
+  ...["register", "rendezvousStatus", "assign", "clock", "failing", "stop", "report", "ended", "outcome"],
 ];
 
 const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.toString("hex") }));

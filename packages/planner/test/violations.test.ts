@@ -1,12 +1,12 @@
 import { type AttentionBackend, type KvBlock, local, masks, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { type Fault, prove, record } from "../src/index.ts";
+import { type Violation, prove, record } from "../src/index.ts";
 import { meddledRing, type Site, tappedRing } from "./faulty.ts";
 
 const sizes = { mesh: { sp: 4 }, tokens: 16, numHeads: 2, headDim: 4 };
 
-function faultsOf(backend: AttentionBackend, options: object = {}): readonly Fault[] {
-  return prove(record({ backend, ...sizes, ...options })).faults;
+function violationsOf(backend: AttentionBackend, options: object = {}): readonly Violation[] {
+  return prove(record({ backend, ...sizes, ...options })).violations;
 }
 
 const here = ({ rank, source }: Site): boolean => rank === 2 && source === 1;
@@ -18,8 +18,8 @@ test("a tile computed twice is found, and both places named", () => {
       if (here(site)) attend();
     },
   });
-  const [fault] = faultsOf(backend);
-  expect(fault).toEqual({
+  const [violation] = violationsOf(backend);
+  expect(violation).toEqual({
     kind: "duplicate",
     rank: 2,
     message:
@@ -33,23 +33,23 @@ test("a tile forgotten is found, and its queries and keys named", () => {
       if (!here(site)) attend();
     },
   });
-  const faults = faultsOf(backend);
+  const violations = violationsOf(backend);
   const missing = "queries 8..11, keys 4..7: 16 visible pairs are missing";
-  expect(faults.map(({ message }) => message)).toEqual([
+  expect(violations.map(({ message }) => message)).toEqual([
     `rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: ${missing}`,
     `rank 2, out: ${missing}`,
   ]);
 });
 
 test("in backward too: the gradients that miss it are named, at the query's home and at the key's", () => {
-  const faults = faultsOf(
+  const violations = violationsOf(
     meddledRing({
       backward(site, attend) {
         if (!here(site)) attend();
       },
     }),
   );
-  expect(faults.map(({ message }) => message)).toEqual([
+  expect(violations.map(({ message }) => message)).toEqual([
     "rank 1, dk: keys 4..7, queries 8..11: 16 visible pairs are missing",
     "rank 1, dv: keys 4..7, queries 8..11: 16 visible pairs are missing",
     "rank 2, dq: queries 8..11, keys 4..7: 16 visible pairs are missing",
@@ -63,8 +63,8 @@ test("and a gradient added twice", () => {
       if (here(site)) attend();
     },
   });
-  const faults = faultsOf(backend, { mask: masks.causal() });
-  expect(faults.map(({ kind, rank }) => `${kind} ${rank}`)).toEqual(["duplicate 1", "duplicate 1", "duplicate 2"]);
+  const violations = violationsOf(backend, { mask: masks.causal() });
+  expect(violations.map(({ kind, rank }) => `${kind} ${rank}`)).toEqual(["duplicate 1", "duplicate 1", "duplicate 2"]);
 });
 
 test("a tile on stale keys is found where it is computed", () => {
@@ -75,7 +75,7 @@ test("a tile on stale keys is found where it is computed", () => {
       attend(here(site) ? stale : undefined);
     },
   });
-  expect(faultsOf(backend)[0]).toEqual({
+  expect(violationsOf(backend)[0]).toEqual({
     kind: "data",
     rank: 2,
     message: "rank 2, forward, tile 2 (queries 8..11, keys 4..7): k should hold rows 4..7, but holds k 8..11",
@@ -90,13 +90,13 @@ test("rows in part, or in another order, are not taken for the rows", () => {
     [half, "k 0..3 (columns 0 to 1)"],
   ] as const) {
     const backend = meddledRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v: spoil(v) }) });
-    expect(faultsOf(backend)[0]!.message).toContain(`k should hold rows 0..3, but holds ${held}`);
+    expect(violationsOf(backend)[0]!.message).toContain(`k should hold rows 0..3, but holds ${held}`);
   }
 });
 
 test("values in the place of keys are found", () => {
   const backend = meddledRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: v, v: k }) });
-  expect(faultsOf(backend)[0]!.message).toContain(
+  expect(violationsOf(backend)[0]!.message).toContain(
     "tile 1 (queries 0..3, keys 0..3): k should hold rows 0..3, but holds v 0..3",
   );
 });
@@ -105,9 +105,9 @@ test("a message to the wrong rank is a send that never meets its receive", () =>
   const backend = tappedRing((group, transfers) =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers,
   );
-  const faults = faultsOf(backend, { mesh: { sp: 2 } });
-  expect(faults.map(({ kind }) => kind)).toContain("message");
-  expect(faults.find(({ kind }) => kind === "message")!.message).toBe(
+  const violations = violationsOf(backend, { mesh: { sp: 2 } });
+  expect(violations.map(({ kind }) => kind)).toContain("message");
+  expect(violations.find(({ kind }) => kind === "message")!.message).toBe(
     "rank 0, forward, ring(sp) #0 sends to rank 1, which never receives it",
   );
 });
@@ -119,7 +119,7 @@ test("a message of another size than its receive is found", () => {
       return { ...transfer, tensor: transfer.tensor.view({ shape: [transfer.tensor.size / 2], strides: [1] }) };
     }),
   );
-  expect(faultsOf(backend)[0]).toEqual({
+  expect(violationsOf(backend)[0]).toEqual({
     kind: "message",
     rank: 3,
     message:
@@ -141,7 +141,7 @@ test("ranks that all receive before they send wait in a circle, which is named",
       right.attend(ctx, call, state, kv);
     },
   };
-  expect(faultsOf(backend)).toEqual([
+  expect(violationsOf(backend)).toEqual([
     {
       kind: "cycle",
       rank: 0,
@@ -164,8 +164,8 @@ test("a rank that stays away from a collective is named", () => {
       right.attend(ctx, call, state, kv);
     },
   };
-  const faults = faultsOf(backend, { mesh: { dp: 3 } });
-  expect(faults.map(({ message }) => message)).toEqual([
+  const violations = violationsOf(backend, { mesh: { dp: 3 } });
+  expect(violations.map(({ message }) => message)).toEqual([
     "rank 0, forward, meeting #0: rank 2 does not come to it",
     "rank 1, forward, meeting #0: rank 2 does not come to it",
   ]);
@@ -182,8 +182,8 @@ test("different collectives at the same place are found", () => {
       right.attend(ctx, call, state, kv);
     },
   };
-  const [fault] = faultsOf(backend, { mesh: { dp: 2 } });
-  expect(fault!.message).toMatch(/is allReduce where .* is barrier|is barrier where .* is allReduce/);
+  const [violation] = violationsOf(backend, { mesh: { dp: 2 } });
+  expect(violation!.message).toMatch(/is allReduce where .* is barrier|is barrier where .* is allReduce/);
 });
 
 test("compute on memory that a collective still writes is a race", () => {
@@ -208,8 +208,8 @@ test("compute on memory that a collective still writes is a race", () => {
       work.wait();
     },
   };
-  const faults = faultsOf(backend, { mesh: { sp: 2 } });
-  expect(faults.find(({ kind }) => kind === "race")).toEqual({
+  const violations = violationsOf(backend, { mesh: { sp: 2 } });
+  expect(violations.find(({ kind }) => kind === "race")).toEqual({
     kind: "race",
     rank: 0,
     message: "rank 0, forward, after tile 1: attend accesses memory of pending collective #0; call its wait() before",
@@ -222,13 +222,13 @@ test("gradients of keys exchanged for those of values are found", () => {
     ...right,
     attendBackward: (ctx, call, { dq, dk, dv }, kv) => right.attendBackward(ctx, call, { dq, dk: dv, dv: dk }, kv),
   };
-  const faults = faultsOf(backend, { mesh: { dp: 1 } });
-  expect(faults.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);
+  const violations = violationsOf(backend, { mesh: { dp: 1 } });
+  expect(violations.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);
 });
 
 test("a few faults are kept, all are counted", () => {
   const backend = meddledRing({ forward: () => {} });
-  const { faults, total } = prove(record({ backend, ...sizes }), { limit: 3 });
-  expect(faults).toHaveLength(3);
+  const { violations, total } = prove(record({ backend, ...sizes }), { limit: 3 });
+  expect(violations).toHaveLength(3);
   expect(total).toBeGreaterThan(3);
 });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { closedFormTraffic, predictRun } from "../src/prediction.ts";
-import type { RankSchedule } from "../src/script.ts";
+import type { RankSchedule } from "../src/rank-schedule.ts";
 import { readSettings } from "../src/args.ts";
 import type { Settings } from "../src/job.ts";
 import { formatPayloads } from "../src/format.ts";
@@ -10,7 +10,7 @@ function settingsOf(line: string): Settings {
 }
 
 function scriptOf(line: string, rank: number): RankSchedule {
-  return predictRun(settingsOf(line)).scripts[rank]!;
+  return predictRun(settingsOf(line)).schedules[rank]!;
 }
 
 /** What a rank attends to in order, heads as one, and what it sends. */

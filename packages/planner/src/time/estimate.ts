@@ -1,5 +1,5 @@
 import { checkArgument, dtypeBytes, option } from "@mosaic/core";
-import { ranksOf } from "../classes/translations.ts";
+import { meshSize } from "../symmetry/translations.ts";
 import type { TrafficTotals } from "../count.ts";
 import { type AttentionRecord, type RecordedRank, type RecordOptions, recordOptions, recordRanks } from "../record.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
@@ -9,7 +9,7 @@ import { maxSent } from "./predict.ts";
 import { type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
 
 /** A prediction from a few ranks: the most that any of them takes, sends and holds. */
-export interface Sketch {
+export interface Estimate {
   readonly seconds: number;
   readonly forwardSeconds: number;
   readonly computeSeconds: number;
@@ -28,17 +28,17 @@ export interface Sketch {
  * @example
  * ```ts
  * import { local } from "@mosaic/core";
- * import { profiles, sketch } from "@mosaic/planner";
+ * import { profiles, estimate } from "@mosaic/planner";
  * const call = { backend: local(), mesh: { dp: 1024 }, tokens: 1000, numHeads: 8, headDim: 64 };
- * sketch(call, profiles["h100-ib400"]).sent["inter-node"].bytes; // => 0
+ * estimate(call, profiles["h100-ib400"]).sent["inter-node"].bytes; // => 0
  * ```
  */
-export function sketch(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Sketch {
+export function estimate(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Estimate {
   const checked = parseProfile(profile);
-  const { mesh } = recordOptions.parse(options, "sketch");
-  if (ranks !== undefined) checkArgument("sketch: ranks", ranks, rankList);
-  const size = ranksOf(mesh);
-  const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
+  const { mesh } = recordOptions.parse(options, "estimate");
+  if (ranks !== undefined) checkArgument("estimate: ranks", ranks, rankList);
+  const size = meshSize(mesh);
+  const record = recordRanks("estimate", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.interned);
   const context = { profile: checked, times, record, rates: sharedRates(checked, size) };
   const alone = record.ranks.map((recorded) => rankTimes(recorded, context));
@@ -64,15 +64,15 @@ interface RankTimes {
   events: number;
 }
 
-interface SketchContext {
+interface EstimateContext {
   readonly profile: Profile;
   readonly times: KernelTimes;
   readonly record: AttentionRecord;
-  readonly rates: Rates;
+  readonly rates: KernelRates;
 }
 
 /** One rank's streams, as `simulate` runs them, but for peers. */
-function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
+function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes {
   const { profile, times, rates } = context;
   const { strings } = context.record.interned;
   const pace = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
@@ -101,8 +101,8 @@ function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
       busy = Math.max(busy, end);
     } else {
       const work = times.seconds(event, tape);
-      const beside = Math.min(work / rates.beside, Math.max(0, busy - pace.seconds));
-      const took = beside + (work - beside * rates.beside) / rates.alone;
+      const beside = Math.min(work / rates.overlapped, Math.max(0, busy - pace.seconds));
+      const took = beside + (work - beside * rates.overlapped) / rates.exclusive;
       pace.compute += took;
       pace.seconds += took;
     }
@@ -111,19 +111,23 @@ function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
 }
 
 /** How fast kernels go, alone and beside a transfer, and transfers, if every rank of the node does the same. */
-interface Rates {
-  readonly alone: number;
-  readonly beside: number;
+interface KernelRates {
+  readonly exclusive: number;
+  readonly overlapped: number;
   readonly transfer: number;
 }
 
-function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): Rates {
+function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): KernelRates {
   const sharers = Math.min(size, ranksPerNode);
   const share = (busyCores: number): number => (cores ? Math.min(1, cores.perNode / busyCores) : 1);
-  return { alone: share(sharers), beside: (1 - communicationTax) * share(2 * sharers), transfer: share(2 * sharers) };
+  return {
+    exclusive: share(sharers),
+    overlapped: (1 - communicationTax) * share(2 * sharers),
+    transfer: share(2 * sharers),
+  };
 }
 
-function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, record }: SketchContext): number {
+function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, record }: EstimateContext): number {
   const bytes = linkBytes(event, tape, { profile, record });
   let seconds = 0;
   for (const kind of linkClasses) {
@@ -142,7 +146,7 @@ type LinkBytes = Record<LinkClass, { out: number; into: number; messages: number
 function linkBytes(
   event: TapeReader,
   { rank, views }: RankRecord,
-  { profile, record }: Pick<SketchContext, "profile" | "record">,
+  { profile, record }: Pick<EstimateContext, "profile" | "record">,
 ): LinkBytes {
   const none = () => ({ out: 0, into: 0, messages: 0 });
   const bytes: LinkBytes = { self: none(), "intra-node": none(), "inter-node": none() };

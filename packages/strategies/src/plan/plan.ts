@@ -1,13 +1,13 @@
 import { type Coordinate, OptionError } from "@mosaic/core";
 import {
-  checkClasses,
+  checkRepresentatives,
   formatBytes,
   maxRecordedRanks,
   predict,
   type Prediction,
   type RecordOptions,
-  type Sketch,
-  sketch,
+  type Estimate,
+  estimate,
 } from "@mosaic/planner";
 import { createStrategy, type Strategy } from "../strategy.ts";
 import { createCandidates, type StrategyCandidate } from "./candidates.ts";
@@ -25,8 +25,8 @@ export interface RankedStrategy {
   readonly strategy: Strategy;
   /** A program that uses it. */
   readonly code: string;
-  /** Simulated whole, or sketched from two ranks, of over 1 024 from one, as if their peers kept pace. */
-  readonly estimatedBy: "simulated" | "sketched";
+  /** Simulated whole, or estimated from two ranks, of over 1 024 from one, as if their peers kept pace. */
+  readonly evaluatedBy: "simulation" | "estimate";
   /** One attention, forward and backward, until the last rank ends. */
   readonly seconds: number;
   readonly forwardSeconds: number;
@@ -85,20 +85,20 @@ export function plan(options: PlanOptions): Plan {
   const candidates = createCandidates(job, options);
   const sampled = sampledRanks(job.ranks);
   const checkSymmetry = symmetryCheck(job);
-  const sketched: SketchedCandidate[] = [];
+  const estimated: EstimatedCandidate[] = [];
   const refused: Plan["refused"][number][] = [];
   for (const [i, candidate] of candidates.entries()) {
     const { name, backend, mesh } = candidate;
-    options.onProgress?.({ stage: "sketch", done: i, of: candidates.length });
+    options.onProgress?.({ stage: "estimate", done: i, of: candidates.length });
     try {
       checkSymmetry(candidate);
-      sketched.push({ candidate, sketch: sketch({ ...job.shape, backend, mesh }, job.profile, sampled) });
+      estimated.push({ candidate, estimate: estimate({ ...job.shape, backend, mesh }, job.profile, sampled) });
     } catch (error) {
       refused.push({ name, mesh, error: error as Error });
     }
   }
-  const order = [...sortByCost(sketched, ({ sketch: it }) => it)];
-  const fitting = order.filter(({ sketch: { peakBytes } }) => peakBytes <= job.memoryLimit);
+  const order = [...sortByCost(estimated, ({ estimate: it }) => it)];
+  const fitting = order.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
   if (fitting.length === 0) throw noStrategyError(job, order, refused);
   const finalists = new Set(fitting.slice(0, options.simulate ?? simulationBudget(job, fitting)));
   const simulated: SimulatedCandidate[] = [];
@@ -117,7 +117,7 @@ export function plan(options: PlanOptions): Plan {
     }
   }
   if (simulated.length === 0) throw noStrategyError(job, [], refused);
-  // The simulation may find that more memory is needed than the sketch did.
+  // The simulation may find that more memory is needed than the estimate did.
   const ranked = sortByCost(simulated, ({ prediction }) => prediction).toSorted(compareFit);
   const [best] = ranked as [SimulatedCandidate, ...SimulatedCandidate[]];
   const others = order.filter((each) => !finalists.has(each));
@@ -127,8 +127,8 @@ export function plan(options: PlanOptions): Plan {
     prediction: best.prediction,
     ranking: [
       ...ranked.map(({ planned }) => planned),
-      ...others.map(({ candidate, sketch: it }) =>
-        createRankedStrategy(job, candidate, { estimatedBy: "sketched", ...it }),
+      ...others.map(({ candidate, estimate: it }) =>
+        createRankedStrategy(job, candidate, { evaluatedBy: "estimate", ...it }),
       ),
     ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
     refused,
@@ -136,7 +136,7 @@ export function plan(options: PlanOptions): Plan {
 }
 
 /**
- * The ranks that are sketched. Where ranks differ, the last has most to do, or the first, which then has few peers like it. Where
+ * The ranks that are estimated. Where ranks differ, the last has most to do, or the first, which then has few peers like it. Where
  * there are so many that all must do the same, the last, at the end of a node, stands for them.
  */
 function sampledRanks(ranks: number): readonly number[] {
@@ -158,16 +158,16 @@ function symmetryCheck(job: PlanJob): (candidate: StrategyCandidate) => void {
 
 function findAsymmetry(call: RecordOptions, { gpusPerNode }: PlanJob): Error | undefined {
   try {
-    checkClasses("plan", call, gpusPerNode);
+    checkRepresentatives("plan", call, gpusPerNode);
     return undefined;
   } catch (error) {
     return error as Error;
   }
 }
 
-interface SketchedCandidate {
+interface EstimatedCandidate {
   readonly candidate: StrategyCandidate;
-  readonly sketch: Sketch;
+  readonly estimate: Estimate;
 }
 
 interface SimulatedCandidate {
@@ -175,21 +175,21 @@ interface SimulatedCandidate {
   readonly prediction: Prediction;
 }
 
-function simulationBudget({ ranks }: PlanJob, fitting: readonly SketchedCandidate[]): number {
+function simulationBudget({ ranks }: PlanJob, fitting: readonly EstimatedCandidate[]): number {
   // Layouts of thousands of shards take some seconds for each candidate, however few the events are.
   if (ranks > maxRecordedRanks) return 1;
   let events = 0;
-  const over = fitting.findIndex(({ sketch: it }) => (events += it.events * ranks) > MAX_SIMULATED_EVENTS);
+  const over = fitting.findIndex(({ estimate: it }) => (events += it.events * ranks) > MAX_SIMULATED_EVENTS);
   return over < 0 ? fitting.length : Math.max(1, over);
 }
 
 function simulateCandidate(job: PlanJob, candidate: StrategyCandidate, keepEvents: boolean): SimulatedCandidate {
   const { backend, mesh } = candidate;
   const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => keepEvents });
-  return { planned: createRankedStrategy(job, candidate, { estimatedBy: "simulated", ...prediction }), prediction };
+  return { planned: createRankedStrategy(job, candidate, { evaluatedBy: "simulation", ...prediction }), prediction };
 }
 
-type CostEstimate = Pick<RankedStrategy, "estimatedBy"> & Omit<Sketch, "events">;
+type CostEstimate = Pick<RankedStrategy, "evaluatedBy"> & Omit<Estimate, "events">;
 
 function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, found: CostEstimate): RankedStrategy {
   const { name, family, backend, mesh } = candidate;
@@ -204,7 +204,7 @@ function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, found:
     mesh,
     strategy,
     code: createSnippet(job, candidate, found.seconds),
-    estimatedBy: found.estimatedBy,
+    evaluatedBy: found.evaluatedBy,
     seconds: found.seconds,
     forwardSeconds: found.forwardSeconds,
     computeSeconds: found.computeSeconds,
@@ -242,7 +242,7 @@ function axisOrderError(planned: readonly string[], axes: readonly string[]): st
 interface Cost {
   readonly seconds: number;
   readonly peakBytes: number;
-  readonly sent: Sketch["sent"];
+  readonly sent: Estimate["sent"];
 }
 
 function sortByCost<T>(all: readonly T[], costOf: (one: T) => Cost): readonly T[] {
@@ -256,16 +256,16 @@ function sortByCost<T>(all: readonly T[], costOf: (one: T) => Cost): readonly T[
   return all.toSorted((a, b) => compare(costOf(a), costOf(b)));
 }
 
-function noStrategyError(job: PlanJob, order: readonly SketchedCandidate[], refused: Plan["refused"]): Error {
+function noStrategyError(job: PlanJob, order: readonly EstimatedCandidate[], refused: Plan["refused"]): Error {
   const [first] = refused;
   if (order.length === 0) {
     const reason = first ? `${first.name}: ${first.error.message}` : "no candidate on this mesh";
     return new OptionError({ where: "plan", expected: "a strategy that runs", received: reason });
   }
-  const least = order.reduce((a, b) => (b.sketch.peakBytes < a.sketch.peakBytes ? b : a));
+  const least = order.reduce((a, b) => (b.estimate.peakBytes < a.estimate.peakBytes ? b : a));
   return new OptionError({
     where: "plan",
-    expected: `memoryLimit of at least ${least.sketch.peakBytes} (${formatBytes(least.sketch.peakBytes)})`,
+    expected: `memoryLimit of at least ${least.estimate.peakBytes} (${formatBytes(least.estimate.peakBytes)})`,
     received: String(job.memoryLimit),
     remedy: `${least.candidate.name} needs the least memory; use more ranks, or fewer tokens`,
   });

@@ -11,24 +11,24 @@ import {
 import type { NativeStorage } from "./storage.ts";
 
 /** What every addon exports: `bind` sets the array of its arguments, and the callback for completions. */
-export interface Bound {
-  bind(scratch: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
+export interface NativeAddon {
+  bind(argumentBuffer: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
 }
 
 const maxRank = 12;
 
 /**
  * Arguments for native calls, as doubles in one array that both sides see: writing numbers into it is many times cheaper
- * than passing objects. The first double is the device, on return the result. Counterpart: include/mosaic/reader.h.
+ * than passing objects. The first double is the device, on return the result. Counterpart: include/mosaic/argument_reader.h.
  */
-export class Scratch {
+export class ArgumentBuffer {
   values: Float64Array = new Float64Array(1024);
-  readonly #native: Bound;
+  readonly #native: NativeAddon;
   #next = 0;
   #owner: object | undefined;
   #where = "";
 
-  constructor(native: Bound) {
+  constructor(native: NativeAddon) {
     this.#native = native;
   }
 
@@ -53,7 +53,7 @@ export class Scratch {
     if (x.isDisposed) x.assertNotDisposed(this.#where);
     const rank = shape.length;
     if (rank > maxRank) this.#rejectRank(rank);
-    this.#room(3 + 2 * rank);
+    this.#ensureCapacity(3 + 2 * rank);
     const { values } = this;
     let next = this.#next;
     values[next++] = address + x.offset * dtypeBytes[x.dtype];
@@ -66,7 +66,7 @@ export class Scratch {
   }
 
   spans(spans: readonly Span[]): this {
-    this.#room(1 + 3 * spans.length);
+    this.#ensureCapacity(1 + 3 * spans.length);
     const { values } = this;
     let next = this.#next;
     values[next++] = spans.length;
@@ -80,7 +80,7 @@ export class Scratch {
   }
 
   slices(slices: readonly Slice[]): this {
-    this.#room(1 + 5 * slices.length);
+    this.#ensureCapacity(1 + 5 * slices.length);
     const { values } = this;
     let next = this.#next;
     values[next++] = slices.length;
@@ -105,14 +105,14 @@ export class Scratch {
   /** One stride for each axis. */
   strides(strides: Shape): this {
     if (strides.length > maxRank) this.#rejectRank(strides.length);
-    this.#room(1 + strides.length);
+    this.#ensureCapacity(1 + strides.length);
     this.number(strides.length);
     for (const stride of strides) this.number(stride);
     return this;
   }
 
   /** Grows the array if `count` more doubles, and a few for scalars, do not fit. */
-  #room(count: number): void {
+  #ensureCapacity(count: number): void {
     const needed = this.#next + count + 16;
     if (needed <= this.values.length) return;
     const grown = new Float64Array(2 * needed);

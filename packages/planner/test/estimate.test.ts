@@ -3,7 +3,7 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, type Coordinate, masks, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { predict, profiles, sketch } from "../src/index.ts";
+import { predict, profiles, estimate } from "../src/index.ts";
 import { gathering } from "./gathering.ts";
 
 const call = { tokens: 65_536, numHeads: 16, numKvHeads: 8, headDim: 128, mask: masks.causal(), placement: zigzag() };
@@ -16,11 +16,11 @@ const arrangements: readonly (readonly [string, AttentionBackend, Coordinate])[]
 ];
 
 test.each(arrangements)(
-  "%s: where ranks are alike, a sketch comes close to the simulation of all",
+  "%s: where ranks are alike, an estimate comes close to the simulation of all",
   (_, backend, mesh) => {
     for (const profile of [profiles["h100-ib400"], profiles["a100-ib200"]]) {
       const whole = predict({ ...call, backend, mesh }, profile, { keep: () => false });
-      const drawn = sketch({ ...call, backend, mesh }, profile);
+      const drawn = estimate({ ...call, backend, mesh }, profile);
       expect(Math.abs(drawn.seconds / whole.seconds - 1)).toBeLessThan(0.05);
       expect(Math.abs(drawn.forwardSeconds / whole.forwardSeconds - 1)).toBeLessThan(0.05);
       expect(drawn.sent).toEqual(whole.sent);
@@ -31,7 +31,7 @@ test.each(arrangements)(
 
 test("it takes the ranks that it is given, and collectives", () => {
   const backend = gathering();
-  const drawn = sketch({ ...call, tokens: 4096, backend, mesh: { sp: 4 } }, profiles["h100-ib400"], [1]);
+  const drawn = estimate({ ...call, tokens: 4096, backend, mesh: { sp: 4 } }, profiles["h100-ib400"], [1]);
   expect(drawn.seconds).toBeGreaterThan(0);
   expect(drawn.exposedCommunicationSeconds).toBeGreaterThan(0);
   expect(drawn.sent["intra-node"].bytes).toBeGreaterThan(0);

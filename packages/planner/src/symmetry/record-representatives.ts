@@ -13,9 +13,9 @@ import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, ty
 import { isEquivalent } from "./equivalence.ts";
 import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
-import { Action, type Digit, digitsOf, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
+import { GroupAction, type Digit, meshDigits, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
 
-export const recordClassesOptions = defineOptions("recordClasses", {
+export const recordRepresentativesOptions = defineOptions("recordRepresentatives", {
   /**
    * Ranks of a node, as in a profile: ranks of one class then have the same place in different nodes, so that the record can
    * be simulated. Default: none; the record can be proved and counted, and classes are larger.
@@ -23,7 +23,7 @@ export const recordClassesOptions = defineOptions("recordClasses", {
   ranksPerNode: option.integer({ min: 1, optional: true }),
 });
 /** Which ranks may share a class. */
-export type RecordClassesOptions = OptionsOf<typeof recordClassesOptions>;
+export type RecordRepresentativesOptions = OptionsOf<typeof recordRepresentativesOptions>;
 
 /**
  * Records one rank for each class of ranks that do the same in their places of the mesh: enough to prove, simulate and count
@@ -38,38 +38,41 @@ export type RecordClassesOptions = OptionsOf<typeof recordClassesOptions>;
  * @example
  * ```ts
  * import { local, masks, zigzag } from "@mosaic/core";
- * import { count, prove, recordClasses } from "@mosaic/planner";
+ * import { count, prove, recordRepresentatives } from "@mosaic/planner";
  * const call = { backend: local(), tokens: 64, numHeads: 4, headDim: 8, mask: masks.causal(), placement: zigzag() };
- * const run = recordClasses({ ...call, mesh: { dp: 4096 } });
+ * const run = recordRepresentatives({ ...call, mesh: { dp: 4096 } });
  * run.ranks.length; // => 1
  * prove(run).total; // => 0
  * count(run).ranks[0]!.forward.sent.bytes; // => 0
  * ```
  * @throws OptionError as `record`, and if there are more than 1 024 classes.
  */
-export function recordClasses(options: RecordOptions, classOptions?: RecordClassesOptions): AttentionRecord {
-  const { ranksPerNode } = recordClassesOptions.parse(classOptions);
-  return new ClassSearch("recordClasses", options, ranksPerNode).record();
+export function recordRepresentatives(
+  options: RecordOptions,
+  classOptions?: RecordRepresentativesOptions,
+): AttentionRecord {
+  const { ranksPerNode } = recordRepresentativesOptions.parse(classOptions);
+  return new SymmetrySearch("recordRepresentatives", options, ranksPerNode).record();
 }
 
 /**
- * Checks, before anything is recorded, that shards and work are equal enough for `recordClasses`, whatever the backend does: some
+ * Checks, before anything is recorded, that shards and work are equal enough for `recordRepresentatives`, whatever the backend does: some
  * milliseconds, where recording takes seconds.
  *
  * @example
  * ```ts
  * import { local, masks } from "@mosaic/core";
- * import { checkClasses } from "@mosaic/planner";
+ * import { checkRepresentatives } from "@mosaic/planner";
  * const call = { backend: { ...local(), axes: ["sp"] }, mesh: { sp: 2048 }, tokens: 4096, numHeads: 1, headDim: 8 };
- * checkClasses("plan", call, 8); // => undefined
- * checkClasses("plan", { ...call, mask: masks.causal() }, 8); // throws OptionError
+ * checkRepresentatives("plan", call, 8); // => undefined
+ * checkRepresentatives("plan", { ...call, mask: masks.causal() }, 8); // throws OptionError
  * ```
  * @throws OptionError that names `where` if there would be more than 1 024 classes.
  */
-export function checkClasses(where: string, options: RecordOptions, ranksPerNode: number): void {
-  expectValue("checkClasses", typeof where === "string", "a name of the caller", where);
+export function checkRepresentatives(where: string, options: RecordOptions, ranksPerNode: number): void {
+  expectValue("checkRepresentatives", typeof where === "string", "a name of the caller", where);
   checkArgument(`${where}: ranksPerNode`, ranksPerNode, option.integer({ min: 1 }));
-  new ClassSearch(where, options, ranksPerNode).checkShards();
+  new SymmetrySearch(where, options, ranksPerNode).checkShards();
 }
 
 /** Why ranks are in classes of their own. */
@@ -82,7 +85,7 @@ const remedies: Readonly<Record<Difference, (shards: number) => string>> = {
 };
 
 /** Finds the classes of one mesh. */
-class ClassSearch {
+class SymmetrySearch {
   readonly #where: string;
   readonly #recorder: Recorder;
   readonly #ranksPerNode: number | undefined;
@@ -122,7 +125,7 @@ class ClassSearch {
 
   /** Of axes without grids: those that a backend forms have no fewer classes. */
   checkShards(): void {
-    const digits = digitsOf(this.#mesh).map((digit) => this.#smallestStep(digit));
+    const digits = meshDigits(this.#mesh).map((digit) => this.#smallestStep(digit));
     const { classes } = new Translations(digits, this.#recorder.size);
     if (classes > maxRecordedRanks) throw this.#tooManyClassesError(classes);
   }
@@ -133,15 +136,15 @@ class ClassSearch {
 
   /** The largest group for each axis under which the backend does the same, all others at rest. */
   #translations(): Translations {
-    const digits = digitsOf(this.#mesh).flatMap((axis) => this.#candidateDigits(axis));
+    const digits = meshDigits(this.#mesh).flatMap((axis) => this.#candidateDigits(axis));
     return new Translations(digits, this.#recorder.size);
   }
 
   #candidateDigits(axis: Digit): Digit[] {
     let [best, most] = [[{ ...axis, step: axis.length }], 1];
     // No grid has more translations than the axis itself could have.
-    const enough = axis.length / divisorsOf(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
-    for (const candidate of [[axis], ...gridsOf(axis)]) {
+    const enough = axis.length / divisors(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
+    for (const candidate of [[axis], ...axisDigits(axis)]) {
       if (most >= enough) break;
       const digits = candidate.map((digit) => this.#smallestStep(digit));
       const translations = new Translations(digits, this.#recorder.size);
@@ -154,7 +157,7 @@ class ClassSearch {
 
   /** A digit that moves by as little as leaves nodes, rows and pairs alone; by nothing if there is no such step. */
   #smallestStep(digit: Digit): Digit {
-    const steps = divisorsOf(digit.length).map((step) => ({ ...digit, step }));
+    const steps = divisors(digit.length).map((step) => ({ ...digit, step }));
     return steps.find(
       (each) => each.step === each.length || (this.#alignsWithNodes(each) && this.#preservesShards(each)),
     )!;
@@ -175,7 +178,7 @@ class ClassSearch {
 
   #checkPreserved(digit: Digit): boolean {
     const { size, queries } = this.#recorder;
-    const action = new Action(new Translations([digit], size), this.#mesh, queries.axes);
+    const action = new GroupAction(new Translations([digit], size), this.#mesh, queries.axes);
     const moved = (shard: number): number => action.apply(digit.step * digit.stride, shard);
     if (!this.#invariance.preservesRows(moved)) {
       this.#difference = "rows";
@@ -240,8 +243,8 @@ class ClassSearch {
 }
 
 /** The ways to lay the ranks along an axis out in rows and columns, more than one of each. */
-function gridsOf({ axis, stride, length }: Digit): Digit[][] {
-  return divisorsOf(length)
+function axisDigits({ axis, stride, length }: Digit): Digit[][] {
+  return divisors(length)
     .filter((columns) => columns > 1 && columns < length)
     .map((columns) => [
       { axis, stride: stride * columns, length: length / columns, step: 1 },
@@ -249,6 +252,6 @@ function gridsOf({ axis, stride, length }: Digit): Digit[][] {
     ]);
 }
 
-function divisorsOf(n: number): number[] {
+function divisors(n: number): number[] {
   return Array.from({ length: n }, (_, i) => i + 1).filter((divisor) => n % divisor === 0);
 }

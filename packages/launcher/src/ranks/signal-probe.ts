@@ -12,7 +12,7 @@ const RECENT_MS = 1000;
  * twice: two checkpoints, or the death of a rank that expects one SIGTERM. This is a child process that the launcher never signals:
  * where it dies of a signal, so did the ranks receive it.
  */
-export class SignalWitness implements Disposable {
+export class SignalProbe implements Disposable {
   readonly #receivedAt = new Map<NodeJS.Signals, number>();
   #process: ChildProcess | undefined;
   #waiting: (() => void)[] = [];
@@ -23,8 +23,8 @@ export class SignalWitness implements Disposable {
   }
 
   /** Undefined where no scheduler signals ranks. */
-  static start(env: NodeJS.ProcessEnv = process.env): SignalWitness | undefined {
-    return isSlurmStep(env) ? new SignalWitness() : undefined;
+  static start(env: NodeJS.ProcessEnv = process.env): SignalProbe | undefined {
+    return isSlurmStep(env) ? new SignalProbe() : undefined;
   }
 
   /** Whether all processes of the step, and not the launcher alone, receive a signal that this process has just received. */

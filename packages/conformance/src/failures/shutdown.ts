@@ -4,7 +4,7 @@ import type { MakeWorld } from "../world.ts";
 import { checkMessage, waitForError, expectError, openTestWorld, readOutcome } from "./test-world.ts";
 
 /** Ranks that leave while others still need them, and groups that are closed. `late`: see `lateNotice`. */
-export function departureCases(makeWorld: MakeWorld, late: boolean): Case[] {
+export function shutdownCases(makeWorld: MakeWorld, late: boolean): Case[] {
   return [
     {
       name: "a rank that leaves: what it sent arrives, what it owes is lost",
@@ -28,14 +28,14 @@ export function departureCases(makeWorld: MakeWorld, late: boolean): Case[] {
   ];
 }
 
-interface DepartureOptions {
+interface ExitOptions {
   /** What rank 1 needs of rank 0 once that has left. */
   readonly next: (tensor: Tensor) => Transfer;
   /** Whether rank 1 may be notified of it only after it has gone on. */
   readonly late: boolean;
 }
 
-async function rankExits(makeWorld: MakeWorld, { next, late }: DepartureOptions): Promise<void> {
+async function rankExits(makeWorld: MakeWorld, { next, late }: ExitOptions): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 3 });
   const [sender, receiver] = [stage.groups[0]!, stage.groups[1]!];
   const sent = fromArray(sender.device, [1, 2], [2]);

@@ -122,14 +122,14 @@ export function stepsOverNodes({ stride, length, step }: Digit, ranksPerNode: nu
 }
 
 /** Each mesh axis a digit, none of which moves: every rank stands for itself. */
-export function noTranslations(mesh: Coordinate): Translations {
-  const digits = digitsOf(mesh).map((digit) => ({ ...digit, step: digit.length }));
-  return new Translations(digits, ranksOf(mesh));
+export function identityTranslations(mesh: Coordinate): Translations {
+  const digits = meshDigits(mesh).map((digit) => ({ ...digit, step: digit.length }));
+  return new Translations(digits, meshSize(mesh));
 }
 
 /** The axes of a mesh as digits of its ranks' numbers, each of which may move by one. */
-export function digitsOf(mesh: Coordinate): Digit[] {
-  let stride = ranksOf(mesh);
+export function meshDigits(mesh: Coordinate): Digit[] {
+  let stride = meshSize(mesh);
   return Object.entries(mesh).map(([axis, length]) => {
     stride /= length;
     return { axis, stride, length, step: 1 };
@@ -137,17 +137,17 @@ export function digitsOf(mesh: Coordinate): Digit[] {
 }
 
 /** The number of ranks of a mesh. */
-export function ranksOf(mesh: Coordinate): number {
+export function meshSize(mesh: Coordinate): number {
   return Object.values(mesh).reduce((product, length) => product * length, 1);
 }
 
 /** How translations of ranks move shards, or sequences, whose numbers have some of the mesh's axes as digits. */
-export class Action {
+export class GroupAction {
   readonly #digits: readonly { readonly rank: number; readonly own: number; readonly length: number }[];
 
   /** `axes`: those of the numbers, outermost first. */
   constructor({ digits }: Translations, mesh: Coordinate, axes: readonly string[]) {
-    const ofMesh = new Map(digitsOf(mesh).map((digit) => [digit.axis, digit.stride]));
+    const ofMesh = new Map(meshDigits(mesh).map((digit) => [digit.axis, digit.stride]));
     const lengths = axes.map((axis) => mesh[axis]!);
     const own = new Map(axes.map((axis, i) => [axis, lengths.slice(i + 1).reduce((a, b) => a * b, 1)]));
     this.#digits = digits

@@ -1,8 +1,8 @@
 import { type AttentionBackend, local, masks, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { spreadRanks } from "../src/classes/translations.ts";
-import { type Fault, prove, recordClasses, type RecordOptions } from "../src/index.ts";
-import { proveClasses } from "../src/prove/prove.ts";
+import { spreadRanks } from "../src/symmetry/translations.ts";
+import { type Violation, prove, recordRepresentatives, type RecordOptions } from "../src/index.ts";
+import { proveRepresentatives } from "../src/prove/prove.ts";
 import { type Meddling, meddledRing, type Site, tappedRing } from "./faulty.ts";
 
 const RANKS = 2048;
@@ -66,28 +66,28 @@ function callOf(backend: AttentionBackend, ranks: number): RecordOptions {
   return { ...sizes, backend, mesh: { sp: ranks }, tokens: 4 * ranks };
 }
 
-const kinds = (faults: readonly Fault[]): Set<string> => new Set(faults.map(({ kind }) => kind));
+const kinds = (violations: readonly Violation[]): Set<string> => new Set(violations.map(({ kind }) => kind));
 
 for (const [name, meddling] of Object.entries(meddlings)) {
   test(`a tile that every rank ${name} is found among ${RANKS} ranks, of the kinds found among 16`, () => {
     const [few, many] = [16, RANKS].map((ranks) => {
-      const run = recordClasses(callOf(meddledRing(meddling(everywhere(3, ranks))), ranks));
+      const run = recordRepresentatives(callOf(meddledRing(meddling(everywhere(3, ranks))), ranks));
       expect(run.ranks.length).toBe(1);
-      return proveClasses(run, 1000, []);
+      return proveRepresentatives(run, 1000, []);
     });
-    const all = prove(recordClasses(callOf(meddledRing(meddling(everywhere(3, 16))), 16)), { limit: 1000 });
+    const all = prove(recordRepresentatives(callOf(meddledRing(meddling(everywhere(3, 16))), 16)), { limit: 1000 });
     expect(all.replayed).toBe(16);
     expect(all.total).toBeGreaterThan(0);
-    expect(kinds(few!.faults)).toEqual(kinds(all.faults));
-    expect(kinds(many!.faults)).toEqual(kinds(all.faults));
+    expect(kinds(few!.violations)).toEqual(kinds(all.violations));
+    expect(kinds(many!.violations)).toEqual(kinds(all.violations));
     expect(few!.total).toBe(all.total);
   }, 120_000);
 
   test(`a tile that a single rank ${name} is found where all are compared with their representative`, () => {
     const backend = meddledRing(meddling(({ rank, source }) => rank === 11 && source === 8));
-    const run = recordClasses(callOf(backend, 16));
+    const run = recordRepresentatives(callOf(backend, 16));
     expect(prove(run).total).toBeGreaterThan(0);
-    const proof = proveClasses(run, 10, spreadRanks(16, 16));
+    const proof = proveRepresentatives(run, 10, spreadRanks(16, 16));
     expect(proof.total).toBeGreaterThan(0);
   });
 }
@@ -95,7 +95,7 @@ for (const [name, meddling] of Object.entries(meddlings)) {
 test(`keys sent for values by all of ${RANKS} ranks are found, and by one of 16`, () => {
   expect(
     prove(
-      recordClasses(
+      recordRepresentatives(
         callOf(
           swaps(() => true),
           RANKS,
@@ -103,17 +103,17 @@ test(`keys sent for values by all of ${RANKS} ranks are found, and by one of 16`
       ),
     ).total,
   ).toBeGreaterThan(0);
-  const run = recordClasses(
+  const run = recordRepresentatives(
     callOf(
       swaps((rank) => rank === 5),
       16,
     ),
   );
   expect(prove(run).total).toBeGreaterThan(0);
-  expect(proveClasses(run, 10, spreadRanks(16, 16)).total).toBeGreaterThan(0);
+  expect(proveRepresentatives(run, 10, spreadRanks(16, 16)).total).toBeGreaterThan(0);
 }, 120_000);
 
 test(`${RANKS} ranks that wait for one another in a circle are found`, () => {
-  const { faults } = prove(recordClasses(callOf(circle(RANKS), RANKS)));
-  expect(kinds(faults)).toEqual(new Set(["cycle"]));
+  const { violations } = prove(recordRepresentatives(callOf(circle(RANKS), RANKS)));
+  expect(kinds(violations)).toEqual(new Set(["cycle"]));
 }, 120_000);

@@ -9,33 +9,33 @@
 #include <vector>
 
 #include "mosaic/kernel_enums.h"
-#include "mosaic/reader.h"
+#include "mosaic/argument_reader.h"
 
 namespace mosaic {
 
 struct AttentionState {
   TensorView out;  // [B,H,Sq,Dv] float32, updated
   TensorView lse;  // [B,H,Sq] float32, updated
-  void read(Reader& args) { args(out, lse); }
+  void read(ArgumentReader& args) { args(out, lse); }
 };
 
 struct KvBlock {
   TensorView k;  // [B,Hkv,Sk,D], read
   TensorView v;  // [B,Hkv,Sk,Dv], read
-  void read(Reader& args) { args(k, v); }
+  void read(ArgumentReader& args) { args(k, v); }
 };
 
 struct AttentionDropout {
   float probability;
   uint64_t seed;
   uint64_t stream;
-  void read(Reader& args) { args(probability, seed, stream); }
+  void read(ArgumentReader& args) { args(probability, seed, stream); }
 };
 
 struct HeadOrigin {
   int64_t batch;
   int64_t head;
-  void read(Reader& args) { args(batch, head); }
+  void read(ArgumentReader& args) { args(batch, head); }
 };
 
 struct AttentionModifiers {
@@ -44,7 +44,7 @@ struct AttentionModifiers {
   std::optional<AttentionDropout> dropout{};
   std::vector<std::vector<Slice>> sampleMasks;
   std::optional<HeadOrigin> origin{};
-  void read(Reader& args) { args(softcap, slopes, dropout, sampleMasks, origin); }
+  void read(ArgumentReader& args) { args(softcap, slopes, dropout, sampleMasks, origin); }
 };
 
 struct Tile {
@@ -53,41 +53,41 @@ struct Tile {
   std::vector<Slice> mask;
   float scale;
   std::optional<AttentionModifiers> modifiers{};
-  void read(Reader& args) { args(q, k, mask, scale, modifiers); }
+  void read(ArgumentReader& args) { args(q, k, mask, scale, modifiers); }
 };
 
 struct QkvGrads {
   TensorView dq;  // [B,H,Sq,D] float32, updated
   TensorView dk;  // [B,Hkv,Sk,D] float32, updated
   TensorView dv;  // [B,Hkv,Sk,Dv] float32, updated
-  void read(Reader& args) { args(dq, dk, dv); }
+  void read(ArgumentReader& args) { args(dq, dk, dv); }
 };
 
 struct SavedRows {
   TensorView dOut;  // [B,H,Sq,Dv], read
   TensorView lse;  // [B,H,Sq] float32, read
   TensorView delta;  // [B,H,Sq] float32, read
-  void read(Reader& args) { args(dOut, lse, delta); }
+  void read(ArgumentReader& args) { args(dOut, lse, delta); }
 };
 
 struct NormParameters {
   OptionalView weight;  // [E], read, may be absent
   OptionalView bias;  // [E], read, may be absent
   float epsilon;
-  void read(Reader& args) { args(weight, bias, epsilon); }
+  void read(ArgumentReader& args) { args(weight, bias, epsilon); }
 };
 
 struct NormStats {
   OptionalView mean;  // [..,1] float32, written, may be absent
   View rstd;  // [..,1] float32, written
-  void read(Reader& args) { args(mean, rstd); }
+  void read(ArgumentReader& args) { args(mean, rstd); }
 };
 
 struct NormGrads {
   View dx;  // [..,E], written
   OptionalView dWeight;  // [E] float32, updated, may be absent
   OptionalView dBias;  // [E] float32, updated, may be absent
-  void read(Reader& args) { args(dx, dWeight, dBias); }
+  void read(ArgumentReader& args) { args(dx, dWeight, dBias); }
 };
 
 struct RandomSpec {
@@ -96,7 +96,7 @@ struct RandomSpec {
   float b;  // uniform: high, normal: std
   uint64_t seed;
   uint64_t stream;
-  void read(Reader& args) { args(kind, a, b, seed, stream); }
+  void read(ArgumentReader& args) { args(kind, a, b, seed, stream); }
 };
 
 struct DropoutSpec {
@@ -105,34 +105,34 @@ struct DropoutSpec {
   uint64_t stream;
   int64_t offset;
   Strides strides;
-  void read(Reader& args) { args(probability, seed, stream, offset, strides); }
+  void read(ArgumentReader& args) { args(probability, seed, stream, offset, strides); }
 };
 
 struct CrossEntropyRows {
   View loss;  // [..] float32, written
   View lse;  // [..] float32, written
   View counted;  // [..] float32, written
-  void read(Reader& args) { args(loss, lse, counted); }
+  void read(ArgumentReader& args) { args(loss, lse, counted); }
 };
 
 struct CrossEntropySpec {
   float smoothing;
   float ignored;
-  void read(Reader& args) { args(smoothing, ignored); }
+  void read(ArgumentReader& args) { args(smoothing, ignored); }
 };
 
 struct CrossEntropySaved {
   View x;  // [..,C], read
   View target;  // [..], read
   View lse;  // [..] float32, read
-  void read(Reader& args) { args(x, target, lse); }
+  void read(ArgumentReader& args) { args(x, target, lse); }
 };
 
 struct AdamState {
   View parameter;  // updated
   View first;  // float32, updated
   View second;  // float32, updated
-  void read(Reader& args) { args(parameter, first, second); }
+  void read(ArgumentReader& args) { args(parameter, first, second); }
 };
 
 struct AdamStep {
@@ -145,7 +145,7 @@ struct AdamStep {
   double correction1;
   double correction2;
   double mix;
-  void read(Reader& args) { args(kind, rate, beta1, beta2, epsilon, decay, correction1, correction2, mix); }
+  void read(ArgumentReader& args) { args(kind, rate, beta1, beta2, epsilon, decay, correction1, correction2, mix); }
 };
 
 struct AttendArguments {
@@ -153,7 +153,7 @@ struct AttendArguments {
   TensorView q;  // [B,H,Sq,D], read
   KvBlock kv;
   Tile tile;
-  void read(Reader& args) { args(state, q, kv, tile); }
+  void read(ArgumentReader& args) { args(state, q, kv, tile); }
 };
 
 struct AttendBackwardArguments {
@@ -162,32 +162,32 @@ struct AttendBackwardArguments {
   SavedRows saved;
   KvBlock kv;
   Tile tile;
-  void read(Reader& args) { args(grads, q, saved, kv, tile); }
+  void read(ArgumentReader& args) { args(grads, q, saved, kv, tile); }
 };
 
 struct MergeArguments {
   AttentionState into;
   AttentionState from;  // only read
-  void read(Reader& args) { args(into, from); }
+  void read(ArgumentReader& args) { args(into, from); }
 };
 
 struct RowDotArguments {
   View out;  // [..] float32, written
   View a;  // [..,E], read
   View b;  // [..,E], read
-  void read(Reader& args) { args(out, a, b); }
+  void read(ArgumentReader& args) { args(out, a, b); }
 };
 
 struct FillArguments {
   View out;  // written
   float value;
-  void read(Reader& args) { args(out, value); }
+  void read(ArgumentReader& args) { args(out, value); }
 };
 
 struct CopyArguments {
   View out;  // written
   View x;  // read
-  void read(Reader& args) { args(out, x); }
+  void read(ArgumentReader& args) { args(out, x); }
 };
 
 struct BinaryArguments {
@@ -195,7 +195,7 @@ struct BinaryArguments {
   View out;  // written
   View a;  // read
   View b;  // read
-  void read(Reader& args) { args(op, out, a, b); }
+  void read(ArgumentReader& args) { args(op, out, a, b); }
 };
 
 struct ScalarArguments {
@@ -203,14 +203,14 @@ struct ScalarArguments {
   View out;  // written
   View x;  // read
   float value;
-  void read(Reader& args) { args(op, out, x, value); }
+  void read(ArgumentReader& args) { args(op, out, x, value); }
 };
 
 struct UnaryArguments {
   UnaryOp op;
   View out;  // written
   View x;  // read
-  void read(Reader& args) { args(op, out, x); }
+  void read(ArgumentReader& args) { args(op, out, x); }
 };
 
 struct UnaryBackwardArguments {
@@ -218,14 +218,14 @@ struct UnaryBackwardArguments {
   View dx;  // written
   View x;  // read
   View dy;  // read
-  void read(Reader& args) { args(op, dx, x, dy); }
+  void read(ArgumentReader& args) { args(op, dx, x, dy); }
 };
 
 struct ReduceArguments {
   ReduceKind kind;
   View out;  // written
   View x;  // read
-  void read(Reader& args) { args(kind, out, x); }
+  void read(ArgumentReader& args) { args(kind, out, x); }
 };
 
 struct MatmulArguments {
@@ -233,20 +233,20 @@ struct MatmulArguments {
   View a;  // [..,M,K], read
   View b;  // [..,K,N], read
   bool accumulate;
-  void read(Reader& args) { args(out, a, b, accumulate); }
+  void read(ArgumentReader& args) { args(out, a, b, accumulate); }
 };
 
 struct SoftmaxArguments {
   View out;  // [..,E], written
   View x;  // [..,E], read
-  void read(Reader& args) { args(out, x); }
+  void read(ArgumentReader& args) { args(out, x); }
 };
 
 struct SoftmaxBackwardArguments {
   View dx;  // [..,E], written
   View out;  // [..,E], read
   View dOut;  // [..,E], read
-  void read(Reader& args) { args(dx, out, dOut); }
+  void read(ArgumentReader& args) { args(dx, out, dOut); }
 };
 
 struct LayerNormArguments {
@@ -254,7 +254,7 @@ struct LayerNormArguments {
   View x;  // [..,E], read
   NormParameters norm;
   NormStats stats;
-  void read(Reader& args) { args(out, x, norm, stats); }
+  void read(ArgumentReader& args) { args(out, x, norm, stats); }
 };
 
 struct LayerNormBackwardArguments {
@@ -263,7 +263,7 @@ struct LayerNormBackwardArguments {
   View dOut;  // [..,E], read
   OptionalView weight;  // [E], read, may be absent
   NormStats stats;  // only read
-  void read(Reader& args) { args(grads, x, dOut, weight, stats); }
+  void read(ArgumentReader& args) { args(grads, x, dOut, weight, stats); }
 };
 
 using RmsNormArguments = LayerNormArguments;
@@ -273,28 +273,28 @@ using RmsNormBackwardArguments = LayerNormBackwardArguments;
 struct RandomArguments {
   View out;  // written
   RandomSpec spec;
-  void read(Reader& args) { args(out, spec); }
+  void read(ArgumentReader& args) { args(out, spec); }
 };
 
 struct DropoutArguments {
   View out;  // written
   View x;  // read
   DropoutSpec spec;
-  void read(Reader& args) { args(out, x, spec); }
+  void read(ArgumentReader& args) { args(out, x, spec); }
 };
 
 struct GatherRowsArguments {
   View out;  // [..,E], written
   View table;  // [V,E], read
   View index;  // [..], read
-  void read(Reader& args) { args(out, table, index); }
+  void read(ArgumentReader& args) { args(out, table, index); }
 };
 
 struct ScatterAddRowsArguments {
   View into;  // [V,E] float32, updated
   View x;  // [..,E], read
   View index;  // [..], read
-  void read(Reader& args) { args(into, x, index); }
+  void read(ArgumentReader& args) { args(into, x, index); }
 };
 
 struct CrossEntropyArguments {
@@ -302,7 +302,7 @@ struct CrossEntropyArguments {
   View x;  // [..,C], read
   View target;  // [..], read
   CrossEntropySpec spec;
-  void read(Reader& args) { args(rows, x, target, spec); }
+  void read(ArgumentReader& args) { args(rows, x, target, spec); }
 };
 
 struct CrossEntropyBackwardArguments {
@@ -310,14 +310,14 @@ struct CrossEntropyBackwardArguments {
   CrossEntropySaved saved;
   View dLoss;  // [..], read
   CrossEntropySpec spec;
-  void read(Reader& args) { args(dx, saved, dLoss, spec); }
+  void read(ArgumentReader& args) { args(dx, saved, dLoss, spec); }
 };
 
 struct AdamArguments {
   AdamState state;
   View gradient;  // read
   AdamStep step;
-  void read(Reader& args) { args(state, gradient, step); }
+  void read(ArgumentReader& args) { args(state, gradient, step); }
 };
 
 }  // namespace mosaic

@@ -1,5 +1,5 @@
 import { type Slice, hasDiagonalStart, hasDiagonalEnd, type Span } from "@mosaic/core";
-import { rowsWithinUnchecked, visiblePairsUnchecked } from "@mosaic/core/context-parallel";
+import { visibleRowsUnchecked, visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { SortedSlices } from "../prove/visibility.ts";
 import type { Shards } from "./shards.ts";
 
@@ -62,7 +62,7 @@ export class Invariance {
    * visible, every shard has a query and a key in it. Otherwise false, though all may be visible for another reason.
    */
   get allVisible(): boolean {
-    const [queries, keys] = [overlapBounds(this.#queries), overlapBounds(this.#keys)];
+    const [queries, keys] = [shardPositionBounds(this.#queries), shardPositionBounds(this.#keys)];
     if (!queries || !keys) return false;
     const after = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
     const before = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
@@ -112,7 +112,7 @@ function rectangle([q0, q1]: readonly [number, number], [k0, k1]: readonly [numb
 }
 
 /** Of all shards, the least last position and the greatest first one; undefined if one is empty. */
-function overlapBounds(shards: Shards): { minLast: number; maxFirst: number } | undefined {
+function shardPositionBounds(shards: Shards): { minLast: number; maxFirst: number } | undefined {
   let [minLast, maxFirst] = [Number.POSITIVE_INFINITY, 0];
   for (let shard = 0; shard < shards.count; shard++) {
     const spans = shards.spans(shard).filter(({ length }) => length > 0);
@@ -207,7 +207,7 @@ class WeightedKeys {
   /** Weighted pairs of these queries in a slice. */
   pairs(queries: Span, slice: Slice): number {
     const { q0, q1, k0, k1, type } = slice;
-    const rows = rowsWithinUnchecked(queries, slice);
+    const rows = visibleRowsUnchecked(queries, slice);
     if (rows.length === 0) return 0;
     const right = hasDiagonalEnd(type) ? this.#sumOverRows(rows, k1 - q1 + 1) : this.#sumConstant(rows, k1);
     const left = hasDiagonalStart(type) ? this.#sumOverRows(rows, k0 - q0) : this.#sumConstant(rows, k0);

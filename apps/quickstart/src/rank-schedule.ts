@@ -2,18 +2,18 @@ import { dtypeBytes, positions } from "@mosaic/attention/core";
 import type { AttentionRecord, RecordedRank, TapeReader } from "@mosaic/attention/planner";
 
 /** What rows are, e.g. "K, V", and whose. */
-interface Content {
+interface TensorContent {
   readonly name: string;
   /** Ranks, in order. */
   readonly owners: readonly number[];
 }
 
 /** What was in a piece of memory at some time, and how many rows in all. */
-interface StoredContent extends Content {
+interface StoredContent extends TensorContent {
   readonly rows: number;
 }
 
-interface Timestamped<T> {
+interface TimestampedValue<T> {
   readonly time: number;
   readonly value: T;
 }
@@ -22,9 +22,9 @@ interface Timestamped<T> {
 class StorageHistory {
   readonly #own: StoredContent;
   readonly #allocations = new Map<number, number[]>();
-  readonly #uses = new Map<string, Timestamped<StoredContent>[]>();
-  readonly #copies = new Map<string, Timestamped<number>[]>();
-  readonly #receipts = new Map<string, Timestamped<undefined>[]>();
+  readonly #uses = new Map<string, TimestampedValue<StoredContent>[]>();
+  readonly #copies = new Map<string, TimestampedValue<number>[]>();
+  readonly #receipts = new Map<string, TimestampedValue<undefined>[]>();
 
   /** `own`: the name of memory that no event names, which can only be the rank's own. */
   constructor(own: StoredContent) {
@@ -78,7 +78,7 @@ class StorageHistory {
   }
 }
 
-function appendEvent<T>(lists: Map<string, Timestamped<T>[]>, memory: string, entry: Timestamped<T>): void {
+function appendEvent<T>(lists: Map<string, TimestampedValue<T>[]>, memory: string, entry: TimestampedValue<T>): void {
   const list = lists.get(memory);
   if (list) list.push(entry);
   else lists.set(memory, [entry]);
@@ -93,7 +93,7 @@ export interface Tile {
 }
 
 /** Rows that one batch of messages takes to one rank. */
-export interface Payload extends Content {
+export interface Payload extends TensorContent {
   readonly to: number;
   readonly bytes: number;
 }

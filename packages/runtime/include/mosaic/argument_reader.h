@@ -1,4 +1,4 @@
-// Reads what JavaScript wrote into the scratch array; the writer is packages/runtime/src/scratch.ts.
+// Reads what JavaScript wrote into the argument buffer; the writer is packages/runtime/src/argument-buffer.ts.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace mosaic {
 
-class Reader {
+class ArgumentReader {
  public:
-  explicit Reader(const double* next) : next_(next) {}
+  explicit ArgumentReader(const double* next) : next_(next) {}
 
   /// Reads each of them, in order.
   template <class... Fields>

@@ -9,9 +9,9 @@
 
 namespace mosaic {
 
-/// Runs `body`; native failures become JavaScript errors whose `code` is a MosaicFailureCode, for `translated`.
+/// Runs `body`; native failures become JavaScript errors whose `code` is a MosaicFailureCode, for `translateErrors`.
 template <typename Body>
-auto guarded(Napi::Env env, Body body) -> decltype(body()) {
+auto rethrowAsJsError(Napi::Env env, Body body) -> decltype(body()) {
   try {
     return body();
   } catch (const Failure& failure) {

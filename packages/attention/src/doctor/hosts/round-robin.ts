@@ -2,7 +2,7 @@
  * Rounds of disjoint pairs in which everyone meets everyone once: the circle method. An odd number has a place that is nobody, so that
  * one of each round rests. Each round has, by host, the peer; -1 for who rests.
  */
-export function pairings(count: number): readonly (readonly number[])[] {
+export function roundRobinPairs(count: number): readonly (readonly number[])[] {
   const places = count + (count % 2);
   return Array.from({ length: Math.max(0, places - 1) }, (_, round) => {
     const circle = [0, ...Array.from({ length: places - 1 }, (__, i) => 1 + ((i + round) % (places - 1)))];

@@ -5,7 +5,7 @@ import type { System } from "../system.ts";
 import type { SocketAddress } from "./sockets.ts";
 
 /** One host of the job; in a job on one host one of its ranks. */
-export interface HostFacts extends SocketAddress {
+export interface HostInfo extends SocketAddress {
   /** "n0", the node of that rank; "rank 0" in a job on one host. */
   readonly label: string;
   readonly hostname: string;
@@ -22,16 +22,16 @@ export interface HostFacts extends SocketAddress {
   readonly mtu: number | undefined;
 }
 
-const comparedPackages = ["attention", "core", "runtime", "kernels-cpu", "launcher", "collectives-ucx"].map(
+const COMPARED_PACKAGES = ["attention", "core", "runtime", "kernels-cpu", "launcher", "collectives-ucx"].map(
   (name) => `@mosaic/${name}`,
 );
 
 /** Looks at this host. */
-export async function gatherFacts(system: System, at: SocketAddress): Promise<HostFacts> {
+export async function collectHostInfo(system: System, at: SocketAddress): Promise<HostInfo> {
   const { env, node, version, read } = system;
   const [cpu, ucx] = await Promise.all([system.runProbe("cpu"), system.runProbe("ucx")]);
-  const versions = comparedPackages.map((name) => [name, version(name)] as const).filter(([, each]) => each);
-  const device = interfaceOf(at.address);
+  const versions = COMPARED_PACKAGES.map((name) => [name, version(name)] as const).filter(([, each]) => each);
+  const device = findInterface(at.address);
   const mtu = Number(device && read(`/sys/class/net/${device}/mtu`));
   return {
     ...at,
@@ -47,13 +47,13 @@ export async function gatherFacts(system: System, at: SocketAddress): Promise<Ho
   };
 }
 
-function interfaceOf(address: string): string | undefined {
+function findInterface(address: string): string | undefined {
   const interfaces = Object.entries(networkInterfaces());
   return interfaces.find(([, infos = []]) => infos.some((info) => info.address === address))?.[0];
 }
 
 /** What the name of each host resolves to here: addresses, or why there are none. */
-export async function resolveNames(hosts: readonly HostFacts[]): Promise<readonly (readonly string[] | string)[]> {
+export async function resolveNames(hosts: readonly HostInfo[]): Promise<readonly (readonly string[] | string)[]> {
   return await Promise.all(
     hosts.map(async (host) => {
       try {

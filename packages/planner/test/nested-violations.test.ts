@@ -3,7 +3,7 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, type Context, local, masks, type ProcessGroup, type Span, tileOf } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { type Fault, prove, record } from "../src/index.ts";
+import { type Violation, prove, record } from "../src/index.ts";
 
 /** Which tile a kernel is called for. */
 interface Site {
@@ -34,8 +34,8 @@ function meddled(times: (site: Site) => number): AttentionBackend {
 const sizes = { tokens: 24, numHeads: 2, headDim: 4 };
 const grid = { shape: [2, 3], schedule: "overlapped" } as const;
 
-function faultsOf(backend: AttentionBackend, mesh: Readonly<Record<string, number>>): readonly Fault[] {
-  return prove(record({ backend, mesh, ...sizes })).faults;
+function violationsOf(backend: AttentionBackend, mesh: Readonly<Record<string, number>>): readonly Violation[] {
+  return prove(record({ backend, mesh, ...sizes })).violations;
 }
 
 const startsAt = ([span]: readonly Span[], position: number): boolean => span!.start === position;
@@ -45,17 +45,17 @@ test("a block of an overlapped tile that is computed twice is found where its su
   const inner = meddled(({ rank, backward, q, k }) =>
     !backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 2 : 1,
   );
-  const faults = faultsOf(mesh2d({ ...grid, inner }), { sp: 6 });
-  expect(faults[0]!.kind).toBe("duplicate");
-  expect(faults.some(({ message }) => message.startsWith("rank 2, out: rank 1, forward, tile"))).toBe(true);
-  expect(faults[0]!.message).toContain("(queries 8..11, keys 16..19) duplicates pairs of rank 1, forward, tile");
+  const violations = violationsOf(mesh2d({ ...grid, inner }), { sp: 6 });
+  expect(violations[0]!.kind).toBe("duplicate");
+  expect(violations.some(({ message }) => message.startsWith("rank 2, out: rank 1, forward, tile"))).toBe(true);
+  expect(violations[0]!.message).toContain("(queries 8..11, keys 16..19) duplicates pairs of rank 1, forward, tile");
 });
 
 test("one that is forgotten in backward is missing in three gradients on three ranks", () => {
   const inner = meddled(({ rank, backward, q, k }) =>
     backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 0 : 1,
   );
-  expect(faultsOf(mesh2d({ ...grid, inner }), { sp: 6 }).map(({ message }) => message)).toEqual([
+  expect(violationsOf(mesh2d({ ...grid, inner }), { sp: 6 }).map(({ message }) => message)).toEqual([
     "rank 2, dq: queries 8..11, keys 16..19: 16 visible pairs are missing",
     "rank 4, dk: keys 16..19, queries 8..11: 16 visible pairs are missing",
     "rank 4, dv: keys 16..19, queries 8..11: 16 visible pairs are missing",
@@ -64,8 +64,8 @@ test("one that is forgotten in backward is missing in three gradients on three r
 
 test("a fused tile that is forgotten leaves out what it gathered", () => {
   const inner = meddled(({ rank, backward }) => (rank === 0 && !backward ? 0 : 1));
-  const faults = faultsOf(mesh2d({ shape: [2, 3], schedule: "fused", inner }), { sp: 6 });
-  expect(faults.find(({ message }) => message.startsWith("rank 0, out"))!.message).toBe(
+  const violations = violationsOf(mesh2d({ shape: [2, 3], schedule: "fused", inner }), { sp: 6 });
+  expect(violations.find(({ message }) => message.startsWith("rank 0, out"))!.message).toBe(
     "rank 0, out: queries 0..3, keys 0..3 and 12..15: 32 visible pairs are missing",
   );
 });
@@ -73,20 +73,20 @@ test("a fused tile that is forgotten leaves out what it gathered", () => {
 test("of heads shared out and a ring around nodes, the rank and the tile are named", () => {
   const inner = meddled(({ rank, backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
   const backend = ulysses({ axis: "gpu", inner: ring({ axis: "node", inner }) });
-  const faults = faultsOf(backend, { node: 3, gpu: 2 });
-  expect(faults[0]!.kind).toBe("duplicate");
-  expect(faults[0]!.message).toContain(
+  const violations = violationsOf(backend, { node: 3, gpu: 2 });
+  expect(violations[0]!.kind).toBe("duplicate");
+  expect(violations[0]!.message).toContain(
     "rank 3, backward, tile 3 (queries 8..15, keys 0..7) duplicates pairs of rank 3",
   );
   // Head 1 of rows 8 to 15 lies with ranks 2 and 3, that of keys 0 to 7 with ranks 0 and 1.
-  expect(new Set(faults.map(({ rank }) => rank))).toEqual(new Set([0, 1, 2, 3]));
+  expect(new Set(violations.map(({ rank }) => rank))).toEqual(new Set([0, 1, 2, 3]));
 });
 
 test("a tile forgotten by one rank of a ring in a ring is missing where its rows are at home", () => {
   const inner = meddled(({ rank, backward, k }) => (!backward && rank === 4 && startsAt(k, 4) ? 0 : 1));
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu", inner }) });
-  const faults = prove(record({ backend, mesh: { node: 3, gpu: 2 }, ...sizes, mask: masks.causal() })).faults;
-  expect(faults.map(({ message }) => message)).toContain(
+  const violations = prove(record({ backend, mesh: { node: 3, gpu: 2 }, ...sizes, mask: masks.causal() })).violations;
+  expect(violations.map(({ message }) => message)).toContain(
     "rank 4, out: queries 16..19, keys 4..7: 16 visible pairs are missing",
   );
 });
@@ -130,9 +130,9 @@ test("a send that the other rank of an overlapped tile never receives is named",
       ),
     );
   });
-  const faults = faultsOf(backend, { sp: 6 });
-  expect(faults.map(({ kind }) => kind)).toContain("message");
-  expect(faults.find(({ kind }) => kind === "message")!.message).toMatch(
+  const violations = violationsOf(backend, { sp: 6 });
+  expect(violations.map(({ kind }) => kind)).toContain("message");
+  expect(violations.find(({ kind }) => kind === "message")!.message).toMatch(
     /^rank 4, forward, mesh2d\(sp\) #\d+ sends to rank 5, which never receives it$/,
   );
 });
@@ -148,9 +148,9 @@ test("ranks of a nest that exchange their keys and queries in different orders w
       return group.sendRecv(sends, options);
     });
   });
-  const [fault] = faultsOf(backend, { node: 2, gpu: 2 });
-  expect(fault!.kind).toBe("cycle");
-  expect(fault!.message).toBe(
+  const [violation] = violationsOf(backend, { node: 2, gpu: 2 });
+  expect(violation!.kind).toBe("cycle");
+  expect(violation!.message).toBe(
     "rank 0, forward, ulysses(gpu) #1 waits for rank 1; rank 1, forward, ulysses(gpu) #1 waits for rank 0",
   );
 });

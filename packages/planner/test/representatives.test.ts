@@ -3,7 +3,7 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, type Coordinate, masks, OptionError, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { spreadRanks } from "../src/classes/translations.ts";
+import { spreadRanks } from "../src/symmetry/translations.ts";
 import {
   type AttentionRecord,
   count,
@@ -11,11 +11,11 @@ import {
   profiles,
   prove,
   record,
-  recordClasses,
+  recordRepresentatives,
   type RecordOptions,
   simulate,
 } from "../src/index.ts";
-import { proveClasses } from "../src/prove/prove.ts";
+import { proveRepresentatives } from "../src/prove/prove.ts";
 import { placements } from "./shapes.ts";
 
 const sizes = { numHeads: 8, numKvHeads: 4, headDim: 8 } as const;
@@ -54,7 +54,7 @@ const cases: readonly Case[] = [
 
 /** All ranks of its mesh are compared with their representatives. */
 function provedByClasses(run: AttentionRecord): ReturnType<typeof prove> {
-  return proveClasses(run, 10, spreadRanks(run.classes.ranks, run.classes.ranks));
+  return proveRepresentatives(run, 10, spreadRanks(run.classes.ranks, run.classes.ranks));
 }
 
 /** What a representative stands for is what the record of all ranks has at every rank of its class. */
@@ -74,13 +74,13 @@ for (const { name, mesh, backend } of cases) {
     test(`${name}: ${title}: counts, verdicts and times of classes are those of all ranks`, () => {
       const call: RecordOptions = { ...sizes, ...arrangement, mesh, tokens: 128, backend: backend() };
       const all = record(call);
-      const byProof = recordClasses(call);
+      const byProof = recordRepresentatives(call);
       expectEqual(byProof, all);
       const [expected, found] = [prove(all), provedByClasses(byProof)];
       expect(found.total).toBe(expected.total);
       expect(found.peakBytes).toEqual(expected.peakBytes);
       const profile = { ...profiles["h100-ib400"], ranksPerNode: 4 };
-      const byTime = recordClasses(call, { ranksPerNode: 4 });
+      const byTime = recordRepresentatives(call, { ranksPerNode: 4 });
       expectEqual(byTime, all);
       const [whole, part] = [simulate(all, profile), simulate(byTime, profile)];
       expect(part.seconds / whole.seconds).toBeCloseTo(1, 9);
@@ -92,7 +92,8 @@ for (const { name, mesh, backend } of cases) {
 
 test("ranks with equal work fall into few classes, others into one each", () => {
   const call = { ...sizes, mesh: { sp: 16 }, tokens: 128, backend: ring() };
-  const classesOf = (options: Partial<RecordOptions>): number => recordClasses({ ...call, ...options }).ranks.length;
+  const classesOf = (options: Partial<RecordOptions>): number =>
+    recordRepresentatives({ ...call, ...options }).ranks.length;
   expect(classesOf({})).toBe(1);
   expect(classesOf({ mask: masks.causal(), placement: zigzag() })).toBe(1);
   expect(classesOf({ mask: masks.causal() })).toBe(16);
@@ -110,7 +111,7 @@ test("1 024 ranks are counted and timed by classes as by all of them", () => {
   };
   const profile = profiles["h100-ib400"];
   const all = record(call);
-  const classes = recordClasses(call, { ranksPerNode: profile.ranksPerNode });
+  const classes = recordRepresentatives(call, { ranksPerNode: profile.ranksPerNode });
   expect(classes.ranks.length).toBe(8);
   expectEqual(classes, all);
   const [whole, part] = [all, classes].map((run) => simulate(run, profile, { keep: () => false }));
@@ -123,7 +124,7 @@ test("what is predicted of more than 1 024 ranks is predicted of classes, and pr
   expect(run.ranks.length).toBe(8);
   expect(seconds).toBeGreaterThan(0);
   const proof = prove(run);
-  expect(proof.faults).toEqual([]);
+  expect(proof.violations).toEqual([]);
   expect(proof.replayed).toBeLessThan(64);
   expect(proof.peakBytes).toHaveLength(2048);
 }, 240_000);
@@ -132,7 +133,7 @@ test("meshes of more than 1 024 ranks with unequal work are refused, and how to 
   const call = { ...sizes, mesh: { sp: 2048 }, backend: ring() };
   const refusal = (options: Partial<RecordOptions>): unknown => {
     try {
-      recordClasses({ ...call, tokens: 65_536, ...options });
+      recordRepresentatives({ ...call, tokens: 65_536, ...options });
     } catch (error) {
       return error;
     }
@@ -149,6 +150,6 @@ test("meshes of more than 1 024 ranks with unequal work are refused, and how to 
     expect((error as Error).message).toContain(remedy);
   }
   expect(() => record({ ...call, tokens: 65_536, mask: masks.full() })).toThrow(
-    /at most 1024 ranks.*2048 ranks.*recordClasses/s,
+    /at most 1024 ranks.*2048 ranks.*recordRepresentatives/s,
   );
 });

@@ -10,12 +10,12 @@ import {
 } from "./processes.ts";
 import { scenarioVariables } from "./run-rank.ts";
 
-export interface DeathOptions {
+export interface RankFailureOptions {
   readonly noticeSeconds: number;
 }
 
 /** One of three ranks fails; the others name it, and end. */
-export function deathCases(program: RankProgram, { noticeSeconds }: DeathOptions): Case[] {
+export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFailureOptions): Case[] {
   return [
     processCase(program, "a rank that is killed is named at once, and all ranks end", (processes) =>
       killRank(processes, { failing: 1, noticeSeconds }),
@@ -42,12 +42,12 @@ interface FailedRun {
   readonly seconds: number;
 }
 
-async function failOne(
+async function failOneRank(
   processes: RankProcesses,
   scenario: string,
   { failing = 1, more = {} }: { readonly failing?: number; readonly more?: Environment } = {},
 ): Promise<FailedRun> {
-  const ranks = await processes.startAll(3, scenario, { [scenarioVariables.oddRank]: String(failing), ...more });
+  const ranks = await processes.startAll(3, scenario, { [scenarioVariables.failingRank]: String(failing), ...more });
   const ready = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
   const started = performance.now();
   ranks[failing]!.proceed();
@@ -58,9 +58,9 @@ async function failOne(
 
 async function killRank(
   processes: RankProcesses,
-  { failing, noticeSeconds }: DeathOptions & { readonly failing: number },
+  { failing, noticeSeconds }: RankFailureOptions & { readonly failing: number },
 ) {
-  const { ranks, pid, failures, seconds } = await failOne(processes, "is killed", { failing });
+  const { ranks, pid, failures, seconds } = await failOneRank(processes, "is killed", { failing });
   const needed = `step 3: rank ${failing} \\(pid ${pid}( on \\S+)?\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
   for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${needed}$`));
   check(seconds < noticeSeconds, `the others noticed after ${seconds} s, expected less than ${noticeSeconds} s`);
@@ -74,20 +74,20 @@ const exitsEarly =
   /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+( on \S+)?\) died); rank [02] needed it in allReduce #2 /;
 
 async function closesEarly(processes: RankProcesses, scenario: string): Promise<void> {
-  const { ranks, failures } = await failOne(processes, scenario);
+  const { ranks, failures } = await failOneRank(processes, scenario);
   for (const failure of failures) checkFailed(failure, "PeerLostError", exitsEarly);
   await checkEnds(ranks, [0, 0, 0]);
 }
 
 async function throwsError(processes: RankProcesses): Promise<void> {
-  const { ranks, failures } = await failOne(processes, "throws");
+  const { ranks, failures } = await failOneRank(processes, "throws");
   for (const failure of failures) checkFailed(failure, "PeerLostError", exitsEarly);
   checkFailed(await ranks[1]!.waitForEvent("failed"), "Error", /^bad loss$/);
   await checkEnds(ranks, [0, 0, 0]);
 }
 
 async function exceedsTimeout(processes: RankProcesses): Promise<void> {
-  const { failures } = await failOne(processes, "is late", { more: { [scenarioVariables.timeout]: "1" } });
+  const { failures } = await failOneRank(processes, "is late", { more: { [scenarioVariables.timeout]: "1" } });
   for (const failure of failures) {
     const { message } = checkFailed(
       failure,
@@ -99,7 +99,7 @@ async function exceedsTimeout(processes: RankProcesses): Promise<void> {
 }
 
 async function shapesDiffer(processes: RankProcesses): Promise<void> {
-  const ranks = await processes.startAll(3, "differs", { [scenarioVariables.oddRank]: "1" });
+  const ranks = await processes.startAll(3, "differs", { [scenarioVariables.failingRank]: "1" });
   for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
     const { message } = checkFailed(
       failure,
@@ -114,7 +114,7 @@ async function shapesDiffer(processes: RankProcesses): Promise<void> {
 const sides = ["attention of causal", "attention of full"];
 
 async function recordedDiffer(processes: RankProcesses): Promise<void> {
-  const ranks = await processes.startAll(4, "records another call", { [scenarioVariables.oddRank]: "1" });
+  const ranks = await processes.startAll(4, "records another call", { [scenarioVariables.failingRank]: "1" });
   for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
     const { message } = checkFailed(failure, "CollectiveMismatchError", /rank 1 at call #1 \(pair\): /);
     for (const side of sides) checkMessage(message, side);
@@ -124,7 +124,7 @@ async function recordedDiffer(processes: RankProcesses): Promise<void> {
 
 /** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
 async function closedDiffer(processes: RankProcesses): Promise<void> {
-  const ranks = await processes.startAll(3, "records another call and closes", { [scenarioVariables.oddRank]: "1" });
+  const ranks = await processes.startAll(3, "records another call and closes", { [scenarioVariables.failingRank]: "1" });
   await Promise.all(ranks.map((rank) => rank.waitForEvent("recorded")));
   const [first, odd, last] = ranks as [RankProcess, RankProcess, RankProcess];
   first.proceed();

@@ -17,13 +17,13 @@ constexpr int64_t paddedStride(int64_t columns) { return 16 * ((columns + 15) / 
 ///
 /// Rows 512 bytes or more apart are copied too: a column of them, which is how V is read, falls into so few sets of the
 /// first-level cache that it evicts itself.
-class KeyReader {
+class KvReader {
  public:
-  KeyReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena);
+  KvReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena);
 
   void select(int64_t batch, int64_t head) { batch_ = batch, head_ = head; }
   /// Keys [first, first + count), count ≤ kKeyBlock. Valid until the next call.
-  KeyBlock read(int32_t first, int32_t count) const;
+  KvRows read(int32_t first, int32_t count) const;
 
  private:
   struct Source {
@@ -40,19 +40,19 @@ class KeyReader {
   int64_t batch_ = 0, head_ = 0;
 };
 
-inline KeyReader::KeyReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena)
+inline KvReader::KvReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena)
     : kernels_(kernels), copyStride_(paddedStride(k.shape[3])), k_(source(k, arena)), v_(source(v, arena)) {}
 
-inline KeyReader::Source KeyReader::source(const TensorView& view, Arena& arena) const {
+inline KvReader::Source KvReader::source(const TensorView& view, Arena& arena) const {
   const bool inPlace = view.dtype == DType::Float32 && view.stride[3] == 1 && view.stride[2] < 128;
   return {view, inPlace ? nullptr : arena.allocate<float>(kKeyBlock * copyStride_)};
 }
 
-inline KeyBlock KeyReader::read(int32_t first, int32_t count) const {
+inline KvRows KvReader::read(int32_t first, int32_t count) const {
   return {read(k_, first, count), read(v_, first, count), stride(k_), stride(v_), first, count};
 }
 
-inline const float* KeyReader::read(const Source& source, int32_t first, int32_t count) const {
+inline const float* KvReader::read(const Source& source, int32_t first, int32_t count) const {
   const Rows rows = rowsOf(source.view, {batch_, head_, first});
   if (source.copy == nullptr) return static_cast<const float*>(rows.data);
   kernels_.unpack(rows, count, source.view.shape[3], source.copy, copyStride_);
@@ -60,7 +60,7 @@ inline const float* KeyReader::read(const Source& source, int32_t first, int32_t
 }
 
 /// Keys [begin, end) of a block that contains them.
-inline KeyBlock subBlock(const KeyBlock& block, int32_t begin, int32_t end) {
+inline KvRows subBlock(const KvRows& block, int32_t begin, int32_t end) {
   const int64_t skip = begin - block.first;
   return {block.k + skip * block.kStride, block.v + skip * block.vStride, block.kStride, block.vStride, begin,
           end - begin};
