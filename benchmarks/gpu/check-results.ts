@@ -1,7 +1,7 @@
 import * as mosaic from "@mosaic/attention";
 import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
 import type { Errors } from "./bench.ts";
-import { attend, disposeAll, dtypes, type Operands, type Problem, takeGradients, wanting } from "./problem.ts";
+import { attend, disposeAll, dtypes, type Operands, type Problem, takeGradients, setRequiresGrad } from "./problem.ts";
 
 /** What rounding explains: products of numbers with 8 or 11 bits. */
 export const tolerances = { bf16: 1e-2, fp16: 2e-3 } as const;
@@ -25,7 +25,7 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
   const expected = { out, ...attentionOracleBackward({ ...sizes, ...right }, dOut) };
 
   const put = (x: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, x, [batch, numHeads, n, d], dtype);
-  const operands = wanting([put(q), put(k), put(v), put(dOut)], { direction: "backward" });
+  const operands = setRequiresGrad([put(q), put(k), put(v), put(dOut)], { direction: "backward" });
   using found = attend(ctx, operands, problem);
   found.backward(operands[3]);
   const gradients = takeGradients(operands);
@@ -58,10 +58,10 @@ export async function checkSamples(ctx: mosaic.Context, operands: Operands, prob
   ];
   for (const place of places) {
     const row = await readRow(operands, problem, place);
-    demand(`out of row ${place.i}`, distance(await readAt(out, place), outRow(row)), wanted);
+    checkTolerance(`out of row ${place.i}`, distance(await readAt(out, place), outRow(row)), wanted);
     // The very first of causal rows sees one key: its gradient is 0, and there is nothing to compare with.
     if (dq && row.scores.length > 1) {
-      demand(`dq of row ${place.i}`, distance(await readAt(dq, place), gradientRow(row)), wanted);
+      checkTolerance(`dq of row ${place.i}`, distance(await readAt(dq, place), gradientRow(row)), wanted);
     }
   }
   if (dk && dv) await checkSums(operands[3], dk, dv, wanted);
@@ -73,13 +73,13 @@ async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tens
     columnSums(dv),
     columnSums(dOut),
     columnSums(dk),
-    squares(dk),
+    sumOfSquares(dk),
   ]);
-  demand("the sum of dv over keys", distance(fromValues, fromOut), wanted);
-  demand("the sum of dk over keys", Math.hypot(...fromKeys) / Math.sqrt(size), wanted);
+  checkTolerance("the sum of dv over keys", distance(fromValues, fromOut), wanted);
+  checkTolerance("the sum of dk over keys", Math.hypot(...fromKeys) / Math.sqrt(size), wanted);
 }
 
-function demand(what: string, error: number, wanted: number): void {
+function checkTolerance(what: string, error: number, wanted: number): void {
   // NaN is not less than anything.
   if (error < wanted) return;
   throw new Error(`${what} is off by ${error.toExponential(1)} of its size, allowed are ${wanted.toExponential(1)}`);
@@ -94,7 +94,7 @@ async function columnSums(x: mosaic.Tensor): Promise<Float32Array> {
   return sums;
 }
 
-async function squares(x: mosaic.Tensor): Promise<number> {
+async function sumOfSquares(x: mosaic.Tensor): Promise<number> {
   using each = x.device.empty(x.shape.slice(0, 3), "float32");
   x.device.kernels.rowDot(each, x, x);
   return (await each.read()).reduce((sum, square) => sum + square, 0);

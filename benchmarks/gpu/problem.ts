@@ -9,10 +9,10 @@ export const dtypes = { bf16: "bfloat16", fp16: "float16" } as const;
 export function drawOperands(ctx: mosaic.Context, problem: Problem): Operands {
   const { batch, numHeads, n, d, dtype } = problem;
   const draw = (): mosaic.Tensor => mosaic.randn(ctx, [batch, numHeads, n, d], { dtype: dtypes[dtype] });
-  return wanting([draw(), draw(), draw(), draw()], problem);
+  return setRequiresGrad([draw(), draw(), draw(), draw()], problem);
 }
 
-export function wanting(operands: Operands, { direction }: Pick<Problem, "direction">): Operands {
+export function setRequiresGrad(operands: Operands, { direction }: Pick<Problem, "direction">): Operands {
   for (const x of operands.slice(0, 3)) x.requiresGrad = direction === "backward";
   return operands;
 }
@@ -76,11 +76,11 @@ export function nameOf({ direction, dtype, mask, d, n }: Shape): string {
   return `${direction}.${dtype}.${mask}.d${d}.n${n}`;
 }
 
-const seen = (mask: Problem["mask"]): number => (mask === "causal" ? 0.5 : 1);
+const visibleShare = (mask: Problem["mask"]): number => (mask === "causal" ? 0.5 : 1);
 
 /** Two products of 2n²d a head forward, five backward; a causal mask halves them. What is computed again is not counted. */
 export function flopsOf({ direction, mask, d, n, numHeads, batch }: Problem): number {
-  return (direction === "forward" ? 4 : 10) * batch * numHeads * n * n * d * seen(mask);
+  return (direction === "forward" ? 4 : 10) * batch * numHeads * n * n * d * visibleShare(mask);
 }
 
 /** Each input read once, each output written once: q, k, v → out and lse; q, k, v, out, dOut, lse → dq, dk, dv. */
@@ -91,5 +91,5 @@ export function bytesOf({ direction, d, n, numHeads, batch }: Problem): number {
 
 /** One a pair that is seen; backward computes them again. */
 export function exponentialsOf({ mask, n, numHeads, batch }: Problem): number {
-  return batch * numHeads * n * n * seen(mask);
+  return batch * numHeads * n * n * visibleShare(mask);
 }

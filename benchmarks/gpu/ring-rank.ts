@@ -28,7 +28,7 @@ const runs: Readonly<Record<Way, AttentionRun | undefined>> = {
 // Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
   for (const way of ways) {
-    await meet(`${way} ${turn}`);
+    await barrier(`${way} ${turn}`);
     const reported = await runs[way]?.once();
     if (turn > 0 && reported) console.log(JSON.stringify({ way, ...reported } satisfies Turn));
   }
@@ -36,7 +36,7 @@ for (let turn = 0; turn <= turns; turn++) {
 for (const run of Object.values(runs)) run?.[Symbol.dispose]();
 
 /** Waits for the others in the store: a barrier of NCCL would keep the card busy meanwhile. */
-async function meet(where: string): Promise<void> {
+async function barrier(where: string): Promise<void> {
   await store.set(`${where} ${rank}`, "");
   await store.wait(Array.from({ length: ranks }, (_, other) => `${where} ${other}`));
 }

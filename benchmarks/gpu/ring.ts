@@ -24,14 +24,14 @@ export interface RingJob {
 }
 
 /** Heads of 128, or smaller ones where four ranks would get none. */
-const MOST = 128;
+const MAX_RATIO = 128;
 
 /**
  * One sequence of all tokens on ranks that share one card, against one process that has the card to itself. The card's work
  * is the same, so the ratio is what sharding costs; "apart" reports how much of that is sharing the card, without a ring.
  */
 export function ringCases({ hidden, tokens }: Sizes): readonly Case[] {
-  const d = Math.min(MOST, hidden / 4);
+  const d = Math.min(MAX_RATIO, hidden / 4);
   return ([2, 4] as const).flatMap((ranks) =>
     (["full", "causal"] as const).flatMap((mask) =>
       (["forward", "backward"] as const).map((direction) => {

@@ -1,6 +1,6 @@
 import type { AttentionRecord } from "@mosaic/planner";
-import { recordOf, ringOf, tile } from "./volumes.ts";
-import { bytesPerMegaflop, least, profileOf, timingOf, type Wiring } from "./clusters.ts";
+import { recordOf, ringStrategy, tileStrategy } from "./volumes.ts";
+import { bytesPerMegaflop, minimizeScalar, profileOf, timingOf, type Wiring } from "./clusters.ts";
 import { lengths, type Model, models, stepSeconds } from "./published.ts";
 import type { Table } from "./table.ts";
 
@@ -62,15 +62,15 @@ export function fit(ranks: 16, tokens: readonly number[] = lengths): readonly Fi
     const problem = { numHeads, headDim, tokens: length };
     const at = lengths.indexOf(length as (typeof lengths)[number]);
     return {
-      ring: recordOf(ringOf(ranks), problem),
-      mesh: recordOf(tile([side, side], "fused"), problem),
+      ring: recordOf(ringStrategy(ranks), problem),
+      mesh: recordOf(tileStrategy([side, side], "fused"), problem),
       tokens: length,
       stated: { ring: stepSeconds.ring[ranks][at]!, mesh: stepSeconds.notOverlapped[ranks][at]! },
     };
   });
   return wirings.map((wiring) => {
     const at = (bandwidth: number) => explained(points, wiring, bandwidth);
-    const bandwidth = least((x) => at(x).error, [3e8, 3e10]);
+    const bandwidth = minimizeScalar((x) => at(x).error, [3e8, 3e10]);
     return { wiring, bandwidth, ...at(bandwidth) };
   });
 }

@@ -65,7 +65,7 @@ export function bytesPerMegaflop({ kernels, links }: Profile, headDim: number): 
 }
 
 /** Where the least of a function of a positive number lies, to 2 %, if it has one valley between the ends. */
-export function least(of: (x: number) => number, [low, high]: readonly [number, number]): number {
+export function minimizeScalar(of: (x: number) => number, [low, high]: readonly [number, number]): number {
   const golden = (Math.sqrt(5) - 1) / 2;
   let [lower, upper] = [Math.log(low), Math.log(high)];
   const point = (at: number) => ({ at, value: of(Math.exp(at)) });

@@ -1,5 +1,5 @@
 import type { AttentionRecord } from "@mosaic/planner";
-import { recordOf, ringOf, tile } from "./volumes.ts";
+import { recordOf, ringStrategy, tileStrategy } from "./volumes.ts";
 import { bytesPerMegaflop, profileOf, type Timing, timingOf, type Wiring } from "./clusters.ts";
 import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
@@ -56,7 +56,7 @@ export type Bandwidths = ReadonlyMap<string, number>;
 /** One network each, fitted to one stated number; the speedups are predicted. */
 export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]; readonly bandwidthOf: Bandwidths } {
   const { fitted, ranks, tiles, closest } = sizes;
-  const ring = recordOf(ringOf(fitted.ranks), { ...numHeads, tokens: fitted.tokens });
+  const ring = recordOf(ringStrategy(fitted.ranks), { ...numHeads, tokens: fitted.tokens });
   const fittedTo = byNode((wiring) => fittedBandwidth(ring, wiring, fitted.share));
   const bandwidthOf = new Map(wirings.map((wiring) => [wiring.name, fittedTo(wiring)]));
   const against = { ranks, bandwidthOf };
@@ -71,24 +71,24 @@ export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]
   return { tables, bandwidthOf };
 }
 
-interface Against {
+interface FittedBandwidth {
   readonly ranks: number;
   readonly bandwidthOf: Bandwidths;
 }
 
-interface Asked {
+interface SpeedupQuery {
   readonly tokens: number;
   readonly tiles: TimeSizes["tiles"];
   readonly among: readonly Wiring[];
 }
 
-function speedups({ ranks, bandwidthOf }: Against, { tokens, tiles, among }: Asked): Table["rows"] {
+function speedups({ ranks, bandwidthOf }: FittedBandwidth, { tokens, tiles, among }: SpeedupQuery): Table["rows"] {
   const problem = { ...numHeads, tokens };
   const profileFor = (wiring: Wiring) => profileOf({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! });
-  const record = recordOf(ringOf(ranks), problem);
+  const record = recordOf(ringStrategy(ranks), problem);
   const ringTiming = byNode((wiring) => timingOf(record, profileFor(wiring)));
   return tiles.flatMap((shape) => {
-    const mesh = recordOf(tile(shape), problem);
+    const mesh = recordOf(tileStrategy(shape), problem);
     return among.map((wiring) => {
       const times = { ring: ringTiming(wiring), mesh: timingOf(mesh, profileFor(wiring)) };
       return { tokens, tile: shape.join(" × "), wiring: wiring.name, ...compared(times) };

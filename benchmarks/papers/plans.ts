@@ -2,7 +2,7 @@ import { masks } from "@mosaic/core";
 import { plan, type RankedStrategy } from "@mosaic/strategies/plan";
 import { type Cluster, profileOf, type Timing, timingOf } from "./clusters.ts";
 import type { Table } from "./table.ts";
-import { type Problem, recordOf, ringOf, volumesOf, type Way } from "./volumes.ts";
+import { type Problem, recordOf, ringStrategy, volumesOf, type MeshStrategy } from "./volumes.ts";
 
 /** What is compared where. */
 export interface Comparison {
@@ -12,7 +12,7 @@ export interface Comparison {
   readonly cluster: Cluster;
   readonly ranks: number;
   /** The tiles that the paper has. */
-  readonly theirs: readonly Way[];
+  readonly theirs: readonly MeshStrategy[];
 }
 
 /** Of the planner's estimates, what is not this much slower than the best is simulated whole, of all ways the first few. */
@@ -29,18 +29,18 @@ export function compare(comparison: Comparison): Table {
   const { ranksPerNode } = profile;
   const size = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
   const { ranking } = plan({ ...problem, ...size, mask: masks.causal(), profile, simulate: 1 });
-  const timed = (kind: string, way: Way): Timed => {
+  const timed = (kind: string, way: MeshStrategy): TimedStrategy => {
     const record = recordOf(way, problem);
     const { both, betweenNodes } = volumesOf(record, ranksPerNode);
     const peak = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
     return { kind, ...way, ...timingOf(record, profile), sent: both.bytes, betweenNodes: betweenNodes.bytes, peak };
   };
-  const bestOf = (kind: string, from: readonly RankedStrategy[]): Timed =>
+  const bestOf = (kind: string, from: readonly RankedStrategy[]): TimedStrategy =>
     from
       .filter(({ seconds }) => seconds <= close * from[0]!.seconds)
       .map(({ name, mesh, strategy }) => timed(kind, { name, mesh, backend: strategy }))
       .toSorted((one, other) => one.seconds - other.seconds)[0]!;
-  const ring = timed("ring attention", ringOf(ranks));
+  const ring = timed("ring attention", ringStrategy(ranks));
   const usual = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
   const baseline = bestOf("strongest ulysses × ring", usual);
   const best = bestOf("our best", ranking.slice(0, finalists));
@@ -51,14 +51,18 @@ export function compare(comparison: Comparison): Table {
   );
 }
 
-interface Timed extends Way, Timing {
+interface TimedStrategy extends MeshStrategy, Timing {
   readonly kind: string;
   readonly sent: number;
   readonly betweenNodes: number;
   readonly peak: number;
 }
 
-function rowOf({ kind, name, mesh, ...row }: Timed, ring: Timed, baseline: Timed): Table["rows"][number] {
+function rowOf(
+  { kind, name, mesh, ...row }: TimedStrategy,
+  ring: TimedStrategy,
+  baseline: TimedStrategy,
+): Table["rows"][number] {
   return {
     kind,
     way: name,

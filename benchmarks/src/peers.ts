@@ -4,13 +4,13 @@ import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { type AttentionProblem, AttentionRun, flopsOf, nameOf } from "./attention-problem.ts";
-import { type Case, median, rest, type Row } from "./case.ts";
+import { type Case, median, waitIdle, type Row } from "./case.ts";
 
 /** The peer as it is run where PyTorch is. */
 export const sdpa: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
 
 /** The peer refused a request: it has no such backend for the problem, or no memory. */
-export class PeerRefusal extends Error {}
+export class PeerUnsupportedError extends Error {}
 
 /** A process that answers each JSON line with one. One question at a time. */
 export class Peer implements Disposable {
@@ -39,10 +39,10 @@ export class Peer implements Disposable {
   }
 
   /** @throws PeerRefusal if it answers with an error; Error if it is gone or takes too long. */
-  async ask<T>(question: Readonly<Record<string, unknown>>): Promise<T> {
+  async request<T>(question: Readonly<Record<string, unknown>>): Promise<T> {
     const line = await this.#line(JSON.stringify(question));
     const answer = JSON.parse(line) as T & { error?: string };
-    if (answer.error !== undefined) throw new PeerRefusal(answer.error);
+    if (answer.error !== undefined) throw new PeerUnsupportedError(answer.error);
     return answer;
   }
 
@@ -108,16 +108,16 @@ function peerCase(problem: AttentionProblem): Case {
     names: [name],
     async run({ repetitions, python }) {
       using peer = new Peer([python!, sdpa, "--device", "cpu"], TIMEOUT_SECONDS);
-      await peer.ask({ op: "prepare", backend: "flash", problem: { ...problem, batch: 1 } });
+      await peer.request({ op: "prepare", backend: "flash", problem: { ...problem, batch: 1 } });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using run = new AttentionRun(ctx, problem, mosaic.local());
       const [ours, theirs]: [number[], number[]] = [[], []];
       // Turn 0 warms up and is not reported.
       for (let turn = 0; turn <= repetitions; turn++) {
-        await rest();
+        await waitIdle();
         const { begin, end } = await run.once();
-        await rest();
-        const { seconds } = await peer.ask<{ seconds: [number] }>({ op: "sample", backend: "flash", count: 1 });
+        await waitIdle();
+        const { seconds } = await peer.request<{ seconds: [number] }>({ op: "sample", backend: "flash", count: 1 });
         if (turn === 0) continue;
         ours.push(end - begin);
         theirs.push(seconds[0]);
@@ -128,13 +128,13 @@ function peerCase(problem: AttentionProblem): Case {
 }
 
 /** Seconds of each turn. */
-interface Turns {
+interface PairedTimings {
   readonly ours: readonly number[];
   readonly theirs: readonly number[];
 }
 
 /** How many times as fast we are, as the median over neighbouring turns, and best against best. */
-export function peerRow(name: string, flops: number, { ours, theirs }: Turns): Row {
+export function peerRow(name: string, flops: number, { ours, theirs }: PairedTimings): Row {
   const vsPeer = median(theirs.map((seconds, turn) => seconds / ours[turn]!));
   const bestVsPeer = Math.min(...theirs) / Math.min(...ours);
   const rate = flops / Math.min(...ours) / 1e9;

@@ -113,7 +113,7 @@ export interface Step extends KvBlock {
   readonly step: number;
   /** Whose they are. */
   readonly source: number;
-  /** Whether this rank attends to them. If not, k and v hold other keys. */
+  /** Whether this rank attends to them. If not, none of its queries sees any: they were not sent to it, and k and v hold other keys. */
   readonly visible: boolean;
 }
 
@@ -153,7 +153,7 @@ export function* rotate(
       yield { step, source, visible: needsCompute(rank, source), k: tensors[0]!, v: tensors[1]! }; // compute
       work?.wait(); // wait
       work = undefined;
-      current = next; // swap
+      current = next; // the two buffers swap
     }
   } finally {
     work?.wait();
@@ -190,7 +190,7 @@ export function* rotateGradients(
   let arriving: GradientTransfers | undefined;
   let work: Work | undefined;
   try {
-    // To take the next of `steps` swaps k and v: see rotate.
+    // To take the next of `steps` swaps the buffers of k and v (see `rotate`); those of dk and dv take turns by step.
     for (const { step, source, visible, k, v } of steps) {
       const current = source !== rank && visible ? zeroed(source, step) : own;
       const { tensors } = current;

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, onTestFinished, test } from "vitest";
-import { standIns } from "./emulated.ts";
+import { emulatedLibraries } from "./emulated.ts";
 
 // Each in a process of its own, for a process loads NCCL once. The stand-ins fail as their settings state.
 interface FailureCase {
@@ -136,7 +136,7 @@ test("takes the next NCCL where one that loads cannot be used", async () => {
   onTestFinished(() => rmSync(folder, { recursive: true }));
   const compiler = ["-shared", "-fPIC", "-x", "c", "-o", join(folder, "libnccl.so.2"), "/dev/null"];
   await promisify(execFile)(process.env.CC ?? "cc", compiler);
-  symlinkSync(standIns.MOSAIC_NCCL_LIBRARY!, join(folder, "libnccl.so"));
+  symlinkSync(emulatedLibraries.MOSAIC_NCCL_LIBRARY!, join(folder, "libnccl.so"));
   const env = { MOSAIC_NCCL_LIBRARY: "", LD_LIBRARY_PATH: folder };
   const { message } = await errorOf("throw new Error(ncclSystem().version)", env);
   expect(message).toBe("2.27.3");
@@ -151,7 +151,7 @@ async function errorOf(code: string, env: FailureCase["env"]): Promise<{ name: s
     let thrown = { name: "nothing", message: "" };
     try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
     process.stdout.write(JSON.stringify(thrown), () => process.exit());`;
-  const all = { ...process.env, ...standIns, ...env };
+  const all = { ...process.env, ...emulatedLibraries, ...env };
   const node = ["--input-type=module", "--eval", script];
   const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
   return JSON.parse(stdout) as { name: string; message: string };

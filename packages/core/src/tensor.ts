@@ -204,6 +204,11 @@ export class Tensor implements Disposable, TensorInit {
     return this.#disposed ? `${what}, disposed` : what;
   }
 
+  /** What JSON.stringify writes: shape, dtype and device, such as "cuda:0". Values need `read`; checkpoints, `@mosaic/nn`. */
+  toJSON(): { readonly shape: Shape; readonly dtype: DType; readonly device: string } {
+    return { shape: this.shape, dtype: this.dtype, device: `${this.device.type}:${this.device.index}` };
+  }
+
   /** JavaScript has no operators for tensors: \`x + y\` would be text, and \`x / 2\` NaN, in silence. */
   [Symbol.toPrimitive](hint: "string" | "number" | "default"): string {
     if (hint === "string") return this.toString();

@@ -58,7 +58,7 @@ export async function compileEngine(folder: string): Promise<void> {
 }
 
 /** What the suite's trial reports of kernels with that fault, or without any: "" if it finds nothing wrong. */
-export async function verdictOn(fault: Fault | null, family: Family, folder: string): Promise<string> {
+export async function testFault(fault: Fault | null, family: Family, folder: string): Promise<string> {
   // The faulty file is found before the right one, which stays where it is.
   const faulty = join(folder, "faulty");
   rmSync(faulty, { recursive: true, force: true });

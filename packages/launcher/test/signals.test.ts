@@ -10,7 +10,7 @@ import {
   livingProcesses,
   mosaicRun,
   program,
-  type Running,
+  type RunningProcess,
   runNode,
   temporaryDir,
   until,
@@ -19,7 +19,7 @@ import {
 const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
 /** Starts three ranks that wait, and resolves when all are ready. */
-async function waiting(how: string, ...options: string[]): Promise<Running> {
+async function waiting(how: string, ...options: string[]): Promise<RunningProcess> {
   const job = mosaicRun(["-n", "3", ...options, program("wait.mjs"), how]);
   await job.waitForOutput("is ready", 3);
   return job;
@@ -156,7 +156,7 @@ describe("a signal to the launcher", { repeats }, () => {
 
 describe("SIGTERM to npm, which signals its shell alone,", () => {
   /** As npm runs a command: in a shell that waits for it. */
-  function inShell(env: Readonly<Record<string, string>>): Running {
+  function inShell(env: Readonly<Record<string, string>>): RunningProcess {
     const spawned = 'require("node:child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
     const script = `console.log("shell", ${spawned}.pid)`;
     const line = '"$@"; exit $?';
@@ -164,7 +164,7 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
     return runNode(["-e", script, "--", "-c", line, "sh", ...command], { env });
   }
 
-  const shellOf = (job: Running): number => Number(/shell (\d+)/.exec(job.output())?.[1]);
+  const shellOf = (job: RunningProcess): number => Number(/shell (\d+)/.exec(job.output())?.[1]);
 
   it("ends the job, with its grace", async () => {
     const job = inShell({ npm_config_user_agent: "npm/11.19.1 node/v20" });
@@ -182,10 +182,10 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
 
 describe("kill -9 of the launcher leaves no process", { repeats }, () => {
   /** The launcher's only child that does not belong to the job. */
-  const guardOf = (job: Running): number[] =>
+  const guardOf = (job: RunningProcess): number[] =>
     childrenOf(job.pid).filter((pid) => !livingProcesses().includes(pid) && commandOf(pid).includes("trap"));
 
-  async function killed(job: Running): Promise<void> {
+  async function killed(job: RunningProcess): Promise<void> {
     const guard = guardOf(job);
     job.child.kill("SIGKILL");
     const start = performance.now();

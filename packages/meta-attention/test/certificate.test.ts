@@ -7,7 +7,7 @@ import { chunksToAdd } from "../src/certificate.ts";
 import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
 import { chunkVisibility } from "../src/route/choose.ts";
 import { cut, dot } from "./reference/rows.ts";
-import { chunksOf, shardsOf, whole } from "./cut.ts";
+import { chunksOf, shardsOf, whole } from "./chunked-shape.ts";
 import { makeWorld } from "./world.ts";
 
 /** A module on an input of some loudness. */
@@ -16,18 +16,18 @@ interface Case {
   readonly ranks: number;
   readonly batch: number;
   readonly length: number;
-  readonly loudness: number;
+  readonly keyScale: number;
   readonly seed: number;
   /** The score of every pair, whatever the input: queries and keys are biases. Default: projections of the input. */
   readonly score?: number;
 }
 
-function valuesOf({ options, batch, length, loudness, seed }: Case): Float64Array {
-  return normals(batch * length * options.embedDim, seed).map((x) => Math.fround(loudness * x));
+function valuesOf({ options, batch, length, keyScale, seed }: Case): Float64Array {
+  return normals(batch * length * options.embedDim, seed).map((x) => Math.fround(keyScale * x));
 }
 
 /** What a forward promised, and all that is needed to check it. */
-async function promised(ctx: Context, given: Case) {
+async function certificateOf(ctx: Context, given: Case) {
   const { options, batch, length, score } = given;
   using module = new HierarchicalMetaAttention(ctx, { ...options, sequenceLength: length });
   if (score !== undefined) setScore(module, options, score);
@@ -62,7 +62,7 @@ function setScore(
 }
 
 /** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
-function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<typeof promised>>): Float64Array {
+function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<typeof certificateOf>>): Float64Array {
   const { options, batch, length, ranks } = given;
   const { embedDim: embed, numHeads, numKvHeads = numHeads, mask = masks.full() } = options;
   const size = embed / numHeads;
@@ -107,7 +107,7 @@ const cases: fc.Arbitrary<Case> = fc
     tokens: fc.integer({ min: 0, max: 12 }),
     mask: fc.constantFrom("full", "causal", "window", "documents"),
     combine: fc.constantFrom("soft" as const, "exact" as const),
-    loudness: fc.constantFrom(0.01, 0.3, 1, 3, 10, 40),
+    keyScale: fc.constantFrom(0.01, 0.3, 1, 3, 10, 40),
     batch: fc.integer({ min: 1, max: 2 }),
     seed: fc.nat(1e6),
     topK: fc.nat(3),
@@ -147,7 +147,7 @@ test("the true missed mass is never above the bound: 1 000 random cases", async 
   let informative = 0;
   await fc.assert(
     fc.asyncProperty(cases, async (given) => {
-      const promise = await promised(ctx, given);
+      const promise = await certificateOf(ctx, given);
       const largest = check(given, promise.values, missedMass(given, promise));
       tried++;
       if (largest < 0.9) informative++;
@@ -172,8 +172,8 @@ test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is neede
         combine,
         ...(epsilon && { maxMissedMass: epsilon }),
       } as const;
-      const given: Case = { options, ranks: 3, batch: 2, length: 31, loudness: 0.8, seed: 3 };
-      const ranks = await onWorld(makeWorld, { size: 3 }, (ctx) => promised(ctx, given));
+      const given: Case = { options, ranks: 3, batch: 2, length: 31, keyScale: 0.8, seed: 3 };
+      const ranks = await onWorld(makeWorld, { size: 3 }, (ctx) => certificateOf(ctx, given));
       check(given, whole(ranks, given), missedMass(given, ranks[0]!));
       for (const { chosen } of ranks) expect(chosen).toEqual(ranks[0]!.chosen);
       if (epsilon) expect(ranks[0]!.chosen.flat(2).length).toBeGreaterThan(2 * 6);
@@ -181,12 +181,12 @@ test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is neede
   }
 });
 
-const loud = [1e4, 2e8, 1e10, 1e20, 1e31, 1e37].flatMap((score) => [score, -score]);
+const largeKeys = [1e4, 2e8, 1e10, 1e20, 1e31, 1e37].flatMap((score) => [score, -score]);
 
-test.each(loud)("the bound holds, and is not 0, where every score is %d", async (score) => {
+test.each(largeKeys)("the bound holds, and is not 0, where every score is %d", async (score) => {
   await using ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
   const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2, chunksPerRank: 4 };
-  const base = { ranks: 1, batch: 1, length: 12, loudness: 1, seed: 5, score };
+  const base = { ranks: 1, batch: 1, length: 12, keyScale: 1, seed: 5, score };
   for (const combine of ["soft", "exact"] as const) {
     for (const mask of [
       masks.full(),
@@ -195,12 +195,12 @@ test.each(loud)("the bound holds, and is not 0, where every score is %d", async 
       masks.fromSlices([{ q0: 6, q1: 12, k0: 0, k1: 3, type: "full" }]),
     ]) {
       const given: Case = { ...base, options: { ...sizes, combine, mask, topK: 0 } };
-      const promise = await promised(ctx, given);
+      const promise = await certificateOf(ctx, given);
       check(given, promise.values, missedMass(given, promise));
       // The last row of four equal chunks, of which it looked at its own.
       if (mask.name === "full") expect(promise.values.at(-1)).toBeGreaterThanOrEqual(0.75);
       const limited: Case = { ...given, options: { ...given.options, maxMissedMass: 0.01 } };
-      const all = await promised(ctx, limited);
+      const all = await certificateOf(ctx, limited);
       check(limited, all.values, missedMass(limited, all));
       if (mask.name === "full") expect(all.chosen[0]!.map(({ length }) => length)).toEqual([3, 3, 3, 3]);
     }

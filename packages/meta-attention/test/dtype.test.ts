@@ -2,7 +2,7 @@ import { checkMeasurements, disturbed, errorSum, extentOf, onWorld, poisoned } f
 import { randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
-import { chunksOf, whole } from "./cut.ts";
+import { chunksOf, whole } from "./chunked-shape.ts";
 import { expectedStep } from "./reference/step.ts";
 import { type RankResult, stepOn, type Trial } from "./step.ts";
 import { makeWorld } from "./world.ts";

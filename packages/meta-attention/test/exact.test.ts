@@ -15,7 +15,7 @@ import { fromArray, masks, MultiAxisAttention, type Placement, shard } from "@mo
 import { RotaryEmbedding } from "@mosaic/nn";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
-import { whole } from "./cut.ts";
+import { whole } from "./chunked-shape.ts";
 import { inputOf, type RankResult, stepOn, type Trial, upstreamOf } from "./step.ts";
 import { makeWorld } from "./world.ts";
 

@@ -2,7 +2,7 @@ import { check, checkClose, disturbed, magnitude, onWorld, poisoned } from "@mos
 import { contiguous, type Mask, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
-import { chunksOf, whole } from "./cut.ts";
+import { chunksOf, whole } from "./chunked-shape.ts";
 import { type RankResult, stepOn, type Trial } from "./step.ts";
 import { makeWorld } from "./world.ts";
 

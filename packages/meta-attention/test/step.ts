@@ -9,7 +9,7 @@ import {
   type MetaForwardOptions,
   massLoss,
 } from "../src/index.ts";
-import { shardsOf } from "./cut.ts";
+import { shardsOf } from "./chunked-shape.ts";
 
 // One step of training on every rank, put together again.
 

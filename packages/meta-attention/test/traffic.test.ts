@@ -4,7 +4,7 @@ import { type Context, layoutOf, masks, resolvePlacement, type ProcessGroup, ran
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { type ChosenChunks, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
-import { chunksOf } from "./cut.ts";
+import { chunksOf } from "./chunked-shape.ts";
 import { makeWorld } from "./world.ts";
 
 const sizes = { embedDim: 16, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;

@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 import { type Violation, prove, record } from "../src/index.ts";
 
 /** Which tile a kernel is called for. */
-interface Site {
+interface TileSite {
   readonly rank: number;
   readonly backward: boolean;
   readonly q: readonly Span[];
@@ -14,7 +14,7 @@ interface Site {
 }
 
 /** A kernel that is called a given number of times. */
-function meddled(times: (site: Site) => number): AttentionBackend {
+function faultyInner(times: (site: TileSite) => number): AttentionBackend {
   const right = local();
   return {
     name: "meddled",
@@ -42,7 +42,7 @@ const startsAt = ([span]: readonly Span[], position: number): boolean => span!.s
 
 test("a block of an overlapped tile that is computed twice is found where its sums come home", () => {
   // Rank 1 of 2 × 3 works on the queries of ranks 0 to 2 and the keys of 1 and 4.
-  const inner = meddled(({ rank, backward, q, k }) =>
+  const inner = faultyInner(({ rank, backward, q, k }) =>
     !backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 2 : 1,
   );
   const violations = violationsOf(mesh2d({ ...grid, inner }), { sp: 6 });
@@ -52,7 +52,7 @@ test("a block of an overlapped tile that is computed twice is found where its su
 });
 
 test("one that is forgotten in backward is missing in three gradients on three ranks", () => {
-  const inner = meddled(({ rank, backward, q, k }) =>
+  const inner = faultyInner(({ rank, backward, q, k }) =>
     backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 0 : 1,
   );
   expect(violationsOf(mesh2d({ ...grid, inner }), { sp: 6 }).map(({ message }) => message)).toEqual([
@@ -63,7 +63,7 @@ test("one that is forgotten in backward is missing in three gradients on three r
 });
 
 test("a fused tile that is forgotten leaves out what it gathered", () => {
-  const inner = meddled(({ rank, backward }) => (rank === 0 && !backward ? 0 : 1));
+  const inner = faultyInner(({ rank, backward }) => (rank === 0 && !backward ? 0 : 1));
   const violations = violationsOf(mesh2d({ shape: [2, 3], schedule: "fused", inner }), { sp: 6 });
   expect(violations.find(({ message }) => message.startsWith("rank 0, out"))!.message).toBe(
     "rank 0, out: queries 0..3, keys 0..3 and 12..15: 32 visible pairs are missing",
@@ -71,7 +71,7 @@ test("a fused tile that is forgotten leaves out what it gathered", () => {
 });
 
 test("of heads shared out and a ring around nodes, the rank and the tile are named", () => {
-  const inner = meddled(({ rank, backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
+  const inner = faultyInner(({ rank, backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
   const backend = ulysses({ axis: "gpu", inner: ring({ axis: "node", inner }) });
   const violations = violationsOf(backend, { node: 3, gpu: 2 });
   expect(violations[0]!.kind).toBe("duplicate");
@@ -83,7 +83,7 @@ test("of heads shared out and a ring around nodes, the rank and the tile are nam
 });
 
 test("a tile forgotten by one rank of a ring in a ring is missing where its rows are at home", () => {
-  const inner = meddled(({ rank, backward, k }) => (!backward && rank === 4 && startsAt(k, 4) ? 0 : 1));
+  const inner = faultyInner(({ rank, backward, k }) => (!backward && rank === 4 && startsAt(k, 4) ? 0 : 1));
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu", inner }) });
   const violations = prove(record({ backend, mesh: { node: 3, gpu: 2 }, ...sizes, mask: masks.causal() })).violations;
   expect(violations.map(({ message }) => message)).toContain(
@@ -92,7 +92,7 @@ test("a tile forgotten by one rank of a ring in a ring is missing where its rows
 });
 
 /** A backend some of whose ranks' groups do something else. */
-function tapped(
+function intercepted(
   right: AttentionBackend,
   tap: (group: ProcessGroup, axis: string, ctx: Context) => ProcessGroup,
 ): AttentionBackend {
@@ -121,7 +121,7 @@ function sending(group: ProcessGroup, sendRecv: ProcessGroup["sendRecv"]): Proce
 }
 
 test("a send that the other rank of an overlapped tile never receives is named", () => {
-  const backend = tapped(mesh2d(grid), (group, _, ctx) => {
+  const backend = intercepted(mesh2d(grid), (group, _, ctx) => {
     if (ctx.rank !== 5) return group;
     return sending(group, (transfers, options) =>
       group.sendRecv(
@@ -139,7 +139,7 @@ test("a send that the other rank of an overlapped tile never receives is named",
 
 test("ranks of a nest that exchange their keys and queries in different orders wait in a circle", () => {
   // Each batch cut in two: rank 0 sends first, the others receive first.
-  const backend = tapped(ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }), (group, axis) => {
+  const backend = intercepted(ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }), (group, axis) => {
     if (axis !== "gpu") return group;
     return sending(group, (transfers, options) => {
       const sends = transfers.filter((transfer) => "to" in transfer);

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { spreadRanks } from "../src/symmetry/translations.ts";
 import { type Violation, prove, recordRepresentatives, type RecordOptions } from "../src/index.ts";
 import { proveRepresentatives } from "../src/prove/prove.ts";
-import { type Meddling, meddledRing, type Site, tappedRing } from "./faulty.ts";
+import { type FaultInjection, faultyRing, type Site, interceptedRing } from "./fault-injection.ts";
 
 const RANKS = 2048;
 const sizes = { numHeads: 2, headDim: 4, mask: masks.causal(), placement: zigzag() } as const;
@@ -13,31 +13,31 @@ function everywhere(step: number, ranks: number): (site: Site) => boolean {
   return ({ rank, source }) => (rank - source + ranks) % ranks === step;
 }
 
-const forgets = (is: (site: Site) => boolean): Meddling => ({
+const skipsTiles = (is: (site: Site) => boolean): FaultInjection => ({
   forward: (site, attend) => {
     if (!is(site)) attend();
   },
 });
-const forgetsGradients = (is: (site: Site) => boolean): Meddling => ({
+const skipsGradients = (is: (site: Site) => boolean): FaultInjection => ({
   backward: (site, attend) => {
     if (!is(site)) attend();
   },
 });
-const repeats = (is: (site: Site) => boolean): Meddling => ({
+const repeatsTiles = (is: (site: Site) => boolean): FaultInjection => ({
   forward: (site, attend) => {
     attend();
     if (is(site)) attend();
   },
 });
-const exchanges = (is: (site: Site) => boolean): Meddling => ({
+const exchanges = (is: (site: Site) => boolean): FaultInjection => ({
   forward: (site, attend) => attend(is(site) ? { k: site.kv.v, v: site.kv.k } : undefined),
 });
 
-const meddlings = { forgets, forgetsGradients, repeats, exchanges };
+const faultInjections = { skipsTiles, skipsGradients, repeatsTiles, exchanges };
 
 /** Keys and values of half the messages are exchanged. */
 function swaps(is: (rank: number) => boolean): AttentionBackend {
-  return tappedRing((group, transfers) => {
+  return interceptedRing((group, transfers) => {
     if (!is(group.rank)) return transfers;
     const sent = transfers.filter((transfer) => "to" in transfer);
     const received = transfers.filter((transfer) => "from" in transfer);
@@ -68,14 +68,14 @@ function callOf(backend: AttentionBackend, ranks: number): RecordOptions {
 
 const kinds = (violations: readonly Violation[]): Set<string> => new Set(violations.map(({ kind }) => kind));
 
-for (const [name, meddling] of Object.entries(meddlings)) {
+for (const [name, meddling] of Object.entries(faultInjections)) {
   test(`a tile that every rank ${name} is found among ${RANKS} ranks, of the kinds found among 16`, () => {
     const [few, many] = [16, RANKS].map((ranks) => {
-      const run = recordRepresentatives(callOf(meddledRing(meddling(everywhere(3, ranks))), ranks));
+      const run = recordRepresentatives(callOf(faultyRing(meddling(everywhere(3, ranks))), ranks));
       expect(run.ranks.length).toBe(1);
       return proveRepresentatives(run, 1000, []);
     });
-    const all = prove(recordRepresentatives(callOf(meddledRing(meddling(everywhere(3, 16))), 16)), { limit: 1000 });
+    const all = prove(recordRepresentatives(callOf(faultyRing(meddling(everywhere(3, 16))), 16)), { limit: 1000 });
     expect(all.replayed).toBe(16);
     expect(all.total).toBeGreaterThan(0);
     expect(kinds(few!.violations)).toEqual(kinds(all.violations));
@@ -84,7 +84,7 @@ for (const [name, meddling] of Object.entries(meddlings)) {
   }, 120_000);
 
   test(`a tile that a single rank ${name} is found where all are compared with their representative`, () => {
-    const backend = meddledRing(meddling(({ rank, source }) => rank === 11 && source === 8));
+    const backend = faultyRing(meddling(({ rank, source }) => rank === 11 && source === 8));
     const run = recordRepresentatives(callOf(backend, 16));
     expect(prove(run).total).toBeGreaterThan(0);
     const proof = proveRepresentatives(run, 10, spreadRanks(16, 16));

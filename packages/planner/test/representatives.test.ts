@@ -53,7 +53,7 @@ const cases: readonly Case[] = [
 ];
 
 /** All ranks of its mesh are compared with their representatives. */
-function provedByClasses(run: AttentionRecord): ReturnType<typeof prove> {
+function provedByRepresentatives(run: AttentionRecord): ReturnType<typeof prove> {
   return proveRepresentatives(run, 10, spreadRanks(run.classes.ranks, run.classes.ranks));
 }
 
@@ -76,7 +76,7 @@ for (const { name, mesh, backend } of cases) {
       const all = record(call);
       const byProof = recordRepresentatives(call);
       expectEqual(byProof, all);
-      const [expected, found] = [prove(all), provedByClasses(byProof)];
+      const [expected, found] = [prove(all), provedByRepresentatives(byProof)];
       expect(found.total).toBe(expected.total);
       expect(found.peakBytes).toEqual(expected.peakBytes);
       const profile = { ...profiles["h100-ib400"], ranksPerNode: 4 };

@@ -4,7 +4,7 @@ import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
 import { isVisible, omitAxes, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type AttentionRecord, count, prove, record, type RankTraffic } from "../src/index.ts";
-import { arrangements, gridsUpTo, nests, ragged, ways } from "./shapes.ts";
+import { arrangements, gridsUpTo, nestedBackends, ragged, schedules } from "./shapes.ts";
 
 /** What one rank's backend states in closed form that it sends and receives. */
 type Closed = { readonly forward: Traffic; readonly backward: Traffic };
@@ -29,7 +29,7 @@ function callOf({ slices, queries, keys }: AttentionRecord, at: Readonly<Record<
 const sizes = { ...ragged, dtype: "bfloat16" } as const;
 
 describe.each(gridsUpTo(8))("mesh2d of %d × %d", (rows, columns) => {
-  test.each(ways)("is right and sends what its closed form states, by the schedule $schedule", (way) => {
+  test.each(schedules)("is right and sends what its closed form states, by the schedule $schedule", (way) => {
     const mesh = { sp: rows * columns };
     const shape = [rows, columns] as const;
     for (const arrangement of arrangements) {
@@ -49,7 +49,7 @@ test.each([1, 2, 3, 4, 5, 8])("ulysses of %d is right and sends what its closed 
   }
 });
 
-describe.each(nests)("$name", ({ backend, mesh }) => {
+describe.each(nestedBackends)("$name", ({ backend, mesh }) => {
   test("is right for every mask and placement", () => {
     for (const arrangement of arrangements) {
       const run = record({ backend, mesh, ...arrangement, ...sizes });
@@ -63,7 +63,7 @@ describe.each(nests)("$name", ({ backend, mesh }) => {
 });
 
 test("of a nest each level sends what its own closed form states", () => {
-  const { backend, mesh } = nests.find(({ name }) => name === "ring in ulysses")!;
+  const { backend, mesh } = nestedBackends.find(({ name }) => name === "ring in ulysses")!;
   for (const arrangement of arrangements) {
     const run = record({ backend, mesh, ...arrangement, ...sizes });
     for (const [rank, { forward }] of count(run).ranks.entries()) {
@@ -77,7 +77,7 @@ test("of a nest each level sends what its own closed form states", () => {
 });
 
 test("a ring within a ring moves what the ring of one level would, and its own besides", () => {
-  const { backend, mesh } = nests[0]!;
+  const { backend, mesh } = nestedBackends[0]!;
   const run = record({ backend, mesh, ...sizes, tokens: 66 });
   const width = sizes.batch * sizes.numKvHeads * sizes.headDim;
   for (const [rank, { forward }] of count(run).ranks.entries()) {

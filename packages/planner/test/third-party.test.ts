@@ -46,7 +46,7 @@ test("means of gradients are no gradients", () => {
 
 test("a rank that reduces other rows than the rest spoils those, and no more", () => {
   const backend = scattering({
-    meddle(ctx, part) {
+    injectFault(ctx, part) {
       if (ctx.rank !== 1) return;
       using first = part.slice(0, 0, 1);
       using second = part.slice(0, 1, 2);
@@ -62,7 +62,7 @@ test("a rank that reduces other rows than the rest spoils those, and no more", (
 
 test("a rank that forgets its part of a reduction is found, and what is missing named", () => {
   const backend = scattering({
-    meddle(ctx, part) {
+    injectFault(ctx, part) {
       if (ctx.rank === 1) ctx.device.kernels.fill(part, 0);
     },
   });
@@ -74,7 +74,7 @@ test("a rank that forgets its part of a reduction is found, and what is missing 
 
 test("a rank that reduces what it reduced before counts twice", () => {
   const backend = scattering({
-    meddle(ctx, part) {
+    injectFault(ctx, part) {
       if (ctx.rank === 2) ctx.device.kernels.binary("add", part, part, part);
     },
   });

@@ -56,11 +56,11 @@ export interface ScatteringOptions {
   readonly cuts?: number;
   readonly op?: "sum" | "mean";
   /** Called with each part of a gradient before it is scattered. */
-  readonly meddle?: (ctx: Context, part: Tensor) => void;
+  readonly injectFault?: (ctx: Context, part: Tensor) => void;
 }
 
 /** Keys of all ranks by allGather, gradients home by reduceScatter, in stretches of columns. Any heads, ragged shards. */
-export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions = {}): AttentionBackend {
+export function scattering({ cuts = 1, op = "sum", injectFault }: ScatteringOptions = {}): AttentionBackend {
   const inner = local();
   return {
     name: "scattering",
@@ -107,7 +107,7 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
     const counts = lengths.map((length) => length * batch * numHeads * size);
     using turned = x.permute([2, 0, 1, 3]);
     using all = turned.contiguous();
-    meddle?.(ctx, all);
+    injectFault?.(ctx, all);
     using own = ctx.device.empty([lengths[ctx.mesh.coordinate["sp"]!]!, batch, numHeads, size], x.dtype);
     ctx.mesh.group("sp").reduceScatter(own, all, op, { counts }).wait();
     return own.permute([1, 2, 0, 3]);

@@ -1,7 +1,7 @@
 import { type AttentionBackend, type KvBlock, local, masks, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Violation, prove, record } from "../src/index.ts";
-import { meddledRing, type Site, tappedRing } from "./faulty.ts";
+import { faultyRing, type Site, interceptedRing } from "./fault-injection.ts";
 
 const sizes = { mesh: { sp: 4 }, tokens: 16, numHeads: 2, headDim: 4 };
 
@@ -12,7 +12,7 @@ function violationsOf(backend: AttentionBackend, options: object = {}): readonly
 const here = ({ rank, source }: Site): boolean => rank === 2 && source === 1;
 
 test("a tile computed twice is found, and both places named", () => {
-  const backend = meddledRing({
+  const backend = faultyRing({
     forward(site, attend) {
       attend();
       if (here(site)) attend();
@@ -28,7 +28,7 @@ test("a tile computed twice is found, and both places named", () => {
 });
 
 test("a tile forgotten is found, and its queries and keys named", () => {
-  const backend = meddledRing({
+  const backend = faultyRing({
     forward(site, attend) {
       if (!here(site)) attend();
     },
@@ -43,7 +43,7 @@ test("a tile forgotten is found, and its queries and keys named", () => {
 
 test("in backward too: the gradients that miss it are named, at the query's home and at the key's", () => {
   const violations = violationsOf(
-    meddledRing({
+    faultyRing({
       backward(site, attend) {
         if (!here(site)) attend();
       },
@@ -57,7 +57,7 @@ test("in backward too: the gradients that miss it are named, at the query's home
 });
 
 test("and a gradient added twice", () => {
-  const backend = meddledRing({
+  const backend = faultyRing({
     backward(site, attend) {
       attend();
       if (here(site)) attend();
@@ -69,7 +69,7 @@ test("and a gradient added twice", () => {
 
 test("a tile on stale keys is found where it is computed", () => {
   let stale: KvBlock | undefined;
-  const backend = meddledRing({
+  const backend = faultyRing({
     forward(site, attend) {
       if (site.rank === 2 && site.source === 2) stale = { k: site.kv.k, v: site.kv.v };
       attend(here(site) ? stale : undefined);
@@ -89,20 +89,20 @@ test("rows in part, or in another order, are not taken for the rows", () => {
     [turned, "nothing that is known"],
     [half, "k 0..3 (columns 0 to 1)"],
   ] as const) {
-    const backend = meddledRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v: spoil(v) }) });
+    const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v: spoil(v) }) });
     expect(violationsOf(backend)[0]!.message).toContain(`k should hold rows 0..3, but holds ${held}`);
   }
 });
 
 test("values in the place of keys are found", () => {
-  const backend = meddledRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: v, v: k }) });
+  const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: v, v: k }) });
   expect(violationsOf(backend)[0]!.message).toContain(
     "tile 1 (queries 0..3, keys 0..3): k should hold rows 0..3, but holds v 0..3",
   );
 });
 
 test("a message to the wrong rank is a send that never meets its receive", () => {
-  const backend = tappedRing((group, transfers) =>
+  const backend = interceptedRing((group, transfers) =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers,
   );
   const violations = violationsOf(backend, { mesh: { sp: 2 } });
@@ -113,7 +113,7 @@ test("a message to the wrong rank is a send that never meets its receive", () =>
 });
 
 test("a message of another size than its receive is found", () => {
-  const backend = tappedRing((group, transfers) =>
+  const backend = interceptedRing((group, transfers) =>
     transfers.map((transfer) => {
       if (group.rank !== 3 || !("to" in transfer)) return transfer;
       return { ...transfer, tensor: transfer.tensor.view({ shape: [transfer.tensor.size / 2], strides: [1] }) };
@@ -227,7 +227,7 @@ test("gradients of keys exchanged for those of values are found", () => {
 });
 
 test("a few faults are kept, all are counted", () => {
-  const backend = meddledRing({ forward: () => {} });
+  const backend = faultyRing({ forward: () => {} });
   const { violations, total } = prove(record({ backend, ...sizes }), { limit: 3 });
   expect(violations).toHaveLength(3);
   expect(total).toBeGreaterThan(3);

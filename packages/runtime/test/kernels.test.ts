@@ -16,14 +16,14 @@ import { nativeKernels, NativeStorage, ArgumentBuffer } from "../src/index.ts";
 const owner = {};
 const argumentBuffer = new ArgumentBuffer({ bind: () => {} });
 let called: string[] = [];
-let wheres: string[] = [];
+let beginCalls: string[] = [];
 
 const host = {
   native: Object.fromEntries(
     Object.keys(kernelSchema).map((name) => [name, () => void called.push(name)]),
   ) as unknown as Readonly<Record<KernelName, () => void>>,
   begin(where: string): ArgumentBuffer {
-    wheres.push(where);
+    beginCalls.push(where);
     return argumentBuffer.begin(owner, 4096, where);
   },
   launch: (call: () => void) => call(),
@@ -34,7 +34,7 @@ const kernels = nativeKernels(device, host);
 
 beforeEach(() => {
   called = [];
-  wheres = [];
+  beginCalls = [];
   delete device.features;
 });
 
@@ -278,7 +278,7 @@ describe("what native code would not survive is refused before it", () => {
     const gone = tensor([2]);
     gone[Symbol.dispose]();
     refused(() => kernels.unaryBackward("gelu", x, x, gone), "gelu: expected a tensor that is not disposed");
-    expect(wheres).toEqual(["add", "gelu"]);
+    expect(beginCalls).toEqual(["add", "gelu"]);
   });
 
   test("more axes than native code has room for", () => {

@@ -1,6 +1,8 @@
 import { checkNumber } from "../arguments.ts";
 import { expectValue } from "../errors.ts";
 
+// What a mask is: `Mask` gives the list of slices, `Slice`, of an attention matrix. masks.ts makes masks, verify.ts checks them.
+
 /**
  * Which borders of a slice's keys move by one with each row: none ("full"), the right one ("causal", aligned bottom right),
  * the left one ("inverseCausal", aligned top left) or both ("bidirectionalCausal"). MagiAttention's `attn_mask_type`.

@@ -14,7 +14,7 @@ type NamesOf<F extends Field> = F extends { readonly names: infer N } ? N[keyof 
 type Value<T, K> = K extends keyof T ? T[K] : never;
 
 /** Fields of a structure whose type is not that of the interface's property. A union's own properties are not looked at. */
-type Misfits<T, F extends Field> = F extends { readonly names: unknown }
+type MismatchedFields<T, F extends Field> = F extends { readonly names: unknown }
   ? never
   : F extends unknown
     ? Same<NonNullable<Value<T, F["name"]>>, NonNullable<FieldValue<F>>> extends true
@@ -22,14 +22,14 @@ type Misfits<T, F extends Field> = F extends { readonly names: unknown }
       : F["name"]
     : never;
 
-type Wrong = {
+type WrongKernels = {
   [S in keyof Structures]: Same<KeysOf<Structures[S]>, NamesOf<(typeof kernelStructures)[S][number]>> extends true
-    ? Misfits<Structures[S], (typeof kernelStructures)[S][number]>
+    ? MismatchedFields<Structures[S], (typeof kernelStructures)[S][number]>
     : `${S} has other properties`;
 }[keyof Structures];
 
 /** The error names what is wrong. */
-const wrong: [Wrong] extends [never] ? "nothing" : Wrong = "nothing";
+const wrong: [WrongKernels] extends [never] ? "nothing" : WrongKernels = "nothing";
 const named: Same<keyof Structures, keyof typeof kernelStructures> = true;
 const signatures: [
   Same<Parameters<Kernels["attend"]>, [state: AttentionState, q: Tensor, kv: KvBlock, tile: Tile]>,

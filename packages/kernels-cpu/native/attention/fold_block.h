@@ -1,4 +1,4 @@
-// Forward: folding one block of keys into a panel.
+// Forward: one step of the online softmax (Milakov and Gimelshein 2018), which folds a block of keys into a panel.
 //
 // The running maximum m is *lazy*: e^(s − m) is taken at once, in registers, with the m at hand. Only if some s − m
 // exceeds kRescaleThreshold is the block done again with m raised. That is exact: float32 has exponents to spare for
@@ -30,11 +30,11 @@ struct FoldBlock {
 
   MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KvRows& keys) {
     int32_t done = 0;
-    if (fresh(panel)) {
+    if (isEmpty(panel)) {
       done = keys.count < kFirstKeys ? keys.count : kFirstKeys;
       scoreAndRescale(panel, keys, 0, done);
     }
-    if (fresh(panel) || !(panel.large ? foldFused<true>(panel, keys, done) : foldFused<false>(panel, keys, done))) {
+    if (isEmpty(panel) || !(panel.large ? foldFused<true>(panel, keys, done) : foldFused<false>(panel, keys, done))) {
       scoreAndRescale(panel, keys, done, keys.count);
     }
     accumulate(panel, keys);
@@ -54,7 +54,7 @@ struct FoldBlock {
 
  private:
   /// Whether some row has seen nothing and has no m yet.
-  MOSAIC_INLINE bool fresh(const ForwardPanel& panel) {
+  MOSAIC_INLINE bool isEmpty(const ForwardPanel& panel) {
     bool any = false;
     for (int n = 0; n < N; ++n) any |= V::any(V::less(V::load(panel.sum + n * L), V::set1(kMinSum)));
     return any;

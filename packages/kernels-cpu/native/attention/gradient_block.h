@@ -21,13 +21,13 @@ struct GradientBlock {
   static constexpr int width = N * L;
 
   MOSAIC_NOINLINE void gradient(const BackwardPanel& panel, const KvRows& keys) {
-    weightsOf(panel, keys);
+    computeWeights(panel, keys);
     weightGradients(panel, keys);
     queryGradients(panel, keys);
   }
 
   MOSAIC_NOINLINE void gradientMasked(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
-    weightsOf(panel, keys);
+    computeWeights(panel, keys);
     weightGradients(panel, keys);
     mask(panel, keys, visible);
     if (Pack<V>::finite(keys.k, keys.kStride, keys.count, panel.depth)) {
@@ -56,7 +56,7 @@ struct GradientBlock {
   }
 
  private:
-  MOSAIC_INLINE void weightsOf(const BackwardPanel& panel, const KvRows& keys) {
+  MOSAIC_INLINE void computeWeights(const BackwardPanel& panel, const KvRows& keys) {
     if (panel.large) {
       weights<true>(panel, keys);
     } else {

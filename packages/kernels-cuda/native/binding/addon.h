@@ -52,7 +52,7 @@ napi_value rethrowAsJsError(napi_env env, Device* device, Body body) {
   } catch (const Failure& failure) {
     return throwError(env, failure.code(), failure.what());
   } catch (const CallError& error) {
-    const Failure failure = device ? device->explain(error) : Failure(MOSAIC_FAILURE_DEVICE, error.what());
+    const Failure failure = device ? device->describeFailure(error) : Failure(MOSAIC_FAILURE_DEVICE, error.what());
     return throwError(env, failure.code(), failure.what());
   } catch (const std::exception& error) {
     return throwError(env, MOSAIC_FAILURE_DEVICE, error.what());

@@ -36,7 +36,7 @@ bool isDense(const View& view) {
 CUdeviceptr addressOf(const View& view) { return reinterpret_cast<uintptr_t>(view.data); }
 
 void copyViews(Device& device, const View& out, const View& x) {
-  const CopyParameters p{loopOf<2>({&out, &x})};
+  const CopyParameters p{makeLoop<2>({&out, &x})};
   device.launch("copy", gridFor(device, p.loop.extent.count), p);
 }
 

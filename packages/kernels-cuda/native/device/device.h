@@ -122,7 +122,7 @@ class Device {
   void fail(MosaicFailureCode code, const std::string& message);
   /// What to report of a call that failed: of a context that is lost, which kernels may have done it. Then the device
   /// fails. Any thread.
-  Failure explain(const CallError& error);
+  Failure describeFailure(const CallError& error);
 
   /// Everything that is started from now on.
   void startTrace();

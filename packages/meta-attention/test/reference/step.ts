@@ -3,7 +3,7 @@ import { masks } from "@mosaic/core";
 import type { ChosenChunks } from "../../src/index.ts";
 import { inputOf, type Trial, upstreamOf } from "../step.ts";
 import { derivatives } from "./derivatives.ts";
-import { type Answer, type Frozen, mathematics, mayLook, type Problem } from "./mathematics.ts";
+import { type RoutedReference, type FrozenRouting, mathematics, canAttend, type Problem } from "./mathematics.ts";
 import { cut, softmax, total } from "./rows.ts";
 
 /** What a step should give, by the mathematics in float64. */
@@ -11,7 +11,7 @@ export interface Expected {
   readonly out: Float64Array;
   readonly dx: Float64Array;
   readonly gradients: Readonly<Record<string, Float64Array>>;
-  readonly answers: readonly Answer[];
+  readonly answers: readonly RoutedReference[];
   readonly loss: number;
 }
 
@@ -44,7 +44,7 @@ export function expectedStep(
     const { mass, peak } = mathematics(problem, values, rows, { ...begin, logRouting });
     return { x: own, dOut: cut(dOut, problem.embed), frozen: { chosen: ofBatch, logRouting, mass, peak, x: rows } };
   });
-  const answer = ({ x: own, frozen }: Sequence): Answer =>
+  const answer = ({ x: own, frozen }: Sequence): RoutedReference =>
     mathematics(problem, values, cut(own, problem.embed), frozen);
   const lossOf = (sequence: Sequence): number =>
     sequenceLoss(trial, problem, { ...sequence, answer: answer(sequence), chosen });
@@ -70,25 +70,25 @@ export function problemOf({ options, length }: Trial, chunks: readonly (readonly
   const everyone = Array.from({ length }, (_, at) => at);
   const looksBack = everyone.every((query) => everyone.every((key) => key <= query || !maskMod(query, key)));
   const sizes = { embed, numHeads, numKvHeads, headDim, summaryDim, metaHeads, summaryHeads };
-  return { ...sizes, combine, gate, causal: looksBack, chunks, sees: maskMod };
+  return { ...sizes, combine, gate, causal: looksBack, chunks, isVisible: maskMod };
 }
 
 interface Sequence {
   readonly x: Float64Array;
   readonly dOut: readonly (readonly number[])[];
-  readonly frozen: Frozen;
+  readonly frozen: FrozenRouting;
 }
 
 /** Σ out·dOut and the auxiliary losses, a sequence's part of the mean over the batch. */
 function sequenceLoss(
   { losses = [0, 0, 0], pool = "peak" }: Trial,
   problem: Problem,
-  { answer, dOut, frozen, chosen }: Sequence & { answer: Answer; chosen: ChosenChunks },
+  { answer, dOut, frozen, chosen }: Sequence & { answer: RoutedReference; chosen: ChosenChunks },
 ): number {
   const { out, routing, logRouting, scores } = answer;
   const { chunks } = problem;
   const count = chunks.length;
-  const rows = chunks.flatMap((_, i) => (chunks.some((_, j) => mayLook(problem, i, j)) ? [i] : []));
+  const rows = chunks.flatMap((_, i) => (chunks.some((_, j) => canAttend(problem, i, j)) ? [i] : []));
   const picks = chosen.flat(2);
   const mean = Math.max(1, rows.length * chosen.length);
   const balance = total(

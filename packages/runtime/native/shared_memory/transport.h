@@ -1,5 +1,5 @@
-// Messages between the ranks of one host, through shared memory: they are copied into the ring of a pair and out of it,
-// a piece of each in turn. A reduction reads its operands where they lie in the rings.
+// Messages between the ranks of one host, through shared memory: they are copied into the ring buffer of a pair and out
+// of it, a piece of each in turn. A reduction reads its operands where they lie in the ring buffers.
 //
 // Compiled into the addons of @mosaic/collectives-local, where it is the transport, and of @mosaic/collectives-ucx,
 // where it is the part of a transport that serves the ranks of this host.

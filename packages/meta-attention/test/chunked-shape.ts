@@ -4,19 +4,19 @@ import type { HierarchicalMetaAttentionOptions } from "../src/index.ts";
 // Where rows and chunks are, worked out position by position: the code under test is not asked.
 
 /** How a sequence lies on some ranks. */
-export interface Cut {
+export interface ChunkedShape {
   readonly options: Pick<HierarchicalMetaAttentionOptions, "placement" | "chunksPerRank">;
   readonly length: number;
 }
 
 /** Global positions of the rows of each rank. */
-export function shardsOf({ options, length }: Cut, ranks: number): number[][] {
+export function shardsOf({ options, length }: ChunkedShape, ranks: number): number[][] {
   const placement = resolvePlacement(options.placement ?? "contiguous");
   return Array.from({ length: ranks }, (_, rank) => Array.from(positions(placement.spans(rank, ranks, length))));
 }
 
 /** Global positions of the tokens of each chunk, in the order of the sequence, and the rank that holds them. */
-export function chunksOf(given: Cut, ranks: number): { owner: number; tokens: number[] }[] {
+export function chunksOf(given: ChunkedShape, ranks: number): { owner: number; tokens: number[] }[] {
   const { options, length } = given;
   const { chunksPerRank: count = 1 } = options;
   const placement: Placement = resolvePlacement(options.placement ?? "contiguous");

@@ -9,7 +9,7 @@ import {
 } from "@mosaic/core";
 
 /** What a faulty kernel call may do: the call itself, as often and on what it likes. */
-export interface Meddling {
+export interface FaultInjection {
   forward?(site: Site, attend: (kv?: KvBlock) => void): void;
   backward?(site: Site, attend: (kv?: KvBlock) => void): void;
 }
@@ -22,7 +22,7 @@ export interface Site {
 }
 
 /** A ring whose tiles are computed by a faulty backend. */
-export function meddledRing({ forward, backward }: Meddling): AttentionBackend {
+export function faultyRing({ forward, backward }: FaultInjection): AttentionBackend {
   const right = local();
   const inner: AttentionBackend = {
     name: "meddled",
@@ -44,7 +44,7 @@ export function meddledRing({ forward, backward }: Meddling): AttentionBackend {
 }
 
 /** A ring whose messages are altered on the way. */
-export function tappedRing(
+export function interceptedRing(
   tap: (group: ProcessGroup, transfers: readonly Transfer[]) => readonly Transfer[],
 ): AttentionBackend {
   const right = ring();

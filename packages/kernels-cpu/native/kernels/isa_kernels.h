@@ -35,7 +35,7 @@ void merge(const MergeArguments& args, Pool& pool) {
 }
 
 template <class T>
-constexpr Kernels kernelsOf() {
+constexpr Kernels makeKernels() {
 #define MOSAIC_MEMBER(name, Arguments) .name = name<T>,
   return {MOSAIC_KERNELS(MOSAIC_MEMBER)};
 #undef MOSAIC_MEMBER

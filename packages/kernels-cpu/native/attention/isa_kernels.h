@@ -31,7 +31,7 @@ MOSAIC_NOINLINE double fmaRounds(int64_t rounds) {
 }
 
 template <class V>
-constexpr AttentionKernels kernelsOf() {
+constexpr AttentionKernels makeKernels() {
   return {
       .width = FoldBlock<V>::width,
       .rowPadding = V::lanes,

@@ -1,6 +1,6 @@
 // As many ranks as a large job has, each with the client that real ranks have, against agents at PREFIX0, PREFIX1, …:
 //
-//   control_swarm PREFIX AGENTS RANKS_PER_AGENT
+//   control_stress PREFIX AGENTS RANKS_PER_AGENT
 //
 // Prints one JSON object: seconds of each step, until it has reached every rank. All ranks are threads of this process
 // but the last one, which is a process of its own and is killed.
@@ -26,7 +26,7 @@ constexpr uint64_t kWorld = 1;
 
 /// What all ranks together have received.
 struct Counts {
-  std::atomic<uint64_t> lost{0}, failed{0}, positions{0}, places{0}, colors{0}, mismatches{0}, controlLost{0};
+  std::atomic<uint64_t> lost{0}, failed{0}, positions{0}, positionRecords{0}, colors{0}, mismatches{0}, controlLost{0};
 };
 
 class Rank : public ControlListener {
@@ -39,7 +39,7 @@ class Rank : public ControlListener {
   void onMismatch(uint64_t, const std::string&) override { counts_.mismatches++; }
   void onColors(uint64_t, uint64_t, std::vector<int64_t>) override { counts_.colors++; }
   void onPositions(uint64_t, std::vector<Position> positions) override {
-    counts_.places += positions.size();
+    counts_.positionRecords += positions.size();
     counts_.positions++;
   }
   void onControlLost(const std::string&) override { counts_.controlLost++; }
@@ -101,16 +101,17 @@ double together(std::vector<std::unique_ptr<Rank>>& ranks, Body body) {
 AgentOptions optionsOf(const std::string& prefix, uint32_t rank, uint32_t size, uint32_t perAgent) {
   AgentOptions options;
   options.path = prefix + std::to_string(rank / perAgent);
-  options.world = "swarm";
+  options.world = "stress";
   options.rank = rank;
   options.size = size;
   options.timeoutNs = kTimeoutNs;
   return options;
 }
 
-class Swarm {
+class StressTest {
  public:
-  Swarm(const std::string& prefix, uint32_t agents, uint32_t perAgent) : perAgent_(perAgent), size_(agents * perAgent) {
+  StressTest(const std::string& prefix, uint32_t agents, uint32_t perAgent)
+      : perAgent_(perAgent), size_(agents * perAgent) {
     victim_ = fork();
     if (victim_ == 0) {
       AgentClient client(optionsOf(prefix, size_ - 1, size_, perAgent));
@@ -155,12 +156,12 @@ class Swarm {
     int64_t from = monotonicNs();
     ranks_[0]->control.requestPositions(1, all);
     report("positions", waitUntil(counts_.positions, 1, from));
-    report("places", static_cast<double>(counts_.places.exchange(0)));
+    report("positionRecords", static_cast<double>(counts_.positionRecords.exchange(0)));
     counts_.positions = 0;
     from = monotonicNs();
     for (auto& rank : ranks_) rank->control.requestPositions(2, all);
     report("storm", waitUntil(counts_.positions, ranks_.size(), from));
-    report("stormShare", static_cast<double>(counts_.places) / size_ / static_cast<double>(ranks_.size()));
+    report("stormShare", static_cast<double>(counts_.positionRecords) / size_ / static_cast<double>(ranks_.size()));
   }
   /// Without the last rank, whose process only waits.
   void split() {
@@ -200,5 +201,5 @@ class Swarm {
 int main(int count, char** given) {
   if (count != 4) return 2;
   const auto number = [&](int i) { return static_cast<uint32_t>(std::stoul(given[i])); };
-  mosaic::test::Swarm(given[1], number(2), number(3)).run();
+  mosaic::test::StressTest(given[1], number(2), number(3)).run();
 }
