@@ -8,11 +8,11 @@ import {
   type Effort,
   type Errors,
   type Result,
-  runsOf,
+  countRuns,
   type Sample,
 } from "./bench.ts";
 import { timeSteps } from "./contenders.ts";
-import { bytesOf, flopsOf, nameOf, type Problem, problemOf, type Shape, type Sizes } from "./problem.ts";
+import { countBytes, countFlops, formatName, type Problem, createProblem, type Shape, type Sizes } from "./problem.ts";
 import { tolerances } from "./check-results.ts";
 import { ringCases } from "./ring.ts";
 
@@ -84,16 +84,16 @@ function selectShapes(all: readonly number[], fewer: readonly number[]): readonl
 
 /** One problem, all contenders in turns. What did not pass the gate is left out. */
 function attentionCase(shape: Shape, kept: ReadonlyMap<string, Result>): Case {
-  const name = `attention.${nameOf(shape)}`;
+  const name = `attention.${formatName(shape)}`;
   return {
     name,
     part: "attention",
     async run(bench: Bench): Promise<Result> {
-      const problem = problemOf(shape, bench.sizes);
+      const problem = createProblem(shape, bench.sizes);
       const right = await hasPassedGate(bench, shape, kept);
       const contenders = (await bench.contenders()).filter((one) => right.has(one.name));
       const { times, refused } = removeDuplicates(await compare(contenders, problem, bench.effort));
-      return { case: name, problem, flops: flopsOf(problem), bytes: bytesOf(problem), times, refused };
+      return { case: name, problem, flops: countFlops(problem), bytes: countBytes(problem), times, refused };
     },
   };
 }
@@ -114,7 +114,7 @@ const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) =
   name: `ceiling.${kind}`,
   part: "ceiling",
   async run(bench: Bench): Promise<Result> {
-    const size = sizeOf(kind, bench);
+    const size = ceilingSize(kind, bench);
     const runs = Math.min(RUNS, bench.effort.runs);
     const work = kind === "copy" ? 2 * size : 2 * size ** 3;
     const peer = await bench.peer()?.request<Sample>({ op: "ceiling", kind, size, count: runs });
@@ -131,7 +131,7 @@ const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) =
 }));
 
 /** Bytes of a copy as large as q, k, v and out of a problem; rows of a product of about as much work as the smallest one. */
-function sizeOf(kind: Ceiling, { sizes }: Bench): number {
+function ceilingSize(kind: Ceiling, { sizes }: Bench): number {
   const elements = sizes.tokens * sizes.hidden;
   return kind === "copy" ? 8 * elements : 2 ** Math.min(13, Math.floor(Math.log2(elements) / 2));
 }
@@ -220,7 +220,7 @@ export async function compare(contenders: readonly Contender[], problem: Problem
     for (const contender of contenders) {
       try {
         const seconds = await contender.prepare(problem);
-        timedContenders.push({ contender, runs: runsOf(seconds, effort), seconds: [], kernels: [] });
+        timedContenders.push({ contender, runs: countRuns(seconds, effort), seconds: [], kernels: [] });
       } catch (error) {
         if (!(error instanceof PeerUnsupportedError)) throw error;
         refused[contender.name] = error.message;

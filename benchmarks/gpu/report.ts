@@ -2,7 +2,7 @@ import { type Column, markdown, type Table } from "../papers/table.ts";
 import type { Errors, Result } from "./bench.ts";
 import type { Comparison } from "./cases.ts";
 import { torchBackends } from "./contenders.ts";
-import { bytesOf, exponentialsOf, flopsOf, type Problem, problemOf, type Sizes } from "./problem.ts";
+import { countBytes, countExponentials, countFlops, type Problem, createProblem, type Sizes } from "./problem.ts";
 
 /** What a card can do at most, each a second. */
 interface Ceilings {
@@ -26,9 +26,9 @@ interface LowerBound {
 }
 
 export function lowerBound(problem: Problem, ceilings: Ceilings): LowerBound {
-  const products = flopsOf(problem) / ceilings.flops;
-  const memory = bytesOf(problem) / ceilings.bytes;
-  const exponentials = exponentialsOf(problem) / ceilings.exponentials;
+  const products = countFlops(problem) / ceilings.flops;
+  const memory = countBytes(problem) / ceilings.bytes;
+  const exponentials = countExponentials(problem) / ceilings.exponentials;
   return { products, memory, exponentials, seconds: Math.max(products, memory, exponentials) };
 }
 
@@ -63,7 +63,7 @@ function hostLine(host: Result): string {
     .join(".\n");
 }
 
-function ceilingsOf(kept: StoredResults): Ceilings {
+function readCeilings(kept: StoredResults): Ceilings {
   const rate = (name: string): number | undefined => kept.get(name)?.["torch"] as number | undefined;
   return { ...h200, flops: rate("ceiling.matmul") ?? h200.flops, bytes: rate("ceiling.copy") ?? h200.bytes };
 }
@@ -86,7 +86,7 @@ function attentionTables(kept: StoredResults): Table[] {
     const title = result.case.split(".").slice(1, 5).join(" ");
     groups.set(title, [...(groups.get(title) ?? []), result]);
   }
-  return [...groups].map(([title, rows]) => attentionTable(title, rows, ceilingsOf(kept)));
+  return [...groups].map(([title, rows]) => attentionTable(title, rows, readCeilings(kept)));
 }
 
 function attentionTable(title: string, results: readonly AttentionResult[], ceilings: Ceilings): Table {
@@ -194,16 +194,16 @@ export function floorTables(sizes: Sizes, lengths: readonly number[], ceilings: 
         .toSorted((a, b) => a - b)
         .map((n) => {
           const shape = { direction, dtype: "bf16", mask, n } as const;
-          const problem = problemOf({ ...shape, d: 128 }, sizes);
+          const problem = createProblem({ ...shape, d: 128 }, sizes);
           const { products, memory, exponentials } = lowerBound(problem, ceilings);
           return {
             n,
-            tflop: flopsOf(problem) / 1e12,
-            gigabytes: bytesOf(problem) / 1e9,
+            tflop: countFlops(problem) / 1e12,
+            gigabytes: countBytes(problem) / 1e9,
             products: products * 1e3,
             memory: memory * 1e3,
             exp128: exponentials * 1e3,
-            exp64: lowerBound(problemOf({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,
+            exp64: lowerBound(createProblem({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,
           };
         }),
     })),

@@ -58,7 +58,7 @@ export class Session implements Bench, AsyncDisposable {
 }
 
 /** Where and with what the numbers come to be. */
-export async function hostOf(device: "cuda" | "cpu", peer: Peer | undefined): Promise<Result> {
+export async function describeHost(device: "cuda" | "cpu", peer: Peer | undefined): Promise<Result> {
   const manifest = new URL("../package.json", import.meta.resolve("@mosaic/core"));
   return {
     case: "host",

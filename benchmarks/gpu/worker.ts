@@ -1,6 +1,6 @@
 // The process that opens the GPU. A kernel that reads where it must not, or that never ends, costs this process and one case.
 import { createCases } from "./cases.ts";
-import { hostOf, Session } from "./session.ts";
+import { describeHost, Session } from "./session.ts";
 import { read } from "./options.ts";
 import { type WorkerReply, Results } from "./run.ts";
 
@@ -20,7 +20,8 @@ process.on("disconnect", () => process.exit());
 
 async function run(name: string): Promise<WorkerReply> {
   try {
-    const result = name === "host" ? await hostOf(options.device, session.peer()) : await cases.get(name)!.run(session);
+    const result =
+      name === "host" ? await describeHost(options.device, session.peer()) : await cases.get(name)!.run(session);
     kept.set(name, result);
     return { result };
   } catch (error) {

@@ -1,6 +1,6 @@
-import { formulas, type Passes, recordOf, ringStrategy, tileStrategy, volumesOf } from "./volumes.ts";
-import { type Fit, fit, fitTable, stepOf } from "./attention2d-fit.ts";
-import { type Cluster, profileOf, timingOf, type Wiring } from "./clusters.ts";
+import { formulas, type Passes, recordProblem, ringStrategy, tileStrategy, countVolumes } from "./volumes.ts";
+import { type Fit, fit, fitTable, attentionStep } from "./attention2d-fit.ts";
+import { type Cluster, createProfile, simulateTiming, type Wiring } from "./clusters.ts";
 import { compare } from "./plans.ts";
 import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./published.ts";
 import type { Table } from "./table.ts";
@@ -13,7 +13,7 @@ function gridVolumes(sizes: readonly number[]): Table {
     const side = Math.sqrt(ranks);
     const problem = { tokens: 32 * ranks, numHeads: 8, headDim: 128 };
     const [ring, mesh] = [ringStrategy(ranks), tileStrategy([side, side], "fused")].map((each) =>
-      volumesOf(recordOf(each, problem), 1),
+      countVolumes(recordProblem(each, problem), 1),
     );
     const theirs = { ring: sum(formulas.ring(ranks, 1, ranks)), mesh: sum(formulas.tileStrategy([side, side], 1, 1)) };
     return {
@@ -46,7 +46,7 @@ function gridVolumes(sizes: readonly number[]): Table {
 
 /** Each bar of the plots beside what the fitted network predicts. */
 function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly number[]): Table {
-  const profile = profileOf(cluster);
+  const profile = createProfile(cluster);
   const rows = shown.flatMap((panel) => {
     const model = models[panel.model];
     const { numHeads, headDim } = model;
@@ -55,8 +55,8 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
       const ways = [ringStrategy(panel.ranks), tileStrategy([side, side], "fused"), tileStrategy([side, side])];
       const step = { tokens: length, ranks: panel.ranks, matmul: profile.kernels.matmul };
       const [ring, fused, overlapped] = ways.map((way) => {
-        const { seconds } = timingOf(recordOf(way, { numHeads, headDim, tokens: length }), profile);
-        return stepOf(seconds, model, step);
+        const { seconds } = simulateTiming(recordProblem(way, { numHeads, headDim, tokens: length }), profile);
+        return attentionStep(seconds, model, step);
       }) as [number, number, number];
       const at = lengths.indexOf(length as (typeof lengths)[number]);
       return {
@@ -130,14 +130,16 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
   const rows = tokens.flatMap((length) => {
     const problem = { numHeads, headDim, tokens: length };
     const records = [
-      recordOf(ringStrategy(ranks), problem),
-      recordOf(tileStrategy([side, side], "fused"), problem),
+      recordProblem(ringStrategy(ranks), problem),
+      recordProblem(tileStrategy([side, side], "fused"), problem),
     ] as const;
     return latencies.map((latency) => {
       const speedups = bandwidths.map((bandwidth) => {
-        const profile = profileOf({ gpu: "h100", wiring: apart, bandwidth, latency });
+        const profile = createProfile({ gpu: "h100", wiring: apart, bandwidth, latency });
         const step = { tokens: length, ranks, matmul: profile.kernels.matmul };
-        const [ring, fused] = records.map((record) => stepOf(timingOf(record, profile).seconds, model, step));
+        const [ring, fused] = records.map((record) =>
+          attentionStep(simulateTiming(record, profile).seconds, model, step),
+        );
         return [`at${bandwidth / 1e9}`, ring! / fused!] as const;
       });
       return { tokens: length, latency: latency * 1e6, ...Object.fromEntries(speedups) };

@@ -29,7 +29,7 @@ export interface Cluster {
 const gpus = { a100: profiles["a100-ib200"], h100: profiles["h100-ib400"] } as const;
 
 /** Kernels are those of a named profile; links are as given. */
-export function profileOf({ gpu, wiring, bandwidth, latency }: Cluster): Profile {
+export function createProfile({ gpu, wiring, bandwidth, latency }: Cluster): Profile {
   const base = gpus[gpu];
   const { name, ranksPerNode, ports, within } = wiring;
   const late = latency === undefined ? {} : { latency };
@@ -47,7 +47,7 @@ export interface Timing {
   readonly waits: number;
 }
 
-export function timingOf(record: AttentionRecord, profile: Profile): Timing {
+export function simulateTiming(record: AttentionRecord, profile: Profile): Timing {
   const { seconds, ranks } = simulate(record, profile, { keep: () => false });
   const waitSeconds = ranks.reduce((sum, rank) => sum + rank.exposedCommunicationSeconds, 0) / ranks.length;
   return { seconds, waitSeconds, waits: waitSeconds / seconds };

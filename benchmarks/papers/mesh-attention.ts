@@ -7,11 +7,11 @@ import {
   formatSaving,
   formulas,
   type Passes,
-  recordOf,
+  recordProblem,
   ringStrategy,
   tileStrategy,
   type Volumes,
-  volumesOf,
+  countVolumes,
   type MeshStrategy,
 } from "./volumes.ts";
 
@@ -48,9 +48,9 @@ interface Reduction {
 export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
   const { ranks, tiles, groups } = sizes;
   const reductions = groups.flatMap((group) => {
-    const ring = countOf(ringStrategy(ranks), sizes, group);
+    const ring = countMeshes(ringStrategy(ranks), sizes, group);
     return tiles.map(([a, b]): Reduction => {
-      const mesh = countOf(tileStrategy([a, b]), sizes, group);
+      const mesh = countMeshes(tileStrategy([a, b]), sizes, group);
       return {
         tile: [a, b].join(" × "),
         group: String(group),
@@ -64,12 +64,12 @@ export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
   });
   return [
     reductionTable(ranks, reductions),
-    nearTable(ranks, [...reductions, ...tiles.map((shape) => meanOf(reductions, shape))]),
+    nearTable(ranks, [...reductions, ...tiles.map((shape) => meanReduction(reductions, shape))]),
   ];
 }
 
 /** One tile over all groups: what an average over models may be. */
-function meanOf(reductions: readonly Reduction[], shape: readonly [number, number]): Reduction {
+function meanReduction(reductions: readonly Reduction[], shape: readonly [number, number]): Reduction {
   const rows = reductions.filter((row) => row.tile === shape.join(" × "));
   const mean = (key: "forward" | "both" | "bothBytes" | "forwardBytes" | "formula") =>
     rows.reduce((sum, row) => sum + row[key], 0) / rows.length;
@@ -84,10 +84,10 @@ function meanOf(reductions: readonly Reduction[], shape: readonly [number, numbe
   };
 }
 
-function countOf(way: MeshStrategy, { ranks }: VolumeSizes, group: number): Volumes {
+function countMeshes(way: MeshStrategy, { ranks }: VolumeSizes, group: number): Volumes {
   // Zigzag cuts into 2·ranks pieces; volumes in chunks depend on neither the length nor the number of heads.
   const problem = { tokens: 32 * ranks, numHeads: 8, numKvHeads: 8 / group, headDim: 128 };
-  return volumesOf(recordOf(way, problem), 8);
+  return countVolumes(recordProblem(way, problem), 8);
 }
 
 const total = ({ forward, backward }: Passes): number => forward + backward;

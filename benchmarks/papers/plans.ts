@@ -1,8 +1,8 @@
 import { masks } from "@mosaic/core";
 import { plan, type RankedStrategy } from "@mosaic/strategies/plan";
-import { type Cluster, profileOf, type Timing, timingOf } from "./clusters.ts";
+import { type Cluster, createProfile, type Timing, simulateTiming } from "./clusters.ts";
 import type { Table } from "./table.ts";
-import { type Problem, recordOf, ringStrategy, volumesOf, type MeshStrategy } from "./volumes.ts";
+import { type Problem, recordProblem, ringStrategy, countVolumes, type MeshStrategy } from "./volumes.ts";
 
 /** What is compared where. */
 export interface Comparison {
@@ -25,15 +25,22 @@ const finalists = 3;
  */
 export function compare(comparison: Comparison): Table {
   const { problem, cluster, ranks, theirs } = comparison;
-  const profile = profileOf(cluster);
+  const profile = createProfile(cluster);
   const { ranksPerNode } = profile;
   const size = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
   const { ranking } = plan({ ...problem, ...size, mask: masks.causal(), profile, simulate: 1 });
   const timed = (kind: string, way: MeshStrategy): TimedStrategy => {
-    const record = recordOf(way, problem);
-    const { both, betweenNodes } = volumesOf(record, ranksPerNode);
+    const record = recordProblem(way, problem);
+    const { both, betweenNodes } = countVolumes(record, ranksPerNode);
     const peak = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
-    return { kind, ...way, ...timingOf(record, profile), sent: both.bytes, betweenNodes: betweenNodes.bytes, peak };
+    return {
+      kind,
+      ...way,
+      ...simulateTiming(record, profile),
+      sent: both.bytes,
+      betweenNodes: betweenNodes.bytes,
+      peak,
+    };
   };
   const bestOf = (kind: string, from: readonly RankedStrategy[]): TimedStrategy =>
     from
@@ -45,9 +52,9 @@ export function compare(comparison: Comparison): Table {
   const baseline = bestOf("strongest ulysses × ring", usual);
   const best = bestOf("our best", ranking.slice(0, finalists));
   const rows = [ring, ...theirs.map((way) => timed("the paper's", way)), baseline, best];
-  return tableOf(
+  return createTable(
     comparison,
-    rows.map((row) => rowOf(row, ring, baseline)),
+    rows.map((row) => createRow(row, ring, baseline)),
   );
 }
 
@@ -58,7 +65,7 @@ interface TimedStrategy extends MeshStrategy, Timing {
   readonly peak: number;
 }
 
-function rowOf(
+function createRow(
   { kind, name, mesh, ...row }: TimedStrategy,
   ring: TimedStrategy,
   baseline: TimedStrategy,
@@ -79,7 +86,7 @@ function rowOf(
   };
 }
 
-function tableOf({ id, title, problem, cluster: { wiring, bandwidth } }: Comparison, rows: Table["rows"]): Table {
+function createTable({ id, title, problem, cluster: { wiring, bandwidth } }: Comparison, rows: Table["rows"]): Table {
   const { numHeads, numKvHeads = numHeads, headDim, tokens } = problem;
   const where = `${wiring.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
   return {

@@ -19,7 +19,7 @@ export interface Volumes {
 }
 
 /** Counts a record: neighbours, `ranksPerNode` at a time, are a node. */
-export function volumesOf(record: AttentionRecord, ranksPerNode: number): Volumes {
+export function countVolumes(record: AttentionRecord, ranksPerNode: number): Volumes {
   const { chunk } = count(record);
   const ranks = countLinks(record, { ranksPerNode });
   const mean = (flows: readonly TrafficTotals[]): SentChunks => ({
@@ -90,6 +90,6 @@ export interface Problem {
 }
 
 /** Balanced by zigzag, forward and backward, by the backend's own code on symbolic devices. */
-export function recordOf({ backend, mesh }: MeshStrategy, problem: Problem): AttentionRecord {
+export function recordProblem({ backend, mesh }: MeshStrategy, problem: Problem): AttentionRecord {
   return record({ ...problem, backend, mesh, mask: masks.causal(), placement: zigzag() });
 }

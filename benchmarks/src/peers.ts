@@ -3,7 +3,7 @@ import { createInterface, type Interface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
-import { type AttentionProblem, AttentionRun, flopsOf, nameOf } from "./attention-problem.ts";
+import { type AttentionProblem, AttentionRun, countFlops, formatName } from "./attention-problem.ts";
 import { type Case, median, waitIdle, type Row } from "./case.ts";
 
 /** The peer as it is run where PyTorch is. */
@@ -38,7 +38,7 @@ export class Peer implements Disposable {
     return this.#ended !== undefined;
   }
 
-  /** @throws PeerRefusal if it answers with an error; Error if it is gone or takes too long. */
+  /** @throws PeerUnsupportedError if it answers with an error; Error if it is gone or takes too long. */
   async request<T>(question: Readonly<Record<string, unknown>>): Promise<T> {
     const line = await this.#line(JSON.stringify(question));
     const answer = JSON.parse(line) as T & { error?: string };
@@ -103,7 +103,7 @@ export const peerCases: readonly Case[] = (["f32", "bf16"] as const).flatMap((dt
 );
 
 function peerCase(problem: AttentionProblem): Case {
-  const name = `peer.${nameOf(problem)}`;
+  const name = `peer.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
@@ -122,7 +122,7 @@ function peerCase(problem: AttentionProblem): Case {
         ours.push(end - begin);
         theirs.push(seconds[0]);
       }
-      return [peerRow(name, flopsOf(problem), { ours, theirs })];
+      return [peerRow(name, countFlops(problem), { ours, theirs })];
     },
   };
 }

@@ -11,7 +11,7 @@ import { compare, gateCase, isCorrect, hasPassedGate } from "../gpu/cases.ts";
 import { lowerBound } from "../gpu/report.ts";
 import { timeSteps, MosaicContender } from "../gpu/contenders.ts";
 import { Peer, PeerUnsupportedError } from "../src/peers.ts";
-import { bytesOf, exponentialsOf, flopsOf, problemOf } from "../gpu/problem.ts";
+import { countBytes, countExponentials, countFlops, createProblem } from "../gpu/problem.ts";
 import { Results, runCases, WorkerPool } from "../gpu/run.ts";
 import { distance, gradientRow, outRow } from "../gpu/check-results.ts";
 
@@ -21,21 +21,25 @@ afterAll(() => rmSync(folder, { recursive: true }));
 const file = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
 const fakePeer = [process.execPath, file("fake-peer.mjs")];
 const shape = { direction: "forward", dtype: "bf16", mask: "full", d: 64, n: 256 } as const;
-const problem = problemOf(shape, { tokens: 512, hidden: 128 });
+const problem = createProblem(shape, { tokens: 512, hidden: 128 });
 
 describe("what is counted", () => {
   it("is of two products forward, five backward, half of them causal, at constant tokens", () => {
     expect(problem).toMatchObject({ batch: 2, numHeads: 2 });
-    expect(flopsOf(problem)).toBe(4 * 2 * 2 * 256 ** 2 * 64);
-    expect(flopsOf({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 2 * 2 * 256 ** 2 * 64);
-    expect(bytesOf(problem)).toBe(4 * 512 * 128 * 2 + 4 * 512 * 2);
-    expect(bytesOf({ ...problem, direction: "backward" })).toBe(8 * 512 * 128 * 2 + 4 * 512 * 2);
-    expect(exponentialsOf({ ...problem, mask: "causal" })).toBe((2 * 2 * 256 ** 2) / 2);
-    expect(() => problemOf({ ...shape, n: 300 }, { tokens: 512, hidden: 128 })).toThrow("whole sequences of 300");
+    expect(countFlops(problem)).toBe(4 * 2 * 2 * 256 ** 2 * 64);
+    expect(countFlops({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 2 * 2 * 256 ** 2 * 64);
+    expect(countBytes(problem)).toBe(4 * 512 * 128 * 2 + 4 * 512 * 2);
+    expect(countBytes({ ...problem, direction: "backward" })).toBe(8 * 512 * 128 * 2 + 4 * 512 * 2);
+    expect(countExponentials({ ...problem, mask: "causal" })).toBe((2 * 2 * 256 ** 2) / 2);
+    expect(() => createProblem({ ...shape, n: 300 }, { tokens: 512, hidden: 128 })).toThrow("whole sequences of 300");
   });
 
   it("makes the longest of three times the floor", () => {
-    const rates = { flops: flopsOf(problem), bytes: bytesOf(problem) / 3, exponentials: exponentialsOf(problem) / 2 };
+    const rates = {
+      flops: countFlops(problem),
+      bytes: countBytes(problem) / 3,
+      exponentials: countExponentials(problem) / 2,
+    };
     expect(lowerBound(problem, rates)).toEqual({ products: 1, memory: 3, exponentials: 2, seconds: 3 });
   });
 

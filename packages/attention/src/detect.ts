@@ -39,7 +39,7 @@ interface RequestedParts {
 /** What it works with. */
 interface SelectedDevice {
   readonly device: Device;
-  /** Whether `device` was made here, to be closed if nobody else comes to own it. */
+  /** Whether `device` was made here, to be closed if nothing else becomes its owner. */
   readonly isOwned: boolean;
   readonly collectives: Collectives | undefined;
 }
@@ -50,7 +50,7 @@ export async function selectDevice(requested: RequestedParts, worldSize: number)
   const place =
     requested.device ??
     deviceFromEnvironment() ??
-    deviceOf(collectives) ??
+    deviceNameFor(collectives) ??
     (await detectAndWarn(worldSize)).device;
   if (typeof place === "string" && typeof collectives === "string") checkCompatible(place, collectives);
   const connect = collectives ?? (worldSize > 1 ? collectivesFor(place, worldSize) : undefined);
@@ -64,7 +64,7 @@ export async function selectDevice(requested: RequestedParts, worldSize: number)
   }
 }
 
-function deviceOf(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
+function deviceNameFor(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
   return engine && deviceForCollectives(typeof engine === "string" ? engine : engine.name);
 }
 
@@ -115,7 +115,7 @@ export const detectOptions = defineOptions("detect", {
 /** What to detect for. */
 export type DetectOptions = OptionsOf<typeof detectOptions>;
 
-/** What detection asks of a machine; tests have machines of their own. */
+/** What detection queries of a machine; tests have machines of their own. */
 export interface Machine {
   readonly env: Environment;
   exists(path: string): boolean;

@@ -48,21 +48,21 @@ function importUcx(): Promise<UcxPackage> {
   );
 }
 
-const devices = {
+const deviceFactories = {
   cpu: async (): Promise<Device> => cpu(),
   cuda: (): Promise<Device> => createCuda(),
 } as const;
 
-const collectives = {
+const collectivesFactories = {
   local: async (): Promise<Collectives> => local(),
   nccl: async (): Promise<Collectives> => (await importNccl()).nccl(ncclHostOptions()),
   ucx: async (): Promise<Collectives> => (await importUcx()).ucx(),
 } as const;
 
-export type DeviceName = keyof typeof devices;
-export type CollectivesName = keyof typeof collectives;
-export const deviceNames = Object.keys(devices) as readonly DeviceName[];
-export const collectivesNames = Object.keys(collectives) as readonly CollectivesName[];
+export type DeviceName = keyof typeof deviceFactories;
+export type CollectivesName = keyof typeof collectivesFactories;
+export const deviceNames = Object.keys(deviceFactories) as readonly DeviceName[];
+export const collectivesNames = Object.keys(collectivesFactories) as readonly CollectivesName[];
 
 /** What can connect ranks that compute on devices of a type: within one host, and also between hosts. */
 const collectivesByDevice = {
@@ -81,29 +81,29 @@ export function defaultCollectives(device: DeviceName, spansHosts: boolean): Col
   return collectivesByDevice[device][spansHosts ? "betweenHosts" : "withinHost"];
 }
 
-/** The device that collectives of that name serve; for somebody's own, the CPU. */
+/** The device that collectives of that name serve; for third-party ones, the CPU. */
 export function deviceForCollectives(name: string): DeviceName {
   return deviceNames.find((device) => collectivesForDevice(device)!.includes(name as CollectivesName)) ?? "cpu";
 }
 
 /** The device of that name. Throws an OptionError for another name, or that names the package to install. */
 export function createDevice(name: DeviceName): Promise<Device> {
-  return getFactory("init: device", name, devices)();
+  return getFactory("init: device", name, deviceFactories)();
 }
 
 /** The collectives of that name; errors as above. */
 export function createCollectives(name: CollectivesName): Promise<Collectives> {
-  return getFactory("init: collectives", name, collectives)();
+  return getFactory("init: collectives", name, collectivesFactories)();
 }
 
-/** What MOSAIC_DEVICE asks for; undefined if nothing, or "auto". */
+/** The device that MOSAIC_DEVICE names; undefined if nothing, or "auto". */
 export function deviceFromEnvironment(env: Environment = process.env): DeviceName | undefined {
-  return readEnvironment(env, "MOSAIC_DEVICE", devices);
+  return readEnvironment(env, "MOSAIC_DEVICE", deviceFactories);
 }
 
-/** What MOSAIC_COLLECTIVES asks for. */
+/** The collectives that MOSAIC_COLLECTIVES names. */
 export function collectivesFromEnvironment(env: Environment = process.env): CollectivesName | undefined {
-  return readEnvironment(env, "MOSAIC_COLLECTIVES", collectives);
+  return readEnvironment(env, "MOSAIC_COLLECTIVES", collectivesFactories);
 }
 
 function readEnvironment<Name extends string>(

@@ -198,7 +198,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
     }
   }
 
-  /** The ranks of the axis fill the grid, if a shape was asked for. */
+  /** The ranks of the axis fill the grid, if a shape was given. */
   function checkShape({ mesh, rank }: Context): void {
     if (!shape) return;
     checkGrid(`${label}, rank ${rank}`, { rows: shape[0], columns: shape[1] }, mesh.shape[axis]!);

@@ -101,14 +101,14 @@ export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
   };
 }
 
-interface TileLine {
+interface TileAxisLine {
   /** The rank at an offset from this one. */
   at(offset: number): number;
   /** Whether one rank computes on the chunk of another. */
   needs(who: number, of: number): boolean;
 }
 
-function createPeers(rank: number, length: number, { at, needs }: TileLine): Omit<TilePeers, "rows"> {
+function createPeers(rank: number, length: number, { at, needs }: TileAxisLine): Omit<TilePeers, "rows"> {
   const sources: (number | undefined)[] = [];
   const destinations: (number | undefined)[] = [];
   for (let offset = 0; offset < length; offset++) {

@@ -1,4 +1,4 @@
-import { disturbed, onWorld } from "@mosaic/conformance";
+import { perturbed, onWorld } from "@mosaic/conformance";
 import {
   type AttentionBackend,
   type Context,
@@ -44,7 +44,7 @@ function logOf(
   parts = 1,
 ): string[] {
   const log: string[] = [];
-  const rank = disturbed(ctx, { completion: "soon", seed: 1 });
+  const rank = perturbed(ctx, { completion: "soon", seed: 1 });
   const group = rank.mesh.group("sp");
   let posts = 0;
   const sendRecv: ProcessGroup["sendRecv"] = (...given) => {
@@ -122,7 +122,7 @@ for (const options of [
   const title = Object.values(options).join(", ");
   test(`${title}: nothing is under way afterwards, and no memory is kept`, async () => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      const rank = disturbed(ctx, { completion: "soon", seed: 1 });
+      const rank = perturbed(ctx, { completion: "soon", seed: 1 });
       const { allocated } = ctx.device.memory();
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true);
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true, 3);
@@ -134,7 +134,7 @@ for (const options of [
 
   test(`${title}: nor if a kernel throws`, async () => {
     await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-      const rank = disturbed(ctx, { completion: "late", seed: 1 });
+      const rank = perturbed(ctx, { completion: "late", seed: 1 });
       const { allocated } = ctx.device.memory();
       let [calls, last] = [0, 0];
       const inner: AttentionBackend = {

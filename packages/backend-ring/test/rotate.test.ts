@@ -1,4 +1,4 @@
-import { disturbed, onWorld } from "@mosaic/conformance";
+import { perturbed, onWorld } from "@mosaic/conformance";
 import { type Context, type KvBlock, type ProcessGroup, randn, type Tensor, type Work } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { rotate, rotateGradients } from "../src/ring.ts";
@@ -87,7 +87,7 @@ test("a full ring's gradients need three buffers: two to compute in and one to r
 
 test("a loop that is left early leaves nothing under way, and no memory", async () => {
   await onWorld(makeWorld, { size: 3 }, async (ctx) => {
-    const rank = disturbed(ctx, { completion: "soon", seed: 1 });
+    const rank = perturbed(ctx, { completion: "soon", seed: 1 });
     const [kv, grads] = [kvOn(ctx), gradsOn(ctx)];
     const { allocated } = ctx.device.memory();
     const forward = () => rotate(rank.world, kv, tableOf(3));

@@ -8,7 +8,7 @@ import {
   type ModuleProblem,
   normals,
   randomSlices,
-  maskModOf,
+  slicesToMaskMod,
 } from "../src/index.ts";
 
 const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 7, keys: 9, headDim: 3, scale: 0.7 };
@@ -16,7 +16,7 @@ const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 7, keys: 9, headD
 function problemOf(seed: number): AttentionProblem {
   const rows = sizes.batch * sizes.numHeads * sizes.queries * sizes.headDim;
   const keyRows = sizes.batch * sizes.numKvHeads * sizes.keys * sizes.headDim;
-  const maskMod = maskModOf(randomSlices(sizes.queries, sizes.keys, seed));
+  const maskMod = slicesToMaskMod(randomSlices(sizes.queries, sizes.keys, seed));
   return { ...sizes, maskMod, q: normals(rows, 1), k: normals(keyRows, 2), v: normals(keyRows, 3) };
 }
 

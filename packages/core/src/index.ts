@@ -11,7 +11,7 @@ export {
   describeBackend,
   type KvShard,
   local,
-  tileOf,
+  createTile,
 } from "./attention/backend.ts";
 export { checkFeatures, checkTile } from "./attention/check.ts";
 export type * from "./attention/tile.ts";
@@ -42,7 +42,13 @@ export type * from "./device.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";
 export { type LaunchEnvironment, launchEnvironment, localRank, localWorldSize } from "./launch-environment.ts";
-export { compileKernel, type Operand, operandsOf, tensorOf, versionedKernels } from "./kernels/operands.ts";
+export {
+  compileKernel,
+  type Operand,
+  getOperands,
+  getTensor,
+  versionedKernels,
+} from "./kernels/operands.ts";
 export type * from "./kernels/kernels.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
 export { isVisible, visibleRows, visiblePairs } from "./mask/visibility.ts";

@@ -1,6 +1,6 @@
 import { OptionError } from "./errors.ts";
 
-type Environment = Readonly<Record<string, string | undefined>>;
+type EnvironmentVariables = Readonly<Record<string, string | undefined>>;
 
 /** The place of this process in its job, from the variables of whatever started it. */
 export interface LaunchEnvironment {
@@ -81,7 +81,7 @@ const SLURM_PORTS = { first: 20_000, count: 12_000 } as const;
  * [launcher, rank, worldSize]; // => ["SLURM", 3, 4]
  * ```
  */
-export function launchEnvironment(env: Environment = process.env): LaunchEnvironment {
+export function launchEnvironment(env: EnvironmentVariables = process.env): LaunchEnvironment {
   const variables = findLauncher(env);
   const [rank, worldSize] = variables === undefined ? [0, 1] : checkRank(variables, env);
   if (variables === torchrun) checkAgreement(rank, worldSize, env);
@@ -93,19 +93,19 @@ export function launchEnvironment(env: Environment = process.env): LaunchEnviron
     attempt:
       parseInteger("MOSAIC_ATTEMPT", env) ?? parseInteger("TORCHELASTIC_RESTART_COUNT", env) ?? slurmRestarts(env),
     job: jobName(variables, env),
-    endpoint: endpointOf(env),
+    endpoint: parseEndpoint(env),
   };
 }
 
 /** This process's number among the ranks of its host; undefined where the launcher sets none. Throws OptionError for no integer. */
-export function localRank(env: Environment = process.env): number | undefined {
+export function localRank(env: EnvironmentVariables = process.env): number | undefined {
   const own = parseInteger("LOCAL_RANK", env);
   const launcher = localLauncher(env);
   return own ?? (launcher === undefined ? undefined : parseInteger(launcher.localRank, env));
 }
 
 /** Ranks of this host; undefined where the launcher sets none. Throws OptionError for no integer above 0. */
-export function localWorldSize(env: Environment = process.env): number | undefined {
+export function localWorldSize(env: EnvironmentVariables = process.env): number | undefined {
   const own = parseInteger("LOCAL_WORLD_SIZE", env, 1);
   const launcher = localLauncher(env);
   if (own !== undefined || launcher === undefined) return own;
@@ -113,7 +113,7 @@ export function localWorldSize(env: Environment = process.env): number | undefin
 }
 
 /** What numbers the ranks of a host: also where RANK and WORLD_SIZE alone were copied from its variables. */
-function localLauncher(env: Environment): LauncherVariables | undefined {
+function localLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
   const launcher = findLauncher(env);
   if (launcher !== torchrun || env["LOCAL_RANK"] || env["LOCAL_WORLD_SIZE"]) return launcher;
   const below = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
@@ -121,7 +121,7 @@ function localLauncher(env: Environment): LauncherVariables | undefined {
   return isSame ? below : launcher;
 }
 
-function findLauncher(env: Environment): LauncherVariables | undefined {
+function findLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
   const isSet = ({ rank, worldSize }: LauncherVariables): boolean => Boolean(env[rank] || env[worldSize]);
   if (isSet(torchrun)) return torchrun;
   if (isSet(openMpi)) return openMpi;
@@ -131,11 +131,14 @@ function findLauncher(env: Environment): LauncherVariables | undefined {
 }
 
 /** In a batch script the variables of tasks are set, too, but it is none. */
-function isSlurmStep(env: Environment): boolean {
+function isSlurmStep(env: EnvironmentVariables): boolean {
   return Boolean(env["SLURM_STEP_ID"]) && Number(env["SLURM_STEP_ID"]) < FIRST_SPECIAL_STEP;
 }
 
-function checkRank(variables: LauncherVariables, env: Environment): readonly [rank: number, worldSize: number] {
+function checkRank(
+  variables: LauncherVariables,
+  env: EnvironmentVariables,
+): readonly [rank: number, worldSize: number] {
   const rank = parseInteger(variables.rank, env);
   const worldSize = parseInteger(variables.worldSize, env, 1);
   if (rank === undefined || worldSize === undefined) {
@@ -160,7 +163,7 @@ function checkRank(variables: LauncherVariables, env: Environment): readonly [ra
  * RANK and WORLD_SIZE that a shell or a container exports to all processes make worlds of the wrong ranks. More ranks than the launcher
  * started processes are right: each of these has started some of them. So are those of torchrun and mosaic-run in such processes.
  */
-function checkAgreement(rank: number, worldSize: number, env: Environment): void {
+function checkAgreement(rank: number, worldSize: number, env: EnvironmentVariables): void {
   if (env["MOSAIC_RUN_ID"] || env["TORCHELASTIC_RUN_ID"]) return;
   const launcher = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
   if (launcher === undefined) return;
@@ -174,7 +177,7 @@ function checkAgreement(rank: number, worldSize: number, env: Environment): void
   });
 }
 
-function jobName(variables: LauncherVariables | undefined, env: Environment): string | undefined {
+function jobName(variables: LauncherVariables | undefined, env: EnvironmentVariables): string | undefined {
   const { MOSAIC_RUN_ID, MASTER_ADDR = "", MASTER_PORT, PMIX_NAMESPACE } = env;
   if (MOSAIC_RUN_ID) return MOSAIC_RUN_ID;
   if (MASTER_PORT) return `${MASTER_ADDR}:${MASTER_PORT}`;
@@ -182,14 +185,14 @@ function jobName(variables: LauncherVariables | undefined, env: Environment): st
   return variables === openMpi && PMIX_NAMESPACE ? `pmix ${PMIX_NAMESPACE}` : undefined;
 }
 
-function endpointOf(env: Environment): LaunchEnvironment["endpoint"] {
+function parseEndpoint(env: EnvironmentVariables): LaunchEnvironment["endpoint"] {
   const host = env["MASTER_ADDR"] || (isSlurmStep(env) ? firstHost(env["SLURM_STEP_NODELIST"]) : undefined);
   const port = endpointPort(env);
   return host === undefined || port === undefined ? undefined : { host, port };
 }
 
 /** torchrun's own store listens on MASTER_PORT. */
-function endpointPort(env: Environment): number | undefined {
+function endpointPort(env: EnvironmentVariables): number | undefined {
   const own = parseInteger("MOSAIC_MASTER_PORT", env, 1, 65_535);
   const master = parseInteger("MASTER_PORT", env, 1, 65_535);
   if (own !== undefined) return own;
@@ -200,12 +203,12 @@ function endpointPort(env: Environment): number | undefined {
   return SLURM_PORTS.first + (number % SLURM_PORTS.count);
 }
 
-function slurmRestarts(env: Environment): number {
+function slurmRestarts(env: EnvironmentVariables): number {
   return isSlurmStep(env) ? (parseInteger("SLURM_RESTART_COUNT", env) ?? 0) : 0;
 }
 
 /** Of `2(x3),1`, tasks of each node, those of this one. */
-function slurmTasks(env: Environment): number | undefined {
+function slurmTasks(env: EnvironmentVariables): number | undefined {
   const counts = (env["SLURM_STEP_TASKS_PER_NODE"] ?? "").split(",").flatMap((part) => {
     const [, tasks, nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part) ?? [];
     return tasks === undefined ? [] : Array.from({ length: Number(nodes) }, () => Number(tasks));
@@ -221,7 +224,7 @@ function firstHost(list = ""): string | undefined {
 
 function parseInteger(
   name: string,
-  env: Environment,
+  env: EnvironmentVariables,
   min = 0,
   max: number = Number.MAX_SAFE_INTEGER,
 ): number | undefined {

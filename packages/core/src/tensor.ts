@@ -39,7 +39,7 @@ export function isTensor(value: unknown): value is Tensor {
 }
 
 /**
- * A strided view of device memory. It belongs to the `scope` that it was created in, or else to whoever received it:
+ * A strided view of device memory. It belongs to the `scope` that it was created in, or else to the caller that received it:
  * `using x = …` or `x[Symbol.dispose]()` gives its memory back in stream order; views share memory and count on their own.
  * Views never copy; `contiguous`, `to` and a `reshape` of elements that are not dense do. Operations are methods, too:
  * methods.ts adds them.

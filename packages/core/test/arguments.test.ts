@@ -12,7 +12,7 @@ import { formatShards, formatSlices, hashNumbers } from "../src/attention/format
 import { fromArray } from "../src/creation.ts";
 import { MosaicError, OptionError } from "../src/errors.ts";
 import { compileKernel } from "../src/kernels/operands.ts";
-import { operandsOf, tensorOf } from "../src/kernels/operands.ts";
+import { getOperands, getTensor } from "../src/kernels/operands.ts";
 import { versionedKernels } from "../src/kernels/operands.ts";
 import { visibleRows, visiblePairs } from "../src/mask/visibility.ts";
 import { clipKeys, clipQueries, visibleKeyRange } from "../src/mask/slice.ts";
@@ -100,8 +100,8 @@ const calls: Readonly<Record<string, () => unknown>> = {
   "parseTrafficOptions of null": () => parseTrafficOptions(trafficOptions, wrong(null)),
   "axisLength without a mesh": () => axisLength("test", wrong(undefined), { axis: "sp", from: { sp: 0 } }),
   "hashNumbers of text": () => hashNumbers(wrong(["1"])),
-  "operandsOf no kernel": () => operandsOf(wrong("toString")),
-  "tensorOf no operand": () => tensorOf(wrong({}), []),
+  "getOperands no kernel": () => getOperands(wrong("toString")),
+  "getTensor no operand": () => getTensor(wrong({}), []),
   "versionedKernels of a number": () => versionedKernels(wrong({ fill: 1 })),
   "versionedKernels of no kernel": () => versionedKernels(wrong({ wrong() {} })),
   "compileKernel of no source": () => compileKernel("fill", wrong(undefined), []),

@@ -90,7 +90,7 @@ function withFault({ name, file, old, wrong, nth = 0 }: Fault): string {
 
 /** A state that is carried, parts that share rows; rows that see nothing, steps, and ends within tiles. */
 const trialOf = ({ keys }: Family): string => `
-import { referenceOf, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
+import { getReference, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
 import { cuda } from ${JSON.stringify(join(root, "dist/index.js"))};
 const slices = [
   { q0: 0, q1: 100, k0: 3, k1: 90, type: "causal" },
@@ -115,7 +115,7 @@ try {
     attend(state, q, keys, { ...tile, mask: slices.slice(0, 1) });
   };
   const found = await attendLocally(device, trial);
-  const expected = referenceOf(trial);
+  const expected = getReference(trial);
   for (const name of ["out", "lse", "dq", "dk", "dv"]) {
     checkClose(found[name], expected[name], 2 ** -6 * (1 + magnitude(expected[name])), name);
   }

@@ -1,4 +1,4 @@
-import { normals, onWorld, maskModOf } from "@mosaic/conformance";
+import { normals, onWorld, slicesToMaskMod } from "@mosaic/conformance";
 import { type Context, fromArray, init, type Mask, masks, shard } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import fc from "fast-check";
@@ -66,7 +66,7 @@ function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<ty
   const { options, batch, length, ranks } = given;
   const { embedDim: embed, numHeads, numKvHeads = numHeads, mask = masks.full() } = options;
   const size = embed / numHeads;
-  const maskMod = maskModOf(mask.slices(length, length));
+  const maskMod = slicesToMaskMod(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, token) => token);
   const chunks = chunksOf(given, ranks);
   const chunkOf = everyone.map((token) => chunks.findIndex(({ tokens }) => tokens.includes(token)));

@@ -1,4 +1,4 @@
-import { checkMeasurements, disturbed, errorSum, extentOf, onWorld, poisoned } from "@mosaic/conformance";
+import { checkMeasurements, perturbed, errorSum, measureExtent, onWorld, poisoned } from "@mosaic/conformance";
 import { randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
@@ -22,7 +22,7 @@ function trialOn(ranks: number, options: Pick<Trial["options"], "combine" | "dty
 
 async function run(ranks: number, options: Parameters<typeof trialOn>[1]): Promise<readonly RankResult[]> {
   return onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
-    stepOn(disturbed(ctx, { completion: "late", seed: 7 }), trialOn(ranks, options)),
+    stepOn(perturbed(ctx, { completion: "late", seed: 7 }), trialOn(ranks, options)),
   );
 }
 
@@ -49,7 +49,7 @@ test.each([
     {
       found: errorSum(together(three, name), right[name]),
       local: errorSum(together(one, name), right[name]),
-      expected: extentOf(right[name]),
+      expected: measureExtent(right[name]),
     },
   ]);
   const gradients = Object.entries(right.gradients).map(([name, expected]) => [
@@ -57,7 +57,7 @@ test.each([
     {
       found: errorSum(three[0]!.gradients[name]!, expected),
       local: errorSum(first.gradients[name]!, expected),
-      expected: extentOf(expected),
+      expected: measureExtent(expected),
       partial: dtype,
     },
   ]);

@@ -1,15 +1,15 @@
 import {
   checkClose,
   checkMeasurements,
-  disturbed,
+  perturbed,
   errorSum,
-  extentOf,
+  measureExtent,
   type Measurement,
   moduleOracle,
   normals,
   onWorld,
   poisoned,
-  maskModOf,
+  slicesToMaskMod,
 } from "@mosaic/conformance";
 import { fromArray, masks, MultiAxisAttention, type Placement, shard } from "@mosaic/core";
 import { RotaryEmbedding } from "@mosaic/nn";
@@ -57,7 +57,7 @@ async function fullAttention(trial: Trial) {
   const parameters = Object.fromEntries(names.map((name) => [name, Float64Array.from(found!.parameters[name]!)]));
   const right = moduleOracle({
     sizes: { batch, length, embed, numHeads, numKvHeads, headDim },
-    maskMod: maskModOf(mask.slices(length, length)),
+    maskMod: slicesToMaskMod(mask.slices(length, length)),
     parameters: parameters as unknown as Parameters<typeof moduleOracle>[0]["parameters"],
     x: inputOf(trial),
     dOut: upstreamOf(trial),
@@ -81,7 +81,7 @@ function measured(
   const result = (mine: ArrayLike<number>, theirs: ArrayLike<number>, expected: Float64Array) => ({
     found: errorSum(mine, expected),
     local: errorSum(theirs, expected),
-    expected: extentOf(expected),
+    expected: measureExtent(expected),
   });
   // Gradients of parameters are summed over ranks, each of which stores its part.
   const gradient = (name: (typeof names)[number]) => ({
@@ -150,7 +150,7 @@ test.each(worlds)(
       const trial: Trial = { options: { ...sizes, ...given, useCheckpoint }, batch: 2, length, seed: 5 };
       // Memory is full of NaN, and messages come when they like.
       const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
-        stepOn(disturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
+        stepOn(perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
       );
       const full = await fullAttention(trial);
       for (const name of names) expect(results[0]!.parameters[name]).toEqual(full.found.parameters[name]);

@@ -1,4 +1,4 @@
-import { check, checkClose, disturbed, magnitude, onWorld, poisoned } from "@mosaic/conformance";
+import { check, checkClose, perturbed, magnitude, onWorld, poisoned } from "@mosaic/conformance";
 import { contiguous, type Mask, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
@@ -151,7 +151,7 @@ test.each(trials.map((row) => [row.name, row] as const))(
     const trial = { ...given, seed: 3 };
     // Memory is full of NaN, and messages come when they like.
     const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, async (ctx) => {
-      const rank = disturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
+      const rank = perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
       const result = await stepOn(rank, trial);
       check(rank.inFlight() === 0, `rank ${ctx.rank}: ${rank.inFlight()} collectives were never waited for`);
       return result;

@@ -1,7 +1,15 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
-import { type AttentionBackend, type Context, local, masks, type ProcessGroup, type Span, tileOf } from "@mosaic/core";
+import {
+  type AttentionBackend,
+  type Context,
+  local,
+  masks,
+  type ProcessGroup,
+  type Span,
+  createTile,
+} from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Violation, prove, record } from "../src/index.ts";
 
@@ -20,11 +28,11 @@ function faultyInner(times: (site: TileSite) => number): AttentionBackend {
     name: "meddled",
     axes: [],
     attend(ctx, call, state, kv) {
-      const { q, k } = tileOf(call, kv);
+      const { q, k } = createTile(call, kv);
       for (let i = times({ rank: ctx.rank, backward: false, q, k }); i > 0; i--) right.attend(ctx, call, state, kv);
     },
     attendBackward(ctx, call, grads, kv) {
-      const { q, k } = tileOf(call, kv);
+      const { q, k } = createTile(call, kv);
       for (let i = times({ rank: ctx.rank, backward: true, q, k }); i > 0; i--)
         right.attendBackward(ctx, call, grads, kv);
     },

@@ -124,7 +124,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     const bound = limit > 0 ? `, the limit is ${mebibytes(limit)}` : "";
     return new OutOfMemoryError({
       where: `${this.name}: ${where}`,
-      expected: `room for ${mebibytes(byteLength)}`,
+      expected: `${mebibytes(byteLength)} of free memory`,
       received: `${mebibytes(allocated)} in use and ${mebibytes(reserved)} reserved${held}${bound}`,
       remedy: this.#remedy,
     });

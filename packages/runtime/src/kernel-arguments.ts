@@ -48,7 +48,7 @@ const freeVariables = [
   "rejectValue",
 ] as const;
 
-/** Whose features `checkFeatures` asks for. */
+/** The device whose features `checkFeatures` checks. */
 type FeatureDevice = Pick<Device, "type" | "index" | "features">;
 
 const factories = (Object.keys(kernelSchema) as KernelName[]).map(
@@ -124,7 +124,7 @@ function rejectDType({ dtype }: Tensor, expected: DType, where: string): never {
 
 /**
  * The kernels of a native device: each call writes its arguments into the argument buffer and submits one native work.
- * Attention that asks for a feature that the device does not have is refused with an OptionError (`checkFeatures`), a tile that
+ * Attention that needs a feature that the device does not have is refused with an OptionError (`checkFeatures`), a tile that
  * does not fit with a ShapeError (`checkTile`), a tensor
  * of a dtype that the schema does not allow with a DTypeError.
  */

@@ -25,7 +25,7 @@ export type HierarchicalOptions = OptionsOf<typeof hierarchicalOptions>;
  * and nothing else: with "ring" and "ring", a node's keys go around the ring of nodes, each rank's by its own rail, while
  * the ranks of the node they are at pass them among themselves.
  *
- * Between nodes a rank talks only to those of the same place in theirs, so that every link to a node is used by one rank.
+ * Between nodes a rank communicates only with those of the same place in theirs, so that every link to a node is used by one rank.
  * The mesh must name the node's axis last: only then are its ranks on one node.
  *
  * "ulysses" at either level is done once, outside the other: the ranks of a node exchange rows for heads, then each goes

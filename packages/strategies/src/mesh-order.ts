@@ -30,7 +30,7 @@ export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, 
   const { hosts, shape } = ctx.mesh;
   if (ctx.rank !== 0 || !hosts || new Set(hosts).size < 2 || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
   const options = recordedCall(ctx, call, kv, strategy.nested);
-  void warn(hosts, options, strategy);
+  void warnOfTraffic(hosts, options, strategy);
 }
 
 /** Whether neighbours along an axis are on different hosts. `hosts`: by place, row-major. */
@@ -51,12 +51,12 @@ function recordedCall(ctx: Context, call: AttentionCall, kv: KvShard, backend: A
   return {
     ...{ backend, mesh: shape, tokens: queries.length, keyTokens: keys.length, numHeads, headDim, batch },
     ...{ numKvHeads: kv.k.shape[1]!, dtype: q.dtype, mask: { name: "of the call", slices: () => mask } },
-    placement: placementOf([queries, keys], shape),
+    placement: detectPlacement([queries, keys], shape),
   };
 }
 
 /** The placement that these layouts come of. */
-function placementOf(layouts: readonly Layout[], mesh: Coordinate): Placement {
+function detectPlacement(layouts: readonly Layout[], mesh: Coordinate): Placement {
   return {
     name: "of the call",
     spans(index, _, length) {
@@ -67,7 +67,11 @@ function placementOf(layouts: readonly Layout[], mesh: Coordinate): Placement {
   };
 }
 
-async function warn(hosts: readonly number[], options: RecordOptions, strategy: OrderedStrategy): Promise<void> {
+async function warnOfTraffic(
+  hosts: readonly number[],
+  options: RecordOptions,
+  strategy: OrderedStrategy,
+): Promise<void> {
   const { name, innerAxis } = strategy;
   const where = `${name}: the axis "${innerAxis}" crosses hosts in the mesh ${formatMesh(options.mesh)}`;
   try {
@@ -80,17 +84,17 @@ async function warn(hosts: readonly number[], options: RecordOptions, strategy: 
     if (totals[best]! >= own!.forward + own!.backward) return;
     const mesh = formatMesh(Object.fromEntries(orders[best]!.map((axis) => [axis, options.mesh[axis]!])));
     const { forward, backward } = others[best]!;
-    emit(
+    emitWarning(
       `${where}: in this attention the host of rank 0 sends ${formatBytes(own!.forward)} to other hosts forward and ` +
         `${formatBytes(own!.backward)} backward; ${formatBytes(forward)} and ${formatBytes(backward)} in the mesh ${mesh}; ` +
         `pass init({ mesh: ${mesh} })`,
     );
   } catch (error) {
-    emit(`${where}; the bytes that this costs could not be counted: ${(error as Error).message}`);
+    emitWarning(`${where}; the bytes that this costs could not be counted: ${(error as Error).message}`);
   }
 }
 
-function emit(message: string): void {
+function emitWarning(message: string): void {
   process.emitWarning(message, { type: "MosaicWarning", code: "MOSAIC_MESH_ORDER" });
 }
 

@@ -100,7 +100,7 @@ async function unwrapProbe<T>(asked: Promise<ProbeResult<T>>): Promise<T> {
   throw new Error(remedy === undefined ? message : `${message}; ${remedy}`);
 }
 
-/** In the order in which a reader asks. */
+/** In the order in which they are reported. */
 const checks: readonly Check[] = [
   ...[node, os, processor, memory, sharedMemory, limits],
   ...[packages, driver, gpus, links, nccl, network],

@@ -230,7 +230,7 @@ function detectLauncher(env: NodeJS.ProcessEnv): string | undefined {
   return env["SLURM_JOB_ID"] ? `SLURM job ${env["SLURM_JOB_ID"]}` : undefined;
 }
 
-/** What the environment asks for. */
+/** Settings from the environment. */
 export const settings: Check = {
   name: "settings",
   run({ env }) {

@@ -5,7 +5,7 @@ import { local } from "@mosaic/collectives-local";
 import {
   backendTrials,
   check,
-  disturbed,
+  perturbed,
   type Measurement,
   measureOn,
   placements,
@@ -23,7 +23,7 @@ await using ctx = await init({ device, collectives: local(), mesh, timeout: 20 }
 const measurements: Measurement[] = [];
 for (const [i, way] of ways.entries()) {
   // Nothing holds the ranks back: what one waits for, the others may have sent long ago, or not yet posted.
-  const rank = disturbed(ctx, { completion: "soon", seed: 3 });
+  const rank = perturbed(ctx, { completion: "soon", seed: 3 });
   const backend = mesh2d({ shape: [rows, columns], ...way, computeToTransfer: 0.5 });
   const extents = [{ queries: 41, keys: 41 }];
   for (const trial of backendTrials(

@@ -1,5 +1,5 @@
-// Calls NCCL to make, split, finalize and abort a communicator (ncclCommInitRankConfig, ncclCommSplit, ncclCommFinalize,
-// ncclCommAbort), and makes failures of its results. Collectives are called in transport.cc.
+// Calls NCCL to make, split, finalize and abort a communicator: ncclCommInitRankConfig, ncclCommSplit,
+// ncclCommFinalize, ncclCommAbort. Its collectives are called in transport.cc.
 #include "nccl/communicator.h"
 
 #include <system_error>
@@ -92,7 +92,8 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   const Functions& nccl = library().functions;
   const char* last = nccl.getLastError(communicator.get());
   const std::string detail = last && *last ? std::string("; ") + last : "";
-  const std::string what = std::string("NCCL: ") + nccl.getErrorString(result) + " (" + resultName(result) + ")" + detail;
+  const std::string name = std::string(nccl.getErrorString(result)) + " (" + resultName(result) + ")";
+  const std::string what = "NCCL: " + name + detail;
   if (result == ncclRemoteError) {
     return {MOSAIC_FAILURE_PEER_LOST,
             what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN has more, nccl({ network }) or "

@@ -1,6 +1,6 @@
 import { type Device, type DType, masks, numel, type Slice, type Span, type Tensor } from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
-import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
+import { headsFirst, listPositions, takeRows } from "../backend/shard.ts";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
 import { attentionOracle, attentionOracleBackward, type AttentionProblem, type MaskMod } from "../oracle/attention.ts";
 import { epsilon, normals, roundTo } from "../oracle/numbers.ts";
@@ -191,7 +191,7 @@ async function attend(
 ): Promise<void> {
   const { problem, queries, keys, mask, dtype, storageOrder = "dense", factors = {} } = attention;
   const { batch, numHeads, numKvHeads, headDim, scale } = problem;
-  const rows = positionsOf(queries);
+  const rows = listPositions(queries);
   const qExtent = { rows: problem.queries, width: headDim };
   const kExtent = { rows: problem.keys, width: headDim };
   const qShape = [batch, numHeads, rows.length, headDim];
@@ -204,7 +204,7 @@ async function attend(
   using out = constantTensor(device, 0, { shape: qShape, storageOrder });
   using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), storageOrder });
   const blocks = keys.map((spans) => {
-    const positions = positionsOf(spans);
+    const positions = listPositions(spans);
     const place = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
     const k = strided(device, takeRows(problem.k, positions, kExtent), place);
     const v = strided(device, takeRows(problem.v, positions, kExtent), place);

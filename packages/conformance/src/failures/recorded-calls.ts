@@ -154,7 +154,7 @@ async function partAtClose(makeWorld: MakeWorld): Promise<void> {
   checkFailedToClose(await Promise.allSettled(contexts.map((context) => context.close())), "sp");
 }
 
-/** Whoever closes last has what the others called; those that closed before it have nothing to compare with. */
+/** The rank that closes last has what the others called; those that closed before it have nothing to compare with. */
 function checkFailedToClose(closed: readonly PromiseSettledResult<void>[], group: string): void {
   const failed = closed.filter((each) => each.status === "rejected");
   check(failed.length > 0, "expected that a rank fails to close, received none");

@@ -2,7 +2,14 @@ import { createHash } from "node:crypto";
 import { type Context, local } from "@mosaic/core";
 import { concatenate, takeRows } from "../backend/shard.ts";
 import { type Arrangement, sequenceIndex, countSequences } from "../backend/trials.ts";
-import { type ErrorSum, errorSum, extentOf, mergeErrorSums, type Measured, type Measurement } from "../measure/gate.ts";
+import {
+  type ErrorSum,
+  errorSum,
+  measureExtent,
+  mergeErrorSums,
+  type Measured,
+  type Measurement,
+} from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { type ModuleReference, moduleOracle, type ModuleParameters } from "./oracle.ts";
 import { makeInput, type ModuleResult, type ModuleTrial, type SequenceShare, rankPositions, runStep } from "./trial.ts";
@@ -31,7 +38,7 @@ export async function runOnOneDevice(
   for (let sequence = 0; sequence < sequences; sequence++) {
     const part = { arrangement, sequence, sequences };
     const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, part));
-    steps.push({ result: result!, answer: referenceOf(trial, result!.parameters, part) });
+    steps.push({ result: result!, answer: computeReference(trial, result!.parameters, part) });
   }
   const everywhere = Array.from({ length: trial.sizes.length }, (_, i) => i);
   const errors = steps.map(({ result, answer }) => computeShardErrors(trial, { result, answer, rows: everywhere }));
@@ -59,13 +66,13 @@ export async function measureModuleOn(
   const result = await runStep(ctx, trial, part);
   const answer = one.answers[part.sequence]!;
   const errors = computeShardErrors(trial, { result, answer, rows: rankPositions(ctx, trial, arrangement) });
-  const whole = (name: "out" | "dx") => extentOf(concatenate(one.answers.map((each) => each[name])));
+  const whole = (name: "out" | "dx") => measureExtent(concatenate(one.answers.map((each) => each[name])));
   const ofGradients = gradientNames.map((name): [string, Measured] => [
     name,
     {
       found: errorSum(result.gradients[name], one.gradients[name]),
       local: one.local[name],
-      expected: extentOf(one.gradients[name]),
+      expected: measureExtent(one.gradients[name]),
       partial: trial.dtype,
     },
   ]);
@@ -87,7 +94,7 @@ function digest(gradients: ModuleParameters): string {
   return hash.digest("hex");
 }
 
-function referenceOf(
+function computeReference(
   trial: ModuleTrial,
   parameters: ModuleParameters,
   { sequence, sequences }: SequenceShare,

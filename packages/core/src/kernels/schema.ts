@@ -288,7 +288,7 @@ export const kernelSchema = {
     { name: "target", tensor: "read", shape: "[..]" },
     { name: "spec", struct: "CrossEntropySpec" },
   ],
-  /** dx [..,C] ← dLoss [..] · (softmax(x) − what the target asks for); 0 for rows that do not count. */
+  /** dx [..,C] ← dLoss [..] · (softmax(x) − the target distribution); 0 for rows that do not count. */
   crossEntropyBackward: [
     { name: "dx", tensor: "write", shape: "[..,C]" },
     { name: "saved", struct: "CrossEntropySaved" },

@@ -130,7 +130,7 @@ function floorSum(count: number, modulus: number, slope: number, offset: number)
 }
 
 /**
- * Whether any of these queries sees any of these keys; what a backend asks before it computes or sends a tile.
+ * Whether any of these queries sees any of these keys; what a backend checks before it computes or sends a tile.
  * Exact, for spans of any step; of tiles of more than 2⁵³ pairs with a step above 1 only what lies between the first and the
  * last position counts, so that the answer may be true without need.
  *

@@ -1,4 +1,4 @@
-// Cuts what attention is asked for into parts, and parts into launches.
+// Cuts the tile of an attention call into parts, and parts into launches.
 #pragma once
 
 #include <algorithm>

@@ -145,7 +145,7 @@ export interface TlsClientOptions {
 }
 
 /**
- * Connects to a TlsServer. Rejects with HandshakeError where the other end has another secret or does not speak the
+ * Connects to a TlsServer. Rejects with HandshakeError where the other end has another secret or does not support the
  * protocol, else with the system's error.
  */
 export async function connectTls(address: string, { secret, protocol }: TlsClientOptions): Promise<TLSSocket> {

@@ -153,7 +153,7 @@ export class World {
       case "positionsReply":
         return this.#positions.onQueryReply(link, frame);
     }
-    throw new ProtocolError(`a ${frame.kind} frame towards the root`);
+    throw new ProtocolError(`an unexpected ${frame.kind} frame`);
   }
 
   /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
@@ -185,7 +185,7 @@ export class World {
       case "positions":
         return this.#positions.distribute(frame);
     }
-    throw new ProtocolError(`a ${frame.kind} frame from the root`);
+    throw new ProtocolError(`an unexpected ${frame.kind} frame`);
   }
 
   /** A connection has ended, with all ranks that it led to. */

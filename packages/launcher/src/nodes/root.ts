@@ -302,7 +302,7 @@ export class RootCoordinator implements Coordinator {
       this.#control.emit({ type: "rendezvous", message: `refused a launcher at ${address}: ${message}` });
     };
     const { nodeRank } = registration;
-    // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not disturbed.
+    // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not perturbed.
     const isFirst = !this.#hasRun;
     const wrong = findMismatch(this.#self, registration);
     const other = nodeRank === 0 ? this.#self : this.#members.get(nodeRank)?.registration;

@@ -55,7 +55,7 @@ export function parseHosts(
   if (["--node-rank", "MOSAIC_NODE_RANK"].includes(values.source("node-rank")))
     throw values.invalidValue("node-rank", `none, as --${option} numbers the nodes`);
   const range = nodeRange(values, hosts.length);
-  const endpoint = hosts.length === 1 ? undefined : endpointOf(values, names);
+  const endpoint = hosts.length === 1 ? undefined : formatEndpoint(values, names);
   return {
     ...{ hosts, ssh, minHosts: range === undefined ? hosts.length : range.min },
     sources: hosts.map((host, rank) =>
@@ -122,7 +122,7 @@ function nodeRange(values: OptionValues, count: number): ReturnType<typeof parse
   return range;
 }
 
-function endpointOf(values: OptionValues, names: readonly string[]): string {
+function formatEndpoint(values: OptionValues, names: readonly string[]): string {
   const [first = ""] = names;
   const given = isScheduler(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
   if (given !== undefined) {

@@ -33,7 +33,7 @@ function parseSingleNode(values: OptionValues): NodeOptions {
   if (address !== undefined && !isThisNode(address))
     throw values.invalidValue("master-addr", "this node, as --nnodes is 1");
   const masterPort = values.count("master-port", 0, MAX_PORT);
-  const endpoint = endpointOf(values);
+  const endpoint = resolveEndpoint(values);
   if (endpoint === undefined) return masterPort === undefined ? {} : { masterPort };
   if (!isThisNode(endpoint.host)) throw values.invalidValue("rdzv-endpoint", "this node, as --nnodes is 1");
   if (masterPort && endpoint.port && masterPort !== endpoint.port)
@@ -53,7 +53,7 @@ function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: rea
     throw values.invalidValue("standalone", `false, as --nnodes is ${count}`);
   const nodeRank = values.count("node-rank", 0, max - 1);
   if (nodeRank === undefined) throw values.invalidValue("node-rank", `the number of this node, 0 to ${max - 1}`);
-  const endpoint = endpointOf(values) ?? masterEndpoint(values);
+  const endpoint = resolveEndpoint(values) ?? masterEndpoint(values);
   if (endpoint === undefined || endpoint.host === "")
     throw values.invalidValue("rdzv-endpoint", `the address of node 0, host or host:port (port ${DEFAULT_RDZV_PORT})`);
   const host = endpoint.host.includes(":") ? `[${endpoint.host}]` : endpoint.host;
@@ -80,7 +80,7 @@ function srunLine(argv: readonly string[], nodes: number): string {
   return `srun ${tasks}--kill-on-bad-exit=0 ${command} ${words.join(" ") || "[options] <entry>"}`;
 }
 
-function endpointOf(values: OptionValues): ReturnType<typeof parseEndpoint> {
+function resolveEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint> {
   const text = values.text("rdzv-endpoint");
   if (text === undefined || text === "") return undefined;
   const endpoint = parseEndpoint(text);

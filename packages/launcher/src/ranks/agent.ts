@@ -91,7 +91,7 @@ export class NodeAgent implements Agent {
   }
 
   /**
-   * Asks every rank to end, and kills what is left after `graceMs`. Asked again, it goes on as it was. `isReceived`: because the
+   * Signals every rank to end, and kills what is left after `graceMs`. A second call changes nothing. `isReceived`: because the
    * launcher was signalled to end.
    */
   stop(reason: string, signal: NodeJS.Signals, graceMs: number, isReceived = false): void {

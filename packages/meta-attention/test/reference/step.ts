@@ -1,4 +1,4 @@
-import { maskModOf } from "@mosaic/conformance";
+import { slicesToMaskMod } from "@mosaic/conformance";
 import { masks } from "@mosaic/core";
 import type { ChosenChunks } from "../../src/index.ts";
 import { inputOf, type Trial, upstreamOf } from "../step.ts";
@@ -66,7 +66,7 @@ export function problemOf({ options, length }: Trial, chunks: readonly (readonly
   const { embedDim: embed, numHeads, summaryDim = 64, metaHeads = 4, summaryHeads = numHeads } = options;
   const { combine = "soft", gate = true, numKvHeads = numHeads, headDim = embed / numHeads } = options;
   const { mask = options.causal ? masks.causal() : masks.full() } = options;
-  const maskMod = maskModOf(mask.slices(length, length));
+  const maskMod = slicesToMaskMod(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, at) => at);
   const looksBack = everyone.every((query) => everyone.every((key) => key <= query || !maskMod(query, key)));
   const sizes = { embed, numHeads, numKvHeads, headDim, summaryDim, metaHeads, summaryHeads };

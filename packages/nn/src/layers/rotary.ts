@@ -34,13 +34,13 @@ interface RotaryTable {
   readonly sin: Tensor;
 }
 
-interface Rotation extends RotaryTable {
+interface RotationOptions extends RotaryTable {
   readonly interleaved: boolean;
 }
 
 const rotaryOp = defineOp({
   name: "rotary",
-  forward([x]: [Tensor], { cos, sin, interleaved }: Rotation) {
+  forward([x]: [Tensor], { cos, sin, interleaved }: RotationOptions) {
     const kept = { cos: cos.detach(), sin: sin.detach(), interleaved };
     return { output: rotate(x, kept, "sub"), saved: { ...kept } };
   },
@@ -49,7 +49,7 @@ const rotaryOp = defineOp({
 });
 
 /** (a cos − b sin, b cos + a sin) for "sub", the turn back for "add"; in memory laid out as [B,S,H,D]. */
-function rotate(x: Tensor, { cos, sin, interleaved }: Rotation, op: "sub" | "add"): Tensor {
+function rotate(x: Tensor, { cos, sin, interleaved }: RotationOptions, op: "sub" | "add"): Tensor {
   const { device } = x;
   const [b, h, s, d] = x.shape as [number, number, number, number];
   using memory = device.empty([b, s, h, d], x.dtype);

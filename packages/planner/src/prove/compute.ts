@@ -1,7 +1,7 @@
 import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
 import { origin } from "./box.ts";
-import { type Entry, rowsAt } from "./content.ts";
+import { type ContentEntry, rowsAt } from "./content.ts";
 import {
   expectedRowsAt,
   hasRows,
@@ -20,13 +20,13 @@ import {
   describeValue,
   isDelta,
   isFill,
-  kindOf,
-  payloadOf,
+  decodeKind,
+  decodePayload,
   formatPositions,
   type Rows,
   type Side,
   type SumName,
-  valueOf,
+  encodeValue,
 } from "./values.ts";
 
 const sides = { out: "queries", lse: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Record<
@@ -146,19 +146,19 @@ export class ComputeReplay {
 
   fill(event: TapeReader): void {
     const out = event.arg(0);
-    this.#memory.writeSingle(out, valueOf("fill", event.arg(1)), this.#placeholderRows);
+    this.#memory.writeSingle(out, encodeValue("fill", event.arg(1)), this.#placeholderRows);
   }
 
   rowDot(event: TapeReader): void {
-    const entries: Entry[] = [];
+    const entries: ContentEntry[] = [];
     const { initialValues } = this.#context;
     const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
     const columns = this.#memory.view(event.arg(1)).layout.box.sizes[3];
     for (const [x, y] of intersectEntries(a, b, true)) {
       const sum = sumNumber(y.value, "out", initialValues);
-      if (x.value !== valueOf("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
+      if (x.value !== encodeValue("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
       if (sum !== emptySum && !sameRows(x.rows, y.rows)) continue;
-      const value = sum === emptySum ? y.value : valueOf("delta", sum);
+      const value = sum === emptySum ? y.value : encodeValue("delta", sum);
       entries.push({ value, rows: y.rows, at: x.at.with(3, 0), sizes: x.sizes.with(3, 1) });
     }
     this.#memory.write(event.arg(0), entries);
@@ -176,7 +176,7 @@ export class ComputeReplay {
       sum !== undefined &&
       (only.rows === expected || isFill(only.value) || hasRows(only, expected))
     ) {
-      this.#memory.writeSingle(view, valueOf(name, sums.add(sum, tile)), expected);
+      this.#memory.writeSingle(view, encodeValue(name, sums.add(sum, tile)), expected);
       return;
     }
     const read = this.#memory.read(view);
@@ -187,8 +187,8 @@ export class ComputeReplay {
       this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
       return;
     }
-    const added = (entry: Entry, of: number): Entry => {
-      const value = valueOf(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
+    const added = (entry: ContentEntry, of: number): ContentEntry => {
+      const value = encodeValue(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
       return { ...toEntry(entry), value, rows: isFill(entry.value) ? expectedRowsAt(entry, expected) : entry.rows };
     };
     const heads = sides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
@@ -201,7 +201,7 @@ export class ComputeReplay {
   }
 
   /** What is wrong with part of an accumulator, if anything. */
-  #mismatchOf(entry: Entry, name: SumName, expected: Rows): string | undefined {
+  #mismatchOf(entry: ContentEntry, name: SumName, expected: Rows): string | undefined {
     const { initialValues, record } = this.#context;
     if (sumNumber(entry.value, name, initialValues) === undefined)
       return `${name} holds ${describeValue(entry.value, record.interned)}`;
@@ -214,11 +214,11 @@ export class ComputeReplay {
     const { sums } = this.#context;
     const [one, two] = [this.#memory.singleRegion(out), this.#memory.singleRegion(lse)];
     if (one && two) {
-      if (sums.same(payloadOf(one.value), payloadOf(two.value))) return;
+      if (sums.same(decodePayload(one.value), decodePayload(two.value))) return;
     } else {
       let same = true;
       for (const [a, b] of intersectEntries(this.#memory.read(out), this.#memory.read(lse), false)) {
-        same &&= sums.same(payloadOf(a.value), payloadOf(b.value));
+        same &&= sums.same(decodePayload(a.value), decodePayload(b.value));
       }
       if (same) return;
     }
@@ -229,8 +229,8 @@ export class ComputeReplay {
   #checkStatistics(lse: number, delta: number, queries: Rows): boolean {
     const [one, two] = [this.#memory.singleRegion(lse), this.#memory.singleRegion(delta)];
     if (one && two && one.rows === queries && two.rows === queries) {
-      const [sum, other] = [payloadOf(one.value), payloadOf(two.value)];
-      if (kindOf(one.value) === "lse" && isDelta(two.value) && this.#context.sums.same(sum, other)) {
+      const [sum, other] = [decodePayload(one.value), decodePayload(two.value)];
+      if (decodeKind(one.value) === "lse" && isDelta(two.value) && this.#context.sums.same(sum, other)) {
         this.#checkComplete(sum, queries.positions);
         return true;
       }
@@ -245,19 +245,19 @@ export class ComputeReplay {
     return problem === undefined;
   }
 
-  #statisticsMismatch(lse: Entry, delta: Entry, queries: Rows): string | undefined {
+  #statisticsMismatch(lse: ContentEntry, delta: ContentEntry, queries: Rows): string | undefined {
     const { initialValues, record, sums } = this.#context;
     if (initialValues.isInitial(lse.value, "lse") && initialValues.isInitial(delta.value, "out")) {
       this.#checkComplete(emptySum, queries.positions.part(lse.at[2]!, lse.sizes[2]!));
       return undefined;
     }
-    if (kindOf(lse.value) !== "lse" || !isDelta(delta.value)) {
+    if (decodeKind(lse.value) !== "lse" || !isDelta(delta.value)) {
       return `lse holds ${describeValue(lse.value, record.interned)}, delta ${describeValue(delta.value, record.interned)}`;
     }
     if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta is of other queries";
-    if (!sums.same(payloadOf(lse.value), payloadOf(delta.value)))
+    if (!sums.same(decodePayload(lse.value), decodePayload(delta.value)))
       return "delta is not of the output that lse belongs to";
-    this.#checkComplete(payloadOf(lse.value), lse.rows.positions);
+    this.#checkComplete(decodePayload(lse.value), lse.rows.positions);
     return undefined;
   }
 
@@ -282,7 +282,7 @@ export class ComputeReplay {
     for (const order of axisOrders) {
       const [x, y] = [this.#memory.readPermuted(a, order), this.#memory.readPermuted(b, order)];
       if (!x.whole || !y.whole) continue;
-      const entries: Entry[] = [];
+      const entries: ContentEntry[] = [];
       for (const [p, q] of intersectEntries(x, y, true)) {
         const combined = combine(p, q, how, this.#context);
         if (!combined) return false;
@@ -296,7 +296,7 @@ export class ComputeReplay {
 }
 
 /** What of an entry belongs to some heads of the view. */
-function selectHeads(entry: Entry, first: number, count: number): Entry[] {
+function selectHeads(entry: ContentEntry, first: number, count: number): ContentEntry[] {
   const begin = Math.max(first, entry.at[1]!);
   const end = Math.min(first + count, entry.at[1]! + entry.sizes[1]!);
   if (begin >= end) return [];
@@ -305,6 +305,6 @@ function selectHeads(entry: Entry, first: number, count: number): Entry[] {
   return [{ value: entry.value, rows: rowsAt(entry, within, sizes), at: entry.at.with(1, begin), sizes }];
 }
 
-function toEntry({ value, rows, at, sizes }: Entry): Entry {
+function toEntry({ value, rows, at, sizes }: ContentEntry): ContentEntry {
   return { value, rows, at, sizes };
 }

@@ -1,6 +1,6 @@
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
-import type { Batch } from "./batch.ts";
+import type { PostedBatch } from "./batch.ts";
 import type { Violation } from "./context.ts";
 import type { ReplayStreams } from "./streams.ts";
 
@@ -28,14 +28,18 @@ export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): V
 }
 
 /** The collectives whose turn it is on the ranks that one waits for, or on their representatives; none where a rank has none. */
-function blockingHeads(streams: ReplayStreams, heads: ReadonlyMap<number, Batch>, head: Batch): Batch[] {
+function blockingHeads(
+  streams: ReplayStreams,
+  heads: ReadonlyMap<number, PostedBatch>,
+  head: PostedBatch,
+): PostedBatch[] {
   return streams
     .pendingPeers(head)
     .map((rank) => heads.get(streams.indexOf(rank)))
     .filter((batch) => batch !== undefined);
 }
 
-function missingPeerViolation(streams: ReplayStreams, head: Batch): Violation {
+function missingPeerViolation(streams: ReplayStreams, head: PostedBatch): Violation {
   const peers = streams.pendingPeers(head);
   return {
     kind: "message",
@@ -44,11 +48,14 @@ function missingPeerViolation(streams: ReplayStreams, head: Batch): Violation {
   };
 }
 
-function findCycle(all: readonly Batch[], nextOf: (batch: Batch) => Batch[]): Batch[] | undefined {
-  const done = new Set<Batch>();
+function findCycle(
+  all: readonly PostedBatch[],
+  nextOf: (batch: PostedBatch) => PostedBatch[],
+): PostedBatch[] | undefined {
+  const done = new Set<PostedBatch>();
   for (const start of all) {
-    const path: { readonly batch: Batch; readonly rest: Batch[] }[] = [];
-    const enter = (batch: Batch): void => {
+    const path: { readonly batch: PostedBatch; readonly rest: PostedBatch[] }[] = [];
+    const enter = (batch: PostedBatch): void => {
       done.add(batch);
       path.push({ batch, rest: nextOf(batch) });
     };

@@ -1,10 +1,10 @@
 import type { Quotient } from "../symmetry/quotient.ts";
-import type { Batch } from "./batch.ts";
+import type { PostedBatch } from "./batch.ts";
 import type { Content } from "./content.ts";
 
 /** What a representative brought to a collective. */
 export interface CollectiveInput {
-  readonly batch: Batch;
+  readonly batch: PostedBatch;
   readonly input: Content;
 }
 
@@ -43,7 +43,7 @@ export class MessageLog {
   }
 
   /** A representative joins a collective of a group. */
-  addCollectiveInput(batch: Batch, input: Content): void {
+  addCollectiveInput(batch: PostedBatch, input: Content): void {
     this.#collectiveInputs.set(this.#keyOf(batch.index, batch.group, batch.call), { batch, input });
   }
 

@@ -53,7 +53,7 @@ export class Positions {
   }
 }
 
-/** All positions that a proof speaks of, by the numbers that tapes use. */
+/** All positions in a proof, by the numbers that tapes use. */
 export class PositionTable {
   readonly #interned: InternPool;
   readonly #cache: (Positions | undefined)[] = [];

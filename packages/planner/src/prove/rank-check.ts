@@ -2,13 +2,13 @@ import { isEquivalent } from "../symmetry/equivalence.ts";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
-import { Batch } from "./batch.ts";
+import { PostedBatch } from "./batch.ts";
 import { isSame } from "./box.ts";
 import { type Content, uninitialized, type Region } from "./content.ts";
 import { SumCompleteness } from "./completeness.ts";
 import { Violations, type ReplayContext, verifierContext } from "./context.ts";
 import { sameRows } from "./entries.ts";
-import { runCollective, memberOf } from "./collective.ts";
+import { runCollective, createMember } from "./collective.ts";
 import { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
 import type { Positions } from "./positions.ts";
@@ -16,7 +16,7 @@ import { RankMemory } from "./rank-memory.ts";
 import { initialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { type Addend, emptySum } from "./sums.ts";
-import { sameKind, isDelta, isSum, payloadOf, type Value } from "./values.ts";
+import { sameKind, isDelta, isSum, decodePayload, type Value } from "./values.ts";
 
 /** A proof of representatives that has come to its end. */
 export interface RepresentativesProof {
@@ -85,12 +85,12 @@ export function sendEqualMessages(
 interface PeerExchange {
   /** Whether what it sends is compared with what was written down; if not, it is given here. */
   readonly compares: boolean;
-  send(batch: Batch, to: number, content: Content): void;
-  joinCollective(batch: Batch, input: Content): void;
+  send(batch: PostedBatch, to: number, content: Content): void;
+  joinCollective(batch: PostedBatch, input: Content): void;
   /** The message of that number from a rank. */
-  receive(batch: Batch, from: number, number: number): Content;
+  receive(batch: PostedBatch, from: number, number: number): Content;
   /** Carries a collective out for the rank. */
-  runCollective(batch: Batch, memory: RankMemory, input: Content): void;
+  runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void;
 }
 
 /** Nothing arrives. */
@@ -111,11 +111,11 @@ class LoggingExchange implements PeerExchange {
     this.#log = messageLog;
   }
 
-  send({ rank, group }: Batch, to: number, content: Content): void {
+  send({ rank, group }: PostedBatch, to: number, content: Content): void {
     this.#log.addMessage(group, { from: rank, to }, content);
   }
 
-  joinCollective(batch: Batch, input: Content): void {
+  joinCollective(batch: PostedBatch, input: Content): void {
     this.#log.addCollectiveInput(batch, input);
   }
 
@@ -139,19 +139,19 @@ class RepresentativeExchange implements PeerExchange {
 
   joinCollective(): void {}
 
-  receive({ rank, group }: Batch, from: number, number: number): Content {
+  receive({ rank, group }: PostedBatch, from: number, number: number): Content {
     const { context, messageLog, quotient } = this.#classProof;
     const message = messageLog.messages(group, { from, to: rank })[number] ?? uninitialized;
     return context.relabeling.content(message, quotient.classes.translationTo(from));
   }
 
-  runCollective(batch: Batch, memory: RankMemory, input: Content): void {
+  runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
     const me = quotient.place(group, rank);
     const members = context.record.groups[group]!.ranks.map((other) => {
       const joined = messageLog.collectiveInput(other, group, call)!;
-      return memberOf(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
+      return createMember(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
     });
     members[me] = { batch, memory, input, translation: 0, place: (i) => i, member: (i) => i };
     runCollective({ members, receivers: [me] }, context);
@@ -182,7 +182,7 @@ class SingleRankStreams {
   post(_: number, event: TapeReader, phase: string): void {
     const { quotient, context } = this.#classProof;
     const { rank } = this.#recorded.tape;
-    const batch = new Batch(rank, quotient.index(rank), event, phase);
+    const batch = new PostedBatch(rank, quotient.index(rank), event, phase);
     this.#memory.acquire(batch);
     const place = batch.op === "sendRecv" ? -1 : quotient.place(batch.group, rank);
     if (overlapsItself(batch, this.#memory, place)) {
@@ -194,7 +194,7 @@ class SingleRankStreams {
     batch.isDone = true;
   }
 
-  #transfer(batch: Batch): void {
+  #transfer(batch: PostedBatch): void {
     const { context, messageLog, quotient } = this.#classProof;
     const { rank, group } = batch;
     for (let i = 0; i < batch.uses; i++) {
@@ -227,7 +227,7 @@ class SingleRankStreams {
   }
 
   /** What it brings for each member is compared with what its representative brings for the one in that place. */
-  #collective(batch: Batch): void {
+  #collective(batch: PostedBatch): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
     const input = batch.input < 0 ? uninitialized : this.#memory.message(batch.input);
@@ -235,7 +235,7 @@ class SingleRankStreams {
     const joined = this.#peers.compares ? messageLog.collectiveInput(rank, group, call) : undefined;
     if (joined) {
       const { length } = context.record.groups[group]!.ranks;
-      const expected = memberOf(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
+      const expected = createMember(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
       for (const [from, end, start] of shareRanges(batch, joined.batch, length, expected.place)) {
         const moved = context.relabeling.content(joined.input.range(from, end), expected.translation);
         this.#compare(batch, input.range(start, start + end - from), moved);
@@ -244,7 +244,7 @@ class SingleRankStreams {
     this.#peers.runCollective(batch, this.#memory, input);
   }
 
-  #compare(batch: Batch, content: Content, expected: Content | undefined): void {
+  #compare(batch: PostedBatch, content: Content, expected: Content | undefined): void {
     if (this.difference !== undefined || (expected && this.#comparison.same(content, expected))) return;
     this.difference = `${batch.phase}, ${this.#classProof.context.record.interned.strings[batch.label]} #${batch.work}`;
   }
@@ -253,8 +253,8 @@ class SingleRankStreams {
 /** The stretches that a collective's input has for its members: from and end in the representative's, and start in the rank's own. */
 // oxlint-disable-next-line max-params -- two inputs, and which member is which
 function* shareRanges(
-  own: Batch,
-  expected: Batch,
+  own: PostedBatch,
+  expected: PostedBatch,
   size: number,
   place: (i: number) => number,
 ): Generator<readonly [number, number, number], void, undefined> {
@@ -301,7 +301,7 @@ class ContentComparison {
   #sameValue(a: Value, b: Value): boolean {
     if (a === b) return true;
     if (!sameKind(a, b) || !(isSum(a) || isDelta(a))) return false;
-    return this.#sameSum(payloadOf(a), payloadOf(b));
+    return this.#sameSum(decodePayload(a), decodePayload(b));
   }
 
   /** Most sums are one tile after another, of which all but a few are one sum, translated. */

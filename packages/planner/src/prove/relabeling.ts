@@ -9,13 +9,13 @@ import {
   isDelta,
   isFill,
   isSum,
-  kindOf,
-  payloadOf,
+  decodeKind,
+  decodePayload,
   type Rows,
   type Side,
-  sideOf,
+  valueSide,
   type Value,
-  valueOf,
+  encodeValue,
 } from "./values.ts";
 
 /**
@@ -55,12 +55,12 @@ export class Relabeling {
 
   #region({ value, rows, box }: Region, translation: number): Region {
     if (isFill(value)) return new Region(value, rows, box);
-    return new Region(this.value(value, translation), this.rows(rows, sideOf(kindOf(value)), translation), box);
+    return new Region(this.value(value, translation), this.rows(rows, valueSide(decodeKind(value)), translation), box);
   }
 
   value(value: Value, translation: number): Value {
     if (!isSum(value) && !isDelta(value)) return value;
-    return valueOf(kindOf(value), this.#sums.shiftRanks(payloadOf(value), translation));
+    return encodeValue(decodeKind(value), this.#sums.shiftRanks(decodePayload(value), translation));
   }
 
   rows({ batch, head, column, positions }: Rows, side: Side, translation: number): Rows {

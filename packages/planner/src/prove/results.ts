@@ -1,5 +1,5 @@
 import type { RecordedRank } from "../record.ts";
-import type { Entry } from "./content.ts";
+import type { ContentEntry } from "./content.ts";
 import { expectedRowsAt, hasRows, sumNumber } from "./entries.ts";
 import type { ReplayContext, Verdict } from "./context.ts";
 import type { RankMemory } from "./rank-memory.ts";
@@ -11,7 +11,7 @@ import {
   type Side,
   type SourceName,
   type SumName,
-  valueOf,
+  encodeValue,
 } from "./values.ts";
 
 const sides = { out: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Partial<
@@ -42,7 +42,7 @@ export function checkResults(context: ReplayContext, recorded: RecordedRank, mem
     if (own.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
     const { entries, whole } = memory.read(tensorViews[name]);
-    if (whole && entries.every((entry) => entry.value === valueOf(name) && hasRows(entry, expected))) continue;
+    if (whole && entries.every((entry) => entry.value === encodeValue(name) && hasRows(entry, expected))) continue;
     const message = `rank ${tape.rank}, ${name}: what the caller passed was overwritten`;
     violations.report({ kind: "data", rank: tape.rank, message });
   }
@@ -54,7 +54,7 @@ interface ExpectedResult {
   readonly context: ReplayContext;
 }
 
-function resultVerdict(entry: Entry, { name, expected, context }: ExpectedResult): Verdict {
+function resultVerdict(entry: ContentEntry, { name, expected, context }: ExpectedResult): Verdict {
   const { initialValues, completeness, record } = context;
   const sum = sumNumber(entry.value, name, initialValues);
   if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.interned)}` };

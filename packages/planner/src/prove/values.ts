@@ -23,15 +23,15 @@ const kindCodes = Object.fromEntries(valueKinds.map((kind, code) => [kind, code]
 >;
 
 /** `payload`: a sum's number, of delta too; the number of a fill's word; 0 for inputs. */
-export function valueOf(kind: ValueKind, payload = 0): Value {
+export function encodeValue(kind: ValueKind, payload = 0): Value {
   return (payload << BITS) | kindCodes[kind];
 }
 
-export function kindOf(value: Value): ValueKind {
+export function decodeKind(value: Value): ValueKind {
   return valueKinds[value & MASK]!;
 }
 
-export function payloadOf(value: Value): number {
+export function decodePayload(value: Value): number {
   return value >> BITS;
 }
 
@@ -63,8 +63,8 @@ export class InitialValues {
   readonly #negativeInfinity: Value;
 
   constructor(interned: InternPool) {
-    this.#zero = valueOf("fill", interned.stringId("0"));
-    this.#negativeInfinity = valueOf("fill", interned.stringId("-Infinity"));
+    this.#zero = encodeValue("fill", interned.stringId("0"));
+    this.#negativeInfinity = encodeValue("fill", interned.stringId("-Infinity"));
   }
 
   /** Whether a value is what sums of a kind begin with. */
@@ -77,7 +77,7 @@ export class InitialValues {
 export type Side = "queries" | "keys";
 
 /** The rows of a kind: those of the output of attention and its gradient, or of keys and values and theirs. */
-export function sideOf(kind: ValueKind): Side {
+export function valueSide(kind: ValueKind): Side {
   return kind === "k" || kind === "v" || kind === "dk" || kind === "dv" ? "keys" : "queries";
 }
 
@@ -91,7 +91,7 @@ export interface Rows {
 
 /** As messages call it. */
 export function describeValue(value: Value, { strings }: InternPool): string {
-  return isFill(value) ? `a fill with ${strings[payloadOf(value)]}` : kindOf(value);
+  return isFill(value) ? `a fill with ${strings[decodePayload(value)]}` : decodeKind(value);
 }
 
 /** `4..7`, `0,8..56` for positions a step apart. */

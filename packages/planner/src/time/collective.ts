@@ -26,9 +26,9 @@ export interface CollectiveTraffic {
 }
 
 /**
- * The messages that member `me` of a collective sends. Direct: every share goes straight to whom it is for, all at once.
- * Ring: shares go round, so that each rank sends only to its right neighbour, in one step less than there are ranks; an
- * allReduce goes round twice.
+ * The messages that member `rank` of a collective sends. Direct: every share goes straight to whom it is for, all at once.
+ * Ring: shares pass from rank to rank, so that each rank sends only to its right neighbour, in one step less than there are ranks; an
+ * allReduce takes two rounds.
  */
 // oxlint-disable-next-line max-params -- the machine, the group, and what one of its members brings
 export function collectiveTraffic(

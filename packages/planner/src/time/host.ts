@@ -49,7 +49,7 @@ export class HostThread {
 }
 
 /** Whether an event is something that the host enqueues: memory is had and given back without the device's knowing. */
-export function isEnqueued(op: TapeOp): boolean {
+export function isEnqueuedOp(op: TapeOp): boolean {
   return op !== "empty" && op !== "free" && op !== "mark";
 }
 
@@ -57,6 +57,6 @@ export function isEnqueued(op: TapeOp): boolean {
 export function countOperations({ tape }: RecordedRank): number {
   let operations = 0;
   const event = tape.read();
-  while (event.next()) if (isEnqueued(event.op)) operations++;
+  while (event.next()) if (isEnqueuedOp(event.op)) operations++;
   return operations;
 }

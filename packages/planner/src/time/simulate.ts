@@ -2,11 +2,17 @@ import { defineOptions, option, OptionError, type OptionsOf } from "@mosaic/core
 import { preservesNodes } from "../symmetry/translations.ts";
 import { type AttentionRecord, checkRecord, type RecordedRank } from "../record.ts";
 import { isCollective, type TapeReader } from "../symbolic/tape.ts";
-import { countOperations, HostThread, type HostCosts, isEnqueued } from "./host.ts";
+import { countOperations, HostThread, type HostCosts, isEnqueuedOp } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { MachineSimulator } from "./machine.ts";
 import { parseProfile, type Profile } from "./profile.ts";
-import { PostedCollective, type Flow, type RunningCollective, notSimulatable, SimulatedStreams } from "./streams.ts";
+import {
+  PostedCollective,
+  type MessageFlow,
+  type RunningCollective,
+  notSimulatable,
+  SimulatedStreams,
+} from "./streams.ts";
 import type { TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
 
 /** One rank of a simulation, with what it spent its time on, in seconds. */
@@ -82,9 +88,9 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
     if (work.kind === "compute") runs[work.rank]!.kernelDone();
     else if (work.kind === "host") runs[work.rank]!.hostReady();
     else if (work.owner instanceof ComputeStream) work.owner.waitDone();
-    else if ("members" in (work.owner as Flow | RunningCollective))
+    else if ("members" in (work.owner as MessageFlow | RunningCollective))
       streams.transferDone(work.owner as RunningCollective);
-    else streams.flowDone(work.owner as Flow);
+    else streams.flowDone(work.owner as MessageFlow);
   }
   const stuck = runs.find(({ ended }) => !ended);
   if (stuck) {
@@ -231,7 +237,7 @@ class ComputeStream {
   #step(): boolean {
     const event = this.#reader;
     if (!event.next()) return false;
-    if (event.op !== "mark" && !isEnqueued(event.op)) return true;
+    if (event.op !== "mark" && !isEnqueuedOp(event.op)) return true;
     if (event.op === "mark") {
       this.#mark(this.#record.interned.strings[event.arg(0)]!);
       return true;

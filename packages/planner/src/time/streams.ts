@@ -50,7 +50,7 @@ export class PostedCollective {
 }
 
 /** Messages between two batches that move together. */
-export interface Flow {
+export interface MessageFlow {
   readonly from: PostedCollective;
   readonly to: PostedCollective;
   /** The receiver as the sender has it. */
@@ -76,7 +76,7 @@ interface Channel {
   readonly sends: PostedTransfer[];
   readonly receives: PostedTransfer[];
   /** What a batch that begins has put together here so far. */
-  flow: Flow | undefined;
+  flow: MessageFlow | undefined;
 }
 
 /**
@@ -121,7 +121,7 @@ export class SimulatedStreams {
   }
 
   /** Messages are through. */
-  flowDone({ from, to, count, bytes }: Flow): void {
+  flowDone({ from, to, count, bytes }: MessageFlow): void {
     from.bytesSent += bytes;
     to.bytesReceived += bytes;
     this.#countDown(from, count);

@@ -64,12 +64,12 @@ test("latency and bandwidth are those of a line", () => {
   expect(bandwidth / 1e9).toBeCloseTo(5, 6);
 });
 
-test("of samples so disturbed that more takes no longer, the fastest counts", () => {
-  const disturbed = [
+test("of samples so noisy that more takes no longer, the fastest counts", () => {
+  const noisy = [
     { bytes: 1e3, seconds: 2e-3 },
     { bytes: 1e6, seconds: 1e-3 },
   ];
-  expect(fitBytes(disturbed)).toEqual({ latency: 0, bandwidth: 1e9 });
+  expect(fitBytes(noisy)).toEqual({ latency: 0, bandwidth: 1e9 });
   const tiles = [64, 128].map((rows) => ({ numHeads: 1, rows, keys: 64, headDim: 16, seconds: 1 / rows }));
   const fastest = 4 * 16 * 128 * 64 * 128;
   expect(fitAttention(tiles, 4, 0)).toEqual({ flops: fastest, halfKeys: 0, halfRows: 0, halfDim: 0 });

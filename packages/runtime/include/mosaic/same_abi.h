@@ -10,7 +10,7 @@ template <size_t bytes, size_t alignment>
 struct Bytes {};
 
 /// What a type is to a caller: enums are their numbers, structures their bytes; what a pointer to a structure points to
-/// is the structure's affair, and many are handles that nobody looks into.
+/// is the structure's affair, and many are opaque handles.
 template <class T>
 struct AbiType {
   using Type = T;

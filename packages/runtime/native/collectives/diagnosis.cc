@@ -322,7 +322,7 @@ void Engine::requestPositionsIfStalled(const Operation& op, int64_t now) {
     events_.positions.clear();
   }
   control_->requestPositions(++requests_, others);
-  // Those that are asked do the same.
+  // Ranks that are queried do the same.
   reportPending();
 }
 

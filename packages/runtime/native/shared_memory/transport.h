@@ -75,7 +75,7 @@ class SharedMemory {
   uint32_t index_ = 0;             // of this rank
   std::shared_ptr<Segment> segment_;
   /// Where this rank sleeps, once it is connected: `interrupt` may come before. Null where it polls: there an interrupt
-  /// that comes late would take the place of a peer's, which then wakes nobody.
+  /// that comes late would take the place of a peer's, which then wakes no thread.
   std::atomic<RankPage*> page_{nullptr};
   std::optional<PeerProcesses> processes_;
   MessageQueues sends_, receives_;

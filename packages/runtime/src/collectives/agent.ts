@@ -45,7 +45,7 @@ export async function agentAddress(
   }
   const launched = launchEnvironment();
   const { attempt, localRank } = launched;
-  const endpoint = endpointOf(launched);
+  const endpoint = resolveEndpoint(launched);
   const world = name ?? jobName(launched);
   // Hosts may share the directory.
   const host = endpoint === undefined ? [] : [hostname()];
@@ -94,7 +94,7 @@ function processManager(): string | undefined {
 }
 
 /** Where rank 0's host listens, if there are several hosts; undefined for one. */
-function endpointOf({ launcher, worldSize, localWorldSize, endpoint }: LaunchEnvironment): string | undefined {
+function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: LaunchEnvironment): string | undefined {
   const isUnknown = localWorldSize === undefined;
   if (isUnknown ? !isRemoteAddress(endpoint?.host) : localWorldSize >= worldSize) return undefined;
   const missing = (expected: string, received: string, remedy: string): OptionError =>

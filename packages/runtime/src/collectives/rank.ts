@@ -19,7 +19,7 @@ function storageAddress(x: Tensor | undefined): number {
 }
 
 /** A call as native code reads it: numbers, lists preceded by their length. */
-function encode(call: CollectiveCall): Float64Array {
+function encodeCall(call: CollectiveCall): Float64Array {
   const { input, out, send = [], receive = [], transfers = [] } = call;
   const described = input ?? out;
   const words = [
@@ -86,7 +86,7 @@ export class NativeRank {
 
   post(group: number, call: CollectiveCall, label: string): Work {
     this.#releaseCompleted();
-    const words = encode(call);
+    const words = encodeCall(call);
     const number = callNative((addon) => addon.post(this.#engine, group, words, label));
     const pending = new PendingOperation(this.#engine, number, listOperands(call));
     this.#pending.push(pending);

@@ -34,7 +34,7 @@ function print(text: string): Promise<void> {
   });
 }
 
-/** Notes go to the standard error, as long as somebody reads them. */
+/** Notes go to the standard error, as long as it is open. */
 function printNote(text: string): void {
   const { stderr } = process;
   if (stderr.listenerCount("error") === 0) stderr.on("error", () => {});

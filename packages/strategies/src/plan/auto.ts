@@ -29,7 +29,7 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
 
 type FormatBytesSent = (planned: RankedStrategy) => string;
 
-/** A single node has no bytes between nodes to speak of. */
+/** A single node has no bytes between nodes. */
 function bytesFormatter({ nodes }: PlanJob): FormatBytesSent {
   return ({ bytesWithinNodes, bytesBetweenNodes }) =>
     nodes === 1

@@ -9,7 +9,7 @@ import type { SocketFailure, SocketLink } from "./sockets.ts";
 const CLOCK_NOTE_MS = 50;
 const CLOCK_PROBLEM_MS = 1000;
 
-/** Findings of `mosaic-doctor --hosts`, in the order in which a reader asks. */
+/** Findings of `mosaic-doctor --hosts`, in the order in which they are reported. */
 export function reportHosts(result: HostsResult): readonly Section[] {
   const sections: readonly (readonly [string, readonly Finding[]])[] = [
     ["hosts", result.hosts.map(describeHost)],

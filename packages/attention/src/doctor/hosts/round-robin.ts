@@ -1,5 +1,5 @@
 /**
- * Rounds of disjoint pairs in which everyone meets everyone once: the circle method. An odd number has a place that is nobody, so that
+ * Rounds of disjoint pairs in which every host is paired with every other once: the circle method. An odd number has an empty place, so that
  * one of each round rests. Each round has, by host, the peer; -1 for who rests.
  */
 export function roundRobinPairs(count: number): readonly (readonly number[])[] {

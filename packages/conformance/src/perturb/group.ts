@@ -20,7 +20,7 @@ import { integer, uniforms } from "../oracle/numbers.ts";
 /** When a collective runs between its post and its wait, which the rules leave open. */
 export type CompletionTime = "soon" | "late";
 
-export interface Disturbance {
+export interface Perturbation {
   /**
    * "late": nothing moves before `wait()` is called, so that a backend that omits it, or meanwhile changes what is being sent,
    * gets wrong numbers every time and not only now and then. "soon": the collective runs as its engine pleases.
@@ -34,16 +34,16 @@ export interface Disturbance {
  * The same group, made as unfriendly as the rules allow: what is received into is filled with NaN first, the order
  * within batches is random, and collectives may run as late as they can.
  */
-export class DisturbedGroup implements ProcessGroup {
+export class PerturbedGroup implements ProcessGroup {
   readonly #group: ProcessGroup;
-  readonly #disturbance: Disturbance;
+  readonly #perturbation: Perturbation;
   readonly #next: () => number;
   #inFlight = 0;
 
-  constructor(group: ProcessGroup, disturbance: Disturbance) {
+  constructor(group: ProcessGroup, perturbation: Perturbation) {
     this.#group = group;
-    this.#disturbance = disturbance;
-    this.#next = uniforms(disturbance.seed + group.rank);
+    this.#perturbation = perturbation;
+    this.#next = uniforms(perturbation.seed + group.rank);
   }
 
   /** Collectives posted and not yet waited for. */
@@ -102,7 +102,7 @@ export class DisturbedGroup implements ProcessGroup {
   }
 
   async split(color: number, name?: string): Promise<ProcessGroup> {
-    return new DisturbedGroup(await this.#group.split(color, name), this.#disturbance);
+    return new PerturbedGroup(await this.#group.split(color, name), this.#perturbation);
   }
 
   traffic(): Traffic {
@@ -120,7 +120,7 @@ export class DisturbedGroup implements ProcessGroup {
 
   #post(received: readonly Tensor[], collective: () => Work): Work {
     for (const tensor of received) this.device.kernels.fill(tensor, Number.NaN);
-    const posted = this.#disturbance.completion === "soon" ? collective() : undefined;
+    const posted = this.#perturbation.completion === "soon" ? collective() : undefined;
     this.#inFlight++;
     return {
       wait: () => {
@@ -148,8 +148,8 @@ function shuffleTransfers(transfers: readonly Transfer[], next: () => number): T
   return order;
 }
 
-/** A context whose groups are disturbed, and a count of what they have under way. */
-export interface DisturbedContext extends Context {
+/** A context whose groups are perturbed, and a count of what they have under way. */
+export interface PerturbedContext extends Context {
   inFlight(): number;
 }
 
@@ -157,10 +157,10 @@ export interface DisturbedContext extends Context {
  * The same context, as unfriendly as the rules of collectives allow. It numbers random tensors anew, from 0, so that
  * modules made on it have the weights that they have on a fresh context.
  */
-export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedContext {
-  const groups = new Map<ProcessGroup, DisturbedGroup>();
-  const wrap = (group: ProcessGroup): DisturbedGroup => {
-    const wrapped = groups.get(group) ?? new DisturbedGroup(group, disturbance);
+export function perturbed(ctx: Context, perturbation: Perturbation): PerturbedContext {
+  const groups = new Map<ProcessGroup, PerturbedGroup>();
+  const wrap = (group: ProcessGroup): PerturbedGroup => {
+    const wrapped = groups.get(group) ?? new PerturbedGroup(group, perturbation);
     groups.set(group, wrapped);
     return wrapped;
   };
@@ -194,7 +194,7 @@ export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedCont
 }
 
 /**
- * The same device, but all memory that it hands out holds NaN, memory used before just as fresh memory. Whoever reads
+ * The same device, but all memory that it hands out holds NaN, memory used before just as fresh memory. What reads
  * what he has not written, or adds to what he has not cleared, gets NaN.
  *
  * @example
