@@ -44,15 +44,25 @@ describe("detection", () => {
     expect(await detectOn(machine([], { env: { CUDA_VISIBLE_DEVICES: "-1" } }), {})).toEqual(onCpu);
   });
 
-  const onHosts = { WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "2", GROUP_WORLD_SIZE: "2" };
+  const onHosts = { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "2", GROUP_WORLD_SIZE: "2" };
 
   it.each([
     ["ranks on several hosts", onHosts, {}, "cpu and ucx"],
-    ["a launcher that sets the number of hosts only", { WORLD_SIZE: "4", GROUP_WORLD_SIZE: "2" }, {}, "cpu and ucx"],
-    ["one rank a host", { WORLD_SIZE: "2", LOCAL_WORLD_SIZE: "1" }, {}, "cpu and ucx"],
+    [
+      "a launcher that sets the number of hosts only",
+      { RANK: "0", WORLD_SIZE: "4", GROUP_WORLD_SIZE: "2" },
+      {},
+      "cpu and ucx",
+    ],
+    ["one rank a host", { RANK: "0", WORLD_SIZE: "2", LOCAL_WORLD_SIZE: "1" }, {}, "cpu and ucx"],
     ["options", {}, { worldSize: 4, localRanks: 3 }, "cpu and ucx"],
-    ["all ranks on one host", { WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", GROUP_WORLD_SIZE: "1" }, {}, "cpu and local"],
-    ["a launcher that sets neither", { WORLD_SIZE: "4" }, {}, "cpu and local"],
+    [
+      "all ranks on one host",
+      { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", GROUP_WORLD_SIZE: "1" },
+      {},
+      "cpu and local",
+    ],
+    ["a launcher that sets neither", { RANK: "0", WORLD_SIZE: "4" }, {}, "cpu and local"],
     ["a world of this host's ranks", onHosts, { worldSize: 2 }, "cpu and local"],
     ["one rank", { GROUP_WORLD_SIZE: "2" }, {}, "cpu and local"],
     ["a device by name", { ...onHosts, MOSAIC_DEVICE: "cpu" }, {}, "cpu and ucx"],

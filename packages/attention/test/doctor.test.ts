@@ -106,7 +106,7 @@ describe("what is wrong, with what to do", () => {
     [
       "half of a rank's environment",
       { env: { RANK: "0" } },
-      /✗ +environment variable WORLD_SIZE: expected an integer, as RANK is set/,
+      /✗ job +environment variable WORLD_SIZE: expected an integer, as RANK is set/,
     ],
     [
       "a device that does not exist",

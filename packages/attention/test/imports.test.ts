@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 /** The packages that ship an addon find it beside themselves: a bundler leaves them where they are. */
 const external = ["@mosaic/kernels-cpu", "@mosaic/collectives-local", "@mosaic/runtime"];
 
-/** Packages of this repository of which a bundle of `code` holds files, without their scope. */
+/** Packages of this repository of which `code` evaluates files, without their scope: what dynamic imports load does not count. */
 async function packagesIn(code: string): Promise<readonly string[]> {
   const { metafile } = await build({
     stdin: { contents: code, resolveDir: import.meta.dirname },
@@ -16,7 +16,11 @@ async function packagesIn(code: string): Promise<readonly string[]> {
     metafile: true,
     write: false,
   });
-  const found = Object.keys(metafile.inputs).flatMap((path) => /([^/]+)\/dist\//.exec(path)?.[1] ?? []);
+  const paths = new Set(["<stdin>"]);
+  for (const path of paths)
+    for (const { path: imported, kind } of metafile.inputs[path]?.imports ?? [])
+      if (kind !== "dynamic-import") paths.add(imported);
+  const found = [...paths].flatMap((path) => /([^/]+)\/dist\//.exec(path)?.[1] ?? []);
   return [...new Set(found)].toSorted();
 }
 

@@ -321,6 +321,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
     return [f.ctx, rows, grads, kv(f)];
   },
   record: () => [recorded],
+  countHostTraffic: () => [recorded, [[0, 1]]],
   recordRepresentatives: () => [recorded, { ranksPerNode: 1 }],
   checkRepresentatives: () => ["test", recorded, 1],
   predict: ({ profile }) => [recorded, profile, {}],
