@@ -71,7 +71,7 @@ test("--json: one object with everything", () => {
     ranks: 4,
     profile: { name: "h100-ib400" },
     refused: [],
-    faults: [],
+    violations: [],
     violationCount: 0,
   });
   expect(found.best).toEqual(found.ranking[0]);

@@ -25,7 +25,7 @@ process.on("SIGTERM", () => {});
 
 function deliver(frame) {
   if (frame.kind === "lost") {
-    console.log(`lost ${JSON.stringify(frame.losses[0].runs)}`);
+    console.log(`lost ${JSON.stringify(frame.losses[0].ranks)}`);
     process.exit(0);
   }
   if (frame.kind !== "memberTable") return;

@@ -43,7 +43,7 @@ test("a frame cut anywhere, or with a byte more, is refused", () => {
   expect(answers.filter((line) => !line.startsWith("refused "))).toEqual([]);
 });
 
-test("lists and runs beyond what a frame or a world may hold are refused", () => {
+test("lists and ranges beyond what a frame or a world may hold are refused", () => {
   const le = (value: number): string => {
     const bytes = Buffer.alloc(4);
     bytes.writeUInt32LE(value);
