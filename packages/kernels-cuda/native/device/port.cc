@@ -29,7 +29,7 @@ int captureFailure(MosaicDevicePort* port, MosaicFailure* failure, Body body) {
   } catch (const Failure& thrown) {
     record(thrown, failure);
   } catch (const CallError& error) {
-    record(deviceOf(port).explain(error), failure);
+    record(deviceOf(port).describeFailure(error), failure);
   }
   return 1;
 }
