@@ -124,7 +124,9 @@ async function recordedDiffer(processes: RankProcesses): Promise<void> {
 
 /** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
 async function closedDiffer(processes: RankProcesses): Promise<void> {
-  const ranks = await processes.startAll(3, "records another call and closes", { [scenarioVariables.failingRank]: "1" });
+  const ranks = await processes.startAll(3, "records another call and closes", {
+    [scenarioVariables.failingRank]: "1",
+  });
   await Promise.all(ranks.map((rank) => rank.waitForEvent("recorded")));
   const [first, odd, last] = ranks as [RankProcess, RankProcess, RankProcess];
   first.proceed();
