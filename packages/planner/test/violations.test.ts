@@ -226,7 +226,7 @@ test("gradients of keys exchanged for those of values are found", () => {
   expect(violations.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);
 });
 
-test("a few faults are kept, all are counted", () => {
+test("a few violations are kept, all are counted", () => {
   const backend = faultyRing({ forward: () => {} });
   const { violations, total } = prove(record({ backend, ...sizes }), { limit: 3 });
   expect(violations).toHaveLength(3);

@@ -13,7 +13,7 @@ import { checkResults } from "./results.ts";
 import { ReplayStreams } from "./streams.ts";
 
 export const proveOptions = defineOptions("prove", {
-  /** How many faults are kept; all are counted. Default 10. */
+  /** How many violations are kept; all are counted. Default 10. */
   limit: option.integer({ min: 0, default: 10 }),
 });
 /** How much a proof reports. */

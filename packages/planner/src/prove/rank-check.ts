@@ -31,7 +31,7 @@ export interface RepresentativesProof {
  * Replays one more rank, alone, on what it receives if all ranks do what their representatives do, and checks that it does
  * so too: the same operations in the same order, and the same rows and sums, translated, in every message. If that holds of every
  * rank, what the representatives sent is what is sent, for then every message of the whole replay is, by induction on
- * their order, the one that was supposed. Its own faults are reported to the context. Returns what differs, if anything.
+ * their order, the one that was supposed. Its own violations are reported to the context. Returns what differs, if anything.
  */
 export function checkRank(recorded: RecordedRank, classProof: RepresentativesProof): string | undefined {
   const { context, quotient } = classProof;
