@@ -3,7 +3,7 @@ import * as mosaic from "@mosaic/attention";
 import { cuda } from "@mosaic/kernels-cuda";
 import { connectStore } from "@mosaic/launcher";
 import { AttentionRun } from "../src/attention-problem.ts";
-import { type RingJob, type Turn, type RunMode, runModes } from "./ring.ts";
+import { type RingJob, type RingTiming, type RunMode, runModes } from "./ring.ts";
 
 const { problem, ranks, turns, device } = JSON.parse(process.argv[2]!) as RingJob;
 const rank = Number(process.env["RANK"]);
@@ -30,7 +30,7 @@ for (let turn = 0; turn <= turns; turn++) {
   for (const way of runModes) {
     await barrier(`${way} ${turn}`);
     const reported = await runs[way]?.once();
-    if (turn > 0 && reported) console.log(JSON.stringify({ way, ...reported } satisfies Turn));
+    if (turn > 0 && reported) console.log(JSON.stringify({ way, ...reported } satisfies RingTiming));
   }
 }
 for (const run of Object.values(runs)) run?.[Symbol.dispose]();

@@ -9,7 +9,7 @@ export const runModes = ["ring", "apart", "alone"] as const;
 export type RunMode = (typeof runModes)[number];
 
 /** What a process reports of one turn, in seconds of the host's clock; of turns in which it has no part, nothing. */
-export interface Turn {
+export interface RingTiming {
   readonly way: RunMode;
   readonly begin: number;
   readonly end: number;
@@ -50,7 +50,7 @@ function ringCase(ranks: number, problem: AttentionProblem): Case {
     async run(bench: Bench): Promise<Result> {
       await bench.close();
       const job: RingJob = { problem, ranks, turns: Math.min(3, bench.effort.rounds), device: bench.device };
-      const reported = await runProcesses<Turn>("./gpu-ring-rank.js", ranks, job);
+      const reported = await runProcesses<RingTiming>("./gpu-ring-rank.js", ranks, job);
       const seconds = Object.fromEntries(runModes.map((way) => [way, median(groupByTurn(reported, way))]));
       const { ring, apart, alone } = seconds as Record<RunMode, number>;
       return {
@@ -67,7 +67,7 @@ function ringCase(ranks: number, problem: AttentionProblem): Case {
 }
 
 /** Of each turn, from when the first process began to when the last ended. */
-function groupByTurn(reported: readonly (readonly Turn[])[], way: RunMode): number[] {
+function groupByTurn(reported: readonly (readonly RingTiming[])[], way: RunMode): number[] {
   const byRank = reported.map((turns) => turns.filter((turn) => turn.way === way)).filter(({ length }) => length > 0);
   return byRank[0]!.map((_, turn) => {
     const all = byRank.map((turns) => turns[turn]!);

@@ -6,7 +6,7 @@ import { Peer } from "./peers.ts";
 import { AttentionRun } from "./attention-problem.ts";
 import type { PeerRingJob } from "./peers-ring.ts";
 import { waitIdle } from "./case.ts";
-import type { Turn } from "./ring.ts";
+import type { RingTiming } from "./ring.ts";
 
 const { problem, ranks, turns, python } = JSON.parse(process.argv[2]!) as PeerRingJob;
 const rank = Number(process.env["RANK"]);
@@ -15,7 +15,7 @@ await using store = await connectStore();
 await (rank === ranks ? runPeer(store) : compute(store));
 
 /** Turn 0 warms up and is not reported. */
-function report(turn: number, reported: Turn): void {
+function report(turn: number, reported: RingTiming): void {
   if (turn > 0) console.log(JSON.stringify(reported));
 }
 
@@ -39,7 +39,7 @@ async function runPeer(shared: Store): Promise<void> {
   for (let turn = 0; turn <= turns; turn++) {
     await shared.wait(Array.from({ length: ranks }, (_, other) => `ring ${turn} ${other}`));
     await waitIdle();
-    report(turn, await peer.request<Turn>({ op: "run" }));
+    report(turn, await peer.request<RingTiming>({ op: "run" }));
     await shared.set(`peer ${turn}`, "");
   }
 }

@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { type Context } from "@mosaic/attention";
 import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
-import { makeFolder } from "@mosaic/launcher";
+import { createDirectory } from "@mosaic/launcher";
 import { multiplyAddsPerStep } from "./cost.ts";
 import { LearningCurve } from "./curve.ts";
 import { evaluate } from "./evaluation.ts";
@@ -35,7 +35,7 @@ export async function train(
   const trainer = new Trainer(ctx, settings);
   const { model, optimizer } = trainer;
   let sums: RunningTotals = { bytes: 0, work: 0 };
-  if (ctx.rank === 0) makeFolder(folder);
+  if (ctx.rank === 0) createDirectory(folder);
   if (existsSync(checkpoint))
     sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as RunningTotals;
   const curve = ctx.rank === 0 ? new LearningCurve(curvePath) : undefined;

@@ -5,12 +5,12 @@ import { readSettings } from "../src/args.ts";
 import type { Settings } from "../src/job.ts";
 import { formatPayloads } from "../src/format.ts";
 
-function settingsOf(line: string): Settings {
+function createSettings(line: string): Settings {
   return readSettings(`--tokens 64 --heads 2 --dim 4 ${line}`.split(" ")) as Settings;
 }
 
-function scriptOf(line: string, rank: number): RankSchedule {
-  return predictRun(settingsOf(line)).schedules[rank]!;
+function createSchedules(line: string, rank: number): RankSchedule {
+  return predictRun(createSettings(line)).schedules[rank]!;
 }
 
 /** What a rank attends to in order, heads as one, and what it sends. */
@@ -24,7 +24,7 @@ function reported({ tiles, batches }: RankSchedule): { attends: readonly string[
 
 describe("what a rank will do", () => {
   it("in a ring: keys and values are passed on as they come, gradients go home with the last", () => {
-    expect(reported(scriptOf("--backend ring --ranks 3 --backward", 1))).toEqual({
+    expect(reported(createSchedules("--backend ring --ranks 3 --backward", 1))).toEqual({
       attends: ["1 · 1", "1 · 0", "1 · 2", "∇ 1 · 1", "∇ 1 · 0", "∇ 1 · 2"],
       sends: [
         "ring(sp): K, V of rank 1 to rank 2",
@@ -39,7 +39,7 @@ describe("what a rank will do", () => {
 
   it("in a grid: queries along rows, keys along columns, results home", () => {
     // Block by block or all at once, whichever the backend chooses for so few tokens.
-    const { tiles, batches } = scriptOf("--backend mesh2d --mesh 2x2 --backward", 0);
+    const { tiles, batches } = createSchedules("--backend mesh2d --mesh 2x2 --backward", 0);
     for (const phase of [false, true]) {
       const blocks = tiles.filter(({ backward }) => backward === phase);
       expect(new Set(blocks.flatMap(({ queries }) => queries))).toEqual(new Set([0, 1]));
@@ -57,15 +57,15 @@ describe("what a rank will do", () => {
   });
 
   it("by heads: rows go to the rank of each head, and return", () => {
-    expect(reported(scriptOf("--backend ulysses --ranks 4", 1))).toEqual({
+    expect(reported(createSchedules("--backend ulysses --ranks 4", 1))).toEqual({
       attends: ["0,1,2,3 · 0,1,2,3"],
       sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out home to ranks 0, 2, 3"],
     });
-    expect(reported(scriptOf("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
+    expect(reported(createSchedules("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
   });
 
   it("nested: the ring inside moves what the exchange around it has gathered", () => {
-    expect(reported(scriptOf("--backend composed --mesh 2x2 --backward", 1))).toEqual({
+    expect(reported(createSchedules("--backend composed --mesh 2x2 --backward", 1))).toEqual({
       attends: ["0,1 · 0,1", "0,1 · 2,3", "∇ 0,1 · 0,1", "∇ 0,1 · 2,3"],
       sends: [
         "ulysses(head): Q, K, V of rank 1 to rank 0",
@@ -77,7 +77,7 @@ describe("what a rank will do", () => {
         expect.stringMatching(/^ulysses\(head\): .*dQ.* home to rank 0$/),
       ],
     });
-    expect(reported(scriptOf("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([
+    expect(reported(createSchedules("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([
       "ring(node): K, V of rank 3 to rank 1",
       "ring(gpu): K, V of rank 3 to rank 2",
       "ring(gpu): K, V of rank 1 to rank 2",
@@ -85,7 +85,7 @@ describe("what a rank will do", () => {
   });
 
   it("of a zigzag: ranks by what they hold, not by where it lies", () => {
-    expect(reported(scriptOf("--backend ring --ranks 2 --causal", 0)).attends).toEqual(["0 · 0", "0 · 1"]);
+    expect(reported(createSchedules("--backend ring --ranks 2 --causal", 0)).attends).toEqual(["0 · 0", "0 · 1"]);
   });
 });
 
@@ -97,7 +97,7 @@ describe("bytes", () => {
       for (const mask of ["", " --causal"]) {
         for (const numHeads of [2, 3]) {
           const line = `--backend ${backend} --ranks ${count}${mask} --backward --tokens 61 --dtype bfloat16`;
-          const settings = { ...settingsOf(`${line} --heads ${numHeads}`) };
+          const settings = { ...createSettings(`${line} --heads ${numHeads}`) };
           expect([line, closedFormTraffic(settings)]).toEqual([line, predictRun(settings).bytesSent]);
         }
       }

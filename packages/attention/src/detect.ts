@@ -146,11 +146,11 @@ const thisMachine: Machine = {
  */
 export async function detect(options?: DetectOptions): Promise<DetectedHardware> {
   detectOptions.parse(options);
-  return detectOn(thisMachine, options ?? {});
+  return detectMachine(thisMachine, options ?? {});
 }
 
 /** `detect` for a machine. */
-export async function detectOn(machine: Machine, options: DetectOptions): Promise<DetectedHardware> {
+export async function detectMachine(machine: Machine, options: DetectOptions): Promise<DetectedHardware> {
   const requested = collectivesFromEnvironment(machine.env);
   const device = deviceFromEnvironment(machine.env) ?? (requested && deviceForCollectives(requested));
   const on = (name: DeviceName): DetectedHardware => ({

@@ -61,11 +61,11 @@ interface Manifest {
 }
 
 /** A package and all that it needs. */
-function closureOf(name: string, found: Set<string> = new Set()): Set<string> {
+function collectDependencies(name: string, found: Set<string> = new Set()): Set<string> {
   if (found.has(name)) return found;
   found.add(name);
   const { dependencies = {} } = createRequire(import.meta.url)(`${name}/package.json`) as Manifest;
-  for (const each of Object.keys(dependencies)) closureOf(each, found);
+  for (const each of Object.keys(dependencies)) collectDependencies(each, found);
   return found;
 }
 
@@ -75,7 +75,7 @@ describe("an installation without the native addon", () => {
 
   beforeAll(() => {
     const require = createRequire(import.meta.url);
-    for (const each of closureOf("@mosaic/attention")) {
+    for (const each of collectDependencies("@mosaic/attention")) {
       const from = dirname(require.resolve(`${each}/package.json`));
       const to = join(folder, "node_modules", each);
       mkdirSync(to, { recursive: true });

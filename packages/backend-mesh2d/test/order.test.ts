@@ -38,7 +38,7 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, p
 }
 
 /** What a rank posts, computes and waits for, in order. */
-function logOf(
+function recordLog(
   ctx: Context,
   options: Pick<Mesh2DOptions, "shape" | "schedule" | "channels" | "computeToTransfer">,
   parts = 1,
@@ -82,7 +82,12 @@ test.each([1, 2] as const)(
   "transfers are posted ahead of the blocks that they hide behind, the same on every rank, channels: %d",
   async (channels) => {
     const logs = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      const order = logOf(ctx, { shape: [2, 3], schedule: "overlapped", channels, computeToTransfer: 1 / channels });
+      const order = recordLog(ctx, {
+        shape: [2, 3],
+        schedule: "overlapped",
+        channels,
+        computeToTransfer: 1 / channels,
+      });
       await ctx.device.stream.synchronize();
       return order;
     });
@@ -92,7 +97,7 @@ test.each([1, 2] as const)(
 
 test("the fused schedule computes once, between two batches", async () => {
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const log = logOf(ctx, { shape: [2, 2], schedule: "fused" });
+    const log = recordLog(ctx, { shape: [2, 2], schedule: "fused" });
     await ctx.device.stream.synchronize();
     expect(log).toEqual(["post 1", "wait 1", "block", "post 2", "wait 2"]);
   });
@@ -108,7 +113,7 @@ const inTwoParts = {
 
 test.each(["fused", "overlapped"] as const)("%s: keys in two parts, queries once", async (schedule) => {
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const log = logOf(ctx, { shape: [2, 2], schedule }, 2);
+    const log = recordLog(ctx, { shape: [2, 2], schedule }, 2);
     await ctx.device.stream.synchronize();
     expect(log.join(", ")).toBe(inTwoParts[schedule]);
   });

@@ -60,7 +60,7 @@ export type RingOptions = OptionsOf<typeof ringOptions>;
 export function ring(options?: RingOptions): AttentionBackend {
   const { axis, inner = local() } = ringOptions.parse(options);
   const validate = validator({ name: "ring", axis, inner });
-  const dependenciesOf = dependencyTableCache({ axis, inner });
+  const getDependencies = dependencyTableCache({ axis, inner });
   return {
     name: "ring",
     description: inner.name === "local" ? `ring(${axis})` : `ring(${axis}, ${describeBackend(inner)})`,
@@ -70,7 +70,7 @@ export function ring(options?: RingOptions): AttentionBackend {
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
       const group = ctx.mesh.group(axis);
-      const dependencies = dependenciesOf(ctx, call, kv.from);
+      const dependencies = getDependencies(ctx, call, kv.from);
       const blocks = visibleCoordinates(group, dependencies, kv.from);
       using parts = blockwise(inner, blocks.filter(isVisible));
       for (const { step, visible, k, v } of rotate(group, kv, dependencies))
@@ -80,7 +80,7 @@ export function ring(options?: RingOptions): AttentionBackend {
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
       const group = ctx.mesh.group(axis);
-      const dependencies = dependenciesOf(ctx, call, kv.from);
+      const dependencies = getDependencies(ctx, call, kv.from);
       const blocks = visibleCoordinates(group, dependencies, kv.from);
       const steps = rotate(group, kv, dependencies);
       using parts = blockwise(inner, blocks.filter(isVisible));

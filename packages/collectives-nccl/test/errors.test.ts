@@ -118,13 +118,13 @@ const failureCases: readonly FailureCase[] = [
 ];
 
 test.each(failureCases)("reports what to do about $what", async ({ env, code, name, message }) => {
-  const error = await errorOf(code, env);
+  const error = await getError(code, env);
   expect(error.message).toMatch(message);
   expect(error.name).toBe(name);
 });
 
 test("reports what NCCL there is", async () => {
-  const { message } = await errorOf("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
+  const { message } = await getError("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
   const { version, library, settings } = JSON.parse(message) as Record<string, unknown>;
   expect(version).toBe("2.27.3");
   expect(library).toMatch(/libnccl_emulated\.so$/);
@@ -138,12 +138,12 @@ test("takes the next NCCL where one that loads cannot be used", async () => {
   await promisify(execFile)(process.env.CC ?? "cc", compiler);
   symlinkSync(emulatedLibraries.MOSAIC_NCCL_LIBRARY!, join(folder, "libnccl.so"));
   const env = { MOSAIC_NCCL_LIBRARY: "", LD_LIBRARY_PATH: folder };
-  const { message } = await errorOf("throw new Error(ncclSystem().version)", env);
+  const { message } = await getError("throw new Error(ncclSystem().version)", env);
   expect(message).toBe("2.27.3");
 });
 
 /** What `code` throws in a process with that environment; a hang is killed. */
-async function errorOf(code: string, env: FailureCase["env"]): Promise<{ name: string; message: string }> {
+async function getError(code: string, env: FailureCase["env"]): Promise<{ name: string; message: string }> {
   const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
   const script = `const { nccl, ncclSystem, world } = await import(${at("../dist/index.js")});
     const { cuda } = await import(${at("@mosaic/kernels-cuda")});

@@ -3,7 +3,7 @@ import { collectivesSuite, failureSuite, RankProcesses } from "@mosaic/conforman
 import { beforeAll, describe, expect, test, vi } from "vitest";
 import { jobsOn, script } from "./processes.ts";
 import { twoRanksPerHost, makeWorld, openRanks, tensor } from "./ranks.ts";
-import { digestOf } from "./reductions.ts";
+import { computeDigest } from "./reductions.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
 beforeAll(() => {
@@ -21,10 +21,10 @@ test.concurrent.each(failures.map(({ name, run }) => [name, run] as const))("%s"
 
 test("reductions of the world and of the ranks of one host have the bits of shared memory", async () => {
   await using ranks = await openRanks(5, { ucx: { network: "lo" }, hosts: [0, 1, 0, 1, 0] });
-  const ofWorld = await Promise.all(ranks.groups.map(digestOf));
+  const ofWorld = await Promise.all(ranks.groups.map(computeDigest));
   expect(new Set(ofWorld)).toEqual(new Set([await digestOverSharedMemory(5)]));
   const hosts = await Promise.all(ranks.groups.map((group) => group.split(group.rank % 2, "host")));
-  const ofHosts = await Promise.all(hosts.map(digestOf));
+  const ofHosts = await Promise.all(hosts.map(computeDigest));
   const [three, two] = [await digestOverSharedMemory(3), await digestOverSharedMemory(2)];
   expect(ofHosts).toEqual([three, two, three, two, three]);
 });

@@ -69,11 +69,11 @@ export async function testFault(fault: Fault | null, family: Family, folder: str
   const inputs = ["-include", join(folder, "engine.h"), "-I", faulty, ...includes];
   await exec(compiler, [...options, ...inputs, "-x", "c++", "-c", source!, "-o", object!]);
   // Kernels of a library that is loaded later replace those of the same name: all else is the stand-in's.
-  const standIn = ["-Wl,--no-as-needed", emulatedDriver, `-Wl,-rpath,${dirname(emulatedDriver)}`];
-  await exec(compiler, ["-shared", "-o", library!, object!, ...standIn]);
+  const linkFlags = ["-Wl,--no-as-needed", emulatedDriver, `-Wl,-rpath,${dirname(emulatedDriver)}`];
+  await exec(compiler, ["-shared", "-o", library!, object!, ...linkFlags]);
   const capability = String(family.capability);
   const env = { ...process.env, MOSAIC_CUDA_LIBRARY: library, MOSAIC_EMULATED_CAPABILITY: capability };
-  const node = ["--input-type=module", "--eval", trialOf(family)];
+  const node = ["--input-type=module", "--eval", createTrial(family)];
   // A process that crashes or hangs has noticed, too.
   const found = await exec(process.execPath, node, { cwd: root, env, timeout: 60_000 }).catch((error: Error) => {
     return { stdout: error.message, stderr: "" };
@@ -89,7 +89,7 @@ function withFault({ name, file, old, wrong, nth = 0 }: Fault): string {
 }
 
 /** A state that is carried, parts that share rows; rows that see nothing, steps, and ends within tiles. */
-const trialOf = ({ keys }: Family): string => `
+const createTrial = ({ keys }: Family): string => `
 import { getReference, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
 import { cuda } from ${JSON.stringify(join(root, "dist/index.js"))};
 const slices = [

@@ -32,7 +32,7 @@ export async function run({ code, env = {}, entry = shipped }: Program): Promise
 }
 
 /** The errors that the statements of `tries` throw, each on its own; "none" for one that throws nothing. */
-export async function errorsOf(
+export async function collectErrors(
   program: Omit<Program, "code">,
   setUp: string,
   tries: readonly string[],

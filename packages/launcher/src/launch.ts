@@ -9,7 +9,7 @@ import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
 import type { Emit, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
 import { retainLogs, temporaryLogs } from "./output/log-retention.ts";
-import { makeFolder } from "./output/rank-log.ts";
+import { createDirectory } from "./output/rank-log.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
 import { parentDeathSignal, NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
@@ -291,7 +291,7 @@ class RunningJob {
 
 function makeLogDir(path: string): void {
   try {
-    makeFolder(path);
+    createDirectory(path);
   } catch (error) {
     throw new UsageError(`--log-dir: ${path} cannot be created: ${(error as Error).message}`);
   }

@@ -116,13 +116,13 @@ export function livingProcesses(): number[] {
 }
 
 /** The living children of a process. */
-export const childrenOf = (parent: number): number[] =>
+export const listChildren = (parent: number): number[] =>
   readdirSync("/proc")
     .map(Number)
-    .filter((pid) => pid > 0 && parentOf(pid) === parent && isAlive(pid));
+    .filter((pid) => pid > 0 && readParent(pid) === parent && isAlive(pid));
 
 /** The command line of a process, words apart by spaces; empty when it is gone. */
-export const commandOf = (pid: number): string => readProc(pid, "cmdline").replaceAll("\0", " ");
+export const readCommand = (pid: number): string => readProc(pid, "cmdline").replaceAll("\0", " ");
 
 /** Whether a process is there and not a zombie. */
 export const isAlive = (pid: number): boolean => {
@@ -130,7 +130,7 @@ export const isAlive = (pid: number): boolean => {
   return state !== undefined && state !== "Z" && state !== "X";
 };
 
-const parentOf = (pid: number): number => Number(readProc(pid, "stat").split(") ").at(-1)?.split(" ")[1]);
+const readParent = (pid: number): number => Number(readProc(pid, "stat").split(") ").at(-1)?.split(" ")[1]);
 
 function readProc(pid: number, file: string): string {
   try {
@@ -142,7 +142,7 @@ function readProc(pid: number, file: string): string {
 
 afterEach(() => {
   if (testScope === undefined) return;
-  const left = livingProcesses().map((pid) => `${pid} ${commandOf(pid)}`);
+  const left = livingProcesses().map((pid) => `${pid} ${readCommand(pid)}`);
   const secrets = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
   for (const line of left) process.kill(Number.parseInt(line, 10), "SIGKILL");
   rmSync(testScope.dir, { recursive: true, force: true });

@@ -8,8 +8,8 @@ import { parseCommandLine } from "../src/options/parse.ts";
 import { resolveSources } from "../src/options/sources.ts";
 import { OptionValues } from "../src/options/values.ts";
 import {
-  childrenOf,
-  commandOf,
+  listChildren,
+  readCommand,
   INDEX,
   isAlive,
   livingProcesses,
@@ -36,10 +36,10 @@ function launch(hosts: string, args: readonly string[], env: Env = {}): RunningP
 }
 
 const runScript = (...args: string[]): string[] => ["--env", "TEST_INDEX", program("node.mjs"), ...args];
-const linesOf = (text: string): string[] => text.trim().split("\n").toSorted();
+const splitLines = (text: string): string[] => text.trim().split("\n").toSorted();
 /** Agents, ranks and what stands in for ssh. */
 const otherProcesses = (job: RunningProcess): number[] => livingProcesses().filter((pid) => pid !== job.pid);
-const environmentOf = (pid: number): string => {
+const readEnvironment = (pid: number): string => {
   try {
     return readFileSync(`/proc/${pid}/environ`, "latin1");
   } catch {
@@ -52,7 +52,7 @@ const expectNoProcesses = (): Promise<void> =>
   until(
     () =>
       livingProcesses().length === 0 && readdirSync(temporaryDir()).every((name) => !name.startsWith("mosaic-run-")),
-    () => `left: ${livingProcesses().map(commandOf).join("\n")}`,
+    () => `left: ${livingProcesses().map(readCommand).join("\n")}`,
   );
 
 describe("a job on hosts", () => {
@@ -60,13 +60,13 @@ describe("a job on hosts", () => {
     const { code, stdout, stderr } = await launch("n0:2,n1", ["-n", "1", ...runScript()]).outcome;
     expect(stderr).toBe("");
     const line = (host: string, rank: number, rest: string): string => `[${host}:${rank}] attempt 0: ${rank} ${rest}`;
-    expect(linesOf(stdout)).toEqual([
+    expect(splitLines(stdout)).toEqual([
       line("n0", 0, "0 3 2 0 2 127.0.0.8"),
       line("n0", 1, "1 3 2 0 2 127.0.0.8"),
       line("n1", 2, "0 3 1 1 2 127.0.0.8"),
     ]);
     expect(code).toBe(0);
-    const calls = linesOf(readFileSync(sshLog(), "utf8"));
+    const calls = splitLines(readFileSync(sshLog(), "utf8"));
     expect(calls).toHaveLength(2);
     for (const call of calls) expect(call).toMatch(/^-o BatchMode=yes .*-T n[01] exec \/bin\/sh -c /);
   });
@@ -85,16 +85,16 @@ describe("a job on hosts", () => {
     ];
     const { code, stdout } = await mosaicRun(options, { env: { SSH_LOG: sshLog() } }).outcome;
     expect(code).toBe(0);
-    expect(linesOf(stdout)).toEqual(["[n7:0] 0 of 2", "[n7:1] 1 of 2"]);
+    expect(splitLines(stdout)).toEqual(["[n7:0] 0 of 2", "[n7:1] 1 of 2"]);
   });
 
   it("starts the agent of this machine without ssh", async () => {
     const { code, stdout } = await launch("localhost,n1", ["-n", "1", ...runScript()]).outcome;
     expect(code).toBe(0);
-    expect(linesOf(stdout)).toMatchObject(
+    expect(splitLines(stdout)).toMatchObject(
       [/^\[localhost:0\] attempt 0: 0 /, /^\[n1:1\] attempt 0: 1 /].map((one) => expect.stringMatching(one)),
     );
-    expect(linesOf(readFileSync(sshLog(), "utf8"))).toHaveLength(1);
+    expect(splitLines(readFileSync(sshLog(), "utf8"))).toHaveLength(1);
   });
 
   it("passes secret and environment by standard input: they are in no command line, nor in an agent's environment", async () => {
@@ -109,11 +109,11 @@ describe("a job on hosts", () => {
     const pids = otherProcesses(job);
     expect(pids.length).toBeGreaterThanOrEqual(4);
     for (const pid of pids) {
-      const command = commandOf(pid);
+      const command = readCommand(pid);
       expect(command).not.toContain(SECRET);
       expect(command).not.toContain(line);
       expect(command).not.toContain("its own");
-      expect(environmentOf(pid).includes(SECRET), command).toBe(false);
+      expect(readEnvironment(pid).includes(SECRET), command).toBe(false);
     }
     job.child.kill("SIGINT");
     const { code, stdout, stderr } = await job.outcome;
@@ -145,8 +145,8 @@ describe("a job on hosts", () => {
   it("shows what the shell of a host writes, and reads on", async () => {
     const { code, stdout, stderr } = await launch("n0,chatty", ["-n", "1", ...runScript()]).outcome;
     expect(code).toBe(0);
-    expect(linesOf(stdout)).toHaveLength(2);
-    expect(linesOf(stderr)).toEqual(["[chatty] Welcome to chatty", "[chatty] mind the gap"]);
+    expect(splitLines(stdout)).toHaveLength(2);
+    expect(splitLines(stderr)).toEqual(["[chatty] Welcome to chatty", "[chatty] mind the gap"]);
   });
 
   it("prints what it would start", async () => {
@@ -182,7 +182,7 @@ describe("the end of a job on hosts", () => {
   it("comes with a signal before ssh has connected, too", async () => {
     const job = launch("n0,hangs", ["-n", "1", ...runScript()]);
     await until(
-      () => otherProcesses(job).some((pid) => commandOf(pid).startsWith("sleep 600")),
+      () => otherProcesses(job).some((pid) => readCommand(pid).startsWith("sleep 600")),
       () => "no ssh",
     );
     job.child.kill("SIGTERM");
@@ -230,7 +230,7 @@ describe("the end of a job on hosts", () => {
     expect(code).toBe(0);
     expect(stdout).toContain("[reboots:1] attempt 1: 1 0 2 1 1 2");
     // The second time it was not there yet.
-    expect(linesOf(readFileSync(sshLog(), "utf8"))).toHaveLength(4);
+    expect(splitLines(readFileSync(sshLog(), "utf8"))).toHaveLength(4);
     await expectNoProcesses();
   });
 
@@ -239,12 +239,12 @@ describe("the end of a job on hosts", () => {
     const { code, stdout, stderr } = await launch("n0,refused,n2", [...options, ...runScript()]).outcome;
     expect(stderr).toMatch(/host refused: connection refused .*; the job goes on with the others \(--nnodes 1:3\)/);
     expect(code).toBe(0);
-    expect(linesOf(stdout)).toHaveLength(2);
+    expect(splitLines(stdout)).toHaveLength(2);
   });
 
   /** The agent of a node, which the launcher or the stand-in has become. */
   function agentOf(job: RunningProcess, rank: number): number {
-    const pid = childrenOf(job.pid).find((one) => commandOf(one).includes(`--node-rank=${rank}`) && isAlive(one));
+    const pid = listChildren(job.pid).find((one) => readCommand(one).includes(`--node-rank=${rank}`) && isAlive(one));
     if (pid === undefined) throw new Error("no agent");
     return pid;
   }

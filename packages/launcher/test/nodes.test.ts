@@ -11,8 +11,8 @@ import { decodeEnd, decodeReport, encodeReport } from "../src/nodes/records.ts";
 import { findMismatch, gatheringMessage, type Registration } from "../src/nodes/registration.ts";
 import type { RankRecord } from "../src/report/diagnose.ts";
 import {
-  childrenOf,
-  commandOf,
+  listChildren,
+  readCommand,
   INDEX,
   isAlive,
   livingProcesses,
@@ -58,7 +58,7 @@ type Env = Readonly<Record<string, string | undefined>>;
 const outcomes = (nodes: readonly RunningProcess[]): Promise<ProcessOutcome[]> =>
   Promise.all(nodes.map(({ outcome }) => outcome));
 const codes = (all: readonly ProcessOutcome[]): (number | null)[] => all.map(({ code }) => code);
-const linesOf = ({ stdout }: ProcessOutcome): string[] => stdout.trim().split("\n").toSorted();
+const splitLines = ({ stdout }: ProcessOutcome): string[] => stdout.trim().split("\n").toSorted();
 const runScript = (...args: string[]): string[] => [program("node.mjs"), ...args];
 
 describe("a job on several nodes", () => {
@@ -69,9 +69,9 @@ describe("a job on several nodes", () => {
     expect(codes([third, first, second] as ProcessOutcome[])).toEqual([0, 0, 0]);
     const line = (rank: number, local: number, size: number, group: number): string =>
       `[${rank}] attempt 0: ${rank} ${local} 6 ${size} ${group} 3 127.0.0.9`;
-    expect(linesOf(first as ProcessOutcome)).toEqual([line(0, 0, 3, 0), line(1, 1, 3, 0), line(2, 2, 3, 0)]);
-    expect(linesOf(second as ProcessOutcome)).toEqual([line(3, 0, 2, 1), line(4, 1, 2, 1)]);
-    expect(linesOf(third as ProcessOutcome)).toEqual([line(5, 0, 1, 2)]);
+    expect(splitLines(first as ProcessOutcome)).toEqual([line(0, 0, 3, 0), line(1, 1, 3, 0), line(2, 2, 3, 0)]);
+    expect(splitLines(second as ProcessOutcome)).toEqual([line(3, 0, 2, 1), line(4, 1, 2, 1)]);
+    expect(splitLines(third as ProcessOutcome)).toEqual([line(5, 0, 1, 2)]);
     expect((first?.stderr ?? "") + (second?.stderr ?? "")).toBe("");
   });
 
@@ -94,7 +94,7 @@ describe("a job on several nodes", () => {
       }),
     );
     await nodes[1]?.waitForOutput("attempt 0");
-    for (const pid of livingProcesses()) expect(commandOf(pid)).not.toContain(SECRET);
+    for (const pid of livingProcesses()) expect(readCommand(pid)).not.toContain(SECRET);
     const all = await outcomes(nodes);
     const logs = readdirSync(join(testDir(), "logs"), { recursive: true, encoding: "utf8" })
       .map((name) => join(testDir(), "logs", name))
@@ -461,7 +461,7 @@ describe("a node is lost", { repeats }, () => {
     await nodes[0]?.waitForOutput("attempt 1: 0 0 2 1 0 2");
     await nodes[2]?.waitForOutput("attempt 1: 1 0 2 1 1 2");
     const joining = node(1, options, runScript("waits", "-1", "0,1"));
-    const ranks = childrenOf(nodes[2]?.pid ?? 0).filter((pid) => commandOf(pid).includes("node.mjs"));
+    const ranks = listChildren(nodes[2]?.pid ?? 0).filter((pid) => readCommand(pid).includes("node.mjs"));
     await until(
       () => ranks.length === 1 && ranks.every(isAlive),
       () => "the rank of node 2 is not there",

@@ -4,8 +4,8 @@ import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import {
   CLI,
-  childrenOf,
-  commandOf,
+  listChildren,
+  readCommand,
   isAlive,
   livingProcesses,
   mosaicRun,
@@ -116,7 +116,7 @@ describe("a signal to the launcher", { repeats }, () => {
     const job = mosaicRun(["-n", "2", program("wait.mjs"), "checkpoints-on-usr2"], { env });
     await job.waitForOutput("is ready", 2);
     const checkpoints = (): number => job.output().split("checkpoint").length - 1;
-    const signal = (): void => [job.pid, ...childrenOf(job.pid)].forEach((pid) => process.kill(pid, "SIGUSR2"));
+    const signal = (): void => [job.pid, ...listChildren(job.pid)].forEach((pid) => process.kill(pid, "SIGUSR2"));
     for (const expected of [2, 4]) {
       signal();
       await job.waitForOutput("checkpoint", expected);
@@ -183,7 +183,7 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
 describe("kill -9 of the launcher leaves no process", { repeats }, () => {
   /** The launcher's only child that does not belong to the job. */
   const guardOf = (job: RunningProcess): number[] =>
-    childrenOf(job.pid).filter((pid) => !livingProcesses().includes(pid) && commandOf(pid).includes("trap"));
+    listChildren(job.pid).filter((pid) => !livingProcesses().includes(pid) && readCommand(pid).includes("trap"));
 
   async function killed(job: RunningProcess): Promise<void> {
     const guard = guardOf(job);
@@ -231,7 +231,7 @@ describe("kill -9 of the launcher leaves no process", { repeats }, () => {
     const job = mosaicRun(["-n", "2", "--exec", "env", "-i", "sh", "-c", "echo $$ is ready; sleep 600; true"]);
     await job.waitForOutput("is ready", 2);
     const pids = [...job.output().matchAll(/(\d+) is ready/g)].map((match) => Number(match[1]));
-    const all = [...pids, ...pids.flatMap(childrenOf)];
+    const all = [...pids, ...pids.flatMap(listChildren)];
     await killed(job);
     await until(
       () => !all.some(isAlive),

@@ -10,17 +10,17 @@ export interface ChunkedShape {
 }
 
 /** Global positions of the rows of each rank. */
-export function shardsOf({ options, length }: ChunkedShape, ranks: number): number[][] {
+export function createShards({ options, length }: ChunkedShape, ranks: number): number[][] {
   const placement = resolvePlacement(options.placement ?? "contiguous");
   return Array.from({ length: ranks }, (_, rank) => Array.from(positions(placement.spans(rank, ranks, length))));
 }
 
 /** Global positions of the tokens of each chunk, in the order of the sequence, and the rank that holds them. */
-export function chunksOf(given: ChunkedShape, ranks: number): { owner: number; tokens: number[] }[] {
+export function createChunks(given: ChunkedShape, ranks: number): { owner: number; tokens: number[] }[] {
   const { options, length } = given;
   const { chunksPerRank: count = 1 } = options;
   const placement: Placement = resolvePlacement(options.placement ?? "contiguous");
-  return shardsOf(given, ranks)
+  return createShards(given, ranks)
     .flatMap((rows, owner) => {
       const stretches = placement.spans(owner, ranks, length).map((span) => Array.from(positions([span])));
       const parts = count % stretches.length === 0 ? stretches : [rows];

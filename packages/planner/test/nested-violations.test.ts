@@ -42,7 +42,7 @@ function faultyInner(times: (site: TileSite) => number): AttentionBackend {
 const sizes = { tokens: 24, numHeads: 2, headDim: 4 };
 const grid = { shape: [2, 3], schedule: "overlapped" } as const;
 
-function violationsOf(backend: AttentionBackend, mesh: Readonly<Record<string, number>>): readonly Violation[] {
+function findViolations(backend: AttentionBackend, mesh: Readonly<Record<string, number>>): readonly Violation[] {
   return prove(record({ backend, mesh, ...sizes })).violations;
 }
 
@@ -53,7 +53,7 @@ test("a block of an overlapped tile that is computed twice is found where its su
   const inner = faultyInner(({ rank, backward, q, k }) =>
     !backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 2 : 1,
   );
-  const violations = violationsOf(mesh2d({ ...grid, inner }), { sp: 6 });
+  const violations = findViolations(mesh2d({ ...grid, inner }), { sp: 6 });
   expect(violations[0]!.kind).toBe("duplicate");
   expect(violations.some(({ message }) => message.startsWith("rank 2, out: rank 1, forward, tile"))).toBe(true);
   expect(violations[0]!.message).toContain("(queries 8..11, keys 16..19) duplicates pairs of rank 1, forward, tile");
@@ -63,7 +63,7 @@ test("one that is forgotten in backward is missing in three gradients on three r
   const inner = faultyInner(({ rank, backward, q, k }) =>
     backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 0 : 1,
   );
-  expect(violationsOf(mesh2d({ ...grid, inner }), { sp: 6 }).map(({ message }) => message)).toEqual([
+  expect(findViolations(mesh2d({ ...grid, inner }), { sp: 6 }).map(({ message }) => message)).toEqual([
     "rank 2, dq: queries 8..11, keys 16..19: 16 visible pairs are missing",
     "rank 4, dk: keys 16..19, queries 8..11: 16 visible pairs are missing",
     "rank 4, dv: keys 16..19, queries 8..11: 16 visible pairs are missing",
@@ -72,7 +72,7 @@ test("one that is forgotten in backward is missing in three gradients on three r
 
 test("a fused tile that is forgotten leaves out what it gathered", () => {
   const inner = faultyInner(({ rank, backward }) => (rank === 0 && !backward ? 0 : 1));
-  const violations = violationsOf(mesh2d({ shape: [2, 3], schedule: "fused", inner }), { sp: 6 });
+  const violations = findViolations(mesh2d({ shape: [2, 3], schedule: "fused", inner }), { sp: 6 });
   expect(violations.find(({ message }) => message.startsWith("rank 0, out"))!.message).toBe(
     "rank 0, out: queries 0..3, keys 0..3 and 12..15: 32 visible pairs are missing",
   );
@@ -81,7 +81,7 @@ test("a fused tile that is forgotten leaves out what it gathered", () => {
 test("of heads shared out and a ring around nodes, the rank and the tile are named", () => {
   const inner = faultyInner(({ rank, backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
   const backend = ulysses({ axis: "gpu", inner: ring({ axis: "node", inner }) });
-  const violations = violationsOf(backend, { node: 3, gpu: 2 });
+  const violations = findViolations(backend, { node: 3, gpu: 2 });
   expect(violations[0]!.kind).toBe("duplicate");
   expect(violations[0]!.message).toContain(
     "rank 3, backward, tile 3 (queries 8..15, keys 0..7) duplicates pairs of rank 3",
@@ -138,7 +138,7 @@ test("a send that the other rank of an overlapped tile never receives is named",
       ),
     );
   });
-  const violations = violationsOf(backend, { sp: 6 });
+  const violations = findViolations(backend, { sp: 6 });
   expect(violations.map(({ kind }) => kind)).toContain("message");
   expect(violations.find(({ kind }) => kind === "message")!.message).toMatch(
     /^rank 4, forward, mesh2d\(sp\) #\d+ sends to rank 5, which never receives it$/,
@@ -156,7 +156,7 @@ test("ranks of a nest that exchange their keys and queries in different orders w
       return group.sendRecv(sends, options);
     });
   });
-  const [violation] = violationsOf(backend, { node: 2, gpu: 2 });
+  const [violation] = findViolations(backend, { node: 2, gpu: 2 });
   expect(violation!.kind).toBe("cycle");
   expect(violation!.message).toBe(
     "rank 0, forward, ulysses(gpu) #1 waits for rank 1; rank 1, forward, ulysses(gpu) #1 waits for rank 0",

@@ -62,7 +62,7 @@ function circle(ranks: number): AttentionBackend {
   };
 }
 
-function callOf(backend: AttentionBackend, ranks: number): RecordOptions {
+function createCall(backend: AttentionBackend, ranks: number): RecordOptions {
   return { ...sizes, backend, mesh: { sp: ranks }, tokens: 4 * ranks };
 }
 
@@ -71,11 +71,11 @@ const kinds = (violations: readonly Violation[]): Set<string> => new Set(violati
 for (const [name, meddling] of Object.entries(faultInjections)) {
   test(`a tile that every rank ${name} is found among ${RANKS} ranks, of the kinds found among 16`, () => {
     const [few, many] = [16, RANKS].map((ranks) => {
-      const run = recordRepresentatives(callOf(faultyRing(meddling(everywhere(3, ranks))), ranks));
+      const run = recordRepresentatives(createCall(faultyRing(meddling(everywhere(3, ranks))), ranks));
       expect(run.ranks.length).toBe(1);
       return proveRepresentatives(run, 1000, []);
     });
-    const all = prove(recordRepresentatives(callOf(faultyRing(meddling(everywhere(3, 16))), 16)), { limit: 1000 });
+    const all = prove(recordRepresentatives(createCall(faultyRing(meddling(everywhere(3, 16))), 16)), { limit: 1000 });
     expect(all.replayed).toBe(16);
     expect(all.total).toBeGreaterThan(0);
     expect(kinds(few!.violations)).toEqual(kinds(all.violations));
@@ -85,7 +85,7 @@ for (const [name, meddling] of Object.entries(faultInjections)) {
 
   test(`a tile that a single rank ${name} is found where all are compared with their representative`, () => {
     const backend = faultyRing(meddling(({ rank, source }) => rank === 11 && source === 8));
-    const run = recordRepresentatives(callOf(backend, 16));
+    const run = recordRepresentatives(createCall(backend, 16));
     expect(prove(run).total).toBeGreaterThan(0);
     const proof = proveRepresentatives(run, 10, spreadRanks(16, 16));
     expect(proof.total).toBeGreaterThan(0);
@@ -96,7 +96,7 @@ test(`keys sent for values by all of ${RANKS} ranks are found, and by one of 16`
   expect(
     prove(
       recordRepresentatives(
-        callOf(
+        createCall(
           swaps(() => true),
           RANKS,
         ),
@@ -104,7 +104,7 @@ test(`keys sent for values by all of ${RANKS} ranks are found, and by one of 16`
     ).total,
   ).toBeGreaterThan(0);
   const run = recordRepresentatives(
-    callOf(
+    createCall(
       swaps((rank) => rank === 5),
       16,
     ),
@@ -114,6 +114,6 @@ test(`keys sent for values by all of ${RANKS} ranks are found, and by one of 16`
 }, 120_000);
 
 test(`${RANKS} ranks that wait for one another in a circle are found`, () => {
-  const { violations } = prove(recordRepresentatives(callOf(circle(RANKS), RANKS)));
+  const { violations } = prove(recordRepresentatives(createCall(circle(RANKS), RANKS)));
   expect(kinds(violations)).toEqual(new Set(["cycle"]));
 }, 120_000);

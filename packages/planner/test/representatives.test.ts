@@ -92,12 +92,12 @@ for (const { name, mesh, backend } of cases) {
 
 test("ranks with equal work fall into few classes, others into one each", () => {
   const call = { ...sizes, mesh: { sp: 16 }, tokens: 128, backend: ring() };
-  const classesOf = (options: Partial<RecordOptions>): number =>
+  const countClasses = (options: Partial<RecordOptions>): number =>
     recordRepresentatives({ ...call, ...options }).ranks.length;
-  expect(classesOf({})).toBe(1);
-  expect(classesOf({ mask: masks.causal(), placement: zigzag() })).toBe(1);
-  expect(classesOf({ mask: masks.causal() })).toBe(16);
-  expect(classesOf({ tokens: 127 })).toBe(16);
+  expect(countClasses({})).toBe(1);
+  expect(countClasses({ mask: masks.causal(), placement: zigzag() })).toBe(1);
+  expect(countClasses({ mask: masks.causal() })).toBe(16);
+  expect(countClasses({ tokens: 127 })).toBe(16);
 });
 
 test("1 024 ranks are counted and timed by classes as by all of them", () => {

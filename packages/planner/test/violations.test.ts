@@ -5,7 +5,7 @@ import { faultyRing, type Site, interceptedRing } from "./fault-injection.ts";
 
 const sizes = { mesh: { sp: 4 }, tokens: 16, numHeads: 2, headDim: 4 };
 
-function violationsOf(backend: AttentionBackend, options: object = {}): readonly Violation[] {
+function findViolations(backend: AttentionBackend, options: object = {}): readonly Violation[] {
   return prove(record({ backend, ...sizes, ...options })).violations;
 }
 
@@ -18,7 +18,7 @@ test("a tile computed twice is found, and both places named", () => {
       if (here(site)) attend();
     },
   });
-  const [violation] = violationsOf(backend);
+  const [violation] = findViolations(backend);
   expect(violation).toEqual({
     kind: "duplicate",
     rank: 2,
@@ -33,7 +33,7 @@ test("a tile forgotten is found, and its queries and keys named", () => {
       if (!here(site)) attend();
     },
   });
-  const violations = violationsOf(backend);
+  const violations = findViolations(backend);
   const missing = "queries 8..11, keys 4..7: 16 visible pairs are missing";
   expect(violations.map(({ message }) => message)).toEqual([
     `rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: ${missing}`,
@@ -42,7 +42,7 @@ test("a tile forgotten is found, and its queries and keys named", () => {
 });
 
 test("in backward too: the gradients that miss it are named, at the query's home and at the key's", () => {
-  const violations = violationsOf(
+  const violations = findViolations(
     faultyRing({
       backward(site, attend) {
         if (!here(site)) attend();
@@ -63,7 +63,7 @@ test("and a gradient added twice", () => {
       if (here(site)) attend();
     },
   });
-  const violations = violationsOf(backend, { mask: masks.causal() });
+  const violations = findViolations(backend, { mask: masks.causal() });
   expect(violations.map(({ kind, rank }) => `${kind} ${rank}`)).toEqual(["duplicate 1", "duplicate 1", "duplicate 2"]);
 });
 
@@ -75,7 +75,7 @@ test("a tile on stale keys is found where it is computed", () => {
       attend(here(site) ? stale : undefined);
     },
   });
-  expect(violationsOf(backend)[0]).toEqual({
+  expect(findViolations(backend)[0]).toEqual({
     kind: "data",
     rank: 2,
     message: "rank 2, forward, tile 2 (queries 8..11, keys 4..7): k should hold rows 4..7, but holds k 8..11",
@@ -90,13 +90,13 @@ test("rows in part, or in another order, are not taken for the rows", () => {
     [half, "k 0..3 (columns 0 to 1)"],
   ] as const) {
     const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v: spoil(v) }) });
-    expect(violationsOf(backend)[0]!.message).toContain(`k should hold rows 0..3, but holds ${held}`);
+    expect(findViolations(backend)[0]!.message).toContain(`k should hold rows 0..3, but holds ${held}`);
   }
 });
 
 test("values in the place of keys are found", () => {
   const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: v, v: k }) });
-  expect(violationsOf(backend)[0]!.message).toContain(
+  expect(findViolations(backend)[0]!.message).toContain(
     "tile 1 (queries 0..3, keys 0..3): k should hold rows 0..3, but holds v 0..3",
   );
 });
@@ -105,7 +105,7 @@ test("a message to the wrong rank is a send that never meets its receive", () =>
   const backend = interceptedRing((group, transfers) =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers,
   );
-  const violations = violationsOf(backend, { mesh: { sp: 2 } });
+  const violations = findViolations(backend, { mesh: { sp: 2 } });
   expect(violations.map(({ kind }) => kind)).toContain("message");
   expect(violations.find(({ kind }) => kind === "message")!.message).toBe(
     "rank 0, forward, ring(sp) #0 sends to rank 1, which never receives it",
@@ -119,7 +119,7 @@ test("a message of another size than its receive is found", () => {
       return { ...transfer, tensor: transfer.tensor.view({ shape: [transfer.tensor.size / 2], strides: [1] }) };
     }),
   );
-  expect(violationsOf(backend)[0]).toEqual({
+  expect(findViolations(backend)[0]).toEqual({
     kind: "message",
     rank: 3,
     message:
@@ -141,7 +141,7 @@ test("ranks that all receive before they send wait in a circle, which is named",
       right.attend(ctx, call, state, kv);
     },
   };
-  expect(violationsOf(backend)).toEqual([
+  expect(findViolations(backend)).toEqual([
     {
       kind: "cycle",
       rank: 0,
@@ -164,7 +164,7 @@ test("a rank that stays away from a collective is named", () => {
       right.attend(ctx, call, state, kv);
     },
   };
-  const violations = violationsOf(backend, { mesh: { dp: 3 } });
+  const violations = findViolations(backend, { mesh: { dp: 3 } });
   expect(violations.map(({ message }) => message)).toEqual([
     "rank 0, forward, meeting #0: rank 2 does not come to it",
     "rank 1, forward, meeting #0: rank 2 does not come to it",
@@ -182,7 +182,7 @@ test("different collectives at the same place are found", () => {
       right.attend(ctx, call, state, kv);
     },
   };
-  const [violation] = violationsOf(backend, { mesh: { dp: 2 } });
+  const [violation] = findViolations(backend, { mesh: { dp: 2 } });
   expect(violation!.message).toMatch(/is allReduce where .* is barrier|is barrier where .* is allReduce/);
 });
 
@@ -208,7 +208,7 @@ test("compute on memory that a collective still writes is a race", () => {
       work.wait();
     },
   };
-  const violations = violationsOf(backend, { mesh: { sp: 2 } });
+  const violations = findViolations(backend, { mesh: { sp: 2 } });
   expect(violations.find(({ kind }) => kind === "race")).toEqual({
     kind: "race",
     rank: 0,
@@ -222,7 +222,7 @@ test("gradients of keys exchanged for those of values are found", () => {
     ...right,
     attendBackward: (ctx, call, { dq, dk, dv }, kv) => right.attendBackward(ctx, call, { dq, dk: dv, dv: dk }, kv),
   };
-  const violations = violationsOf(backend, { mesh: { dp: 1 } });
+  const violations = findViolations(backend, { mesh: { dp: 1 } });
   expect(violations.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);
 });
 

@@ -14,7 +14,7 @@ import {
 import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { mesh2d } from "../../src/index.ts";
-import { titleOf, ways } from "../ways.ts";
+import { formatTitle, ways } from "../ways.ts";
 
 const [rows, columns] = process.argv.slice(2, 4).map(Number) as [number, number];
 const mesh = { sp: rows * columns };
@@ -30,7 +30,7 @@ for (const [i, way] of ways.entries()) {
     { mesh, axes: ["sp"] },
     { placement: placements()[i + 1]!, dtype: "float32", seed: 1, extents },
   )) {
-    measurements.push(await measureOn(rank, backend, { ...trial, name: `${titleOf(way)}, ${trial.name}` }));
+    measurements.push(await measureOn(rank, backend, { ...trial, name: `${formatTitle(way)}, ${trial.name}` }));
   }
   check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
 }

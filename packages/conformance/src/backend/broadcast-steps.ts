@@ -20,7 +20,7 @@ import {
  * ```
  */
 export function broadcastSteps(axis: string, inner: AttentionBackend): AttentionBackend {
-  const coordinatesOf = (ctx: Context, { from }: KvShard) =>
+  const listCoordinates = (ctx: Context, { from }: KvShard) =>
     ctx.mesh.group(axis).ranks.map((_, source) => ({ ...from, [axis]: source }));
 
   function* broadcastShards(
@@ -29,7 +29,7 @@ export function broadcastSteps(axis: string, inner: AttentionBackend): Attention
     kv: KvShard,
   ): Generator<KvShard & { readonly mine: boolean }> {
     const group = ctx.mesh.group(axis);
-    for (const [source, from] of coordinatesOf(ctx, kv).entries()) {
+    for (const [source, from] of listCoordinates(ctx, kv).entries()) {
       const shape = kv.k.shape.with(2, spansLength(call.keys.spans(from)));
       const mine = source === group.rank;
       using k = mine ? kv.k.contiguous() : ctx.device.empty(shape, kv.k.dtype);
@@ -44,12 +44,12 @@ export function broadcastSteps(axis: string, inner: AttentionBackend): Attention
     axes: [axis, ...inner.axes],
 
     attend(ctx, call, state, kv) {
-      using parts = blockwise(inner, coordinatesOf(ctx, kv));
+      using parts = blockwise(inner, listCoordinates(ctx, kv));
       for (const theirs of broadcastShards(ctx, call, kv)) parts.attend(ctx, call, state, theirs);
     },
 
     attendBackward(ctx, call, grads, kv) {
-      using parts = blockwise(inner, coordinatesOf(ctx, kv));
+      using parts = blockwise(inner, listCoordinates(ctx, kv));
       for (const { mine, ...theirs } of broadcastShards(ctx, call, kv)) {
         using dk = zeros(ctx, theirs.k.shape);
         using dv = zeros(ctx, theirs.v.shape);

@@ -51,8 +51,8 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       run: () => run({ ...causal({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
     })),
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) => [
-      { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(poisonedOutside(dtype)) },
-      { name: `attention: NaN in keys after the last query, ${dtype}`, run: () => run(poisonedAfter(dtype)) },
+      { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(checkPoisonOutside(dtype)) },
+      { name: `attention: NaN in keys after the last query, ${dtype}`, run: () => run(checkPoisonAfter(dtype)) },
     ]),
     {
       name: "attention: NaN in a key does not reach earlier queries, float32",
@@ -159,7 +159,7 @@ export function causalCase(problem: AttentionProblem, dtype: DType = "float32"):
 }
 
 /** One slice in the middle; queries, keys, values and dOut that it leaves out are NaN. */
-function poisonedOutside(dtype: DType): AttentionCase {
+function checkPoisonOutside(dtype: DType): AttentionCase {
   const [first, last] = [5, 30];
   const inside = (q: number, k: number) => q >= first && q < last && k >= first && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod: inside, dtype });
@@ -174,7 +174,7 @@ function poisonedOutside(dtype: DType): AttentionCase {
 }
 
 /** The first rows of a causal mask: what follows them is NaN, and is visible to none of them. */
-function poisonedAfter(dtype: DType): AttentionCase {
+function checkPoisonAfter(dtype: DType): AttentionCase {
   const rows = 23;
   const maskMod = (q: number, k: number) => q < rows && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod, dtype });

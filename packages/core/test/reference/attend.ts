@@ -26,7 +26,7 @@ function visible({ q, k, mask }: Tile): number[][] {
 
 export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward" | "merge"> {
   /** Values of a 4-D tensor by (b, h, s), each a row of D. */
-  const rowsOf = (x: Tensor) => {
+  const listRows = (x: Tensor) => {
     const values = memory.load(x);
     const [, h, s, d] = x.shape as [number, number, number, number];
     return {
@@ -58,7 +58,7 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
 
   return {
     attend(state, q, { k, v }, tile) {
-      const [queries, keys, values, out] = [rowsOf(q), rowsOf(k), rowsOf(v), rowsOf(state.out)];
+      const [queries, keys, values, out] = [listRows(q), listRows(k), listRows(v), listRows(state.out)];
       const lse = memory.load(state.lse);
       let n = -1;
       eachQuery(q, k, tile, (at, head, seen) => {
@@ -83,8 +83,8 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
     },
 
     attendBackward(grads, q, saved, { k, v }, tile) {
-      const [queries, keys, values, dOuts] = [rowsOf(q), rowsOf(k), rowsOf(v), rowsOf(saved.dOut)];
-      const [dq, dk, dv] = [rowsOf(grads.dq), rowsOf(grads.dk), rowsOf(grads.dv)];
+      const [queries, keys, values, dOuts] = [listRows(q), listRows(k), listRows(v), listRows(saved.dOut)];
+      const [dq, dk, dv] = [listRows(grads.dq), listRows(grads.dk), listRows(grads.dv)];
       const [lse, delta] = [memory.load(saved.lse), memory.load(saved.delta)];
       let n = -1;
       eachQuery(q, k, tile, (at, head, seen) => {

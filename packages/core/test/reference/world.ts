@@ -235,7 +235,7 @@ export function referenceWorld(
 ): Promise<Context[]> {
   const scheduler = new Scheduler();
   const rendezvous = new Rendezvous(size);
-  const colorsOf = splitTable(size);
+  const collectColors = splitTable(size);
   const ranks = Array.from({ length: size }, (_, rank) => rank);
   return Promise.all(
     ranks.map((rank) => {
@@ -247,7 +247,7 @@ export function referenceWorld(
         hosts,
         device,
         rendezvous,
-        colors: colorsOf(rank),
+        colors: collectColors(rank),
       });
       return init({
         device,

@@ -275,8 +275,8 @@ napi_value takeTrace(napi_env env, napi_callback_info) {
   return list;
 }
 
-// fail(handle, message): submits work that fails, as another package's native code would, through the ABI alone.
-napi_value fail(napi_env env, napi_callback_info info) {
+// injectFailure(handle, message): submits work that fails, as native code of another package would, through the ABI.
+napi_value injectFailure(napi_env env, napi_callback_info info) {
   size_t count = 2;
   napi_value arguments[2];
   uint64_t handle = 0;
@@ -329,7 +329,7 @@ constexpr Export kExports[] = {
     {"account", account},     {"memory", memory},         {"resetPeak", resetPeak},   {"trim", trim},
     {"write", write},         {"read", read},             {"synchronize", synchronize}, {"record", record},
     {"wait", wait},           {"failure", failure},       {"startTrace", startTrace}, {"stopTrace", stopTrace},
-    {"takeTrace", takeTrace}, {"features", features},     {"fmaPeak", fmaPeak},       {"fail", fail},
+    {"takeTrace", takeTrace}, {"features", features},     {"fmaPeak", fmaPeak},       {"injectFailure", injectFailure},
 };
 
 }  // namespace

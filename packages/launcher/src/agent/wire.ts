@@ -110,7 +110,7 @@ export const i64: Codec<bigint> = fixed(
 );
 
 /** A list of i64, without an object for each. */
-export const i64s: Codec<BigInt64Array> = {
+export const i64Array: Codec<BigInt64Array> = {
   minBytes: 4,
   write(out, values) {
     u32.write(out, values.length);

@@ -59,7 +59,7 @@ export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: Ret
   }
 }
 
-interface LogFolder {
+interface LogDirectory {
   readonly path: string;
   readonly hasEnded: boolean;
   readonly changedAt: number;
@@ -67,7 +67,7 @@ interface LogFolder {
 }
 
 /** The youngest first. Only folders of this user: any user may create names in a shared directory for temporary files. */
-function logFoldersByAge(): readonly LogFolder[] {
+function logFoldersByAge(): readonly LogDirectory[] {
   const { uid } = userInfo();
   const names = ignoreErrors(() => readdirSync(tmpdir())) ?? [];
   const folders = names

@@ -14,7 +14,7 @@ export class RankLog {
 
   constructor(dir: string) {
     this.dir = dir;
-    makeFolder(dir);
+    createDirectory(dir);
     this.#files = new Map([
       ["stdout", openSync(this.path("stdout"), "a")],
       ["stderr", openSync(this.path("stderr"), "a")],
@@ -67,10 +67,10 @@ export class RankLog {
  * makeFolder("/proc/x"); // throws ENOENT
  * ```
  */
-export function makeFolder(path: string): void {
+export function createDirectory(path: string): void {
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return;
   const above = dirname(path);
-  if (above !== path) makeFolder(above);
+  if (above !== path) createDirectory(above);
   try {
     mkdirSync(path);
   } catch (error) {

@@ -1,7 +1,7 @@
 import { slicesToMaskMod } from "@mosaic/conformance";
 import { masks } from "@mosaic/core";
 import type { ChosenChunks } from "../../src/index.ts";
-import { inputOf, type Trial, upstreamOf } from "../step.ts";
+import { createInput, type Trial, createUpstream } from "../step.ts";
 import { derivatives } from "./derivatives.ts";
 import { type RoutedReference, type FrozenRouting, mathematics, canAttend, type Problem } from "./mathematics.ts";
 import { cut, softmax, total } from "./rows.ts";
@@ -28,10 +28,10 @@ export function expectedStep(
     chosen: ChosenChunks;
   },
 ): Expected {
-  const problem = problemOf(trial, chunks);
+  const problem = createProblem(trial, chunks);
   const values = Object.fromEntries(Object.entries(parameters).map(([name, of]) => [name, Float64Array.from(of)]));
-  const x = Float64Array.from(inputOf(trial));
-  const upstream = upstreamOf(trial);
+  const x = Float64Array.from(createInput(trial));
+  const upstream = createUpstream(trial);
   const width = trial.length * trial.options.embedDim;
   const sequences = chosen.map((ofBatch, b): Sequence => {
     const [own, dOut] = [x, upstream].map((all) => all.subarray(b * width, (b + 1) * width)) as [
@@ -46,14 +46,14 @@ export function expectedStep(
   });
   const answer = ({ x: own, frozen }: Sequence): RoutedReference =>
     mathematics(problem, values, cut(own, problem.embed), frozen);
-  const lossOf = (sequence: Sequence): number =>
+  const computeLoss = (sequence: Sequence): number =>
     sequenceLoss(trial, problem, { ...sequence, answer: answer(sequence), chosen });
-  const loss = (): number => total(sequences.map(lossOf));
+  const loss = (): number => total(sequences.map(computeLoss));
   const answers = sequences.map(answer);
   return {
     out: Float64Array.from(answers.flatMap(({ out }) => out.flat())),
     // Sequences do not meet.
-    dx: Float64Array.from(sequences.flatMap((sequence) => [...derivatives(sequence.x, () => lossOf(sequence))])),
+    dx: Float64Array.from(sequences.flatMap((sequence) => [...derivatives(sequence.x, () => computeLoss(sequence))])),
     gradients: Object.fromEntries(Object.entries(values).map(([name, of]) => [name, derivatives(of, loss)])),
     answers,
     loss: loss(),
@@ -62,7 +62,7 @@ export function expectedStep(
 
 const zeros = (n: number): number[][] => Array.from({ length: n }, () => new Array<number>(n).fill(0));
 
-export function problemOf({ options, length }: Trial, chunks: readonly (readonly number[])[]): Problem {
+export function createProblem({ options, length }: Trial, chunks: readonly (readonly number[])[]): Problem {
   const { embedDim: embed, numHeads, summaryDim = 64, metaHeads = 4, summaryHeads = numHeads } = options;
   const { combine = "soft", gate = true, numKvHeads = numHeads, headDim = embed / numHeads } = options;
   const { mask = options.causal ? masks.causal() : masks.full() } = options;

@@ -1,9 +1,9 @@
 import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
 import { origin } from "./box.ts";
-import { type ContentEntry, rowsAt } from "./content.ts";
+import { type ContentEntry, shiftRows } from "./content.ts";
 import {
-  expectedRowsAt,
+  shiftExpectedRows,
   hasRows,
   type CombineMode,
   combine,
@@ -189,7 +189,7 @@ export class ComputeReplay {
     }
     const added = (entry: ContentEntry, of: number): ContentEntry => {
       const value = encodeValue(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
-      return { ...toEntry(entry), value, rows: isFill(entry.value) ? expectedRowsAt(entry, expected) : entry.rows };
+      return { ...toEntry(entry), value, rows: isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows };
     };
     const heads = sides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
     const entries = parts
@@ -302,7 +302,7 @@ function selectHeads(entry: ContentEntry, first: number, count: number): Content
   if (begin >= end) return [];
   const sizes = entry.sizes.with(1, end - begin);
   const within = origin.with(1, begin - entry.at[1]!);
-  return [{ value: entry.value, rows: rowsAt(entry, within, sizes), at: entry.at.with(1, begin), sizes }];
+  return [{ value: entry.value, rows: shiftRows(entry, within, sizes), at: entry.at.with(1, begin), sizes }];
 }
 
 function toEntry({ value, rows, at, sizes }: ContentEntry): ContentEntry {

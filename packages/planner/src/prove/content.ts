@@ -1,7 +1,7 @@
 import type { Box, StridedLayout } from "../symbolic/strided-layout.ts";
 import {
   complement,
-  boxAt,
+  createBox,
   differInStrides,
   isDense,
   isSame,
@@ -96,13 +96,13 @@ export class Region implements ContentEntry, ReadResult, Content {
 
   part({ at, sizes }: BoxRange): Region {
     if (at === origin && sizes === this.sizes) return this;
-    return new Region(this.value, rowsAt(this, at, sizes), subBox(this.box, at, sizes));
+    return new Region(this.value, shiftRows(this, at, sizes), subBox(this.box, at, sizes));
   }
 
   /** The same, further on by some elements. */
   shiftedBy(by: number): Region {
     const { offset, sizes, strides } = this.box;
-    return by === 0 ? this : new Region(this.value, this.rows, boxAt(offset + by, sizes, strides));
+    return by === 0 ? this : new Region(this.value, this.rows, createBox(offset + by, sizes, strides));
   }
 
   singleRegion(layout: StridedLayout): Region | undefined {
@@ -132,7 +132,7 @@ export class Region implements ContentEntry, ReadResult, Content {
 }
 
 /** The rows of a part of something. A fill has none: its rows are nowhere, wherever it is cut. */
-export function rowsAt(
+export function shiftRows(
   { value, rows }: Pick<ContentEntry, "value" | "rows">,
   at: readonly number[],
   sizes: readonly number[],
@@ -298,7 +298,7 @@ function visibleEntry(layout: StridedLayout, region: Region): ContentEntry | und
   const from = originIn(layout.box, box);
   if (!from) return undefined;
   const shared = intersect(layout.box, box, from);
-  return { value, rows: rowsAt(region, shared.atSecond, shared.sizes), at: shared.atFirst, sizes: shared.sizes };
+  return { value, rows: shiftRows(region, shared.atSecond, shared.sizes), at: shared.atFirst, sizes: shared.sizes };
 }
 
 /** Rows that were put together again from ranges of columns become one: the same value of the same rows, side by side. */

@@ -1,5 +1,5 @@
 import { isDense, isSame, originIn, intersect, clipToRange } from "./box.ts";
-import { type Content, toContent, type ContentEntry, Region, type ReadResult, rowsAt } from "./content.ts";
+import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
 import { emptySum, type SumTable } from "./sums.ts";
 import {
   sameKind,
@@ -34,8 +34,8 @@ export function hasRows({ at, sizes, rows }: ContentEntry, expected: Rows): bool
 }
 
 /** An entry of nothing, as one of the rows that are expected there. */
-export function expectedRowsAt({ at, sizes }: ContentEntry, expected: Rows): Rows {
-  return rowsAt({ value: encodeValue("out"), rows: expected }, at, sizes);
+export function shiftExpectedRows({ at, sizes }: ContentEntry, expected: Rows): Rows {
+  return shiftRows({ value: encodeValue("out"), rows: expected }, at, sizes);
 }
 
 /** Whether two things belong to the same sequences, heads, columns and positions. */
@@ -115,7 +115,7 @@ function subEntry(
   const at = axes === 4 ? from : from.with(3, entry.at[3]!);
   const sizes = axes === 4 ? to : to.with(3, entry.sizes[3]!);
   const within = at.map((c, i) => c - entry.at[i]!);
-  return { value: entry.value, rows: rowsAt(entry, within, sizes), at, sizes };
+  return { value: entry.value, rows: shiftRows(entry, within, sizes), at, sizes };
 }
 
 /**

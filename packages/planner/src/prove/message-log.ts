@@ -39,7 +39,7 @@ export class MessageLog {
   /** The messages from one rank of a group to another, in order, as the representative of the one sent them. */
   messages(group: number, { from, to }: Endpoints): readonly Content[] {
     const { sender, key } = this.#quotient.channel(this.#quotient.family(group), from, to);
-    return this.#sent[sender]?.get(key) ?? none;
+    return this.#sent[sender]?.get(key) ?? NO_MESSAGES;
   }
 
   /** A representative joins a collective of a group. */
@@ -57,4 +57,4 @@ export class MessageLog {
   }
 }
 
-const none: readonly Content[] = [];
+const NO_MESSAGES: readonly Content[] = [];

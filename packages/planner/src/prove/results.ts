@@ -1,6 +1,6 @@
 import type { RecordedRank } from "../record.ts";
 import type { ContentEntry } from "./content.ts";
-import { expectedRowsAt, hasRows, sumNumber } from "./entries.ts";
+import { shiftExpectedRows, hasRows, sumNumber } from "./entries.ts";
 import type { ReplayContext, Verdict } from "./context.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import {
@@ -58,9 +58,9 @@ function resultVerdict(entry: ContentEntry, { name, expected, context }: Expecte
   const { initialValues, completeness, record } = context;
   const sum = sumNumber(entry.value, name, initialValues);
   if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.interned)}` };
-  const rows = isFill(entry.value) ? expectedRowsAt(entry, expected) : entry.rows;
+  const rows = isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows;
   if (isFill(entry.value) || hasRows(entry, expected)) return completeness.verdictOf(sum, sides[name], rows.positions);
-  const [held, due] = [entry.rows, expectedRowsAt(entry, expected)].map(({ positions }) =>
+  const [held, due] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
     formatPositions(positions.spans),
   );
   return { kind: "data", message: `holds rows ${held} where rows ${due} were expected` };

@@ -91,15 +91,15 @@ function computeRecorder(kernel: KernelName): (record: RankRecord) => (...args: 
   const suffix = kernel.endsWith("Backward") ? "Backward" : "";
   return (record) =>
     (...args) => {
-      const viewsOf = (some: readonly Operand[]): number[] =>
+      const listViews = (some: readonly Operand[]): number[] =>
         some.flatMap((operand) => {
           const tensor = getTensor(operand, args);
           return tensor === null ? [] : [record.viewOf(tensor)];
         });
-      const outputs = viewsOf(mutated);
+      const outputs = listViews(mutated);
       const updated = mutated.filter(({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true));
       const name = record.interned.stringId(isNamed ? `${args[0] as string}${suffix}` : kernel);
-      record.push(opcodes.compute, [name, outputs.length, ...outputs, ...viewsOf(onlyRead), ...viewsOf(updated)]);
+      record.push(opcodes.compute, [name, outputs.length, ...outputs, ...listViews(onlyRead), ...listViews(updated)]);
       for (const operand of mutated) getTensor(operand, args)?.storage.recordMutation(kernel);
     };
 }

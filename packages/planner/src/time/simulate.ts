@@ -10,7 +10,7 @@ import {
   PostedCollective,
   type MessageFlow,
   type RunningCollective,
-  notSimulatable,
+  simulationError,
   SimulatedStreams,
 } from "./streams.ts";
 import type { TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
@@ -97,7 +97,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
     const heads = [...streams.pending()]
       .slice(0, 3)
       .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
-    throw notSimulatable(heads.join("; ") || `rank ${stuck.rank} waits for a collective that it has not posted`);
+    throw simulationError(heads.join("; ") || `rank ${stuck.rank} waits for a collective that it has not posted`);
   }
   return summarize(runs.map((run) => run.result()));
 }

@@ -200,7 +200,7 @@ export class SimulatedStreams {
     this.#pendingCollectives.delete(name);
     const odd = met.find(({ op }) => op !== batch.op);
     if (odd) {
-      throw notSimulatable(
+      throw simulationError(
         `rank ${odd.rank}, ${odd.label} #${odd.work} is ${odd.op}, where rank ${batch.rank}'s is ${batch.op}`,
       );
     }
@@ -278,11 +278,11 @@ function sizeMismatch(
   { batch: to, bytes: expected }: PostedTransfer,
 ): MosaicError {
   const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
-  return notSimulatable(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
+  return simulationError(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
 }
 
 /** Why a record cannot be timed. */
-export function notSimulatable(reason: string): MosaicError {
+export function simulationError(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",
     expected: "a record without deadlocks and mismatched sends",

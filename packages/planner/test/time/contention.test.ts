@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { type Profile, simulate } from "../../src/index.ts";
-import { linked, runScript, scripted, slow, type RankStage, times, toyProfile } from "./toy.ts";
+import { linked, runScript, scripted, slowProfile, type RankStage, times, toyProfile } from "./toy.ts";
 
 /** Ranks 0 and 1 send to 2 and 3, so many elements each. */
 const across =
@@ -13,7 +13,7 @@ const across =
 const nodesOfTwo = (sharedBy: number): Profile => ({
   ...toyProfile,
   ranksPerNode: 2,
-  links: { ...toyProfile.links, "inter-node": { ...slow, sharedBy } },
+  links: { ...toyProfile.links, "inter-node": { ...slowProfile, sharedBy } },
 });
 
 test("messages at one port share it, and the last has it to itself", () => {

@@ -19,7 +19,7 @@ export function synthesize(contexts: readonly Context[], profile: Profile): read
     recordDurations(ctx, profile, logs[i]!);
     // The first rank is in every measurement, and first.
     ctx.startTrace = () => void (i === 0 ? logs : [logs[i]!]).forEach((log) => log.splice(0));
-    ctx.stopTrace = async () => eventsOf(logs[i]!, slowdownOf(logs, profile), profile);
+    ctx.stopTrace = async () => createEvents(logs[i]!, slowdownOf(logs, profile), profile);
   }
   return contexts;
 }
@@ -51,7 +51,7 @@ function slowdownOf(logs: readonly KernelDuration[][], { cores }: Profile): numb
   return Math.max(1, logs.filter((log) => log.length > 0).length / cores!.perNode);
 }
 
-function eventsOf(log: readonly KernelDuration[], slowdown: number, { cores }: Profile): TraceEvent[] {
+function createEvents(log: readonly KernelDuration[], slowdown: number, { cores }: Profile): TraceEvent[] {
   const { efficiency = 1, wait = 0 } = cores!;
   // Where kernels run beside messages, ranks wait for each other.
   const isLockstep = new Set(log.map(({ lane }) => lane)).size === 2;

@@ -5,7 +5,7 @@ export const ROWS = 8;
 export const HEAD_DIM = 4;
 
 /** A link on which an element of float32 takes a second. */
-export const slow: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
+export const slowProfile: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
 
 const second = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfRows: 0, halfKeys: 0, halfDim: 0 };
 
@@ -13,7 +13,7 @@ const second = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfRows: 0, halfKeys: 0, ha
 export const toyProfile: Profile = {
   name: "toy",
   ranksPerNode: 1024,
-  links: { self: slow, "intra-node": slow, "inter-node": slow },
+  links: { self: slowProfile, "intra-node": slowProfile, "inter-node": slowProfile },
   kernels: {
     launch: 0,
     bandwidth: 1e30,
@@ -29,7 +29,7 @@ export const toyProfile: Profile = {
 
 /** All links of the toy, changed alike. */
 export function linked(change: Partial<Link>): Profile {
-  const link = { ...slow, ...change };
+  const link = { ...slowProfile, ...change };
   return { ...toyProfile, links: { self: link, "intra-node": link, "inter-node": link } };
 }
 

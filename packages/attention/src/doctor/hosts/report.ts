@@ -223,7 +223,7 @@ function findSlow(links: readonly Pair<MeasuredLink>[]): readonly Finding[] {
 
 function checkUcx(result: HostsResult): readonly Finding[] {
   const { hosts, measured } = result;
-  const linksOf = (from: number, to: number): MeasuredLink | null => {
+  const listLinks = (from: number, to: number): MeasuredLink | null => {
     const { ucx } = measured[from]!;
     return typeof ucx === "string" ? null : ucx[to]!;
   };
@@ -240,7 +240,7 @@ function checkUcx(result: HostsResult): readonly Finding[] {
       "set UCX_NET_DEVICES to the interface between the hosts, or ucx({ network })",
     );
   });
-  const links = listPairs(result, linksOf);
+  const links = listPairs(result, listLinks);
   if (links.length === 0) return findings;
   const slower = links.filter(({ from, to, value }) => {
     const sockets = toLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
@@ -249,7 +249,7 @@ function checkUcx(result: HostsResult): readonly Finding[] {
   const pairs = slower.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
   const remedy = "look at UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what it chooses";
   const slow = slower.length > 0 ? [note(`less than half of what sockets reach: ${pairs}`, remedy)] : [];
-  return [ok(formatMatrices(result, linksOf)), ...findings, ...slow, ...findSlow(links)];
+  return [ok(formatMatrices(result, listLinks)), ...findings, ...slow, ...findSlow(links)];
 }
 
 function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLink | null {
