@@ -1,4 +1,4 @@
-import { OptionError } from "./errors.ts";
+import { expectValue, OptionError } from "./errors.ts";
 
 type EnvironmentVariables = Readonly<Record<string, string | undefined>>;
 
@@ -82,6 +82,7 @@ const SLURM_PORTS = { first: 20_000, count: 12_000 } as const;
  * ```
  */
 export function launchEnvironment(env: EnvironmentVariables = process.env): LaunchEnvironment {
+  checkEnvironment("launchEnvironment", env);
   const variables = findLauncher(env);
   const [rank, worldSize] = variables === undefined ? [0, 1] : checkRank(variables, env);
   if (variables === torchrun) checkAgreement(rank, worldSize, env);
@@ -99,6 +100,7 @@ export function launchEnvironment(env: EnvironmentVariables = process.env): Laun
 
 /** This process's number among the ranks of its host; undefined where the launcher sets none. Throws OptionError for no integer. */
 export function localRank(env: EnvironmentVariables = process.env): number | undefined {
+  checkEnvironment("localRank", env);
   const own = parseInteger("LOCAL_RANK", env);
   const launcher = localLauncher(env);
   return own ?? (launcher === undefined ? undefined : parseInteger(launcher.localRank, env));
@@ -106,10 +108,15 @@ export function localRank(env: EnvironmentVariables = process.env): number | und
 
 /** Ranks of this host; undefined where the launcher sets none. Throws OptionError for no integer above 0. */
 export function localWorldSize(env: EnvironmentVariables = process.env): number | undefined {
+  checkEnvironment("localWorldSize", env);
   const own = parseInteger("LOCAL_WORLD_SIZE", env, 1);
   const launcher = localLauncher(env);
   if (own !== undefined || launcher === undefined) return own;
   return launcher === slurm ? slurmTasks(env) : parseInteger(launcher.localWorldSize, env, 1);
+}
+
+function checkEnvironment(where: string, env: unknown): void {
+  expectValue(where, typeof env === "object" && env !== null, "environment variables, an object", env);
 }
 
 /** What numbers the ranks of a host: also where RANK and WORLD_SIZE alone were copied from its variables. */

@@ -101,8 +101,17 @@ export function blockwise(backend: AttentionBackend, from: readonly Coordinate[]
 
 /** Throws an OptionError unless `backend` has the two halves of one. */
 export function checkBackend(where: string, backend: unknown): asserts backend is AttentionBackend {
-  const { attend, attendBackward, axes } = (backend ?? {}) as Partial<AttentionBackend>;
-  const fits = typeof attend === "function" && typeof attendBackward === "function" && Array.isArray(axes);
+  const {
+    attend,
+    attendBackward,
+    axes,
+    check,
+    blockwise: inParts,
+    withShape,
+  } = (backend ?? {}) as Partial<AttentionBackend>;
+  const areFunctions = [attend, attendBackward].every((each) => typeof each === "function");
+  const areOptional = [check, inParts, withShape].every((each) => each === undefined || typeof each === "function");
+  const fits = areFunctions && areOptional && Array.isArray(axes);
   expectValue(where, fits, "an AttentionBackend, such as ring()", backend);
 }
 

@@ -60,11 +60,11 @@ export class RankLog {
  * import { mkdtempSync, statSync } from "node:fs";
  * import { tmpdir } from "node:os";
  * import { join } from "node:path";
- * import { makeFolder } from "@mosaic/launcher";
+ * import { createDirectory } from "@mosaic/launcher";
  * const folder = join(mkdtempSync(join(tmpdir(), "mosaic-")), "runs", "1");
- * makeFolder(folder);
+ * createDirectory(folder);
  * statSync(folder).isDirectory(); // => true
- * makeFolder("/proc/x"); // throws ENOENT
+ * createDirectory("/proc/x"); // throws ENOENT
  * ```
  */
 export function createDirectory(path: string): void {
