@@ -6,7 +6,7 @@ import { builtinModules } from "node:module";
 import { dirname, join, relative, resolve, sep } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { cyclesOf, importsOf } from "./imports.mjs";
-import { APART, KNOTS, LAYERS, layerOf, OFFERED, PROCESSES } from "./layers.mjs";
+import { INDEPENDENT, TYPE_CYCLES, LAYERS, layerOf, RE_EXPORTED, PROCESSES } from "./layers.mjs";
 import { filesOf, packagesOf } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mts", ".mjs", ".js"];
@@ -25,7 +25,7 @@ export function checkImports(root) {
 }
 
 function checkPlace({ path, folder, isProgram }) {
-  if (isProgram || folder in APART || layerOf(folder) !== undefined) return [];
+  if (isProgram || folder in INDEPENDENT || layerOf(folder) !== undefined) return [];
   return [`${path} has no layer: give it one in scripts/layers.mjs`];
 }
 
@@ -40,11 +40,13 @@ function checkManifest(one, { byName }) {
 function refusal(from, to) {
   if (from.isProgram) return to.isProgram ? [`${from.name} may not depend on another program, ${to.name}`] : [];
   if (to.isProgram) return [`${from.name} may not depend on the program ${to.name}`];
-  if (from.folder in APART) {
-    return APART[from.folder].includes(to.folder) ? [] : [`${from.name} stands apart and may not depend on ${to.name}`];
+  if (from.folder in INDEPENDENT) {
+    return INDEPENDENT[from.folder].includes(to.folder)
+      ? []
+      : [`${from.name} is independent and may not depend on ${to.name}`];
   }
-  if (OFFERED[from.folder]?.includes(to.folder)) return [];
-  if (to.folder in APART) return [`${to.name} is for tests and programs; ${from.name} may only dev-depend on it`];
+  if (RE_EXPORTED[from.folder]?.includes(to.folder)) return [];
+  if (to.folder in INDEPENDENT) return [`${to.name} is for tests and programs; ${from.name} may only dev-depend on it`];
   const [own, other] = [layerOf(from.folder), layerOf(to.folder)];
   if (own === undefined || other === undefined || other < own) return [];
   return [
@@ -75,7 +77,7 @@ function checkSources(one, world) {
         ? checkRelative(one, file, specifier, world)
         : checkBare(one, file, specifier, world);
       faults.push(...found.faults.map((fault) => `${at}: ${fault}`));
-      if (found.file && !(typeOnly && shareKnot(one, file, found.file))) edges.push(found.file);
+      if (found.file && !(typeOnly && isAllowedTypeCycle(one, file, found.file))) edges.push(found.file);
     }
     graph.set(file, edges);
   }
@@ -85,8 +87,8 @@ function checkSources(one, world) {
   return [...faults, ...cycles];
 }
 
-function shareKnot({ folder }, a, b) {
-  return (KNOTS[folder] ?? []).some((files) => files.includes(a) && files.includes(b));
+function isAllowedTypeCycle({ folder }, a, b) {
+  return (TYPE_CYCLES[folder] ?? []).some((files) => files.includes(a) && files.includes(b));
 }
 
 function checkRelative(one, file, specifier, { root }) {
@@ -123,7 +125,7 @@ const isSource = (file) => file.startsWith(`src${sep}`);
 function isAbove(from, to) {
   if (from.isProgram) return false;
   if (to.isProgram) return true;
-  if (from.folder in APART || to.folder in APART) return false;
+  if (from.folder in INDEPENDENT || to.folder in INDEPENDENT) return false;
   return layerOf(to.folder) > layerOf(from.folder);
 }
 

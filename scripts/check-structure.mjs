@@ -1,4 +1,4 @@
-// Keeps the code in pieces that a reader can hold: no file too long, no drawer for odds and ends.
+// Keeps the code in pieces that a reader can hold: no file too long, no folder of unrelated things.
 //
 //   node scripts/check-structure.mjs [root]
 import { readFileSync } from "node:fs";
@@ -24,7 +24,7 @@ export function checkStructure(root) {
     ...files.flatMap((path, i) =>
       lengths[i] > MAX_LINES ? [`${path} has ${lengths[i]} lines, the limit is ${MAX_LINES}: split it by subject`] : [],
     ),
-    ...files.filter(isDrawer).map((path) => `${path}: the name has no meaning; name it after what it holds`),
+    ...files.filter(isBannedName).map((path) => `${path}: the name has no meaning; name it after what it holds`),
   ];
   // TypeScript is the formatter's business.
   for (const [i, path] of files.entries()) {
@@ -35,7 +35,7 @@ export function checkStructure(root) {
   return { faults, files: files.length, median };
 }
 
-const isDrawer = (path) => path.split("/").some((part) => BANNED.test(basename(part).split(".")[0]));
+const isBannedName = (path) => path.split("/").some((part) => BANNED.test(basename(part).split(".")[0]));
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));

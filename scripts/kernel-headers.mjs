@@ -24,7 +24,7 @@ const capitalized = (name) => name[0].toUpperCase() + name.slice(1);
 
 /** Text by file name, of `{ kernelSchema, kernelStructures, kernelEnumerations }`. */
 export function kernelHeaders(schema) {
-  return { "kernel_enums.h": enumsHeader(schema), "kernels.h": argumentsHeader(schema) };
+  return { "kernel_enums.h": enumsHeader(schema), "kernel_arguments.h": argumentsHeader(schema) };
 }
 
 function enumsHeader({ kernelEnumerations }) {
@@ -69,7 +69,7 @@ function argumentsHeader({ kernelSchema, kernelStructures }) {
 #include <vector>
 
 #include "mosaic/kernel_enums.h"
-#include "mosaic/reader.h"
+#include "mosaic/argument_reader.h"
 
 namespace mosaic {
 
@@ -90,7 +90,7 @@ function structuresOf(fields, structures) {
 function struct(name, fields) {
   const members = fields.map((field) => `  ${declaration(field)}\n`);
   return `struct ${name} {
-${members.join("")}  void read(Reader& args) { args(${fields.map((field) => field.name).join(", ")}); }
+${members.join("")}  void read(ArgumentReader& args) { args(${fields.map((field) => field.name).join(", ")}); }
 };
 `;
 }

@@ -15,19 +15,19 @@ export const LAYERS = [
 ];
 
 /** Beside the layers: the suites import core and runtime, the launcher imports nothing; only tests and programs import either. */
-export const APART = { conformance: ["core", "runtime"], launcher: [] };
+export const INDEPENDENT = { conformance: ["core", "runtime"], launcher: [] };
 
-/** Packages apart that the umbrella may import: it offers the suites under a subpath, and its doctor meets in the job's store. */
-export const OFFERED = { attention: ["conformance", "launcher"] };
+/** Independent packages that the umbrella may import: it offers the suites under a subpath, and its doctor uses the job's store. */
+export const RE_EXPORTED = { attention: ["conformance", "launcher"] };
 
 /** Packages that another one starts as a process: it depends on them, and imports nothing of theirs. */
 export const PROCESSES = { runtime: ["launcher"] };
 
 /**
- * Interfaces that speak of each other by nature: a device makes tensors, a tensor lies on a device. Among the files of one
- * knot, and only there, type-only imports may go round; imports of values never.
+ * Interfaces that refer to each other: a device makes tensors, a tensor lies on a device. Among the files of one
+ * cycle, and only there, type-only imports may go round; imports of values never.
  */
-export const KNOTS = {
+export const TYPE_CYCLES = {
   core: [
     ["src/device.ts", "src/kernels/kernels.ts", "src/tensor.ts", "src/attention/tile.ts"],
     ["src/tensor.ts", "src/views.ts", "src/autograd/node.ts", "src/autograd/backward.ts"],

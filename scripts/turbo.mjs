@@ -12,8 +12,8 @@ if (quiet) args.shift();
 
 /** Turbo hashes sources, not compilers: a new compiler must rebuild the addons all the same. */
 function nativeToolchain() {
-  const ask = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.trim() ?? "";
-  const compilers = [process.env.CXX ?? "c++", "cmake", "nvcc"].map((command) => ask(command, "--version"));
+  const versionOf = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.trim() ?? "";
+  const compilers = [process.env.CXX ?? "c++", "cmake", "nvcc"].map((command) => versionOf(command, "--version"));
   return [...compilers, process.platform, process.arch].join("; ");
 }
 

@@ -113,8 +113,8 @@ async function proof(make) {
   const heads = masks ? { numHeads: 4, numKvHeads: 2 } : { heads: 4, kvHeads: 2 };
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, ...heads, headDim: 64 };
   const run = record({ backend: await make(), mask: causal(), placement: zigzag(), ...sizes });
-  const { faults } = prove(run);
-  if (faults.length > 0) throw new Error(faults[0].message);
+  const { violations } = prove(run);
+  if (violations.length > 0) throw new Error(violations[0].message);
   count(run);
   return performance.now() - start;
 }

@@ -18,7 +18,7 @@ export const quick: Effort = { rounds: 3, turn: 0.01, runs: 4, limit: 1 };
 export const once: Effort = { rounds: 1, turn: 0, runs: 1, limit: 0 };
 
 /** Runs in a turn of something that takes `seconds`. */
-export function runsOf(seconds: number, { turn, runs }: Effort): number {
+export function countRuns(seconds: number, { turn, runs }: Effort): number {
   return Math.min(runs, Math.max(1, Math.ceil(turn / seconds)));
 }
 
@@ -64,7 +64,7 @@ export interface Sample {
   readonly kernels?: Readonly<Record<string, number>>;
 }
 
-/** Somebody's attention. What it cannot do it refuses with a PeerRefusal. */
+/** An implementation of attention. What it does not support it refuses with a PeerUnsupportedError. */
 export interface Contender {
   readonly name: string;
   /** Errors on a small problem, drawn by itself. */

@@ -1,6 +1,6 @@
 import * as mosaic from "@mosaic/attention";
 import { median, now } from "../src/case.ts";
-import { PeerRefusal } from "../src/peers.ts";
+import { PeerUnsupportedError } from "../src/peers.ts";
 import {
   type Bench,
   type Case,
@@ -8,12 +8,12 @@ import {
   type Effort,
   type Errors,
   type Result,
-  runsOf,
+  countRuns,
   type Sample,
 } from "./bench.ts";
-import { lapsOf } from "./contenders.ts";
-import { bytesOf, flopsOf, nameOf, type Problem, problemOf, type Shape, type Sizes } from "./problem.ts";
-import { tolerances } from "./right.ts";
+import { timeSteps } from "./contenders.ts";
+import { countBytes, countFlops, formatName, type Problem, createProblem, type Shape, type Sizes } from "./problem.ts";
+import { tolerances } from "./check-results.ts";
 import { ringCases } from "./ring.ts";
 
 /** A length that no block size divides. */
@@ -37,23 +37,23 @@ export function gateCase(kind: Kind): Case {
         try {
           errors[contender.name] = await contender.check(problem);
         } catch (error) {
-          if (!(error instanceof PeerRefusal)) throw error;
+          if (!(error instanceof PeerUnsupportedError)) throw error;
           refused[contender.name] = error.message;
         }
       }
-      const wrong = Object.keys(errors).filter((who) => !isRight(errors[who]!, kind));
+      const wrong = Object.keys(errors).filter((who) => !isCorrect(errors[who]!, kind));
       return { case: name, errors, refused, wrong };
     },
   };
 }
 
 /** NaN is not right. */
-export function isRight(errors: Errors, { dtype }: Pick<Problem, "dtype">): boolean {
+export function isCorrect(errors: Errors, { dtype }: Pick<Problem, "dtype">): boolean {
   return Object.values(errors).every((error) => error < tolerances[dtype]);
 }
 
 /** Who may take part in a problem: those that passed its gate, which is run now if it was not before. */
-export async function passed(
+export async function hasPassedGate(
   bench: Bench,
   kind: Kind,
   kept: ReadonlyMap<string, Result>,
@@ -69,7 +69,7 @@ export const lengths: readonly number[] = [16_384, 4096, 65_536, 1024, 8192, 32_
 const fewerLengths: readonly number[] = [16_384, 4096];
 
 /** All problems, in the order in which they are measured. */
-function shapesOf(all: readonly number[], fewer: readonly number[]): readonly Shape[] {
+function selectShapes(all: readonly number[], fewer: readonly number[]): readonly Shape[] {
   const of = (dtype: Shape["dtype"], some: readonly number[]): readonly Shape[] =>
     some.flatMap((n) =>
       ([128, 64] as const).flatMap((d) =>
@@ -84,22 +84,22 @@ function shapesOf(all: readonly number[], fewer: readonly number[]): readonly Sh
 
 /** One problem, all contenders in turns. What did not pass the gate is left out. */
 function attentionCase(shape: Shape, kept: ReadonlyMap<string, Result>): Case {
-  const name = `attention.${nameOf(shape)}`;
+  const name = `attention.${formatName(shape)}`;
   return {
     name,
     part: "attention",
     async run(bench: Bench): Promise<Result> {
-      const problem = problemOf(shape, bench.sizes);
-      const right = await passed(bench, shape, kept);
+      const problem = createProblem(shape, bench.sizes);
+      const right = await hasPassedGate(bench, shape, kept);
       const contenders = (await bench.contenders()).filter((one) => right.has(one.name));
-      const { times, refused } = withoutTwins(await compare(contenders, problem, bench.effort));
-      return { case: name, problem, flops: flopsOf(problem), bytes: bytesOf(problem), times, refused };
+      const { times, refused } = removeDuplicates(await compare(contenders, problem, bench.effort));
+      return { case: name, problem, flops: countFlops(problem), bytes: countBytes(problem), times, refused };
     },
   };
 }
 
 /** Where Hopper has no kernels of its own, its column shall not show the portable ones under another name. */
-function withoutTwins({ times, refused }: Comparison): Comparison {
+function removeDuplicates({ times, refused }: Comparison): Comparison {
   const { hopper, ...rest } = times;
   const namesOf = (time: Times | undefined): string => Object.keys(time?.kernels ?? {}).join();
   if (namesOf(hopper) !== namesOf(rest["portable"])) return { times, refused };
@@ -114,29 +114,29 @@ const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) =
   name: `ceiling.${kind}`,
   part: "ceiling",
   async run(bench: Bench): Promise<Result> {
-    const size = sizeOf(kind, bench);
+    const size = ceilingSize(kind, bench);
     const runs = Math.min(RUNS, bench.effort.runs);
     const work = kind === "copy" ? 2 * size : 2 * size ** 3;
-    const peer = await bench.peer()?.ask<Sample>({ op: "ceiling", kind, size, count: runs });
+    const peer = await bench.peer()?.request<Sample>({ op: "ceiling", kind, size, count: runs });
     await using ctx = await mosaic.init({ device: bench.device, rank: 0, worldSize: 1 });
     const rate = (seconds: readonly number[]): number => work / median(seconds);
     return {
       case: `ceiling.${kind}`,
       size,
       unit: kind === "copy" ? "bytes/s, read and written" : "operations/s",
-      mosaic: rate(await ours(ctx, kind, { size, runs })),
+      mosaic: rate(await timeMosaic(ctx, kind, { size, runs })),
       ...(peer && { torch: rate(peer.seconds) }),
     };
   },
 }));
 
 /** Bytes of a copy as large as q, k, v and out of a problem; rows of a product of about as much work as the smallest one. */
-function sizeOf(kind: Ceiling, { sizes }: Bench): number {
+function ceilingSize(kind: Ceiling, { sizes }: Bench): number {
   const elements = sizes.tokens * sizes.hidden;
   return kind === "copy" ? 8 * elements : 2 ** Math.min(13, Math.floor(Math.log2(elements) / 2));
 }
 
-async function ours(
+async function timeMosaic(
   ctx: mosaic.Context,
   kind: Ceiling,
   { size, runs }: { size: number; runs: number },
@@ -153,11 +153,11 @@ async function ours(
     const [a, b] = [0, 1].map(() => [draw([size, size], "bfloat16"), draw([size, size], "bfloat16")]);
     step = (turn) => mosaic.matmul(a![turn % 2]!, b![turn % 2]!).dispose();
   }
-  const laps = await lapsOf(
+  const timings = await timeSteps(
     device,
     Array.from({ length: runs + 1 }, (_, turn) => () => step(turn)),
   );
-  return laps.slice(1).map(({ seconds }) => seconds);
+  return timings.slice(1).map(({ seconds }) => seconds);
 }
 
 class DisposableTensors implements Disposable {
@@ -174,8 +174,12 @@ class DisposableTensors implements Disposable {
 }
 
 /** All there is to measure, in the order in which it is. `kept` is looked into when a case runs. */
-export function casesOf(lengths: readonly number[], sizes: Sizes, kept: ReadonlyMap<string, Result>): readonly Case[] {
-  const shapes = shapesOf(lengths, fewerLengths);
+export function createCases(
+  lengths: readonly number[],
+  sizes: Sizes,
+  kept: ReadonlyMap<string, Result>,
+): readonly Case[] {
+  const shapes = selectShapes(lengths, fewerLengths);
   const kinds = new Map(shapes.map((shape) => [`${shape.dtype} ${shape.mask} ${shape.d}`, shape]));
   return [
     ...[...kinds.values()].map(gateCase),
@@ -201,7 +205,7 @@ export interface Comparison {
   readonly refused: Readonly<Record<string, string>>;
 }
 
-interface Entrant {
+interface TimedContender {
   readonly contender: Contender;
   readonly runs: number;
   readonly seconds: number[];
@@ -210,36 +214,39 @@ interface Entrant {
 
 /** All contenders take turns at one problem, so that all see the same card: its clock, its heat, its other users. */
 export async function compare(contenders: readonly Contender[], problem: Problem, effort: Effort): Promise<Comparison> {
-  const entrants: Entrant[] = [];
+  const timedContenders: TimedContender[] = [];
   const refused: Record<string, string> = {};
   try {
     for (const contender of contenders) {
       try {
         const seconds = await contender.prepare(problem);
-        entrants.push({ contender, runs: runsOf(seconds, effort), seconds: [], kernels: [] });
+        timedContenders.push({ contender, runs: countRuns(seconds, effort), seconds: [], kernels: [] });
       } catch (error) {
-        if (!(error instanceof PeerRefusal)) throw error;
+        if (!(error instanceof PeerUnsupportedError)) throw error;
         refused[contender.name] = error.message;
       }
     }
     const begin = now();
     for (let round = 0; round < effort.rounds; round++) {
       if (round >= 3 && now() - begin > effort.limit) break;
-      for (const entrant of entrants) await take(entrant);
+      for (const timed of timedContenders) await runSample(timed);
     }
   } finally {
     for (const contender of contenders) await contender.release();
   }
-  return { times: Object.fromEntries(entrants.map((entrant) => [entrant.contender.name, timesOf(entrant)])), refused };
+  return {
+    times: Object.fromEntries(timedContenders.map((timed) => [timed.contender.name, summarizeTimes(timed)])),
+    refused,
+  };
 }
 
-async function take(entrant: Entrant): Promise<void> {
-  const { seconds, kernels } = await entrant.contender.sample(entrant.runs);
-  entrant.seconds.push(...seconds);
-  if (kernels !== undefined) entrant.kernels.push(kernels);
+async function runSample(timed: TimedContender): Promise<void> {
+  const { seconds, kernels } = await timed.contender.sample(timed.runs);
+  timed.seconds.push(...seconds);
+  if (kernels !== undefined) timed.kernels.push(kernels);
 }
 
-function timesOf({ seconds, kernels }: Entrant): Times {
+function summarizeTimes({ seconds, kernels }: TimedContender): Times {
   const names = Object.keys(kernels[0] ?? {});
   return {
     median: median(seconds),

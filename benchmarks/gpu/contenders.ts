@@ -4,10 +4,10 @@ import { cuda } from "@mosaic/kernels-cuda";
 import type { Peer } from "../src/peers.ts";
 import type { Contender, Errors, Sample } from "./bench.ts";
 import { attend, disposeAll, drawOperands, type Operands, type Problem, takeGradients } from "./problem.ts";
-import { checkAgainstDefinition, checkSamples } from "./right.ts";
+import { checkAgainstDefinition, checkSamples } from "./check-results.ts";
 
 /** One step on the device's clock. */
-interface Lap {
+interface StepTiming {
   readonly seconds: number;
   /** Seconds of each kernel, by name. What is not in them are launches, and waiting for the host if it was late. */
   readonly kernels: Readonly<Record<string, number>>;
@@ -17,7 +17,7 @@ interface Lap {
  * Times steps that enqueue work, by events in the stream: each lap is from one mark to the next. The host is not in it as
  * long as the device has work waiting, so let the first step be one that does not count, and long enough.
  */
-export async function lapsOf(device: Device, steps: readonly (() => void)[]): Promise<readonly Lap[]> {
+export async function timeSteps(device: Device, steps: readonly (() => void)[]): Promise<readonly StepTiming[]> {
   using mark = device.empty([1], "float32");
   // Attention draws no random numbers: no other contender uses this kernel.
   const setMark = (): void => device.kernels.random(mark, { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 });
@@ -48,7 +48,7 @@ export async function lapsOf(device: Device, steps: readonly (() => void)[]): Pr
 const OPERAND_SETS = 2;
 
 /** Mosaic's attention on one device, through the TypeScript API: from q, k, v in 16 bits to results in 16 bits. */
-export class Ours implements Contender {
+export class MosaicContender implements Contender {
   readonly name: string;
   readonly #ctx: mosaic.Context;
   #problem: Problem | undefined;
@@ -76,11 +76,11 @@ export class Ours implements Contender {
   async sample(count: number): Promise<Sample> {
     const turns = Array.from({ length: count + 1 }, (_, turn) => this.#sets[turn % OPERAND_SETS]!);
     const isForward = this.#problem!.direction === "forward";
-    const laps = await lapsOf(
+    const timings = await timeSteps(
       this.#ctx.device,
       turns.flatMap((operands) => (isForward ? [this.#forward(operands)] : this.#backward(operands))),
     );
-    const reported = laps.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
+    const reported = timings.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
     const names = Object.keys(reported[0]!.kernels);
     const mean = (name: string): number =>
       reported.reduce((sum, { kernels }) => sum + kernels[name]!, 0) / reported.length;
@@ -124,14 +124,14 @@ export const torchBackends = ["cudnn", "flash", "efficient"] as const;
 export function torchContender(peer: Peer, backend: string): Contender {
   return {
     name: backend,
-    check: (problem) => peer.ask<Errors>({ op: "check", backend, problem }),
+    check: (problem) => peer.request<Errors>({ op: "check", backend, problem }),
     async prepare(problem: Problem) {
-      const { seconds } = await peer.ask<Sample>({ op: "prepare", backend, problem });
+      const { seconds } = await peer.request<Sample>({ op: "prepare", backend, problem });
       return seconds[0]!;
     },
-    sample: (count) => peer.ask<Sample>({ op: "sample", backend, count }),
+    sample: (count) => peer.request<Sample>({ op: "sample", backend, count }),
     async release() {
-      await peer.ask({ op: "release" });
+      await peer.request({ op: "release" });
     },
   };
 }
@@ -143,18 +143,18 @@ const HOPPER = 90;
 
 /** Our side: a contender for each family of kernels that the device has, and the contexts to close. */
 export interface Families extends AsyncDisposable {
-  readonly contenders: readonly Ours[];
+  readonly contenders: readonly MosaicContender[];
 }
 
 /** Opens the device once for each family. On a CPU there is one, and its times are times of a CPU. */
 export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
   const contexts: mosaic.Context[] = [];
-  const open = async (name: string, on: mosaic.Device): Promise<Ours> => {
+  const open = async (name: string, on: mosaic.Device): Promise<MosaicContender> => {
     const ctx = await mosaic.init({ device: on, rank: 0, worldSize: 1 });
     contexts.push(ctx);
-    return new Ours(name, ctx);
+    return new MosaicContender(name, ctx);
   };
-  const contenders: Ours[] = [];
+  const contenders: MosaicContender[] = [];
   if (device === "cpu") contenders.push(await open("cpu", mosaic.cpu()));
   else {
     const portable = openFamily("portable");

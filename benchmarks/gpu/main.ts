@@ -1,12 +1,12 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { markdown } from "../papers/table.ts";
-import { casesOf, lengths } from "./cases.ts";
+import { createCases, lengths } from "./cases.ts";
 import { CASE_LIMIT } from "./bench.ts";
 import { floorTables, report } from "./report.ts";
-import { differenceOf } from "./session.ts";
+import { describeDifference } from "./session.ts";
 import { help, type Options, read } from "./options.ts";
-import { Results, runCases, Workers } from "./run.ts";
+import { Results, runCases, WorkerPool } from "./run.ts";
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -17,7 +17,7 @@ async function main(args: string[]): Promise<number> {
     console.log(options.help ? help : floorTables(options.sizes, lengths).map(markdown).join("\n\n"));
     return 0;
   }
-  const all = casesOf(options.lengths, options.sizes, new Map());
+  const all = createCases(options.lengths, options.sizes, new Map());
   const cases = all.filter(({ name }) => options.filter.some((text) => name.includes(text)));
   if (cases.length === 0) {
     console.error(`--filter ${options.filter.join()}: no case is called so; --list shows all`);
@@ -26,9 +26,9 @@ async function main(args: string[]): Promise<number> {
   if (options.list) console.log(cases.map(({ name }) => name).join("\n"));
   if (options.list) return 0;
   const results = new Results(options.file);
-  using workers = new Workers(args);
+  using workers = new WorkerPool(args);
   try {
-    await introduce(workers, results, options);
+    await printHeader(workers, results, options);
   } catch (error) {
     console.error((error as Error).message);
     return 2;
@@ -45,10 +45,10 @@ async function main(args: string[]): Promise<number> {
 }
 
 /** Keeps where this runs, and the options. Throws if there is no GPU or no peer, or not those of before. */
-async function introduce(workers: Workers, results: Results, { out, sizes }: Options): Promise<void> {
+async function printHeader(workers: WorkerPool, results: Results, { out, sizes }: Options): Promise<void> {
   const kept = results.byCase.get("host");
   const host = await workers.run("host", CASE_LIMIT);
-  const difference = kept && differenceOf(kept, host);
+  const difference = kept && describeDifference(kept, host);
   if (difference) throw new Error(`${out} holds results of another machine (${difference}); give another --out`);
   const commands = new Set([...((kept?.["commands"] ?? []) as string[]), host["command"] as string]);
   results.add({ ...host, commands: [...commands], sizes });

@@ -9,10 +9,10 @@ export const dtypes = { bf16: "bfloat16", fp16: "float16" } as const;
 export function drawOperands(ctx: mosaic.Context, problem: Problem): Operands {
   const { batch, numHeads, n, d, dtype } = problem;
   const draw = (): mosaic.Tensor => mosaic.randn(ctx, [batch, numHeads, n, d], { dtype: dtypes[dtype] });
-  return wanting([draw(), draw(), draw(), draw()], problem);
+  return setRequiresGrad([draw(), draw(), draw(), draw()], problem);
 }
 
-export function wanting(operands: Operands, { direction }: Pick<Problem, "direction">): Operands {
+export function setRequiresGrad(operands: Operands, { direction }: Pick<Problem, "direction">): Operands {
   for (const x of operands.slice(0, 3)) x.requiresGrad = direction === "backward";
   return operands;
 }
@@ -63,7 +63,7 @@ export interface Problem {
 /** What distinguishes one problem from another at the same sizes. */
 export type Shape = Pick<Problem, "direction" | "dtype" | "mask" | "d" | "n">;
 
-export function problemOf(shape: Shape, { tokens, hidden }: Sizes): Problem {
+export function createProblem(shape: Shape, { tokens, hidden }: Sizes): Problem {
   const batch = tokens / shape.n;
   const numHeads = hidden / shape.d;
   if (!Number.isInteger(batch) || !Number.isInteger(numHeads)) {
@@ -72,24 +72,24 @@ export function problemOf(shape: Shape, { tokens, hidden }: Sizes): Problem {
   return { ...shape, numHeads, batch };
 }
 
-export function nameOf({ direction, dtype, mask, d, n }: Shape): string {
+export function formatName({ direction, dtype, mask, d, n }: Shape): string {
   return `${direction}.${dtype}.${mask}.d${d}.n${n}`;
 }
 
-const seen = (mask: Problem["mask"]): number => (mask === "causal" ? 0.5 : 1);
+const visibleShare = (mask: Problem["mask"]): number => (mask === "causal" ? 0.5 : 1);
 
 /** Two products of 2n²d a head forward, five backward; a causal mask halves them. What is computed again is not counted. */
-export function flopsOf({ direction, mask, d, n, numHeads, batch }: Problem): number {
-  return (direction === "forward" ? 4 : 10) * batch * numHeads * n * n * d * seen(mask);
+export function countFlops({ direction, mask, d, n, numHeads, batch }: Problem): number {
+  return (direction === "forward" ? 4 : 10) * batch * numHeads * n * n * d * visibleShare(mask);
 }
 
 /** Each input read once, each output written once: q, k, v → out and lse; q, k, v, out, dOut, lse → dq, dk, dv. */
-export function bytesOf({ direction, d, n, numHeads, batch }: Problem): number {
+export function countBytes({ direction, d, n, numHeads, batch }: Problem): number {
   const rows = batch * numHeads * n;
   return rows * d * 2 * (direction === "forward" ? 4 : 8) + rows * 4;
 }
 
 /** One a pair that is seen; backward computes them again. */
-export function exponentialsOf({ mask, n, numHeads, batch }: Problem): number {
-  return batch * numHeads * n * n * seen(mask);
+export function countExponentials({ mask, n, numHeads, batch }: Problem): number {
+  return batch * numHeads * n * n * visibleShare(mask);
 }

@@ -2,7 +2,7 @@ import { type Column, markdown, type Table } from "../papers/table.ts";
 import type { Errors, Result } from "./bench.ts";
 import type { Comparison } from "./cases.ts";
 import { torchBackends } from "./contenders.ts";
-import { bytesOf, exponentialsOf, flopsOf, type Problem, problemOf, type Sizes } from "./problem.ts";
+import { countBytes, countExponentials, countFlops, type Problem, createProblem, type Sizes } from "./problem.ts";
 
 /** What a card can do at most, each a second. */
 interface Ceilings {
@@ -18,25 +18,25 @@ interface Ceilings {
 const h200: Ceilings = { flops: 790e12, bytes: 4.3e12, exponentials: 3.7e12 };
 
 /** Seconds that each kind of work takes at its ceiling. No version runs much faster than the longest. */
-interface Floor {
+interface LowerBound {
   readonly products: number;
   readonly memory: number;
   readonly exponentials: number;
   readonly seconds: number;
 }
 
-export function floorOf(problem: Problem, ceilings: Ceilings): Floor {
-  const products = flopsOf(problem) / ceilings.flops;
-  const memory = bytesOf(problem) / ceilings.bytes;
-  const exponentials = exponentialsOf(problem) / ceilings.exponentials;
+export function lowerBound(problem: Problem, ceilings: Ceilings): LowerBound {
+  const products = countFlops(problem) / ceilings.flops;
+  const memory = countBytes(problem) / ceilings.bytes;
+  const exponentials = countExponentials(problem) / ceilings.exponentials;
   return { products, memory, exponentials, seconds: Math.max(products, memory, exponentials) };
 }
 
-type Kept = ReadonlyMap<string, Result>;
+type StoredResults = ReadonlyMap<string, Result>;
 type AttentionResult = Result & Comparison & { readonly problem: Problem; readonly flops: number };
 
 /** A page of Markdown of what was measured. */
-export function report(kept: Kept): string {
+export function report(kept: StoredResults): string {
   const host = kept.get("host") ?? { case: "host" };
   const parts = [
     `# ${host["date"]}, ${host["gpu"]}`,
@@ -63,12 +63,12 @@ function hostLine(host: Result): string {
     .join(".\n");
 }
 
-function ceilingsOf(kept: Kept): Ceilings {
+function readCeilings(kept: StoredResults): Ceilings {
   const rate = (name: string): number | undefined => kept.get(name)?.["torch"] as number | undefined;
   return { ...h200, flops: rate("ceiling.matmul") ?? h200.flops, bytes: rate("ceiling.copy") ?? h200.bytes };
 }
 
-function ceilingLine(kept: Kept): string {
+function ceilingLine(kept: StoredResults): string {
   const [copy, matmul] = ["ceiling.copy", "ceiling.matmul"].map((name) => kept.get(name));
   if (!copy || !matmul) return "";
   const reported = (result: Result, unit: number): string =>
@@ -79,19 +79,19 @@ function ceilingLine(kept: Kept): string {
   return `Ceilings: a copy, TB/s read and written: ${reported(copy, 1e12)}; a bf16 product, TFLOP/s: ${reported(matmul, 1e12)}.`;
 }
 
-function attentionTables(kept: Kept): Table[] {
+function attentionTables(kept: StoredResults): Table[] {
   const results = [...kept.values()].filter((result) => result.case.startsWith("attention.")) as AttentionResult[];
   const groups = new Map<string, AttentionResult[]>();
   for (const result of results.toSorted((a, b) => a.problem.n - b.problem.n)) {
     const title = result.case.split(".").slice(1, 5).join(" ");
     groups.set(title, [...(groups.get(title) ?? []), result]);
   }
-  return [...groups].map(([title, rows]) => attentionTable(title, rows, ceilingsOf(kept)));
+  return [...groups].map(([title, rows]) => attentionTable(title, rows, readCeilings(kept)));
 }
 
 function attentionTable(title: string, results: readonly AttentionResult[], ceilings: Ceilings): Table {
   const names = [...new Set(results.flatMap(({ times }) => Object.keys(times)))];
-  const ours = names.filter((name) => !isTheirs(name));
+  const ours = names.filter((name) => !isPeer(name));
   const columns: Column[] = [
     { key: "n", head: "n", as: "integer" },
     { key: "floor", head: "floor ms", as: 2 },
@@ -114,8 +114,8 @@ function attentionRow(
   ours: readonly string[],
   ceilings: Ceilings,
 ): Table["rows"][number] {
-  const floor = floorOf(problem, ceilings).seconds;
-  const best = Math.min(...Object.entries(times).flatMap(([name, time]) => (isTheirs(name) ? [time.median] : [])));
+  const floor = lowerBound(problem, ceilings).seconds;
+  const best = Math.min(...Object.entries(times).flatMap(([name, time]) => (isPeer(name) ? [time.median] : [])));
   const row: Record<string, number | undefined> = { n: problem.n, floor: floor * 1e3 };
   for (const [name, time] of Object.entries(times)) row[name] = flops / time.median / 1e12;
   for (const name of ours.filter((one) => times[one])) {
@@ -131,9 +131,9 @@ function attentionRow(
   return row;
 }
 
-const isTheirs = (name: string): boolean => (torchBackends as readonly string[]).includes(name) || name === "math";
+const isPeer = (name: string): boolean => (torchBackends as readonly string[]).includes(name) || name === "math";
 
-function tableOfRing(kept: Kept): Table[] {
+function tableOfRing(kept: StoredResults): Table[] {
   const results = [...kept.values()].filter((result) => result.case.startsWith("ring."));
   if (results.length === 0) return [];
   const columns: Column[] = [
@@ -150,7 +150,7 @@ function tableOfRing(kept: Kept): Table[] {
   return [{ id: "ring", title: "Ranks that share the card, against one", columns, rows }];
 }
 
-function tableOfGate(kept: Kept): Table[] {
+function tableOfGate(kept: StoredResults): Table[] {
   const results = [...kept.values()].filter((result) => result.case.startsWith("gate."));
   if (results.length === 0) return [];
   const names = [...new Set(results.flatMap((result) => Object.keys(result["errors"] as object)))];
@@ -164,7 +164,7 @@ function tableOfGate(kept: Kept): Table[] {
 }
 
 /** Who did not take part in what, in whose words. */
-function refusals(kept: Kept): string {
+function refusals(kept: StoredResults): string {
   const reasons = new Map<string, number>();
   for (const { refused = {} } of kept.values() as Iterable<Result & { refused?: Record<string, string> }>) {
     for (const [who, why] of Object.entries(refused)) {
@@ -194,16 +194,16 @@ export function floorTables(sizes: Sizes, lengths: readonly number[], ceilings: 
         .toSorted((a, b) => a - b)
         .map((n) => {
           const shape = { direction, dtype: "bf16", mask, n } as const;
-          const problem = problemOf({ ...shape, d: 128 }, sizes);
-          const { products, memory, exponentials } = floorOf(problem, ceilings);
+          const problem = createProblem({ ...shape, d: 128 }, sizes);
+          const { products, memory, exponentials } = lowerBound(problem, ceilings);
           return {
             n,
-            tflop: flopsOf(problem) / 1e12,
-            gigabytes: bytesOf(problem) / 1e9,
+            tflop: countFlops(problem) / 1e12,
+            gigabytes: countBytes(problem) / 1e9,
             products: products * 1e3,
             memory: memory * 1e3,
             exp128: exponentials * 1e3,
-            exp64: floorOf(problemOf({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,
+            exp64: lowerBound(createProblem({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,
           };
         }),
     })),

@@ -3,7 +3,7 @@ import * as mosaic from "@mosaic/attention";
 import { cuda } from "@mosaic/kernels-cuda";
 import { connectStore } from "@mosaic/launcher";
 import { AttentionRun } from "../src/attention-problem.ts";
-import { type RingJob, type Turn, type Way, ways } from "./ring.ts";
+import { type RingJob, type RingTiming, type RunMode, runModes } from "./ring.ts";
 
 const { problem, ranks, turns, device } = JSON.parse(process.argv[2]!) as RingJob;
 const rank = Number(process.env["RANK"]);
@@ -19,7 +19,7 @@ await using store = await connectStore();
 await using sharded = await mosaic.init({ device: open(), collectives: device === "cuda" ? "nccl" : "local" });
 await using single = await mosaic.init({ device: open(), rank: 0, worldSize: 1 });
 
-const runs: Readonly<Record<Way, AttentionRun | undefined>> = {
+const runs: Readonly<Record<RunMode, AttentionRun | undefined>> = {
   ring: new AttentionRun(sharded, problem, mosaic.ring()),
   apart: new AttentionRun(single, { ...problem, numHeads: problem.numHeads / ranks }, mosaic.local()),
   alone: rank === 0 ? new AttentionRun(single, problem, mosaic.local()) : undefined,
@@ -27,16 +27,16 @@ const runs: Readonly<Record<Way, AttentionRun | undefined>> = {
 
 // Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
-  for (const way of ways) {
-    await meet(`${way} ${turn}`);
+  for (const way of runModes) {
+    await barrier(`${way} ${turn}`);
     const reported = await runs[way]?.once();
-    if (turn > 0 && reported) console.log(JSON.stringify({ way, ...reported } satisfies Turn));
+    if (turn > 0 && reported) console.log(JSON.stringify({ way, ...reported } satisfies RingTiming));
   }
 }
 for (const run of Object.values(runs)) run?.[Symbol.dispose]();
 
 /** Waits for the others in the store: a barrier of NCCL would keep the card busy meanwhile. */
-async function meet(where: string): Promise<void> {
+async function barrier(where: string): Promise<void> {
   await store.set(`${where} ${rank}`, "");
   await store.wait(Array.from({ length: ranks }, (_, other) => `${where} ${other}`));
 }

@@ -1,16 +1,16 @@
-import { type AttentionProblem, flopsOf, nameOf } from "../src/attention-problem.ts";
+import { type AttentionProblem, countFlops, formatName } from "../src/attention-problem.ts";
 import { median } from "../src/case.ts";
 import { runProcesses } from "../src/processes.ts";
 import type { Bench, Case, Result } from "./bench.ts";
 import type { Sizes } from "./problem.ts";
 
 /** How a turn is taken: all ranks with a ring; all ranks, each with its share of the heads and for itself; one process alone. */
-export const ways = ["ring", "apart", "alone"] as const;
-export type Way = (typeof ways)[number];
+export const runModes = ["ring", "apart", "alone"] as const;
+export type RunMode = (typeof runModes)[number];
 
 /** What a process reports of one turn, in seconds of the host's clock; of turns in which it has no part, nothing. */
-export interface Turn {
-  readonly way: Way;
+export interface RingTiming {
+  readonly way: RunMode;
   readonly begin: number;
   readonly end: number;
 }
@@ -24,14 +24,14 @@ export interface RingJob {
 }
 
 /** Heads of 128, or smaller ones where four ranks would get none. */
-const MOST = 128;
+const MAX_RATIO = 128;
 
 /**
  * One sequence of all tokens on ranks that share one card, against one process that has the card to itself. The card's work
  * is the same, so the ratio is what sharding costs; "apart" reports how much of that is sharing the card, without a ring.
  */
 export function ringCases({ hidden, tokens }: Sizes): readonly Case[] {
-  const d = Math.min(MOST, hidden / 4);
+  const d = Math.min(MAX_RATIO, hidden / 4);
   return ([2, 4] as const).flatMap((ranks) =>
     (["full", "causal"] as const).flatMap((mask) =>
       (["forward", "backward"] as const).map((direction) => {
@@ -43,21 +43,21 @@ export function ringCases({ hidden, tokens }: Sizes): readonly Case[] {
 }
 
 function ringCase(ranks: number, problem: AttentionProblem): Case {
-  const name = `ring.${ranks}.${nameOf(problem)}`;
+  const name = `ring.${ranks}.${formatName(problem)}`;
   return {
     name,
     part: "ring",
     async run(bench: Bench): Promise<Result> {
       await bench.close();
       const job: RingJob = { problem, ranks, turns: Math.min(3, bench.effort.rounds), device: bench.device };
-      const reported = await runProcesses<Turn>("./gpu-ring-rank.js", ranks, job);
-      const seconds = Object.fromEntries(ways.map((way) => [way, median(turnsOf(reported, way))]));
-      const { ring, apart, alone } = seconds as Record<Way, number>;
+      const reported = await runProcesses<RingTiming>("./gpu-ring-rank.js", ranks, job);
+      const seconds = Object.fromEntries(runModes.map((way) => [way, median(groupByTurn(reported, way))]));
+      const { ring, apart, alone } = seconds as Record<RunMode, number>;
       return {
         case: name,
         problem,
         ranks,
-        flops: flopsOf(problem),
+        flops: countFlops(problem),
         seconds,
         vsOne: alone / ring,
         vsApart: apart / ring,
@@ -67,7 +67,7 @@ function ringCase(ranks: number, problem: AttentionProblem): Case {
 }
 
 /** Of each turn, from when the first process began to when the last ended. */
-function turnsOf(reported: readonly (readonly Turn[])[], way: Way): number[] {
+function groupByTurn(reported: readonly (readonly RingTiming[])[], way: RunMode): number[] {
   const byRank = reported.map((turns) => turns.filter((turn) => turn.way === way)).filter(({ length }) => length > 0);
   return byRank[0]!.map((_, turn) => {
     const all = byRank.map((turns) => turns[turn]!);

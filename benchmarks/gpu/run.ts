@@ -6,7 +6,7 @@ import { now } from "../src/case.ts";
 import { budgets, type Case, type PartName, type Result } from "./bench.ts";
 
 /** What a worker reports of a case. */
-export interface Answer {
+export interface WorkerReply {
   readonly result?: Result;
   readonly error?: string;
   /** It cannot go on. */
@@ -14,7 +14,7 @@ export interface Answer {
 }
 
 /** Runs cases by name in a process of their own, in a new one after it broke, died or did not come back. */
-export class Workers implements Disposable {
+export class WorkerPool implements Disposable {
   readonly #entry: string;
   readonly #args: readonly string[];
   #process: ChildProcess | undefined;
@@ -27,7 +27,7 @@ export class Workers implements Disposable {
   /** @throws Error with what went wrong; also if it took longer than `limit` seconds, and was ended. */
   async run(name: string, limit: number): Promise<Result> {
     this.#process ??= fork(this.#entry, this.#args, { stdio: ["ignore", "inherit", "inherit", "ipc"] });
-    const { result, error, isBroken } = await answerOf(this.#process, name, limit);
+    const { result, error, isBroken } = await requestCase(this.#process, name, limit);
     if (isBroken) this.#process = undefined;
     if (result === undefined) throw new Error(error);
     return result;
@@ -39,20 +39,20 @@ export class Workers implements Disposable {
   }
 }
 
-function answerOf(worker: ChildProcess, name: string, limit: number): Promise<Answer> {
+function requestCase(worker: ChildProcess, name: string, limit: number): Promise<WorkerReply> {
   return new Promise((resolve) => {
     let isLate = false;
     const clock = setTimeout(() => {
       isLate = true;
       worker.kill("SIGKILL");
     }, limit * 1000);
-    const settle = (answer: Answer): void => {
+    const settle = (answer: WorkerReply): void => {
       clearTimeout(clock);
       worker.removeAllListeners("message");
       worker.removeAllListeners("exit");
       resolve(answer);
     };
-    worker.once("message", (answer: Answer) => settle(answer));
+    worker.once("message", (answer: WorkerReply) => settle(answer));
     worker.once("exit", (code, signal) => {
       const error = isLate
         ? `took longer than ${limit} s, and was ended`
@@ -76,7 +76,7 @@ export class Results {
     // What was cut off must not take the next line with it.
     if (text !== "" && !text.endsWith("\n")) appendFileSync(path, "\n");
     for (const line of text.split("\n")) {
-      const result = parsed(line);
+      const result = parseResult(line);
       if (result) this.#byCase.set(result.case, result);
     }
   }
@@ -88,12 +88,12 @@ export class Results {
   /** A later result of the same case counts instead of the earlier one. */
   add(result: Result): void {
     this.#byCase.set(result.case, result);
-    appendFileSync(this.#path, `${JSON.stringify(result, short)}\n`);
+    appendFileSync(this.#path, `${JSON.stringify(result, roundNumber)}\n`);
   }
 }
 
 /** The last line may be half of one, if the process was ended while it wrote. */
-function parsed(line: string): Result | undefined {
+function parseResult(line: string): Result | undefined {
   try {
     return line === "" ? undefined : (JSON.parse(line) as Result);
   } catch {
@@ -102,7 +102,7 @@ function parsed(line: string): Result | undefined {
 }
 
 /** Five digits: more would only repeat the noise. */
-function short(_: string, value: unknown): unknown {
+function roundNumber(_: string, value: unknown): unknown {
   return typeof value === "number" && !Number.isInteger(value) ? Number(value.toPrecision(5)) : value;
 }
 

@@ -58,7 +58,7 @@ export class Session implements Bench, AsyncDisposable {
 }
 
 /** Where and with what the numbers come to be. */
-export async function hostOf(device: "cuda" | "cpu", peer: Peer | undefined): Promise<Result> {
+export async function describeHost(device: "cuda" | "cpu", peer: Peer | undefined): Promise<Result> {
   const manifest = new URL("../package.json", import.meta.resolve("@mosaic/core"));
   return {
     case: "host",
@@ -67,7 +67,7 @@ export async function hostOf(device: "cuda" | "cpu", peer: Peer | undefined): Pr
     mosaic: (JSON.parse(readFileSync(manifest, "utf8")) as { version: string }).version,
     node: process.version.slice(1),
     ...(device === "cuda" ? gpu() : { gpu: "none: a CPU, these are no times of a GPU" }),
-    ...(peer && { peer: await peer.ask<object>({ op: "hello" }) }),
+    ...(peer && { peer: await peer.request<object>({ op: "hello" }) }),
   };
 }
 
@@ -83,7 +83,7 @@ function gpu(): object {
 }
 
 /** What must not change between runs that fill one file. */
-export function differenceOf(kept: Result, found: Result): string | undefined {
+export function describeDifference(kept: Result, found: Result): string | undefined {
   const key = ["gpu", "driver", "cuda", "mosaic"].find((name) => kept[name] !== found[name]);
   return key && `${key} was ${String(kept[key])}, and is ${String(found[key])}`;
 }

@@ -1,12 +1,12 @@
 // The process that opens the GPU. A kernel that reads where it must not, or that never ends, costs this process and one case.
-import { casesOf } from "./cases.ts";
-import { hostOf, Session } from "./session.ts";
+import { createCases } from "./cases.ts";
+import { describeHost, Session } from "./session.ts";
 import { read } from "./options.ts";
-import { type Answer, Results } from "./run.ts";
+import { type WorkerReply, Results } from "./run.ts";
 
 const options = read(process.argv.slice(2))!;
 const kept = new Map(new Results(options.file).byCase);
-const cases = new Map(casesOf(options.lengths, options.sizes, kept).map((each) => [each.name, each]));
+const cases = new Map(createCases(options.lengths, options.sizes, kept).map((each) => [each.name, each]));
 const session = new Session(options);
 
 process.on("message", async (name: string) => {
@@ -18,9 +18,10 @@ process.on("message", async (name: string) => {
 });
 process.on("disconnect", () => process.exit());
 
-async function run(name: string): Promise<Answer> {
+async function run(name: string): Promise<WorkerReply> {
   try {
-    const result = name === "host" ? await hostOf(options.device, session.peer()) : await cases.get(name)!.run(session);
+    const result =
+      name === "host" ? await describeHost(options.device, session.peer()) : await cases.get(name)!.run(session);
     kept.set(name, result);
     return { result };
   } catch (error) {

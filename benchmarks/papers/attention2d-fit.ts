@@ -1,7 +1,7 @@
 import type { AttentionRecord } from "@mosaic/planner";
-import { recordOf, ringOf, tile } from "./volumes.ts";
-import { bytesPerMegaflop, least, profileOf, timingOf, type Wiring } from "./clusters.ts";
-import { lengths, type Model, models, stepSeconds } from "./stated.ts";
+import { recordProblem, ringStrategy, tileStrategy } from "./volumes.ts";
+import { bytesPerMegaflop, minimizeScalar, createProfile, simulateTiming, type Wiring } from "./clusters.ts";
+import { lengths, type Model, models, stepSeconds } from "./published.ts";
 import type { Table } from "./table.ts";
 
 /** Four GPUs a node are stated, by 64 on 16; links are not. */
@@ -26,7 +26,7 @@ export interface Fit {
 }
 
 /** A step: attention, and the layers around it, which all ways have alike. */
-export function stepOf(
+export function attentionStep(
   attentionSeconds: number,
   { numHeads, headDim }: Model,
   { tokens, ranks, matmul }: Step,
@@ -62,26 +62,26 @@ export function fit(ranks: 16, tokens: readonly number[] = lengths): readonly Fi
     const problem = { numHeads, headDim, tokens: length };
     const at = lengths.indexOf(length as (typeof lengths)[number]);
     return {
-      ring: recordOf(ringOf(ranks), problem),
-      mesh: recordOf(tile([side, side], "fused"), problem),
+      ring: recordProblem(ringStrategy(ranks), problem),
+      mesh: recordProblem(tileStrategy([side, side], "fused"), problem),
       tokens: length,
       stated: { ring: stepSeconds.ring[ranks][at]!, mesh: stepSeconds.notOverlapped[ranks][at]! },
     };
   });
   return wirings.map((wiring) => {
     const at = (bandwidth: number) => explained(points, wiring, bandwidth);
-    const bandwidth = least((x) => at(x).error, [3e8, 3e10]);
+    const bandwidth = minimizeScalar((x) => at(x).error, [3e8, 3e10]);
     return { wiring, bandwidth, ...at(bandwidth) };
   });
 }
 
 function explained(points: readonly Point[], wiring: Wiring, bandwidth: number): Omit<Fit, "wiring" | "bandwidth"> {
-  const profile = profileOf({ gpu: "a100", wiring, bandwidth });
+  const profile = createProfile({ gpu: "a100", wiring, bandwidth });
   const model = models[stepSeconds.model];
   const logOf = (which: "ring" | "mesh") =>
     points.map(({ tokens, stated, ...records }) => {
       const step = { tokens, ranks: records[which].ranks.length, matmul: profile.kernels.matmul };
-      return Math.log(stated[which] / stepOf(timingOf(records[which], profile).seconds, model, step));
+      return Math.log(stated[which] / attentionStep(simulateTiming(records[which], profile).seconds, model, step));
     });
   const [ring, mesh] = [logOf("ring"), logOf("mesh")];
   const stated = points.map((point) => Math.log(point.stated.ring / point.stated.mesh));
@@ -120,7 +120,7 @@ export function fitTable(fits: readonly Fit[]): Table {
       ...each,
       wiring: each.wiring.name,
       bandwidth: each.bandwidth / 1e9,
-      bytesPerMegaflop: bytesPerMegaflop(profileOf({ gpu: "a100", ...each }), models[stepSeconds.model].headDim),
+      bytesPerMegaflop: bytesPerMegaflop(createProfile({ gpu: "a100", ...each }), models[stepSeconds.model].headDim),
     })),
   };
 }

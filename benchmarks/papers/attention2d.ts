@@ -1,8 +1,8 @@
-import { formulas, type Passes, recordOf, ringOf, tile, volumesOf } from "./volumes.ts";
-import { type Fit, fit, fitTable, stepOf } from "./attention2d-fit.ts";
-import { type Cluster, profileOf, timingOf, type Wiring } from "./clusters.ts";
+import { formulas, type Passes, recordProblem, ringStrategy, tileStrategy, countVolumes } from "./volumes.ts";
+import { type Fit, fit, fitTable, attentionStep } from "./attention2d-fit.ts";
+import { type Cluster, createProfile, simulateTiming, type Wiring } from "./clusters.ts";
 import { compare } from "./plans.ts";
-import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./stated.ts";
+import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./published.ts";
 import type { Table } from "./table.ts";
 
 const sum = ({ forward, backward }: Passes): number => forward + backward;
@@ -12,10 +12,10 @@ function gridVolumes(sizes: readonly number[]): Table {
   const rows = sizes.map((ranks) => {
     const side = Math.sqrt(ranks);
     const problem = { tokens: 32 * ranks, numHeads: 8, headDim: 128 };
-    const [ring, mesh] = [ringOf(ranks), tile([side, side], "fused")].map((each) =>
-      volumesOf(recordOf(each, problem), 1),
+    const [ring, mesh] = [ringStrategy(ranks), tileStrategy([side, side], "fused")].map((each) =>
+      countVolumes(recordProblem(each, problem), 1),
     );
-    const theirs = { ring: sum(formulas.ring(ranks, 1, ranks)), mesh: sum(formulas.tile([side, side], 1, 1)) };
+    const theirs = { ring: sum(formulas.ring(ranks, 1, ranks)), mesh: sum(formulas.tileStrategy([side, side], 1, 1)) };
     return {
       ranks,
       theirRing: theirs.ring,
@@ -46,17 +46,17 @@ function gridVolumes(sizes: readonly number[]): Table {
 
 /** Each bar of the plots beside what the fitted network predicts. */
 function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly number[]): Table {
-  const profile = profileOf(cluster);
+  const profile = createProfile(cluster);
   const rows = shown.flatMap((panel) => {
     const model = models[panel.model];
     const { numHeads, headDim } = model;
     const side = Math.sqrt(panel.ranks);
     return tokens.map((length) => {
-      const ways = [ringOf(panel.ranks), tile([side, side], "fused"), tile([side, side])];
+      const ways = [ringStrategy(panel.ranks), tileStrategy([side, side], "fused"), tileStrategy([side, side])];
       const step = { tokens: length, ranks: panel.ranks, matmul: profile.kernels.matmul };
       const [ring, fused, overlapped] = ways.map((way) => {
-        const { seconds } = timingOf(recordOf(way, { numHeads, headDim, tokens: length }), profile);
-        return stepOf(seconds, model, step);
+        const { seconds } = simulateTiming(recordProblem(way, { numHeads, headDim, tokens: length }), profile);
+        return attentionStep(seconds, model, step);
       }) as [number, number, number];
       const at = lengths.indexOf(length as (typeof lengths)[number]);
       return {
@@ -129,12 +129,17 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
   const side = Math.sqrt(ranks);
   const rows = tokens.flatMap((length) => {
     const problem = { numHeads, headDim, tokens: length };
-    const records = [recordOf(ringOf(ranks), problem), recordOf(tile([side, side], "fused"), problem)] as const;
+    const records = [
+      recordProblem(ringStrategy(ranks), problem),
+      recordProblem(tileStrategy([side, side], "fused"), problem),
+    ] as const;
     return latencies.map((latency) => {
       const speedups = bandwidths.map((bandwidth) => {
-        const profile = profileOf({ gpu: "h100", wiring: apart, bandwidth, latency });
+        const profile = createProfile({ gpu: "h100", wiring: apart, bandwidth, latency });
         const step = { tokens: length, ranks, matmul: profile.kernels.matmul };
-        const [ring, fused] = records.map((record) => stepOf(timingOf(record, profile).seconds, model, step));
+        const [ring, fused] = records.map((record) =>
+          attentionStep(simulateTiming(record, profile).seconds, model, step),
+        );
         return [`at${bandwidth / 1e9}`, ring! / fused!] as const;
       });
       return { tokens: length, latency: latency * 1e6, ...Object.fromEntries(speedups) };
@@ -201,7 +206,7 @@ export function attention2dTables(): readonly Table[] {
   const a100: Cluster = { gpu: "a100", wiring, bandwidth };
   const bars = barTable(a100, panels, lengths);
   const h100: Cluster = { gpu: "h100", wiring: apart, bandwidth: 5e9 };
-  const theirs = [tile([8, 8], "fused"), tile([8, 8])];
+  const theirs = [tileStrategy([8, 8], "fused"), tileStrategy([8, 8])];
   const problem = (name: ModelName) => {
     const { numHeads, headDim } = models[name];
     return { numHeads, headDim, tokens: lengths[4] };

@@ -29,7 +29,7 @@ export interface Cluster {
 const gpus = { a100: profiles["a100-ib200"], h100: profiles["h100-ib400"] } as const;
 
 /** Kernels are those of a named profile; links are as given. */
-export function profileOf({ gpu, wiring, bandwidth, latency }: Cluster): Profile {
+export function createProfile({ gpu, wiring, bandwidth, latency }: Cluster): Profile {
   const base = gpus[gpu];
   const { name, ranksPerNode, ports, within } = wiring;
   const late = latency === undefined ? {} : { latency };
@@ -47,7 +47,7 @@ export interface Timing {
   readonly waits: number;
 }
 
-export function timingOf(record: AttentionRecord, profile: Profile): Timing {
+export function simulateTiming(record: AttentionRecord, profile: Profile): Timing {
   const { seconds, ranks } = simulate(record, profile, { keep: () => false });
   const waitSeconds = ranks.reduce((sum, rank) => sum + rank.exposedCommunicationSeconds, 0) / ranks.length;
   return { seconds, waitSeconds, waits: waitSeconds / seconds };
@@ -65,7 +65,7 @@ export function bytesPerMegaflop({ kernels, links }: Profile, headDim: number): 
 }
 
 /** Where the least of a function of a positive number lies, to 2 %, if it has one valley between the ends. */
-export function least(of: (x: number) => number, [low, high]: readonly [number, number]): number {
+export function minimizeScalar(of: (x: number) => number, [low, high]: readonly [number, number]): number {
   const golden = (Math.sqrt(5) - 1) / 2;
   let [lower, upper] = [Math.log(low), Math.log(high)];
   const point = (at: number) => ({ at, value: of(Math.exp(at)) });

@@ -1,9 +1,19 @@
 import type { Cluster } from "./clusters.ts";
 import { meshTimes, meshTimeSizes, wirings } from "./mesh-times.ts";
 import { compare, type Comparison } from "./plans.ts";
-import { meshAttention } from "./stated.ts";
+import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
-import { below, formulas, type Passes, recordOf, ringOf, tile, type Volumes, volumesOf, type Way } from "./volumes.ts";
+import {
+  formatSaving,
+  formulas,
+  type Passes,
+  recordProblem,
+  ringStrategy,
+  tileStrategy,
+  type Volumes,
+  countVolumes,
+  type MeshStrategy,
+} from "./volumes.ts";
 
 /** What is counted: on how many ranks, which tiles, how many query heads to a key head. */
 interface VolumeSizes {
@@ -38,28 +48,28 @@ interface Reduction {
 export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
   const { ranks, tiles, groups } = sizes;
   const reductions = groups.flatMap((group) => {
-    const ring = countOf(ringOf(ranks), sizes, group);
+    const ring = countMeshes(ringStrategy(ranks), sizes, group);
     return tiles.map(([a, b]): Reduction => {
-      const mesh = countOf(tile([a, b]), sizes, group);
+      const mesh = countMeshes(tileStrategy([a, b]), sizes, group);
       return {
         tile: [a, b].join(" × "),
         group: String(group),
-        forward: below(mesh.forward.chunks, ring.forward.chunks),
-        both: below(mesh.both.chunks, ring.both.chunks),
-        forwardBytes: below(mesh.forward.bytes, ring.forward.bytes),
-        bothBytes: below(mesh.both.bytes, ring.both.bytes),
-        formula: below(total(formulas.tile([a, b], group)), total(formulas.ring(ranks, group))),
+        forward: formatSaving(mesh.forward.chunks, ring.forward.chunks),
+        both: formatSaving(mesh.both.chunks, ring.both.chunks),
+        forwardBytes: formatSaving(mesh.forward.bytes, ring.forward.bytes),
+        bothBytes: formatSaving(mesh.both.bytes, ring.both.bytes),
+        formula: formatSaving(total(formulas.tileStrategy([a, b], group)), total(formulas.ring(ranks, group))),
       };
     });
   });
   return [
     reductionTable(ranks, reductions),
-    nearTable(ranks, [...reductions, ...tiles.map((shape) => meanOf(reductions, shape))]),
+    nearTable(ranks, [...reductions, ...tiles.map((shape) => meanReduction(reductions, shape))]),
   ];
 }
 
 /** One tile over all groups: what an average over models may be. */
-function meanOf(reductions: readonly Reduction[], shape: readonly [number, number]): Reduction {
+function meanReduction(reductions: readonly Reduction[], shape: readonly [number, number]): Reduction {
   const rows = reductions.filter((row) => row.tile === shape.join(" × "));
   const mean = (key: "forward" | "both" | "bothBytes" | "forwardBytes" | "formula") =>
     rows.reduce((sum, row) => sum + row[key], 0) / rows.length;
@@ -74,10 +84,10 @@ function meanOf(reductions: readonly Reduction[], shape: readonly [number, numbe
   };
 }
 
-function countOf(way: Way, { ranks }: VolumeSizes, group: number): Volumes {
+function countMeshes(way: MeshStrategy, { ranks }: VolumeSizes, group: number): Volumes {
   // Zigzag cuts into 2·ranks pieces; volumes in chunks depend on neither the length nor the number of heads.
   const problem = { tokens: 32 * ranks, numHeads: 8, numKvHeads: 8 / group, headDim: 128 };
-  return volumesOf(recordOf(way, problem), 8);
+  return countVolumes(recordProblem(way, problem), 8);
 }
 
 const total = ({ forward, backward }: Passes): number => forward + backward;
@@ -149,7 +159,7 @@ export function meshAttentionTables(): readonly Table[] {
     .map((wiring): Cluster => ({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! }));
   const comparisons = clusters.flatMap((cluster) =>
     sizes.map((size): Comparison => {
-      const on = { cluster, ranks: meshTimeSizes.ranks, theirs: [tile([8, 32])] };
+      const on = { cluster, ranks: meshTimeSizes.ranks, theirs: [tileStrategy([8, 32])] };
       return { id: "mesh.plans", title: "256 ranks", problem: { ...size, tokens }, ...on };
     }),
   );

@@ -1,7 +1,7 @@
 import type { AttentionRecord } from "@mosaic/planner";
-import { recordOf, ringOf, tile } from "./volumes.ts";
-import { bytesPerMegaflop, profileOf, type Timing, timingOf, type Wiring } from "./clusters.ts";
-import { meshAttention } from "./stated.ts";
+import { recordProblem, ringStrategy, tileStrategy } from "./volumes.ts";
+import { bytesPerMegaflop, createProfile, type Timing, simulateTiming, type Wiring } from "./clusters.ts";
+import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
 
 /** GPU, heads and wiring are not stated to our knowledge; multi-head attention of this size is assumed. */
@@ -43,7 +43,7 @@ export function fittedBandwidth(ring: AttentionRecord, wiring: Wiring, share: nu
   let bandwidth = 10e9;
   // Where nearly all is waiting, time is as one over bandwidth: each step of this lands ten times closer.
   for (let step = 0; step < 8; step++) {
-    const { seconds, waitSeconds, waits } = timingOf(ring, profileOf({ gpu: "h100", wiring, bandwidth }));
+    const { seconds, waitSeconds, waits } = simulateTiming(ring, createProfile({ gpu: "h100", wiring, bandwidth }));
     if (Math.abs(waits - share) < 2e-4) break;
     bandwidth *= (seconds * (1 - share)) / (seconds - waitSeconds);
   }
@@ -56,7 +56,7 @@ export type Bandwidths = ReadonlyMap<string, number>;
 /** One network each, fitted to one stated number; the speedups are predicted. */
 export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]; readonly bandwidthOf: Bandwidths } {
   const { fitted, ranks, tiles, closest } = sizes;
-  const ring = recordOf(ringOf(fitted.ranks), { ...numHeads, tokens: fitted.tokens });
+  const ring = recordProblem(ringStrategy(fitted.ranks), { ...numHeads, tokens: fitted.tokens });
   const fittedTo = byNode((wiring) => fittedBandwidth(ring, wiring, fitted.share));
   const bandwidthOf = new Map(wirings.map((wiring) => [wiring.name, fittedTo(wiring)]));
   const against = { ranks, bandwidthOf };
@@ -71,26 +71,27 @@ export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]
   return { tables, bandwidthOf };
 }
 
-interface Against {
+interface FittedBandwidth {
   readonly ranks: number;
   readonly bandwidthOf: Bandwidths;
 }
 
-interface Asked {
+interface SpeedupQuery {
   readonly tokens: number;
   readonly tiles: TimeSizes["tiles"];
   readonly among: readonly Wiring[];
 }
 
-function speedups({ ranks, bandwidthOf }: Against, { tokens, tiles, among }: Asked): Table["rows"] {
+function speedups({ ranks, bandwidthOf }: FittedBandwidth, { tokens, tiles, among }: SpeedupQuery): Table["rows"] {
   const problem = { ...numHeads, tokens };
-  const profileFor = (wiring: Wiring) => profileOf({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! });
-  const record = recordOf(ringOf(ranks), problem);
-  const ringTiming = byNode((wiring) => timingOf(record, profileFor(wiring)));
+  const profileFor = (wiring: Wiring) =>
+    createProfile({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! });
+  const record = recordProblem(ringStrategy(ranks), problem);
+  const ringTiming = byNode((wiring) => simulateTiming(record, profileFor(wiring)));
   return tiles.flatMap((shape) => {
-    const mesh = recordOf(tile(shape), problem);
+    const mesh = recordProblem(tileStrategy(shape), problem);
     return among.map((wiring) => {
-      const times = { ring: ringTiming(wiring), mesh: timingOf(mesh, profileFor(wiring)) };
+      const times = { ring: ringTiming(wiring), mesh: simulateTiming(mesh, profileFor(wiring)) };
       return { tokens, tile: shape.join(" × "), wiring: wiring.name, ...compared(times) };
     });
   });
@@ -126,7 +127,7 @@ function fitTable({ fitted: { share, ranks, tokens } }: TimeSizes, bandwidthOf: 
     ],
     rows: wirings.map((wiring) => {
       const bandwidth = bandwidthOf.get(wiring.name)!;
-      const profile = profileOf({ gpu: "h100", wiring, bandwidth });
+      const profile = createProfile({ gpu: "h100", wiring, bandwidth });
       return {
         wiring: wiring.name,
         bandwidth: bandwidth / 1e9,

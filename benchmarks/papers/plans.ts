@@ -1,8 +1,8 @@
 import { masks } from "@mosaic/core";
 import { plan, type RankedStrategy } from "@mosaic/strategies/plan";
-import { type Cluster, profileOf, type Timing, timingOf } from "./clusters.ts";
+import { type Cluster, createProfile, type Timing, simulateTiming } from "./clusters.ts";
 import type { Table } from "./table.ts";
-import { type Problem, recordOf, ringOf, volumesOf, type Way } from "./volumes.ts";
+import { type Problem, recordProblem, ringStrategy, countVolumes, type MeshStrategy } from "./volumes.ts";
 
 /** What is compared where. */
 export interface Comparison {
@@ -12,10 +12,10 @@ export interface Comparison {
   readonly cluster: Cluster;
   readonly ranks: number;
   /** The tiles that the paper has. */
-  readonly theirs: readonly Way[];
+  readonly theirs: readonly MeshStrategy[];
 }
 
-/** Of the planner's sketches, what is not this much slower than the best is simulated whole, of all ways the first few. */
+/** Of the planner's estimates, what is not this much slower than the best is simulated whole, of all ways the first few. */
 const close = 1.3;
 const finalists = 3;
 
@@ -25,40 +25,51 @@ const finalists = 3;
  */
 export function compare(comparison: Comparison): Table {
   const { problem, cluster, ranks, theirs } = comparison;
-  const profile = profileOf(cluster);
+  const profile = createProfile(cluster);
   const { ranksPerNode } = profile;
   const size = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
   const { ranking } = plan({ ...problem, ...size, mask: masks.causal(), profile, simulate: 1 });
-  const timed = (kind: string, way: Way): Timed => {
-    const record = recordOf(way, problem);
-    const { both, betweenNodes } = volumesOf(record, ranksPerNode);
+  const timed = (kind: string, way: MeshStrategy): TimedStrategy => {
+    const record = recordProblem(way, problem);
+    const { both, betweenNodes } = countVolumes(record, ranksPerNode);
     const peak = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
-    return { kind, ...way, ...timingOf(record, profile), sent: both.bytes, betweenNodes: betweenNodes.bytes, peak };
+    return {
+      kind,
+      ...way,
+      ...simulateTiming(record, profile),
+      sent: both.bytes,
+      betweenNodes: betweenNodes.bytes,
+      peak,
+    };
   };
-  const bestOf = (kind: string, from: readonly RankedStrategy[]): Timed =>
+  const bestOf = (kind: string, from: readonly RankedStrategy[]): TimedStrategy =>
     from
       .filter(({ seconds }) => seconds <= close * from[0]!.seconds)
       .map(({ name, mesh, strategy }) => timed(kind, { name, mesh, backend: strategy }))
       .toSorted((one, other) => one.seconds - other.seconds)[0]!;
-  const ring = timed("ring attention", ringOf(ranks));
+  const ring = timed("ring attention", ringStrategy(ranks));
   const usual = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
   const baseline = bestOf("strongest ulysses × ring", usual);
   const best = bestOf("our best", ranking.slice(0, finalists));
   const rows = [ring, ...theirs.map((way) => timed("the paper's", way)), baseline, best];
-  return tableOf(
+  return createTable(
     comparison,
-    rows.map((row) => rowOf(row, ring, baseline)),
+    rows.map((row) => createRow(row, ring, baseline)),
   );
 }
 
-interface Timed extends Way, Timing {
+interface TimedStrategy extends MeshStrategy, Timing {
   readonly kind: string;
   readonly sent: number;
   readonly betweenNodes: number;
   readonly peak: number;
 }
 
-function rowOf({ kind, name, mesh, ...row }: Timed, ring: Timed, baseline: Timed): Table["rows"][number] {
+function createRow(
+  { kind, name, mesh, ...row }: TimedStrategy,
+  ring: TimedStrategy,
+  baseline: TimedStrategy,
+): Table["rows"][number] {
   return {
     kind,
     way: name,
@@ -75,7 +86,7 @@ function rowOf({ kind, name, mesh, ...row }: Timed, ring: Timed, baseline: Timed
   };
 }
 
-function tableOf({ id, title, problem, cluster: { wiring, bandwidth } }: Comparison, rows: Table["rows"]): Table {
+function createTable({ id, title, problem, cluster: { wiring, bandwidth } }: Comparison, rows: Table["rows"]): Table {
   const { numHeads, numKvHeads = numHeads, headDim, tokens } = problem;
   const where = `${wiring.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
   return {

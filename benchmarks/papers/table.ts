@@ -19,7 +19,7 @@ export interface Table {
 export function markdown({ title, columns, rows }: Table): string {
   const line = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
   const rule = columns.map(({ as }) => (as === undefined ? "---" : "--:"));
-  const body = rows.map((row) => line(columns.map((column) => written(row[column.key], column.as))));
+  const body = rows.map((row) => line(columns.map((column) => formatCell(row[column.key], column.as))));
   return [`### ${title}`, "", line(columns.map(({ head }) => head)), line(rule), ...body].join("\n");
 }
 
@@ -30,7 +30,7 @@ export function jsonLines({ id, rows }: Table): string {
   return plain.map((row) => JSON.stringify({ table: id, ...row })).join("\n");
 }
 
-function written(cell: Cell, as: Column["as"]): string {
+function formatCell(cell: Cell, as: Column["as"]): string {
   if (cell === undefined) return "–";
   if (typeof cell === "string") return cell;
   if (as === "percent") return `${(cell * 100).toFixed(1)} %`;

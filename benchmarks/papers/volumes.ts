@@ -4,25 +4,25 @@ import { type AttentionBackend, type Coordinate, masks, zigzag } from "@mosaic/c
 import { type AttentionRecord, count, countLinks, type TrafficTotals, linkClasses, record } from "@mosaic/planner";
 
 /** What the mean rank sends in one attention. */
-interface Sent {
+interface SentChunks {
   /** In chunks of queries, the papers' unit: B·H·(n/p)·D numbers, of whatever width. */
   readonly chunks: number;
   readonly bytes: number;
 }
 
 export interface Volumes {
-  readonly forward: Sent;
-  readonly backward: Sent;
-  readonly both: Sent;
+  readonly forward: SentChunks;
+  readonly backward: SentChunks;
+  readonly both: SentChunks;
   /** Of `both`, what goes to ranks of other nodes. */
-  readonly betweenNodes: Sent;
+  readonly betweenNodes: SentChunks;
 }
 
 /** Counts a record: neighbours, `ranksPerNode` at a time, are a node. */
-export function volumesOf(record: AttentionRecord, ranksPerNode: number): Volumes {
+export function countVolumes(record: AttentionRecord, ranksPerNode: number): Volumes {
   const { chunk } = count(record);
   const ranks = countLinks(record, { ranksPerNode });
-  const mean = (flows: readonly TrafficTotals[]): Sent => ({
+  const mean = (flows: readonly TrafficTotals[]): SentChunks => ({
     chunks: flows.reduce((sum, { elements }) => sum + elements, 0) / ranks.length / chunk,
     bytes: flows.reduce((sum, { bytes }) => sum + bytes, 0) / ranks.length,
   });
@@ -37,7 +37,7 @@ export function volumesOf(record: AttentionRecord, ranksPerNode: number): Volume
 }
 
 /** How much less than `reference`, as a share of it. */
-export function below(value: number, reference: number): number {
+export function formatSaving(value: number, reference: number): number {
   return 1 - value / reference;
 }
 
@@ -55,25 +55,28 @@ export const formulas = {
     backward: (2 / g) * (p - 1) + (2 / g) * hops,
   }),
   /** A tile of a chunks of queries and b of keys; Attention2D also transposes the grid, `transpose` 1. */
-  tile: ([a, b]: readonly [number, number], g: number, transpose: 0 | 1 = 0): Passes => ({
+  tileStrategy: ([a, b]: readonly [number, number], g: number, transpose: 0 | 1 = 0): Passes => ({
     forward: 2 * (a - 1) + (2 / g) * (b - 1) + (2 / g) * transpose,
     backward: 3 * (a - 1) + (4 / g) * (b - 1) + (2 / g) * transpose,
   }),
 } as const;
 
 /** A way to attend on some number of ranks. */
-export interface Way {
+export interface MeshStrategy {
   readonly name: string;
   readonly mesh: Coordinate;
   readonly backend: AttentionBackend;
 }
 
-export function ringOf(ranks: number): Way {
+export function ringStrategy(ranks: number): MeshStrategy {
   return { name: "ring", mesh: { sp: ranks }, backend: ring() };
 }
 
 /** A tile as the papers name it: `a` chunks of queries × `b` of keys, a·b ranks; the `a` ranks of a row are neighbours. */
-export function tile([a, b]: readonly [number, number], schedule: "overlapped" | "fused" = "overlapped"): Way {
+export function tileStrategy(
+  [a, b]: readonly [number, number],
+  schedule: "overlapped" | "fused" = "overlapped",
+): MeshStrategy {
   return { name: `mesh2d ${a}×${b} ${schedule}`, mesh: { sp: a * b }, backend: mesh2d({ shape: [b, a], schedule }) };
 }
 
@@ -87,6 +90,6 @@ export interface Problem {
 }
 
 /** Balanced by zigzag, forward and backward, by the backend's own code on symbolic devices. */
-export function recordOf({ backend, mesh }: Way, problem: Problem): AttentionRecord {
+export function recordProblem({ backend, mesh }: MeshStrategy, problem: Problem): AttentionRecord {
   return record({ ...problem, backend, mesh, mask: masks.causal(), placement: zigzag() });
 }

@@ -14,12 +14,12 @@ export interface AttentionProblem {
   readonly numHeads: number;
 }
 
-export function nameOf({ direction, dtype, mask, d, n }: AttentionProblem): string {
+export function formatName({ direction, dtype, mask, d, n }: AttentionProblem): string {
   return `${direction}.${dtype}.${mask}.d${d}.n${n}`;
 }
 
 /** Forward two products of 2n²d, backward five; a causal mask halves them. */
-export function flopsOf({ direction, mask, d, n, numHeads }: AttentionProblem): number {
+export function countFlops({ direction, mask, d, n, numHeads }: AttentionProblem): number {
   return (direction === "forward" ? 4 : 10) * numHeads * n * n * d * (mask === "causal" ? 0.5 : 1);
 }
 

@@ -2,7 +2,7 @@
 const MILLISECONDS = 250;
 
 /** Leaves the cores idle before the next measurement. */
-export function rest(): Promise<void> {
+export function waitIdle(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, MILLISECONDS));
 }
 

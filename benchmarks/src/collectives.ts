@@ -29,22 +29,22 @@ const SMALL = 16;
  */
 export const collectiveCases: readonly Case[] = [
   {
-    names: operations.flatMap((operation) => [nameOf(operation, SMALL), nameOf(operation, LARGE)]),
+    names: operations.flatMap((operation) => [formatName(operation, SMALL), formatName(operation, LARGE)]),
     async run({ repetitions }) {
       const job: CollectivesJob = { repetitions, largeBytes: LARGE };
       const [timings] = await runProcesses<Timing>("./collectives-rank.js", RANKS, job);
       const copy = timings!.find(({ operation }) => operation === "copy")!;
-      return timings!.filter(({ operation }) => operation !== "copy").map((timing) => rowOf(timing, copy.seconds));
+      return timings!.filter(({ operation }) => operation !== "copy").map((timing) => createRow(timing, copy.seconds));
     },
   },
 ];
 
-function nameOf(operation: string, bytes: number): string {
+function formatName(operation: string, bytes: number): string {
   return `collectives.${RANKS}.${operation}.${bytes < MIB ? `${bytes}B` : `${bytes / MIB}MiB`}`;
 }
 
-function rowOf({ operation, bytes, seconds }: Timing, copySeconds: number): Row {
-  const name = nameOf(operation, bytes);
+function createRow({ operation, bytes, seconds }: Timing, copySeconds: number): Row {
+  const name = formatName(operation, bytes);
   if (bytes < MIB) {
     const microseconds = seconds * 1e6;
     return { case: name, numbers: { microseconds }, text: `${microseconds.toFixed(1).padStart(7)} µs a call` };

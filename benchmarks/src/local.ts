@@ -1,6 +1,6 @@
 import * as mosaic from "@mosaic/attention";
 import { fmaPeak } from "@mosaic/attention/planner";
-import { type AttentionProblem, AttentionRun, flopsOf, nameOf } from "./attention-problem.ts";
+import { type AttentionProblem, AttentionRun, countFlops, formatName } from "./attention-problem.ts";
 import { type Case, median, now, type Row } from "./case.ts";
 
 const HEADS = 8;
@@ -25,7 +25,7 @@ function attention(direction: AttentionProblem["direction"], dtype: AttentionPro
 }
 
 function localCase(problem: AttentionProblem): Case {
-  const name = `local.${nameOf(problem)}`;
+  const name = `local.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions }) {
@@ -35,7 +35,7 @@ function localCase(problem: AttentionProblem): Case {
         const { begin, end } = await run.once();
         return end - begin;
       });
-      return [peakRow(name, flopsOf(problem), times)];
+      return [peakRow(name, countFlops(problem), times)];
     },
   };
 }

@@ -5,17 +5,17 @@ import { connectStore, type Store } from "@mosaic/launcher";
 import { Peer } from "./peers.ts";
 import { AttentionRun } from "./attention-problem.ts";
 import type { PeerRingJob } from "./peers-ring.ts";
-import { rest } from "./case.ts";
-import type { Turn } from "./ring.ts";
+import { waitIdle } from "./case.ts";
+import type { RingTiming } from "./ring.ts";
 
 const { problem, ranks, turns, python } = JSON.parse(process.argv[2]!) as PeerRingJob;
 const rank = Number(process.env["RANK"]);
 
 await using store = await connectStore();
-await (rank === ranks ? ask(store) : compute(store));
+await (rank === ranks ? runPeer(store) : compute(store));
 
 /** Turn 0 warms up and is not reported. */
-function report(turn: number, reported: Turn): void {
+function report(turn: number, reported: RingTiming): void {
   if (turn > 0) console.log(JSON.stringify(reported));
 }
 
@@ -26,20 +26,20 @@ async function compute(shared: Store): Promise<void> {
   using run = new AttentionRun(ctx, problem, mosaic.ring());
   for (let turn = 0; turn <= turns; turn++) {
     if (turn > 0) await shared.wait([`peer ${turn - 1}`]);
-    await rest();
+    await waitIdle();
     report(turn, await run.once());
     await shared.set(`ring ${turn} ${rank}`, "");
   }
 }
 
-async function ask(shared: Store): Promise<void> {
+async function runPeer(shared: Store): Promise<void> {
   const script = fileURLToPath(new URL("../peers/ring.py", import.meta.url));
   using peer = new Peer([python, script, "--ranks", String(ranks)], 600);
-  await peer.ask({ op: "prepare", problem });
+  await peer.request({ op: "prepare", problem });
   for (let turn = 0; turn <= turns; turn++) {
     await shared.wait(Array.from({ length: ranks }, (_, other) => `ring ${turn} ${other}`));
-    await rest();
-    report(turn, await peer.ask<Turn>({ op: "run" }));
+    await waitIdle();
+    report(turn, await peer.request<RingTiming>({ op: "run" }));
     await shared.set(`peer ${turn}`, "");
   }
 }

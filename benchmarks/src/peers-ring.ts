@@ -1,8 +1,8 @@
-import { type AttentionProblem, flopsOf, nameOf } from "./attention-problem.ts";
+import { type AttentionProblem, countFlops, formatName } from "./attention-problem.ts";
 import type { Case } from "./case.ts";
 import { peerRow } from "./peers.ts";
 import { runProcesses } from "./processes.ts";
-import { type RingJob, secondsTogether, type Turn } from "./ring.ts";
+import { type RingJob, secondsTogether, type RingTiming } from "./ring.ts";
 
 const RANKS = 2;
 const HEADS = 4;
@@ -28,16 +28,16 @@ const problems: readonly Omit<AttentionProblem, "numHeads">[] = [
  */
 export const peerRingCases: readonly Case[] = problems.map((shape) => {
   const problem = { ...shape, numHeads: HEADS };
-  const name = `peer-ring.${RANKS}x1.${nameOf(problem)}`;
+  const name = `peer-ring.${RANKS}x1.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
       const job: PeerRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
       // One process more than ranks: the last drives PyTorch's.
-      const reported = await runProcesses<Turn>("./peers-ring-rank.js", RANKS + 1, job);
+      const reported = await runProcesses<RingTiming>("./peers-ring-rank.js", RANKS + 1, job);
       const theirs = reported.at(-1)!.map(({ begin, end }) => end - begin);
       const ours = secondsTogether(reported.slice(0, -1));
-      return [peerRow(name, flopsOf(problem), { ours, theirs })];
+      return [peerRow(name, countFlops(problem), { ours, theirs })];
     },
   };
 });

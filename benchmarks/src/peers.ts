@@ -3,14 +3,14 @@ import { createInterface, type Interface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
-import { type AttentionProblem, AttentionRun, flopsOf, nameOf } from "./attention-problem.ts";
-import { type Case, median, rest, type Row } from "./case.ts";
+import { type AttentionProblem, AttentionRun, countFlops, formatName } from "./attention-problem.ts";
+import { type Case, median, waitIdle, type Row } from "./case.ts";
 
 /** The peer as it is run where PyTorch is. */
 export const sdpa: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
 
 /** The peer refused a request: it has no such backend for the problem, or no memory. */
-export class PeerRefusal extends Error {}
+export class PeerUnsupportedError extends Error {}
 
 /** A process that answers each JSON line with one. One question at a time. */
 export class Peer implements Disposable {
@@ -38,11 +38,11 @@ export class Peer implements Disposable {
     return this.#ended !== undefined;
   }
 
-  /** @throws PeerRefusal if it answers with an error; Error if it is gone or takes too long. */
-  async ask<T>(question: Readonly<Record<string, unknown>>): Promise<T> {
+  /** @throws PeerUnsupportedError if it answers with an error; Error if it is gone or takes too long. */
+  async request<T>(question: Readonly<Record<string, unknown>>): Promise<T> {
     const line = await this.#line(JSON.stringify(question));
     const answer = JSON.parse(line) as T & { error?: string };
-    if (answer.error !== undefined) throw new PeerRefusal(answer.error);
+    if (answer.error !== undefined) throw new PeerUnsupportedError(answer.error);
     return answer;
   }
 
@@ -103,38 +103,38 @@ export const peerCases: readonly Case[] = (["f32", "bf16"] as const).flatMap((dt
 );
 
 function peerCase(problem: AttentionProblem): Case {
-  const name = `peer.${nameOf(problem)}`;
+  const name = `peer.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
       using peer = new Peer([python!, sdpa, "--device", "cpu"], TIMEOUT_SECONDS);
-      await peer.ask({ op: "prepare", backend: "flash", problem: { ...problem, batch: 1 } });
+      await peer.request({ op: "prepare", backend: "flash", problem: { ...problem, batch: 1 } });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using run = new AttentionRun(ctx, problem, mosaic.local());
       const [ours, theirs]: [number[], number[]] = [[], []];
       // Turn 0 warms up and is not reported.
       for (let turn = 0; turn <= repetitions; turn++) {
-        await rest();
+        await waitIdle();
         const { begin, end } = await run.once();
-        await rest();
-        const { seconds } = await peer.ask<{ seconds: [number] }>({ op: "sample", backend: "flash", count: 1 });
+        await waitIdle();
+        const { seconds } = await peer.request<{ seconds: [number] }>({ op: "sample", backend: "flash", count: 1 });
         if (turn === 0) continue;
         ours.push(end - begin);
         theirs.push(seconds[0]);
       }
-      return [peerRow(name, flopsOf(problem), { ours, theirs })];
+      return [peerRow(name, countFlops(problem), { ours, theirs })];
     },
   };
 }
 
 /** Seconds of each turn. */
-interface Turns {
+interface PairedTimings {
   readonly ours: readonly number[];
   readonly theirs: readonly number[];
 }
 
 /** How many times as fast we are, as the median over neighbouring turns, and best against best. */
-export function peerRow(name: string, flops: number, { ours, theirs }: Turns): Row {
+export function peerRow(name: string, flops: number, { ours, theirs }: PairedTimings): Row {
   const vsPeer = median(theirs.map((seconds, turn) => seconds / ours[turn]!));
   const bestVsPeer = Math.min(...theirs) / Math.min(...ours);
   const rate = flops / Math.min(...ours) / 1e9;

@@ -13,13 +13,13 @@ await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 for (let round = 0; round <= rounds; round++) {
   const profile = await calibrate({ contexts: [ctx], dtypes: [DTYPE], headDims: [HEAD_DIM] });
   const taken: Round["taken"] = [];
-  for (const problem of problems) taken.push(await takeSteps(problem));
+  for (const problem of problems) taken.push(await runSteps(problem));
   const reported: Round = { profile, taken };
   if (round > 0) console.log(JSON.stringify(reported));
 }
 
 /** When several steps, one after the other, began and ended on this rank: attention forward and backward, as `record` writes it down. */
-async function takeSteps({ backend: name, n }: StepProblem): Promise<{ begin: number; end: number }> {
+async function runSteps({ backend: name, n }: StepProblem): Promise<{ begin: number; end: number }> {
   const backend = backends[name]();
   const layout = mosaic.layoutOf({
     mesh: ctx.mesh.shape,

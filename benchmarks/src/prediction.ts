@@ -48,17 +48,17 @@ export const predictionCases: readonly Case[] = [2, 4].flatMap((ranks) =>
       { backend: "mesh2d", n },
     ];
     return {
-      names: problems.map((problem) => nameOf(ranks, problem)),
+      names: problems.map((problem) => formatName(ranks, problem)),
       async run({ repetitions }) {
         const job: PredictionJob = { problems, rounds: repetitions, steps: Math.max(3, 16_384 / n) };
         const reported = await runProcesses<Round>("./prediction-rank.js", ranks, job);
-        return problems.map((problem, i) => rowOf(ranks, problem, turnsOf(reported, i, job.steps)));
+        return problems.map((problem, i) => createRow(ranks, problem, groupByTurn(reported, i, job.steps)));
       },
     };
   }),
 );
 
-function nameOf(ranks: number, { backend, n }: StepProblem): string {
+function formatName(ranks: number, { backend, n }: StepProblem): string {
   return `prediction.${ranks}x1.${backend}.n${n}`;
 }
 
@@ -69,7 +69,7 @@ interface Turn {
 }
 
 /** Steps last from when the first rank begins until the last ends. */
-function turnsOf(reported: readonly (readonly Round[])[], problem: number, steps: number): Turn[] {
+function groupByTurn(reported: readonly (readonly Round[])[], problem: number, steps: number): Turn[] {
   return reported[0]!.map(({ profile }, round) => {
     const taken = reported.map((rounds) => rounds[round]!.taken[problem]!);
     const seconds = Math.max(...taken.map(({ end }) => end)) - Math.min(...taken.map(({ begin }) => begin));
@@ -78,7 +78,7 @@ function turnsOf(reported: readonly (readonly Round[])[], problem: number, steps
 }
 
 /** The median over rounds: what the machine was like in a round is in both of its sides. */
-function rowOf(ranks: number, problem: StepProblem, turns: readonly Turn[]): Row {
+function createRow(ranks: number, problem: StepProblem, turns: readonly Turn[]): Row {
   const run = record({
     backend: backends[problem.backend](),
     mesh: { sp: ranks },
@@ -93,7 +93,7 @@ function rowOf(ranks: number, problem: StepProblem, turns: readonly Turn[]): Row
   const ratio = median(predictions.map((seconds, i) => seconds / measurements[i]!));
   const milliseconds = (seconds: number): string => `${(1e3 * seconds).toFixed(1).padStart(8)} ms`;
   return {
-    case: nameOf(ranks, problem),
+    case: formatName(ranks, problem),
     numbers: { predicted, measured, ratio },
     text: `${milliseconds(predicted)} predicted ${milliseconds(measured)} measured   ratio ${ratio.toFixed(3)}`,
   };

@@ -10,10 +10,10 @@ const arrangement =
   mask === "causal" ? { mask: masks.causal(), placement: zigzag() } : { mask: masks.full(), placement: contiguous() };
 
 const [run, recordSeconds] = timed(() => record({ backend: backend(), mesh, ...sizes, ...arrangement }));
-const [{ total: faults }, proveSeconds] = timed(() => prove(run));
+const [{ total: violations }, proveSeconds] = timed(() => prove(run));
 const [, countSeconds] = timed(() => count(run));
 const gigabytes = process.resourceUsage().maxRSS / 2 ** 20;
-const times: ProofTimes = { record: recordSeconds, prove: proveSeconds, count: countSeconds, gigabytes, faults };
+const times: ProofTimes = { record: recordSeconds, prove: proveSeconds, count: countSeconds, gigabytes, violations };
 console.log(JSON.stringify(times));
 
 /** What it gives, and the seconds that all threads of this process computed. */

@@ -55,7 +55,7 @@ export interface ProofTimes {
   readonly prove: number;
   readonly count: number;
   readonly gigabytes: number;
-  readonly faults: number;
+  readonly violations: number;
 }
 
 /**
@@ -64,22 +64,22 @@ export interface ProofTimes {
  */
 export const proofCases: readonly Case[] = Object.keys(proofs).flatMap((strategy) =>
   (["full", "causal"] as const).map((mask) => ({
-    names: [nameOf(strategy, mask)],
+    names: [formatName(strategy, mask)],
     async run() {
       const script = fileURLToPath(new URL("./proof-run.js", import.meta.url));
       const { stdout } = await promisify(execFile)(process.execPath, [...collector, script, strategy, mask]);
-      return [rowOf(nameOf(strategy, mask), JSON.parse(stdout) as ProofTimes)];
+      return [createRow(formatName(strategy, mask), JSON.parse(stdout) as ProofTimes)];
     },
   })),
 );
 
-function nameOf(strategy: string, mask: "full" | "causal"): string {
+function formatName(strategy: string, mask: "full" | "causal"): string {
   return `proof.1024.${strategy}.${mask}`;
 }
 
-function rowOf(name: string, { record, prove, count, gigabytes, faults }: ProofTimes): Row {
+function createRow(name: string, { record, prove, count, gigabytes, violations }: ProofTimes): Row {
   const seconds = record + prove + count;
   const parts = [record, prove, count].map((part) => part.toFixed(1)).join(" + ");
-  const text = `${seconds.toFixed(1).padStart(6)} s of CPU (${parts}), ${gigabytes.toFixed(1)} GB, ${faults} faults`;
-  return { case: name, numbers: { seconds, record, prove, count, gigabytes, faults }, text };
+  const text = `${seconds.toFixed(1).padStart(6)} s of CPU (${parts}), ${gigabytes.toFixed(1)} GB, ${violations} faults`;
+  return { case: name, numbers: { seconds, record, prove, count, gigabytes, faults: violations }, text };
 }

@@ -3,7 +3,7 @@ import * as mosaic from "@mosaic/attention";
 import { fmaPeak } from "@mosaic/attention/planner";
 import { connectStore, type Store } from "@mosaic/launcher";
 import { AttentionRun } from "./attention-problem.ts";
-import type { RingJob, Turn } from "./ring.ts";
+import type { RingJob, RingTiming } from "./ring.ts";
 
 const { problem, ranks, turns } = JSON.parse(process.argv[2]!) as RingJob;
 const rank = Number(process.env["RANK"]);
@@ -22,19 +22,19 @@ using run = new AttentionRun(ctx, problem, isAlone ? mosaic.local() : mosaic.rin
 
 // Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
-  const reported = isAlone ? await takeAlone(store, turn) : await takeTogether(store, turn);
+  const reported = isAlone ? await runAlone(store, turn) : await runTogether(store, turn);
   if (turn > 0) console.log(JSON.stringify(reported));
 }
 
 /** The ring's half of a turn: while it computes, the other process sleeps in its event loop. */
-async function takeTogether(store: Store, turn: number): Promise<Turn> {
+async function runTogether(store: Store, turn: number): Promise<RingTiming> {
   if (turn > 0) await store.wait([`alone ${turn - 1}`]);
   const reported = await run.once();
   await store.set(`ring ${turn} ${rank}`, "");
   return reported;
 }
 
-async function takeAlone(store: Store, turn: number): Promise<Turn> {
+async function runAlone(store: Store, turn: number): Promise<RingTiming> {
   await store.wait(Array.from({ length: ranks }, (_, rank) => `ring ${turn} ${rank}`));
   const peak = fmaPeak(ranks);
   const reported = await run.once();

@@ -1,4 +1,4 @@
-import { type AttentionProblem, flopsOf, nameOf } from "./attention-problem.ts";
+import { type AttentionProblem, countFlops, formatName } from "./attention-problem.ts";
 import { type Case, median, type Row } from "./case.ts";
 import { runProcesses } from "./processes.ts";
 
@@ -6,7 +6,7 @@ const RANKS = 2;
 const HEADS = 4;
 
 /** What a process reports of one turn. */
-export interface Turn {
+export interface RingTiming {
   readonly begin: number;
   readonly end: number;
   /** Only where the whole machine is used: GFLOP/s of the probe right before. */
@@ -34,19 +34,19 @@ const problems: readonly Omit<AttentionProblem, "numHeads">[] = [
  */
 export const ringCases: readonly Case[] = problems.map((shape) => {
   const problem = { ...shape, numHeads: HEADS };
-  const name = `ring.${RANKS}x1.${nameOf(problem)}`;
+  const name = `ring.${RANKS}x1.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions }) {
       const job: RingJob = { problem, ranks: RANKS, turns: repetitions };
       // One process more than ranks: the last is the one device.
-      const reported = await runProcesses<Turn>("./ring-rank.js", RANKS + 1, job);
-      return [rowOf(name, flopsOf(problem), reported)];
+      const reported = await runProcesses<RingTiming>("./ring-rank.js", RANKS + 1, job);
+      return [createRow(name, countFlops(problem), reported)];
     },
   };
 });
 
-function rowOf(name: string, flops: number, reported: readonly (readonly Turn[])[]): Row {
+function createRow(name: string, flops: number, reported: readonly (readonly RingTiming[])[]): Row {
   const alone = reported.at(-1)!.map(({ begin, end }) => end - begin);
   const together = secondsTogether(reported.slice(0, -1));
   const vsLocal = median(alone.map((seconds, turn) => seconds / together[turn]!));
@@ -62,7 +62,7 @@ function rowOf(name: string, flops: number, reported: readonly (readonly Turn[])
 }
 
 /** Seconds of each turn that all ranks take together, from the first that begins to the last that ends. */
-export function secondsTogether(ranks: readonly (readonly Turn[])[]): readonly number[] {
+export function secondsTogether(ranks: readonly (readonly RingTiming[])[]): readonly number[] {
   return ranks[0]!.map((_, turn) => {
     const turns = ranks.map((rank) => rank[turn]!);
     return Math.max(...turns.map(({ end }) => end)) - Math.min(...turns.map(({ begin }) => begin));

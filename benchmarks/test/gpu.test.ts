@@ -7,13 +7,13 @@ import * as mosaic from "@mosaic/attention";
 import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
 import { afterAll, describe, expect, it } from "vitest";
 import type { Bench, Case, Contender, Errors, Result } from "../gpu/bench.ts";
-import { compare, gateCase, isRight, passed } from "../gpu/cases.ts";
-import { floorOf } from "../gpu/report.ts";
-import { lapsOf, Ours } from "../gpu/contenders.ts";
-import { Peer, PeerRefusal } from "../src/peers.ts";
-import { bytesOf, exponentialsOf, flopsOf, problemOf } from "../gpu/problem.ts";
-import { Results, runCases, Workers } from "../gpu/run.ts";
-import { distance, gradientRow, outRow } from "../gpu/right.ts";
+import { compare, gateCase, isCorrect, hasPassedGate } from "../gpu/cases.ts";
+import { lowerBound } from "../gpu/report.ts";
+import { timeSteps, MosaicContender } from "../gpu/contenders.ts";
+import { Peer, PeerUnsupportedError } from "../src/peers.ts";
+import { countBytes, countExponentials, countFlops, createProblem } from "../gpu/problem.ts";
+import { Results, runCases, WorkerPool } from "../gpu/run.ts";
+import { distance, gradientRow, outRow } from "../gpu/check-results.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -21,22 +21,26 @@ afterAll(() => rmSync(folder, { recursive: true }));
 const file = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
 const fakePeer = [process.execPath, file("fake-peer.mjs")];
 const shape = { direction: "forward", dtype: "bf16", mask: "full", d: 64, n: 256 } as const;
-const problem = problemOf(shape, { tokens: 512, hidden: 128 });
+const problem = createProblem(shape, { tokens: 512, hidden: 128 });
 
 describe("what is counted", () => {
   it("is of two products forward, five backward, half of them causal, at constant tokens", () => {
     expect(problem).toMatchObject({ batch: 2, numHeads: 2 });
-    expect(flopsOf(problem)).toBe(4 * 2 * 2 * 256 ** 2 * 64);
-    expect(flopsOf({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 2 * 2 * 256 ** 2 * 64);
-    expect(bytesOf(problem)).toBe(4 * 512 * 128 * 2 + 4 * 512 * 2);
-    expect(bytesOf({ ...problem, direction: "backward" })).toBe(8 * 512 * 128 * 2 + 4 * 512 * 2);
-    expect(exponentialsOf({ ...problem, mask: "causal" })).toBe((2 * 2 * 256 ** 2) / 2);
-    expect(() => problemOf({ ...shape, n: 300 }, { tokens: 512, hidden: 128 })).toThrow("whole sequences of 300");
+    expect(countFlops(problem)).toBe(4 * 2 * 2 * 256 ** 2 * 64);
+    expect(countFlops({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 2 * 2 * 256 ** 2 * 64);
+    expect(countBytes(problem)).toBe(4 * 512 * 128 * 2 + 4 * 512 * 2);
+    expect(countBytes({ ...problem, direction: "backward" })).toBe(8 * 512 * 128 * 2 + 4 * 512 * 2);
+    expect(countExponentials({ ...problem, mask: "causal" })).toBe((2 * 2 * 256 ** 2) / 2);
+    expect(() => createProblem({ ...shape, n: 300 }, { tokens: 512, hidden: 128 })).toThrow("whole sequences of 300");
   });
 
   it("makes the longest of three times the floor", () => {
-    const rates = { flops: flopsOf(problem), bytes: bytesOf(problem) / 3, exponentials: exponentialsOf(problem) / 2 };
-    expect(floorOf(problem, rates)).toEqual({ products: 1, memory: 3, exponentials: 2, seconds: 3 });
+    const rates = {
+      flops: countFlops(problem),
+      bytes: countBytes(problem) / 3,
+      exponentials: countExponentials(problem) / 2,
+    };
+    expect(lowerBound(problem, rates)).toEqual({ products: 1, memory: 3, exponentials: 2, seconds: 3 });
   });
 
   it("is what the page states", () => {
@@ -51,19 +55,19 @@ describe("what is counted", () => {
 describe("the peer", () => {
   it("answers line by line, refuses, and is read among what libraries print", async () => {
     using peer = new Peer(fakePeer);
-    expect(await peer.ask({ op: "sample", backend: "flash", count: 2 })).toEqual({ seconds: [1e-3, 1e-3] });
-    await expect(peer.ask({ op: "prepare", backend: "cudnn" })).rejects.toThrow(PeerRefusal);
-    expect(await peer.ask({ op: "release" })).toEqual({});
+    expect(await peer.request({ op: "sample", backend: "flash", count: 2 })).toEqual({ seconds: [1e-3, 1e-3] });
+    await expect(peer.request({ op: "prepare", backend: "cudnn" })).rejects.toThrow(PeerUnsupportedError);
+    expect(await peer.request({ op: "release" })).toEqual({});
   });
 
   it("is an error when it dies, cannot be started or takes too long, and stays one", async () => {
     using dying = new Peer([...fakePeer, "dies"]);
-    await expect(dying.ask({ op: "hello" })).rejects.toThrow("ended with code 3");
-    await expect(dying.ask({ op: "hello" })).rejects.toThrow("ended with code 3");
+    await expect(dying.request({ op: "hello" })).rejects.toThrow("ended with code 3");
+    await expect(dying.request({ op: "hello" })).rejects.toThrow("ended with code 3");
     using absent = new Peer(["no-such-python"]);
-    await expect(absent.ask({ op: "hello" })).rejects.toThrow("no-such-python");
+    await expect(absent.request({ op: "hello" })).rejects.toThrow("no-such-python");
     using hanging = new Peer([...fakePeer, "hangs"], 0.05);
-    await expect(hanging.ask({ op: "hello" })).rejects.toThrow("SIGKILL");
+    await expect(hanging.request({ op: "hello" })).rejects.toThrow("SIGKILL");
   });
 });
 
@@ -73,7 +77,7 @@ function contender(name: string, seconds: number, log: string[], refuses = false
     name,
     check: async () => ({ out: 1e-3, dq: 1e-3, dk: 1e-3, dv: name === "wrong" ? Number.NaN : 1e-3 }),
     async prepare() {
-      if (refuses) throw new PeerRefusal("not here");
+      if (refuses) throw new PeerUnsupportedError("not here");
       return seconds;
     },
     async sample(count) {
@@ -119,10 +123,10 @@ describe("the gate", () => {
   it("passes no contender whose numbers are wrong or NaN", async () => {
     const bench = benchOf([contender("right", 1, []), contender("wrong", 1, [])]);
     expect(await gateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
-    expect(await passed(bench, shape, new Map())).toEqual(new Set(["right"]));
+    expect(await hasPassedGate(bench, shape, new Map())).toEqual(new Set(["right"]));
     const kept = new Map<string, Result>([["gate.bf16.full.d64", { case: "x", errors: { kept: {} }, wrong: [] }]]);
-    expect(await passed(bench, shape, kept)).toEqual(new Set(["kept"]));
-    expect(isRight({ out: 1e-3, dq: 1e-3, dk: 3e-3, dv: 1e-3 }, { dtype: "fp16" })).toBe(false);
+    expect(await hasPassedGate(bench, shape, kept)).toEqual(new Set(["kept"]));
+    expect(isCorrect({ out: 1e-3, dq: 1e-3, dk: 3e-3, dv: 1e-3 }, { dtype: "fp16" })).toBe(false);
   });
 });
 
@@ -131,9 +135,9 @@ describe("ours", () => {
 
   it("is right by the definition, and timed run by run", async () => {
     await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-    const ours = new Ours("cpu", ctx);
+    const ours = new MosaicContender("cpu", ctx);
     const errors: Errors = await ours.check({ ...small, direction: "backward" });
-    expect(isRight(errors, small)).toBe(true);
+    expect(isCorrect(errors, small)).toBe(true);
     for (const direction of ["forward", "backward"] as const) {
       expect(await ours.prepare({ ...small, direction })).toBeGreaterThan(0);
       const { seconds, kernels } = await ours.sample(3);
@@ -154,16 +158,16 @@ describe("ours", () => {
     const { kernels } = ctx.device;
     const attend = kernels.attend.bind(kernels);
     kernels.attend = (state, q, keys, tile) => attend(state, q, keys, { ...tile, scale: tile.scale * 1.5 });
-    const ours = new Ours("cpu", ctx);
+    const ours = new MosaicContender("cpu", ctx);
     await expect(ours.prepare({ ...small, mask: "full" })).rejects.toThrow(/out of row 0 is off by/);
     await ours.release();
   });
 
   it("cannot be timed with steps that draw random numbers", async () => {
     await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-    const laps = await lapsOf(ctx.device, [() => mosaic.zeros(ctx, [64]).dispose(), () => {}]);
+    const laps = await timeSteps(ctx.device, [() => mosaic.zeros(ctx, [64]).dispose(), () => {}]);
     expect(laps.map(({ kernels }) => Object.keys(kernels))).toEqual([["fill"], []]);
-    await expect(lapsOf(ctx.device, [() => mosaic.rand(ctx, [64]).dispose()])).rejects.toThrow("3 found");
+    await expect(timeSteps(ctx.device, [() => mosaic.rand(ctx, [64]).dispose()])).rejects.toThrow("3 found");
   });
 });
 
@@ -225,7 +229,7 @@ describe("a run", () => {
 
 describe("workers", () => {
   it("are replaced when they break, die or do not come back, and only then", async () => {
-    using workers = new Workers([], file("fake-worker.mjs"));
+    using workers = new WorkerPool([], file("fake-worker.mjs"));
     const processOf = async (name: string): Promise<unknown> => (await workers.run(name, 20))["process"];
     const first = await processOf("a");
     await expect(workers.run("fails", 20)).rejects.toThrow("wrong rows");

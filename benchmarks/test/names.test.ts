@@ -1,7 +1,7 @@
 import { spawnSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
-import { flopsOf, nameOf } from "../src/attention-problem.ts";
+import { countFlops, formatName } from "../src/attention-problem.ts";
 import { median } from "../src/case.ts";
 import { peakRow } from "../src/local.ts";
 
@@ -44,9 +44,9 @@ describe("what they count", () => {
   const problem = { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 1024, numHeads: 8 } as const;
 
   it("is 4n²d a head forward, 10n²d backward, half of it causal", () => {
-    expect(nameOf(problem)).toBe("forward.f32.full.d64.n1024");
-    expect(flopsOf(problem)).toBe(4 * 8 * 1024 ** 2 * 64);
-    expect(flopsOf({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 8 * 1024 ** 2 * 64);
+    expect(formatName(problem)).toBe("forward.f32.full.d64.n1024");
+    expect(countFlops(problem)).toBe(4 * 8 * 1024 ** 2 * 64);
+    expect(countFlops({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 8 * 1024 ** 2 * 64);
   });
 
   it("compares best with best, and pairs in the median", () => {

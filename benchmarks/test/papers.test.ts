@@ -2,27 +2,27 @@ import { spawnSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { meanTable } from "../papers/attention2d.ts";
-import { stepOf } from "../papers/attention2d-fit.ts";
-import { least, profileOf, timingOf, type Wiring } from "../papers/clusters.ts";
+import { attentionStep } from "../papers/attention2d-fit.ts";
+import { minimizeScalar, createProfile, simulateTiming, type Wiring } from "../papers/clusters.ts";
 import { fittedBandwidth, meshTimes } from "../papers/mesh-times.ts";
 import { meshVolumes } from "../papers/mesh-attention.ts";
 import { compare } from "../papers/plans.ts";
-import { lengths, models, panels, stepSeconds } from "../papers/stated.ts";
+import { lengths, models, panels, stepSeconds } from "../papers/published.ts";
 import { jsonLines, markdown, type Table } from "../papers/table.ts";
-import { formulas, recordOf, ringOf, tile, volumesOf } from "../papers/volumes.ts";
+import { formulas, recordProblem, ringStrategy, tileStrategy, countVolumes } from "../papers/volumes.ts";
 
 const nodesOf2: Wiring = { name: "nodes of 2", ranksPerNode: 2, ports: 2, within: 10 };
 
 describe("volumes", () => {
   it("are the formulas', but for the statistics that travel with queries", () => {
     const problem = { tokens: 256, numHeads: 4, numKvHeads: 2, headDim: 32 };
-    const ring = volumesOf(recordOf(ringOf(8), problem), 2);
+    const ring = countVolumes(recordProblem(ringStrategy(8), problem), 2);
     expect(ring.forward.chunks).toBeCloseTo(formulas.ring(8, 2).forward, 12);
     expect(ring.backward.chunks).toBeCloseTo(formulas.ring(8, 2).backward, 12);
     // Four nodes in a circle: one rank in two sends across a border.
     expect(ring.betweenNodes.chunks).toBeCloseTo(ring.both.chunks / 2, 12);
-    const mesh = volumesOf(recordOf(tile([2, 4]), problem), 2);
-    const { forward, backward } = formulas.tile([2, 4], 2);
+    const mesh = countVolumes(recordProblem(tileStrategy([2, 4]), problem), 2);
+    const { forward, backward } = formulas.tileStrategy([2, 4], 2);
     expect(mesh.forward.chunks).toBeCloseTo(forward + 1 / 32, 12);
     expect(mesh.backward.chunks).toBeCloseTo(backward + 2 / 32, 12);
     // Rows lie within nodes; keys, and dk and dv, cross.
@@ -37,16 +37,16 @@ describe("volumes", () => {
   });
 
   it("of Attention2D count the transposes too", () => {
-    expect(formulas.tile([4, 4], 1, 1)).toEqual({ forward: 14, backward: 23 });
+    expect(formulas.tileStrategy([4, 4], 1, 1)).toEqual({ forward: 14, backward: 23 });
     expect(formulas.ring(16, 1, 16)).toEqual({ forward: 30, backward: 62 });
   });
 });
 
 describe("networks", () => {
   it("are fitted to how long the ring waits", () => {
-    const ring = recordOf(ringOf(8), { tokens: 65_536, numHeads: 8, headDim: 128 });
+    const ring = recordProblem(ringStrategy(8), { tokens: 65_536, numHeads: 8, headDim: 128 });
     const bandwidth = fittedBandwidth(ring, nodesOf2, 0.9);
-    expect(timingOf(ring, profileOf({ gpu: "h100", wiring: nodesOf2, bandwidth })).waits).toBeCloseTo(0.9, 3);
+    expect(simulateTiming(ring, createProfile({ gpu: "h100", wiring: nodesOf2, bandwidth })).waits).toBeCloseTo(0.9, 3);
   });
 
   it("make the ring as slow with one port a node as with many, and the mesh slower", () => {
@@ -61,7 +61,7 @@ describe("networks", () => {
   });
 
   it("are sought where a function is least", () => {
-    expect(least((x) => (Math.log(x) - 2) ** 2, [1, 100])).toBeCloseTo(Math.exp(2), 0);
+    expect(minimizeScalar((x) => (Math.log(x) - 2) ** 2, [1, 100])).toBeCloseTo(Math.exp(2), 0);
   });
 });
 
@@ -69,7 +69,7 @@ describe("comparisons", () => {
   it("are with the ring, the paper's way and heads × ring, none of them faster than the best", () => {
     const problem = { tokens: 16_384, numHeads: 4, headDim: 64 };
     const cluster = { gpu: "a100", wiring: nodesOf2, bandwidth: 1e9 } as const;
-    const theirs = [tile([4, 2])];
+    const theirs = [tileStrategy([4, 2])];
     const { rows } = compare({ id: "x", title: "x", problem, cluster, ranks: 8, theirs });
     expect(rows.map(({ kind }) => kind)).toEqual([
       "ring attention",
@@ -99,7 +99,7 @@ describe("what was read off", () => {
 
   it("is of steps: the layers around attention take their time too", () => {
     const width = models["13B"].numHeads * models["13B"].headDim;
-    expect(stepOf(1, models["13B"], { tokens: 16, ranks: 2, matmul: 72 })).toBe(1 + width ** 2 * 8);
+    expect(attentionStep(1, models["13B"], { tokens: 16, ranks: 2, matmul: 72 })).toBe(1 + width ** 2 * 8);
   });
 });
 

@@ -42,21 +42,21 @@ test("a header that is missing or differs is stale", async () => {
   const empty = mkdtempSync(join(tmpdir(), "mosaic-headers-"));
   const stale = await staleHeaders(empty);
   rmSync(empty, { recursive: true });
-  expect(stale.map(({ path }) => path.split("/").at(-1))).toEqual(["kernel_enums.h", "kernels.h"]);
+  expect(stale.map(({ path }) => path.split("/").at(-1))).toEqual(["kernel_enums.h", "kernel_arguments.h"]);
 });
 
 test("a structure comes after those that it holds, a row that repeats another is an alias", () => {
-  const text = kernelHeaders(small)["kernels.h"];
+  const text = kernelHeaders(small)["kernel_arguments.h"];
   expect(text).not.toContain("Unused");
   expect(text.slice(text.indexOf("struct Inner"), text.indexOf("}  // namespace"))).toBe(`struct Inner {
   float a;  // x: low, y: mean
-  void read(Reader& args) { args(a); }
+  void read(ArgumentReader& args) { args(a); }
 };
 
 struct Outer {
   std::optional<Inner> inner{};
   std::vector<Span> rows;
-  void read(Reader& args) { args(inner, rows); }
+  void read(ArgumentReader& args) { args(inner, rows); }
 };
 
 struct JoinArguments {
@@ -66,12 +66,12 @@ struct JoinArguments {
   OptionalView weight;  // [E], updated, may be absent
   Outer outer;  // only read
   bool more;
-  void read(Reader& args) { args(op, out, q, weight, outer, more); }
+  void read(ArgumentReader& args) { args(op, out, q, weight, outer, more); }
 };
 
 struct TurnArguments {
   View out;  // written
-  void read(Reader& args) { args(out); }
+  void read(ArgumentReader& args) { args(out); }
 };
 
 using FlipArguments = TurnArguments;

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { type Context, init } from "@mosaic/attention";
-import { stepsForBudget, stepMultiplyAdds } from "./cost.ts";
+import { stepsForBudget, multiplyAddsPerStep } from "./cost.ts";
 import { readLearningCurve } from "./curve.ts";
 import { evaluate, computeRoutingMap, measureRouterRecall, type RoutingMap } from "./evaluation.ts";
 import type { MethodResult, PlantedRun } from "./results.ts";
@@ -9,7 +9,7 @@ import { formatMethodName, type Settings } from "./settings.ts";
 import { throwIfFailed, type TrainingLaunchOptions, startTraining } from "./training.ts";
 
 /** Held-out sequences that the trained model is evaluated on. */
-const SEQUENCES = 64;
+const HELD_OUT_SEQUENCES = 64;
 
 /** Trains on planted repeats, and counts how many the router finds in held-out sequences. */
 export async function trainPlanted(settings: Settings, start: TrainingLaunchOptions): Promise<PlantedRun> {
@@ -18,7 +18,7 @@ export async function trainPlanted(settings: Settings, start: TrainingLaunchOpti
   const seconds = Math.round((performance.now() - began) / 1000);
   await using ctx: Context = await init({ seed: settings.seed });
   using trainer = await loadTrained(ctx, settings);
-  const { loss, recall } = await evaluate(trainer, SEQUENCES);
+  const { loss, recall } = await evaluate(trainer, HELD_OUT_SEQUENCES);
   const { chunks, topK, folder } = settings;
   return {
     settings: { ...settings, folder: "" },
@@ -27,7 +27,7 @@ export async function trainPlanted(settings: Settings, start: TrainingLaunchOpti
       held ? [{ step, loss, held }] : [],
     ),
     recall: recall!,
-    pairs: (SEQUENCES * chunks) / 2,
+    pairs: (HELD_OUT_SEQUENCES * chunks) / 2,
     chance: topK / (chunks - 1),
     loss,
   };
@@ -53,7 +53,7 @@ export async function compareMethods(
   settings: Settings,
   startOf: (name: string) => TrainingLaunchOptions,
 ): Promise<{ methods: readonly MethodResult[]; map: RoutingMap }> {
-  const budget = settings.steps * stepMultiplyAdds(0, { ...settings, method: "ring" });
+  const budget = settings.steps * multiplyAddsPerStep(0, { ...settings, method: "ring" });
   const methods: MethodResult[] = [];
   let map: RoutingMap | undefined;
   for (const contender of comparedMethods) {

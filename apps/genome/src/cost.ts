@@ -40,7 +40,7 @@ function attendedChunks(step: number, { method, topK, chunks, warmup: steps }: M
 }
 
 /** Multiply-adds of a step, all ranks together. */
-export function stepMultiplyAdds(step: number, settings: Settings): number {
+export function multiplyAddsPerStep(step: number, settings: Settings): number {
   const { embedDim: e, layers, chunks, chunkLength, batch, method } = settings;
   const keys = (1 + attendedChunks(step, settings)) * chunkLength;
   const projectionsAndMlp = (3 + 1 + 4 + 4) * e * e;
@@ -51,7 +51,7 @@ export function stepMultiplyAdds(step: number, settings: Settings): number {
 
 /** How many steps a training may take before it has done so many multiply-adds. */
 export function stepsForBudget(work: number, settings: Settings): number {
-  let [steps, done] = [0, stepMultiplyAdds(0, settings)];
-  while (done <= work) done += stepMultiplyAdds(++steps, settings);
+  let [steps, done] = [0, multiplyAddsPerStep(0, settings)];
+  while (done <= work) done += multiplyAddsPerStep(++steps, settings);
   return steps;
 }

@@ -29,7 +29,7 @@ export class LearningCurve {
     this.#path = path;
   }
 
-  /** Forgets what came after `step`, also half a line that a killed process left. */
+  /** Removes what came after `step`, also half a line that a killed process left. */
   truncateAfter(step: number): void {
     const kept = readLearningCurve(this.#path).filter((entry) => entry.step <= step);
     writeFileSync(this.#path, kept.map((entry) => `${JSON.stringify(entry)}\n`).join(""));

@@ -11,10 +11,10 @@ import type { Settings } from "./settings.ts";
 import type { Trainer } from "./trainer.ts";
 
 /** Sequences that are evaluated at once. */
-const BATCH_SEQUENCES = 8;
+const EVALUATION_BATCH = 8;
 
 /** How a model does on sequences that it never trains on. Collective; the same on every rank. */
-export async function evaluate(trainer: Trainer, sequences: number = BATCH_SEQUENCES): Promise<Evaluation> {
+export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_BATCH): Promise<Evaluation> {
   const { ctx, model, settings, samples } = trainer;
   model.eval();
   const shares: RecallCount[] = [];

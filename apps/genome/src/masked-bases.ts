@@ -24,7 +24,7 @@ const MASK_RATE = 0.15;
 /** Where the genome is held out from training, in bases: a quarter, from the recombination genes to the replication genes. */
 export const HELD_OUT = { start: 28_000, end: 40_192 } as const;
 
-/** A stretch of the genome with some bases hidden; the genome goes round, as λ's own does inside its host. */
+/** A stretch of the genome with some bases hidden; the genome is circular, as λ's own does inside its host. */
 export function maskBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
   const letters = new Uint8Array(length);
   const targets = new Float32Array(length).fill(IGNORED);

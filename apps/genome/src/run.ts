@@ -2,8 +2,8 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { type Context } from "@mosaic/attention";
 import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
-import { makeFolder } from "@mosaic/launcher";
-import { stepMultiplyAdds } from "./cost.ts";
+import { createDirectory } from "@mosaic/launcher";
+import { multiplyAddsPerStep } from "./cost.ts";
 import { LearningCurve } from "./curve.ts";
 import { evaluate } from "./evaluation.ts";
 import type { Settings } from "./settings.ts";
@@ -35,13 +35,13 @@ export async function train(
   const trainer = new Trainer(ctx, settings);
   const { model, optimizer } = trainer;
   let sums: RunningTotals = { bytes: 0, work: 0 };
-  if (ctx.rank === 0) makeFolder(folder);
+  if (ctx.rank === 0) createDirectory(folder);
   if (existsSync(checkpoint))
     sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as RunningTotals;
   const curve = ctx.rank === 0 ? new LearningCurve(curvePath) : undefined;
   curve?.truncateAfter(optimizer.steps);
   while (optimizer.steps < steps) {
-    const work = sums.work + stepMultiplyAdds(optimizer.steps, settings);
+    const work = sums.work + multiplyAddsPerStep(optimizer.steps, settings);
     const { loss, bytes } = await trainer.step();
     sums = { bytes: sums.bytes + bytes, work };
     const step = optimizer.steps;

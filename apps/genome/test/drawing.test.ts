@@ -43,7 +43,7 @@ const planted: PlantedResult = {
 };
 
 /** Every tag is closed in its turn, attributes are quoted, and no bare & is left. */
-function faultsOf(xml: string): readonly string[] {
+function findMalformedTags(xml: string): readonly string[] {
   const open: string[] = [];
   const faults: string[] = [];
   for (const [tag, closing, name, rest] of xml.matchAll(/<(\/?)([\w-]+)([^>]*)>/g)) {
@@ -61,7 +61,7 @@ describe("the pictures", () => {
 
   it.each(["routing", "loss-bytes", "recall"])("%s is well-formed, holds only numbers, and becomes a PNG", (name) => {
     const svg = drawn[name]!;
-    expect(faultsOf(svg)).toEqual([]);
+    expect(findMalformedTags(svg)).toEqual([]);
     expect(svg).not.toMatch(/NaN|Infinity|undefined/);
     const { width, height } = new Resvg(svg);
     const pixels = Buffer.from(renderPng(svg));

@@ -11,7 +11,7 @@ import {
 
 const genome = readLambdaGenome();
 
-function codonsOf({ start, end, complement }: Gene): readonly string[] {
+function splitCodons({ start, end, complement }: Gene): readonly string[] {
   const strand = genome.slice(start - 1, end);
   const letters = formatBases(complement ? reverseComplement(strand) : strand);
   return letters.match(/.{1,3}/g)!;
@@ -24,7 +24,7 @@ describe("the genes", () => {
   });
 
   it.each(genes)("$name is an open reading frame on its strand, from start codon to stop codon", (gene) => {
-    const codons = codonsOf(gene);
+    const codons = splitCodons(gene);
     expect(codons.at(-1)!.length).toBe(3);
     expect(startCodons).toContain(codons[0]);
     expect(codons.findIndex((codon) => stopCodons.some((stop) => stop === codon))).toBe(codons.length - 1);

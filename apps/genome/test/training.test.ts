@@ -5,7 +5,7 @@ import { type Context, layoutOf, masks, world } from "@mosaic/attention";
 import { ringTraffic } from "@mosaic/attention/planner";
 import { afterAll, describe, expect, it } from "vitest";
 import { readSettings, type Settings } from "../src/settings.ts";
-import { stepsForBudget, stepMultiplyAdds } from "../src/cost.ts";
+import { stepsForBudget, multiplyAddsPerStep } from "../src/cost.ts";
 import { type CurvePoint, readLearningCurve } from "../src/curve.ts";
 import { trainingFiles, train } from "../src/run.ts";
 import { startTraining } from "../src/training.ts";
@@ -69,18 +69,18 @@ describe("training", () => {
 
   it("gives methods that attend to fewer keys more steps, never more work", () => {
     const of = (...more: readonly string[]): Settings => readSettings(more);
-    const budget = 200 * stepMultiplyAdds(0, of("--method", "ring"));
+    const budget = 200 * multiplyAddsPerStep(0, of("--method", "ring"));
     const steps = ["4", "2", "1"].map((topK) => stepsForBudget(budget, of("--method", "meta", "--top-k", topK)));
     expect(stepsForBudget(budget, of("--method", "ring"))).toBe(200);
     expect(steps).toEqual(steps.toSorted((a, b) => a - b));
     expect(steps[0]).toBeGreaterThan(200);
     const last = of("--method", "meta", "--top-k", "4");
-    const done = Array.from({ length: steps[0]! }, (_, step) => stepMultiplyAdds(step, last)).reduce(
+    const done = Array.from({ length: steps[0]! }, (_, step) => multiplyAddsPerStep(step, last)).reduce(
       (a, b) => a + b,
       0,
     );
     expect(done).toBeLessThanOrEqual(budget);
-    expect(done + stepMultiplyAdds(steps[0]!, last)).toBeGreaterThan(budget);
+    expect(done + multiplyAddsPerStep(steps[0]!, last)).toBeGreaterThan(budget);
   });
 });
 

@@ -79,7 +79,7 @@ class Shard implements Disposable {
   }
 }
 
-/** Everybody has their shard: the clock and the trace begin together, and memory counts from what is held now. */
+/** Every rank has its shard: the clock and the trace begin together, and memory counts from what is held now. */
 async function barrier(ctx: mosaic.Context): Promise<void> {
   await ctx.device.stream.synchronize();
   ctx.device.resetPeakMemory();

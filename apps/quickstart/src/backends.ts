@@ -24,7 +24,12 @@ const automaticPlans = new WeakMap<Settings, AutoStrategy>();
 /** What the planner chooses for these settings, whose profile it needs: computed once. The same on every rank. */
 export function planAutomatically(settings: Settings): AutoStrategy {
   const { tokens, numHeads, dim, dtype, ranks, profile } = settings;
-  if (!profile) throw new OptionError({ where: "auto", expected: "a profile of this machine", received: "none" });
+  if (!profile)
+    throw new OptionError({
+      where: "auto",
+      expected: "a machine profile; measure one with calibrate()",
+      received: "none",
+    });
   let choice = automaticPlans.get(settings);
   if (!choice) {
     const shape = { tokens, numHeads, headDim: dim, dtype, mask: maskFor(settings), placement: placementFor(settings) };

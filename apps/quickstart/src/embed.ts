@@ -34,7 +34,7 @@ export function parseFasta(text: string): Bases {
 const TOKEN_LENGTH = 6;
 
 /**
- * The token at a position: the six bases that begin there, as one number below 4⁶. The genome goes round, as λ's own
+ * The token at a position: the six bases that begin there, as one number below 4⁶. The genome is circular, as λ's own
  * does inside its host, and so repeats when a sequence is longer.
  */
 export function tokenAtPosition(genome: Bases, position: number): number {

@@ -1,4 +1,4 @@
-import type { Payload } from "./script.ts";
+import type { Payload } from "./rank-schedule.ts";
 
 /** 48 502, with thin spaces. */
 export function groupDigits(value: number): string {

@@ -11,7 +11,7 @@ import { groupDigits } from "./format.ts";
 import { measureProfile, predictRun } from "./prediction.ts";
 import { Progress, type WorkUnits } from "./progress.ts";
 import { formatReport, type RunResult, summarize } from "./report.ts";
-import type { RankSchedule } from "./script.ts";
+import type { RankSchedule } from "./rank-schedule.ts";
 import { needsProfile, type Settings } from "./job.ts";
 import { overlapFraction, createTimeline } from "./timeline.ts";
 import { verify } from "./verify.ts";
@@ -65,7 +65,7 @@ async function runDemo(requested: Settings, folder: string): Promise<number> {
   if (settings.backend === "auto") console.log(`\n${planAutomatically(settings).explanation.replace(/^/gm, "  ")}\n`);
   const plan = predictRun(settings);
   const reports = await runRanks(
-    { settings, folder, recordEvents: workUnits(plan.scripts[0]!) },
+    { settings, folder, recordEvents: workUnits(plan.schedules[0]!) },
     progress.begin(`${settings.ranks} ranks attend`),
     abort.signal,
   );
@@ -77,7 +77,7 @@ async function runDemo(requested: Settings, folder: string): Promise<number> {
   );
   progress.end();
 
-  const lanes = createTimeline(reports, plan.scripts);
+  const lanes = createTimeline(reports, plan.schedules);
   const findings: RunResult = {
     settings,
     plan,

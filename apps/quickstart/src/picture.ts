@@ -53,9 +53,9 @@ interface Caption {
 }
 
 const WIDTH = 1120;
-const LEFT = 164;
-const RIGHT = 36;
-const TOP = 112;
+const MARGIN_LEFT = 164;
+const MARGIN_RIGHT = 36;
+const MARGIN_TOP = 112;
 const TEXT_COLOR = "#1c2430";
 
 /** Who computed with, and sent, whose rows when: one pair of rows per rank, as an SVG document. */
@@ -65,9 +65,9 @@ export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
     1e-9,
     ...lanes.flatMap(({ compute, communication }) => [...compute, ...communication].map((block) => block.end)),
   );
-  const x = (time: number): number => LEFT + (time / end) * (WIDTH - LEFT - RIGHT);
+  const x = (time: number): number => MARGIN_LEFT + (time / end) * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT);
   const showQueries = lanes.some(({ rank, compute }) => compute.some(({ queries }) => `${queries}` !== `${rank}`));
-  const bottom = TOP + lanes.length * rows.band;
+  const bottom = MARGIN_TOP + lanes.length * rows.band;
   const legend = drawLegend(lanes, { shards: caption.shardDescription, top: bottom + 52, showQueries });
   const height = legend.bottom + caption.measurements.length * 20 + 24;
   const small = `font-size="13" fill="${GRAY}"`;
@@ -76,7 +76,7 @@ export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
     text(32, 70, caption.subtitle, `font-size="14" fill="${GRAY}"`),
     drawAxis(end, x, bottom),
     ...lanes.flatMap((lane, index) => {
-      const place = { x, end, top: TOP + index * rows.band, rows, ranks: lanes.length, showQueries };
+      const place = { x, end, top: MARGIN_TOP + index * rows.band, rows, ranks: lanes.length, showQueries };
       return [drawLaneNames(lane, place), drawLane(lane, place)];
     }),
     legend.svg,
@@ -101,8 +101,8 @@ function drawLaneNames({ rank }: Lane, place: LaneContext): string {
   const row = `text-anchor="end" ${size} fill="${GRAY}"`;
   return [
     text(32, top + rows.compute * 0.72, `rank ${rank}`, `${size} font-weight="600"`),
-    text(LEFT - 12, top + rows.compute * 0.72, "computes", row),
-    text(LEFT - 12, communicationTop(place) + rows.send * 0.9, "sends", row),
+    text(MARGIN_LEFT - 12, top + rows.compute * 0.72, "computes", row),
+    text(MARGIN_LEFT - 12, communicationTop(place) + rows.send * 0.9, "sends", row),
   ].join("\n");
 }
 
@@ -112,7 +112,7 @@ function drawAxis(end: number, x: (time: number) => number, bottom: number): str
   return ticks
     .map((time) =>
       [
-        `<line x1="${x(time).toFixed(1)}" x2="${x(time).toFixed(1)}" y1="${TOP - 12}" y2="${bottom + 2}" stroke="#d9dee5" stroke-width="1"/>`,
+        `<line x1="${x(time).toFixed(1)}" x2="${x(time).toFixed(1)}" y1="${MARGIN_TOP - 12}" y2="${bottom + 2}" stroke="#d9dee5" stroke-width="1"/>`,
         text(x(time), bottom + 20, formatSeconds(time), `text-anchor="middle" font-size="12" fill="${GRAY}"`),
       ].join("\n"),
     )

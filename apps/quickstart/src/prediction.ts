@@ -15,7 +15,7 @@ import {
 } from "@mosaic/attention/planner";
 import { configureBackend, layoutFor, maskFor, placementFor } from "./backends.ts";
 import { withProgress } from "./progress.ts";
-import { type RankSchedule, rankSchedules } from "./script.ts";
+import { type RankSchedule, rankSchedules } from "./rank-schedule.ts";
 import type { Settings } from "./job.ts";
 
 /** What a run will do, found out before it. */
@@ -23,7 +23,7 @@ export interface ExpectedRun {
   /** Bytes that all ranks together will send. */
   readonly bytesSent: number;
   /** What each rank will do. */
-  readonly scripts: readonly RankSchedule[];
+  readonly schedules: readonly RankSchedule[];
   /** When, if the machine was measured. */
   readonly prediction?: Timeline;
 }
@@ -35,7 +35,7 @@ export function predictRun(settings: Settings): ExpectedRun {
   const sent = count(written).ranks.map((rank) => rank.forward.sent.bytes + (backward ? rank.backward.sent.bytes : 0));
   return {
     bytesSent: sent.reduce((a, b) => a + b, 0),
-    scripts: rankSchedules(written, backward),
+    schedules: rankSchedules(written, backward),
     ...(profile && { prediction: predictTimeline(simulate(written, profile), backward) }),
   };
 }
@@ -97,7 +97,7 @@ const formulas: Readonly<Record<string, (input: FormulaInput) => readonly PassTr
   ring: (input) => [ringTraffic({ ...input, ...elementsPerRow(input, input.settings.numHeads) })],
   mesh2d: (input) => [mesh2dTraffic({ ...input, ...attentionSizes(input.settings), shape: input.settings.shape! })],
   ulysses: (input) => [ulyssesTraffic({ ...input, ...attentionSizes(input.settings) })],
-  composed: composedTraffic,
+  composed: ulyssesRingTraffic,
   hierarchical: hierarchicalTraffic,
 };
 
@@ -123,7 +123,7 @@ export function closedFormTraffic(settings: Settings): number | undefined {
 }
 
 /** Rows for heads among the ranks of a stretch; then a ring of those with the same heads, for these alone. */
-function composedTraffic(input: FormulaInput): readonly PassTraffic[] {
+function ulyssesRingTraffic(input: FormulaInput): readonly PassTraffic[] {
   const { settings, mesh, call } = input;
   const { head, ...at } = call.at as { head: number; seq: number };
   const [ranks, { numHeads }] = [mesh["head"]!, settings];

@@ -1,6 +1,6 @@
 import type { TraceEvent } from "@mosaic/attention/core";
 import type { RankReport } from "./job.ts";
-import type { MessageBatch, Payload, RankSchedule, Tile } from "./script.ts";
+import type { MessageBatch, Payload, RankSchedule, Tile } from "./rank-schedule.ts";
 
 /** A stretch of time, in seconds since the first rank began. */
 export interface Interval {
@@ -32,10 +32,10 @@ export interface Lane {
  *
  * Throws if a rank did something else than its script states.
  */
-export function createTimeline(reports: readonly RankReport[], scripts: readonly RankSchedule[]): readonly Lane[] {
+export function createTimeline(reports: readonly RankReport[], schedules: readonly RankSchedule[]): readonly Lane[] {
   const zero = Math.min(...reports.map((report) => report.begin));
   return reports.map(({ rank, events }) => {
-    const { tiles, batches } = scripts[rank]!;
+    const { tiles, batches } = schedules[rank]!;
     const pieces = tileEvents(events.filter(isAttention), tiles);
     checkCount(rank, "pieces of attention", { planned: tiles.length, done: pieces.length });
     const next = batchesByLabel(batches);

@@ -41,7 +41,7 @@ export interface ComparedResults {
 /** A unit means something only if one device is right: its error relative to the largest element is below this. */
 const REFERENCE_LIMIT = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
 /** A rounding step of float32 relative to the largest element: to be closer than that, as a few numbers may be, is luck. */
-const ROUNDING_STEP = 2 ** -23;
+const GRADIENT_ROUNDING_STEP = 2 ** -23;
 /**
  * What gradients may err besides, relative to the largest element. They are made of e^(s − lse), and lse is a float32: who
  * folds keys piece by piece rounds it by half a step once a rank, which adds up as the root of their number and, lse being
@@ -49,7 +49,7 @@ const ROUNDING_STEP = 2 ** -23;
  * made and where they come home. Mosaic's conformance suites allow the same.
  */
 function gradientRounding(lse: number, ranks: number): number {
-  return (ROUNDING_STEP / 2) * (2 + lse * Math.sqrt(ranks));
+  return (GRADIENT_ROUNDING_STEP / 2) * (2 + lse * Math.sqrt(ranks));
 }
 
 /** Besides the evenly spread rows, float64 also checks those where ranks and single device differ most. */
@@ -87,7 +87,7 @@ export async function verify(
   }
   const tensors = Object.fromEntries(
     [...errorsByTensor].map(([name, { unit: found, error, size }]) => {
-      const unit = Math.max(found, ROUNDING_STEP * size);
+      const unit = Math.max(found, GRADIENT_ROUNDING_STEP * size);
       const limit = 2 + (name === "out" ? 0 : toUnits(gradientRounding(lse, settings.ranks) * size, unit));
       return [name, { unit, error, size, limit, difference: largestDifference(ranks[name]!, single[name]!) }];
     }),

@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, expect, it } from "vitest";
-import { run, summaryOf } from "./run.ts";
+import { run, parseSummary } from "./run.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "quickstart-test-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -22,7 +22,7 @@ describe("the program", () => {
     const svg = join(folder, "picture.svg");
     const ran = await run([...small, "--ranks", String(ranks), "--svg", svg, ...options]);
     expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("✓ as exact as one device") });
-    const summary = summaryOf(ran);
+    const summary = parseSummary(ran);
     expect(summary).toMatchObject({ ranks, backend: "ring", tokens: options.includes("3") ? 3 : 1001 });
     expect(summary["errorRatio"]).toBeLessThanOrEqual(2);
     expect(summary["bytesSent"]).toBe(summary["bytesSentClosedForm"]);
@@ -41,7 +41,7 @@ describe("the program", () => {
     const svg = join(folder, "picture.svg");
     const ran = await run([...small, "--backend", backend, "--ranks", String(ranks), "--svg", svg, ...options]);
     expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("exactly the closed form") });
-    const summary = summaryOf(ran);
+    const summary = parseSummary(ran);
     expect(summary).toMatchObject({ ranks, backend, bytesSentClosedForm: summary["bytesSentPlanned"] });
     expect(summary["bytesSent"]).toBe(summary["bytesSentPlanned"]);
     for (let rank = 0; rank < ranks; rank++) expect(readFileSync(svg, "utf8")).toContain(`>rank ${rank}<`);
@@ -56,7 +56,7 @@ describe("the program", () => {
       stdout: expect.stringMatching(/auto chose (.*) on \{.*strategies were compared/s),
     });
     const chosen = /auto chose (.*?) on/.exec(ran.stdout)![1]!;
-    const summary = summaryOf(ran);
+    const summary = parseSummary(ran);
     expect(summary["bytesSent"]).toBe(summary["bytesSentPlanned"]);
     expect(summary["secondsPredicted"]).toBeGreaterThan(0);
     for (const file of [svg, both]) expect(readFileSync(file, "utf8")).toContain(`· ${chosen} ·`);
@@ -64,7 +64,7 @@ describe("the program", () => {
   });
 
   it("moves what the formula of a full ring states, and needs less memory than one device", async () => {
-    const summary = summaryOf(await run([...small, "--ranks", "3", "--backward", "--svg", ""]));
+    const summary = parseSummary(await run([...small, "--ranks", "3", "--backward", "--svg", ""]));
     const keysAndValues = 2 * 1001 * 2 * 16 * 4;
     // K and V twice, dK and dV once, each to the two other ranks.
     expect(summary["bytesSent"]).toBe(2 * 3 * keysAndValues);
@@ -83,7 +83,7 @@ describe("the program", () => {
     const args = [...small, ...shape, "--ranks", String(ranks), "--backend", backend, "--device", "cuda", "--svg", ""];
     const ran = await run(args, env);
     expect(ran).toMatchObject({ code: 0, stdout: expect.stringMatching(/, on GPUs[^]*✓ as exact as one device/) });
-    const summary = summaryOf(ran);
+    const summary = parseSummary(ran);
     expect(summary).toMatchObject({ device: "cuda", bytesSent: summary["bytesSentClosedForm"] });
     expect(summary["bytesSent"]).toBeGreaterThanOrEqual(ranks - 1);
   });

@@ -38,6 +38,6 @@ export async function run(
 }
 
 /** The object that `--json` prints as the last line. */
-export function summaryOf({ stdout }: Ran): Readonly<Record<string, number | string | boolean | null>> {
+export function parseSummary({ stdout }: Ran): Readonly<Record<string, number | string | boolean | null>> {
   return JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as Record<string, number | string | boolean | null>;
 }

@@ -1,7 +1,7 @@
 import type { TraceEvent } from "@mosaic/attention/core";
 import { describe, expect, it } from "vitest";
 import type { RankReport } from "../src/job.ts";
-import type { MessageBatch, RankSchedule, Tile } from "../src/script.ts";
+import type { MessageBatch, RankSchedule, Tile } from "../src/rank-schedule.ts";
 import { overlapFraction, createTimeline } from "../src/timeline.ts";
 
 const second = 1e9;

@@ -16,8 +16,8 @@ export function balancedRange(total: number, rank: number, ranks: number): RowRa
 
 /** Which rows of a table lie where: the known ones come first in the table, and first on every rank. */
 export interface RowAssignment {
-  readonly known: RowRange;
-  readonly target: RowRange;
+  readonly trainRows: RowRange;
+  readonly testRows: RowRange;
 }
 
 /** Rank `rank` of `ranks`; each holds an even share of all rows and of the known rows. */
@@ -29,7 +29,10 @@ export function assignRows(
   const target = (each: number): number =>
     balancedRange(rows, each, ranks).count - balancedRange(knownRows, each, ranks).count;
   const before = Array.from({ length: rank }, (_, each) => target(each)).reduce((a, b) => a + b, 0);
-  return { known: balancedRange(knownRows, rank, ranks), target: { first: knownRows + before, count: target(rank) } };
+  return {
+    trainRows: balancedRange(knownRows, rank, ranks),
+    testRows: { first: knownRows + before, count: target(rank) },
+  };
 }
 
 /** Tables of one size on the device, with the target classes: [B, target rows of this rank]. */
@@ -41,33 +44,33 @@ export interface LoadedBatch extends Batch, Disposable {
 export function loadBatch(ctx: Context, tables: readonly Table[], knownRows: number, plan: RowAssignment): LoadedBatch {
   const rows = countRows(tables[0]!);
   const width = tables[0]!.columns.length;
-  const { known, target } = plan;
-  const here = known.count + target.count;
+  const { trainRows, testRows } = plan;
+  const here = trainRows.count + testRows.count;
   const features = new Float32Array(tables.length * here * width);
   const classes = new Float32Array(tables.length * here);
-  const targets = new Float32Array(tables.length * target.count);
+  const targets = new Float32Array(tables.length * testRows.count);
   for (const [i, table] of tables.entries()) {
     const standard = standardize(table, knownRows);
     const mean = table.labels.subarray(0, knownRows).reduce((a, b) => a + b, 0) / knownRows;
     for (const [share, to] of [
-      [known, 0],
-      [target, known.count],
+      [trainRows, 0],
+      [testRows, trainRows.count],
     ] as const) {
       const cells = standard.subarray(share.first * width, (share.first + share.count) * width);
       features.set(cells, (i * here + to) * width);
     }
-    classes.set(table.labels.subarray(known.first, known.first + known.count), i * here);
-    classes.fill(mean, i * here + known.count, (i + 1) * here);
-    targets.set(table.labels.subarray(target.first, target.first + target.count), i * target.count);
+    classes.set(table.labels.subarray(trainRows.first, trainRows.first + trainRows.count), i * here);
+    classes.fill(mean, i * here + trainRows.count, (i + 1) * here);
+    targets.set(table.labels.subarray(testRows.first, testRows.first + testRows.count), i * testRows.count);
   }
   const made = {
     features: fromArray(ctx, features, [tables.length, here, width]),
     classes: fromArray(ctx, classes, [tables.length, here]),
-    targets: fromArray(ctx, targets, [tables.length, target.count]),
+    targets: fromArray(ctx, targets, [tables.length, testRows.count]),
   };
   return {
     ...made,
-    known: { here: known.count, everywhere: knownRows },
+    known: { here: trainRows.count, everywhere: knownRows },
     rows,
     [Symbol.dispose]() {
       for (const tensor of Object.values(made)) tensor.dispose();

@@ -37,8 +37,8 @@ export async function compare(
   for (const seed of seeds) {
     const table = selectRows(whole, new Random(seed).permutation(rows));
     const plan = assignRows(rows, knownRows, { rank: 0, ranks: 1 });
-    const asked = table.labels.subarray(knownRows);
-    scores.model.push(rocAuc(asked, await predict(ctx, model, { table, knownRows, plan })));
+    const testLabels = table.labels.subarray(knownRows);
+    scores.model.push(rocAuc(testLabels, await predict(ctx, model, { table, knownRows, plan })));
     const features = standardize(table, knownRows);
     const width = table.columns.length;
     const task: ClassificationTask = {
@@ -47,8 +47,8 @@ export async function compare(
       labels: table.labels.subarray(0, knownRows),
       test: features.subarray(knownRows * width),
     };
-    scores.logistic.push(rocAuc(asked, logisticRegression(task)));
-    scores.neighbours.push(rocAuc(asked, nearestNeighbours(task)));
+    scores.logistic.push(rocAuc(testLabels, logisticRegression(task)));
+    scores.neighbours.push(rocAuc(testLabels, nearestNeighbours(task)));
   }
   return { name, rows, knownRows, ...scores };
 }

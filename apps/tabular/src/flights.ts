@@ -36,13 +36,13 @@ const begin = performance.now();
 const scores = await predict(ctx, model, { table, knownRows, plan });
 const seconds = (performance.now() - begin) / 1000;
 const bytesSent = group.traffic().bytesSent - before;
-const labels = table.labels.subarray(plan.target.first, plan.target.first + plan.target.count);
+const labels = table.labels.subarray(plan.testRows.first, plan.testRows.first + plan.testRows.count);
 console.log(
   JSON.stringify({
     rank: ctx.rank,
     rows,
     knownRows,
-    rowsHere: plan.known.count + plan.target.count,
+    rowsHere: plan.trainRows.count + plan.testRows.count,
     seconds: Number(seconds.toFixed(1)),
     bytesSent,
     peakDeviceBytes: ctx.device.memory().peak,

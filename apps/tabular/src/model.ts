@@ -99,8 +99,8 @@ export class TabularModel extends Module {
       x = block.forward(before, batch);
     }
     const [batches, rows, columns, embed] = x.shape as [number, number, number, number];
-    const asked = x.slice(2, columns - 1, columns).slice(1, batch.known.here, rows);
-    return this.#decoder.forward(asked.reshape([batches, rows - batch.known.here, embed]));
+    const testCells = x.slice(2, columns - 1, columns).slice(1, batch.known.here, rows);
+    return this.#decoder.forward(testCells.reshape([batches, rows - batch.known.here, embed]));
   }
 
   /** Every cell to a token, the class as the last column: [B, R, C + 1, E]. */

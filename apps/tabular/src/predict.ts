@@ -38,7 +38,7 @@ export async function predict(
   using batch = loadBatch(ctx, [table, renamed], knownRows, plan);
   using logits = noGrad(() => model.forward(batch));
   const pairs = await logits.read();
-  const { count } = plan.target;
+  const { count } = plan.testRows;
   const logitDifference = (row: number): number => pairs[2 * row + 1]! - pairs[2 * row]!;
   return Float64Array.from({ length: count }, (_, row) => {
     return 1 / (1 + Math.exp((logitDifference(count + row) - logitDifference(row)) / 2));

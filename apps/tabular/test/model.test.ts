@@ -75,13 +75,13 @@ describe("assignRows", () => {
     [231_083, 20_000, 4],
   ])("shares %d rows, %d of them known, over %d ranks: each once, evenly", (rows, known, ranks) => {
     const plans = Array.from({ length: ranks }, (_, rank) => assignRows(rows, known, { rank, ranks }));
-    const covered = (share: "known" | "target"): number[] =>
+    const covered = (share: "trainRows" | "testRows"): number[] =>
       plans.flatMap((plan) => [plan[share].first, plan[share].first + plan[share].count]);
-    expect(covered("known").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
-    expect([covered("known")[0], covered("known").at(-1)]).toEqual([0, known]);
-    expect(covered("target").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
-    expect([covered("target")[0], covered("target").at(-1)]).toEqual([known, rows]);
-    const sizes = plans.map((plan) => plan.known.count + plan.target.count);
+    expect(covered("trainRows").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
+    expect([covered("trainRows")[0], covered("trainRows").at(-1)]).toEqual([0, known]);
+    expect(covered("testRows").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
+    expect([covered("testRows")[0], covered("testRows").at(-1)]).toEqual([known, rows]);
+    const sizes = plans.map((plan) => plan.trainRows.count + plan.testRows.count);
     expect(Math.max(...sizes) - Math.min(...sizes)).toBeLessThanOrEqual(1);
   });
 });

@@ -14,12 +14,12 @@ import {
   collectivesNames,
   type DeviceName,
   deviceFromEnvironment,
-  deviceFor,
+  deviceForCollectives,
   type Environment,
   gpuIndex,
   importCuda,
   importNccl,
-  collectivesServing,
+  collectivesForDevice,
   createCollectives,
   createDevice,
   defaultCollectives,
@@ -39,7 +39,7 @@ interface RequestedParts {
 /** What it works with. */
 interface SelectedDevice {
   readonly device: Device;
-  /** Whether `device` was made here, to be closed if nobody else comes to own it. */
+  /** Whether `device` was made here, to be closed if nothing else becomes its owner. */
   readonly isOwned: boolean;
   readonly collectives: Collectives | undefined;
 }
@@ -50,7 +50,7 @@ export async function selectDevice(requested: RequestedParts, worldSize: number)
   const place =
     requested.device ??
     deviceFromEnvironment() ??
-    deviceForCollectives(collectives) ??
+    deviceNameFor(collectives) ??
     (await detectAndWarn(worldSize)).device;
   if (typeof place === "string" && typeof collectives === "string") checkCompatible(place, collectives);
   const connect = collectives ?? (worldSize > 1 ? collectivesFor(place, worldSize) : undefined);
@@ -64,18 +64,18 @@ export async function selectDevice(requested: RequestedParts, worldSize: number)
   }
 }
 
-function deviceForCollectives(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
-  return engine && deviceFor(typeof engine === "string" ? engine : engine.name);
+function deviceNameFor(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
+  return engine && deviceForCollectives(typeof engine === "string" ? engine : engine.name);
 }
 
 /** What connects such devices; undefined for a third party's. */
 function collectivesFor(place: Device | DeviceName, worldSize: number): CollectivesName | undefined {
   const type = typeof place === "string" ? place : place.type;
-  return collectivesServing(type) && defaultCollectives(type as DeviceName, isOnSeveralHosts(worldSize));
+  return collectivesForDevice(type) && defaultCollectives(type as DeviceName, isOnSeveralHosts(worldSize));
 }
 
 function checkCompatible(device: DeviceName, collectives: CollectivesName): void {
-  const partners = collectivesServing(device);
+  const partners = collectivesForDevice(device);
   // What is no name at all is refused, with all names, by who makes it.
   if (partners === undefined || partners.includes(collectives) || !collectivesNames.includes(collectives)) return;
   throw new OptionError({
@@ -115,7 +115,7 @@ export const detectOptions = defineOptions("detect", {
 /** What to detect for. */
 export type DetectOptions = OptionsOf<typeof detectOptions>;
 
-/** What detection asks of a machine; tests have machines of their own. */
+/** What detection queries of a machine; tests have machines of their own. */
 export interface Machine {
   readonly env: Environment;
   exists(path: string): boolean;
@@ -146,13 +146,13 @@ const thisMachine: Machine = {
  */
 export async function detect(options?: DetectOptions): Promise<DetectedHardware> {
   detectOptions.parse(options);
-  return detectOn(thisMachine, options ?? {});
+  return detectMachine(thisMachine, options ?? {});
 }
 
 /** `detect` for a machine. */
-export async function detectOn(machine: Machine, options: DetectOptions): Promise<DetectedHardware> {
+export async function detectMachine(machine: Machine, options: DetectOptions): Promise<DetectedHardware> {
   const requested = collectivesFromEnvironment(machine.env);
-  const device = deviceFromEnvironment(machine.env) ?? (requested && deviceFor(requested));
+  const device = deviceFromEnvironment(machine.env) ?? (requested && deviceForCollectives(requested));
   const on = (name: DeviceName): DetectedHardware => ({
     device: name,
     collectives: requested ?? defaultCollectives(name, spansHosts(machine, options)),

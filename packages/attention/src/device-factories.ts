@@ -48,62 +48,62 @@ function importUcx(): Promise<UcxPackage> {
   );
 }
 
-const devices = {
+const deviceFactories = {
   cpu: async (): Promise<Device> => cpu(),
   cuda: (): Promise<Device> => createCuda(),
 } as const;
 
-const collectives = {
+const collectivesFactories = {
   local: async (): Promise<Collectives> => local(),
   nccl: async (): Promise<Collectives> => (await importNccl()).nccl(ncclHostOptions()),
   ucx: async (): Promise<Collectives> => (await importUcx()).ucx(),
 } as const;
 
-export type DeviceName = keyof typeof devices;
-export type CollectivesName = keyof typeof collectives;
-export const deviceNames = Object.keys(devices) as readonly DeviceName[];
-export const collectivesNames = Object.keys(collectives) as readonly CollectivesName[];
+export type DeviceName = keyof typeof deviceFactories;
+export type CollectivesName = keyof typeof collectivesFactories;
+export const deviceNames = Object.keys(deviceFactories) as readonly DeviceName[];
+export const collectivesNames = Object.keys(collectivesFactories) as readonly CollectivesName[];
 
 /** What can connect ranks that compute on devices of a type: within one host, and also between hosts. */
-const collectivesOf = {
+const collectivesByDevice = {
   cpu: { withinHost: "local", betweenHosts: "ucx" },
   cuda: { withinHost: "nccl", betweenHosts: "nccl" },
 } as const satisfies Record<DeviceName, Readonly<Record<string, CollectivesName>>>;
 
 /** The names of all that serve devices of a type; undefined for a third party's. */
-export function collectivesServing(device: string): readonly CollectivesName[] | undefined {
-  if (!Object.hasOwn(collectivesOf, device)) return undefined;
-  return [...new Set(Object.values(collectivesOf[device as DeviceName]))];
+export function collectivesForDevice(device: string): readonly CollectivesName[] | undefined {
+  if (!Object.hasOwn(collectivesByDevice, device)) return undefined;
+  return [...new Set(Object.values(collectivesByDevice[device as DeviceName]))];
 }
 
 /** What connects them unless something else was requested. */
 export function defaultCollectives(device: DeviceName, spansHosts: boolean): CollectivesName {
-  return collectivesOf[device][spansHosts ? "betweenHosts" : "withinHost"];
+  return collectivesByDevice[device][spansHosts ? "betweenHosts" : "withinHost"];
 }
 
-/** The device that collectives of that name serve; for somebody's own, the CPU. */
-export function deviceFor(name: string): DeviceName {
-  return deviceNames.find((device) => collectivesServing(device)!.includes(name as CollectivesName)) ?? "cpu";
+/** The device that collectives of that name serve; for third-party ones, the CPU. */
+export function deviceForCollectives(name: string): DeviceName {
+  return deviceNames.find((device) => collectivesForDevice(device)!.includes(name as CollectivesName)) ?? "cpu";
 }
 
 /** The device of that name. Throws an OptionError for another name, or that names the package to install. */
 export function createDevice(name: DeviceName): Promise<Device> {
-  return lookUp("init: device", name, devices)();
+  return getFactory("init: device", name, deviceFactories)();
 }
 
 /** The collectives of that name; errors as above. */
 export function createCollectives(name: CollectivesName): Promise<Collectives> {
-  return lookUp("init: collectives", name, collectives)();
+  return getFactory("init: collectives", name, collectivesFactories)();
 }
 
-/** What MOSAIC_DEVICE asks for; undefined if nothing, or "auto". */
+/** The device that MOSAIC_DEVICE names; undefined if nothing, or "auto". */
 export function deviceFromEnvironment(env: Environment = process.env): DeviceName | undefined {
-  return readEnvironment(env, "MOSAIC_DEVICE", devices);
+  return readEnvironment(env, "MOSAIC_DEVICE", deviceFactories);
 }
 
-/** What MOSAIC_COLLECTIVES asks for. */
+/** The collectives that MOSAIC_COLLECTIVES names. */
 export function collectivesFromEnvironment(env: Environment = process.env): CollectivesName | undefined {
-  return readEnvironment(env, "MOSAIC_COLLECTIVES", collectives);
+  return readEnvironment(env, "MOSAIC_COLLECTIVES", collectivesFactories);
 }
 
 function readEnvironment<Name extends string>(
@@ -121,7 +121,7 @@ function readEnvironment<Name extends string>(
   });
 }
 
-function lookUp<T>(where: string, name: string, choices: Readonly<Record<string, T>>): T {
+function getFactory<T>(where: string, name: string, choices: Readonly<Record<string, T>>): T {
   if (Object.hasOwn(choices, name)) return choices[name]!;
   throw new OptionError({
     where,

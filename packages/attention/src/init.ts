@@ -48,7 +48,7 @@ export type InitOptions = OptionsOf<typeof initOptions>;
  * between them where the machine has both, else the CPU and shared memory, or UCX where ranks are on several hosts; rank and
  * number of ranks from the environment that `mosaic-run` sets; and `ring()`, `mesh2d()` and `ulysses()` beside `local()` among the backends that modules may name.
  *
- * Collective: every rank calls it, with the same mesh. What is asked for and cannot be had is an error that names the
+ * Collective: every rank calls it, with the same mesh. A requested part that is not available is an error that names the
  * package to install. Where nothing is requested and a GPU is there but unfit, a warning reports why, once, and
  * `ctx.device.type` is "cpu".
  *
@@ -108,7 +108,7 @@ export interface WorldOptions extends Omit<LocalOptions, "device"> {
 
 /**
  * Many ranks in this process, all driven by this thread, with the same defaults as `init`: for tests, notebooks and
- * debuggers. Whoever calls it closes the contexts.
+ * debuggers. The caller closes the contexts.
  *
  * @example
  * ```ts

@@ -43,12 +43,12 @@ export const used = [crossEntropy, core, contextParallel, meta, planner];
 `;
 
 const native = ["@mosaic/collectives-nccl", "@mosaic/collectives-ucx", "@mosaic/kernels-cuda", "@mosaic/runtime"];
-const importsOf = (names: readonly string[]): string =>
+const listImports = (names: readonly string[]): string =>
   names.map((name, i) => `import * as p${i} from "${name}"; export { p${i} };`).join("\n");
 
 test.each([
   ["of @mosaic/attention compile without its optional peers and", ["@mosaic/attention"], program],
-  ["of native packages compile", native, importsOf(native)],
+  ["of native packages compile", native, listImports(native)],
 ] as const)("declarations %s without the types of Node", (_, names, source) => {
   const folder = mkdtempSync(join(tmpdir(), "mosaic-declarations-"));
   try {

@@ -2,9 +2,9 @@
 import { parseProfile, profiles } from "@mosaic/planner";
 import { describe, expect, it } from "vitest";
 import { formatReport } from "../src/doctor/diagnose.ts";
-import type { HostFacts } from "../src/doctor/hosts/facts.ts";
-import { pairings } from "../src/doctor/hosts/pairings.ts";
-import { profileOf } from "../src/doctor/hosts/profile.ts";
+import type { HostInfo } from "../src/doctor/hosts/host-info.ts";
+import { roundRobinPairs } from "../src/doctor/hosts/round-robin.ts";
+import { createProfile } from "../src/doctor/hosts/profile.ts";
 import { reportHosts } from "../src/doctor/hosts/report.ts";
 import type { HostMeasurement, HostsResult } from "../src/doctor/hosts/run.ts";
 import { runDoctor, shiftClock } from "./doctor/nodes.ts";
@@ -12,14 +12,14 @@ import { runDoctor, shiftClock } from "./doctor/nodes.ts";
 const link = { latency: 50e-6, bandwidth: 1e9, clock: { wallClock: 0.2, error: 1.1 } };
 
 interface Changes {
-  readonly host?: Partial<HostFacts>;
+  readonly host?: Partial<HostInfo>;
   readonly measured?: Partial<HostMeasurement>;
 }
 
 /** Three hosts that are well, but for what differs on n1. */
 function resultWith({ host, measured }: Changes = {}): HostsResult {
   const hosts = [0, 1, 2].map(
-    (index): HostFacts => ({
+    (index): HostInfo => ({
       ...{ label: `n${index}`, hostname: `host-${index}`, address: `10.0.0.${index}`, port: 4000, nonce: "", ranks: 4 },
       ...{ node: "22.18.0", packages: { "@mosaic/core": "0.2.0" }, ucx: "1.13.1", instructionSet: "avx2" },
       ...{ interface: "eth0", mtu: 1500 },
@@ -162,7 +162,7 @@ the hosts fit`);
   });
 
   it.each([1, 2, 3, 4, 5, 8])("meet in rounds of disjoint pairs, each two once: %d", (count) => {
-    const met = pairings(count).flatMap((peers) => {
+    const met = roundRobinPairs(count).flatMap((peers) => {
       for (const [host, peer] of peers.entries()) if (peer >= 0) expect(peers[peer]).toBe(host);
       return peers.flatMap((peer, host) => (host < peer ? [`${host} ${peer}`] : []));
     });
@@ -171,14 +171,14 @@ the hosts fit`);
   });
 
   it("make a profile of the median link: UCX's where all have it, else that of sockets", () => {
-    const over = (changes?: Changes) => parseProfile(profileOf(profiles["cpu-local"], resultWith(changes)));
+    const over = (changes?: Changes) => parseProfile(createProfile(profiles["cpu-local"], resultWith(changes)));
     expect(over()).toMatchObject({
       ...{ name: "measured-3x4", ranksPerNode: 4 },
       links: { "inter-node": { latency: 20e-6, bandwidth: 2e9, sharedBy: 4, duplex: true } },
     });
     const { measured, hosts } = resultWith();
     const sockets = measured.map((each) => ({ ...each, ucx: "not installed on n1" }));
-    expect(profileOf(profiles["cpu-local"], { hosts, measured: sockets }).links["inter-node"].bandwidth).toBe(1e9);
+    expect(createProfile(profiles["cpu-local"], { hosts, measured: sockets }).links["inter-node"].bandwidth).toBe(1e9);
   });
 });
 

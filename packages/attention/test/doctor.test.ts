@@ -191,7 +191,7 @@ describe("what is wrong, with what to do", () => {
 });
 
 const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
-const standIn = fileURLToPath(new URL("../../collectives-nccl/build-emulated/libnccl_emulated.so", import.meta.url));
+const fakeSystem = fileURLToPath(new URL("../../collectives-nccl/build-emulated/libnccl_emulated.so", import.meta.url));
 const bin = fileURLToPath(new URL("../bin/mosaic-doctor.js", import.meta.url));
 
 /** The program as users run it. */
@@ -230,7 +230,7 @@ describe("mosaic-doctor", () => {
   });
 
   it("finds several GPUs well, with NCCL between them", async () => {
-    const env = { MOSAIC_CUDA_LIBRARY: emulated, MOSAIC_NCCL_LIBRARY: standIn, MOSAIC_EMULATED_DEVICES: "2" };
+    const env = { MOSAIC_CUDA_LIBRARY: emulated, MOSAIC_NCCL_LIBRARY: fakeSystem, MOSAIC_EMULATED_DEVICES: "2" };
     const { code, output } = await doctor([], env);
     expect(output).toMatch(/✓ NCCL +\d+\.\d+\.\d+, .*libnccl_emulated\.so\n[^]*device "cuda", collectives "nccl"/);
     expect(code).toBe(0);

@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { leftovers } from "./faults/leftovers.ts";
-import { type Ended, type RunOptions, runRanks } from "./faults/run.ts";
+import { type RunResult, type RunOptions, runRanks } from "./faults/run.ts";
 
 /** `MOSAIC_FAULT_REPEAT=20` proves that it is not luck. */
 const REPEAT = Number(process.env["MOSAIC_FAULT_REPEAT"] ?? process.env["FAULT_REPEAT"] ?? 2);
@@ -29,7 +29,7 @@ const faults: readonly Fault[] = [
 ];
 
 /** The fault ended in what it should, in time, and nothing of the run is left. */
-async function provoke(options: RunOptions, { expected, code }: Omit<Fault, "name">): Promise<void> {
+async function runWithFault(options: RunOptions, { expected, code }: Omit<Fault, "name">): Promise<void> {
   const ended = await runRanks(options);
   expect(ended).toMatchObject({ output: expect.stringMatching(expected), code: code ?? expect.any(Number) });
   expect(ended).not.toMatchObject({ code: 0 });
@@ -38,7 +38,7 @@ async function provoke(options: RunOptions, { expected, code }: Omit<Fault, "nam
 }
 
 describe.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("a fault, time %i:", () => {
-  it.each(faults)("$name", ({ name, ...expected }) => provoke({ ranks: 3, args: [name] }, expected));
+  it.each(faults)("$name", ({ name, ...expected }) => runWithFault({ ranks: 3, args: [name] }, expected));
 
   it("the launcher is killed", async () => {
     const ended = await runRanks({ ranks: 3, args: ["none"], killLauncher: true });
@@ -49,7 +49,7 @@ describe.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("a fault, time %i
 });
 
 /** Resolves when nothing of a run is left any more; throws, naming it, after the limit. */
-async function vanished(ended: Ended): Promise<void> {
+async function vanished(ended: RunResult): Promise<void> {
   for (const until = Date.now() + LIMIT_MS; leftovers(ended.mark, ended).length > 0; ) {
     if (Date.now() > until) expect(leftovers(ended.mark, ended)).toEqual([]);
     await new Promise((resolve) => setImmediate(resolve));
@@ -61,11 +61,11 @@ interface Manifest {
 }
 
 /** A package and all that it needs. */
-function closureOf(name: string, found: Set<string> = new Set()): Set<string> {
+function collectDependencies(name: string, found: Set<string> = new Set()): Set<string> {
   if (found.has(name)) return found;
   found.add(name);
   const { dependencies = {} } = createRequire(import.meta.url)(`${name}/package.json`) as Manifest;
-  for (const each of Object.keys(dependencies)) closureOf(each, found);
+  for (const each of Object.keys(dependencies)) collectDependencies(each, found);
   return found;
 }
 
@@ -75,7 +75,7 @@ describe("an installation without the native addon", () => {
 
   beforeAll(() => {
     const require = createRequire(import.meta.url);
-    for (const each of closureOf("@mosaic/attention")) {
+    for (const each of collectDependencies("@mosaic/attention")) {
       const from = dirname(require.resolve(`${each}/package.json`));
       const to = join(folder, "node_modules", each);
       mkdirSync(to, { recursive: true });
@@ -86,6 +86,9 @@ describe("an installation without the native addon", () => {
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
   it.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("reports what to do, time %i", () =>
-    provoke({ ranks: 3, entry, args: ["addon missing"] }, { expected: /AddonLoadError: [^]*@mosaic\/kernels-cpu/ }),
+    runWithFault(
+      { ranks: 3, entry, args: ["addon missing"] },
+      { expected: /AddonLoadError: [^]*@mosaic\/kernels-cpu/ },
+    ),
   );
 });

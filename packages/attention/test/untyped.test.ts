@@ -2,8 +2,8 @@ import { inspect } from "node:util";
 import { MosaicError } from "@mosaic/core";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fixture, openFixture, openShared, type Shared } from "./untyped/fixture.ts";
-import { type Target, targetsOf } from "./untyped/targets.ts";
-import { mutated, randomOf } from "./untyped/wrong.ts";
+import { type Target, listTargets } from "./untyped/targets.ts";
+import { mutated, createRandom } from "./untyped/wrong.ts";
 
 const modules = {
   core: "@mosaic/core",
@@ -43,7 +43,7 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
 const needsGpu = /^(kernels-cuda\.(cuda|cudaSystem|CudaDevice)|collectives-nccl\.(world|ncclSystem))$/;
 
 /** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */
-async function outcomeOf(call: () => unknown): Promise<unknown> {
+async function getOutcome(call: () => unknown): Promise<unknown> {
   try {
     const result = await withLimit(call());
     await release(result);
@@ -84,7 +84,7 @@ function isExpected(error: unknown): boolean {
   return error instanceof Error && typeof (error as NodeJS.ErrnoException).syscall === "string";
 }
 
-function stackOf(error: unknown): string {
+function formatStack(error: unknown): string {
   return error instanceof Error ? (error.stack ?? "").split("\n").slice(0, 4).join("\n") : String(error);
 }
 
@@ -96,15 +96,15 @@ async function wrongCalls(
 ): Promise<string[]> {
   const faults: string[] = [];
   for (let seed = first; seed < first + count; seed++) {
-    const random = randomOf(seed);
+    const random = createRandom(seed);
     let args: readonly unknown[] = [];
-    const error = await outcomeOf(async () => {
+    const error = await getOutcome(async () => {
       args = mutated(random, fixture, await target.right(fixture));
       return target.call(fixture, args);
     });
     if (isExpected(error)) continue;
     const shown = args.map((arg) => inspect(arg, { depth: 2, breakLength: Infinity }).slice(0, 200)).join(", ");
-    faults.push(`${target.name}(${shown}), seed ${seed}: ${stackOf(error)}`);
+    faults.push(`${target.name}(${shown}), seed ${seed}: ${formatStack(error)}`);
   }
   return faults;
 }
@@ -115,7 +115,7 @@ async function onFixture<T>(shared: Shared, body: (fixture: Fixture) => Promise<
     return await body(fixture);
   } finally {
     // A call may have closed it, or failed its device.
-    await outcomeOf(() => fixture[Symbol.asyncDispose]());
+    await getOutcome(() => fixture[Symbol.asyncDispose]());
   }
 }
 
@@ -124,7 +124,7 @@ describe("callers without types", { timeout: 120_000 }, () => {
   let targets: readonly Target[];
   beforeAll(async () => {
     shared = await openShared();
-    const all = await onFixture(shared, (fixture) => targetsOf(modules, fixture));
+    const all = await onFixture(shared, (fixture) => listTargets(modules, fixture));
     targets = all.filter(({ name }) => !excluded.some(([pattern]) => pattern.test(name)));
   });
   afterAll(() => shared[Symbol.asyncDispose]());
@@ -133,7 +133,7 @@ describe("callers without types", { timeout: 120_000 }, () => {
     const without: string[] = [];
     for (const target of targets) {
       const error = await onFixture(shared, (fixture) =>
-        outcomeOf(async () => target.call(fixture, await target.right(fixture))),
+        getOutcome(async () => target.call(fixture, await target.right(fixture))),
       );
       if (needsGpu.test(target.name) && error instanceof MosaicError) continue;
       if (error !== undefined) without.push(`${target.name}: ${String(error)}`);

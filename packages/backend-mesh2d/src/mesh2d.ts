@@ -169,14 +169,14 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
       attend(ctx, call, state, kv) {
         validate.attend(ctx, call, state, kv);
         checkShape(ctx);
-        forward ??= new IncrementalPass(forwardPass(contextOf(ctx, call, kv), call, state), from, executorOf);
+        forward ??= new IncrementalPass(forwardPass(createContext(ctx, call, kv), call, state), from, createExecutor);
         forward.add(kv);
       },
 
       attendBackward(ctx, call, grads, kv) {
         validate.attendBackward(ctx, call, grads, kv);
         checkShape(ctx);
-        backward ??= new IncrementalPass(backwardPass(contextOf(ctx, call, kv), call, grads), from, executorOf);
+        backward ??= new IncrementalPass(backwardPass(createContext(ctx, call, kv), call, grads), from, createExecutor);
         backward.add({ ...kv, dk: grads.dk, dv: grads.dv });
       },
 
@@ -186,25 +186,25 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
       },
     };
 
-    function contextOf(ctx: Context, call: AttentionCall, { k }: KvShard): ExecutionContext {
+    function createContext(ctx: Context, call: AttentionCall, { k }: KvShard): ExecutionContext {
       const { size, rank } = ctx.mesh.group(axis);
       const grouped = call.q.shape[1]! / k.shape[1]!;
       const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped, from.length);
-      const tileAt = (place: Coordinate) =>
+      const getTile = (place: Coordinate) =>
         tiles
           .getOrCreate(call, place, () => new TileCache(dependencyTable({ axis, size }, call, place)))
           .get(grid, rank);
-      return { ctx, axis, inner, label, grid, tiles: from.map(tileAt) };
+      return { ctx, axis, inner, label, grid, tiles: from.map(getTile) };
     }
   }
 
-  /** The ranks of the axis fill the grid, if a shape was asked for. */
+  /** The ranks of the axis fill the grid, if a shape was given. */
   function checkShape({ mesh, rank }: Context): void {
     if (!shape) return;
     checkGrid(`${label}, rank ${rank}`, { rows: shape[0], columns: shape[1] }, mesh.shape[axis]!);
   }
 
-  function executorOf(pass: Pass, tile: Tile): PassExecutor {
+  function createExecutor(pass: Pass, tile: Tile): PassExecutor {
     const name = schedule === "auto" ? choose(pass, tile) : schedule;
     if (name === "fused") return new FusedExecutor(pass);
     return new OverlappedExecutor(pass, (each) => schedules.get(pass, each));

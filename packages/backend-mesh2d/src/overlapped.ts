@@ -184,7 +184,7 @@ class TileAxis {
     return this.#batches[offset] ?? 0;
   }
 
-  /** The rows at an offset and their sums, which begin when they are first asked for. */
+  /** The rows at an offset and their sums, which are created on first use. */
   chunkAt(offset: number): OperandChunks {
     return (this.#chunks[offset] ??= this.#createChunk(offset));
   }

@@ -6,7 +6,7 @@ import {
   type Move,
   type SchedulingRule,
   type ScheduleOptions,
-  simulate,
+  simulateSchedule,
   type Timeline,
 } from "./timeline.ts";
 
@@ -40,7 +40,7 @@ const maxOrders = 70;
  * The greedy schedule of Mesh-Attention, forward and backward. A move goes as soon as the channel is free: sums that are
  * complete, of the dimension with more left to send, or else the chunk that unlocks most blocks for its cost. Of the
  * blocks that are unlocked the one runs that lets sums leave soonest. So compute is delayed not by idling but by doing
- * first what others wait for, and what nobody waits for hides the last transfers. In which order that is, by rows, by
+ * first what others wait for, and what no rank waits for hides the last transfers. In which order that is, by rows, by
  * columns or peeled, and whether sums or chunks go first, depends on the tile: each is simulated, and the shortest taken.
  * For small tiles, where one move too early or too late counts, all orders in which chunks can come are tried too.
  *
@@ -58,7 +58,7 @@ export function greedySchedule(options: ScheduleOptions): Schedule {
   const enough = Math.max(transfer, compute) * (1 + 1e-9);
   let best: Timeline | undefined;
   for (const rule of candidateRules(options)) {
-    const timeline = simulate(options, rule);
+    const timeline = simulateSchedule(options, rule);
     if (!best || timeline.makespan < best.makespan) best = timeline;
     if (best.makespan <= enough) break;
   }

@@ -11,13 +11,13 @@ export interface Grid {
 // Mesh-Attention, figure 5. Offsets may be negative: the rank at offset −x has this one at offset x.
 
 /** Whose queries `rank` works on in row x of its tile. */
-export function queryOwnerAt({ columns }: Grid, rank: number, x: number): number {
+export function queryOwner({ columns }: Grid, rank: number, x: number): number {
   const column = rank % columns;
   return rank - column + modulo(column + x, columns);
 }
 
 /** Whose keys `rank` works on in column y of its tile. */
-export function keyOwnerAt({ rows, columns }: Grid, rank: number, y: number): number {
+export function keyOwner({ rows, columns }: Grid, rank: number, y: number): number {
   return modulo(rank + y * columns, rows * columns);
 }
 
@@ -61,10 +61,10 @@ export interface TileDependencies extends Pick<DependencyTable, "needsCompute"> 
 export function createTile(grid: Grid, rank: number, dependencies: DependencyTable): TileDependencies {
   const { rows, columns } = grid;
   const { needsCompute, queryRows, keyRows } = dependencies;
-  const needsQueries = (who: number, of: number) => some(rows, (y) => needsCompute(of, keyOwnerAt(grid, who, y)));
-  const needsKeys = (who: number, of: number) => some(columns, (x) => needsCompute(queryOwnerAt(grid, who, x), of));
-  const queries = createPeers(rank, columns, { at: (x) => queryOwnerAt(grid, rank, x), needs: needsQueries });
-  const keys = createPeers(rank, rows, { at: (y) => keyOwnerAt(grid, rank, y), needs: needsKeys });
+  const needsQueries = (who: number, of: number) => some(rows, (y) => needsCompute(of, keyOwner(grid, who, y)));
+  const needsKeys = (who: number, of: number) => some(columns, (x) => needsCompute(queryOwner(grid, who, x), of));
+  const queries = createPeers(rank, columns, { at: (x) => queryOwner(grid, rank, x), needs: needsQueries });
+  const keys = createPeers(rank, rows, { at: (y) => keyOwner(grid, rank, y), needs: needsKeys });
   return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
 }
 
@@ -101,14 +101,14 @@ export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
   };
 }
 
-interface TileLine {
+interface TileAxisLine {
   /** The rank at an offset from this one. */
   at(offset: number): number;
   /** Whether one rank computes on the chunk of another. */
   needs(who: number, of: number): boolean;
 }
 
-function createPeers(rank: number, length: number, { at, needs }: TileLine): Omit<TilePeers, "rows"> {
+function createPeers(rank: number, length: number, { at, needs }: TileAxisLine): Omit<TilePeers, "rows"> {
   const sources: (number | undefined)[] = [];
   const destinations: (number | undefined)[] = [];
   for (let offset = 0; offset < length; offset++) {

@@ -68,7 +68,7 @@ export function batchTime(moves: readonly Move[], { costs, channels }: ScheduleO
 }
 
 /** The timeline of a tile when one batch and one block are under way at a time, and both are begun as soon as can be. */
-export function simulate(options: ScheduleOptions, rule: SchedulingRule): Timeline {
+export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule): Timeline {
   const progress = new TileProgress(options, rule);
   const batches: Batch[] = [];
   const blocks: Block[] = [];

@@ -12,7 +12,7 @@ const grid: Grid = { rows: 2, columns: 3 };
 const length = 29;
 
 /** A forward and a backward of one rank, whose shards are of other lengths than its neighbours'; keys in three parts. */
-function tilesOf(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[] {
+function listTiles(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[] {
   const [, , , ragged] = placements();
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], placement: ragged!, length });
   const at = ctx.mesh.coordinate;
@@ -34,7 +34,7 @@ function tilesOf(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[] {
 
 test("every rank makes the same schedules, and chooses alike, however unequal the shards", async () => {
   const found = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-    const tiles = tilesOf(ctx);
+    const tiles = listTiles(ctx);
     const lengths = tiles[0]!.pass.queries.inputs.map(({ shape }) => shape[2]);
     const made = ([1, 2] as const).flatMap((channels) => {
       const schedules = new ScheduleCache({ channels, computeToTransfer: 0.7, links: [1, 3] });

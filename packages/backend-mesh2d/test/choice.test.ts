@@ -39,7 +39,7 @@ test("a rank alone makes one call", () => {
 });
 
 /** Batches that a rank posts in a forward and a backward. */
-async function batchesOf(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<number> {
+async function listBatches(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<number> {
   ctx.world.startTrace();
   await attendOn(ctx, mesh2d(options), trial);
   return (await ctx.world.stopTrace()).length;
@@ -48,10 +48,10 @@ async function batchesOf(ctx: Context, options: Mesh2DOptions, trial: Trial): Pr
 test("auto runs the schedule that it chose, by name or by costs, the same on every rank", async () => {
   const trial = even(4, { rows: 8 });
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const fused = await batchesOf(ctx, { shape: [2, 2], schedule: "fused" }, trial);
-    const overlapped = await batchesOf(ctx, { shape: [2, 2], schedule: "overlapped" }, trial);
+    const fused = await listBatches(ctx, { shape: [2, 2], schedule: "fused" }, trial);
+    const overlapped = await listBatches(ctx, { shape: [2, 2], schedule: "overlapped" }, trial);
     expect([fused, overlapped]).toEqual([4, 7]);
-    expect(await batchesOf(ctx, { shape: [2, 2] }, trial)).toBe(fused);
-    expect(await batchesOf(ctx, { shape: [2, 2], schedule: "auto", halfSpeedRows: 0 }, trial)).toBe(overlapped);
+    expect(await listBatches(ctx, { shape: [2, 2] }, trial)).toBe(fused);
+    expect(await listBatches(ctx, { shape: [2, 2], schedule: "auto", halfSpeedRows: 0 }, trial)).toBe(overlapped);
   });
 });

@@ -1,5 +1,5 @@
-import { gridsUpTo, suiteOf } from "./shapes.ts";
+import { gridsUpTo, createSuite } from "./shapes.ts";
 import { ways } from "./ways.ts";
 import { register } from "./world.ts";
 
-register(suiteOf(ways[0]!, gridsUpTo(8)));
+register(createSuite(ways[0]!, gridsUpTo(8)));

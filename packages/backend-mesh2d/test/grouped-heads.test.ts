@@ -1,12 +1,12 @@
 import { backendTrials, checkMeasurements, measureOn, onWorld, placements, type Trial } from "@mosaic/conformance";
 import { test } from "vitest";
 import { mesh2d } from "../src/index.ts";
-import { titleOf, ways } from "./ways.ts";
+import { formatTitle, ways } from "./ways.ts";
 import { makeWorld } from "./world.ts";
 
 const mesh = { sp: 6 };
 const extents = [{ queries: 23, keys: 23, masks: ["causal", "sliceMask"] }];
-const cases = ways.flatMap((way) => [1, 2, 8].map((numKvHeads) => [titleOf(way), numKvHeads, way] as const));
+const cases = ways.flatMap((way) => [1, 2, 8].map((numKvHeads) => [formatTitle(way), numKvHeads, way] as const));
 
 test.each(cases)("%s: eight query heads on %d key heads, as exact as one device", async (_, numKvHeads, way) => {
   const options = { placement: placements()[1]!, dtype: "float32", seed: 11 } as const;

@@ -1,4 +1,4 @@
-import { disturbed, onWorld } from "@mosaic/conformance";
+import { perturbed, onWorld } from "@mosaic/conformance";
 import {
   type AttentionBackend,
   type Context,
@@ -38,13 +38,13 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, p
 }
 
 /** What a rank posts, computes and waits for, in order. */
-function logOf(
+function recordLog(
   ctx: Context,
   options: Pick<Mesh2DOptions, "shape" | "schedule" | "channels" | "computeToTransfer">,
   parts = 1,
 ): string[] {
   const log: string[] = [];
-  const rank = disturbed(ctx, { completion: "soon", seed: 1 });
+  const rank = perturbed(ctx, { completion: "soon", seed: 1 });
   const group = rank.mesh.group("sp");
   let posts = 0;
   const sendRecv: ProcessGroup["sendRecv"] = (...given) => {
@@ -82,7 +82,12 @@ test.each([1, 2] as const)(
   "transfers are posted ahead of the blocks that they hide behind, the same on every rank, channels: %d",
   async (channels) => {
     const logs = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      const order = logOf(ctx, { shape: [2, 3], schedule: "overlapped", channels, computeToTransfer: 1 / channels });
+      const order = recordLog(ctx, {
+        shape: [2, 3],
+        schedule: "overlapped",
+        channels,
+        computeToTransfer: 1 / channels,
+      });
       await ctx.device.stream.synchronize();
       return order;
     });
@@ -92,7 +97,7 @@ test.each([1, 2] as const)(
 
 test("the fused schedule computes once, between two batches", async () => {
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const log = logOf(ctx, { shape: [2, 2], schedule: "fused" });
+    const log = recordLog(ctx, { shape: [2, 2], schedule: "fused" });
     await ctx.device.stream.synchronize();
     expect(log).toEqual(["post 1", "wait 1", "block", "post 2", "wait 2"]);
   });
@@ -108,7 +113,7 @@ const inTwoParts = {
 
 test.each(["fused", "overlapped"] as const)("%s: keys in two parts, queries once", async (schedule) => {
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const log = logOf(ctx, { shape: [2, 2], schedule }, 2);
+    const log = recordLog(ctx, { shape: [2, 2], schedule }, 2);
     await ctx.device.stream.synchronize();
     expect(log.join(", ")).toBe(inTwoParts[schedule]);
   });
@@ -122,7 +127,7 @@ for (const options of [
   const title = Object.values(options).join(", ");
   test(`${title}: nothing is under way afterwards, and no memory is kept`, async () => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      const rank = disturbed(ctx, { completion: "soon", seed: 1 });
+      const rank = perturbed(ctx, { completion: "soon", seed: 1 });
       const { allocated } = ctx.device.memory();
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true);
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true, 3);
@@ -134,7 +139,7 @@ for (const options of [
 
   test(`${title}: nor if a kernel throws`, async () => {
     await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-      const rank = disturbed(ctx, { completion: "late", seed: 1 });
+      const rank = perturbed(ctx, { completion: "late", seed: 1 });
       const { allocated } = ctx.device.memory();
       let [calls, last] = [0, 0];
       const inner: AttentionBackend = {

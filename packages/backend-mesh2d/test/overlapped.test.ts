@@ -1,5 +1,5 @@
-import { gridsUpTo, suiteOf } from "./shapes.ts";
+import { gridsUpTo, createSuite } from "./shapes.ts";
 import { ways } from "./ways.ts";
 import { register } from "./world.ts";
 
-register(suiteOf(ways[1]!, [...gridsUpTo(8), [3, 5]]));
+register(createSuite(ways[1]!, [...gridsUpTo(8), [3, 5]]));

@@ -169,7 +169,7 @@ test("a replay takes no longer than was planned", () => {
   );
 });
 
-const movesOf = ({ steps }: Schedule): string[] =>
+const listMoves = ({ steps }: Schedule): string[] =>
   steps.flatMap((step) =>
     step.kind === "block" ? [] : [step.moves.map(({ kind, offset }) => `${kind} ${offset}`).join(" + ")],
   );
@@ -180,19 +180,19 @@ test("three by three, all costs equal: figure 1 in nine steps, the ideal", () =>
   expect(schedule.makespan).toBe(9);
   const blocks = schedule.steps.flatMap((step) => (step.kind === "block" ? [`${step.x}${step.y}`] : []));
   expect(blocks).toEqual(["00", "10", "11", "21", "12", "22", "20", "01", "02"]);
-  expect(movesOf(schedule)).toEqual(["q 1", "kv 1", "q 2", "kv 2", "out 1", "out 2"]);
+  expect(listMoves(schedule)).toEqual(["q 1", "kv 1", "q 2", "kv 2", "out 1", "out 2"]);
 });
 
 test("on two channels a row and a column come together, and the quick ones of a row beside one slow of a column", () => {
   const costs = { q: 1, kv: 1, out: 1, dkv: 0, block: 0.1 };
   const tile = { queries: 3, keys: 3, backward: false, channels: 2 } as const;
-  expect(movesOf(greedySchedule({ ...tile, costs }))).toEqual(["q 1 + kv 1", "q 2 + kv 2", "out 1", "out 2"]);
+  expect(listMoves(greedySchedule({ ...tile, costs }))).toEqual(["q 1 + kv 1", "q 2 + kv 2", "out 1", "out 2"]);
   const slow = greedySchedule({ ...tile, queries: 4, keys: 2, costs: { ...costs, kv: 3 } });
-  expect(movesOf(slow)).toEqual(["q 1 + q 2 + q 3 + kv 1", "out 1", "out 2", "out 3"]);
+  expect(listMoves(slow)).toEqual(["q 1 + q 2 + q 3 + kv 1", "out 1", "out 2", "out 3"]);
 });
 
 test("backward peels: a row and a column in turn", () => {
-  const sums = movesOf(greedySchedule(problem(4, 4, { g: 1, ratio: 100, backward: true }))).filter((move) =>
+  const sums = listMoves(greedySchedule(problem(4, 4, { g: 1, ratio: 100, backward: true }))).filter((move) =>
     /out|dkv/.test(move),
   );
   expect(sums).toHaveLength(6);

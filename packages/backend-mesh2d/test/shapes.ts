@@ -1,7 +1,7 @@
-import { backendSuite, type Case, inSteps, placements, type Trial } from "@mosaic/conformance";
+import { backendSuite, type Case, broadcastSteps, placements, type Trial } from "@mosaic/conformance";
 import type { Slice } from "@mosaic/core";
 import { mesh2d } from "../src/index.ts";
-import { titleOf, type Way, ways } from "./ways.ts";
+import { formatTitle, type Way, ways } from "./ways.ts";
 import { makeWorld } from "./world.ts";
 
 export type GridShape = readonly [rows: number, columns: number];
@@ -19,7 +19,7 @@ export function gridsUpTo(ranks: number): GridShape[] {
  * placements (the other ways meet the others), dtypes and arrivals in turn, and that bits do not depend on when messages
  * come.
  */
-export function suiteOf(way: Way, grids: readonly GridShape[]): Case[] {
+export function createSuite(way: Way, grids: readonly GridShape[]): Case[] {
   return grids.flatMap((shape, i) => {
     // Half as long as transfers, compute hides little: a schedule has more than one move in a batch where it may.
     const backend = mesh2d({ shape, ...way, computeToTransfer: 0.5 });
@@ -33,7 +33,7 @@ export function suiteOf(way: Way, grids: readonly GridShape[]): Case[] {
     });
     return cases
       .filter((_, j) => j >= 2 * placements().length || chosen.includes(j))
-      .map((each) => ({ ...each, name: `${shape.join(" × ")}, ${titleOf(way)}: ${each.name}` }));
+      .map((each) => ({ ...each, name: `${shape.join(" × ")}, ${formatTitle(way)}: ${each.name}` }));
   });
 }
 
@@ -41,11 +41,11 @@ export function suiteOf(way: Way, grids: readonly GridShape[]): Case[] {
 export function suiteInParts(): Case[] {
   return ways.flatMap((way, i) => {
     const [node, shape] = i === 1 ? ([3, [1, 2]] as const) : ([2, [2, 2]] as const);
-    const backend = inSteps("node", mesh2d({ shape, ...way, computeToTransfer: 0.5 }));
+    const backend = broadcastSteps("node", mesh2d({ shape, ...way, computeToTransfer: 0.5 }));
     const arrangement = { mesh: { node, sp: shape[0] * shape[1] }, axes: ["node", "sp"], backend };
     return backendSuite({ makeWorld, arrangements: [arrangement] })
       .filter((_, j) => (i + j) % 3 === 0)
-      .map((each) => ({ ...each, name: `${titleOf(way)}: ${each.name}` }));
+      .map((each) => ({ ...each, name: `${formatTitle(way)}: ${each.name}` }));
   });
 }
 

@@ -2,7 +2,7 @@ import { maskTrials, placements } from "@mosaic/conformance";
 import { layoutOf, masks, positions } from "@mosaic/core";
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { expect, test } from "vitest";
-import { bestGrid, type Grid, keyOwnerAt, queryOwnerAt, createTile, TileCache } from "../src/tile.ts";
+import { bestGrid, type Grid, keyOwner, queryOwner, createTile, TileCache } from "../src/tile.ts";
 import { gridsUpTo } from "./shapes.ts";
 
 const offsets = (length: number) => Array.from({ length }, (_, i) => i);
@@ -14,13 +14,13 @@ test.each(gridsUpTo(12))(
     const size = rows * columns;
     const times = new Array<number>(size * size).fill(0);
     for (const rank of offsets(size)) {
-      expect(queryOwnerAt(grid, rank, 0)).toBe(rank);
-      expect(keyOwnerAt(grid, rank, 0)).toBe(rank);
+      expect(queryOwner(grid, rank, 0)).toBe(rank);
+      expect(keyOwner(grid, rank, 0)).toBe(rank);
       for (const x of offsets(columns)) {
-        expect(queryOwnerAt(grid, queryOwnerAt(grid, rank, x), -x)).toBe(rank);
-        for (const y of offsets(rows)) times[queryOwnerAt(grid, rank, x) * size + keyOwnerAt(grid, rank, y)]!++;
+        expect(queryOwner(grid, queryOwner(grid, rank, x), -x)).toBe(rank);
+        for (const y of offsets(rows)) times[queryOwner(grid, rank, x) * size + keyOwner(grid, rank, y)]!++;
       }
-      for (const y of offsets(rows)) expect(keyOwnerAt(grid, keyOwnerAt(grid, rank, y), -y)).toBe(rank);
+      for (const y of offsets(rows)) expect(keyOwner(grid, keyOwner(grid, rank, y), -y)).toBe(rank);
     }
     expect(times.every((count) => count === 1)).toBe(true);
   },
@@ -28,8 +28,8 @@ test.each(gridsUpTo(12))(
 
 test("the grid and tile of Mesh-Attention, figure 5: rank 4 of 15, three queries by five keys", () => {
   const grid = { rows: 5, columns: 3 };
-  expect(offsets(3).map((x) => queryOwnerAt(grid, 4, x))).toEqual([4, 5, 3]);
-  expect(offsets(5).map((y) => keyOwnerAt(grid, 4, y))).toEqual([4, 7, 10, 13, 1]);
+  expect(offsets(3).map((x) => queryOwner(grid, 4, x))).toEqual([4, 5, 3]);
+  expect(offsets(5).map((y) => keyOwner(grid, 4, y))).toEqual([4, 7, 10, 13, 1]);
 });
 
 test("the grid that sends least grows tall as key heads grow few", () => {
@@ -64,7 +64,7 @@ test.each(gridsUpTo(8))(
           return createTile(grid, sp, dependencyTable({ axis: "sp", size: mesh.sp }, call, call.at));
         });
         for (const [rank, { queries, keys }] of tiles.entries()) {
-          const seen = (x: number, y: number) => known[queryOwnerAt(grid, rank, x)]![keyOwnerAt(grid, rank, y)]!;
+          const seen = (x: number, y: number) => known[queryOwner(grid, rank, x)]![keyOwner(grid, rank, y)]!;
           const rowsSeen = offsets(columns).map((x) => offsets(rows).some((y) => seen(x, y)));
           const columnsSeen = offsets(rows).map((y) => offsets(columns).some((x) => seen(x, y)));
           expect(queries.sources.map((source) => source !== undefined)).toEqual(rowsSeen);

@@ -3,7 +3,7 @@ import { type Context, layoutOf, type Slice, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d, mesh2dTraffic } from "../src/index.ts";
 import { even, type GridShape, gridsUpTo } from "./shapes.ts";
-import { titleOf, ways } from "./ways.ts";
+import { formatTitle, ways } from "./ways.ts";
 import { makeWorld } from "./world.ts";
 
 /** What the closed form states that one rank sends and receives in a forward and a backward of a trial. */
@@ -45,7 +45,7 @@ describe.each(gridsUpTo(8))("%d × %d", (rows, columns) => {
     await onWorld(makeWorld, { size: mesh.sp, mesh }, async (ctx) => {
       for (const { trial, way } of chosen) {
         const actual = await measured(ctx, { shape, ...way }, trial);
-        expect(actual, `${trial.name}, ${titleOf(way)}`).toEqual(predicted(trial, shape, ctx.rank));
+        expect(actual, `${trial.name}, ${formatTitle(way)}`).toEqual(predicted(trial, shape, ctx.rank));
       }
     });
   });

@@ -9,6 +9,6 @@ export const ways: readonly Way[] = [
   { schedule: "overlapped", channels: 2 },
 ];
 
-export function titleOf({ schedule, channels }: Way): string {
+export function formatTitle({ schedule, channels }: Way): string {
   return channels === 2 ? `${schedule} on two channels` : `${schedule}`;
 }

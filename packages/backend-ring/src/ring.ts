@@ -60,7 +60,7 @@ export type RingOptions = OptionsOf<typeof ringOptions>;
 export function ring(options?: RingOptions): AttentionBackend {
   const { axis, inner = local() } = ringOptions.parse(options);
   const validate = validator({ name: "ring", axis, inner });
-  const dependenciesOf = dependencyTableCache({ axis, inner });
+  const getDependencies = dependencyTableCache({ axis, inner });
   return {
     name: "ring",
     description: inner.name === "local" ? `ring(${axis})` : `ring(${axis}, ${describeBackend(inner)})`,
@@ -70,7 +70,7 @@ export function ring(options?: RingOptions): AttentionBackend {
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
       const group = ctx.mesh.group(axis);
-      const dependencies = dependenciesOf(ctx, call, kv.from);
+      const dependencies = getDependencies(ctx, call, kv.from);
       const blocks = visibleCoordinates(group, dependencies, kv.from);
       using parts = blockwise(inner, blocks.filter(isVisible));
       for (const { step, visible, k, v } of rotate(group, kv, dependencies))
@@ -80,7 +80,7 @@ export function ring(options?: RingOptions): AttentionBackend {
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
       const group = ctx.mesh.group(axis);
-      const dependencies = dependenciesOf(ctx, call, kv.from);
+      const dependencies = getDependencies(ctx, call, kv.from);
       const blocks = visibleCoordinates(group, dependencies, kv.from);
       const steps = rotate(group, kv, dependencies);
       using parts = blockwise(inner, blocks.filter(isVisible));
@@ -113,7 +113,7 @@ export interface Step extends KvBlock {
   readonly step: number;
   /** Whose they are. */
   readonly source: number;
-  /** Whether this rank attends to them. If not, k and v hold other keys. */
+  /** Whether this rank attends to them. If not, none of its queries sees any: they were not sent to it, and k and v hold other keys. */
   readonly visible: boolean;
 }
 
@@ -153,7 +153,7 @@ export function* rotate(
       yield { step, source, visible: needsCompute(rank, source), k: tensors[0]!, v: tensors[1]! }; // compute
       work?.wait(); // wait
       work = undefined;
-      current = next; // swap
+      current = next; // the two buffers swap
     }
   } finally {
     work?.wait();
@@ -190,7 +190,7 @@ export function* rotateGradients(
   let arriving: GradientTransfers | undefined;
   let work: Work | undefined;
   try {
-    // To take the next of `steps` swaps k and v: see rotate.
+    // To take the next of `steps` swaps the buffers of k and v (see `rotate`); those of dk and dv take turns by step.
     for (const { step, source, visible, k, v } of steps) {
       const current = source !== rank && visible ? zeroed(source, step) : own;
       const { tensors } = current;

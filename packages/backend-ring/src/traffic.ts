@@ -36,7 +36,7 @@ export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
  * const mesh = { sp: 4 };
  * const tokens = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 400 });
  * const call = { at: { sp: 3 }, mask: masks.causal().slices(400, 400), queries: tokens, keys: tokens };
- * // The last rank sees all four chunks of 100 keys, and nobody needs its own.
+ * // The last rank sees all four chunks of 100 keys, and no rank needs its own.
  * ringTraffic({ mesh, call, width: 64, dtype: "float32" }).forward.bytesReceived; // => 153600
  * ringTraffic({ mesh, call, width: 64, dtype: "float32" }).forward.bytesSent; // => 0
  * ```

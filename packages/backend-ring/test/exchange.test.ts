@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { type DependencyTable, modulo } from "@mosaic/core/context-parallel";
 import { recvPeer, sendPeer } from "../src/exchange.ts";
-import { ranksOf, tableOf } from "./tables.ts";
+import { listRanks, createTable } from "./tables.ts";
 
 /** Any dependencies among any number of ranks: nothing but the routes themselves is under test. */
 const tables = fc
@@ -10,13 +10,13 @@ const tables = fc
   .chain((size) =>
     fc
       .array(fc.boolean(), { minLength: size * size, maxLength: size * size })
-      .map((needed): DependencyTable => tableOf(size, (rank, source) => needed[rank * size + source]!)),
+      .map((needed): DependencyTable => createTable(size, (rank, source) => needed[rank * size + source]!)),
   );
 
 test("keys come once to everyone who needs them, in time, from somebody who has them", () => {
   fc.assert(
     fc.property(tables, (table) => {
-      for (const source of ranksOf(table.size)) {
+      for (const source of listRanks(table.size)) {
         // Ranks that have the chunk in a buffer during each step.
         let holders: number[] = [];
         for (let step = 1; step < table.size; step++) {
@@ -34,7 +34,7 @@ test("keys come once to everyone who needs them, in time, from somebody who has 
 test("every contribution reaches home once, and nobody's but those of ranks that see the keys", () => {
   fc.assert(
     fc.property(tables, (table) => {
-      for (const home of ranksOf(table.size)) {
+      for (const home of listRanks(table.size)) {
         const arrived: number[] = [];
         let carried: number[] = [];
         for (let step = 1; step < table.size; step++) {
@@ -51,7 +51,7 @@ test("every contribution reaches home once, and nobody's but those of ranks that
           carried = [];
         }
         expect(carried).toEqual([]);
-        const seers = ranksOf(table.size).filter((rank) => rank !== home && table.needsKv(rank, home));
+        const seers = listRanks(table.size).filter((rank) => rank !== home && table.needsKv(rank, home));
         expect(arrived.toSorted((a, b) => a - b)).toEqual(seers);
       }
     }),
@@ -59,7 +59,7 @@ test("every contribution reaches home once, and nobody's but those of ranks that
 });
 
 test("a full ring passes everything to the right", () => {
-  const table = tableOf(5);
+  const table = createTable(5);
   for (let step = 1; step < 5; step++) {
     for (let rank = 0; rank < 5; rank++) {
       expect(recvPeer(table, rank, step)).toBe(modulo(rank - 1, 5));

@@ -1,15 +1,15 @@
-import { disturbed, onWorld } from "@mosaic/conformance";
+import { perturbed, onWorld } from "@mosaic/conformance";
 import { type Context, type KvBlock, type ProcessGroup, randn, type Tensor, type Work } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { rotate, rotateGradients } from "../src/ring.ts";
-import { tableOf } from "./tables.ts";
+import { createTable } from "./tables.ts";
 import { makeWorld } from "./world.ts";
 
-function kvOn(ctx: Context): KvBlock {
+function createKv(ctx: Context): KvBlock {
   return { k: randn(ctx, [1, 1, 5, 2]), v: randn(ctx, [1, 1, 5, 2]) };
 }
 
-function gradsOn(ctx: Context): { dk: Tensor; dv: Tensor } {
+function createGrads(ctx: Context): { dk: Tensor; dv: Tensor } {
   return { dk: randn(ctx, [1, 1, 5, 2]), dv: randn(ctx, [1, 1, 5, 2]) };
 }
 
@@ -38,7 +38,7 @@ function logged(group: ProcessGroup, log: string[]): ProcessGroup {
 test("the transfer for a step is posted before the work of the step before it, and waited for after it", async () => {
   const logs = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
     const log: string[] = [];
-    for (const { step } of rotate(logged(ctx.world, log), kvOn(ctx), tableOf(4))) log.push(`step ${step}`);
+    for (const { step } of rotate(logged(ctx.world, log), createKv(ctx), createTable(4))) log.push(`step ${step}`);
     await ctx.device.stream.synchronize();
     return log.join(", ");
   });
@@ -49,9 +49,9 @@ test("the transfer for a step is posted before the work of the step before it, a
 test("gradients of a step travel while the next one computes", async () => {
   const logs = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
     const log: string[] = [];
-    const steps = rotate(ctx.world, kvOn(ctx), tableOf(3));
+    const steps = rotate(ctx.world, createKv(ctx), createTable(3));
     const group = logged(ctx.world, log);
-    for (const { step } of rotateGradients(group, steps, gradsOn(ctx), tableOf(3))) log.push(`step ${step}`);
+    for (const { step } of rotateGradients(group, steps, createGrads(ctx), createTable(3))) log.push(`step ${step}`);
     await ctx.device.stream.synchronize();
     return log.join(", ");
   });
@@ -62,7 +62,7 @@ test("gradients of a step travel while the next one computes", async () => {
 test("keys land in two buffers in turn, beside those of one's own", async () => {
   await onWorld(makeWorld, { size: 5 }, async (ctx) => {
     const handles: bigint[] = [];
-    for (const { k } of rotate(ctx.world, kvOn(ctx), tableOf(5))) handles.push(k.storage.handle);
+    for (const { k } of rotate(ctx.world, createKv(ctx), createTable(5))) handles.push(k.storage.handle);
     expect(handles[1]).toBe(handles[3]);
     expect(handles[2]).toBe(handles[4]);
     expect(new Set(handles).size).toBe(3);
@@ -72,10 +72,10 @@ test("keys land in two buffers in turn, beside those of one's own", async () => 
 
 test("a full ring's gradients need three buffers: two to compute in and one to receive in", async () => {
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const [kv, grads] = [kvOn(ctx), gradsOn(ctx)];
+    const [kv, grads] = [createKv(ctx), createGrads(ctx)];
     const { allocated } = ctx.device.memory();
     let most = 0;
-    for (const _ of rotateGradients(ctx.world, rotate(ctx.world, kv, tableOf(4)), grads, tableOf(4))) {
+    for (const _ of rotateGradients(ctx.world, rotate(ctx.world, kv, createTable(4)), grads, createTable(4))) {
       most = Math.max(most, ctx.device.memory().allocated - allocated);
     }
     await ctx.device.stream.synchronize();
@@ -87,11 +87,11 @@ test("a full ring's gradients need three buffers: two to compute in and one to r
 
 test("a loop that is left early leaves nothing under way, and no memory", async () => {
   await onWorld(makeWorld, { size: 3 }, async (ctx) => {
-    const rank = disturbed(ctx, { completion: "soon", seed: 1 });
-    const [kv, grads] = [kvOn(ctx), gradsOn(ctx)];
+    const rank = perturbed(ctx, { completion: "soon", seed: 1 });
+    const [kv, grads] = [createKv(ctx), createGrads(ctx)];
     const { allocated } = ctx.device.memory();
-    const forward = () => rotate(rank.world, kv, tableOf(3));
-    const backward = () => rotateGradients(rank.world, forward(), grads, tableOf(3));
+    const forward = () => rotate(rank.world, kv, createTable(3));
+    const backward = () => rotateGradients(rank.world, forward(), grads, createTable(3));
     for (const { step } of forward()) if (step === 1) break;
     expect(rank.inFlight()).toBe(0);
     for (const { step } of backward()) if (step === 1) break;
@@ -110,7 +110,7 @@ test("dense keys are sent as they lie; strided ones are copied once, and only if
     const stored = randn(ctx, [1, 5, 2, 2]);
     const strided = stored.permute([0, 2, 1, 3]);
     const first = (needs?: () => boolean): bigint => {
-      const steps = rotate(ctx.world, { k: strided, v: strided }, tableOf(2, needs));
+      const steps = rotate(ctx.world, { k: strided, v: strided }, createTable(2, needs));
       const handle = steps.next().value!.k.storage.handle;
       steps.return();
       return handle;

@@ -36,7 +36,7 @@ export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
  * - backward: as many rows of q and dOut and of float32 lse and delta, the same of k and v; then, in float32, (n − S)·h
  *   rows of dq and (m − T)·g of dk and of dv.
  *
- * It receives the mirror image. If nobody sees anything, nothing is sent.
+ * It receives the mirror image. If no query sees any key, nothing is sent.
  *
  * @example
  * ```ts

@@ -67,7 +67,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
   // This one last: what its ranks hold between them is one shard of what `inner` attends to.
   const axes = [...inner.axes, axis];
   const validate = validator({ name: "ulysses", axis, inner, axes, sharded: ["queries", "keys"] });
-  const dependenciesOf = dependencyTableCache({ axis, inner });
+  const getDependencies = dependencyTableCache({ axis, inner });
   return {
     name: "ulysses",
     description: inner.name === "local" ? `ulysses(${axis})` : `ulysses(${axis}, ${describeBackend(inner)})`,
@@ -108,7 +108,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
 
   /** This rank's heads of a call; nothing if the mask leaves no rank anything to compute. */
   function createHeadCall(ctx: Context, call: AttentionCall, { k, from }: KvShard): HeadCall | undefined {
-    const dependencies = dependenciesOf(ctx, call, from);
+    const dependencies = getDependencies(ctx, call, from);
     if (dependencies.isEmpty) return undefined;
     const group = ctx.mesh.group(axis);
     const counts = { numHeads: call.q.shape[1]!, numKvHeads: k.shape[1]! };

@@ -1,7 +1,7 @@
 import {
   backendTrials,
   checkMeasurements,
-  disturbed,
+  perturbed,
   type Measurement,
   measureOn,
   onWorld,
@@ -45,7 +45,7 @@ test.each(
   const trials = trialsFor(given);
   expect(trials.length).toBe(15);
   const ranks = await onWorld(makeWorld, { size: given.size, wrapDevice: poisoned }, async (ctx) => {
-    const rank = disturbed(ctx, { completion: "late", seed: 9 });
+    const rank = perturbed(ctx, { completion: "late", seed: 9 });
     const measurements: Measurement[] = [];
     for (const trial of trials) measurements.push(await measureOn(rank, ulysses(), trial));
     return measurements;

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import type { Transfer } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { openRanks } from "./ranks.ts";
-import { expectSame, nanFilled, tensor, valuesOf } from "./values.ts";
+import { expectSame, nanFilled, tensor, rankValues } from "./values.ts";
 
 interface Planned {
   readonly from: number;
@@ -53,9 +53,9 @@ test("any batch of messages arrives, in any order of posting, whatever was there
         const posts: Transfer[][] = ranks.groups.map(() => []);
         for (const [i, { from, to, count }] of batch.entries()) {
           const out = nanFilled(ranks.devices[to]!, [count]);
-          posts[from]!.push({ tensor: tensor(ranks.devices[from]!, valuesOf(from + i, count), [count]), to });
+          posts[from]!.push({ tensor: tensor(ranks.devices[from]!, rankValues(from + i, count), [count]), to });
           posts[to]!.push({ tensor: out, from });
-          arrivals.push({ out, expected: valuesOf(from + i, count) });
+          arrivals.push({ out, expected: rankValues(from + i, count) });
         }
         ranks.groups.forEach((group, rank) => group.sendRecv(shuffled(posts[rank]!, seed + rank)).wait());
       }
@@ -70,8 +70,8 @@ test("a ring that rotates two tensors of different dtypes, and counts exactly wh
   await using ranks = await openRanks(size);
   const before = ranks.groups.map((group) => group.traffic());
   let held = ranks.devices.map((device, rank) => ({
-    k: tensor(device, valuesOf(rank, 999), [3, 333]),
-    v: tensor(device, valuesOf(rank + 50, 77), [7, 11], "bfloat16"),
+    k: tensor(device, rankValues(rank, 999), [3, 333]),
+    v: tensor(device, rankValues(rank + 50, 77), [7, 11], "bfloat16"),
   }));
   for (let step = 1; step < size; step++) {
     held = ranks.groups.map((group, rank) => {
@@ -93,8 +93,8 @@ test("a ring that rotates two tensors of different dtypes, and counts exactly wh
     });
     for (const [rank, { k, v }] of held.entries()) {
       const source = (rank + size - step) % size;
-      expectSame(await k.read(), valuesOf(source, 999));
-      expectSame(await v.read(), valuesOf(source + 50, 77));
+      expectSame(await k.read(), rankValues(source, 999));
+      expectSame(await v.read(), rankValues(source + 50, 77));
     }
   }
   for (const [rank, group] of ranks.groups.entries()) {

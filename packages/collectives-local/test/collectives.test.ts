@@ -1,7 +1,7 @@
 import type { DType, ReduceOp } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { openRanks } from "./ranks.ts";
-import { concatenated, expectSame, nanFilled, raggedCounts, reduced, tensor, valuesOf } from "./values.ts";
+import { concatenated, expectSame, nanFilled, raggedCounts, computeReduction, tensor, rankValues } from "./values.ts";
 
 const sizes = [1, 2, 3, 4, 5, 6, 7, 8];
 // Nothing, less than a rank each, and more than one block; none divides by the ranks.
@@ -13,10 +13,10 @@ describe.each(sizes)("%i ranks", (size) => {
     await using ranks = await openRanks(size);
     for (const op of ["sum", "mean", "max"] as const satisfies readonly ReduceOp[]) {
       for (const count of counts) {
-        const inputs = ranks.devices.map((_, rank) => valuesOf(rank, count));
+        const inputs = ranks.devices.map((_, rank) => rankValues(rank, count));
         const xs = ranks.devices.map((device, rank) => tensor(device, inputs[rank]!, [count], dtype));
         ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!, op).wait());
-        const expected = reduced(inputs, op, dtype);
+        const expected = computeReduction(inputs, op, dtype);
         for (const x of xs) expectSame(await x.read(), expected);
       }
     }
@@ -26,7 +26,7 @@ describe.each(sizes)("%i ranks", (size) => {
     await using ranks = await openRanks(size);
     for (const count of counts) {
       for (const shares of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
-        const inputs = shares.map((share, rank) => valuesOf(rank, share));
+        const inputs = shares.map((share, rank) => rankValues(rank, share));
         const outs = ranks.devices.map((device) => nanFilled(device, [shares.reduce((a, b) => a + b)], dtype));
         const given = shares.some((share) => share !== count) ? { counts: shares } : {};
         ranks.groups.forEach((group, rank) => {
@@ -44,7 +44,7 @@ describe.each(sizes)("%i ranks", (size) => {
     for (const count of counts) {
       for (const shares of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
         const total = shares.reduce((a, b) => a + b);
-        const inputs = shares.map((_, rank) => valuesOf(rank, total));
+        const inputs = shares.map((_, rank) => rankValues(rank, total));
         const outs = shares.map((share, rank) => nanFilled(ranks.devices[rank]!, [share], dtype));
         const given = shares.some((share) => share !== count) ? { counts: shares } : {};
         ranks.groups.forEach((group, rank) => {
@@ -52,7 +52,7 @@ describe.each(sizes)("%i ranks", (size) => {
           group.reduceScatter(outs[rank]!, input, "mean", given).wait();
         });
         const got = await Promise.all(outs.map((out) => out.read()));
-        expectSame(concatenated(got), reduced(inputs, "mean", dtype));
+        expectSame(concatenated(got), computeReduction(inputs, "mean", dtype));
       }
     }
   });
@@ -64,7 +64,7 @@ describe.each(sizes)("%i ranks", (size) => {
       for (const flow of [(s: number, r: number) => ((s + 2 * r) % 3) * count, () => count]) {
         const all = Array.from({ length: size }, (_, rank) => rank);
         const inputs = all.map((s) =>
-          valuesOf(
+          rankValues(
             s,
             all.reduce((sum, r) => sum + flow(s, r), 0),
           ),
@@ -90,13 +90,13 @@ describe.each(sizes)("%i ranks", (size) => {
     await using ranks = await openRanks(size);
     for (let root = 0; root < size; root++) {
       const xs = ranks.devices.map((device, rank) =>
-        rank === root ? tensor(device, valuesOf(root, 5001), [5001]) : nanFilled(device, [5001]),
+        rank === root ? tensor(device, rankValues(root, 5001), [5001]) : nanFilled(device, [5001]),
       );
       ranks.groups.forEach((group, rank) => {
         group.broadcast(xs[rank]!, root).wait();
         group.barrier().wait();
       });
-      for (const x of xs) expectSame(await x.read(), valuesOf(root, 5001));
+      for (const x of xs) expectSame(await x.read(), rankValues(root, 5001));
     }
   });
 });
@@ -115,10 +115,10 @@ test("a NaN survives every reduction", async () => {
 test("large messages that exceed every ring", async () => {
   await using ranks = await openRanks(2);
   const count = 3_000_001;
-  const inputs = [valuesOf(0, count), valuesOf(1, count)];
+  const inputs = [rankValues(0, count), rankValues(1, count)];
   const xs = inputs.map((values, rank) => tensor(ranks.devices[rank]!, values, [count]));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
-  const expected = reduced(inputs, "sum", "float32");
+  const expected = computeReduction(inputs, "sum", "float32");
   for (const x of xs) expectSame(await x.read(), expected);
 });
 

@@ -40,7 +40,7 @@ async function split(colors: Colors): Promise<unknown> {
   const path = await listen((frame, reply) => {
     const self = { host: 0, pid: process.pid };
     if (frame.kind === "join")
-      reply({ kind: "welcome", world: 0, hosts: ["n0"], members: [self, { ...self, pid: 1 }] });
+      reply({ kind: "memberTable", world: 0, hosts: ["n0"], members: [self, { ...self, pid: 1 }] });
     if (frame.kind === "get") reply({ kind: "value", world: 0, key: frame.key, value: Buffer.alloc(0) });
     if (frame.kind === "split") reply({ kind: "colors", world: 0, group: frame.group, index: frame.index, ...colors });
   });
@@ -66,7 +66,7 @@ test("colors of fewer ranks than the group has fail the rank, not the process", 
 test("colors that are not one for each rank of their frame end the control plane", async () => {
   const error = await split({ ranks: [[0, 2]], colors: BigInt64Array.of(0n) });
   expect(error).toBeInstanceOf(PeerLostError);
-  expect((error as Error).message).toContain("the agent sent other than one color for each rank");
+  expect((error as Error).message).toContain("the agent sent a colors frame without one color for each rank");
 });
 
 test("a rank of another size than its world", async () => {

@@ -3,7 +3,7 @@ import { type DType, type Shape, numel, type Tensor } from "@mosaic/core";
 import { roundTo, type TestDevice } from "./device.ts";
 
 /** Values that every dtype holds exactly, and that differ by rank and place. */
-export function valuesOf(rank: number, count: number): Float32Array {
+export function rankValues(rank: number, count: number): Float32Array {
   return Float32Array.from({ length: count }, (_, i) => ((rank * 37 + i * 5) % 61) / 4 - 7);
 }
 
@@ -15,7 +15,11 @@ export function tensor(device: TestDevice, values: ArrayLike<number>, shape: Sha
 }
 
 /** What a reduction in rank order with float32 accumulation must give, to the bit. */
-export function reduced(inputs: readonly Float32Array[], op: "sum" | "mean" | "max", dtype: DType): Float32Array {
+export function computeReduction(
+  inputs: readonly Float32Array[],
+  op: "sum" | "mean" | "max",
+  dtype: DType,
+): Float32Array {
   return inputs[0]!.map((_, i) => {
     let acc = inputs[0]![i]!;
     for (const input of inputs.slice(1)) acc = op === "max" ? Math.max(acc, input[i]!) : Math.fround(acc + input[i]!);

@@ -1,7 +1,7 @@
 // What JavaScript calls: NCCL is found and a transport is made here, which the engine of @mosaic/runtime drives.
 #include <napi.h>
 
-#include "mosaic/guarded.h"
+#include "mosaic/rethrow_as_js_error.h"
 #include "nccl/transport.h"
 
 namespace mosaic::nccl {
@@ -13,7 +13,7 @@ constexpr int32_t kProtocol = 3;
 
 // load(candidates): [version, path] of NCCL.
 Napi::Value loadNccl(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto given = info[0].As<Napi::Array>();
     std::vector<std::string> candidates;
     for (uint32_t i = 0; i < given.Length(); i++) candidates.push_back(given.Get(i).As<Napi::String>());
@@ -27,7 +27,7 @@ Napi::Value loadNccl(const Napi::CallbackInfo& info) {
 
 // open({ minCtas, maxCtas, netName, warmUp }): the address of a `MosaicTransport`.
 Napi::Value open(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto given = info[0].As<Napi::Object>();
     const auto number = [&](const char* name) { return given.Get(name).As<Napi::Number>().Int32Value(); };
     const Settings settings{number("minCtas"), number("maxCtas"), given.Get("netName").As<Napi::String>()};

@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { type Environment, loadAddon, platform, sitePackages, translated } from "@mosaic/runtime";
+import { type Environment, loadAddon, platform, sitePackages, translateErrors } from "@mosaic/runtime";
 
 const libraryNames = ["libnccl.so.2", "libnccl.so"] as const;
 
@@ -51,12 +51,12 @@ function loadTransport(): NcclAddon {
 
 /** Loads NCCL, once for the process: its version, and where it was found. */
 export function loadNccl(): readonly [version: string, path: string] {
-  return translated(() => loadTransport().load(libraryCandidates()));
+  return translateErrors(() => loadTransport().load(libraryCandidates()));
 }
 
 /** Makes the transport of one rank: the address of a `MosaicTransport`. NCCL must have been loaded. */
 export function openTransport(options: TransportOptions): number {
-  return translated(() => loadTransport().open(options));
+  return translateErrors(() => loadTransport().open(options));
 }
 
 /** The NCCL of this machine. */

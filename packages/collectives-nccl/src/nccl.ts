@@ -16,7 +16,7 @@ import {
   inProcess,
   interfacesIn,
   openWorld,
-  timeoutOf,
+  resolveTimeout,
   type WorldOptions,
 } from "@mosaic/runtime";
 import { loadNccl, openTransport as openNccl } from "./addon.ts";
@@ -118,7 +118,7 @@ export function nccl(options?: NcclOptions): Collectives {
 /** How a rank is connected over NCCL, which is loaded here. */
 function rankOptions(connecting: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
   checkDevice(connecting.device);
-  const timeout = timeoutOf(options.timeout ?? connecting.timeout);
+  const timeout = resolveTimeout(options.timeout ?? connecting.timeout);
   const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network, netName = "", warmUp } = options;
   // NCCL reads these once, when it starts. "=": these interfaces, and none whose name begins alike.
   if (network !== undefined) {

@@ -1,7 +1,7 @@
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { expect, test } from "vitest";
-import { standIns } from "./emulated.ts";
+import { emulatedLibraries } from "./emulated.ts";
 
 // An operation of the world never ends, and one of a part lies behind it on the same stream: whoever aborts the part
 // first, and waits for it, waits for ever.
@@ -19,7 +19,7 @@ test("communicators that share a stream are aborted together", async () => {
     await Promise.all(contexts.map((ctx) => ctx.close()));
     process.stdout.write(JSON.stringify(errors));`;
   // Three launches connect the ranks; the fourth hangs.
-  const env = { ...process.env, ...standIns, MOSAIC_EMULATED_NCCL_HANG: "4" };
+  const env = { ...process.env, ...emulatedLibraries, MOSAIC_EMULATED_NCCL_HANG: "4" };
   const node = ["--input-type=module", "--eval", script];
   const { stdout } = await promisify(execFile)(process.execPath, node, { env, timeout: 30_000 });
   expect(JSON.parse(stdout)).toEqual(["CollectiveTimeoutError", "CollectiveTimeoutError"]);

@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 const built = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
 
 /** The stand-ins for the driver, which runs the kernels that are shipped under emulation, and for NCCL. */
-export const standIns: Readonly<Record<string, string>> = {
+export const emulatedLibraries: Readonly<Record<string, string>> = {
   MOSAIC_CUDA_LIBRARY: built("../../kernels-cuda/build-emulated/libcuda_emulated.so"),
   MOSAIC_NCCL_LIBRARY: built("../build-emulated/libnccl_emulated.so"),
 };
@@ -13,7 +13,7 @@ export const onGpu: boolean = process.env.MOSAIC_TEST_GPU === "1";
 
 /** Lets this process, and those that it starts, use the stand-ins. */
 export function emulate(): void {
-  Object.assign(process.env, standIns);
+  Object.assign(process.env, emulatedLibraries);
 }
 
 if (!onGpu) emulate();

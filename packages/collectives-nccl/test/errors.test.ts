@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, onTestFinished, test } from "vitest";
-import { standIns } from "./emulated.ts";
+import { emulatedLibraries } from "./emulated.ts";
 
 // Each in a process of its own, for a process loads NCCL once. The stand-ins fail as their settings state.
 interface FailureCase {
@@ -118,13 +118,13 @@ const failureCases: readonly FailureCase[] = [
 ];
 
 test.each(failureCases)("reports what to do about $what", async ({ env, code, name, message }) => {
-  const error = await errorOf(code, env);
+  const error = await getError(code, env);
   expect(error.message).toMatch(message);
   expect(error.name).toBe(name);
 });
 
 test("reports what NCCL there is", async () => {
-  const { message } = await errorOf("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
+  const { message } = await getError("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
   const { version, library, settings } = JSON.parse(message) as Record<string, unknown>;
   expect(version).toBe("2.27.3");
   expect(library).toMatch(/libnccl_emulated\.so$/);
@@ -136,14 +136,14 @@ test("takes the next NCCL where one that loads cannot be used", async () => {
   onTestFinished(() => rmSync(folder, { recursive: true }));
   const compiler = ["-shared", "-fPIC", "-x", "c", "-o", join(folder, "libnccl.so.2"), "/dev/null"];
   await promisify(execFile)(process.env.CC ?? "cc", compiler);
-  symlinkSync(standIns.MOSAIC_NCCL_LIBRARY!, join(folder, "libnccl.so"));
+  symlinkSync(emulatedLibraries.MOSAIC_NCCL_LIBRARY!, join(folder, "libnccl.so"));
   const env = { MOSAIC_NCCL_LIBRARY: "", LD_LIBRARY_PATH: folder };
-  const { message } = await errorOf("throw new Error(ncclSystem().version)", env);
+  const { message } = await getError("throw new Error(ncclSystem().version)", env);
   expect(message).toBe("2.27.3");
 });
 
 /** What `code` throws in a process with that environment; a hang is killed. */
-async function errorOf(code: string, env: FailureCase["env"]): Promise<{ name: string; message: string }> {
+async function getError(code: string, env: FailureCase["env"]): Promise<{ name: string; message: string }> {
   const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
   const script = `const { nccl, ncclSystem, world } = await import(${at("../dist/index.js")});
     const { cuda } = await import(${at("@mosaic/kernels-cuda")});
@@ -151,7 +151,7 @@ async function errorOf(code: string, env: FailureCase["env"]): Promise<{ name: s
     let thrown = { name: "nothing", message: "" };
     try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
     process.stdout.write(JSON.stringify(thrown), () => process.exit());`;
-  const all = { ...process.env, ...standIns, ...env };
+  const all = { ...process.env, ...emulatedLibraries, ...env };
   const node = ["--input-type=module", "--eval", script];
   const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
   return JSON.parse(stdout) as { name: string; message: string };

@@ -18,10 +18,10 @@ const suite = failureSuite(
 
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
-const sameCalls = "; all ranks of a group must call the same collectives in the same order, with the same shapes";
+const mismatchRemedy = "; all ranks of a group must call the same collectives in the same order, with the same shapes";
 
 /** Ranks 0 and 1 wait in operations of which neither can complete. */
-async function mismatchOf(xs: readonly Tensor[]): Promise<string> {
+async function getMismatch(xs: readonly Tensor[]): Promise<string> {
   const errors = await Promise.all(xs.slice(0, 2).map((x) => x.read().catch((error: unknown) => error)));
   expect(errors.map((error) => (error as Error).constructor)).toEqual([
     CollectiveMismatchError,
@@ -39,9 +39,9 @@ test("messages of different sizes: the two ranks are named once neither makes pr
   ranks.groups[0]!.sendRecv([{ tensor: half, to: 1 }], { label: "ring(sp)" });
   ranks.groups[0]!.sendRecv([{ tensor: xs[0]!, from: 1 }], { label: "ring(sp)" }).wait();
   ranks.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 0 }], { label: "ring(sp)" }).wait();
-  expect(await mismatchOf(xs)).toBe(
+  expect(await getMismatch(xs)).toBe(
     "ring(sp): rank 0 is at sendRecv #1 (world) float32 [10000], rank 1 at sendRecv #1 (world) float32 [20000]" +
-      sameCalls,
+      mismatchRemedy,
   );
 });
 
@@ -52,8 +52,8 @@ test("shares of an allGather that differ between ranks", async () => {
     const counts = rank === 0 ? [1, 3] : [3, 2];
     group.allGather(out, tensor(group.device, new Float32Array(counts[rank]!), [counts[rank]!]), { counts }).wait();
   }
-  expect(await mismatchOf(outs)).toBe(
-    `rank 0 is at allGather #1 (world) float32 [1], rank 1 at allGather #1 (world) float32 [2]${sameCalls}`,
+  expect(await getMismatch(outs)).toBe(
+    `rank 0 is at allGather #1 (world) float32 [1], rank 1 at allGather #1 (world) float32 [2]${mismatchRemedy}`,
   );
 });
 
@@ -64,8 +64,8 @@ test("what a rank of an allToAll sends is not what the other expects", async () 
   ranks.groups[0]!.allToAll(outs[0]!, three!, { send: [1, 2], receive: [1, 2] }).wait();
   ranks.groups[1]!.allToAll(outs[1]!, four!, { send: [3, 1], receive: [2, 1] }).wait();
   for (const group of ranks.groups) group.barrier().wait();
-  expect(await mismatchOf(outs)).toBe(
-    `rank 0 is at allToAll #1 (world) float32 [3], rank 1 at allToAll #1 (world) float32 [4]${sameCalls}`,
+  expect(await getMismatch(outs)).toBe(
+    `rank 0 is at allToAll #1 (world) float32 [3], rank 1 at allToAll #1 (world) float32 [4]${mismatchRemedy}`,
   );
 });
 

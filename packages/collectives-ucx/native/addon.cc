@@ -1,7 +1,7 @@
 // What JavaScript calls: UCX is found and a transport is made here, which the engine of @mosaic/runtime drives.
 #include <napi.h>
 
-#include "mosaic/guarded.h"
+#include "mosaic/rethrow_as_js_error.h"
 #include "ucx/transport.h"
 
 namespace mosaic::ucx {
@@ -13,7 +13,7 @@ constexpr int32_t kProtocol = 1;
 
 // load(candidates): [version, path] of UCX.
 Napi::Value loadUcx(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto given = info[0].As<Napi::Array>();
     std::vector<std::string> candidates;
     for (uint32_t i = 0; i < given.Length(); i++) candidates.push_back(given.Get(i).As<Napi::String>());
@@ -27,7 +27,7 @@ Napi::Value loadUcx(const Napi::CallbackInfo& info) {
 
 // open(network, ports): the address of a `MosaicTransport`.
 Napi::Value open(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const Settings settings{info[0].As<Napi::String>(), info[1].As<Napi::String>()};
     return Napi::Number::New(info.Env(), static_cast<double>(reinterpret_cast<uintptr_t>(openTransport(settings))));
   });

@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { AddonLoadError } from "@mosaic/core";
-import { type Environment, loadAddon, platform, sitePackages, translated } from "@mosaic/runtime";
+import { type Environment, loadAddon, platform, sitePackages, translateErrors } from "@mosaic/runtime";
 
 const libraryName = "libucp.so.0";
 
@@ -52,7 +52,7 @@ export function loadUcx(): readonly [version: string, path: string] {
 
 /** Makes the transport of one rank: the address of a `MosaicTransport`. UCX must have been loaded; "" leaves it to UCX. */
 export function openTransport(network: string, ports: string): number {
-  return translated(() => loadTransport().open(network, ports));
+  return translateErrors(() => loadTransport().open(network, ports));
 }
 
 /** The UCX of this machine. */

@@ -105,7 +105,7 @@ function resolveOptions({ connectTimeout, network, ports = "" }: Omit<UcxOptions
       received: JSON.stringify(ports),
     });
   }
-  const devices = network === undefined ? "" : network.split(",").flatMap(devicesOf).join(",");
+  const devices = network === undefined ? "" : network.split(",").flatMap(parseNetwork).join(",");
   return { connectTimeout, devices, ports };
 }
 
@@ -123,6 +123,6 @@ function isPortRange(text: string): boolean {
 }
 
 /** The devices, by UCX's names, that a part of `network` names: interfaces with an address in a subnet, else itself. */
-function devicesOf(part: string): readonly string[] {
+function parseNetwork(part: string): readonly string[] {
   return part.includes("/") ? interfacesIn(part, "ucx: network") : [part.trim()];
 }

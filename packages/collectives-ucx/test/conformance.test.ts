@@ -1,14 +1,14 @@
 import { collectivesSuite, failureSuite } from "@mosaic/conformance";
 import { beforeAll, describe, test, vi } from "vitest";
-import { alone, type HostOf, inPairs, inTurn, makeWorld, together } from "./ranks.ts";
+import { oneHostPerRank, type HostOf, twoRanksPerHost, alternatingHosts, makeWorld, oneHost } from "./ranks.ts";
 
 // UCX's own choice between ranks of this machine is its shared memory; between hosts it is TCP.
 const worlds: readonly [name: string, hostOf: HostOf, tls: string | undefined][] = [
-  ["each on a host of its own", alone, "tcp"],
-  ["each on a host of its own, over what UCX chooses", alone, undefined],
-  ["two a host", inPairs, "tcp"],
-  ["on two hosts in turn", inTurn, "tcp"],
-  ["on one host", together, undefined],
+  ["each on a host of its own", oneHostPerRank, "tcp"],
+  ["each on a host of its own, over what UCX chooses", oneHostPerRank, undefined],
+  ["two a host", twoRanksPerHost, "tcp"],
+  ["on two hosts in turn", alternatingHosts, "tcp"],
+  ["on one host", oneHost, undefined],
 ];
 
 describe.each(worlds)("ranks %s", (_, hostOf, tls) => {

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { processSuite, RankProcesses } from "@mosaic/conformance";
 import { afterAll, describe, expect, test } from "vitest";
 import { jobsOn, script } from "./processes.ts";
-import { alone, type HostOf, inPairs } from "./ranks.ts";
+import { oneHostPerRank, type HostOf, twoRanksPerHost } from "./ranks.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
 // Ranks run on their hosts: they are started by what `process.execPath` names. `ip` becomes the rank, so that its pid stays.
@@ -23,11 +23,11 @@ afterAll(() => {
   rmSync(folder, { recursive: true });
 });
 
-const program = { script, openJob: jobsOn(alone) };
+const program = { script, openJob: jobsOn(oneHostPerRank) };
 
 const placements: readonly [name: string, hostOf: HostOf][] = [
-  ["a rank on each host", alone],
-  ["two ranks on each host", inPairs],
+  ["a rank on each host", oneHostPerRank],
+  ["two ranks on each host", twoRanksPerHost],
 ];
 
 describe.each(placements)("%s", (_, hostOf) => {
@@ -43,11 +43,11 @@ function bytesSent(host: number): number {
 }
 
 test.each([
-  [2, "alone", alone],
-  [3, "alone", alone],
-  [4, "alone", alone],
-  [4, "in pairs", inPairs],
-  [5, "in pairs", inPairs],
+  [2, "alone", oneHostPerRank],
+  [3, "alone", oneHostPerRank],
+  [4, "alone", oneHostPerRank],
+  [4, "in pairs", twoRanksPerHost],
+  [5, "in pairs", twoRanksPerHost],
 ] as const)("%i ranks, %s on a host, reduce to the bits of shared memory, over their network", async (...placed) => {
   const [size, , hostOf] = placed;
   await using processes = new RankProcesses({ script, openJob: jobsOn(hostOf) });

@@ -12,7 +12,7 @@ const connect = `const { cpu } = await import(${at("@mosaic/kernels-cpu")});
   await world(2, { device: () => cpu({ threads: 1 }), timeout: 5 })`;
 
 test("without UCX an error reports what was looked for and what to install", async () => {
-  const { name, message } = await errorOf(connect, { MOSAIC_UCX_LIBRARY: "/nonexistent/libucp.so.0" });
+  const { name, message } = await getError(connect, { MOSAIC_UCX_LIBRARY: "/nonexistent/libucp.so.0" });
   expect(name).toBe(AddonLoadError.name);
   expect(message).toMatch(
     /^ucx: expected UCX, received none \(\/nonexistent\/libucp\.so\.0: .*\); install UCX 1\.13 or newer: apt-get install libucx0, .*MOSAIC_UCX_LIBRARY$/,
@@ -20,7 +20,7 @@ test("without UCX an error reports what was looked for and what to install", asy
 });
 
 test("a library that is not UCX", async () => {
-  const { message } = await errorOf("ucxSystem()", { MOSAIC_UCX_LIBRARY: "libdl.so.2" });
+  const { message } = await getError("ucxSystem()", { MOSAIC_UCX_LIBRARY: "libdl.so.2" });
   expect(message).toMatch(/received libdl\.so\.2, which has no ucp_get_version; install UCX/);
 });
 
@@ -28,7 +28,7 @@ test("too old a UCX", async () => {
   const library = await compiled(
     "void ucp_get_version(unsigned *a, unsigned *b, unsigned *c) { *a = 1, *b = 12, *c = 3; }",
   );
-  const { message } = await errorOf("ucxSystem()", { MOSAIC_UCX_LIBRARY: library });
+  const { message } = await getError("ucxSystem()", { MOSAIC_UCX_LIBRARY: library });
   expect(message).toMatch(
     /^ucx: expected UCX, received .*libucp\.so\.0 of version 1\.12\.3, too old; install UCX 1\.13/,
   );
@@ -53,7 +53,7 @@ test("what UCX reads when it is loaded is set then, unless the user has set it, 
     }`);
   const code = `try { ucxSystem(); } catch {}
     throw new Error(JSON.stringify(Object.keys(process.env).filter((name) => name.startsWith("UCX_"))))`;
-  const { message, stderr } = await errorOf(code, { MOSAIC_UCX_LIBRARY: library, UCX_LOG_LEVEL: "info" });
+  const { message, stderr } = await getError(code, { MOSAIC_UCX_LIBRARY: library, UCX_LOG_LEVEL: "info" });
   expect(stderr.trim().split("\n")).toEqual([
     "UCX_ERROR_SIGNALS=",
     "UCX_HANDLE_ERRORS=none",
@@ -94,7 +94,7 @@ function at(module: string): string {
 }
 
 /** What `code` throws in a process with that environment; a hang is killed. */
-async function errorOf(
+async function getError(
   code: string,
   env: Readonly<Record<string, string>>,
 ): Promise<{ name: string; message: string; stderr: string }> {

@@ -2,8 +2,8 @@
 import { collectivesSuite, failureSuite, RankProcesses } from "@mosaic/conformance";
 import { beforeAll, describe, expect, test, vi } from "vitest";
 import { jobsOn, script } from "./processes.ts";
-import { inPairs, makeWorld, openRanks, tensor } from "./ranks.ts";
-import { digestOf } from "./reductions.ts";
+import { twoRanksPerHost, makeWorld, openRanks, tensor } from "./ranks.ts";
+import { computeDigest } from "./reductions.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
 beforeAll(() => {
@@ -11,7 +11,7 @@ beforeAll(() => {
   return () => vi.unstubAllEnvs();
 });
 
-const make = makeWorld({ network: "lo" }, inPairs);
+const make = makeWorld({ network: "lo" }, twoRanksPerHost);
 const suite = collectivesSuite(make, { sizes: [3] });
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
@@ -21,10 +21,10 @@ test.concurrent.each(failures.map(({ name, run }) => [name, run] as const))("%s"
 
 test("reductions of the world and of the ranks of one host have the bits of shared memory", async () => {
   await using ranks = await openRanks(5, { ucx: { network: "lo" }, hosts: [0, 1, 0, 1, 0] });
-  const ofWorld = await Promise.all(ranks.groups.map(digestOf));
+  const ofWorld = await Promise.all(ranks.groups.map(computeDigest));
   expect(new Set(ofWorld)).toEqual(new Set([await digestOverSharedMemory(5)]));
   const hosts = await Promise.all(ranks.groups.map((group) => group.split(group.rank % 2, "host")));
-  const ofHosts = await Promise.all(hosts.map(digestOf));
+  const ofHosts = await Promise.all(hosts.map(computeDigest));
   const [three, two] = [await digestOverSharedMemory(3), await digestOverSharedMemory(2)];
   expect(ofHosts).toEqual([three, two, three, two, three]);
 });
@@ -55,7 +55,7 @@ test.each([[[0]], [[0, 1, 2]], [[0, -1]], [[0, 2]], [[0, 0.5]]])("hosts %j of tw
 });
 
 describe("processes", () => {
-  const program = { script, openJob: jobsOn(inPairs) };
+  const program = { script, openJob: jobsOn(twoRanksPerHost) };
 
   // Again on a machine that was busy elsewhere for so long.
   test("a rank that sleeps is woken at once, by ranks of its host and of others", { retry: 2 }, async () => {
@@ -75,7 +75,7 @@ describe("processes", () => {
     for (const rank of ranks.filter((_, each) => each !== killed)) {
       const { name, message } = await rank.waitForEvent("failed");
       expect(name).toBe("PeerLostError");
-      const host = inPairs(killed);
+      const host = twoRanksPerHost(killed);
       expect(message).toContain(`rank ${killed} (pid ${ranks[killed]!.pid} on n${host}) died`);
       expect(await rank.ended).toBe(0);
     }

@@ -1,13 +1,13 @@
 import { processSuite, RankProcesses } from "@mosaic/conformance";
 import { describe, expect, test } from "vitest";
 import { jobsOn, script } from "./processes.ts";
-import { alone, inPairs, inTurn, type HostOf } from "./ranks.ts";
+import { oneHostPerRank, twoRanksPerHost, alternatingHosts, type HostOf } from "./ranks.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
 const placements: readonly [name: string, hostOf: HostOf][] = [
-  ["each on a host of its own", alone],
-  ["two a host", inPairs],
-  ["on two hosts in turn", inTurn],
+  ["each on a host of its own", oneHostPerRank],
+  ["two a host", twoRanksPerHost],
+  ["on two hosts in turn", alternatingHosts],
 ];
 
 describe.each(placements)("processes %s", (_, hostOf) => {

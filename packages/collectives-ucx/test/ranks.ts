@@ -7,16 +7,16 @@ import { type UcxOptions, type UcxWorldOptions, world } from "../src/index.ts";
 export type HostOf = (rank: number) => number;
 
 /** Every rank on a host of its own: all pairs communicate over UCX. */
-export const alone: HostOf = (rank) => rank;
+export const oneHostPerRank: HostOf = (rank) => rank;
 /** Two ranks a host, the last one alone if they are odd: neighbors share memory. */
-export const inPairs: HostOf = (rank) => Math.floor(rank / 2);
+export const twoRanksPerHost: HostOf = (rank) => Math.floor(rank / 2);
 /** On two hosts in turn: neighbors communicate over UCX, others share memory. */
-export const inTurn: HostOf = (rank) => rank % 2;
+export const alternatingHosts: HostOf = (rank) => rank % 2;
 /** All on one: shared memory alone. */
-export const together: HostOf = () => 0;
+export const oneHost: HostOf = () => 0;
 
 /** Worlds of one process, for the suites. */
-export function makeWorld(ucx: UcxOptions, hostOf: HostOf = alone): MakeWorld {
+export function makeWorld(ucx: UcxOptions, hostOf: HostOf = oneHostPerRank): MakeWorld {
   return (size, { wrapDevice, ...options }) => {
     const hosts = Array.from({ length: size }, (_, rank) => hostOf(rank));
     return world(size, { ...options, ucx, hosts, device: () => wrapDevice(cpu({ threads: 1 })) });

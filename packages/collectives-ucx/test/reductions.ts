@@ -10,15 +10,15 @@ const counts = [1, 7, 1313, 100_003];
 const reductions = ops.flatMap((op) => dtypes.flatMap((dtype) => counts.map((count) => ({ op, dtype, count }))));
 
 /** Values of all magnitudes, so that their sum depends on the order. */
-function valuesOf(rank: number, count: number): Float32Array {
+function rankValues(rank: number, count: number): Float32Array {
   return Float32Array.from({ length: count }, (_, i) => Math.sin(rank * 7919 + i) * 10 ** (((rank * 3 + i) % 7) - 3));
 }
 
 /** A hash of the results of all of them, on this rank of a group. */
-export async function digestOf(group: ProcessGroup): Promise<string> {
+export async function computeDigest(group: ProcessGroup): Promise<string> {
   const hash = createHash("sha256");
   for (const { op, dtype, count } of reductions) {
-    const x = fromArray(group.device, valuesOf(group.rank, count), [count], dtype);
+    const x = fromArray(group.device, rankValues(group.rank, count), [count], dtype);
     group.allReduce(x, op).wait();
     const values = await x.read();
     hash.update(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));

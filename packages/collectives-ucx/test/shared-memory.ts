@@ -1,11 +1,11 @@
 import { world } from "@mosaic/collectives-local";
 import { cpu } from "@mosaic/kernels-cpu";
-import { digestOf } from "./reductions.ts";
+import { computeDigest } from "./reductions.ts";
 
 /** What all reductions give over shared memory, which must be the same on every rank. */
 export async function digestOverSharedMemory(size: number): Promise<string> {
   const contexts = await world(size, { device: () => cpu({ threads: 1 }) });
-  const digests = new Set(await Promise.all(contexts.map((ctx) => digestOf(ctx.world))));
+  const digests = new Set(await Promise.all(contexts.map((ctx) => computeDigest(ctx.world))));
   await Promise.all(contexts.map((ctx) => ctx.close()));
   if (digests.size !== 1) throw new Error(`expected one result on all ranks, received ${digests.size}`);
   return [...digests][0]!;

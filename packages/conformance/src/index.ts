@@ -5,12 +5,12 @@ export {
   type ErrorSum,
   errorSum,
   type Extent,
-  extentOf,
+  measureExtent,
   mergeErrorSums,
   type Measured,
   type Measurement,
 } from "./measure/gate.ts";
-export { inSteps } from "./backend/in-steps.ts";
+export { broadcastSteps } from "./backend/broadcast-steps.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
 export { measureOn } from "./backend/measure.ts";
 export {
@@ -19,21 +19,21 @@ export {
   type Extents,
   formatMesh,
   placements,
-  ranksOf,
+  meshSize,
   type TrialOptions,
 } from "./backend/trials.ts";
 export { alongOneAxis, backendSuite, type BackendSuiteOptions } from "./backend/suite.ts";
 export { validationSuite, type ValidationSuiteOptions } from "./backend/validation.ts";
-export { type Reference, referenceOf, type Trial } from "./backend/trial.ts";
+export { type Reference, getReference, type Trial } from "./backend/trial.ts";
 export { type Case, check, checkClose, checkEqual, checkThrows, magnitude, maxError } from "./check.ts";
 export {
   type CompletionTime,
-  type Disturbance,
-  disturbed,
-  type DisturbedContext,
-  DisturbedGroup,
+  type Perturbation,
+  perturbed,
+  type PerturbedContext,
+  PerturbedGroup,
   poisoned,
-} from "./disturb/group.ts";
+} from "./perturb/group.ts";
 export {
   attentionOracle,
   attentionOracleBackward,
@@ -43,7 +43,7 @@ export {
   randomSlices,
   type MaskMod,
   isPairVisible,
-  maskModOf,
+  slicesToMaskMod,
 } from "./oracle/attention.ts";
 export { epsilon, integer, normals, roundTo, uniforms } from "./oracle/numbers.ts";
 export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";

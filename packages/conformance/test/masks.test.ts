@@ -1,7 +1,7 @@
 import { isVisible, layoutOf, type Span } from "@mosaic/core";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { maskTrials, placements, maskModOf } from "../src/index.ts";
+import { maskTrials, placements, slicesToMaskMod } from "../src/index.ts";
 
 const lengths = [
   [1, 1],
@@ -19,8 +19,8 @@ for (const [queries, keys] of lengths) {
       const slices = mask.slices(queries, keys);
       for (let q = 0; q < queries; q++) {
         for (let k = 0; k < keys; k++) {
-          expect(maskModOf(slices)(q, k), `query ${q}, key ${k}`).toBe(maskMod(q, k));
-          expect(slices.filter((slice) => maskModOf([slice])(q, k)).length).toBeLessThanOrEqual(1);
+          expect(slicesToMaskMod(slices)(q, k), `query ${q}, key ${k}`).toBe(maskMod(q, k));
+          expect(slices.filter((slice) => slicesToMaskMod([slice])(q, k)).length).toBeLessThanOrEqual(1);
         }
       }
     });

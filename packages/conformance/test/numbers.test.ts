@@ -5,7 +5,7 @@ import {
   checkMeasurements,
   checkThrows,
   errorSum,
-  extentOf,
+  measureExtent,
   mergeErrorSums,
   maxError,
   normals,
@@ -52,7 +52,7 @@ test("measurements: ranks together, against twice the error of one device", () =
   const local = errorSum([1, 2, 3, 4 + 2 ** -20], expected);
   const rank = (actual: number[], part: Float64Array) => ({
     trial: "t",
-    results: { out: { found: errorSum(actual, part), local, expected: extentOf(expected) } },
+    results: { out: { found: errorSum(actual, part), local, expected: measureExtent(expected) } },
     lse: 0,
   });
   const half = [expected.subarray(0, 2), expected.subarray(2)] as const;

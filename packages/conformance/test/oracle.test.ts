@@ -8,15 +8,15 @@ import {
   type ModuleProblem,
   normals,
   randomSlices,
-  maskModOf,
+  slicesToMaskMod,
 } from "../src/index.ts";
 
 const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 7, keys: 9, headDim: 3, scale: 0.7 };
 
-function problemOf(seed: number): AttentionProblem {
+function createProblem(seed: number): AttentionProblem {
   const rows = sizes.batch * sizes.numHeads * sizes.queries * sizes.headDim;
   const keyRows = sizes.batch * sizes.numKvHeads * sizes.keys * sizes.headDim;
-  const maskMod = maskModOf(randomSlices(sizes.queries, sizes.keys, seed));
+  const maskMod = slicesToMaskMod(randomSlices(sizes.queries, sizes.keys, seed));
   return { ...sizes, maskMod, q: normals(rows, 1), k: normals(keyRows, 2), v: normals(keyRows, 3) };
 }
 
@@ -44,7 +44,7 @@ test("attention to one key is its value, to none is nothing, and equal scores gi
 });
 
 test("query heads read the key head of their group", () => {
-  const problem = problemOf(1);
+  const problem = createProblem(1);
   const { out } = attentionOracle(problem);
   const { numKvHeads: _, ...rest } = problem;
   // Every key head twice makes it ordinary attention.
@@ -63,7 +63,7 @@ test("query heads read the key head of their group", () => {
 });
 
 test.each([1, 2, 3, 4, 5])("the gradients of attention are its slopes, mask %d", (seed) => {
-  const problem = problemOf(seed);
+  const problem = createProblem(seed);
   const dOut = normals(problem.q.length, 4);
   const loss = (change: Partial<AttentionProblem>) => inner(attentionOracle({ ...problem, ...change }).out, dOut);
   const { dq, dk, dv } = attentionOracleBackward(problem, dOut);

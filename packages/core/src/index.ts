@@ -11,7 +11,7 @@ export {
   describeBackend,
   type KvShard,
   local,
-  tileOf,
+  createTile,
 } from "./attention/backend.ts";
 export { checkFeatures, checkTile } from "./attention/check.ts";
 export type * from "./attention/tile.ts";
@@ -42,10 +42,16 @@ export type * from "./device.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";
 export { type LaunchEnvironment, launchEnvironment, localRank, localWorldSize } from "./launch-environment.ts";
-export { compileKernel, type Operand, operandsOf, tensorOf, versionedKernels } from "./kernels/operands.ts";
+export {
+  compileKernel,
+  type Operand,
+  getOperands,
+  getTensor,
+  versionedKernels,
+} from "./kernels/operands.ts";
 export type * from "./kernels/kernels.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
-export { isVisible, rowsWithin, visiblePairs } from "./mask/visibility.ts";
+export { isVisible, visibleRows, visiblePairs } from "./mask/visibility.ts";
 export * from "./mask/slice.ts";
 export * as masks from "./mask/masks.ts";
 export { findOverlap, sliceIntersects, slicesOverlap } from "./mask/overlap.ts";

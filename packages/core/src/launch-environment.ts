@@ -1,6 +1,6 @@
-import { OptionError } from "./errors.ts";
+import { expectValue, OptionError } from "./errors.ts";
 
-type Environment = Readonly<Record<string, string | undefined>>;
+type EnvironmentVariables = Readonly<Record<string, string | undefined>>;
 
 /** The place of this process in its job, from the variables of whatever started it. */
 export interface LaunchEnvironment {
@@ -20,7 +20,7 @@ export interface LaunchEnvironment {
 }
 
 /** Where a launcher puts the place of a rank. */
-interface Variables {
+interface LauncherVariables {
   readonly launcher: "torchrun" | "Open MPI" | "MPICH" | "SLURM";
   readonly rank: string;
   readonly worldSize: string;
@@ -30,14 +30,14 @@ interface Variables {
 }
 
 /** Those of torchrun, which mosaic-run and programs of users set, too, come before the others. */
-const torchrun: Variables = {
+const torchrun: LauncherVariables = {
   launcher: "torchrun",
   rank: "RANK",
   worldSize: "WORLD_SIZE",
   localRank: "LOCAL_RANK",
   localWorldSize: "LOCAL_WORLD_SIZE",
 };
-const openMpi: Variables = {
+const openMpi: LauncherVariables = {
   launcher: "Open MPI",
   rank: "OMPI_COMM_WORLD_RANK",
   worldSize: "OMPI_COMM_WORLD_SIZE",
@@ -45,14 +45,14 @@ const openMpi: Variables = {
   localWorldSize: "OMPI_COMM_WORLD_LOCAL_SIZE",
 };
 /** Hydra, of MPICH and of what is derived from it. */
-const mpich: Variables = {
+const mpich: LauncherVariables = {
   launcher: "MPICH",
   rank: "PMI_RANK",
   worldSize: "PMI_SIZE",
   localRank: "MPI_LOCALRANKID",
   localWorldSize: "MPI_LOCALNRANKS",
 };
-const slurm: Variables = {
+const slurm: LauncherVariables = {
   launcher: "SLURM",
   rank: "SLURM_PROCID",
   worldSize: "SLURM_NTASKS",
@@ -81,7 +81,8 @@ const SLURM_PORTS = { first: 20_000, count: 12_000 } as const;
  * [launcher, rank, worldSize]; // => ["SLURM", 3, 4]
  * ```
  */
-export function launchEnvironment(env: Environment = process.env): LaunchEnvironment {
+export function launchEnvironment(env: EnvironmentVariables = process.env): LaunchEnvironment {
+  checkEnvironment("launchEnvironment", env);
   const variables = findLauncher(env);
   const [rank, worldSize] = variables === undefined ? [0, 1] : checkRank(variables, env);
   if (variables === torchrun) checkAgreement(rank, worldSize, env);
@@ -90,29 +91,36 @@ export function launchEnvironment(env: Environment = process.env): LaunchEnviron
     ...{ rank, worldSize },
     localRank: localRank(env),
     localWorldSize: localWorldSize(env),
-    attempt: integer("MOSAIC_ATTEMPT", env) ?? integer("TORCHELASTIC_RESTART_COUNT", env) ?? slurmRestarts(env),
+    attempt:
+      parseInteger("MOSAIC_ATTEMPT", env) ?? parseInteger("TORCHELASTIC_RESTART_COUNT", env) ?? slurmRestarts(env),
     job: jobName(variables, env),
-    endpoint: endpointOf(env),
+    endpoint: parseEndpoint(env),
   };
 }
 
 /** This process's number among the ranks of its host; undefined where the launcher sets none. Throws OptionError for no integer. */
-export function localRank(env: Environment = process.env): number | undefined {
-  const own = integer("LOCAL_RANK", env);
+export function localRank(env: EnvironmentVariables = process.env): number | undefined {
+  checkEnvironment("localRank", env);
+  const own = parseInteger("LOCAL_RANK", env);
   const launcher = localLauncher(env);
-  return own ?? (launcher === undefined ? undefined : integer(launcher.localRank, env));
+  return own ?? (launcher === undefined ? undefined : parseInteger(launcher.localRank, env));
 }
 
 /** Ranks of this host; undefined where the launcher sets none. Throws OptionError for no integer above 0. */
-export function localWorldSize(env: Environment = process.env): number | undefined {
-  const own = integer("LOCAL_WORLD_SIZE", env, 1);
+export function localWorldSize(env: EnvironmentVariables = process.env): number | undefined {
+  checkEnvironment("localWorldSize", env);
+  const own = parseInteger("LOCAL_WORLD_SIZE", env, 1);
   const launcher = localLauncher(env);
   if (own !== undefined || launcher === undefined) return own;
-  return launcher === slurm ? slurmTasks(env) : integer(launcher.localWorldSize, env, 1);
+  return launcher === slurm ? slurmTasks(env) : parseInteger(launcher.localWorldSize, env, 1);
+}
+
+function checkEnvironment(where: string, env: unknown): void {
+  expectValue(where, typeof env === "object" && env !== null, "environment variables, an object", env);
 }
 
 /** What numbers the ranks of a host: also where RANK and WORLD_SIZE alone were copied from its variables. */
-function localLauncher(env: Environment): Variables | undefined {
+function localLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
   const launcher = findLauncher(env);
   if (launcher !== torchrun || env["LOCAL_RANK"] || env["LOCAL_WORLD_SIZE"]) return launcher;
   const below = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
@@ -120,23 +128,26 @@ function localLauncher(env: Environment): Variables | undefined {
   return isSame ? below : launcher;
 }
 
-function findLauncher(env: Environment): Variables | undefined {
-  const isSet = ({ rank, worldSize }: Variables): boolean => Boolean(env[rank] || env[worldSize]);
+function findLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
+  const isSet = ({ rank, worldSize }: LauncherVariables): boolean => Boolean(env[rank] || env[worldSize]);
   if (isSet(torchrun)) return torchrun;
   if (isSet(openMpi)) return openMpi;
   // `srun --mpi=pmi2` sets PMI_RANK, too, but nothing of the host.
-  if (isSet(mpich) && (env[mpich.localRank] || !isStep(env))) return mpich;
-  return isStep(env) && isSet(slurm) ? slurm : undefined;
+  if (isSet(mpich) && (env[mpich.localRank] || !isSlurmStep(env))) return mpich;
+  return isSlurmStep(env) && isSet(slurm) ? slurm : undefined;
 }
 
 /** In a batch script the variables of tasks are set, too, but it is none. */
-function isStep(env: Environment): boolean {
+function isSlurmStep(env: EnvironmentVariables): boolean {
   return Boolean(env["SLURM_STEP_ID"]) && Number(env["SLURM_STEP_ID"]) < FIRST_SPECIAL_STEP;
 }
 
-function checkRank(variables: Variables, env: Environment): readonly [rank: number, worldSize: number] {
-  const rank = integer(variables.rank, env);
-  const worldSize = integer(variables.worldSize, env, 1);
+function checkRank(
+  variables: LauncherVariables,
+  env: EnvironmentVariables,
+): readonly [rank: number, worldSize: number] {
+  const rank = parseInteger(variables.rank, env);
+  const worldSize = parseInteger(variables.worldSize, env, 1);
   if (rank === undefined || worldSize === undefined) {
     const [missing, present] =
       rank === undefined ? [variables.rank, variables.worldSize] : [variables.worldSize, variables.rank];
@@ -159,7 +170,7 @@ function checkRank(variables: Variables, env: Environment): readonly [rank: numb
  * RANK and WORLD_SIZE that a shell or a container exports to all processes make worlds of the wrong ranks. More ranks than the launcher
  * started processes are right: each of these has started some of them. So are those of torchrun and mosaic-run in such processes.
  */
-function checkAgreement(rank: number, worldSize: number, env: Environment): void {
+function checkAgreement(rank: number, worldSize: number, env: EnvironmentVariables): void {
   if (env["MOSAIC_RUN_ID"] || env["TORCHELASTIC_RUN_ID"]) return;
   const launcher = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
   if (launcher === undefined) return;
@@ -173,7 +184,7 @@ function checkAgreement(rank: number, worldSize: number, env: Environment): void
   });
 }
 
-function jobName(variables: Variables | undefined, env: Environment): string | undefined {
+function jobName(variables: LauncherVariables | undefined, env: EnvironmentVariables): string | undefined {
   const { MOSAIC_RUN_ID, MASTER_ADDR = "", MASTER_PORT, PMIX_NAMESPACE } = env;
   if (MOSAIC_RUN_ID) return MOSAIC_RUN_ID;
   if (MASTER_PORT) return `${MASTER_ADDR}:${MASTER_PORT}`;
@@ -181,35 +192,35 @@ function jobName(variables: Variables | undefined, env: Environment): string | u
   return variables === openMpi && PMIX_NAMESPACE ? `pmix ${PMIX_NAMESPACE}` : undefined;
 }
 
-function endpointOf(env: Environment): LaunchEnvironment["endpoint"] {
-  const host = env["MASTER_ADDR"] || (isStep(env) ? firstHost(env["SLURM_STEP_NODELIST"]) : undefined);
-  const port = portOf(env);
+function parseEndpoint(env: EnvironmentVariables): LaunchEnvironment["endpoint"] {
+  const host = env["MASTER_ADDR"] || (isSlurmStep(env) ? firstHost(env["SLURM_STEP_NODELIST"]) : undefined);
+  const port = endpointPort(env);
   return host === undefined || port === undefined ? undefined : { host, port };
 }
 
 /** torchrun's own store listens on MASTER_PORT. */
-function portOf(env: Environment): number | undefined {
-  const own = integer("MOSAIC_MASTER_PORT", env, 1, 65_535);
-  const master = integer("MASTER_PORT", env, 1, 65_535);
+function endpointPort(env: EnvironmentVariables): number | undefined {
+  const own = parseInteger("MOSAIC_MASTER_PORT", env, 1, 65_535);
+  const master = parseInteger("MASTER_PORT", env, 1, 65_535);
   if (own !== undefined) return own;
   if (master !== undefined) return env["TORCHELASTIC_USE_AGENT_STORE"] === "True" ? master + 1 : master;
-  if (!isStep(env)) return undefined;
+  if (!isSlurmStep(env)) return undefined;
   // Steps of one job, and jobs in a row, that share a host get different ports.
-  const number = 64 * (integer("SLURM_JOB_ID", env) ?? 0) + (integer("SLURM_STEP_ID", env) ?? 0);
+  const number = 64 * (parseInteger("SLURM_JOB_ID", env) ?? 0) + (parseInteger("SLURM_STEP_ID", env) ?? 0);
   return SLURM_PORTS.first + (number % SLURM_PORTS.count);
 }
 
-function slurmRestarts(env: Environment): number {
-  return isStep(env) ? (integer("SLURM_RESTART_COUNT", env) ?? 0) : 0;
+function slurmRestarts(env: EnvironmentVariables): number {
+  return isSlurmStep(env) ? (parseInteger("SLURM_RESTART_COUNT", env) ?? 0) : 0;
 }
 
 /** Of `2(x3),1`, tasks of each node, those of this one. */
-function slurmTasks(env: Environment): number | undefined {
+function slurmTasks(env: EnvironmentVariables): number | undefined {
   const counts = (env["SLURM_STEP_TASKS_PER_NODE"] ?? "").split(",").flatMap((part) => {
     const [, tasks, nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part) ?? [];
     return tasks === undefined ? [] : Array.from({ length: Number(nodes) }, () => Number(tasks));
   });
-  return counts[integer("SLURM_NODEID", env) ?? 0];
+  return counts[parseInteger("SLURM_NODEID", env) ?? 0];
 }
 
 /** Of `n[001-003,7],m1`, n001. */
@@ -218,7 +229,12 @@ function firstHost(list = ""): string | undefined {
   return first.replaceAll(/\[(\d+)[^\]]*\]/g, "$1") || undefined;
 }
 
-function integer(name: string, env: Environment, min = 0, max: number = Number.MAX_SAFE_INTEGER): number | undefined {
+function parseInteger(
+  name: string,
+  env: EnvironmentVariables,
+  min = 0,
+  max: number = Number.MAX_SAFE_INTEGER,
+): number | undefined {
   const text = env[name];
   if (text === undefined || text === "") return undefined;
   if (/^\d+$/.test(text) && Number(text) >= min && Number(text) <= max) return Number(text);

@@ -87,7 +87,7 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
   const shape = { ...lengths };
   checkMeshShape(shape, world.size);
   const axes = Object.keys(shape);
-  const ranks = ranksByPlace(world, shape);
+  const ranks = rankOrder(world, shape);
   const coordinate = coordinateOf(ranks.indexOf(world.rank), shape);
   const { hosts } = world;
   const groups = new Map<string, ProcessGroup>();
@@ -117,9 +117,9 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
  * The rank at each place, row-major: host by host, where hosts are known. A group numbers its members in the order of their ranks, which
  * must be that of their places; where it would not be, or where hosts differ in size, the order is that of the ranks.
  */
-function ranksByPlace({ size, hosts }: ProcessGroup, shape: Coordinate): readonly number[] {
+function rankOrder({ size, hosts }: ProcessGroup, shape: Coordinate): readonly number[] {
   const ranks = Array.from({ length: size }, (_, rank) => rank);
-  if (!hosts || !isEven(hosts)) return ranks;
+  if (!hosts || !hasEqualHosts(hosts)) return ranks;
   const byHost = ranks.toSorted((a, b) => hosts[a]! - hosts[b]! || a - b);
   let stride = size;
   for (const length of Object.values(shape)) {
@@ -133,7 +133,7 @@ function ranksByPlace({ size, hosts }: ProcessGroup, shape: Coordinate): readonl
 }
 
 /** Whether all hosts have equally many ranks. */
-function isEven(hosts: readonly number[]): boolean {
+function hasEqualHosts(hosts: readonly number[]): boolean {
   const counts = new Map<number, number>();
   for (const host of hosts) counts.set(host, (counts.get(host) ?? 0) + 1);
   return new Set(counts.values()).size === 1;

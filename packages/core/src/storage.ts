@@ -11,7 +11,7 @@ export const dtypeBytes: Readonly<Record<DType, number>> = { float32: 4, bfloat1
 
 /**
  * Device memory, counted: every tensor that views it holds one reference, so does every collective that still uses it.
- * When the last one lets go, the memory returns to its device's allocator, in stream order.
+ * When the last one is released, the memory returns to its device's allocator, in stream order.
  */
 export class Storage {
   /** The address, as the device's native code understands it. */

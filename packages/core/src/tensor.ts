@@ -39,7 +39,7 @@ export function isTensor(value: unknown): value is Tensor {
 }
 
 /**
- * A strided view of device memory. It belongs to the `scope` that it was created in, or else to whoever received it:
+ * A strided view of device memory. It belongs to the `scope` that it was created in, or else to the caller that received it:
  * `using x = …` or `x[Symbol.dispose]()` gives its memory back in stream order; views share memory and count on their own.
  * Views never copy; `contiguous`, `to` and a `reshape` of elements that are not dense do. Operations are methods, too:
  * methods.ts adds them.
@@ -202,6 +202,11 @@ export class Tensor implements Disposable, TensorInit {
   toString(): string {
     const what = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
     return this.#disposed ? `${what}, disposed` : what;
+  }
+
+  /** What JSON.stringify writes: shape, dtype and device, such as "cuda:0". Values need `read`; checkpoints, `@mosaic/nn`. */
+  toJSON(): { readonly shape: Shape; readonly dtype: DType; readonly device: string } {
+    return { shape: this.shape, dtype: this.dtype, device: `${this.device.type}:${this.device.index}` };
   }
 
   /** JavaScript has no operators for tensors: \`x + y\` would be text, and \`x / 2\` NaN, in silence. */

@@ -1,11 +1,11 @@
 /** What is tracked of a tensor. */
 export interface TrackedTensor extends Disposable {
   readonly isDisposed: boolean;
-  /** Who releases it; null: whoever received it does. */
+  /** What releases it; null: the caller that received it. */
   owner: TensorTracker | null;
 }
 
-/** Tensors created while a body runs, for whoever releases them: a `scope`, or an operation that fails half way. */
+/** Tensors created while a body runs, for what releases them: a `scope`, or an operation that fails half way. */
 export class TensorTracker {
   #tensors: TrackedTensor[] = [];
   #limit = 64;
@@ -42,7 +42,7 @@ export class TensorTracker {
     this.#tensors = [];
   }
 
-  /** Leaves every tensor to whoever holds it. */
+  /** Leaves every tensor to its holder. */
   untrackAll(): void {
     this.#tensors = [];
   }
@@ -72,7 +72,7 @@ export function trackTensor(tensor: TrackedTensor): void {
   activeTracker?.add(tensor);
 }
 
-/** Makes the innermost tracker the owner of a tensor; without one, whoever received it. */
+/** Makes the innermost tracker the owner of a tensor; without one, the caller owns it. */
 export function adopt(tensor: TrackedTensor): void {
   if (activeTracker) activeTracker.add(tensor);
   else tensor.owner = null;

@@ -12,10 +12,10 @@ import { formatShards, formatSlices, hashNumbers } from "../src/attention/format
 import { fromArray } from "../src/creation.ts";
 import { MosaicError, OptionError } from "../src/errors.ts";
 import { compileKernel } from "../src/kernels/operands.ts";
-import { operandsOf, tensorOf } from "../src/kernels/operands.ts";
+import { getOperands, getTensor } from "../src/kernels/operands.ts";
 import { versionedKernels } from "../src/kernels/operands.ts";
-import { rowsWithin, visiblePairs } from "../src/mask/visibility.ts";
-import { clipKeys, clipQueries, rowRange } from "../src/mask/slice.ts";
+import { visibleRows, visiblePairs } from "../src/mask/visibility.ts";
+import { clipKeys, clipQueries, visibleKeyRange } from "../src/mask/slice.ts";
 import { findOverlap, sliceIntersects, slicesOverlap } from "../src/mask/overlap.ts";
 import type { Slice } from "../src/mask/slice.ts";
 import { isVisible } from "../src/mask/visibility.ts";
@@ -44,8 +44,8 @@ const spans: readonly unknown[] = [
 
 /** Functions of one slice, and of one span. */
 const ofSlice: Readonly<Record<string, (slice: Slice) => unknown>> = {
-  rowRange: (each) => rowRange(each, 1),
-  rowsWithin: (each) => rowsWithin(span, each),
+  visibleKeyRange: (each) => visibleKeyRange(each, 1),
+  visibleRows: (each) => visibleRows(span, each),
   clipQueries: (each) => clipQueries(each, 0, 2),
   clipKeys: (each) => clipKeys(each, 0, 2),
   slicesOverlap: (each) => slicesOverlap(each, slice),
@@ -57,7 +57,7 @@ const ofSlice: Readonly<Record<string, (slice: Slice) => unknown>> = {
   formatSlices: (each) => formatSlices([each]),
 };
 const ofSpan: Readonly<Record<string, (span: Span) => unknown>> = {
-  rowsWithin: (each) => rowsWithin(each, slice),
+  visibleRows: (each) => visibleRows(each, slice),
   "visiblePairs, queries": (each) => visiblePairs([each], [span], [slice]),
   "visiblePairs, keys": (each) => visiblePairs([span], [each], [slice]),
   "isVisible, queries": (each) => isVisible([each], [span], [slice]),
@@ -100,8 +100,8 @@ const calls: Readonly<Record<string, () => unknown>> = {
   "parseTrafficOptions of null": () => parseTrafficOptions(trafficOptions, wrong(null)),
   "axisLength without a mesh": () => axisLength("test", wrong(undefined), { axis: "sp", from: { sp: 0 } }),
   "hashNumbers of text": () => hashNumbers(wrong(["1"])),
-  "operandsOf no kernel": () => operandsOf(wrong("toString")),
-  "tensorOf no operand": () => tensorOf(wrong({}), []),
+  "getOperands no kernel": () => getOperands(wrong("toString")),
+  "getTensor no operand": () => getTensor(wrong({}), []),
   "versionedKernels of a number": () => versionedKernels(wrong({ fill: 1 })),
   "versionedKernels of no kernel": () => versionedKernels(wrong({ wrong() {} })),
   "compileKernel of no source": () => compileKernel("fill", wrong(undefined), []),

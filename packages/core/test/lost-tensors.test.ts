@@ -9,7 +9,7 @@ setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
 
 /** Forgets tensors, one with a tape behind it, instead of disposing them. */
-function forget(device: ReferenceDevice): void {
+function dropReferences(device: ReferenceDevice): void {
   const x = zeros(device, [100]);
   x.requiresGrad = true;
   square(square(x));
@@ -18,7 +18,7 @@ function forget(device: ReferenceDevice): void {
 
 test("memory of tensors that nobody disposed comes back with garbage collection", async () => {
   const device = new ReferenceDevice();
-  forget(device);
+  dropReferences(device);
   expect(device.memory().allocated).toBe(1200);
   for (let turn = 0; turn < 50 && device.memory().allocated > 0; turn++) {
     collectGarbage();

@@ -61,6 +61,7 @@ test("views are methods, and every method is listed here or is a view", async ()
     "assertNotDisposed",
     "dispose",
     "toString",
+    "toJSON",
   ];
   const methods = Object.getOwnPropertyNames(Tensor.prototype).filter((name) => {
     return typeof Object.getOwnPropertyDescriptor(Tensor.prototype, name)!.value === "function";

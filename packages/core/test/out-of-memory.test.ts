@@ -17,7 +17,7 @@ import type { Tensor } from "../src/tensor.ts";
 import { ReferenceDevice } from "./reference/index.ts";
 
 /** Allocates a number of times, then no more. */
-class Scarce extends ReferenceDevice {
+class LimitedDevice extends ReferenceDevice {
   left = Infinity;
 
   override empty(...what: Parameters<ReferenceDevice["empty"]>): Tensor {
@@ -79,7 +79,7 @@ const cases: Readonly<Record<string, Case>> = {
 };
 
 /** Runs forward and backward with `room` allocations; whether they were enough. */
-function fits(ctx: Context, device: Scarce, { each, room }: { each: Case; room: number }): boolean {
+function fits(ctx: Context, device: LimitedDevice, { each, room }: { each: Case; room: number }): boolean {
   device.left = Infinity;
   const inputs = each.shapes.map((shape) => rand(device, shape, { low: 0.5 }));
   for (const x of inputs) x.requiresGrad = true;
@@ -103,7 +103,7 @@ function fits(ctx: Context, device: Scarce, { each, room }: { each: Case; room: 
 }
 
 test.each(Object.entries(cases))("%s: whichever allocation fails, memory is as it was", async (_, each) => {
-  const device = new Scarce();
+  const device = new LimitedDevice();
   await using ctx = await init({ device, rank: 0, worldSize: 1 });
   let room = 0;
   for (; !fits(ctx, device, { each, room }); room++) expect(device.memory().allocated, `room ${room}`).toBe(0);
@@ -112,7 +112,7 @@ test.each(Object.entries(cases))("%s: whichever allocation fails, memory is as i
 });
 
 test("unshard leaves nothing behind, whether it fails or not", async () => {
-  const device = new Scarce();
+  const device = new LimitedDevice();
   await using ctx = await init({ device, rank: 0, worldSize: 1 });
   for (const room of [0, 1, 2]) {
     device.left = Infinity;
@@ -129,7 +129,7 @@ test("unshard leaves nothing behind, whether it fails or not", async () => {
 });
 
 test("a gradient that was disposed counts as none", async () => {
-  const device = new Scarce();
+  const device = new LimitedDevice();
   using x = rand(device, [2]);
   x.requiresGrad = true;
   for (let step = 0; step < 2; step++) {

@@ -26,7 +26,7 @@ function leaf(...values: number[]): Tensor {
   return x;
 }
 
-const gradOf = async (x: Tensor) => [...(await x.grad!.read())];
+const readGrad = async (x: Tensor) => [...(await x.grad!.read())];
 
 describe("what a scope releases", () => {
   test("all that was created inside but the result, which is the caller's", async () => {
@@ -291,7 +291,7 @@ describe("autograd", () => {
     }
     const t = [1, 2].map((value) => Math.tanh(value * value));
     const expected = t.map((y, i) => (2 * y + 1) * (1 - y * y) * 2 * (i + 1));
-    (await gradOf(x)).forEach((value, i) => expect(value).toBeCloseTo(expected[i]!, 5));
+    (await readGrad(x)).forEach((value, i) => expect(value).toBeCloseTo(expected[i]!, 5));
     x.grad!.dispose();
     x.dispose();
     expect(allocated()).toBe(0);
@@ -308,7 +308,7 @@ describe("autograd", () => {
   test("a whole step inside: gradients survive, the rest does not", async () => {
     const x = leaf(3);
     scope(() => x.square().sum().backward());
-    expect(await gradOf(x)).toEqual([6]);
+    expect(await readGrad(x)).toEqual([6]);
     expect(allocated()).toBe(8);
   });
 
@@ -319,7 +319,7 @@ describe("autograd", () => {
       scope(() => x.scale(step).sum().backward());
       first ??= x.grad;
     }
-    expect(await gradOf(x)).toEqual([6, 6]);
+    expect(await readGrad(x)).toEqual([6, 6]);
     expect(x.grad).toBe(first);
     expect(allocated()).toBe(16);
   });
@@ -329,7 +329,7 @@ describe("autograd", () => {
     scope(() => {
       for (let i = 1; i <= 2; i++) scope(() => x.square().scale(i).sum()).backward();
     });
-    expect(await gradOf(x)).toEqual([6, 12]);
+    expect(await readGrad(x)).toEqual([6, 12]);
     expect(allocated()).toBe(16);
   });
 
@@ -353,7 +353,7 @@ describe("autograd", () => {
       const t = Math.tanh(value * value);
       return 2 * t * (1 - t * t) * 2 * value;
     });
-    (await gradOf(x)).forEach((value, i) => expect(value).toBeCloseTo(values[i]!, 5));
+    (await readGrad(x)).forEach((value, i) => expect(value).toBeCloseTo(values[i]!, 5));
     // x, y, the loss, and x's gradient.
     expect(allocated()).toBe(16 + 16 + 4 + 16);
   });
@@ -362,7 +362,7 @@ describe("autograd", () => {
     const x = leaf(5);
     using y = scope(() => checkpoint((each) => each, x.scale(2)).sum());
     y.backward();
-    expect(await gradOf(x)).toEqual([2]);
+    expect(await readGrad(x)).toEqual([2]);
   });
 });
 

@@ -6,7 +6,7 @@ import { type DeviceCalls, type KernelCall, loadAddon, NativeRuntime, platform }
 export interface CpuAddon extends DeviceCalls {
   features(): string;
   /** For tests: makes a stream fail through its handle. */
-  fail(stream: bigint, message: string): void;
+  injectFailure(stream: bigint, message: string): void;
   readonly record: KernelCall;
   readonly wait: KernelCall;
   readonly fmaPeak: KernelCall;

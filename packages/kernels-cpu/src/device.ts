@@ -185,8 +185,8 @@ export function features(): CpuFeatures {
  * that kernels are measured against. Blocks the host for some tens of milliseconds; meant for benchmarks.
  */
 export function fmaPeak(threads: number = threadCount(undefined)): number {
-  const { native, scratch } = getAddon();
-  scratch.values[0] = threadCount(threads);
+  const { native, argumentBuffer } = getAddon();
+  argumentBuffer.values[0] = threadCount(threads);
   native.fmaPeak();
-  return scratch.values[0];
+  return argumentBuffer.values[0];
 }

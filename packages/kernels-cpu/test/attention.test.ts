@@ -26,10 +26,10 @@ test("attention refuses to sum in 16 bits: it would write past the end", () => {
 
 const rows = [1, 1, 4, 8];
 const whole = [{ start: 0, length: 4, step: 1 }];
-type Changed = Partial<Pick<Tile, "q" | "k" | "mask">>;
+type ChangedCall = Partial<Pick<Tile, "q" | "k" | "mask">>;
 
 /** A forward and a backward of 4 rows, of which the tile is changed. */
-function* callsWith(device: Device, change: () => Changed): Generator<() => void> {
+function* callsWith(device: Device, change: () => ChangedCall): Generator<() => void> {
   const { kernels } = device;
   const make = (shape: readonly number[]): Tensor => {
     const x = device.empty(shape, "float32");
@@ -44,7 +44,7 @@ function* callsWith(device: Device, change: () => Changed): Generator<() => void
 }
 
 const steps = [0, 0.5, -1, Number.NaN, Number.POSITIVE_INFINITY];
-const wrong: Changed[] = [
+const wrong: ChangedCall[] = [
   ...steps.flatMap((step) => [{ q: [{ start: 0, length: 4, step }] }, { k: [{ start: 0, length: 4, step }] }]),
   ...[-1, 0.5, Number.NaN].map((start) => ({ k: [{ start, length: 4, step: 1 }] })),
   ...[-4, 3, 5, Number.NaN].map((length) => ({ k: [{ start: 0, length, step: 1 }] })),
@@ -62,20 +62,20 @@ test.each(wrong)("a tile that no kernel can work with is refused: %j", async (ch
 });
 
 /** The field of an object that is right when it is checked, and wrong when it is read again. */
-function changing<T extends object>(of: T, field: keyof T, then: number): T {
+function withChange<T extends object>(of: T, field: keyof T, then: number): T {
   let reads = 0;
   return Object.defineProperty({ ...of }, field, { get: () => (reads++ === 0 ? of[field] : then), enumerable: true });
 }
 
 test.each(steps)("native code guards itself: a step of %d that was not seen ends in an error", async (step) => {
   using device = cpu({ threads: 1 });
-  for (const call of callsWith(device, () => ({ q: [changing(whole[0]!, "step", step)] }))) {
+  for (const call of callsWith(device, () => ({ q: [withChange(whole[0]!, "step", step)] }))) {
     expect(call).toThrow(step === 0.5 || step < 1 ? /step ≥ 1/ : /expected an integer/);
   }
-  for (const call of callsWith(device, () => ({ k: [changing(whole[0]!, "step", step)] })))
+  for (const call of callsWith(device, () => ({ k: [withChange(whole[0]!, "step", step)] })))
     expect(call).toThrow(DeviceError);
   const slice = masks.causal().slices(4, 4)[0]!;
-  for (const call of callsWith(device, () => ({ mask: [changing(slice, "q0", 9)] })))
+  for (const call of callsWith(device, () => ({ mask: [withChange(slice, "q0", 9)] })))
     expect(call).toThrow(/0 ≤ q0 ≤ q1/);
   await device.stream.synchronize();
 });

@@ -97,8 +97,8 @@ onEveryIsa("matmul", (device) => {
         const got = await out.read();
         const [m, n, k] = [shape.at(-2)!, shape.at(-1)!, left.at(-1)!];
         for (let batch = 0; batch * m * n < got.length; batch++) {
-          const own = a.values.slice(m * k * matrixOf(batch, shape, left)).slice(0, m * k);
-          const other = b.values.slice(k * n * matrixOf(batch, shape, right)).slice(0, k * n);
+          const own = a.values.slice(m * k * sampleMatrix(batch, shape, left)).slice(0, m * k);
+          const other = b.values.slice(k * n * sampleMatrix(batch, shape, right)).slice(0, k * n);
           const { product, magnitude } = reference(own, other, [m, n, k], 0);
           const part = got.slice(batch * m * n, (batch + 1) * m * n);
           expect(firstWrong(part, product, { tolerance: 1e-6, magnitude })).toBeUndefined();
@@ -167,7 +167,7 @@ function residentBytes(): number {
 }
 
 /** Which matrix of an operand belongs to a matrix of the result. */
-function matrixOf(batch: number, shape: readonly number[], operand: readonly number[]): number {
+function sampleMatrix(batch: number, shape: readonly number[], operand: readonly number[]): number {
   let [rest, at, stride] = [batch, 0, 1];
   for (let axis = shape.length - 3; axis >= 0; axis--) {
     const own = axis - shape.length + operand.length;

@@ -59,7 +59,7 @@ test("obeys its limit, and reports what was wanted and what there was", async ()
   using x = device.empty([8 * mebibyte], "float32");
   expect(() => device.empty([9 * mebibyte], "float32")).toThrow(OutOfMemoryError);
   expect(() => device.empty([9 * mebibyte], "float32")).toThrow(
-    /cpu:0: empty \[9437184\] float32: expected room for 36\.0 MiB, received 32\.0 MiB in use .* limit is 64\.0 MiB; /,
+    /cpu:0: empty \[9437184\] float32: expected 36\.0 MiB of free memory, received 32\.0 MiB in use .* limit is 64\.0 MiB; /,
   );
   using y = device.empty([8 * mebibyte], "float32");
   y[Symbol.dispose]();

@@ -42,13 +42,13 @@ onEveryIsa("norms", (device) => {
           bias: affine && centred ? sample(device(), [n], { dtype, layout: "spread", value: random }) : null,
           centred,
         };
-        expect(await firstWrongPart(device(), inputs), `${shape} ${dtype}`).toBeUndefined();
+        expect(await firstWrongGradient(device(), inputs), `${shape} ${dtype}`).toBeUndefined();
       }
     }
   });
 });
 
-async function firstWrongPart(device: CpuDevice, inputs: Inputs): Promise<string | undefined> {
+async function firstWrongGradient(device: CpuDevice, inputs: Inputs): Promise<string | undefined> {
   const { x, weight, bias, centred } = inputs;
   const { shape, dtype } = x.x;
   const n = shape.at(-1)!;

@@ -4,8 +4,8 @@ import { loadCpu } from "../src/addon.ts";
 import { type CpuDevice, cpu } from "../src/index.ts";
 
 /** Makes the stream of a device fail, through the ABI that other packages' native code uses. */
-function fail(device: CpuDevice, message: string): void {
-  loadCpu().fail(device.stream.handle, message);
+function failStream(device: CpuDevice, message: string): void {
+  loadCpu().injectFailure(device.stream.handle, message);
 }
 
 describe("a stream", () => {
@@ -24,8 +24,8 @@ describe("a stream", () => {
   test("keeps its first failure, names the operation, and passes it to those who wait", async () => {
     using other = cpu({ threads: 1, index: 1 });
     using x = filled(device, 1);
-    fail(device, "the first");
-    fail(device, "the second");
+    failStream(device, "the first");
+    failStream(device, "the second");
     const fence = device.stream.record();
     await expect(device.stream.synchronize()).rejects.toThrow("fail: the first");
     await expect(x.read()).rejects.toThrow(DeviceError);
@@ -38,7 +38,7 @@ describe("a stream", () => {
   test("does not fail with failures after a fence", async () => {
     using other = cpu({ threads: 1, index: 1 });
     const fence = device.stream.record();
-    fail(device, "later");
+    failStream(device, "later");
     await expect(device.stream.synchronize()).rejects.toThrow("later");
     other.stream.wait(fence);
     using y = filled(other, 1);

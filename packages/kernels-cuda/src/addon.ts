@@ -1,5 +1,5 @@
 import { fileURLToPath } from "node:url";
-import { type DeviceCalls, loadAddon, NativeRuntime, platform, translated } from "@mosaic/runtime";
+import { type DeviceCalls, loadAddon, NativeRuntime, platform, translateErrors } from "@mosaic/runtime";
 
 let cachedAddon: NativeRuntime<CudaAddon> | undefined;
 
@@ -61,7 +61,7 @@ export interface CudaSystem {
  * @throws DeviceError that reports what is missing, and what to do about it.
  */
 export function cudaSystem(): CudaSystem {
-  const [driver, library, kernels, cublasLt, ...rest] = translated(() => getAddon().native.probe());
+  const [driver, library, kernels, cublasLt, ...rest] = translateErrors(() => getAddon().native.probe());
   const gpus = Array.from({ length: rest.length / 3 }, (_, i) => {
     const [name, capability, bytes] = rest.slice(3 * i) as [string, string, string];
     const problem = findProblem(capability, kernels !== "");

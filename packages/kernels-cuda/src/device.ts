@@ -8,7 +8,7 @@ import {
   type OptionsOf,
   type Stream,
 } from "@mosaic/core";
-import { NativeDevice, NativeHandle, translated } from "@mosaic/runtime";
+import { NativeDevice, NativeHandle, translateErrors } from "@mosaic/runtime";
 import { type CudaAddon, type Event, getAddon } from "./addon.ts";
 
 class CudaFence implements Fence {
@@ -37,7 +37,7 @@ class CudaStream implements Stream {
     this.#device.begin("record");
     return new CudaFence(
       this,
-      translated(() => this.#device.native.record()),
+      translateErrors(() => this.#device.native.record()),
     );
   }
 
@@ -53,7 +53,7 @@ class CudaStream implements Stream {
       });
     }
     this.#device.begin("wait");
-    translated(() => this.#device.native.wait(fence.event));
+    translateErrors(() => this.#device.native.wait(fence.event));
   }
 
   synchronize(): Promise<void> {

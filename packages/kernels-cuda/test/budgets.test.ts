@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
-import { type Budget, notesIn, overBudget, usagesIn } from "./budgets.ts";
+import { type Budget, parseNotes, overBudget, parseUsages } from "./budgets.ts";
 
 /** The hot kernels may not spill. Gradients of heads over 128, and float32, do a little: less is welcome. */
 const budgets: readonly Budget[] = [
@@ -13,7 +13,7 @@ const budgets: readonly Budget[] = [
 ];
 
 test("reads what ptxas reports, and names what is over budget", () => {
-  const usages = usagesIn(`ptxas info    : 0 bytes gmem
+  const usages = parseUsages(`ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'attend_float16_64' for 'sm_80'
 ptxas info    : Function properties for attend_float16_64
     0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
@@ -36,18 +36,20 @@ const written = fileURLToPath(new URL("../build-emulated/ptxas.txt", import.meta
 const reported = existsSync(written) ? readFileSync(written, "utf8") : "";
 
 test("no kernel takes more registers than its budget, or spills", () => {
-  expect(overBudget(usagesIn(reported), budgets)).toEqual([]);
+  expect(overBudget(parseUsages(reported), budgets)).toEqual([]);
 });
 
 test("finds notes on wgmma, and there are none", () => {
   const serialized = "ptxas info    : (C7515) Potential Performance Loss: wgmma.mma_async instructions are serialized";
-  expect(notesIn(`ptxas info    : Used 168 registers\n${serialized} due to ...`)).toEqual([`${serialized} due to ...`]);
-  expect(notesIn(reported)).toEqual([]);
+  expect(parseNotes(`ptxas info    : Used 168 registers\n${serialized} due to ...`)).toEqual([
+    `${serialized} due to ...`,
+  ]);
+  expect(parseNotes(reported)).toEqual([]);
 });
 
 // setmaxnreg moves registers within what a block started with: kernels count on ptxas to start them with all there are.
 test("Hopper's kernels start with the registers that they divide among themselves", () => {
-  const started = usagesIn(reported).filter(({ kernel }) => kernel.includes("Hopper"));
+  const started = parseUsages(reported).filter(({ kernel }) => kernel.includes("Hopper"));
   const expected = started.map(({ kernel }) => (/^attendHopper_.*_64$/.test(kernel) ? 65536 / 512 : 168));
   expect(started.map(({ registers }) => registers)).toEqual(expected);
 });

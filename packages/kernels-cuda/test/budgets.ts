@@ -17,7 +17,7 @@ export interface Budget {
 const ENTRY = /Compiling entry function '(\w+)' for '(\w+)'/;
 
 /** Reads the output of `ptxas -v`. */
-export function usagesIn(text: string): Usage[] {
+export function parseUsages(text: string): Usage[] {
   const parts = text.split(/^(?=.*Compiling entry function)/m).filter((part) => ENTRY.test(part));
   return parts.map((part) => {
     const [, kernel, gpu] = ENTRY.exec(part)!;
@@ -28,7 +28,7 @@ export function usagesIn(text: string): Usage[] {
 }
 
 /** What ptxas reports of wgmma that it had to serialize, or to fence by itself: notes C7500 and up. */
-export function notesIn(text: string): string[] {
+export function parseNotes(text: string): string[] {
   return text.split("\n").filter((line) => /\(C75\d\d\)/.test(line));
 }
 

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { beforeAll, expect, test } from "vitest";
 import { emulatedBlas, withoutKernels } from "./emulated.ts";
-import { errorsOf } from "./processes.ts";
+import { collectErrors } from "./processes.ts";
 
 interface Problem {
   readonly what: string;
@@ -106,7 +106,7 @@ function multiplication(): string {
 }
 
 test.concurrent.each(problems)("reports what to do about $what", async ({ expected, code = "cuda()", ...program }) => {
-  const [reported] = await errorsOf(program, "", [code]);
+  const [reported] = await collectErrors(program, "", [code]);
   expect(reported).toMatch(expected);
 });
 
@@ -117,16 +117,16 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
     "the GPU's memory",
     { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) },
     "",
-    /cuda:0: empty \[1572864\] float32: expected room for 6\.0 MiB, received 4\.0 MiB in use and 4\.0 MiB reserved; dispose tensors/,
+    /cuda:0: empty \[1572864\] float32: expected 6\.0 MiB of free memory, received 4\.0 MiB in use and 4\.0 MiB reserved; dispose tensors/,
   ],
   [
     "its limit",
     {},
     `{ memoryLimit: ${8 * mebibyte} }`,
-    /expected room for 6\.0 MiB, received 4\.0 MiB in use and .* the limit is 8\.0 MiB; dispose tensors/,
+    /expected 6\.0 MiB of free memory, received 4\.0 MiB in use and .* the limit is 8\.0 MiB; dispose tensors/,
   ],
 ])("a device that has used up %s is as good as new once some is freed", async (_, env, options, expected) => {
-  const [full, again, ...rest] = await errorsOf(
+  const [full, again, ...rest] = await collectErrors(
     { env },
     `const device = cuda(${options}), first = device.empty([${mebibyte}], "float32");`,
     [
@@ -146,7 +146,7 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
 });
 
 test.concurrent("memory that one device keeps unused is another's when it runs out", async () => {
-  const [reported] = await errorsOf({ env: { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) } }, "", [
+  const [reported] = await collectErrors({ env: { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) } }, "", [
     `const one = cuda(), other = cuda();
      one.empty([${1.5 * mebibyte}], "float32")[Symbol.dispose]();
      if (one.memory().reserved < ${6 * mebibyte}) throw new Error("nothing is kept");
@@ -156,7 +156,7 @@ test.concurrent("memory that one device keeps unused is another's when it runs o
 });
 
 test.concurrent("a read that finds no memory to convert through is refused, and the next is not", async () => {
-  const [first, second] = await errorsOf(
+  const [first, second] = await collectErrors(
     { env: { MOSAIC_EMULATED_MEMORY: String(3 * mebibyte) } },
     `const device = cuda(), x = device.empty([${mebibyte}], "bfloat16");
      device.kernels.fill(x, 3);`,
@@ -169,7 +169,7 @@ test.concurrent("a read that finds no memory to convert through is refused, and 
 });
 
 test.concurrent("a kernel that fails is among those that the error names, and nothing works after it", async () => {
-  const reported = await errorsOf(
+  const reported = await collectErrors(
     { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "3" } },
     `const device = cuda(), x = device.empty([4], "float32");
      device.kernels.fill(x, 1);
@@ -195,7 +195,7 @@ test.concurrent("a kernel that fails is among those that the error names, and no
 
 test.concurrent("a failure is noticed by whatever call comes first", async () => {
   for (const call of [`device.empty([4], "float32")`, "device.stream.record()", "await device.stream.synchronize()"]) {
-    const [reported] = await errorsOf(
+    const [reported] = await collectErrors(
       { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "1" } },
       `const device = cuda(), other = cuda(), x = device.empty([4], "float32");
        device.kernels.fill(x, 1);
@@ -209,7 +209,7 @@ test.concurrent("a failure is noticed by whatever call comes first", async () =>
 
 test.concurrent("a launch that the driver refuses is named", async () => {
   const env = { MOSAIC_EMULATED_REFUSED_LAUNCH: "2" };
-  const reported = await errorsOf({ env }, `const device = cuda(), x = device.empty([4], "float32");`, [
+  const reported = await collectErrors({ env }, `const device = cuda(), x = device.empty([4], "float32");`, [
     "device.kernels.fill(x, 1)",
     `device.kernels.unary("exp", x, x)`,
     "await x.read()",
@@ -221,7 +221,7 @@ test.concurrent("a launch that the driver refuses is named", async () => {
 });
 
 test.concurrent("an index out of range is reported, with the kernel", async () => {
-  const [reported] = await errorsOf({}, `const device = cuda(), table = device.empty([3, 2], "float32");`, [
+  const [reported] = await collectErrors({}, `const device = cuda(), table = device.empty([3, 2], "float32");`, [
     `const index = device.empty([1], "float32"), out = device.empty([1, 2], "float32");
      device.kernels.fill(table, 1);
      device.kernels.fill(index, 3);
@@ -236,7 +236,7 @@ test.concurrent("an index out of range is reported, with the kernel", async () =
 
 test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of ours", async () => {
   const env = { MOSAIC_CUBLASLT_LIBRARY: emulatedBlas, MOSAIC_EMULATED_NO_ALGORITHM: "1" };
-  const [reported] = await errorsOf({ env }, "", [
+  const [reported] = await collectErrors({ env }, "", [
     `const device = cuda();
      device.startTrace();
      ${multiplication().replace("const device = cuda(), x", "const x")}
@@ -246,7 +246,7 @@ test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of
 });
 
 test.concurrent("a kernel that never ends holds up neither timers, nor dispose, nor the end of the process", async () => {
-  const [reported] = await errorsOf(
+  const [reported] = await collectErrors(
     { env: { MOSAIC_EMULATED_ENDLESS_LAUNCH: "1" } },
     `const device = cuda(), x = device.empty([4], "float32");
      device.kernels.fill(x, 1);`,

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { faults, hopperFaults } from "./fault-list.ts";
-import { compileEngine, hopper, portable, verdictOn } from "./faults.ts";
+import { compileEngine, hopper, portable, testFault } from "./faults.ts";
 
 // The tests of the tests: a kernel with a mistake in it must not pass. Each costs a compilation, so only one of each kind
 // runs by default; MOSAIC_FAULTS=all runs every one.
@@ -18,11 +18,11 @@ describe.each([
   { name: "Hopper's", family: hopper, list: hopperFaults },
 ])("kernels $name", ({ family, list }) => {
   test("pass without a fault", { timeout: 300_000 }, async () => {
-    expect(await verdictOn(null, family, folder)).toBe("");
+    expect(await testFault(null, family, folder)).toBe("");
   });
 
   test.each(all ? list : list.slice(0, 4))("do not pass: $name", { timeout: 300_000 }, async (fault) => {
-    const verdict = await verdictOn(fault, family, folder);
+    const verdict = await testFault(fault, family, folder);
     expect(verdict).not.toBe("");
     if (all) console.log(`${fault.name}: ${verdict}`);
   });

@@ -58,7 +58,7 @@ export async function compileEngine(folder: string): Promise<void> {
 }
 
 /** What the suite's trial reports of kernels with that fault, or without any: "" if it finds nothing wrong. */
-export async function verdictOn(fault: Fault | null, family: Family, folder: string): Promise<string> {
+export async function testFault(fault: Fault | null, family: Family, folder: string): Promise<string> {
   // The faulty file is found before the right one, which stays where it is.
   const faulty = join(folder, "faulty");
   rmSync(faulty, { recursive: true, force: true });
@@ -69,11 +69,11 @@ export async function verdictOn(fault: Fault | null, family: Family, folder: str
   const inputs = ["-include", join(folder, "engine.h"), "-I", faulty, ...includes];
   await exec(compiler, [...options, ...inputs, "-x", "c++", "-c", source!, "-o", object!]);
   // Kernels of a library that is loaded later replace those of the same name: all else is the stand-in's.
-  const standIn = ["-Wl,--no-as-needed", emulatedDriver, `-Wl,-rpath,${dirname(emulatedDriver)}`];
-  await exec(compiler, ["-shared", "-o", library!, object!, ...standIn]);
+  const linkFlags = ["-Wl,--no-as-needed", emulatedDriver, `-Wl,-rpath,${dirname(emulatedDriver)}`];
+  await exec(compiler, ["-shared", "-o", library!, object!, ...linkFlags]);
   const capability = String(family.capability);
   const env = { ...process.env, MOSAIC_CUDA_LIBRARY: library, MOSAIC_EMULATED_CAPABILITY: capability };
-  const node = ["--input-type=module", "--eval", trialOf(family)];
+  const node = ["--input-type=module", "--eval", createTrial(family)];
   // A process that crashes or hangs has noticed, too.
   const found = await exec(process.execPath, node, { cwd: root, env, timeout: 60_000 }).catch((error: Error) => {
     return { stdout: error.message, stderr: "" };
@@ -89,8 +89,8 @@ function withFault({ name, file, old, wrong, nth = 0 }: Fault): string {
 }
 
 /** A state that is carried, parts that share rows; rows that see nothing, steps, and ends within tiles. */
-const trialOf = ({ keys }: Family): string => `
-import { referenceOf, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
+const createTrial = ({ keys }: Family): string => `
+import { getReference, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
 import { cuda } from ${JSON.stringify(join(root, "dist/index.js"))};
 const slices = [
   { q0: 0, q1: 100, k0: 3, k1: 90, type: "causal" },
@@ -115,7 +115,7 @@ try {
     attend(state, q, keys, { ...tile, mask: slices.slice(0, 1) });
   };
   const found = await attendLocally(device, trial);
-  const expected = referenceOf(trial);
+  const expected = getReference(trial);
   for (const name of ["out", "lse", "dq", "dk", "dv"]) {
     checkClose(found[name], expected[name], 2 ** -6 * (1 + magnitude(expected[name])), name);
   }

@@ -2,7 +2,7 @@ import "./emulated.ts";
 import { masks } from "@mosaic/core";
 import { afterEach, expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
-import { checkTrial, trialOf } from "./trials.ts";
+import { checkTrial, createTrial } from "./trials.ts";
 
 // A grid reaches 65 535 blocks along y and along z: heads and batches may be more.
 
@@ -19,7 +19,7 @@ test.each([
   process.env.MOSAIC_EMULATED_CAPABILITY = capability;
   process.env.MOSAIC_EMULATED_GRID = "4";
   using device = cuda();
-  const trial = trialOf(64, dtype);
+  const trial = createTrial(64, dtype);
   await checkTrial(device, { ...trial, batch: 2, numHeads: 9, numKvHeads: 9 });
   await checkTrial(device, { ...trial, batch: 5, numHeads: 6, numKvHeads: 3 });
   await checkTrial(device, { ...trial, batch: 1, numHeads: 10, numKvHeads: 2 }); // more than four share keys

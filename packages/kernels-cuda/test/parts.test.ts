@@ -3,7 +3,7 @@ import { attendLocally, type Trial } from "@mosaic/conformance";
 import { contiguous, type Slice } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
-import { checkTrial, trialOf } from "./trials.ts";
+import { checkTrial, createTrial } from "./trials.ts";
 
 /** Documents of 3, 4 and 5 tokens in turn, causal, beyond a prefix of 10 that all see. */
 const documents: readonly Slice[] = Array.from({ length: 150 }, (_, i) => {
@@ -14,7 +14,7 @@ const documents: readonly Slice[] = Array.from({ length: 150 }, (_, i) => {
 const length = documents.at(-1)!.q1;
 const mask: readonly Slice[] = [{ q0: 0, q1: length, k0: 0, k1: 10, type: "full" }, ...documents];
 const trial: Trial = {
-  ...trialOf(32, "bfloat16"),
+  ...createTrial(32, "bfloat16"),
   mask,
   maskMod: (q: number, k: number) => k < 10 || (k <= q && documents.some(({ q0, q1 }) => q0 <= q && q < q1 && q0 <= k)),
   queries: { length, placement: contiguous() },
@@ -32,8 +32,8 @@ test("hundreds of parts take few launches", async () => {
   await attendLocally(device, trial);
   const ran = (await device.stopTrace()).map(({ name }) => name);
   // Cut at the documents' ends, the prefix makes 151 parts of them in rows: 301 in all, 64 a launch. In keys nothing is cut.
-  const launchesOf = (kernel: string): number => ran.filter((name) => name.startsWith(kernel)).length;
-  expect(launchesOf("attend_") + launchesOf("attendHopper_")).toBe(5);
-  expect(launchesOf("attendQueries")).toBe(5);
-  expect(launchesOf("attendKeys")).toBe(3);
+  const countLaunches = (kernel: string): number => ran.filter((name) => name.startsWith(kernel)).length;
+  expect(countLaunches("attend_") + countLaunches("attendHopper_")).toBe(5);
+  expect(countLaunches("attendQueries")).toBe(5);
+  expect(countLaunches("attendKeys")).toBe(3);
 });

@@ -4,7 +4,7 @@ import { fileURLToPath } from "node:url";
 import { emulatedDriver } from "./emulated.ts";
 
 /** What a program printed before it ended. */
-export interface Ending {
+export interface ProcessResult {
   readonly stdout: string;
   readonly stderr: string;
 }
@@ -24,7 +24,7 @@ const shipped = fileURLToPath(new URL("../dist/index.js", import.meta.url));
  * Runs a program in a process of its own, for a process loads its driver once; it must end well, and within a minute: a hang
  * is killed, and rejects.
  */
-export async function run({ code, env = {}, entry = shipped }: Program): Promise<Ending> {
+export async function run({ code, env = {}, entry = shipped }: Program): Promise<ProcessResult> {
   const script = `const { cuda, cudaSystem } = await import(${JSON.stringify(entry)});\n${code}`;
   const all = { ...process.env, MOSAIC_CUDA_LIBRARY: emulatedDriver, LOCAL_RANK: "0", ...env };
   const node = ["--expose-gc", "--input-type=module", "--eval", script];
@@ -32,7 +32,7 @@ export async function run({ code, env = {}, entry = shipped }: Program): Promise
 }
 
 /** The errors that the statements of `tries` throw, each on its own; "none" for one that throws nothing. */
-export async function errorsOf(
+export async function collectErrors(
   program: Omit<Program, "code">,
   setUp: string,
   tries: readonly string[],

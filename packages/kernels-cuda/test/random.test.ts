@@ -6,7 +6,7 @@ import { type CudaDevice, cuda } from "../src/index.ts";
 const device: CudaDevice = cuda();
 afterAll(() => device[Symbol.dispose]());
 
-async function wordsOf(spec: RandomSpec, count: number): Promise<Uint32Array> {
+async function randomWords(spec: RandomSpec, count: number): Promise<Uint32Array> {
   using x = device.empty([count], "float32");
   device.kernels.random(x, spec);
   return new Uint32Array((await x.read()).buffer);
@@ -18,12 +18,12 @@ const hash = (words: Uint32Array): number => words.reduce((sum, word) => (Math.i
 // either device.
 test("gives the bits that the CPU device gives", async () => {
   const normal: RandomSpec = { kind: "normal", mean: 0, std: 1, seed: 42, stream: 3 };
-  expect(hash(await wordsOf(normal, 100_003))).toBe(-1_706_756_207);
+  expect(hash(await randomWords(normal, 100_003))).toBe(-1_706_756_207);
 });
 
 test("is Philox4x32-10: the published vectors of Random123", async () => {
   const uniform: RandomSpec = { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 };
-  const values = new Float32Array((await wordsOf(uniform, 4)).buffer);
+  const values = new Float32Array((await randomWords(uniform, 4)).buffer);
   expect(Array.from(values, (value) => (value * 2 ** 24).toString(16))).toEqual([
     "6627e8",
     "e169c5",

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { emulatedBlas } from "./emulated.ts";
-import { errorsOf } from "./processes.ts";
+import { collectErrors } from "./processes.ts";
 
 // cuBLAS 13.5.1 reports only when it is to start that it does not multiply some matrices of one row or column.
 test("what cuBLASLt takes, and then refuses to start, a kernel of ours does", async () => {
@@ -11,6 +11,6 @@ test("what cuBLASLt takes, and then refuses to start, a kernel of ours does", as
       device.kernels.matmul(out, x, x, accumulate);
       throw new Error((await out.read()).join());
     };`;
-  const reported = await errorsOf({ env }, setUp, ["await product(false)", "await product(true)"]);
+  const reported = await collectErrors({ env }, setUp, ["await product(false)", "await product(true)"]);
   expect(reported).toEqual(["Error: 7,10,15,22", "Error: 14,20,30,44"]);
 });

@@ -1,6 +1,6 @@
 import {
   type AttentionNumbers,
-  referenceOf,
+  getReference,
   attendLocally,
   checkClose,
   magnitude,
@@ -9,7 +9,7 @@ import {
 import { contiguous, type Device, type DType, masks } from "@mosaic/core";
 
 /** Causal attention with more rows and keys than a block has, and grouped heads. */
-export function trialOf(headDim: number, dtype: DType): Trial {
+export function createTrial(headDim: number, dtype: DType): Trial {
   const [queries, keys] = [140, 150];
   return {
     name: `${dtype}, heads of ${headDim}`,
@@ -31,13 +31,13 @@ export function trialOf(headDim: number, dtype: DType): Trial {
 
 /** Every head size that kernels are compiled for, full and not; 20 and 37 are not whole 16-byte pieces. */
 export const trials: readonly Trial[] = [20, 32, 37, 64, 80, 128, 192, 256].flatMap((headDim) =>
-  (["bfloat16", "float16"] as const).map((dtype) => trialOf(headDim, dtype)),
+  (["bfloat16", "float16"] as const).map((dtype) => createTrial(headDim, dtype)),
 );
 
 /** Forward and backward on the device, against float64. */
 export async function checkTrial(device: Device, trial: Trial): Promise<void> {
   const found = await attendLocally(device, trial);
-  const expected = referenceOf(trial);
+  const expected = getReference(trial);
   // Probabilities and dS are rounded to the dtype before they are multiplied.
   const tolerance = trial.dtype === "bfloat16" ? 2 ** -6 : 2 ** -9;
   for (const name of ["out", "lse", "dq", "dk", "dv"] as const satisfies (keyof AttentionNumbers)[]) {

@@ -13,7 +13,7 @@ export interface StopRequest {
 }
 
 /** What came of an attempt, and whether another follows. At most one of `failure`, `lost` and `stop` is there. */
-export interface AttemptEnd {
+export interface AttemptDecision {
   readonly failure?: Failure;
   readonly lost?: LostNode;
   readonly stop?: StopRequest;
@@ -22,7 +22,7 @@ export interface AttemptEnd {
 }
 
 /** What is known when no rank of an attempt is left. */
-export interface AttemptFacts {
+export interface AttemptSummary {
   readonly attempt: number;
   readonly ranMs: number;
   readonly failure: Failure | undefined;
@@ -40,7 +40,7 @@ export class RestartPolicy {
     this.#plan = plan;
   }
 
-  decide({ attempt, ranMs, failure, lost, stop }: AttemptFacts): AttemptEnd {
+  decide({ attempt, ranMs, failure, lost, stop }: AttemptSummary): AttemptDecision {
     const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
     const hasRestarts = attempt < this.#plan.maxRestarts && stop === undefined;
     if (lost !== undefined) return { lost, ...(hasRestarts ? { restartInMs } : {}) };

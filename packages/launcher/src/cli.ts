@@ -9,7 +9,7 @@ import { launcherVersion } from "./version.ts";
 import { agentOptions, type HostsSettings, parseHosts } from "./options/hosts.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
 import { type ConsoleSettings, parseRanks, parseSettings, type Settings } from "./options/settings.ts";
-import { isSlurmStep, resolveSources, type Sourced } from "./options/sources.ts";
+import { isSlurmStep, resolveSources, type SourcedValue } from "./options/sources.ts";
 import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
 import { jsonConsole } from "./output/json-console.ts";
@@ -64,7 +64,7 @@ async function main(argv: readonly string[]): Promise<number> {
 }
 
 /** An agent has its secret and the ranks' variables from the launcher that has started it, and writes events for it. */
-async function agentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, Sourced>): Promise<Settings> {
+async function agentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, SourcedValue>): Promise<Settings> {
   const { launch, console: settings } = parseSettings(sources);
   const { env, secret } = await stdin.header();
   if (secret !== undefined) {
@@ -78,7 +78,7 @@ async function agentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, Sou
 
 /** Starts the agents of all hosts, over ssh. */
 async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionValues): Promise<number> {
-  const { launch, console: options } = parseSettings(hosts.sources[0] as ReadonlyMap<string, Sourced>);
+  const { launch, console: options } = parseSettings(hosts.sources[0] as ReadonlyMap<string, SourcedValue>);
   const { entry, args = [] } = entryOptions(line);
   const prefix = values.source("log-prefix") === "default" ? "[{host}:{rank}] " : options.logPrefix;
   const settings = { ...options, logPrefix: prefix };
@@ -212,14 +212,14 @@ async function flushAndExit(code: number): Promise<never> {
 
 /** What a job would be: every option with its source, the command, and what each rank is given. */
 interface DryRun {
-  readonly options: Readonly<Record<string, Sourced>>;
+  readonly options: Readonly<Record<string, SourcedValue>>;
   readonly command: readonly string[];
   readonly cwd: string;
   readonly ranks: readonly Readonly<Record<string, string>>[];
 }
 
 /** Describes a job without starting it. Nothing is bound, so a port that the system will choose reads `<port>`. */
-function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, Sourced>): DryRun {
+function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, SourcedValue>): DryRun {
   const port = plan.masterPort === 0 ? "<port>" : String(plan.masterPort);
   const ranks = Array.from({ length: plan.nproc }, (_, local) => {
     const environment = rankContract(plan, placeholderAssignment(plan), local, `<logs>/attempt_0/${local}/error.json`);
@@ -255,7 +255,7 @@ function dryRunText({ options, command, cwd, ranks }: DryRun): string {
 const formatCommand = (command: readonly string[]): string =>
   command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : JSON.stringify(word))).join(" ");
 
-function formatValue(value: Sourced["value"]): string {
+function formatValue(value: SourcedValue["value"]): string {
   if (value === undefined) return "–";
   if (Array.isArray(value)) return value.join(" ");
   return /^\S+$/.test(String(value)) ? String(value) : JSON.stringify(value);

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Agent as ControlAgent } from "./agent/agent.ts";
-import { type AttemptEnd, RestartPolicy, type StopRequest } from "./attempts.ts";
+import { type AttemptDecision, RestartPolicy, type StopRequest } from "./attempts.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import type { Emit } from "./job.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
@@ -60,7 +60,7 @@ export interface Coordinator {
   /** A rank of this node has failed: those of other nodes are ended, too. */
   reportFailing(rank: number): void;
   /** No rank of this node is left. Resolves when none is on any node. */
-  endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd>;
+  endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision>;
   /** This node was signalled to end, or its timeout has passed. */
   stop(request: StopRequest): void;
   /** Ends the ranks of all nodes now. */
@@ -134,7 +134,7 @@ export class LocalCoordinator implements Coordinator {
   /** The agent of this node has ended the others already. */
   reportFailing(): void {}
 
-  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd> {
+  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision> {
     const attempt = this.#attempt;
     const failure = diagnose(records, { number: attempt, node: this.#plan.node }, hintOf);
     return this.#policy.decide({ attempt, ranMs: Date.now() - this.#beganAt, failure, stop: this.#stopRequest });

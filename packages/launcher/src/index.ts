@@ -12,7 +12,7 @@ export type {
   StreamName,
 } from "./job.ts";
 export { type Job, launch, start } from "./launch.ts";
-export { makeFolder } from "./output/rank-log.ts";
+export { createDirectory } from "./output/rank-log.ts";
 export { connectStore, Store, type StoreOptions, type WaitOptions } from "./store/client.ts";
 export { STORE_LIMITS, PROTOCOL_VERSION, type StoreCode, StoreError } from "./store/protocol.ts";
 export { StoreServer, type StoreServerOptions } from "./store/server.ts";

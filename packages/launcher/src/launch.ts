@@ -2,18 +2,18 @@ import { rmSync } from "node:fs";
 import { constants } from "node:os";
 import { resolve } from "node:path";
 import { formatAddress } from "./agent/network.ts";
-import type { AttemptEnd, StopRequest } from "./attempts.ts";
+import type { AttemptDecision, StopRequest } from "./attempts.ts";
 import { type Assignment, type Coordinator, LocalCoordinator } from "./coordinator.ts";
 import type { Command } from "./entry.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
 import type { Emit, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
 import { retainLogs, temporaryLogs } from "./output/log-retention.ts";
-import { makeFolder } from "./output/rank-log.ts";
+import { createDirectory } from "./output/rank-log.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
 import { parentDeathSignal, NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
-import { SignalWitness } from "./ranks/signal-witness.ts";
+import { SignalProbe } from "./ranks/signal-probe.ts";
 import { classifyExit, type RankRecord } from "./report/diagnose.ts";
 import { isSlurmStep } from "./options/sources.ts";
 import { hintFor, countOomKills } from "./report/hints.ts";
@@ -84,15 +84,15 @@ export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankC
   return { runId, ...numbers, host, port: masterPort, store: `${host}:${masterPort}`, nodeAddress: host, ...secrets };
 }
 
-interface Parts {
+interface JobComponents {
   readonly coordinator: Coordinator;
   readonly guard: Guard;
   readonly wrap: (command: Command) => Command;
-  readonly witness: SignalWitness | undefined;
+  readonly signalProbe: SignalProbe | undefined;
 }
 
 /** How a job ended: at most one of them. */
-interface Ending {
+interface AttemptResult {
   readonly failure?: Failure;
   readonly lost?: LostNode;
   readonly stop?: StopRequest | undefined;
@@ -162,11 +162,11 @@ class RunningJob {
       this.#coordinator = coordinator;
       if (this.#stopRequest !== undefined) coordinator.stop(this.#stopRequest);
       const guard = new Guard(runId, coordinator.privateDir);
-      const witness = SignalWitness.start();
+      const signalProbe = SignalProbe.start();
       try {
-        return await this.#attempts({ coordinator, guard, wrap, witness });
+        return await this.#attempts({ coordinator, guard, wrap, signalProbe });
       } finally {
-        witness?.[Symbol.dispose]();
+        signalProbe?.[Symbol.dispose]();
         await coordinator.close();
         await guard.close();
       }
@@ -213,7 +213,7 @@ class RunningJob {
     this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)), true);
   }
 
-  async #attempts(parts: Parts): Promise<Result> {
+  async #attempts(parts: JobComponents): Promise<Result> {
     const { coordinator } = parts;
     let records: readonly RankRecord[] = [];
     for (let attempts = 1; ; attempts++) {
@@ -233,7 +233,7 @@ class RunningJob {
   }
 
   /** With the first assignment the job has begun. */
-  #prepare(assignment: Assignment, { coordinator, ...parts }: Parts): NodeAgent {
+  #prepare(assignment: Assignment, { coordinator, ...parts }: JobComponents): NodeAgent {
     const { logDir, cwd, nodes } = this.#plan;
     const { runId, worldSize, store } = assignment;
     if (nodes !== undefined) {
@@ -247,7 +247,7 @@ class RunningJob {
   }
 
   /** Reports what ended an attempt, and adds to a failure where the logs are. */
-  #report(end: AttemptEnd): AttemptEnd {
+  #report(end: AttemptDecision): AttemptDecision {
     if (end.lost !== undefined) this.#emit({ type: "node-lost", lost: end.lost });
     if (end.failure === undefined) return end;
     const logs = { logDir: this.#logDir, logsExpire: this.#plan.logDir === undefined };
@@ -269,7 +269,7 @@ class RunningJob {
     this.#cancelBackoff = () => {};
   }
 
-  #result(records: readonly RankRecord[], attempts: number, { failure, lost, stop }: Ending): Result {
+  #result(records: readonly RankRecord[], attempts: number, { failure, lost, stop }: AttemptResult): Result {
     const outcome = failure === undefined && lost === undefined ? (stop?.outcome ?? "succeeded") : "failed";
     const codes = { succeeded: 0, failed: failure?.exitCode ?? EX_TEMPFAIL, "timed-out": EXIT_TIMED_OUT };
     const exitCode = outcome === "cancelled" ? 128 + constants.signals[stop?.signal ?? "SIGTERM"] : codes[outcome];
@@ -291,7 +291,7 @@ class RunningJob {
 
 function makeLogDir(path: string): void {
   try {
-    makeFolder(path);
+    createDirectory(path);
   } catch (error) {
     throw new UsageError(`--log-dir: ${path} cannot be created: ${(error as Error).message}`);
   }

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { INDEX, type Outcome, program, run, temporaryDir, testDir } from "./harness.ts";
+import { INDEX, type ProcessOutcome, program, run, temporaryDir, testDir } from "./harness.ts";
 
 /** Where the tsx of this project is found. */
 const PACKAGE = join(import.meta.dirname, "..");
@@ -11,11 +11,11 @@ const stripsTypes = Boolean((process.features as { typescript?: unknown }).types
 /** How often each fault is played. `MOSAIC_TEST_REPEAT=20` is the proof that no race is left. */
 const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
-const fault = (what: string, ...options: string[]): Promise<Outcome> =>
+const fault = (what: string, ...options: string[]): Promise<ProcessOutcome> =>
   run(["-n", "3", ...options, program("fault.mjs"), what], { env: { TEST_INDEX: INDEX } });
 
 /** The report is the last thing on stderr. */
-const report = (outcome: Outcome): string => outcome.stderr.slice(outcome.stderr.lastIndexOf("✖"));
+const report = (outcome: ProcessOutcome): string => outcome.stderr.slice(outcome.stderr.lastIndexOf("✖"));
 
 describe("a rank fails", { repeats }, () => {
   it("by throwing: its stack, its cause, and the others are gone within a second", async () => {
@@ -107,7 +107,7 @@ describe("a rank fails", { repeats }, () => {
   });
 
   it("and leaves an error file of its own making", async () => {
-    const wrote = (text: string): Promise<Outcome> =>
+    const wrote = (text: string): Promise<ProcessOutcome> =>
       run(["-n1", "--exec", "sh", "-c", 'printf %s "$1" > "$TORCHELASTIC_ERROR_FILE"; exit 3', "sh", text]);
     const python = await wrote('{ "message": { "message": "ValueError: bad loss", "extraInfo": {} } }');
     expect(report(python)).toContain("ValueError: bad loss\n  exit 3\n");

@@ -10,7 +10,7 @@ export const INDEX: string = join(import.meta.dirname, "../dist/index.js");
 const PROGRAMS = join(import.meta.dirname, "programs");
 
 /** What a launcher printed and how it ended. */
-export interface Outcome {
+export interface ProcessOutcome {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
   readonly stdout: string;
@@ -19,10 +19,10 @@ export interface Outcome {
 }
 
 /** A launcher under way. */
-export interface Running {
+export interface RunningProcess {
   readonly pid: number;
   readonly child: ChildProcess;
-  readonly outcome: Promise<Outcome>;
+  readonly outcome: Promise<ProcessOutcome>;
   /** Everything printed so far. */
   output(): string;
   /** Waits until it has printed `text`, `times` times. */
@@ -30,43 +30,43 @@ export interface Running {
 }
 
 /** How a launcher is started; `env` adds to a clean environment, `undefined` removes. */
-export interface Start {
+export interface StartOptions {
   readonly cwd?: string;
   readonly env?: Readonly<Record<string, string | undefined>>;
 }
 
-interface Scene {
+interface TestScope {
   readonly mark: string;
   readonly dir: string;
 }
 
 /** Every test has a mark of its own, inherited by all that it starts, and a directory for all that is written. */
-let scene: Scene | undefined;
+let testScope: TestScope | undefined;
 
-function currentScene(): Scene {
-  if (scene === undefined) {
+function currentScope(): TestScope {
+  if (testScope === undefined) {
     const mark = `t-${randomUUID()}`;
     const dir = mkdtempSync(join(tmpdir(), "launcher-test-"));
-    scene = { mark, dir };
+    testScope = { mark, dir };
     mkdirSync(join(dir, "tmp"));
   }
-  return scene;
+  return testScope;
 }
 
 /** A directory for this test's files. */
-export const testDir = (): string => currentScene().dir;
+export const testDir = (): string => currentScope().dir;
 /** Where the launchers of this test put temporary files. */
-export const temporaryDir = (): string => join(currentScene().dir, "tmp");
+export const temporaryDir = (): string => join(currentScope().dir, "tmp");
 /** One of the programs in test/programs. */
 export const program = (name: string): string => join(PROGRAMS, name);
 
 /** Starts `mosaic-run` with these arguments. */
-export function mosaicRun(args: readonly string[], { cwd, env }: Start = {}): Running {
+export function mosaicRun(args: readonly string[], { cwd, env }: StartOptions = {}): RunningProcess {
   return runNode([CLI, ...args], { ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) });
 }
 
 /** Starts node with these arguments, as a test's user would. */
-export function runNode(args: readonly string[], { cwd, env }: Start = {}): Running {
+export function runNode(args: readonly string[], { cwd, env }: StartOptions = {}): RunningProcess {
   const started = performance.now();
   const child = spawn(process.execPath, args, {
     cwd: cwd ?? testDir(),
@@ -76,7 +76,7 @@ export function runNode(args: readonly string[], { cwd, env }: Start = {}): Runn
   let [stdout, stderr] = ["", ""];
   child.stdout.setEncoding("utf8").on("data", (text: string) => (stdout += text));
   child.stderr.setEncoding("utf8").on("data", (text: string) => (stderr += text));
-  const outcome = new Promise<Outcome>((resolve) =>
+  const outcome = new Promise<ProcessOutcome>((resolve) =>
     child.on("close", (code, signal) => resolve({ code, signal, stdout, stderr, ms: performance.now() - started })),
   );
   const output = (): string => stdout + stderr;
@@ -89,7 +89,8 @@ export function runNode(args: readonly string[], { cwd, env }: Start = {}): Runn
 }
 
 /** Runs a launcher to its end. */
-export const run = (args: readonly string[], start?: Start): Promise<Outcome> => mosaicRun(args, start).outcome;
+export const run = (args: readonly string[], start?: StartOptions): Promise<ProcessOutcome> =>
+  mosaicRun(args, start).outcome;
 
 /** Waits for a condition, and reports what was the matter when it does not come. */
 export async function until(condition: () => boolean, otherwise: () => string, timeout = 10_000): Promise<void> {
@@ -97,7 +98,7 @@ export async function until(condition: () => boolean, otherwise: () => string, t
 }
 
 function cleanEnvironment(): NodeJS.ProcessEnv {
-  const { mark } = currentScene();
+  const { mark } = currentScope();
   const kept = Object.entries(process.env).filter(
     ([name]) =>
       !/^(MOSAIC_|PET_|SLURM_|TORCHELASTIC_|VITEST|NODE_OPTIONS|NODE_ENV|FORCE_COLOR|NO_COLOR|CUDA_|npm_)/.test(name),
@@ -107,7 +108,7 @@ function cleanEnvironment(): NodeJS.ProcessEnv {
 
 /** Living processes of this test: whatever carries its mark in its environment, the launcher itself included. */
 export function livingProcesses(): number[] {
-  const { mark } = currentScene();
+  const { mark } = currentScope();
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
     .map(Number)
@@ -115,13 +116,13 @@ export function livingProcesses(): number[] {
 }
 
 /** The living children of a process. */
-export const childrenOf = (parent: number): number[] =>
+export const listChildren = (parent: number): number[] =>
   readdirSync("/proc")
     .map(Number)
-    .filter((pid) => pid > 0 && parentOf(pid) === parent && isAlive(pid));
+    .filter((pid) => pid > 0 && readParent(pid) === parent && isAlive(pid));
 
 /** The command line of a process, words apart by spaces; empty when it is gone. */
-export const commandOf = (pid: number): string => readProc(pid, "cmdline").replaceAll("\0", " ");
+export const readCommand = (pid: number): string => readProc(pid, "cmdline").replaceAll("\0", " ");
 
 /** Whether a process is there and not a zombie. */
 export const isAlive = (pid: number): boolean => {
@@ -129,7 +130,7 @@ export const isAlive = (pid: number): boolean => {
   return state !== undefined && state !== "Z" && state !== "X";
 };
 
-const parentOf = (pid: number): number => Number(readProc(pid, "stat").split(") ").at(-1)?.split(" ")[1]);
+const readParent = (pid: number): number => Number(readProc(pid, "stat").split(") ").at(-1)?.split(" ")[1]);
 
 function readProc(pid: number, file: string): string {
   try {
@@ -140,12 +141,12 @@ function readProc(pid: number, file: string): string {
 }
 
 afterEach(() => {
-  if (scene === undefined) return;
-  const left = livingProcesses().map((pid) => `${pid} ${commandOf(pid)}`);
+  if (testScope === undefined) return;
+  const left = livingProcesses().map((pid) => `${pid} ${readCommand(pid)}`);
   const secrets = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
   for (const line of left) process.kill(Number.parseInt(line, 10), "SIGKILL");
-  rmSync(scene.dir, { recursive: true, force: true });
-  scene = undefined;
+  rmSync(testScope.dir, { recursive: true, force: true });
+  testScope = undefined;
   expect(left, "processes left behind").toEqual([]);
   expect(secrets, "private directories left behind").toEqual([]);
 });

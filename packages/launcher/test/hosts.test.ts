@@ -8,14 +8,14 @@ import { parseCommandLine } from "../src/options/parse.ts";
 import { resolveSources } from "../src/options/sources.ts";
 import { OptionValues } from "../src/options/values.ts";
 import {
-  childrenOf,
-  commandOf,
+  listChildren,
+  readCommand,
   INDEX,
   isAlive,
   livingProcesses,
   mosaicRun,
   program,
-  type Running,
+  type RunningProcess,
   temporaryDir,
   testDir,
   until,
@@ -28,18 +28,18 @@ let lastPort = 31_000 + (process.pid % 100) * 10;
 const sshLog = (): string => join(testDir(), "ssh.log");
 
 /** Starts a job on hosts that the stand-in for ssh plays, all on this machine. */
-function launch(hosts: string, args: readonly string[], env: Env = {}): Running {
+function launch(hosts: string, args: readonly string[], env: Env = {}): RunningProcess {
   const options = ["--hosts", hosts, "--rdzv-endpoint", `127.0.0.8:${lastPort++}`, "--ssh", program("ssh.sh")];
   return mosaicRun([...options, ...args], {
     env: { SSH_LOG: sshLog(), NODE: process.execPath, TEST_INDEX: INDEX, ...env },
   });
 }
 
-const play = (...args: string[]): string[] => ["--env", "TEST_INDEX", program("node.mjs"), ...args];
-const linesOf = (text: string): string[] => text.trim().split("\n").toSorted();
+const runScript = (...args: string[]): string[] => ["--env", "TEST_INDEX", program("node.mjs"), ...args];
+const splitLines = (text: string): string[] => text.trim().split("\n").toSorted();
 /** Agents, ranks and what stands in for ssh. */
-const others = (job: Running): number[] => livingProcesses().filter((pid) => pid !== job.pid);
-const environmentOf = (pid: number): string => {
+const otherProcesses = (job: RunningProcess): number[] => livingProcesses().filter((pid) => pid !== job.pid);
+const readEnvironment = (pid: number): string => {
   try {
     return readFileSync(`/proc/${pid}/environ`, "latin1");
   } catch {
@@ -48,25 +48,25 @@ const environmentOf = (pid: number): string => {
 };
 
 /** The guards of killed agents have ended what was theirs. */
-const nothingLeft = (): Promise<void> =>
+const expectNoProcesses = (): Promise<void> =>
   until(
     () =>
       livingProcesses().length === 0 && readdirSync(temporaryDir()).every((name) => !name.startsWith("mosaic-run-")),
-    () => `left: ${livingProcesses().map(commandOf).join("\n")}`,
+    () => `left: ${livingProcesses().map(readCommand).join("\n")}`,
   );
 
 describe("a job on hosts", () => {
   it("has an agent on each over ssh, its ranks numbered in the order of the hosts, its output behind the host", async () => {
-    const { code, stdout, stderr } = await launch("n0:2,n1", ["-n", "1", ...play()]).outcome;
+    const { code, stdout, stderr } = await launch("n0:2,n1", ["-n", "1", ...runScript()]).outcome;
     expect(stderr).toBe("");
     const line = (host: string, rank: number, rest: string): string => `[${host}:${rank}] attempt 0: ${rank} ${rest}`;
-    expect(linesOf(stdout)).toEqual([
+    expect(splitLines(stdout)).toEqual([
       line("n0", 0, "0 3 2 0 2 127.0.0.8"),
       line("n0", 1, "1 3 2 0 2 127.0.0.8"),
       line("n1", 2, "0 3 1 1 2 127.0.0.8"),
     ]);
     expect(code).toBe(0);
-    const calls = linesOf(readFileSync(sshLog(), "utf8"));
+    const calls = splitLines(readFileSync(sshLog(), "utf8"));
     expect(calls).toHaveLength(2);
     for (const call of calls) expect(call).toMatch(/^-o BatchMode=yes .*-T n[01] exec \/bin\/sh -c /);
   });
@@ -85,16 +85,16 @@ describe("a job on hosts", () => {
     ];
     const { code, stdout } = await mosaicRun(options, { env: { SSH_LOG: sshLog() } }).outcome;
     expect(code).toBe(0);
-    expect(linesOf(stdout)).toEqual(["[n7:0] 0 of 2", "[n7:1] 1 of 2"]);
+    expect(splitLines(stdout)).toEqual(["[n7:0] 0 of 2", "[n7:1] 1 of 2"]);
   });
 
   it("starts the agent of this machine without ssh", async () => {
-    const { code, stdout } = await launch("localhost,n1", ["-n", "1", ...play()]).outcome;
+    const { code, stdout } = await launch("localhost,n1", ["-n", "1", ...runScript()]).outcome;
     expect(code).toBe(0);
-    expect(linesOf(stdout)).toMatchObject(
+    expect(splitLines(stdout)).toMatchObject(
       [/^\[localhost:0\] attempt 0: 0 /, /^\[n1:1\] attempt 0: 1 /].map((one) => expect.stringMatching(one)),
     );
-    expect(linesOf(readFileSync(sshLog(), "utf8"))).toHaveLength(1);
+    expect(splitLines(readFileSync(sshLog(), "utf8"))).toHaveLength(1);
   });
 
   it("passes secret and environment by standard input: they are in no command line, nor in an agent's environment", async () => {
@@ -106,14 +106,14 @@ describe("a job on hosts", () => {
     await job.waitForOutput("/its own//none", 2);
     const [, line = ""] = value.split("\n");
     expect(job.output().split(`[n0:0] ${line}/its own//none`)).toHaveLength(2);
-    const pids = others(job);
+    const pids = otherProcesses(job);
     expect(pids.length).toBeGreaterThanOrEqual(4);
     for (const pid of pids) {
-      const command = commandOf(pid);
+      const command = readCommand(pid);
       expect(command).not.toContain(SECRET);
       expect(command).not.toContain(line);
       expect(command).not.toContain("its own");
-      expect(environmentOf(pid).includes(SECRET), command).toBe(false);
+      expect(readEnvironment(pid).includes(SECRET), command).toBe(false);
     }
     job.child.kill("SIGINT");
     const { code, stdout, stderr } = await job.outcome;
@@ -122,7 +122,7 @@ describe("a job on hosts", () => {
   });
 
   it("has a secret of its own where the user has none", async () => {
-    const job = launch("n0,n1", ["-n", "1", ...play("waits")]);
+    const job = launch("n0,n1", ["-n", "1", ...runScript("waits")]);
     await job.waitForOutput("waits", 2);
     job.child.kill("SIGTERM");
     const { code, stderr } = await job.outcome;
@@ -131,7 +131,7 @@ describe("a job on hosts", () => {
   });
 
   it("shows events as JSON, each with its host", async () => {
-    const { stdout } = await launch("n0,n1", ["-n", "1", "--json", ...play()]).outcome;
+    const { stdout } = await launch("n0,n1", ["-n", "1", "--json", ...runScript()]).outcome;
     const events = stdout
       .trim()
       .split("\n")
@@ -143,14 +143,14 @@ describe("a job on hosts", () => {
   });
 
   it("shows what the shell of a host writes, and reads on", async () => {
-    const { code, stdout, stderr } = await launch("n0,chatty", ["-n", "1", ...play()]).outcome;
+    const { code, stdout, stderr } = await launch("n0,chatty", ["-n", "1", ...runScript()]).outcome;
     expect(code).toBe(0);
-    expect(linesOf(stdout)).toHaveLength(2);
-    expect(linesOf(stderr)).toEqual(["[chatty] Welcome to chatty", "[chatty] mind the gap"]);
+    expect(splitLines(stdout)).toHaveLength(2);
+    expect(splitLines(stderr)).toEqual(["[chatty] Welcome to chatty", "[chatty] mind the gap"]);
   });
 
   it("prints what it would start", async () => {
-    const { code, stdout } = await launch("n0,me@n1:3", ["--dry-run", "--json", ...play("a b")]).outcome;
+    const { code, stdout } = await launch("n0,me@n1:3", ["--dry-run", "--json", ...runScript("a b")]).outcome;
     const hosts = JSON.parse(stdout) as { host: string; command: string[] }[];
     expect(code).toBe(0);
     expect(hosts.map(({ host }) => host)).toEqual(["n0", "n1"]);
@@ -164,25 +164,25 @@ describe("a job on hosts", () => {
 
 describe("the end of a job on hosts", () => {
   it("has the exit code of a failing rank, and a report that names its host", async () => {
-    const { code, stderr } = await launch("n0,n1", ["-n", "1", ...play("throws", "1")]).outcome;
+    const { code, stderr } = await launch("n0,n1", ["-n", "1", ...runScript("throws", "1")]).outcome;
     expect(code).toBe(1);
     expect(stderr).toMatch(/✖ rank 1 \(node 1: n1, local 0, pid \d+\) failed .*: TypeError: bad loss\n {4}at /);
     expect(stderr.split("bad loss")).toHaveLength(2);
-    expect((await launch("n0,n1", ["-n", "1", ...play("exits", "0")]).outcome).code).toBe(42);
+    expect((await launch("n0,n1", ["-n", "1", ...runScript("exits", "0")]).outcome).code).toBe(42);
   });
 
   it("comes with SIGKILL of the launcher, on all hosts", async () => {
-    const job = launch("localhost,n1", ["-n", "2", ...play("waits")]);
+    const job = launch("localhost,n1", ["-n", "2", ...runScript("waits")]);
     await job.waitForOutput("waits", 4);
-    expect(others(job).length).toBeGreaterThan(8);
+    expect(otherProcesses(job).length).toBeGreaterThan(8);
     process.kill(job.pid, "SIGKILL");
-    await nothingLeft();
+    await expectNoProcesses();
   });
 
   it("comes with a signal before ssh has connected, too", async () => {
-    const job = launch("n0,hangs", ["-n", "1", ...play()]);
+    const job = launch("n0,hangs", ["-n", "1", ...runScript()]);
     await until(
-      () => others(job).some((pid) => commandOf(pid).startsWith("sleep 600")),
+      () => otherProcesses(job).some((pid) => readCommand(pid).startsWith("sleep 600")),
       () => "no ssh",
     );
     job.child.kill("SIGTERM");
@@ -205,24 +205,24 @@ describe("the end of a job on hosts", () => {
   });
 
   it("comes with the loss of a host's agent", async () => {
-    const job = launch("n0,n1", ["-n", "1", ...play("waits")]);
+    const job = launch("n0,n1", ["-n", "1", ...runScript("waits")]);
     await job.waitForOutput("waits", 2);
     process.kill(agentOf(job, 1), "SIGKILL");
     const { code, stderr } = await job.outcome;
     expect(code).toBe(75);
     expect(stderr).toMatch(/✖ node 1 \(\S+\) was lost \d+\.\d s into attempt 0/);
-    const second = launch("n0,n1", ["-n", "1", ...play("waits")]);
+    const second = launch("n0,n1", ["-n", "1", ...runScript("waits")]);
     await second.waitForOutput("waits", 2);
     process.kill(agentOf(second, 0), "SIGKILL");
     const outcome = await second.outcome;
     expect(outcome.code).toBe(75);
     expect(outcome.stderr).toMatch(/mosaic-run: host n0: its agent ended without a result .* {3}exit code 75/);
-    await nothingLeft();
+    await expectNoProcesses();
   });
 
   it("does not come with the loss of one while restarts are left: its agent is started again", async () => {
     const options = ["-n", "1", "--max-restarts", "1", "--restart-backoff", "1ms"];
-    const job = launch("n0,reboots", [...options, ...play("waits")]);
+    const job = launch("n0,reboots", [...options, ...runScript("waits")]);
     await job.waitForOutput("waits", 2);
     process.kill(agentOf(job, 1), "SIGKILL");
     const { code, stdout, stderr } = await job.outcome;
@@ -230,21 +230,21 @@ describe("the end of a job on hosts", () => {
     expect(code).toBe(0);
     expect(stdout).toContain("[reboots:1] attempt 1: 1 0 2 1 1 2");
     // The second time it was not there yet.
-    expect(linesOf(readFileSync(sshLog(), "utf8"))).toHaveLength(4);
-    await nothingLeft();
+    expect(splitLines(readFileSync(sshLog(), "utf8"))).toHaveLength(4);
+    await expectNoProcesses();
   });
 
   it("nor where fewer hosts suffice", async () => {
     const options = ["-n", "1", "-N", "1:3", "--last-call", "500ms"];
-    const { code, stdout, stderr } = await launch("n0,refused,n2", [...options, ...play()]).outcome;
+    const { code, stdout, stderr } = await launch("n0,refused,n2", [...options, ...runScript()]).outcome;
     expect(stderr).toMatch(/host refused: connection refused .*; the job goes on with the others \(--nnodes 1:3\)/);
     expect(code).toBe(0);
-    expect(linesOf(stdout)).toHaveLength(2);
+    expect(splitLines(stdout)).toHaveLength(2);
   });
 
   /** The agent of a node, which the launcher or the stand-in has become. */
-  function agentOf(job: Running, rank: number): number {
-    const pid = childrenOf(job.pid).find((one) => commandOf(one).includes(`--node-rank=${rank}`) && isAlive(one));
+  function agentOf(job: RunningProcess, rank: number): number {
+    const pid = listChildren(job.pid).find((one) => readCommand(one).includes(`--node-rank=${rank}`) && isAlive(one));
     if (pid === undefined) throw new Error("no agent");
     return pid;
   }
@@ -262,7 +262,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
     ["nodirectory", 2, /host nodirectory: the working directory is missing; the agent starts in \/\S+ as here/],
     ["odd", 75, /host odd: \S+ssh\.sh ended before the agent was there \(exit 255\): Bad configuration option: odd/],
   ])("%s", async (host, expected, message) => {
-    const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...play()]).outcome;
+    const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...runScript()]).outcome;
     expect(stderr).toMatch(message);
     expect(stderr.trim().split("\n")).toHaveLength(1);
     expect(stderr).toContain(`   exit code ${expected}`);
@@ -272,7 +272,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
   });
 
   it("so is a program for ssh that is not there, and an entry that is not", async () => {
-    const none = await launch("n0,n1", ["--ssh", "no-such-ssh", ...play()]).outcome;
+    const none = await launch("n0,n1", ["--ssh", "no-such-ssh", ...runScript()]).outcome;
     expect(none.stderr).toMatch(
       /host n\d: no-such-ssh cannot be started \(ENOENT\); install OpenSSH's client, or pass/,
     );

@@ -14,7 +14,7 @@ import { testDir } from "./harness.ts";
 const { loadAll } = createRequire(import.meta.url)("js-yaml") as { loadAll(text: string): unknown[] };
 
 const EXAMPLES = join(import.meta.dirname, "../../../examples/cluster");
-const textOf = (name: string): string => readFileSync(join(EXAMPLES, name), "utf8");
+const readText = (name: string): string => readFileSync(join(EXAMPLES, name), "utf8");
 
 /** The part of Kubernetes' Job that is looked at. */
 interface JobSpec {
@@ -47,8 +47,8 @@ const settings = (argv: readonly string[], env: Readonly<Record<string, string>>
   parseSettings(resolveSources(parseCommandLine(argv).options, env, testDir()));
 
 /** Node 0's name in DNS, the domain of the pods, and the job, for each kind of manifest. */
-function jobOf(name: string): { job: JobSpec; nodeZero: string } {
-  const resources = loadAll(textOf(name)) as Resource[];
+function findJob(name: string): { job: JobSpec; nodeZero: string } {
+  const resources = loadAll(readText(name)) as Resource[];
   const one = resources.find(({ kind }) => kind === "Job" || kind === "JobSet") as Resource;
   const { metadata } = one;
   if (one.kind === "Job") {
@@ -68,7 +68,7 @@ function jobOf(name: string): { job: JobSpec; nodeZero: string } {
 
 describe.each(["indexed-job.yaml", "jobset.yaml"])("%s", (name) => {
   it("has legal options, a node rank from the index, and node 0's name as the endpoint", () => {
-    const { job, nodeZero } = jobOf(name);
+    const { job, nodeZero } = findJob(name);
     const [container] = job.template.spec.containers as [Container];
     expect(job).toMatchObject({ completionMode: "Indexed", parallelism: job.completions });
     expect(container.command.map((path) => basename(path))).toEqual(["mosaic-run"]);
@@ -89,13 +89,13 @@ describe.each(["indexed-job.yaml", "jobset.yaml"])("%s", (name) => {
   });
 
   it("mounts the secret where the launcher reads it, for its user alone", () => {
-    const { spec } = jobOf(name).job.template;
+    const { spec } = findJob(name).job.template;
     const [container] = spec.containers as [Container];
     const file = container.env.find((one) => one.name === "MOSAIC_TOKEN_FILE")?.value ?? "";
     const mount = container.volumeMounts.find(({ mountPath }) => mountPath === dirname(file));
     const secret = spec.volumes.find((volume) => volume.name === mount?.name)?.secret;
     expect((secret?.defaultMode ?? 0o777) & 0o077).toBe(0);
-    expect(textOf(name)).toContain(
+    expect(readText(name)).toContain(
       `kubectl create secret generic ${secret?.secretName} --from-literal=${basename(file)}=`,
     );
     const volumes = spec.volumes.map((volume) => volume.name);

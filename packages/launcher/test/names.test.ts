@@ -7,7 +7,7 @@ import { formatAddress, parseAddress } from "../src/agent/network.ts";
 import { RendezvousError, UsageError } from "../src/errors.ts";
 import type { NodesPlan } from "../src/launch-plan.ts";
 import { bindAddress } from "../src/nodes/address.ts";
-import { INDEX, mosaicRun, program, type Running, testDir } from "./harness.ts";
+import { INDEX, mosaicRun, program, type RunningProcess, testDir } from "./harness.ts";
 
 type Env = Readonly<Record<string, string>>;
 
@@ -105,12 +105,12 @@ syncBuiltinESMExports();
 describe("a job at an endpoint", () => {
   let lastPort = 33_000 + (process.pid % 100) * 10;
   const secret = randomBytes(32).toString("hex");
-  const node = (rank: number, endpoint: string, options: readonly string[] = [], env: Env = {}): Running =>
+  const node = (rank: number, endpoint: string, options: readonly string[] = [], env: Env = {}): RunningProcess =>
     mosaicRun(
       ["-N", "2", "--node-rank", `${rank}`, "--rdzv-endpoint", endpoint, "-n1", ...options, program("node.mjs")],
       { env: { TEST_INDEX: INDEX, MOSAIC_TOKEN: secret, ...env } },
     );
-  const ended = async (nodes: readonly Running[]): Promise<string[]> => {
+  const ended = async (nodes: readonly RunningProcess[]): Promise<string[]> => {
     const all = await Promise.all(nodes.map(({ outcome }) => outcome));
     for (const { code, stderr } of all) expect(code, stderr).toBe(0);
     return all.map(({ stdout }) => stdout);

@@ -8,18 +8,18 @@ import { connectTls, TLS_PROTOCOLS } from "../src/agent/tls.ts";
 import { ProtocolError } from "../src/agent/wire.ts";
 import type { RankError } from "../src/job.ts";
 import { decodeEnd, decodeReport, encodeReport } from "../src/nodes/records.ts";
-import { disagreement, gatheringMessage, type Registration } from "../src/nodes/registration.ts";
+import { findMismatch, gatheringMessage, type Registration } from "../src/nodes/registration.ts";
 import type { RankRecord } from "../src/report/diagnose.ts";
 import {
-  childrenOf,
-  commandOf,
+  listChildren,
+  readCommand,
   INDEX,
   isAlive,
   livingProcesses,
   mosaicRun,
-  type Outcome,
+  type ProcessOutcome,
   program,
-  type Running,
+  type RunningProcess,
   temporaryDir,
   testDir,
   until,
@@ -37,7 +37,12 @@ const SECRET = randomBytes(32).toString("hex");
 let lastPort = 21_000 + (process.pid % 1000) * 10;
 
 /** A job of its own: an endpoint that no other test uses. */
-function job(): (rank: number | undefined, options: readonly string[], entry: readonly string[], env?: Env) => Running {
+function job(): (
+  rank: number | undefined,
+  options: readonly string[],
+  entry: readonly string[],
+  env?: Env,
+) => RunningProcess {
   const endpoint = `127.0.0.9:${lastPort++}`;
   const token = join(testDir(), "token");
   writeFileSync(token, `${SECRET}\n`, { mode: 0o600 });
@@ -50,22 +55,23 @@ function job(): (rank: number | undefined, options: readonly string[], entry: re
 
 type Env = Readonly<Record<string, string | undefined>>;
 
-const outcomes = (nodes: readonly Running[]): Promise<Outcome[]> => Promise.all(nodes.map(({ outcome }) => outcome));
-const codes = (all: readonly Outcome[]): (number | null)[] => all.map(({ code }) => code);
-const linesOf = ({ stdout }: Outcome): string[] => stdout.trim().split("\n").toSorted();
-const play = (...args: string[]): string[] => [program("node.mjs"), ...args];
+const outcomes = (nodes: readonly RunningProcess[]): Promise<ProcessOutcome[]> =>
+  Promise.all(nodes.map(({ outcome }) => outcome));
+const codes = (all: readonly ProcessOutcome[]): (number | null)[] => all.map(({ code }) => code);
+const splitLines = ({ stdout }: ProcessOutcome): string[] => stdout.trim().split("\n").toSorted();
+const runScript = (...args: string[]): string[] => [program("node.mjs"), ...args];
 
 describe("a job on several nodes", () => {
   it("numbers the ranks by node, each with as many as it has, whatever the order of the starts", async () => {
     const node = job();
-    const nodes = [2, 0, 1].map((rank) => node(rank, ["-N", "3", "-n", String(3 - rank)], play()));
+    const nodes = [2, 0, 1].map((rank) => node(rank, ["-N", "3", "-n", String(3 - rank)], runScript()));
     const [third, first, second] = await outcomes(nodes);
-    expect(codes([third, first, second] as Outcome[])).toEqual([0, 0, 0]);
+    expect(codes([third, first, second] as ProcessOutcome[])).toEqual([0, 0, 0]);
     const line = (rank: number, local: number, size: number, group: number): string =>
       `[${rank}] attempt 0: ${rank} ${local} 6 ${size} ${group} 3 127.0.0.9`;
-    expect(linesOf(first as Outcome)).toEqual([line(0, 0, 3, 0), line(1, 1, 3, 0), line(2, 2, 3, 0)]);
-    expect(linesOf(second as Outcome)).toEqual([line(3, 0, 2, 1), line(4, 1, 2, 1)]);
-    expect(linesOf(third as Outcome)).toEqual([line(5, 0, 1, 2)]);
+    expect(splitLines(first as ProcessOutcome)).toEqual([line(0, 0, 3, 0), line(1, 1, 3, 0), line(2, 2, 3, 0)]);
+    expect(splitLines(second as ProcessOutcome)).toEqual([line(3, 0, 2, 1), line(4, 1, 2, 1)]);
+    expect(splitLines(third as ProcessOutcome)).toEqual([line(5, 0, 1, 2)]);
     expect((first?.stderr ?? "") + (second?.stderr ?? "")).toBe("");
   });
 
@@ -73,7 +79,7 @@ describe("a job on several nodes", () => {
     const node = job();
     const options = ["-N", "2", "-n", "2", "--max-restarts", "1", "--restart-backoff", "1ms", "--failure-grace", "5s"];
     const [first, second] = await outcomes([0, 1].map((rank) => node(rank, options, [program("control.mjs")])));
-    expect(codes([first, second] as Outcome[])).toEqual([0, 0]);
+    expect(codes([first, second] as ProcessOutcome[])).toEqual([0, 0]);
     for (const attempt of [0, 1])
       expect(`${first?.stdout}${second?.stdout}`.split(`attempt ${attempt}: `)).toHaveLength(5);
     for (const rank of [2, 3]) expect(second?.stdout).toContain(`[${rank}] lost [[1,1]]`);
@@ -82,13 +88,13 @@ describe("a job on several nodes", () => {
   it("keeps the secret to itself", async () => {
     const node = job();
     const nodes = [0, 1].map((rank) =>
-      node(rank, ["-N", "2", "--json", "--log-dir", "logs"], play("throws", "1"), {
+      node(rank, ["-N", "2", "--json", "--log-dir", "logs"], runScript("throws", "1"), {
         MOSAIC_TOKEN_FILE: undefined,
         MOSAIC_TOKEN: SECRET,
       }),
     );
     await nodes[1]?.waitForOutput("attempt 0");
-    for (const pid of livingProcesses()) expect(commandOf(pid)).not.toContain(SECRET);
+    for (const pid of livingProcesses()) expect(readCommand(pid)).not.toContain(SECRET);
     const all = await outcomes(nodes);
     const logs = readdirSync(join(testDir(), "logs"), { recursive: true, encoding: "utf8" })
       .map((name) => join(testDir(), "logs", name))
@@ -101,7 +107,7 @@ describe("a job on several nodes", () => {
 
   it("listens at the endpoint's address alone, and reports who is missing", async () => {
     const node = job();
-    const waiting = node(0, ["-N", "3", "--rdzv-timeout", "2s"], play());
+    const waiting = node(0, ["-N", "3", "--rdzv-timeout", "2s"], runScript());
     await waiting.waitForOutput("mosaic-run: 1/3 nodes; missing n1, n2\n");
     const { code, stderr, ms } = await waiting.outcome;
     expect(code).toBe(75);
@@ -109,7 +115,7 @@ describe("a job on several nodes", () => {
       "mosaic-run: rendezvous timed out after 2 s: 1/3 nodes; missing n1, n2; look at the output",
     );
     expect(ms).toBeLessThan(5000);
-    const open = node(0, ["-N", "2"], play());
+    const open = node(0, ["-N", "2"], runScript());
     const port = lastPort - 1;
     await until(
       () => readFileSync("/proc/net/tcp", "utf8").includes(`:${port.toString(16).toUpperCase()} `),
@@ -121,17 +127,17 @@ describe("a job on several nodes", () => {
     );
     open.child.kill("SIGTERM");
     expect((await open.outcome).code).toBe(143);
-    const any = node(0, ["-N", "2", "--bind-any"], play());
+    const any = node(0, ["-N", "2", "--bind-any"], runScript());
     await until(
       () => readFileSync("/proc/net/tcp", "utf8").includes(`00000000:${port.toString(16).toUpperCase()} `),
       () => "it does not listen at all addresses",
     );
-    expect((await outcomes([any, node(1, ["-N", "2"], play())])).map(({ code: one }) => one)).toEqual([0, 0]);
+    expect((await outcomes([any, node(1, ["-N", "2"], runScript())])).map(({ code: one }) => one)).toEqual([0, 0]);
   });
 
   it("reports that node 0 is not there", async () => {
     const node = job();
-    const { code, stderr } = await node(1, ["-N", "2", "--rdzv-timeout", "2s"], play()).outcome;
+    const { code, stderr } = await node(1, ["-N", "2", "--rdzv-timeout", "2s"], runScript()).outcome;
     expect(stderr).toMatch(/mosaic-run: waiting for node 0 at 127\.0\.0\.9:\d+: connect ECONNREFUSED/);
     expect(stderr).toMatch(
       /rendezvous timed out after 2 s: no connection to node 0 at 127\.0\.0\.9:\d+: connect ECONNREF/,
@@ -144,7 +150,7 @@ describe("launchers that disagree end within a second", () => {
   const disagree = async (
     [options0, entry0, env0]: [string[], string[], Env?],
     [options1, entry1, env1]: [string[], string[], Env?],
-  ): Promise<{ first: Outcome; second: Outcome }> => {
+  ): Promise<{ first: ProcessOutcome; second: ProcessOutcome }> => {
     const node = job();
     const waiting = node(0, ["-N", "3", ...options0], entry0, env0);
     await waiting.waitForOutput("missing n1, n2");
@@ -164,7 +170,7 @@ describe("launchers that disagree end within a second", () => {
 
   it("about the entry", async () => {
     writeFileSync(join(testDir(), "other.mjs"), "// another program\n");
-    const { first, second } = await disagree([[], play()], [three, ["other.mjs"]]);
+    const { first, second } = await disagree([[], runScript()], [three, ["other.mjs"]]);
     expect(second.code).toBe(2);
     for (const { stderr } of [first, second])
       expect(stderr).toMatch(
@@ -173,17 +179,19 @@ describe("launchers that disagree end within a second", () => {
   });
 
   it("about the arguments, the number of nodes", async () => {
-    expect((await disagree([[], play("a")], [three, play("b")])).first.stderr).toContain("all arguments must agree");
-    const { stderr } = (await disagree([[], play()], [["-N", "2"], play()])).second;
+    expect((await disagree([[], runScript("a")], [three, runScript("b")])).first.stderr).toContain(
+      "all arguments must agree",
+    );
+    const { stderr } = (await disagree([[], runScript()], [["-N", "2"], runScript()])).second;
     expect(stderr).toMatch(/node 1 \(\S+\) has --nnodes 2, node 0 \(\S+\) 3; pass the same on all nodes/);
   });
 
   it("about the node ranks", async () => {
     const node = job();
-    const first = node(0, three, play());
-    const second = node(1, three, play());
+    const first = node(0, three, runScript());
+    const second = node(1, three, runScript());
     await first.waitForOutput("2/3 nodes; missing n2");
-    const again = node(1, three, play());
+    const again = node(1, three, runScript());
     const all = await outcomes([first, second, again]);
     expect(codes(all)).toEqual([2, 2, 2]);
     for (const { stderr } of all)
@@ -195,7 +203,7 @@ describe("launchers that disagree end within a second", () => {
   it("about the secret: the one is refused, the other waits on, and neither shows it", async () => {
     const other = randomBytes(32).toString("hex");
     const env = { MOSAIC_TOKEN_FILE: undefined, MOSAIC_TOKEN: other };
-    const { first, second } = await disagree([[], play()], [three, play(), env]);
+    const { first, second } = await disagree([[], runScript()], [three, runScript(), env]);
     expect(second.code).toBe(2);
     expect(second.stderr).toMatch(
       /127\.0\.0\.9:\d+: refused: it has another secret; MOSAIC_TOKEN_FILE or MOSAIC_TOKEN must/,
@@ -206,7 +214,7 @@ describe("launchers that disagree end within a second", () => {
   });
 
   it("about the job: another one's launcher is refused, and this one waits on", async () => {
-    const { first, second } = await disagree([[], play()], [[...three, "--rdzv-id", "x"], play()]);
+    const { first, second } = await disagree([[], runScript()], [[...three, "--rdzv-id", "x"], runScript()]);
     expect(second.code).toBe(2);
     expect(second.stderr).toMatch(/has --rdzv-id x, the job at this endpoint t-.*; pass the same, or another endpoint/);
     expect(first.code).toBe(143);
@@ -214,9 +222,9 @@ describe("launchers that disagree end within a second", () => {
 
   it("a node that comes late is refused, and the job goes on", async () => {
     const node = job();
-    const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], play("waits", "9")));
+    const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], runScript("waits", "9")));
     for (const one of nodes) await one.waitForOutput("waits");
-    const late = await node(1, ["-N", "2"], play("waits", "9")).outcome;
+    const late = await node(1, ["-N", "2"], runScript("waits", "9")).outcome;
     expect(late.stderr).toMatch(/the job runs attempt 0 with 2 nodes already: two launchers have --node-rank 1/);
     expect(late.code).toBe(75);
     nodes[1]?.child.kill("SIGTERM");
@@ -225,7 +233,7 @@ describe("launchers that disagree end within a second", () => {
 
   it("a signal to a node that waits for others ends those that wait with it", async () => {
     const node = job();
-    const nodes = [0, 1].map((rank) => node(rank, three, play()));
+    const nodes = [0, 1].map((rank) => node(rank, three, runScript()));
     await nodes[1]?.waitForOutput("2/3 nodes; missing n2");
     nodes[1]?.child.kill("SIGINT");
     expect(codes(await outcomes(nodes))).toEqual([130, 130]);
@@ -234,7 +242,8 @@ describe("launchers that disagree end within a second", () => {
   it("without a good secret nothing starts", async () => {
     const node = job();
     const start = async (env: Env): Promise<string> => {
-      const { code, stderr } = await node(0, ["-N", "2"], play(), { MOSAIC_TOKEN_FILE: undefined, ...env }).outcome;
+      const { code, stderr } = await node(0, ["-N", "2"], runScript(), { MOSAIC_TOKEN_FILE: undefined, ...env })
+        .outcome;
       expect(code).toBe(2);
       return stderr;
     };
@@ -249,7 +258,7 @@ describe("launchers that disagree end within a second", () => {
     expect(await start({ MOSAIC_TOKEN_FILE: token })).toMatch(/other users have access to the secret; run chmod 600/);
     expect(await start({ MOSAIC_TOKEN_FILE: "none" })).toMatch(/MOSAIC_TOKEN_FILE none: cannot be read: ENOENT/);
     chmodSync(token, 0o600);
-    const own = await node(0, ["-N", "2", "--rdzv-endpoint", "192.0.2.1:29400"], play()).outcome;
+    const own = await node(0, ["-N", "2", "--rdzv-endpoint", "192.0.2.1:29400"], runScript()).outcome;
     expect(own.stderr).toMatch(/192\.0\.2\.1 is no address of this host; node 0 must run on the endpoint's host/);
     expect(own.code).toBe(2);
   });
@@ -258,7 +267,7 @@ describe("launchers that disagree end within a second", () => {
 describe("node 0", () => {
   it("survives malformed frames of a peer that has the secret", async () => {
     const node = job();
-    const first = node(0, ["-N", "2"], play());
+    const first = node(0, ["-N", "2"], runScript());
     await first.waitForOutput("missing n1");
     const address = `127.0.0.9:${lastPort - 1}`;
     const options = { secret: SECRET, protocol: TLS_PROTOCOLS.node } as const;
@@ -271,13 +280,13 @@ describe("node 0", () => {
       socket.end(randomBytes(seed * 100));
       await new Promise((resolve) => socket.on("close", resolve));
     }
-    expect(codes(await outcomes([first, node(1, ["-N", "2"], play())]))).toEqual([0, 0]);
+    expect(codes(await outcomes([first, node(1, ["-N", "2"], runScript())]))).toEqual([0, 0]);
     expect(first.output()).not.toContain("internal error");
   });
 
   it("compares what launchers must agree in", () => {
     const against = (changes: Partial<Registration>): string =>
-      disagreement({ ...registration, nodeRank: 0, host: "a" }, { ...registration, ...changes })?.message ?? "none";
+      findMismatch({ ...registration, nodeRank: 0, host: "a" }, { ...registration, ...changes })?.message ?? "none";
     expect(against({})).toBe("none");
     expect(against({ runtime: "22.1.0" })).toBe("none");
     expect(against({ runtime: "20.20.0" })).toMatch(
@@ -325,10 +334,10 @@ describe("a failure on one node", { repeats }, () => {
     ["3", "node 1"],
   ])("of rank %s ends all, with its code, and one report", async (rank, where) => {
     const node = job();
-    const nodes = [0, 1].map((each) => node(each, ["-N", "2", "-n", "2"], play("exits", rank)));
+    const nodes = [0, 1].map((each) => node(each, ["-N", "2", "-n", "2"], runScript("exits", rank)));
     const all = await outcomes(nodes);
     expect(codes(all)).toEqual([42, 42]);
-    const [first, second] = all as [Outcome, Outcome];
+    const [first, second] = all as [ProcessOutcome, ProcessOutcome];
     expect(first.stderr).toMatch(new RegExp(`✖ rank ${rank} \\(${where}: \\S+, local \\d, pid \\d+\\) failed`));
     expect(first.stderr).toContain("exit 42 · 3 ranks stopped by launcher");
     expect(second.stderr).not.toContain("✖");
@@ -339,7 +348,7 @@ describe("a failure on one node", { repeats }, () => {
 
   it("has the stack of an error on another node, once", async () => {
     const node = job();
-    const all = await outcomes([0, 1].map((rank) => node(rank, ["-N", "2", "-n", "2"], play("throws", "2"))));
+    const all = await outcomes([0, 1].map((rank) => node(rank, ["-N", "2", "-n", "2"], runScript("throws", "2"))));
     expect(codes(all)).toEqual([1, 1]);
     expect(all[0]?.stderr).toMatch(/✖ rank 2 \(node 1: .*: TypeError: bad loss\n {4}at .*node\.mjs:\d+:\d+/);
     expect((all[0]?.stderr ?? "") + (all[1]?.stderr ?? "")).toMatch(
@@ -350,17 +359,17 @@ describe("a failure on one node", { repeats }, () => {
   it("restarts all, under one attempt number, until restarts are used up", async () => {
     const node = job();
     const options = ["-N", "2", "-n", "1", "--max-restarts", "1", "--restart-backoff", "1ms", "--min-uptime", "0"];
-    const good = await outcomes([0, 1].map((rank) => node(rank, options, play("exits", "1", "0"))));
+    const good = await outcomes([0, 1].map((rank) => node(rank, options, runScript("exits", "1", "0"))));
     expect(codes(good)).toEqual([0, 0]);
     for (const { stdout } of good) expect(stdout).toContain("attempt 1: ");
-    const both = await outcomes([0, 1].map((rank) => node(rank, options, play("exits", "1", "0,1"))));
+    const both = await outcomes([0, 1].map((rank) => node(rank, options, runScript("exits", "1", "0,1"))));
     expect(codes(both)).toEqual([42, 42]);
     expect(both[0]?.stderr.match(/✖ rank 1/g)).toHaveLength(2);
   });
 
   it.each([0, 1])("SIGTERM to node %i ends all as cancelled", async (signalled) => {
     const node = job();
-    const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], play("waits")));
+    const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], runScript("waits")));
     for (const one of nodes) await one.waitForOutput("waits");
     nodes[signalled]?.child.kill("SIGTERM");
     const all = await outcomes(nodes);
@@ -371,14 +380,14 @@ describe("a failure on one node", { repeats }, () => {
   it("a timeout on one node is one on all", async () => {
     const node = job();
     const all = await outcomes(
-      [0, 1].map((rank) => node(rank, ["-N", "2", ...(rank === 1 ? ["--timeout", "1s"] : [])], play("waits"))),
+      [0, 1].map((rank) => node(rank, ["-N", "2", ...(rank === 1 ? ["--timeout", "1s"] : [])], runScript("waits"))),
     );
     expect(codes(all)).toEqual([124, 124]);
   });
 });
 
 /** The guard of a killed launcher ends its processes, and removes its secret. */
-async function nothingLeft(): Promise<void> {
+async function expectNoProcesses(): Promise<void> {
   await until(
     () =>
       livingProcesses().length === 0 && readdirSync(temporaryDir()).every((name) => !name.startsWith("mosaic-run-")),
@@ -387,10 +396,10 @@ async function nothingLeft(): Promise<void> {
 }
 
 describe("a node is lost", { repeats }, () => {
-  const started = async (count: number, options: readonly string[] = []): Promise<Running[]> => {
+  const started = async (count: number, options: readonly string[] = []): Promise<RunningProcess[]> => {
     const node = job();
     const nodes = Array.from({ length: count }, (_, rank) =>
-      node(rank, ["-N", String(count), ...options], play("waits")),
+      node(rank, ["-N", String(count), ...options], runScript("waits")),
     );
     for (const one of nodes) await one.waitForOutput("waits");
     return nodes;
@@ -402,9 +411,9 @@ describe("a node is lost", { repeats }, () => {
     process.kill(nodes[1]?.pid ?? 0, "SIGKILL");
     const [first, , third] = await outcomes(nodes);
     expect(performance.now() - began).toBeLessThan(3000);
-    expect(codes([first, third] as Outcome[])).toEqual([75, 75]);
+    expect(codes([first, third] as ProcessOutcome[])).toEqual([75, 75]);
     expect(first?.stderr).toMatch(/✖ node 1 \(\S+\) was lost \d+\.\d s into attempt 0: the connection ended/);
-    await nothingLeft();
+    await expectNoProcesses();
   });
 
   it("node 0 is killed: the others end with 75", async () => {
@@ -413,7 +422,7 @@ describe("a node is lost", { repeats }, () => {
     const [, second] = await outcomes(nodes);
     expect(second?.code).toBe(75);
     expect(second?.stderr).toMatch(/✖ node 0 \(127\.0\.0\.9:\d+\) was lost/);
-    await nothingLeft();
+    await expectNoProcesses();
   });
 
   it("a launcher that is stopped is lost after 3 s, and ends when it goes on", async () => {
@@ -432,13 +441,13 @@ describe("a node is lost", { repeats }, () => {
   it("and comes back within the restarts: the job goes on with all", async () => {
     const node = job();
     const options = ["-N", "2", "--max-restarts", "2", "--restart-backoff", "1ms"];
-    const first = node(0, options, play("waits"));
-    const second = node(1, options, play("waits"));
+    const first = node(0, options, runScript("waits"));
+    const second = node(1, options, runScript("waits"));
     for (const one of [first, second]) await one.waitForOutput("waits");
     process.kill(second.pid, "SIGKILL");
     await second.outcome;
     await first.waitForOutput("was lost");
-    const again = node(1, options, play("waits"));
+    const again = node(1, options, runScript("waits"));
     expect(codes(await outcomes([first, again]))).toEqual([0, 0]);
     expect(again.output()).toContain("attempt 1: 1 0 2 1 1 2");
   });
@@ -446,20 +455,20 @@ describe("a node is lost", { repeats }, () => {
   it("with MIN:MAX nodes the job goes on with those that are left, and takes others in at a restart", async () => {
     const node = job();
     const options = ["-N", "2:3", "--last-call", "1500ms", "--max-restarts", "2", "--restart-backoff", "1ms"];
-    const nodes = [0, 1, 2].map((rank) => node(rank, options, play("waits", "-1", "0,1")));
+    const nodes = [0, 1, 2].map((rank) => node(rank, options, runScript("waits", "-1", "0,1")));
     for (const one of nodes) await one.waitForOutput("waits");
     process.kill(nodes[1]?.pid ?? 0, "SIGKILL");
     await nodes[0]?.waitForOutput("attempt 1: 0 0 2 1 0 2");
     await nodes[2]?.waitForOutput("attempt 1: 1 0 2 1 1 2");
-    const joining = node(1, options, play("waits", "-1", "0,1"));
-    const ranks = childrenOf(nodes[2]?.pid ?? 0).filter((pid) => commandOf(pid).includes("node.mjs"));
+    const joining = node(1, options, runScript("waits", "-1", "0,1"));
+    const ranks = listChildren(nodes[2]?.pid ?? 0).filter((pid) => readCommand(pid).includes("node.mjs"));
     await until(
       () => ranks.length === 1 && ranks.every(isAlive),
       () => "the rank of node 2 is not there",
     );
     for (const pid of ranks) process.kill(pid, "SIGKILL");
-    const [first, third, joined] = await outcomes([nodes[0], nodes[2], joining] as Running[]);
-    expect(codes([first, third, joined] as Outcome[])).toEqual([0, 0, 0]);
+    const [first, third, joined] = await outcomes([nodes[0], nodes[2], joining] as RunningProcess[]);
+    expect(codes([first, third, joined] as ProcessOutcome[])).toEqual([0, 0, 0]);
     expect(joined?.stdout).toContain("attempt 2: 1 0 3 1 1 3");
     expect(third?.stdout).toContain("attempt 2: 2 0 3 1 2 3");
   });
@@ -467,7 +476,7 @@ describe("a node is lost", { repeats }, () => {
 
 it("two nodes that share a log directory log into one", async () => {
   const node = job();
-  await outcomes([0, 1].map((rank) => node(rank, ["-N", "2", "--log-dir", "logs"], play())));
+  await outcomes([0, 1].map((rank) => node(rank, ["-N", "2", "--log-dir", "logs"], runScript())));
   const [run = "", ...rest] = readdirSync(join(testDir(), "logs"));
   expect(rest).toEqual([]);
   for (const rank of [0, 1])

@@ -1,10 +1,10 @@
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { INDEX, mosaicRun, type Outcome, program, run, testDir } from "./harness.ts";
+import { INDEX, mosaicRun, type ProcessOutcome, program, run, testDir } from "./harness.ts";
 
 const env = { TEST_INDEX: INDEX };
-const job = (options: readonly string[], args: readonly string[]): Promise<Outcome> =>
+const job = (options: readonly string[], args: readonly string[]): Promise<ProcessOutcome> =>
   run(["-n", "2", "--restart-backoff", "1ms", ...options, program("restart.mjs"), ...args], { env });
 
 describe("a job is restarted", () => {

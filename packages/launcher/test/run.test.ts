@@ -6,7 +6,7 @@ import {
   INDEX,
   livingProcesses,
   mosaicRun,
-  type Outcome,
+  type ProcessOutcome,
   program,
   run,
   runNode,
@@ -104,7 +104,7 @@ describe("the environment of a rank", () => {
 
 describe("too many ranks for the open files that the system allows", () => {
   const within = 'require("node:child_process").spawnSync("sh", process.argv.slice(1), { stdio: "inherit" })';
-  const limited = (ranks: number): Promise<Outcome> =>
+  const limited = (ranks: number): Promise<ProcessOutcome> =>
     runNode([
       ...["-e", `process.exit(${within}.status)`, "--", "-c", 'ulimit -n 60; exec "$@"', "sh"],
       ...[process.execPath, CLI, "-n", String(ranks), "--exec", "sleep", "0.1"],

@@ -4,13 +4,13 @@ import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import {
   CLI,
-  childrenOf,
-  commandOf,
+  listChildren,
+  readCommand,
   isAlive,
   livingProcesses,
   mosaicRun,
   program,
-  type Running,
+  type RunningProcess,
   runNode,
   temporaryDir,
   until,
@@ -19,7 +19,7 @@ import {
 const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
 /** Starts three ranks that wait, and resolves when all are ready. */
-async function waiting(how: string, ...options: string[]): Promise<Running> {
+async function waiting(how: string, ...options: string[]): Promise<RunningProcess> {
   const job = mosaicRun(["-n", "3", ...options, program("wait.mjs"), how]);
   await job.waitForOutput("is ready", 3);
   return job;
@@ -116,7 +116,7 @@ describe("a signal to the launcher", { repeats }, () => {
     const job = mosaicRun(["-n", "2", program("wait.mjs"), "checkpoints-on-usr2"], { env });
     await job.waitForOutput("is ready", 2);
     const checkpoints = (): number => job.output().split("checkpoint").length - 1;
-    const signal = (): void => [job.pid, ...childrenOf(job.pid)].forEach((pid) => process.kill(pid, "SIGUSR2"));
+    const signal = (): void => [job.pid, ...listChildren(job.pid)].forEach((pid) => process.kill(pid, "SIGUSR2"));
     for (const expected of [2, 4]) {
       signal();
       await job.waitForOutput("checkpoint", expected);
@@ -156,7 +156,7 @@ describe("a signal to the launcher", { repeats }, () => {
 
 describe("SIGTERM to npm, which signals its shell alone,", () => {
   /** As npm runs a command: in a shell that waits for it. */
-  function inShell(env: Readonly<Record<string, string>>): Running {
+  function inShell(env: Readonly<Record<string, string>>): RunningProcess {
     const spawned = 'require("node:child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
     const script = `console.log("shell", ${spawned}.pid)`;
     const line = '"$@"; exit $?';
@@ -164,7 +164,7 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
     return runNode(["-e", script, "--", "-c", line, "sh", ...command], { env });
   }
 
-  const shellOf = (job: Running): number => Number(/shell (\d+)/.exec(job.output())?.[1]);
+  const shellOf = (job: RunningProcess): number => Number(/shell (\d+)/.exec(job.output())?.[1]);
 
   it("ends the job, with its grace", async () => {
     const job = inShell({ npm_config_user_agent: "npm/11.19.1 node/v20" });
@@ -182,10 +182,10 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
 
 describe("kill -9 of the launcher leaves no process", { repeats }, () => {
   /** The launcher's only child that does not belong to the job. */
-  const guardOf = (job: Running): number[] =>
-    childrenOf(job.pid).filter((pid) => !livingProcesses().includes(pid) && commandOf(pid).includes("trap"));
+  const guardOf = (job: RunningProcess): number[] =>
+    listChildren(job.pid).filter((pid) => !livingProcesses().includes(pid) && readCommand(pid).includes("trap"));
 
-  async function killed(job: Running): Promise<void> {
+  async function killed(job: RunningProcess): Promise<void> {
     const guard = guardOf(job);
     job.child.kill("SIGKILL");
     const start = performance.now();
@@ -231,7 +231,7 @@ describe("kill -9 of the launcher leaves no process", { repeats }, () => {
     const job = mosaicRun(["-n", "2", "--exec", "env", "-i", "sh", "-c", "echo $$ is ready; sleep 600; true"]);
     await job.waitForOutput("is ready", 2);
     const pids = [...job.output().matchAll(/(\d+) is ready/g)].map((match) => Number(match[1]));
-    const all = [...pids, ...pids.flatMap(childrenOf)];
+    const all = [...pids, ...pids.flatMap(listChildren)];
     await killed(job);
     await until(
       () => !all.some(isAlive),

@@ -1,6 +1,6 @@
 import { type Context, Linear, Module, type Tensor, defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { checkRows, type Chunks, createChunks } from "./chunks.ts";
-import { checkChosen, checkInput, Pass } from "./pass.ts";
+import { checkChosen, checkInput, ForwardPass } from "./pass.ts";
 import { captureGradMode } from "./tensor-views.ts";
 import type { MetaResult } from "./meta.ts";
 import { type ChosenChunks, denseToSparse } from "./route/choose.ts";
@@ -117,7 +117,7 @@ export class HierarchicalMetaAttention extends Module {
       : settings.topK;
     const parts = { ...this.#parts(), ctx: this.#ctx, settings, chunks };
     const noise = this.training && std > 0 ? { std, stream: this.#noiseStream, step } : null;
-    using pass = new Pass(parts, x, captureGradMode());
+    using pass = new ForwardPass(parts, x, captureGradMode());
     return await pass.run({ topK, noise, chosen: call.chosen, dryRun: call.dryRun });
   }
 

@@ -34,7 +34,7 @@ export interface Meta extends Disposable {
   readonly chosen: ChosenChunks;
   /** Chunks that the router was to choose at this step, warm-up included. */
   readonly topK: number;
-  /** Null unless asked for. */
+  /** Null unless requested. */
   readonly certificate: Certificate | null;
   readonly bytesMoved: BytesMoved;
   /** The axes that B stands for: `routingWeights` is [...batchShape,N,N], and `chosen` counts b in row-major order. */

@@ -43,7 +43,7 @@ interface PassParts extends Projections {
 }
 
 /** One forward. Everything that does not leave it is freed with it. */
-export class Pass implements Disposable {
+export class ForwardPass implements Disposable {
   readonly #parts: PassParts;
   readonly #config: RoutedAttentionConfig;
   readonly #x: Tensor;
@@ -86,8 +86,8 @@ export class Pass implements Disposable {
     return this.#gradMode(() => this.#createResult({ call, qkv, chosen, routing, statistics, mayExtend }));
   }
 
-  #use<T extends Disposable>(thing: T): T {
-    return this.#resources.use(thing);
+  #use<T extends Disposable>(resource: T): T {
+    return this.#resources.use(resource);
   }
 
   #route({ noise }: RoutingCall, { pending, values, keys, routerInput }: RoutingInputs): GatheredRouting {

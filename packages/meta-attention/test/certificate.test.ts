@@ -1,4 +1,4 @@
-import { normals, onWorld, maskModOf } from "@mosaic/conformance";
+import { normals, onWorld, slicesToMaskMod } from "@mosaic/conformance";
 import { type Context, fromArray, init, type Mask, masks, shard } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import fc from "fast-check";
@@ -7,7 +7,7 @@ import { chunksToAdd } from "../src/certificate.ts";
 import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
 import { chunkVisibility } from "../src/route/choose.ts";
 import { cut, dot } from "./reference/rows.ts";
-import { chunksOf, shardsOf, whole } from "./cut.ts";
+import { createChunks, createShards, whole } from "./chunked-shape.ts";
 import { makeWorld } from "./world.ts";
 
 /** A module on an input of some loudness. */
@@ -16,22 +16,22 @@ interface Case {
   readonly ranks: number;
   readonly batch: number;
   readonly length: number;
-  readonly loudness: number;
+  readonly keyScale: number;
   readonly seed: number;
   /** The score of every pair, whatever the input: queries and keys are biases. Default: projections of the input. */
   readonly score?: number;
 }
 
-function valuesOf({ options, batch, length, loudness, seed }: Case): Float64Array {
-  return normals(batch * length * options.embedDim, seed).map((x) => Math.fround(loudness * x));
+function createValues({ options, batch, length, keyScale, seed }: Case): Float64Array {
+  return normals(batch * length * options.embedDim, seed).map((x) => Math.fround(keyScale * x));
 }
 
 /** What a forward promised, and all that is needed to check it. */
-async function promised(ctx: Context, given: Case) {
+async function createCertificate(ctx: Context, given: Case) {
   const { options, batch, length, score } = given;
   using module = new HierarchicalMetaAttention(ctx, { ...options, sequenceLength: length });
   if (score !== undefined) setScore(module, options, score);
-  using all = fromArray(ctx, valuesOf(given), [batch, length, options.embedDim]);
+  using all = fromArray(ctx, createValues(given), [batch, length, options.embedDim]);
   using x = shard(ctx, all, 1, { placement: options.placement ?? "contiguous" });
   using result = await module.forward(x);
   const { weight, bias } = module.qkvProjection;
@@ -39,7 +39,7 @@ async function promised(ctx: Context, given: Case) {
     weight: await weight.read(),
     bias: await bias!.read(),
     chosen: result.meta.chosen,
-    positions: shardsOf(given, ctx.size)[ctx.rank]!,
+    positions: createShards(given, ctx.size)[ctx.rank]!,
     values: await result.meta.certificate!.missedMass.read(),
   };
 }
@@ -62,20 +62,23 @@ function setScore(
 }
 
 /** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
-function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<typeof promised>>): Float64Array {
+function missedMass(
+  given: Case,
+  { weight, bias, chosen }: Awaited<ReturnType<typeof createCertificate>>,
+): Float64Array {
   const { options, batch, length, ranks } = given;
   const { embedDim: embed, numHeads, numKvHeads = numHeads, mask = masks.full() } = options;
   const size = embed / numHeads;
-  const maskMod = maskModOf(mask.slices(length, length));
+  const maskMod = slicesToMaskMod(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, token) => token);
-  const chunks = chunksOf(given, ranks);
-  const chunkOf = everyone.map((token) => chunks.findIndex(({ tokens }) => tokens.includes(token)));
+  const chunks = createChunks(given, ranks);
+  const findChunk = everyone.map((token) => chunks.findIndex(({ tokens }) => tokens.includes(token)));
   const missed = new Float64Array(batch * length * numHeads);
   const projection = cut(weight, embed);
-  const rows = cut(valuesOf(given), embed).map((row) => projection.map((w, i) => dot(row, w) + bias[i]!));
+  const rows = cut(createValues(given), embed).map((row) => projection.map((w, i) => dot(row, w) + bias[i]!));
   for (let at = 0; at < batch * length; at++) {
     const [b, position] = [Math.floor(at / length), at % length];
-    const looked = new Set([chunkOf[position]!, ...chosen[b]![chunkOf[position]!]!]);
+    const looked = new Set([findChunk[position]!, ...chosen[b]![findChunk[position]!]!]);
     const visible = everyone.filter((token) => maskMod(position, token));
     for (let h = 0; h < numHeads; h++) {
       const head = (row: readonly number[], number: number) => row.slice(number * size, (number + 1) * size);
@@ -85,14 +88,14 @@ function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<ty
       const most = Math.max(...visible.map(score));
       const share = (tokens: readonly number[]) =>
         tokens.reduce((sum, token) => sum + Math.exp(score(token) - most), 0);
-      const out = visible.filter((token) => !looked.has(chunkOf[token]!));
+      const out = visible.filter((token) => !looked.has(findChunk[token]!));
       missed[at * numHeads + h] = visible.length === 0 ? 0 : share(out) / share(visible);
     }
   }
   return missed;
 }
 
-function maskOf(name: string, length: number): Mask {
+function createMask(name: string, length: number): Mask {
   if (name === "causal") return masks.causal();
   if (name === "window") return masks.slidingWindow(4);
   return name === "documents" ? masks.documents([1, length - 1]) : masks.full();
@@ -107,7 +110,7 @@ const cases: fc.Arbitrary<Case> = fc
     tokens: fc.integer({ min: 0, max: 12 }),
     mask: fc.constantFrom("full", "causal", "window", "documents"),
     combine: fc.constantFrom("soft" as const, "exact" as const),
-    loudness: fc.constantFrom(0.01, 0.3, 1, 3, 10, 40),
+    keyScale: fc.constantFrom(0.01, 0.3, 1, 3, 10, 40),
     batch: fc.integer({ min: 1, max: 2 }),
     seed: fc.nat(1e6),
     topK: fc.nat(3),
@@ -126,7 +129,7 @@ const cases: fc.Arbitrary<Case> = fc
       summaryHeads: 1,
       chunksPerRank: chunks,
       topK: Math.min(topK, chunks - 1),
-      mask: maskOf(mask, chunks + tokens),
+      mask: createMask(mask, chunks + tokens),
       combine,
       ...(epsilon !== undefined && { maxMissedMass: epsilon }),
     },
@@ -147,7 +150,7 @@ test("the true missed mass is never above the bound: 1 000 random cases", async 
   let informative = 0;
   await fc.assert(
     fc.asyncProperty(cases, async (given) => {
-      const promise = await promised(ctx, given);
+      const promise = await createCertificate(ctx, given);
       const largest = check(given, promise.values, missedMass(given, promise));
       tried++;
       if (largest < 0.9) informative++;
@@ -172,8 +175,8 @@ test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is neede
         combine,
         ...(epsilon && { maxMissedMass: epsilon }),
       } as const;
-      const given: Case = { options, ranks: 3, batch: 2, length: 31, loudness: 0.8, seed: 3 };
-      const ranks = await onWorld(makeWorld, { size: 3 }, (ctx) => promised(ctx, given));
+      const given: Case = { options, ranks: 3, batch: 2, length: 31, keyScale: 0.8, seed: 3 };
+      const ranks = await onWorld(makeWorld, { size: 3 }, (ctx) => createCertificate(ctx, given));
       check(given, whole(ranks, given), missedMass(given, ranks[0]!));
       for (const { chosen } of ranks) expect(chosen).toEqual(ranks[0]!.chosen);
       if (epsilon) expect(ranks[0]!.chosen.flat(2).length).toBeGreaterThan(2 * 6);
@@ -181,12 +184,12 @@ test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is neede
   }
 });
 
-const loud = [1e4, 2e8, 1e10, 1e20, 1e31, 1e37].flatMap((score) => [score, -score]);
+const largeKeys = [1e4, 2e8, 1e10, 1e20, 1e31, 1e37].flatMap((score) => [score, -score]);
 
-test.each(loud)("the bound holds, and is not 0, where every score is %d", async (score) => {
+test.each(largeKeys)("the bound holds, and is not 0, where every score is %d", async (score) => {
   await using ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
   const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2, chunksPerRank: 4 };
-  const base = { ranks: 1, batch: 1, length: 12, loudness: 1, seed: 5, score };
+  const base = { ranks: 1, batch: 1, length: 12, keyScale: 1, seed: 5, score };
   for (const combine of ["soft", "exact"] as const) {
     for (const mask of [
       masks.full(),
@@ -195,12 +198,12 @@ test.each(loud)("the bound holds, and is not 0, where every score is %d", async 
       masks.fromSlices([{ q0: 6, q1: 12, k0: 0, k1: 3, type: "full" }]),
     ]) {
       const given: Case = { ...base, options: { ...sizes, combine, mask, topK: 0 } };
-      const promise = await promised(ctx, given);
+      const promise = await createCertificate(ctx, given);
       check(given, promise.values, missedMass(given, promise));
       // The last row of four equal chunks, of which it looked at its own.
       if (mask.name === "full") expect(promise.values.at(-1)).toBeGreaterThanOrEqual(0.75);
       const limited: Case = { ...given, options: { ...given.options, maxMissedMass: 0.01 } };
-      const all = await promised(ctx, limited);
+      const all = await createCertificate(ctx, limited);
       check(limited, all.values, missedMass(limited, all));
       if (mask.name === "full") expect(all.chosen[0]!.map(({ length }) => length)).toEqual([3, 3, 3, 3]);
     }

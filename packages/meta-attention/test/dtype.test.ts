@@ -1,16 +1,16 @@
-import { checkMeasurements, disturbed, errorSum, extentOf, onWorld, poisoned } from "@mosaic/conformance";
+import { checkMeasurements, perturbed, errorSum, measureExtent, onWorld, poisoned } from "@mosaic/conformance";
 import { randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
-import { chunksOf, whole } from "./cut.ts";
+import { createChunks, whole } from "./chunked-shape.ts";
 import { expectedStep } from "./reference/step.ts";
-import { type RankResult, stepOn, type Trial } from "./step.ts";
+import { type RankResult, runStep, type Trial } from "./step.ts";
 import { makeWorld } from "./world.ts";
 
 const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1 } as const;
 
 /** The same three chunks on so many ranks. */
-function trialOn(ranks: number, options: Pick<Trial["options"], "combine" | "dtype" | "useCheckpoint">): Trial {
+function createTrial(ranks: number, options: Pick<Trial["options"], "combine" | "dtype" | "useCheckpoint">): Trial {
   return {
     options: { ...small, ...options, chunksPerRank: 3 / ranks },
     batch: 1,
@@ -20,9 +20,9 @@ function trialOn(ranks: number, options: Pick<Trial["options"], "combine" | "dty
   };
 }
 
-async function run(ranks: number, options: Parameters<typeof trialOn>[1]): Promise<readonly RankResult[]> {
+async function run(ranks: number, options: Parameters<typeof createTrial>[1]): Promise<readonly RankResult[]> {
   return onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
-    stepOn(disturbed(ctx, { completion: "late", seed: 7 }), trialOn(ranks, options)),
+    runStep(perturbed(ctx, { completion: "late", seed: 7 }), createTrial(ranks, options)),
   );
 }
 
@@ -33,11 +33,11 @@ test.each([
   { dtype: "float16", combine: "soft" },
 ] as const)("%j: three ranks make at most twice the error of one", async (options) => {
   const { dtype } = options;
-  const trial = trialOn(3, options);
+  const trial = createTrial(3, options);
   const [one, three] = [await run(1, options), await run(3, options)];
   const [first] = one as [RankResult];
   for (const { chosen } of three) expect(chosen).toEqual(first.chosen);
-  const chunks = chunksOf(trial, 3).map(({ tokens }) => tokens);
+  const chunks = createChunks(trial, 3).map(({ tokens }) => tokens);
   const right = expectedStep(trial, { chunks, parameters: first.parameters, chosen: first.chosen });
   const together = (ranks: readonly RankResult[], name: "out" | "dx") =>
     whole(
@@ -49,7 +49,7 @@ test.each([
     {
       found: errorSum(together(three, name), right[name]),
       local: errorSum(together(one, name), right[name]),
-      expected: extentOf(right[name]),
+      expected: measureExtent(right[name]),
     },
   ]);
   const gradients = Object.entries(right.gradients).map(([name, expected]) => [
@@ -57,7 +57,7 @@ test.each([
     {
       found: errorSum(three[0]!.gradients[name]!, expected),
       local: errorSum(first.gradients[name]!, expected),
-      expected: extentOf(expected),
+      expected: measureExtent(expected),
       partial: dtype,
     },
   ]);

@@ -1,22 +1,22 @@
 import {
   checkClose,
   checkMeasurements,
-  disturbed,
+  perturbed,
   errorSum,
-  extentOf,
+  measureExtent,
   type Measurement,
   moduleOracle,
   normals,
   onWorld,
   poisoned,
-  maskModOf,
+  slicesToMaskMod,
 } from "@mosaic/conformance";
 import { fromArray, masks, MultiAxisAttention, type Placement, shard } from "@mosaic/core";
 import { RotaryEmbedding } from "@mosaic/nn";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
-import { whole } from "./cut.ts";
-import { inputOf, type RankResult, stepOn, type Trial, upstreamOf } from "./step.ts";
+import { whole } from "./chunked-shape.ts";
+import { createInput, type RankResult, runStep, type Trial, createUpstream } from "./step.ts";
 import { makeWorld } from "./world.ts";
 
 const names = ["qkv_proj.weight", "qkv_proj.bias", "out_proj.weight", "out_proj.bias"] as const;
@@ -39,8 +39,8 @@ async function fullAttention(trial: Trial) {
   const [found] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
     const same = { embedDim: embed, numHeads, numKvHeads, headDim, mask, dtype };
     using module = new MultiAxisAttention(ctx, { ...same, attentionAxis: 1 });
-    using x = fromArray(ctx, inputOf(trial), shape, dtype);
-    using dOut = fromArray(ctx, upstreamOf(trial), shape, dtype);
+    using x = fromArray(ctx, createInput(trial), shape, dtype);
+    using dOut = fromArray(ctx, createUpstream(trial), shape, dtype);
     x.requiresGrad = true;
     using out = module.forward(x);
     out.backward(dOut);
@@ -57,10 +57,10 @@ async function fullAttention(trial: Trial) {
   const parameters = Object.fromEntries(names.map((name) => [name, Float64Array.from(found!.parameters[name]!)]));
   const right = moduleOracle({
     sizes: { batch, length, embed, numHeads, numKvHeads, headDim },
-    maskMod: maskModOf(mask.slices(length, length)),
+    maskMod: slicesToMaskMod(mask.slices(length, length)),
     parameters: parameters as unknown as Parameters<typeof moduleOracle>[0]["parameters"],
-    x: inputOf(trial),
-    dOut: upstreamOf(trial),
+    x: createInput(trial),
+    dOut: createUpstream(trial),
   });
   return { found: found!, right };
 }
@@ -81,7 +81,7 @@ function measured(
   const result = (mine: ArrayLike<number>, theirs: ArrayLike<number>, expected: Float64Array) => ({
     found: errorSum(mine, expected),
     local: errorSum(theirs, expected),
-    expected: extentOf(expected),
+    expected: measureExtent(expected),
   });
   // Gradients of parameters are summed over ranks, each of which stores its part.
   const gradient = (name: (typeof names)[number]) => ({
@@ -150,7 +150,7 @@ test.each(worlds)(
       const trial: Trial = { options: { ...sizes, ...given, useCheckpoint }, batch: 2, length, seed: 5 };
       // Memory is full of NaN, and messages come when they like.
       const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
-        stepOn(disturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
+        runStep(perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
       );
       const full = await fullAttention(trial);
       for (const name of names) expect(results[0]!.parameters[name]).toEqual(full.found.parameters[name]);
@@ -169,8 +169,8 @@ test("positions turn queries and keys by where they stand, whoever holds them", 
     using positions = new RotaryEmbedding(8);
     const same = { embedDim, numHeads, numKvHeads, causal: true, attentionAxis: 1, positions };
     using module = new MultiAxisAttention(ctx, same);
-    using x = fromArray(ctx, inputOf(trial), shape);
-    using dOut = fromArray(ctx, upstreamOf(trial), shape);
+    using x = fromArray(ctx, createInput(trial), shape);
+    using dOut = fromArray(ctx, createUpstream(trial), shape);
     x.requiresGrad = true;
     using out = module.forward(x);
     out.backward(dOut);
@@ -180,7 +180,7 @@ test("positions turn queries and keys by where they stand, whoever holds them", 
   for (const useCheckpoint of [false, true]) {
     const three = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
       using positions = new RotaryEmbedding(8);
-      return await stepOn(ctx, { ...trial, options: { ...options, useCheckpoint, positions } });
+      return await runStep(ctx, { ...trial, options: { ...options, useCheckpoint, positions } });
     });
     for (const name of ["out", "dx"] as const) {
       const together = whole(
@@ -226,7 +226,7 @@ test("the order of a remote chunk's tokens does not matter", async () => {
     const options = { ...sizes, gate: true, combine, topK: 2 };
     const run = async (values: Float64Array) => {
       const trial: Trial = { options, batch: 1, length, seed: 5, x: values };
-      return onWorld(makeWorld, { size: 4 }, (ctx) => stepOn(ctx, trial));
+      return onWorld(makeWorld, { size: 4 }, (ctx) => runStep(ctx, trial));
     };
     const [before, after] = [await run(x), await run(shuffled)];
     expect(before[0]!.chosen.flat(2)).toContain(2);
@@ -245,7 +245,7 @@ test("causal: a token changes nothing before it, wherever in its chunk it is", a
       const options = { ...sizes, gate: true, combine, topK: 1, causal: true };
       const run = async (values: Float64Array) => {
         const trial: Trial = { options, batch: 1, length, seed: 5, x: values };
-        const ranks = await onWorld(makeWorld, { size: 4 }, (ctx) => stepOn(ctx, trial));
+        const ranks = await onWorld(makeWorld, { size: 4 }, (ctx) => runStep(ctx, trial));
         return {
           ranks,
           out: whole(
@@ -266,7 +266,7 @@ test("chunks decide, not ranks: 1 rank of 4, 2 of 2 and 4 of 1 compute the same"
   const run = async (ranks: number) => {
     const options = { ...sizes, gate: true, combine: "soft", topK: 2, chunksPerRank: 4 / ranks } as const;
     const trial: Trial = { options, batch: 2, length: 40, seed: 9, losses: [0.1, 0.1, 0.1] };
-    const results = await onWorld(makeWorld, { size: ranks }, (ctx) => stepOn(ctx, trial));
+    const results = await onWorld(makeWorld, { size: ranks }, (ctx) => runStep(ctx, trial));
     return {
       results,
       out: whole(

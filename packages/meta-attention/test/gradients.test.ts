@@ -1,9 +1,9 @@
-import { check, checkClose, disturbed, magnitude, onWorld, poisoned } from "@mosaic/conformance";
+import { check, checkClose, perturbed, magnitude, onWorld, poisoned } from "@mosaic/conformance";
 import { contiguous, type Mask, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
-import { chunksOf, whole } from "./cut.ts";
-import { type RankResult, stepOn, type Trial } from "./step.ts";
+import { createChunks, whole } from "./chunked-shape.ts";
+import { type RankResult, runStep, type Trial } from "./step.ts";
 import { makeWorld } from "./world.ts";
 
 /** Every query sees every key but its own. */
@@ -151,13 +151,13 @@ test.each(trials.map((row) => [row.name, row] as const))(
     const trial = { ...given, seed: 3 };
     // Memory is full of NaN, and messages come when they like.
     const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, async (ctx) => {
-      const rank = disturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
-      const result = await stepOn(rank, trial);
+      const rank = perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
+      const result = await runStep(rank, trial);
       check(rank.inFlight() === 0, `rank ${ctx.rank}: ${rank.inFlight()} collectives were never waited for`);
       return result;
     });
     const [first] = results as [RankResult];
-    const chunks = chunksOf(trial, ranks).map(({ tokens }) => tokens);
+    const chunks = createChunks(trial, ranks).map(({ tokens }) => tokens);
     const expected = expectedStep(trial, { chunks, parameters: first.parameters, chosen: first.chosen });
     const together = (name: "out" | "dx") =>
       whole(

@@ -24,7 +24,7 @@ const forward: Call = async (ctx, options, call) => {
 };
 
 /** Rank 0's and rank 1's errors in a world of two that are given different options. */
-async function errorsOf(given: readonly { options?: Options; call?: MetaForwardOptions }[], run: Call = forward) {
+async function collectErrors(given: readonly { options?: Options; call?: MetaForwardOptions }[], run: Call = forward) {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device });
   const ends = await Promise.allSettled(
     contexts.map((ctx, rank) => run(ctx, given[rank]!.options ?? {}, given[rank]!.call ?? {})),
@@ -52,7 +52,7 @@ describe("what differs between ranks is named on both", () => {
     ["the scale", [{ scale: 0.5 }, { scale: 0.25 }], ["scale 0.5, ", "scale 0.25, "]],
     ["how it is combined", [{ combine: "exact" }, { combine: "soft" }], [" exact, ", " soft, "]],
   ])("%s", async (_, [usual, odd], sides) => {
-    for (const message of await errorsOf([{ options: usual }, { options: odd }])) {
+    for (const message of await collectErrors([{ options: usual }, { options: odd }])) {
       for (const side of sides) expect(message).toContain(side);
       expect(message).toMatch(/meta\(sp\) routes: .*meta\(sp\) routes: /s);
       expect(message).toContain("all ranks of a group must call the same collectives in the same order");
@@ -61,7 +61,7 @@ describe("what differs between ranks is named on both", () => {
 
   test("lengths", async () => {
     const call = { sequenceLength: 17 };
-    const messages = await errorsOf([{}, { call, options: { placement: contiguous([8, 9]) } }]);
+    const messages = await collectErrors([{}, { call, options: { placement: contiguous([8, 9]) } }]);
     for (const message of messages) {
       expect(message).toContain("rows 16: 0:8 | 8:16");
       expect(message).toContain("rows 17: 0:8 | 8:17");
@@ -69,7 +69,7 @@ describe("what differs between ranks is named on both", () => {
   });
 
   test("chunks that the caller chose, where no message shows it", async () => {
-    for (const message of await errorsOf([{ call: { chosen: first } }, { call: { chosen: second } }])) {
+    for (const message of await collectErrors([{ call: { chosen: first } }, { call: { chosen: second } }])) {
       expect(message).toContain("chunks [1] [0] [3] [2] (4 lists, ");
       expect(message).toContain("chunks [1] [0] [3] [] (4 lists, ");
     }
@@ -84,7 +84,7 @@ describe("what differs between ranks is named on both", () => {
       ctx.mesh.group("sp").barrier().wait();
       await ctx.device.stream.synchronize();
     };
-    const messages = await errorsOf([{}, {}], run);
+    const messages = await collectErrors([{}, {}], run);
     for (const message of messages) expect(message).toMatch(/meta\(sp\) backward of chunks \[1\] \[0\] \[3\] \[2\]/);
   });
 

@@ -9,7 +9,7 @@ import {
   type MetaForwardOptions,
   massLoss,
 } from "../src/index.ts";
-import { shardsOf } from "./cut.ts";
+import { createShards } from "./chunked-shape.ts";
 
 // One step of training on every rank, put together again.
 
@@ -44,24 +44,24 @@ export interface RankResult {
   readonly loss: number;
 }
 
-export function inputOf({ options, batch, length, seed, x }: Trial): Float64Array {
+export function createInput({ options, batch, length, seed, x }: Trial): Float64Array {
   return x ?? normals(batch * length * options.embedDim, seed, options.dtype);
 }
 
-export function upstreamOf({ options, batch, length, seed }: Trial): Float64Array {
+export function createUpstream({ options, batch, length, seed }: Trial): Float64Array {
   return normals(batch * length * options.embedDim, seed + 1, options.dtype);
 }
 
 /** Forward, backward and the reduction of gradients on this rank. */
-export async function stepOn(ctx: Context, trial: Trial): Promise<RankResult> {
+export async function runStep(ctx: Context, trial: Trial): Promise<RankResult> {
   const { axis = "sp", dtype = "float32", placement = "contiguous" } = trial.options;
   using module = new HierarchicalMetaAttention(ctx, { sequenceLength: trial.length, ...trial.options });
   const mine = (values: Float64Array): Tensor => {
     using whole = fromArray(ctx, values, [trial.batch, trial.length, trial.options.embedDim], dtype);
     return shard(ctx, whole, 1, { placement, axes: [axis] });
   };
-  using x = mine(inputOf(trial));
-  using dOut = mine(upstreamOf(trial));
+  using x = mine(createInput(trial));
+  using dOut = mine(createUpstream(trial));
   x.requiresGrad = true;
   using result = await module.forward(x, trial.forward);
   const { out, meta } = result;
@@ -84,7 +84,7 @@ export async function stepOn(ctx: Context, trial: Trial): Promise<RankResult> {
     return Object.fromEntries(await Promise.all(entries));
   };
   return {
-    positions: shardsOf(trial, ctx.mesh.shape[axis]!)[ctx.mesh.coordinate[axis]!]!,
+    positions: createShards(trial, ctx.mesh.shape[axis]!)[ctx.mesh.coordinate[axis]!]!,
     out: await out.read(),
     dx: await x.grad!.read(),
     parameters: await values((parameter) => parameter),

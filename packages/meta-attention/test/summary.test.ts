@@ -58,16 +58,16 @@ test("a summary does not depend on the order of the tokens, and distinguishes th
   await alone(async (ctx) => {
     using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 8, summaryDim: 6, numHeads: 2 });
     const rows = Array.from({ length: 12 }, (_, i) => Array.from({ length: 8 }, (_, e) => Math.sin(3 * i + e * e)));
-    const summaryOf = async (tokens: number[][]) => {
+    const computeSummary = async (tokens: number[][]) => {
       using x = fromArray(ctx, tokens.flat(), [1, tokens.length, 8]);
       const { summary, weights } = await encoder.forward(x);
       const values = await weights.read();
       expect(values.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 5);
       return summary.read();
     };
-    const one = await summaryOf(rows);
-    checkClose(await summaryOf(rows.toReversed()), one, 1e-5, "reversed");
-    const other = await summaryOf(rows.with(3, new Array<number>(8).fill(2)));
+    const one = await computeSummary(rows);
+    checkClose(await computeSummary(rows.toReversed()), one, 1e-5, "reversed");
+    const other = await computeSummary(rows.with(3, new Array<number>(8).fill(2)));
     expect(Math.max(...other.map((x, i) => Math.abs(x - one[i]!)))).toBeGreaterThan(1e-3);
   });
 });

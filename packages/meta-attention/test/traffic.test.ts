@@ -4,7 +4,7 @@ import { type Context, layoutOf, masks, resolvePlacement, type ProcessGroup, ran
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { type ChosenChunks, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
-import { chunksOf } from "./cut.ts";
+import { createChunks } from "./chunked-shape.ts";
 import { makeWorld } from "./world.ts";
 
 const sizes = { embedDim: 16, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;
@@ -14,7 +14,7 @@ interface Bytes {
   readonly received: number;
 }
 
-function bytesOf(group: ProcessGroup): Bytes {
+function readBytes(group: ProcessGroup): Bytes {
   const { bytesSent: sent, bytesReceived: received } = group.traffic();
   return { sent, received };
 }
@@ -32,15 +32,15 @@ async function counted(
   using whole = randn(ctx, [batch, length, options.embedDim], { dtype });
   using x = shard(ctx, whole, 1, { placement });
   await ctx.device.stream.synchronize();
-  const start = bytesOf(group);
+  const start = readBytes(group);
   using result = await module.forward(x);
   await ctx.device.stream.synchronize();
-  const between = bytesOf(group);
+  const between = readBytes(group);
   using dOut = zeros(ctx, x.shape, dtype);
   result.out.backward(dOut);
   await ctx.device.stream.synchronize();
   const { chosen, bytesMoved } = result.meta;
-  return { forward: minus(between, start), backward: minus(bytesOf(group), between), chosen, bytesMoved };
+  return { forward: minus(between, start), backward: minus(readBytes(group), between), chosen, bytesMoved };
 }
 
 const cases: readonly {
@@ -79,7 +79,7 @@ test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
     const { summaryDim, embedDim, numHeads } = sizes;
     const { chunksPerRank: perRank = 1, certificate = true, useCheckpoint = false, maxMissedMass } = options;
     const { numKvHeads = numHeads, dtype = "float32" } = options;
-    const all = chunksOf({ options, length }, ranks);
+    const all = createChunks({ options, length }, ranks);
     const width = (embedDim / numHeads) * numKvHeads;
     const gathered = summaryDim + (certificate ? width + numKvHeads : 0) + (maxMissedMass ? all.length : 0);
     const wanted = new Set<string>();
@@ -150,16 +150,16 @@ test("on symbolic ranks, with the choice given, the same bytes without a value",
     for (const ctx of contexts.filter(({ rank }) => rank % 9 === 0)) {
       using module = new HierarchicalMetaAttention(ctx, { ...sizes, combine });
       using x = zeros(ctx, [batch, rows, 16]);
-      const before = bytesOf(ctx.world);
+      const before = readBytes(ctx.world);
       using result = await module.forward(x, { chosen, dryRun: true });
       const { bytesMoved } = result.meta;
       // The symbolic group counts messages, not the gather.
       const gather = 63 * batch * (8 + 16 + 2) * 4;
-      expect(minus(bytesOf(ctx.world), before).sent).toBe(bytesMoved.forward.sent - gather);
+      expect(minus(readBytes(ctx.world), before).sent).toBe(bytesMoved.forward.sent - gather);
       expect(bytesMoved.forward.sent / bytesMoved.ring.forward.sent).toBeLessThan(0.04);
       using dOut = zeros(ctx, x.shape);
       result.out.backward(dOut);
-      expect(minus(bytesOf(ctx.world), before).sent).toBe(
+      expect(minus(readBytes(ctx.world), before).sent).toBe(
         bytesMoved.forward.sent + bytesMoved.backward.sent - gather - 63 * batch * 8 * 4,
       );
     }

@@ -16,7 +16,7 @@ import { makeWorld } from "./world.ts";
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;
 
 /** What each of some calls chose, on every rank the same. */
-async function choices(
+async function chosenChunks(
   ranks: number,
   options: Partial<HierarchicalMetaAttentionOptions>,
   calls: readonly (MetaForwardOptions & { readonly training?: boolean })[],
@@ -39,7 +39,7 @@ async function choices(
 
 test("a warm-up begins with all chunks and ends with topK; outside training there is none", async () => {
   const calls = [{}, {}, {}, {}, { step: 1 }, { training: false }, { step: 1000 }];
-  const made = await choices(2, { topK: 1, warmupSteps: 3 }, calls);
+  const made = await chosenChunks(2, { topK: 1, warmupSteps: 3 }, calls);
   expect(made.map(({ topK }) => topK)).toEqual([7, 5, 3, 1, 5, 1, 1]);
   for (const { chosen, topK } of made) for (const list of chosen.flat()) expect(list.length).toBe(topK);
   expect(denseToSparse(0, { topK: 2, chunks: 4, steps: 0 })).toBe(2);
@@ -47,13 +47,13 @@ test("a warm-up begins with all chunks and ends with topK; outside training ther
 
 test("noise is that of the seed and the step, on any number of ranks, and only in training", async () => {
   const calls = [{ step: 0 }, { step: 1 }, { step: 0 }, { training: false, step: 0 }];
-  const one = await choices(1, { topK: 2, routingNoise: 2 }, calls);
-  const quiet = await choices(1, { topK: 2 }, calls);
+  const one = await chosenChunks(1, { topK: 2, routingNoise: 2 }, calls);
+  const quiet = await chosenChunks(1, { topK: 2 }, calls);
   expect(one[0]).toEqual(one[2]);
   expect(one[0]).not.toEqual(one[1]);
   expect(one[3]).toEqual(quiet[0]);
   expect(one[0]).not.toEqual(quiet[0]);
-  for (const ranks of [2, 8]) expect(await choices(ranks, { topK: 2, routingNoise: 2 }, calls)).toEqual(one);
+  for (const ranks of [2, 8]) expect(await chosenChunks(ranks, { topK: 2, routingNoise: 2 }, calls)).toEqual(one);
 });
 
 /** Of how many query chunks the best routed other chunk is the one with most of the attention. */

@@ -78,7 +78,7 @@ async function trainTo(ctx: Context, steps: number, hosts: Hosts, copies?: "perH
 }
 
 /** What each rank throws, where all do. */
-async function errorsOf(size: number, body: (ctx: Context) => Promise<unknown>): Promise<Error[]> {
+async function collectErrors(size: number, body: (ctx: Context) => Promise<unknown>): Promise<Error[]> {
   return onMesh({ sp: size }, async (ctx) => {
     const error = await body(ctx).then(
       () => undefined,
@@ -172,7 +172,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
     const hosts = new Hosts(["n0", "n1"]);
     await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 1, hosts));
     const before = hosts.bytes("n0");
-    const [first, second] = await errorsOf(2, async (ctx) => {
+    const [first, second] = await collectErrors(2, async (ctx) => {
       const [path, options] = hosts.of(ctx);
       const own = ctx.rank === 1 ? path.replace("training", "missing/training") : path;
       await saveCheckpoint(ctx, own, build(ctx), options);
@@ -185,7 +185,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
 
   test("parameters that differ between hosts", async () => {
     const hosts = new Hosts(["n0", "n1"]);
-    const errors = await errorsOf(2, async (ctx) => {
+    const errors = await collectErrors(2, async (ctx) => {
       const training = build(ctx);
       if (ctx.rank === 1) ctx.device.write(training.model.head.bias!, new Float32Array(7).fill(1));
       await saveCheckpoint(ctx, hosts.of(ctx)[0], training, hosts.of(ctx)[1]);
@@ -201,7 +201,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
 
   test("data that JSON cannot hold, on one rank", async () => {
     const hosts = new Hosts(["n0", "n1"]);
-    const errors = await errorsOf(2, async (ctx) => {
+    const errors = await collectErrors(2, async (ctx) => {
       const [path, options] = hosts.of(ctx);
       await saveCheckpoint(ctx, path, { ...build(ctx), data: ctx.rank === 1 ? [1n] : [1] }, options);
     });
@@ -217,7 +217,7 @@ describe("hosts that hold different contents", () => {
     return hosts;
   };
   const load = (hosts: Hosts) =>
-    errorsOf(3, async (ctx) => {
+    collectErrors(3, async (ctx) => {
       const [path, options] = hosts.of(ctx);
       await loadCheckpoint(ctx, path, build(ctx), options);
     });
@@ -280,7 +280,7 @@ describe("hosts that hold different contents", () => {
 test("a host that cannot store what it receives: all ranks reject, and none waits", async () => {
   const hosts = new Hosts(["n0", "n1"]);
   await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 1, hosts.only("n0")));
-  const [first, second] = await errorsOf(2, async (ctx) => {
+  const [first, second] = await collectErrors(2, async (ctx) => {
     const [path, options] = hosts.of(ctx);
     const own = ctx.rank === 1 ? path.replace("training", "missing/training") : path;
     await loadCheckpoint(ctx, own, build(ctx), options);

@@ -12,7 +12,7 @@ import {
 import { describe, expect, test } from "vitest";
 import { crossEntropy, crossEntropyTerms, lossTerms, meanOverMesh, mseLoss, mseLossTerms } from "../src/index.ts";
 import { byRow, linear } from "./reference/gradients.ts";
-import { derivative, numbers, worst } from "./reference/numbers.ts";
+import { derivative, numbers, maxDifference } from "./reference/numbers.ts";
 import { alone, onMesh } from "./reference/world.ts";
 
 const [rows, classes] = [12, 5];
@@ -46,7 +46,7 @@ describe("cross-entropy", () => {
       const expected = reference(logits, labelSmoothing);
       expect(Math.abs((await loss.item()) - expected) / expected).toBeLessThan(1e-6);
       const gradient = derivative((each) => reference(each, labelSmoothing), logits);
-      expect(worst(await x.grad!.read(), gradient)).toBeLessThan(2e-6);
+      expect(maxDifference(await x.grad!.read(), gradient)).toBeLessThan(2e-6);
     }),
   );
 
@@ -131,7 +131,7 @@ test("mean squared error and its gradient equal float64's, with weights and with
       using loss = mseLoss(ctx, x, target, weight);
       loss.backward();
       expect(Math.abs((await loss.item()) - f(a)) / f(a)).toBeLessThan(1e-6);
-      expect(worst(await x.grad!.read(), derivative(f, a))).toBeLessThan(2e-6);
+      expect(maxDifference(await x.grad!.read(), derivative(f, a))).toBeLessThan(2e-6);
     }
   }));
 
@@ -176,7 +176,7 @@ test.each(["crossEntropy", "mseLoss"] as const)(
       const found = await onMesh(mesh, (ctx) => gradients(ctx, kind));
       for (const values of found) {
         expect(values).toEqual(found[0]);
-        expect(worst(values, expected!), JSON.stringify(mesh)).toBeLessThan(1e-6);
+        expect(maxDifference(values, expected!), JSON.stringify(mesh)).toBeLessThan(1e-6);
       }
     }
   },

@@ -16,16 +16,16 @@ import {
   ScheduleFreeAdamW,
   type ScheduleFreeOptions,
 } from "../src/index.ts";
-import { numbers, worst } from "./reference/numbers.ts";
+import { numbers, maxDifference } from "./reference/numbers.ts";
 import { alone } from "./reference/world.ts";
 
 const steps = 60;
 
 /** The gradient of a valley, ½ Σ scaleᵢ (xᵢ − goalᵢ)², with noise that both sides know. */
-const [goal, scales] = [numbers(7, 1), numbers(7, 2).map((x) => 10 ** (2 * x))];
+const [optimum, scales] = [numbers(7, 1), numbers(7, 2).map((x) => 10 ** (2 * x))];
 const gradientAt = (x: ArrayLike<number>, step: number): number[] => {
   const noise = numbers(7, 100 + step);
-  return goal.map((each, i) => Math.fround(scales[i]! * (x[i]! - each) + noise[i]!));
+  return optimum.map((each, i) => Math.fround(scales[i]! * (x[i]! - each) + noise[i]!));
 };
 const start = numbers(7, 3);
 
@@ -109,7 +109,7 @@ describe("follows float64's trajectory", () => {
     { lr: 0.02, weightDecay: 0, betas: [0.5, 0.9], schedule: linearWarmup(7, cosine(30, { end: 0.1 })) },
   ] as const)("AdamW %o", async (options) => {
     const seen = await path((model) => new AdamW(model, options));
-    expect(worst(seen.flat(), adamW(seen, options).flat())).toBeLessThan(3e-6);
+    expect(maxDifference(seen.flat(), adamW(seen, options).flat())).toBeLessThan(3e-6);
   });
 
   test.each([
@@ -131,12 +131,12 @@ describe("follows float64's trajectory", () => {
     });
     const expected = scheduleFree(seen, options);
     expect(
-      worst(
+      maxDifference(
         seen.flat(),
         expected.flatMap(({ y }) => y),
       ),
     ).toBeLessThan(1e-5);
-    expect(worst(average, expected.at(-1)!.x)).toBeLessThan(1e-5);
+    expect(maxDifference(average, expected.at(-1)!.x)).toBeLessThan(1e-5);
   });
 
   test("a parameter of 16 bits through a float32 master copy", async () => {
@@ -196,12 +196,12 @@ test("parameters have rates and decays of their own; frozen ones and those witho
     optimizer.step();
     const after = await Promise.all(model.parameters().map((each) => each.read()));
     expect(
-      worst(
+      maxDifference(
         after[0]!,
         Array.from(before[0]!, (value) => value * 0.95),
       ),
     ).toBeLessThan(1e-6);
-    expect(worst(after[1]!, [before[1]![0]! - 0.05, before[1]![1]! + 0.05])).toBeLessThan(1e-6);
+    expect(maxDifference(after[1]!, [before[1]![0]! - 0.05, before[1]![1]! + 0.05])).toBeLessThan(1e-6);
     expect([after[2], after[3]]).toEqual([before[2], before[3]]);
   }));
 
@@ -254,7 +254,7 @@ describe("clipping", () => {
       const factor = Math.min(1, most / (length + 1e-6));
       for (const [i, each] of model.all.entries()) {
         expect(
-          worst(
+          maxDifference(
             await each.grad!.read(),
             parts[i]!.map((x) => x * factor),
           ),

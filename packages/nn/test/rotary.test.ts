@@ -17,7 +17,7 @@ import {
 import { cpu } from "@mosaic/kernels-cpu";
 import { describe, expect, test } from "vitest";
 import { RotaryEmbedding } from "../src/index.ts";
-import { derivative, numbers, worst } from "./reference/numbers.ts";
+import { derivative, numbers, maxDifference } from "./reference/numbers.ts";
 import { alone, onMesh } from "./reference/world.ts";
 
 const [heads, dim] = [2, 6];
@@ -52,14 +52,14 @@ test.each([false, true])(
       using x = fromArray(ctx, values, [1, heads, places.length, dim]);
       x.requiresGrad = true;
       using out = rotary.encode(x, spans);
-      expect(worst(await out.read(), turned(values, interleaved))).toBeLessThan(1e-6);
+      expect(maxDifference(await out.read(), turned(values, interleaved))).toBeLessThan(1e-6);
       using weight = fromArray(ctx, weights, x.shape);
       using weighted = mul(out, weight);
       using loss = sum(weighted);
       loss.backward();
       const f = (each: readonly number[]) =>
         turned(each, interleaved).reduce((total, value, i) => total + value * weights[i]!, 0);
-      expect(worst(await x.grad!.read(), derivative(f, values))).toBeLessThan(1e-6);
+      expect(maxDifference(await x.grad!.read(), derivative(f, values))).toBeLessThan(1e-6);
     }),
 );
 
@@ -108,7 +108,7 @@ describe.each(["contiguous", "zigzag", "striped"] as const)("in attention, %s", 
     const [expected] = await onMesh({ sp: 1 }, (ctx) => attend(ctx, placement));
     for (const mesh of [{ sp: 2 }, { sp: 4 }] satisfies Coordinate[]) {
       for (const found of await onMesh(mesh, (ctx) => attend(ctx, placement))) {
-        for (const [i, values] of found.entries()) expect(worst(values, expected![i]!)).toBeLessThan(5e-6);
+        for (const [i, values] of found.entries()) expect(maxDifference(values, expected![i]!)).toBeLessThan(5e-6);
       }
     }
   });

@@ -2,7 +2,7 @@ import { CrossAxisAttention, fromArray, type HostTensor, Module, MultiAxisAttent
 import { describe, expect, test } from "vitest";
 import { fromTorch } from "../src/index.ts";
 import { byRow, linear } from "./reference/gradients.ts";
-import { numbers, worst } from "./reference/numbers.ts";
+import { numbers, maxDifference } from "./reference/numbers.ts";
 import { alone } from "./reference/world.ts";
 
 const [embed, heads, rows, keys] = [6, 2, 4, 5];
@@ -78,7 +78,7 @@ describe("weights of nn.MultiheadAttention compute what they computed", () => {
       using input = fromArray(ctx, x, [1, rows, embed]);
       using out = model.attn.forward(input);
       const expected = multihead(projected(x, 0), projected(x, 1), projected(x, 2), torch);
-      expect(worst(await out.read(), expected)).toBeLessThan(2e-6);
+      expect(maxDifference(await out.read(), expected)).toBeLessThan(2e-6);
     }));
 
   const cross = (x: Tensor, y: Tensor, attn: CrossAxisAttention) => attn.forward(x, y).read();
@@ -90,7 +90,7 @@ describe("weights of nn.MultiheadAttention compute what they computed", () => {
       const [x, y] = [numbers(rows * embed, 9), numbers(keys * embed, 10)];
       const out = await cross(fromArray(ctx, x, [1, rows, embed]), fromArray(ctx, y, [1, keys, embed]), attn);
       const expected = multihead(projected(x, 0), projected(y, 1), projected(y, 2), torch);
-      expect(worst(out, expected)).toBeLessThan(2e-6);
+      expect(maxDifference(out, expected)).toBeLessThan(2e-6);
     }));
 
   test("as cross-attention whose keys have another size", () =>
@@ -112,7 +112,7 @@ describe("weights of nn.MultiheadAttention compute what they computed", () => {
       const bias = listed(torch.get("in_proj_bias")!);
       const by = (from: readonly number[], weight: HostTensor, part: number) =>
         linear(from, listed(weight), bias.slice(part * embed, (part + 1) * embed));
-      expect(worst(out, multihead(by(x, q, 0), by(y, k, 1), by(y, v, 2), torch))).toBeLessThan(2e-6);
+      expect(maxDifference(out, multihead(by(x, q, 0), by(y, k, 1), by(y, v, 2), torch))).toBeLessThan(2e-6);
       apart.delete("v_proj_weight");
       expect(() => fromTorch(apart, attn)).toThrow(/projection of values \[6,4\] beside that of keys, received none/);
     }));

@@ -28,7 +28,7 @@ export interface TrafficCount {
 
 /**
  * Counts what a record sends and receives. A collective counts as the messages of its direct form: allGather, allToAll and
- * broadcast send every share to everyone it is for; reduceScatter sends every share but one's own; allReduce is a
+ * broadcast send every share to each of its receivers; reduceScatter sends every share but one's own; allReduce is a
  * reduceScatter and an allGather.
  */
 export function count(record: AttentionRecord): TrafficCount {
@@ -69,17 +69,17 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): TrafficCoun
     for (let i = 3; event.op === "sendRecv" && i < event.count; i += 3) {
       if (event.arg(i) === recorded.tape.rank) continue;
       const { layout, bytes } = views[event.arg(i + 2)]!;
-      tally(event.arg(i + 1) === 1 ? known.sent : known.received, layout.size, bytes);
+      addTraffic(event.arg(i + 1) === 1 ? known.sent : known.received, layout.size, bytes);
     }
     if (event.op === "sendRecv") continue;
-    for (const { sent, elements, bytes } of transfersOf(record, recorded, event) ?? []) {
-      tally(sent ? known.sent : known.received, elements, bytes);
+    for (const { sent, elements, bytes } of eventTransfers(record, recorded, event) ?? []) {
+      addTraffic(sent ? known.sent : known.received, elements, bytes);
     }
   }
   return { forward: totalTraffic(phases.forward), backward: totalTraffic(phases.backward) };
 }
 
-function tally(into: MutableTotals, elements: number, bytes: number): void {
+function addTraffic(into: MutableTotals, elements: number, bytes: number): void {
   into.elements += elements;
   into.bytes += bytes;
   into.messages++;
@@ -98,20 +98,20 @@ export interface Message {
 }
 
 /** All messages of a rank, in the order in which it posted them; collectives in their direct form. */
-export function* messagesOf(record: AttentionRecord, recorded: RecordedRank): Generator<Message, void, undefined> {
+export function* listMessages(record: AttentionRecord, recorded: RecordedRank): Generator<Message, void, undefined> {
   let phase: Message["phase"] = "forward";
   const event = recorded.tape.read();
   while (event.next()) {
     if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") phase = "backward";
     const group = event.arg(1);
-    for (const flow of transfersOf(record, recorded, event) ?? []) yield { phase, group, ...flow };
+    for (const flow of eventTransfers(record, recorded, event) ?? []) yield { phase, group, ...flow };
   }
 }
 
 type Transfer = Omit<Message, "phase" | "group">;
 
 /** The messages of an event, if it is a collective. */
-function transfersOf(record: AttentionRecord, { tape }: RecordedRank, event: TapeReader): Transfer[] | undefined {
+function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: TapeReader): Transfer[] | undefined {
   const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.layout.size): Transfer => {
     return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };

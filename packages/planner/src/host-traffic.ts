@@ -1,5 +1,5 @@
 import { expectValue } from "@mosaic/core";
-import { messagesOf } from "./count.ts";
+import { listMessages } from "./count.ts";
 import { type RecordedRank, Recorder, type RecordOptions } from "./record.ts";
 
 /** Bytes that the ranks of one host send to those of others in one attention. */
@@ -42,7 +42,7 @@ export function countHostTraffic(
     for (const [rank, host] of hosts.entries()) {
       if (host !== 0) continue;
       const own = recordOnce(rank);
-      for (const { phase, peer, sent, bytes } of messagesOf(recorder.recordOf([own]), own)) {
+      for (const { phase, peer, sent, bytes } of listMessages(recorder.recordOf([own]), own)) {
         if (sent && hosts[peer] !== 0) total[phase] += bytes;
       }
     }

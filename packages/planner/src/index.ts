@@ -1,5 +1,9 @@
-export { checkClasses, type RecordClassesOptions, recordClasses } from "./classes/record-classes.ts";
-export type { Digit, Translations } from "./classes/translations.ts";
+export {
+  checkRepresentatives,
+  type RecordRepresentativesOptions,
+  recordRepresentatives,
+} from "./symmetry/record-representatives.ts";
+export type { Digit, Translations } from "./symmetry/translations.ts";
 export { type TrafficCount, count, type TrafficTotals, type RankTraffic } from "./count.ts";
 export { formatBytes, formatSeconds, formatPercent } from "./draw/axis.ts";
 export { countHostTraffic, type HostTraffic } from "./host-traffic.ts";
@@ -7,7 +11,7 @@ export { perfettoTrace } from "./draw/perfetto.ts";
 export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
 export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";
 export { type TimeBreakdown, timeBreakdown } from "./draw/wait-intervals.ts";
-export type { Fault } from "./prove/context.ts";
+export type { Violation } from "./prove/context.ts";
 export { type Proof, prove, type ProveOptions } from "./prove/prove.ts";
 export {
   type AttentionRecord,
@@ -42,5 +46,5 @@ export {
 } from "./time/profile.ts";
 export { profiles } from "./time/profiles.ts";
 export { type SimulatedRank, simulate, type SimulateOptions, type Simulation } from "./time/simulate.ts";
-export { type Sketch, sketch } from "./time/sketch.ts";
+export { type Estimate, estimate } from "./time/estimate.ts";
 export { type TimelineEvent, type RankTimeline, type RankTrace, type Timeline, timelineOf } from "./time/timeline.ts";

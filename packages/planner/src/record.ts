@@ -20,7 +20,7 @@ import {
   spansLength,
   type Tensor,
 } from "@mosaic/core";
-import { noTranslations, type Translations } from "./classes/translations.ts";
+import { identityTranslations, type Translations } from "./symmetry/translations.ts";
 import type { SymbolicContext } from "./symbolic/context.ts";
 import type { GroupInfo } from "./symbolic/group.ts";
 import type { InternPool } from "./symbolic/intern-pool.ts";
@@ -97,7 +97,7 @@ export interface RecordedRank {
   readonly peakBytes: number;
 }
 
-/** Throws an OptionError unless a value is what `record` or `recordClasses` returned. */
+/** Throws an OptionError unless a value is what `record` or `recordRepresentatives` returned. */
 export function checkRecord(where: string, record: unknown): void {
   const { ranks, options, classes } = (record ?? {}) as Readonly<Record<string, unknown>>;
   const fits = Array.isArray(ranks) && typeof options === "object" && typeof classes === "object";
@@ -116,11 +116,11 @@ export const maxRecordedRanks = 1024;
  * import { local, masks } from "@mosaic/core";
  * import { count, prove, record } from "@mosaic/planner";
  * const run = record({ backend: local(), mesh: { dp: 2 }, tokens: 100, numHeads: 4, headDim: 8, mask: masks.causal() });
- * prove(run).faults; // => []
+ * prove(run).violations; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
  * @throws OptionError for options that do not exist or cannot be: lengths that are no integers, an empty mesh, or one of
- * more than 1 024 ranks, which `recordClasses` records.
+ * more than 1 024 ranks, which `recordRepresentatives` records.
  */
 export function record(options: RecordOptions): AttentionRecord {
   const recorder = new Recorder("record", options);
@@ -134,7 +134,7 @@ function checkRankCount(where: string, ranks: number, mesh: Coordinate): void {
     where,
     expected: `a mesh of at most ${maxRecordedRanks} ranks, each of which is recorded`,
     received: `${JSON.stringify(mesh)}, ${ranks} ranks`,
-    remedy: "call recordClasses, which records one rank of each class of ranks that do the same",
+    remedy: "call recordRepresentatives, which records one rank of each class of ranks that do the same",
   });
 }
 
@@ -193,7 +193,7 @@ export class Recorder {
       interned,
       groups,
       ranks,
-      classes: classes ?? noTranslations(options.mesh),
+      classes: classes ?? identityTranslations(options.mesh),
       recordRank: (rank) => this.rank(rank),
     };
   }

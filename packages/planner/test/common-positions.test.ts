@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { commonPositions } from "../src/prove/positions.ts";
 
 /** Numbers that are the same in every run. */
-function dice(seed: number): (sides: number) => number {
+function randomIntegers(seed: number): (sides: number) => number {
   let state = seed;
   return (sides) => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
@@ -12,7 +12,7 @@ function dice(seed: number): (sides: number) => number {
 }
 
 test("common positions are those that both spans have", () => {
-  const roll = dice(2);
+  const roll = randomIntegers(2);
   const span = (): Span => ({ start: roll(12), length: roll(9), step: 1 + roll(6) });
   for (let trial = 0; trial < 2000; trial++) {
     const [a, b] = [span(), span()];

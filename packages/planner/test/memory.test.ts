@@ -34,8 +34,8 @@ test.each([
   ["overlapped mesh2d", mesh2d({ shape: [3, 2], schedule: "overlapped" })],
   ["fused mesh2d", mesh2d({ shape: [3, 2], schedule: "fused" })],
 ])("the peak of bytes of a %s is what the CPU's allocator counts", async (_, backend) => {
-  const { faults, peakBytes } = prove(record({ backend, mesh, ...sizes, ...arrangement }));
-  expect(faults).toEqual([]);
+  const { violations, peakBytes } = prove(record({ backend, mesh, ...sizes, ...arrangement }));
+  expect(violations).toEqual([]);
   const contexts = await world(mesh.sp, { mesh, device: () => cpu({ threads: 1 }) });
   try {
     const peaks = contexts.map((ctx) => measured(ctx, backend));

@@ -36,25 +36,25 @@ describe.each([
 ])("$name", ({ backend, mesh }) => {
   test.each([contiguous(), zigzag(), striped()])("is right for every mask, placed $name", (placement) => {
     for (const mask of someMasks) {
-      expect(prove(record({ backend, mesh, mask, placement, ...sizes })).faults, mask.name).toEqual([]);
+      expect(prove(record({ backend, mesh, mask, placement, ...sizes })).violations, mask.name).toEqual([]);
     }
   });
 
   test("is right for keys of another length", () => {
-    expect(prove(record({ backend, mesh, ...sizes, keyTokens: 41 })).faults).toEqual([]);
+    expect(prove(record({ backend, mesh, ...sizes, keyTokens: 41 })).violations).toEqual([]);
   });
 });
 
 test("gradients of float32 inputs and head sizes of one are followed too", () => {
   const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 4, numHeads: 1, headDim: 1, dtype: "float32" });
-  expect(prove(run).faults).toEqual([]);
+  expect(prove(run).violations).toEqual([]);
 });
 
 test("states that have seen nothing merge, both of them empty", () => {
   // A block that shows some pair of its two rows, and none of those that the row's own rank gets back.
   const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, numHeads: 3, headDim: 5 };
   const call = { ...sizes, mask: masks.slidingWindow(2), placement: striped() };
-  expect(prove(record({ backend: mesh2d({ schedule: "overlapped" }), ...call })).faults).toEqual([]);
+  expect(prove(record({ backend: mesh2d({ schedule: "overlapped" }), ...call })).violations).toEqual([]);
 });
 
 test.each([
@@ -65,7 +65,7 @@ test.each([
   "%i query heads of %i key heads, shared out over %i ranks: shares begin within groups",
   (numHeads, numKvHeads, sp) => {
     const call = { mesh: { sp }, tokens: 17, numHeads, numKvHeads, headDim: 4, batch: 2, mask: masks.causal() };
-    expect(prove(record({ backend: ulysses(), ...call })).faults).toEqual([]);
+    expect(prove(record({ backend: ulysses(), ...call })).violations).toEqual([]);
     // A tile that is computed twice, of such a share.
     const right = local();
     const twice: AttentionBackend = {
@@ -75,7 +75,7 @@ test.each([
         if (ctx.rank === 1) right.attendBackward(ctx, call, grads, kv);
       },
     };
-    const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).faults.map(({ kind }) => kind);
+    const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).violations.map(({ kind }) => kind);
     expect(kinds.length).toBeGreaterThan(0);
     expect(new Set(kinds)).toEqual(new Set(["duplicate"]));
   },
@@ -85,7 +85,7 @@ test("collectives are followed as well", () => {
   const sizes = { mesh: { dp: 2, sp: 4 }, tokens: 20, numHeads: 1, headDim: 4 };
   for (const placement of [contiguous(), striped()]) {
     for (const mask of [masks.full(), masks.causal()]) {
-      expect(prove(record({ backend: gathering(), mask, placement, ...sizes })).faults).toEqual([]);
+      expect(prove(record({ backend: gathering(), mask, placement, ...sizes })).violations).toEqual([]);
     }
   }
 });

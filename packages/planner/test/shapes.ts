@@ -38,38 +38,38 @@ export function gridsUpTo(ranks: number): GridShape[] {
 }
 
 /** How mesh2d can go about it. */
-export const ways: readonly Pick<Mesh2DOptions, "schedule" | "channels">[] = [
+export const schedules: readonly Pick<Mesh2DOptions, "schedule" | "channels">[] = [
   { schedule: "fused" },
   { schedule: "overlapped" },
   { schedule: "overlapped", channels: 2 },
 ];
 
-export interface Nest {
+export interface NestedBackend {
   readonly name: string;
   readonly backend: AttentionBackend;
   readonly mesh: Coordinate;
 }
 
-function nest(name: string, mesh: Coordinate, backend: AttentionBackend): Nest {
+function nestedBackend(name: string, mesh: Coordinate, backend: AttentionBackend): NestedBackend {
   return { name, mesh, backend };
 }
 
 /** What the strategies build: one backend within another. */
-export const nests: readonly Nest[] = [
-  nest("ring in ring", { node: 2, gpu: 3 }, ring({ axis: "node", inner: ring({ axis: "gpu" }) })),
-  nest("ring in ring in ring", { rack: 2, node: 2, gpu: 2 }, rings("rack", "node", "gpu")),
-  nest("overlapped mesh2d in ring", { node: 2, gpu: 6 }, inRing({ shape: [3, 2], schedule: "overlapped" })),
-  nest("fused mesh2d in ring", { node: 3, gpu: 4 }, inRing({ shape: [2, 2], schedule: "fused" })),
-  nest("ring in ulysses", { node: 3, gpu: 2 }, ulysses({ axis: "gpu", inner: ring({ axis: "node" }) })),
-  nest("ring in ulysses, more ranks than heads", { node: 2, gpu: 5 }, rails(ring({ axis: "node" }))),
-  nest(
+export const nestedBackends: readonly NestedBackend[] = [
+  nestedBackend("ring in ring", { node: 2, gpu: 3 }, ring({ axis: "node", inner: ring({ axis: "gpu" }) })),
+  nestedBackend("ring in ring in ring", { rack: 2, node: 2, gpu: 2 }, rings("rack", "node", "gpu")),
+  nestedBackend("overlapped mesh2d in ring", { node: 2, gpu: 6 }, inRing({ shape: [3, 2], schedule: "overlapped" })),
+  nestedBackend("fused mesh2d in ring", { node: 3, gpu: 4 }, inRing({ shape: [2, 2], schedule: "fused" })),
+  nestedBackend("ring in ulysses", { node: 3, gpu: 2 }, ulysses({ axis: "gpu", inner: ring({ axis: "node" }) })),
+  nestedBackend("ring in ulysses, more ranks than heads", { node: 2, gpu: 5 }, rails(ring({ axis: "node" }))),
+  nestedBackend(
     "mesh2d in ulysses",
     { node: 4, gpu: 2 },
     rails(mesh2d({ axis: "node", shape: [2, 2], schedule: "overlapped" })),
   ),
-  nest("ring in ring in ulysses", { rack: 2, node: 2, gpu: 2 }, rails(rings("rack", "node"))),
-  nest("ulysses in ring", { node: 3, gpu: 2 }, ring({ axis: "node", inner: ulysses({ axis: "gpu" }) })),
-  nest("ulysses in ulysses", { node: 2, gpu: 2 }, rails(ulysses({ axis: "node" }))),
+  nestedBackend("ring in ring in ulysses", { rack: 2, node: 2, gpu: 2 }, rails(rings("rack", "node"))),
+  nestedBackend("ulysses in ring", { node: 3, gpu: 2 }, ring({ axis: "node", inner: ulysses({ axis: "gpu" }) })),
+  nestedBackend("ulysses in ulysses", { node: 2, gpu: 2 }, rails(ulysses({ axis: "node" }))),
 ];
 
 function rings(...axes: readonly string[]): AttentionBackend {

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import { noTranslations } from "../src/classes/translations.ts";
-import { emptySum, Sums } from "../src/prove/sums.ts";
+import { identityTranslations } from "../src/symmetry/translations.ts";
+import { emptySum, SumTable } from "../src/prove/sums.ts";
 
 test("sums of the same tiles are the same, however many were made between them and whatever their numbers", () => {
-  const sums = new Sums(noTranslations({ sp: 1 }));
+  const sums = new SumTable(identityTranslations({ sp: 1 }));
   const chain = (tiles: readonly number[]): number => tiles.reduce((sum, tile) => sums.add(sum, tile), emptySum);
   const first = sums.join(chain([1, 2, 3]), chain([4, 5]));
   expect(sums.join(chain([1, 2, 3]), chain([4, 5]))).toBe(first);

@@ -1,7 +1,7 @@
 import { type ProcessGroup, zeros } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type AttentionRecord, count, record, symbolicWorld } from "../src/index.ts";
-import { meddledRing } from "./faulty.ts";
+import { faultyRing } from "./fault-injection.ts";
 
 test("every rank has the groups of its axes", () => {
   const { contexts } = symbolicWorld({ mesh: { node: 3, gpu: 2 } });
@@ -67,7 +67,7 @@ test("a group splits when all of its ranks have named a color", async () => {
 
 test("a tape holds what was enqueued, in order", () => {
   const run: AttentionRecord = record({
-    backend: meddledRing({}),
+    backend: faultyRing({}),
     mesh: { sp: 2 },
     tokens: 4,
     numHeads: 1,

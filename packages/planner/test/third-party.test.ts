@@ -7,7 +7,7 @@ import { broadcasting, scattering } from "./third-party.ts";
 test("the backend of the README is proved, ragged and for every mask and placement", () => {
   for (const arrangement of arrangements) {
     const run = record({ backend: broadcasting("sp"), mesh: { sp: 5 }, ...ragged, ...arrangement });
-    expect(prove(run).faults).toEqual([]);
+    expect(prove(run).violations).toEqual([]);
   }
 });
 
@@ -20,7 +20,7 @@ test("so it is around another of its kind, and beside data parallelism", () => {
     mask: masks.causal(),
     placement: zigzag(),
   });
-  expect(prove(run).faults).toEqual([]);
+  expect(prove(run).violations).toEqual([]);
 });
 
 test("its reductions count as a reduceScatter and an allGather", () => {
@@ -34,19 +34,19 @@ test.each([1, 2, 8])("gradients that are scattered in %d stretches of columns ar
   for (const placement of [contiguous(), zigzag(), striped()]) {
     for (const mask of [masks.full(), masks.causal()]) {
       const run = record({ backend: scattering({ cuts }), mesh: { sp: 3 }, ...ragged, mask, placement });
-      expect(prove(run).faults).toEqual([]);
+      expect(prove(run).violations).toEqual([]);
     }
   }
 });
 
 test("means of gradients are no gradients", () => {
   const run = record({ backend: scattering({ op: "mean" }), mesh: { sp: 2 }, ...ragged });
-  expect(prove(run).faults[0]!.message).toBe("rank 0, dk: part of its content is unknown");
+  expect(prove(run).violations[0]!.message).toBe("rank 0, dk: part of its content is unknown");
 });
 
 test("a rank that reduces other rows than the rest spoils those, and no more", () => {
   const backend = scattering({
-    meddle(ctx, part) {
+    injectFault(ctx, part) {
       if (ctx.rank !== 1) return;
       using first = part.slice(0, 0, 1);
       using second = part.slice(0, 1, 2);
@@ -54,7 +54,7 @@ test("a rank that reduces other rows than the rest spoils those, and no more", (
     },
   });
   const run = record({ backend, mesh: { sp: 3 }, ...ragged, tokens: 12 });
-  expect(prove(run).faults.map(({ message }) => message)).toEqual([
+  expect(prove(run).violations.map(({ message }) => message)).toEqual([
     "rank 0, dk: part of its content is unknown",
     "rank 0, dv: part of its content is unknown",
   ]);
@@ -62,26 +62,28 @@ test("a rank that reduces other rows than the rest spoils those, and no more", (
 
 test("a rank that forgets its part of a reduction is found, and what is missing named", () => {
   const backend = scattering({
-    meddle(ctx, part) {
+    injectFault(ctx, part) {
       if (ctx.rank === 1) ctx.device.kernels.fill(part, 0);
     },
   });
   const run = record({ backend, mesh: { sp: 3 }, ...ragged, tokens: 12 });
-  const messages = prove(run).faults.map(({ message }) => message);
+  const messages = prove(run).violations.map(({ message }) => message);
   expect(messages).toHaveLength(6);
   expect(messages[0]).toBe("rank 0, dk: keys 0..3, queries 4..7: 32 visible pairs are missing");
 });
 
 test("a rank that reduces what it reduced before counts twice", () => {
   const backend = scattering({
-    meddle(ctx, part) {
+    injectFault(ctx, part) {
       if (ctx.rank === 2) ctx.device.kernels.binary("add", part, part, part);
     },
   });
   const run = record({ backend, mesh: { sp: 3 }, ...ragged, tokens: 12 });
-  const [fault] = prove(run).faults;
-  expect(fault!.kind).toBe("duplicate");
-  expect(fault!.message).toContain("rank 0, dk: rank 2, backward, tile 1 (queries 8..11, keys 0..11) duplicates pairs");
+  const [violation] = prove(run).violations;
+  expect(violation!.kind).toBe("duplicate");
+  expect(violation!.message).toContain(
+    "rank 0, dk: rank 2, backward, tile 1 (queries 8..11, keys 0..11) duplicates pairs",
+  );
 });
 
 test("ranks that disagree about a reduction are found", () => {
@@ -95,7 +97,7 @@ test("ranks that disagree about a reduction are found", () => {
         attendBackward(ctx, call, grads, kv);
       },
     };
-    return prove(record({ backend, mesh: { sp: 3 }, ...ragged })).faults[0]!.message;
+    return prove(record({ backend, mesh: { sp: 3 }, ...ragged })).violations[0]!.message;
   };
   expect(
     disagreeing(

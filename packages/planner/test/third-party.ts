@@ -15,10 +15,10 @@ import { ChunkBuffers, dependencyTableCache, validator } from "@mosaic/core/cont
 /** The one of the project's README: every rank broadcasts its keys in turn, and the gradients of keys are reduced. */
 export function broadcasting(axis: string, inner: AttentionBackend = local()): AttentionBackend {
   const validate = validator({ name: "broadcasting", axis, inner });
-  const dependenciesOf = dependencyTableCache({ axis, inner });
+  const getDependencies = dependencyTableCache({ axis, inner });
 
   function* blocks(ctx: Context, call: AttentionCall, { k, v, from }: KvShard): Generator<KvShard> {
-    const { size, keyRows } = dependenciesOf(ctx, call, from);
+    const { size, keyRows } = getDependencies(ctx, call, from);
     const group = ctx.mesh.group(axis);
     for (let source = 0; source < size; source++) {
       using buffers = new ChunkBuffers({ device: ctx.device });
@@ -56,11 +56,11 @@ export interface ScatteringOptions {
   readonly cuts?: number;
   readonly op?: "sum" | "mean";
   /** Called with each part of a gradient before it is scattered. */
-  readonly meddle?: (ctx: Context, part: Tensor) => void;
+  readonly injectFault?: (ctx: Context, part: Tensor) => void;
 }
 
 /** Keys of all ranks by allGather, gradients home by reduceScatter, in stretches of columns. Any heads, ragged shards. */
-export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions = {}): AttentionBackend {
+export function scattering({ cuts = 1, op = "sum", injectFault }: ScatteringOptions = {}): AttentionBackend {
   const inner = local();
   return {
     name: "scattering",
@@ -91,7 +91,7 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
   /** The rows of all ranks; in memory rows come first, so that what a rank gives is one stretch of it. */
   function gathered(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
     const [batch, numHeads, , size] = x.shape as [number, number, number, number];
-    const lengths = lengthsOf(ctx, call);
+    const lengths = shardLengths(ctx, call);
     const width = batch * numHeads * size;
     using turned = x.permute([2, 0, 1, 3]);
     using mine = turned.contiguous();
@@ -103,18 +103,18 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
 
   function scattered(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
     const [batch, numHeads, , size] = x.shape as [number, number, number, number];
-    const lengths = lengthsOf(ctx, call);
+    const lengths = shardLengths(ctx, call);
     const counts = lengths.map((length) => length * batch * numHeads * size);
     using turned = x.permute([2, 0, 1, 3]);
     using all = turned.contiguous();
-    meddle?.(ctx, all);
+    injectFault?.(ctx, all);
     using own = ctx.device.empty([lengths[ctx.mesh.coordinate["sp"]!]!, batch, numHeads, size], x.dtype);
     ctx.mesh.group("sp").reduceScatter(own, all, op, { counts }).wait();
     return own.permute([1, 2, 0, 3]);
   }
 }
 
-function lengthsOf(ctx: Context, call: AttentionCall): number[] {
+function shardLengths(ctx: Context, call: AttentionCall): number[] {
   return Array.from({ length: ctx.mesh.shape["sp"]! }, (_, sp) => spansLength(call.keys.spans({ sp })));
 }
 

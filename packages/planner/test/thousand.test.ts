@@ -13,7 +13,7 @@ test("1 024 ranks in a grid of 32 × 32 are proved", () => {
     placement: zigzag(),
     ...sizes,
   });
-  expect(prove(run).faults).toEqual([]);
+  expect(prove(run).violations).toEqual([]);
   const { ranks } = count(run);
   const sent = ranks.reduce((sum, { forward, backward }) => sum + forward.sent.bytes + backward.sent.bytes, 0);
   const received = ranks.reduce(

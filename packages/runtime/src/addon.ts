@@ -25,11 +25,11 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
     if (native.protocol === file.protocol) return native;
     throw new Error(`it has protocol version ${native.protocol}, this JavaScript ${file.protocol}`);
   } catch (cause) {
-    throw new AddonLoadError(explain(file, cause), { cause });
+    throw new AddonLoadError(explainLoadFailure(file, cause), { cause });
   }
 }
 
-function explain({ packageName, what, path, needs }: AddonFile, cause: unknown): string {
+function explainLoadFailure({ packageName, what, path, needs }: AddonFile, cause: unknown): string {
   const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
   const missing = !existsSync(path);
   const folder = packageName.replace("@mosaic", "packages");

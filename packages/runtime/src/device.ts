@@ -19,7 +19,7 @@ import {
 } from "@mosaic/core";
 import type { NativeHandle } from "./handle.ts";
 import { nativeKernels } from "./kernel-arguments.ts";
-import { type DeviceCalls, translated } from "./runtime.ts";
+import { type DeviceCalls, translateErrors } from "./runtime.ts";
 
 /**
  * A device whose memory, transfers, kernels and trace are an addon's; what is left to a device of its own is its stream
@@ -63,7 +63,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
         received: String(values.length),
       });
     }
-    const floats = values instanceof Float32Array ? values : Float32Array.from(values, numberOf);
+    const floats = values instanceof Float32Array ? values : Float32Array.from(values, toNumber);
     this.handle.begin("write").view(out);
     this.handle.launch(() => this.handle.native.write(floats));
     out.storage.recordMutation("write");
@@ -72,8 +72,8 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   async read(x: Tensor): Promise<Float32Array> {
     checkTensor("read", x);
     const values = new Float32Array(x.size);
-    await this.handle.expect("read", values, (_, scratch) => {
-      scratch.view(x);
+    await this.handle.expect("read", values, (_, args) => {
+      args.view(x);
       this.handle.native.read(values);
     });
     return values;
@@ -97,7 +97,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
 
   startTrace(): void {
     this.handle.begin("startTrace");
-    translated(() => this.handle.native.startTrace());
+    translateErrors(() => this.handle.native.startTrace());
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
@@ -121,7 +121,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   }
 }
 
-function numberOf(value: unknown): number {
+function toNumber(value: unknown): number {
   expectValue("write: values", typeof value === "number", "numbers", value);
   return value as number;
 }

@@ -1,7 +1,7 @@
 import { ClosedError, OutOfMemoryError, errorFromFailure } from "@mosaic/core";
 import type { KernelCall } from "./kernel-arguments.ts";
-import { type DeviceCalls, type External, type NativeRuntime, translated } from "./runtime.ts";
-import type { Scratch } from "./scratch.ts";
+import { type DeviceCalls, type External, type NativeRuntime, translateErrors } from "./runtime.ts";
+import type { ArgumentBuffer } from "./argument-buffer.ts";
 import { NativeStorage } from "./storage.ts";
 
 /** How a native device is opened. */
@@ -37,9 +37,9 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     this.#runtime = runtime;
     this.#remedy = remedy;
     this.native = runtime.native;
-    const { values } = runtime.scratch;
+    const { values } = runtime.argumentBuffer;
     for (const [i, option] of options.entries()) values[i] = option;
-    this.#external = translated(() => this.native.open());
+    this.#external = translateErrors(() => this.native.open());
     this.address = values[0]!;
     this.streamAddress = BigInt(values[1]!);
     this.deviceInfo = [...values.subarray(2, 6)];
@@ -47,26 +47,26 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
 
   /** Results of the last native call. */
   get results(): Float64Array {
-    return this.#runtime.scratch.values;
+    return this.#runtime.argumentBuffer.values;
   }
 
-  /** The scratch array, ready for the arguments of a call. */
-  begin(where: string): Scratch {
+  /** The argument buffer, ready for the arguments of a call. */
+  begin(where: string): ArgumentBuffer {
     if (this.#closed) this.#rejectClosed(where);
-    return this.#runtime.scratch.begin(this, this.address, where);
+    return this.#runtime.argumentBuffer.begin(this, this.address, where);
   }
 
   /** Makes a call that submits work; throws the stream's failure if it has failed. */
   launch(call: KernelCall): void {
-    translated(call);
+    translateErrors(call);
     if (this.results[0] !== 0) throw this.#failure();
   }
 
   /** Makes a call that a completion answers. */
-  expect(where: string, held: unknown, call: (completion: number, scratch: Scratch) => void): Promise<void> {
+  expect(where: string, held: unknown, call: (completion: number, args: ArgumentBuffer) => void): Promise<void> {
     return this.#runtime.completions.expect(held, (completion) => {
-      const scratch = this.begin(where).number(completion);
-      translated(() => call(completion, scratch));
+      const args = this.begin(where).number(completion);
+      translateErrors(() => call(completion, args));
     });
   }
 
@@ -80,7 +80,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     this.begin(where).number(byteLength);
     // Beyond, numbers mean nothing in native code: an element more would lie outside of what it gives.
     if (!Number.isSafeInteger(byteLength) || byteLength < 0) throw this.#outOfMemory(byteLength, where);
-    translated(this.native.allocate);
+    translateErrors(this.native.allocate);
     const [address, block] = this.results;
     if (address === 0) throw this.#outOfMemory(byteLength, where);
     this.#account(byteLength);
@@ -124,7 +124,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     const bound = limit > 0 ? `, the limit is ${mebibytes(limit)}` : "";
     return new OutOfMemoryError({
       where: `${this.name}: ${where}`,
-      expected: `room for ${mebibytes(byteLength)}`,
+      expected: `${mebibytes(byteLength)} of free memory`,
       received: `${mebibytes(allocated)} in use and ${mebibytes(reserved)} reserved${held}${bound}`,
       remedy: this.#remedy,
     });

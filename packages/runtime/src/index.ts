@@ -14,7 +14,7 @@ export {
   type ConnectRankOptions,
   type ControlPlane,
   inProcessControl,
-  timeoutOf,
+  resolveTimeout,
 } from "./collectives/connect.ts";
 export { NativeGroup } from "./collectives/group.ts";
 export { NativeRank } from "./collectives/rank.ts";
@@ -29,7 +29,7 @@ export { NativeDevice } from "./device.ts";
 export { type HandleOptions, NativeHandle } from "./handle.ts";
 export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernel-arguments.ts";
 export { interfacesIn } from "./network.ts";
-export { Completions, type DeviceCalls, type External, NativeRuntime, translated } from "./runtime.ts";
-export { type Bound, Scratch } from "./scratch.ts";
+export { Completions, type DeviceCalls, type External, NativeRuntime, translateErrors } from "./runtime.ts";
+export { type NativeAddon, ArgumentBuffer } from "./argument-buffer.ts";
 export { type Environment, sitePackages } from "./site-packages.ts";
 export { NativeStorage } from "./storage.ts";

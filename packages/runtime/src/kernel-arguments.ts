@@ -14,14 +14,14 @@ import {
   OptionError,
   type Tensor,
 } from "@mosaic/core";
-import type { Scratch } from "./scratch.ts";
+import type { ArgumentBuffer } from "./argument-buffer.ts";
 
-// The arguments of a kernel, written into the scratch array as its row in the schema states; what reads them is
-// include/mosaic/kernels.h. The methods are compiled once, when this module loads. That of `fill` is
+// The arguments of a kernel, written into the argument buffer as its row in the schema states; what reads them is
+// include/mosaic/kernel_arguments.h. The methods are compiled once, when this module loads. That of `fill` is
 //
-//   function fill(out, value) { const scratch = host.begin("fill"); scratch.view(out); scratch.number(value); host.launch(call); }
+//   function fill(out, value) { const args = host.begin("fill"); args.view(out); args.number(value); host.launch(call); }
 
-/** A call of one kernel: its operands are in the scratch array. */
+/** A call of one kernel: its operands are in the argument buffer. */
 export type KernelCall = () => void;
 
 /** The kernels that an addon exports, by name. */
@@ -30,20 +30,29 @@ export type KernelCalls = Readonly<Record<KernelName, KernelCall>>;
 /** A native device, as its kernels use it. */
 export interface KernelHost {
   readonly native: KernelCalls;
-  /** The scratch array, ready for the arguments of a call. */
-  begin(where: string): Scratch;
+  /** The argument buffer, ready for the arguments of a call. */
+  begin(where: string): ArgumentBuffer;
   /** Makes a call that submits work; throws the stream's failure if it has failed. */
   launch(call: KernelCall): void;
 }
 
 /** Names that the source of methods uses, beside the parameters. */
-const free = ["device", "host", "call", "checkFeatures", "checkTile", "codes", "rejectDType", "rejectValue"] as const;
+const freeVariables = [
+  "device",
+  "host",
+  "call",
+  "checkFeatures",
+  "checkTile",
+  "codes",
+  "rejectDType",
+  "rejectValue",
+] as const;
 
-/** Whose features `checkFeatures` asks for. */
-type Featured = Pick<Device, "type" | "index" | "features">;
+/** The device whose features `checkFeatures` checks. */
+type FeatureDevice = Pick<Device, "type" | "index" | "features">;
 
 const factories = (Object.keys(kernelSchema) as KernelName[]).map(
-  (kernel) => [kernel, compileKernel(kernel, methodSource(kernel), free)] as const,
+  (kernel) => [kernel, compileKernel(kernel, methodSource(kernel), freeVariables)] as const,
 );
 
 function methodSource(kernel: KernelName): string {
@@ -53,37 +62,37 @@ function methodSource(kernel: KernelName): string {
   const where = "enum" in first ? first.name : JSON.stringify(kernel);
   return [
     parameters.some(({ name }) => name === "tile") ? "checkFeatures(device, kv, tile);\ncheckTile(q, kv, tile);" : "",
-    `const scratch = host.begin(${where});`,
-    ...parameters.map((field) => writing(field, field.name, `${kernel}: ${field.name}`)),
+    `const args = host.begin(${where});`,
+    ...parameters.map((field) => fieldSource(field, field.name, `${kernel}: ${field.name}`)),
     "host.launch(call);",
   ].join("\n");
 }
 
 /** Source that writes a field; `value` is the expression of it, `where` names it in errors. */
-function writing(field: Field, value: string, where: string): string {
+function fieldSource(field: Field, value: string, where: string): string {
   const isAbsent = `${value} === null || ${value} === undefined`;
   if ("struct" in field) {
     const fields: readonly Field[] = kernelStructures[field.struct];
-    const all = fields.map((each) => writing(each, member(each, value), `${where}.${each.name}`)).join("\n");
-    return field.optional ? `if (${isAbsent}) scratch.number(0); else { scratch.number(1);\n${all}\n}` : all;
+    const all = fields.map((each) => fieldSource(each, memberSource(each, value), `${where}.${each.name}`)).join("\n");
+    return field.optional ? `if (${isAbsent}) args.number(0); else { args.number(1);\n${all}\n}` : all;
   }
   if ("tensor" in field) {
     const [at, dtype] = [JSON.stringify(where), JSON.stringify(field.dtype)];
     const check = field.dtype ? `if (${value}.dtype !== ${dtype}) rejectDType(${value}, ${dtype}, ${at});` : "";
-    if (!field.optional) return `${check} scratch.view(${value});`;
-    return `if (${isAbsent}) scratch.number(0); else { ${check} scratch.number(1).view(${value}); }`;
+    if (!field.optional) return `${check} args.view(${value});`;
+    return `if (${isAbsent}) args.number(0); else { ${check} args.number(1).view(${value}); }`;
   }
   if ("enum" in field) {
     const [name, at] = [JSON.stringify(field.enum), JSON.stringify(where)];
-    return `scratch.number(codes[${name}][${value}] ?? rejectValue(${name}, ${value}, ${at}));`;
+    return `args.number(codes[${name}][${value}] ?? rejectValue(${name}, ${value}, ${at}));`;
   }
-  if ("list" in field) return `scratch.${field.list}(${value}${field.optional ? " ?? []" : ""});`;
-  if (field.scalar === "boolean") return `scratch.number(${value} ? 1 : 0);`;
-  return `scratch.number(${value}${field.optional ? " ?? 0" : ""});`;
+  if ("list" in field) return `args.${field.list}(${value}${field.optional ? " ?? []" : ""});`;
+  if (field.scalar === "boolean") return `args.number(${value} ? 1 : 0);`;
+  return `args.number(${value}${field.optional ? " ?? 0" : ""});`;
 }
 
 /** The expression of a structure's field: `state.out`, or what is called otherwise for each `kind` of the structure. */
-function member(field: Field, structure: string): string {
+function memberSource(field: Field, structure: string): string {
   if (!("names" in field)) return `${structure}.${field.name}`;
   return `${structure}[${JSON.stringify(field.names)}[${structure}.kind]]`;
 }
@@ -114,12 +123,12 @@ function rejectDType({ dtype }: Tensor, expected: DType, where: string): never {
 }
 
 /**
- * The kernels of a native device: each call writes its arguments into the scratch array and submits one native work.
- * Attention that asks for a feature that the device does not have is refused with an OptionError (`checkFeatures`), a tile that
+ * The kernels of a native device: each call writes its arguments into the argument buffer and submits one native work.
+ * Attention that needs a feature that the device does not have is refused with an OptionError (`checkFeatures`), a tile that
  * does not fit with a ShapeError (`checkTile`), a tensor
  * of a dtype that the schema does not allow with a DTypeError.
  */
-export function nativeKernels(device: Featured, host: KernelHost): Kernels {
+export function nativeKernels(device: FeatureDevice, host: KernelHost): Kernels {
   const methods = factories.map(([name, factory]) => {
     const call = host.native[name];
     return [name, factory({ device, host, call, checkFeatures, checkTile, codes, rejectDType, rejectValue })] as const;

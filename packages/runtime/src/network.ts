@@ -16,14 +16,14 @@ import { expectValue, OptionError } from "@mosaic/core";
  */
 export function interfacesIn(network: string, where: string): readonly string[] {
   expectValue(where, typeof network === "string", "a network, as a string", network);
-  const found = network.split(",").flatMap((part) => interfacesOf(part.trim(), where));
+  const found = network.split(",").flatMap((part) => parseInterfaces(part.trim(), where));
   return [...new Set(found)];
 }
 
-function interfacesOf(part: string, where: string): readonly string[] {
+function parseInterfaces(part: string, where: string): readonly string[] {
   const interfaces = Object.entries(networkInterfaces());
   const isSubnet = part.includes("/");
-  const subnet = isSubnet ? subnetOf(part) : undefined;
+  const subnet = isSubnet ? parseSubnet(part) : undefined;
   if (part === "" || (isSubnet && !subnet)) {
     throw new OptionError({
       where,
@@ -32,7 +32,7 @@ function interfacesOf(part: string, where: string): readonly string[] {
     });
   }
   const found = interfaces.filter(([name, infos = []]) =>
-    subnet ? infos.some((info) => isInside(subnet, info)) : name === part,
+    subnet ? infos.some((info) => isInSubnet(subnet, info)) : name === part,
   );
   if (found.length > 0) return found.map(([name]) => name);
   const all = interfaces.map(([name, infos = []]) => `${name} (${infos.map((info) => info.address).join(", ")})`);
@@ -43,7 +43,7 @@ function interfacesOf(part: string, where: string): readonly string[] {
   });
 }
 
-function subnetOf(text: string): BlockList | undefined {
+function parseSubnet(text: string): BlockList | undefined {
   const [, address = "", bits = ""] = /^([^/]*)\/(\d+)$/.exec(text) ?? [];
   const version = isIP(address);
   if (version === 0 || Number(bits) > (version === 4 ? 32 : 128)) return undefined;
@@ -52,6 +52,6 @@ function subnetOf(text: string): BlockList | undefined {
   return subnet;
 }
 
-function isInside(subnet: BlockList, { address, family }: NetworkInterfaceInfo): boolean {
+function isInSubnet(subnet: BlockList, { address, family }: NetworkInterfaceInfo): boolean {
   return subnet.check(address, family === "IPv6" ? "ipv6" : "ipv4");
 }

@@ -1,8 +1,8 @@
 import { errorFromFailure } from "@mosaic/core";
 import type { KernelCall, KernelCalls } from "./kernel-arguments.ts";
-import { type Bound, Scratch } from "./scratch.ts";
+import { type NativeAddon, ArgumentBuffer } from "./argument-buffer.ts";
 
-interface Pending {
+interface PendingCompletion {
   readonly resolve: () => void;
   readonly reject: (error: Error) => void;
   /** What native code writes to until the completion arrives. */
@@ -11,7 +11,7 @@ interface Pending {
 
 /** Promises for work that native code completes later, by number: the JavaScript side of completion_queue.h. */
 export class Completions {
-  readonly #pending = new Map<number, Pending>();
+  readonly #pending = new Map<number, PendingCompletion>();
   #last = 0;
 
   /** A promise, settled by the completion whose number `submit` is given; `held` stays alive until then. */
@@ -36,12 +36,12 @@ export class Completions {
 export type External = { readonly __brand: "mosaic.device" };
 
 /**
- * What the addon of any device exports. Arguments travel through the scratch array that `bind` was given, the device's
+ * What the addon of any device exports. Arguments travel through the argument buffer that `bind` was given, the device's
  * address first, so most calls take none.
  */
-export interface DeviceCalls extends Bound, KernelCalls {
+export interface DeviceCalls extends NativeAddon, KernelCalls {
   readonly protocol: number;
-  /** Scratch: the options → address of the device, address of its stream, and what else the device reports. */
+  /** Arguments: the options → address of the device, address of its stream, and what else the device reports. */
   open(): External;
   close(device: External): void;
   /** Reports to V8 how much is allocated. */
@@ -50,9 +50,9 @@ export interface DeviceCalls extends Bound, KernelCalls {
   read(values: Float32Array): void;
   failure(): readonly [code: number, message: string] | undefined;
   takeTrace(): readonly (string | number)[];
-  /** Scratch: bytes → address, or 0; and what to free it by. */
+  /** Arguments: bytes → address, or 0; and what to free it by. */
   readonly allocate: KernelCall;
-  /** Scratch: what `allocate` gave, bytes. */
+  /** Arguments: what `allocate` gave, bytes. */
   readonly free: KernelCall;
   readonly memory: KernelCall;
   readonly resetPeak: KernelCall;
@@ -65,18 +65,18 @@ export interface DeviceCalls extends Bound, KernelCalls {
 /** What all devices of one addon share: its argument array and its completion queue. */
 export class NativeRuntime<Native extends DeviceCalls = DeviceCalls> {
   readonly native: Native;
-  readonly scratch: Scratch;
+  readonly argumentBuffer: ArgumentBuffer;
   readonly completions: Completions = new Completions();
 
   constructor(native: Native) {
     this.native = native;
-    this.scratch = new Scratch(native);
-    native.bind(this.scratch.values, this.completions.complete);
+    this.argumentBuffer = new ArgumentBuffer(native);
+    native.bind(this.argumentBuffer.values, this.completions.complete);
   }
 }
 
 /** Calls native code whose errors have a MosaicFailureCode in `code`. */
-export function translated<T>(call: () => T): T {
+export function translateErrors<T>(call: () => T): T {
   try {
     return call();
   } catch (error) {

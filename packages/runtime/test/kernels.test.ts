@@ -11,20 +11,20 @@ import {
   Tensor,
 } from "@mosaic/core";
 import { beforeEach, describe, expect, test } from "vitest";
-import { nativeKernels, NativeStorage, Scratch } from "../src/index.ts";
+import { nativeKernels, NativeStorage, ArgumentBuffer } from "../src/index.ts";
 
 const owner = {};
-const scratch = new Scratch({ bind: () => {} });
+const argumentBuffer = new ArgumentBuffer({ bind: () => {} });
 let called: string[] = [];
-let wheres: string[] = [];
+let beginCalls: string[] = [];
 
 const host = {
   native: Object.fromEntries(
     Object.keys(kernelSchema).map((name) => [name, () => void called.push(name)]),
   ) as unknown as Readonly<Record<KernelName, () => void>>,
-  begin(where: string): Scratch {
-    wheres.push(where);
-    return scratch.begin(owner, 4096, where);
+  begin(where: string): ArgumentBuffer {
+    beginCalls.push(where);
+    return argumentBuffer.begin(owner, 4096, where);
   },
   launch: (call: () => void) => call(),
 };
@@ -34,7 +34,7 @@ const kernels = nativeKernels(device, host);
 
 beforeEach(() => {
   called = [];
-  wheres = [];
+  beginCalls = [];
   delete device.features;
 });
 
@@ -51,7 +51,7 @@ class Decoder {
   #next = 1;
 
   number(): number {
-    return scratch.values[this.#next++]!;
+    return argumentBuffer.values[this.#next++]!;
   }
 
   fields(fields: readonly Field[]): unknown[] {
@@ -278,7 +278,7 @@ describe("what native code would not survive is refused before it", () => {
     const gone = tensor([2]);
     gone[Symbol.dispose]();
     refused(() => kernels.unaryBackward("gelu", x, x, gone), "gelu: expected a tensor that is not disposed");
-    expect(wheres).toEqual(["add", "gelu"]);
+    expect(beginCalls).toEqual(["add", "gelu"]);
   });
 
   test("more axes than native code has room for", () => {

@@ -6,7 +6,7 @@ import {
   option,
   type OptionsOf,
 } from "@mosaic/core";
-import { levelStrategy, nest, type Strategy, createStrategy } from "./strategy.ts";
+import { levelStrategy, nestBackends, type Strategy, createStrategy } from "./strategy.ts";
 
 const composedMesh = defineOptions("meshShape", {
   /** Ranks that share the heads of a part of the sequence. */
@@ -58,7 +58,7 @@ export function composed(options: ComposedOptions): Strategy {
   checkShape(meshShape, headParallel);
   const along = { axis: seq, strategy: seqParallel };
   const mesh: Coordinate = headParallel ? { [seq]: seqRanks, [head]: headRanks } : { [seq]: seqRanks };
-  const nested: AttentionBackend = nest(
+  const nested: AttentionBackend = nestBackends(
     "composed: seqParallel",
     headParallel ? [{ axis: head, strategy: "ulysses" }, along] : [along],
   );

@@ -1,5 +1,5 @@
 import { type Context, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
-import { levelStrategy, nest, type Strategy, createStrategy } from "./strategy.ts";
+import { levelStrategy, nestBackends, type Strategy, createStrategy } from "./strategy.ts";
 
 const hierarchicalAxes = defineOptions("axes", {
   /** The mesh axis of nodes. Default "node". */
@@ -25,7 +25,7 @@ export type HierarchicalOptions = OptionsOf<typeof hierarchicalOptions>;
  * and nothing else: with "ring" and "ring", a node's keys go around the ring of nodes, each rank's by its own rail, while
  * the ranks of the node they are at pass them among themselves.
  *
- * Between nodes a rank talks only to those of the same place in theirs, so that every link to a node is used by one rank.
+ * Between nodes a rank communicates only with those of the same place in theirs, so that every link to a node is used by one rank.
  * The mesh must name the node's axis last: only then are its ranks on one node.
  *
  * "ulysses" at either level is done once, outside the other: the ranks of a node exchange rows for heads, then each goes
@@ -46,7 +46,7 @@ export type HierarchicalOptions = OptionsOf<typeof hierarchicalOptions>;
 export function hierarchical(options: HierarchicalOptions): Strategy {
   const { intraNodeSize, interNodeStrategy, intraNodeStrategy, axes } = hierarchicalOptions.parse(options);
   const { node, gpu } = hierarchicalAxes.parse(axes);
-  const nested = nest("hierarchical", [
+  const nested = nestBackends("hierarchical", [
     { axis: node, strategy: interNodeStrategy },
     { axis: gpu, strategy: intraNodeStrategy },
   ]);
@@ -61,12 +61,12 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
         remedy: "change intraNodeSize to the number of ranks that each node has",
       });
     },
-    meshError: (ctx) => areScattered(ctx, gpu),
+    meshError: (ctx) => spansSeveralHosts(ctx, gpu),
   });
 }
 
 /** Ranks are numbered node by node: those of one node follow one another. */
-function areScattered({ mesh }: Context, gpu: string): string | undefined {
+function spansSeveralHosts({ mesh }: Context, gpu: string): string | undefined {
   const { ranks, hosts } = mesh.group(gpu);
   if (hosts?.every((host) => host === hosts[0]) && new Set(mesh.hosts).size > 1) return undefined;
   if (ranks.every((rank, i) => rank === ranks[0]! + i)) return undefined;

@@ -18,19 +18,19 @@ interface OrderedStrategy {
   readonly innerAxis: string;
 }
 
-const checked = new WeakSet<Context>();
+const checkedCalls = new WeakSet<Context>();
 
 /**
  * Warns, once for each context and on rank 0 alone, where the inner axis crosses hosts and another order of the mesh's axes sends
  * fewer bytes between them in this call. The planner counts both orders, after the call: it is loaded only then.
  */
 export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, strategy: OrderedStrategy): void {
-  if (checked.has(ctx)) return;
-  checked.add(ctx);
+  if (checkedCalls.has(ctx)) return;
+  checkedCalls.add(ctx);
   const { hosts, shape } = ctx.mesh;
   if (ctx.rank !== 0 || !hosts || new Set(hosts).size < 2 || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
   const options = recordedCall(ctx, call, kv, strategy.nested);
-  void warn(hosts, options, strategy);
+  void warnOfTraffic(hosts, options, strategy);
 }
 
 /** Whether neighbours along an axis are on different hosts. `hosts`: by place, row-major. */
@@ -51,12 +51,12 @@ function recordedCall(ctx: Context, call: AttentionCall, kv: KvShard, backend: A
   return {
     ...{ backend, mesh: shape, tokens: queries.length, keyTokens: keys.length, numHeads, headDim, batch },
     ...{ numKvHeads: kv.k.shape[1]!, dtype: q.dtype, mask: { name: "of the call", slices: () => mask } },
-    placement: placementOf([queries, keys], shape),
+    placement: detectPlacement([queries, keys], shape),
   };
 }
 
 /** The placement that these layouts come of. */
-function placementOf(layouts: readonly Layout[], mesh: Coordinate): Placement {
+function detectPlacement(layouts: readonly Layout[], mesh: Coordinate): Placement {
   return {
     name: "of the call",
     spans(index, _, length) {
@@ -67,35 +67,39 @@ function placementOf(layouts: readonly Layout[], mesh: Coordinate): Placement {
   };
 }
 
-async function warn(hosts: readonly number[], options: RecordOptions, strategy: OrderedStrategy): Promise<void> {
+async function warnOfTraffic(
+  hosts: readonly number[],
+  options: RecordOptions,
+  strategy: OrderedStrategy,
+): Promise<void> {
   const { name, innerAxis } = strategy;
   const where = `${name}: the axis "${innerAxis}" crosses hosts in the mesh ${formatMesh(options.mesh)}`;
   try {
     const { countHostTraffic, formatBytes } = await import("@mosaic/planner");
     const orders = permutations(Object.keys(options.mesh));
-    const arrangements = orders.map((axes) => arrange(hosts, options.mesh, axes));
+    const arrangements = orders.map((axes) => arrangeMesh(hosts, options.mesh, axes));
     const [own, ...others] = countHostTraffic(options, [hosts, ...arrangements]);
     const totals = others.map(({ forward, backward }) => forward + backward);
     const best = totals.indexOf(Math.min(...totals));
     if (totals[best]! >= own!.forward + own!.backward) return;
     const mesh = formatMesh(Object.fromEntries(orders[best]!.map((axis) => [axis, options.mesh[axis]!])));
     const { forward, backward } = others[best]!;
-    emit(
+    emitWarning(
       `${where}: in this attention the host of rank 0 sends ${formatBytes(own!.forward)} to other hosts forward and ` +
         `${formatBytes(own!.backward)} backward; ${formatBytes(forward)} and ${formatBytes(backward)} in the mesh ${mesh}; ` +
         `pass init({ mesh: ${mesh} })`,
     );
   } catch (error) {
-    emit(`${where}; the bytes that this costs could not be counted: ${(error as Error).message}`);
+    emitWarning(`${where}; the bytes that this costs could not be counted: ${(error as Error).message}`);
   }
 }
 
-function emit(message: string): void {
+function emitWarning(message: string): void {
   process.emitWarning(message, { type: "MosaicWarning", code: "MOSAIC_MESH_ORDER" });
 }
 
 /** The host of each place of `mesh` if its axes were named in this order: places are taken host by host. */
-function arrange(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
+function arrangeMesh(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
   const byHost = hosts.toSorted((a, b) => a - b);
   return hosts.map((_, place) => {
     const at = coordinateOf(place, mesh);

@@ -38,7 +38,7 @@ const backendFactories = {
  * Nests levels, given outermost first. Those that exchange rows for heads go outside all others: inside, they would do it
  * anew at every step around them, and the result is the same.
  */
-export function nest(where: string, levels: readonly Level[]): AttentionBackend {
+export function nestBackends(where: string, levels: readonly Level[]): AttentionBackend {
   const headParallel = ({ strategy }: Level) => strategy === "ulysses";
   const order = [...levels.filter(headParallel), ...levels.filter((level) => !headParallel(level))];
   const make = (strategy: LevelStrategy): BackendFactory =>
@@ -68,8 +68,8 @@ export interface Strategy extends AttentionBackend {
   meshFor(ranks: number): Coordinate;
 }
 
-/** What a strategy asks of the mesh. */
-interface MeshRequirements {
+/** What a strategy requires of the mesh. */
+interface MeshRules {
   readonly name: string;
   /** As `Strategy.meshFor`. */
   meshFor(ranks: number): Coordinate;
@@ -78,7 +78,7 @@ interface MeshRequirements {
 }
 
 /** The nested backends themselves, after a look at the mesh. */
-export function createStrategy(nested: AttentionBackend, requirements: MeshRequirements): Strategy {
+export function createStrategy(nested: AttentionBackend, requirements: MeshRules): Strategy {
   const { axes } = nested;
   return {
     name: requirements.name,
@@ -91,7 +91,7 @@ export function createStrategy(nested: AttentionBackend, requirements: MeshRequi
     },
     attend(ctx, call, state, kv) {
       checkMesh(ctx, axes, requirements);
-      const innerAxis = Object.keys(meshOf(ctx, axes, requirements)).at(-1)!;
+      const innerAxis = Object.keys(resolveMesh(ctx, axes, requirements)).at(-1)!;
       warnAcrossHosts(ctx, call, kv, { name: requirements.name, nested, innerAxis });
       nested.attend(ctx, call, state, kv);
     },
@@ -103,9 +103,9 @@ export function createStrategy(nested: AttentionBackend, requirements: MeshRequi
 }
 
 /** Axes of other names are free: ranks that differ along them have sequences of their own. */
-function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRequirements): void {
+function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRules): void {
   const { shape } = ctx.mesh;
-  const mesh = meshOf(ctx, axes, requirements);
+  const mesh = resolveMesh(ctx, axes, requirements);
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
   const fits = Object.entries(mesh).every(([axis, length]) => shape[axis] === length);
   const fault = fits ? requirements.meshError?.(ctx) : `the mesh ${formatMesh(shape)}`;
@@ -119,7 +119,7 @@ function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRequ
 }
 
 /** The mesh that the strategy needs, of as many ranks as this one has along its axes. */
-function meshOf({ mesh, size }: Context, axes: readonly string[], { meshFor }: MeshRequirements): Coordinate {
+function resolveMesh({ mesh, size }: Context, axes: readonly string[], { meshFor }: MeshRules): Coordinate {
   const lengths = axes.map((axis) => mesh.shape[axis]);
   const known = lengths.every((length) => length !== undefined);
   return meshFor(known ? lengths.reduce((product, length) => product * length, 1) : size);

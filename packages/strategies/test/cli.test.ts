@@ -35,7 +35,7 @@ test("--help states what there is", () => {
 test("a table, what its marks mean, and the code to paste", () => {
   const { status, stdout, stderr } = mosaicPlan(...small, "--simulate", "2", "--top", "4");
   expect(status).toBe(0);
-  expect(stderr).toMatch(/^mosaic-plan: sketching \d+\nmosaic-plan: simulating 2\n$/);
+  expect(stderr).toMatch(/^mosaic-plan: estimating \d+\nmosaic-plan: simulating 2\n$/);
   const lines = stdout.split("\n");
   expect(lines[0]).toBe("16 384 tokens, 8 heads (2 for keys) of 64, bfloat16, causal, zigzag; 1 × 4 ranks, h100-ib400");
   expect(lines[2]).toMatch(/a step +forward +waiting +in nodes +between +memory +strategy +mesh$/);
@@ -71,8 +71,8 @@ test("--json: one object with everything", () => {
     ranks: 4,
     profile: { name: "h100-ib400" },
     refused: [],
-    faults: [],
-    faultsInAll: 0,
+    violations: [],
+    violationCount: 0,
   });
   expect(found.best).toEqual(found.ranking[0]);
   for (const planned of found.ranking) {
@@ -107,7 +107,7 @@ test("files that cannot be written are found out before the work", () => {
     expect(status).toBe(2);
     expect(stdout).toBe("");
     expect(stderr).toMatch(message);
-    expect(stderr).not.toContain("sketching");
+    expect(stderr).not.toContain("estimating");
   }
 });
 

@@ -67,6 +67,6 @@ test.each([
   const contenders = createCandidates(job, options);
   expect(contenders.length).toBeGreaterThanOrEqual(20);
   for (const { name, backend, mesh } of contenders) {
-    expect(prove(record({ ...job.shape, backend, mesh })).faults, name).toEqual([]);
+    expect(prove(record({ ...job.shape, backend, mesh })).violations, name).toEqual([]);
   }
 });

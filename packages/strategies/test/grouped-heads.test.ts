@@ -1,7 +1,7 @@
 import {
   backendTrials,
   checkMeasurements,
-  disturbed,
+  perturbed,
   type Measurement,
   measureOn,
   onWorld,
@@ -28,7 +28,7 @@ test.each([
   );
   expect(trials.length).toBe(15);
   const ranks = await onWorld(makeWorld, { size: 6, mesh, wrapDevice: poisoned }, async (ctx) => {
-    const rank = disturbed(ctx, { completion: "late", seed: 3 });
+    const rank = perturbed(ctx, { completion: "late", seed: 3 });
     const measurements: Measurement[] = [];
     for (const trial of trials) measurements.push(await measureOn(rank, strategy, trial));
     expect(rank.inFlight()).toBe(0);

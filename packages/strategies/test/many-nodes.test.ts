@@ -39,7 +39,7 @@ test("unequal shares are refused above 1 024 ranks, before anything is recorded"
 test("256 nodes of 8 GPUs are planned by classes", () => {
   const { best, prediction, ranking, job } = plan({ ...call, tokens: 524_288, nodes: 256 });
   expect(job.ranks).toBe(2048);
-  expect(best.estimatedBy).toBe("simulated");
+  expect(best.evaluatedBy).toBe("simulation");
   expect(prediction.record.ranks.length).toBeLessThanOrEqual(64);
   expect(ranking.length).toBeGreaterThan(10);
 }, 120_000);

@@ -16,13 +16,13 @@ function numbers({ ranking }: Plan): string {
 describe("the ranking", () => {
   const found = plan({ ...call, ...machine });
 
-  test("the best is simulated and first; then those simulated, then those sketched, each by time", () => {
+  test("the best is simulated and first; then those simulated, then those estimated, each by time", () => {
     expect(found.best).toBe(found.ranking[0]);
-    expect(found.best.estimatedBy).toBe("simulated");
-    const kinds = found.ranking.map(({ estimatedBy }) => estimatedBy);
-    expect(kinds).toEqual(kinds.toSorted());
-    for (const how of ["simulated", "sketched"]) {
-      const times = found.ranking.filter((planned) => planned.estimatedBy === how).map(({ seconds }) => seconds);
+    expect(found.best.evaluatedBy).toBe("simulation");
+    const kinds = found.ranking.map(({ evaluatedBy }) => evaluatedBy);
+    expect(kinds).toEqual(kinds.toSorted().toReversed());
+    for (const how of ["simulation", "estimate"]) {
+      const times = found.ranking.filter((planned) => planned.evaluatedBy === how).map(({ seconds }) => seconds);
       // Within 1 %, bytes and memory decide.
       for (const [i, time] of times.entries()) expect(time).toBeGreaterThan((times[i - 1] ?? 0) * 0.99);
     }
@@ -46,7 +46,7 @@ describe("the ranking", () => {
     expect(again.seconds).toBe(best.seconds);
     expect(again.peakBytes).toBe(best.peakBytes);
     expect(prediction.seconds).toBe(best.seconds);
-    expect(prove(prediction.record).faults).toEqual([]);
+    expect(prove(prediction.record).violations).toEqual([]);
   });
 
   test("it depends on the options alone", () => {
@@ -151,8 +151,8 @@ test("how many are simulated is an option, and progress is reported", () => {
   const stages: string[] = [];
   const onProgress: PlanOptions["onProgress"] = ({ stage, done, of }) => stages.push(`${stage} ${done}/${of}`);
   const { ranking } = plan({ ...call, ...machine, simulate: 2, onProgress });
-  expect(ranking.filter(({ estimatedBy }) => estimatedBy === "simulated")).toHaveLength(2);
-  expect(stages[0]).toBe(`sketch 0/${ranking.length}`);
+  expect(ranking.filter(({ evaluatedBy }) => evaluatedBy === "simulation")).toHaveLength(2);
+  expect(stages[0]).toBe(`estimate 0/${ranking.length}`);
   expect(stages.slice(-2)).toEqual(["simulate 0/2", "simulate 1/2"]);
 });
 

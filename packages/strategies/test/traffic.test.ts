@@ -9,7 +9,7 @@ import { makeWorld } from "./world.ts";
 // No formula of this package's own: what a strategy sends along an axis is what the nested backend's closed form states.
 
 /** What one forward and backward of each trial sent along some axes, beside what was foretold. */
-async function compared(strategy: Strategy, ranks: number, foretold: (at: Coordinate, trial: Trial) => object) {
+async function compared(strategy: Strategy, ranks: number, closedForm: (at: Coordinate, trial: Trial) => object) {
   const mesh = strategy.meshFor(ranks);
   const options = { placement: placements()[1]!, dtype: "bfloat16", seed: 2 } as const;
   const trials = backendTrials({ mesh, axes: strategy.axes }, options).filter(({ numHeads }) => numHeads % 2 === 0);
@@ -20,7 +20,7 @@ async function compared(strategy: Strategy, ranks: number, foretold: (at: Coordi
       const before = groups.map(([, group]) => group.traffic());
       await attendOn(ctx, strategy, trial);
       const sent = groups.map(([axis, group], i) => [axis, since(group, before[i]!)] as const);
-      expect(Object.fromEntries(sent), trial.name).toEqual(foretold(ctx.mesh.coordinate, trial));
+      expect(Object.fromEntries(sent), trial.name).toEqual(closedForm(ctx.mesh.coordinate, trial));
     }
   });
 }

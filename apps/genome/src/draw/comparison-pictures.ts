@@ -78,13 +78,13 @@ const formatMegabytes = (bytes: number): string =>
   bytes === 0 ? "0 MB" : `${Number((bytes / 1e6).toPrecision(3))} MB`;
 
 const [RECALL_WIDTH, RECALL_HEIGHT] = [880, 470];
-const [TOP, BOTTOM] = [110, 390];
+const [MARGIN_TOP, MARGIN_BOTTOM] = [110, 390];
 /** What routing is to reach on planted repeats. */
 const TARGET_RECALL = 0.95;
 
 /** On the left λ itself, chosen chunks against exact attention's mass; on the right planted repeats, found ones by steps. */
 export function drawRecall({ methods }: Comparison, { runs }: PlantedResult): string {
-  const y = linearAxis([0, 1], [BOTTOM, TOP]);
+  const y = linearAxis([0, 1], [MARGIN_BOTTOM, MARGIN_TOP]);
   const { chunks, chunkLength } = runs[0]!.settings;
   return svg(
     {
@@ -101,7 +101,7 @@ const seedColor = (i: number): string => paletteColor([0, 1, 4][i % 3]!);
 
 function drawGrid(y: Axis, [left, right]: readonly [number, number], title: string): readonly string[] {
   return [
-    label({ x: left, y: TOP - 16 }, title, 'font-weight="700"'),
+    label({ x: left, y: MARGIN_TOP - 16 }, title, 'font-weight="700"'),
     ...ticks([0, 1]).flatMap((share) => [
       line([left, y(share), right, y(share)], 'stroke="#e4e8ee"'),
       smallText({ x: left - 8, y: y(share) + 4 }, share.toFixed(1), 'text-anchor="end"'),
@@ -119,14 +119,14 @@ function methodBars(methods: readonly MethodResult[], y: Axis): readonly string[
       const x = left + i * wide + wide / 2;
       const { recall: share, captured, chance } = recall!;
       const bar = (at: number, value: number, fill: string): string =>
-        rect({ x: at, y: y(value), width: 30, height: BOTTOM - y(value) }, `fill="${fill}"`);
+        rect({ x: at, y: y(value), width: 30, height: MARGIN_BOTTOM - y(value) }, `fill="${fill}"`);
       return [
         bar(x - 34, share, paletteColor(0)),
         smallText({ x: x - 19, y: y(share) - 5 }, share.toFixed(2), 'text-anchor="middle"'),
         bar(x + 4, captured, paletteColor(2)),
         smallText({ x: x + 19, y: y(captured) - 5 }, captured.toFixed(2), 'text-anchor="middle"'),
         line([x - 40, y(chance), x + 40, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
-        label({ x, y: BOTTOM + 18 }, name, 'text-anchor="middle"'),
+        label({ x, y: MARGIN_BOTTOM + 18 }, name, 'text-anchor="middle"'),
       ];
     }),
     ...drawLegend(left, [
@@ -144,8 +144,10 @@ function plantedBars(runs: readonly PlantedRun[], y: Axis): readonly string[] {
   const { chance } = runs[0]!;
   return [
     ...drawGrid(y, [left, right], "planted repeats: source among the two chosen"),
-    ...ticks([0, steps]).map((step) => smallText({ x: x(step), y: BOTTOM + 18 }, String(step), 'text-anchor="middle"')),
-    smallText({ x: right, y: BOTTOM + 34 }, "steps", 'text-anchor="end"'),
+    ...ticks([0, steps]).map((step) =>
+      smallText({ x: x(step), y: MARGIN_BOTTOM + 18 }, String(step), 'text-anchor="middle"'),
+    ),
+    smallText({ x: right, y: MARGIN_BOTTOM + 34 }, "steps", 'text-anchor="end"'),
     line([left, y(TARGET_RECALL), right, y(TARGET_RECALL)], 'stroke="#2a9d6f" stroke-width="1.2"'),
     smallText({ x: left + 4, y: y(TARGET_RECALL) + 14 }, `goal ${TARGET_RECALL}`),
     line([left, y(chance), right, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
@@ -162,7 +164,7 @@ function plantedBars(runs: readonly PlantedRun[], y: Axis): readonly string[] {
 
 function drawLegend(left: number, entries: readonly (readonly [fill: string, words: string])[]): readonly string[] {
   return entries.flatMap(([fill, words], i) => [
-    rect({ x: left, y: BOTTOM + 30 + i * 16, width: 10, height: 10 }, `fill="${fill}"`),
-    smallText({ x: left + 16, y: BOTTOM + 39 + i * 16 }, words),
+    rect({ x: left, y: MARGIN_BOTTOM + 30 + i * 16, width: 10, height: 10 }, `fill="${fill}"`),
+    smallText({ x: left + 16, y: MARGIN_BOTTOM + 39 + i * 16 }, words),
   ]);
 }

@@ -3,7 +3,7 @@ import { escape, rect, formatCoordinate, text } from "@mosaic/planner/svg";
 const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4"] as const;
 
 /** Grey, for what is beside the point. */
-export const GRAY = "#69727f";
+export const TEXT_GRAY = "#69727f";
 const TEXT_COLOR = "#1c2330";
 const FONT = "font-family=\"'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif\"";
 
@@ -17,7 +17,7 @@ export function svg(
     `<title>${escape(title)}</title>`,
     rect({ x: 0, y: 0, width, height }, 'fill="#ffffff"'),
     text(32, 36, title, `font-size="20" font-weight="700" fill="${TEXT_COLOR}"`),
-    text(32, 58, subtitle, `font-size="12" fill="${GRAY}"`),
+    text(32, 58, subtitle, `font-size="12" fill="${TEXT_GRAY}"`),
     ...body,
     "</svg>",
     "",
@@ -61,7 +61,7 @@ export function ticks([low, high]: readonly [number, number], parts = 5): readon
 
 /** Small words in grey. */
 export function smallText(at: { x: number; y: number }, words: string, rest = ""): string {
-  return text(at.x, at.y, words, `font-size="11" fill="${GRAY}" ${rest}`);
+  return text(at.x, at.y, words, `font-size="11" fill="${TEXT_GRAY}" ${rest}`);
 }
 
 /** Words in ink. */

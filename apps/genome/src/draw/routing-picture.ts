@@ -48,34 +48,42 @@ function drawLegend(left: number, y: number): readonly string[] {
 }
 
 const MAP_SIZE = 760;
-const [LEFT, TOP] = [96, 84 + GENE_MAP_HEIGHT];
+const [MARGIN_LEFT, MARGIN_TOP] = [96, 84 + GENE_MAP_HEIGHT];
 /** From white over blue to nearly black. */
 const COLOR_RAMP = ["#e3ecf8", "#bdd3ef", "#8fb4e2", "#5f92d1", "#3a70b8", "#234f91", "#142f5e", "#0a1733"] as const;
 const GENOME_LENGTH = 48_502;
 
 /** Where each stretch of λ is routed: row by row the stretch that looks, column by column where it looks. */
 export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): string {
-  const size = { width: LEFT + MAP_SIZE + 40, height: TOP + MAP_SIZE + 92 };
+  const size = { width: MARGIN_LEFT + MAP_SIZE + 40, height: MARGIN_TOP + MAP_SIZE + 92 };
   const bases = map.bin * map.bins;
-  const across = linearAxis([0, bases], [LEFT, LEFT + MAP_SIZE]);
-  const down = linearAxis([0, bases], [TOP, TOP + MAP_SIZE]);
+  const across = linearAxis([0, bases], [MARGIN_LEFT, MARGIN_LEFT + MAP_SIZE]);
+  const down = linearAxis([0, bases], [MARGIN_TOP, MARGIN_TOP + MAP_SIZE]);
   const held = curve.at(-1)!.held!.loss.toFixed(3);
   const title = "Where the router looks along the genome of bacteriophage λ";
   const subtitle = `${name}, last layer, ${map.bins} bins of ${map.bin} bases (4 chunks each); loss on held-out bases ${held}`;
   return svg({ ...size, title, subtitle }, [
     ...drawGeneMap(across, 76, GENOME_LENGTH),
-    rect({ x: LEFT, y: TOP, width: MAP_SIZE, height: MAP_SIZE }, 'fill="#f7f8fa"'),
+    rect({ x: MARGIN_LEFT, y: MARGIN_TOP, width: MAP_SIZE, height: MAP_SIZE }, 'fill="#f7f8fa"'),
     ...drawCells(map),
     ...ticks([0, GENOME_LENGTH / 1000], 10).flatMap((kilobases) => [
       line(
-        [across(kilobases * 1000), TOP + MAP_SIZE, across(kilobases * 1000), TOP + MAP_SIZE + 5],
+        [across(kilobases * 1000), MARGIN_TOP + MAP_SIZE, across(kilobases * 1000), MARGIN_TOP + MAP_SIZE + 5],
         'stroke="#69727f"',
       ),
-      smallText({ x: across(kilobases * 1000), y: TOP + MAP_SIZE + 18 }, String(kilobases), 'text-anchor="middle"'),
-      smallText({ x: LEFT - 8, y: down(kilobases * 1000) + 4 }, String(kilobases), 'text-anchor="end"'),
+      smallText(
+        { x: across(kilobases * 1000), y: MARGIN_TOP + MAP_SIZE + 18 },
+        String(kilobases),
+        'text-anchor="middle"',
+      ),
+      smallText({ x: MARGIN_LEFT - 8, y: down(kilobases * 1000) + 4 }, String(kilobases), 'text-anchor="end"'),
     ]),
-    smallText({ x: LEFT + MAP_SIZE / 2, y: TOP + MAP_SIZE + 36 }, "looked at (thousand bases)", 'text-anchor="middle"'),
-    `<g transform="translate(${LEFT - 50} ${TOP + MAP_SIZE / 2}) rotate(-90)">${smallText({ x: 0, y: 0 }, "looks (thousand bases)", 'text-anchor="middle"')}</g>`,
+    smallText(
+      { x: MARGIN_LEFT + MAP_SIZE / 2, y: MARGIN_TOP + MAP_SIZE + 36 },
+      "looked at (thousand bases)",
+      'text-anchor="middle"',
+    ),
+    `<g transform="translate(${MARGIN_LEFT - 50} ${MARGIN_TOP + MAP_SIZE / 2}) rotate(-90)">${smallText({ x: 0, y: 0 }, "looks (thousand bases)", 'text-anchor="middle"')}</g>`,
     ...drawColorScale(map),
   ]);
 }
@@ -97,19 +105,19 @@ function drawCells(map: RoutingMap): readonly string[] {
     if (shade < 0) return;
     paths[shade] += `M${at % bins} ${Math.floor(at / bins)}h1v1h-1z`;
   });
-  const transform = `transform="translate(${LEFT} ${TOP}) scale(${(MAP_SIZE / bins).toFixed(5)})"`;
+  const transform = `transform="translate(${MARGIN_LEFT} ${MARGIN_TOP}) scale(${(MAP_SIZE / bins).toFixed(5)})"`;
   return paths.map((path, shade) => `<path ${transform} fill="${COLOR_RAMP[shade]}" d="${path}"/>`);
 }
 
 function drawColorScale(map: RoutingMap): readonly string[] {
-  const y = TOP + MAP_SIZE + 58;
+  const y = MARGIN_TOP + MAP_SIZE + 58;
   const last = COLOR_RAMP.length - 1;
   const from = (shade: number): string => (maxWeight(map) ** (shade / last)).toFixed(3);
   return [
-    smallText({ x: LEFT, y: y + 11 }, "even shares, from:"),
+    smallText({ x: MARGIN_LEFT, y: y + 11 }, "even shares, from:"),
     ...COLOR_RAMP.flatMap((colour, shade) => [
-      rect({ x: LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${colour}"`),
-      smallText({ x: LEFT + 149 + shade * 70, y: y + 11 }, from(shade)),
+      rect({ x: MARGIN_LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${colour}"`),
+      smallText({ x: MARGIN_LEFT + 149 + shade * 70, y: y + 11 }, from(shade)),
     ]),
   ];
 }

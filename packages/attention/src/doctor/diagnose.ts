@@ -1,5 +1,5 @@
 import { launchEnvironment } from "@mosaic/core";
-import { type DetectedHardware, detectOn } from "../detect.ts";
+import { type DetectedHardware, detectMachine } from "../detect.ts";
 import { driver, gpus, links, nccl } from "./gpu.ts";
 import { job, limits, memory, network, node, os, processor, settings, sharedMemory } from "./host.ts";
 import {
@@ -90,7 +90,7 @@ async function detectFromProbes({ env, exists, runProbe }: System): Promise<Dete
   const gpus = "value" in cuda ? Math.max(1, cuda.value.gpus.length) : 1;
   const ranks = launchEnvironment(env).launcher === undefined ? { worldSize: gpus, localRanks: gpus } : {};
   const machine = { env, exists, cuda: () => unwrapProbe(runProbe("cuda")), nccl: () => unwrapProbe(runProbe("nccl")) };
-  return detectOn(machine, ranks);
+  return detectMachine(machine, ranks);
 }
 
 async function unwrapProbe<T>(asked: Promise<ProbeResult<T>>): Promise<T> {
@@ -100,7 +100,7 @@ async function unwrapProbe<T>(asked: Promise<ProbeResult<T>>): Promise<T> {
   throw new Error(remedy === undefined ? message : `${message}; ${remedy}`);
 }
 
-/** In the order in which a reader asks. */
+/** In the order in which they are reported. */
 const checks: readonly Check[] = [
   ...[node, os, processor, memory, sharedMemory, limits],
   ...[packages, driver, gpus, links, nccl, network],

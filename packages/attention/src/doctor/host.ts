@@ -182,15 +182,16 @@ export const job: Check = {
   name: "job",
   async run(system) {
     const { env } = system;
-    const starter = detectLauncher(env);
+    const detectedLauncher = detectLauncher(env);
     const findings: Finding[] = [];
     const { launched, fault } = readLaunch(env);
     if (launched?.launcher !== undefined) {
       const { rank, worldSize, localRank: local, localWorldSize: ranks = "?" } = launched;
       const place = local === undefined ? "" : `, ${local} of ${ranks} on this host`;
-      findings.push(ok(`rank ${rank} of ${worldSize}${place}, started by ${starter ?? launched.launcher}`));
+      findings.push(ok(`rank ${rank} of ${worldSize}${place}, started by ${detectedLauncher ?? launched.launcher}`));
     } else if (fault !== undefined) findings.push(problem(fault, "start ranks with mosaic-run, or set both"));
-    else if (starter !== undefined) findings.push(ok(`${starter}, but this process is not one of its ranks`));
+    else if (detectedLauncher !== undefined)
+      findings.push(ok(`${detectedLauncher}, but this process is not one of its ranks`));
     if (launched?.launcher === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
       findings.push(
         note(
@@ -229,7 +230,7 @@ function detectLauncher(env: NodeJS.ProcessEnv): string | undefined {
   return env["SLURM_JOB_ID"] ? `SLURM job ${env["SLURM_JOB_ID"]}` : undefined;
 }
 
-/** What the environment asks for. */
+/** Settings from the environment. */
 export const settings: Check = {
   name: "settings",
   run({ env }) {

@@ -69,7 +69,7 @@ async function compareHosts(portsText: string | undefined, asJson: boolean): Pro
     return status;
   }
   console.error(report);
-  const { profileOf } = await import("./hosts/profile.ts");
+  const { createProfile } = await import("./hosts/profile.ts");
   const ranks = env["LOCAL_WORLD_SIZE"] ?? "1";
   const threads = env["MOSAIC_THREADS"] ?? "1";
   const calibrated = await runProbeProcess<Profile>(["profile", ranks, threads], CALIBRATION_TIMEOUT_MS);
@@ -77,7 +77,7 @@ async function compareHosts(portsText: string | undefined, asJson: boolean): Pro
     console.error(`mosaic-doctor: no profile: ${formatFailure(calibrated.error).filter(Boolean).join("; ")}`);
     return 1;
   }
-  console.log(JSON.stringify(profileOf(calibrated.value, result), null, 2));
+  console.log(JSON.stringify(createProfile(calibrated.value, result), null, 2));
   return status;
 }
 

@@ -4,7 +4,7 @@ import { cpu, features } from "@mosaic/kernels-cpu";
 import { importCuda, importNccl } from "../device-factories.ts";
 import { calibrate, type Profile } from "@mosaic/planner";
 import { world } from "../init.ts";
-import { pairings } from "./hosts/pairings.ts";
+import { roundRobinPairs } from "./hosts/round-robin.ts";
 import type { MeasuredLink } from "./hosts/run.ts";
 import type { ProbeResult, ProbeValues } from "./system.ts";
 
@@ -66,7 +66,7 @@ async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<P
   await using ctx = await init(options);
   const messages = Math.max(1, Math.min(32, Math.round((Number(bandwidth) * TRANSFER_SECONDS) / MESSAGE_BYTES)));
   const links: (MeasuredLink | null)[] = Array.from({ length: worldSize }, () => null);
-  for (const peers of pairings(worldSize)) {
+  for (const peers of roundRobinPairs(worldSize)) {
     const peer = peers[rank]!;
     for (const sender of peer < 0 ? [] : [Math.min(rank, peer), Math.max(rank, peer)]) {
       const measured = await measureUcxLink(ctx, { peer, isSender: sender === rank, messages });

@@ -115,7 +115,7 @@ export async function runProbeProcess<T>(
   let reported = "";
   answer?.setEncoding("utf8").on("data", (text: string) => (reported += text));
   child.stdout?.resume();
-  // Whoever could not be started, as where no process may be added, has no "close" to wait for.
+  // A process that could not be started, as where no process may be added, has no "close" to wait for.
   const how = await new Promise<string>((resolve) => {
     child.on("error", ({ message }) => resolve(message));
     child.on("close", (_, signal) => resolve(signal === null ? "the process died" : `the process died of ${signal}`));

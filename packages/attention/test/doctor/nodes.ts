@@ -3,11 +3,11 @@ import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { fileURLToPath } from "node:url";
 
-const pathOf = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
-const launcher = pathOf("../../../launcher/bin/mosaic-run.js");
-const doctor = pathOf("../../bin/mosaic-doctor.js");
-export const shiftClock: string = pathOf("shift-clock.mjs");
-const planCommand = pathOf("../../../strategies/bin/mosaic-plan.js");
+const joinPath = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
+const launcher = joinPath("../../../launcher/bin/mosaic-run.js");
+const doctor = joinPath("../../bin/mosaic-doctor.js");
+export const shiftClock: string = joinPath("shift-clock.mjs");
+const planCommand = joinPath("../../../strategies/bin/mosaic-plan.js");
 
 /** How a command ended. */
 export interface Ended {

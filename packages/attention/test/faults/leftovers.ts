@@ -8,7 +8,7 @@ export interface Held {
 
 /** What is still there of a run: processes by the mark in their environment, sockets and segments by their inodes. */
 export function leftovers(mark: string, { sockets, segments }: Held): readonly string[] {
-  const open = new Set(["unix", "tcp", "tcp6"].flatMap(inodesOf));
+  const open = new Set(["unix", "tcp", "tcp6"].flatMap(listInodes));
   return [
     ...processes()
       .filter((pid) => read(`/proc/${pid}/environ`).includes(mark))
@@ -29,7 +29,7 @@ export function leftovers(mark: string, { sockets, segments }: Held): readonly s
 
 const processes = (): readonly string[] => readdirSync("/proc").filter((name) => /^\d+$/.test(name));
 
-function inodesOf(protocol: string): readonly string[] {
+function listInodes(protocol: string): readonly string[] {
   const column = protocol === "unix" ? 6 : 9;
   const rows = read(`/proc/net/${protocol}`).split("\n").slice(1);
   return rows.map((row) => row.trim().split(/\s+/)[column] ?? "");

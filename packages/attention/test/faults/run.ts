@@ -8,7 +8,7 @@ import type { Held } from "./leftovers.ts";
 const launcher = join(dirname(createRequire(import.meta.url).resolve("@mosaic/launcher/package.json")), "dist/cli.js");
 
 /** How a run under mosaic-run ended. */
-export interface Ended extends Held {
+export interface RunResult extends Held {
   /** Stands in the environment of the launcher and of every rank. */
   readonly mark: string;
   readonly code: number | null;
@@ -28,7 +28,7 @@ export interface RunOptions {
 }
 
 /** Runs ranks with a seeded fault as real processes under mosaic-run, and waits for the launcher to end. */
-export async function runRanks({ ranks, entry, args = [], killLauncher = false }: RunOptions): Promise<Ended> {
+export async function runRanks({ ranks, entry, args = [], killLauncher = false }: RunOptions): Promise<RunResult> {
   const mark = `mosaic-test-${randomUUID()}`;
   const program = entry ?? fileURLToPath(new URL("./rank.mjs", import.meta.url));
   const child = spawn(process.execPath, [launcher, "--nproc-per-node", String(ranks), program, ...args], {
@@ -42,7 +42,7 @@ export async function runRanks({ ranks, entry, args = [], killLauncher = false }
   };
   child.stdout.setEncoding("utf8").on("data", listen);
   child.stderr.setEncoding("utf8").on("data", listen);
-  const { code, signal } = await new Promise<Pick<Ended, "code" | "signal">>((resolve) => {
+  const { code, signal } = await new Promise<Pick<RunResult, "code" | "signal">>((resolve) => {
     child.on("exit", (code, signal) => resolve({ code, signal }));
   });
   const end = Date.now();

@@ -39,7 +39,7 @@ const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {
 };
 
 /** Every function, constructor and method that modules export, by their names. */
-export async function targetsOf(names: Readonly<Record<string, string>>, fixture: Fixture): Promise<Target[]> {
+export async function listTargets(names: Readonly<Record<string, string>>, fixture: Fixture): Promise<Target[]> {
   const targets = new Map<unknown, Target>();
   for (const [name, make] of Object.entries(objects)) addMethods(targets, name, { make, sample: make(fixture) });
   for (const [name, path] of Object.entries(names)) {
@@ -54,7 +54,7 @@ async function addValue(targets: Map<unknown, Target>, name: string, value: unkn
   if (typeof value === "function" && /^class\b/.test(String(value)))
     await addClass(targets, name, value as Constructor, fixture);
   else if (typeof value === "function") {
-    targets.set(value, { name, right: rightOf(name, value), call: (_, args) => (value as Callable)(...args) });
+    targets.set(value, { name, right: validArguments(name, value), call: (_, args) => (value as Callable)(...args) });
   } else if (
     typeof value === "object" &&
     value !== null &&
@@ -74,7 +74,7 @@ async function addClass(
   Class: Constructor,
   fixture: Fixture,
 ): Promise<void> {
-  const right = rightOf(name, Class);
+  const right = validArguments(name, Class);
   targets.set(Class, { name, right, call: (_, args) => new Class(...args) });
   const make = (f: Fixture): object => new Class(...(right(f) as readonly unknown[]));
   let sample: object | undefined;
@@ -102,13 +102,13 @@ function addMethods(
         const object = (instances[full] ?? make)(fixture) as Readonly<Record<string, Callable>>;
         return object[method]!(...args);
       };
-      targets.set(key, { name: full, right: rightOf(full, value), call });
+      targets.set(key, { name: full, right: validArguments(full, value), call });
     }
   }
 }
 
 /** What `byName` has for a name, longest part first, or what parameters are called. */
-function rightOf(name: string, f: unknown): Target["right"] {
+function validArguments(name: string, f: unknown): Target["right"] {
   const parts = name.split(".");
   const [last, before = ""] = parts.toReversed();
   const known =
@@ -116,12 +116,12 @@ function rightOf(name: string, f: unknown): Target["right"] {
     byName[`*.${last}`] ??
     (before === before.toLowerCase() ? byName[last!] : undefined);
   if (known && !(parts.length === 3 && byName[`*.${last}`] === known && byName[`${before}.${last}`])) return known;
-  const makers = parametersOf(String(f)).map((parameter) => byParameter[parameter]);
+  const makers = listParameters(String(f)).map((parameter) => byParameter[parameter]);
   return (fixture) => makers.map((make) => make?.(fixture));
 }
 
 /** Names of the parameters of a function, as its source has them. */
-function parametersOf(source: string): string[] {
+function listParameters(source: string): string[] {
   const from = source.startsWith("class") ? source.slice(source.search(/\bconstructor\s*\(/)) : source;
   const list = /^[^(=]*?(?:\(([^]*?)\)\s*(?:=>|\{)|(\w+)\s*=>)/.exec(from);
   const text = list?.[1] ?? list?.[2] ?? "";

@@ -4,7 +4,7 @@ import type { Fixture } from "./fixture.ts";
 /** A generator of numbers in [0, 1) that a seed determines (mulberry32). */
 export type Random = () => number;
 
-export function randomOf(seed: number): Random {
+export function createRandom(seed: number): Random {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;

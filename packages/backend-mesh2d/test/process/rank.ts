@@ -5,7 +5,7 @@ import { local } from "@mosaic/collectives-local";
 import {
   backendTrials,
   check,
-  disturbed,
+  perturbed,
   type Measurement,
   measureOn,
   placements,
@@ -14,7 +14,7 @@ import {
 import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { mesh2d } from "../../src/index.ts";
-import { titleOf, ways } from "../ways.ts";
+import { formatTitle, ways } from "../ways.ts";
 
 const [rows, columns] = process.argv.slice(2, 4).map(Number) as [number, number];
 const mesh = { sp: rows * columns };
@@ -23,14 +23,14 @@ await using ctx = await init({ device, collectives: local(), mesh, timeout: 20 }
 const measurements: Measurement[] = [];
 for (const [i, way] of ways.entries()) {
   // Nothing holds the ranks back: what one waits for, the others may have sent long ago, or not yet posted.
-  const rank = disturbed(ctx, { completion: "soon", seed: 3 });
+  const rank = perturbed(ctx, { completion: "soon", seed: 3 });
   const backend = mesh2d({ shape: [rows, columns], ...way, computeToTransfer: 0.5 });
   const extents = [{ queries: 41, keys: 41 }];
   for (const trial of backendTrials(
     { mesh, axes: ["sp"] },
     { placement: placements()[i + 1]!, dtype: "float32", seed: 1, extents },
   )) {
-    measurements.push(await measureOn(rank, backend, { ...trial, name: `${titleOf(way)}, ${trial.name}` }));
+    measurements.push(await measureOn(rank, backend, { ...trial, name: `${formatTitle(way)}, ${trial.name}` }));
   }
   check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
 }

@@ -1,5 +1,5 @@
 // One rank of a job on CUDA devices: measures ring attention, forward and backward, against float64, and reports what it found.
-import { backendTrials, disturbed, type Measurement, measureOn, placements, poisoned } from "@mosaic/conformance";
+import { backendTrials, perturbed, type Measurement, measureOn, placements, poisoned } from "@mosaic/conformance";
 import { nccl } from "@mosaic/collectives-nccl";
 import { init } from "@mosaic/core";
 import { cuda } from "@mosaic/kernels-cuda";
@@ -20,7 +20,7 @@ await using ctx = await init({
   collectives: nccl({ ...shared, timeout: 60 }),
   mesh: arrangement.mesh,
 });
-const rank = disturbed(ctx, { completion: "late", seed: 3 });
+const rank = perturbed(ctx, { completion: "late", seed: 3 });
 
 const measurements: Measurement[] = [];
 for (const [i, placement] of placements().entries()) {

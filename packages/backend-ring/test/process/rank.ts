@@ -5,7 +5,7 @@ import { local } from "@mosaic/collectives-local";
 import {
   backendTrials,
   check,
-  disturbed,
+  perturbed,
   formatMesh,
   type MakeWorld,
   type Measurement,
@@ -25,8 +25,8 @@ const arrangement = [...rings, ...nests].find((each) => formatMesh(each.mesh) ==
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
 const measurements: Measurement[] = [];
-const disturb = () => disturbed(ctx, { completion: "late", seed: 3 });
-const rank = disturb();
+const perturb = () => perturbed(ctx, { completion: "late", seed: 3 });
+const rank = perturb();
 
 for (const [i, placement] of placements().entries()) {
   const dtype = i % 2 === 0 ? "float32" : "bfloat16";
@@ -37,7 +37,7 @@ for (const [i, placement] of placements().entries()) {
 const alone: MakeWorld = async () => [await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 })];
 for (const trial of moduleTrials()) {
   const one = await runOnOneDevice(alone, trial, arrangement);
-  measurements.push(await measureModuleOn(disturb(), { arrangement, trial, one }));
+  measurements.push(await measureModuleOn(perturb(), { arrangement, trial, one }));
 }
 check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
 writeFileSync(join(folder!, `${ctx.rank}.json`), JSON.stringify(measurements));

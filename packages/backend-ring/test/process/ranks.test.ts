@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
-import { checkMeasurements, formatMesh, type Measurement, ranksOf } from "@mosaic/conformance";
+import { checkMeasurements, formatMesh, type Measurement, meshSize } from "@mosaic/conformance";
 import type { Coordinate } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { bundled } from "../../../../vitest.program.ts";
@@ -15,7 +15,7 @@ const script = await bundled(new URL("rank.ts", import.meta.url));
 
 /** Runs the ranks of a mesh as processes; resolves to what each of them measured. */
 async function measured(mesh: Coordinate, folder: string): Promise<Measurement[][]> {
-  const size = ranksOf(mesh);
+  const size = meshSize(mesh);
   const job = spawn(process.execPath, [launcher, "--nproc-per-node", String(size), script, formatMesh(mesh), folder], {
     stdio: ["ignore", "pipe", "pipe"],
   });

@@ -5,7 +5,7 @@ import { local } from "@mosaic/collectives-local";
 import {
   backendTrials,
   check,
-  disturbed,
+  perturbed,
   formatMesh,
   type Measurement,
   measureOn,
@@ -21,7 +21,7 @@ const { backend, ...arrangement } = [...worlds, ...nests].find((each) => formatM
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
 const measurements: Measurement[] = [];
-const rank = disturbed(ctx, { completion: "late", seed: 3 });
+const rank = perturbed(ctx, { completion: "late", seed: 3 });
 for (const [i, placement] of placements().entries()) {
   const dtype = i % 2 === 0 ? "float32" : "bfloat16";
   for (const trial of backendTrials(arrangement, { placement, dtype, seed: 100 })) {

@@ -36,7 +36,7 @@ struct Minimal {
     for (uint32_t peer = bootstrap.rank + 1; peer < bootstrap.size; peer++) {
       int pair[2];
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
-        return *failure = mosaic::recordOf(MOSAIC_FAILURE_DEVICE, "minimal: no socket"), 1;
+        return *failure = mosaic::failureRecord(MOSAIC_FAILURE_DEVICE, "minimal: no socket"), 1;
       }
       sockets[peer] = pair[0];
       bootstrap.put(&bootstrap, key(bootstrap.rank, peer).c_str(), &pair[1], sizeof pair[1]);
@@ -54,7 +54,7 @@ struct Minimal {
   bool step(std::deque<MosaicMessage*>& queue, bool isSend, Transfer transfer) {
     if (queue.empty() || queue.front()->state != MOSAIC_MESSAGE_PENDING) return false;
     MosaicMessage& m = *queue.front();
-    uint64_t& headed = m.transport[0];
+    uint64_t& headerBytesMoved = m.transport[0];
     bool moved = false;
     const auto move = [&](uint8_t* data, uint64_t& done, uint64_t bytes) {
       while (done < bytes) {
@@ -67,7 +67,7 @@ struct Minimal {
       return true;
     };
     auto* header = reinterpret_cast<uint8_t*>(isSend ? &m.signature : &m.received);
-    if (!move(header, headed, sizeof m.signature)) return moved;
+    if (!move(header, headerBytesMoved, sizeof m.signature)) return moved;
     if (!isSend && !matches(&m.signature, &m.received)) return (m.state = MOSAIC_MESSAGE_MISMATCH);
     if (!move(m.data, m.moved, m.signature.bytes)) return moved;
     m.state = MOSAIC_MESSAGE_DONE;

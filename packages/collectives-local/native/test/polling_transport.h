@@ -15,7 +15,7 @@ class PollingTransport {
     table_ = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "polling", &host_, nullptr};
     host_.self = this;
     host_.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-      return captured(failure, "connect", [&] { of(self).memory_.connect(*bootstrap, Wakeup::Descriptor); });
+      return captureFailure(failure, "connect", [&] { of(self).memory_.connect(*bootstrap, Wakeup::Descriptor); });
     };
     host_.interrupt = [](void* self) {
       of(self).wake_.signal();

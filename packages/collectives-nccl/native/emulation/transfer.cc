@@ -49,7 +49,7 @@ std::shared_ptr<Region> Region::open(const std::string& name, uint32_t ranks) {
 }
 
 Region::~Region() {
-  // Whoever has not come by now will not: nothing stays behind of ranks that never all met.
+  // A rank that has not joined by now will not: nothing stays behind of ranks that never all met.
   unlink();
   munmap(memory_, bytes_);
 }

@@ -44,7 +44,7 @@ class Region {
   Header& header() const { return *static_cast<Header*>(memory_); }
   /// Point-to-point messages and whole collectives do not meet, as in NCCL.
   Channel& channel(uint32_t from, uint32_t to, bool collective) const;
-  /// Nobody else is to come.
+  /// No other rank is expected.
   void unlink() const;
 
  private:

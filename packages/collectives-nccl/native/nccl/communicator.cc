@@ -1,3 +1,5 @@
+// Calls NCCL to make, split, finalize and abort a communicator: ncclCommInitRankConfig, ncclCommSplit,
+// ncclCommFinalize, ncclCommAbort. Its collectives are called in transport.cc.
 #include "nccl/communicator.h"
 
 #include <system_error>
@@ -10,7 +12,7 @@ namespace mosaic::nccl {
 
 namespace {
 
-ncclConfig_t configOf(const Settings& settings) {
+ncclConfig_t makeConfig(const Settings& settings) {
   const auto chosen = [](int value) { return value > 0 ? value : kUndefined; };
   // NCCL takes "undefined" for a number when it compares the two, so a least alone would be more than the most.
   const int most = settings.maxCtas > 0 || settings.minCtas <= 0 ? settings.maxCtas : kMaxCtas;
@@ -27,7 +29,7 @@ ncclConfig_t configOf(const Settings& settings) {
   return config;
 }
 
-const char* nameOf(ncclResult_t result) {
+const char* resultName(ncclResult_t result) {
   static const char* const names[] = {"ncclSuccess",         "ncclUnhandledCudaError", "ncclSystemError",
                                       "ncclInternalError",   "ncclInvalidArgument",    "ncclInvalidUsage",
                                       "ncclRemoteError",     "ncclInProgress"};
@@ -37,14 +39,14 @@ const char* nameOf(ncclResult_t result) {
 }  // namespace
 
 void Communicator::init(uint32_t size, const ncclUniqueId& id, uint32_t rank, const Settings& settings) {
-  ncclConfig_t config = configOf(settings);
+  ncclConfig_t config = makeConfig(settings);
   const auto result = library().functions.commInitRankConfig(&comm_, static_cast<int>(size), id,
                                                              static_cast<int>(rank), &config);
   check(result, *this);
 }
 
 void Communicator::split(Communicator& part, int color, int key, const Settings& settings) {
-  ncclConfig_t config = configOf(settings);
+  ncclConfig_t config = makeConfig(settings);
   const auto result = library().functions.commSplit(comm_, color, key, &part.comm_, &config);
   check(result, *this);
   part.parent_ = this;
@@ -90,7 +92,8 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   const Functions& nccl = library().functions;
   const char* last = nccl.getLastError(communicator.get());
   const std::string detail = last && *last ? std::string("; ") + last : "";
-  const std::string what = std::string("NCCL: ") + nccl.getErrorString(result) + " (" + nameOf(result) + ")" + detail;
+  const std::string name = std::string(nccl.getErrorString(result)) + " (" + resultName(result) + ")";
+  const std::string what = "NCCL: " + name + detail;
   if (result == ncclRemoteError) {
     return {MOSAIC_FAILURE_PEER_LOST,
             what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN has more, nccl({ network }) or "

@@ -16,7 +16,7 @@ struct Settings {
   std::string netName;
 };
 
-/// Whoever neither destroys nor aborts it leaves it to the end of the process.
+/// One that is neither destroyed nor aborted lives until the process ends.
 class Communicator {
  public:
   Communicator() = default;

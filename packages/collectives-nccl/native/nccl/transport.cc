@@ -46,7 +46,7 @@ ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
 }
 
 int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, MosaicFailure* failure) {
-  return captured(failure, "NCCL", [&] {
+  return captureFailure(failure, "NCCL", [&] {
     const ncclUniqueId id = exchangeId(*bootstrap);
     auto made = std::make_unique<MosaicCommunicator>();
     made->nccl.init(bootstrap->size, id, bootstrap->rank, transportOf(self).settings);
@@ -56,7 +56,7 @@ int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, 
 
 int split(void* self, MosaicCommunicator* parent, int32_t color, uint32_t rank, MosaicCommunicator** part,
           MosaicFailure* failure) {
-  return captured(failure, "NCCL", [&] {
+  return captureFailure(failure, "NCCL", [&] {
     auto made = std::make_unique<MosaicCommunicator>();
     parent->nccl.split(made->nccl, color, static_cast<int>(rank), transportOf(self).settings);
     *part = made.release();
@@ -67,7 +67,7 @@ int state(void*, MosaicCommunicator* communicator, MosaicFailure* failure) {
   const ncclResult_t result = communicator->nccl.state();
   if (result == ncclSuccess) return MOSAIC_COMMUNICATOR_READY;
   if (result == ncclInProgress) return MOSAIC_COMMUNICATOR_BUSY;
-  captured(failure, "NCCL", [&] { check(result, communicator->nccl); });
+  captureFailure(failure, "NCCL", [&] { check(result, communicator->nccl); });
   return MOSAIC_COMMUNICATOR_FAILED;
 }
 
@@ -104,7 +104,7 @@ int enqueue(void*, MosaicCommunicator* communicator, const MosaicStreamStage* st
       default: return exchange(*stage, comm, stream);
     }
   };
-  return captured(failure, "NCCL", [&] { check(call(), communicator->nccl); });
+  return captureFailure(failure, "NCCL", [&] { check(call(), communicator->nccl); });
 }
 
 void finalize(void*, MosaicCommunicator* communicator) { communicator->nccl.finalize(); }

@@ -1,6 +1,6 @@
 // One rank's connection to those of other hosts: tagged messages to and from each of them, and how it begins and ends.
 //
-// A rank that closes sends how many messages it has sent, and waits, for a moment, until everybody has received that:
+// A rank that closes sends how many messages it has sent, and waits, for a moment, until every rank has received that:
 // closing its sockets before would take along what is still on the way.
 #pragma once
 

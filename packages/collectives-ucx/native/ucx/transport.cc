@@ -22,16 +22,16 @@ class Transport {
   static Transport& of(void* self) { return *static_cast<Transport*>(self); }
 
   void connect(MosaicBootstrap& bootstrap);
-  bool isHere(uint32_t rank) const { return isHere_[rank]; }
+  bool isLocal(uint32_t rank) const { return isLocal_[rank]; }
   bool reduce(MosaicReduction& reduction);
   bool progress();
   void wait(int64_t nanoseconds, int (*ready)(void*), void* arg);
-  bool isLost(uint32_t rank) const { return isHere(rank) ? memory_.isLost(rank) : messages_.isLost(rank); }
+  bool isLost(uint32_t rank) const { return isLocal(rank) ? memory_.isLost(rank) : messages_.isLost(rank); }
 
   MosaicTransport table_;
   MosaicHostTransport host_;
   /// By rank: on this rank's host.
-  std::vector<bool> isHere_;
+  std::vector<bool> isLocal_;
   bool isOneHost_ = false;
   SharedMemory memory_;  // unless this rank is alone on its host
   Messages messages_;    // to all others
@@ -39,9 +39,9 @@ class Transport {
 
 void Transport::connect(MosaicBootstrap& bootstrap) {
   for (uint32_t rank = 0; rank < bootstrap.size; rank++) {
-    isHere_.push_back(bootstrap.hosts[rank] == bootstrap.hosts[bootstrap.rank]);
+    isLocal_.push_back(bootstrap.hosts[rank] == bootstrap.hosts[bootstrap.rank]);
   }
-  const auto here = std::count(isHere_.begin(), isHere_.end(), true);
+  const auto here = std::count(isLocal_.begin(), isLocal_.end(), true);
   isOneHost_ = here == bootstrap.size;
   if (isOneHost_ || here > 1) memory_.connect(bootstrap, isOneHost_ ? Wakeup::Futex : Wakeup::Descriptor);
   messages_.connect(bootstrap);
@@ -49,8 +49,8 @@ void Transport::connect(MosaicBootstrap& bootstrap) {
 
 /// Shared memory reduces where operands arrive, UCX does not: a group of several hosts leaves it to the engine.
 bool Transport::reduce(MosaicReduction& reduction) {
-  const auto isHereToo = [this](const MosaicMessage& message) { return isHere(message.peer); };
-  if (!std::all_of(reduction.messages, reduction.messages + reduction.ranks - 1, isHereToo)) return false;
+  const auto isOnThisHost = [this](const MosaicMessage& message) { return isLocal(message.peer); };
+  if (!std::all_of(reduction.messages, reduction.messages + reduction.ranks - 1, isOnThisHost)) return false;
   if (!memory_.isConnected()) return false;
   memory_.reduce(reduction);
   return true;
@@ -75,18 +75,18 @@ Transport::Transport(const Settings& settings) : table_{}, host_{}, messages_(se
   table_ = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "ucx", &host_, nullptr};
   host_.self = this;
   host_.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-    return captured(failure, "connect", [&] { of(self).connect(*bootstrap); });
+    return captureFailure(failure, "connect", [&] { of(self).connect(*bootstrap); });
   };
   host_.interrupt = [](void* self) {
     of(self).messages_.interrupt();
     of(self).memory_.interrupt();
   };
   host_.send = [](void* self, MosaicMessage* message) {
-    if (of(self).isHere(message->peer)) of(self).memory_.send(*message);
+    if (of(self).isLocal(message->peer)) of(self).memory_.send(*message);
     else of(self).messages_.send(*message);
   };
   host_.receive = [](void* self, MosaicMessage* message) {
-    if (of(self).isHere(message->peer)) of(self).memory_.receive(*message);
+    if (of(self).isLocal(message->peer)) of(self).memory_.receive(*message);
     else of(self).messages_.receive(*message);
   };
   host_.reduce = [](void* self, MosaicReduction* reduction) -> int { return of(self).reduce(*reduction); };

@@ -188,7 +188,7 @@ function check(isTrue, what, job) {
   if (!isTrue) throw new Error(`${what}\n${job.output}`);
 }
 
-async function provoke(name, seed) {
+async function runWithFault(name, seed) {
   const random = randomOf(seed);
   const fault = faults[name]({ host: random(HOSTS), culprit: random(HOSTS + 1), at: 4 + random(20) });
   const job = new Job(port++, fault);
@@ -235,7 +235,7 @@ async function provoke(name, seed) {
         job,
       );
     if (fault.completes) {
-      expectedDigests ??= await undisturbed();
+      expectedDigests ??= await withoutFault();
       check(isDeepStrictEqual(digestsOf(job), expectedDigests), "other bits than without the fault", job);
     } else check(fault.printed.test(job.output), `does not print ${fault.printed}`, job);
     for (let host = 0; host < HOSTS; host++) {
@@ -254,12 +254,12 @@ async function provoke(name, seed) {
   }
 }
 
-async function undisturbed() {
+async function withoutFault() {
   const job = new Job(port++, { job: { rounds: 12 } });
   const ends = await Promise.all(job.nodes.map(({ ended }) => ended));
   check(
     ends.every(({ code }) => code === 0),
-    "the undisturbed job failed",
+    "the withoutFault job failed",
     job,
   );
   return digestsOf(job);
@@ -273,7 +273,7 @@ for (let i = 0; i < count; i++) {
   const name = names[i % names.length];
   const seed = Math.imul(first, 0x9e3779b1) + i;
   try {
-    worst.set(name, Math.max(worst.get(name) ?? 0, await provoke(name, seed)));
+    worst.set(name, Math.max(worst.get(name) ?? 0, await runWithFault(name, seed)));
   } catch (error) {
     failed++;
     console.error(`FAILED: ${name}, number ${i} of seed ${first}: ${error.message}\n`);

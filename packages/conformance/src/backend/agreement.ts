@@ -113,14 +113,14 @@ export function agreementSuite(options: AgreementSuiteOptions): Case[] {
   return [
     ...differences.map((difference) => ({
       name: `${difference.what} are named on every rank`,
-      run: () => atNextCall(options, difference),
+      run: () => checkAtNextCall(options, difference),
     })),
-    { name: "scales that differ, where ranks only read and close, are named", run: () => atClose(options) },
-    { name: "the same calls with masks and layouts made anew agree", run: () => agree(options) },
+    { name: "scales that differ, where ranks only read and close, are named", run: () => checkAtClose(options) },
+    { name: "the same calls with masks and layouts made anew agree", run: () => checkAgreement(options) },
   ];
 }
 
-async function atNextCall({ makeWorld, backend }: AgreementSuiteOptions, difference: Difference): Promise<void> {
+async function checkAtNextCall({ makeWorld, backend }: AgreementSuiteOptions, difference: Difference): Promise<void> {
   const { all, odd, sides } = difference;
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const outcomes = testWorld.contexts.map((ctx) => {
@@ -151,7 +151,7 @@ function attend(ctx: Context, backend: AttentionBackend, chosen: Options): Tenso
   return out;
 }
 
-async function atClose({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
+async function checkAtClose({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
   const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
   const mask = masks.documents([4, 4, 4]);
   const ended = await Promise.allSettled(
@@ -172,7 +172,7 @@ async function atClose({ makeWorld, backend }: AgreementSuiteOptions): Promise<v
 }
 
 /** Equal is what has equal slices and spans, not what is the same object; closing compares, too. */
-async function agree({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
+async function checkAgreement({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   for (let call = 0; call < 20; call++) {
     const mask = () => (call % 2 === 0 ? masks.causal() : masks.documents([3, 1, 2, 1, 1, 4]));

@@ -1,7 +1,7 @@
 import { type AttentionBackend, type Context, type Coordinate, type Device, type Tensor } from "@mosaic/core";
 import { checkEqual } from "../check.ts";
-import { fullTensor, headsFirst, trialLayouts, type MatrixSize, positionsOf, takeRows } from "./shard.ts";
-import { referenceOf, type Trial } from "./trial.ts";
+import { fullTensor, headsFirst, trialLayouts, type MatrixSize, listPositions, takeRows } from "./shard.ts";
+import { getReference, type Trial } from "./trial.ts";
 
 /** What attention gives one rank: its rows of out, lse and dq, and the whole dk and dv of its keys. */
 export type AttentionNumbers<Values = Float32Array> = Readonly<Record<"out" | "lse" | "dq" | "dk" | "dv", Values>>;
@@ -66,18 +66,18 @@ export function attendLocally(
     attend: (q, state, block) => device.kernels.attend(state, q, block, tile),
     attendBackward: (q, saved, grads, block) => device.kernels.attendBackward(grads, q, saved, block, tile),
   };
-  const rows = { queries: positionsOf(tile.q), keys: positionsOf(tile.k) };
+  const rows = { queries: listPositions(tile.q), keys: listPositions(tile.k) };
   return attendRows(device, trial, rows, way);
 }
 
 export function positionsOfRank(trial: Trial, at: Coordinate): RankPositions {
   const { queries, keys } = trialLayouts(trial);
-  return { queries: positionsOf(queries.spans(at)), keys: positionsOf(keys.spans(at)) };
+  return { queries: listPositions(queries.spans(at)), keys: listPositions(keys.spans(at)) };
 }
 
 /** The part of float64's answer that belongs to some rows. */
 export function expectedFor(trial: Trial, rows: RankPositions): AttentionNumbers<Float64Array> {
-  return selectRows(referenceOf(trial), trial, rows);
+  return selectRows(getReference(trial), trial, rows);
 }
 
 /** What of the whole results belongs to some rows. */
@@ -106,7 +106,7 @@ async function attendRows(
   way: AttendFunctions,
 ): Promise<AttentionNumbers> {
   const { batch, numHeads, numKvHeads, headDim, dtype } = trial;
-  const { problem, dOut: dOutAll } = referenceOf(trial);
+  const { problem, dOut: dOutAll } = getReference(trial);
   const q = { rows: trial.queries.length, width: headDim };
   const k = { rows: trial.keys.length, width: headDim };
   const qShape = [batch, numHeads, rows.queries.length, headDim];

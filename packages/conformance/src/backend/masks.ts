@@ -1,5 +1,5 @@
 import { type Mask, masks } from "@mosaic/core";
-import { randomSlices, type MaskMod, maskModOf } from "../oracle/attention.ts";
+import { randomSlices, type MaskMod, slicesToMaskMod } from "../oracle/attention.ts";
 
 /** A mask, and its definition pair by pair, in words of the sequence and not of slices. */
 export interface MaskTrial {
@@ -41,7 +41,7 @@ function makeTrials(queries: number, keys: number, seed: number): readonly MaskT
     { mask: masks.slidingWindow(window), maskMod: (q, k) => k <= q + shift && k > q + shift - window },
     { mask: masks.prefix(first), maskMod: (q, k) => k < first || k <= q + shift },
     ...(queries === keys ? documentTrials(queries) : []),
-    ...random.map((slices) => ({ mask: masks.fromSlices(slices), maskMod: maskModOf(slices) })),
+    ...random.map((slices) => ({ mask: masks.fromSlices(slices), maskMod: slicesToMaskMod(slices) })),
     { mask: masks.fromSlices([]), maskMod: () => false },
   ];
 }

@@ -1,8 +1,15 @@
 import type { AttentionBackend, Context, Device } from "@mosaic/core";
 import { magnitude } from "../check.ts";
-import { type ErrorSum, errorSum, type Extent, extentOf, type Measured, type Measurement } from "../measure/gate.ts";
+import {
+  type ErrorSum,
+  errorSum,
+  type Extent,
+  measureExtent,
+  type Measured,
+  type Measurement,
+} from "../measure/gate.ts";
 import { expectedFor, attendLocally, type AttentionNumbers, attendOn, positionsOfRank } from "./attend.ts";
-import { type Reference, referenceOf, type Trial } from "./trial.ts";
+import { type Reference, getReference, type Trial } from "./trial.ts";
 
 const names = ["out", "lse", "dq", "dk", "dv"] as const;
 
@@ -33,25 +40,25 @@ const referenceCache = new WeakMap<Reference, Map<string, Promise<ReferenceError
 
 /** Measured once: all ranks of one process have the same kernels, and the whole is the same on every mesh and placement. */
 function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors> {
-  const expected = referenceOf(trial);
+  const expected = getReference(trial);
   const known = referenceCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
   referenceCache.set(expected, known);
   const how = `${device.type} ${JSON.stringify(trial.mask)}`;
-  const yardstick = known.get(how) ?? measureReference(device, trial);
-  known.set(how, yardstick);
+  const reference = known.get(how) ?? measureReference(device, trial);
+  known.set(how, reference);
   // Who fails does so for himself: the next tries again.
-  yardstick.catch(() => known.delete(how));
-  return yardstick;
+  reference.catch(() => known.delete(how));
+  return reference;
 }
 
 async function measureReference(device: Device, trial: Trial): Promise<ReferenceErrors> {
-  const expected = referenceOf(trial);
+  const expected = getReference(trial);
   const actual = await attendLocally(device, trial);
   const eachName = <T>(measure: (name: (typeof names)[number]) => T) =>
     Object.fromEntries(names.map((name) => [name, measure(name)])) as Record<(typeof names)[number], T>;
   return {
     errors: eachName((name) => errorSum(actual[name], expected[name])),
-    extents: eachName((name) => extentOf(expected[name])),
+    extents: eachName((name) => measureExtent(expected[name])),
     lse: magnitude(expected.lse),
   };
 }

@@ -2,7 +2,7 @@ import { type Device, type DType, type Layout, layoutOf, type Shape, type Span, 
 import type { Trial } from "./trial.ts";
 
 /** Global positions of a list of spans, in order. */
-export function positionsOf(spans: readonly Span[]): number[] {
+export function listPositions(spans: readonly Span[]): number[] {
   return spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
 }
 

@@ -1,6 +1,6 @@
 import type { AttentionBackend, DType } from "@mosaic/core";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
-import { type CompletionTime, disturbed, poisoned } from "../disturb/group.ts";
+import { type CompletionTime, perturbed, poisoned } from "../perturb/group.ts";
 import { checkMeasurements, type Measurement } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { attendLocally, attendOn, type InitialState, selectRows, positionsOfRank } from "./attend.ts";
@@ -11,7 +11,7 @@ import {
   type Extents,
   formatMesh,
   placements,
-  ranksOf,
+  meshSize,
   sequenceIndex,
   countSequences,
 } from "./trials.ts";
@@ -57,7 +57,7 @@ export function backendSuite({ dtypes = ["float32", "bfloat16"], ...options }: B
   return options.arrangements.flatMap((arrangement, i) => [
     ...placements().flatMap((placement, j) =>
       dtypes.map((dtype, l): Case => {
-        // Every rule is met under either disturbance, without multiplying the cases by two.
+        // Every rule is met under either perturbation, without multiplying the cases by two.
         const completion: CompletionTime = (i + j + l) % 2 === 0 ? "late" : "soon";
         return {
           name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as exact as one device, messages ${completion}`,
@@ -99,8 +99,8 @@ async function checkExact(
   const trials = Array.from({ length: countSequences(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }),
   );
-  const measured = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, wrapDevice: poisoned }, async (ctx) => {
-    const rank = disturbed(ctx, { completion, seed: 7 });
+  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisoned }, async (ctx) => {
+    const rank = perturbed(ctx, { completion, seed: 7 });
     const sequence = sequenceIndex(rank, axes);
     const measurements: Measurement[] = [];
     for (const trial of trials[sequence]!) {
@@ -127,7 +127,7 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 9, ...(extents && { extents }) } as const;
   const trials = backendTrials(arrangement, options);
-  await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
+  await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     const { allocated } = ctx.device.memory();
     // Of the first, full one, and of the last, in which there may be no keys: then the state stays as it was.
     for (const trial of new Set([trials[0]!, trials.at(-1)!])) {
@@ -150,12 +150,12 @@ async function checkReproducible({ makeWorld, extents }: SuiteContext, arrangeme
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 5, ...(extents && { extents }) } as const;
   const trial = backendTrials(arrangement, options)[1]!;
-  await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
+  await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     const expected = await attendOn(ctx, backend, trial);
     const ways = [
       ctx,
-      disturbed(ctx, { completion: "late", seed: 1 }),
-      disturbed(ctx, { completion: "soon", seed: 2 }),
+      perturbed(ctx, { completion: "late", seed: 1 }),
+      perturbed(ctx, { completion: "soon", seed: 2 }),
     ];
     for (const way of ways) {
       const actual = await attendOn(way, backend, trial);

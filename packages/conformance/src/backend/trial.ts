@@ -98,7 +98,7 @@ const referenceCache = new WeakMap<MaskMod, Map<string, Reference>>();
  * Computed once for all ranks, placements and meshes: float64's answer depends on the values and on what sees what, not on
  * who holds which rows.
  */
-export function referenceOf(trial: Trial): Reference {
+export function getReference(trial: Trial): Reference {
   const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, maskMod, queries, keys, values } = trial;
   const sizes = [batch, numHeads, numKvHeads, headDim, scale, seed, queries.length, keys.length];
   const problem = [...sizes, dtype, values?.name].join();

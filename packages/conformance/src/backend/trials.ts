@@ -86,7 +86,7 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
 }
 
 /** Number of ranks in a mesh. */
-export function ranksOf(mesh: Coordinate): number {
+export function meshSize(mesh: Coordinate): number {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
   check(size > 0, `a mesh needs ranks, received ${JSON.stringify(mesh)}`);
   return size;
@@ -101,7 +101,7 @@ export function formatMesh(mesh: Coordinate): string {
 
 /** Number of ranks along the axes that no sequence is cut along. */
 export function countSequences(mesh: Coordinate, axes: readonly string[]): number {
-  return ranksOf(Object.fromEntries(Object.entries(mesh).filter(([axis]) => !axes.includes(axis))));
+  return meshSize(Object.fromEntries(Object.entries(mesh).filter(([axis]) => !axes.includes(axis))));
 }
 
 /** Which of them this rank works on. */

@@ -37,18 +37,18 @@ async function ringExchange(group: ProcessGroup, dtype: (typeof dtypes)[number])
 /** The message from a to b has a·size + b elements: every size is different, and one is 0. */
 async function allPairs(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
-  const lengthOf = (from: number, to: number) => from * size + to;
+  const messageLength = (from: number, to: number) => from * size + to;
   const sent = groupRanks(group).map((to) =>
-    makeTensor(group, message(rank, to, lengthOf(rank, to)), { dtype: "float32" }),
+    makeTensor(group, message(rank, to, messageLength(rank, to)), { dtype: "float32" }),
   );
-  const received = groupRanks(group).map((from) => recvBuffer(group, lengthOf(from, rank), "float32"));
+  const received = groupRanks(group).map((from) => recvBuffer(group, messageLength(from, rank), "float32"));
   const transfers: Transfer[] = [
     ...sent.map((tensor, to) => ({ tensor, to })),
     ...received.map((tensor, from) => ({ tensor, from })),
   ];
   group.sendRecv(transfers).wait();
   for (const [from, tensor] of received.entries()) {
-    await checkHolds(tensor, message(from, rank, lengthOf(from, rank)), `from rank ${from} on rank ${rank}`);
+    await checkHolds(tensor, message(from, rank, messageLength(from, rank)), `from rank ${from} on rank ${rank}`);
   }
   for (const tensor of [...sent, ...received]) tensor[Symbol.dispose]();
 }

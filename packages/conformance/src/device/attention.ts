@@ -1,6 +1,6 @@
 import { type Device, type DType, masks, numel, type Slice, type Span, type Tensor } from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
-import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
+import { headsFirst, listPositions, takeRows } from "../backend/shard.ts";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
 import { attentionOracle, attentionOracleBackward, type AttentionProblem, type MaskMod } from "../oracle/attention.ts";
 import { epsilon, normals, roundTo } from "../oracle/numbers.ts";
@@ -51,8 +51,8 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       run: () => run({ ...causal({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
     })),
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) => [
-      { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(poisonedOutside(dtype)) },
-      { name: `attention: NaN in keys after the last query, ${dtype}`, run: () => run(poisonedAfter(dtype)) },
+      { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(checkPoisonOutside(dtype)) },
+      { name: `attention: NaN in keys after the last query, ${dtype}`, run: () => run(checkPoisonAfter(dtype)) },
     ]),
     {
       name: "attention: NaN in a key does not reach earlier queries, float32",
@@ -159,7 +159,7 @@ export function causalCase(problem: AttentionProblem, dtype: DType = "float32"):
 }
 
 /** One slice in the middle; queries, keys, values and dOut that it leaves out are NaN. */
-function poisonedOutside(dtype: DType): AttentionCase {
+function checkPoisonOutside(dtype: DType): AttentionCase {
   const [first, last] = [5, 30];
   const inside = (q: number, k: number) => q >= first && q < last && k >= first && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod: inside, dtype });
@@ -174,7 +174,7 @@ function poisonedOutside(dtype: DType): AttentionCase {
 }
 
 /** The first rows of a causal mask: what follows them is NaN, and is visible to none of them. */
-function poisonedAfter(dtype: DType): AttentionCase {
+function checkPoisonAfter(dtype: DType): AttentionCase {
   const rows = 23;
   const maskMod = (q: number, k: number) => q < rows && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod, dtype });
@@ -191,7 +191,7 @@ async function attend(
 ): Promise<void> {
   const { problem, queries, keys, mask, dtype, storageOrder = "dense", factors = {} } = attention;
   const { batch, numHeads, numKvHeads, headDim, scale } = problem;
-  const rows = positionsOf(queries);
+  const rows = listPositions(queries);
   const qExtent = { rows: problem.queries, width: headDim };
   const kExtent = { rows: problem.keys, width: headDim };
   const qShape = [batch, numHeads, rows.length, headDim];
@@ -204,7 +204,7 @@ async function attend(
   using out = constantTensor(device, 0, { shape: qShape, storageOrder });
   using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), storageOrder });
   const blocks = keys.map((spans) => {
-    const positions = positionsOf(spans);
+    const positions = listPositions(spans);
     const place = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
     const k = strided(device, takeRows(problem.k, positions, kExtent), place);
     const v = strided(device, takeRows(problem.v, positions, kExtent), place);

@@ -8,11 +8,11 @@ import {
   kernelFeatures,
   kernelSchema,
   type Operand,
-  operandsOf,
+  getOperands,
   type Shape,
   numel,
   type Tensor,
-  tensorOf,
+  getTensor,
   type Tile,
 } from "@mosaic/core";
 import { type Case, check, checkEqual, checkThrows } from "../check.ts";
@@ -150,8 +150,8 @@ async function callKernel(
   { args, shift }: { readonly args: readonly unknown[]; readonly shift: number },
 ): Promise<OperandTrace[]> {
   const runs: { operand: Operand; tensor: Tensor; before: Float32Array; version: number }[] = [];
-  for (const operand of operandsOf(kernel)) {
-    const tensor = tensorOf(operand, args);
+  for (const operand of getOperands(kernel)) {
+    const tensor = getTensor(operand, args);
     if (tensor === null) continue;
     if (operand.isMutated) device.kernels.scalar("add", tensor, tensor, shift);
     runs.push({ operand, tensor, before: await tensor.read(), version: tensor.storage.version });

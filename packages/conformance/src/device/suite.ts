@@ -1,6 +1,6 @@
 import type { DType } from "@mosaic/core";
 import type { Case } from "../check.ts";
-import { poisoned } from "../disturb/group.ts";
+import { poisoned } from "../perturb/group.ts";
 import { attentionCases } from "./attention.ts";
 import { elementwiseCases } from "./elementwise.ts";
 import { extremeScoreCases } from "./extreme-scores.ts";

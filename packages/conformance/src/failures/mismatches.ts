@@ -28,19 +28,19 @@ export function mismatchCases(makeWorld: MakeWorld, late: boolean): Case[] {
 async function differentShapes(makeWorld: MakeWorld, late: boolean): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = stage.devices.map((device, rank) => device.empty([2, 8, rank === 2 ? 128 : 100, 64], "float32"));
-  const outs = stage.devices.map((device) => device.empty([2, 8, 100, 64], "float32"));
+  const results = stage.devices.map((device) => device.empty([2, 8, 100, 64], "float32"));
   const post = (rank: number): void => {
     const group = stage.groups[rank]!;
     const transfers = [
       { tensor: xs[rank]!, to: (rank + 1) % 3 },
-      { tensor: outs[rank]!, from: (rank + 2) % 3 },
+      { tensor: results[rank]!, from: (rank + 2) % 3 },
     ];
     group.sendRecv(transfers, { label: "ring(sp)" }).wait();
     group.barrier().wait();
   };
   const outcomes = late
-    ? await Promise.all(outs.map((out, rank) => readOutcome(out, () => post(rank))))
-    : await afterAllPosted(stage, outs, post);
+    ? await Promise.all(results.map((out, rank) => readOutcome(out, () => post(rank))))
+    : await afterAllPosted(stage, results, post);
   for (const outcome of outcomes) {
     checkMessage(
       expectError(outcome, CollectiveMismatchError),

@@ -6,55 +6,58 @@ import { checkMessage, waitForError, expectError, openTestWorld, type Outcome } 
 /** Calls that ranks record in the history of a group, and that differ between them though no message does. */
 export function recordedCallCases(makeWorld: MakeWorld): Case[] {
   return [
-    { name: "recorded calls that differ are named at the next message", run: () => atMessage(makeWorld) },
-    { name: "recorded calls that differ are named at a barrier", run: () => atBarrier(makeWorld) },
+    { name: "recorded calls that differ are named at the next message", run: () => checkAtMessage(makeWorld) },
+    { name: "recorded calls that differ are named at a barrier", run: () => checkAtBarrier(makeWorld) },
     {
       name: "recorded calls of a part of the world that differ are named at a barrier of the world",
-      run: () => atBarrierOfWorld(makeWorld),
+      run: () => checkAtWorldBarrier(makeWorld),
     },
     {
       name: "a call that one rank alone has recorded is named at a barrier, beside what the others called",
-      run: () => oneMore(makeWorld),
+      run: () => checkOneMoreCall(makeWorld),
     },
     {
       name: "recorded calls that differ are named on a rank that expects no message",
-      run: () => withoutMessage(makeWorld),
+      run: () => checkWithoutMessage(makeWorld),
     },
-    { name: "long ago recorded calls that differ, and many calls since", run: () => longAgo(makeWorld) },
+    { name: "long ago recorded calls that differ, and many calls since", run: () => checkOldDifference(makeWorld) },
     {
       name: "recorded calls that differ are named when ranks close together",
-      run: () => atClose(makeWorld, "together"),
+      run: () => checkAtClose(makeWorld, "together"),
     },
     {
       name: "recorded calls that differ are named when ranks close one after the other",
-      run: () => atClose(makeWorld, "one after the other"),
+      run: () => checkAtClose(makeWorld, "one after the other"),
     },
-    { name: "recorded calls of a part that differ are named at close", run: () => partAtClose(makeWorld) },
-    { name: "ranks that close after different numbers of calls", run: () => differentNumbers(makeWorld) },
+    { name: "recorded calls of a part that differ are named at close", run: () => checkSplitGroupAtClose(makeWorld) },
+    { name: "ranks that close after different numbers of calls", run: () => checkCallCounts(makeWorld) },
     {
       name: "ranks that close after a failure, with recorded calls that differ",
       run: () => closeAfterFailure(makeWorld),
     },
-    { name: "recorded calls that agree, among messages that only some ranks join", run: () => agree(makeWorld) },
-    { name: "what cannot be recorded throws", run: () => refused(makeWorld) },
+    {
+      name: "recorded calls that agree, among messages that only some ranks join",
+      run: () => checkAgreement(makeWorld),
+    },
+    { name: "what cannot be recorded throws", run: () => checkInvalidDescription(makeWorld) },
   ];
 }
 
-const sameCalls = "all ranks of a group must call the same collectives in the same order, with the same shapes";
+const mismatchRemedy = "all ranks of a group must call the same collectives in the same order, with the same shapes";
 
 /** Both sides of calls #1 of the world, of which rank 1's is another. */
 function checkNamed(outcome: Outcome | undefined, group = "world"): void {
   const message = expectError(outcome, CollectiveMismatchError);
   const odd = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
   const even = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
-  checkMessage(message, new RegExp(`^(${odd}, ${even}|${even}, ${odd}); ${sameCalls}$`));
+  checkMessage(message, new RegExp(`^(${odd}, ${even}|${even}, ${odd}); ${mismatchRemedy}$`));
 }
 
 function record(group: ProcessGroup, odd: boolean): void {
   group.recordCall(`attention of ${odd ? "causal" : "full"}`);
 }
 
-async function atMessage(makeWorld: MakeWorld): Promise<void> {
+async function checkAtMessage(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const outcomes = testWorld.groups.map((group) => {
     const [sent, received] = [fromArray(group.device, [1], [1]), fromArray(group.device, [0], [1])];
@@ -77,7 +80,7 @@ async function atMessage(makeWorld: MakeWorld): Promise<void> {
   for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
 }
 
-async function atBarrier(makeWorld: MakeWorld): Promise<void> {
+async function checkAtBarrier(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const outcomes = testWorld.groups.map((group) => {
     record(group, group.rank === 1);
@@ -87,7 +90,7 @@ async function atBarrier(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** Ranks 0 and 1 differ in their part; the other part agrees, and fails with them because it meets them at barriers. */
-async function atBarrierOfWorld(makeWorld: MakeWorld): Promise<void> {
+async function checkAtWorldBarrier(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
   const outcomes = testWorld.contexts.map(({ mesh, world, rank }) => {
     record(mesh.group("sp"), rank === 1);
@@ -96,7 +99,7 @@ async function atBarrierOfWorld(makeWorld: MakeWorld): Promise<void> {
   for (const outcome of await Promise.all(outcomes)) checkNamed(outcome, "sp");
 }
 
-async function oneMore(makeWorld: MakeWorld): Promise<void> {
+async function checkOneMoreCall(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const outcomes = testWorld.groups.map((group) => {
     record(group, false);
@@ -110,7 +113,7 @@ async function oneMore(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** As under a causal mask: rank 0 sends, and needs nothing of rank 1. */
-async function withoutMessage(makeWorld: MakeWorld): Promise<void> {
+async function checkWithoutMessage(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const outcomes = testWorld.groups.map((group) => {
     const x = fromArray(group.device, [1], [1]);
@@ -127,7 +130,7 @@ async function withoutMessage(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** More than logs keep: the call that differed is not known any more, but that one did. */
-async function longAgo(makeWorld: MakeWorld): Promise<void> {
+async function checkOldDifference(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
   for (const { world, rank } of contexts) {
     record(world, rank === 1);
@@ -139,7 +142,7 @@ async function longAgo(makeWorld: MakeWorld): Promise<void> {
   for (const { reason } of failed) expectError(reason as Error, CollectiveMismatchError);
 }
 
-async function atClose(makeWorld: MakeWorld, when: "together" | "one after the other"): Promise<void> {
+async function checkAtClose(makeWorld: MakeWorld, when: "together" | "one after the other"): Promise<void> {
   const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
   for (const { world, rank } of contexts) record(world, rank === 1);
   const closed: PromiseSettledResult<void>[] = [];
@@ -148,13 +151,13 @@ async function atClose(makeWorld: MakeWorld, when: "together" | "one after the o
   checkFailedToClose(closed, "world");
 }
 
-async function partAtClose(makeWorld: MakeWorld): Promise<void> {
+async function checkSplitGroupAtClose(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(4, { wrapDevice: (device) => device, timeout: 20, mesh: { dp: 2, sp: 2 } });
   for (const { mesh, rank } of contexts) record(mesh.group("sp"), rank === 1);
   checkFailedToClose(await Promise.allSettled(contexts.map((context) => context.close())), "sp");
 }
 
-/** Whoever closes last has what the others called; those that closed before it have nothing to compare with. */
+/** The rank that closes last has what the others called; those that closed before it have nothing to compare with. */
 function checkFailedToClose(closed: readonly PromiseSettledResult<void>[], group: string): void {
   const failed = closed.filter((each) => each.status === "rejected");
   check(failed.length > 0, "expected that a rank fails to close, received none");
@@ -162,7 +165,7 @@ function checkFailedToClose(closed: readonly PromiseSettledResult<void>[], group
 }
 
 /** A program may end early on one rank, perhaps with an error of its own: that is no other call. */
-async function differentNumbers(makeWorld: MakeWorld): Promise<void> {
+async function checkCallCounts(makeWorld: MakeWorld): Promise<void> {
   for (const more of [0, 1]) {
     const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
     for (const { world, rank } of contexts) for (let i = 0; i < (rank === more ? 40 : 1); i++) record(world, false);
@@ -186,7 +189,7 @@ async function closeAfterFailure(makeWorld: MakeWorld): Promise<void> {
   for (const context of contexts) await context.close();
 }
 
-async function agree(makeWorld: MakeWorld): Promise<void> {
+async function checkAgreement(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
   const work = testWorld.contexts.map(async ({ mesh, world, rank, device }) => {
     const x = fromArray(device, [rank], [1]);
@@ -204,7 +207,7 @@ async function agree(makeWorld: MakeWorld): Promise<void> {
   for (const [value] of await Promise.all(work)) check(value === 0, `expected 0, received ${value}`);
 }
 
-async function refused(makeWorld: MakeWorld): Promise<void> {
+async function checkInvalidDescription(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const [group] = testWorld.groups as [ProcessGroup];
   for (const wrong of ["", undefined, 7]) {

@@ -2,7 +2,7 @@ import { type Context, type Device, DeviceError, fromArray, PeerLostError } from
 import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { deadlineCases } from "./deadlines.ts";
-import { departureCases } from "./departures.ts";
+import { shutdownCases } from "./shutdown.ts";
 import { mismatchCases } from "./mismatches.ts";
 import { recordedCallCases } from "./recorded-calls.ts";
 import { expectError, openTestWorld, readOutcome } from "./test-world.ts";
@@ -41,7 +41,7 @@ export function failureSuite(makeWorld: MakeWorld, { lateNotice = false }: Failu
     ...recordedCallCases(makeWorld),
     ...deadlineCases(makeWorld),
     ...deviceFailureCases(makeWorld),
-    ...departureCases(makeWorld, lateNotice),
+    ...shutdownCases(makeWorld, lateNotice),
   ];
 }
 

@@ -25,22 +25,22 @@ export interface Measurement {
 }
 
 /** All ranks together make at most twice the error of one device. */
-export function checkMeasurements(who: string, ranks: readonly Measurement[]): void {
+export function checkMeasurements(subject: string, ranks: readonly Measurement[]): void {
   const { trial, results, lse, common } = ranks[0]!;
   for (const [rank, other] of ranks.entries()) {
     check(other.trial === trial, `ranks tried different things: ${trial}, ${other.trial}`);
-    check(other.common === common, `${who}, ${trial}: rank ${rank} has other gradients of parameters than rank 0`);
+    check(other.common === common, `${subject}, ${trial}: rank ${rank} has other gradients of parameters than rank 0`);
   }
   for (const [name, measured] of Object.entries(results)) {
     const found = mergeErrorSums(ranks.map((rank) => rank.results[name]!.found));
-    checkGate({ ...measured, found }, lse * Math.sqrt(ranks.length), `${who}, ${trial}: ${name}`);
+    checkGate({ ...measured, found }, lse * Math.sqrt(ranks.length), `${subject}, ${trial}: ${name}`);
   }
 }
 
 /**
  * At most twice the error of the device's own kernel on the same data: in the root of the mean square, and the largest.
  *
- * Whoever folds keys in pieces must round float32 numbers once more than the kernel that sees all keys at once: `out` and
+ * A backend that folds keys in pieces must round float32 numbers once more than the kernel that sees all keys at once: `out` and
  * the sums of gradients by half a unit each, and `lse` by half a unit, which, being an exponent, is a relative error of
  * |lse| half units in everything. That is allowed on top: in full for the largest error, and over √3, the root of the mean
  * square of what rounding does, for the mean. `lse` is rounded once for each of p ranks, which adds up as √p. All this
@@ -105,7 +105,7 @@ function rootMeanSquare({ count, squares }: Pick<ErrorSum, "count" | "squares">)
 }
 
 /** Of the finite numbers. */
-export function extentOf(values: Float64Array): Extent {
+export function measureExtent(values: Float64Array): Extent {
   let [count, squares] = [0, 0];
   for (const x of values) {
     if (!Number.isFinite(x)) continue;

@@ -1,7 +1,7 @@
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { type Context, masks, MultiAxisAttention, reduceGradients } from "@mosaic/core";
-import { type Arrangement, formatMesh, ranksOf } from "../backend/trials.ts";
+import { type Arrangement, formatMesh, meshSize } from "../backend/trials.ts";
 import { type Case, check } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
@@ -24,7 +24,7 @@ export function leakCase({ makeWorld, arrangement, steps = 10_000 }: LeakOptions
     name: `${steps} forward and backward steps of ${backend.name} on ${formatMesh(mesh)} leave nothing behind`,
     async run() {
       const fifth = Math.ceil(steps / 5);
-      const held = await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
+      const held = await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
         await train(ctx, arrangement, fifth);
         const before = await minMemory(ctx, arrangement, fifth);
         await train(ctx, arrangement, Math.max(0, steps - 3 * fifth));

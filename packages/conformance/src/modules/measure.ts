@@ -2,7 +2,14 @@ import { createHash } from "node:crypto";
 import { type Context, local } from "@mosaic/core";
 import { concatenate, takeRows } from "../backend/shard.ts";
 import { type Arrangement, sequenceIndex, countSequences } from "../backend/trials.ts";
-import { type ErrorSum, errorSum, extentOf, mergeErrorSums, type Measured, type Measurement } from "../measure/gate.ts";
+import {
+  type ErrorSum,
+  errorSum,
+  measureExtent,
+  mergeErrorSums,
+  type Measured,
+  type Measurement,
+} from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { type ModuleReference, moduleOracle, type ModuleParameters } from "./oracle.ts";
 import { makeInput, type ModuleResult, type ModuleTrial, type SequenceShare, rankPositions, runStep } from "./trial.ts";
@@ -31,10 +38,10 @@ export async function runOnOneDevice(
   for (let sequence = 0; sequence < sequences; sequence++) {
     const part = { arrangement, sequence, sequences };
     const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, part));
-    steps.push({ result: result!, answer: referenceOf(trial, result!.parameters, part) });
+    steps.push({ result: result!, answer: computeReference(trial, result!.parameters, part) });
   }
   const everywhere = Array.from({ length: trial.sizes.length }, (_, i) => i);
-  const errors = steps.map(({ result, answer }) => shardErrors(trial, { result, answer, rows: everywhere }));
+  const errors = steps.map(({ result, answer }) => computeShardErrors(trial, { result, answer, rows: everywhere }));
   const gradients = meanGradients(steps.map(({ answer }) => answer.gradients));
   const found = meanGradients(steps.map(({ result }) => result.gradients));
   const ofGradients = gradientNames.map((name) => [name, errorSum(found[name], gradients[name])]);
@@ -58,14 +65,14 @@ export async function measureModuleOn(
   const part = { arrangement, sequence: sequenceIndex(ctx, axes), sequences: countSequences(mesh, axes) };
   const result = await runStep(ctx, trial, part);
   const answer = one.answers[part.sequence]!;
-  const errors = shardErrors(trial, { result, answer, rows: rankPositions(ctx, trial, arrangement) });
-  const whole = (name: "out" | "dx") => extentOf(concatenate(one.answers.map((each) => each[name])));
+  const errors = computeShardErrors(trial, { result, answer, rows: rankPositions(ctx, trial, arrangement) });
+  const whole = (name: "out" | "dx") => measureExtent(concatenate(one.answers.map((each) => each[name])));
   const ofGradients = gradientNames.map((name): [string, Measured] => [
     name,
     {
       found: errorSum(result.gradients[name], one.gradients[name]),
       local: one.local[name],
-      expected: extentOf(one.gradients[name]),
+      expected: measureExtent(one.gradients[name]),
       partial: trial.dtype,
     },
   ]);
@@ -87,7 +94,7 @@ function digest(gradients: ModuleParameters): string {
   return hash.digest("hex");
 }
 
-function referenceOf(
+function computeReference(
   trial: ModuleTrial,
   parameters: ModuleParameters,
   { sequence, sequences }: SequenceShare,
@@ -107,13 +114,16 @@ function meanGradients(all: readonly ModuleParameters[]): ModuleParameters {
   return Object.fromEntries(gradientNames.map((name) => [name, mean(name)])) as unknown as ModuleParameters;
 }
 
-interface ShardOfResult {
+interface ShardResult {
   readonly result: ModuleResult;
   readonly answer: ModuleReference;
   readonly rows: readonly number[];
 }
 
-function shardErrors({ sizes }: ModuleTrial, { result, answer, rows }: ShardOfResult): Record<"out" | "dx", ErrorSum> {
+function computeShardErrors(
+  { sizes }: ModuleTrial,
+  { result, answer, rows }: ShardResult,
+): Record<"out" | "dx", ErrorSum> {
   const mine = (values: Float64Array) => takeRows(values, rows, { rows: sizes.length, width: sizes.embed });
   return { out: errorSum(result.out, mine(answer.out)), dx: errorSum(result.dx, mine(answer.dx)) };
 }

@@ -1,6 +1,6 @@
-import { type Arrangement, formatMesh, ranksOf } from "../backend/trials.ts";
+import { type Arrangement, formatMesh, meshSize } from "../backend/trials.ts";
 import type { Case } from "../check.ts";
-import { poisoned } from "../disturb/group.ts";
+import { poisoned } from "../perturb/group.ts";
 import { checkMeasurements } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { measureModuleOn, runOnOneDevice } from "./measure.ts";
@@ -41,7 +41,7 @@ export function moduleSuite({ makeWorld, arrangements }: ModuleSuiteOptions): Ca
 async function matchesOneDevice(makeWorld: MakeWorld, arrangement: Arrangement, trial: ModuleTrial): Promise<void> {
   const { mesh, backend } = arrangement;
   const one = await runOnOneDevice(makeWorld, trial, arrangement);
-  const ranks = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, wrapDevice: poisoned }, (ctx) =>
+  const ranks = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisoned }, (ctx) =>
     measureModuleOn(ctx, { arrangement, trial, one }),
   );
   checkMeasurements(`MultiAxisAttention over ${backend.name}`, ranks);

@@ -8,7 +8,7 @@ import {
   type Placement,
   reduceGradients,
 } from "@mosaic/core";
-import { positionsOf, takeRows } from "../backend/shard.ts";
+import { listPositions, takeRows } from "../backend/shard.ts";
 import { type Arrangement, placements } from "../backend/trials.ts";
 import type { MaskMod } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
@@ -96,7 +96,7 @@ export interface SequenceShare {
 
 /** Positions of this rank's rows. */
 export function rankPositions(ctx: Context, { sizes, placement }: ModuleTrial, { mesh, axes }: Arrangement): number[] {
-  return positionsOf(layoutOf({ mesh, axes, placement, length: sizes.length }).spans(ctx.mesh.coordinate));
+  return listPositions(layoutOf({ mesh, axes, placement, length: sizes.length }).spans(ctx.mesh.coordinate));
 }
 
 /** A few of each: masks, placements, grouped heads, unequal shards, dtypes. */

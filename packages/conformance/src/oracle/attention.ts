@@ -155,7 +155,7 @@ export function isPairVisible(slice: Slice, query: number, key: number): boolean
 }
 
 /** What a list of slices lets through. */
-export function maskModOf(slices: readonly Slice[]): MaskMod {
+export function slicesToMaskMod(slices: readonly Slice[]): MaskMod {
   return (query, key) => slices.some((slice) => isPairVisible(slice, query, key));
 }
 

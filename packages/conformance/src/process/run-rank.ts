@@ -64,7 +64,7 @@ export async function runRank({ open, scenarios }: RunRankOptions): Promise<void
 /** Environment variables through which `processSuite` configures a rank. */
 export const scenarioVariables = {
   /** The rank that fails. */
-  oddRank: "MOSAIC_TEST_ODD_RANK",
+  failingRank: "MOSAIC_TEST_FAILING_RANK",
   timeout: "MOSAIC_TEST_TIMEOUT",
   connectTimeout: "MOSAIC_TEST_CONNECT_TIMEOUT",
 } as const;
@@ -75,7 +75,7 @@ function timeouts(): Timeouts {
 }
 
 function isFailingRank(ctx: Context): boolean {
-  return ctx.rank === Number(process.env[scenarioVariables.oddRank] ?? -1);
+  return ctx.rank === Number(process.env[scenarioVariables.failingRank] ?? -1);
 }
 
 function report(event: string, details: object = {}): void {

@@ -1,6 +1,6 @@
 import { type Case, check } from "../check.ts";
 import { checkMessage } from "../failures/test-world.ts";
-import { checkFailed, deathCases } from "./deaths.ts";
+import { checkFailed, rankFailureCases } from "./rank-failures.ts";
 import { processCase, type RankProcess, type RankProcesses, type RankProgram } from "./processes.ts";
 import { scenarioVariables } from "./run-rank.ts";
 
@@ -37,7 +37,7 @@ export function processSuite({
   withoutRankZero = /rank 0/,
   ...program
 }: ProcessSuiteOptions): Case[] {
-  return [...rendezvousCases(program, { sizes, withoutRankZero }), ...deathCases(program, { noticeSeconds })];
+  return [...rendezvousCases(program, { sizes, withoutRankZero }), ...rankFailureCases(program, { noticeSeconds })];
 }
 
 interface RendezvousOptions {

@@ -158,7 +158,7 @@ export function attention(
   v: Tensor,
   options?: AttentionOptions & { readonly returnLse?: false },
 ): Tensor;
-// oxlint-disable-next-line max-params -- q, k and v are what everybody calls them
+// oxlint-disable-next-line max-params -- q, k and v are the field's names
 export function attention(
   ctx: Context,
   q: Tensor,

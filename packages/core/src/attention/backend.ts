@@ -20,7 +20,7 @@ export interface AttentionCall {
   readonly scale: number;
   /** Disjoint, in global positions of the two layouts. */
   readonly mask: readonly Slice[];
-  /** What it asks for beyond plain attention. A backend that shares out heads or samples sets their origin. */
+  /** Features of the call beyond plain attention. A backend that shares out heads or samples sets their origin. */
   readonly modifiers?: AttentionModifiers | undefined;
   readonly queries: Layout;
   readonly keys: Layout;
@@ -47,7 +47,7 @@ export interface AttentionBackend {
    * depends on queries only can be done once for all parts. Absent: a part costs what a call does. Call it through the function `blockwise`.
    */
   blockwise?(from: readonly Coordinate[]): BlockwiseAttention;
-  /** The same backend on a grid of ranks of this shape: what a module's `meshShape` asks for. Absent: it has no grid. */
+  /** The same backend on a grid of ranks of this shape: for a module's `meshShape`. Absent: it has no grid. */
   withShape?(shape: readonly [rows: number, columns: number]): AttentionBackend;
   /** Folds the keys and values into `state`. */
   attend(ctx: Context, call: AttentionCall, state: AttentionState, kv: KvShard): void;
@@ -101,17 +101,26 @@ export function blockwise(backend: AttentionBackend, from: readonly Coordinate[]
 
 /** Throws an OptionError unless `backend` has the two halves of one. */
 export function checkBackend(where: string, backend: unknown): asserts backend is AttentionBackend {
-  const { attend, attendBackward, axes } = (backend ?? {}) as Partial<AttentionBackend>;
-  const fits = typeof attend === "function" && typeof attendBackward === "function" && Array.isArray(axes);
+  const {
+    attend,
+    attendBackward,
+    axes,
+    check,
+    blockwise: inParts,
+    withShape,
+  } = (backend ?? {}) as Partial<AttentionBackend>;
+  const areFunctions = [attend, attendBackward].every((each) => typeof each === "function");
+  const areOptional = [check, inParts, withShape].every((each) => each === undefined || typeof each === "function");
+  const fits = areFunctions && areOptional && Array.isArray(axes);
   expectValue(where, fits, "an AttentionBackend, such as ring()", backend);
 }
 
 /** The tile that these queries and keys form. */
-export function tileOf(call: AttentionCall, kv: KvShard): Tile {
+export function createTile(call: AttentionCall, kv: KvShard): Tile {
   const { queries, keys, at } = (call ?? {}) as Partial<AttentionCall>;
   const hasLayouts = typeof queries?.spans === "function" && typeof keys?.spans === "function";
-  expectValue("tileOf: call", hasLayouts && at !== undefined, "an AttentionCall", call);
-  expectValue("tileOf: kv", typeof kv?.from === "object", "a KvShard { k, v, from }", kv);
+  expectValue("createTile: call", hasLayouts && at !== undefined, "an AttentionCall", call);
+  expectValue("createTile: kv", typeof kv?.from === "object", "a KvShard { k, v, from }", kv);
   return {
     q: call.queries.spans(call.at),
     k: call.keys.spans(kv.from),
@@ -127,10 +136,10 @@ export function local(): AttentionBackend {
     name: "local",
     axes: [],
     attend(ctx, call, state, kv) {
-      ctx.device.kernels.attend(state, call.q, kv, tileOf(call, kv));
+      ctx.device.kernels.attend(state, call.q, kv, createTile(call, kv));
     },
     attendBackward(ctx, call, grads, kv) {
-      ctx.device.kernels.attendBackward(grads, call.q, call, kv, tileOf(call, kv));
+      ctx.device.kernels.attendBackward(grads, call.q, call, kv, createTile(call, kv));
     },
   };
 }

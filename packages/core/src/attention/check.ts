@@ -152,7 +152,7 @@ function checkPositions(where: string, spans: readonly Span[], rows: number): vo
 }
 
 /**
- * Throws an OptionError if an attention call asks for a feature that the device does not have: what joined the contract
+ * Throws an OptionError if an attention call needs a feature that the device does not have: what joined the contract
  * later is refused until a device has it, never ignored. The kernels `attend` and `attendBackward` of every device call this
  * first.
  *

@@ -17,11 +17,17 @@ const MAX_CACHED_CALLS = 16;
 const MAX_COMPARED = 4;
 
 /** Which half of an attention call is recorded. */
-export type Pass = "forward" | "backward";
+export type AttentionPass = "forward" | "backward";
 
 /** Records a call, forward or backward, in the groups along the backend's axes. Nothing is sent. */
 // oxlint-disable-next-line max-params -- as `AttentionBackend.attend`: context, call, keys
-export function recordCall(ctx: Context, backend: AttentionBackend, pass: Pass, call: AttentionCall, k: Tensor): void {
+export function recordCall(
+  ctx: Context,
+  backend: AttentionBackend,
+  pass: AttentionPass,
+  call: AttentionCall,
+  k: Tensor,
+): void {
   let description: CallDescription | undefined;
   for (const axis of backend.axes) {
     // A mesh without the axis, or another one, is the backend's to report.
@@ -106,7 +112,7 @@ class CallDescription {
       ...formatModifiers(modifiers),
       `mask ${formatSlices(mask)}`,
     ];
-    const [queriesAt, keysAt] = [formatLayout(queries, this.#mesh), formatLayout(keys, this.#mesh)];
+    const [queriesAt, keysAt] = [formatShardLayout(queries, this.#mesh), formatShardLayout(keys, this.#mesh)];
     if (queriesAt === keysAt) return [...parts, `rows ${queriesAt}`].join(", ");
     return [...parts, `queries ${queriesAt}`, `keys ${keysAt}`].join(", ");
   }
@@ -123,7 +129,7 @@ function equalSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
 }
 
 /** `512 over sp: 0:128 | 128:256 | …`, shard by shard. */
-function formatLayout(layout: Layout, mesh: Coordinate): string {
+function formatShardLayout(layout: Layout, mesh: Coordinate): string {
   const { axes, length } = layout;
   if (axes.length === 0) return `${length}`;
   const shards = coordinatesAlong(axes, mesh).map((at) => layout.spans(at));

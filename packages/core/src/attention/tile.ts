@@ -31,7 +31,7 @@ export interface QkvGrads {
 }
 
 /**
- * What an attention call asks for beyond plain attention. Each is off if absent, and is a feature that a device may not have
+ * Features of an attention call beyond plain attention. Each is off if absent, and is a feature that a device may not have
  * (`Device.features`): then the call is refused. All of it refers to global indices, so that it means the same on every mesh.
  */
 export interface AttentionModifiers {

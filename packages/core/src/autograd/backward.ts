@@ -149,12 +149,12 @@ function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
   if (leaf.replication) leaf.replication.hasLocalGrad = true;
 }
 
-/** Dense, and nobody else looks at its memory: it may be written to. */
+/** Dense, and no other tensor shares its memory: it may be written to. */
 function isSoleOwner(gradient: Tensor): boolean {
   return gradient.storage.references === 1 && gradient.isContiguous;
 }
 
-/** a + b, in place where that disturbs nobody; takes both. */
+/** a + b, in place where nothing else holds them; takes both. */
 function addGradients(a: Tensor, b: Tensor): Tensor {
   const [into, other] = isSoleOwner(a) || !isSoleOwner(b) ? [a, b] : [b, a];
   const out = isSoleOwner(into) ? into : into.device.empty(into.shape, into.dtype);

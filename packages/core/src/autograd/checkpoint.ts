@@ -7,7 +7,7 @@ import { reshape } from "../views.ts";
 import { backward } from "./backward.ts";
 import { preserveRngState } from "../random.ts";
 import { enableGrad, isGradEnabled } from "./node.ts";
-import { checkVersions, versionsOf } from "./saved-tensors.ts";
+import { checkVersions, recordVersions } from "./saved-tensors.ts";
 
 /**
  * Runs `body` and keeps only its inputs; the backward computes it again. Costs one more forward, saves the memory of
@@ -43,7 +43,7 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
   if (!traced.node) return traced.detach();
   const kept = untracked(() => inputs.map((input) => input.detach()));
   const saved = Object.fromEntries(kept.map((input, i) => [`input ${i}`, input]));
-  const versions = versionsOf(saved);
+  const versions = recordVersions(saved);
   return traced.detach().record(
     inputs,
     {

@@ -3,7 +3,7 @@ import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
 import { adopt, releaseOnError, track, TensorTracker, untracked } from "../tracking.ts";
 import { isGradEnabled, noGrad } from "./node.ts";
-import { checkVersions, type SavedValues, versionsOf } from "./saved-tensors.ts";
+import { checkVersions, type SavedValues, recordVersions } from "./saved-tensors.ts";
 
 /**
  * An operation: its forward beside its backward. Neither is itself recorded, and one that throws leaves nothing behind:
@@ -77,7 +77,7 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
       return output;
     }
     const kept = detachShared(saved, shared);
-    const versions = versionsOf(kept);
+    const versions = recordVersions(kept);
     return output.record(inputs, {
       name: op.name,
       backward(dOutput, needed) {

@@ -23,7 +23,7 @@ let nextSequence = 0;
 
 /**
  * One operation on the tape. It is held by the tensor it made and by the operations that used that tensor; when the
- * last of them lets go, or once its backward has run, what it saved is freed.
+ * last of them is released, or once its backward has run, what it saved is freed.
  */
 export class GradNode {
   /** Order of creation: running backward in falling order is a topological order, and the same on every rank. */
@@ -58,13 +58,13 @@ export class GradNode {
     this.#references++;
   }
 
-  /** Lets go; a chain of operations that nobody holds any more is freed link by link. */
+  /** Drops a reference; a chain of operations without references is freed link by link. */
   release(): void {
-    const loose: GradNode[] = [this];
-    for (let node = loose.pop(); node !== undefined; node = loose.pop()) {
+    const unownedNodes: GradNode[] = [this];
+    for (let node = unownedNodes.pop(); node !== undefined; node = unownedNodes.pop()) {
       if (--node.#references > 0) continue;
       node.free();
-      for (const edge of node.edges) if (edge !== null && "node" in edge) loose.push(edge.node);
+      for (const edge of node.edges) if (edge !== null && "node" in edge) unownedNodes.push(edge.node);
     }
   }
 }

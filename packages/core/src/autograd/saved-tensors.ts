@@ -10,7 +10,7 @@ export type SavedValues = Readonly<Record<string, unknown>>;
 export type SavedVersions = readonly number[];
 
 /** The versions of the tensors among what an operation saves, for `checkVersions`. */
-export function versionsOf(saved: SavedValues): SavedVersions {
+export function recordVersions(saved: SavedValues): SavedVersions {
   const versions: number[] = [];
   for (const name in saved) {
     const value = saved[name];

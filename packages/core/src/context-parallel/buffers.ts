@@ -127,7 +127,7 @@ export class ChunkBuffers implements Disposable {
     const layouts = this.#layoutsOf(like, rows);
     const memory = last?.memory ?? like.map((each) => this.#allocateSlot(each));
     expectValue("ChunkBuffers.slot", memory.length === layouts.length, "what chunks of this name are like", like);
-    const wire = memory.map((tensor, i) => viewOf(tensor, layouts[i]!.wire));
+    const wire = memory.map((tensor, i) => createView(tensor, layouts[i]!.wire));
     const slot = this.#track({ memory, rows, wire, tensors: this.#attentionViews(wire, layouts) });
     this.#slots.set(name, slot);
     return slot;
@@ -140,7 +140,7 @@ export class ChunkBuffers implements Disposable {
     const tensors = like.map(({ shape, dtype }) => {
       const zero = this.takeOwnership(this.#device.empty([1], dtype));
       this.#device.kernels.fill(zero, 0);
-      return viewOf(zero, { shape: shape.with(2, rows), strides: shape.map(() => 0) });
+      return createView(zero, { shape: shape.with(2, rows), strides: shape.map(() => 0) });
     });
     return this.#track({ tensors, wire: [] });
   }
@@ -151,7 +151,7 @@ export class ChunkBuffers implements Disposable {
     const members = tensors.map((tensor): Chunk => {
       const wire = this.#permuted(tensor, "wire");
       if (!isContiguous(wire.shape, wire.strides)) return this.copy([tensor]);
-      return { tensors: [tensor], wire: [this.takeOwnership(viewOf(tensor, wire))] };
+      return { tensors: [tensor], wire: [this.takeOwnership(createView(tensor, wire))] };
     });
     return { tensors: members.map((member) => member.tensors[0]!), wire: members.map(({ wire }) => wire[0]!) };
   }
@@ -182,11 +182,11 @@ export class ChunkBuffers implements Disposable {
       const isInside = first + count <= shape[0]!;
       if (!isInside) expectValue("ChunkBuffers.narrow", false, `rows within ${shape[0]}`, [first, count]);
       const start = count > 0 ? first * strides[0]! : 0;
-      return viewOf(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
+      return createView(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
     });
     return this.#track({
       wire: part,
-      tensors: part.map((tensor) => viewOf(tensor, this.#permuted(tensor, "tensors"))),
+      tensors: part.map((tensor) => createView(tensor, this.#permuted(tensor, "tensors"))),
     });
   }
 
@@ -244,7 +244,7 @@ export class ChunkBuffers implements Disposable {
 
   #attentionViews(wire: readonly Tensor[], layouts: readonly MemoryLayout[]): readonly Tensor[] {
     if (this.#order === "bhsd") return wire;
-    return wire.map((tensor, i) => viewOf(tensor, layouts[i]!.tensors!));
+    return wire.map((tensor, i) => createView(tensor, layouts[i]!.tensors!));
   }
 
   #permuted({ shape, strides }: Tensor, to: keyof typeof permutations): ViewGeometry {
@@ -283,7 +283,7 @@ function checkChunkSpec(where: string, like: unknown): void {
 }
 
 /** Without history: these are no operations of anybody's tape. */
-function viewOf(
+function createView(
   { device, dtype, storage, offset: own }: Tensor,
   { shape, strides, offset = own }: ViewGeometry,
 ): Tensor {

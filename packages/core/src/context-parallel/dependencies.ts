@@ -196,11 +196,11 @@ export class LayoutCache<T> {
 
 /** The remainder that is never negative: rank arithmetic in a ring. */
 export function modulo(rank: number, size: number): number {
-  if (!Number.isFinite(rank) || !Number.isFinite(size) || size <= 0) throw notModulo(rank, size);
+  if (!Number.isFinite(rank) || !Number.isFinite(size) || size <= 0) throw moduloError(rank, size);
   return ((rank % size) + size) % size;
 }
 
-function notModulo(rank: unknown, size: unknown): OptionError {
+function moduloError(rank: unknown, size: unknown): OptionError {
   const received = `${formatValue(rank)} and ${formatValue(size)}`;
   return new OptionError({ where: "modulo", expected: "a rank and a size above 0", received });
 }

@@ -11,6 +11,6 @@ export {
   type ShardedAttentionCall,
 } from "./dependencies.ts";
 // Of slices and spans that were checked before: called for every tile of every rank.
-export { isVisibleUnchecked, rowsWithinUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";
+export { isVisibleUnchecked, visibleRowsUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";
 export * from "./traffic.ts";
 export { type ValidationRules, type Validator, validator } from "./validation.ts";

@@ -203,7 +203,7 @@ export interface CrossEntropySaved {
   readonly target: Tensor;
   readonly lse: Tensor;
 }
-/** The target asks for 1 − smoothing of its class, and smoothing / C of every class (Szegedy et al. 2016). */
+/** The target distribution has 1 − smoothing at its class, and smoothing / C of every class (Szegedy et al. 2016). */
 export interface CrossEntropySpec {
   readonly smoothing: number;
   /** Rows with this target do not count. */

@@ -71,15 +71,15 @@ function createOperand(field: TensorField, access: Access, { parameter, within, 
  *
  * @example
  * ```ts
- * import { operandsOf } from "@mosaic/core";
- * const mutated = operandsOf("adam").filter(({ isMutated }) => isMutated);
+ * import { getOperands } from "@mosaic/core";
+ * const mutated = getOperands("adam").filter(({ isMutated }) => isMutated);
  * mutated.map(({ name }) => name); // => ["state.parameter", "state.first", "state.second"]
  * ```
  */
-export function operandsOf(kernel: KernelName): readonly Operand[] {
+export function getOperands(kernel: KernelName): readonly Operand[] {
   let found = operandCache.get(kernel);
   if (found !== undefined) return found;
-  checkKernel("operandsOf", kernel);
+  checkKernel("getOperands", kernel);
   operandCache.set(kernel, (found = collectOperands(kernelSchema[kernel])));
   return found;
 }
@@ -91,11 +91,11 @@ function checkKernel(where: string, kernel: unknown): asserts kernel is KernelNa
 }
 
 /** The tensor that an operand is in a call with these arguments; null if it is absent. */
-export function tensorOf(operand: Operand, args: readonly unknown[]): Tensor | null {
+export function getTensor(operand: Operand, args: readonly unknown[]): Tensor | null {
   const { parameter, field } = operand ?? {};
   const isOperand = typeof parameter === "number" && (field === undefined || typeof field === "string");
-  if (!isOperand) expectValue("tensorOf", false, "an Operand, as operandsOf returns", operand);
-  if (!Array.isArray(args)) expectValue("tensorOf", false, "the arguments of a kernel, an array", args);
+  if (!isOperand) expectValue("getTensor", false, "an Operand, as getOperands returns", operand);
+  if (!Array.isArray(args)) expectValue("getTensor", false, "the arguments of a kernel, an array", args);
   const argument = args[parameter];
   const tensor = field === undefined ? argument : (argument as Readonly<Record<string, unknown>> | undefined)?.[field];
   return (tensor as Tensor | null | undefined) ?? null;
@@ -124,10 +124,10 @@ export function versionedKernels(kernels: Kernels): Kernels {
   const versioned = entries.map(([name, run]) => {
     checkKernel("versionedKernels", name);
     expectValue(`versionedKernels: ${name}`, typeof run === "function", "a function", run);
-    const mutated = operandsOf(name).filter(({ isMutated }) => isMutated);
+    const mutated = getOperands(name).filter(({ isMutated }) => isMutated);
     const method = (...args: readonly unknown[]): void => {
       run(...args);
-      for (const operand of mutated) tensorOf(operand, args)?.storage.recordMutation(name);
+      for (const operand of mutated) getTensor(operand, args)?.storage.recordMutation(name);
     };
     return [name, method] as const;
   });
@@ -166,7 +166,7 @@ export function compileKernel<K extends KernelName, Free extends string>(
   const isEveryName = Array.isArray(freeVariables) && [...freeVariables].every((name) => typeof name === "string");
   expectValue("compileKernel: freeVariables", isEveryName, "an array of names", freeVariables);
   const parameters = kernelSchema[kernel].map(({ name }) => name).join(", ");
-  const body = `${source}\n${mutationsOf(kernel)}`;
+  const body = `${source}\n${listMutations(kernel)}`;
   const method = `return function ${kernel}(${parameters}) {\n${body}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
   try {
     // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
@@ -183,8 +183,8 @@ export function compileKernel<K extends KernelName, Free extends string>(
   }
 }
 
-function mutationsOf(kernel: KernelName): string {
-  const mutated = operandsOf(kernel).filter(({ isMutated }) => isMutated);
+function listMutations(kernel: KernelName): string {
+  const mutated = getOperands(kernel).filter(({ isMutated }) => isMutated);
   const calls = mutated.map(({ name, isOptional }) => {
     return `${name}${isOptional ? "?" : ""}.storage.recordMutation(${JSON.stringify(kernel)});`;
   });

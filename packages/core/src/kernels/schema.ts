@@ -3,7 +3,7 @@
 // - the TypeScript interface `Kernels` (kernels.ts), which shows these comments in an editor
 // - what a kernel reads and mutates (operands.ts): the symbolic device records by it
 // - how a call's arguments reach native code (packages/runtime/src/kernel-arguments.ts), and how that code reads them
-//   (packages/runtime/include/mosaic/kernels.h, written by scripts/kernel-headers.mjs)
+//   (packages/runtime/include/mosaic/kernel_arguments.h, written by scripts/kernel-headers.mjs)
 //
 // Plain literals, so that the types follow from the data; kernels.ts has the types of fields, and checks them. Letters of
 // shapes: B batch, H heads, Hkv key heads, Sq and Sk rows of queries and of keys, D and Dv size of a head and of its
@@ -21,7 +21,8 @@ export const kernelEnumerations = {
 
 /**
  * Parts of the contract that a device need not have, because they came later: `Device.features` lists those that it has. A
- * call that needs another is refused; see `checkFeatures`. `valueHeadSize`: a head size of v that is not that of q and k.
+ * call that needs another is refused; see `checkFeatures`. No native device has attention dropout (`dropout`) yet; the kernel
+ * `dropout` below, which every device has, is that of elements. `valueHeadSize`: a head size of v that is not that of q and k.
  */
 export const kernelFeatures = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadSize"] as const;
 
@@ -287,7 +288,7 @@ export const kernelSchema = {
     { name: "target", tensor: "read", shape: "[..]" },
     { name: "spec", struct: "CrossEntropySpec" },
   ],
-  /** dx [..,C] ← dLoss [..] · (softmax(x) − what the target asks for); 0 for rows that do not count. */
+  /** dx [..,C] ← dLoss [..] · (softmax(x) − the target distribution); 0 for rows that do not count. */
   crossEntropyBackward: [
     { name: "dx", tensor: "write", shape: "[..,C]" },
     { name: "saved", struct: "CrossEntropySaved" },

@@ -2,7 +2,7 @@ import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts"
 import type { Mask, Slice, SliceType } from "./slice.ts";
 import { verifySlice, verifySlices } from "./verify.ts";
 
-// Where queries and keys differ in number, the last query stands beside the last key (bottom-right aligned): query q has
+// The masks there are: functions that return a `Mask` (slice.ts). Where queries and keys differ in number, the last query stands beside the last key (bottom-right aligned): query q has
 // the position q + shift among the keys, shift = keys − queries. Decoding with a cache needs it so.
 
 function defineMask(name: string, slices: (queries: number, keys: number) => readonly Slice[]): Mask {

@@ -1,6 +1,8 @@
 import { checkNumber } from "../arguments.ts";
 import { expectValue } from "../errors.ts";
 
+// What a mask is: `Mask` gives the list of slices, `Slice`, of an attention matrix. masks.ts makes masks, verify.ts checks them.
+
 /**
  * Which borders of a slice's keys move by one with each row: none ("full"), the right one ("causal", aligned bottom right),
  * the left one ("inverseCausal", aligned top left) or both ("bidirectionalCausal"). MagiAttention's `attn_mask_type`.
@@ -72,9 +74,9 @@ function isSlice(value: unknown): value is Slice {
 // The left border of a row's keys moves right with each row if `hasDiagonalStart(type)`, the right border if `hasDiagonalEnd(type)`.
 
 /** Keys [start, end) that row q of a slice sees; empty when start ≥ end. */
-export function rowRange(slice: Slice, q: number): { readonly start: number; readonly end: number } {
-  checkSlice("rowRange", slice);
-  checkNumber("rowRange: q", q);
+export function visibleKeyRange(slice: Slice, q: number): { readonly start: number; readonly end: number } {
+  checkSlice("visibleKeyRange", slice);
+  checkNumber("visibleKeyRange: q", q);
   return {
     start: slice.k0 + (hasDiagonalStart(slice.type) ? q - slice.q0 : 0),
     end: slice.k1 - (hasDiagonalEnd(slice.type) ? slice.q1 - 1 - q : 0),

@@ -33,29 +33,29 @@ export function visiblePairsUnchecked(
   for (const slice of slices) {
     for (const q of queries) {
       if (slice.q1 <= q.start || lastPosition(q) < slice.q0) continue;
-      for (const k of keys) pairs += pairsWithin(q, k, slice);
+      for (const k of keys) pairs += visiblePairsOfSlice(q, k, slice);
     }
   }
   return pairs;
 }
 
 /** Pairs of two spans that one slice shows. */
-function pairsWithin(q: Span, k: Span, slice: Slice): number {
+function visiblePairsOfSlice(q: Span, k: Span, slice: Slice): number {
   if (q.length === 0 || slice.q1 <= q.start || lastPosition(q) < slice.q0) return 0;
   if (k.length === 0 || slice.k1 <= k.start || lastPosition(k) < slice.k0) return 0;
   if (coversAll(slice, q, k)) return q.length * k.length;
-  return isDisjoint(slice, q, k) ? 0 : countPairs(rowsWithinUnchecked(q, slice), k, slice);
+  return isDisjoint(slice, q, k) ? 0 : countPairs(visibleRowsUnchecked(q, slice), k, slice);
 }
 
 /** The rows of a span that see anything in a slice: a stretch of them, for borders are straight. */
-export function rowsWithin(span: Span, slice: Slice): Span {
-  checkIntegerSpan("rowsWithin", span);
-  checkSlice("rowsWithin", slice);
-  return rowsWithinUnchecked(span, slice);
+export function visibleRows(span: Span, slice: Slice): Span {
+  checkIntegerSpan("visibleRows", span);
+  checkSlice("visibleRows", slice);
+  return visibleRowsUnchecked(span, slice);
 }
 
-/** `rowsWithin`, of what was checked before. */
-export function rowsWithinUnchecked({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
+/** `visibleRows`, of what was checked before. */
+export function visibleRowsUnchecked({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
   let low = q0;
   let high = q1;
   if (type === "bidirectionalCausal") {
@@ -130,7 +130,7 @@ function floorSum(count: number, modulus: number, slope: number, offset: number)
 }
 
 /**
- * Whether any of these queries sees any of these keys; what a backend asks before it computes or sends a tile.
+ * Whether any of these queries sees any of these keys; what a backend checks before it computes or sends a tile.
  * Exact, for spans of any step; of tiles of more than 2⁵³ pairs with a step above 1 only what lies between the first and the
  * last position counts, so that the answer may be true without need.
  *
@@ -164,7 +164,8 @@ export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span
         if (k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) continue;
         if (!intersects(slice, { q0, q1, k0, k1 })) continue;
         const isDense = (q.step === 1 || q.length === 1) && (k.step === 1 || k.length === 1);
-        if (isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || pairsWithin(q, k, slice) > 0) return true;
+        if (isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || visiblePairsOfSlice(q, k, slice) > 0)
+          return true;
       }
     }
   }

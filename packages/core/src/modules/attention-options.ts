@@ -139,7 +139,7 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
   };
 }
 
-/** The backend that is asked for, in the shape that is asked for, after its own look at the mesh. */
+/** The requested backend, in the requested shape, after its own check of the mesh. */
 function resolveBackend(name: string, ctx: Context, options: ParsedModuleOptions): AttentionBackend {
   const { backend: asked, meshShape } = options;
   const found = backendOrLocal(name, ctx, asked);

@@ -32,13 +32,13 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
   const embed = x.rank - 1;
   const others = x.shape.map((_, axis) => axis).filter((axis) => axis !== embed && !chosen.includes(axis));
   const order = [...others, ...chosen, embed];
-  const lengthsOf = (each: readonly number[]) => each.map((axis) => x.shape[axis]!);
-  const size = (each: readonly number[]) => lengthsOf(each).reduce((product, length) => product * length, 1);
+  const axisLengths = (each: readonly number[]) => each.map((axis) => x.shape[axis]!);
+  const size = (each: readonly number[]) => axisLengths(each).reduce((product, length) => product * length, 1);
   return {
     rows: x.permute(order).reshape([size(others), size(chosen), x.shape[embed]!]),
-    lengths: lengthsOf(chosen),
+    lengths: axisLengths(chosen),
     restore(result) {
-      const unflat = result.reshape([...lengthsOf([...others, ...chosen]), result.shape.at(-1)!]);
+      const unflat = result.reshape([...axisLengths([...others, ...chosen]), result.shape.at(-1)!]);
       return unflat.permute(order.map((_, axis) => order.indexOf(axis))).contiguous();
     },
   };

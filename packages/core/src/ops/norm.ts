@@ -91,7 +91,7 @@ export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: NormO
   return rmsNormOp([dense, weight], epsilon);
 }
 
-/** Throws unless x has features that the parameters fit; returns the epsilon asked for, if any. */
+/** Throws unless x has features that the parameters fit; returns the epsilon given, if any. */
 // oxlint-disable-next-line max-params -- what a norm is called with, and its name
 function checkNorm(
   where: string,

@@ -13,7 +13,7 @@ function applyBinary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcas
   return out;
 }
 
-/** x op value, in place: for results of `applyBinary` that nobody has seen yet. */
+/** x op value, in place: for results of `applyBinary` that no caller holds yet. */
 function scaleInPlace(x: Tensor, value: number): Tensor {
   x.device.kernels.scalar("mul", x, x, value);
   return x;

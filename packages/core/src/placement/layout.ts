@@ -50,12 +50,12 @@ export function layoutOf(options: LayoutOptions): Layout {
       for (let i = 0; i < axes.length; i++) {
         const own = at[axes[i]!];
         if (own !== undefined && !(typeof own === "number" && own >= 0 && own < radix[i]! - 1))
-          throw outsideMesh(axes[i]!, own, radix[i]! - 1);
+          throw outsideMeshError(axes[i]!, own, radix[i]! - 1);
         number = number * radix[i]! + (own ?? -1) + 1;
       }
       let spans = known.get(number);
       if (!spans) {
-        spans = joinSpans(shardsAt(at, axes, mesh).flatMap((index) => shards[index]!));
+        spans = joinSpans(shardIndices(at, axes, mesh).flatMap((index) => shards[index]!));
         known.set(number, spans);
       }
       return spans;
@@ -82,7 +82,7 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
 }
 
 /** By number a coordinate outside the mesh would be taken for another one. */
-function outsideMesh(axis: string, received: unknown, size: number): OptionError {
+function outsideMeshError(axis: string, received: unknown, size: number): OptionError {
   return new OptionError({
     where: "Layout.spans",
     expected: `${axis}, an integer from 0 to ${size - 1}`,
@@ -91,11 +91,11 @@ function outsideMesh(axis: string, received: unknown, size: number): OptionError
 }
 
 /** Numbers of the shards at a coordinate, row-major; an axis that it lacks runs over all its values. */
-function shardsAt(at: Coordinate, axes: readonly string[], mesh: Coordinate): number[] {
+function shardIndices(at: Coordinate, axes: readonly string[], mesh: Coordinate): number[] {
   let shards = [0];
   for (const axis of axes) {
     const own = at[axis];
-    if (own !== undefined && !Number.isSafeInteger(own)) throw outsideMesh(axis, own, mesh[axis]!);
+    if (own !== undefined && !Number.isSafeInteger(own)) throw outsideMeshError(axis, own, mesh[axis]!);
     const values = own === undefined ? Array.from({ length: mesh[axis]! }, (_, i) => i) : [own];
     shards = shards.flatMap((shard) => values.map((value) => shard * mesh[axis]! + value));
   }

@@ -82,7 +82,7 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
     if (!Array.isArray(spans)) {
       throw new ShapeError({
         where,
-        expected: "a list of spans for every shard",
+        expected: "a list of { start, length, step } for every shard",
         received: `${typeof spans} for shard ${shard}`,
       });
     }

@@ -26,7 +26,7 @@ function leaf(ctx: Context, shape: Shape, seed: number): Tensor {
 }
 
 /** Attention as the textbook has it, from operations whose gradients are tested on their own. Heads are not grouped. */
-function textbook(q: Tensor, k: Tensor, v: Tensor, { mask, factor }: { mask: Mask; factor: number }): Tensor {
+function referenceAttention(q: Tensor, k: Tensor, v: Tensor, { mask, factor }: { mask: Mask; factor: number }): Tensor {
   const [queries, keys] = [q.shape[2]!, k.shape[2]!];
   const bias = new Array<number>(queries * keys).fill(-Infinity);
   for (const { q0, q1, k0, k1, type } of mask.slices(queries, keys)) {
@@ -46,7 +46,7 @@ async function compare(mask: Mask, { sq, sk }: { sq: number; sk: number }): Prom
   for (const textbookToo of [true, false]) {
     const [q, k, v] = [leaf(ctx, [2, 3, sq, 4], 1), leaf(ctx, [2, 3, sk, 4], 2), leaf(ctx, [2, 3, sk, 4], 3)] as const;
     const out = textbookToo
-      ? textbook(q, k, v, { mask, factor: 0.3 })
+      ? referenceAttention(q, k, v, { mask, factor: 0.3 })
       : attention(ctx, q, k, v, { mask, scale: 0.3, queries: rows(ctx, sq), keys: rows(ctx, sk) });
     out.backward(fromArray(ctx, values(out.size, 4), out.shape));
     results.push(await Promise.all([out, q.grad!, k.grad!, v.grad!].map((x) => x.read())));

@@ -7,13 +7,13 @@ import { ReferenceDevice, values } from "../reference/index.ts";
 const [rows, size, pieces] = [12, 4, 3];
 const shape = [1, 1, rows, size];
 
-interface Given {
+interface Inputs {
   readonly q: readonly number[];
   readonly k: readonly number[];
 }
 
 /** Keys piece by piece, as they come around a ring, and the backward with what the forward left. */
-async function inPieces({ q, k }: Given) {
+async function inPieces({ q, k }: Inputs) {
   const device = new ReferenceDevice();
   const [queries, dOut] = [fromArray(device, q, shape), fromArray(device, values(rows * size, 4), shape)];
   const [keys, v] = [fromArray(device, k, shape), fromArray(device, values(rows * size, 3), shape)];

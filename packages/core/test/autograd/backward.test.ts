@@ -20,7 +20,7 @@ function leaf(...values: number[]): Tensor {
   return x;
 }
 
-const gradOf = async (x: Tensor) => [...(await x.grad!.read())];
+const readGrad = async (x: Tensor) => [...(await x.grad!.read())];
 
 describe("the tape", () => {
   test("adds the gradients of every way and of every backward", async () => {
@@ -28,10 +28,10 @@ describe("the tape", () => {
     using y = add(mul(x, x), scale(x, 3));
     using loss = sum(y);
     loss.backward();
-    expect(await gradOf(x)).toEqual([5, 7]);
+    expect(await readGrad(x)).toEqual([5, 7]);
     using again = sum(x);
     again.backward();
-    expect(await gradOf(x)).toEqual([6, 8]);
+    expect(await readGrad(x)).toEqual([6, 8]);
   });
 
   test("gives no gradient to what requires none", async () => {
@@ -40,13 +40,13 @@ describe("the tape", () => {
     using z = mul(x, y);
     z.backward();
     expect(y.grad).toBeNull();
-    expect(await gradOf(x)).toEqual([2]);
+    expect(await readGrad(x)).toEqual([2]);
   });
 
   test("takes a leaf itself as root", async () => {
     const x = leaf(5);
     x.backward();
-    expect(await gradOf(x)).toEqual([1]);
+    expect(await readGrad(x)).toEqual([1]);
   });
 
   test("passes through intermediate results that were disposed", async () => {
@@ -55,7 +55,7 @@ describe("the tape", () => {
     using z = square(y);
     y.dispose();
     z.backward();
-    expect(await gradOf(x)).toEqual([108]);
+    expect(await readGrad(x)).toEqual([108]);
   });
 
   test("runs to any depth and leaves nothing behind", async () => {
@@ -67,7 +67,7 @@ describe("the tape", () => {
     }
     y.backward();
     y.dispose();
-    expect(await gradOf(x)).toEqual([1]);
+    expect(await readGrad(x)).toEqual([1]);
     x.grad!.dispose();
     x.dispose();
     expect(device.memory().allocated).toBe(0);
@@ -102,7 +102,7 @@ describe("the tape", () => {
     x.backward(seed);
     x.backward(seed);
     expect([...(await seed.read())]).toEqual([1, 1]);
-    expect(await gradOf(x)).toEqual([2, 2]);
+    expect(await readGrad(x)).toEqual([2, 2]);
   });
 
   test("accumulates in place", () => {
@@ -204,7 +204,7 @@ describe("defineOp", () => {
     using y = cube([x], undefined);
     expect(freed[0]!.isDisposed).toBe(false);
     y.backward();
-    expect(await gradOf(x)).toEqual([12]);
+    expect(await readGrad(x)).toEqual([12]);
     expect(freed[0]!.isDisposed).toBe(true);
     noGrad(() => cube([x], undefined));
     expect(freed[1]!.isDisposed).toBe(true);
@@ -219,8 +219,8 @@ describe("defineOp", () => {
     const [x, y] = [leaf(1), leaf(2)];
     using z = pass([x, y], undefined);
     z.backward();
-    expect(await gradOf(x)).toEqual([1]);
-    expect(await gradOf(y)).toEqual([1]);
+    expect(await readGrad(x)).toEqual([1]);
+    expect(await readGrad(y)).toEqual([1]);
     for (const each of [x, y]) {
       each.grad!.dispose();
       each.dispose();
@@ -244,7 +244,7 @@ describe("checkpoint", () => {
     expect([x.isDisposed, y === x, z === x]).toEqual([false, false, false]);
     using loss = sum(y);
     loss.backward();
-    expect(await gradOf(x)).toEqual([1, 1]);
+    expect(await readGrad(x)).toEqual([1, 1]);
   });
 
   test("keeps only its input between forward and backward", () => {

@@ -9,7 +9,7 @@ import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 /** x times random numbers: the gradient shows which were drawn. */
-function noisy(ctx: Context, x: Tensor): Tensor {
+function withNoise(ctx: Context, x: Tensor): Tensor {
   using noise = rand(ctx, x.shape, { seed: 1 });
   return mul(x, noise);
 }
@@ -21,7 +21,7 @@ async function gradient(
   const x = ones(ctx, [3]);
   x.requiresGrad = true;
   using y = body(ctx, x);
-  using other = noisy(ctx, x); // drawn between forward and backward
+  using other = withNoise(ctx, x); // drawn between forward and backward
   using both = add(y, other);
   using loss = sum(both);
   loss.backward();
@@ -32,21 +32,21 @@ async function gradient(
   };
 }
 
-const twice = (ctx: Context, x: Tensor): Tensor => noisy(ctx, noisy(ctx, x));
+const runTwice = (ctx: Context, x: Tensor): Tensor => withNoise(ctx, withNoise(ctx, x));
 
 test("random tensors in a checkpointed body are the same the second time, and no number is drawn twice", async () => {
-  const plain = await gradient(twice);
+  const plain = await gradient(runTwice);
   expect(plain.gradient).toEqual(plain.output);
   expect(plain.next).toBe(3);
-  expect(await gradient((ctx, x) => checkpoint((each) => twice(ctx, each), x))).toEqual(plain);
+  expect(await gradient((ctx, x) => checkpoint((each) => runTwice(ctx, each), x))).toEqual(plain);
 });
 
 test("so they are in bodies within bodies", async () => {
-  const plain = await gradient((ctx, x) => noisy(ctx, twice(ctx, noisy(ctx, x))));
+  const plain = await gradient((ctx, x) => withNoise(ctx, runTwice(ctx, withNoise(ctx, x))));
   const nested = await gradient((ctx, x) =>
     checkpoint((each) => {
-      using inner = checkpoint((again) => twice(ctx, again), noisy(ctx, each));
-      return noisy(ctx, inner);
+      using inner = checkpoint((again) => runTwice(ctx, again), withNoise(ctx, each));
+      return withNoise(ctx, inner);
     }, x),
   );
   expect(nested).toEqual(plain);

@@ -7,7 +7,7 @@ import { fromArray, ones } from "../../src/creation.ts";
 import { randn } from "../../src/random.ts";
 import { AutogradError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
-import { compileKernel, operandsOf } from "../../src/kernels/operands.ts";
+import { compileKernel, getOperands } from "../../src/kernels/operands.ts";
 import type { KernelName } from "../../src/kernels/kernels.ts";
 import { kernelSchema } from "../../src/kernels/schema.ts";
 import { Linear } from "../../src/modules/linear.ts";
@@ -189,7 +189,7 @@ describe("every kernel raises the version of what the schema states that it muta
   test.each(kernels)("%s", (kernel) => {
     const parameters: Record<string, Tensor>[] = kernelSchema[kernel].map(() => ({}));
     const args: unknown[] = parameters;
-    const operands = operandsOf(kernel).map((operand) => {
+    const operands = getOperands(kernel).map((operand) => {
       const tensor = device.empty([1], "float32");
       if (operand.field === undefined) args[operand.parameter] = tensor;
       else parameters[operand.parameter]![operand.field] = tensor;

@@ -13,7 +13,7 @@ beforeEach(async () => {
 afterEach(() => ctx.close());
 
 /** K and V [2,3,rows,4] as a module makes them, views of [B,S,H,D]; and two that are dense. */
-function kvOf(rows: number): { strided: Tensor[]; dense: Tensor[] } {
+function createKv(rows: number): { strided: Tensor[]; dense: Tensor[] } {
   const make = (seed: number) => fromArray(ctx, values(2 * rows * 3 * 4, seed), [2, rows, 3, 4]).permute([0, 2, 1, 3]);
   const strided = [make(1), make(2)];
   return { strided, dense: strided.map((x) => x.contiguous()) };
@@ -25,7 +25,7 @@ const held = async () => {
 };
 
 test("chunks lie as attention sees them, or rows first, and either way messages see the same memory", async () => {
-  const { strided } = kvOf(5);
+  const { strided } = createKv(5);
   for (const order of ["bhsd", "sbhd"] as const) {
     using buffers = new ChunkBuffers({ device: ctx.device, order });
     const { tensors, wire } = buffers.copy(strided);
@@ -59,7 +59,7 @@ test("statistics [B,H,S] travel beside rows, in their own dtype", () => {
 
 test("a slot is one piece of memory, for chunks of any length up to its own", () => {
   using buffers = new ChunkBuffers({ device: ctx.device, slotRows: 7 });
-  const { dense } = kvOf(5);
+  const { dense } = createKv(5);
   const first = buffers.slot("even", dense, 5);
   expect(buffers.slot("even", dense, 5)).toBe(first);
   for (const rows of [7, 0, 2]) {
@@ -75,7 +75,7 @@ test("a slot is one piece of memory, for chunks of any length up to its own", ()
 });
 
 test("memory is allocated when it is first asked for, and all given back in the end", async () => {
-  const { dense } = kvOf(5);
+  const { dense } = createKv(5);
   const before = await held();
   const buffers = new ChunkBuffers({ device: ctx.device, slotRows: 10 });
   expect(await held()).toBe(before);
@@ -94,7 +94,7 @@ test("memory is allocated when it is first asked for, and all given back in the 
 
 test("zeros of any length", async () => {
   using buffers = new ChunkBuffers({ device: ctx.device });
-  const { tensors } = buffers.zeros(kvOf(5).dense, 3);
+  const { tensors } = buffers.zeros(createKv(5).dense, 3);
   for (const tensor of tensors) {
     expect(tensor.shape).toEqual([2, 3, 3, 4]);
     expect((await tensor.read()).every((value) => value === 0)).toBe(true);
@@ -102,7 +102,7 @@ test("zeros of any length", async () => {
 });
 
 test("what lies as messages do is used as it is; each that does not is copied", async () => {
-  const { strided, dense } = kvOf(5);
+  const { strided, dense } = createKv(5);
   using heads = new ChunkBuffers({ device: ctx.device });
   const [kept, copied] = [dense[0]!, strided[1]!];
   const { tensors, wire } = heads.contiguous([kept, copied]);
@@ -118,7 +118,7 @@ test("what lies as messages do is used as it is; each that does not is copied", 
 });
 
 test("rows of a chunk are a chunk, and those of several ranks lie side by side", async () => {
-  const { strided } = kvOf(5);
+  const { strided } = createKv(5);
   using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   const all = buffers.empty(strided, 7);
   for (const [first, count] of [
@@ -142,7 +142,7 @@ test("rows of a chunk are a chunk, and those of several ranks lie side by side",
 });
 
 test("a chunk that is released gives its memory back, but not what belongs to the caller", async () => {
-  const { dense } = kvOf(5);
+  const { dense } = createKv(5);
   using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   const before = await held();
   const chunk = buffers.empty(dense, 5);
@@ -155,7 +155,7 @@ test("a chunk that is released gives its memory back, but not what belongs to th
 
 test("a message for each tensor", () => {
   using buffers = new ChunkBuffers({ device: ctx.device });
-  const chunk = buffers.contiguous(kvOf(2).dense);
+  const chunk = buffers.contiguous(createKv(2).dense);
   expect(sendTransfers(chunk, 3)).toEqual(chunk.wire.map((tensor) => ({ tensor, to: 3 })));
   expect(recvTransfers(chunk, 1)).toEqual(chunk.wire.map((tensor) => ({ tensor, from: 1 })));
 });

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { local } from "../../src/attention/backend.ts";
 import { dependencyTable, dependencyTableCache, modulo } from "../../src/context-parallel/dependencies.ts";
 import type { Context } from "../../src/context.ts";
-import { rowRange, type Slice } from "../../src/mask/slice.ts";
+import { visibleKeyRange, type Slice } from "../../src/mask/slice.ts";
 import { causal, full, fromSlices, slidingWindow } from "../../src/mask/masks.ts";
 import type { Coordinate } from "../../src/mesh.ts";
 import { contiguous, type Layout, zigzag } from "../../src/placement/placement.ts";
@@ -14,7 +14,7 @@ import { positions } from "../../src/placement/span.ts";
 function sees(queries: Iterable<number>, keys: Iterable<number>, slices: readonly Slice[]): boolean {
   const visible = (q: number, k: number) =>
     slices.some((slice) => {
-      const { start, end } = rowRange(slice, q);
+      const { start, end } = visibleKeyRange(slice, q);
       return q >= slice.q0 && q < slice.q1 && k >= start && k < end;
     });
   return [...queries].some((q) => [...keys].some((k) => visible(q, k)));
@@ -89,13 +89,13 @@ test("a backend derives a table once for all ranks along its axis, and once for 
   const mesh = { node: 2, sp: 2 };
   const rows = layoutOf({ mesh, axes: ["node", "sp"], length: 16 });
   const call = { at: { node: 0, sp: 0 }, mask: causal().slices(16, 16), queries: rows, keys: rows };
-  const dependenciesOf = dependencyTableCache({ axis: "sp" });
+  const createDependencies = dependencyTableCache({ axis: "sp" });
   const ctx = { mesh: { shape: mesh } } as unknown as Context;
-  const first = dependenciesOf(ctx, call, call.at);
+  const first = createDependencies(ctx, call, call.at);
   expect(first.size).toBe(2);
-  expect(dependenciesOf(ctx, { ...call, at: { node: 0, sp: 1 } }, { node: 0, sp: 1 })).toBe(first);
-  expect(dependenciesOf(ctx, call, { node: 1, sp: 0 })).not.toBe(first);
-  expect(dependenciesOf(ctx, { ...call, mask: full().slices(16, 16) }, call.at)).not.toBe(first);
+  expect(createDependencies(ctx, { ...call, at: { node: 0, sp: 1 } }, { node: 0, sp: 1 })).toBe(first);
+  expect(createDependencies(ctx, call, { node: 1, sp: 0 })).not.toBe(first);
+  expect(createDependencies(ctx, { ...call, mask: full().slices(16, 16) }, call.at)).not.toBe(first);
 });
 
 test("ranks in a circle", () => {

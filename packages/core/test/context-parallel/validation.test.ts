@@ -22,7 +22,7 @@ const empty = (shape: Shape, dtype: DType = "float32"): Tensor => ctx.device.emp
 const layout = (axes: readonly string[]) => layoutOf({ mesh: ctx.mesh.shape, axes, length: 5 });
 
 /** A right call of 5 tokens, 4 heads on 2. */
-function right(): { call: AttentionCall & SavedRows; state: AttentionState; grads: QkvGrads; kv: KvShard } {
+function validCall(): { call: AttentionCall & SavedRows; state: AttentionState; grads: QkvGrads; kv: KvShard } {
   const at = { node: 0, gpu: 0 };
   const [q, dOut, k, v] = [empty([1, 4, 5, 8]), empty([1, 4, 5, 8]), empty([1, 2, 5, 8]), empty([1, 2, 5, 8])];
   const rows = layout(["node", "gpu"]);
@@ -45,20 +45,20 @@ function right(): { call: AttentionCall & SavedRows; state: AttentionState; grad
 }
 
 test("a right call passes, forward and backward", () => {
-  const { call, state, grads, kv } = right();
+  const { call, state, grads, kv } = validCall();
   validate.context(ctx);
   validate.attend(ctx, call, state, kv);
   validate.attendBackward(ctx, call, grads, kv);
 });
 
 describe("errors state where, what was expected and received, and the remedy", () => {
-  const forward = (change: (given: ReturnType<typeof right>) => Partial<ReturnType<typeof right>>) => () => {
-    const given = right();
+  const forward = (change: (given: ReturnType<typeof validCall>) => Partial<ReturnType<typeof validCall>>) => () => {
+    const given = validCall();
     const { call, state, kv } = { ...given, ...change(given) };
     validate.attend(ctx, call, state, kv);
   };
-  const backward = (change: (given: ReturnType<typeof right>) => Partial<ReturnType<typeof right>>) => () => {
-    const given = right();
+  const backward = (change: (given: ReturnType<typeof validCall>) => Partial<ReturnType<typeof validCall>>) => () => {
+    const given = validCall();
     const { call, grads, kv } = { ...given, ...change(given) };
     validate.attendBackward(ctx, call, grads, kv);
   };
@@ -134,14 +134,14 @@ describe("errors state where, what was expected and received, and the remedy", (
       return {};
     });
     expect(disposed).toThrow(DisposedError);
-    const { call, state, kv } = right();
+    const { call, state, kv } = validCall();
     await ctx.close();
     expect(() => validate.attend(ctx, call, state, kv)).toThrow(ClosedError);
   });
 });
 
 test("queries may be whole unless the rules state otherwise", () => {
-  const { call, state, kv } = right();
+  const { call, state, kv } = validCall();
   const whole = { ...call, queries: layout([]) };
   validator({ name: "mine", axis: "gpu" }).attend(ctx, whole, state, kv);
   expect(() => validate.attend(ctx, whole, state, kv)).toThrow(OptionError);
@@ -150,7 +150,7 @@ test("queries may be whole unless the rules state otherwise", () => {
 test("axes must all be there, and in the order in which rows are concatenated", () => {
   const axes = ["node", "gpu"];
   const ordered = validator({ name: "mine", axis: "gpu", axes, sharded: ["queries", "keys"] });
-  const { call, state, kv } = right();
+  const { call, state, kv } = validCall();
   ordered.attend(ctx, call, state, kv);
   expect(() => ordered.attend(ctx, { ...call, keys: layout(["gpu", "node"]) }, state, kv)).toThrow(
     "mine(gpu), rank 0: expected keys sharded along node, gpu, in this order, received keys sharded along gpu, node; ",

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { AttentionState, KvBlock, Tile } from "../../src/attention/tile.ts";
 import type { AdamStep, BinaryOp, Field, FieldValue, Kernels, Structures } from "../../src/kernels/kernels.ts";
-import { operandsOf, tensorOf } from "../../src/kernels/operands.ts";
+import { getOperands, getTensor } from "../../src/kernels/operands.ts";
 import { type kernelStructures, kernelFeatures, kernelSchema } from "../../src/kernels/schema.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/device.ts";
@@ -14,7 +14,7 @@ type NamesOf<F extends Field> = F extends { readonly names: infer N } ? N[keyof 
 type Value<T, K> = K extends keyof T ? T[K] : never;
 
 /** Fields of a structure whose type is not that of the interface's property. A union's own properties are not looked at. */
-type Misfits<T, F extends Field> = F extends { readonly names: unknown }
+type MismatchedFields<T, F extends Field> = F extends { readonly names: unknown }
   ? never
   : F extends unknown
     ? Same<NonNullable<Value<T, F["name"]>>, NonNullable<FieldValue<F>>> extends true
@@ -22,14 +22,14 @@ type Misfits<T, F extends Field> = F extends { readonly names: unknown }
       : F["name"]
     : never;
 
-type Wrong = {
+type WrongKernels = {
   [S in keyof Structures]: Same<KeysOf<Structures[S]>, NamesOf<(typeof kernelStructures)[S][number]>> extends true
-    ? Misfits<Structures[S], (typeof kernelStructures)[S][number]>
+    ? MismatchedFields<Structures[S], (typeof kernelStructures)[S][number]>
     : `${S} has other properties`;
 }[keyof Structures];
 
 /** The error names what is wrong. */
-const wrong: [Wrong] extends [never] ? "nothing" : Wrong = "nothing";
+const wrong: [WrongKernels] extends [never] ? "nothing" : WrongKernels = "nothing";
 const named: Same<keyof Structures, keyof typeof kernelStructures> = true;
 const signatures: [
   Same<Parameters<Kernels["attend"]>, [state: AttentionState, q: Tensor, kv: KvBlock, tile: Tile]>,
@@ -45,7 +45,7 @@ test("the types of structures and calls are those of the schema", () => {
 });
 
 test("operands come in the order of the call, with what the kernel does with each", () => {
-  const summary = operandsOf("attendBackward").map(({ name, isRead, isMutated }) => [name, isRead, isMutated]);
+  const summary = getOperands("attendBackward").map(({ name, isRead, isMutated }) => [name, isRead, isMutated]);
   expect(summary).toEqual([
     ["grads.dq", true, true],
     ["grads.dk", true, true],
@@ -60,9 +60,9 @@ test("operands come in the order of the call, with what the kernel does with eac
 });
 
 test("a structure that is only read mutates nothing", () => {
-  const mutated = operandsOf("merge").filter(({ isMutated }) => isMutated);
+  const mutated = getOperands("merge").filter(({ isMutated }) => isMutated);
   expect(mutated.map(({ name }) => name)).toEqual(["into.out", "into.lse"]);
-  const stats = operandsOf("layerNormBackward").filter(({ parameter }) => parameter === 4);
+  const stats = getOperands("layerNormBackward").filter(({ parameter }) => parameter === 4);
   expect(stats.map(({ name, isMutated, isOptional }) => [name, isMutated, isOptional])).toEqual([
     ["stats.mean", false, true],
     ["stats.rstd", false, false],
@@ -70,7 +70,7 @@ test("a structure that is only read mutates nothing", () => {
 });
 
 test("a flag may decide whether an output is read", () => {
-  const [out, a] = operandsOf("matmul");
+  const [out, a] = getOperands("matmul");
   expect(out).toMatchObject({ isRead: false, isMutated: true, readIf: 3, shape: "[..,M,N]" });
   expect(a).toMatchObject({ isRead: true, isMutated: false, readIf: undefined });
 });
@@ -78,17 +78,17 @@ test("a flag may decide whether an output is read", () => {
 test("an operand is found among the arguments, or is absent", () => {
   using device = new ReferenceDevice();
   using x = device.empty([2], "float32");
-  const [out, , weight, bias] = operandsOf("layerNorm");
+  const [out, , weight, bias] = getOperands("layerNorm");
   const args = [x, x, { weight: x, bias: null, epsilon: 1 }, { mean: null, rstd: x }];
-  expect(tensorOf(out!, args)).toBe(x);
-  expect(tensorOf(weight!, args)).toBe(x);
-  expect(tensorOf(bias!, args)).toBeNull();
+  expect(getTensor(out!, args)).toBe(x);
+  expect(getTensor(weight!, args)).toBe(x);
+  expect(getTensor(bias!, args)).toBeNull();
 });
 
 test("every output comes before every input, as kernels' callers expect", () => {
   for (const kernel of Object.keys(kernelSchema) as (keyof typeof kernelSchema)[]) {
-    const parameters = operandsOf(kernel).filter(({ isMutated }) => isMutated);
-    const reads = operandsOf(kernel).filter(({ isMutated }) => !isMutated);
+    const parameters = getOperands(kernel).filter(({ isMutated }) => isMutated);
+    const reads = getOperands(kernel).filter(({ isMutated }) => !isMutated);
     const last = Math.max(...parameters.map(({ parameter }) => parameter));
     // Statistics, which some kernels write beside their output, stand at the end.
     const first = Math.min(...reads.map(({ parameter }) => parameter));

@@ -1,10 +1,10 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { isVisible, visiblePairs } from "../../src/mask/visibility.ts";
-import { clipKeys, clipQueries, rowRange, type Slice } from "../../src/mask/slice.ts";
+import { clipKeys, clipQueries, visibleKeyRange, type Slice } from "../../src/mask/slice.ts";
 import { findOverlap, slicesOverlap } from "../../src/mask/overlap.ts";
 import { positions } from "../../src/placement/span.ts";
-import { anyRange, anySlice, pairsOf } from "./pairs.ts";
+import { anyRange, anySlice, listPairs } from "./pairs.ts";
 
 const runs = { numRuns: 3000 };
 const keyOf = (pair: string) => Number(pair.split(",")[1]);
@@ -13,8 +13,8 @@ const queryOf = (pair: string) => Number(pair.split(",")[0]);
 test("a row's range holds its pairs", () => {
   fc.assert(
     fc.property(anySlice, (slice) => {
-      const { start, end } = rowRange(slice, slice.q0);
-      expect(Math.max(0, end - start)).toBe(pairsOf(slice).filter((pair) => queryOf(pair) === slice.q0).length);
+      const { start, end } = visibleKeyRange(slice, slice.q0);
+      expect(Math.max(0, end - start)).toBe(listPairs(slice).filter((pair) => queryOf(pair) === slice.q0).length);
     }),
     runs,
   );
@@ -24,8 +24,8 @@ test("clipping queries keeps exactly the pairs of those rows", () => {
   fc.assert(
     fc.property(anySlice, anyRange, (slice, [from, to]) => {
       const clipped = clipQueries(slice, from, to);
-      const wanted = pairsOf(slice).filter((pair) => queryOf(pair) >= from && queryOf(pair) < to);
-      expect(clipped ? pairsOf(clipped) : []).toEqual(wanted);
+      const wanted = listPairs(slice).filter((pair) => queryOf(pair) >= from && queryOf(pair) < to);
+      expect(clipped ? listPairs(clipped) : []).toEqual(wanted);
     }),
     runs,
   );
@@ -35,8 +35,8 @@ test("clipping keys keeps exactly the pairs of those columns, in at most three s
   fc.assert(
     fc.property(anySlice, anyRange, (slice, [from, to]) => {
       const clipped = clipKeys(slice, from, to);
-      const wanted = pairsOf(slice).filter((pair) => keyOf(pair) >= from && keyOf(pair) < to);
-      expect(pairsOf(...clipped)).toEqual(wanted);
+      const wanted = listPairs(slice).filter((pair) => keyOf(pair) >= from && keyOf(pair) < to);
+      expect(listPairs(...clipped)).toEqual(wanted);
       expect(clipped.length).toBeLessThanOrEqual(3);
       expect(clipped.every(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1)).toBe(true);
     }),
@@ -47,7 +47,7 @@ test("clipping keys keeps exactly the pairs of those columns, in at most three s
 test("two slices overlap exactly if they share a pair", () => {
   fc.assert(
     fc.property(anySlice, anySlice, (a, b) => {
-      const pairs = pairsOf(a, b);
+      const pairs = listPairs(a, b);
       expect(slicesOverlap(a, b)).toBe(new Set(pairs).size < pairs.length);
     }),
     runs,
@@ -57,7 +57,7 @@ test("two slices overlap exactly if they share a pair", () => {
 test("an overlap is found in a list exactly if there is one", () => {
   fc.assert(
     fc.property(fc.array(anySlice, { maxLength: 5 }), (slices) => {
-      const pairs = pairsOf(...slices);
+      const pairs = listPairs(...slices);
       expect(findOverlap(slices) !== undefined).toBe(new Set(pairs).size < pairs.length);
     }),
     runs,
@@ -73,7 +73,7 @@ test("visibility of stretches is exact", () => {
       };
       const queries = [{ start: q0, length: q1 - q0, step: 1 }];
       const keys = [{ start: k0, length: k1 - k0, step: 1 }];
-      expect(isVisible(queries, keys, slices)).toBe(pairsOf(...slices).some(inside));
+      expect(isVisible(queries, keys, slices)).toBe(listPairs(...slices).some(inside));
     }),
     runs,
   );
@@ -87,7 +87,7 @@ test("pairs of spans of any step are counted, and are visible where there are an
   fc.assert(
     fc.property(anySlice, anySpan, anySpan, (slice, q, k) => {
       const [rows, columns] = [positions([q]), positions([k])];
-      const seen = pairsOf(slice).filter((pair) => rows.includes(queryOf(pair)) && columns.includes(keyOf(pair)));
+      const seen = listPairs(slice).filter((pair) => rows.includes(queryOf(pair)) && columns.includes(keyOf(pair)));
       expect(visiblePairs([q], [k], [slice])).toBe(seen.length);
       expect(isVisible([q], [k], [slice])).toBe(seen.length > 0);
       if (seen.length === 0) hidden++;

@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { OptionError, ShapeError } from "../../src/errors.ts";
 import * as masks from "../../src/mask/masks.ts";
 import type { Mask } from "../../src/mask/slice.ts";
-import { anySlice, pairsOf, pairsWhere } from "./pairs.ts";
+import { anySlice, listPairs, pairsWhere } from "./pairs.ts";
 
 const lengths = fc.nat(9);
 
@@ -17,7 +17,7 @@ function defines(
       fc.pre(size <= keys);
       const wanted = pairsWhere(queries, keys, (q, k) => visible(q, k, { shift: keys - queries, size }));
       const slices = make(size).slices(queries, keys);
-      expect(pairsOf(...slices)).toEqual(wanted);
+      expect(listPairs(...slices)).toEqual(wanted);
       expect(slices.every(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1 && q1 <= queries && k1 <= keys)).toBe(true);
     }),
     { numRuns: 1000 },
@@ -40,7 +40,7 @@ test("documents see only themselves", () => {
       const owner = sizes.flatMap((size, document) => new Array<number>(size).fill(document));
       const slices = masks.documents(sizes, isCausal ? "causal" : "full").slices(owner.length, owner.length);
       const wanted = pairsWhere(owner.length, owner.length, (q, k) => owner[q] === owner[k] && (!isCausal || k <= q));
-      expect(pairsOf(...slices)).toEqual(wanted);
+      expect(listPairs(...slices)).toEqual(wanted);
     }),
   );
 });
@@ -48,10 +48,10 @@ test("documents see only themselves", () => {
 test("a list of slices is taken if it lies within the sequence and covers nothing twice", () => {
   fc.assert(
     fc.property(fc.array(anySlice, { maxLength: 4 }), lengths, lengths, (slices, queries, keys) => {
-      const pairs = pairsOf(...slices);
+      const pairs = listPairs(...slices);
       const fits = slices.every(({ q1, k1 }) => q1 <= queries && k1 <= keys) && new Set(pairs).size === pairs.length;
       const take = () => masks.fromSlices(slices).slices(queries, keys);
-      if (fits) expect(pairsOf(...take())).toEqual(pairs);
+      if (fits) expect(listPairs(...take())).toEqual(pairs);
       else expect(take).toThrow(ShapeError);
     }),
     { numRuns: 1000 },

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { hasDiagonalEnd, hasDiagonalStart, type Slice, type SliceType } from "../../src/mask/slice.ts";
 
 /** Every (query, key) pair that a slice covers, by its definition; a pair twice if it is covered twice. */
-export function pairsOf(...slices: readonly Slice[]): string[] {
+export function listPairs(...slices: readonly Slice[]): string[] {
   const pairs: string[] = [];
   for (const { q0, q1, k0, k1, type } of slices) {
     for (let q = q0; q < q1; q++) {

@@ -13,7 +13,7 @@ import { gather, referenceWorld } from "../reference/index.ts";
 const embed = { embedDim: 8, numHeads: 2 };
 
 /** Needs an axis "gpu", and reports so. */
-const demanding: AttentionBackend = {
+const strictBackend: AttentionBackend = {
   ...gather("gpu"),
   name: "demanding",
   check({ rank, mesh }) {
@@ -29,7 +29,7 @@ describe("what a backend needs of the mesh", () => {
     for (const ctx of await referenceWorld(2)) {
       const rows = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 4 });
       const q = zeros(ctx, [1, 2, 2, 4]);
-      const call = () => attention(ctx, q, q, q, { backend: demanding, queries: rows, keys: rows });
+      const call = () => attention(ctx, q, q, q, { backend: strictBackend, queries: rows, keys: rows });
       expect(call).toThrow(reported(ctx.rank));
     }
   });
@@ -41,10 +41,10 @@ describe("what a backend needs of the mesh", () => {
       (ctx, backend) => new CrossAxisAttention(ctx, { ...embed, backend, qAxis: 1, kvAxis: 1 }),
     ];
     for (const ctx of await referenceWorld(2)) {
-      for (const make of modules) expect(() => make(ctx, demanding)).toThrow(reported(ctx.rank));
+      for (const make of modules) expect(() => make(ctx, strictBackend)).toThrow(reported(ctx.rank));
     }
     const [fitting] = await referenceWorld(2, { mesh: { gpu: 2 } });
-    for (const make of modules) expect(() => make(fitting!, demanding)).not.toThrow();
+    for (const make of modules) expect(() => make(fitting!, strictBackend)).not.toThrow();
   });
 });
 

@@ -29,7 +29,7 @@ interface Case {
 }
 
 /** One rank holds all, however the others share. */
-function placedOn(ctx: Context, placement: Input["placement"]): Input["placement"] {
+function shardOn(ctx: Context, placement: Input["placement"]): Input["placement"] {
   return ctx.size > 1 ? placement : "contiguous";
 }
 
@@ -40,7 +40,7 @@ async function run(ctx: Context, { make, run, inputs }: Case): Promise<number[][
   const placed = inputs.map(({ shape, axis, placement }) => ({
     shape,
     axis,
-    options: { placement: placedOn(ctx, placement), length: shape.at(axis)! },
+    options: { placement: shardOn(ctx, placement), length: shape.at(axis)! },
   }));
   const leaves = placed.map(({ shape, axis, options }, i) => {
     using whole = fromArray(ctx, values(numel(shape), i + 1), shape);
@@ -94,7 +94,7 @@ function along(axis: number, shape: Shape, { mask = full(), placement = "contigu
         attentionAxis: axis,
         backend,
         mask,
-        placement: placedOn(ctx, placement),
+        placement: shardOn(ctx, placement),
         sequenceLength,
       }),
     run: (module, [x]) => (module as MultiAxisAttention).forward(x!),

@@ -45,6 +45,16 @@ describe("what is written for PyTorch", () => {
     expect(x === fromArray(x.device, [1, 2], [2])).toBe(false);
   });
 
+  test("JSON has shape, dtype and device, of gradients and of disposed tensors, too", () => {
+    const json = { shape: [2], dtype: "float32", device: "reference:0" };
+    const y = fromArray(x.device, [1, 2], [2]);
+    y.requiresGrad = true;
+    y.square().sum().backward();
+    expect(JSON.parse(JSON.stringify({ x, grad: y.grad, list: [y] }))).toEqual({ x: json, grad: json, list: [json] });
+    y.dispose();
+    expect(JSON.parse(JSON.stringify(y))).toEqual(json);
+  });
+
   test("silu is x · sigmoid(x), and differentiable", async () => {
     const values = [-20, -1, 0, 0.5, 30];
     const y = fromArray(x.device, values, [5]);

@@ -42,7 +42,11 @@ describe("a placement that breaks its guarantees is refused", () => {
     ["a shard that holds a position twice", [[span(0, 5), span(4, 1)], [span(5, 5)]], /position 4 twice in shard 0/],
     ["a gap", [[span(0, 5)], [span(6, 4)]], /all 10 positions, received 9; position 5 is in no shard/],
     ["an empty placement", [[], []], /received 0; position 0 is in no shard/],
-    ["no list", [[span(0, 10)], undefined as never], /a list of spans for every shard, received undefined for shard 1/],
+    [
+      "no list",
+      [[span(0, 10)], undefined as never],
+      /a list of \{ start, length, step \} for every shard, received undefined for shard 1/,
+    ],
   ];
   test.each(cases)("%s", (_, shards, message) => {
     const options = { mesh: { sp: 2 }, axes: ["sp"], placement: placement(...shards), length: 10 };

@@ -1,6 +1,6 @@
 import type { Tile } from "../../src/attention/tile.ts";
 import type { Kernels } from "../../src/kernels/kernels.ts";
-import { rowRange } from "../../src/mask/slice.ts";
+import { visibleKeyRange } from "../../src/mask/slice.ts";
 import { positions } from "../../src/placement/span.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import type { Memory } from "./memory.ts";
@@ -16,7 +16,7 @@ function visible({ q, k, mask }: Tile): number[][] {
     const seen: number[] = [];
     for (const slice of mask) {
       if (at < slice.q0 || at >= slice.q1) continue;
-      const { start, end } = rowRange(slice, at);
+      const { start, end } = visibleKeyRange(slice, at);
       for (const [j, key] of keys.entries()) if (key >= start && key < end) seen.push(j);
     }
     if (new Set(seen).size !== seen.length) throw new Error(`query ${at} sees a key twice`);
@@ -26,7 +26,7 @@ function visible({ q, k, mask }: Tile): number[][] {
 
 export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward" | "merge"> {
   /** Values of a 4-D tensor by (b, h, s), each a row of D. */
-  const rowsOf = (x: Tensor) => {
+  const listRows = (x: Tensor) => {
     const values = memory.load(x);
     const [, h, s, d] = x.shape as [number, number, number, number];
     return {
@@ -58,7 +58,7 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
 
   return {
     attend(state, q, { k, v }, tile) {
-      const [queries, keys, values, out] = [rowsOf(q), rowsOf(k), rowsOf(v), rowsOf(state.out)];
+      const [queries, keys, values, out] = [listRows(q), listRows(k), listRows(v), listRows(state.out)];
       const lse = memory.load(state.lse);
       let n = -1;
       eachQuery(q, k, tile, (at, head, seen) => {
@@ -83,8 +83,8 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
     },
 
     attendBackward(grads, q, saved, { k, v }, tile) {
-      const [queries, keys, values, dOuts] = [rowsOf(q), rowsOf(k), rowsOf(v), rowsOf(saved.dOut)];
-      const [dq, dk, dv] = [rowsOf(grads.dq), rowsOf(grads.dk), rowsOf(grads.dv)];
+      const [queries, keys, values, dOuts] = [listRows(q), listRows(k), listRows(v), listRows(saved.dOut)];
+      const [dq, dk, dv] = [listRows(grads.dq), listRows(grads.dk), listRows(grads.dv)];
       const [lse, delta] = [memory.load(saved.lse), memory.load(saved.delta)];
       let n = -1;
       eachQuery(q, k, tile, (at, head, seen) => {

@@ -54,7 +54,7 @@ export class ReferenceDevice implements Device {
       name,
       (...args: unknown[]) => {
         if (name.startsWith("attend")) checkFeatures(this, args.at(-2) as KvBlock, args.at(-1) as Tile);
-        for (const x of tensorsIn(args)) x.assertNotDisposed(`kernel ${name}`);
+        for (const x of listTensors(args)) x.assertNotDisposed(`kernel ${name}`);
         this.#submit(name, () => run(...args));
       },
     ]);
@@ -152,7 +152,7 @@ export class ReferenceDevice implements Device {
 }
 
 /** Tensors among a kernel's arguments, one level deep in records. */
-function tensorsIn(args: readonly unknown[]): Tensor[] {
+function listTensors(args: readonly unknown[]): Tensor[] {
   return args.flatMap((arg) => {
     if (arg instanceof Tensor) return [arg];
     if (arg === null || typeof arg !== "object") return [];

@@ -20,7 +20,7 @@ type Rows = Pick<
 >;
 
 export function rows(memory: Memory): Rows {
-  const rowsOf = (x: Tensor): number[][] => {
+  const listRows = (x: Tensor): number[][] => {
     const values = memory.load(x);
     const length = x.shape.at(-1)!;
     return Array.from({ length: length === 0 ? 0 : values.length / length }, (_, i) =>
@@ -41,7 +41,7 @@ export function rows(memory: Memory): Rows {
     const bias = norm.bias && memory.load(norm.bias);
     const means: number[] = [];
     const rstds: number[] = [];
-    const result = rowsOf(x).flatMap((row) => {
+    const result = listRows(x).flatMap((row) => {
       const mean = stats.mean ? total(row) / row.length : 0;
       const rstd = 1 / Math.sqrt(total(row.map((value) => (value - mean) ** 2)) / row.length + norm.epsilon);
       means.push(mean);
@@ -59,8 +59,8 @@ export function rows(memory: Memory): Rows {
     const scale = weight && memory.load(weight);
     const dWeight = new Array<number>(x.shape.at(-1)!).fill(0);
     const dBias = [...dWeight];
-    const dOuts = rowsOf(dOut);
-    const dx = rowsOf(x).flatMap((row, n) => {
+    const dOuts = listRows(dOut);
+    const dx = listRows(x).flatMap((row, n) => {
       const unit = row.map((value) => (value - (means?.[n] ?? 0)) * rstds[n]!);
       const dUnit = dOuts[n]!.map((value, e) => value * (scale?.[e] ?? 1));
       for (const [e, value] of dOuts[n]!.entries()) {
@@ -78,10 +78,10 @@ export function rows(memory: Memory): Rows {
 
   return {
     rowDot(out, a, b) {
-      const others = rowsOf(b);
+      const others = listRows(b);
       memory.store(
         out,
-        rowsOf(a).map((row, i) => dot(row, others[i]!)),
+        listRows(a).map((row, i) => dot(row, others[i]!)),
       );
     },
     reduce(kind, out, x) {
@@ -100,7 +100,7 @@ export function rows(memory: Memory): Rows {
       );
     },
     softmax(out, x) {
-      const result = rowsOf(x).flatMap((row) => {
+      const result = listRows(x).flatMap((row) => {
         const most = Math.max(...row);
         if (most === -Infinity) return row.map(() => 0);
         const powers = row.map((value) => Math.exp(value - most));
@@ -109,8 +109,8 @@ export function rows(memory: Memory): Rows {
       memory.store(out, result);
     },
     softmaxBackward(dx, out, dOut) {
-      const dOuts = rowsOf(dOut);
-      const result = rowsOf(out).flatMap((row, n) => {
+      const dOuts = listRows(dOut);
+      const result = listRows(out).flatMap((row, n) => {
         const along = dot(row, dOuts[n]!);
         return row.map((value, e) => value * (dOuts[n]![e]! - along));
       });

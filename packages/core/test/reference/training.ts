@@ -35,17 +35,17 @@ export function training(memory: Memory): Training {
       store(into, sums);
     },
     crossEntropy(rows, x, target, { smoothing, ignored }) {
-      const values = linesOf(memory.load(x), x.shape.at(-1)!);
+      const values = splitLines(memory.load(x), x.shape.at(-1)!);
       const targets = memory.load(target);
       const lses = values.map(logSumExp);
-      const lossOf = (line: readonly number[], row: number) =>
+      const computeLoss = (line: readonly number[], row: number) =>
         line.reduce(
           (sum, value, i) => sum + wanted(i, targets[row]!, { smoothing, count: line.length }) * (lses[row]! - value),
           0,
         );
       store(
         rows.loss,
-        values.map((line, row) => (targets[row] === ignored ? 0 : lossOf(line, row))),
+        values.map((line, row) => (targets[row] === ignored ? 0 : computeLoss(line, row))),
       );
       store(rows.lse, lses);
       store(
@@ -55,7 +55,7 @@ export function training(memory: Memory): Training {
     },
     crossEntropyBackward(dx, { x, target, lse }, dLoss, { smoothing, ignored }) {
       const [targets, lses, upstream] = [memory.load(target), memory.load(lse), memory.load(dLoss)];
-      const result = linesOf(memory.load(x), x.shape.at(-1)!).flatMap((line, row) =>
+      const result = splitLines(memory.load(x), x.shape.at(-1)!).flatMap((line, row) =>
         line.map((value, i) => {
           if (targets[row] === ignored) return 0;
           const ask = wanted(i, targets[row]!, { smoothing, count: line.length });
@@ -92,7 +92,7 @@ export function training(memory: Memory): Training {
   };
 }
 
-function linesOf(values: readonly number[], length: number): number[][] {
+function splitLines(values: readonly number[], length: number): number[][] {
   return Array.from({ length: values.length / length }, (_, i) => values.slice(i * length, (i + 1) * length));
 }
 

@@ -8,28 +8,28 @@ import { ReferenceDevice } from "./device.ts";
 import { Scheduler } from "./stream.ts";
 
 /** One rank's part in a collective. */
-interface Part {
+interface Contribution {
   readonly device: ReferenceDevice;
   readonly label: string;
   readonly input?: Tensor;
   readonly transfers?: readonly Transfer[];
-  /** Given every rank's input, when all have come. */
+  /** Given every rank's input, once all have contributed. */
   finish?(inputs: readonly (readonly number[])[]): void;
 }
 
 /** What the members of one group share. */
-class Meeting {
+class Rendezvous {
   readonly size: number;
   readonly done: boolean[] = [];
-  readonly #parts: Part[][] = [];
-  readonly #meetings = new Map<string, Meeting>();
+  readonly #parts: Contribution[][] = [];
+  readonly #children = new Map<string, Rendezvous>();
 
   constructor(size: number) {
     this.size = size;
   }
 
-  /** The last to come does the work of all. */
-  come(call: number, rank: number, part: Part): void {
+  /** The last to contribute does the work of all. */
+  contribute(call: number, rank: number, part: Contribution): void {
     const parts = (this.#parts[call] ??= []);
     parts[rank] = part;
     if (Object.keys(parts).length < this.size) return;
@@ -41,24 +41,24 @@ class Meeting {
     this.done[call] = true;
   }
 
-  /** The meeting of those who name the same key. */
-  cut(key: string, size: number): Meeting {
-    const known = this.#meetings.get(key) ?? new Meeting(size);
-    this.#meetings.set(key, known);
+  /** The rendezvous of those that name the same key. */
+  splitOff(key: string, size: number): Rendezvous {
+    const known = this.#children.get(key) ?? new Rendezvous(size);
+    this.#children.set(key, known);
     return known;
   }
 }
 
 /** Every message read before any is written. */
-function deliver(parts: readonly Part[]): void {
-  const mail = parts.map(({ device, transfers = [] }) =>
+function deliver(parts: readonly Contribution[]): void {
+  const messages = parts.map(({ device, transfers = [] }) =>
     transfers.flatMap((each) => ("to" in each ? [{ to: each.to, values: device.load(each.tensor) }] : [])),
   );
   for (const [rank, { device, transfers = [] }] of parts.entries()) {
     for (const each of transfers) {
       if (!("from" in each)) continue;
-      const first = mail[each.from]!.findIndex(({ to }) => to === rank);
-      device.store(each.tensor, mail[each.from]!.splice(first, 1)[0]!.values);
+      const first = messages[each.from]!.findIndex(({ to }) => to === rank);
+      device.store(each.tensor, messages[each.from]!.splice(first, 1)[0]!.values);
     }
   }
 }
@@ -73,42 +73,42 @@ function reduced(inputs: readonly (readonly number[])[], op: ReduceOp): number[]
   return inputs[0]!.map((_, i) => reductions[op](inputs.map((each) => each[i]!)));
 }
 
-/** The shape of the whole world, so that members of a part know who they are. */
-class Member implements ProcessGroup {
+/** The shape of the whole world, so that members of a part have their ranks. */
+class ReferenceGroup implements ProcessGroup {
   readonly name: string;
   readonly rank: number;
   readonly ranks: readonly number[];
   readonly hosts?: readonly number[];
   readonly device: ReferenceDevice;
-  readonly #meeting: Meeting;
+  readonly #rendezvous: Rendezvous;
   readonly #colors: (color: number, call: number) => Promise<number[]>;
   #calls = 0;
   #splits = 0;
   sent = 0;
 
-  constructor(who: {
+  constructor(options: {
     name: string;
     rank: number;
     ranks: readonly number[];
     hosts: readonly number[] | undefined;
     device: ReferenceDevice;
-    meeting: Meeting;
+    rendezvous: Rendezvous;
     colors: (color: number, call: number) => Promise<number[]>;
   }) {
-    this.name = who.name;
-    this.rank = who.rank;
-    this.ranks = who.ranks;
-    if (who.hosts) this.hosts = who.hosts;
-    this.device = who.device;
-    this.#meeting = who.meeting;
-    this.#colors = who.colors;
+    this.name = options.name;
+    this.rank = options.rank;
+    this.ranks = options.ranks;
+    if (options.hosts) this.hosts = options.hosts;
+    this.device = options.device;
+    this.#rendezvous = options.rendezvous;
+    this.#colors = options.colors;
   }
 
   get size(): number {
     return this.ranks.length;
   }
 
-  #post(part: Omit<Part, "device">): Work {
+  #post(part: Omit<Contribution, "device">): Work {
     const call = this.#calls++;
     const held = [part.input, ...(part.transfers ?? []).map(({ tensor }) => tensor)].filter((x) => x !== undefined);
     for (const x of held) {
@@ -117,11 +117,11 @@ class Member implements ProcessGroup {
       x.storage.retain();
     }
     this.device.stream.submit(() => {
-      this.#meeting.come(call, this.rank, { ...part, device: this.device });
+      this.#rendezvous.contribute(call, this.rank, { ...part, device: this.device });
       return true;
     });
     // Freed in stream order, so only once this collective is done.
-    const wait = () => this.#meeting.done[call] === true;
+    const wait = () => this.#rendezvous.done[call] === true;
     return {
       wait: () => {
         this.device.stream.submit(wait);
@@ -177,13 +177,13 @@ class Member implements ProcessGroup {
     const call = this.#splits++;
     const colors = await this.#colors(color, call);
     const members = colors.flatMap((each, rank) => (each === color ? [rank] : []));
-    return new Member({
+    return new ReferenceGroup({
       name,
       rank: members.indexOf(this.rank),
       ranks: members.map((rank) => this.ranks[rank]!),
       hosts: this.hosts && members.map((rank) => this.hosts![rank]!),
       device: this.device,
-      meeting: this.#meeting.cut(`${call}:${color}`, members.length),
+      rendezvous: this.#rendezvous.splitOff(`${call}:${color}`, members.length),
       colors: () => Promise.reject(new Error("no test splits twice")),
     });
   }
@@ -202,7 +202,7 @@ class Member implements ProcessGroup {
 }
 
 /** Every rank's color, once all have named theirs. */
-function ballot(size: number): (rank: number) => (color: number, call: number) => Promise<number[]> {
+function splitTable(size: number): (rank: number) => (color: number, call: number) => Promise<number[]> {
   const votes: { colors: number[]; count: number; resolve(): void; all: Promise<void> }[] = [];
   return (rank) => async (color, call) => {
     if (!votes[call]) {
@@ -234,13 +234,21 @@ export function referenceWorld(
   { double = false, hosts, ...options }: WorldOptions = {},
 ): Promise<Context[]> {
   const scheduler = new Scheduler();
-  const meeting = new Meeting(size);
-  const colorsOf = ballot(size);
+  const rendezvous = new Rendezvous(size);
+  const collectColors = splitTable(size);
   const ranks = Array.from({ length: size }, (_, rank) => rank);
   return Promise.all(
     ranks.map((rank) => {
       const device = new ReferenceDevice({ double, scheduler, index: rank });
-      const world = new Member({ name: "world", rank, ranks, hosts, device, meeting, colors: colorsOf(rank) });
+      const world = new ReferenceGroup({
+        name: "world",
+        rank,
+        ranks,
+        hosts,
+        device,
+        rendezvous,
+        colors: collectColors(rank),
+      });
       return init({
         device,
         rank,

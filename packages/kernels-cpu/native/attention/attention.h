@@ -4,7 +4,7 @@
 // state (out, lse) and its merge, FlashInfer (Ye et al. 2025); slices, MagiAttention.
 #pragma once
 
-#include "mosaic/kernels.h"
+#include "mosaic/kernel_arguments.h"
 #include "pool/pool.h"
 #include "simd/isa.h"
 

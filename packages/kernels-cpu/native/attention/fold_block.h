@@ -1,4 +1,4 @@
-// Forward: folding one block of keys into a panel.
+// Forward: one step of the online softmax (Milakov and Gimelshein 2018), which folds a block of keys into a panel.
 //
 // The running maximum m is *lazy*: e^(s − m) is taken at once, in registers, with the m at hand. Only if some s − m
 // exceeds kRescaleThreshold is the block done again with m raised. That is exact: float32 has exponents to spare for
@@ -28,19 +28,19 @@ struct FoldBlock {
   static constexpr int32_t kFirstKeys = 16;  // keys that give a row its first m
   static constexpr float kMinSum = 0.5f;   // a sum is 0 or, as m is the score of a key in it, about 1 or more
 
-  MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KvRows& keys) {
     int32_t done = 0;
-    if (fresh(panel)) {
+    if (isEmpty(panel)) {
       done = keys.count < kFirstKeys ? keys.count : kFirstKeys;
       scoreAndRescale(panel, keys, 0, done);
     }
-    if (fresh(panel) || !(panel.large ? foldFused<true>(panel, keys, done) : foldFused<false>(panel, keys, done))) {
+    if (isEmpty(panel) || !(panel.large ? foldFused<true>(panel, keys, done) : foldFused<false>(panel, keys, done))) {
       scoreAndRescale(panel, keys, done, keys.count);
     }
     accumulate(panel, keys);
   }
 
-  MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+  MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     float blockMax[width];
     scores(panel, keys, 0, keys.count, blockMax);
     mask(panel, keys, visible, blockMax);
@@ -54,7 +54,7 @@ struct FoldBlock {
 
  private:
   /// Whether some row has seen nothing and has no m yet.
-  MOSAIC_INLINE bool fresh(const ForwardPanel& panel) {
+  MOSAIC_INLINE bool isEmpty(const ForwardPanel& panel) {
     bool any = false;
     for (int n = 0; n < N; ++n) any |= V::any(V::less(V::load(panel.sum + n * L), V::set1(kMinSum)));
     return any;
@@ -68,7 +68,7 @@ struct FoldBlock {
 
   /// p ← e^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far.
   template <bool large>
-  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KeyBlock& keys, int32_t from) {
+  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, int32_t from) {
     float blockMax[width], blockSum[width];
     for (int n = 0; n < N; ++n) {
       V::store(blockSum + n * L, V::zero());
@@ -103,14 +103,14 @@ struct FoldBlock {
   }
 
   /// The same for keys [from, to), first raising m where it must be.
-  MOSAIC_NOINLINE void scoreAndRescale(ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to) {
+  MOSAIC_NOINLINE void scoreAndRescale(ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to) {
     float blockMax[width];
     scores(panel, keys, from, to, blockMax);
     rescale(panel, from, to, blockMax);
   }
 
   /// p ← s and its maximum over keys [from, to).
-  MOSAIC_INLINE void scores(const ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to,
+  MOSAIC_INLINE void scores(const ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to,
                             float* blockMax) {
     for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
     forTiles<R>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
@@ -130,7 +130,7 @@ struct FoldBlock {
   }
 
   /// Unseen pairs get −∞; the maximum is taken again over the seen ones.
-  MOSAIC_INLINE void mask(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible, float* blockMax) {
+  MOSAIC_INLINE void mask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible, float* blockMax) {
     const Vec never = V::set1(-__builtin_inff());
     for (int n = 0; n < N; ++n) {
       Vec top = never;
@@ -228,7 +228,7 @@ struct FoldBlock {
   }
 
   /// out += v · p
-  MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys) {
     forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
@@ -239,7 +239,7 @@ struct FoldBlock {
   }
 
   /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
-  MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+  MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     for (int32_t d = 0; d < panel.depth; ++d) {
       for (int n = 0; n < N; ++n) {
         Vec out = V::load(panel.out + d * width + n * L);

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "attention/attention.h"
-#include "attention/key_reader.h"
+#include "attention/kv_reader.h"
 #include "attention/kernels.h"
 #include "attention/tile_visibility.h"
 
@@ -68,7 +68,7 @@ class Forward {
 
   void group(int64_t head, int64_t first, Arena& arena) const {
     const int64_t batch = head / a_.q.shape[1], h = head % a_.q.shape[1];
-    KeyReader reader(k_, a_.kv.k, a_.kv.v, arena);
+    KvReader reader(k_, a_.kv.k, a_.kv.v, arena);
     reader.select(batch, h * a_.kv.k.shape[1] / a_.q.shape[1]);
     float* weights = arena.allocate<float>(kKeyBlock * k_.width);
     float* rowBuffer = arena.allocate<float>(k_.width * rowStride_);
@@ -94,7 +94,7 @@ class Forward {
 
   /// Every block of keys that some panel sees, in order. Blocks lie on a fixed grid, so that a row's result does not
   /// depend on its group.
-  void foldKeys(std::vector<Panel>& panels, const KeyReader& reader) const {
+  void foldKeys(std::vector<Panel>& panels, const KvReader& reader) const {
     for (int64_t block = 0, next; block < keys_; block = next / kKeyBlock * kKeyBlock) {
       const int32_t begin = static_cast<int32_t>(block), end = static_cast<int32_t>(std::min(block + kKeyBlock, keys_));
       int32_t from = end, to = begin;
@@ -106,7 +106,7 @@ class Forward {
         });
       }
       if (from < to) {
-        const KeyBlock keys = reader.read(from, to - from);
+        const KvRows keys = reader.read(from, to - from);
         for (Panel& panel : panels) {
           forSegments(panel, begin, end, next, [&](const Segment& s) { foldSegment(panel.at, s, keys); });
         }
@@ -125,15 +125,15 @@ class Forward {
     }
   }
 
-  void foldSegment(ForwardPanel& panel, const Segment& s, const KeyBlock& keys) const {
+  void foldSegment(ForwardPanel& panel, const Segment& s, const KvRows& keys) const {
     const int32_t begin = keys.first, end = keys.first + keys.count;
     const auto clipped = [&](int32_t from, int32_t to, auto fold) {
       from = std::max(from, begin), to = std::min(to, end);
       if (from < to) fold(subBlock(keys, from, to));
     };
-    const auto masked = [&](const KeyBlock& block) { k_.foldMasked(panel, block, s.visible); };
+    const auto masked = [&](const KvRows& block) { k_.foldMasked(panel, block, s.visible); };
     clipped(s.begin, s.coreBegin, masked);
-    clipped(s.coreBegin, s.coreEnd, [&](const KeyBlock& block) { k_.fold(panel, block); });
+    clipped(s.coreBegin, s.coreEnd, [&](const KvRows& block) { k_.fold(panel, block); });
     clipped(s.coreEnd, s.end, masked);
   }
 

@@ -20,14 +20,14 @@ struct GradientBlock {
   static constexpr int N = V::tileVectors, R = V::tileRows, L = V::lanes;
   static constexpr int width = N * L;
 
-  MOSAIC_NOINLINE void gradient(const BackwardPanel& panel, const KeyBlock& keys) {
-    weightsOf(panel, keys);
+  MOSAIC_NOINLINE void gradient(const BackwardPanel& panel, const KvRows& keys) {
+    computeWeights(panel, keys);
     weightGradients(panel, keys);
     queryGradients(panel, keys);
   }
 
-  MOSAIC_NOINLINE void gradientMasked(const BackwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
-    weightsOf(panel, keys);
+  MOSAIC_NOINLINE void gradientMasked(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+    computeWeights(panel, keys);
     weightGradients(panel, keys);
     mask(panel, keys, visible);
     if (Pack<V>::finite(keys.k, keys.kStride, keys.count, panel.depth)) {
@@ -44,7 +44,7 @@ struct GradientBlock {
     for (; column < term.depth; column += L) keyGradientColumns<1>(term, column);
   }
 
-  MOSAIC_NOINLINE void keyGradientMasked(const KeyGradient& term, int32_t firstKey, const Visible& visible) {
+  MOSAIC_NOINLINE void keyGradientMasked(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible) {
     for (int32_t j = 0; j < term.keyCount; ++j) {
       for (int32_t i = 0; i < term.rowCount; ++i) {
         if (firstKey + j < visible.lo[i] || firstKey + j >= visible.hi[i]) continue;
@@ -56,7 +56,7 @@ struct GradientBlock {
   }
 
  private:
-  MOSAIC_INLINE void weightsOf(const BackwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_INLINE void computeWeights(const BackwardPanel& panel, const KvRows& keys) {
     if (panel.large) {
       weights<true>(panel, keys);
     } else {
@@ -73,7 +73,7 @@ struct GradientBlock {
 
   /// p ← e^(s − lse)
   template <bool large>
-  MOSAIC_INLINE void weights(const BackwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_INLINE void weights(const BackwardPanel& panel, const KvRows& keys) {
     forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
@@ -91,7 +91,7 @@ struct GradientBlock {
   }
 
   /// ds ← p (dOut · v − delta)
-  MOSAIC_INLINE void weightGradients(const BackwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_INLINE void weightGradients(const BackwardPanel& panel, const KvRows& keys) {
     forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
@@ -109,7 +109,7 @@ struct GradientBlock {
     });
   }
 
-  MOSAIC_INLINE void mask(const BackwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+  MOSAIC_INLINE void mask(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     for (int32_t j = 0; j < keys.count; ++j) {
       for (int n = 0; n < N; ++n) {
         const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
@@ -121,7 +121,7 @@ struct GradientBlock {
   }
 
   /// dq += k · ds
-  MOSAIC_INLINE void queryGradients(const BackwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_INLINE void queryGradients(const BackwardPanel& panel, const KvRows& keys) {
     forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
@@ -132,7 +132,8 @@ struct GradientBlock {
   }
 
   /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
-  MOSAIC_NOINLINE void queryGradientsMasked(const BackwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+  MOSAIC_NOINLINE void queryGradientsMasked(const BackwardPanel& panel, const KvRows& keys,
+                                            const VisibleKeys& visible) {
     for (int32_t d = 0; d < panel.depth; ++d) {
       for (int n = 0; n < N; ++n) {
         Vec dq = V::load(panel.dq + d * width + n * L);

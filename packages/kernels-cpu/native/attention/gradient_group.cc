@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numbers>
 
-#include "attention/key_reader.h"
+#include "attention/kv_reader.h"
 
 namespace mosaic {
 namespace {
@@ -142,7 +142,7 @@ class GradientGroup {
       }
     }
     if (from >= to) return;
-    const KeyBlock keys = reader_.read(from, to - from);
+    const KvRows keys = reader_.read(from, to - from);
     PanelRange strips[kStrips];
     for (size_t p = 0; p < panels_.size(); ++p) {
       if (panels_[p].isActive) panelBlock(static_cast<int32_t>(p), keys, strips);
@@ -151,7 +151,7 @@ class GradientGroup {
   }
 
   /// Weights and dq of one panel; marks the strips that it touches.
-  void panelBlock(int32_t p, const KeyBlock& keys, PanelRange* strips) {
+  void panelBlock(int32_t p, const KvRows& keys, PanelRange* strips) {
     const Panel& panel = panels_[static_cast<size_t>(p)];
     const int32_t begin = keys.first, end = keys.first + keys.count;
     int32_t covered = 0;
@@ -171,7 +171,7 @@ class GradientGroup {
   }
 
   /// Keys of one panel that all rows see, or that `visible` distinguishes. `offset` is the row of the weights.
-  void computeSubBlock(const Panel& panel, const KeyBlock& keys, int32_t offset, const Visible* visible) {
+  void computeSubBlock(const Panel& panel, const KvRows& keys, int32_t offset, const VisibleKeys* visible) {
     BackwardPanel at = panel.at;
     at.p += offset * at.stride;
     at.ds += offset * at.stride;
@@ -192,7 +192,7 @@ class GradientGroup {
   }
 
   /// dk and dv over as many panels at once as possible: the longer the sum, the fewer times they are loaded and stored.
-  void sumStrips(const KeyBlock& keys, const PanelRange* strips) {
+  void sumStrips(const KvRows& keys, const PanelRange* strips) {
     PanelRange all;
     for (int i = 0; i < kStrips; ++i) all = {std::min(all.first, strips[i].first), std::max(all.last, strips[i].last)};
     for (int32_t p = all.first; p <= all.last; ++p) {
@@ -207,14 +207,14 @@ class GradientGroup {
       // Without the padding of the last: where a key is infinite its weights there are 0 · ∞.
       const int32_t rows = (range.last - range.first) * k_.width + panels_[static_cast<size_t>(range.last)].rows.count;
       const int32_t begin = strip * kStrip, end = std::min(next * kStrip, keys.count);
-      const KeyBlock some = subBlock(keys, keys.first + begin, keys.first + end);
+      const KvRows some = subBlock(keys, keys.first + begin, keys.first + end);
       k_.keyGradient(valueTerm(panel, begin, rows, some));
       k_.keyGradient(keyTerm(panel, begin, rows, some));
     }
   }
 
   /// dv += p · dOut over `rows` rows from the first of the panel on. `offset` is the row of the weights.
-  KeyGradient valueTerm(const Panel& panel, int32_t offset, int32_t rows, const KeyBlock& keys) const {
+  KeyGradient valueTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dv(a_.grads.dv, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.at.stride;
     return {panel.at.p + offset * stride, stride, panel.dOut, rowStride_, rows, keys.count, depth_, 1.0f, dv.data,
@@ -222,7 +222,7 @@ class GradientGroup {
   }
 
   /// dk += scale · ds · q
-  KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KeyBlock& keys) const {
+  KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dk(a_.grads.dk, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.at.stride;
     return {panel.at.ds + offset * stride, stride, panel.q, rowStride_, rows, keys.count, depth_, a_.tile.scale,
@@ -249,7 +249,7 @@ class GradientGroup {
   const AttendBackwardArguments& a_;
   const AttentionKernels& k_;
   const GradientTask& task_;
-  KeyReader reader_;
+  KvReader reader_;
   const int32_t depth_;
   const int64_t rowStride_;
   std::vector<Panel> panels_;

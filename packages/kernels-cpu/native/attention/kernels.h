@@ -21,14 +21,14 @@ struct Rows {
 };
 
 /// A block of keys as float32 with unit column stride. `first` is the index of its first key, which masks refer to.
-struct KeyBlock {
+struct KvRows {
   const float *k, *v;
   int64_t kStride, vStride;
   int32_t first, count;
 };
 
 /// Row r of a panel sees the keys lo[r] ≤ j < hi[r] of a block.
-struct Visible {
+struct VisibleKeys {
   const int32_t *lo, *hi;  // [width]
 };
 
@@ -84,18 +84,18 @@ struct AttentionKernels {
   void (*fromPanel)(const float* panel, const float* factor, int64_t depth, float* rows, int64_t stride);
 
   /// Folds a block that every row sees in full.
-  void (*fold)(ForwardPanel& panel, const KeyBlock& keys);
+  void (*fold)(ForwardPanel& panel, const KvRows& keys);
   /// Folds a block of which rows see parts. A NaN reaches only rows that see it.
-  void (*foldMasked)(ForwardPanel& panel, const KeyBlock& keys, const Visible& visible);
+  void (*foldMasked)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible);
 
   /// p, ds and dq of a block that every row sees in full.
-  void (*gradient)(const BackwardPanel& panel, const KeyBlock& keys);
+  void (*gradient)(const BackwardPanel& panel, const KvRows& keys);
   /// The same where rows see parts; p and ds are 0 elsewhere.
-  void (*gradientMasked)(const BackwardPanel& panel, const KeyBlock& keys, const Visible& visible);
+  void (*gradientMasked)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible);
   /// Adds a term to dk or dv.
   void (*keyGradient)(const KeyGradient& term);
   /// The same, skipping pairs that do not see each other, so that NaN in a row reaches only the keys it sees.
-  void (*keyGradientMasked)(const KeyGradient& term, int32_t firstKey, const Visible& visible);
+  void (*keyGradientMasked)(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible);
 
   /// Runs `rounds` rounds of independent multiply-adds on registers; returns the float operations done.
   double (*peak)(int64_t rounds);

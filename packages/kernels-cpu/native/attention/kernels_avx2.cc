@@ -1,10 +1,10 @@
-#include "attention/kernels_of.h"
+#include "attention/isa_kernels.h"
 #include "simd/avx2.h"
 
 namespace mosaic {
 
 const AttentionKernels& attentionKernelsAvx2() {
-  static constexpr AttentionKernels table = kernelsOf<Avx2>();
+  static constexpr AttentionKernels table = makeKernels<Avx2>();
   return table;
 }
 

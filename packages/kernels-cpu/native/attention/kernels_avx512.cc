@@ -1,10 +1,10 @@
-#include "attention/kernels_of.h"
+#include "attention/isa_kernels.h"
 #include "simd/avx512.h"
 
 namespace mosaic {
 
 const AttentionKernels& attentionKernelsAvx512() {
-  static constexpr AttentionKernels table = kernelsOf<Avx512>();
+  static constexpr AttentionKernels table = makeKernels<Avx512>();
   return table;
 }
 

@@ -1,10 +1,10 @@
-#include "attention/kernels_of.h"
+#include "attention/isa_kernels.h"
 #include "simd/scalar.h"
 
 namespace mosaic {
 
 const AttentionKernels& attentionKernelsScalar() {
-  static constexpr AttentionKernels table = kernelsOf<Scalar>();
+  static constexpr AttentionKernels table = makeKernels<Scalar>();
   return table;
 }
 

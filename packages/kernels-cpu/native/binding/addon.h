@@ -15,19 +15,19 @@ namespace mosaic {
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
 constexpr int32_t kProtocol = 2;
 
-/// Arguments come through `scratch`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
+/// Arguments come through `arguments`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
 /// The first double is the device's address on the way in, and the result on the way out.
 struct Addon {
   napi_env env = nullptr;
-  double* scratch = nullptr;
-  napi_ref scratchHolder = nullptr;
+  double* arguments = nullptr;
+  napi_ref argumentsReference = nullptr;
   std::shared_ptr<CompletionQueue> completions;
   std::vector<std::weak_ptr<Device>> devices;
   /// What streams recorded, by the completion that announces them.
   std::unordered_map<double, std::shared_ptr<std::vector<TraceEntry>>> traces;
 
   static Addon& of(napi_env env);
-  Device& device() const { return *reinterpret_cast<Device*>(static_cast<uintptr_t>(scratch[0])); }
+  Device& device() const { return *reinterpret_cast<Device*>(static_cast<uintptr_t>(arguments[0])); }
 };
 
 napi_value throwError(napi_env env, const char* message);

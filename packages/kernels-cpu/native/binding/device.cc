@@ -5,7 +5,7 @@
 
 #include "attention/attention.h"
 #include "binding/addon.h"
-#include "mosaic/reader.h"
+#include "mosaic/argument_reader.h"
 
 namespace mosaic {
 
@@ -31,17 +31,18 @@ void report(napi_env env, DeviceHandle& held, int64_t bytes) {
   held.reported = bytes;
 }
 
-// open(): scratch = threads, limit → an external that keeps the device; scratch = its address, its stream's address.
+// open(): arguments = threads, limit → an external that keeps the device; arguments = its address, that of its stream.
 napi_value open(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   try {
     const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
-    const DeviceOptions options{static_cast<int>(addon.scratch[0]), static_cast<size_t>(addon.scratch[1]), choice.isa};
+    const DeviceOptions options{static_cast<int>(addon.arguments[0]), static_cast<size_t>(addon.arguments[1]),
+                                choice.isa};
     auto* held = new DeviceHandle{Device::open(options)};
     std::erase_if(addon.devices, [](const auto& weak) { return weak.expired(); });
     addon.devices.push_back(held->device);
-    addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
-    addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->stream));
+    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
+    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->stream));
     napi_value external;
     auto finalize = [](napi_env env, void* data, void*) {
       auto* held = static_cast<DeviceHandle*>(data);
@@ -64,22 +65,22 @@ napi_value close(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// allocate(external): scratch = device, bytes → scratch = address or 0, block, device's reserved bytes, limit.
+// allocate(external): arguments = device, bytes → arguments = address or 0, block, device's reserved bytes, limit.
 napi_value allocate(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   Release release;
-  Block* block = device.memory().allocate(static_cast<size_t>(addon.scratch[1]), release);
+  Block* block = device.memory().allocate(static_cast<size_t>(addon.arguments[1]), release);
   device.releaseInOrder(std::move(release));
-  addon.scratch[0] = block ? static_cast<double>(reinterpret_cast<uintptr_t>(block->data)) : 0;
-  addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(block));
+  addon.arguments[0] = block ? static_cast<double>(reinterpret_cast<uintptr_t>(block->data)) : 0;
+  addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(block));
   return nullptr;
 }
 
-// free: scratch = device, block.
+// free: arguments = device, block.
 napi_value free(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  addon.device().memory().free(reinterpret_cast<Block*>(static_cast<uintptr_t>(addon.scratch[1])));
+  addon.device().memory().free(reinterpret_cast<Block*>(static_cast<uintptr_t>(addon.arguments[1])));
   return nullptr;
 }
 
@@ -90,16 +91,16 @@ napi_value account(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// memory: scratch = device → scratch = allocated, reserved, peak, limit, what kernels hold to work in.
+// memory: arguments = device → arguments = allocated, reserved, peak, limit, what kernels hold to work in.
 napi_value memory(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   const Allocator& memory = device.memory();
-  addon.scratch[0] = static_cast<double>(memory.stats().allocated);
-  addon.scratch[1] = static_cast<double>(memory.stats().reserved);
-  addon.scratch[2] = static_cast<double>(memory.stats().peak);
-  addon.scratch[3] = static_cast<double>(memory.limit());
-  addon.scratch[4] = static_cast<double>(device.scratch());
+  addon.arguments[0] = static_cast<double>(memory.stats().allocated);
+  addon.arguments[1] = static_cast<double>(memory.stats().reserved);
+  addon.arguments[2] = static_cast<double>(memory.stats().peak);
+  addon.arguments[3] = static_cast<double>(memory.limit());
+  addon.arguments[4] = static_cast<double>(device.scratch());
   return nullptr;
 }
 
@@ -140,7 +141,7 @@ bool floats(napi_env env, napi_callback_info info, float** data, size_t* length)
   return type == napi_float32_array;
 }
 
-// write(Float32Array): scratch = device, view. The values are taken now.
+// write(Float32Array): arguments = device, view. The values are taken now.
 napi_value write(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
@@ -148,10 +149,10 @@ napi_value write(napi_env env, napi_callback_info info) {
   size_t length;
   if (!floats(env, info, &data, &length)) return throwError(env, "write: expected a Float32Array");
   if (device.stream.failure()) {
-    addon.scratch[0] = 1;
+    addon.arguments[0] = 1;
     return nullptr;
   }
-  const View out = Reader(addon.scratch + 1).view();
+  const View out = ArgumentReader(addon.arguments + 1).view();
   std::unique_ptr<float[]> staging(new (std::nothrow) float[length]);
   if (!staging) {
     napi_throw_error(env, std::to_string(MOSAIC_FAILURE_OUT_OF_MEMORY).c_str(),
@@ -162,18 +163,18 @@ napi_value write(napi_env env, napi_callback_info info) {
   enqueue(device.stream, "write", [out, &device, values = std::move(staging)] {
     device.kernels.copy({out, denseView(values.get(), out)}, device.pool());
   });
-  addon.scratch[0] = 0;
+  addon.arguments[0] = 0;
   return nullptr;
 }
 
-// read(Float32Array): scratch = device, completion, view. JavaScript keeps the array until the completion arrives.
+// read(Float32Array): arguments = device, completion, view. JavaScript keeps the array until the completion arrives.
 napi_value read(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   float* data;
   size_t length;
   if (!floats(env, info, &data, &length)) return throwError(env, "read: expected a Float32Array");
-  Reader args(addon.scratch + 1);
+  ArgumentReader args(addon.arguments + 1);
   const double completion = args.number();
   const View x = args.view();
   addon.completions->expect();
@@ -186,29 +187,29 @@ napi_value read(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// synchronize: scratch = device, completion.
+// synchronize: arguments = device, completion.
 napi_value synchronize(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   addon.completions->expect();
-  auto notify = [completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
+  auto notify = [completion = addon.arguments[1], completions = addon.completions](const MosaicFailure* failure) {
     completions->complete(completion, failure);
   };
   enqueueAlways(addon.device().stream, "", notify);
   return nullptr;
 }
 
-// record: scratch = device → scratch = position.
+// record: arguments = device → arguments = position.
 napi_value record(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  addon.scratch[0] = static_cast<double>(addon.device().stream.position());
+  addon.arguments[0] = static_cast<double>(addon.device().stream.position());
   return nullptr;
 }
 
-// wait: scratch = device, other device, position.
+// wait: arguments = device, other device, position.
 napi_value wait(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  auto* other = reinterpret_cast<Device*>(static_cast<uintptr_t>(addon.scratch[1]));
-  const auto position = static_cast<uint64_t>(addon.scratch[2]);
+  auto* other = reinterpret_cast<Device*>(static_cast<uintptr_t>(addon.arguments[1]));
+  const auto position = static_cast<uint64_t>(addon.arguments[2]);
   enqueue(addon.device().stream, "wait", [position, other = other->shared_from_this()] {
     const MosaicFailure* failure = other->stream.await(position);
     if (failure) throw Failure(*failure);
@@ -216,7 +217,7 @@ napi_value wait(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// failure: scratch = device → [code, message], or undefined while the stream is sound.
+// failure: arguments = device → [code, message], or undefined while the stream is sound.
 napi_value failure(napi_env env, napi_callback_info) {
   const MosaicFailure* failure = Addon::of(env).device().stream.failure();
   if (!failure) return nullptr;
@@ -238,12 +239,12 @@ napi_value startTrace(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// stopTrace: scratch = device, completion; `takeTrace` is to be called once the completion has arrived.
+// stopTrace: arguments = device, completion; `takeTrace` is to be called once the completion has arrived.
 napi_value stopTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   addon.completions->expect();
-  const double completion = addon.scratch[1];
+  const double completion = addon.arguments[1];
   auto entries = addon.traces[completion] = std::make_shared<std::vector<TraceEntry>>();
   const auto collect = [&device, entries, completion, completions = addon.completions](const MosaicFailure*) {
     device.stream.setTracing(false);
@@ -254,10 +255,10 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// takeTrace: scratch = device, completion → [name, start, end, name, …].
+// takeTrace: arguments = device, completion → [name, start, end, name, …].
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  const auto found = addon.traces.find(addon.scratch[1]);
+  const auto found = addon.traces.find(addon.arguments[1]);
   if (found == addon.traces.end()) return throwError(env, "takeTrace: nothing was recorded under this completion");
   const std::vector<TraceEntry> entries = std::move(*found->second);
   addon.traces.erase(found);
@@ -274,8 +275,8 @@ napi_value takeTrace(napi_env env, napi_callback_info) {
   return list;
 }
 
-// fail(handle, message): submits work that fails, as another package's native code would, through the ABI alone.
-napi_value fail(napi_env env, napi_callback_info info) {
+// injectFailure(handle, message): submits work that fails, as native code of another package would, through the ABI.
+napi_value injectFailure(napi_env env, napi_callback_info info) {
   size_t count = 2;
   napi_value arguments[2];
   uint64_t handle = 0;
@@ -306,12 +307,12 @@ napi_value features(napi_env env, napi_callback_info) {
   return result;
 }
 
-// fmaPeak: scratch = threads → scratch = GFLOP/s. Blocks.
+// fmaPeak: arguments = threads → arguments = GFLOP/s. Blocks.
 napi_value fmaPeak(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   try {
-    Pool pool(static_cast<int>(addon.scratch[0]));
-    addon.scratch[0] = fmaPeakGflops(chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
+    Pool pool(static_cast<int>(addon.arguments[0]));
+    addon.arguments[0] = fmaPeakGflops(chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
     return nullptr;
   } catch (...) {
     return throwCurrentException(env);
@@ -328,7 +329,7 @@ constexpr Export kExports[] = {
     {"account", account},     {"memory", memory},         {"resetPeak", resetPeak},   {"trim", trim},
     {"write", write},         {"read", read},             {"synchronize", synchronize}, {"record", record},
     {"wait", wait},           {"failure", failure},       {"startTrace", startTrace}, {"stopTrace", stopTrace},
-    {"takeTrace", takeTrace}, {"features", features},     {"fmaPeak", fmaPeak},       {"fail", fail},
+    {"takeTrace", takeTrace}, {"features", features},     {"fmaPeak", fmaPeak},       {"injectFailure", injectFailure},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // One exported function per kernel of the schema: reads its arguments and submits the work.
-#include "mosaic/kernels.h"
+#include "mosaic/kernel_arguments.h"
 
 #include "binding/addon.h"
 
@@ -19,7 +19,8 @@ struct KernelTask {
 
 /// Arguments are read where they stay until the kernel has run: they may be a kilobyte.
 template <class Arguments>
-void submit(Device& device, Reader reader, const char* name, void (*kernel)(const Arguments& args, Pool& pool)) {
+void submit(Device& device, ArgumentReader reader, const char* name,
+            void (*kernel)(const Arguments& args, Pool& pool)) {
   auto held = std::make_unique<KernelTask<Arguments>>(device, kernel);
   held->args.read(reader);
   enqueueOwned(device.stream, name, std::move(held));
@@ -27,29 +28,29 @@ void submit(Device& device, Reader reader, const char* name, void (*kernel)(cons
 
 struct Op {
   const char* name;
-  void (*submit)(Device& device, Reader args);
+  void (*submit)(Device& device, ArgumentReader args);
 };
 
 constexpr Op kOps[] = {
 #define MOSAIC_OP(name, Arguments) \
-  {#name, [](Device& device, Reader args) { submit(device, args, #name, device.kernels.name); }},
+  {#name, [](Device& device, ArgumentReader args) { submit(device, args, #name, device.kernels.name); }},
     MOSAIC_KERNELS(MOSAIC_OP)
 #undef MOSAIC_OP
 };
 
-// On return, scratch[0] is 0, or 1 if the stream has failed and nothing was submitted.
+// On return, arguments[0] is 0, or 1 if the stream has failed and nothing was submitted.
 napi_value launch(napi_env env, napi_callback_info info) {
   void* data;
   napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data);
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   if (device.stream.failure()) {
-    addon.scratch[0] = 1;
+    addon.arguments[0] = 1;
     return nullptr;
   }
   try {
-    static_cast<const Op*>(data)->submit(device, Reader(addon.scratch + 1));
-    addon.scratch[0] = 0;
+    static_cast<const Op*>(data)->submit(device, ArgumentReader(addon.arguments + 1));
+    addon.arguments[0] = 0;
     return nullptr;
   } catch (...) {
     return throwCurrentException(env);

@@ -19,7 +19,7 @@ constexpr int64_t kWideTileFloats = 1 << 24;    // of a float32 copy of out at a
 constexpr int64_t kParallelProducts = 1 << 17;
 
 /// Memory for one product: packed b, and for each worker a block of a.
-struct GemmScratch {
+struct GemmWorkspace {
   float* packed;
   float** rows;
 };
@@ -77,7 +77,8 @@ MOSAIC_NOINLINE void multiplyBlock(const Product& p, const Part& part, int64_t i
 
 /// out is float32 with dense rows.
 template <class T, class Runner>
-MOSAIC_NOINLINE void multiply(const Product& p, const GemmScratch& scratch, int64_t rowsPerTask, const Runner& runner) {
+MOSAIC_NOINLINE void multiply(const Product& p, const GemmWorkspace& workspace, int64_t rowsPerTask,
+                              const Runner& runner) {
   constexpr int64_t width = GemmTile<T>::columns;
   const int64_t depths = minOf(p.k, 4 * kDepth);
   const int64_t columns = maxOf(width, kPackedFloats / depths / width * width);
@@ -86,12 +87,12 @@ MOSAIC_NOINLINE void multiply(const Product& p, const GemmScratch& scratch, int6
       const Part part{j, minOf(columns, p.n - j), k, minOf(depths, p.k - k)};
       Runner::each(runner, ceilDiv(part.n, width), [&](int64_t panel, int) {
         const int64_t first = panel * width;
-        float* packed = scratch.packed + first * part.depth;
+        float* packed = workspace.packed + first * part.depth;
         packColumns<T>(p.b, j + first, minOf(width, part.n - first), k, part.depth, packed);
       });
       Runner::each(runner, ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
         const int64_t i = task * rowsPerTask;
-        multiplyBlock<T>(p, part, i, minOf(rowsPerTask, p.m - i), scratch.packed, scratch.rows[worker]);
+        multiplyBlock<T>(p, part, i, minOf(rowsPerTask, p.m - i), workspace.packed, workspace.rows[worker]);
       });
     }
   }
@@ -110,13 +111,13 @@ MOSAIC_INLINE int64_t wideTileRows(const Product& p) { return minOf(p.m, maxOf(k
 
 /// Rows of the product by way of a float32 copy of them.
 template <class T, class Runner>
-MOSAIC_NOINLINE void multiplyStrip(Product p, const GemmScratch& scratch, float* wide, int64_t rowsPerTask,
+MOSAIC_NOINLINE void multiplyStrip(Product p, const GemmWorkspace& workspace, float* wide, int64_t rowsPerTask,
                                    const Runner& runner) {
   const Matrix out = p.out;
   const bool accumulate = p.accumulate;
   p.out = {reinterpret_cast<char*>(wide), DType::Float32, p.n, 1};
   p.accumulate = false;
-  multiply<T>(p, scratch, rowsPerTask, runner);
+  multiply<T>(p, workspace, rowsPerTask, runner);
   Runner::each(runner, p.m, [&](int64_t row, int) {
     for (int64_t j = 0; j < p.n; j += kChunkElements) {
       const int64_t n = minOf(kChunkElements, p.n - j);
@@ -134,26 +135,26 @@ MOSAIC_NOINLINE void multiplyStrip(Product p, const GemmScratch& scratch, float*
 
 /// The product, by way of a float32 copy of out if out is not float32 with dense rows.
 template <class T, class Runner>
-MOSAIC_NOINLINE void multiplyInto(const Product& p, const GemmScratch& scratch, float* wide, int64_t rowsPerTask,
+MOSAIC_NOINLINE void multiplyInto(const Product& p, const GemmWorkspace& workspace, float* wide, int64_t rowsPerTask,
                                   const Runner& runner) {
-  if (!wide) return multiply<T>(p, scratch, rowsPerTask, runner);
+  if (!wide) return multiply<T>(p, workspace, rowsPerTask, runner);
   const int64_t rows = wideTileRows(p);
   for (int64_t first = 0; first < p.m; first += rows) {
     Product strip = p;
     strip.m = minOf(rows, p.m - first);
     strip.a.data = at(p.a, first, 0);
     strip.out.data = at(p.out, first, 0);
-    multiplyStrip<T>(strip, scratch, wide, rowsPerTask, runner);
+    multiplyStrip<T>(strip, workspace, wide, rowsPerTask, runner);
   }
 }
 
 template <class T>
-MOSAIC_INLINE GemmScratch scratchFor(const Product& p, Pool& pool) {
-  GemmScratch scratch;
+MOSAIC_INLINE GemmWorkspace allocateWorkspace(const Product& p, Pool& pool) {
+  GemmWorkspace workspace;
   Arena& arena = pool.arena(0);
-  scratch.packed = arena.allocate<float>(packedFloats<T>(p.n, p.k));
-  scratch.rows = arena.allocate<float*>(pool.threads());
-  return scratch;
+  workspace.packed = arena.allocate<float>(packedFloats<T>(p.n, p.k));
+  workspace.rows = arena.allocate<float*>(pool.threads());
+  return workspace;
 }
 
 template <class T>
@@ -167,7 +168,7 @@ void matmul(const MatmulArguments& args, Pool& pool) {
   for (int worker = 0; worker < threads; worker++) pool.arena(worker).reset();
   const bool direct = p.out.dtype == DType::Float32 && p.out.columnStride == 1;
   const int64_t rowsAtOnce = minOf(kRows, p.m);
-  GemmScratch shared = scratchFor<T>(p, pool);
+  GemmWorkspace shared = allocateWorkspace<T>(p, pool);
   for (int worker = 0; worker < threads; worker++) {
     shared.rows[worker] = pool.arena(worker).allocate<float>(rowsAtOnce * minOf(kDepth, p.k));
   }
@@ -194,7 +195,7 @@ void matmul(const MatmulArguments& args, Pool& pool) {
     wide[worker] = direct ? nullptr : pool.arena(worker).allocate<float>(wideTileRows(p) * p.n);
   }
   pool.parallelFor(batch.count, [&](int64_t index, int worker) {
-    const GemmScratch own{packed[worker], shared.rows};
+    const GemmWorkspace own{packed[worker], shared.rows};
     multiplyInto<T>(productAt(batch, index), own, wide[worker], rowsAtOnce, SingleThread{worker});
   });
 }

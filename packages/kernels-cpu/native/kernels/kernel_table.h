@@ -4,7 +4,7 @@
 // depend on the number of threads. Kernels block until done; they run on the stream's thread.
 #pragma once
 
-#include "mosaic/kernels.h"
+#include "mosaic/kernel_arguments.h"
 #include "pool/pool.h"
 #include "simd/isa.h"
 

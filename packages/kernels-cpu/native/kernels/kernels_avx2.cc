@@ -1,8 +1,8 @@
 #include "simd/avx2.h"
 
-#include "kernels/kernels_of.h"
+#include "kernels/isa_kernels.h"
 
 namespace mosaic {
 extern const Kernels kKernelsAvx2;
-const Kernels kKernelsAvx2 = kernelsOf<Avx2>();
+const Kernels kKernelsAvx2 = makeKernels<Avx2>();
 }  // namespace mosaic

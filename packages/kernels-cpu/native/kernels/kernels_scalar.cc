@@ -1,8 +1,8 @@
 #include "simd/scalar.h"
 
-#include "kernels/kernels_of.h"
+#include "kernels/isa_kernels.h"
 
 namespace mosaic {
 extern const Kernels kKernelsScalar;
-const Kernels kKernelsScalar = kernelsOf<Scalar>();
+const Kernels kKernelsScalar = makeKernels<Scalar>();
 }  // namespace mosaic

@@ -17,12 +17,12 @@ MOSAIC_INLINE void fetchParameter(const OptionalView& view, float otherwise, flo
   if (values != buffer) __builtin_memcpy(buffer, values, static_cast<size_t>(length) * sizeof(float));
 }
 
-struct NormSums {
+struct RowStatistics {
   float mean, rstd;
 };
 
 template <class T>
-MOSAIC_INLINE NormSums normSums(const float* x, int64_t n, bool centred, float epsilon) {
+MOSAIC_INLINE RowStatistics rowStatistics(const float* x, int64_t n, bool centred, float epsilon) {
   using V = typename T::Vec;
   const float count = static_cast<float>(n);
   const float mean = centred ? sumRow<T>(x, x, n, [](V v, V) { return v; }) / count : 0.0f;
@@ -47,7 +47,7 @@ void layerNorm(const LayerNormArguments& args, Pool& pool) {
   fetchParameter<T>(norm.bias, 0.0f, bias, n);
   forEachRow<2>(lead, n, pool, [&](char* const(&data)[4], float* const(&buffers)[2]) {
     const float* row = fetchRow<T>(rowX, data[1], buffers[1]);
-    const NormSums sums = normSums<T>(row, n, centred, norm.epsilon);
+    const RowStatistics sums = rowStatistics<T>(row, n, centred, norm.epsilon);
     const V mean = T::set1(sums.mean), rstd = T::set1(sums.rstd);
     map2<T>(buffers[0], row, weight, n, [&](V v, V w) { return (v - mean) * rstd * w; });
     applyBinary<T>(BinaryOp::Add, buffers[0], buffers[0], bias, n);
@@ -59,8 +59,8 @@ void layerNorm(const LayerNormArguments& args, Pool& pool) {
 
 /// One row of the backward: writes dx, adds to this chunk's dWeight and dBias.
 template <class T>
-MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy, const NormSums& sums, bool centred,
-                                     const float* weight, float* const (&partial)[2], int64_t n) {
+MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy, const RowStatistics& sums,
+                                     bool centred, const float* weight, float* const (&partial)[2], int64_t n) {
   using V = typename T::Vec;
   const V mean = T::set1(sums.mean), rstd = T::set1(sums.rstd);
   map2<T>(dx, x, dy, n, [&](V v, V g) { return (v - mean) * rstd * g; });  // normalised x · dy
@@ -100,8 +100,8 @@ void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
         cursor.data[i] += row % width * lead.stride[i][lead.rank - 1] * dtypeBytes(lead.dtype[i]);
       }
       float scalars[2];
-      const NormSums sums{centred ? *fetch<T>(lead.dtype[4], cursor.data[4], 1, 1, &scalars[0]) : 0.0f,
-                          *fetch<T>(lead.dtype[3], cursor.data[3], 1, 1, &scalars[1])};
+      const RowStatistics sums{centred ? *fetch<T>(lead.dtype[4], cursor.data[4], 1, 1, &scalars[0]) : 0.0f,
+                               *fetch<T>(lead.dtype[3], cursor.data[3], 1, 1, &scalars[1])};
       normBackwardRow<T>(buffers[0], fetchRow<T>(rows[1], cursor.data[1], buffers[1]),
                          fetchRow<T>(rows[2], cursor.data[2], buffers[2]), sums, centred, scale, partial, n);
       flushRow<T>(rows[0], cursor.data[0], buffers[0]);

@@ -14,14 +14,14 @@ void failureFromCurrentException(MosaicFailure& failure) {
   try {
     throw;
   } catch (const Failure& error) {
-    failure = recordOf(error.code(), error.what());
+    failure = failureRecord(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    failure =
-        recordOf(MOSAIC_FAILURE_OUT_OF_MEMORY, "out of memory for the scratch space of a kernel; use smaller tensors");
+    failure = failureRecord(MOSAIC_FAILURE_OUT_OF_MEMORY,
+                            "out of memory for the scratch space of a kernel; use smaller tensors");
   } catch (const std::exception& error) {
-    failure = recordOf(MOSAIC_FAILURE_DEVICE, error.what());
+    failure = failureRecord(MOSAIC_FAILURE_DEVICE, error.what());
   } catch (...) {
-    failure = recordOf(MOSAIC_FAILURE_DEVICE, "unknown native exception");
+    failure = failureRecord(MOSAIC_FAILURE_DEVICE, "unknown native exception");
   }
 }
 
@@ -35,7 +35,7 @@ std::atomic<int> spinning{0};
 
 const MosaicFailure& closedFailure() {
   static const MosaicFailure failure =
-      recordOf(MOSAIC_FAILURE_CLOSED, "stream: its device was disposed; keep it until all work is done");
+      failureRecord(MOSAIC_FAILURE_CLOSED, "stream: its device was disposed; keep it until all work is done");
   return failure;
 }
 
@@ -123,7 +123,7 @@ void Stream::fail(const char* name, const MosaicFailure& failure) {
   const bool unnamed = failure.code == MOSAIC_FAILURE_DEVICE || failure.code == MOSAIC_FAILURE_OUT_OF_MEMORY;
   if (unnamed && name[0] != '\0' && std::strncmp(failure.message, name, std::strlen(name)) != 0) {
     const std::string message = std::string(name) + ": " + failure.message;
-    failure_ = recordOf(static_cast<MosaicFailureCode>(failure.code), message);
+    failure_ = failureRecord(static_cast<MosaicFailureCode>(failure.code), message);
   }
   failedAt_ = done_.load() + 1;
   failed_.store(true, std::memory_order_release);

@@ -5,7 +5,7 @@ namespace mosaic::cuda {
 
 namespace {
 
-// bind(scratch, deliver): at load, and again (without deliver) when the scratch array has to grow.
+// bind(arguments, deliver): at load, and again (without deliver) when the array has to grow.
 napi_value bind(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   size_t count = 2;
@@ -17,9 +17,9 @@ napi_value bind(napi_env env, napi_callback_info info) {
       type != napi_float64_array) {
     return throwError(env, MOSAIC_FAILURE_DEVICE, "bind: expected a Float64Array");
   }
-  if (addon.scratchHolder) napi_delete_reference(env, addon.scratchHolder);
-  napi_create_reference(env, arguments[0], 1, &addon.scratchHolder);
-  addon.scratch = static_cast<double*>(data);
+  if (addon.argumentsReference) napi_delete_reference(env, addon.argumentsReference);
+  napi_create_reference(env, arguments[0], 1, &addon.argumentsReference);
+  addon.arguments = static_cast<double*>(data);
   if (addon.completions) return nullptr;
   addon.completions = std::make_shared<CompletionQueue>(env, arguments[1]);
   // After the ThreadSafeFunction was made, so that this runs before it is torn down.

@@ -22,12 +22,12 @@ struct Environment {
   bool isAlive = true;  // under mutex
 };
 
-/// Arguments come through `scratch`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
+/// Arguments come through `arguments`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
 /// The first double is the device's address on the way in, and the result on the way out.
 struct Addon {
   napi_env env = nullptr;
-  double* scratch = nullptr;
-  napi_ref scratchHolder = nullptr;
+  double* arguments = nullptr;
+  napi_ref argumentsReference = nullptr;
   std::shared_ptr<CompletionQueue> completions;
   std::shared_ptr<Environment> environment = std::make_shared<Environment>();
   std::unordered_map<double, std::shared_ptr<std::vector<TraceEntry>>> traces;
@@ -35,7 +35,7 @@ struct Addon {
   static Addon& of(napi_env env);
   /// The device that a call is for, entered by this thread.
   Device& device() const {
-    auto& device = *reinterpret_cast<Device*>(static_cast<uintptr_t>(scratch[0]));
+    auto& device = *reinterpret_cast<Device*>(static_cast<uintptr_t>(arguments[0]));
     device.enter();
     return device;
   }
@@ -46,13 +46,13 @@ napi_value throwError(napi_env env, MosaicFailureCode code, const char* message)
 
 /// Runs `body`; what it throws becomes a JavaScript error. Of a driver's call that failed, the device has the details.
 template <class Body>
-napi_value guarded(napi_env env, Device* device, Body body) {
+napi_value rethrowAsJsError(napi_env env, Device* device, Body body) {
   try {
     return body();
   } catch (const Failure& failure) {
     return throwError(env, failure.code(), failure.what());
   } catch (const CallError& error) {
-    const Failure failure = device ? device->explain(error) : Failure(MOSAIC_FAILURE_DEVICE, error.what());
+    const Failure failure = device ? device->describeFailure(error) : Failure(MOSAIC_FAILURE_DEVICE, error.what());
     return throwError(env, failure.code(), failure.what());
   } catch (const std::exception& error) {
     return throwError(env, MOSAIC_FAILURE_DEVICE, error.what());

@@ -87,7 +87,7 @@ void attendSubgrid(Device& device, const AttendArguments& args) {
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
-  const std::vector<Part> all = partsOf(tile.q, tile.k, tile.mask);
+  const std::vector<Part> all = makeParts(tile.q, tile.k, tile.mask);
   if (all.empty()) return;
   if (scale > 0 && supportsHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
 
@@ -95,7 +95,7 @@ void attendSubgrid(Device& device, const AttendArguments& args) {
   const bool fast = scale > 0 && supportsTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
   const BlockShape shape = fast ? forwardShape(padded) : floatShape(padded);
   const unsigned shared = fast ? forwardBytes(padded) : floatBytes(padded, 3, 1);
-  for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, shape.own)) {
+  for (const auto& [parts, blocks] : makeLaunches(all, Owner::Rows, shape.own)) {
     p.parts = parts;
     const Grid grid = gridOf(blocks, q, shape.threads(), shared);
     device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], grid, p);
@@ -122,7 +122,7 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args) 
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
-  const std::vector<Part> all = partsOf(tile.q, tile.k, tile.mask);
+  const std::vector<Part> all = makeParts(tile.q, tile.k, tile.mask);
   if (all.empty()) return;
   if (scale > 0 && headDim <= kMaxHopperGradientHeadDim && supportsHopper(device, {&q, &k, &v, &dOut})) {
     return attendBackwardOnHopper(device, {q, k, v, dOut}, all, p);
@@ -136,12 +136,12 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args) 
   const BlockShape byRows = fast ? queriesShape(padded) : floatShape(padded);
   const unsigned keysShared = fast ? keysBytes(padded) : floatBytes(padded, 4, 2);
   const unsigned rowsShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
-  for (const auto& [parts, blocks] : launchesOf(all, Owner::Keys, byKeys.own)) {
+  for (const auto& [parts, blocks] : makeLaunches(all, Owner::Keys, byKeys.own)) {
     p.parts = parts;
     const unsigned split = blocks * static_cast<unsigned>(byKeys.parts);
     device.launch(kKeys[size][column], gridOf(split, k, byKeys.threads(), keysShared), p);
   }
-  for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, byRows.own)) {
+  for (const auto& [parts, blocks] : makeLaunches(all, Owner::Rows, byRows.own)) {
     p.parts = parts;
     device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), rowsShared), p);
   }
@@ -175,8 +175,8 @@ void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
 }
 
 void mergeOp(Device& device, const MergeArguments& args) {
-  const View out = viewOf(args.into.out), lse = viewOf(args.into.lse);
-  const View otherOut = viewOf(args.from.out), otherLse = viewOf(args.from.lse);
+  const View out = makeView(args.into.out), lse = makeView(args.into.lse);
+  const View otherOut = makeView(args.from.out), otherLse = makeView(args.from.lse);
   const MergeParameters p{rowsOf<4>({&out, &lse, &otherOut, &otherLse})};
   device.launch("merge", gridForRows(device, p.layout.rows.extent.count), p);
 }

@@ -26,18 +26,18 @@ void reportMemory(napi_env env, DeviceHandle& held, int64_t bytes) {
 /// When the process ends its driver does, too: what is open goes with it, and closing it now would only meet that.
 bool isProcessEnding(const Environment& environment) { return !environment.isAlive && gettid() == getpid(); }
 
-// open(): scratch = ordinal, limit, TF32 → an external that keeps the device; scratch = its address, stream,
+// open(): arguments = ordinal, limit, TF32 → an external that keeps the device; arguments = its address, stream,
 // capability, port.
 napi_value open(napi_env env, napi_callback_info) {
-  return guarded(env, nullptr, [&] {
+  return rethrowAsJsError(env, nullptr, [&] {
     Addon& addon = Addon::of(env);
-    const DeviceOptions options{static_cast<int>(addon.scratch[0]), static_cast<size_t>(addon.scratch[1]),
-                                addon.scratch[2] != 0};
+    const DeviceOptions options{static_cast<int>(addon.arguments[0]), static_cast<size_t>(addon.arguments[1]),
+                                addon.arguments[2] != 0};
     auto* held = new DeviceHandle{std::make_unique<Device>(options), addon.environment};
-    addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
-    addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device->stream()));
-    addon.scratch[2] = held->device->capability();
-    addon.scratch[3] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->port()));
+    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
+    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device->stream()));
+    addon.arguments[2] = held->device->capability();
+    addon.arguments[3] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->port()));
     napi_value external;
     const auto finalize = [](napi_env, void* data, void*) {
       auto* held = static_cast<DeviceHandle*>(data);
@@ -64,34 +64,34 @@ napi_value account(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// allocate: scratch = device, bytes → scratch = address or 0, and the same again to free it by.
+// allocate: arguments = device, bytes → arguments = address or 0, and the same again to free it by.
 napi_value allocate(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  return guarded(env, &device, [&]() -> napi_value {
-    addon.scratch[0] = static_cast<double>(device.memory().allocate(static_cast<size_t>(addon.scratch[1])));
-    addon.scratch[1] = addon.scratch[0];
+  return rethrowAsJsError(env, &device, [&]() -> napi_value {
+    addon.arguments[0] = static_cast<double>(device.memory().allocate(static_cast<size_t>(addon.arguments[1])));
+    addon.arguments[1] = addon.arguments[0];
     return nullptr;
   });
 }
 
-// free: scratch = device, address, bytes.
+// free: arguments = device, address, bytes.
 napi_value free(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  addon.device().memory().free(static_cast<CUdeviceptr>(addon.scratch[1]), static_cast<size_t>(addon.scratch[2]));
+  addon.device().memory().free(static_cast<CUdeviceptr>(addon.arguments[1]), static_cast<size_t>(addon.arguments[2]));
   return nullptr;
 }
 
-// memory: scratch = device → scratch = allocated, reserved, peak, limit, what kernels and collectives hold to work in.
+// memory: arguments = device → arguments = allocated, reserved, peak, limit, scratch of kernels and collectives.
 napi_value memory(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const Memory& memory = addon.device().memory();
   const MemoryStats stats = memory.stats();
-  addon.scratch[0] = static_cast<double>(stats.allocated);
-  addon.scratch[1] = static_cast<double>(stats.reserved);
-  addon.scratch[2] = static_cast<double>(stats.peak);
-  addon.scratch[3] = static_cast<double>(memory.limit());
-  addon.scratch[4] = static_cast<double>(stats.scratch);
+  addon.arguments[0] = static_cast<double>(stats.allocated);
+  addon.arguments[1] = static_cast<double>(stats.reserved);
+  addon.arguments[2] = static_cast<double>(stats.peak);
+  addon.arguments[3] = static_cast<double>(memory.limit());
+  addon.arguments[4] = static_cast<double>(stats.scratch);
   return nullptr;
 }
 
@@ -105,7 +105,7 @@ napi_value trim(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// failure: scratch = device → [code, message], or undefined while the device is sound.
+// failure: arguments = device → [code, message], or undefined while the device is sound.
 napi_value failure(napi_env env, napi_callback_info) {
   const MosaicFailure* failure = Addon::of(env).device().failure();
   if (!failure) return nullptr;
@@ -135,7 +135,7 @@ void exportDevice(napi_env env, napi_value exports) {
 }
 
 napi_value probe(napi_env env, napi_callback_info) {
-  return guarded(env, nullptr, [&] {
+  return rethrowAsJsError(env, nullptr, [&] {
     const Driver& cuda = driver();
     int count = 0;
     check(cuda.deviceGetCount(&count), "counting GPUs");

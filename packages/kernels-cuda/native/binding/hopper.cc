@@ -80,7 +80,7 @@ void attendOnHopper(Device& device, const Inputs& inputs, const std::vector<Part
   const int size = headSizeIndex(p.headDim), padded = kHeadSizes[size];
   const HopperShape shape = forwardHopperShape(padded);
   AttendHopperParameters all{tensorMapOf(q, shape.own), tensorMapOf(k, shape.other), tensorMapOf(v, shape.other), p};
-  for (const auto& [some, blocks] : launchesOf(parts, Owner::Rows, shape.own)) {
+  for (const auto& [some, blocks] : makeLaunches(parts, Owner::Rows, shape.own)) {
     all.base.parts = some;
     const Grid grid = gridOf(blocks, q, shape.threads(), forwardHopperBytes(padded));
     device.launch(kForward[size][dtypeColumn(q.dtype)], grid, all);
@@ -94,13 +94,13 @@ void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const 
   const HopperShape byKeys = keysHopperShape(padded), byRows = queriesHopperShape(padded);
   AttendBackwardHopperParameters all{tensorMapOf(q, byKeys.other), tensorMapOf(k, byKeys.own),
                                      tensorMapOf(v, byKeys.own), tensorMapOf(dOut, byKeys.other), p};
-  for (const auto& [some, blocks] : launchesOf(parts, Owner::Keys, byKeys.own)) {
+  for (const auto& [some, blocks] : makeLaunches(parts, Owner::Keys, byKeys.own)) {
     all.base.parts = some;
     device.launch(kKeys[size][column], gridOf(blocks, k, byKeys.threads(), keysHopperBytes(padded)), all);
   }
   all = {tensorMapOf(q, byRows.own), tensorMapOf(k, byRows.other), tensorMapOf(v, byRows.other),
          tensorMapOf(dOut, byRows.own), p};
-  for (const auto& [some, blocks] : launchesOf(parts, Owner::Rows, byRows.own)) {
+  for (const auto& [some, blocks] : makeLaunches(parts, Owner::Rows, byRows.own)) {
     all.base.parts = some;
     device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), queriesHopperBytes(padded)), all);
   }

@@ -9,7 +9,7 @@
 
 namespace mosaic::cuda {
 
-/// q, k, v as they are asked about and described to TMA; dOut for gradients.
+/// q, k, v as they are checked for and described to TMA; dOut for gradients.
 struct Inputs {
   const TensorView &q, &k, &v;
 };

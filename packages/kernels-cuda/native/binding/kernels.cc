@@ -1,5 +1,5 @@
 // One exported function per kernel of the schema: reads its arguments and starts it.
-#include "mosaic/kernels.h"
+#include "mosaic/kernel_arguments.h"
 
 #include <cmath>
 
@@ -32,33 +32,33 @@ View absentLike(const View& view) {
 }
 
 void fillOp(Device& device, const FillArguments& args) {
-  launchElementwise(device, "fill", FillParameters{loopOf<1>({&args.out}), args.value});
+  launchElementwise(device, "fill", FillParameters{makeLoop<1>({&args.out}), args.value});
 }
 
 void copyOp(Device& device, const CopyArguments& args) {
-  launchElementwise(device, "copy", CopyParameters{loopOf<2>({&args.out, &args.x})});
+  launchElementwise(device, "copy", CopyParameters{makeLoop<2>({&args.out, &args.x})});
 }
 
 void binaryOp(Device& device, const BinaryArguments& args) {
-  launchElementwise(device, "binary", BinaryParameters{loopOf<3>({&args.out, &args.a, &args.b}), args.op});
+  launchElementwise(device, "binary", BinaryParameters{makeLoop<3>({&args.out, &args.a, &args.b}), args.op});
 }
 
 void scalarOp(Device& device, const ScalarArguments& args) {
-  launchElementwise(device, "scalar", ScalarParameters{loopOf<2>({&args.out, &args.x}), args.op, args.value});
+  launchElementwise(device, "scalar", ScalarParameters{makeLoop<2>({&args.out, &args.x}), args.op, args.value});
 }
 
 void unaryOp(Device& device, const UnaryArguments& args) {
-  launchElementwise(device, "unary", UnaryParameters{loopOf<2>({&args.out, &args.x}), args.op});
+  launchElementwise(device, "unary", UnaryParameters{makeLoop<2>({&args.out, &args.x}), args.op});
 }
 
 void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
   launchElementwise(device, "unaryBackward",
-                    UnaryBackwardParameters{loopOf<3>({&args.dx, &args.x, &args.dy}), args.op});
+                    UnaryBackwardParameters{makeLoop<3>({&args.dx, &args.x, &args.dy}), args.op});
 }
 
 void randomOp(Device& device, const RandomArguments& args) {
   const auto& [kind, a, b, seed, stream] = args.spec;
-  launchElementwise(device, "randomNumbers", RandomParameters{loopOf<1>({&args.out}), kind, a, b, {seed, stream}});
+  launchElementwise(device, "randomNumbers", RandomParameters{makeLoop<1>({&args.out}), kind, a, b, {seed, stream}});
 }
 
 void dropoutOp(Device& device, const DropoutArguments& args) {
@@ -66,7 +66,7 @@ void dropoutOp(Device& device, const DropoutArguments& args) {
   View index = absentLike(out);
   for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.along[axis];
   const Philox philox{spec.seed, spec.stream};
-  const DropoutParameters p{loopOf<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
+  const DropoutParameters p{makeLoop<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
   launchElementwise(device, "dropout", p);
 }
 
@@ -74,7 +74,7 @@ void adamOp(Device& device, const AdamArguments& args) {
   const auto& [state, gradient, step] = args;
   const auto number = [](double x) { return static_cast<float>(x); };
   AdamParameters p{};
-  p.loop = loopOf<4>({&state.parameter, &state.first, &state.second, &gradient});
+  p.loop = makeLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
   p.kind = step.kind;
   p.rate = number(step.rate);
   p.beta2 = number(step.beta2);
@@ -117,8 +117,8 @@ void layerNormOp(Device& device, const LayerNormArguments& args) {
   const View center = centerOf(stats);
   cuda::NormParameters p{};
   p.layout = rowsOf<4>({&out, &x, &center, &stats.rstd});
-  p.weight = operandOf(norm.weight);
-  p.bias = operandOf(norm.bias);
+  p.weight = makeOperand(norm.weight);
+  p.bias = makeOperand(norm.bias);
   p.epsilon = norm.epsilon;
   launchRows(device, "normalize", p);
 }
@@ -130,13 +130,13 @@ void layerNormBackwardOp(Device& device, const LayerNormBackwardArguments& args)
   const View center = centerOf(stats);
   NormBackwardParameters p{};
   p.layout = rowsOf<5>({&grads.dx, &x, &dOut, &center, &stats.rstd});
-  p.weight = operandOf(weight);
+  p.weight = makeOperand(weight);
   launchRows(device, "normalizeBackward", p);
   if (!grads.dWeight.data && !grads.dBias.data) return;
   NormColumnsParameters columns{};
   columns.layout = rowsOf<4>({&x, &dOut, &center, &stats.rstd});
-  columns.dWeight = operandOf(grads.dWeight);
-  columns.dBias = operandOf(grads.dBias);
+  columns.dWeight = makeOperand(grads.dWeight);
+  columns.dBias = makeOperand(grads.dBias);
   const auto blocks = static_cast<unsigned>((columns.layout.length + 31) / 32);
   device.launch("normColumns", {{blocks}, {kThreads}, 2 * kThreads * 4}, columns);
 }
@@ -146,14 +146,14 @@ void rmsNormBackwardOp(Device& device, const RmsNormBackwardArguments& args) { l
 void gatherRowsOp(Device& device, const GatherRowsArguments& args) {
   const auto& [out, table, rows] = args;
   const View index = perRow(rows);
-  GatherRowsParameters p{rowsOf<2>({&out, &index}), operandOf(table), table.shape[0], device.badIndex()};
+  GatherRowsParameters p{rowsOf<2>({&out, &index}), makeOperand(table), table.shape[0], device.badIndex()};
   launchRows(device, "gatherRows", p);
 }
 
 void scatterAddRowsOp(Device& device, const ScatterAddRowsArguments& args) {
   const auto& [into, x, rows] = args;
   const View index = perRow(rows);
-  ScatterAddRowsParameters p{rowsOf<2>({&x, &index}), operandOf(into), into.shape[0], device.badIndex()};
+  ScatterAddRowsParameters p{rowsOf<2>({&x, &index}), makeOperand(into), into.shape[0], device.badIndex()};
   if (p.layout.rows.extent.count > 0) device.launch("scatterAddRows", gridForRows(device, p.count), p);
 }
 
@@ -192,13 +192,13 @@ void reduceOp(Device& device, const ReduceArguments& args) {
     keptOut.shape[keptOut.rank] = out.shape[own];
     keptOut.stride[keptOut.rank++] = out.stride[own];
   }
-  const ReduceParameters p{loopOf<2>({&keptOut, &keptX}), loopOf<1>({&inner}), kind};
+  const ReduceParameters p{makeLoop<2>({&keptOut, &keptX}), makeLoop<1>({&inner}), kind};
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(p.kept.extent.count, INT32_MAX));
   device.launch("reduce", {{blocks}, {kThreads}, kThreads * 4}, p);
 }
 
 template <class Arguments>
-void read(Device& device, Reader reader, void (*start)(Device& device, const Arguments& args)) {
+void read(Device& device, ArgumentReader reader, void (*start)(Device& device, const Arguments& args)) {
   Arguments args;
   args.read(reader);
   start(device, args);
@@ -206,29 +206,29 @@ void read(Device& device, Reader reader, void (*start)(Device& device, const Arg
 
 struct Op {
   const char* name;
-  void (*start)(Device& device, Reader args);
+  void (*start)(Device& device, ArgumentReader args);
 };
 
 constexpr Op kOps[] = {
-#define MOSAIC_OP(name, Arguments) {#name, [](Device& device, Reader args) { read(device, args, name##Op); }},
+#define MOSAIC_OP(name, Arguments) {#name, [](Device& device, ArgumentReader args) { read(device, args, name##Op); }},
     MOSAIC_KERNELS(MOSAIC_OP)
 #undef MOSAIC_OP
 };
 
-// On return, scratch[0] is 0, or 1 if the device has failed and nothing was started.
+// On return, arguments[0] is 0, or 1 if the device has failed and nothing was started.
 napi_value launch(napi_env env, napi_callback_info info) {
   void* data;
   napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data);
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  addon.scratch[0] = 1;
+  addon.arguments[0] = 1;
   if (device.failure()) return nullptr;
   device.enter();
   try {
-    static_cast<const Op*>(data)->start(device, Reader(addon.scratch + 1));
-    addon.scratch[0] = 0;
+    static_cast<const Op*>(data)->start(device, ArgumentReader(addon.arguments + 1));
+    addon.arguments[0] = 0;
   } catch (const CallError& error) {
-    const Failure failure = device.explain(error);
+    const Failure failure = device.describeFailure(error);
     device.fail(failure.code(), failure.what());
   } catch (const Failure& failure) {
     device.fail(failure.code(), failure.what());

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/device.h"
-#include "mosaic/kernels.h"
+#include "mosaic/kernel_arguments.h"
 
 namespace mosaic::cuda {
 

@@ -12,7 +12,7 @@ namespace mosaic::cuda {
 
 /// The first view is the output and sets the shape; the others broadcast to it, by NumPy's rule.
 template <int N>
-Loop<N> loopOf(const View* const (&views)[N]) {
+Loop<N> makeLoop(const View* const (&views)[N]) {
   Loop<N> loop{};
   const View& out = *views[0];
   Extent& extent = loop.extent;
@@ -48,7 +48,7 @@ inline View withoutLast(const View& view) {
 inline int64_t lastStride(const View& view) { return view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1]; }
 
 /// A view that is absent becomes an operand without memory.
-inline Operand operandOf(const View& view) {
+inline Operand makeOperand(const View& view) {
   Operand operand{};
   operand.data = view.data;
   operand.dtype = view.dtype;
@@ -82,7 +82,7 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
     rows.step[i] = lastStride(*views[i]);
   }
   rows.length = views[0]->shape[views[0]->rank - 1];
-  rows.rows = loopOf<N>(pointers);
+  rows.rows = makeLoop<N>(pointers);
   return rows;
 }
 
@@ -95,7 +95,7 @@ inline View perRow(const View& view) {
 }
 
 /// Rows have a last axis of length 1.
-inline View viewOf(const TensorView& tensor) {
+inline View makeView(const TensorView& tensor) {
   View view{tensor.data, tensor.dtype, 4, {}, {}};
   for (int axis = 0; axis < view.rank; axis++) {
     view.shape[axis] = tensor.shape[axis];

@@ -119,7 +119,7 @@ void matmulOp(Device& device, const MatmulArguments& args) {
   };
   const View leads[3] = {leading(out), leading(a), leading(b)};
   MatmulParameters p{};
-  p.batch = loopOf<3>({&leads[0], &leads[1], &leads[2]});
+  p.batch = makeLoop<3>({&leads[0], &leads[1], &leads[2]});
   p.m = out.shape[out.rank - 2];
   p.n = out.shape[out.rank - 1];
   p.k = a.shape[a.rank - 1];

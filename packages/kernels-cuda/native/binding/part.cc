@@ -31,7 +31,7 @@ struct SpanPair {
   int64_t row, key;
 };
 
-std::optional<Part> partOf(const SpanPair& pair, const Slice& slice) {
+std::optional<Part> makePart(const SpanPair& pair, const Slice& slice) {
   const auto& [q, k, row, key] = pair;
   const int64_t firstRow = countBefore(q, slice.q0), rows = countBefore(q, slice.q1) - firstRow;
   const int64_t firstKey = countBefore(k, slice.k0), keys = countBefore(k, slice.k1) - firstKey;
@@ -59,7 +59,7 @@ std::optional<Part> partOf(const SpanPair& pair, const Slice& slice) {
 struct Extent {
   int32_t first, length;
 };
-Extent extentOf(const Part& part, Owner owner) {
+Extent partExtent(const Part& part, Owner owner) {
   return owner == Owner::Rows ? Extent{part.row, part.visible.rows} : Extent{part.key, part.visible.keys};
 }
 
@@ -88,7 +88,7 @@ using Groups = std::map<int32_t, std::vector<Part>>;
 Groups groupsOf(const std::vector<Part>& parts, Owner owner) {
   std::vector<int32_t> cuts;
   for (const Part& part : parts) {
-    const auto [first, length] = extentOf(part, owner);
+    const auto [first, length] = partExtent(part, owner);
     cuts.push_back(first);
     cuts.push_back(first + length);
   }
@@ -96,7 +96,7 @@ Groups groupsOf(const std::vector<Part>& parts, Owner owner) {
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   Groups groups;
   for (const Part& part : parts) {
-    const auto [first, length] = extentOf(part, owner);
+    const auto [first, length] = partExtent(part, owner);
     for (auto cut = std::lower_bound(cuts.begin(), cuts.end(), first); *cut < first + length; cut++) {
       const Part piece = restrictTo(part, owner, cut[0], cut[1]);
       if (hasVisible(piece.visible)) groups[*cut].push_back(piece);
@@ -106,7 +106,7 @@ Groups groupsOf(const std::vector<Part>& parts, Owner owner) {
 }
 
 /// About how long a block of the group takes.
-int64_t costOf(const std::vector<Part>& group, Owner owner) {
+int64_t estimateCost(const std::vector<Part>& group, Owner owner) {
   int64_t length = 0;
   for (const Part& part : group) length += owner == Owner::Rows ? part.visible.keys : part.visible.rows;
   return length;
@@ -114,14 +114,14 @@ int64_t costOf(const std::vector<Part>& group, Owner owner) {
 
 }  // namespace
 
-std::vector<Part> partsOf(const std::vector<Span>& q, const std::vector<Span>& k, const std::vector<Slice>& mask) {
+std::vector<Part> makeParts(const std::vector<Span>& q, const std::vector<Span>& k, const std::vector<Slice>& mask) {
   std::vector<Part> parts;
   int64_t row = 0;
   for (const Span& rows : q) {
     int64_t key = 0;
     for (const Span& keys : k) {
       for (const Slice& slice : mask) {
-        if (const std::optional<Part> part = partOf({rows, keys, row, key}, slice)) parts.push_back(*part);
+        if (const std::optional<Part> part = makePart({rows, keys, row, key}, slice)) parts.push_back(*part);
       }
       key += keys.length;
     }
@@ -130,14 +130,14 @@ std::vector<Part> partsOf(const std::vector<Span>& q, const std::vector<Span>& k
   return parts;
 }
 
-std::vector<PartLaunch> launchesOf(const std::vector<Part>& parts, Owner owner, int own) {
+std::vector<PartLaunch> makeLaunches(const std::vector<Part>& parts, Owner owner, int own) {
   std::vector<std::vector<Part>> groups;
   for (auto& [first, group] : groupsOf(parts, owner)) groups.push_back(std::move(group));
   std::stable_sort(groups.begin(), groups.end(),
-                   [&](const auto& a, const auto& b) { return costOf(a, owner) > costOf(b, owner); });
+                   [&](const auto& a, const auto& b) { return estimateCost(a, owner) > estimateCost(b, owner); });
   std::vector<PartLaunch> launches;
   for (const std::vector<Part>& group : groups) {
-    const auto blocks = static_cast<unsigned>((extentOf(group[0], owner).length + own - 1) / own);
+    const auto blocks = static_cast<unsigned>((partExtent(group[0], owner).length + own - 1) / own);
     bool isNew = true;  // in this launch
     for (Part part : group) {
       if (launches.empty() || launches.back().parts.count == kMaxParts) {

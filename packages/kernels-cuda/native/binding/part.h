@@ -1,4 +1,4 @@
-// Cuts what attention is asked for into parts, and parts into launches.
+// Cuts the tile of an attention call into parts, and parts into launches.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace mosaic::cuda {
 
 /// What each slice lets each span of rows see of each span of keys; empty parts left out.
 /// Throws where a part reaches over 2³⁰ positions or more.
-std::vector<Part> partsOf(const std::vector<Span>& q, const std::vector<Span>& k, const std::vector<Slice>& mask);
+std::vector<Part> makeParts(const std::vector<Span>& q, const std::vector<Span>& k, const std::vector<Slice>& mask);
 
 /// What a block owns.
 enum class Owner { Rows, Keys };
@@ -24,7 +24,7 @@ struct PartLaunch {
 
 /// Parts, cut so that those that overlap in what blocks own have exactly that in common; the longest work first. A
 /// block owns `own` rows or keys.
-std::vector<PartLaunch> launchesOf(const std::vector<Part>& parts, Owner owner, int own);
+std::vector<PartLaunch> makeLaunches(const std::vector<Part>& parts, Owner owner, int own);
 
 // How attention's kernels are laid out over a GPU.
 

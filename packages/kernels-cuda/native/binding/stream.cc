@@ -5,12 +5,12 @@ namespace mosaic::cuda {
 
 namespace {
 
-// synchronize: scratch = device, completion.
+// synchronize: arguments = device, completion.
 napi_value synchronize(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  return guarded(env, &device, [&]() -> napi_value {
-    device.onComplete([completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
+  return rethrowAsJsError(env, &device, [&]() -> napi_value {
+    device.onComplete([completion = addon.arguments[1], completions = addon.completions](const MosaicFailure* failure) {
       completions->complete(completion, failure);
     });
     addon.completions->expect();
@@ -18,10 +18,10 @@ napi_value synchronize(napi_env env, napi_callback_info) {
   });
 }
 
-// record(): scratch = device → an external that holds the event.
+// record(): arguments = device → an external that holds the event.
 napi_value record(napi_env env, napi_callback_info) {
   Device& device = Addon::of(env).device();
-  return guarded(env, &device, [&] {
+  return rethrowAsJsError(env, &device, [&] {
     auto event = std::make_unique<Event>(device.context());
     check(driver().eventRecord(event->get(), device.stream()), "record");
     napi_value external;
@@ -31,10 +31,10 @@ napi_value record(napi_env env, napi_callback_info) {
   });
 }
 
-// wait(event): scratch = device.
+// wait(event): arguments = device.
 napi_value wait(napi_env env, napi_callback_info info) {
   Device& device = Addon::of(env).device();
-  return guarded(env, &device, [&]() -> napi_value {
+  return rethrowAsJsError(env, &device, [&]() -> napi_value {
     check(driver().streamWaitEvent(device.stream(), externalIn<Event>(env, info)->get(), 0), "wait");
     return nullptr;
   });
@@ -42,15 +42,15 @@ napi_value wait(napi_env env, napi_callback_info info) {
 
 napi_value startTrace(napi_env env, napi_callback_info) {
   Device& device = Addon::of(env).device();
-  return guarded(env, &device, [&]() -> napi_value { return device.startTrace(), nullptr; });
+  return rethrowAsJsError(env, &device, [&]() -> napi_value { return device.startTrace(), nullptr; });
 }
 
-// stopTrace: scratch = device, completion; `takeTrace` is to be called once the completion has arrived.
+// stopTrace: arguments = device, completion; `takeTrace` is to be called once the completion has arrived.
 napi_value stopTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  return guarded(env, &device, [&]() -> napi_value {
-    const double completion = addon.scratch[1];
+  return rethrowAsJsError(env, &device, [&]() -> napi_value {
+    const double completion = addon.arguments[1];
     auto entries = addon.traces[completion] = std::make_shared<std::vector<TraceEntry>>();
     device.stopTrace([entries, completion, completions = addon.completions](std::vector<TraceEntry> found) {
       *entries = std::move(found);
@@ -61,10 +61,10 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
   });
 }
 
-// takeTrace: scratch = device, completion → name, start, end of each entry, flat.
+// takeTrace: arguments = device, completion → name, start, end of each entry, flat.
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  const auto found = addon.traces.find(addon.scratch[1]);
+  const auto found = addon.traces.find(addon.arguments[1]);
   napi_value flat;
   napi_create_array(env, &flat);
   if (found == addon.traces.end()) return flat;

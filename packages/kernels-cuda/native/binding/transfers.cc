@@ -5,7 +5,7 @@
 #include "binding/addon.h"
 #include "binding/loop.h"
 #include "kernels/elementwise.h"
-#include "mosaic/reader.h"
+#include "mosaic/argument_reader.h"
 
 namespace mosaic::cuda {
 
@@ -36,7 +36,7 @@ bool isDense(const View& view) {
 CUdeviceptr addressOf(const View& view) { return reinterpret_cast<uintptr_t>(view.data); }
 
 void copyViews(Device& device, const View& out, const View& x) {
-  const CopyParameters p{loopOf<2>({&out, &x})};
+  const CopyParameters p{makeLoop<2>({&out, &x})};
   device.launch("copy", gridFor(device, p.loop.extent.count), p);
 }
 
@@ -91,15 +91,15 @@ void download(Device& device, const View& x, const std::shared_ptr<void>& host, 
   check(driver().memcpyDtoHAsync(host.get(), dense.address(), bytes, device.stream()), "read");
 }
 
-// write(Float32Array): scratch = device, view. The values are taken now. scratch = 1 if the device has failed, else 0.
+// write(Float32Array): arguments = device, view. The values are taken now. Returns 1 if the device has failed, else 0.
 napi_value write(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  return guarded(env, &device, [&]() -> napi_value {
+  return rethrowAsJsError(env, &device, [&]() -> napi_value {
     const Floats values = floatsIn(env, info);
-    addon.scratch[0] = device.failure() ? 1 : 0;
+    addon.arguments[0] = device.failure() ? 1 : 0;
     if (device.failure() || values.length == 0) return nullptr;
-    const View out = Reader(addon.scratch + 1).view();
+    const View out = ArgumentReader(addon.arguments + 1).view();
     const std::shared_ptr<void> host = device.pinned().acquire(values.bytes());
     std::memcpy(host.get(), values.data, values.bytes());
     upload(device, out, host, values.bytes());
@@ -108,13 +108,13 @@ napi_value write(napi_env env, napi_callback_info info) {
   });
 }
 
-// read(Float32Array): scratch = device, completion, view. JavaScript keeps the array until the completion arrives.
+// read(Float32Array): arguments = device, completion, view. JavaScript keeps the array until the completion arrives.
 napi_value read(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  return guarded(env, &device, [&]() -> napi_value {
+  return rethrowAsJsError(env, &device, [&]() -> napi_value {
     const Floats values = floatsIn(env, info);
-    Reader args(addon.scratch + 1);
+    ArgumentReader args(addon.arguments + 1);
     const double completion = args.number();
     const View x = args.view();
     std::shared_ptr<void> host;

@@ -26,7 +26,7 @@ class Context {
   int multiprocessors() const { return multiprocessors_; }
   /// How far a grid may reach along y and along z.
   int maxGridDim() const { return maxGridDim_; }
-  /// Of shared memory that a block may have, if it asks.
+  /// Of shared memory that a block may have, with the opt-in attribute.
   int maxSharedBytes() const { return maxSharedBytes_; }
 
  private:

@@ -151,7 +151,7 @@ void Device::failWith(CUresult code) {
            "or under compute-sanitizer");
 }
 
-Failure Device::explain(const CallError& error) {
+Failure Device::describeFailure(const CallError& error) {
   // After a kernel has failed, every call to the context does.
   const CUresult state = driver().streamQuery(stream());
   const bool isLost = state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY;

@@ -81,7 +81,7 @@ class Device {
   int multiprocessors() const { return context_->multiprocessors(); }
   /// How far a grid may reach along y and along z.
   unsigned maxGridDim() const { return static_cast<unsigned>(context_->maxGridDim()); }
-  /// That a block may have, if it asks.
+  /// That a block may have, with the opt-in attribute.
   unsigned maxSharedBytes() const { return static_cast<unsigned>(context_->maxSharedBytes()); }
   Memory& memory() { return *memory_; }
   PinnedCache& pinned() { return pinned_; }
@@ -110,7 +110,7 @@ class Device {
   void onComplete(Callback callback);
   /// Holds `memory` until all work so far is done.
   void retainUntilComplete(std::shared_ptr<void> memory);
-  /// Gives memory that nobody uses back to the system, once all work so far is done.
+  /// Gives unused memory back to the system, once all work so far is done.
   void trim();
 
   /// Where kernels that are given indices leave the first bad one.
@@ -122,7 +122,7 @@ class Device {
   void fail(MosaicFailureCode code, const std::string& message);
   /// What to report of a call that failed: of a context that is lost, which kernels may have done it. Then the device
   /// fails. Any thread.
-  Failure explain(const CallError& error);
+  Failure describeFailure(const CallError& error);
 
   /// Everything that is started from now on.
   void startTrace();

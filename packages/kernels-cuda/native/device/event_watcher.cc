@@ -21,7 +21,7 @@ void EventWatcher::after(CUstream stream, Callback callback) {
     event = acquireEvent();
     recorded = driver().eventRecord(event->get(), stream);
   } catch (const CallError& error) {
-    recorded = error.code();  // the context has failed: nobody may be forgotten for that
+    recorded = error.code();  // the context has failed: every callback still runs
   }
   {
     const std::lock_guard lock(mutex_);

@@ -20,7 +20,7 @@ class EventWatcher {
   using Callback = std::function<void(CUresult)>;
 
   explicit EventWatcher(std::shared_ptr<const Context> context);
-  /// What was asked for before still comes.
+  /// What was registered before still runs.
   ~EventWatcher();
 
   /// After all work in the stream so far. In the order of calls.

@@ -62,7 +62,7 @@ class Memory {
   std::unordered_map<CUdeviceptr, size_t> scratchSizes_;  // bytes; under mutex_
 };
 
-// Host memory that the GPU reaches directly, for copies that nobody waits for.
+// Host memory that the GPU reaches directly, for copies that the host does not wait for.
 
 /// Pinning takes as long as a copy, and unpinning may wait for the GPU, so blocks are kept. For any thread that has
 /// entered the context.
@@ -73,7 +73,7 @@ class PinnedCache {
   ~PinnedCache();
   PinnedCache(const PinnedCache&) = delete;
 
-  /// At least `bytes`; given back when the last owner lets go. Throws CallError.
+  /// At least `bytes`; given back when the last owner releases it. Throws CallError.
   std::shared_ptr<void> acquire(size_t bytes);
 
  private:

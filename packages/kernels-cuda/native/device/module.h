@@ -29,7 +29,7 @@ class Module {
  private:
   struct LoadedFunction {
     CUfunction function = nullptr;
-    unsigned sharedBytes = 48 * 1024;  // more must be asked for
+    unsigned sharedBytes = 48 * 1024;  // more needs the opt-in attribute
   };
   CUmodule module_ = nullptr;
   std::unordered_map<std::string_view, LoadedFunction> functions_;

@@ -18,18 +18,18 @@ Device& deviceOf(MosaicDevicePort* port) { return portOf(port).device(); }
 CUstream streamOf(void* handle) { return static_cast<CUstream>(handle); }
 Port::PooledEvent* eventOf(void* event) { return static_cast<Port::PooledEvent*>(event); }
 
-void record(const Failure& failure, MosaicFailure* out) { *out = recordOf(failure.code(), failure.what()); }
+void record(const Failure& failure, MosaicFailure* out) { *out = failureRecord(failure.code(), failure.what()); }
 
 /// Runs `body`; what it throws becomes a failure. The device explains calls of the driver that failed.
 template <class Body>
-int guarded(MosaicDevicePort* port, MosaicFailure* failure, Body body) {
+int captureFailure(MosaicDevicePort* port, MosaicFailure* failure, Body body) {
   try {
     body();
     return 0;
   } catch (const Failure& thrown) {
     record(thrown, failure);
   } catch (const CallError& error) {
-    record(deviceOf(port).explain(error), failure);
+    record(deviceOf(port).describeFailure(error), failure);
   }
   return 1;
 }
@@ -47,7 +47,7 @@ int failureOf(MosaicDevicePort* port, MosaicFailure* out) {
 }
 
 int createStream(MosaicDevicePort* port, void** stream, MosaicFailure* failure) {
-  return guarded(port, failure, [&] {
+  return captureFailure(port, failure, [&] {
     CUstream made = nullptr;
     check(driver().streamCreate(&made, STREAM_NON_BLOCKING), "creating a stream");
     *stream = made;
@@ -60,11 +60,11 @@ void destroyStream(MosaicDevicePort* port, void* stream) {
 }
 
 int recordEvent(MosaicDevicePort* port, void* stream, int timed, void** event, MosaicFailure* failure) {
-  return guarded(port, failure, [&] { *event = portOf(port).record(streamOf(stream), timed != 0).release(); });
+  return captureFailure(port, failure, [&] { *event = portOf(port).record(streamOf(stream), timed != 0).release(); });
 }
 
 int waitEvent(MosaicDevicePort* port, void* stream, void* event, MosaicFailure* failure) {
-  return guarded(port, failure, [&] {
+  return captureFailure(port, failure, [&] {
     check(driver().streamWaitEvent(streamOf(stream), eventOf(event)->event.get(), 0), "waiting for an event");
   });
 }
@@ -73,7 +73,7 @@ int queryEvent(MosaicDevicePort* port, void* event, MosaicFailure* failure) {
   const CUresult code = driver().eventQuery(eventOf(event)->event.get());
   if (code == CUDA_SUCCESS) return MOSAIC_EVENT_DONE;
   if (code == CUDA_ERROR_NOT_READY) return MOSAIC_EVENT_PENDING;
-  guarded(port, failure, [&] { check(code, "communication"); });
+  captureFailure(port, failure, [&] { check(code, "communication"); });
   return MOSAIC_EVENT_FAILED;
 }
 
@@ -87,11 +87,12 @@ void releaseEvent(MosaicDevicePort* port, void* event) {
 }
 
 int copy(MosaicDevicePort* port, uint64_t to, uint64_t from, size_t bytes, void* stream, MosaicFailure* failure) {
-  return guarded(port, failure, [&] { check(driver().memcpyDtoDAsync(to, from, bytes, streamOf(stream)), "copying"); });
+  return captureFailure(port, failure,
+                        [&] { check(driver().memcpyDtoDAsync(to, from, bytes, streamOf(stream)), "copying"); });
 }
 
 int allocate(MosaicDevicePort* port, uint64_t* address, size_t bytes, void* stream, MosaicFailure* failure) {
-  return guarded(port, failure, [&] {
+  return captureFailure(port, failure, [&] {
     CUdeviceptr memory = 0;
     const CUresult code = deviceOf(port).memory().allocateScratch(&memory, bytes, streamOf(stream));
     if (code == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -120,7 +121,7 @@ int reduce(MosaicDevicePort* port, const MosaicRankReduction* r, void* stream, M
   constexpr int64_t kThreads = 256;
   const int64_t blocks = std::min((r->count + kThreads - 1) / kThreads, int64_t{device.multiprocessors()} * 16);
   void* arguments[] = {&p};
-  return guarded(port, failure, [&] {
+  return captureFailure(port, failure, [&] {
     check(driver().launchKernel(device.reduceRanks(), static_cast<unsigned>(blocks), 1, 1, kThreads, 1, 1, 0,
                                 streamOf(stream), arguments, nullptr),
           "reduceRanks");

@@ -19,7 +19,7 @@ struct HopperShape {
   /// What a thread has when the block starts: what ptxas gives it at most, in eights, so that one block fits.
   HOST_AND_DEVICE constexpr int initialRegisters() const { return kRegisterFile / threads() / 8 * 8; }
   /// What threads that load keep, and what those that compute then find in the block's pool. The pool is what the block
-  /// started with, not the register file: whoever asks for more waits for ever.
+  /// started with, not the register file: a request for more waits for ever.
   HOST_AND_DEVICE constexpr int producerRegisters() const { return groups == 3 ? 32 : 24; }
   HOST_AND_DEVICE constexpr int registers() const {
     return ((groups + 1) * initialRegisters() - producerRegisters()) / groups / 8 * 8;

@@ -9,7 +9,7 @@ import { type Listener, type Network, tcp } from "./network.ts";
 import { Parent } from "./parent.ts";
 import { claimSocket, type SocketClaim } from "./socket-file.ts";
 import { ProtocolError } from "./wire.ts";
-import { type Branch, Worlds } from "./worlds.ts";
+import { type Branch, WorldTable } from "./worlds.ts";
 
 /** The shape of the tree: agent `i` is a child of agent `(i − 1) / fanOut`, rounded down. */
 class AgentTree {
@@ -99,7 +99,7 @@ export class Agent implements AsyncDisposable {
   #claim: SocketClaim | undefined;
   #listener: Listener | undefined;
   #parent: Parent | undefined;
-  #worlds: Worlds;
+  #worlds: WorldTable;
   #heartbeat: NodeJS.Timeout | undefined;
   #lastTickAt = performance.now();
   #isUsed = false;
@@ -113,7 +113,7 @@ export class Agent implements AsyncDisposable {
     this.#heartbeatMs = options.heartbeatMs ?? 500;
     this.#limitMs = options.limitMs ?? 2500;
     this.#tree = new AgentTree(this.#index, options.fanOut ?? 16);
-    this.#worlds = new Worlds({ agent: this.#index, name: this.#host }, undefined);
+    this.#worlds = new WorldTable({ agent: this.#index, name: this.#host }, undefined);
     this.#server.maxConnections = MAX_CONNECTIONS;
     this.#server.on("connection", (socket) => this.#accept(socket));
   }
@@ -182,10 +182,10 @@ export class Agent implements AsyncDisposable {
     if (children) this.#listener = await network.listen((stream) => this.#accept(stream));
     if (root !== undefined && this.#index > 0) {
       const self = { agent: this.#index, host: this.#host, address: this.#listener?.address ?? "" };
-      const greeting = { magic: MAGIC, version: PROTOCOL_VERSION, secret, role: ROLES.agent };
-      const hello: FrameOf<"hello"> = { kind: "hello", ...greeting, ...self };
+      const protocol = { magic: MAGIC, version: PROTOCOL_VERSION, secret, role: ROLES.agent };
+      const hello: FrameOf<"hello"> = { kind: "hello", ...protocol, ...self };
       this.#parent = new Parent({ network, root, hello, onLost: (refusal) => this.#onParentLost(refusal) });
-      this.#worlds = new Worlds({ agent: this.#index, name: this.#host }, this.#parent);
+      this.#worlds = new WorldTable({ agent: this.#index, name: this.#host }, this.#parent);
     }
     this.#heartbeat = setInterval(() => this.#tick(), this.#heartbeatMs).unref();
     this.#claim = await claimSocket(this.#server, this.path);
@@ -224,16 +224,16 @@ export class Agent implements AsyncDisposable {
 
   /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
   #handshake(channel: Channel, content: Buffer): Branch | undefined {
-    const greeting = peekHello(content);
-    if (greeting === undefined) throw new ProtocolError("expected a hello frame first");
-    if (!sameSecret(greeting.secret, this.#options.secret ?? ""))
+    const hello = peekHello(content);
+    if (hello === undefined) throw new ProtocolError("another frame before hello");
+    if (!sameSecret(hello.secret, this.#options.secret ?? ""))
       return this.#reject(
         channel,
         `the agent of ${this.#host} has another secret; MOSAIC_TOKEN_FILE must name the same secret for all of a job`,
       );
-    if (greeting.version !== PROTOCOL_VERSION) {
+    if (hello.version !== PROTOCOL_VERSION) {
       const message =
-        `version ${greeting.version} of the control plane's protocol, and version ${PROTOCOL_VERSION} of the agent of ` +
+        `version ${hello.version} of the control plane's protocol, and version ${PROTOCOL_VERSION} of the agent of ` +
         `${this.#host}; install one version of Mosaic for the launcher, and on all hosts`;
       this.#worlds.refuse({ code: CODES.mismatch, message: `a rank or agent has ${message}` });
       return this.#reject(channel, `this process has ${message}`);

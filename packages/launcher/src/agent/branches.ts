@@ -1,7 +1,7 @@
 import type { Channel } from "./channel.ts";
 import { encode, withWorldNumber, type WorldFrame } from "./frames.ts";
-import { countRanks, includesRank, toRuns } from "./runs.ts";
-import type { Runs } from "./wire.ts";
+import { countRanks, includesRank, toRankRanges } from "./rank-ranges.ts";
+import type { RankRanges } from "./wire.ts";
 
 /** Collects what happens within a window: the first at once, everything after it together. */
 export class DebouncedFlush {
@@ -126,23 +126,23 @@ export class Branches {
   }
 
   /** The ranks, in ascending order, by the connection that leads to them; those that are gone or not below are left out. */
-  partition(ranks: Runs): ReadonlyMap<Link, Runs> {
-    const parts = new Map<Link, Runs>();
+  partition(ranks: RankRanges): ReadonlyMap<Link, RankRanges> {
+    const parts = new Map<Link, RankRanges>();
     for (const [link, branch] of this.#links) {
       const part: number[] = [];
       for (const rank of branch.ranks) if (includesRank(ranks, rank)) part.push(rank);
-      if (part.length > 0) parts.set(link, toRuns(part));
+      if (part.length > 0) parts.set(link, toRankRanges(part));
     }
     return parts;
   }
 
   /** How many connections lead to any of the ranks, which are in ascending order. */
-  countLinks(ranks: Runs): number {
+  countLinks(ranks: RankRanges): number {
     return this.#linksTo(ranks).length;
   }
 
   /** Whether all of the ranks, which are in ascending order, are below this agent. */
-  covers(ranks: Runs): boolean {
+  covers(ranks: RankRanges): boolean {
     let below = 0;
     for (const { ranks: own } of this.#links.values()) for (const rank of own) if (includesRank(ranks, rank)) below++;
     return below === countRanks(ranks);
@@ -164,7 +164,7 @@ export class Branches {
   }
 
   /** To every connection that leads to one of the ranks, which are in ascending order. */
-  multicast(frame: LocalWorldFrame, ranks: Runs): void {
+  multicast(frame: LocalWorldFrame, ranks: RankRanges): void {
     this.broadcast(frame, this.#linksTo(ranks));
   }
 
@@ -180,7 +180,7 @@ export class Branches {
     }
   }
 
-  #linksTo(ranks: Runs): readonly Link[] {
+  #linksTo(ranks: RankRanges): readonly Link[] {
     const links: Link[] = [];
     for (const [link, branch] of this.#links)
       for (const rank of branch.ranks)

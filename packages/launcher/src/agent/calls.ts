@@ -1,8 +1,8 @@
 import type { Branches, Link } from "./branches.ts";
 import type { CallRecord, FrameOf } from "./frames.ts";
-import { unionRuns } from "./runs.ts";
-import type { Groups } from "./splits.ts";
-import type { Runs } from "./wire.ts";
+import { unionRankRanges } from "./rank-ranges.ts";
+import type { GroupTable } from "./splits.ts";
+import type { RankRanges } from "./wire.ts";
 
 const MAX_PENDING = 4096;
 const LOG_TIMEOUT_MS = 1000;
@@ -39,14 +39,14 @@ export function mismatchMessage(a: number, callsOfA: CallLog, b: number, callsOf
 /** Compares what the ranks of a group have called: each agent forwards one report once all below it agree. */
 export class CallChecker {
   readonly #branches: Branches;
-  readonly #groups: Groups;
+  readonly #groups: GroupTable;
   readonly #reports = new Map<string, Report>();
   /** Groups whose ranks have diverged. */
   readonly #diverged = new Set<bigint>();
   readonly #queries = new Map<number, (calls: CallLog) => void>();
   #nextQuery = 0;
 
-  constructor(branches: Branches, groups: Groups) {
+  constructor(branches: Branches, groups: GroupTable) {
     this.#branches = branches;
     this.#groups = groups;
   }
@@ -73,12 +73,12 @@ export class CallChecker {
   }
 
   /** A request for the log of a rank below, from above. */
-  query({ query, rank, group }: FrameOf<"callsQuery">): void {
-    this.#queryLog(rank, group, (calls) => this.#branches.sendUp({ kind: "calls", query, rank, calls }));
+  query({ query, rank, group }: FrameOf<"callLogQuery">): void {
+    this.#queryLog(rank, group, (calls) => this.#branches.sendUp({ kind: "callLogReply", query, rank, calls }));
   }
 
   /** A log from below. */
-  onQueryReply({ query, calls }: FrameOf<"calls">): void {
+  onQueryReply({ query, calls }: FrameOf<"callLogReply">): void {
     this.#queries.get(query)?.(calls);
     this.#queries.delete(query);
   }
@@ -96,11 +96,11 @@ export class CallChecker {
   }
 
   /** The ranks that must agree: those of the report, else of the group. */
-  #ranksOf(group: bigint, explicitRanks: Runs): Runs {
-    return explicitRanks.length > 0 ? unionRuns([explicitRanks]) : (this.#groups.ranksOf(group) ?? []);
+  #ranksOf(group: bigint, explicitRanks: RankRanges): RankRanges {
+    return explicitRanks.length > 0 ? unionRankRanges([explicitRanks]) : (this.#groups.ranksOf(group) ?? []);
   }
 
-  #queryLogs({ group, ranks }: { readonly group: bigint; readonly ranks: Runs }, a: number, b: number): void {
+  #queryLogs({ group, ranks }: { readonly group: bigint; readonly ranks: RankRanges }, a: number, b: number): void {
     const logs = new Map<number, CallLog>();
     for (const rank of [a, b])
       this.#queryLog(rank, group, (calls) => {
@@ -117,7 +117,7 @@ export class CallChecker {
     const link = this.#branches.linkTo(rank);
     const query = this.#nextQuery++;
     const timer = setTimeout(
-      () => this.onQueryReply({ kind: "calls", world: 0, query, rank, calls: [] }),
+      () => this.onQueryReply({ kind: "callLogReply", world: 0, query, rank, calls: [] }),
       LOG_TIMEOUT_MS,
     );
     timer.unref();
@@ -125,6 +125,6 @@ export class CallChecker {
       clearTimeout(timer);
       done(calls);
     });
-    if (link !== undefined) this.#branches.send(link, { kind: "callsQuery", query, rank, group });
+    if (link !== undefined) this.#branches.send(link, { kind: "callLogQuery", query, rank, group });
   }
 }

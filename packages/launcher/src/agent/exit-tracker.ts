@@ -1,12 +1,12 @@
 import { DebouncedFlush, type Branches } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
-import { ranksOf, toRuns } from "./runs.ts";
+import { expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 
 const TO_PARENT_MS = 10;
 const TO_CHILDREN_MS = 20;
 
 /** Ranks by a text that they share. */
-class RanksByText {
+class RanksByReason {
   readonly #groups = new Map<string, number[]>();
 
   add(text: string, ranks: Iterable<number>): void {
@@ -29,8 +29,8 @@ class RanksByText {
  */
 export class ExitTracker {
   readonly #branches: Branches;
-  readonly #exiting = new RanksByText();
-  readonly #pendingLost = new RanksByText();
+  readonly #exiting = new RanksByReason();
+  readonly #pendingLost = new RanksByReason();
   readonly #batch: DebouncedFlush;
   // What follows is kept at the root.
   readonly #exited = new Map<number, string>();
@@ -55,8 +55,8 @@ export class ExitTracker {
 
   /** Ranks below have closed in order. */
   recordExits(exits: FrameOf<"leave">["exits"]): void {
-    for (const { runs, last } of exits) {
-      const ranks = [...ranksOf(runs)];
+    for (const { ranks: ranges, last } of exits) {
+      const ranks = [...expandRankRanges(ranges)];
       for (const rank of ranks) this.#branches.release(rank);
       if (!this.#branches.isRoot) this.#exiting.add(last, ranks);
       for (const rank of this.#branches.isRoot ? ranks : []) {
@@ -96,12 +96,12 @@ export class ExitTracker {
   }
 
   #flush(): void {
-    const exits = this.#exiting.take((last, ranks) => ({ runs: toRuns(ranks), last }));
-    const losses = this.#pendingLost.take((reason, ranks) => ({ runs: toRuns(ranks), reason }));
+    const exits = this.#exiting.take((last, ranks) => ({ ranks: toRankRanges(ranks), last }));
+    const losses = this.#pendingLost.take((reason, ranks) => ({ ranks: toRankRanges(ranks), reason }));
     if (this.#branches.isRoot) {
-      const runs = toRuns(this.#unsentExits);
+      const ranks = toRankRanges(this.#unsentExits);
       this.#unsentExits = [];
-      if (runs.length > 0) this.#branches.broadcast({ kind: "exited", runs });
+      if (ranks.length > 0) this.#branches.broadcast({ kind: "exited", ranks });
       if (losses.length > 0) this.#branches.broadcast({ kind: "lost", losses });
     } else {
       if (exits.length > 0) this.#branches.sendUp({ kind: "leave", exits });

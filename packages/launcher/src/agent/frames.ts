@@ -4,15 +4,15 @@ import {
   type Codec,
   i32,
   i64,
-  i64s,
+  i64Array,
   type Layout,
   LIMITS,
   list,
   ProtocolError,
   Reader,
-  type Runs,
+  type RankRanges,
   record,
-  runs,
+  rankRanges,
   text,
   u8,
   u32,
@@ -43,7 +43,7 @@ export interface CallRecord {
 
 /** Where some ranks are: `activity` and the rest as in control_plane.h. */
 export interface RankPosition {
-  readonly runs: Runs;
+  readonly ranks: RankRanges;
   readonly activity: number;
   readonly group: bigint;
   readonly sequence: bigint;
@@ -53,13 +53,13 @@ export interface RankPosition {
   readonly last: string;
 }
 
-interface Exits {
-  readonly runs: Runs;
+interface ExitedRanks {
+  readonly ranks: RankRanges;
   readonly last: string;
 }
 
-interface Losses {
-  readonly runs: Runs;
+interface LostRanks {
+  readonly ranks: RankRanges;
   readonly reason: string;
 }
 
@@ -83,8 +83,8 @@ export interface Frames {
     hosts: readonly { readonly agent: number; readonly name: string }[];
     members: readonly JoinMember[];
   };
-  retract: WorldScoped & { runs: Runs };
-  welcome: WorldScoped & {
+  cancelJoin: WorldScoped & { ranks: RankRanges };
+  memberTable: WorldScoped & {
     hosts: readonly string[];
     members: readonly { readonly host: number; readonly pid: number }[];
   };
@@ -93,25 +93,25 @@ export interface Frames {
   put: WorldScoped & { key: string; value: Buffer };
   get: WorldScoped & { key: string };
   value: WorldScoped & { key: string; value: Buffer };
-  leave: WorldScoped & { exits: readonly Exits[] };
-  exited: WorldScoped & { runs: Runs };
-  lost: WorldScoped & { losses: readonly Losses[] };
+  leave: WorldScoped & { exits: readonly ExitedRanks[] };
+  exited: WorldScoped & { ranks: RankRanges };
+  lost: WorldScoped & { losses: readonly LostRanks[] };
   failed: WorldScoped & { rank: number; code: number; message: string };
-  call: WorldScoped & { group: bigint; index: bigint; history: bigint; rank: number; ranks: Runs };
-  callsQuery: WorldScoped & { query: number; rank: number; group: bigint };
-  calls: WorldScoped & { query: number; rank: number; calls: readonly CallRecord[] };
-  mismatch: WorldScoped & { group: bigint; message: string; ranks: Runs };
+  call: WorldScoped & { group: bigint; index: bigint; history: bigint; rank: number; ranks: RankRanges };
+  callLogQuery: WorldScoped & { query: number; rank: number; group: bigint };
+  callLogReply: WorldScoped & { query: number; rank: number; calls: readonly CallRecord[] };
+  mismatch: WorldScoped & { group: bigint; message: string; ranks: RankRanges };
   split: WorldScoped & {
     group: bigint;
     index: bigint;
-    ranks: Runs;
+    ranks: RankRanges;
     colors: readonly { readonly rank: number; readonly color: bigint }[];
   };
-  colors: WorldScoped & { group: bigint; index: bigint; ranks: Runs; colors: BigInt64Array };
-  positionsRequest: WorldScoped & { request: bigint; ranks: Runs };
-  positionsQuery: WorldScoped & { query: number; timeoutMs: number; ranks: Runs };
-  positionsAnswer: WorldScoped & { query: number; places: readonly RankPosition[] };
-  positions: WorldScoped & { request: bigint; places: readonly RankPosition[] };
+  colors: WorldScoped & { group: bigint; index: bigint; ranks: RankRanges; colors: BigInt64Array };
+  positionsRequest: WorldScoped & { request: bigint; ranks: RankRanges };
+  positionsQuery: WorldScoped & { query: number; timeoutMs: number; ranks: RankRanges };
+  positionsReply: WorldScoped & { query: number; positions: readonly RankPosition[] };
+  positions: WorldScoped & { request: bigint; positions: readonly RankPosition[] };
   register: {
     version: number;
     launcher: string;
@@ -125,7 +125,7 @@ export interface Frames {
     command: string;
     digest: string;
   };
-  gathering: { message: string };
+  rendezvousStatus: { message: string };
   assign: {
     run: string;
     attempt: number;
@@ -161,7 +161,7 @@ const position = {
   description: text,
   last: text,
 };
-const places = list(record<RankPosition>({ runs, ...position }));
+const positions = list(record<RankPosition>({ ranks: rankRanges, ...position }));
 const world = u32;
 
 /** By kind: its number on the wire, and its fields in their order. */
@@ -171,27 +171,27 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   redirect: [3, { address: text }],
   heartbeat: [4, {}],
   join: [5, { world, name: text, attempt: u32, size: u32, timeoutMs: u32, remainingMs: u32, hosts, members }],
-  retract: [6, { world, runs }],
-  welcome: [7, { world, hosts: list(text), members: list(record({ host: u32, pid: i32 })) }],
+  cancelJoin: [6, { world, ranks: rankRanges }],
+  memberTable: [7, { world, hosts: list(text), members: list(record({ host: u32, pid: i32 })) }],
   refused: [8, { world, code: i32, message: text }],
   closed: [9, { world, reason: text }],
   put: [10, { world, key: text, value: bytes }],
   get: [11, { world, key: text }],
   value: [12, { world, key: text, value: bytes }],
-  leave: [13, { world, exits: list(record<Exits>({ runs, last: text })) }],
-  exited: [14, { world, runs }],
-  lost: [15, { world, losses: list(record<Losses>({ runs, reason: text })) }],
+  leave: [13, { world, exits: list(record<ExitedRanks>({ ranks: rankRanges, last: text })) }],
+  exited: [14, { world, ranks: rankRanges }],
+  lost: [15, { world, losses: list(record<LostRanks>({ ranks: rankRanges, reason: text })) }],
   failed: [16, { world, rank: u32, code: i32, message: text }],
-  call: [17, { world, group: u64, index: u64, history: u64, rank: u32, ranks: runs }],
-  callsQuery: [18, { world, query: u32, rank: u32, group: u64 }],
-  calls: [19, { world, query: u32, rank: u32, calls }],
-  mismatch: [20, { world, group: u64, message: text, ranks: runs }],
-  split: [21, { world, group: u64, index: u64, ranks: runs, colors: list(record({ rank: u32, color: i64 })) }],
-  colors: [22, { world, group: u64, index: u64, ranks: runs, colors: i64s }],
-  positionsRequest: [23, { world, request: u64, ranks: runs }],
-  positionsQuery: [24, { world, query: u32, timeoutMs: u32, ranks: runs }],
-  positionsAnswer: [25, { world, query: u32, places }],
-  positions: [26, { world, request: u64, places }],
+  call: [17, { world, group: u64, index: u64, history: u64, rank: u32, ranks: rankRanges }],
+  callLogQuery: [18, { world, query: u32, rank: u32, group: u64 }],
+  callLogReply: [19, { world, query: u32, rank: u32, calls }],
+  mismatch: [20, { world, group: u64, message: text, ranks: rankRanges }],
+  split: [21, { world, group: u64, index: u64, ranks: rankRanges, colors: list(record({ rank: u32, color: i64 })) }],
+  colors: [22, { world, group: u64, index: u64, ranks: rankRanges, colors: i64Array }],
+  positionsRequest: [23, { world, request: u64, ranks: rankRanges }],
+  positionsQuery: [24, { world, query: u32, timeoutMs: u32, ranks: rankRanges }],
+  positionsReply: [25, { world, query: u32, positions }],
+  positions: [26, { world, request: u64, positions }],
   register: [
     27,
     {
@@ -199,7 +199,7 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
       ...{ nproc: u32, host: text, command: text, digest: text },
     },
   ],
-  gathering: [28, { message: text }],
+  rendezvousStatus: [28, { message: text }],
   assign: [29, { run: text, attempt: u32, worldSize: u32, firstRank: u32, groupRank: u32, groupWorldSize: u32 }],
   clock: [30, { time: u64 }],
   failing: [31, { attempt: u32, rank: u32 }],
@@ -262,7 +262,7 @@ export function decode(content: Buffer): Frame {
   const coded = byType.get(type);
   if (coded === undefined) throw new ProtocolError(`a frame of the unknown type ${type}`);
   const value = { kind: coded.kind, ...coded.body.read(from) } as Frame;
-  if (from.remaining > 0) throw new ProtocolError(`${from.remaining} bytes after the end of a ${coded.kind} frame`);
+  if (from.remaining > 0) throw new ProtocolError(`a ${coded.kind} frame with ${from.remaining} bytes after its end`);
   return value;
 }
 

@@ -29,4 +29,4 @@ export {
   TlsServer,
   type TlsServerOptions,
 } from "./tls.ts";
-export { LIMITS, ProtocolError, type Runs } from "./wire.ts";
+export { LIMITS, ProtocolError, type RankRanges } from "./wire.ts";

@@ -1,8 +1,15 @@
 import { DebouncedFlush, type Branches, type Link } from "./branches.ts";
 import type { ExitTracker } from "./exit-tracker.ts";
 import type { FrameOf, RankPosition } from "./frames.ts";
-import { countRanks, subtractRuns, intersectRuns, includesRank, toRuns, unionRuns } from "./runs.ts";
-import type { Runs } from "./wire.ts";
+import {
+  countRanks,
+  subtractRankRanges,
+  intersectRankRanges,
+  includesRank,
+  toRankRanges,
+  unionRankRanges,
+} from "./rank-ranges.ts";
+import type { RankRanges } from "./wire.ts";
 
 /** Requests that come within this time share one gather. */
 const WINDOW_MS = 50;
@@ -22,32 +29,32 @@ const FAILED = 4;
 interface Requester {
   readonly link: Link;
   readonly request: bigint;
-  readonly ranks: Runs;
+  readonly ranks: RankRanges;
 }
 
-interface Query {
+interface PendingQuery {
   /** The connections that have not answered, and the ranks that were requested of them. */
-  readonly waiting: Map<Link, Runs>;
+  readonly waiting: Map<Link, RankRanges>;
   readonly table: PositionTable;
   finish(): void;
 }
 
 /** A gather of the root. */
-interface Gather {
-  readonly ranks: Runs;
+interface PendingGather {
+  readonly ranks: RankRanges;
   readonly startedAt: number;
   readonly requesters: Requester[];
 }
 
 /** Where ranks are: requests are merged on their way to the root, and answers on theirs. */
-export class Positions {
+export class PositionCollector {
   readonly #branches: Branches;
   readonly #exits: Pick<ExitTracker, "exited" | "lost">;
   readonly #batch = new DebouncedFlush(WINDOW_MS, () => this.#flush());
   #requesters: Requester[] = [];
   readonly #requested = new Map<bigint, readonly Requester[]>();
-  readonly #queries = new Map<number, Query>();
-  #gathering: Gather | undefined;
+  readonly #queries = new Map<number, PendingQuery>();
+  #gathering: PendingGather | undefined;
   #nextRequest = 0n;
   #nextQuery = 0;
 
@@ -58,30 +65,30 @@ export class Positions {
 
   /** From below. */
   request(link: Link, { request, ranks }: FrameOf<"positionsRequest">): void {
-    this.#requesters.push({ link, request, ranks: unionRuns([ranks]) });
+    this.#requesters.push({ link, request, ranks: unionRankRanges([ranks]) });
     this.#batch.schedule();
   }
 
   /** From above: answered after `timeoutMs` at the latest. */
   query({ query, timeoutMs, ranks }: FrameOf<"positionsQuery">): void {
-    const onQueryReply = (places: readonly RankPosition[]): void =>
-      this.#branches.sendUp({ kind: "positionsAnswer", query, places });
-    this.#gather(unionRuns([ranks]), timeoutMs, onQueryReply);
+    const onQueryReply = (positions: readonly RankPosition[]): void =>
+      this.#branches.sendUp({ kind: "positionsReply", query, positions });
+    this.#gather(unionRankRanges([ranks]), timeoutMs, onQueryReply);
   }
 
   /** From below. */
-  onQueryReply(link: Link, { query, places }: FrameOf<"positionsAnswer">): void {
+  onQueryReply(link: Link, { query, positions }: FrameOf<"positionsReply">): void {
     const pending = this.#queries.get(query);
     const expected = pending?.waiting.get(link);
     if (pending === undefined || expected === undefined) return;
-    pending.table.addSubset(places, expected);
+    pending.table.addSubset(positions, expected);
     pending.waiting.delete(link);
     if (pending.waiting.size === 0) pending.finish();
   }
 
   /** From above. */
-  distribute({ request, places }: FrameOf<"positions">): void {
-    this.#deliver(this.#requested.get(request) ?? [], places);
+  distribute({ request, positions }: FrameOf<"positions">): void {
+    this.#deliver(this.#requested.get(request) ?? [], positions);
     this.#requested.delete(request);
   }
 
@@ -93,7 +100,7 @@ export class Positions {
   #flush(): void {
     const requesters = this.#requesters;
     this.#requesters = [];
-    const ranks = unionRuns(requesters.map((each) => each.ranks));
+    const ranks = unionRankRanges(requesters.map((each) => each.ranks));
     if (this.#branches.isRoot) return this.#serve(requesters, ranks);
     const request = this.#nextRequest++;
     this.#requested.set(request, requesters);
@@ -103,88 +110,89 @@ export class Positions {
   }
 
   /** At the root: by the gather that is under way if it covers these ranks, else by another one. */
-  #serve(requesters: readonly Requester[], ranks: Runs): void {
+  #serve(requesters: readonly Requester[], ranks: RankRanges): void {
     const running = this.#gathering;
     const isFresh = running !== undefined && performance.now() - running.startedAt <= MAX_SHARED_AGE_MS;
-    if (isFresh && countRanks(intersectRuns(running.ranks, ranks)) === countRanks(ranks))
+    if (isFresh && countRanks(intersectRankRanges(running.ranks, ranks)) === countRanks(ranks))
       return void running.requesters.push(...requesters);
     // A request for most of the world is one of many: a gather of all ranks answers the others, too.
-    const all: Runs = [[0, this.#branches.size]];
+    const all: RankRanges = [[0, this.#branches.size]];
     const requested = 2 * countRanks(ranks) > this.#branches.size ? all : ranks;
     const gather = { ranks: requested, startedAt: performance.now(), requesters: [...requesters] };
     this.#gathering = gather;
-    this.#gather(requested, ROOT_TIMEOUT_MS, (places) => {
+    this.#gather(requested, ROOT_TIMEOUT_MS, (positions) => {
       if (this.#gathering === gather) this.#gathering = undefined;
-      this.#deliver(gather.requesters, this.#addExited(places, requested));
+      this.#deliver(gather.requesters, this.#addExited(positions, requested));
     });
   }
 
-  #gather(ranks: Runs, timeoutMs: number, done: (places: readonly RankPosition[]) => void): void {
+  #gather(ranks: RankRanges, timeoutMs: number, done: (positions: readonly RankPosition[]) => void): void {
     const table = new PositionTable();
     const parts = this.#branches.partition(ranks);
     const query = this.#nextQuery++;
     const finish = (): void => {
       clearTimeout(timer);
-      if (this.#queries.delete(query)) done(table.places);
+      if (this.#queries.delete(query)) done(table.positions);
     };
     const timer = setTimeout(finish, timeoutMs);
     this.#queries.set(query, { waiting: new Map(parts), table, finish });
     const childMs = Math.max(MIN_TIMEOUT_MS, timeoutMs - TIMEOUT_STEP_MS);
-    for (const [link, runs] of parts)
-      this.#branches.send(link, { kind: "positionsQuery", query, timeoutMs: childMs, ranks: runs });
+    for (const [link, ranks] of parts)
+      this.#branches.send(link, { kind: "positionsQuery", query, timeoutMs: childMs, ranks });
     if (parts.size === 0) finish();
   }
 
   /** With the requested ranks that are gone by now, whatever they answered before. */
-  #addExited(places: readonly RankPosition[], requested: Runs): readonly RankPosition[] {
-    const nowhere = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "" };
+  #addExited(positions: readonly RankPosition[], requested: RankRanges): readonly RankPosition[] {
+    const unknownPosition = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "" };
     const table = new PositionTable();
     const { exited, lost } = this.#exits;
-    table.addSubset(places, subtractRuns(requested, toRuns([...exited.keys(), ...lost])));
+    table.addSubset(positions, subtractRankRanges(requested, toRankRanges([...exited.keys(), ...lost])));
     for (const [rank, last] of exited)
-      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: EXITED, ...nowhere, last });
+      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: EXITED, ...unknownPosition, last });
     for (const rank of lost)
-      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: FAILED, ...nowhere, last: "" });
-    return table.places;
+      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: FAILED, ...unknownPosition, last: "" });
+    return table.positions;
   }
 
   /** To each what it requested. */
-  #deliver(requesters: readonly Requester[], places: readonly RankPosition[]): void {
+  #deliver(requesters: readonly Requester[], positions: readonly RankPosition[]): void {
     for (const { link, request, ranks } of requesters) {
       const table = new PositionTable();
-      table.addSubset(places, ranks);
-      this.#branches.send(link, { kind: "positions", request, places: table.places });
+      table.addSubset(positions, ranks);
+      this.#branches.send(link, { kind: "positions", request, positions: table.positions });
     }
   }
 }
 
 /** Places by all but their ranks: ranks that are in the same one are one entry. */
 class PositionTable {
-  readonly #positions = new Map<string, { readonly place: RankPosition; readonly parts: Runs[] }>();
+  readonly #positions = new Map<string, { readonly position: RankPosition; readonly parts: RankRanges[] }>();
 
-  add(runs: Runs, place: Omit<RankPosition, "runs">): void {
+  add(runs: RankRanges, position: Omit<RankPosition, "ranks">): void {
     if (runs.length === 0) return;
-    const { activity, group, sequence, index, operation, description, last } = place;
+    const { activity, group, sequence, index, operation, description, last } = position;
     const key = [activity, group, sequence, index, operation, description, last].join("\n");
     const known = this.#positions.get(key);
     if (known !== undefined) known.parts.push(runs);
-    else this.#positions.set(key, { place: { ...place, runs: [] }, parts: [runs] });
+    else this.#positions.set(key, { position: { ...position, ranks: [] }, parts: [runs] });
   }
 
-  /** Of the places, those of these ranks. */
-  addSubset(places: readonly RankPosition[], ranks: Runs): void {
-    for (const place of places) this.add(intersectRuns(unionRuns([place.runs]), ranks), place);
+  /** Of the positions, those of these ranks. */
+  addSubset(positions: readonly RankPosition[], ranks: RankRanges): void {
+    for (const position of positions) this.add(intersectRankRanges(unionRankRanges([position.ranks]), ranks), position);
   }
 
   /** As many as fit into one frame. */
-  get places(): readonly RankPosition[] {
+  get positions(): readonly RankPosition[] {
     let bytes = 0;
-    const places: RankPosition[] = [];
-    for (const { place, parts } of this.#positions.values()) {
-      const runs = unionRuns(parts);
-      bytes += 64 + 8 * runs.length + 3 * (place.operation.length + place.description.length + place.last.length);
-      if (bytes <= MAX_REPLY_BYTES) places.push({ ...place, runs });
+    const positions: RankPosition[] = [];
+    for (const { position, parts } of this.#positions.values()) {
+      const ranks = unionRankRanges(parts);
+      bytes +=
+        64 + 8 * ranks.length + 3 * (position.operation.length + position.description.length + position.last.length);
+      if (bytes <= MAX_REPLY_BYTES) positions.push({ ...position, ranks });
     }
-    return places;
+    return positions;
   }
 }

@@ -58,12 +58,12 @@ async function closeIfUnused(agent: Agent): Promise<void> {
   await agent.relink().catch(() => {});
 }
 
-function oneHost(): Partial<AgentOptions> {
+function singleHostOptions(): Partial<AgentOptions> {
   const { MOSAIC_TOKEN_FILE: file } = process.env;
   return { secret: file === undefined ? "" : readFileSync(file, "utf8").trim() };
 }
 
-async function severalHosts(index: number, endpoint: string): Promise<Partial<AgentOptions>> {
+async function multiHostOptions(index: number, endpoint: string): Promise<Partial<AgentOptions>> {
   const secret = jobSecret();
   if (index > 0) return { secret, index, root: endpoint, children: false, network: tls({ secret }) };
   return { secret, children: true, fanOut: STAR, network: sharedTls(await listenAt(endpoint, secret), secret) };
@@ -104,7 +104,7 @@ function deadline(ms: number): () => boolean {
 const [path, index, endpoint] = process.argv.slice(2);
 try {
   if (path === undefined) throw new TypeError("expected the path of a socket");
-  await serve(path, endpoint === undefined ? oneHost() : await severalHosts(Number(index), endpoint));
+  await serve(path, endpoint === undefined ? singleHostOptions() : await multiHostOptions(Number(index), endpoint));
 } catch (error) {
   const { code, message } = error as NodeJS.ErrnoException;
   if (code === "EADDRINUSE") {

@@ -1,6 +1,6 @@
 import { DebouncedFlush, type Branches, type Link } from "./branches.ts";
 import { CODES, type FrameOf } from "./frames.ts";
-import { describeRanks, toRuns } from "./runs.ts";
+import { formatRankRanges, toRankRanges } from "./rank-ranges.ts";
 import { LIMITS } from "./wire.ts";
 
 /** A host, by the number of its agent. */
@@ -43,7 +43,7 @@ export interface RendezvousOptions {
   readonly host: Host;
   refuse(refusal: Refusal): void;
   /** All ranks have joined; only at the root. */
-  complete(table: Pick<FrameOf<"welcome">, "hosts" | "members">): void;
+  complete(table: Pick<FrameOf<"memberTable">, "hosts" | "members">): void;
   /** Why this agent has no connection to its parent; undefined when it has one. */
   disconnected(): string | undefined;
 }
@@ -84,14 +84,14 @@ export class Rendezvous {
   }
 
   /** Ranks that had joined are gone. */
-  retract(ranks: readonly number[]): void {
+  cancelJoin(ranks: readonly number[]): void {
     const { branches } = this.#options;
     this.#batch.flushNow();
     for (const rank of ranks) {
       this.#members.delete(rank);
       branches.release(rank);
     }
-    if (ranks.length > 0) branches.sendUp({ kind: "retract", runs: toRuns(ranks) });
+    if (ranks.length > 0) branches.sendUp({ kind: "cancelJoin", ranks: toRankRanges(ranks) });
   }
 
   dispose(): void {
@@ -153,7 +153,7 @@ export class Rendezvous {
     const missing: number[] = [];
     for (let rank = 0; rank < size; rank++) if (!this.#members.has(rank)) missing.push(rank);
     return (
-      `${describeRanks(missing)} of ${size} ${missing.length === 1 ? "is" : "are"} missing; look at their output for why, ` +
+      `${formatRankRanges(missing)} of ${size} ${missing.length === 1 ? "is" : "are"} missing; look at their output for why, ` +
       "and check that all ranks have the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID"
     );
   }
@@ -183,7 +183,7 @@ export class Rendezvous {
   }
 
   /** Hosts are numbered in the order of their lowest ranks. */
-  #memberTable(): Pick<FrameOf<"welcome">, "hosts" | "members"> {
+  #memberTable(): Pick<FrameOf<"memberTable">, "hosts" | "members"> {
     const numbers = new Map<number, number>();
     const hosts: string[] = [];
     const members = Array.from({ length: this.#members.size }, (_, rank) => {

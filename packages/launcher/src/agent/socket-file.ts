@@ -32,7 +32,7 @@ export async function claimSocket(server: Server, path: string): Promise<SocketC
   server.listen({ path: bound, backlog: 4096 });
   await once(server, "listening");
   const { ino } = statSync(bound);
-  const isOurs = (name: string): boolean => inodeOf(name) === ino;
+  const isOurs = (name: string): boolean => getInode(name) === ino;
   const claim: SocketClaim = {
     unlink() {
       if (isOurs(path)) renameSync(path, bound);
@@ -68,7 +68,7 @@ function tryLink(bound: string, path: string): boolean {
 
 /** Removes a socket that no process listens at. Throws EADDRINUSE where one does. */
 async function removeStaleSocket(path: string): Promise<void> {
-  const tested = inodeOf(path);
+  const tested = getInode(path);
   for (let attempt = 0; attempt < 2; attempt++) {
     if (await isListening(path))
       throw Object.assign(new Error(`another agent listens at ${path}`), { code: "EADDRINUSE" });
@@ -82,11 +82,11 @@ async function removeStaleSocket(path: string): Promise<void> {
     return;
   }
   // Another process may have done the same, and listen there by now.
-  if (inodeOf(aside) !== tested) linkSync(aside, path);
+  if (getInode(aside) !== tested) linkSync(aside, path);
   unlinkSync(aside);
 }
 
-function inodeOf(path: string): number | undefined {
+function getInode(path: string): number | undefined {
   return statSync(path, { throwIfNoEntry: false })?.ino;
 }
 

@@ -1,7 +1,7 @@
 import type { Branches, Link } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
-import { countRanks, ranksOf, toRuns } from "./runs.ts";
-import type { Runs } from "./wire.ts";
+import { countRanks, expandRankRanges, toRankRanges } from "./rank-ranges.ts";
+import type { RankRanges } from "./wire.ts";
 
 /** The id of the group of all ranks. */
 export const WORLD_GROUP = 1n;
@@ -17,19 +17,19 @@ export function splitId(parent: bigint, index: bigint, color: bigint): bigint {
 }
 
 /** The groups whose members this agent leads to. */
-export class Groups {
-  readonly #groups = new Map<bigint, Runs>();
+export class GroupTable {
+  readonly #groups = new Map<bigint, RankRanges>();
 
   constructor(size: number) {
     this.#groups.set(WORLD_GROUP, [[0, size]]);
   }
 
   /** World ranks in ascending order; undefined for a group without members below. */
-  ranksOf(id: bigint): Runs | undefined {
+  ranksOf(id: bigint): RankRanges | undefined {
     return this.#groups.get(id);
   }
 
-  add(id: bigint, ranks: Runs): void {
+  add(id: bigint, ranks: RankRanges): void {
     this.#groups.set(id, ranks);
     if (this.#groups.size <= MAX_GROUPS) return;
     // The oldest but the world: its calls are no longer compared.
@@ -40,19 +40,19 @@ export class Groups {
 interface PendingSplit {
   readonly group: bigint;
   readonly index: bigint;
-  readonly ranks: Runs;
+  readonly ranks: RankRanges;
   /** Ranks of the group below this agent. */
   readonly expected: number;
   readonly colors: Map<number, bigint>;
 }
 
 /** Gathers the colors of splits, and returns them to the members once all are there. */
-export class Splits {
+export class SplitCollector {
   readonly #branches: Branches;
-  readonly #groups: Groups;
+  readonly #groups: GroupTable;
   readonly #pending = new Map<string, PendingSplit>();
 
-  constructor(branches: Branches, groups: Groups) {
+  constructor(branches: Branches, groups: GroupTable) {
     this.#branches = branches;
     this.#groups = groups;
   }
@@ -65,7 +65,7 @@ export class Splits {
     if (pending.colors.size < pending.expected) return;
     this.#pending.delete(key);
     if (this.#branches.isRoot) {
-      const members = [...ranksOf(pending.ranks)];
+      const members = [...expandRankRanges(pending.ranks)];
       const ordered = BigInt64Array.from(members, (rank) => pending.colors.get(rank) ?? 0n);
       this.distribute({ kind: "colors", world: 0, group, index, ranks: pending.ranks, colors: ordered });
     } else {
@@ -77,19 +77,20 @@ export class Splits {
   /** All colors: from above, or at the root once they are there. */
   distribute(frame: FrameOf<"colors">): void {
     const { group, index, colors } = frame;
-    const ranks = [...ranksOf(frame.ranks)];
+    const ranks = [...expandRankRanges(frame.ranks)];
     const { isRoot } = this.#branches;
     // Elsewhere only the groups of the ranks below matter.
     const own = new Set(isRoot ? colors : colors.filter((_, i) => this.#branches.linkTo(ranks[i] as number)));
     const parts = new Map<bigint, number[]>([...own].map((color) => [color, []]));
     for (const [i, rank] of ranks.entries()) parts.get(colors[i] as bigint)?.push(rank);
-    for (const [color, part] of parts) this.#groups.add(splitId(group, index, color), toRuns(part));
-    this.#branches.multicast(frame, toRuns(ranks));
+    for (const [color, part] of parts) this.#groups.add(splitId(group, index, color), toRankRanges(part));
+    this.#branches.multicast(frame, toRankRanges(ranks));
   }
 
   #open(key: string, { group, index, ranks }: Omit<PendingSplit, "expected" | "colors">): PendingSplit {
     const { isRoot } = this.#branches;
-    const below = (): Runs => [...this.#branches.partition(toRuns(ranksOf(ranks))).values()].flat();
+    const below = (): RankRanges =>
+      [...this.#branches.partition(toRankRanges(expandRankRanges(ranks))).values()].flat();
     const expected = countRanks(isRoot ? ranks : below());
     const pending = { group, index, ranks, expected, colors: new Map<number, bigint>() };
     this.#pending.set(key, pending);

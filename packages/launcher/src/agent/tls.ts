@@ -114,13 +114,13 @@ export class TlsServer {
   #limitHandshakes(socket: Socket): void {
     // A reset before the handshake is reported by tlsClientError.
     if (this.#handshakes.size >= MAX_HANDSHAKES) return void socket.destroy();
-    const peer = peerOf(socket);
+    const peer = formatPeer(socket);
     this.#handshakes.set(peer, socket);
     socket.once("close", () => this.#handshakes.get(peer) === socket && this.#handshakes.delete(peer));
   }
 
   #dispatch(socket: TLSSocket): void {
-    this.#handshakes.delete(peerOf(socket));
+    this.#handshakes.delete(formatPeer(socket));
     const accept = typeof socket.alpnProtocol === "string" ? this.#accept.get(socket.alpnProtocol) : undefined;
     socket.on("error", () => {});
     // In order: the peer has not read the end of the handshake yet.
@@ -129,7 +129,7 @@ export class TlsServer {
   }
 }
 
-const peerOf = ({ remoteAddress, remotePort }: Socket): string => `${remoteAddress} ${remotePort}`;
+const formatPeer = ({ remoteAddress, remotePort }: Socket): string => `${remoteAddress} ${remotePort}`;
 
 /** What the server reports of a failed handshake. */
 function refusalReason({ code = "" }: NodeJS.ErrnoException): string {
@@ -145,7 +145,7 @@ export interface TlsClientOptions {
 }
 
 /**
- * Connects to a TlsServer. Rejects with HandshakeError where the other end has another secret or does not speak the
+ * Connects to a TlsServer. Rejects with HandshakeError where the other end has another secret or does not support the
  * protocol, else with the system's error.
  */
 export async function connectTls(address: string, { secret, protocol }: TlsClientOptions): Promise<TLSSocket> {

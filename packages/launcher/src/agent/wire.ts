@@ -3,8 +3,8 @@ export class ProtocolError extends Error {
   override readonly name: string = "ProtocolError";
 }
 
-/** Ranks in order, as runs of consecutive ones: `[[0, 4], [6, 1]]` is 0, 1, 2, 3, 6. */
-export type Runs = readonly (readonly [first: number, count: number])[];
+/** Ranks in order, as ranges of consecutive ones: `[[0, 4], [6, 1]]` is 0, 1, 2, 3, 6. */
+export type RankRanges = readonly (readonly [first: number, count: number])[];
 
 /** What a frame may hold, in bytes; ranks of a world are counted. */
 export const LIMITS = {
@@ -16,7 +16,7 @@ export const LIMITS = {
   ranks: 65_536,
 } as const;
 
-/** How one field is written. Memory is little-endian wherever Node runs. `least` bytes bound the length of lists before anything is allocated. */
+/** How one field is written. Memory is little-endian wherever Node runs. `minBytes` bounds the length of lists before anything is allocated. */
 export interface Codec<T> {
   readonly minBytes: number;
   write(out: Writer, value: T): void;
@@ -65,7 +65,7 @@ export class Reader {
 
   take(count: number): Buffer {
     if (count > this.remaining)
-      throw new ProtocolError(`a truncated frame: ${count - this.remaining} bytes are missing`);
+      throw new ProtocolError(`a truncated frame, of which ${count - this.remaining} bytes are missing`);
     this.#at += count;
     return this.#bytes.subarray(this.#at - count, this.#at);
   }
@@ -74,7 +74,7 @@ export class Reader {
   count(minBytes: number): number {
     const count = this.take(4).readUInt32LE();
     if (count * minBytes > this.remaining)
-      throw new ProtocolError(`a list of ${count} elements is longer than its frame`);
+      throw new ProtocolError(`a list of ${count} elements that is longer than its frame`);
     return count;
   }
 }
@@ -110,7 +110,7 @@ export const i64: Codec<bigint> = fixed(
 );
 
 /** A list of i64, without an object for each. */
-export const i64s: Codec<BigInt64Array> = {
+export const i64Array: Codec<BigInt64Array> = {
   minBytes: 4,
   write(out, values) {
     u32.write(out, values.length);
@@ -161,11 +161,11 @@ function writeBytes(out: Writer, value: Buffer): void {
 
 function readBytes(from: Reader, maxBytes: number): Buffer {
   const length = from.count(1);
-  if (length > maxBytes) throw new ProtocolError(`${length} bytes where at most ${maxBytes} are allowed`);
+  if (length > maxBytes) throw new ProtocolError(`a field of ${length} bytes, where at most ${maxBytes} are allowed`);
   return from.take(length);
 }
 
-export const runs: Codec<Runs> = {
+export const rankRanges: Codec<RankRanges> = {
   minBytes: 4,
   write(out, value) {
     u32.write(out, value.length);
@@ -180,7 +180,7 @@ export const runs: Codec<Runs> = {
       const [first, count] = [u32.read(from), u32.read(from)];
       total += count;
       if (count === 0 || first + count > LIMITS.ranks || total > LIMITS.ranks)
-        throw new ProtocolError(`a run of ${count} ranks from ${first}; a world has at most ${LIMITS.ranks}`);
+        throw new ProtocolError(`a range of ${count} ranks from ${first}, where a world has at most ${LIMITS.ranks}`);
       return [first, count] as const;
     });
   },

@@ -2,10 +2,10 @@ import { Branches, type Link, type LocalWorldFrame } from "./branches.ts";
 import { CallChecker } from "./calls.ts";
 import { ExitTracker } from "./exit-tracker.ts";
 import { CODES, encode, type FrameOf, type Kind, withLengthPrefix, type WorldFrame } from "./frames.ts";
-import { Positions } from "./positions.ts";
+import { PositionCollector } from "./positions.ts";
 import { type Host, type Refusal, Rendezvous } from "./rendezvous.ts";
-import { countRanks, ranksOf, toRuns } from "./runs.ts";
-import { Groups, Splits } from "./splits.ts";
+import { countRanks, expandRankRanges, toRankRanges } from "./rank-ranges.ts";
+import { GroupTable, SplitCollector } from "./splits.ts";
 import { LIMITS, ProtocolError } from "./wire.ts";
 
 const MAX_KEYS = 65_536;
@@ -15,7 +15,7 @@ const MAX_BYTES = 256 * 1024 * 1024;
  * Small values of a world, each put once: kept at the root, and at every agent that they pass on the way down, so that one
  * rank's value reaches thousands by one answer to each agent.
  */
-class WorldValues {
+class WorldStore {
   readonly #branches: Branches;
   readonly #values = new Map<string, Buffer>();
   readonly #waiting = new Map<string, Set<Link>>();
@@ -60,7 +60,7 @@ class WorldValues {
 }
 
 /** Frames towards the ranks that no agent on the way looks into. */
-const FORWARDED_FRAMES: ReadonlySet<Kind> = new Set(["welcome", "exited", "lost", "failed"]);
+const FORWARDED_FRAMES: ReadonlySet<Kind> = new Set(["memberTable", "exited", "lost", "failed"]);
 
 /** What a world needs of its agent. */
 interface WorldOptions {
@@ -86,27 +86,27 @@ export class World {
   readonly #options: WorldOptions;
   readonly #branches: Branches;
   readonly #rendezvous: Rendezvous;
-  readonly #values: WorldValues;
+  readonly #values: WorldStore;
   readonly #exits: ExitTracker;
-  readonly #splits: Splits;
+  readonly #splits: SplitCollector;
   readonly #calls: CallChecker;
-  readonly #positions: Positions;
+  readonly #positions: PositionCollector;
   #state: "gathering" | "complete" | "over" = "gathering";
 
   constructor(options: WorldOptions) {
     const { name, attempt, size, host } = options;
     this.#options = options;
     this.#branches = new Branches(size, options.parent);
-    const groups = new Groups(size);
-    this.#values = new WorldValues(this.#branches);
+    const groups = new GroupTable(size);
+    this.#values = new WorldStore(this.#branches);
     this.#exits = new ExitTracker(this.#branches);
-    this.#splits = new Splits(this.#branches, groups);
+    this.#splits = new SplitCollector(this.#branches, groups);
     this.#calls = new CallChecker(this.#branches, groups);
-    this.#positions = new Positions(this.#branches, this.#exits);
+    this.#positions = new PositionCollector(this.#branches, this.#exits);
     this.#rendezvous = new Rendezvous({
       ...{ name, attempt, host, branches: this.#branches },
       refuse: (refusal) => this.refuse(refusal),
-      complete: (table) => this.#welcome(encode({ kind: "welcome", world: 0, ...table })),
+      complete: (table) => this.#completeRendezvous(encode({ kind: "memberTable", world: 0, ...table })),
       disconnected: () => options.disconnected(),
     });
   }
@@ -119,7 +119,7 @@ export class World {
   receiveFromLink(link: Link, number: number, frame: WorldFrame): void {
     if (this.#state === "over") return;
     if (frame.kind === "join") return this.#join(link, number, frame);
-    if (frame.kind === "retract") return this.#retract(link, frame);
+    if (frame.kind === "cancelJoin") return this.#cancelJoin(link, frame);
     if (frame.kind === "refused" && link.isAgent) return this.refuse(frame);
     if (this.#state !== "complete") throw new ProtocolError(`a ${frame.kind} frame before the world is complete`);
     switch (frame.kind) {
@@ -133,14 +133,15 @@ export class World {
         return this.#leave(link, frame);
       case "lost":
         if (!link.isAgent) break;
-        for (const { runs, reason } of frame.losses) this.#exits.recordLost(this.#ranksOn(link, ranksOf(runs)), reason);
+        for (const { ranks, reason } of frame.losses)
+          this.#exits.recordLost(this.#ranksOn(link, expandRankRanges(ranks)), reason);
         return this.#closeIfEmpty(link);
       case "failed":
         if (this.#branches.routesTo(link, frame.rank)) this.#exits.recordFailure(frame);
         return;
       case "call":
         return this.#calls.report(link, frame);
-      case "calls":
+      case "callLogReply":
         return this.#calls.onQueryReply(frame);
       case "mismatch":
         if (!link.isAgent) break;
@@ -149,16 +150,16 @@ export class World {
         return this.#splits.split(link, frame);
       case "positionsRequest":
         return this.#positions.request(link, frame);
-      case "positionsAnswer":
+      case "positionsReply":
         return this.#positions.onQueryReply(link, frame);
     }
-    throw new ProtocolError(`a ${frame.kind} frame towards the root`);
+    throw new ProtocolError(`an unexpected ${frame.kind} frame`);
   }
 
   /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
   forwardUndecoded(kind: Kind, content: Buffer): boolean {
     if (!FORWARDED_FRAMES.has(kind) || this.#state === "over") return false;
-    if (kind === "welcome") this.#welcome(withLengthPrefix(content));
+    if (kind === "memberTable") this.#completeRendezvous(withLengthPrefix(content));
     else this.#branches.forward(withLengthPrefix(content));
     return true;
   }
@@ -173,7 +174,7 @@ export class World {
         return this.close(frame.reason);
       case "value":
         return this.#values.onValue(frame);
-      case "callsQuery":
+      case "callLogQuery":
         return this.#calls.query(frame);
       case "mismatch":
         return this.#calls.distribute(frame);
@@ -184,13 +185,13 @@ export class World {
       case "positions":
         return this.#positions.distribute(frame);
     }
-    throw new ProtocolError(`a ${frame.kind} frame from the root`);
+    throw new ProtocolError(`an unexpected ${frame.kind} frame`);
   }
 
   /** A connection has ended, with all ranks that it led to. */
   removeLink(link: Link, reason: string): void {
     const ranks = this.#branches.ranksOf(link);
-    if (this.#state === "gathering") this.#rendezvous.retract(ranks);
+    if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
     else if (this.#state === "complete") this.#exits.recordLost(ranks, reason);
     this.#remove(link);
     this.#closeIfEmpty(link);
@@ -208,7 +209,8 @@ export class World {
   close(reason: string): void {
     if (this.#state === "over") return;
     const ranks = this.#branches.links.flatMap((link) => this.#branches.ranksOf(link));
-    if (this.#state === "complete") this.#branches.sendUp({ kind: "lost", losses: [{ runs: toRuns(ranks), reason }] });
+    if (this.#state === "complete")
+      this.#branches.sendUp({ kind: "lost", losses: [{ ranks: toRankRanges(ranks), reason }] });
     this.#branches.broadcast({ kind: "closed", reason });
     this.#finish();
   }
@@ -216,32 +218,33 @@ export class World {
   #join(link: Link, number: number, frame: FrameOf<"join">): void {
     if (this.#state !== "gathering") return;
     for (const { rank, host } of frame.members) {
-      if (link.isAgent && frame.hosts[host] === undefined) throw new ProtocolError("a member on an unknown host");
-      if (rank >= LIMITS.ranks) throw new ProtocolError(`rank ${rank} of a world of at most ${LIMITS.ranks}`);
+      if (link.isAgent && frame.hosts[host] === undefined)
+        throw new ProtocolError("a join frame with a member on an unknown host");
+      if (rank >= LIMITS.ranks)
+        throw new ProtocolError(`a join frame of rank ${rank}, where a world has at most ${LIMITS.ranks} ranks`);
     }
     if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a duplicate join frame");
     this.#rendezvous.join(link, frame);
   }
 
-  #retract(link: Link, { runs }: FrameOf<"retract">): void {
-    const ranks = this.#ranksOn(link, ranksOf(runs));
-    if (this.#state === "gathering") this.#rendezvous.retract(ranks);
+  #cancelJoin(link: Link, frame: FrameOf<"cancelJoin">): void {
+    const ranks = this.#ranksOn(link, expandRankRanges(frame.ranks));
+    if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
     // The world has become complete meanwhile.
     else this.#exits.recordLost(ranks, "");
     this.#closeIfEmpty(link);
   }
 
   #leave(link: Link, { exits }: FrameOf<"leave">): void {
-    const total = exits.reduce((sum, { runs }) => sum + countRanks(runs), 0);
-    const own = exits.map(({ runs, last }) => ({ runs, last, ranks: this.#ranksOn(link, ranksOf(runs)) }));
-    if (own.reduce((sum, { ranks }) => sum + ranks.length, 0) !== total)
-      throw new ProtocolError("a leave frame of another rank");
+    const total = exits.reduce((sum, { ranks }) => sum + countRanks(ranks), 0);
+    const own = exits.flatMap(({ ranks }) => this.#ranksOn(link, expandRankRanges(ranks)));
+    if (own.length !== total) throw new ProtocolError("a leave frame of another rank");
     this.#exits.recordExits(exits);
     if (!link.isAgent) link.channel.finish();
     this.#closeIfEmpty(link);
   }
 
-  #welcome(encoded: Buffer): void {
+  #completeRendezvous(encoded: Buffer): void {
     if (this.#state !== "gathering") return;
     this.#state = "complete";
     this.#rendezvous.dispose();

@@ -22,7 +22,7 @@ interface CachedRefusal extends Refusal {
 const REFUSAL_TTL_MS = 30_000;
 
 /** The worlds of one agent: several jobs, attempts, or groups of ranks under names of their own. */
-export class Worlds {
+export class WorldTable {
   readonly #host: Host;
   readonly #parent: Parent | undefined;
   readonly #all = new Set<World>();

@@ -4,7 +4,7 @@ import type { LaunchEvent } from "../job.ts";
 import { LineSplitter } from "../output/lines.ts";
 import { sendSignal } from "../ranks/process-table.ts";
 import { type AgentHeader, encodeHeader, encodeSignal } from "./agent-stdin.ts";
-import type { Remains } from "./ssh.ts";
+import type { AgentExit } from "./ssh.ts";
 
 /** An event of an agent has a line of output of 64 KiB at most, or a report; both grow as JSON. */
 const MAX_EVENT_BYTES = 16_777_216;
@@ -68,7 +68,7 @@ export class Channel {
     return this.#hasEnded;
   }
 
-  get remains(): Remains {
+  get exit(): AgentExit {
     const { exitCode: code, signalCode: signal } = this.#child;
     return { code, signal, stderr: this.#early, spawnError: this.#spawnError };
   }

@@ -11,13 +11,13 @@ const EX_TEMPFAIL = 75;
 /** What ssh itself exits with, when the connection or the command could not be made. */
 const SSH_FAILED = 255;
 /** After node 0, or after a failure, the others end by themselves; the connection of one that does not is closed. */
-const LINGER_MS = 5000;
+const EXIT_TIMEOUT_MS = 5000;
 /** Node 0 finds that a node is lost before this, and ends the job if it is to end. */
-const SETTLE_MS = 5000;
+const LOSS_DETECTION_MS = 5000;
 /** Agents that found a disagreement end together, each with its own message. */
-const DISAGREE_MS = 1000;
+const MISMATCH_REPORT_MS = 1000;
 /** Before the agent of a lost host is started again; where the host is not there yet, so often. */
-const REJOIN_MS = 1000;
+const RESTART_DELAY_MS = 1000;
 const RETRY_MS = 2000;
 const SECRET_BYTES = 32;
 
@@ -66,7 +66,7 @@ export class HostsJob {
   readonly #channels: Channel[] = [];
   /** How often the agent of each host was lost. */
   readonly #losses: number[];
-  readonly #absent = new Set<number>();
+  readonly #unreachable = new Set<number>();
   readonly #timers = new Set<NodeJS.Timeout>();
   readonly #finished: Promise<number>;
   #finish: (exitCode: number) => void = () => {};
@@ -97,8 +97,8 @@ export class HostsJob {
     const ends = name !== "SIGUSR1" && name !== "SIGUSR2";
     if (ends) {
       this.#signalled ??= name;
-      if (isFirst) this.#later(this.#plan.graceMs + LINGER_MS, () => this.#killAll());
-      else if (name === "SIGINT") this.#later(LINGER_MS, () => this.#killAll());
+      if (isFirst) this.#schedule(this.#plan.graceMs + EXIT_TIMEOUT_MS, () => this.#killAll());
+      else if (name === "SIGINT") this.#schedule(EXIT_TIMEOUT_MS, () => this.#killAll());
     }
     for (const channel of this.#channels) {
       if (channel.isReady) channel.signal(name);
@@ -167,36 +167,35 @@ export class HostsJob {
   }
 
   #onRootEnded(channel: Channel): void {
-    const { code } = channel.remains;
+    const { code } = channel.exit;
     if (!channel.hasResult && !this.#isEnding) this.#failWith(0, channel);
     this.#rootCode = channel.hasResult && code !== null ? code : EX_TEMPFAIL;
-    this.#later(LINGER_MS, () => this.#killAll());
+    this.#schedule(EXIT_TIMEOUT_MS, () => this.#killAll());
   }
 
   /** An agent other than node 0's has ended without a result. */
   #onMemberLost(rank: number, channel: Channel): void {
-    const { code } = channel.remains;
-    if (!channel.isReady) return this.#onAbsent(rank, channel);
+    const { code } = channel.exit;
+    if (!channel.isReady) return this.#onUnreachable(rank, channel);
     if (code !== null && code !== EX_TEMPFAIL && code < 128) return this.#failWith(rank, channel);
     const losses = (this.#losses[rank] ?? 0) + 1;
     this.#losses[rank] = losses;
     // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
     if (losses > this.#plan.maxRestarts)
-      return this.#later(SETTLE_MS, () => this.#isEnding || this.#failWith(rank, channel));
+      return this.#schedule(LOSS_DETECTION_MS, () => this.#isEnding || this.#failWith(rank, channel));
     this.#console.message(`${this.#failureText(rank, channel)}; starting it again`);
-    this.#later(REJOIN_MS, () => this.#isEnding || this.#start(rank));
+    this.#schedule(RESTART_DELAY_MS, () => this.#isEnding || this.#start(rank));
   }
 
   /** A host's agent could not be started. */
-  #onAbsent(rank: number, channel: Channel): void {
+  #onUnreachable(rank: number, channel: Channel): void {
     const { minHosts, hosts } = this.#plan;
     // A host that was lost may be on its way back; node 0 ends the job where that takes longer than --rdzv-timeout.
-    const isTransient =
-      startFailure(hosts[rank] as Host, channel.remains, hostCommand(this.#plan, rank)).exitCode === 75;
+    const isTransient = startFailure(hosts[rank] as Host, channel.exit, hostCommand(this.#plan, rank)).exitCode === 75;
     if ((this.#losses[rank] ?? 0) > 0 && isTransient)
-      return this.#later(RETRY_MS, () => this.#isEnding || this.#start(rank));
-    if (hosts.length - this.#absent.size - 1 < minHosts) return this.#failWith(rank, channel);
-    this.#absent.add(rank);
+      return this.#schedule(RETRY_MS, () => this.#isEnding || this.#start(rank));
+    if (hosts.length - this.#unreachable.size - 1 < minHosts) return this.#failWith(rank, channel);
+    this.#unreachable.add(rank);
     const range = `--nnodes ${minHosts}:${hosts.length}`;
     this.#console.message(`${this.#failureText(rank, channel)}; the job goes on with the others (${range})`);
   }
@@ -204,29 +203,29 @@ export class HostsJob {
   /** Reports what kept an agent from taking part, and ends the others. */
   #failWith(rank: number, channel: Channel): void {
     const host = this.#plan.hosts[rank] as Host;
-    const { code } = channel.remains;
+    const { code } = channel.exit;
     this.#failure = channel.isReady
       ? code === null || code === SSH_FAILED || code >= 128 || code === 0
         ? EX_TEMPFAIL
         : code
-      : startFailure(host, channel.remains, hostCommand(this.#plan, rank)).exitCode;
+      : startFailure(host, channel.exit, hostCommand(this.#plan, rank)).exitCode;
     this.#console.message(`${this.#failureText(rank, channel)}   exit code ${this.#failure}`);
     const end = (): void => {
       for (const other of this.#channels) {
         if (other.isReady) other.signal("SIGTERM");
         else other.kill();
       }
-      this.#later(this.#plan.graceMs + LINGER_MS, () => this.#killAll());
+      this.#schedule(this.#plan.graceMs + EXIT_TIMEOUT_MS, () => this.#killAll());
       this.#finishIfOver();
     };
-    if (channel.isReady) this.#later(DISAGREE_MS, end);
+    if (channel.isReady) this.#schedule(MISMATCH_REPORT_MS, end);
     else end();
   }
 
   #failureText(rank: number, channel: Channel): string {
     const host = this.#plan.hosts[rank] as Host;
-    const { code, signal } = channel.remains;
-    if (!channel.isReady) return startFailure(host, channel.remains, hostCommand(this.#plan, rank)).message;
+    const { code, signal } = channel.exit;
+    if (!channel.isReady) return startFailure(host, channel.exit, hostCommand(this.#plan, rank)).message;
     if (code === SSH_FAILED) return `host ${host.name}: the connection to its agent was lost`;
     return `host ${host.name}: its agent ended without a result (${signal === null ? `exit ${code}` : `killed by ${signal}`})`;
   }
@@ -241,7 +240,7 @@ export class HostsJob {
     for (const channel of left) channel.kill();
   }
 
-  #later(ms: number, work: () => void): void {
+  #schedule(ms: number, work: () => void): void {
     const timer = setTimeout(() => {
       this.#timers.delete(timer);
       work();

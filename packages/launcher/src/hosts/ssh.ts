@@ -55,7 +55,7 @@ export interface StartFailure {
 }
 
 /** What an agent that was never there left behind. */
-export interface Remains {
+export interface AgentExit {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
   /** ssh's, or that of the shell there. */
@@ -64,60 +64,60 @@ export interface Remains {
   readonly spawnError?: string | undefined;
 }
 
-interface Cause {
-  readonly sign: RegExp;
+interface FailurePattern {
+  readonly pattern: RegExp;
   readonly problem: string;
   readonly remedy: (target: string, command: AgentCommand) => string;
   readonly exitCode: 2 | 75;
 }
 
-const CAUSES: readonly Cause[] = [
+const FAILURE_PATTERNS: readonly FailurePattern[] = [
   {
-    sign: new RegExp(NO_DIRECTORY),
+    pattern: new RegExp(NO_DIRECTORY),
     problem: "the working directory is missing",
     remedy: (_, { cwd }) =>
       `the agent starts in ${cwd} as here: share the file system, or copy the project to that path`,
     exitCode: 2,
   },
   {
-    sign: new RegExp(NO_NODE),
+    pattern: new RegExp(NO_NODE),
     problem: "Node is missing",
     remedy: () => `install it there as ${process.execPath}, or on the PATH of shells that are not interactive`,
     exitCode: 2,
   },
   {
-    sign: new RegExp(NO_LAUNCHER),
+    pattern: new RegExp(NO_LAUNCHER),
     problem: "@mosaic/launcher is missing",
     remedy: () => `expected ${CLI}: share the file system, or run npm ci there in the same folder`,
     exitCode: 2,
   },
   {
-    sign: /Could not resolve hostname|[Nn]ame or service not known|name resolution/,
+    pattern: /Could not resolve hostname|[Nn]ame or service not known|name resolution/,
     problem: "unknown host",
     remedy: () => "correct the name, or add it to DNS, to /etc/hosts or as Host to ~/.ssh/config",
     exitCode: 2,
   },
   {
-    sign: /Host key verification failed|HOST IDENTIFICATION HAS CHANGED/,
+    pattern: /Host key verification failed|HOST IDENTIFICATION HAS CHANGED/,
     problem: "its host key is not trusted",
     remedy: (target) => `log in once by hand and compare the key: ssh ${target}`,
     exitCode: 2,
   },
   {
-    sign: /Permission denied|Too many authentication failures/,
+    pattern: /Permission denied|Too many authentication failures/,
     problem: "permission denied",
     remedy: (target) =>
       `ssh must log in without a password: ssh-copy-id ${target}, or ssh-add; --hosts user@host for another user`,
     exitCode: 2,
   },
   {
-    sign: /Connection refused/,
+    pattern: /Connection refused/,
     problem: "connection refused",
     remedy: () => 'start sshd there, or name its port: --ssh "ssh -p PORT"',
     exitCode: 75,
   },
   {
-    sign: /timed out|No route to host|unreachable|Connection (closed|reset)/i,
+    pattern: /timed out|No route to host|unreachable|Connection (closed|reset)/i,
     problem: "no connection",
     remedy: (target) => `check that it is up and that firewalls pass ssh: ssh ${target} true`,
     exitCode: 75,
@@ -125,25 +125,25 @@ const CAUSES: readonly Cause[] = [
 ];
 
 /** Names what kept an agent from starting, and the remedy. */
-export function startFailure(host: Host, remains: Remains, command: AgentCommand): StartFailure {
+export function startFailure(host: Host, exit: AgentExit, command: AgentCommand): StartFailure {
   const { target, name } = host;
   const [program = "ssh"] = command.ssh;
-  if (remains.spawnError !== undefined && !isLocal(host))
+  if (exit.spawnError !== undefined && !isLocal(host))
     return {
-      message: `host ${name}: ${program} cannot be started (${remains.spawnError}); install OpenSSH's client, or pass another by --ssh`,
+      message: `host ${name}: ${program} cannot be started (${exit.spawnError}); install OpenSSH's client, or pass another by --ssh`,
       exitCode: 2,
     };
-  const cause = CAUSES.find(({ sign }) => remains.stderr.some((line) => sign.test(line)));
+  const cause = FAILURE_PATTERNS.find(({ pattern }) => exit.stderr.some((line) => pattern.test(line)));
   if (cause !== undefined) {
-    const line = remains.stderr.find((one) => cause.sign.test(one)) ?? "";
+    const line = exit.stderr.find((one) => cause.pattern.test(one)) ?? "";
     const quoted = line.startsWith("mosaic-run-host") ? "" : ` (${line.trim()})`;
     const { problem, remedy, exitCode } = cause;
     return { message: `host ${name}: ${problem}${quoted}; ${remedy(target, command)}`, exitCode };
   }
-  const how = remains.spawnError ?? (remains.signal === null ? `exit ${remains.code}` : `killed by ${remains.signal}`);
-  const last = remains.stderr.findLast((line) => line.trim() !== "");
+  const how = exit.spawnError ?? (exit.signal === null ? `exit ${exit.code}` : `killed by ${exit.signal}`);
+  const last = exit.stderr.findLast((line) => line.trim() !== "");
   return {
     message: `host ${name}: ${isLocal(host) ? "the agent" : program} ended before the agent was there (${how})${last === undefined ? "" : `: ${last.trim()}`}`,
-    exitCode: remains.code === 2 ? 2 : 75,
+    exitCode: exit.code === 2 ? 2 : 75,
   };
 }

@@ -19,7 +19,7 @@ export interface Resolver {
 }
 
 /** Where a host is to listen. */
-export interface BindPlace {
+export interface BindOptions {
   readonly endpoint: { readonly host: string };
   /** At all interfaces. */
   readonly bindAny: boolean;
@@ -34,7 +34,7 @@ export interface BindPlace {
  * deadline, for the names of services and pods appear late. Rejects with UsageError where the name is one of the loopback interface:
  * /etc/hosts often has the host's own name there, and no other node would reach it.
  */
-export async function bindAddress(place: BindPlace, resolver: Resolver): Promise<string> {
+export async function bindAddress(place: BindOptions, resolver: Resolver): Promise<string> {
   const { endpoint, bindAny, timeoutMs, name = "--rdzv-endpoint" } = place;
   const { host } = endpoint;
   if (bindAny) return isIP(host) === 6 ? "::" : "0.0.0.0";

@@ -8,7 +8,7 @@ import { CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress, HandshakeError } from "../agent/network.ts";
 import { connectTls, tls, TLS_PROTOCOLS } from "../agent/tls.ts";
 import { ProtocolError } from "../agent/wire.ts";
-import type { AttemptEnd, StopRequest } from "../attempts.ts";
+import type { AttemptDecision, StopRequest } from "../attempts.ts";
 import { type Assignment, type Coordinator, type HintOf, makePrivateDir, type NodeControl } from "../coordinator.ts";
 import { RendezvousError, UsageError } from "../errors.ts";
 import type { LostNode } from "../job.ts";
@@ -17,7 +17,7 @@ import type { RankRecord } from "../report/diagnose.ts";
 import { jobSecret } from "../secret.ts";
 import { OUTCOMES, Peer, signalName } from "./peer.ts";
 import { decodeEnd, encodeReport } from "./records.ts";
-import { registrationOf } from "./registration.ts";
+import { createRegistration } from "./registration.ts";
 
 const RETRY_MS = 200;
 const REPORT_MS = 5000;
@@ -52,7 +52,7 @@ export class MemberCoordinator implements Coordinator {
   #socket: TLSSocket | undefined;
   #agent: ControlAgent | undefined;
   #assigned = deferred<FrameOf<"assign"> | undefined>();
-  #outcome = deferred<AttemptEnd>();
+  #outcome = deferred<AttemptDecision>();
   #attempt = -1;
   #beganAt = 0;
   #isRunning = false;
@@ -118,7 +118,7 @@ export class MemberCoordinator implements Coordinator {
     this.#peer?.send({ kind: "failing", attempt: this.#attempt, rank });
   }
 
-  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd> {
+  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision> {
     const attempt = this.#attempt;
     for (const record of records)
       this.#peer?.send({
@@ -203,7 +203,7 @@ export class MemberCoordinator implements Coordinator {
     });
     this.#peer = peer;
     peer.authenticate();
-    peer.send(registrationOf(this.#plan, this.#nodes));
+    peer.send(createRegistration(this.#plan, this.#nodes));
     peer.send({ kind: "clock", time: BigInt(Date.now()) });
   }
 
@@ -215,7 +215,7 @@ export class MemberCoordinator implements Coordinator {
         const ErrorClass = frame.code === CODES.mismatch ? UsageError : RendezvousError;
         return this.#fail(new ErrorClass(frame.message));
       }
-      case "gathering":
+      case "rendezvousStatus":
         return this.#control.emit({ type: "rendezvous", message: frame.message });
       case "assign":
         this.#attempt = frame.attempt;
@@ -229,7 +229,7 @@ export class MemberCoordinator implements Coordinator {
       case "stop":
         return this.#isStarting ? void this.#earlyStops.push(frame) : this.#onStop(frame);
     }
-    throw new ProtocolError(`a ${frame.kind} frame from node 0`);
+    throw new ProtocolError(`an unexpected ${frame.kind} message`);
   }
 
   #onStop({ signal, outcome, reason }: FrameOf<"stop">): void {

@@ -1,4 +1,4 @@
-import type { AttemptEnd } from "../attempts.ts";
+import type { AttemptDecision } from "../attempts.ts";
 import { constants } from "node:os";
 import { LIMITS, ProtocolError } from "../agent/wire.ts";
 import type { RankError } from "../job.ts";
@@ -25,9 +25,9 @@ export function encodeReport({ record, hint }: RankReport): Buffer {
     const { thrown } = record;
     const cut = {
       ...record,
-      stderrTail: cutLines(record.stderrTail, lines),
-      uncaught: cutLines(record.uncaught, lines),
-      thrown: thrown === undefined ? undefined : { ...thrown, error: cutError(thrown.error, depth) },
+      stderrTail: truncateLines(record.stderrTail, lines),
+      uncaught: truncateLines(record.uncaught, lines),
+      thrown: thrown === undefined ? undefined : { ...thrown, error: truncateError(thrown.error, depth) },
     };
     const json = Buffer.from(JSON.stringify({ record: cut, hint }));
     if (json.length <= LIMITS.value) return json;
@@ -39,62 +39,68 @@ export function encodeReport({ record, hint }: RankReport): Buffer {
 export function decodeReport(bytes: Buffer, offsetMs: number): RankReport {
   const { record, hint } = parseObject(bytes);
   const from = asObject(record);
-  const time = (name: string): number => numberIn(from, name) + offsetMs;
+  const time = (name: string): number => parseNumberField(from, name) + offsetMs;
   const thrown = from.thrown === undefined ? undefined : parseErrorRecord(JSON.stringify(from.thrown));
   return {
     record: {
-      rank: numberIn(from, "rank"),
-      local: numberIn(from, "local"),
-      pid: numberIn(from, "pid"),
-      code: from.code === null ? null : numberIn(from, "code"),
-      signal: from.signal === null ? null : signalIn(from),
+      rank: parseNumberField(from, "rank"),
+      local: parseNumberField(from, "local"),
+      pid: parseNumberField(from, "pid"),
+      code: from.code === null ? null : parseNumberField(from, "code"),
+      signal: from.signal === null ? null : parseSignalField(from),
       startedAt: time("startedAt"),
       exitedAt: time("exitedAt"),
       stoppedAt: from.stoppedAt === undefined ? undefined : time("stoppedAt"),
       isKilled: from.isKilled === true,
       thrown: thrown === undefined ? undefined : { ...thrown, timeMs: thrown.timeMs + offsetMs },
-      stderrTail: linesIn(from, "stderrTail"),
-      uncaught: linesIn(from, "uncaught"),
-      log: textIn(from, "log"),
+      stderrTail: parseLinesField(from, "stderrTail"),
+      uncaught: parseLinesField(from, "uncaught"),
+      log: parseTextField(from, "log"),
     },
     hint: hint === undefined ? undefined : String(hint),
   };
 }
 
 /** What came of an attempt, as JSON that fits into a frame: the lists of other ranks are for the report of node 0 alone. */
-export function encodeEnd(end: AttemptEnd): Buffer {
+export function encodeEnd(end: AttemptDecision): Buffer {
   const { failure } = end;
   if (failure === undefined) return Buffer.from(JSON.stringify(end));
   const { error, stderrTail, source = [] } = failure;
   const cut = {
-    ...{ ...failure, stopped: [], secondary: [], stderrTail: cutLines(stderrTail, 10), source: cutLines(source, 10) },
-    ...(error === undefined ? {} : { error: cutError(error, 1) }),
+    ...{
+      ...failure,
+      stopped: [],
+      secondary: [],
+      stderrTail: truncateLines(stderrTail, 10),
+      source: truncateLines(source, 10),
+    },
+    ...(error === undefined ? {} : { error: truncateError(error, 1) }),
   };
   return Buffer.from(JSON.stringify({ ...end, failure: cut }));
 }
 
 /** Reads what node 0 has decided. Throws ProtocolError. */
-export function decodeEnd(bytes: Buffer): AttemptEnd {
+export function decodeEnd(bytes: Buffer): AttemptDecision {
   const end = parseObject(bytes);
   for (const part of ["failure", "lost", "stop"] as const) if (end[part] !== undefined) asObject(end[part]);
-  if (end.failure !== undefined) numberIn(asObject(end.failure), "exitCode");
-  if (end.restartInMs !== undefined) numberIn(end, "restartInMs");
+  if (end.failure !== undefined) parseNumberField(asObject(end.failure), "exitCode");
+  if (end.restartInMs !== undefined) parseNumberField(end, "restartInMs");
   return end;
 }
 
-const cutLines = (lines: readonly string[], count: number): readonly string[] =>
+const truncateLines = (lines: readonly string[], count: number): readonly string[] =>
   count === 0 ? [] : lines.slice(-count).map((line) => line.slice(0, MAX_TEXT / 4));
 
-function cutError({ name, message, stack, code, cause, errors }: RankError, depth: number): RankError {
+function truncateError({ name, message, stack, code, cause, errors }: RankError, depth: number): RankError {
   return {
     name: name.slice(0, MAX_TEXT),
     message: message.slice(0, MAX_TEXT),
     ...(stack === undefined ? {} : { stack: stack.slice(0, MAX_STACK) }),
     ...(code === undefined ? {} : { code }),
-    ...(cause === undefined || depth === 0 ? {} : { cause: cutError(cause, depth - 1) }),
+    ...(cause === undefined || depth === 0 ? {} : { cause: truncateError(cause, depth - 1) }),
     ...(errors === undefined || depth === 0
       ? {}
-      : { errors: errors.slice(0, 4).map((one) => cutError(one, depth - 1)) }),
+      : { errors: errors.slice(0, 4).map((one) => truncateError(one, depth - 1)) }),
   };
 }
 
@@ -113,25 +119,25 @@ function asObject(value: unknown): JsonObject {
   throw new ProtocolError("a JSON value that is not an object");
 }
 
-function numberIn(from: JsonObject, name: string): number {
+function parseNumberField(from: JsonObject, name: string): number {
   const value = from[name];
   if (typeof value === "number" && Number.isFinite(value)) return value;
   throw new ProtocolError(`a report whose ${name} is not a number`);
 }
 
-function textIn(from: JsonObject, name: string): string {
+function parseTextField(from: JsonObject, name: string): string {
   const value = from[name];
   if (typeof value === "string") return value;
-  throw new ProtocolError(`a report whose ${name} is not a text`);
+  throw new ProtocolError(`a report whose ${name} is not a string`);
 }
 
-function signalIn(from: JsonObject): NodeJS.Signals {
-  const name = textIn(from, "signal");
+function parseSignalField(from: JsonObject): NodeJS.Signals {
+  const name = parseTextField(from, "signal");
   if (Object.hasOwn(constants.signals, name)) return name as NodeJS.Signals;
   throw new ProtocolError(`a report of the unknown signal ${name}`);
 }
 
-function linesIn(from: JsonObject, name: string): readonly string[] {
+function parseLinesField(from: JsonObject, name: string): readonly string[] {
   const value = from[name];
   return Array.isArray(value) ? value.slice(0, MAX_LINES).map(String) : [];
 }

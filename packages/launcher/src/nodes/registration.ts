@@ -5,7 +5,7 @@ import { launcherVersion } from "../version.ts";
 export type Registration = FrameOf<"register">;
 
 /** What a node registers with, and what node 0 compares it with: its own. */
-export function registrationOf(plan: LaunchPlan, nodes: NodesPlan): Registration {
+export function createRegistration(plan: LaunchPlan, nodes: NodesPlan): Registration {
   return {
     kind: "register",
     ...{ version: PROTOCOL_VERSION, launcher: launcherVersion(), runtime: process.versions.node },
@@ -22,12 +22,12 @@ export const nodeName = ({ nodeRank, host }: Pick<Registration, "nodeRank" | "ho
  * Why two launchers cannot be nodes of one job; undefined when they can. Another job's launcher does not disturb this one:
  * `isStranger`.
  */
-export function disagreement(
+export function findMismatch(
   root: Registration,
   other: Registration,
-): { readonly message: string; readonly isStranger: boolean } | undefined {
+): { readonly message: string; readonly isOtherJob: boolean } | undefined {
   const [own, its] = [nodeName(root), nodeName(other)];
-  const refuse = (message: string, isStranger = false): ReturnType<typeof disagreement> => ({ message, isStranger });
+  const refuse = (message: string, isOtherJob = false): ReturnType<typeof findMismatch> => ({ message, isOtherJob });
   if (other.job !== root.job)
     return refuse(
       `${its} has --rdzv-id ${other.job}, the job at this endpoint ${root.job}; pass the same, or another endpoint`,
@@ -37,10 +37,12 @@ export function disagreement(
     return refuse(
       `${its} has version ${other.launcher} of the launcher, ${own} ${root.launcher}; install one version on all nodes`,
     );
-  if (majorOf(other.runtime) !== majorOf(root.runtime))
+  if (majorVersion(other.runtime) !== majorVersion(root.runtime))
     return refuse(`${its} runs Node ${other.runtime}, ${own} Node ${root.runtime}; use one major version on all nodes`);
   if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)
-    return refuse(`${its} has --nnodes ${rangeOf(other)}, ${own} ${rangeOf(root)}; pass the same on all nodes`);
+    return refuse(
+      `${its} has --nnodes ${formatNodeRange(other)}, ${own} ${formatNodeRange(root)}; pass the same on all nodes`,
+    );
   if (other.digest !== root.digest)
     return refuse(
       `${its} runs ${JSON.stringify(other.command)}, ${own} ${JSON.stringify(root.command)}: the content of the entry and all arguments must agree`,
@@ -50,9 +52,9 @@ export function disagreement(
   return undefined;
 }
 
-const majorOf = (version: string): string | undefined => version.split(".")[0];
+const majorVersion = (version: string): string | undefined => version.split(".")[0];
 
-const rangeOf = ({ minNodes, maxNodes }: Registration): string =>
+const formatNodeRange = ({ minNodes, maxNodes }: Registration): string =>
   minNodes === maxNodes ? String(maxNodes) : `${minNodes}:${maxNodes}`;
 
 /** `2/3 nodes; missing n2`; of many the first eight. */

@@ -7,7 +7,7 @@ import { CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress } from "../agent/network.ts";
 import { sharedTls, TLS_PROTOCOLS, TlsServer } from "../agent/tls.ts";
 import { ProtocolError } from "../agent/wire.ts";
-import { type AttemptEnd, RestartPolicy, type StopRequest } from "../attempts.ts";
+import { type AttemptDecision, RestartPolicy, type StopRequest } from "../attempts.ts";
 import {
   type Assignment,
   type Coordinator,
@@ -25,7 +25,7 @@ import { StoreServer } from "../store/server.ts";
 import { bindAddress } from "./address.ts";
 import { OUTCOMES, Peer, signalName } from "./peer.ts";
 import { decodeReport, encodeEnd, type RankReport } from "./records.ts";
-import { disagreement, gatheringMessage, nodeName, type Registration, registrationOf } from "./registration.ts";
+import { findMismatch, gatheringMessage, nodeName, type Registration, createRegistration } from "./registration.ts";
 
 /** While nodes are missing, who is reported so often. */
 const GATHERING_MS = 5000;
@@ -45,12 +45,12 @@ interface Member {
   /** Milliseconds that its clock is behind this one's. */
   offsetMs: number;
   /** Whether it takes part in the attempt that runs. */
-  takesPart: boolean;
+  isParticipant: boolean;
   ended: boolean;
   readonly reports: RankReport[];
 }
 
-interface RootParts {
+interface RootComponents {
   readonly plan: LaunchPlan;
   readonly nodes: NodesPlan;
   readonly control: NodeControl;
@@ -87,13 +87,13 @@ export class RootCoordinator implements Coordinator {
   #firstFailingAt = Number.POSITIVE_INFINITY;
   #lostAt = Number.POSITIVE_INFINITY;
 
-  private constructor({ plan, nodes, control, privateDir, server, secret }: RootParts) {
+  private constructor({ plan, nodes, control, privateDir, server, secret }: RootComponents) {
     this.privateDir = privateDir;
     this.#plan = plan;
     this.#nodes = nodes;
     this.#control = control;
     this.#secret = secret;
-    this.#self = registrationOf(plan, nodes);
+    this.#self = createRegistration(plan, nodes);
     this.#policy = new RestartPolicy(plan);
     this.#server = server;
     this.#store = StoreServer.share({ runId: plan.runId, server, token: secret });
@@ -158,8 +158,8 @@ export class RootCoordinator implements Coordinator {
     this.#onFailing(rank, this.#self);
   }
 
-  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptEnd> {
-    await this.#until(() => [...this.#members.values()].every(({ takesPart, ended }) => !takesPart || ended));
+  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision> {
+    await this.#until(() => [...this.#members.values()].every(({ isParticipant, ended }) => !isParticipant || ended));
     this.#state = "between";
     const failure = this.#diagnose(records.map((record) => ({ record, hint: hintOf(record) })));
     const isLost = this.#lost !== undefined && !(failure !== undefined && this.#firstFailingAt < this.#lostAt);
@@ -169,7 +169,7 @@ export class RootCoordinator implements Coordinator {
       lost: isLost ? this.#lost : undefined,
     });
     this.#broadcast({ kind: "outcome", attempt: this.#attempt, end: encodeEnd(end) });
-    for (const member of this.#members.values()) member.takesPart = false;
+    for (const member of this.#members.values()) member.isParticipant = false;
     return end;
   }
 
@@ -214,7 +214,7 @@ export class RootCoordinator implements Coordinator {
       } else if (now - reportedAt >= GATHERING_MS) {
         reportedAt = now;
         this.#control.emit({ type: "rendezvous", message });
-        this.#broadcast({ kind: "gathering", message });
+        this.#broadcast({ kind: "rendezvousStatus", message });
       }
       return this.#failed !== undefined;
     });
@@ -234,7 +234,7 @@ export class RootCoordinator implements Coordinator {
     this.#store.beginAttempt(this.#attempt);
     let firstRank = nproc;
     for (const [index, member] of members.entries()) {
-      member.takesPart = true;
+      member.isParticipant = true;
       member.ended = false;
       member.reports.length = 0;
       member.peer.send({ kind: "assign", run: runId, ...shared, firstRank, groupRank: index + 1 });
@@ -279,7 +279,7 @@ export class RootCoordinator implements Coordinator {
     const peer = new Peer(socket, {
       frame: (frame) => {
         if (member !== undefined) return this.#receive(member, frame);
-        if (frame.kind !== "register") throw new ProtocolError(`a ${frame.kind} frame before register`);
+        if (frame.kind !== "register") throw new ProtocolError(`a ${frame.kind} message before register`);
         clearTimeout(deadline);
         peer.authenticate();
         member = this.#register(peer, frame, socket.remoteAddress ?? "unknown address");
@@ -302,16 +302,16 @@ export class RootCoordinator implements Coordinator {
       this.#control.emit({ type: "rendezvous", message: `refused a launcher at ${address}: ${message}` });
     };
     const { nodeRank } = registration;
-    // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not disturbed.
+    // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not perturbed.
     const isFirst = !this.#hasRun;
-    const wrong = disagreement(this.#self, registration);
+    const wrong = findMismatch(this.#self, registration);
     const other = nodeRank === 0 ? this.#self : this.#members.get(nodeRank)?.registration;
     const duplicate =
       other === undefined
         ? undefined
         : `two launchers have --node-rank ${nodeRank}: on ${other.host} and on ${registration.host} (${address}); --node-rank must differ on all nodes`;
     const message = wrong?.message ?? duplicate;
-    if (message !== undefined && isFirst && wrong?.isStranger !== true) {
+    if (message !== undefined && isFirst && wrong?.isOtherJob !== true) {
       refuse(CODES.mismatch, message);
       this.#fail(new UsageError(message), CODES.mismatch);
       return undefined;
@@ -327,7 +327,7 @@ export class RootCoordinator implements Coordinator {
       registration,
       nodeRank,
       offsetMs: Number.POSITIVE_INFINITY,
-      takesPart: false,
+      isParticipant: false,
       ended: false,
       reports: [],
     };
@@ -346,7 +346,7 @@ export class RootCoordinator implements Coordinator {
         if (frame.attempt === this.#attempt) this.#onFailing(frame.rank, member.registration);
         return;
       case "report":
-        if (frame.attempt === this.#attempt && member.takesPart)
+        if (frame.attempt === this.#attempt && member.isParticipant)
           member.reports.push(decodeReport(frame.record, finite(member.offsetMs)));
         return;
       case "ended":
@@ -355,7 +355,7 @@ export class RootCoordinator implements Coordinator {
       case "stop":
         return this.#onStop(member, frame);
     }
-    throw new ProtocolError(`a ${frame.kind} frame from a node`);
+    throw new ProtocolError(`an unexpected ${frame.kind} message`);
   }
 
   #onFailing(rank: number, from: Registration): void {
@@ -401,7 +401,7 @@ export class RootCoordinator implements Coordinator {
     if (this.#members.get(nodeRank) !== member) return;
     this.#members.delete(nodeRank);
     this.#wake();
-    if (this.#state !== "running" || !member.takesPart || member.ended) return;
+    if (this.#state !== "running" || !member.isParticipant || member.ended) return;
     if (this.#lost === undefined) {
       this.#lostAt = performance.now();
       const afterMs = Date.now() - this.#beganAt;

@@ -14,15 +14,15 @@ export function editDistance(a: string, b: string): number {
   for (let i = 1; i <= a.length; i++) {
     const row = [i];
     for (let j = 1; j <= b.length; j++) {
-      const change = valueAt(last, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      const change = cell(last, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1);
       const swaps = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
-      const swap = swaps ? valueAt(beforeLast, j - 2) + 1 : Number.POSITIVE_INFINITY;
-      row.push(Math.min(valueAt(last, j) + 1, valueAt(row, j - 1) + 1, change, swap));
+      const swap = swaps ? cell(beforeLast, j - 2) + 1 : Number.POSITIVE_INFINITY;
+      row.push(Math.min(cell(last, j) + 1, cell(row, j - 1) + 1, change, swap));
     }
     beforeLast = last;
     last = row;
   }
-  return valueAt(last, b.length);
+  return cell(last, b.length);
 }
 
-const valueAt = (row: readonly number[], j: number): number => row[j] ?? Number.POSITIVE_INFINITY;
+const cell = (row: readonly number[], j: number): number => row[j] ?? Number.POSITIVE_INFINITY;

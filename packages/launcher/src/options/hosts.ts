@@ -5,7 +5,7 @@ import { UsageError } from "../errors.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, parseEndpoint, parseNodeRange } from "./endpoint.ts";
 import { isThisNode } from "./nodes.ts";
 import { findOption, OPTIONS } from "./specs.ts";
-import type { Sourced } from "./sources.ts";
+import type { SourcedValue } from "./sources.ts";
 import type { OptionValues } from "./values.ts";
 
 /** A host of `--hosts` or `--hostfile`. */
@@ -27,14 +27,17 @@ export interface HostsSettings {
   /** The program that reaches a host, and its own options. */
   readonly ssh: readonly string[];
   /** Each host's options. */
-  readonly sources: readonly ReadonlyMap<string, Sourced>[];
+  readonly sources: readonly ReadonlyMap<string, SourcedValue>[];
 }
 
 /** `[user@]host[:slots]`; an address of IPv6 in brackets. A leading "-" would be an option of ssh. */
 const HOST = /^(?:([A-Za-z0-9_][\w.-]*)@)?(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)(?::([1-9]\d{0,4}))?$/;
 
 /** Reads `--hosts` or `--hostfile`; undefined where neither is given. Throws UsageError. */
-export function parseHosts(values: OptionValues, sources: ReadonlyMap<string, Sourced>): HostsSettings | undefined {
+export function parseHosts(
+  values: OptionValues,
+  sources: ReadonlyMap<string, SourcedValue>,
+): HostsSettings | undefined {
   const list = values.text("hosts");
   const file = values.text("hostfile");
   if (list === undefined && file === undefined) return undefined;
@@ -52,7 +55,7 @@ export function parseHosts(values: OptionValues, sources: ReadonlyMap<string, So
   if (["--node-rank", "MOSAIC_NODE_RANK"].includes(values.source("node-rank")))
     throw values.invalidValue("node-rank", `none, as --${option} numbers the nodes`);
   const range = nodeRange(values, hosts.length);
-  const endpoint = hosts.length === 1 ? undefined : endpointOf(values, names);
+  const endpoint = hosts.length === 1 ? undefined : formatEndpoint(values, names);
   return {
     ...{ hosts, ssh, minHosts: range === undefined ? hosts.length : range.min },
     sources: hosts.map((host, rank) =>
@@ -119,7 +122,7 @@ function nodeRange(values: OptionValues, count: number): ReturnType<typeof parse
   return range;
 }
 
-function endpointOf(values: OptionValues, names: readonly string[]): string {
+function formatEndpoint(values: OptionValues, names: readonly string[]): string {
   const [first = ""] = names;
   const given = isScheduler(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
   if (given !== undefined) {
@@ -143,10 +146,10 @@ const isLoopback = (name: string): boolean => name === "localhost" || name === "
 const LOCAL_OPTIONS = ["hosts", "hostfile", "ssh", "agent-stdin", "master-addr", "master-port"];
 
 function hostSources(
-  sources: ReadonlyMap<string, Sourced>,
+  sources: ReadonlyMap<string, SourcedValue>,
   { slots }: Host,
   own: Readonly<Record<string, string>>,
-): ReadonlyMap<string, Sourced> {
+): ReadonlyMap<string, SourcedValue> {
   const source = sources.get("hostfile")?.value === undefined ? "--hosts" : "--hostfile";
   const all = new Map([...sources].filter(([name, one]) => !LOCAL_OPTIONS.includes(name) && !isScheduler(one.source)));
   for (const name of ["nproc-per-node", "master-port"])
@@ -162,7 +165,7 @@ function hostSources(
 const CONSOLE_OPTIONS = ["json", "color", "log-prefix", "dry-run", "help", "version"];
 
 /** A host's options as a command line. What `--env` names is not among them: other users can read command lines. */
-export function agentOptions(sources: ReadonlyMap<string, Sourced>): readonly string[] {
+export function agentOptions(sources: ReadonlyMap<string, SourcedValue>): readonly string[] {
   return OPTIONS.flatMap(({ name, kind }) => {
     const { value, source } = sources.get(name) ?? { value: undefined, source: "default" };
     if (value === undefined || source === "default" || name === "env" || CONSOLE_OPTIONS.includes(name)) return [];

@@ -21,11 +21,11 @@ export function parseNodes(values: OptionValues, argv: readonly string[] = []): 
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
     throw values.invalidValue("rdzv-backend", "static or c10d, which both mean the launcher's own rendezvous");
   const isOne = range.max === 1;
-  return isOne ? oneNode(values) : severalNodes(values, range, argv);
+  return isOne ? parseSingleNode(values) : parseMultiNode(values, range, argv);
 }
 
 /** Accepts what means "this node alone", refuses the rest. */
-function oneNode(values: OptionValues): NodeOptions {
+function parseSingleNode(values: OptionValues): NodeOptions {
   if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValue("node-rank", "0, as --nnodes is 1");
   // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
   values.flag("standalone");
@@ -33,7 +33,7 @@ function oneNode(values: OptionValues): NodeOptions {
   if (address !== undefined && !isThisNode(address))
     throw values.invalidValue("master-addr", "this node, as --nnodes is 1");
   const masterPort = values.count("master-port", 0, MAX_PORT);
-  const endpoint = endpointOf(values);
+  const endpoint = resolveEndpoint(values);
   if (endpoint === undefined) return masterPort === undefined ? {} : { masterPort };
   if (!isThisNode(endpoint.host)) throw values.invalidValue("rdzv-endpoint", "this node, as --nnodes is 1");
   if (masterPort && endpoint.port && masterPort !== endpoint.port)
@@ -42,7 +42,7 @@ function oneNode(values: OptionValues): NodeOptions {
   return port === undefined ? {} : { masterPort: port };
 }
 
-function severalNodes(values: OptionValues, { min, max }: NodeRange, argv: readonly string[]): NodeOptions {
+function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: readonly string[]): NodeOptions {
   const count = min === max ? String(max) : `${min}:${max}`;
   if (SLURM_JOB_NODES.includes(values.source("nnodes")))
     throw new UsageError(
@@ -53,7 +53,7 @@ function severalNodes(values: OptionValues, { min, max }: NodeRange, argv: reado
     throw values.invalidValue("standalone", `false, as --nnodes is ${count}`);
   const nodeRank = values.count("node-rank", 0, max - 1);
   if (nodeRank === undefined) throw values.invalidValue("node-rank", `the number of this node, 0 to ${max - 1}`);
-  const endpoint = endpointOf(values) ?? masterEndpoint(values);
+  const endpoint = resolveEndpoint(values) ?? masterEndpoint(values);
   if (endpoint === undefined || endpoint.host === "")
     throw values.invalidValue("rdzv-endpoint", `the address of node 0, host or host:port (port ${DEFAULT_RDZV_PORT})`);
   const host = endpoint.host.includes(":") ? `[${endpoint.host}]` : endpoint.host;
@@ -80,7 +80,7 @@ function srunLine(argv: readonly string[], nodes: number): string {
   return `srun ${tasks}--kill-on-bad-exit=0 ${command} ${words.join(" ") || "[options] <entry>"}`;
 }
 
-function endpointOf(values: OptionValues): ReturnType<typeof parseEndpoint> {
+function resolveEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint> {
   const text = values.text("rdzv-endpoint");
   if (text === undefined || text === "") return undefined;
   const endpoint = parseEndpoint(text);

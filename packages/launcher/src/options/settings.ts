@@ -3,7 +3,7 @@ import type { LaunchOptions } from "../job.ts";
 import { MAX_THREADS } from "../launch-plan.ts";
 import { PREFIX_FIELDS } from "../output/text-console.ts";
 import { parseNodes } from "./nodes.ts";
-import type { Sourced } from "./sources.ts";
+import type { SourcedValue } from "./sources.ts";
 import { OptionValues } from "./values.ts";
 
 /** How the console shows a job. */
@@ -22,7 +22,7 @@ export interface Settings {
 }
 
 /** Types and checks what `resolveSources` found; `argv` is for messages. Throws UsageError for a value that does not fit. */
-export function parseSettings(sources: ReadonlyMap<string, Sourced>, argv: readonly string[] = []): Settings {
+export function parseSettings(sources: ReadonlyMap<string, SourcedValue>, argv: readonly string[] = []): Settings {
   const values = new OptionValues(sources);
   const launch: Omit<LaunchOptions, "entry" | "args"> = {
     exec: values.flag("exec"),
@@ -69,7 +69,7 @@ function processesPerNode(values: OptionValues): number | "auto" | "cpu" | "gpu"
 }
 
 /** What was inherited is left to the plan: `--env MOSAIC_THREADS=…` comes before it. */
-function explicitThreads(sources: ReadonlyMap<string, Sourced>, values: OptionValues): number | undefined {
+function explicitThreads(sources: ReadonlyMap<string, SourcedValue>, values: OptionValues): number | undefined {
   return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : values.count("threads", 1, MAX_THREADS);
 }
 

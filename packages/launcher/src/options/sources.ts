@@ -9,7 +9,7 @@ import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 export const CONFIG_FILE = "mosaic.launch.json";
 
 /** A value and its source, as `--dry-run` prints it. */
-export interface Sourced {
+export interface SourcedValue {
   readonly value: RawValue | undefined;
   readonly source: string;
 }
@@ -24,7 +24,7 @@ export function resolveSources(
   flags: ReadonlyMap<string, RawValue>,
   env: Environment,
   cwd: string,
-): ReadonlyMap<string, Sourced> {
+): ReadonlyMap<string, SourcedValue> {
   const file = readConfig(join(cwd, CONFIG_FILE));
   return new Map(OPTIONS.map((spec) => [spec.name, findSource(spec, flags, env, file)]));
 }
@@ -34,7 +34,7 @@ function findSource(
   flags: ReadonlyMap<string, RawValue>,
   env: Environment,
   file: ReadonlyMap<string, RawValue>,
-): Sourced {
+): SourcedValue {
   const flag = flags.get(spec.name);
   if (flag !== undefined) return { value: flag, source: `--${spec.name}` };
   const variable = spec.name.toUpperCase().replaceAll("-", "_");
@@ -42,8 +42,8 @@ function findSource(
     const own = env[`MOSAIC_${variable}`];
     if (own !== undefined) return { value: own, source: `MOSAIC_${variable}` };
   }
-  const filed = file.get(spec.name);
-  if (filed !== undefined) return { value: filed, source: CONFIG_FILE };
+  const configured = file.get(spec.name);
+  if (configured !== undefined) return { value: configured, source: CONFIG_FILE };
   const pet = spec.pet === true ? env[`PET_${variable}`] : undefined;
   if (pet !== undefined) return { value: pet, source: `PET_${variable}` };
   return slurmValue(spec.name, env) ?? { value: spec.default, source: "default" };
@@ -53,10 +53,10 @@ function findSource(
  * The variables of SLURM. Inside a step the step's numbers count: a batch script sees those of the whole allocation.
  * SLURM_LAUNCH_NODE_IPADDR is never read: it is where srun ran, which may be a login node.
  */
-function slurmValue(option: string, env: Environment): Sourced | undefined {
+function slurmValue(option: string, env: Environment): SourcedValue | undefined {
   if (env.SLURM_JOB_ID === undefined) return undefined;
   const isStep = isSlurmStep(env);
-  const given = (names: readonly string[], isGood: (value: string) => boolean): Sourced | undefined => {
+  const given = (names: readonly string[], isGood: (value: string) => boolean): SourcedValue | undefined => {
     const source = names.find((name) => isGood(env[name] ?? ""));
     return source === undefined ? undefined : { value: env[source], source };
   };
@@ -88,7 +88,7 @@ export function isSlurmStep(env: Environment): boolean {
 }
 
 /** One rank for each task of this node, where there are several: `2(x3),1` lists those of all nodes. */
-function tasksOfNode(env: Environment): Sourced | undefined {
+function tasksOfNode(env: Environment): SourcedValue | undefined {
   const source = "SLURM_STEP_TASKS_PER_NODE";
   const counts = (env[source] ?? "").split(",").flatMap((part) => {
     const [, tasks = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part) ?? [];

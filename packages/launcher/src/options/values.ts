@@ -1,12 +1,12 @@
 import { UsageError } from "../errors.ts";
 import { MAX_TIMER_MS } from "../launch-plan.ts";
-import type { Sourced } from "./sources.ts";
+import type { SourcedValue } from "./sources.ts";
 
 /** Reads typed values out of what was written, and reports in its errors who wrote it. */
 export class OptionValues {
-  readonly #sources: ReadonlyMap<string, Sourced>;
+  readonly #sources: ReadonlyMap<string, SourcedValue>;
 
-  constructor(sources: ReadonlyMap<string, Sourced>) {
+  constructor(sources: ReadonlyMap<string, SourcedValue>) {
     this.#sources = sources;
   }
 

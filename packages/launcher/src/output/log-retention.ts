@@ -59,7 +59,7 @@ export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: Ret
   }
 }
 
-interface LogFolder {
+interface LogDirectory {
   readonly path: string;
   readonly hasEnded: boolean;
   readonly changedAt: number;
@@ -67,7 +67,7 @@ interface LogFolder {
 }
 
 /** The youngest first. Only folders of this user: any user may create names in a shared directory for temporary files. */
-function logFoldersByAge(): readonly LogFolder[] {
+function logFoldersByAge(): readonly LogDirectory[] {
   const { uid } = userInfo();
   const names = ignoreErrors(() => readdirSync(tmpdir())) ?? [];
   const folders = names
@@ -76,7 +76,7 @@ function logFoldersByAge(): readonly LogFolder[] {
       const path = join(tmpdir(), name);
       const stat = ignoreErrors(() => lstatSync(path));
       if (stat === undefined || !stat.isDirectory() || stat.uid !== uid) return [];
-      const files = filesOf(path);
+      const files = listLogFiles(path);
       const changedAt = Math.max(stat.mtimeMs, ...files.map((file) => file.changedAt));
       const hasEnded = files.some((file) => file.path === join(path, ENDED_MARKER));
       return [{ path, hasEnded, changedAt, bytes: files.reduce((sum, file) => sum + file.bytes, 0) }];
@@ -90,19 +90,19 @@ interface LogFile {
   readonly bytes: number;
 }
 
-function filesOf(dir: string): readonly LogFile[] {
+function listLogFiles(dir: string): readonly LogFile[] {
   const names = ignoreErrors(() => readdirSync(dir)) ?? [];
   return names.flatMap((name) => {
     const path = join(dir, name);
     const stat = ignoreErrors(() => lstatSync(path));
     if (stat === undefined) return [];
-    return stat.isDirectory() ? filesOf(path) : [{ path, changedAt: stat.mtimeMs, bytes: stat.size }];
+    return stat.isDirectory() ? listLogFiles(path) : [{ path, changedAt: stat.mtimeMs, bytes: stat.size }];
   });
 }
 
 /** Cuts the longest files of a folder to their ends, until all of it has at most `most` bytes. */
 function truncateLogs(dir: string, most: number): void {
-  const files = filesOf(dir).toSorted((a, b) => a.bytes - b.bytes);
+  const files = listLogFiles(dir).toSorted((a, b) => a.bytes - b.bytes);
   let left = most;
   for (const [i, { path, bytes }] of files.entries()) {
     const share = Math.floor(left / (files.length - i));

@@ -14,7 +14,7 @@ export class RankLog {
 
   constructor(dir: string) {
     this.dir = dir;
-    makeFolder(dir);
+    createDirectory(dir);
     this.#files = new Map([
       ["stdout", openSync(this.path("stdout"), "a")],
       ["stderr", openSync(this.path("stderr"), "a")],
@@ -60,17 +60,17 @@ export class RankLog {
  * import { mkdtempSync, statSync } from "node:fs";
  * import { tmpdir } from "node:os";
  * import { join } from "node:path";
- * import { makeFolder } from "@mosaic/launcher";
+ * import { createDirectory } from "@mosaic/launcher";
  * const folder = join(mkdtempSync(join(tmpdir(), "mosaic-")), "runs", "1");
- * makeFolder(folder);
+ * createDirectory(folder);
  * statSync(folder).isDirectory(); // => true
- * makeFolder("/proc/x"); // throws ENOENT
+ * createDirectory("/proc/x"); // throws ENOENT
  * ```
  */
-export function makeFolder(path: string): void {
+export function createDirectory(path: string): void {
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return;
   const above = dirname(path);
-  if (above !== path) makeFolder(above);
+  if (above !== path) createDirectory(above);
   try {
     mkdirSync(path);
   } catch (error) {

@@ -15,7 +15,7 @@ import { TOO_MANY_FILES } from "../report/hints.ts";
 import type { Guard } from "./guard.ts";
 import { jobProcesses, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
-import type { SignalWitness } from "./signal-witness.ts";
+import type { SignalProbe } from "./signal-probe.ts";
 
 /** Killed processes that are still there after this long are stuck in the kernel, where nothing more can be done. */
 const ORPHAN_TIMEOUT_MS = 2000;
@@ -30,7 +30,7 @@ export interface NodeAgentOptions {
   /** What is really executed for a rank's command: see `deathSignal`. */
   readonly wrap: (command: Command) => Command;
   /** Under a scheduler that may signal ranks itself. */
-  readonly witness: SignalWitness | undefined;
+  readonly signalProbe: SignalProbe | undefined;
 }
 
 /** Runs this node's ranks for one attempt: starts them together, watches, ends them together. */
@@ -41,15 +41,15 @@ export class NodeAgent implements Agent {
   readonly #emit: Emit;
   readonly #onFailing: (rank: number) => void;
   readonly #wrap: (command: Command) => Command;
-  readonly #witness: SignalWitness | undefined;
+  readonly #signalProbe: SignalProbe | undefined;
   #ranks: readonly Rank[] = [];
   /** Those whose process or whose group may still be there. */
   readonly #unfinished = new Set<Rank>();
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor({ plan, logDir, guard, emit, onFailing, wrap, witness }: NodeAgentOptions) {
-    this.#witness = witness;
+  constructor({ plan, logDir, guard, emit, onFailing, wrap, signalProbe }: NodeAgentOptions) {
+    this.#signalProbe = signalProbe;
     this.#plan = plan;
     this.#logDir = logDir;
     this.#guard = guard;
@@ -91,7 +91,7 @@ export class NodeAgent implements Agent {
   }
 
   /**
-   * Asks every rank to end, and kills what is left after `graceMs`. Asked again, it goes on as it was. `isReceived`: because the
+   * Signals every rank to end, and kills what is left after `graceMs`. A second call changes nothing. `isReceived`: because the
    * launcher was signalled to end.
    */
   stop(reason: string, signal: NodeJS.Signals, graceMs: number, isReceived = false): void {
@@ -115,8 +115,8 @@ export class NodeAgent implements Agent {
   /** Not to ranks that the scheduler has signalled itself. */
   #deliver(ranks: readonly Rank[], signal: NodeJS.Signals): void {
     const pass = (): void => ranks.forEach((rank) => rank.signal(signal));
-    if (this.#witness === undefined) pass();
-    else void this.#witness.received(signal).then((isDirect) => (isDirect ? undefined : pass()));
+    if (this.#signalProbe === undefined) pass();
+    else void this.#signalProbe.received(signal).then((isDirect) => (isDirect ? undefined : pass()));
   }
 
   #spawn(assignment: Assignment, local: number): Rank {

@@ -29,7 +29,7 @@ export interface RankStart {
 const TAIL_LINES = 30;
 /** After a rank's exit, output that is held open but silent for this long is held by a process it left behind. */
 const DRAIN_IDLE_MS = 200;
-/** However talkative what it left behind is, this is as long as it may talk. */
+/** Processes that it left behind may write output for at most this long. */
 const MAX_DRAIN_MS = 2000;
 
 /** One rank: a process that leads a group of its own, its output, and how it ended. */

@@ -8,7 +8,7 @@ export const TOO_MANY_FILES = "too many open files; allow more (ulimit -n 4096),
 /** As a shell means "found, but could not be started". */
 export const EXIT_CANNOT_EXECUTE = 126;
 
-/** What a rank's end means and what to do about it; undefined when it speaks for itself. */
+/** What a rank's end means and what to do about it; undefined when the exit needs no explanation. */
 export function hintFor(record: RankRecord, oomKillsBefore: number): string | undefined {
   const { code, signal, stderrTail, thrown } = record;
   if ((signal === "SIGABRT" || code === 134) && stderrTail.some((line) => line.includes("heap out of memory")))

@@ -34,7 +34,7 @@ export interface WaitOptions {
 }
 
 /** JSON has no Infinity: it would be null, and mean five minutes. */
-const timeoutOf = ({ timeoutMs }: WaitOptions): number | undefined =>
+const resolveTimeout = ({ timeoutMs }: WaitOptions): number | undefined =>
   timeoutMs === Number.POSITIVE_INFINITY ? Number.MAX_VALUE : timeoutMs;
 
 interface PendingRequest {
@@ -96,7 +96,7 @@ export class Store implements AsyncDisposable {
 
   /** The value, once it is set. Rejects with StoreError("TIMEOUT"). */
   async take(key: string, options: WaitOptions = {}): Promise<Buffer> {
-    return (await this.request({ op: "get", key, wait: true, timeout: timeoutOf(options) })).payload;
+    return (await this.request({ op: "get", key, wait: true, timeout: resolveTimeout(options) })).payload;
   }
 
   /** Adds to a counter that starts at 0; resolves to the sum. */
@@ -118,7 +118,7 @@ export class Store implements AsyncDisposable {
 
   /** Resolves when every key exists. Rejects with StoreError("TIMEOUT"), naming the missing ones. */
   async wait(keys: readonly string[], options: WaitOptions = {}): Promise<void> {
-    await this.request({ op: "wait", keys, timeout: timeoutOf(options) });
+    await this.request({ op: "wait", keys, timeout: resolveTimeout(options) });
   }
 
   /** Resolves to whether the key existed. */
@@ -128,7 +128,7 @@ export class Store implements AsyncDisposable {
 
   /** Resolves when `count` callers have arrived at `key`; `member` names this one in the message of a timeout. */
   async barrier(key: string, count: number, options: WaitOptions & { readonly member?: string } = {}): Promise<void> {
-    await this.request({ op: "barrier", key, count, member: options.member, timeout: timeoutOf(options) });
+    await this.request({ op: "barrier", key, count, member: options.member, timeout: resolveTimeout(options) });
   }
 
   /** Ends the connection; whatever is still waiting rejects with StoreError("CLOSED"). */

@@ -12,7 +12,7 @@ interface BarrierState {
 }
 
 /** Barriers by key. Each is empty again once released, so a name may be used for every step of a loop. */
-class Barriers {
+class BarrierTable {
   readonly #barriers = new Map<string, BarrierState>();
 
   /** Arrives; `release` is called when `count` have. The cancel withdraws the arrival. */
@@ -50,11 +50,11 @@ class Barriers {
 /** What an attempt's clients share. */
 export interface StoreState {
   readonly table: StoreTable;
-  readonly barriers: Barriers;
+  readonly barriers: BarrierTable;
 }
 
 /** The state of a new attempt. */
-export const emptyStoreState = (): StoreState => ({ table: new StoreTable(), barriers: new Barriers() });
+export const emptyStoreState = (): StoreState => ({ table: new StoreTable(), barriers: new BarrierTable() });
 
 /** One request and how to reply to its client. */
 interface Request {

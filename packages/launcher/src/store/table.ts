@@ -30,11 +30,11 @@ export class StoreTable {
 
   /** Adds to a counter that starts at 0, and returns what it is now. */
   add(key: string, delta: number): number {
-    if (!Number.isSafeInteger(delta)) throw requestError(`add: delta must be a safe integer, received ${delta}`);
+    if (!Number.isSafeInteger(delta)) throw createRequestError(`add: delta must be a safe integer, received ${delta}`);
     const before = this.get(key)?.toString() ?? "0";
     const sum = Number(before) + delta;
     if (!/^-?\d+$/.test(before) || !Number.isSafeInteger(sum))
-      throw requestError(
+      throw createRequestError(
         `add: "${key}" holds ${JSON.stringify(before.slice(0, 40))}, to which ${delta} cannot be added`,
       );
     this.set(key, Buffer.from(String(sum)));
@@ -90,10 +90,10 @@ export class StoreTable {
 
 function checkKey(key: string): string {
   const bytes = Buffer.byteLength(key);
-  if (bytes === 0) throw requestError("a key must not be empty");
+  if (bytes === 0) throw createRequestError("a key must not be empty");
   if (bytes > STORE_LIMITS.key) throw limitError(`a key of ${bytes} bytes`, `${STORE_LIMITS.key} bytes`);
   return key;
 }
 
-const requestError = (message: string): StoreError => new StoreError("REQUEST", `store: ${message}`);
+const createRequestError = (message: string): StoreError => new StoreError("REQUEST", `store: ${message}`);
 const limitError = (what: string, max: string): StoreError => new StoreError("LIMIT", `store: ${what}; at most ${max}`);

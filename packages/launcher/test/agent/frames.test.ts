@@ -3,14 +3,14 @@ import { describe, expect, it } from "vitest";
 import { decode, encode, type Frame, FrameReader } from "../../src/agent/frames.ts";
 import {
   countRanks,
-  describeRanks,
-  subtractRuns,
-  intersectRuns,
+  formatRankRanges,
+  subtractRankRanges,
+  intersectRankRanges,
   includesRank,
-  ranksOf,
-  toRuns,
-  unionRuns,
-} from "../../src/agent/runs.ts";
+  expandRankRanges,
+  toRankRanges,
+  unionRankRanges,
+} from "../../src/agent/rank-ranges.ts";
 import { LIMITS, ProtocolError } from "../../src/agent/wire.ts";
 import { testFrames } from "./test-frames.ts";
 
@@ -76,16 +76,18 @@ describe("a frame that is none", () => {
   });
 
   it("is refused before memory is allocated for it", () => {
-    const retract = encode({ kind: "retract", world: 0, runs: [[0, 1]] }).subarray(4);
+    const cancelJoin = encode({ kind: "cancelJoin", world: 0, ranks: [[0, 1]] }).subarray(4);
     const with32 = (at: number, value: number): Buffer => {
-      const copy = Buffer.from(retract);
+      const copy = Buffer.from(cancelJoin);
       copy.writeUInt32LE(value, at);
       return copy;
     };
     expect(() => decode(with32(5, 2 ** 31))).toThrow(/longer than its frame/);
     expect(() => decode(with32(13, LIMITS.ranks + 1))).toThrow(/a world has at most/);
-    expect(() => decode(with32(13, 0))).toThrow(/a run of 0 ranks/);
-    expect(() => decode(Buffer.concat([retract, Buffer.of(0)]))).toThrow(/1 bytes after the end of a retract frame/);
+    expect(() => decode(with32(13, 0))).toThrow(/a range of 0 ranks/);
+    expect(() => decode(Buffer.concat([cancelJoin, Buffer.of(0)]))).toThrow(
+      /a cancelJoin frame with 1 bytes after its end/,
+    );
     expect(() => decode(Buffer.of(99))).toThrow(/unknown type 99/);
     const endless = new FrameReader();
     endless.push(Buffer.of(0xff, 0xff, 0xff, 0xff));
@@ -103,8 +105,8 @@ describe("ranks", () => {
     fc.assert(
       fc.property(fc.uniqueArray(fc.nat(200)), (ranks) => {
         const sorted = ranks.toSorted((a, b) => a - b);
-        expect([...ranksOf(toRuns(ranks))]).toEqual(sorted);
-        expect(countRanks(toRuns(ranks))).toBe(ranks.length);
+        expect([...expandRankRanges(toRankRanges(ranks))]).toEqual(sorted);
+        expect(countRanks(toRankRanges(ranks))).toBe(ranks.length);
       }),
     );
   });
@@ -113,21 +115,21 @@ describe("ranks", () => {
     const ranks = fc.uniqueArray(fc.nat(40));
     fc.assert(
       fc.property(ranks, ranks, fc.nat(41), (a, b, rank) => {
-        const [x, y] = [toRuns(a), toRuns(b)];
-        expect(unionRuns([x, y])).toEqual(toRuns(new Set([...a, ...b])));
-        expect(unionRuns([a.map((each) => [each, 1] as const)])).toEqual(x);
-        expect(intersectRuns(x, y)).toEqual(toRuns(a.filter((each) => b.includes(each))));
-        expect(subtractRuns(x, y)).toEqual(toRuns(a.filter((each) => !b.includes(each))));
+        const [x, y] = [toRankRanges(a), toRankRanges(b)];
+        expect(unionRankRanges([x, y])).toEqual(toRankRanges(new Set([...a, ...b])));
+        expect(unionRankRanges([a.map((each) => [each, 1] as const)])).toEqual(x);
+        expect(intersectRankRanges(x, y)).toEqual(toRankRanges(a.filter((each) => b.includes(each))));
+        expect(subtractRankRanges(x, y)).toEqual(toRankRanges(a.filter((each) => !b.includes(each))));
         expect(includesRank(x, rank)).toBe(a.includes(rank));
       }),
     );
   });
 
   it("are listed shortly", () => {
-    expect(describeRanks([2])).toBe("rank 2");
-    expect(describeRanks([5, 2])).toBe("ranks 2, 5");
-    expect(describeRanks([7, 5, 6])).toBe("ranks 5-7");
+    expect(formatRankRanges([2])).toBe("rank 2");
+    expect(formatRankRanges([5, 2])).toBe("ranks 2, 5");
+    expect(formatRankRanges([7, 5, 6])).toBe("ranks 5-7");
     const odd = Array.from({ length: 40 }, (_, i) => 2 * i);
-    expect(describeRanks(odd)).toMatch(/^ranks 0, 2, .*, 30 and 24 more$/);
+    expect(formatRankRanges(odd)).toMatch(/^ranks 0, 2, .*, 30 and 24 more$/);
   });
 });

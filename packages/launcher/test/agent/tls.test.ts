@@ -20,7 +20,7 @@ const HANDSHAKES = Number(process.env.MOSAIC_TEST_HANDSHAKES ?? 300);
 const AT_ONCE = 32;
 const GROWTH_MB = 48;
 
-const secretOf = (): string => randomBytes(32).toString("hex");
+const createSecret = (): string => randomBytes(32).toString("hex");
 
 async function listen(secret: string): Promise<{ server: TlsServer; refused: string[] }> {
   const refused: string[] = [];
@@ -37,7 +37,7 @@ const options = (secret: string): Parameters<typeof connectTls>[1] => ({ secret,
 
 describe("TLS with a pre-shared key", () => {
   it("encrypts with ChaCha20-Poly1305 where both have the secret", async () => {
-    const secret = secretOf();
+    const secret = createSecret();
     const { server, refused } = await listen(secret);
     const socket = await connectTls(server.address, options(secret));
     expect([socket.getCipher().name, socket.getProtocol()]).toEqual(["ECDHE-PSK-CHACHA20-POLY1305", "TLSv1.2"]);
@@ -49,7 +49,7 @@ describe("TLS with a pre-shared key", () => {
   });
 
   it("refuses another secret, with an error on both sides that has neither", async () => {
-    const [secret, other] = [secretOf(), secretOf()];
+    const [secret, other] = [createSecret(), createSecret()];
     const { server, refused } = await listen(secret);
     const error = await connectTls(server.address, options(other)).catch((reason: unknown) => reason);
     expect(error).toBeInstanceOf(HandshakeError);
@@ -63,7 +63,7 @@ describe("TLS with a pre-shared key", () => {
   });
 
   it("refuses what speaks another protocol, or none", async () => {
-    const secret = secretOf();
+    const secret = createSecret();
     const { server, refused } = await listen(secret);
     const plain = connect(server.port, "127.0.0.1");
     plain.on("error", () => {}).end("GET / HTTP/1.0\r\n\r\n");
@@ -86,7 +86,7 @@ describe("TLS with a pre-shared key", () => {
   });
 
   it("ends a connection without a handshake after 5 s", { timeout: 10_000 }, async () => {
-    const { server, refused } = await listen(secretOf());
+    const { server, refused } = await listen(createSecret());
     const silent = connect(server.port, "127.0.0.1");
     await until(
       () => server.handshakes === 1,
@@ -103,7 +103,7 @@ describe("TLS with a pre-shared key", () => {
   });
 
   it("carries the control plane between agents, and one with another secret fails at once", async () => {
-    const secret = secretOf();
+    const secret = createSecret();
     const directory = mkdtempSync(join(tmpdir(), "tls-"));
     const at = (name: string, network: Network): Parameters<typeof Agent.listen>[0] => ({
       ...{ path: join(directory, name), secret, network, host: name },
@@ -117,7 +117,7 @@ describe("TLS with a pre-shared key", () => {
       () => root.connections === 1 && root.isUsed,
       () => "the child agent is not connected",
     );
-    const stranger = await Agent.listen({ ...at("n2", tls({ secret: secretOf() })), ...join1, index: 2 });
+    const stranger = await Agent.listen({ ...at("n2", tls({ secret: createSecret() })), ...join1, index: 2 });
     onTestFinished(() => stranger.close());
     const rank = connect({ path: stranger.path });
     const { encode, MAGIC, PROTOCOL_VERSION } = await import("../../src/agent/frames.ts");
@@ -130,7 +130,7 @@ describe("TLS with a pre-shared key", () => {
   });
 
   it("carries the store", async () => {
-    const token = secretOf();
+    const token = createSecret();
     const server = await TlsServer.listen({ secret: token });
     onTestFinished(() => server.close());
     await using store = StoreServer.share({ runId: "r", server, token });
@@ -138,7 +138,7 @@ describe("TLS with a pre-shared key", () => {
     await using client = await connectStore({ address: store.address, token, runId: "r", attempt: 0 });
     await client.set("k", "v");
     expect(String(await client.get("k"))).toBe("v");
-    const wrong = { address: store.address, token: secretOf(), runId: "r", attempt: 0 };
+    const wrong = { address: store.address, token: createSecret(), runId: "r", attempt: 0 };
     await expect(connectStore(wrong)).rejects.toMatchObject({
       code: "AUTH",
       message: expect.stringMatching(/another secret/),
@@ -181,7 +181,7 @@ describe(`${HANDSHAKES} corrupted handshakes`, () => {
   it("are refused; the server neither ends, nor grows, nor answers", {
     timeout: 120_000 + 60 * HANDSHAKES,
   }, async () => {
-    const secret = secretOf();
+    const secret = createSecret();
     const env = { ...process.env, TEST_SECRET: secret };
     const child = spawn(process.execPath, ["--expose-gc", program("tls-server.mjs")], { env });
     onTestFinished(() => void child.kill("SIGKILL"));

@@ -25,10 +25,10 @@ process.on("SIGTERM", () => {});
 
 function deliver(frame) {
   if (frame.kind === "lost") {
-    console.log(`lost ${JSON.stringify(frame.losses[0].runs)}`);
+    console.log(`lost ${JSON.stringify(frame.losses[0].ranks)}`);
     process.exit(0);
   }
-  if (frame.kind !== "welcome") return;
+  if (frame.kind !== "memberTable") return;
   console.log(
     `attempt ${MOSAIC_ATTEMPT}: ${frame.members.map(({ pid }) => pid === process.pid).join()} on ${frame.hosts}`,
   );

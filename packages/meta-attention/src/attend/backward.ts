@@ -24,7 +24,7 @@ export function routedBackward(attention: RoutedAttention, router: Tensor, dOutp
   recordBackward(config, attention.chosen);
   const { device } = q;
   using resources = new ResourceStack();
-  const use = <T extends Disposable>(thing: T): T => resources.use(thing);
+  const use = <T extends Disposable>(resource: T): T => resources.use(resource);
   const dPacked = use(dOutput.contiguous());
   const part = (which: number): Tensor => use(headsView(dPacked, which, config));
   const dRouter = zerosLike(router);

@@ -122,21 +122,21 @@ export function planTransfers(requests: ChunkRequests, chunks: Chunks): ChunkTra
   const foreign = all.filter(({ owner }) => owner !== rank);
   const others = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
   return {
-    receives: neededBy(rank, foreign, { requests, chunks }).map((run) => ({ ...run, peer: run.chunk.owner })),
-    sends: others.flatMap((peer) => neededBy(peer, own, { requests, chunks }).map((run) => ({ ...run, peer }))),
+    receives: requiredChunks(rank, foreign, { requests, chunks }).map((run) => ({ ...run, peer: run.chunk.owner })),
+    sends: others.flatMap((peer) => requiredChunks(peer, own, { requests, chunks }).map((run) => ({ ...run, peer }))),
   };
 }
 
 /** Which of some chunks a rank must be sent, by rising chunk and batch element; each once, however many of its own look. */
-function neededBy(
+function requiredChunks(
   rank: number,
-  some: readonly Chunk[],
+  requests: readonly Chunk[],
   { requests: { chosen, before }, chunks: { all } }: { requests: ChunkRequests; chunks: Chunks },
 ): BatchRun[] {
   const queries = all.filter(({ owner }) => owner === rank);
   const reads = (by: ChosenChunks, j: number, b: number): boolean =>
     queries.some(({ index }) => by[b]![index]!.includes(j));
-  return batchRuns(some, chosen.length, (j, b) => reads(chosen, j, b) && !before.some((by) => reads(by, j, b)));
+  return batchRuns(requests, chosen.length, (j, b) => reads(chosen, j, b) && !before.some((by) => reads(by, j, b)));
 }
 
 /** What this rank's query chunks attend to among the chunks that `has` names, those of the first before those of the second. */
@@ -154,6 +154,12 @@ export function chunkReads(
 }
 
 /** The chunks and batch elements for which a rule holds. */
-function batchRuns(some: readonly Chunk[], batch: number, holds: (chunk: number, b: number) => boolean): BatchRun[] {
-  return some.flatMap((chunk) => findRuns(batch, (b) => holds(chunk.index, b)).map(([b0, b1]) => ({ chunk, b0, b1 })));
+function batchRuns(
+  requests: readonly Chunk[],
+  batch: number,
+  holds: (chunk: number, b: number) => boolean,
+): BatchRun[] {
+  return requests.flatMap((chunk) =>
+    findRuns(batch, (b) => holds(chunk.index, b)).map(([b0, b1]) => ({ chunk, b0, b1 })),
+  );
 }

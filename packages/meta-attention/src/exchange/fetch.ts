@@ -75,7 +75,7 @@ export class GradientExchange implements Disposable {
 }
 
 /**
- * The chosen chunks' keys and values, on their way to whoever chose them: posted when made, there after `wait`.
+ * The chosen chunks' keys and values, on their way to the ranks that chose them: posted when made, there after `wait`.
  * In the dtype of this rank's own k and v, which are [B,Hkv,S,D].
  */
 export class ChunkFetch implements Disposable {

@@ -139,7 +139,7 @@ export class MetaAttention extends Module {
     return queries.matmul(keys.transpose(-2, -1)).scale(this.#size ** -0.5);
   }
 
-  /** Each chunk asks with the summary of the one before: its own has seen tokens that its first queries must not. */
+  /** Each chunk's query is the summary of the one before: its own has seen tokens that its first queries must not. */
   #shifted(refined: Tensor): Tensor {
     const { batch, chunks } = this.#sizes(refined);
     const first = zeros(this.#ctx, [batch, 1, this.#size]);

@@ -20,7 +20,7 @@ import type { MetaAttention, Routing } from "./meta-attention.ts";
 interface SummaryInputs {
   /** Summaries of this rank's chunks, at most c: [n,B,M]. */
   readonly summaries: Tensor;
-  /** Where their keys lie [n,B,W]; null if nobody asks. Has no gradient. */
+  /** Where their keys lie [n,B,W]; null unless requested. Has no gradient. */
   readonly keyStatistics: Tensor | null;
   /** What summaries are made of. A rank without a chunk has made none of it, and takes part in the backward all the same. */
   readonly dependencies: readonly Tensor[];

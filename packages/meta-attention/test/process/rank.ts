@@ -4,11 +4,11 @@ import { join } from "node:path";
 import { local } from "@mosaic/collectives-local";
 import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
-import { stepOn } from "../step.ts";
+import { runStep } from "../step.ts";
 import { trial } from "./trial.ts";
 
 await using ctx = await init({ device: cpu({ threads: 1 }), collectives: local(), timeout: 20 });
-const { out, dx, gradients, chosen } = await stepOn(ctx, trial);
+const { out, dx, gradients, chosen } = await runStep(ctx, trial);
 const plain = Object.fromEntries(Object.entries(gradients).map(([name, values]) => [name, Array.from(values)]));
 const result = { out: Array.from(out), dx: Array.from(dx), gradients: plain, chosen };
 writeFileSync(join(process.argv[2]!, `${ctx.rank}.json`), JSON.stringify(result));

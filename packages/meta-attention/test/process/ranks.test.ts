@@ -7,7 +7,7 @@ import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { onWorld } from "@mosaic/conformance";
 import { expect, test } from "vitest";
-import { stepOn } from "../step.ts";
+import { runStep } from "../step.ts";
 import { makeWorld } from "../world.ts";
 import { trial } from "./trial.ts";
 import { bundled } from "../../../../vitest.program.ts";
@@ -16,7 +16,7 @@ const launcher = fileURLToPath(new URL("cli.js", import.meta.resolve("@mosaic/la
 const script = await bundled(new URL("rank.ts", import.meta.url));
 
 test("3 real processes do, to the bit, what 3 ranks of one process do", async () => {
-  const expected = await onWorld(makeWorld, { size: 3 }, (ctx) => stepOn(ctx, trial));
+  const expected = await onWorld(makeWorld, { size: 3 }, (ctx) => runStep(ctx, trial));
   const folder = mkdtempSync(join(tmpdir(), "mosaic-meta-"));
   try {
     const job = spawn(process.execPath, [launcher, "--nproc-per-node", "3", script, folder], {

@@ -20,16 +20,16 @@ export interface Problem {
   /** Positions of the tokens of every chunk. */
   readonly chunks: readonly (readonly number[])[];
   /** Whether a query sees a key. */
-  readonly sees: (query: number, key: number) => boolean;
+  readonly isVisible: (query: number, key: number) => boolean;
 }
 
 /** Whether chunk i may look at chunk j: never at itself, ahead, or where it sees nothing. */
-export function mayLook({ causal, chunks, sees }: Problem, i: number, j: number): boolean {
-  return (causal ? j < i : j !== i) && chunks[i]!.some((query) => chunks[j]!.some((key) => sees(query, key)));
+export function canAttend({ causal, chunks, isVisible }: Problem, i: number, j: number): boolean {
+  return (causal ? j < i : j !== i) && chunks[i]!.some((query) => chunks[j]!.some((key) => isVisible(query, key)));
 }
 
 /** What is constant where derivatives are taken. */
-export interface Frozen {
+export interface FrozenRouting {
   readonly chosen: readonly (readonly number[])[];
   /** ln ρ, whose value `exact` takes away again. */
   readonly logRouting: Rows;
@@ -40,7 +40,7 @@ export interface Frozen {
   readonly x: Rows;
 }
 
-export interface Answer {
+export interface RoutedReference {
   readonly out: Rows;
   readonly scores: Rows;
   readonly logRouting: Rows;
@@ -69,7 +69,7 @@ class Layers {
 }
 
 /** One sequence x [n,E]. */
-export function mathematics(problem: Problem, values: Values, x: Rows, frozen?: Frozen): Answer {
+export function mathematics(problem: Problem, values: Values, x: Rows, frozen?: FrozenRouting): RoutedReference {
   const layers = new Layers(values);
   const chunkOf = x.map((_, at) => problem.chunks.findIndex((tokens) => tokens.includes(at)));
   const seen = problem.combine === "exact" && frozen ? frozen.x : x;
@@ -156,7 +156,9 @@ function route(problem: Problem, layers: Layers, summaries: Rows): { scores: Row
   const queries = layers.linear("meta.query_proj", asking);
   const keys = layers.linear("meta.key_proj", refined);
   const scores = queries.map((query, i) =>
-    keys.map((key, j) => (mayLook(problem, i, j) ? dot(query, key) / Math.sqrt(summaryDim) : Number.NEGATIVE_INFINITY)),
+    keys.map((key, j) =>
+      canAttend(problem, i, j) ? dot(query, key) / Math.sqrt(summaryDim) : Number.NEGATIVE_INFINITY,
+    ),
   );
   const chunkAttention = normal.map((_, i) =>
     normal.map((_, l) => total(heads.map(({ weights }) => weights[i]![l]!)) / metaHeads),
@@ -177,7 +179,7 @@ interface Attended {
 }
 
 function attend(
-  { numHeads, numKvHeads, headDim: size, sees, chunks }: Problem,
+  { numHeads, numKvHeads, headDim: size, isVisible, chunks }: Problem,
   { qkv, chunkOf, looks }: { qkv: Rows; chunkOf: readonly number[]; looks: readonly (readonly number[])[] },
 ): Attended {
   const rows = qkv.map((row, at) =>
@@ -185,7 +187,7 @@ function attend(
       const head = (of: readonly number[], number: number): number[] => of.slice(number * size, (number + 1) * size);
       const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);
       const logits = qkv.map((other, token) =>
-        sees(at, token) ? dot(head(row, h), head(other, kvHead)) / Math.sqrt(size) : Number.NEGATIVE_INFINITY,
+        isVisible(at, token) ? dot(head(row, h), head(other, kvHead)) / Math.sqrt(size) : Number.NEGATIVE_INFINITY,
       );
       const states = [chunkOf[at]!, ...looks[chunkOf[at]!]!].map((chunk) => {
         const tokens = chunks[chunk]!;
@@ -202,7 +204,7 @@ function attend(
 interface Router {
   readonly scores: Rows;
   readonly logRouting: Rows;
-  readonly frozen: Frozen | undefined;
+  readonly frozen: FrozenRouting | undefined;
   readonly looks: readonly (readonly number[])[];
 }
 
@@ -210,7 +212,7 @@ function combine(
   problem: Problem,
   { rows, chunkOf }: Attended,
   router: Router,
-): Pick<Answer, "mass" | "peak" | "logits"> & { own: Rows; combined: Rows } {
+): Pick<RoutedReference, "mass" | "peak" | "logits"> & { own: Rows; combined: Rows } {
   const { scores, logRouting, frozen, looks } = router;
   const own = rows.map((heads, at) => heads.flatMap(({ states }) => states.get(chunkOf[at]!)!.out));
   const combined = rows.map((heads, at) => {

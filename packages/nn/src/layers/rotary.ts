@@ -29,18 +29,18 @@ export const rotaryOptions = defineOptions("RotaryEmbedding", {
 export type RotaryOptions = OptionsOf<typeof rotaryOptions>;
 
 /** Cosine and sine of each row's angles, [S,D/2] float32. */
-interface Angles {
+interface RotaryTable {
   readonly cos: Tensor;
   readonly sin: Tensor;
 }
 
-interface Rotation extends Angles {
+interface RotationOptions extends RotaryTable {
   readonly interleaved: boolean;
 }
 
 const rotaryOp = defineOp({
   name: "rotary",
-  forward([x]: [Tensor], { cos, sin, interleaved }: Rotation) {
+  forward([x]: [Tensor], { cos, sin, interleaved }: RotationOptions) {
     const kept = { cos: cos.detach(), sin: sin.detach(), interleaved };
     return { output: rotate(x, kept, "sub"), saved: { ...kept } };
   },
@@ -49,7 +49,7 @@ const rotaryOp = defineOp({
 });
 
 /** (a cos − b sin, b cos + a sin) for "sub", the turn back for "add"; in memory laid out as [B,S,H,D]. */
-function rotate(x: Tensor, { cos, sin, interleaved }: Rotation, op: "sub" | "add"): Tensor {
+function rotate(x: Tensor, { cos, sin, interleaved }: RotationOptions, op: "sub" | "add"): Tensor {
   const { device } = x;
   const [b, h, s, d] = x.shape as [number, number, number, number];
   using memory = device.empty([b, s, h, d], x.dtype);
@@ -76,7 +76,11 @@ function rotate(x: Tensor, { cos, sin, interleaved }: Rotation, op: "sub" | "add
 const chunkSize = 2 ** 18;
 
 /** The tables of some rows, taken from the device, and so refused beyond its limit, before anything is computed. */
-function computeAngles(device: Device, rows: Int32Array, { headDim, base }: { headDim: number; base: number }): Angles {
+function computeAngles(
+  device: Device,
+  rows: Int32Array,
+  { headDim, base }: { headDim: number; base: number },
+): RotaryTable {
   const pairs = headDim / 2;
   const cos = device.empty([rows.length, pairs], "float32");
   let sin: Tensor | undefined;
@@ -138,7 +142,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
   readonly headDim: number;
   readonly #base: number;
   readonly #interleaved: boolean;
-  readonly #tables = new Map<string, Angles & { readonly device: Device }>();
+  readonly #tables = new Map<string, RotaryTable & { readonly device: Device }>();
 
   constructor(headDim: number, options?: RotaryOptions) {
     const { base, interleaved } = rotaryOptions.parse(options);
@@ -164,7 +168,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     return rotaryOp([x], { ...this.#getAngles(x.device, spans), interleaved: this.#interleaved });
   }
 
-  #getAngles(device: Device, spans: readonly Span[]): Angles {
+  #getAngles(device: Device, spans: readonly Span[]): RotaryTable {
     const key = `${device.type}:${device.index} ${JSON.stringify(spans)}`;
     const known = this.#tables.get(key);
     if (known?.device === device) return known;

@@ -11,7 +11,7 @@ import {
 
 /**
  * Scales all gradients by one factor so that together they are no longer than `maxNorm` (Pascanu et al. 2013), and
- * returns how long they were: a scalar float32 that nobody waits for unless it is read. After `reduceGradients`, gradients
+ * returns how long they were: a scalar float32 that is waited for only if it is read. After `reduceGradients`, gradients
  * are equal on all ranks, and so is their norm: nothing is sent. Infinity only measures.
  *
  * @example
@@ -141,7 +141,7 @@ interface NamedParameter {
 }
 
 /** Measures the gradients of every step where they lie, and remembers the first that are not finite. */
-export class FiniteCheck {
+export class FiniteChecker {
   readonly #where: string;
   #failure: NonFiniteError | undefined;
   /** Resolves when all that was watched is known. */

@@ -14,7 +14,7 @@ import {
   Tensor,
   checkModule,
 } from "@mosaic/core";
-import { FiniteCheck } from "./gradients.ts";
+import { FiniteChecker } from "./gradients.ts";
 import type { Schedule } from "./schedules.ts";
 
 export const parameterOverrides = defineOptions("forParameter", {
@@ -100,7 +100,7 @@ export abstract class Optimizer implements Disposable {
   readonly #kind: string;
   readonly #firstName: string;
   readonly #schedule: Schedule;
-  readonly #finiteness: FiniteCheck | undefined;
+  readonly #finiteness: FiniteChecker | undefined;
   readonly #allowLocalGradients: boolean;
 
   /** `firstName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
@@ -120,7 +120,7 @@ export abstract class Optimizer implements Disposable {
     this.#schedule = settings.schedule ?? (() => 1);
     this.slots = createSlots(model, settings.forParameter);
     this.#allowLocalGradients = settings.allowLocalGradients;
-    this.#finiteness = settings.errorIfNonFinite ? new FiniteCheck(kind) : undefined;
+    this.#finiteness = settings.errorIfNonFinite ? new FiniteChecker(kind) : undefined;
   }
 
   /** The learning rate of the coming step. */

@@ -98,7 +98,7 @@ function roundHalfEven(value: number): number {
   return down % 2 === 0 ? down : down + 1;
 }
 
-/** A tensor of a file: its bytes, and its values if they are asked for. */
+/** A tensor of a file: its bytes, and its values if requested. */
 export interface FileTensor extends HostTensor {
   /** The format's own name: "F32", "BF16", "I64", …; `dtype` is "float32" for those that devices lack. */
   readonly format: string;
@@ -112,7 +112,7 @@ export interface SafetensorsFile {
 }
 
 /**
- * Reads a safetensors file, whoever wrote it, and checks all of it: a header that is cut short, that overlaps itself, has
+ * Reads a safetensors file, of any program, and checks all of it: a header that is cut short, that overlaps itself, has
  * holes, or whose shapes and bytes disagree is refused.
  *
  * @throws FileError that reports what is wrong; the system's error if the file cannot be opened.

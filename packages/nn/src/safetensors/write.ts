@@ -71,7 +71,7 @@ export async function stageSafetensors(
   checkMetadata(metadata);
   const parts = collectTensors(tensors);
   const header = encodeHeader(parts, metadata);
-  // Waits for every value even if one fails, or the others' failures would be nobody's.
+  // Waits for every value even if one fails, or the others' failures would be unhandled rejections.
   const outcomes = await Promise.allSettled(parts.map(({ values }) => values));
   for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
   return stageFile(path, async (append) => {

@@ -69,14 +69,17 @@ export interface FoundCheckpoint {
 }
 
 /** What the hosts have: the newest complete checkpoint, and who has it. */
-interface Holdings {
+interface CheckpointReplicas {
   readonly hosts: readonly Host[];
   readonly newest: Extract<CheckpointFile, { kind: "complete" }> | undefined;
-  readonly holders: readonly Host[];
+  readonly replicas: readonly Host[];
 }
 
 /** Whether any host has a checkpoint, and which is the newest that is complete. Collective; the same on every rank. */
-export async function inspectHosts(ctx: Context, { where, path, options }: CheckpointCall): Promise<Holdings> {
+export async function inspectHosts(
+  ctx: Context,
+  { where, path, options }: CheckpointCall,
+): Promise<CheckpointReplicas> {
   const names = await runOnAllRanks(ctx, where, () => hostName(options));
   // For a file system that all share, rank 0 looks.
   const hosts = groupByHost(options.copies === "shared" ? names.map(() => names[0]!) : names);
@@ -102,7 +105,7 @@ export async function inspectHosts(ctx: Context, { where, path, options }: Check
   }
   const steps = Math.max(...complete.map(({ file }) => file.steps));
   const newest = complete.filter(({ file }) => file.steps === steps);
-  return { hosts, newest: newest[0]?.file, holders: newest.map(({ host }) => host) };
+  return { hosts, newest: newest[0]?.file, replicas: newest.map(({ host }) => host) };
 }
 
 /** Step 90 of a training that was given up must not win over step 3 of the one that goes on. */
@@ -146,7 +149,7 @@ export interface LocalCopy {
 export async function fetchNewest(ctx: Context, call: CheckpointCall): Promise<LocalCopy> {
   const { where, path, options } = call;
   const holdings = await inspectHosts(ctx, call);
-  const { hosts, newest, holders } = holdings;
+  const { hosts, newest, replicas } = holdings;
   if (newest === undefined) {
     throw new FileError({
       where,
@@ -155,10 +158,10 @@ export async function fetchNewest(ctx: Context, call: CheckpointCall): Promise<L
     });
   }
   const digest = await agreeOnDigest(ctx, call, holdings);
-  const lacking = hosts.filter((host) => !holders.includes(host));
-  if (lacking.length === 0) return { path, async release() {} };
+  const missing = hosts.filter((host) => !replicas.includes(host));
+  if (missing.length === 0) return { path, async release() {} };
   // The hosts that have it share the work.
-  const pairs = lacking.map((host, i) => ({ from: holders[i % holders.length]!.ranks[0]!, to: host.ranks[0]! }));
+  const pairs = missing.map((host, i) => ({ from: replicas[i % replicas.length]!.ranks[0]!, to: host.ranks[0]! }));
   const transfer = { path, bytes: newest.bytes, label: where };
   let staged: StagedFile | undefined;
   try {
@@ -187,11 +190,15 @@ export async function fetchNewest(ctx: Context, call: CheckpointCall): Promise<L
 }
 
 /** The SHA-256 of the newest checkpoint, of which all hosts that have it must hold the same bytes. */
-async function agreeOnDigest(ctx: Context, { where, path }: CheckpointCall, holdings: Holdings): Promise<string> {
-  const { holders, newest } = holdings;
-  const isHolder = isFirstOnHost(ctx, holders);
-  const digests = await runOnAllRanks(ctx, where, () => (isHolder ? digestOf(path) : null));
-  const byDigest = holders.map((host) => ({ host, digest: digests[host.ranks[0]!]! }));
+async function agreeOnDigest(
+  ctx: Context,
+  { where, path }: CheckpointCall,
+  holdings: CheckpointReplicas,
+): Promise<string> {
+  const { replicas, newest } = holdings;
+  const isHolder = isFirstOnHost(ctx, replicas);
+  const digests = await runOnAllRanks(ctx, where, () => (isHolder ? computeDigest(path) : null));
+  const byDigest = replicas.map((host) => ({ host, digest: digests[host.ranks[0]!]! }));
   return checkEqualDigests(byDigest, {
     where,
     expected: `the same contents on all hosts that have step ${newest!.steps}`,
@@ -210,7 +217,7 @@ export function checkEqualDigests(
   throw new FileError({ ...details, received: listHosts(shown) });
 }
 
-async function digestOf(path: string): Promise<string> {
+async function computeDigest(path: string): Promise<string> {
   const hash = createHash("sha256");
   for await (const chunk of createReadStream(path, { highWaterMark: 2 ** 20 })) hash.update(chunk as Buffer);
   return hash.digest("hex");

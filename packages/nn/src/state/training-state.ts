@@ -4,7 +4,7 @@ import type { Optimizer } from "../optimizers/optimizer.ts";
 import { checkPath } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
-import { checkJsonValue, parseStateMetadata, type StateMetadata, stepsOf } from "./checkpoint-file.ts";
+import { checkJsonValue, parseStateMetadata, type StateMetadata, getSteps } from "./checkpoint-file.ts";
 import {
   type CheckpointCall,
   type CheckpointOptions,
@@ -172,7 +172,7 @@ async function loadFile(
   restoreState(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
   const { trainingId, data } = stateMetadata!;
   if (trainingId !== undefined) trainingIds.set(training.model, trainingId);
-  return { steps: stepsOf(stateMetadata!), data };
+  return { steps: getSteps(stateMetadata!), data };
 }
 
 /**
@@ -200,8 +200,8 @@ export async function findCheckpoint(
 ): Promise<FoundCheckpoint | undefined> {
   checkContext("findCheckpoint", ctx);
   checkPath("findCheckpoint", path);
-  const { newest, holders } = await inspectHosts(ctx, checkpointCall("findCheckpoint", path, options));
-  return newest && { steps: newest.steps, hosts: holders.map(({ name }) => name) };
+  const { newest, replicas } = await inspectHosts(ctx, checkpointCall("findCheckpoint", path, options));
+  return newest && { steps: newest.steps, hosts: replicas.map(({ name }) => name) };
 }
 
 interface OpenedCheckpoint {
@@ -226,17 +226,17 @@ function restoreState(
     });
   }
   const options = { dryRun };
-  model.loadStateDict(within(file, "model."), options);
+  model.loadStateDict(withoutPrefix(file, "model."), options);
   if (optimizer) {
     if (!stateMetadata.optimizer)
       throw new StateDictError({ where: path, expected: "an optimizer's state", received: "none" });
-    optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors: within(file, "optimizer.") }, options);
+    optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors: withoutPrefix(file, "optimizer.") }, options);
   }
   if (!dryRun) ctx.randomStream = stateMetadata.randomStream;
 }
 
 /** The tensors whose names begin with a prefix, without it. */
-function within({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
+function withoutPrefix({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
   const own = [...tensors].filter(([name]) => name.startsWith(prefix));
   return new Map(own.map(([name, tensor]) => [name.slice(prefix.length), tensor]));
 }

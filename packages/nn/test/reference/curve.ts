@@ -6,13 +6,13 @@ import { Model, trainStep } from "./model.ts";
 import { onMesh } from "./world.ts";
 
 /** A part of a training: on that many ranks, until that step. */
-export type Stretch = readonly [ranks: number, untilStep: number];
+export type CurveSegment = readonly [ranks: number, untilStep: number];
 
 /** The losses of a training on one mesh after the other, which nothing interrupts, on ranks of one process. */
-export async function lossCurve(...stretches: readonly Stretch[]): Promise<number[]> {
+export async function lossCurve(...segments: readonly CurveSegment[]): Promise<number[]> {
   const path = join(folder(), "training.safetensors");
   const losses: number[] = [];
-  for (const [ranks, untilStep] of stretches) {
+  for (const [ranks, untilStep] of segments) {
     const train = async (ctx: Context): Promise<number[]> => {
       using model = new Model(ctx);
       using optimizer = new AdamW(model, { lr: 2e-2 });

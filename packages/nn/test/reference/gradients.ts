@@ -1,6 +1,6 @@
 import { type Context, fromArray, type Module, mul, sum, type Tensor } from "@mosaic/core";
 import { expect } from "vitest";
-import { derivative, numbers, worst } from "./numbers.ts";
+import { derivative, numbers, maxDifference } from "./numbers.ts";
 
 /** A layer beside what it computes, in float64: values of x and of each parameter, by name, to values of the output. */
 export interface LayerCase {
@@ -29,13 +29,13 @@ export async function checkLayer(ctx: Context, { module, forward, shape, referen
   using weighted = mul(out, weight);
   using loss = sum(weighted);
   loss.backward();
-  expect(worst(await out.read(), reference(x, parameters))).toBeLessThan(2e-6);
+  expect(maxDifference(await out.read(), reference(x, parameters))).toBeLessThan(2e-6);
   const total = (values: readonly number[]) => values.reduce((sum, value, i) => sum + value * weights[i]!, 0);
   const dx = derivative((each) => total(reference(each, parameters)), x);
-  expect(worst(await leaf.grad!.read(), dx), "x").toBeLessThan(1e-5);
+  expect(maxDifference(await leaf.grad!.read(), dx), "x").toBeLessThan(1e-5);
   for (const [name, parameter] of module.namedParameters()) {
     const expected = derivative((each) => total(reference(x, { ...parameters, [name]: each })), parameters[name]!);
-    expect(worst(await parameter.grad!.read(), expected), name).toBeLessThan(1e-5);
+    expect(maxDifference(await parameter.grad!.read(), expected), name).toBeLessThan(1e-5);
   }
 }
 

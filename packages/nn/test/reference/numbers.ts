@@ -12,7 +12,7 @@ export function numbers(size: number, seed: number): number[] {
 }
 
 /** Largest difference, relative to the largest expected value (or 1e-30). */
-export function worst(found: ArrayLike<number>, expected: ArrayLike<number>): number {
+export function maxDifference(found: ArrayLike<number>, expected: ArrayLike<number>): number {
   expect(found.length).toBe(expected.length);
   let [difference, size] = [0, 1e-30];
   for (let i = 0; i < expected.length; i++) {

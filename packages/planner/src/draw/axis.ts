@@ -2,19 +2,19 @@ import { expectValue } from "@mosaic/core";
 import { theme, page, formatCoordinate, text } from "./svg.ts";
 
 /** Where moments lie across the page. */
-export interface Scale {
+export interface TimeScale {
   readonly seconds: number;
   x(time: number): number;
 }
 
 /** Puts 0 to `seconds` between the page's margins. */
-export function timeScale(seconds: number): Scale {
+export function timeScale(seconds: number): TimeScale {
   const whole = Math.max(seconds, 1e-9);
   return { seconds: whole, x: (time) => page.left + (time / whole) * (page.width - page.left - page.right) };
 }
 
 /** Lines at round times from `top` to `bottom`, with the times below. */
-export function timeAxis({ seconds, x }: Scale, top: number, bottom: number): string {
+export function timeAxis({ seconds, x }: TimeScale, top: number, bottom: number): string {
   const step = tickStep(seconds / 8);
   const ticks = Array.from({ length: Math.floor(seconds / step + 1e-9) + 1 }, (_, i) => i * step);
   return ticks

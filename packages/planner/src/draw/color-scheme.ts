@@ -62,7 +62,7 @@ export interface ColorScheme {
 }
 
 /** What compute events are distinguished by: the kernel; and communication: the caller's label. */
-function groupOf({ lane, name, label }: TimelineEvent): string {
+function eventGroup({ lane, name, label }: TimelineEvent): string {
   return lane === "compute" ? name : (label ?? name);
 }
 
@@ -80,7 +80,7 @@ export function colorScheme(timelines: readonly Timeline[], group?: (event: Time
   for (const { ranks } of timelines) {
     for (const { events } of ranks) {
       for (const event of events) {
-        const name = (group ?? groupOf)(event);
+        const name = (group ?? eventGroup)(event);
         totals[event.lane].set(name, (totals[event.lane].get(name) ?? 0) + event.end - event.start);
       }
     }
@@ -89,7 +89,7 @@ export function colorScheme(timelines: readonly Timeline[], group?: (event: Time
     ? stylesByLane(totals)
     : { compute: rankByTime(totals, "compute"), communication: rankByTime(totals, "communication") };
   return {
-    styleOf: (event) => styles[event.lane].get((group ?? groupOf)(event))!,
+    styleOf: (event) => styles[event.lane].get((group ?? eventGroup)(event))!,
     compute: [...new Set(styles.compute.values())],
     communication: [...new Set(styles.communication.values())],
   };

@@ -1,5 +1,5 @@
 import type { TimelineEvent } from "../time/timeline.ts";
-import { formatBytes, formatSeconds, type Scale } from "./axis.ts";
+import { formatBytes, formatSeconds, type TimeScale } from "./axis.ts";
 import { type ColorScheme, contrastColor, isBackward, type Style } from "./color-scheme.ts";
 import { type Box, theme, page, rect, text, tooltip, textWidth } from "./svg.ts";
 import { type Interval, waitIntervals } from "./wait-intervals.ts";
@@ -19,7 +19,7 @@ export function bandHeights(bands: number): BandHeights {
 }
 
 export interface LaneContext {
-  readonly scale: Scale;
+  readonly scale: TimeScale;
   readonly top: number;
   readonly heights: BandHeights;
   readonly scheme: ColorScheme;
@@ -48,7 +48,7 @@ export function drawLanes(events: readonly TimelineEvent[], { scale, top, height
 }
 
 /** Neighbouring events of one style, too thin to be distinguished, as one. */
-interface Run extends Interval {
+interface EventRun extends Interval {
   readonly style: Style;
   readonly backward: boolean;
   readonly events: number;
@@ -64,8 +64,8 @@ function mergeRuns(
   events: readonly TimelineEvent[],
   lane: TimelineEvent["lane"],
   { scale, scheme }: Pick<LaneContext, "scale" | "scheme">,
-): readonly Run[] {
-  const runs: Run[] = [];
+): readonly EventRun[] {
+  const runs: EventRun[] = [];
   for (const event of events.filter((each) => each.lane === lane).toSorted((a, b) => a.start - b.start)) {
     const style = scheme.styleOf(event);
     const last = runs.at(-1);
@@ -89,7 +89,7 @@ function mergeRuns(
 }
 
 /** Transfers at the same time lie beside one another: which row each has. */
-function assignRows(runs: readonly Run[]): readonly number[] {
+function assignRows(runs: readonly EventRun[]): readonly number[] {
   const ends: number[] = [];
   return runs.map(({ start, end }) => {
     const free = ends.findIndex((busy) => busy <= start + 1e-12);
@@ -99,7 +99,7 @@ function assignRows(runs: readonly Run[]): readonly number[] {
   });
 }
 
-function barBox({ start, end }: Interval, { x }: Scale, { y, height }: Pick<Box, "y" | "height">): Box {
+function barBox({ start, end }: Interval, { x }: TimeScale, { y, height }: Pick<Box, "y" | "height">): Box {
   const [left, right] = [x(start), x(end)];
   return {
     x: left,
@@ -109,7 +109,7 @@ function barBox({ start, end }: Interval, { x }: Scale, { y, height }: Pick<Box,
   };
 }
 
-function drawBar({ style, backward, start, end, events, bytes, lane }: Run, box: Box): string {
+function drawBar({ style, backward, start, end, events, bytes, lane }: EventRun, box: Box): string {
   const many = events > 1 ? ` (${events} of them)` : "";
   const sent = lane === "communication" ? `, sends ${formatBytes(bytes)}` : "";
   const words = `${style.name}${many}${sent}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
@@ -118,7 +118,7 @@ function drawBar({ style, backward, start, end, events, bytes, lane }: Run, box:
   return tooltip(words, filled(style.fill) + (backward ? filled("url(#backward)") : ""));
 }
 
-function drawLabel({ style }: Run, box: Box, size: number): string {
+function drawLabel({ style }: EventRun, box: Box, size: number): string {
   if (box.width < textWidth(style.name, size) + 3) return "";
   const place = `text-anchor="middle" font-size="${size}" font-weight="550"`;
   return text(

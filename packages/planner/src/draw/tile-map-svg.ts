@@ -24,9 +24,9 @@ export type TileMapSvgOptions = OptionsOf<typeof tileMapSvgOptions>;
 
 const MAX_RANKS_SHOWN = 28;
 const SAMPLED_RANKS = 8;
-const SIDE = 640;
-const TOP = 130;
-const LEFT = 120;
+const MAP_SIZE = 640;
+const MARGIN_TOP = 130;
+const MARGIN_LEFT = 120;
 /** Between the lines of the legend. */
 const LINE_HEIGHT = 22;
 const GREY = "#c3cad4";
@@ -52,7 +52,7 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
   const counts = tileCounts(map);
   const colored = selectRanks([...counts.keys()], ranks);
   const colors = new Map(colored.map((rank, i) => [rank, paletteColor(i)]));
-  const [rows, columns] = [edgePositions(map.queries, TOP), edgePositions(map.keys, LEFT)];
+  const [rows, columns] = [edgePositions(map.queries, MARGIN_TOP), edgePositions(map.keys, MARGIN_LEFT)];
   const cells = map.queries.flatMap((_, query) =>
     cellRuns(map, query, colors).map(({ from, to, ranks }) => {
       const box = {
@@ -67,17 +67,17 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
   const notes = drawNotes(map, counts.size - colored.length);
   const sentence = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
   const faint = `font-size="13" fill="${theme.faint}"`;
-  const square = { x: LEFT, y: TOP, width: SIDE, height: SIDE };
+  const square = { x: MARGIN_LEFT, y: MARGIN_TOP, width: MAP_SIZE, height: MAP_SIZE };
   // Many selected ranks make as long a list of them.
-  const bottom = Math.max(TOP + SIDE, TOP + 12 + (colored.length + 1) * LINE_HEIGHT);
+  const bottom = Math.max(MARGIN_TOP + MAP_SIZE, MARGIN_TOP + 12 + (colored.length + 1) * LINE_HEIGHT);
   return document({
     title,
     description: [subtitle, sentence, ...notes].filter((words) => words !== "").join(" "),
     height: bottom + 36 + notes.length * 20,
     body: [
       heading(title, subtitle),
-      text(LEFT + SIDE / 2, TOP - 14, "keys →", `text-anchor="middle" ${faint}`),
-      text(LEFT - 14, TOP + SIDE / 2, "queries ↓", `text-anchor="end" ${faint}`),
+      text(MARGIN_LEFT + MAP_SIZE / 2, MARGIN_TOP - 14, "keys →", `text-anchor="middle" ${faint}`),
+      text(MARGIN_LEFT - 14, MARGIN_TOP + MAP_SIZE / 2, "queries ↓", `text-anchor="end" ${faint}`),
       rect(square, `fill="${theme.track}"`),
       `<g shape-rendering="crispEdges">`,
       ...cells,
@@ -113,7 +113,7 @@ function selectRanks(known: readonly number[], requested: readonly number[] | un
 function edgePositions(pieces: readonly Span[], from: number): readonly number[] {
   const whole = Math.max(1, spansLength(pieces));
   let end = from;
-  return [from, ...pieces.map(({ length }) => (end += (length / whole) * SIDE))];
+  return [from, ...pieces.map(({ length }) => (end += (length / whole) * MAP_SIZE))];
 }
 
 interface CellRun {
@@ -172,9 +172,9 @@ function drawLegend(
   counts: ReadonlyMap<number, number>,
   colors: ReadonlyMap<number, string>,
 ): string {
-  const left = LEFT + SIDE + 28;
+  const left = MARGIN_LEFT + MAP_SIZE + 28;
   const entry = (words: string, fill: string, i: number): string => {
-    const y = TOP + 12 + i * LINE_HEIGHT;
+    const y = MARGIN_TOP + 12 + i * LINE_HEIGHT;
     return (
       rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`) +
       text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`)
@@ -241,12 +241,12 @@ export function tileMap(record: AttentionRecord): TileMap {
 
 /** Whether the mask leaves anything of a tile; of strided pieces, of what lies between their ends. */
 function isVisible(slices: readonly Slice[], query: Span, key: Span): boolean {
-  const [q0, q1] = hull(query);
-  const [k0, k1] = hull(key);
+  const [q0, q1] = spanBounds(query);
+  const [k0, k1] = spanBounds(key);
   return slices.some((slice) => sliceIntersects(slice, { q0, q1, k0, k1 }));
 }
 
-function hull({ start, length, step }: Span): readonly [number, number] {
+function spanBounds({ start, length, step }: Span): readonly [number, number] {
   return [start, start + (length - 1) * step + 1];
 }
 

@@ -1,6 +1,6 @@
 import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { checkTimeline, type Timeline, type TimelineEvent } from "../time/timeline.ts";
-import { formatPercent, formatSeconds, type Scale, timeAxis, timeScale } from "./axis.ts";
+import { formatPercent, formatSeconds, type TimeScale, timeAxis, timeScale } from "./axis.ts";
 import { type ColorScheme, colorScheme, drawLegend, type Fragment, patterns, type Style } from "./color-scheme.ts";
 import { type BandHeights, bandHeights, drawLanes } from "./lane.ts";
 import {
@@ -45,7 +45,7 @@ interface NamedTimeline {
 /** Ranks that all get a row, and how many of more do. */
 const MAX_RANKS_SHOWN = 16;
 const SAMPLED_RANKS = 8;
-const TOP = 112;
+const MARGIN_TOP = 112;
 
 /**
  * Draws who computed and sent what when, as an SVG document: two lanes for each rank, compute above transfers. Hatching in
@@ -70,7 +70,7 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
   const scheme = colorScheme(runs, group);
   const rows = selectRanks(runs, ranks);
   const isAggregated = runs.some(({ ranks }) => ranks.length > rows.length);
-  let top = TOP;
+  let top = MARGIN_TOP;
   const aggregates = (isAggregated ? named : []).map(({ name, timeline }) => {
     const aggregate = aggregateUtilization(timeline, name, { scale, scheme, top });
     top = aggregate.bottom;
@@ -96,7 +96,7 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
     definitions: patterns,
     body: [
       heading(title, subtitle),
-      timeAxis(scale, TOP - 12, bottom + 2),
+      timeAxis(scale, MARGIN_TOP - 12, bottom + 2),
       ...aggregates,
       ...bands,
       legend.svg,
@@ -131,7 +131,7 @@ function selectRanks(runs: readonly Timeline[], requested: readonly number[] | u
 }
 
 interface BandContext {
-  readonly scale: Scale;
+  readonly scale: TimeScale;
   readonly scheme: ColorScheme;
   readonly heights: BandHeights;
   readonly top: number;
@@ -185,25 +185,25 @@ function describeError(timelines: Timelines): readonly string[] {
   return [`The prediction is ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} what was measured.`];
 }
 
-const BINS = 240;
+const NUM_BINS = 240;
 const UTILIZATION_HEIGHT = 128;
 
 /** What all ranks did, when they are too many for a row each: the share of them that does each thing, over time. */
 function aggregateUtilization(
   timeline: Timeline,
   name: string,
-  place: { scale: Scale; scheme: ColorScheme; top: number },
+  place: { scale: TimeScale; scheme: ColorScheme; top: number },
 ): Fragment {
   const { scale, scheme, top } = place;
   const waiting = { name: "waits for transfers", fill: "url(#waiting)" };
   const layers = [...scheme.compute, waiting];
   const shares = utilizationByStyle(timeline, { layers, waiting, scheme, seconds: scale.seconds });
-  const floor = new Float64Array(BINS);
+  const floor = new Float64Array(NUM_BINS);
   const areas = layers.map((style) => {
     const share = shares.get(style)!;
     const base = Float64Array.from(floor);
-    for (let bin = 0; bin < BINS; bin++) floor[bin] = Math.min(1, base[bin]! + share[bin]!);
-    const mean = share.reduce((sum, each) => sum + each, 0) / BINS;
+    for (let bin = 0; bin < NUM_BINS; bin++) floor[bin] = Math.min(1, base[bin]! + share[bin]!);
+    const mean = share.reduce((sum, each) => sum + each, 0) / NUM_BINS;
     return tooltip(`${style.name}: ${formatPercent(mean)} on the mean`, drawArea(base, floor, { style, scale, top }));
   });
   const faint = `font-size="12" fill="${theme.faint}"`;
@@ -229,7 +229,7 @@ function aggregateUtilization(
   return { svg: svg.join("\n"), bottom: top + UTILIZATION_HEIGHT + 28 };
 }
 
-interface UtilizationLayers {
+interface UtilizationOptions {
   readonly layers: readonly Style[];
   readonly waiting: Style;
   readonly scheme: ColorScheme;
@@ -239,15 +239,15 @@ interface UtilizationLayers {
 /** The share of ranks that does each thing in each of the bins. */
 function utilizationByStyle(
   { ranks }: Timeline,
-  { layers, waiting, scheme, seconds }: UtilizationLayers,
+  { layers, waiting, scheme, seconds }: UtilizationOptions,
 ): Map<Style, Float64Array> {
-  const shares = new Map(layers.map((style) => [style, new Float64Array(BINS)]));
-  const width = seconds / BINS;
+  const shares = new Map(layers.map((style) => [style, new Float64Array(NUM_BINS)]));
+  const width = seconds / NUM_BINS;
   const weight = 1 / (width * ranks.length);
   for (const { events } of ranks) {
     const add = (style: Style, start: number, end: number): void => {
       const into = shares.get(style)!;
-      for (let bin = Math.max(0, Math.floor(start / width)); bin < BINS && bin * width < end; bin++) {
+      for (let bin = Math.max(0, Math.floor(start / width)); bin < NUM_BINS && bin * width < end; bin++) {
         into[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * width) - Math.max(start, bin * width));
       }
     };
@@ -257,9 +257,13 @@ function utilizationByStyle(
   return shares;
 }
 
-function drawArea(base: Float64Array, roof: Float64Array, place: { style: Style; scale: Scale; top: number }): string {
+function drawArea(
+  base: Float64Array,
+  roof: Float64Array,
+  place: { style: Style; scale: TimeScale; top: number },
+): string {
   const { style, scale, top } = place;
-  const x = (bin: number): string => formatCoordinate(scale.x((bin / BINS) * scale.seconds));
+  const x = (bin: number): string => formatCoordinate(scale.x((bin / NUM_BINS) * scale.seconds));
   const y = (share: number): string => formatCoordinate(top + UTILIZATION_HEIGHT * (1 - share));
   const up = Array.from(roof, (share, bin) => `${x(bin)} ${y(share)} ${x(bin + 1)} ${y(share)}`);
   const back = Array.from(base, (share, bin) => `${x(bin + 1)} ${y(share)} ${x(bin)} ${y(share)}`).toReversed();

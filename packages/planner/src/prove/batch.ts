@@ -1,7 +1,7 @@
 import type { TapeOp, TapeReader } from "../symbolic/tape.ts";
 
 /** A collective that a rank posted; what it moves stands on the rank's tape. */
-export class Batch {
+export class PostedBatch {
   readonly rank: number;
   /** The rank's number among those of the record. */
   readonly index: number;

@@ -9,7 +9,7 @@ export function volume(sizes: readonly number[]): number {
   return sizes[0]! * sizes[1]! * sizes[2]! * sizes[3]!;
 }
 
-export function boxAt(offset: number, sizes: readonly number[], strides: readonly number[]): Box {
+export function createBox(offset: number, sizes: readonly number[], strides: readonly number[]): Box {
   let high = offset + 1;
   for (let i = 0; i < 4; i++) high += (sizes[i]! - 1) * strides[i]!;
   return { offset, sizes, strides, low: offset, high };
@@ -19,7 +19,7 @@ export function boxAt(offset: number, sizes: readonly number[], strides: readonl
 export function subBox({ offset, strides }: Box, at: readonly number[], sizes: readonly number[]): Box {
   let first = offset;
   for (let i = 0; i < 4; i++) first += at[i]! * strides[i]!;
-  return boxAt(first, sizes, strides);
+  return createBox(first, sizes, strides);
 }
 
 /** Whether its elements lie side by side. */

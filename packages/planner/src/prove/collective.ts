@@ -1,9 +1,9 @@
 import { type DType, reduceOps } from "@mosaic/core";
-import type { Quotient } from "../classes/quotient.ts";
+import type { Quotient } from "../symmetry/quotient.ts";
 import type { TapeOp } from "../symbolic/tape.ts";
-import type { Batch } from "./batch.ts";
+import type { PostedBatch } from "./batch.ts";
 import { type Content, toContent, uninitialized, type Region } from "./content.ts";
-import { type SumTables, sumMessages } from "./entries.ts";
+import { type CombineContext, reduceMessages } from "./entries.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import type { Relabeling } from "./relabeling.ts";
 
@@ -11,8 +11,8 @@ import type { Relabeling } from "./relabeling.ts";
  * One member of a collective: what the representative of its class brings, and the translation that leads to the member. What
  * the representative has for one member of its group, the member has for the one that the translation takes that one to.
  */
-export interface Member {
-  readonly batch: Batch;
+export interface CollectiveMember {
+  readonly batch: PostedBatch;
   /** The representative's. */
   readonly memory: RankMemory;
   /** What it sends, as the representative has it. */
@@ -25,19 +25,19 @@ export interface Member {
 }
 
 /** A collective: its members by rank in the group, and those of them that are recorded ranks themselves, who take something. */
-export interface MatchedCollective {
-  readonly members: readonly Member[];
+export interface PairedCollective {
+  readonly members: readonly CollectiveMember[];
   readonly receivers: readonly number[];
 }
 
 /** A rank as a member of a group's collective, by what the representative of its class brings to its own group. */
 // oxlint-disable-next-line max-params -- which rank of which group, and what its representative has
-export function memberOf(
+export function createMember(
   quotient: Quotient,
   rank: number,
   group: number,
-  own: Pick<Member, "batch" | "memory" | "input">,
-): Member {
+  own: Pick<CollectiveMember, "batch" | "memory" | "input">,
+): CollectiveMember {
   const translation = quotient.classes.translationTo(rank);
   if (own.batch.group === group && translation === 0) return { ...own, translation, place: (i) => i, member: (i) => i };
   const { classes } = quotient;
@@ -55,21 +55,21 @@ export function memberOf(
  * unknown after. Returns what does not fit, if anything.
  */
 export function runCollective(
-  meeting: MatchedCollective,
-  context: SumTables & { readonly relabeling: Relabeling },
+  meeting: PairedCollective,
+  context: CombineContext & { readonly relabeling: Relabeling },
 ): string | undefined {
   return new CollectiveReplay(meeting, context).run();
 }
 
 class CollectiveReplay {
-  readonly #members: readonly Member[];
+  readonly #members: readonly CollectiveMember[];
   readonly #receivers: readonly number[];
-  readonly #context: SumTables & { readonly relabeling: Relabeling };
+  readonly #context: CombineContext & { readonly relabeling: Relabeling };
   readonly #op: TapeOp;
   /** Of each batch, where what it has for each member begins. */
-  readonly #offsets = new Map<Batch, Float64Array>();
+  readonly #offsets = new Map<PostedBatch, Float64Array>();
 
-  constructor({ members, receivers }: MatchedCollective, context: SumTables & { readonly relabeling: Relabeling }) {
+  constructor({ members, receivers }: PairedCollective, context: CombineContext & { readonly relabeling: Relabeling }) {
     this.#members = members;
     this.#receivers = receivers;
     this.#context = context;
@@ -95,7 +95,7 @@ class CollectiveReplay {
   }
 
   #dtypeMismatch(): string | undefined {
-    const dtypeOf = ({ batch, memory }: Member): DType | undefined =>
+    const dtypeOf = ({ batch, memory }: CollectiveMember): DType | undefined =>
       batch.output < 0 ? undefined : memory.view(batch.output).dtype;
     const first = dtypeOf(this.#members[0]!);
     const odd = this.#members.findIndex((member) => dtypeOf(member) !== first);
@@ -178,7 +178,7 @@ class CollectiveReplay {
   }
 
   #reduce(): string | undefined {
-    const [{ batch: first, memory: firstMemory }] = this.#members as [Member];
+    const [{ batch: first, memory: firstMemory }] = this.#members as [CollectiveMember];
     const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
     const odd = this.#members.findIndex(({ batch }) => batch.root !== first.root);
     if (odd >= 0) return `${this.#op}: member ${odd} reduces by ${nameOf(odd)}, member 0 by ${nameOf(0)}`;
@@ -222,14 +222,14 @@ class CollectiveReplay {
   #sumTerms(term: (j: number) => Content): Content {
     const isSum = reduceOps[this.#members[0]!.batch.root] === "sum";
     return isSum
-      ? sumMessages(
+      ? reduceMessages(
           this.#members.map((_, j) => term(j)),
           this.#context,
         )
       : uninitialized;
   }
 
-  #offsetOf(batch: Batch, place: number): number {
+  #offsetOf(batch: PostedBatch, place: number): number {
     let offsets = this.#offsets.get(batch);
     if (!offsets) {
       const { counts } = batch;

@@ -1,6 +1,6 @@
 import { clipKeys, clipQueries, type Slice, slicesOverlap, type Span } from "@mosaic/core";
 import type { InternPool } from "../symbolic/intern-pool.ts";
-import type { Completeness, Query, Verdict, VerifierContext } from "./context.ts";
+import type { Completeness, CoverageQuery, Verdict, VerifierContext } from "./context.ts";
 import { commonPositions, type Positions } from "./positions.ts";
 import { type Tile, describeTile } from "./sums.ts";
 import { formatPositions, type Side } from "./values.ts";
@@ -14,16 +14,16 @@ const MAX_SPANS = 10_000;
  */
 class DisjointTiles {
   readonly #context: VerifierContext;
-  readonly #sides: Readonly<Record<Side, PositionLists>>;
+  readonly #sides: Readonly<Record<Side, DisjointnessCheck>>;
   #sums = 0;
 
   constructor(context: VerifierContext) {
     this.#context = context;
-    this.#sides = { queries: new PositionLists(context, "queries"), keys: new PositionLists(context, "keys") };
+    this.#sides = { queries: new DisjointnessCheck(context, "queries"), keys: new DisjointnessCheck(context, "keys") };
   }
 
   /** Whether no two tiles of a sum share a position on the other side; if not, they may. */
-  areDisjoint({ tiles: ids, side }: Query): boolean {
+  areDisjoint({ tiles: ids, side }: CoverageQuery): boolean {
     const { tiles } = this.#context;
     const keys = side === "queries";
     const { lastSum, isDisjoint } = keys ? this.#sides.keys : this.#sides.queries;
@@ -38,7 +38,7 @@ class DisjointTiles {
 }
 
 /** The positions that tiles have on one side. */
-class PositionLists {
+class DisjointnessCheck {
   /** For each list of positions, the last sum that had it. */
   readonly lastSum: number[] = [];
   readonly #context: VerifierContext;
@@ -113,7 +113,7 @@ export class SumCompleteness implements Completeness {
     return this.#context.visibility.pairs(queries, keys, mask) > 0;
   }
 
-  #evaluate(query: Query): Verdict {
+  #evaluate(query: CoverageQuery): Verdict {
     const { side, rows, tiles: ids } = query;
     const { tiles } = this.#context;
     const foreign = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
@@ -182,7 +182,7 @@ interface TileSpan {
 }
 
 /** The first two tiles of a sum that compute some pair of its rows both, if any: by their numbers. */
-function findDuplicate(context: VerifierContext, query: Query): readonly [number, number] | undefined {
+function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly [number, number] | undefined {
   const spansOfTiles: TileSpan[] = query.tiles.flatMap((id) => {
     const tile = context.tiles.at(id);
     const { sorted: spans } = query.side === "queries" ? tile.k : tile.q;
@@ -204,7 +204,7 @@ function findDuplicate(context: VerifierContext, query: Query): readonly [number
 // oxlint-disable-next-line max-params -- of what sum, and what with what
 function overlapInPairs(
   { record, positions, visibility }: VerifierContext,
-  { side, rows }: Query,
+  { side, rows }: CoverageQuery,
   a: TileSpan,
   b: TileSpan,
 ): boolean {
@@ -222,7 +222,7 @@ function overlapInPairs(
 /** Names the shards whose pairs with some rows are missing. */
 function describeMissing(
   context: VerifierContext,
-  query: Query,
+  query: CoverageQuery,
   { missingPairs, mask }: { readonly missingPairs: number; readonly mask: number },
 ): string {
   const { record, tiles, relabeling } = context;
@@ -247,7 +247,7 @@ function describeMissing(
 // oxlint-disable-next-line max-params -- of what sum, and what with what
 function countPairs(
   { positions, visibility }: VerifierContext,
-  query: Query,
+  query: CoverageQuery,
   others: readonly Span[],
   mask: number,
 ): number {

@@ -1,10 +1,18 @@
 import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
 import { origin } from "./box.ts";
-import { type Entry, rowsAt } from "./content.ts";
-import { expectedRowsAt, hasRows, type CombineMode, combine, pairsOf, sameRows, sumNumber } from "./entries.ts";
+import { type ContentEntry, shiftRows } from "./content.ts";
+import {
+  shiftExpectedRows,
+  hasRows,
+  type CombineMode,
+  combine,
+  intersectEntries,
+  sameRows,
+  sumNumber,
+} from "./entries.ts";
 import type { ReplayContext } from "./context.ts";
-import { Operands } from "./operands.ts";
+import { AttentionOperands } from "./operands.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { emptySum } from "./sums.ts";
@@ -12,13 +20,13 @@ import {
   describeValue,
   isDelta,
   isFill,
-  kindOf,
-  payloadOf,
+  decodeKind,
+  decodePayload,
   formatPositions,
   type Rows,
   type Side,
   type SumName,
-  valueOf,
+  encodeValue,
 } from "./values.ts";
 
 const sides = { out: "queries", lse: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Record<
@@ -27,7 +35,7 @@ const sides = { out: "queries", lse: "queries", dq: "queries", dk: "keys", dv: "
 >;
 
 /** The rows of what has none: a fill. */
-function rowsOfFill(positions: Positions): Rows {
+function placeholderRows(positions: Positions): Rows {
   return { batch: 0, head: 0, column: 0, positions };
 }
 
@@ -46,8 +54,8 @@ function permutations(axes: readonly number[]): number[][] {
 export class ComputeReplay {
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
-  readonly #operands: Operands;
-  readonly #rowsOfFill: Rows;
+  readonly #operands: AttentionOperands;
+  readonly #placeholderRows: Rows;
   /** Sums already reported as used before they are complete. */
   readonly #partials = new Set<number>();
   /** What was found complete last: for every tile of a backward the same. */
@@ -59,8 +67,8 @@ export class ComputeReplay {
   constructor(context: ReplayContext, recorded: RecordedRank, memory: RankMemory) {
     this.#context = context;
     this.#memory = memory;
-    this.#operands = new Operands(context, recorded, memory);
-    this.#rowsOfFill = rowsOfFill(context.positions.of([]));
+    this.#operands = new AttentionOperands(context, recorded, memory);
+    this.#placeholderRows = placeholderRows(context.positions.of([]));
   }
 
   /** The phase, and how many tiles were computed in it. */
@@ -103,7 +111,7 @@ export class ComputeReplay {
   merge(event: TapeReader): void {
     for (const [i, what] of (["out", "lse"] as const).entries()) {
       if (this.#combine(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
-      this.#operands.fault(
+      this.#operands.reportViolation(
         "data",
         `rank ${this.#operands.rank}, ${this.location}: merge: ${what} are not states of the same queries`,
       );
@@ -138,19 +146,19 @@ export class ComputeReplay {
 
   fill(event: TapeReader): void {
     const out = event.arg(0);
-    this.#memory.writeSingle(out, valueOf("fill", event.arg(1)), this.#rowsOfFill);
+    this.#memory.writeSingle(out, encodeValue("fill", event.arg(1)), this.#placeholderRows);
   }
 
   rowDot(event: TapeReader): void {
-    const entries: Entry[] = [];
+    const entries: ContentEntry[] = [];
     const { initialValues } = this.#context;
     const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
     const columns = this.#memory.view(event.arg(1)).layout.box.sizes[3];
-    for (const [x, y] of pairsOf(a, b, true)) {
+    for (const [x, y] of intersectEntries(a, b, true)) {
       const sum = sumNumber(y.value, "out", initialValues);
-      if (x.value !== valueOf("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
+      if (x.value !== encodeValue("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
       if (sum !== emptySum && !sameRows(x.rows, y.rows)) continue;
-      const value = sum === emptySum ? y.value : valueOf("delta", sum);
+      const value = sum === emptySum ? y.value : encodeValue("delta", sum);
       entries.push({ value, rows: y.rows, at: x.at.with(3, 0), sizes: x.sizes.with(3, 1) });
     }
     this.#memory.write(event.arg(0), entries);
@@ -168,7 +176,7 @@ export class ComputeReplay {
       sum !== undefined &&
       (only.rows === expected || isFill(only.value) || hasRows(only, expected))
     ) {
-      this.#memory.writeSingle(view, valueOf(name, sums.add(sum, tile)), expected);
+      this.#memory.writeSingle(view, encodeValue(name, sums.add(sum, tile)), expected);
       return;
     }
     const read = this.#memory.read(view);
@@ -176,12 +184,12 @@ export class ComputeReplay {
       ? read.entries.map((entry) => this.#mismatchOf(entry, name, expected)).find((text) => text !== undefined)
       : `${name} is not initialised throughout`;
     if (problem) {
-      this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
+      this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
       return;
     }
-    const added = (entry: Entry, of: number): Entry => {
-      const value = valueOf(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
-      return { ...toEntry(entry), value, rows: isFill(entry.value) ? expectedRowsAt(entry, expected) : entry.rows };
+    const added = (entry: ContentEntry, of: number): ContentEntry => {
+      const value = encodeValue(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
+      return { ...toEntry(entry), value, rows: isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows };
     };
     const heads = sides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
     const entries = parts
@@ -193,7 +201,7 @@ export class ComputeReplay {
   }
 
   /** What is wrong with part of an accumulator, if anything. */
-  #mismatchOf(entry: Entry, name: SumName, expected: Rows): string | undefined {
+  #mismatchOf(entry: ContentEntry, name: SumName, expected: Rows): string | undefined {
     const { initialValues, record } = this.#context;
     if (sumNumber(entry.value, name, initialValues) === undefined)
       return `${name} holds ${describeValue(entry.value, record.interned)}`;
@@ -206,23 +214,23 @@ export class ComputeReplay {
     const { sums } = this.#context;
     const [one, two] = [this.#memory.singleRegion(out), this.#memory.singleRegion(lse)];
     if (one && two) {
-      if (sums.same(payloadOf(one.value), payloadOf(two.value))) return;
+      if (sums.same(decodePayload(one.value), decodePayload(two.value))) return;
     } else {
       let same = true;
-      for (const [a, b] of pairsOf(this.#memory.read(out), this.#memory.read(lse), false)) {
-        same &&= sums.same(payloadOf(a.value), payloadOf(b.value));
+      for (const [a, b] of intersectEntries(this.#memory.read(out), this.#memory.read(lse), false)) {
+        same &&= sums.same(decodePayload(a.value), decodePayload(b.value));
       }
       if (same) return;
     }
-    this.#operands.fault("data", `${this.#operands.text}: out and lse have seen different keys`);
+    this.#operands.reportViolation("data", `${this.#operands.text}: out and lse have seen different keys`);
   }
 
   /** lse must be that of all keys, and delta belong to it. */
   #checkStatistics(lse: number, delta: number, queries: Rows): boolean {
     const [one, two] = [this.#memory.singleRegion(lse), this.#memory.singleRegion(delta)];
     if (one && two && one.rows === queries && two.rows === queries) {
-      const [sum, other] = [payloadOf(one.value), payloadOf(two.value)];
-      if (kindOf(one.value) === "lse" && isDelta(two.value) && this.#context.sums.same(sum, other)) {
+      const [sum, other] = [decodePayload(one.value), decodePayload(two.value)];
+      if (decodeKind(one.value) === "lse" && isDelta(two.value) && this.#context.sums.same(sum, other)) {
         this.#checkComplete(sum, queries.positions);
         return true;
       }
@@ -231,25 +239,25 @@ export class ComputeReplay {
     if (statistics.every((each, i) => each === this.#lastStatistics[i])) return true;
     const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
     let problem = a.whole && b.whole ? undefined : "lse or delta is not there throughout";
-    for (const [x, y] of pairsOf(a, b, false)) problem ??= this.#statisticsMismatch(x, y, queries);
-    if (problem) this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
+    for (const [x, y] of intersectEntries(a, b, false)) problem ??= this.#statisticsMismatch(x, y, queries);
+    if (problem) this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
     else this.#lastStatistics = statistics;
     return problem === undefined;
   }
 
-  #statisticsMismatch(lse: Entry, delta: Entry, queries: Rows): string | undefined {
+  #statisticsMismatch(lse: ContentEntry, delta: ContentEntry, queries: Rows): string | undefined {
     const { initialValues, record, sums } = this.#context;
     if (initialValues.isInitial(lse.value, "lse") && initialValues.isInitial(delta.value, "out")) {
       this.#checkComplete(emptySum, queries.positions.part(lse.at[2]!, lse.sizes[2]!));
       return undefined;
     }
-    if (kindOf(lse.value) !== "lse" || !isDelta(delta.value)) {
+    if (decodeKind(lse.value) !== "lse" || !isDelta(delta.value)) {
       return `lse holds ${describeValue(lse.value, record.interned)}, delta ${describeValue(delta.value, record.interned)}`;
     }
     if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta is of other queries";
-    if (!sums.same(payloadOf(lse.value), payloadOf(delta.value)))
+    if (!sums.same(decodePayload(lse.value), decodePayload(delta.value)))
       return "delta is not of the output that lse belongs to";
-    this.#checkComplete(payloadOf(lse.value), lse.rows.positions);
+    this.#checkComplete(decodePayload(lse.value), lse.rows.positions);
     return undefined;
   }
 
@@ -260,7 +268,7 @@ export class ComputeReplay {
     if (!verdict) this.#lastComplete = { sum, rows };
     if (!verdict || this.#partials.has(sum)) return;
     this.#partials.add(sum);
-    this.#operands.fault(verdict.kind, `${this.#operands.text}, lse: ${verdict.message}`);
+    this.#operands.reportViolation(verdict.kind, `${this.#operands.text}, lse: ${verdict.message}`);
   }
 
   /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
@@ -274,8 +282,8 @@ export class ComputeReplay {
     for (const order of axisOrders) {
       const [x, y] = [this.#memory.readPermuted(a, order), this.#memory.readPermuted(b, order)];
       if (!x.whole || !y.whole) continue;
-      const entries: Entry[] = [];
-      for (const [p, q] of pairsOf(x, y, true)) {
+      const entries: ContentEntry[] = [];
+      for (const [p, q] of intersectEntries(x, y, true)) {
         const combined = combine(p, q, how, this.#context);
         if (!combined) return false;
         entries.push({ value: combined.value, rows: combined.rows, at: p.at, sizes: p.sizes });
@@ -288,15 +296,15 @@ export class ComputeReplay {
 }
 
 /** What of an entry belongs to some heads of the view. */
-function selectHeads(entry: Entry, first: number, count: number): Entry[] {
+function selectHeads(entry: ContentEntry, first: number, count: number): ContentEntry[] {
   const begin = Math.max(first, entry.at[1]!);
   const end = Math.min(first + count, entry.at[1]! + entry.sizes[1]!);
   if (begin >= end) return [];
   const sizes = entry.sizes.with(1, end - begin);
   const within = origin.with(1, begin - entry.at[1]!);
-  return [{ value: entry.value, rows: rowsAt(entry, within, sizes), at: entry.at.with(1, begin), sizes }];
+  return [{ value: entry.value, rows: shiftRows(entry, within, sizes), at: entry.at.with(1, begin), sizes }];
 }
 
-function toEntry({ value, rows, at, sizes }: Entry): Entry {
+function toEntry({ value, rows, at, sizes }: ContentEntry): ContentEntry {
   return { value, rows, at, sizes };
 }

@@ -1,7 +1,7 @@
 import type { Box, StridedLayout } from "../symbolic/strided-layout.ts";
 import {
   complement,
-  boxAt,
+  createBox,
   differInStrides,
   isDense,
   isSame,
@@ -19,7 +19,7 @@ import { isFill, isSource, type Rows, type Value } from "./values.ts";
 // strides than it was written through is not found, so whatever scrambles rows is refused.
 
 /** Part of a view and what it holds; `rows` are those of its own origin. */
-export interface Entry {
+export interface ContentEntry {
   readonly value: Value;
   readonly rows: Rows;
   /** Its origin and sizes in the view: batch, head, row, column. */
@@ -29,7 +29,7 @@ export interface Entry {
 
 /** What a view shows. */
 export interface ReadResult {
-  readonly entries: readonly Entry[];
+  readonly entries: readonly ContentEntry[];
   /** Whether every element of the view is known. */
   readonly whole: boolean;
   /** The last check of this very read: what was expected, and what it found. */
@@ -44,7 +44,7 @@ export interface Content {
   singleRegion(layout: StridedLayout): Region | undefined;
   read(layout: StridedLayout): ReadResult;
   /** Entries in the place of what the view showed before. */
-  write(layout: StridedLayout, entries: readonly Entry[]): Content;
+  write(layout: StridedLayout, entries: readonly ContentEntry[]): Content;
   /** What a range of elements holds, counted from its first: what a message carries. */
   range(low: number, high: number): Content;
   /** This, further on by some elements. */
@@ -62,7 +62,7 @@ export function toContent(regions: readonly Region[]): Content {
  * A box of memory and what lies in it. Also what a storage holds if that is all, and what a view shows that is just this box:
  * nearly everything that is written, sent and read is one of these, and no more objects are made for it.
  */
-export class Region implements Entry, ReadResult, Content {
+export class Region implements ContentEntry, ReadResult, Content {
   readonly value: Value;
   readonly rows: Rows;
   readonly box: Box;
@@ -82,7 +82,7 @@ export class Region implements Entry, ReadResult, Content {
     return true;
   }
 
-  get entries(): readonly Entry[] {
+  get entries(): readonly ContentEntry[] {
     return [this];
   }
 
@@ -96,13 +96,13 @@ export class Region implements Entry, ReadResult, Content {
 
   part({ at, sizes }: BoxRange): Region {
     if (at === origin && sizes === this.sizes) return this;
-    return new Region(this.value, rowsAt(this, at, sizes), subBox(this.box, at, sizes));
+    return new Region(this.value, shiftRows(this, at, sizes), subBox(this.box, at, sizes));
   }
 
   /** The same, further on by some elements. */
   shiftedBy(by: number): Region {
     const { offset, sizes, strides } = this.box;
-    return by === 0 ? this : new Region(this.value, this.rows, boxAt(offset + by, sizes, strides));
+    return by === 0 ? this : new Region(this.value, this.rows, createBox(offset + by, sizes, strides));
   }
 
   singleRegion(layout: StridedLayout): Region | undefined {
@@ -113,7 +113,7 @@ export class Region implements Entry, ReadResult, Content {
     return isSame(this.box, layout.box) ? this : readRegions(layout, [this]);
   }
 
-  write(layout: StridedLayout, entries: readonly Entry[]): Content {
+  write(layout: StridedLayout, entries: readonly ContentEntry[]): Content {
     return new Regions([this]).write(layout, entries);
   }
 
@@ -132,8 +132,8 @@ export class Region implements Entry, ReadResult, Content {
 }
 
 /** The rows of a part of something. A fill has none: its rows are nowhere, wherever it is cut. */
-export function rowsAt(
-  { value, rows }: Pick<Entry, "value" | "rows">,
+export function shiftRows(
+  { value, rows }: Pick<ContentEntry, "value" | "rows">,
   at: readonly number[],
   sizes: readonly number[],
 ): Rows {
@@ -180,7 +180,7 @@ class Regions implements Content {
     return read;
   }
 
-  write(layout: StridedLayout, entries: readonly Entry[]): Content {
+  write(layout: StridedLayout, entries: readonly ContentEntry[]): Content {
     if (layout.size === 0) return this;
     const made = entries.map((entry) => toRegion(layout, entry));
     const found = this.#find(layout);
@@ -246,12 +246,12 @@ const noRegions: readonly Region[] = [];
 /** Memory that was never written. */
 export const uninitialized: Content = new Regions(noRegions);
 
-function toRegion({ box }: StridedLayout, { value, rows, at, sizes }: Entry): Region {
+function toRegion({ box }: StridedLayout, { value, rows, at, sizes }: ContentEntry): Region {
   return new Region(value, rows, subBox(box, at, sizes));
 }
 
 function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadResult {
-  const entries: Entry[] = [];
+  const entries: ContentEntry[] = [];
   let known = 0;
   // Regions are apart: once all of the view is known, no other shows in it.
   for (let i = 0; i < regions.length && known < layout.size; i++) {
@@ -268,7 +268,7 @@ function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadRes
 }
 
 /** Rows of an input that were put together again from several ranks' become one. */
-function joinRows(entries: readonly Entry[], count: number): readonly Entry[] {
+function joinRows(entries: readonly ContentEntry[], count: number): readonly ContentEntry[] {
   const [first] = entries;
   if (!first || entries.length === 1 || !isSource(first.value)) return entries;
   const sorted = entries.toSorted((a, b) => a.at[2]! - b.at[2]!);
@@ -287,7 +287,7 @@ function joinRows(entries: readonly Entry[], count: number): readonly Entry[] {
 }
 
 /** What of a region a view shows. */
-function visibleEntry(layout: StridedLayout, region: Region): Entry | undefined {
+function visibleEntry(layout: StridedLayout, region: Region): ContentEntry | undefined {
   const { value, rows, box } = region;
   if (layout.low >= box.high || box.low >= layout.high) return undefined;
   const { sizes } = layout.box;
@@ -298,13 +298,13 @@ function visibleEntry(layout: StridedLayout, region: Region): Entry | undefined 
   const from = originIn(layout.box, box);
   if (!from) return undefined;
   const shared = intersect(layout.box, box, from);
-  return { value, rows: rowsAt(region, shared.atSecond, shared.sizes), at: shared.atFirst, sizes: shared.sizes };
+  return { value, rows: shiftRows(region, shared.atSecond, shared.sizes), at: shared.atFirst, sizes: shared.sizes };
 }
 
 /** Rows that were put together again from ranges of columns become one: the same value of the same rows, side by side. */
-function joinColumns(entries: Entry[], columns: number): Entry[] {
+function joinColumns(entries: ContentEntry[], columns: number): ContentEntry[] {
   if (entries.every(({ sizes }) => sizes[3] === columns)) return entries;
-  const result: Entry[] = [];
+  const result: ContentEntry[] = [];
   for (const entry of entries.toSorted((a, b) => a.at[3]! - b.at[3]!)) {
     const left = result.findIndex((other) => isAdjacentColumns(other, entry));
     if (left < 0) result.push(entry);
@@ -313,7 +313,7 @@ function joinColumns(entries: Entry[], columns: number): Entry[] {
   return result;
 }
 
-function isAdjacentColumns(a: Entry, b: Entry): boolean {
+function isAdjacentColumns(a: ContentEntry, b: ContentEntry): boolean {
   for (let i = 0; i < 3; i++) if (a.at[i] !== b.at[i] || a.sizes[i] !== b.sizes[i]) return false;
   if (a.value !== b.value || a.at[3]! + a.sizes[3]! !== b.at[3]) return false;
   if (isFill(a.value)) return true;

@@ -1,12 +1,12 @@
 import type { AttentionRecord } from "../record.ts";
-import { type Positions, PositionsTable } from "./positions.ts";
+import { type Positions, PositionTable } from "./positions.ts";
 import { Relabeling } from "./relabeling.ts";
-import { Sums, Tiles } from "./sums.ts";
+import { SumTable, TileTable } from "./sums.ts";
 import { type Side, InitialValues } from "./values.ts";
 import { Visibility } from "./visibility.ts";
 
 /** What is wrong with a record, and where. */
-export interface Fault {
+export interface Violation {
   /**
    * - duplicate, missing: pairs of queries and keys that count more than once, or never
    * - data: a kernel or a result has other rows than it should
@@ -22,8 +22,8 @@ export interface Fault {
 }
 
 /** One mistake shows in many places: the first ones are kept, the rest counted. */
-export class Faults {
-  readonly list: Fault[] = [];
+export class Violations {
+  readonly list: Violation[] = [];
   readonly #limit: number;
   /** For how many ranks what is reported stands. */
   readonly #ranks: number;
@@ -38,20 +38,20 @@ export class Faults {
     return this.#total;
   }
 
-  report(fault: Fault): void {
+  report(violation: Violation): void {
     // Of ranks that wait for each other one circle is named, however many there are.
-    this.#total += fault.kind === "cycle" ? 1 : this.#ranks;
-    if (this.list.length < this.#limit) this.list.push(fault);
+    this.#total += violation.kind === "cycle" ? 1 : this.#ranks;
+    if (this.list.length < this.#limit) this.list.push(violation);
   }
 }
 
 /** What the ranks of a proof share. */
 export interface VerifierContext {
   readonly record: AttentionRecord;
-  readonly positions: PositionsTable;
+  readonly positions: PositionTable;
   readonly visibility: Visibility;
-  readonly tiles: Tiles;
-  readonly sums: Sums;
+  readonly tiles: TileTable;
+  readonly sums: SumTable;
   readonly initialValues: InitialValues;
   readonly relabeling: Relabeling;
 }
@@ -59,18 +59,18 @@ export interface VerifierContext {
 /** A context in which tapes are replayed. */
 export interface ReplayContext extends VerifierContext {
   readonly completeness: Completeness;
-  readonly faults: Faults;
+  readonly violations: Violations;
 }
 
 /** A sum over the other side of some rows: what a verdict is about. */
-export interface Query {
+export interface CoverageQuery {
   readonly tiles: readonly number[];
   readonly side: Side;
   readonly rows: Positions;
 }
 
 /** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
-export type Verdict = Pick<Fault, "kind" | "message"> | undefined;
+export type Verdict = Pick<Violation, "kind" | "message"> | undefined;
 
 /** Decides whether sums are complete. */
 export interface Completeness {
@@ -81,13 +81,13 @@ export interface Completeness {
 
 export function verifierContext(record: AttentionRecord): VerifierContext {
   const { interned, classes } = record;
-  const positions = new PositionsTable(interned);
-  const sums = new Sums(classes);
+  const positions = new PositionTable(interned);
+  const sums = new SumTable(classes);
   return {
     record,
     positions,
     sums,
-    tiles: new Tiles(positions, interned),
+    tiles: new TileTable(positions, interned),
     visibility: new Visibility(interned),
     initialValues: new InitialValues(interned),
     relabeling: new Relabeling(record, positions, sums),

@@ -1,6 +1,6 @@
 import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { SumCompleteness } from "./completeness.ts";
-import type { Segment, Shards } from "../classes/shards.ts";
+import type { Segment, Shards } from "../symmetry/shards.ts";
 import type { Completeness, Verdict, VerifierContext } from "./context.ts";
 import { mergeAdjacentSpans, type Positions } from "./positions.ts";
 import { type Addend, emptySum } from "./sums.ts";

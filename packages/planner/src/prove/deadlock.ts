@@ -1,14 +1,14 @@
-import { Quotient } from "../classes/quotient.ts";
+import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
-import type { Batch } from "./batch.ts";
-import type { Fault } from "./context.ts";
+import type { PostedBatch } from "./batch.ts";
+import type { Violation } from "./context.ts";
 import type { ReplayStreams } from "./streams.ts";
 
 /**
  * Why collectives are left that nothing moves: messages whose other half never comes, or else ranks that wait for each
  * other in a circle; nothing if none are left.
  */
-export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): Fault[] {
+export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): Violation[] {
   const heads = streams.queues.map(({ first }) => first).filter((head) => head !== undefined);
   if (heads.length === 0) return [];
   const unmatched = findUnmatched(record);
@@ -18,7 +18,7 @@ export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): F
   if (!cycle)
     return heads
       .filter((head) => blockingHeads(streams, byIndex, head).length === 0)
-      .map((head) => missingPeerFault(streams, head));
+      .map((head) => missingPeerViolation(streams, head));
   const waits = cycle.map((head, i) => {
     const { index } = cycle[(i + 1) % cycle.length]!;
     const peer = streams.pendingPeers(head).find((rank) => streams.indexOf(rank) === index);
@@ -28,14 +28,18 @@ export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): F
 }
 
 /** The collectives whose turn it is on the ranks that one waits for, or on their representatives; none where a rank has none. */
-function blockingHeads(streams: ReplayStreams, heads: ReadonlyMap<number, Batch>, head: Batch): Batch[] {
+function blockingHeads(
+  streams: ReplayStreams,
+  heads: ReadonlyMap<number, PostedBatch>,
+  head: PostedBatch,
+): PostedBatch[] {
   return streams
     .pendingPeers(head)
     .map((rank) => heads.get(streams.indexOf(rank)))
     .filter((batch) => batch !== undefined);
 }
 
-function missingPeerFault(streams: ReplayStreams, head: Batch): Fault {
+function missingPeerViolation(streams: ReplayStreams, head: PostedBatch): Violation {
   const peers = streams.pendingPeers(head);
   return {
     kind: "message",
@@ -44,11 +48,14 @@ function missingPeerFault(streams: ReplayStreams, head: Batch): Fault {
   };
 }
 
-function findCycle(all: readonly Batch[], nextOf: (batch: Batch) => Batch[]): Batch[] | undefined {
-  const done = new Set<Batch>();
+function findCycle(
+  all: readonly PostedBatch[],
+  nextOf: (batch: PostedBatch) => PostedBatch[],
+): PostedBatch[] | undefined {
+  const done = new Set<PostedBatch>();
   for (const start of all) {
-    const path: { readonly batch: Batch; readonly rest: Batch[] }[] = [];
-    const enter = (batch: Batch): void => {
+    const path: { readonly batch: PostedBatch; readonly rest: PostedBatch[] }[] = [];
+    const enter = (batch: PostedBatch): void => {
       done.add(batch);
       path.push({ batch, rest: nextOf(batch) });
     };
@@ -76,7 +83,7 @@ interface Channel {
 }
 
 /** The first message of every pair of ranks whose other half no tape has. Messages meet in order, so counting suffices. */
-function findUnmatched(record: AttentionRecord): Fault[] {
+function findUnmatched(record: AttentionRecord): Violation[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
   forEachTransfer(record, ({ family, from, to, sent }) => {
@@ -89,10 +96,10 @@ function findUnmatched(record: AttentionRecord): Fault[] {
   });
   return [...channels.values()]
     .filter(({ sends, receives }) => sends !== receives)
-    .map((each) => unmatchedFault(record, quotient, each));
+    .map((each) => unmatchedViolation(record, quotient, each));
 }
 
-function unmatchedFault(record: AttentionRecord, quotient: Quotient, channel: Channel): Fault {
+function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel: Channel): Violation {
   const { sends, receives } = channel;
   const sent = sends > receives;
   const own = quotient.channel(channel.family, channel.from, channel.to);

@@ -1,30 +1,30 @@
 import { isDense, isSame, originIn, intersect, clipToRange } from "./box.ts";
-import { type Content, toContent, type Entry, Region, type ReadResult, rowsAt } from "./content.ts";
-import { emptySum, type Sums } from "./sums.ts";
+import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
+import { emptySum, type SumTable } from "./sums.ts";
 import {
   sameKind,
   isFill,
   isSum,
-  type Kind,
-  kindOf,
-  payloadOf,
+  type ValueKind,
+  decodeKind,
+  decodePayload,
   type Rows,
   type Value,
-  valueOf,
+  encodeValue,
   type InitialValues,
 } from "./values.ts";
 
 /** Something and the rows that it is of. */
-export type ValueRows = Pick<Entry, "value" | "rows">;
+export type ValueRows = Pick<ContentEntry, "value" | "rows">;
 
 /** What sums are made with. */
-export interface SumTables {
-  readonly sums: Sums;
+export interface CombineContext {
+  readonly sums: SumTable;
   readonly initialValues: InitialValues;
 }
 
 /** Whether an entry's rows are those that its place in a view requires: all of the columns of rows that begin at `expected`. */
-export function hasRows({ at, sizes, rows }: Entry, expected: Rows): boolean {
+export function hasRows({ at, sizes, rows }: ContentEntry, expected: Rows): boolean {
   return (
     rows.batch === expected.batch + at[0]! &&
     rows.head === expected.head + at[1]! &&
@@ -34,8 +34,8 @@ export function hasRows({ at, sizes, rows }: Entry, expected: Rows): boolean {
 }
 
 /** An entry of nothing, as one of the rows that are expected there. */
-export function expectedRowsAt({ at, sizes }: Entry, expected: Rows): Rows {
-  return rowsAt({ value: valueOf("out"), rows: expected }, at, sizes);
+export function shiftExpectedRows({ at, sizes }: ContentEntry, expected: Rows): Rows {
+  return shiftRows({ value: encodeValue("out"), rows: expected }, at, sizes);
 }
 
 /** Whether two things belong to the same sequences, heads, columns and positions. */
@@ -56,30 +56,30 @@ export function combine(
   x: ValueRows,
   y: ValueRows,
   how: CombineMode,
-  { sums, initialValues }: SumTables,
+  { sums, initialValues }: CombineContext,
 ): ValueRows | undefined {
-  const kind: Kind = how === "add" ? "dq" : how;
+  const kind: ValueKind = how === "add" ? "dq" : how;
   if (initialValues.isInitial(y.value, kind)) return x;
   if (initialValues.isInitial(x.value, kind)) return y;
   if (!isSum(x.value) || !sameKind(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
-  const found = kindOf(x.value);
+  const found = decodeKind(x.value);
   if (how === "add" ? found === "out" || found === "lse" : found !== how) return undefined;
-  const sum = sums.join(payloadOf(x.value), payloadOf(y.value));
-  return { value: valueOf(found, sum), rows: x.rows };
+  const sum = sums.join(decodePayload(x.value), decodePayload(y.value));
+  return { value: encodeValue(found, sum), rows: x.rows };
 }
 
 /** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
-export function sumNumber(value: Value, kind: Kind, initialValues: InitialValues): number | undefined {
+export function sumNumber(value: Value, kind: ValueKind, initialValues: InitialValues): number | undefined {
   if (initialValues.isInitial(value, kind)) return emptySum;
-  return kindOf(value) === kind ? payloadOf(value) : undefined;
+  return decodeKind(value) === kind ? decodePayload(value) : undefined;
 }
 
 /** Two views of as many sequences, heads and rows, box by box. If the last axis differs (lse has no D), both keep theirs. */
-export function* pairsOf(
+export function* intersectEntries(
   a: ReadResult,
   b: ReadResult,
   columns: boolean,
-): Generator<readonly [Entry, Entry], void, undefined> {
+): Generator<readonly [ContentEntry, ContentEntry], void, undefined> {
   const axes = columns ? 4 : 3;
   for (const one of a.entries) {
     for (const two of b.entries) {
@@ -95,7 +95,7 @@ export function* pairsOf(
   }
 }
 
-function areDisjoint(a: Entry, b: Entry, axes: number): boolean {
+function areDisjoint(a: ContentEntry, b: ContentEntry, axes: number): boolean {
   for (let i = 0; i < axes; i++) {
     if (a.at[i]! >= b.at[i]! + b.sizes[i]! || b.at[i]! >= a.at[i]! + a.sizes[i]!) return true;
   }
@@ -108,21 +108,21 @@ function equalAxes(a: readonly number[], b: readonly number[], axes: number): bo
 }
 
 function subEntry(
-  entry: Entry,
+  entry: ContentEntry,
   from: readonly number[],
   { sizes: to, axes }: { sizes: readonly number[]; axes: number },
-): Entry {
+): ContentEntry {
   const at = axes === 4 ? from : from.with(3, entry.at[3]!);
   const sizes = axes === 4 ? to : to.with(3, entry.sizes[3]!);
   const within = at.map((c, i) => c - entry.at[i]!);
-  return { value: entry.value, rows: rowsAt(entry, within, sizes), at, sizes };
+  return { value: entry.value, rows: shiftRows(entry, within, sizes), at, sizes };
 }
 
 /**
  * The sum, element by element, of messages: of gradients of the same rows, one sum; anything else is unknown after, and so is
  * what one of the messages lacks.
  */
-export function sumMessages(messages: readonly Content[], tables: SumTables): Content {
+export function reduceMessages(messages: readonly Content[], tables: CombineContext): Content {
   return messages.reduce((total, message) => {
     const regions: Region[] = [];
     for (const a of total.regions) {

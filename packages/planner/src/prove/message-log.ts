@@ -1,10 +1,10 @@
-import type { Quotient } from "../classes/quotient.ts";
-import type { Batch } from "./batch.ts";
+import type { Quotient } from "../symmetry/quotient.ts";
+import type { PostedBatch } from "./batch.ts";
 import type { Content } from "./content.ts";
 
 /** What a representative brought to a collective. */
 export interface CollectiveInput {
-  readonly batch: Batch;
+  readonly batch: PostedBatch;
   readonly input: Content;
 }
 
@@ -39,11 +39,11 @@ export class MessageLog {
   /** The messages from one rank of a group to another, in order, as the representative of the one sent them. */
   messages(group: number, { from, to }: Endpoints): readonly Content[] {
     const { sender, key } = this.#quotient.channel(this.#quotient.family(group), from, to);
-    return this.#sent[sender]?.get(key) ?? none;
+    return this.#sent[sender]?.get(key) ?? NO_MESSAGES;
   }
 
   /** A representative joins a collective of a group. */
-  addCollectiveInput(batch: Batch, input: Content): void {
+  addCollectiveInput(batch: PostedBatch, input: Content): void {
     this.#collectiveInputs.set(this.#keyOf(batch.index, batch.group, batch.call), { batch, input });
   }
 
@@ -57,4 +57,4 @@ export class MessageLog {
   }
 }
 
-const none: readonly Content[] = [];
+const NO_MESSAGES: readonly Content[] = [];

@@ -1,21 +1,21 @@
 import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
-import type { Fault, ReplayContext } from "./context.ts";
-import type { Entry, ReadResult } from "./content.ts";
+import type { Violation, ReplayContext } from "./context.ts";
+import type { ContentEntry, ReadResult } from "./content.ts";
 import { hasRows } from "./entries.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { type Tile, describeTile } from "./sums.ts";
-import { describeValue, isFill, isSource, formatPositions, type Rows, type SourceName, valueOf } from "./values.ts";
+import { describeValue, isFill, isSource, formatPositions, type Rows, type SourceName, encodeValue } from "./values.ts";
 
 /** Which rows of an input a view holds, and the entries that are something else. */
 interface InputRows {
   readonly rows: Rows;
-  readonly mismatched: readonly Entry[];
+  readonly mismatched: readonly ContentEntry[];
 }
 
 /** The tile that one rank computes, and whether memory holds the queries and keys that its operands name. */
-export class Operands implements Tile {
+export class AttentionOperands implements Tile {
   readonly rank: number;
   phase = "";
   /** Of the last tile; how many were computed in the phase. */
@@ -71,7 +71,7 @@ export class Operands implements Tile {
     this.keys = keys;
     const headsPerKvHead = this.#countHeadsPerKvHead(views);
     if (headsPerKvHead === 0) {
-      this.fault("data", `${this.text}: the query heads do not belong to the key heads`);
+      this.reportViolation("data", `${this.text}: the query heads do not belong to the key heads`);
       return -1;
     }
     this.headsPerKvHead = headsPerKvHead;
@@ -96,7 +96,7 @@ export class Operands implements Tile {
    */
   source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
     const only = this.#memory.singleRegion(view);
-    if (only && only.value === valueOf(name) && only.sizes[3] === this.#headDim) {
+    if (only && only.value === encodeValue(name) && only.sizes[3] === this.#headDim) {
       const { rows } = only;
       const like = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
       if (like && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
@@ -107,12 +107,12 @@ export class Operands implements Tile {
     const held =
       [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "nothing that is known";
     const rows = formatPositions(expected.positions.spans);
-    this.fault("data", `${this.text}: ${name} should hold rows ${rows}, but holds ${held}`);
+    this.reportViolation("data", `${this.text}: ${name} should hold rows ${rows}, but holds ${held}`);
     return undefined;
   }
 
-  fault(kind: Fault["kind"], message: string): void {
-    this.#context.faults.report({ kind, rank: this.rank, message });
+  reportViolation(kind: Violation["kind"], message: string): void {
+    this.#context.violations.report({ kind, rank: this.rank, message });
   }
 
   #checkSource(
@@ -122,7 +122,7 @@ export class Operands implements Tile {
   ): boolean {
     if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
     if (mismatched.length === 0) return true;
-    const isSeen = ({ at, sizes }: Entry): boolean =>
+    const isSeen = ({ at, sizes }: ContentEntry): boolean =>
       this.#context.completeness.isVisible(this.q, expected.positions.part(at[2]!, sizes[2]!), this.mask);
     return (name === "k" || name === "v") && !mismatched.some(isSeen);
   }
@@ -131,13 +131,13 @@ export class Operands implements Tile {
   #inputRows(read: ReadResult, name: SourceName, positions: Positions): InputRows | undefined {
     const { memo } = read;
     if (memo?.name === name && memo.positions === positions) return memo.answer as InputRows | undefined;
-    const value = valueOf(name);
+    const value = encodeValue(name);
     const first = read.entries.find((entry) => entry.value === value);
     let answer: InputRows | undefined;
     if (read.whole && first) {
       const { at } = first;
       const rows = { batch: first.rows.batch - at[0]!, head: first.rows.head - at[1]!, column: 0, positions };
-      const isOdd = (entry: Entry): boolean =>
+      const isOdd = (entry: ContentEntry): boolean =>
         entry.value !== value || entry.sizes[3] !== this.#headDim || !hasRows(entry, rows);
       answer = { rows, mismatched: read.entries.filter(isOdd) };
     }
@@ -160,7 +160,7 @@ export class Operands implements Tile {
       : 0;
   }
 
-  #describeEntry({ value, rows, sizes }: Entry): string {
+  #describeEntry({ value, rows, sizes }: ContentEntry): string {
     const { interned } = this.#context.record;
     if (isFill(value)) return describeValue(value, interned);
     const { column, positions } = rows;

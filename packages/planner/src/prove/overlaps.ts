@@ -1,4 +1,4 @@
-import type { Batch } from "./batch.ts";
+import type { PostedBatch } from "./batch.ts";
 import type { RankMemory } from "./rank-memory.ts";
 
 /** Of so many messages each is compared with each; of more, with its neighbours in order. */
@@ -8,7 +8,7 @@ const MAX_PAIRWISE = 8;
  * Whether a collective writes where it also reads, or twice to one place. Its messages move side by side, in no order and
  * in pieces, so that what arrives may overwrite what is still to be sent. `place`: the rank's in the group.
  */
-export function overlapsItself(batch: Batch, memory: RankMemory, place: number): boolean {
+export function overlapsItself(batch: PostedBatch, memory: RankMemory, place: number): boolean {
   switch (batch.op) {
     case "sendRecv":
       return batch.uses > MAX_PAIRWISE ? overlapSorted(batch, memory) : overlapPairwise(batch, memory);
@@ -16,9 +16,13 @@ export function overlapsItself(batch: Batch, memory: RankMemory, place: number):
       return overlap(memory, batch.output, batch.input);
     // In place is legal: a rank's own share, where it belongs in the whole.
     case "allGather":
-      return overlap(memory, batch.output, batch.input) && !isOwnShare(batch, memory, place, batch.output, batch.input);
+      return (
+        overlap(memory, batch.output, batch.input) && !isInPlaceShare(batch, memory, place, batch.output, batch.input)
+      );
     case "reduceScatter":
-      return overlap(memory, batch.output, batch.input) && !isOwnShare(batch, memory, place, batch.input, batch.output);
+      return (
+        overlap(memory, batch.output, batch.input) && !isInPlaceShare(batch, memory, place, batch.input, batch.output)
+      );
     default:
       return false;
   }
@@ -32,12 +36,18 @@ function overlap(memory: RankMemory, a: number, b: number): boolean {
 }
 
 // oxlint-disable-next-line max-params -- whose share, and of what
-function isOwnShare({ counts }: Batch, memory: RankMemory, place: number, whole: number, share: number): boolean {
+function isInPlaceShare(
+  { counts }: PostedBatch,
+  memory: RankMemory,
+  place: number,
+  whole: number,
+  share: number,
+): boolean {
   const before = counts.subarray(0, place).reduce((sum, count) => sum + count, 0);
   return memory.view(share).layout.low === memory.view(whole).layout.low + before;
 }
 
-function overlapPairwise(batch: Batch, memory: RankMemory): boolean {
+function overlapPairwise(batch: PostedBatch, memory: RankMemory): boolean {
   for (let i = 0; i < batch.uses; i++) {
     if (!batch.writes(i)) continue;
     for (let j = 0; j < batch.uses; j++) {
@@ -47,7 +57,7 @@ function overlapPairwise(batch: Batch, memory: RankMemory): boolean {
   return false;
 }
 
-function overlapSorted(batch: Batch, memory: RankMemory): boolean {
+function overlapSorted(batch: PostedBatch, memory: RankMemory): boolean {
   const uses = Array.from({ length: batch.uses }, (_, i) => {
     const view = batch.view(i);
     const { low, high } = memory.view(view).layout;

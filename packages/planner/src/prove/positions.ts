@@ -7,7 +7,7 @@ export class Positions {
   readonly id: number;
   readonly spans: readonly Span[];
   readonly length: number;
-  readonly #table: PositionsTable;
+  readonly #table: PositionTable;
   /** The same, from left to right, in as few spans as neighbours make: what is counted does not depend on the order. */
   readonly sorted: readonly Span[];
   /** The first position, and the one after the last. */
@@ -16,7 +16,7 @@ export class Positions {
   #parts: Map<number, Positions> | undefined;
   #runs: string | undefined;
 
-  constructor(table: PositionsTable, id: number, spans: readonly Span[]) {
+  constructor(table: PositionTable, id: number, spans: readonly Span[]) {
     this.#table = table;
     this.id = id;
     this.spans = spans;
@@ -53,8 +53,8 @@ export class Positions {
   }
 }
 
-/** All positions that a proof speaks of, by the numbers that tapes use. */
-export class PositionsTable {
+/** All positions in a proof, by the numbers that tapes use. */
+export class PositionTable {
   readonly #interned: InternPool;
   readonly #cache: (Positions | undefined)[] = [];
 

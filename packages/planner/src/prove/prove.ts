@@ -1,9 +1,9 @@
 import { defineOptions, option, type OptionsOf } from "@mosaic/core";
-import { Quotient } from "../classes/quotient.ts";
-import { sampledRanks } from "../classes/translations.ts";
+import { Quotient } from "../symmetry/quotient.ts";
+import { sampledRanks } from "../symmetry/translations.ts";
 import { type AttentionRecord, checkRecord, maxRecordedRanks, record } from "../record.ts";
 import { SumCompleteness } from "./completeness.ts";
-import { type Completeness, type Fault, Faults, type VerifierContext, verifierContext } from "./context.ts";
+import { type Completeness, type Violation, Violations, type VerifierContext, verifierContext } from "./context.ts";
 import { Coverage } from "./coverage.ts";
 import { findDeadlock } from "./deadlock.ts";
 import { MessageLog } from "./message-log.ts";
@@ -13,7 +13,7 @@ import { checkResults } from "./results.ts";
 import { ReplayStreams } from "./streams.ts";
 
 export const proveOptions = defineOptions("prove", {
-  /** How many faults are kept; all are counted. Default 10. */
+  /** How many violations are kept; all are counted. Default 10. */
   limit: option.integer({ min: 0, default: 10 }),
 });
 /** How much a proof reports. */
@@ -22,7 +22,7 @@ export type ProveOptions = OptionsOf<typeof proveOptions>;
 /** What was found of a record. */
 export interface Proof {
   /** None: the record is right. Else the first ones found. */
-  readonly faults: readonly Fault[];
+  readonly violations: readonly Violation[];
   /** How many there are, kept or not. */
   readonly total: number;
   /** The most bytes allocated at once, by rank. */
@@ -55,40 +55,47 @@ export function prove(run: AttentionRecord, options?: ProveOptions): Proof {
   const { limit } = proveOptions.parse(options);
   if (run.classes.isTrivial) return proveRanks(run, limit);
   // Where every rank can be recorded, that is the stronger proof, and takes as long as checking each against its class.
-  return run.classes.ranks > maxRecordedRanks ? proveClasses(run, limit) : proveRanks(record(run.options), limit);
+  return run.classes.ranks > maxRecordedRanks
+    ? proveRepresentatives(run, limit)
+    : proveRanks(record(run.options), limit);
 }
 
 function proveRanks(run: AttentionRecord, limit: number): Proof {
-  const faults = new Faults(limit);
+  const violations = new Violations(limit);
   const context = verifierContext(run);
-  replayAll(context, { faults, completeness: new SumCompleteness(context) });
-  return { faults: faults.list, total: faults.total, peakBytes: peakBytesByRank(run), replayed: run.ranks.length };
+  replayAll(context, { violations, completeness: new SumCompleteness(context) });
+  return {
+    violations: violations.list,
+    total: violations.total,
+    peakBytes: peakBytesByRank(run),
+    replayed: run.ranks.length,
+  };
 }
 
 /** As `prove`, by the representatives of classes and `compared` other ranks, or as many as take some seconds. */
-export function proveClasses(run: AttentionRecord, limit: number, compared?: readonly number[]): Proof {
+export function proveRepresentatives(run: AttentionRecord, limit: number, compared?: readonly number[]): Proof {
   const { ranks, order } = run.classes;
   const events = Math.max(...run.ranks.map(({ tape }) => tape.events));
-  const faults = new Faults(limit, order);
+  const violations = new Violations(limit, order);
   const context = verifierContext(run);
   const quotient = new Quotient(run);
   const messageLog = new MessageLog(quotient);
-  const memories = replayAll(context, { faults, completeness: new Coverage(context, "class"), messageLog });
+  const memories = replayAll(context, { violations, completeness: new Coverage(context, "class"), messageLog });
   const proof = { peakBytes: peakBytesByRank(run), replayed: run.ranks.length };
-  if (faults.total > 0) return { faults: faults.list, total: faults.total, ...proof };
+  if (violations.total > 0) return { violations: violations.list, total: violations.total, ...proof };
   const others = (compared ?? sampledRanks(ranks, events)).filter((rank) => run.classes.translationTo(rank) > 0);
-  const found = new Faults(limit);
+  const found = new Violations(limit);
   const completeness = new Coverage(context, "rank");
-  const classProof = { context: { ...context, completeness, faults: found }, quotient, messageLog, memories };
+  const classProof = { context: { ...context, completeness, violations: found }, quotient, messageLog, memories };
   for (const rank of others) {
     const difference = checkRank(run.recordRank(rank), classProof);
     if (difference) found.report({ kind: "class", rank, message: difference });
   }
-  return { faults: found.list, total: found.total, ...proof, replayed: run.ranks.length + others.length };
+  return { violations: found.list, total: found.total, ...proof, replayed: run.ranks.length + others.length };
 }
 
 interface ReplayChecks {
-  readonly faults: Faults;
+  readonly violations: Violations;
   readonly completeness: Completeness;
   readonly messageLog?: MessageLog;
 }
@@ -104,7 +111,7 @@ function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<
   });
   for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // the last that becomes runnable runs first
   for (let index = streams.nextRunnable(); index !== undefined; index = streams.nextRunnable()) replays[index]!.run();
-  for (const fault of findDeadlock(run, streams)) checks.faults.report(fault);
+  for (const violation of findDeadlock(run, streams)) checks.violations.report(violation);
   for (const [index, recorded] of run.ranks.entries()) {
     if (replays[index]!.ended) checkResults(context, recorded, memories[index]!);
   }

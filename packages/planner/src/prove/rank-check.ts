@@ -1,14 +1,14 @@
-import { isEquivalent } from "../classes/equivalence.ts";
-import { Quotient } from "../classes/quotient.ts";
+import { isEquivalent } from "../symmetry/equivalence.ts";
+import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
-import { Batch } from "./batch.ts";
+import { PostedBatch } from "./batch.ts";
 import { isSame } from "./box.ts";
 import { type Content, uninitialized, type Region } from "./content.ts";
 import { SumCompleteness } from "./completeness.ts";
-import { Faults, type ReplayContext, verifierContext } from "./context.ts";
+import { Violations, type ReplayContext, verifierContext } from "./context.ts";
 import { sameRows } from "./entries.ts";
-import { runCollective, memberOf } from "./collective.ts";
+import { runCollective, createMember } from "./collective.ts";
 import { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
 import type { Positions } from "./positions.ts";
@@ -16,10 +16,10 @@ import { RankMemory } from "./rank-memory.ts";
 import { initialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { type Addend, emptySum } from "./sums.ts";
-import { sameKind, isDelta, isSum, payloadOf, type Value } from "./values.ts";
+import { sameKind, isDelta, isSum, decodePayload, type Value } from "./values.ts";
 
 /** A proof of representatives that has come to its end. */
-export interface ClassProof {
+export interface RepresentativesProof {
   readonly context: ReplayContext;
   readonly quotient: Quotient;
   /** What they sent, and their memories by number. */
@@ -31,9 +31,9 @@ export interface ClassProof {
  * Replays one more rank, alone, on what it receives if all ranks do what their representatives do, and checks that it does
  * so too: the same operations in the same order, and the same rows and sums, translated, in every message. If that holds of every
  * rank, what the representatives sent is what is sent, for then every message of the whole replay is, by induction on
- * their order, the one that was supposed. Its own faults are reported to the context. Returns what differs, if anything.
+ * their order, the one that was supposed. Its own violations are reported to the context. Returns what differs, if anything.
  */
-export function checkRank(recorded: RecordedRank, classProof: ClassProof): string | undefined {
+export function checkRank(recorded: RecordedRank, classProof: RepresentativesProof): string | undefined {
   const { context, quotient } = classProof;
   const { record } = context;
   const { rank } = recorded.tape;
@@ -43,7 +43,7 @@ export function checkRank(recorded: RecordedRank, classProof: ClassProof): strin
   const whose = `rank ${representative.tape.rank}, the representative of its class`;
   if (!isEquivalent(representative, recorded, comparison)) return `${where} calls other operations than ${whose}`;
   const memory = initialMemory(record, recorded, context.positions);
-  const streams = new SingleRankStreams(recorded, memory, classProof, new RepresentativePeers(classProof));
+  const streams = new SingleRankStreams(recorded, memory, classProof, new RepresentativeExchange(classProof));
   const replay = new Replay(context, recorded, { index: 0, memory, streams });
   replay.run();
   if (streams.difference) return `${where}, ${streams.difference}: it sends other rows than ${whose}`;
@@ -61,12 +61,12 @@ export function sendEqualMessages(
   others: readonly RecordedRank[],
   record: AttentionRecord,
 ): boolean {
-  const faults = new Faults(0);
+  const violations = new Violations(0);
   const verifier = verifierContext(record);
-  const context = { ...verifier, faults, completeness: new SumCompleteness(verifier) };
+  const context = { ...verifier, violations, completeness: new SumCompleteness(verifier) };
   const quotient = new Quotient(record);
   const messageLog = new MessageLog(quotient);
-  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => Peers): SingleRankStreams => {
+  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => PeerExchange): SingleRankStreams => {
     const memory = initialMemory(record, recorded, context.positions);
     const streams = new SingleRankStreams(
       recorded,
@@ -77,24 +77,24 @@ export function sendEqualMessages(
     new Replay(context, recorded, { index: 0, memory, streams }).run();
     return streams;
   };
-  run(one, () => new LoggingPeers(messageLog));
-  return others.every((other) => run(other, () => emptyPeers).difference === undefined);
+  run(one, () => new LoggingExchange(messageLog));
+  return others.every((other) => run(other, () => emptyExchange).difference === undefined);
 }
 
 /** What becomes of the collectives of a rank whose peers are not there. */
-interface Peers {
+interface PeerExchange {
   /** Whether what it sends is compared with what was written down; if not, it is given here. */
   readonly compares: boolean;
-  send(batch: Batch, to: number, content: Content): void;
-  joinCollective(batch: Batch, input: Content): void;
+  send(batch: PostedBatch, to: number, content: Content): void;
+  joinCollective(batch: PostedBatch, input: Content): void;
   /** The message of that number from a rank. */
-  receive(batch: Batch, from: number, number: number): Content;
+  receive(batch: PostedBatch, from: number, number: number): Content;
   /** Carries a collective out for the rank. */
-  runCollective(batch: Batch, memory: RankMemory, input: Content): void;
+  runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void;
 }
 
 /** Nothing arrives. */
-const emptyPeers: Peers = {
+const emptyExchange: PeerExchange = {
   compares: true,
   send() {},
   joinCollective() {},
@@ -103,7 +103,7 @@ const emptyPeers: Peers = {
 };
 
 /** Writes down what is sent; nothing arrives. */
-class LoggingPeers implements Peers {
+class LoggingExchange implements PeerExchange {
   readonly compares = false;
   readonly #log: MessageLog;
 
@@ -111,11 +111,11 @@ class LoggingPeers implements Peers {
     this.#log = messageLog;
   }
 
-  send({ rank, group }: Batch, to: number, content: Content): void {
+  send({ rank, group }: PostedBatch, to: number, content: Content): void {
     this.#log.addMessage(group, { from: rank, to }, content);
   }
 
-  joinCollective(batch: Batch, input: Content): void {
+  joinCollective(batch: PostedBatch, input: Content): void {
     this.#log.addCollectiveInput(batch, input);
   }
 
@@ -127,11 +127,11 @@ class LoggingPeers implements Peers {
 }
 
 /** What arrives if all ranks do what their representatives did. */
-class RepresentativePeers implements Peers {
+class RepresentativeExchange implements PeerExchange {
   readonly compares = true;
-  readonly #classProof: ClassProof;
+  readonly #classProof: RepresentativesProof;
 
-  constructor(classProof: ClassProof) {
+  constructor(classProof: RepresentativesProof) {
     this.#classProof = classProof;
   }
 
@@ -139,19 +139,19 @@ class RepresentativePeers implements Peers {
 
   joinCollective(): void {}
 
-  receive({ rank, group }: Batch, from: number, number: number): Content {
+  receive({ rank, group }: PostedBatch, from: number, number: number): Content {
     const { context, messageLog, quotient } = this.#classProof;
     const message = messageLog.messages(group, { from, to: rank })[number] ?? uninitialized;
     return context.relabeling.content(message, quotient.classes.translationTo(from));
   }
 
-  runCollective(batch: Batch, memory: RankMemory, input: Content): void {
+  runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
     const me = quotient.place(group, rank);
     const members = context.record.groups[group]!.ranks.map((other) => {
       const joined = messageLog.collectiveInput(other, group, call)!;
-      return memberOf(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
+      return createMember(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
     });
     members[me] = { batch, memory, input, translation: 0, place: (i) => i, member: (i) => i };
     runCollective({ members, receivers: [me] }, context);
@@ -164,14 +164,14 @@ class SingleRankStreams {
   difference: string | undefined;
   readonly #recorded: RecordedRank;
   readonly #memory: RankMemory;
-  readonly #classProof: ClassProof;
-  readonly #peers: Peers;
+  readonly #classProof: RepresentativesProof;
+  readonly #peers: PeerExchange;
   readonly #comparison: ContentComparison;
   /** How many messages went each way so far, by family and peer. */
   readonly #counts = { sent: new Map<number, number>(), received: new Map<number, number>() };
 
   // oxlint-disable-next-line max-params -- whose, and who is there
-  constructor(recorded: RecordedRank, memory: RankMemory, classProof: ClassProof, peers: Peers) {
+  constructor(recorded: RecordedRank, memory: RankMemory, classProof: RepresentativesProof, peers: PeerExchange) {
     this.#recorded = recorded;
     this.#memory = memory;
     this.#classProof = classProof;
@@ -182,19 +182,19 @@ class SingleRankStreams {
   post(_: number, event: TapeReader, phase: string): void {
     const { quotient, context } = this.#classProof;
     const { rank } = this.#recorded.tape;
-    const batch = new Batch(rank, quotient.index(rank), event, phase);
+    const batch = new PostedBatch(rank, quotient.index(rank), event, phase);
     this.#memory.acquire(batch);
     const place = batch.op === "sendRecv" ? -1 : quotient.place(batch.group, rank);
     if (overlapsItself(batch, this.#memory, place)) {
       const message = `rank ${rank}, ${phase}: a collective writes where it also reads, or twice to one place`;
-      context.faults.report({ kind: "race", rank, message });
+      context.violations.report({ kind: "race", rank, message });
     }
     if (batch.op === "sendRecv") this.#transfer(batch);
     else this.#collective(batch);
     batch.isDone = true;
   }
 
-  #transfer(batch: Batch): void {
+  #transfer(batch: PostedBatch): void {
     const { context, messageLog, quotient } = this.#classProof;
     const { rank, group } = batch;
     for (let i = 0; i < batch.uses; i++) {
@@ -227,7 +227,7 @@ class SingleRankStreams {
   }
 
   /** What it brings for each member is compared with what its representative brings for the one in that place. */
-  #collective(batch: Batch): void {
+  #collective(batch: PostedBatch): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
     const input = batch.input < 0 ? uninitialized : this.#memory.message(batch.input);
@@ -235,7 +235,7 @@ class SingleRankStreams {
     const joined = this.#peers.compares ? messageLog.collectiveInput(rank, group, call) : undefined;
     if (joined) {
       const { length } = context.record.groups[group]!.ranks;
-      const expected = memberOf(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
+      const expected = createMember(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
       for (const [from, end, start] of shareRanges(batch, joined.batch, length, expected.place)) {
         const moved = context.relabeling.content(joined.input.range(from, end), expected.translation);
         this.#compare(batch, input.range(start, start + end - from), moved);
@@ -244,7 +244,7 @@ class SingleRankStreams {
     this.#peers.runCollective(batch, this.#memory, input);
   }
 
-  #compare(batch: Batch, content: Content, expected: Content | undefined): void {
+  #compare(batch: PostedBatch, content: Content, expected: Content | undefined): void {
     if (this.difference !== undefined || (expected && this.#comparison.same(content, expected))) return;
     this.difference = `${batch.phase}, ${this.#classProof.context.record.interned.strings[batch.label]} #${batch.work}`;
   }
@@ -253,8 +253,8 @@ class SingleRankStreams {
 /** The stretches that a collective's input has for its members: from and end in the representative's, and start in the rank's own. */
 // oxlint-disable-next-line max-params -- two inputs, and which member is which
 function* shareRanges(
-  own: Batch,
-  expected: Batch,
+  own: PostedBatch,
+  expected: PostedBatch,
   size: number,
   place: (i: number) => number,
 ): Generator<readonly [number, number, number], void, undefined> {
@@ -301,7 +301,7 @@ class ContentComparison {
   #sameValue(a: Value, b: Value): boolean {
     if (a === b) return true;
     if (!sameKind(a, b) || !(isSum(a) || isDelta(a))) return false;
-    return this.#sameSum(payloadOf(a), payloadOf(b));
+    return this.#sameSum(decodePayload(a), decodePayload(b));
   }
 
   /** Most sums are one tile after another, of which all but a few are one sum, translated. */

@@ -1,8 +1,8 @@
 import type { StridedLayout, View } from "../symbolic/strided-layout.ts";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
-import type { Batch } from "./batch.ts";
-import { type Content, type Entry, uninitialized, Region, type ReadResult } from "./content.ts";
+import type { PostedBatch } from "./batch.ts";
+import { type Content, type ContentEntry, uninitialized, Region, type ReadResult } from "./content.ts";
 import type { Rows, Value } from "./values.ts";
 
 /** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
@@ -13,7 +13,7 @@ export class RankMemory {
   /** Elements of every storage. */
   readonly #sizes: readonly number[];
   readonly #contents: Content[];
-  readonly #pending: Batch[] = [];
+  readonly #pending: PostedBatch[] = [];
   /** Collectives under way that read or write a storage: mostly none, which is quickly seen. */
   readonly #readers: Int32Array;
   readonly #writers: Int32Array;
@@ -51,7 +51,7 @@ export class RankMemory {
     return this.content(id).read(this.#views[id]!.layout);
   }
 
-  write(id: number, entries: readonly Entry[]): void {
+  write(id: number, entries: readonly ContentEntry[]): void {
     this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#views[id]!.layout, entries);
   }
 
@@ -61,7 +61,7 @@ export class RankMemory {
   }
 
   /** As `write`, through the view with its four axes in another order. */
-  writePermuted(id: number, order: readonly number[], entries: readonly Entry[]): void {
+  writePermuted(id: number, order: readonly number[], entries: readonly ContentEntry[]): void {
     this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#permuted(id, order), entries);
   }
 
@@ -93,19 +93,19 @@ export class RankMemory {
   }
 
   /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */
-  acquire(batch: Batch): void {
+  acquire(batch: PostedBatch): void {
     this.#pending.push(batch);
     this.#countUses(batch, 1);
   }
 
-  release(batch: Batch): void {
+  release(batch: PostedBatch): void {
     const last = this.#pending.pop()!;
     if (last !== batch) this.#pending[this.#pending.indexOf(batch)] = last;
     this.#countUses(batch, -1);
   }
 
   /** A collective under way by its number. */
-  pending(work: number): Batch | undefined {
+  pending(work: number): PostedBatch | undefined {
     for (const batch of this.#pending) if (batch.work === work) return batch;
     return undefined;
   }
@@ -134,7 +134,7 @@ export class RankMemory {
     return this.#interned.layouts.layout(pick(sizes), pick(strides), offset);
   }
 
-  #countUses(batch: Batch, by: number): void {
+  #countUses(batch: PostedBatch, by: number): void {
     for (let i = 0; i < batch.uses; i++) {
       const counts = batch.writes(i) ? this.#writers : this.#readers;
       counts[this.#storageOf[batch.view(i)]!]! += by;

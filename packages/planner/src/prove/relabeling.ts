@@ -1,21 +1,21 @@
 import { omitAxes } from "@mosaic/core";
-import { Shards } from "../classes/shards.ts";
-import { Action, type Translations } from "../classes/translations.ts";
+import { Shards } from "../symmetry/shards.ts";
+import { GroupAction, type Translations } from "../symmetry/translations.ts";
 import type { AttentionRecord } from "../record.ts";
 import { type Content, toContent, Region } from "./content.ts";
-import { mergeAdjacentSpans, type Positions, type PositionsTable } from "./positions.ts";
-import type { Sums } from "./sums.ts";
+import { mergeAdjacentSpans, type Positions, type PositionTable } from "./positions.ts";
+import type { SumTable } from "./sums.ts";
 import {
   isDelta,
   isFill,
   isSum,
-  kindOf,
-  payloadOf,
+  decodeKind,
+  decodePayload,
   type Rows,
   type Side,
-  sideOf,
+  valueSide,
   type Value,
-  valueOf,
+  encodeValue,
 } from "./values.ts";
 
 /**
@@ -25,15 +25,15 @@ import {
 export class Relabeling {
   readonly translations: Translations;
   readonly shards: Readonly<Record<Side, Shards>>;
-  readonly #positions: PositionsTable;
-  readonly #sums: Sums;
-  readonly #onShards: Action;
-  readonly #onSequences: Action;
+  readonly #positions: PositionTable;
+  readonly #sums: SumTable;
+  readonly #onShards: GroupAction;
+  readonly #onSequences: GroupAction;
   /** Sequences of a rank. */
   readonly #batch: number;
   readonly #cache: Readonly<Record<Side, Map<Positions, Map<number, Positions>>>>;
 
-  constructor(record: AttentionRecord, positions: PositionsTable, sums: Sums) {
+  constructor(record: AttentionRecord, positions: PositionTable, sums: SumTable) {
     const { classes, queries, keys, options } = record;
     const { mesh, backend, batch } = options;
     this.translations = classes;
@@ -41,8 +41,8 @@ export class Relabeling {
     this.shards = { queries: shards, keys: keys === queries ? shards : new Shards(keys, mesh) };
     this.#positions = positions;
     this.#sums = sums;
-    this.#onShards = new Action(classes, mesh, queries.axes);
-    this.#onSequences = new Action(classes, mesh, Object.keys(omitAxes(mesh, backend.axes)));
+    this.#onShards = new GroupAction(classes, mesh, queries.axes);
+    this.#onSequences = new GroupAction(classes, mesh, Object.keys(omitAxes(mesh, backend.axes)));
     this.#batch = batch;
     this.#cache = { queries: new Map(), keys: new Map() };
   }
@@ -55,12 +55,12 @@ export class Relabeling {
 
   #region({ value, rows, box }: Region, translation: number): Region {
     if (isFill(value)) return new Region(value, rows, box);
-    return new Region(this.value(value, translation), this.rows(rows, sideOf(kindOf(value)), translation), box);
+    return new Region(this.value(value, translation), this.rows(rows, valueSide(decodeKind(value)), translation), box);
   }
 
   value(value: Value, translation: number): Value {
     if (!isSum(value) && !isDelta(value)) return value;
-    return valueOf(kindOf(value), this.#sums.translate(payloadOf(value), translation));
+    return encodeValue(decodeKind(value), this.#sums.shiftRanks(decodePayload(value), translation));
   }
 
   rows({ batch, head, column, positions }: Rows, side: Side, translation: number): Rows {

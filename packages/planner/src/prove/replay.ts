@@ -1,12 +1,12 @@
-import { type KernelName, operandsOf } from "@mosaic/core";
+import { type KernelName, getOperands } from "@mosaic/core";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
-import type { Batch } from "./batch.ts";
+import type { PostedBatch } from "./batch.ts";
 import { ComputeReplay } from "./compute.ts";
 import type { ReplayContext } from "./context.ts";
-import type { PositionsTable } from "./positions.ts";
+import type { PositionTable } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
-import { type Rows, type Side, valueOf } from "./values.ts";
+import { type Rows, type Side, encodeValue } from "./values.ts";
 
 /** What a rank replays on. */
 export interface ReplayState {
@@ -18,7 +18,7 @@ export interface ReplayState {
 }
 
 /** A rank's memory with its inputs in it. */
-export function initialMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionsTable): RankMemory {
+export function initialMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionTable): RankMemory {
   const { tape, at, firstSequence, tensorViews } = recorded;
   const memory = new RankMemory(tape);
   const rowsOf = (side: Side): Rows => {
@@ -26,8 +26,8 @@ export function initialMemory(record: AttentionRecord, recorded: RecordedRank, t
   };
   // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
   const [queries, keys] = [rowsOf("queries"), rowsOf("keys")];
-  for (const name of ["q", "dOut"] as const) memory.writeSingle(tensorViews[name], valueOf(name), queries);
-  for (const name of ["k", "v"] as const) memory.writeSingle(tensorViews[name], valueOf(name), keys);
+  for (const name of ["q", "dOut"] as const) memory.writeSingle(tensorViews[name], encodeValue(name), queries);
+  for (const name of ["k", "v"] as const) memory.writeSingle(tensorViews[name], encodeValue(name), keys);
   return memory;
 }
 
@@ -50,7 +50,7 @@ const operands = {
 };
 
 function operandCounts(kernel: KernelName): OperandCounts {
-  const all = operandsOf(kernel).filter(({ feature }) => feature === undefined);
+  const all = getOperands(kernel).filter(({ feature }) => feature === undefined);
   return { written: all.filter(({ isMutated }) => isMutated).length, count: all.length };
 }
 
@@ -66,7 +66,7 @@ export class Replay {
   readonly #compute: ComputeReplay;
   readonly #tensorViews: RecordedRank["tensorViews"];
   /** The collective that this rank waits for. */
-  #awaited: Batch | undefined;
+  #awaited: PostedBatch | undefined;
   #ended = false;
 
   constructor(context: ReplayContext, recorded: RecordedRank, state: ReplayState) {
@@ -151,7 +151,7 @@ export class Replay {
     for (const name of names) {
       const conflict = this.#memory.conflictingWork(this.#tensorViews[name], false);
       if (conflict === undefined) continue;
-      this.#context.faults.report({
+      this.#context.violations.report({
         kind: "race",
         rank: this.rank,
         message: `rank ${this.rank}, ${this.#compute.location}: ${name} is returned while collective #${conflict}, which writes it, is pending; call its wait() before`,
@@ -165,7 +165,7 @@ export class Replay {
       const conflict = this.#memory.conflictingWork(event.arg(first + i), i < written);
       if (conflict === undefined) continue;
       const what = event.op === "compute" ? this.#interned.strings[event.arg(0)] : event.op;
-      this.#context.faults.report({
+      this.#context.violations.report({
         kind: "race",
         rank: this.rank,
         message: `rank ${this.rank}, ${this.#compute.location}: ${what} accesses memory of pending collective #${conflict}; call its wait() before`,

@@ -1,6 +1,6 @@
 import type { RecordedRank } from "../record.ts";
-import type { Entry } from "./content.ts";
-import { expectedRowsAt, hasRows, sumNumber } from "./entries.ts";
+import type { ContentEntry } from "./content.ts";
+import { shiftExpectedRows, hasRows, sumNumber } from "./entries.ts";
 import type { ReplayContext, Verdict } from "./context.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import {
@@ -11,7 +11,7 @@ import {
   type Side,
   type SourceName,
   type SumName,
-  valueOf,
+  encodeValue,
 } from "./values.ts";
 
 const sides = { out: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Partial<
@@ -25,7 +25,7 @@ const inputs = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as const 
  * its inputs, which are the caller's, as they were.
  */
 export function checkResults(context: ReplayContext, recorded: RecordedRank, memory: RankMemory): void {
-  const { record, positions, faults } = context;
+  const { record, positions, violations } = context;
   const { tape, at, firstSequence, tensorViews } = recorded;
   for (const name of ["out", "dq", "dk", "dv"] as const) {
     const own = positions.of(record[sides[name]].spans(at));
@@ -35,16 +35,16 @@ export function checkResults(context: ReplayContext, recorded: RecordedRank, mem
     let problem: Verdict = whole ? undefined : { kind: "data", message: "part of its content is unknown" };
     for (const entry of entries) problem ??= resultVerdict(entry, { name, expected, context });
     if (problem)
-      faults.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
+      violations.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
   }
   for (const name of ["q", "k", "v", "dOut"] as const) {
     const own = positions.of(record[inputs[name]].spans(at));
     if (own.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
     const { entries, whole } = memory.read(tensorViews[name]);
-    if (whole && entries.every((entry) => entry.value === valueOf(name) && hasRows(entry, expected))) continue;
+    if (whole && entries.every((entry) => entry.value === encodeValue(name) && hasRows(entry, expected))) continue;
     const message = `rank ${tape.rank}, ${name}: what the caller passed was overwritten`;
-    faults.report({ kind: "data", rank: tape.rank, message });
+    violations.report({ kind: "data", rank: tape.rank, message });
   }
 }
 
@@ -54,13 +54,13 @@ interface ExpectedResult {
   readonly context: ReplayContext;
 }
 
-function resultVerdict(entry: Entry, { name, expected, context }: ExpectedResult): Verdict {
+function resultVerdict(entry: ContentEntry, { name, expected, context }: ExpectedResult): Verdict {
   const { initialValues, completeness, record } = context;
   const sum = sumNumber(entry.value, name, initialValues);
   if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.interned)}` };
-  const rows = isFill(entry.value) ? expectedRowsAt(entry, expected) : entry.rows;
+  const rows = isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows;
   if (isFill(entry.value) || hasRows(entry, expected)) return completeness.verdictOf(sum, sides[name], rows.positions);
-  const [held, due] = [entry.rows, expectedRowsAt(entry, expected)].map(({ positions }) =>
+  const [held, due] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
     formatPositions(positions.spans),
   );
   return { kind: "data", message: `holds rows ${held} where rows ${due} were expected` };

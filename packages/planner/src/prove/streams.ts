@@ -1,12 +1,12 @@
 import { dtypeBytes } from "@mosaic/core";
-import { Quotient } from "../classes/quotient.ts";
+import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { View } from "../symbolic/strided-layout.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
-import { Batch } from "./batch.ts";
+import { PostedBatch } from "./batch.ts";
 import { type Content, uninitialized } from "./content.ts";
 import type { ReplayContext } from "./context.ts";
-import { runCollective, memberOf } from "./collective.ts";
+import { runCollective, createMember } from "./collective.ts";
 import type { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
 import type { RankMemory } from "./rank-memory.ts";
@@ -45,7 +45,7 @@ class Queue<T> {
 
 /** One half of a message whose rank's turn has come, while the other half's has not. */
 interface PostedTransfer {
-  readonly batch: Batch;
+  readonly batch: PostedBatch;
   /** World rank of the other side, and the view that is sent or written. */
   readonly peer: number;
   readonly view: number;
@@ -61,7 +61,7 @@ interface Channel {
 
 /** The ranks of a group that have come to one of its collectives, by number. */
 interface PendingCollective {
-  readonly batches: Map<number, Batch>;
+  readonly batches: Map<number, PostedBatch>;
   missing: number;
 }
 
@@ -91,13 +91,13 @@ export class ReplayStreams {
   readonly #context: StreamContext;
   readonly #quotient: Quotient;
   /** By number of the rank: batches in order; the first has its turn. */
-  readonly queues: readonly Queue<Batch>[];
+  readonly queues: readonly Queue<PostedBatch>[];
   /** By number of the sending rank. */
   readonly #channels: Map<number, Channel>[];
   /** By group, or all groups that are translations of one. */
   readonly #pendingCollectives = new Map<number, Map<number, PendingCollective>>();
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
-  readonly #ready: Batch[] = [];
+  readonly #ready: PostedBatch[] = [];
   /** By block of ranks: those that became runnable. */
   readonly #runnable: number[][];
   #block = 0;
@@ -107,7 +107,7 @@ export class ReplayStreams {
     this.#record = record;
     this.#context = context;
     this.#quotient = new Quotient(record);
-    this.queues = record.ranks.map(() => new Queue<Batch>());
+    this.queues = record.ranks.map(() => new Queue<PostedBatch>());
     this.#runnable = Array.from({ length: Math.ceil(record.ranks.length / RANKS_PER_BLOCK) }, () => []);
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
   }
@@ -115,12 +115,12 @@ export class ReplayStreams {
   /** A rank, by its number, has come to where it posts a collective. */
   post(index: number, event: TapeReader, phase: string): void {
     const { rank } = this.#record.ranks[index]!.tape;
-    const batch = new Batch(rank, index, event, phase);
+    const batch = new PostedBatch(rank, index, event, phase);
     const memory = this.#context.memories[index]!;
     memory.acquire(batch);
     if (overlapsItself(batch, memory, batch.op === "sendRecv" ? -1 : this.#quotient.place(batch.group, rank))) {
       const message = `${this.describe(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
-      this.#context.faults.report({ kind: "race", rank, message });
+      this.#context.violations.report({ kind: "race", rank, message });
     }
     const queue = this.queues[index]!;
     queue.push(batch);
@@ -144,7 +144,7 @@ export class ReplayStreams {
   }
 
   /** The ranks that a batch still needs. */
-  pendingPeers(batch: Batch): number[] {
+  pendingPeers(batch: PostedBatch): number[] {
     const { ranks, family } = this.#record.groups[batch.group]!;
     if (batch.op !== "sendRecv") {
       const joined = this.#pendingCollectives.get(this.#quotient.orbit(batch.group))?.get(batch.call)?.batches;
@@ -166,12 +166,12 @@ export class ReplayStreams {
   }
 
   /** As messages name it. */
-  describe({ rank, phase, label, work }: Batch): string {
+  describe({ rank, phase, label, work }: PostedBatch): string {
     return `rank ${rank}, ${phase}, ${this.#record.interned.strings[label]} #${work}`;
   }
 
   /** A batch has its turn: it sends what its memory holds now, before anything arrives where it sends from. */
-  #begin(batch: Batch): void {
+  #begin(batch: PostedBatch): void {
     if (batch.op !== "sendRecv") {
       this.#joinCollective(batch);
       return;
@@ -195,7 +195,7 @@ export class ReplayStreams {
     }
   }
 
-  #send(channel: Channel, batch: Batch, i: number): void {
+  #send(channel: Channel, batch: PostedBatch, i: number): void {
     const [peer, view] = [batch.peer(i), batch.view(i)];
     const message = this.#context.memories[batch.index]!.message(view);
     this.#context.messageLog?.addMessage(batch.group, { from: batch.rank, to: peer }, message);
@@ -205,7 +205,7 @@ export class ReplayStreams {
     else this.#deliver(half, other);
   }
 
-  #receive(channel: Channel, batch: Batch, i: number): void {
+  #receive(channel: Channel, batch: PostedBatch, i: number): void {
     const half = { batch, peer: batch.peer(i), view: batch.view(i), message: undefined };
     const other = channel.sends.shift();
     if (!other) channel.receives.push(half);
@@ -224,21 +224,21 @@ export class ReplayStreams {
       const bytes = ({ layout, dtype }: View): string => `${layout.size * dtypeBytes[dtype]} bytes of ${dtype}`;
       const sizes = `sends ${bytes(a)}, ${this.describe(receiving)} expects ${bytes(b)}`;
       const text = `${this.describe(sending)} to rank ${send.peer} ${sizes}`;
-      this.#context.faults.report({ kind: "message", rank: sending.rank, message: text });
+      this.#context.violations.report({ kind: "message", rank: sending.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);
     if (--receiving.open === 0) this.#finish(receiving);
   }
 
   /** The last to come to a collective carries it out. */
-  #joinCollective(batch: Batch): void {
+  #joinCollective(batch: PostedBatch): void {
     const orbit = this.#quotient.orbit(batch.group);
     let pending = this.#pendingCollectives.get(orbit);
     if (!pending) this.#pendingCollectives.set(orbit, (pending = new Map<number, PendingCollective>()));
     let collective = pending.get(batch.call);
     if (!collective) {
       const missing = this.#quotient.classesOf(batch.group).length;
-      pending.set(batch.call, (collective = { batches: new Map<number, Batch>(), missing }));
+      pending.set(batch.call, (collective = { batches: new Map<number, PostedBatch>(), missing }));
     }
     collective.batches.set(batch.index, batch);
     if (--collective.missing > 0) return;
@@ -249,12 +249,13 @@ export class ReplayStreams {
     const problem = mismatched
       ? `${this.describe(mismatched)} is ${mismatched.op} where ${this.describe(batch)} is ${batch.op}`
       : this.#runCollective(collective.batches, joined);
-    if (problem) this.#context.faults.report({ kind: "message", rank: (mismatched ?? batch).rank, message: problem });
+    if (problem)
+      this.#context.violations.report({ kind: "message", rank: (mismatched ?? batch).rank, message: problem });
     for (const each of joined) this.#finish(each);
   }
 
   /** Each group whose ranks have met, once: of translations of one group, those of the ranks that were recorded. */
-  #runCollective(batches: ReadonlyMap<number, Batch>, joined: readonly Batch[]): string | undefined {
+  #runCollective(batches: ReadonlyMap<number, PostedBatch>, joined: readonly PostedBatch[]): string | undefined {
     const { memories, messageLog } = this.#context;
     const inputs = new Map(
       joined.map((batch) => [batch, batch.input < 0 ? uninitialized : memories[batch.index]!.message(batch.input)]),
@@ -264,7 +265,7 @@ export class ReplayStreams {
       const { ranks } = this.#record.groups[group]!;
       const members = ranks.map((rank) => {
         const batch = batches.get(this.#quotient.index(rank))!;
-        return memberOf(this.#quotient, rank, group, {
+        return createMember(this.#quotient, rank, group, {
           batch,
           memory: memories[batch.index]!,
           input: inputs.get(batch)!,
@@ -280,7 +281,7 @@ export class ReplayStreams {
   }
 
   /** The next of the rank has its turn. */
-  #finish(batch: Batch): void {
+  #finish(batch: PostedBatch): void {
     batch.isDone = true;
     const queue = this.queues[batch.index]!;
     queue.shift();

@@ -1,5 +1,5 @@
-import type { Translations } from "../classes/translations.ts";
-import type { Positions, PositionsTable } from "./positions.ts";
+import type { Translations } from "../symmetry/translations.ts";
+import type { Positions, PositionTable } from "./positions.ts";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import { formatPositions, type Side } from "./values.ts";
 
@@ -23,8 +23,8 @@ export interface Tile {
 const FIELDS = 8;
 
 /** The tiles of all ranks, by number: a thousand ranks compute millions, in memory of a few numbers each. */
-export class Tiles {
-  readonly #positions: PositionsTable;
+export class TileTable {
+  readonly #positions: PositionTable;
   readonly #interned: InternPool;
   #fields = new Int32Array(FIELDS * 64);
   #pairs = new Float64Array(64);
@@ -34,7 +34,7 @@ export class Tiles {
   readonly #hasQueries: boolean[] = [];
   readonly #hasKeys: boolean[] = [];
 
-  constructor(positions: PositionsTable, interned: InternPool) {
+  constructor(positions: PositionTable, interned: InternPool) {
     this.#positions = positions;
     this.#interned = interned;
   }
@@ -42,8 +42,8 @@ export class Tiles {
   add({ rank, phase, number, q, k, mask, firstHead, endHead, pairs }: Tile): number {
     const id = this.#length++;
     if (id === this.#pairs.length) {
-      this.#fields = doubled(this.#fields);
-      this.#pairs = doubled(this.#pairs);
+      this.#fields = growCapacity(this.#fields);
+      this.#pairs = growCapacity(this.#pairs);
     }
     const at = id * FIELDS;
     const fields = this.#fields;
@@ -134,7 +134,7 @@ export interface Addend {
  * Contributions of tiles, by number: sum 0 is that of nothing, any other is one sum and a tile, or two sums, or a translation of
  * a sum. What is made of the same two right after mostly has the same number; `same` decides whether other numbers mean the same.
  */
-export class Sums {
+export class SumTable {
   readonly #translations: Translations;
   /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x; 0 for a translation of the one. */
   #parts = new Int32Array(128);
@@ -159,7 +159,7 @@ export class Sums {
   }
 
   /** The same sum of the ranks that a translation leads to: all of its tiles, translated. */
-  translate(sum: number, translation: number): number {
+  shiftRanks(sum: number, translation: number): number {
     if (sum === emptySum || translation === 0) return sum;
     const origin = this.origin(sum);
     const by = this.#translations.apply(translation, origin.translation);
@@ -233,14 +233,14 @@ export class Sums {
   #push(left: number, right: number): number {
     const id = this.#length++;
     if (id >= MAX_SUMS) throw new RangeError(`prove: more than ${MAX_SUMS} sums of tiles`);
-    if (2 * id === this.#parts.length) this.#parts = doubled(this.#parts);
+    if (2 * id === this.#parts.length) this.#parts = growCapacity(this.#parts);
     this.#parts[2 * id] = left;
     this.#parts[2 * id + 1] = right;
     return id;
   }
 }
 
-function doubled<T extends Int32Array | Float64Array>(full: T): T {
+function growCapacity<T extends Int32Array | Float64Array>(full: T): T {
   const larger = new (full.constructor as new (length: number) => T)(2 * full.length);
   larger.set(full);
   return larger;

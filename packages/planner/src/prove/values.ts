@@ -9,8 +9,8 @@ import type { Positions } from "./positions.ts";
 export type Value = number;
 
 /** Inputs; sums over keys, by query (out, lse, dq), and over queries, by key (dk, dv); delta of a sum `out`; a fill. */
-export const kinds = ["q", "k", "v", "dOut", "out", "lse", "dq", "dk", "dv", "delta", "fill"] as const;
-export type Kind = (typeof kinds)[number];
+export const valueKinds = ["q", "k", "v", "dOut", "out", "lse", "dq", "dk", "dv", "delta", "fill"] as const;
+export type ValueKind = (typeof valueKinds)[number];
 export type SourceName = "q" | "k" | "v" | "dOut";
 export type SumName = "out" | "lse" | "dq" | "dk" | "dv";
 
@@ -18,18 +18,20 @@ const BITS = 4;
 const MASK = (1 << BITS) - 1;
 const [OUT, DV, DELTA, FILL] = [4, 8, 9, 10];
 
-const codes = Object.fromEntries(kinds.map((kind, code) => [kind, code])) as Readonly<Record<Kind, number>>;
+const kindCodes = Object.fromEntries(valueKinds.map((kind, code) => [kind, code])) as Readonly<
+  Record<ValueKind, number>
+>;
 
 /** `payload`: a sum's number, of delta too; the number of a fill's word; 0 for inputs. */
-export function valueOf(kind: Kind, payload = 0): Value {
-  return (payload << BITS) | codes[kind];
+export function encodeValue(kind: ValueKind, payload = 0): Value {
+  return (payload << BITS) | kindCodes[kind];
 }
 
-export function kindOf(value: Value): Kind {
-  return kinds[value & MASK]!;
+export function decodeKind(value: Value): ValueKind {
+  return valueKinds[value & MASK]!;
 }
 
-export function payloadOf(value: Value): number {
+export function decodePayload(value: Value): number {
   return value >> BITS;
 }
 
@@ -61,12 +63,12 @@ export class InitialValues {
   readonly #negativeInfinity: Value;
 
   constructor(interned: InternPool) {
-    this.#zero = valueOf("fill", interned.stringId("0"));
-    this.#negativeInfinity = valueOf("fill", interned.stringId("-Infinity"));
+    this.#zero = encodeValue("fill", interned.stringId("0"));
+    this.#negativeInfinity = encodeValue("fill", interned.stringId("-Infinity"));
   }
 
   /** Whether a value is what sums of a kind begin with. */
-  isInitial(value: Value, name: Kind): boolean {
+  isInitial(value: Value, name: ValueKind): boolean {
     return value === (name === "lse" ? this.#negativeInfinity : this.#zero);
   }
 }
@@ -75,7 +77,7 @@ export class InitialValues {
 export type Side = "queries" | "keys";
 
 /** The rows of a kind: those of the output of attention and its gradient, or of keys and values and theirs. */
-export function sideOf(kind: Kind): Side {
+export function valueSide(kind: ValueKind): Side {
   return kind === "k" || kind === "v" || kind === "dk" || kind === "dv" ? "keys" : "queries";
 }
 
@@ -89,7 +91,7 @@ export interface Rows {
 
 /** As messages call it. */
 export function describeValue(value: Value, { strings }: InternPool): string {
-  return isFill(value) ? `a fill with ${strings[payloadOf(value)]}` : kindOf(value);
+  return isFill(value) ? `a fill with ${strings[decodePayload(value)]}` : decodeKind(value);
 }
 
 /** `4..7`, `0,8..56` for positions a step apart. */

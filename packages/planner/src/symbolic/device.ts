@@ -12,12 +12,12 @@ import {
   kernelSchema,
   type MemoryStats,
   type Operand,
-  operandsOf,
+  getOperands,
   type Shape,
   type Stream,
   numel,
   Tensor,
-  tensorOf,
+  getTensor,
 } from "@mosaic/core";
 import type { RankRecord } from "./rank-record.ts";
 import { opcodes } from "./tape.ts";
@@ -50,7 +50,7 @@ const computeRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
 function eventSource(kernel: KernelName, code: number): string {
   const parameters: readonly { readonly name: string }[] = kernelSchema[kernel];
   const has = (parameter: string): boolean => parameters.some(({ name }) => name === parameter);
-  const views = operandsOf(kernel)
+  const views = getOperands(kernel)
     .filter(({ feature }) => feature === undefined) // what has a feature is refused
     .map(({ name }) => `record.viewOf(${name})`);
   const rows = has("tile") ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.maskId(tile.mask)"] : [];
@@ -84,23 +84,23 @@ function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
 
 /** Writes the event of any other kernel: its name, what it mutates, what it reads. */
 function computeRecorder(kernel: KernelName): (record: RankRecord) => (...args: readonly unknown[]) => void {
-  const operands = operandsOf(kernel);
+  const operands = getOperands(kernel);
   const mutated = operands.filter(({ isMutated }) => isMutated);
   const onlyRead = operands.filter(({ isMutated }) => !isMutated);
   const isNamed = "enum" in kernelSchema[kernel][0];
   const suffix = kernel.endsWith("Backward") ? "Backward" : "";
   return (record) =>
     (...args) => {
-      const viewsOf = (some: readonly Operand[]): number[] =>
+      const listViews = (some: readonly Operand[]): number[] =>
         some.flatMap((operand) => {
-          const tensor = tensorOf(operand, args);
+          const tensor = getTensor(operand, args);
           return tensor === null ? [] : [record.viewOf(tensor)];
         });
-      const outputs = viewsOf(mutated);
+      const outputs = listViews(mutated);
       const updated = mutated.filter(({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true));
       const name = record.interned.stringId(isNamed ? `${args[0] as string}${suffix}` : kernel);
-      record.push(opcodes.compute, [name, outputs.length, ...outputs, ...viewsOf(onlyRead), ...viewsOf(updated)]);
-      for (const operand of mutated) tensorOf(operand, args)?.storage.recordMutation(kernel);
+      record.push(opcodes.compute, [name, outputs.length, ...outputs, ...listViews(onlyRead), ...listViews(updated)]);
+      for (const operand of mutated) getTensor(operand, args)?.storage.recordMutation(kernel);
     };
 }
 

@@ -150,7 +150,11 @@ const MAX_SHARE = 2 ** 31 - 1;
 function checkShares(where: string, counts: readonly number[]): void {
   const max = counts.reduce((a, b) => Math.max(a, b), 0);
   if (max <= MAX_SHARE) return;
-  throw new ShapeError({ where, expected: `shares of at most ${MAX_SHARE} elements`, received: String(max) });
+  throw new ShapeError({
+    where,
+    expected: `send and receive counts of at most ${MAX_SHARE} elements`,
+    received: String(max),
+  });
 }
 
 /** Memory in use by a collective stays allocated until it is waited for: never freed too early, perhaps late. */

@@ -1,5 +1,5 @@
 import type { Slice, Span } from "@mosaic/core";
-import { combineHash, StridedLayouts } from "./strided-layout.ts";
+import { combineHash, LayoutTable } from "./strided-layout.ts";
 
 /** Lists of so many spans are hashed each time: that takes less than a weak map of hundreds of thousands of them. */
 const MAX_HASHED_SPANS = 4;
@@ -9,7 +9,7 @@ export class InternPool {
   readonly rows: (readonly Span[])[] = [];
   readonly masks: (readonly Slice[])[] = [];
   readonly strings: string[] = [];
-  readonly layouts: StridedLayouts = new StridedLayouts();
+  readonly layouts: LayoutTable = new LayoutTable();
   readonly #rowIds = new WeakMap<readonly Span[], number>();
   readonly #rows = new InternTable<readonly Span[]>(this.rows, sameRows);
   readonly #masks = new InternTable<readonly Slice[]>(this.masks, sameMask);

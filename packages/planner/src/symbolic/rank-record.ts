@@ -42,7 +42,7 @@ export class RankRecord {
     this.interned = interned;
   }
 
-  /** Nothing more will be enqueued: lets go of what only that would need. */
+  /** Nothing more will be enqueued: releases what only that would need. */
   close(): void {
     this.#freeLists.clear();
   }

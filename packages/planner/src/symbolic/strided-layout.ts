@@ -35,7 +35,7 @@ export interface View {
 }
 
 /** All layouts and views of a world. */
-export class StridedLayouts {
+export class LayoutTable {
   readonly #layouts = new Map<number, StridedLayout[]>();
   readonly #views = new Map<StridedLayout, View[]>();
 

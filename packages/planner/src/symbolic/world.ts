@@ -8,7 +8,7 @@ import {
   type OptionsOf,
   type ProcessGroup,
 } from "@mosaic/core";
-import { type Digit, digitsOf, ranksOf } from "../classes/translations.ts";
+import { type Digit, meshDigits, meshSize } from "../symmetry/translations.ts";
 import { symbolicMesh, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
 import { type GroupInfo, type SplitCall, SymbolicGroup } from "./group.ts";
@@ -84,7 +84,7 @@ export class LazyWorld {
   /** @throws OptionError for a mesh that `init` would refuse, or that is too large. */
   constructor(where: string, mesh: Coordinate, backends: readonly AttentionBackend[] = []) {
     checkMesh(where, mesh);
-    this.size = ranksOf(mesh);
+    this.size = meshSize(mesh);
     if (this.size > maxRanks) {
       throw new OptionError({
         where,
@@ -95,7 +95,7 @@ export class LazyWorld {
     }
     this.#mesh = mesh;
     this.#backends = backends;
-    this.#axes = digitsOf(mesh);
+    this.#axes = meshDigits(mesh);
   }
 
   get groups(): readonly GroupInfo[] {
@@ -163,11 +163,11 @@ class GroupRegistry {
       this.#pendingSplits.delete(call.parent);
       const colors = new Map<number, PendingSplit[]>();
       for (const each of all.toSorted((a, b) => a.rank - b.rank)) appendTo(colors, each.color, each);
-      for (const team of colors.values()) {
-        const ranks = team.map(({ rank }) => call.parent.ranks[rank]!);
+      for (const group of colors.values()) {
+        const ranks = group.map(({ rank }) => call.parent.ranks[rank]!);
         // A family of its own: no other group has it.
-        const made = this.add(team[0]!.name, `split ${this.groups.length}`, ranks);
-        for (const { resolve } of team) resolve(made);
+        const made = this.add(group[0]!.name, `split ${this.groups.length}`, ranks);
+        for (const { resolve } of group) resolve(made);
       }
     });
   }

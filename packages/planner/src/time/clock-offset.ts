@@ -51,8 +51,8 @@ export async function clockOffset(ctx: Context, options?: ClockOffsetOptions): P
   for (const [first, host] of hosts.entries()) {
     if (hosts.indexOf(host) < first || host === hosts[0]) continue;
     let measured = own;
-    if (ctx.rank === 0) await answer(ctx, first, { rounds, now });
-    if (ctx.rank === first) measured = await measure(ctx, { rounds, now });
+    if (ctx.rank === 0) await replyToRounds(ctx, first, { rounds, now });
+    if (ctx.rank === first) measured = await measureOffset(ctx, { rounds, now });
     const { offset, error } = await broadcastOffset(ctx, measured, first);
     if (hosts[ctx.rank] === host) own = { offset, error };
   }
@@ -61,12 +61,12 @@ export async function clockOffset(ctx: Context, options?: ClockOffsetOptions): P
 
 const monotonicTime = (): number => Number(process.hrtime.bigint());
 
-interface Rounds {
+interface ClockRounds {
   readonly rounds: number;
   readonly now: () => number;
 }
 
-async function measure(ctx: Context, { rounds, now }: Rounds): Promise<ClockOffset> {
+async function measureOffset(ctx: Context, { rounds, now }: ClockRounds): Promise<ClockOffset> {
   let best: ClockOffset = { offset: 0, error: Number.POSITIVE_INFINITY };
   using request = fromArray(ctx, [0], [1]);
   using reply = fromArray(ctx, [0, 0, 0], [3]);
@@ -74,44 +74,44 @@ async function measure(ctx: Context, { rounds, now }: Rounds): Promise<ClockOffs
     const sent = now();
     ctx.world.sendRecv([{ tensor: request, to: 0 }]).wait();
     ctx.world.sendRecv([{ tensor: reply, from: 0 }]).wait();
-    const theirs = await readWhole(reply);
+    const theirs = await readNumber(reply);
     const error = (now() - sent) / 2;
     if (error < best.error) best = { offset: theirs - (sent + error), error };
   }
   return best;
 }
 
-async function answer(ctx: Context, to: number, { rounds, now }: Rounds): Promise<void> {
+async function replyToRounds(ctx: Context, to: number, { rounds, now }: ClockRounds): Promise<void> {
   using request = fromArray(ctx, [0], [1]);
   for (let round = 0; round < rounds; round++) {
     ctx.world.sendRecv([{ tensor: request, from: to }]).wait();
     await request.read();
-    using time = fromArray(ctx, partsOf(now()), [3]);
+    using time = fromArray(ctx, splitNumber(now()), [3]);
     ctx.world.sendRecv([{ tensor: time, to }]).wait();
   }
 }
 
 async function broadcastOffset(ctx: Context, { offset, error }: ClockOffset, root: number): Promise<ClockOffset> {
-  using parts = fromArray(ctx, [...partsOf(offset), ...partsOf(Number.isFinite(error) ? error : 0)], [6]);
+  using parts = fromArray(ctx, [...splitNumber(offset), ...splitNumber(Number.isFinite(error) ? error : 0)], [6]);
   ctx.world.broadcast(parts, root).wait();
   const values = await parts.read();
-  return { offset: wholeOf(values.subarray(0, 3)), error: wholeOf(values.subarray(3)) };
+  return { offset: joinNumber(values.subarray(0, 3)), error: joinNumber(values.subarray(3)) };
 }
 
-const PART = 2 ** 20;
+const PART_SIZE = 2 ** 20;
 
 /** A whole number of up to 60 bits in parts that float32 holds; the first has the sign. */
-function partsOf(value: number): readonly [number, number, number] {
+function splitNumber(value: number): readonly [number, number, number] {
   const whole = Math.round(value);
-  const high = Math.floor(whole / PART ** 2);
-  const rest = whole - high * PART ** 2;
-  return [high, Math.floor(rest / PART), rest % PART];
+  const high = Math.floor(whole / PART_SIZE ** 2);
+  const rest = whole - high * PART_SIZE ** 2;
+  return [high, Math.floor(rest / PART_SIZE), rest % PART_SIZE];
 }
 
-function wholeOf(parts: Float32Array): number {
-  return (parts[0]! * PART + parts[1]!) * PART + parts[2]!;
+function joinNumber(parts: Float32Array): number {
+  return (parts[0]! * PART_SIZE + parts[1]!) * PART_SIZE + parts[2]!;
 }
 
-async function readWhole(x: Tensor): Promise<number> {
-  return wholeOf(await x.read());
+async function readNumber(x: Tensor): Promise<number> {
+  return joinNumber(await x.read());
 }

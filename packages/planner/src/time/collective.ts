@@ -26,26 +26,26 @@ export interface CollectiveTraffic {
 }
 
 /**
- * The messages that member `me` of a collective sends. Direct: every share goes straight to whom it is for, all at once.
- * Ring: shares go round, so that each rank sends only to its right neighbour, in one step less than there are ranks; an
- * allReduce goes round twice.
+ * The messages that member `rank` of a collective sends. Direct: every share goes straight to whom it is for, all at once.
+ * Ring: shares pass from rank to rank, so that each rank sends only to its right neighbour, in one step less than there are ranks; an
+ * allReduce takes two rounds.
  */
 // oxlint-disable-next-line max-params -- the machine, the group, and what one of its members brings
 export function collectiveTraffic(
   profile: Profile,
   ranks: readonly number[],
-  me: number,
+  rank: number,
   part: CollectiveArguments,
 ): CollectiveTraffic {
   const { op } = part;
   const n = ranks.length;
   if (op === "barrier") return { transfers: [], steps: Math.ceil(Math.log2(n)) };
   if (profile.collectives === "ring" && op !== "allToAll") {
-    return { transfers: [ringTransfer(ranks, me, part)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
+    return { transfers: [ringTransfer(ranks, rank, part)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
   }
   const transfers: PeerTransfer[] = [];
   for (let other = 0; other < n; other++) {
-    const bytes = other === me ? 0 : directBytes(part, me, other, n);
+    const bytes = other === rank ? 0 : directBytes(part, rank, other, n);
     if (bytes > 0) transfers.push({ to: ranks[other]!, bytes });
   }
   return { transfers, steps: op === "allReduce" ? 2 : 1 };
@@ -74,17 +74,17 @@ function directBytes(
 /** Every rank passes on all but one share, of an allReduce twice, of a broadcast the whole. */
 function ringTransfer(
   ranks: readonly number[],
-  me: number,
+  rank: number,
   { op, root, counts, size, elementBytes }: CollectiveArguments,
 ): PeerTransfer {
   const n = ranks.length;
-  const next = (me + 1) % n;
+  const next = (rank + 1) % n;
   const to = ranks[next]!;
   if (op === "broadcast") return { to, bytes: next === root ? 0 : size * elementBytes };
   if (op === "allReduce") return { to, bytes: ((2 * (n - 1)) / n) * size * elementBytes };
   const total = counts.reduce((sum, count) => sum + count, 0);
   // A gathered share is not sent on by the rank before its owner; a scattered one is not by its owner.
-  const kept = op === "allGather" ? counts[next]! : counts[me]!;
+  const kept = op === "allGather" ? counts[next]! : counts[rank]!;
   return { to, bytes: (total - kept) * elementBytes };
 }
 

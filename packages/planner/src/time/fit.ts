@@ -17,7 +17,7 @@ export interface BytesSample {
 
 /**
  * The speed that explains the samples best: relative squares are least. `operations` is 4 forward and 10 backward. With one
- * size of heads only, halfDim is 0. Of samples so disturbed that more pairs take no longer, the fastest counts.
+ * size of heads only, halfDim is 0. Of samples so noisy that more pairs take no longer, the fastest counts.
  */
 export function fitAttention(samples: readonly AttentionSample[], operations: number, launch: number): AttentionSpeed {
   const sizes = new Set(samples.map(({ headDim }) => headDim));
@@ -44,7 +44,7 @@ export function fitAttention(samples: readonly AttentionSample[], operations: nu
   return { flops: 1 / perPair, halfKeys: perRow / perPair, halfRows: perKey / perPair, halfDim };
 }
 
-/** Latency in seconds and bandwidth in bytes per second; of samples so disturbed that more takes no longer, the fastest's. */
+/** Latency in seconds and bandwidth in bytes per second; of samples so noisy that more takes no longer, the fastest's. */
 export function fitBytes(samples: readonly BytesSample[]): { readonly latency: number; readonly bandwidth: number } {
   const { factors } = leastSquares(
     samples.map(({ bytes }) => [bytes, 1]),

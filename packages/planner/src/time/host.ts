@@ -1,9 +1,9 @@
 import type { RecordedRank } from "../record.ts";
 import type { TapeOp } from "../symbolic/tape.ts";
-import type { Machine, Activity } from "./machine.ts";
+import type { MachineSimulator, Activity } from "./machine.ts";
 
 /** How long a rank's host takes: for what precedes the first operation of a step, and for each operation. */
-export interface HostSeconds {
+export interface HostCosts {
   readonly stepOverhead?: number | undefined;
   readonly enqueue: number;
 }
@@ -12,8 +12,8 @@ export interface HostSeconds {
  * A rank's host: it enqueues one operation after the other, without waiting for any, and nothing begins before it is enqueued.
  * Where ranks share cores it needs one.
  */
-export class Host {
-  readonly #machine: Machine;
+export class HostThread {
+  readonly #machine: MachineSimulator;
   readonly #rank: number;
   readonly #secondsPerOperation: number;
   readonly #operations: number;
@@ -22,7 +22,7 @@ export class Host {
   #remaining = 0;
 
   // oxlint-disable-next-line max-params -- where, whose, and how much of what
-  constructor(machine: Machine, rank: number, operations: number, { stepOverhead = 0, enqueue }: HostSeconds) {
+  constructor(machine: MachineSimulator, rank: number, operations: number, { stepOverhead = 0, enqueue }: HostCosts) {
     this.#machine = machine;
     this.#rank = rank;
     this.#operations = operations;
@@ -42,14 +42,14 @@ export class Host {
   }
 
   /** A stretch is over. */
-  onStretchDone(): void {
+  onActivityDone(): void {
     this.#work = this.#remaining > 0 ? this.#machine.host(this.#rank, this.#remaining, this) : undefined;
     this.#remaining = 0;
   }
 }
 
 /** Whether an event is something that the host enqueues: memory is had and given back without the device's knowing. */
-export function isEnqueued(op: TapeOp): boolean {
+export function isEnqueuedOp(op: TapeOp): boolean {
   return op !== "empty" && op !== "free" && op !== "mark";
 }
 
@@ -57,6 +57,6 @@ export function isEnqueued(op: TapeOp): boolean {
 export function countOperations({ tape }: RecordedRank): number {
   let operations = 0;
   const event = tape.read();
-  while (event.next()) if (isEnqueued(event.op)) operations++;
+  while (event.next()) if (isEnqueuedOp(event.op)) operations++;
   return operations;
 }

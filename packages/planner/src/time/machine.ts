@@ -2,7 +2,7 @@ import { type LinkClass, linkClasses, type Profile } from "./profile.ts";
 import { type Task, TaskQueue } from "./task.ts";
 
 /** Where messages pass, one after the other or at once: then they share its bandwidth evenly. */
-interface Port {
+interface LinkPort {
   readonly bandwidth: number;
   /** One that leaves by the port at which it arrives, at another rank of its class, is there twice. */
   readonly flows: Activity[];
@@ -10,7 +10,7 @@ interface Port {
 }
 
 /** The cores of a node. Messages go first: threads that move them wake rarely and briefly, and schedulers favour such threads. */
-interface Node {
+interface SimulatedNode {
   /** Ranks that move bytes, and kernels and hosts that run. */
   moving: number;
   busy: number;
@@ -40,8 +40,8 @@ export class Activity implements Task {
   /** Of a message: which link, whether it does not yet move, where it passes, and its places there. */
   link: LinkClass = "self";
   isLatent = false;
-  from: Port | undefined = undefined;
-  into: Port | undefined = undefined;
+  from: LinkPort | undefined = undefined;
+  into: LinkPort | undefined = undefined;
   fromIndex = -1;
   intoIndex = -1;
 
@@ -68,21 +68,21 @@ export interface Message {
  * something begins or ends. Between such moments nothing needs to be looked at. What begins or ends at one moment does so
  * together: rates are worked out once, after all of it, so that no order among ranks makes a difference, not to the last bit.
  */
-export class Machine {
+export class MachineSimulator {
   now = 0;
   readonly #profile: Profile;
   readonly #queue = new TaskQueue<Activity>();
   /** By rank, class and way: ranks may have one in common. */
-  readonly #ports: Port[];
-  readonly #nodes: Node[];
+  readonly #ports: LinkPort[];
+  readonly #nodes: SimulatedNode[];
   /** Messages that move, by rank. */
   readonly #moving: Int32Array;
   /** The kernel of each rank: one at a time. */
   readonly #kernels: Activity[];
   // What changed at this moment, each once.
   readonly #changedActivities: Activity[] = [];
-  readonly #changedPorts: Port[] = [];
-  readonly #changedNodes: Node[] = [];
+  readonly #changedPorts: LinkPort[] = [];
+  readonly #changedNodes: SimulatedNode[] = [];
 
   /** `ranks`: those of whole nodes, or all there are. */
   constructor(profile: Profile, ranks: number) {
@@ -232,7 +232,7 @@ export class Machine {
   }
 
   /** What passes at a port has more company than before, or less. */
-  #markPort(port: Port): void {
+  #markPort(port: LinkPort): void {
     if (port.isChanged) return;
     port.isChanged = true;
     this.#changedPorts.push(port);
@@ -270,7 +270,7 @@ export class Machine {
   }
 
   /** Whether the rates on the cores of a node are others than before. */
-  #updateNodeRates(node: Node): boolean {
+  #updateNodeRates(node: SimulatedNode): boolean {
     const { perNode, efficiency = 1 } = this.#profile.cores!;
     const messageRate = Math.min(1, perNode / node.moving);
     const kernelRate = efficiency * Math.min(1, Math.max(0, perNode - node.moving) / Math.max(1, node.busy));
@@ -311,7 +311,7 @@ export class Machine {
     return kind === "compute" && this.#moving[rank]! > 0 ? factor * (1 - communicationTax) : factor;
   }
 
-  #nodeOf(rank: number): Node {
+  #nodeOf(rank: number): SimulatedNode {
     return this.#nodes[Math.floor(rank / this.#profile.ranksPerNode)]!;
   }
 }
@@ -323,11 +323,11 @@ function portIndex(rank: number, kind: LinkClass, way: 0 | 1): number {
 }
 
 /** Every rank's ports of each class, out and in: one and the same where ranks, or ways, share it. */
-function createPorts({ links, ranksPerNode }: Profile, ranks: number): Port[] {
-  const ports: Port[] = [];
+function createPorts({ links, ranksPerNode }: Profile, ranks: number): LinkPort[] {
+  const ports: LinkPort[] = [];
   for (const kind of linkClasses) {
     const { bandwidth, sharedBy, duplex } = links[kind];
-    const made = (): Port => ({ bandwidth, flows: [], isChanged: false });
+    const made = (): LinkPort => ({ bandwidth, flows: [], isChanged: false });
     for (let rank = 0; rank < ranks; rank++) {
       const first = rank - ((rank % ranksPerNode) % sharedBy);
       const out = first === rank ? made() : ports[portIndex(first, kind, 0)]!;
@@ -340,7 +340,7 @@ function createPorts({ links, ranksPerNode }: Profile, ranks: number): Port[] {
 }
 
 /** Takes a message out of a port: the last one there takes its place. */
-function removeFlow({ flows }: Port, place: number): void {
+function removeFlow({ flows }: LinkPort, place: number): void {
   const end = flows.length - 1;
   const last = flows.pop()!;
   if (place === end) return;

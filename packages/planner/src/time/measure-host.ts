@@ -13,7 +13,7 @@ import {
 } from "@mosaic/core";
 import { record } from "../record.ts";
 import { countOperations } from "./host.ts";
-import { allRanks, type MeasuredRanks, median, spanOf } from "./measure.ts";
+import { runOnAllRanks, type MeasuredRanks, median, eventSpan } from "./measure.ts";
 
 /** What `timeHost` measures. */
 export interface HostSample {
@@ -41,10 +41,10 @@ export async function timeHost(measured: MeasuredRanks): Promise<HostSample> {
   try {
     for (let round = 0; round < rounds; round++) {
       for (const { world } of contexts) world.barrier().wait();
-      await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-      const inStep = await step?.take();
+      await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+      const inStep = await step?.run();
       const inExchanges = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, words[i]!));
-      await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+      await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
       if (!inStep) continue;
       const enqueue = (inStep.enqueue + inExchanges[0]!) / 1e3 / (operations + 2 * exchanges);
       samples.push({ enqueue, stepOverhead: Math.max(0, inStep.outside) / 1e3 });
@@ -74,7 +74,7 @@ function enqueueExchanges(ctx: Context, exchanges: number, [out, into]: readonly
   return performance.now() - begin;
 }
 
-interface StepSizes {
+interface StepShape {
   readonly tokens: number;
   readonly numHeads: number;
   readonly headDim: number;
@@ -89,7 +89,7 @@ class LocalStep implements Disposable {
   readonly #inputs: readonly [Tensor, Tensor, Tensor];
   readonly #dOut: Tensor;
 
-  constructor(ctx: Context, { tokens, numHeads, headDim, backend }: StepSizes) {
+  constructor(ctx: Context, { tokens, numHeads, headDim, backend }: StepShape) {
     this.#ctx = ctx;
     this.#backend = backend;
     this.#rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: tokens });
@@ -100,7 +100,7 @@ class LocalStep implements Disposable {
   }
 
   /** Takes a step. Milliseconds in which the host enqueues it, and for which it lasts longer than its operations. */
-  async take(): Promise<{ readonly enqueue: number; readonly outside: number }> {
+  async run(): Promise<{ readonly enqueue: number; readonly outside: number }> {
     const ctx = this.#ctx;
     ctx.startTrace();
     const begin = performance.now();
@@ -115,7 +115,7 @@ class LocalStep implements Disposable {
       input.grad = null;
     }
     const seconds = performance.now() - begin;
-    const { start, end } = spanOf(await ctx.stopTrace());
+    const { start, end } = eventSpan(await ctx.stopTrace());
     return { enqueue, outside: seconds - (end - start) / 1e6 };
   }
 

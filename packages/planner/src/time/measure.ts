@@ -23,23 +23,23 @@ export async function traceChain(
   chain: CallChain,
 ): Promise<ReadonlyMap<Context, Span>> {
   for (const { world } of contexts) world.barrier().wait();
-  await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+  await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
   const runners = contexts.filter(({ rank }) => rank < ranks);
   for (const ctx of runners) {
     ctx.startTrace();
     chain(ctx);
   }
-  await allRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+  await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
   const spans = new Map<Context, Span>();
   for (const ctx of runners) {
     const events = (await ctx.stopTrace()).filter((event) => lane === undefined || event.lane === lane);
-    spans.set(ctx, spanOf(events));
+    spans.set(ctx, eventSpan(events));
   }
   return spans;
 }
 
 /** From the start of the first event to the end of the last. */
-export function spanOf(events: readonly TraceEvent[]): Span {
+export function eventSpan(events: readonly TraceEvent[]): Span {
   return {
     start: events.reduce((min, event) => Math.min(min, event.start), Number.POSITIVE_INFINITY),
     end: events.reduce((max, event) => Math.max(max, event.end), 0),
@@ -54,7 +54,7 @@ export function spanOf(events: readonly TraceEvent[]): Span {
 async function timeKernels(measured: MeasuredRanks, chain: CallChain): Promise<number> {
   const { contexts, concurrentRanks } = measured;
   const spans = await traceChain(measured, { lane: "compute", ranks: concurrentRanks }, chain);
-  const longest = await allRanks(contexts, async (ctx) => {
+  const longest = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
     return await maximum(ctx, span ? (span.end - span.start) / 1e9 : 0);
   });
@@ -68,9 +68,9 @@ export interface Span {
 }
 
 /** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
-async function unionOnHost(contexts: readonly Context[], spans: ReadonlyMap<Context, Span>): Promise<number> {
-  const begins = await allRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
-  const widest = await allRanks(contexts, async (ctx) => {
+async function hostUnion(contexts: readonly Context[], spans: ReadonlyMap<Context, Span>): Promise<number> {
+  const begins = await runOnAllRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
+  const widest = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
     const since = (time: number): number => (time - begins[contexts.indexOf(ctx)]!) / 1e9;
     return (await maximum(ctx, span ? -since(span.start) : 0)) + (await maximum(ctx, span ? since(span.end) : 0));
@@ -85,7 +85,7 @@ async function maximum(ctx: Context, value: number): Promise<number> {
   return most!;
 }
 
-export async function allRanks<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
+export async function runOnAllRanks<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
   return await Promise.all(contexts.map(call));
 }
 
@@ -267,7 +267,7 @@ export async function timeExchanges(measured: MeasuredRanks, sizes: readonly num
     };
     const ranks = measured.contexts[0]!.size;
     return traceChain(measured, { lane: "communication", ranks }, chain).then((spans) =>
-      unionOnHost(measured.contexts, spans),
+      hostUnion(measured.contexts, spans),
     );
   });
   try {
@@ -318,9 +318,7 @@ export async function timeLockstep(
       },
   );
   const ranks = contexts[0]!.size;
-  const timings = chains.map(
-    (chain) => async () => unionOnHost(contexts, await traceChain(measured, { ranks }, chain)),
-  );
+  const timings = chains.map((chain) => async () => hostUnion(contexts, await traceChain(measured, { ranks }, chain)));
   const alone = tiles.map((tile) => () => timeTile(measured, operands, tile));
   try {
     const seconds = await typicalTimes(measured, [...timings, ...alone]);

@@ -1,6 +1,6 @@
-import { recordClasses } from "../classes/record-classes.ts";
-import { ranksOf } from "../classes/translations.ts";
-import { type TrafficTotals, messagesOf } from "../count.ts";
+import { recordRepresentatives } from "../symmetry/record-representatives.ts";
+import { meshSize } from "../symmetry/translations.ts";
+import { type TrafficTotals, listMessages } from "../count.ts";
 import {
   type AttentionRecord,
   checkRecord,
@@ -29,7 +29,7 @@ export interface Prediction {
 
 /**
  * Records a backend, forward and backward, and simulates the record. Of a mesh of more than 1 024 ranks one rank of each class is
- * recorded and simulated: see `recordClasses`.
+ * recorded and simulated: see `recordRepresentatives`.
  *
  * @example
  * ```ts
@@ -45,7 +45,7 @@ export interface Prediction {
 export function predict(options: RecordOptions, profile: Profile, simulation?: SimulateOptions): Prediction {
   const { ranksPerNode } = parseProfile(profile);
   const { mesh } = recordOptions.parse(options, "predict");
-  const run = ranksOf(mesh) > maxRecordedRanks ? recordClasses(options, { ranksPerNode }) : record(options);
+  const run = meshSize(mesh) > maxRecordedRanks ? recordRepresentatives(options, { ranksPerNode }) : record(options);
   const result = simulate(run, profile, simulation);
   const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = result;
   return {
@@ -108,12 +108,12 @@ export function countLinks(
   checkRanksPerNode("countLinks", nodes);
   return record.ranks.map((recorded) => {
     const phases = { forward: emptyTraffic(), backward: emptyTraffic() };
-    for (const { phase, peer, sent, elements, bytes } of messagesOf(record, recorded)) {
-      const tally: MutableTotals =
+    for (const { phase, peer, sent, elements, bytes } of listMessages(record, recorded)) {
+      const addTraffic: MutableTotals =
         phases[phase][linkClass(nodes, recorded.tape.rank, peer)][sent ? "sent" : "received"];
-      tally.elements += elements;
-      tally.bytes += bytes;
-      tally.messages++;
+      addTraffic.elements += elements;
+      addTraffic.bytes += bytes;
+      addTraffic.messages++;
     }
     return phases;
   });

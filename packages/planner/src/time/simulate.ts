@@ -1,12 +1,18 @@
 import { defineOptions, option, OptionError, type OptionsOf } from "@mosaic/core";
-import { preservesNodes } from "../classes/translations.ts";
+import { preservesNodes } from "../symmetry/translations.ts";
 import { type AttentionRecord, checkRecord, type RecordedRank } from "../record.ts";
 import { isCollective, type TapeReader } from "../symbolic/tape.ts";
-import { countOperations, Host, type HostSeconds, isEnqueued } from "./host.ts";
+import { countOperations, HostThread, type HostCosts, isEnqueuedOp } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
-import { Machine } from "./machine.ts";
+import { MachineSimulator } from "./machine.ts";
 import { parseProfile, type Profile } from "./profile.ts";
-import { PostedCollective, type Flow, type RunningCollective, notSimulatable, SimulatedStreams } from "./streams.ts";
+import {
+  PostedCollective,
+  type MessageFlow,
+  type RunningCollective,
+  simulationError,
+  SimulatedStreams,
+} from "./streams.ts";
 import type { TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
 
 /** One rank of a simulation, with what it spent its time on, in seconds. */
@@ -62,7 +68,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
   const { keep = () => true } = simulateOptions.parse(options);
   const checked = parseProfile(profile);
   checkNodes(record, checked);
-  const machine = new Machine(checked, record.ranks.length);
+  const machine = new MachineSimulator(checked, record.ranks.length);
   const times = new KernelTimes(checked, record.interned);
   const streams = new SimulatedStreams(record, checked, machine, (batch) => runs[batch.index]!.collectiveDone(batch));
   const runs = record.ranks.map((recorded, index) => {
@@ -82,16 +88,16 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
     if (work.kind === "compute") runs[work.rank]!.kernelDone();
     else if (work.kind === "host") runs[work.rank]!.hostReady();
     else if (work.owner instanceof ComputeStream) work.owner.waitDone();
-    else if ("members" in (work.owner as Flow | RunningCollective))
+    else if ("members" in (work.owner as MessageFlow | RunningCollective))
       streams.transferDone(work.owner as RunningCollective);
-    else streams.flowDone(work.owner as Flow);
+    else streams.flowDone(work.owner as MessageFlow);
   }
   const stuck = runs.find(({ ended }) => !ended);
   if (stuck) {
     const heads = [...streams.pending()]
       .slice(0, 3)
       .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
-    throw notSimulatable(heads.join("; ") || `rank ${stuck.rank} waits for a collective that it has not posted`);
+    throw simulationError(heads.join("; ") || `rank ${stuck.rank} waits for a collective that it has not posted`);
   }
   return summarize(runs.map((run) => run.result()));
 }
@@ -103,7 +109,7 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
     where: "simulate",
     expected: `classes whose ranks have the same local rank on nodes of ${ranksPerNode}, the ranksPerNode of profile ${name}`,
     received: `${classes.classes} classes of ${classes.order} ranks`,
-    remedy: `recordClasses(options, { ranksPerNode: ${ranksPerNode} })`,
+    remedy: `recordRepresentatives(options, { ranksPerNode: ${ranksPerNode} })`,
   });
 }
 
@@ -124,10 +130,10 @@ function summarize(ranks: readonly SimulatedRank[]): Simulation {
 interface SimulationState {
   /** The rank's number among those of the record. */
   readonly index: number;
-  readonly machine: Machine;
+  readonly machine: MachineSimulator;
   readonly times: KernelTimes;
   readonly streams: SimulatedStreams;
-  readonly host: HostSeconds;
+  readonly host: HostCosts;
   /** Seconds that a wait for a collective takes besides. */
   readonly wait: number;
   readonly keepEvents: boolean;
@@ -145,7 +151,7 @@ class ComputeStream {
   /** The collective that it waits for, since when. */
   #awaited: number | undefined;
   #since = 0;
-  readonly #host: Host;
+  readonly #host: HostThread;
   /** Operations that it came to, and whether the last of them is still to be run. */
   #operations = 0;
   #isPending = false;
@@ -161,7 +167,7 @@ class ComputeStream {
     this.#recorded = recorded;
     this.#state = state;
     this.#reader = recorded.tape.read();
-    this.#host = new Host(state.machine, state.index, countOperations(recorded), state.host);
+    this.#host = new HostThread(state.machine, state.index, countOperations(recorded), state.host);
   }
 
   get ended(): boolean {
@@ -181,7 +187,7 @@ class ComputeStream {
 
   /** The host has come to where compute waits for it, or to its end. */
   hostReady(): void {
-    this.#host.onStretchDone();
+    this.#host.onActivityDone();
     if (this.#isPending) this.resume();
   }
 
@@ -231,7 +237,7 @@ class ComputeStream {
   #step(): boolean {
     const event = this.#reader;
     if (!event.next()) return false;
-    if (event.op !== "mark" && !isEnqueued(event.op)) return true;
+    if (event.op !== "mark" && !isEnqueuedOp(event.op)) return true;
     if (event.op === "mark") {
       this.#mark(this.#record.interned.strings[event.arg(0)]!);
       return true;

@@ -1,10 +1,10 @@
 import { dtypeBytes, MosaicError } from "@mosaic/core";
-import { Quotient } from "../classes/quotient.ts";
+import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { TapeOp, TapeReader } from "../symbolic/tape.ts";
 import { viewBytes } from "./kernel-time.ts";
 import { maxLatency, type CollectiveArguments, collectiveTraffic } from "./collective.ts";
-import type { Machine } from "./machine.ts";
+import type { MachineSimulator } from "./machine.ts";
 import { linkClass, type Profile } from "./profile.ts";
 
 /** A collective that a rank posted. */
@@ -50,7 +50,7 @@ export class PostedCollective {
 }
 
 /** Messages between two batches that move together. */
-export interface Flow {
+export interface MessageFlow {
   readonly from: PostedCollective;
   readonly to: PostedCollective;
   /** The receiver as the sender has it. */
@@ -76,7 +76,7 @@ interface Channel {
   readonly sends: PostedTransfer[];
   readonly receives: PostedTransfer[];
   /** What a batch that begins has put together here so far. */
-  flow: Flow | undefined;
+  flow: MessageFlow | undefined;
 }
 
 /**
@@ -87,7 +87,7 @@ export class SimulatedStreams {
   readonly #record: AttentionRecord;
   readonly #quotient: Quotient;
   readonly #profile: Profile;
-  readonly #machine: Machine;
+  readonly #machine: MachineSimulator;
   readonly #finished: (batch: PostedCollective) => void;
   readonly #queues = new Map<number, PostedCollective[]>();
   /** By the rank that sends, then by family of groups and the rank that receives. */
@@ -99,7 +99,7 @@ export class SimulatedStreams {
   constructor(
     record: AttentionRecord,
     profile: Profile,
-    machine: Machine,
+    machine: MachineSimulator,
     finished: (batch: PostedCollective) => void,
   ) {
     this.#record = record;
@@ -121,7 +121,7 @@ export class SimulatedStreams {
   }
 
   /** Messages are through. */
-  flowDone({ from, to, count, bytes }: Flow): void {
+  flowDone({ from, to, count, bytes }: MessageFlow): void {
     from.bytesSent += bytes;
     to.bytesReceived += bytes;
     this.#countDown(from, count);
@@ -200,7 +200,7 @@ export class SimulatedStreams {
     this.#pendingCollectives.delete(name);
     const odd = met.find(({ op }) => op !== batch.op);
     if (odd) {
-      throw notSimulatable(
+      throw simulationError(
         `rank ${odd.rank}, ${odd.label} #${odd.work} is ${odd.op}, where rank ${batch.rank}'s is ${batch.op}`,
       );
     }
@@ -278,15 +278,15 @@ function sizeMismatch(
   { batch: to, bytes: expected }: PostedTransfer,
 ): MosaicError {
   const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
-  return notSimulatable(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
+  return simulationError(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
 }
 
 /** Why a record cannot be timed. */
-export function notSimulatable(reason: string): MosaicError {
+export function simulationError(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",
-    expected: "a record that runs to completion",
+    expected: "a record without deadlocks and mismatched sends",
     received: reason,
-    remedy: "prove(record) lists its faults",
+    remedy: "prove(record) lists them",
   });
 }

@@ -13,7 +13,7 @@ interface Entry {
   readonly args?: Readonly<Record<string, unknown>>;
 }
 
-function entriesOf(timeline: Timeline): readonly Entry[] {
+function parseEntries(timeline: Timeline): readonly Entry[] {
   const trace = JSON.parse(perfettoTrace(timeline)) as { displayTimeUnit: string; traceEvents: readonly Entry[] };
   expect(Object.keys(trace).toSorted()).toEqual(["displayTimeUnit", "traceEvents"]);
   expect(trace.displayTimeUnit).toBe("ms");
@@ -21,7 +21,7 @@ function entriesOf(timeline: Timeline): readonly Entry[] {
 }
 
 test("each event is a complete event of its rank's process, in microseconds", () => {
-  const entries = entriesOf(ringTimeline(3, 4));
+  const entries = parseEntries(ringTimeline(3, 4));
   const slices = entries.filter(({ ph }) => ph === "X");
   expect(slices).toHaveLength(3 * 4 * 2);
   expect(slices.find(({ pid, name }) => pid === 2 && name === "attendBackward")).toMatchObject({ ts: 4000, dur: 3000 });
@@ -38,7 +38,7 @@ test("each event is a complete event of its rank's process, in microseconds", ()
 });
 
 test("processes and tracks have names", () => {
-  const names = entriesOf(ringTimeline(2, 1)).filter(({ ph }) => ph === "M");
+  const names = parseEntries(ringTimeline(2, 1)).filter(({ ph }) => ph === "M");
   const named = (kind: string) =>
     names.filter(({ name }) => name === kind).map(({ pid, args }) => [pid, args!["name"]]);
   expect(named("process_name")).toEqual([
@@ -61,7 +61,7 @@ test("the slices of a track do not overlap, in a simulation too", () => {
     profiles["h100-ib400"],
   );
   for (const timeline of [{ ...overlapping, ranks: [{ rank: 0, at: {}, events }] }, simulation]) {
-    const slices = entriesOf(timeline).filter(({ ph }) => ph === "X");
+    const slices = parseEntries(timeline).filter(({ ph }) => ph === "X");
     expect(slices).toHaveLength(timeline.ranks.reduce((sum, rank) => sum + rank.events.length, 0));
     const tracks = new Map<string, Entry[]>();
     for (const slice of slices) {

@@ -33,7 +33,7 @@ export function parse(xml: string): Element {
       stack.at(-1)!.text += top.text;
       stack.at(-1)!.children.push(top);
     } else {
-      const element = { name: name!, attributes: attributesOf(all, written!), children: [], text: "" };
+      const element = { name: name!, attributes: parseAttributes(all, written!), children: [], text: "" };
       if (empty) top.children.push(element);
       else stack.push(element);
     }
@@ -43,7 +43,7 @@ export function parse(xml: string): Element {
   return root.children[0]!;
 }
 
-function attributesOf(tag: string, written: string): Record<string, string> {
+function parseAttributes(tag: string, written: string): Record<string, string> {
   const entries = [...written.matchAll(/([\w:-]+)="([^"]*)"/g)].map(
     ([, key, value]) => [key!, decode(value!)] as const,
   );

@@ -1,7 +1,7 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { expect, test } from "vitest";
 import { count, predict, type Profile, record } from "../../src/index.ts";
-import { linked, toy } from "./toy.ts";
+import { linked, toyProfile } from "./toy.ts";
 
 const sizes = { numHeads: 1, headDim: 8, dtype: "float32" } as const;
 
@@ -35,7 +35,7 @@ test.each(grids)("a schedule of %d × %d takes at most 1.15 times what no order 
       const flops = { flops: 1, halfRows: 0, halfKeys: 0, halfDim: 0 };
       const profile: Profile = {
         ...linked({ bandwidth: (ratio * transfer) / compute }),
-        kernels: { ...toy.kernels, attend: { float32: flops }, attendBackward: { float32: flops } },
+        kernels: { ...toyProfile.kernels, attend: { float32: flops }, attendBackward: { float32: flops } },
       };
       const backend = mesh2d({ shape, schedule: "overlapped", computeToTransfer: ratio });
       const predicted = predict({ ...sizes, backend, mesh, tokens }, profile, { keep: () => false });

@@ -8,7 +8,7 @@ const SECOND = 1e9;
 /** By rank: what its clock is ahead of the real one. Hosts are booted at different times. */
 const ahead = [0, 0, 3 * SECOND, 3 * SECOND, -86_400 * SECOND];
 const hosts = [0, 0, 1, 1, 2];
-const clockOf = (rank: number) => (): number => Number(process.hrtime.bigint()) + ahead[rank]!;
+const createClock = (rank: number) => (): number => Number(process.hrtime.bigint()) + ahead[rank]!;
 
 async function onHosts<T>(run: (contexts: readonly Context[]) => Promise<T>): Promise<T> {
   const contexts = await world(hosts.length, { device: () => cpu({ threads: 1 }), timeout: 20 });
@@ -22,7 +22,7 @@ async function onHosts<T>(run: (contexts: readonly Context[]) => Promise<T>): Pr
 
 test("the offset of each host's clock is measured within the error that is stated", async () => {
   const offsets = await onHosts((contexts) =>
-    Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: clockOf(ctx.rank) }))),
+    Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: createClock(ctx.rank) }))),
   );
   expect(offsets.slice(0, 2)).toEqual([
     { offset: 0, error: 0 },
@@ -43,7 +43,7 @@ test("traces of several hosts are aligned: a barrier is over nowhere before it h
     for (const ctx of contexts) ctx.startTrace();
     for (const ctx of contexts) ctx.world.barrier().wait();
     const events = await Promise.all(contexts.map((ctx) => ctx.stopTrace()));
-    const clocks = await Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: clockOf(ctx.rank) })));
+    const clocks = await Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: createClock(ctx.rank) })));
     return events.map((own, rank) => ({
       ...{ rank, at: { sp: rank }, clock: clocks[rank]! },
       events: own.map((each) => ({ ...each, start: each.start + ahead[rank]!, end: each.end + ahead[rank]! })),

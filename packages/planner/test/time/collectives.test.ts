@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import type { Profile } from "../../src/index.ts";
-import { linked, runScript, type Stage } from "./toy.ts";
+import { linked, runScript, type RankStage } from "./toy.ts";
 
 const direct: Profile = linked({ latency: 0.5 });
 const around: Profile = { ...direct, collectives: "ring" };
 const n = 4;
 
-const collectives: Readonly<Record<string, (stage: Stage) => void>> = {
+const collectives: Readonly<Record<string, (stage: RankStage) => void>> = {
   allGather: ({ ctx, tensor }) => ctx.world.allGather(tensor(2 * n), tensor(2)).wait(),
   reduceScatter: ({ ctx, tensor }) => ctx.world.reduceScatter(tensor(2), tensor(2 * n)).wait(),
   allReduce: ({ ctx, tensor }) => ctx.world.allReduce(tensor(2 * n)).wait(),

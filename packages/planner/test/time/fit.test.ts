@@ -13,7 +13,12 @@ const shapes = [
 ] as const;
 
 /** What a machine of this speed takes for the shapes, each time off by some share. */
-function samplesOf(truth: AttentionSpeed, kind: "attend" | "attendBackward", headDims: readonly number[], noise = 0) {
+function createSamples(
+  truth: AttentionSpeed,
+  kind: "attend" | "attendBackward",
+  headDims: readonly number[],
+  noise = 0,
+) {
   const { kernels } = profiles["cpu-local"];
   const machine = { ...kernels, launch: LAUNCH, attend: { float32: truth }, attendBackward: { float32: truth } };
   return headDims.flatMap((headDim) =>
@@ -35,7 +40,7 @@ test.each(machines)("the fit recovers a machine of %o", (truth) => {
     ["attend", 4],
     ["attendBackward", 10],
   ] as const) {
-    const found = fitAttention(samplesOf(truth, kind, [64, 128]), operations, LAUNCH);
+    const found = fitAttention(createSamples(truth, kind, [64, 128]), operations, LAUNCH);
     expect(found.flops / truth.flops).toBeCloseTo(1, 2);
     expect(found.halfKeys).toBeCloseTo(truth.halfKeys, 0);
     expect(found.halfRows).toBeCloseTo(truth.halfRows, 0);
@@ -45,14 +50,14 @@ test.each(machines)("the fit recovers a machine of %o", (truth) => {
 
 test("noise in the samples moves the fit by as much, not by more", () => {
   const truth = machines[0]!;
-  const noisy = fitAttention(samplesOf(truth, "attend", [64, 128], 0.02), 4, LAUNCH);
-  const [fitted] = samplesOf(noisy, "attend", [96]).slice(-1);
-  const [right] = samplesOf(truth, "attend", [96]).slice(-1);
+  const noisy = fitAttention(createSamples(truth, "attend", [64, 128], 0.02), 4, LAUNCH);
+  const [fitted] = createSamples(noisy, "attend", [96]).slice(-1);
+  const [right] = createSamples(truth, "attend", [96]).slice(-1);
   expect(Math.abs(fitted!.seconds / right!.seconds - 1)).toBeLessThan(0.03);
 });
 
 test("of one size of heads, all of their loss is in the flops", () => {
-  const found = fitAttention(samplesOf(machines[0]!, "attend", [64]), 4, LAUNCH);
+  const found = fitAttention(createSamples(machines[0]!, "attend", [64]), 4, LAUNCH);
   expect(found.halfDim).toBe(0);
   expect(found.flops / 80e9).toBeCloseTo(64 / (64 + 16), 2);
 });
@@ -64,12 +69,12 @@ test("latency and bandwidth are those of a line", () => {
   expect(bandwidth / 1e9).toBeCloseTo(5, 6);
 });
 
-test("of samples so disturbed that more takes no longer, the fastest counts", () => {
-  const disturbed = [
+test("of samples so noisy that more takes no longer, the fastest counts", () => {
+  const noisy = [
     { bytes: 1e3, seconds: 2e-3 },
     { bytes: 1e6, seconds: 1e-3 },
   ];
-  expect(fitBytes(disturbed)).toEqual({ latency: 0, bandwidth: 1e9 });
+  expect(fitBytes(noisy)).toEqual({ latency: 0, bandwidth: 1e9 });
   const tiles = [64, 128].map((rows) => ({ numHeads: 1, rows, keys: 64, headDim: 16, seconds: 1 / rows }));
   const fastest = 4 * 16 * 128 * 64 * 128;
   expect(fitAttention(tiles, 4, 0)).toEqual({ flops: fastest, halfKeys: 0, halfRows: 0, halfDim: 0 });

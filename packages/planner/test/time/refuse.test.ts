@@ -2,23 +2,23 @@ import { ring } from "@mosaic/backend-ring";
 import { expect, test } from "vitest";
 import { type AttentionBackend, type ProcessGroup, type Transfer } from "@mosaic/core";
 import { profiles, record, simulate } from "../../src/index.ts";
-import { tappedRing } from "../faulty.ts";
-import { runScript, toy } from "./toy.ts";
+import { interceptedRing } from "../fault-injection.ts";
+import { runScript, toyProfile } from "./toy.ts";
 
 const call = { mesh: { sp: 3 }, tokens: 12, numHeads: 1, headDim: 4, dtype: "float32" } as const;
-const timed = (backend: AttentionBackend) => (): unknown => simulate(record({ backend, ...call }), toy);
+const timed = (backend: AttentionBackend) => (): unknown => simulate(record({ backend, ...call }), toyProfile);
 
 test("a send without a receive is refused, with the place", () => {
   const lose = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
-  expect(timed(tappedRing(lose))).toThrow(
-    /simulate: expected a record that runs to completion, received rank \d waits/,
+  expect(timed(interceptedRing(lose))).toThrow(
+    /simulate: expected a record without deadlocks and mismatched sends, received rank \d waits/,
   );
 });
 
 test("messages of two sizes are refused", () => {
   const script = (): unknown =>
-    runScript({ sp: 2 }, toy, ({ ctx, rank, tensor }) => {
+    runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(2), from: 0 }]).wait();
     });
   expect(script).toThrow("sends 12 bytes to rank 1, whose sendRecv #0 expects 8");
@@ -26,7 +26,7 @@ test("messages of two sizes are refused", () => {
 
 test("a circle of waiting ranks is refused", () => {
   const script = (): unknown =>
-    runScript({ sp: 2 }, toy, ({ ctx, rank, tensor }) => {
+    runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       // Each sends first and receives after, one after the other: no receive is ever reached.
       ctx.world.sendRecv([{ tensor: tensor(1), to: 1 - rank }]);
       ctx.world.sendRecv([{ tensor: tensor(1), from: 1 - rank }]).wait();
@@ -36,7 +36,7 @@ test("a circle of waiting ranks is refused", () => {
 
 test("different collectives under one number are refused", () => {
   const script = (): unknown =>
-    runScript({ sp: 2 }, toy, ({ ctx, rank, tensor }) => {
+    runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       if (rank === 0) ctx.world.barrier().wait();
       else ctx.world.allReduce(tensor(2)).wait();
     });

@@ -1,7 +1,7 @@
 import { ring } from "@mosaic/backend-ring";
 import { expect, test } from "vitest";
 import { type Profile, record, simulate } from "../../src/index.ts";
-import { HEAD_DIM, linked, runScript, ROWS, times, toy } from "./toy.ts";
+import { HEAD_DIM, linked, runScript, ROWS, times, toyProfile } from "./toy.ts";
 
 /** A ring of two, ROWS rows each, on links where its K and V take `transfer` seconds, and dK and dV as long. */
 function ringOfTwo(transfer: number): { readonly forward: number; readonly total: number; readonly exposed: number } {
@@ -35,7 +35,7 @@ test("what takes longer than the tile is exposed", () => {
 });
 
 test("a message moves when both sides have their turn", () => {
-  const run = runScript({ sp: 2 }, toy, ({ ctx, rank, compute, tensor }) => {
+  const run = runScript({ sp: 2 }, toyProfile, ({ ctx, rank, compute, tensor }) => {
     if (rank === 1) compute();
     ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(3), from: 0 }]).wait();
   });
@@ -47,7 +47,7 @@ test("a message moves when both sides have their turn", () => {
 });
 
 test("a rank's collectives run one after the other, beside its kernels", () => {
-  const run = runScript({ sp: 2 }, toy, ({ ctx, rank, compute, tensor }) => {
+  const run = runScript({ sp: 2 }, toyProfile, ({ ctx, rank, compute, tensor }) => {
     const to = 1 - rank;
     const first = ctx.world.sendRecv([
       { tensor: tensor(2), to },
@@ -87,9 +87,9 @@ test("groups have channels of their own if the machine states so", () => {
       });
       for (const work of works) work.wait();
     });
-  expect(both(toy).seconds).toBeCloseTo(4, 9);
+  expect(both(toyProfile).seconds).toBeCloseTo(4, 9);
   // Both at once still share the rank's port: they end together, no sooner than if they had waited for each other.
-  expect(times(both({ ...toy, channels: "group" }), 0, "sendRecv")).toEqual([
+  expect(times(both({ ...toyProfile, channels: "group" }), 0, "sendRecv")).toEqual([
     [0, 4],
     [0, 4],
   ]);
@@ -109,7 +109,7 @@ test("latency comes before the first byte, once for what two batches exchange", 
 });
 
 test("nothing begins before the host has enqueued it", () => {
-  const run = runScript({ sp: 1 }, { ...toy, enqueue: 0.1 }, ({ compute }) => {
+  const run = runScript({ sp: 1 }, { ...toyProfile, enqueue: 0.1 }, ({ compute }) => {
     compute();
     compute();
   });
@@ -121,7 +121,11 @@ test("nothing begins before the host has enqueued it", () => {
 });
 
 test("a machine with quick kernels is as slow as its hosts", () => {
-  const profile = { ...toy, enqueue: 1, kernels: { ...toy.kernels, bandwidth: 1e30, attend: { float32: fast } } };
+  const profile = {
+    ...toyProfile,
+    enqueue: 1,
+    kernels: { ...toyProfile.kernels, bandwidth: 1e30, attend: { float32: fast } },
+  };
   const run = runScript({ sp: 1 }, profile, ({ compute }) => {
     for (let i = 0; i < 5; i++) compute();
   });

@@ -2,7 +2,7 @@ import type { Context, Tensor, TraceEvent, Transfer } from "@mosaic/core";
 import type { Profile } from "../../src/index.ts";
 import { attentionSeconds } from "../../src/time/kernel-time.ts";
 
-interface Took {
+interface KernelDuration {
   readonly lane: "compute" | "communication";
   readonly seconds: number;
   /** Seconds of it that no core works on. */
@@ -14,17 +14,17 @@ interface Took {
  * they would take on the machine that a profile describes. For contexts that are used for nothing else afterwards.
  */
 export function synthesize(contexts: readonly Context[], profile: Profile): readonly Context[] {
-  const logs = contexts.map(() => [] as Took[]);
+  const logs = contexts.map(() => [] as KernelDuration[]);
   for (const [i, ctx] of contexts.entries()) {
-    note(ctx, profile, logs[i]!);
+    recordDurations(ctx, profile, logs[i]!);
     // The first rank is in every measurement, and first.
     ctx.startTrace = () => void (i === 0 ? logs : [logs[i]!]).forEach((log) => log.splice(0));
-    ctx.stopTrace = async () => eventsOf(logs[i]!, slowdownOf(logs, profile), profile);
+    ctx.stopTrace = async () => createEvents(logs[i]!, slowdownOf(logs, profile), profile);
   }
   return contexts;
 }
 
-function note(ctx: Context, { kernels: speeds, links }: Profile, log: Took[]): void {
+function recordDurations(ctx: Context, { kernels: speeds, links }: Profile, log: KernelDuration[]): void {
   const { kernels } = ctx.device;
   const compute = (seconds: number): void => void log.push({ lane: "compute", seconds, latency: 0 });
   kernels.attend = (_, q, { k }) => compute(attentionSeconds(speeds, "attend", workOf(q, k)));
@@ -47,11 +47,11 @@ function workOf(q: Tensor, k: Tensor) {
 }
 
 /** When several ranks work at once, all get their share of the cores. */
-function slowdownOf(logs: readonly Took[][], { cores }: Profile): number {
+function slowdownOf(logs: readonly KernelDuration[][], { cores }: Profile): number {
   return Math.max(1, logs.filter((log) => log.length > 0).length / cores!.perNode);
 }
 
-function eventsOf(log: readonly Took[], slowdown: number, { cores }: Profile): TraceEvent[] {
+function createEvents(log: readonly KernelDuration[], slowdown: number, { cores }: Profile): TraceEvent[] {
   const { efficiency = 1, wait = 0 } = cores!;
   // Where kernels run beside messages, ranks wait for each other.
   const isLockstep = new Set(log.map(({ lane }) => lane)).size === 2;

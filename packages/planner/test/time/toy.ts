@@ -5,15 +5,15 @@ export const ROWS = 8;
 export const HEAD_DIM = 4;
 
 /** A link on which an element of float32 takes a second. */
-export const slow: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
+export const slowProfile: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
 
 const second = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfRows: 0, halfKeys: 0, halfDim: 0 };
 
 /** A machine for arithmetic in the head: a tile of ROWS × ROWS takes a second, either way, and memory takes no time. */
-export const toy: Profile = {
+export const toyProfile: Profile = {
   name: "toy",
   ranksPerNode: 1024,
-  links: { self: slow, "intra-node": slow, "inter-node": slow },
+  links: { self: slowProfile, "intra-node": slowProfile, "inter-node": slowProfile },
   kernels: {
     launch: 0,
     bandwidth: 1e30,
@@ -29,12 +29,12 @@ export const toy: Profile = {
 
 /** All links of the toy, changed alike. */
 export function linked(change: Partial<Link>): Profile {
-  const link = { ...slow, ...change };
-  return { ...toy, links: { self: link, "intra-node": link, "inter-node": link } };
+  const link = { ...slowProfile, ...change };
+  return { ...toyProfile, links: { self: link, "intra-node": link, "inter-node": link } };
 }
 
 /** What a rank of a scripted attention may do. */
-export interface Stage {
+export interface RankStage {
   readonly ctx: Context;
   readonly rank: number;
   /** Runs one tile of a second. */
@@ -44,7 +44,7 @@ export interface Stage {
 }
 
 /** Records ranks that do in their forward what a script states, and nothing in their backward. */
-export function scripted(mesh: Readonly<Record<string, number>>, script: (stage: Stage) => void): AttentionRecord {
+export function scripted(mesh: Readonly<Record<string, number>>, script: (stage: RankStage) => void): AttentionRecord {
   const inner = local();
   const backend: AttentionBackend = {
     name: "scripted",
@@ -67,7 +67,7 @@ export function scripted(mesh: Readonly<Record<string, number>>, script: (stage:
 export function runScript(
   mesh: Readonly<Record<string, number>>,
   profile: Profile,
-  script: (stage: Stage) => void,
+  script: (stage: RankStage) => void,
 ): Simulation {
   return simulate(scripted(mesh, script), profile);
 }

@@ -37,7 +37,7 @@ enum MosaicEventState { MOSAIC_EVENT_FAILED = -1, MOSAIC_EVENT_DONE = 0, MOSAIC_
 
 typedef struct MosaicDevicePort MosaicDevicePort;
 struct MosaicDevicePort {
-  uint32_t abi; /* MOSAIC_DEVICE_PORT_ABI; checked by whoever receives a port */
+  uint32_t abi; /* MOSAIC_DEVICE_PORT_ABI; checked by the receiver of a port */
 
   /* Makes the device's context the calling thread's. Everything below needs it. */
   void (*enter)(MosaicDevicePort *port);
@@ -50,7 +50,7 @@ struct MosaicDevicePort {
   int (*stream_create)(MosaicDevicePort *port, void **stream, MosaicFailure *failure);
   void (*stream_destroy)(MosaicDevicePort *port, void *stream);
 
-  /* Marks the work enqueued so far. `timed` events can be asked for their time. */
+  /* Marks the work enqueued so far. `timed` events have a time that can be queried. */
   int (*event_record)(MosaicDevicePort *port, void *stream, int timed, void **event, MosaicFailure *failure);
   /* Later work on `stream` runs after the event; the host does not wait. */
   int (*event_wait)(MosaicDevicePort *port, void *stream, void *event, MosaicFailure *failure);

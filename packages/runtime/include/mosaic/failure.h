@@ -23,30 +23,30 @@ class Failure : public std::runtime_error {
 };
 
 /// The message is cut to what fits; allocates nothing.
-inline MosaicFailure recordOf(MosaicFailureCode code, const char* message) {
+inline MosaicFailure failureRecord(MosaicFailureCode code, const char* message) {
   MosaicFailure failure{};
   failure.code = code;
   std::snprintf(failure.message, sizeof failure.message, "%s", message);
   return failure;
 }
 
-inline MosaicFailure recordOf(MosaicFailureCode code, const std::string& message) {
-  return recordOf(code, message.c_str());
+inline MosaicFailure failureRecord(MosaicFailureCode code, const std::string& message) {
+  return failureRecord(code, message.c_str());
 }
 
 /// Runs `body`, as functions of C tables report: 0, or 1 with what it threw in `failure`. `where` precedes the texts of
 /// exceptions that are no Failure.
 template <typename Body>
-int captured(MosaicFailure* failure, const std::string& where, Body body) {
+int captureFailure(MosaicFailure* failure, const std::string& where, Body body) {
   try {
     body();
     return 0;
   } catch (const Failure& thrown) {
-    *failure = recordOf(thrown.code(), thrown.what());
+    *failure = failureRecord(thrown.code(), thrown.what());
   } catch (const std::bad_alloc&) {
-    *failure = recordOf(MOSAIC_FAILURE_OUT_OF_MEMORY, where + ": out of host memory");
+    *failure = failureRecord(MOSAIC_FAILURE_OUT_OF_MEMORY, where + ": out of host memory");
   } catch (const std::exception& thrown) {
-    *failure = recordOf(MOSAIC_FAILURE_DEVICE, where + ": " + thrown.what());
+    *failure = failureRecord(MOSAIC_FAILURE_DEVICE, where + ": " + thrown.what());
   }
   return 1;
 }

@@ -35,8 +35,8 @@ inline void relax() {
 /// Wakes one thread, the only one that sleeps here; lies in shared memory. Ringing it while that thread is awake costs
 /// one load.
 ///
-/// Whoever rings has published what it changed by a sequentially consistent store before. The sleeper announces that it
-/// is about to sleep, evaluates `ready` once more, then sleeps: one of the two always observes the other.
+/// The caller of ring() has published what it changed by a sequentially consistent store before. The sleeper announces
+/// that it is about to sleep, evaluates `ready` once more, then sleeps: one of the two always observes the other.
 class alignas(64) Doorbell {
  public:
   void ring() {

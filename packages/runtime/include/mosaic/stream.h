@@ -46,7 +46,7 @@ typedef struct MosaicWork {
 
 typedef struct MosaicStream MosaicStream;
 struct MosaicStream {
-  uint32_t abi; /* MOSAIC_STREAM_ABI; checked by whoever receives a handle */
+  uint32_t abi; /* MOSAIC_STREAM_ABI; checked by the receiver of a handle */
   /* Appends work and returns at once. May be called from any thread. */
   void (*submit)(MosaicStream *stream, const MosaicWork *work);
 };

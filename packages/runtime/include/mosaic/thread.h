@@ -10,16 +10,16 @@
 namespace mosaic {
 
 /// While it lives, the calling thread, and threads that it starts, receive no signals.
-class BlockSignals {
+class ScopedSignalBlock {
  public:
-  BlockSignals() {
+  ScopedSignalBlock() {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockSignals(const BlockSignals&) = delete;
-  BlockSignals& operator=(const BlockSignals&) = delete;
+  ~ScopedSignalBlock() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ScopedSignalBlock(const ScopedSignalBlock&) = delete;
+  ScopedSignalBlock& operator=(const ScopedSignalBlock&) = delete;
 
  private:
   sigset_t before_;
@@ -28,7 +28,7 @@ class BlockSignals {
 /// A thread that leaves signals to the host's main thread. Throws std::system_error if the system gives none.
 template <typename Body>
 std::thread startThread(const char* name, Body body) {
-  const BlockSignals blocked;
+  const ScopedSignalBlock blocked;
   std::thread thread(std::move(body));
   pthread_setname_np(thread.native_handle(), name);
   return thread;

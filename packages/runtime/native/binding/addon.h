@@ -9,7 +9,7 @@
 
 #include "collectives/engine.h"
 #include "mosaic/completion_queue.h"
-#include "mosaic/guarded.h"
+#include "mosaic/rethrow_as_js_error.h"
 
 namespace mosaic {
 

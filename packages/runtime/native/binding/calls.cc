@@ -13,7 +13,7 @@ uint64_t numberOf(const Napi::CallbackInfo& info) {
 
 // post(engine, group, words, label): the operation's number.
 Napi::Value post(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto words = info[2].As<Napi::Float64Array>();
     const CollectiveCall call = CollectiveCall::read(words.Data(), words.ElementLength());
     const uint64_t number = engineOf(info)->post(groupOf(info), call, info[3].As<Napi::String>());
@@ -23,12 +23,12 @@ Napi::Value post(const Napi::CallbackInfo& info) {
 
 // record(engine, group, description): a call that every rank of the group makes becomes part of the group's history.
 void record(const Napi::CallbackInfo& info) {
-  guarded(info.Env(), [&] { engineOf(info)->record(groupOf(info), info[2].As<Napi::String>().Utf8Value()); });
+  rethrowAsJsError(info.Env(), [&] { engineOf(info)->record(groupOf(info), info[2].As<Napi::String>().Utf8Value()); });
 }
 
 // wait(engine, number): later work on the device waits for the operation.
 void wait(const Napi::CallbackInfo& info) {
-  guarded(info.Env(), [&] {
+  rethrowAsJsError(info.Env(), [&] {
     if (const auto engine = findEngine(info)) engine->wait(numberOf(info));
   });
 }
@@ -39,9 +39,9 @@ Napi::Value completed(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), engine ? static_cast<double>(engine->completed()) : INFINITY);
 }
 
-// split(engine, group, color, name, completion): the number of the operation, for `part`.
+// split(engine, group, color, name, completion): the number of the operation, for `splitResult`.
 Napi::Value split(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     Addon& addon = addonOf(info);
     const int64_t color = info[2].As<Napi::Number>().Int64Value();
     const uint64_t number = engineOf(info)->split(groupOf(info), color, info[3].As<Napi::String>().Utf8Value(),
@@ -51,9 +51,9 @@ Napi::Value split(const Napi::CallbackInfo& info) {
   });
 }
 
-// part(engine, number): { index, rank, ranks } of the group that came of a split.
-Napi::Value part(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+// splitResult(engine, number): { index, rank, ranks } of the group that came of a split.
+Napi::Value splitResult(const Napi::CallbackInfo& info) {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto engine = engineOf(info);
     const uint32_t index = engine->splitGroupOf(numberOf(info));
     const auto group = engine->groupOf(index);
@@ -69,7 +69,7 @@ Napi::Value part(const Napi::CallbackInfo& info) {
 
 // traffic(engine, group): bytes sent, bytes received, messages sent.
 Napi::Value traffic(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const Payload payload = engineOf(info)->payloadOf(groupOf(info));
     const auto counts = Napi::Array::New(info.Env(), 3);
     counts.Set(uint32_t{0}, static_cast<double>(payload.sent));
@@ -80,12 +80,12 @@ Napi::Value traffic(const Napi::CallbackInfo& info) {
 }
 
 void startTrace(const Napi::CallbackInfo& info) {
-  guarded(info.Env(), [&] { engineOf(info)->startTrace(); });
+  rethrowAsJsError(info.Env(), [&] { engineOf(info)->startTrace(); });
 }
 
 // stopTrace(engine, completion): `takeTrace` has the records once the completion has arrived.
 void stopTrace(const Napi::CallbackInfo& info) {
-  guarded(info.Env(), [&] {
+  rethrowAsJsError(info.Env(), [&] {
     const auto engine = engineOf(info);
     Addon& addon = addonOf(info);
     const auto records = addon.traces[info[1].As<Napi::Number>().DoubleValue()] =
@@ -127,7 +127,7 @@ void exportCalls(Napi::Env env, Napi::Object exports) {
   exports.Set("wait", Napi::Function::New(env, wait));
   exports.Set("completed", Napi::Function::New(env, completed));
   exports.Set("split", Napi::Function::New(env, split));
-  exports.Set("part", Napi::Function::New(env, part));
+  exports.Set("splitResult", Napi::Function::New(env, splitResult));
   exports.Set("traffic", Napi::Function::New(env, traffic));
   exports.Set("startTrace", Napi::Function::New(env, startTrace));
   exports.Set("stopTrace", Napi::Function::New(env, stopTrace));

@@ -46,7 +46,7 @@ std::unique_ptr<ControlPlane> controlOf(const Napi::Object& given, const EngineO
 
 // open(options, completion): this rank, connected once the completion has arrived.
 Napi::Value open(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto given = info[0].As<Napi::Object>();
     TransportPtr transport(pointer<const MosaicTransport>(given.Get("transport")));
     EngineOptions options;
@@ -72,7 +72,7 @@ Napi::Value open(const Napi::CallbackInfo& info) {
 
 // hosts(engine): the number of each rank's host, by rank, once the engine has connected.
 Napi::Value hosts(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto engine = engineOf(info);
     const auto numbers = Napi::Array::New(info.Env());
     for (const Member& member : engine->members()) numbers.Set(numbers.Length(), member.host);
@@ -80,18 +80,18 @@ Napi::Value hosts(const Napi::CallbackInfo& info) {
   });
 }
 
-// close(engine, completion): finishes what was posted, then closes; `forget` may be called once the completion has
+// close(engine, completion): finishes what was posted, then closes; `release` may be called once the completion has
 // arrived, with a failure or without.
 void close(const Napi::CallbackInfo& info) {
-  guarded(info.Env(), [&] {
+  rethrowAsJsError(info.Env(), [&] {
     const auto engine = engineOf(info);
     engine->close(addonOf(info).completion(info[1]));
     addonOf(info).completions->expect();
   });
 }
 
-// forget(engine): it has closed, or has never connected.
-void forget(const Napi::CallbackInfo& info) { addonOf(info).engines.remove(findEngine(info)); }
+// release(engine): it has closed, or has never connected.
+void release(const Napi::CallbackInfo& info) { addonOf(info).engines.remove(findEngine(info)); }
 
 // abortAll(): before the process ends, so that no stream waits for an operation any more.
 void abortAll(const Napi::CallbackInfo& info) { addonOf(info).abortAll(); }
@@ -103,7 +103,7 @@ void exportRanks(Napi::Env env, Napi::Object exports) {
   exports.Set("open", Napi::Function::New(env, open));
   exports.Set("hosts", Napi::Function::New(env, hosts));
   exports.Set("close", Napi::Function::New(env, close));
-  exports.Set("forget", Napi::Function::New(env, forget));
+  exports.Set("release", Napi::Function::New(env, release));
   exports.Set("abortAll", Napi::Function::New(env, abortAll));
 }
 

@@ -73,12 +73,12 @@ std::string Engine::location(const Operation& op) const {
 
 Engine::Diagnosis Engine::localFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const {
   const std::string whole = location(op) + ": " + op.name() + ": " + text;
-  return {recordOf(code, whole), recordOf(MOSAIC_FAILURE_PEER_LOST, whole)};
+  return {failureRecord(code, whole), failureRecord(MOSAIC_FAILURE_PEER_LOST, whole)};
 }
 
 MosaicFailure Engine::peerLostFailure(const Operation& op, const std::string& what) const {
-  return recordOf(MOSAIC_FAILURE_PEER_LOST,
-                  op.prefix() + what + "; " + rankName(options_.rank) + " needed it in " + op.name());
+  return failureRecord(MOSAIC_FAILURE_PEER_LOST,
+                       op.prefix() + what + "; " + rankName(options_.rank) + " needed it in " + op.name());
 }
 
 Engine::Diagnosis Engine::peerExitedFailure(const Operation& op, uint32_t rank) {
@@ -100,7 +100,7 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
   }
   for (const uint32_t rank : exited) {
     const CallCounts& counts = exitCounts_.of(rank, *control_);
-    const auto isMissing = [&](const SeriesCall& call) {
+    const auto isMissing = [&](const CallInSeries& call) {
       return call.peer.value_or(rank) == rank && !counts.has(call.series, call.index);
     };
     if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return peerExitedFailure(op, rank);
@@ -145,7 +145,7 @@ Engine::Diagnosis Engine::mismatch(const Operation& op, const MosaicMessage& mes
     theirs = "another one";
   }
   const std::string text = op.prefix() + mismatchText(options_.rank, own, message.peer, theirs);
-  const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, text);
+  const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, text);
   return {failure, failure};
 }
 
@@ -165,7 +165,7 @@ std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& o
     if (!text) sleepFor(kDivergedNs / 300);
   }
   if (!text) return std::nullopt;
-  const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, *text);
+  const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, *text);
   return Diagnosis{failure, failure};
 }
 
@@ -229,7 +229,7 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
   if (auto found = checkClosing(op)) return found;
   if (auto own = deviceFailure(op)) {
     const std::string text = rankName(options_.rank) + " failed before " + op.name() + ": " + own->message;
-    return Diagnosis{*own, recordOf(MOSAIC_FAILURE_PEER_LOST, text)};
+    return Diagnosis{*own, failureRecord(MOSAIC_FAILURE_PEER_LOST, text)};
   }
   if (hasEvents_) {
     if (auto found = peerFailure(op)) {
@@ -249,8 +249,8 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
 std::optional<Engine::Diagnosis> Engine::checkClosing(const Operation& op) {
   const bool isStuck = closing_ && options_.drainNs >= 0 && monotonicNs() - progressedAt_ >= options_.drainNs;
   if (!stop_ && !isStuck) return std::nullopt;
-  return Diagnosis{recordOf(MOSAIC_FAILURE_CLOSED, location(op) + ": closed during " + op.name()),
-                   recordOf(MOSAIC_FAILURE_PEER_LOST, rankName(options_.rank) + " exited during " + op.name())};
+  return Diagnosis{failureRecord(MOSAIC_FAILURE_CLOSED, location(op) + ": closed during " + op.name()),
+                   failureRecord(MOSAIC_FAILURE_PEER_LOST, rankName(options_.rank) + " exited during " + op.name())};
 }
 
 std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
@@ -262,7 +262,7 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
     if (op.group->has(rank)) return Diagnosis{peerLostFailure(op, process + " died"), std::nullopt};
   }
   if (const auto found = reportedMismatch()) {
-    const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, *found);
+    const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, *found);
     // Of messages between two ranks only those two have been informed.
     return Diagnosis{failure, failure};
   }
@@ -293,7 +293,7 @@ std::optional<Engine::Diagnosis> Engine::checkDivergence(const Operation& op) {
     const std::string own = descriptionOf(op.signature, op.group->name);
     if (isAtSameCall(op, at) && (op.signature.ragged || withoutNumber(at.description) == withoutNumber(own))) continue;
     const std::string text = op.prefix() + mismatchText(options_.rank, own, at.rank, at.description);
-    const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, text);
+    const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, text);
     return Diagnosis{failure, failure};
   }
   return std::nullopt;
@@ -322,7 +322,7 @@ void Engine::requestPositionsIfStalled(const Operation& op, int64_t now) {
     events_.positions.clear();
   }
   control_->requestPositions(++requests_, others);
-  // Those that are asked do the same.
+  // Ranks that are queried do the same.
   reportPending();
 }
 
@@ -353,7 +353,7 @@ MosaicFailure Engine::timeout(const Operation& op) {
     else text += "; " + control_->processOf(others[i]) + " does not respond";
   }
   if (others.size() > kMaxListed) text += "; …";
-  return recordOf(MOSAIC_FAILURE_TIMEOUT, text);
+  return failureRecord(MOSAIC_FAILURE_TIMEOUT, text);
 }
 
 bool Engine::hasLostPeer() {
@@ -363,16 +363,16 @@ bool Engine::hasLostPeer() {
 
 /// What went wrong while the ranks connected: a peer's end explains what the transport noticed.
 MosaicFailure Engine::connectFailure(const MosaicFailure& thrown) {
-  if (stop_) return recordOf(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (stop_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
   const std::lock_guard lock(mutex_);
   if (!events_.failed.empty()) return events_.failed.begin()->second;
   if (!events_.lost.empty()) {
     const std::string& process = events_.lost.begin()->second;
-    return recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: " + process + " died while the ranks connected");
+    return failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: " + process + " died while the ranks connected");
   }
   if (events_.controlLost) {
     const std::string text = "connect: the control plane of this host is gone: " + *events_.controlLost;
-    return recordOf(MOSAIC_FAILURE_PEER_LOST, text);
+    return failureRecord(MOSAIC_FAILURE_PEER_LOST, text);
   }
   return thrown;
 }

@@ -41,7 +41,7 @@ struct Bootstrap : MosaicBootstrap {
     };
     MosaicBootstrap::get = [](MosaicBootstrap* self, const char* key, void* value, uint64_t capacity, uint64_t* bytes,
                               MosaicFailure* failure) {
-      return captured(failure, "connect", [&] {
+      return captureFailure(failure, "connect", [&] {
         const std::string found = static_cast<Bootstrap*>(self)->control.get(key);
         std::copy_n(found.data(), std::min<uint64_t>(found.size(), capacity), static_cast<char*>(value));
         *bytes = found.size();
@@ -196,12 +196,12 @@ void Engine::abort() {
 
 void Engine::main() {
   MosaicFailure failure{};
-  const bool isConnected = captured(&failure, "connect", [this] { connectRanks(); }) == 0;
+  const bool isConnected = captureFailure(&failure, "connect", [this] { connectRanks(); }) == 0;
   if (!isConnected) {
     failure = connectFailure(failure);
     // Ranks that connect wait for this one.
     const std::string closed = "connect: " + rankName(options_.rank) + " closed while the ranks connected";
-    fail({failure, failure.code == MOSAIC_FAILURE_CLOSED ? recordOf(MOSAIC_FAILURE_PEER_LOST, closed) : failure});
+    fail({failure, failure.code == MOSAIC_FAILURE_CLOSED ? failureRecord(MOSAIC_FAILURE_PEER_LOST, closed) : failure});
   }
   std::exchange(connected_, nullptr)(isConnected ? nullptr : &failure);
   progressedAt_ = monotonicNs();
@@ -240,19 +240,19 @@ void Engine::checkInstructionSet() {
 /// An exception fails the engine, which then accepts nothing until it is closed.
 void Engine::runUntilFinished() {
   MosaicFailure failure{};
-  while (captured(&failure, rankName(options_.rank), [this] { run(); }) != 0) {
+  while (captureFailure(&failure, rankName(options_.rank), [this] { run(); }) != 0) {
     if (failed_) return;
     const auto op = front();
     const auto code = static_cast<MosaicFailureCode>(failure.code);
     fail(op ? localFailure(*op, code, failure.message)
-            : Diagnosis{failure, recordOf(MOSAIC_FAILURE_PEER_LOST, failure.message)});
+            : Diagnosis{failure, failureRecord(MOSAIC_FAILURE_PEER_LOST, failure.message)});
   }
 }
 
 void Engine::leave(bool isConnected) {
   if (isConnected && !failed_ && !stop_) {
     if (const auto text = compareAtClose()) {
-      const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, *text);
+      const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, *text);
       fail({failure, failure});
     }
   }

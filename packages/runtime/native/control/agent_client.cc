@@ -125,7 +125,7 @@ void AgentClient::reportFailure(const MosaicFailure& cause) {
 }
 
 void AgentClient::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks) {
-  CallFrame frame;
+  CallMessage frame;
   frame.group = group;
   frame.ranks = RankRanges::of(ranks);
   frame.index = index;
@@ -270,7 +270,7 @@ void AgentClient::end(const std::string& reason) {
     state_ = State::Ended;
     left = leaving_;
     if (!refusal_) {
-      refusal_ = recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: the control plane of this host is gone: " + reason);
+      refusal_ = failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: the control plane of this host is gone: " + reason);
     }
   }
   changed_.notify_all();
@@ -280,7 +280,7 @@ void AgentClient::end(const std::string& reason) {
 void AgentClient::refuse(MosaicFailureCode code, const std::string& message) {
   {
     const Lock lock(mutex_);
-    refusal_ = recordOf(code, message);
+    refusal_ = failureRecord(code, message);
   }
   end(message);
 }

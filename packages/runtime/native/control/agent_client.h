@@ -70,12 +70,12 @@ class AgentClient : public ControlPlane {
 
   void handle(const control::AgentSocket::Content& content);
   void deliver(Event event);
-  void onWelcome(control::Welcome frame);
-  void onValue(control::ValueFrame frame);
+  void onMemberTable(control::MemberTable frame);
+  void onValue(control::ValueMessage frame);
   void onLost(const control::Lost& frame);
   void onFailed(const control::Failed& frame);
   void replyPosition(const control::PositionsQuery& query);
-  void replyCalls(const control::CallsQuery& query);
+  void replyCallLog(const control::CallLogQuery& query);
   /// The value of a key once it arrives; nothing where one of the conditions below, or `isFinished`, is true before.
   template <typename Condition>
   std::optional<std::string> awaitValue(const std::string& key, int64_t timeoutNs, Condition isFinished);

@@ -1,4 +1,4 @@
-// What the agent sends to a rank, and what the rank answers.
+// What the agent sends to a rank, and what the rank replies.
 #include <algorithm>
 
 #include "control/agent_client.h"
@@ -23,17 +23,17 @@ constexpr const char* kNoSuchRank = "a rank that the world does not have";
 
 /// The ranks of a frame, which may spread over many lists: each rank of the world at most once, so that no frame takes
 /// more memory than the world has ranks.
-class RankReader {
+class RankRangeDecoder {
  public:
-  explicit RankReader(uint32_t size) : size_(size), left_(size) {}
+  explicit RankRangeDecoder(uint32_t size) : size_(size), left_(size) {}
 
-  std::vector<uint32_t> read(const RankRanges& runs) {
-    for (const RankRange& run : runs.runs) {
-      if (uint64_t{run.first} + run.count > size_) throw ProtocolError(kNoSuchRank);
-      if (run.count > left_) throw ProtocolError("more ranks than the world has");
-      left_ -= run.count;
+  std::vector<uint32_t> decode(const RankRanges& ranks) {
+    for (const RankRange& range : ranks.ranges) {
+      if (uint64_t{range.first} + range.count > size_) throw ProtocolError(kNoSuchRank);
+      if (range.count > left_) throw ProtocolError("a list of more ranks than the world has");
+      left_ -= range.count;
     }
-    return runs.ranks();
+    return ranks.ranks();
   }
 
  private:
@@ -47,18 +47,18 @@ void AgentClient::handle(const AgentSocket::Content& content) {
   const auto read = [&]<typename Frame>(Frame*) { return decode<Frame>(content.data + 1, content.size - 1); };
 #define MOSAIC_READ(Frame) read(static_cast<Frame*>(nullptr))
   switch (static_cast<uint8_t>(content.data[0])) {
-    case Welcome::kType:
-      return onWelcome(MOSAIC_READ(Welcome));
+    case MemberTable::kType:
+      return onMemberTable(MOSAIC_READ(MemberTable));
     case Refused::kType: {
       const auto frame = MOSAIC_READ(Refused);
       return refuse(codeOf(frame.code), "connect: " + frame.message);
     }
     case Closed::kType:
       return end(MOSAIC_READ(Closed).reason);
-    case ValueFrame::kType:
-      return onValue(MOSAIC_READ(ValueFrame));
+    case ValueMessage::kType:
+      return onValue(MOSAIC_READ(ValueMessage));
     case Exited::kType:
-      for (const uint32_t rank : RankReader(options_.size).read(MOSAIC_READ(Exited).runs)) {
+      for (const uint32_t rank : RankRangeDecoder(options_.size).decode(MOSAIC_READ(Exited).ranks)) {
         if (rank != options_.rank) deliver([rank](ControlListener& listener) { listener.onPeerExited(rank); });
       }
       return;
@@ -72,8 +72,8 @@ void AgentClient::handle(const AgentSocket::Content& content) {
     }
     case Colors::kType: {
       auto frame = MOSAIC_READ(Colors);
-      if (RankReader(options_.size).read(frame.ranks).size() != frame.colors.size()) {
-        throw ProtocolError("other than one color for each rank");
+      if (RankRangeDecoder(options_.size).decode(frame.ranks).size() != frame.colors.size()) {
+        throw ProtocolError("a colors frame without one color for each rank");
       }
       return deliver([frame = std::move(frame)](ControlListener& listener) mutable {
         listener.onColors(frame.group, frame.index, std::move(frame.colors));
@@ -82,11 +82,11 @@ void AgentClient::handle(const AgentSocket::Content& content) {
     case Positions::kType: {
       std::vector<Position> positions;
       const auto frame = MOSAIC_READ(Positions);
-      RankReader ranks(options_.size);
-      for (const Place& place : frame.places) {
-        for (const uint32_t rank : ranks.read(place.runs)) {
-          positions.push_back({rank, activityOf(place.activity), place.group, place.sequence,
-                               place.index, place.operation, place.description, place.last});
+      RankRangeDecoder ranks(options_.size);
+      for (const RankPosition& at : frame.positions) {
+        for (const uint32_t rank : ranks.decode(at.ranks)) {
+          positions.push_back({rank, activityOf(at.activity), at.group, at.sequence, at.index, at.operation,
+                               at.description, at.last});
         }
       }
       std::sort(positions.begin(), positions.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
@@ -96,20 +96,20 @@ void AgentClient::handle(const AgentSocket::Content& content) {
     }
     case PositionsQuery::kType:
       return replyPosition(MOSAIC_READ(PositionsQuery));
-    case CallsQuery::kType:
-      return replyCalls(MOSAIC_READ(CallsQuery));
+    case CallLogQuery::kType:
+      return replyCallLog(MOSAIC_READ(CallLogQuery));
     default:
       throw ProtocolError("a frame that agents do not send");
   }
 #undef MOSAIC_READ
 }
 
-void AgentClient::onWelcome(Welcome frame) {
+void AgentClient::onMemberTable(MemberTable frame) {
   if (frame.members.size() != options_.size) throw ProtocolError("a member table of another size");
   {
     const Lock lock(mutex_);
     if (state_ != State::Connecting) throw ProtocolError("a second member table");
-    for (const WelcomeMember& member : frame.members) {
+    for (const MemberEntry& member : frame.members) {
       if (member.host >= frame.hosts.size()) throw ProtocolError("a host without a name");
       members_.push_back({member.host, member.pid});
     }
@@ -119,7 +119,7 @@ void AgentClient::onWelcome(Welcome frame) {
   changed_.notify_all();
 }
 
-void AgentClient::onValue(ValueFrame frame) {
+void AgentClient::onValue(ValueMessage frame) {
   {
     const Lock lock(mutex_);
     const auto found = pendingGets_.find(frame.key);
@@ -129,15 +129,15 @@ void AgentClient::onValue(ValueFrame frame) {
 }
 
 void AgentClient::onLost(const Lost& frame) {
-  RankReader ranks(options_.size);
+  RankRangeDecoder ranks(options_.size);
   for (const Loss& loss : frame.losses) {
-    for (const uint32_t rank : ranks.read(loss.runs)) {
+    for (const uint32_t rank : ranks.decode(loss.ranks)) {
       if (rank == options_.rank) continue;
       const std::string process = processOf(rank, loss.reason);
       {
         const Lock lock(mutex_);
         const std::string text = "connect: " + process + " died while the ranks connected";
-        if (!peerFailure_) peerFailure_ = recordOf(MOSAIC_FAILURE_PEER_LOST, text);
+        if (!peerFailure_) peerFailure_ = failureRecord(MOSAIC_FAILURE_PEER_LOST, text);
       }
       deliver([rank, process](ControlListener& listener) { listener.onPeerLost(rank, process); });
     }
@@ -148,7 +148,7 @@ void AgentClient::onLost(const Lost& frame) {
 void AgentClient::onFailed(const Failed& frame) {
   if (frame.rank >= options_.size) throw ProtocolError(kNoSuchRank);
   if (frame.rank == options_.rank) return;
-  const MosaicFailure cause = recordOf(codeOf(frame.code), frame.message);
+  const MosaicFailure cause = failureRecord(codeOf(frame.code), frame.message);
   {
     const Lock lock(mutex_);
     if (!peerFailure_) peerFailure_ = cause;
@@ -158,34 +158,34 @@ void AgentClient::onFailed(const Failed& frame) {
 }
 
 void AgentClient::replyPosition(const PositionsQuery& query) {
-  PositionsAnswer answer;
-  answer.query = query.query;
+  PositionsReply reply;
+  reply.query = query.query;
   {
     const std::lock_guard lock(listenerMutex_);
     if (!detached_) {
       Position at;
       at.activity = Position::Activity::Idle;
       if (listener_) at = listener_->position();
-      answer.places.push_back({RankRanges::of({options_.rank}), static_cast<uint8_t>(at.activity), at.group,
-                               at.sequence, at.index, at.operation, at.description, at.last});
+      reply.positions.push_back({RankRanges::of({options_.rank}), static_cast<uint8_t>(at.activity), at.group,
+                                 at.sequence, at.index, at.operation, at.description, at.last});
     }
   }
-  send(encode(answer));
+  send(encode(reply));
 }
 
-void AgentClient::replyCalls(const CallsQuery& query) {
-  Calls answer;
-  answer.query = query.query;
-  answer.rank = options_.rank;
+void AgentClient::replyCallLog(const CallLogQuery& query) {
+  CallLogReply reply;
+  reply.query = query.query;
+  reply.rank = options_.rank;
   {
     const std::lock_guard lock(listenerMutex_);
     if (listener_) {
       for (const CallRecord& call : listener_->calls(query.group)) {
-        answer.calls.push_back({call.index, call.history, call.description});
+        reply.calls.push_back({call.index, call.history, call.description});
       }
     }
   }
-  send(encode(answer));
+  send(encode(reply));
 }
 
 }  // namespace mosaic

@@ -1,6 +1,6 @@
 // What ranks exchange beside the payload of collectives: rendezvous, failures, positions, group splits, and a check
 // that they call the same. One interface, two implementations: ranks of one process share memory (in_process.h); ranks
-// of many processes speak docs/control-plane.md to the agent of their host (agent_client.h).
+// of many processes use the protocol of docs/control-plane.md with the agent of their host (agent_client.h).
 #pragma once
 
 #include <atomic>
@@ -79,7 +79,7 @@ class ControlListener {
   /// The control plane itself is gone: nothing is delivered any more.
   virtual void onControlLost(const std::string& reason) = 0;
 
-  // What the control plane asks of this rank.
+  // What the control plane queries from this rank.
   virtual Position position() = 0;
   /// The last calls of a group, oldest first.
   virtual std::vector<CallRecord> calls(uint64_t group) = 0;

@@ -55,18 +55,18 @@ struct Join {
                 MOSAIC_FIELD(timeoutMs), MOSAIC_FIELD(remainingMs), MOSAIC_FIELD(hosts), MOSAIC_FIELD(members))
 };
 
-struct WelcomeMember {
+struct MemberEntry {
   static constexpr size_t kMinBytes = 8;
   uint32_t host = 0;
   int32_t pid = 0;
   MOSAIC_FIELDS(MOSAIC_FIELD(host), MOSAIC_FIELD(pid))
 };
 
-struct Welcome {
+struct MemberTable {
   static constexpr uint8_t kType = 7;
   uint32_t world = 0;
   std::vector<std::string> hosts;
-  std::vector<WelcomeMember> members;
+  std::vector<MemberEntry> members;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(hosts), MOSAIC_FIELD(members))
 };
 
@@ -100,7 +100,7 @@ struct Get {
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(key))
 };
 
-struct ValueFrame {
+struct ValueMessage {
   static constexpr uint8_t kType = 12;
   uint32_t world = 0;
   std::string key;
@@ -110,9 +110,9 @@ struct ValueFrame {
 
 struct Exit {
   static constexpr size_t kMinBytes = 8;
-  RankRanges runs;
+  RankRanges ranks;
   std::string last;
-  MOSAIC_FIELDS(MOSAIC_FIELD(runs), MOSAIC_FIELD(last))
+  MOSAIC_FIELDS(MOSAIC_FIELD(ranks), MOSAIC_FIELD(last))
 };
 
 struct Leave {
@@ -125,15 +125,15 @@ struct Leave {
 struct Exited {
   static constexpr uint8_t kType = 14;
   uint32_t world = 0;
-  RankRanges runs;
-  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(runs))
+  RankRanges ranks;
+  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(ranks))
 };
 
 struct Loss {
   static constexpr size_t kMinBytes = 8;
-  RankRanges runs;
+  RankRanges ranks;
   std::string reason;
-  MOSAIC_FIELDS(MOSAIC_FIELD(runs), MOSAIC_FIELD(reason))
+  MOSAIC_FIELDS(MOSAIC_FIELD(ranks), MOSAIC_FIELD(reason))
 };
 
 struct Lost {
@@ -151,7 +151,7 @@ struct Failed {
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(rank), MOSAIC_FIELD(code), MOSAIC_FIELD(message))
 };
 
-struct CallFrame {
+struct CallMessage {
   static constexpr uint8_t kType = 17;
   uint32_t world = 0;
   uint64_t group = 0, index = 0, history = 0;
@@ -161,7 +161,7 @@ struct CallFrame {
                 MOSAIC_FIELD(rank), MOSAIC_FIELD(ranks))
 };
 
-struct CallsQuery {
+struct CallLogQuery {
   static constexpr uint8_t kType = 18;
   uint32_t world = 0, query = 0, rank = 0;
   uint64_t group = 0;
@@ -175,7 +175,7 @@ struct CallEntry {
   MOSAIC_FIELDS(MOSAIC_FIELD(index), MOSAIC_FIELD(history), MOSAIC_FIELD(description))
 };
 
-struct Calls {
+struct CallLogReply {
   static constexpr uint8_t kType = 19;
   uint32_t world = 0, query = 0, rank = 0;
   std::vector<CallEntry> calls;
@@ -233,29 +233,29 @@ struct PositionsQuery {
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(query), MOSAIC_FIELD(timeoutMs), MOSAIC_FIELD(ranks))
 };
 
-struct Place {
+struct RankPosition {
   static constexpr size_t kMinBytes = 41;
-  RankRanges runs;
+  RankRanges ranks;
   uint8_t activity = 0;
   uint64_t group = 0, sequence = 0, index = 0;
   std::string operation, description, last;
-  MOSAIC_FIELDS(MOSAIC_FIELD(runs), MOSAIC_FIELD(activity), MOSAIC_FIELD(group), MOSAIC_FIELD(sequence),
+  MOSAIC_FIELDS(MOSAIC_FIELD(ranks), MOSAIC_FIELD(activity), MOSAIC_FIELD(group), MOSAIC_FIELD(sequence),
                 MOSAIC_FIELD(index), MOSAIC_FIELD(operation), MOSAIC_FIELD(description), MOSAIC_FIELD(last))
 };
 
-struct PositionsAnswer {
+struct PositionsReply {
   static constexpr uint8_t kType = 25;
   uint32_t world = 0, query = 0;
-  std::vector<Place> places;
-  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(query), MOSAIC_FIELD(places))
+  std::vector<RankPosition> positions;
+  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(query), MOSAIC_FIELD(positions))
 };
 
 struct Positions {
   static constexpr uint8_t kType = 26;
   uint32_t world = 0;
   uint64_t request = 0;
-  std::vector<Place> places;
-  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(request), MOSAIC_FIELD(places))
+  std::vector<RankPosition> positions;
+  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(request), MOSAIC_FIELD(positions))
 };
 
 #undef MOSAIC_FIELD
@@ -279,7 +279,7 @@ Frame decode(const char* data, size_t size) {
   FieldReader reader(data, size);
   Frame frame;
   Frame::fields(reader, frame);
-  if (!reader.done()) throw ProtocolError("bytes after the end of a frame");
+  if (!reader.done()) throw ProtocolError("a frame with bytes after its end");
   return frame;
 }
 

@@ -73,7 +73,7 @@ std::optional<MosaicFailure> InProcessControl::peerFailure() const {
   if (world_->failure_ && world_->failure_->first != rank_) return world_->failure_->second;
   for (uint32_t peer = 0; peer < world_->size_; peer++) {
     if (!world_->ranks_[peer].lost) continue;
-    return recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: " + processOf(peer) + " died while the ranks connected");
+    return failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: " + processOf(peer) + " died while the ranks connected");
   }
   return std::nullopt;
 }

@@ -38,20 +38,21 @@ struct RankRange {
 
 /// Ranks in order.
 struct RankRanges {
-  std::vector<RankRange> runs;
+  std::vector<RankRange> ranges;
 
   static RankRanges of(const std::vector<uint32_t>& ranks) {
     RankRanges made;
     for (const uint32_t rank : ranks) {
-      if (!made.runs.empty() && made.runs.back().first + made.runs.back().count == rank) made.runs.back().count++;
-      else made.runs.push_back({rank, 1});
+      RankRange* last = made.ranges.empty() ? nullptr : &made.ranges.back();
+      if (last && last->first + last->count == rank) last->count++;
+      else made.ranges.push_back({rank, 1});
     }
     return made;
   }
   std::vector<uint32_t> ranks() const {
     std::vector<uint32_t> all;
-    for (const RankRange& run : runs) {
-      for (uint32_t i = 0; i < run.count; i++) all.push_back(run.first + i);
+    for (const RankRange& range : ranges) {
+      for (uint32_t i = 0; i < range.count; i++) all.push_back(range.first + i);
     }
     return all;
   }
@@ -79,10 +80,10 @@ class FieldWriter {
   void write(const std::string& x) { append(x.data(), std::min<size_t>(x.size(), kMaxTextBytes)); }
   void write(const Value& x) { append(x.bytes.data(), x.bytes.size()); }
   void write(const RankRanges& x) {
-    write(static_cast<uint32_t>(x.runs.size()));
-    for (const RankRange& run : x.runs) {
-      write(run.first);
-      write(run.count);
+    write(static_cast<uint32_t>(x.ranges.size()));
+    for (const RankRange& range : x.ranges) {
+      write(range.first);
+      write(range.count);
     }
   }
   template <typename T>
@@ -118,13 +119,13 @@ class FieldReader {
   void read(std::string& x) { x = text(kMaxTextBytes); }
   void read(Value& x) { x.bytes = text(kMaxValueBytes); }
   void read(RankRanges& x) {
-    x.runs.resize(count(2 * sizeof(uint32_t)));
+    x.ranges.resize(count(2 * sizeof(uint32_t)));
     uint64_t total = 0;
-    for (RankRange& run : x.runs) {
-      read(run.first);
-      read(run.count);
-      total += run.count;
-      if (run.count == 0 || uint64_t{run.first} + run.count > kMaxRanks || total > kMaxRanks) {
+    for (RankRange& range : x.ranges) {
+      read(range.first);
+      read(range.count);
+      total += range.count;
+      if (range.count == 0 || uint64_t{range.first} + range.count > kMaxRanks || total > kMaxRanks) {
         throw ProtocolError("a range of more ranks than a world may have");
       }
     }

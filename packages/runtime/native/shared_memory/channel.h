@@ -1,4 +1,5 @@
-// A ring of bytes from one rank to another: one thread writes, one reads, neither ever waits for the other here.
+// A ring buffer of bytes from one rank to another: single producer, single consumer, and neither ever waits for the
+// other here.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The memory that the ranks of a host share: a page for each rank and a ring of bytes for each ordered pair. The same
+// The memory that the ranks of a host share: a page for each rank and a ring buffer for each ordered pair. The same
 // layout serves threads of one process and processes of one host; nothing of it ever has a name in a file system.
 #pragma once
 
@@ -22,7 +22,7 @@ struct alignas(4096) RankPage {
 struct alignas(4096) SegmentHeader {
   uint64_t magic;
   uint32_t size;
-  uint64_t capacity;  // bytes of a ring
+  uint64_t capacity;  // bytes of a ring buffer
   uint64_t bytes;
   std::atomic<uint32_t> opened;  // ranks that have mapped it, but for the one that created it
 };

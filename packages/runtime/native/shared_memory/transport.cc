@@ -1,3 +1,5 @@
+// The transport over shared memory: each pair of ranks has a ring buffer in each direction (channel.h), into which the
+// sender copies a message's header and payload, and out of which the receiver does.
 #include "shared_memory/transport.h"
 
 #include <unistd.h>
@@ -16,6 +18,9 @@ namespace {
 // What a message moves before the others get their turn, and before its peer is notified.
 constexpr uint64_t kMaxCopyBytes = 128 << 10;
 constexpr uint64_t kReduceBlock = 4096;  // elements
+
+/// Of a message: whether its header has passed through the ring buffer.
+uint64_t& headerMoved(MosaicMessage& message) { return message.transport[0]; }
 
 /// Segments of ranks of this process, by the address that rank 0 publishes.
 class InProcessSegments {
@@ -174,7 +179,7 @@ void SharedMemory::popIfDone(Queue& queue) {
   queue.pop_front();
 }
 
-/// Writes what fits of the messages to a peer into its ring.
+/// Writes what fits of the messages to a peer into its ring buffer.
 bool SharedMemory::sendTo(uint32_t peer) {
   Queue& queue = sends_[peer];
   Channel channel = outgoing(peer);
@@ -183,8 +188,7 @@ bool SharedMemory::sendTo(uint32_t peer) {
   while (!queue.empty() && budget > 0) {
     MosaicMessage& message = *queue.front();
     if (message.state != MOSAIC_MESSAGE_PENDING) break;
-    uint64_t& isOpen = message.transport[0];
-    if (!isOpen) {
+    if (!headerMoved(message)) {
       if (isClosed(peer)) {
         message.state = MOSAIC_MESSAGE_CLOSED;
         break;
@@ -192,7 +196,7 @@ bool SharedMemory::sendTo(uint32_t peer) {
       // A header goes in whole or not at all: the reader may look at it in place.
       if (channel.writable() < sizeof message.signature) break;
       channel.write(&message.signature, sizeof message.signature);
-      isOpen = moved = true;
+      headerMoved(message) = moved = true;
     }
     const uint64_t wanted = std::min(budget, message.signature.bytes - message.moved);
     const uint64_t count = channel.write(message.data + message.moved, wanted);
@@ -211,7 +215,7 @@ bool SharedMemory::sendTo(uint32_t peer) {
 bool SharedMemory::open(MosaicMessage& message, Channel& channel) {
   if (channel.readable() < sizeof message.received) return false;
   channel.read(&message.received, sizeof message.received);
-  message.transport[0] = 1;
+  headerMoved(message) = 1;
   if (matches_(&message.signature, &message.received)) return true;
   message.state = MOSAIC_MESSAGE_MISMATCH;
   return false;
@@ -228,12 +232,12 @@ bool SharedMemory::receiveFrom(uint32_t peer) {
   while (!queue.empty() && budget > 0) {
     MosaicMessage& message = *queue.front();
     if (message.state != MOSAIC_MESSAGE_PENDING) break;
-    if (!message.transport[0]) {
+    if (!headerMoved(message)) {
       starved = !open(message, channel);
-      moved |= message.transport[0] != 0;
+      moved |= headerMoved(message) != 0;
       if (starved) break;
     }
-    // Operands of a reduction stay in the ring until those of all ranks are there.
+    // Operands of a reduction stay in the ring buffer until those of all ranks are there.
     if (!message.data && message.signature.bytes > 0) {
       starved = channel.readable() == 0;
       break;
@@ -247,7 +251,7 @@ bool SharedMemory::receiveFrom(uint32_t peer) {
     if (starved) break;
     popIfDone(queue);
   }
-  // A writer that sleeps before a full ring is worth waking only for a good piece of it.
+  // A writer that sleeps before a full ring buffer is worth waking only for a good piece of it.
   if (moved && (queue.empty() || channel.isHalfEmpty())) notify(peer);
   if (starved && closed && queue.front()->state == MOSAIC_MESSAGE_PENDING) queue.front()->state = MOSAIC_MESSAGE_CLOSED;
   return moved;
@@ -272,9 +276,9 @@ bool SharedMemory::computeReduction(MosaicReduction& r) {
   while (r.reduced < r.count) {
     uint64_t ready = std::min(kReduceBlock, r.count - r.reduced);
     for (uint32_t i = 0; i + 1 < r.ranks; i++) {
-      const MosaicMessage& message = r.messages[i];
-      const bool isOpen = message.transport[0] && message.state == MOSAIC_MESSAGE_PENDING;
-      ready = std::min(ready, isOpen ? incoming(indexOf_[message.peer]).readable() / width : 0);
+      MosaicMessage& message = r.messages[i];
+      const bool isReadable = headerMoved(message) && message.state == MOSAIC_MESSAGE_PENDING;
+      ready = std::min(ready, isReadable ? incoming(indexOf_[message.peer]).readable() / width : 0);
     }
     // Whole blocks only, but for the last: a trickle would cost more than it hides.
     if (ready < std::min(kReduceBlock, r.count - r.reduced)) break;
@@ -333,7 +337,7 @@ LocalTransport::LocalTransport() : table{}, host{} {
   table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "shared memory", &host, nullptr};
   host.self = this;
   host.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-    return captured(failure, "connect", [&] { connectHost(of(self), *bootstrap); });
+    return captureFailure(failure, "connect", [&] { connectHost(of(self), *bootstrap); });
   };
   host.interrupt = [](void* self) { of(self).interrupt(); };
   host.send = [](void* self, MosaicMessage* message) { of(self).send(*message); };

@@ -1,5 +1,5 @@
-// Messages between the ranks of one host, through shared memory: they are copied into the ring of a pair and out of it,
-// a piece of each in turn. A reduction reads its operands where they lie in the rings.
+// Messages between the ranks of one host, through shared memory: they are copied into the ring buffer of a pair and out
+// of it, a piece of each in turn. A reduction reads its operands where they lie in the ring buffers.
 //
 // Compiled into the addons of @mosaic/collectives-local, where it is the transport, and of @mosaic/collectives-ucx,
 // where it is the part of a transport that serves the ranks of this host.
@@ -75,7 +75,7 @@ class SharedMemory {
   uint32_t index_ = 0;             // of this rank
   std::shared_ptr<Segment> segment_;
   /// Where this rank sleeps, once it is connected: `interrupt` may come before. Null where it polls: there an interrupt
-  /// that comes late would take the place of a peer's, which then wakes nobody.
+  /// that comes late would take the place of a peer's, which then wakes no thread.
   std::atomic<RankPage*> page_{nullptr};
   std::optional<PeerProcesses> processes_;
   MessageQueues sends_, receives_;

@@ -44,7 +44,7 @@ class WakePipe {
   }
 
  private:
-  int fds_[2];  // the second keeps the first from reporting that nobody writes
+  int fds_[2];  // the second keeps the first from reporting end of file
 };
 
 /// The end of a rank that wakes it.

@@ -42,9 +42,9 @@ std::map<uint8_t, Replay> replaysOf() {
 }  // namespace
 
 int main() {
-  const auto plays = replaysOf<Hello, Join, Welcome, Refused, Closed, Put, Get, ValueFrame, Leave, Exited, Lost, Failed,
-                             CallFrame, CallsQuery, Calls, Mismatch, Split, Colors, PositionsRequest, PositionsQuery,
-                             PositionsAnswer, Positions>();
+  const auto plays = replaysOf<Hello, Join, MemberTable, Refused, Closed, Put, Get, ValueMessage, Leave, Exited, Lost,
+                             Failed, CallMessage, CallLogQuery, CallLogReply, Mismatch, Split, Colors, PositionsRequest,
+                             PositionsQuery, PositionsReply, Positions>();
   for (std::string line; std::getline(std::cin, line);) {
     const std::string bytes = bytesOf(line);
     const auto play = bytes.size() < 5 ? plays.end() : plays.find(static_cast<uint8_t>(bytes[4]));

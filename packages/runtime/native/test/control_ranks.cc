@@ -85,7 +85,7 @@ class Rank : private ControlListener {
     else if (verb == "detach") control_.detach();
     else if (verb == "interrupt") control_.interrupt();
     else if (verb == "put") control_.put(f.at(0), f.at(1));
-    else if (verb == "fail") control_.reportFailure(recordOf(static_cast<MosaicFailureCode>(number(0)), f.at(1)));
+    else if (verb == "fail") control_.reportFailure(failureRecord(static_cast<MosaicFailureCode>(number(0)), f.at(1)));
     else if (verb == "call") {
       control_.reportCall(number(0), number(1), number(2), f.size() > 3 ? ranksOf(f.at(3)) : std::vector<uint32_t>());
     }

@@ -60,8 +60,8 @@ class JsonWriter {
   static std::string json(const control::Value& x) { return quoted(hexOf(x.bytes)); }
   static std::string json(const control::RankRanges& x) {
     std::string out;
-    for (const control::RankRange& run : x.runs) {
-      out += (out.empty() ? "[" : ",[") + std::to_string(run.first) + "," + std::to_string(run.count) + "]";
+    for (const control::RankRange& range : x.ranges) {
+      out += (out.empty() ? "[" : ",[") + std::to_string(range.first) + "," + std::to_string(range.count) + "]";
     }
     return "[" + out + "]";
   }

@@ -1,7 +1,7 @@
 import { fileURLToPath } from "node:url";
 import type { TraceEvent } from "@mosaic/core";
 import { loadAddon, platform } from "../addon.ts";
-import { Completions, translated } from "../runtime.ts";
+import { Completions, translateErrors } from "../runtime.ts";
 
 /** One rank's engine, as native code holds it. */
 export type EngineHandle = { readonly engine: unique symbol };
@@ -9,7 +9,7 @@ export type EngineHandle = { readonly engine: unique symbol };
 export type InProcessWorld = { readonly world: unique symbol };
 
 /** A group that came of a split: its number among the rank's groups, the place in it, the world ranks of its members. */
-export interface GroupPart {
+export interface SplitResult {
   readonly index: number;
   readonly rank: number;
   readonly ranks: readonly number[];
@@ -48,14 +48,14 @@ export interface CollectivesAddon {
   open(options: OpenOptions, completion: number): EngineHandle;
   hosts(engine: EngineHandle): readonly number[];
   close(engine: EngineHandle, completion: number): void;
-  forget(engine: EngineHandle): void;
+  release(engine: EngineHandle): void;
   abortAll(): void;
   post(engine: EngineHandle, group: number, words: Float64Array, label: string): number;
   record(engine: EngineHandle, group: number, description: string): void;
   wait(engine: EngineHandle, operation: number): void;
   completed(engine: EngineHandle): number;
   split(...splitting: [engine: EngineHandle, group: number, color: number, name: string, completion: number]): number;
-  part(engine: EngineHandle, operation: number): GroupPart;
+  splitResult(engine: EngineHandle, operation: number): SplitResult;
   traffic(engine: EngineHandle, group: number): readonly [number, number, number];
   startTrace(engine: EngineHandle): void;
   stopTrace(engine: EngineHandle, completion: number): void;
@@ -85,6 +85,6 @@ export function addon(): CollectivesAddon {
 }
 
 /** Runs a native call; what it throws becomes the error class that its code stands for. */
-export function native<T>(call: (addon: CollectivesAddon) => T): T {
-  return translated(() => call(addon()));
+export function callNative<T>(call: (addon: CollectivesAddon) => T): T {
+  return translateErrors(() => call(addon()));
 }

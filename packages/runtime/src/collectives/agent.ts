@@ -19,10 +19,10 @@ export interface AgentAddress extends Disposable {
 }
 
 /** `sockaddr_un` holds 107 bytes. */
-const LONGEST_PATH = 107;
-const MOST_ATTEMPTS = 5;
+const MAX_SOCKET_PATH = 107;
+const MAX_ATTEMPTS = 5;
 /** Seconds that an agent may take to start, which usually are a tenth. */
-const LONGEST_START = 60;
+const START_TIMEOUT_MS = 60;
 
 /**
  * The agent of this host: the launcher's (MOSAIC_AGENT), else one that the first rank of the host starts, under a path that
@@ -35,17 +35,17 @@ const LONGEST_START = 60;
 export async function agentAddress(
   rank: number,
   name?: string,
-  timeout: number = LONGEST_START,
+  timeout: number = START_TIMEOUT_MS,
 ): Promise<AgentAddress> {
   const { MOSAIC_AGENT, MOSAIC_ATTEMPT, MOSAIC_TOKEN_FILE } = process.env;
-  const secret = MOSAIC_TOKEN_FILE ? secretIn(MOSAIC_TOKEN_FILE) : "";
+  const secret = MOSAIC_TOKEN_FILE ? readSecret(MOSAIC_TOKEN_FILE) : "";
   if (MOSAIC_AGENT !== undefined) {
     const attempt = Number(MOSAIC_ATTEMPT ?? 0);
     return { path: MOSAIC_AGENT, secret, world: name ?? jobName(), attempt, [Symbol.dispose]() {} };
   }
   const launched = launchEnvironment();
   const { attempt, localRank } = launched;
-  const endpoint = endpointOf(launched);
+  const endpoint = resolveEndpoint(launched);
   const world = name ?? jobName(launched);
   // Hosts may share the directory.
   const host = endpoint === undefined ? [] : [hostname()];
@@ -60,7 +60,7 @@ export async function agentAddress(
     });
   }
   const tree = endpoint === undefined ? undefined : { index: rank, endpoint };
-  const keepAlive = new KeepAlive(path, tree, Math.min(timeout, LONGEST_START));
+  const keepAlive = new KeepAlive(path, tree, Math.min(timeout, START_TIMEOUT_MS));
   if (isFirst) await keepAlive.ensureAgent();
   return { path, secret, world, attempt, [Symbol.dispose]: () => keepAlive.release() };
 }
@@ -94,9 +94,9 @@ function processManager(): string | undefined {
 }
 
 /** Where rank 0's host listens, if there are several hosts; undefined for one. */
-function endpointOf({ launcher, worldSize, localWorldSize, endpoint }: LaunchEnvironment): string | undefined {
+function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: LaunchEnvironment): string | undefined {
   const isUnknown = localWorldSize === undefined;
-  if (isUnknown ? !isElsewhere(endpoint?.host) : localWorldSize >= worldSize) return undefined;
+  if (isUnknown ? !isRemoteAddress(endpoint?.host) : localWorldSize >= worldSize) return undefined;
   const missing = (expected: string, received: string, remedy: string): OptionError =>
     new OptionError({ where: "connect: ranks on several hosts", expected, received, remedy });
   if (isUnknown) {
@@ -124,13 +124,13 @@ function endpointOf({ launcher, worldSize, localWorldSize, endpoint }: LaunchEnv
 }
 
 /** Whether an address is of another host. A name may be this host's by ways that only the resolver has: it counts as such. */
-function isElsewhere(address: string | undefined): boolean {
+function isRemoteAddress(address: string | undefined): boolean {
   if (address === undefined || !/^[\d.]+$|:/.test(address)) return false;
   const own = Object.values(networkInterfaces()).flatMap((infos = []) => infos.map((info) => info.address));
   return !address.startsWith("127.") && !own.includes(address);
 }
 
-function secretIn(file: string): string {
+function readSecret(file: string): string {
   try {
     return readFileSync(file, "utf8").trim();
   } catch (cause) {
@@ -151,7 +151,7 @@ async function socketPath(job: string): Promise<string> {
   const { XDG_RUNTIME_DIR } = process.env;
   const directories = [...(XDG_RUNTIME_DIR ? [join(XDG_RUNTIME_DIR, "mosaic")] : []), join(tmpdir(), `mosaic-${uid}`)];
   const fits = (directory: string): boolean =>
-    Buffer.byteLength(join(directory, file)) <= LONGEST_PATH && existsSync(dirname(directory));
+    Buffer.byteLength(join(directory, file)) <= MAX_SOCKET_PATH && existsSync(dirname(directory));
   const directory = directories.find(fits) ?? `/tmp/mosaic-${uid}`;
   makeDirectory(directory);
   const stat = lstatSync(directory);
@@ -182,7 +182,7 @@ function makeDirectory(directory: string): void {
 }
 
 /** An agent of several, as its arguments. */
-interface TreePlace {
+interface TreePosition {
   /** The first rank of its host. */
   readonly index: number;
   readonly endpoint: string;
@@ -194,13 +194,13 @@ interface TreePlace {
  */
 class KeepAlive {
   readonly #path: string;
-  readonly #place: TreePlace | undefined;
+  readonly #place: TreePosition | undefined;
   readonly #timeout: number;
   #socket: Socket | undefined;
   #input: Writable | undefined;
   #isReleased = false;
 
-  constructor(path: string, place: TreePlace | undefined, timeout: number) {
+  constructor(path: string, place: TreePosition | undefined, timeout: number) {
     this.#path = path;
     this.#place = place;
     this.#timeout = timeout;
@@ -208,7 +208,7 @@ class KeepAlive {
 
   /** Starts an agent where none listens. */
   async ensureAgent(): Promise<void> {
-    for (let attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
+    for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
       const socket = await connectTo(this.#path);
       if (socket !== undefined) return this.#keep(socket);
       this.#input = await startAgent(this.#path, this.#place, this.#timeout);
@@ -243,7 +243,7 @@ async function connectTo(path: string): Promise<Socket | undefined> {
  * A process of its own session, so that it outlives this rank while others of the host are there. Resolves to its standard
  * input once it, or another agent that was faster, listens.
  */
-async function startAgent(path: string, place: TreePlace | undefined, timeout: number): Promise<Writable> {
+async function startAgent(path: string, place: TreePosition | undefined, timeout: number): Promise<Writable> {
   const { spawn } = await import("node:child_process");
   const { NODE_OPTIONS: _, MOSAIC_TOKEN_FILE: file, ...env } = process.env;
   const tree = place === undefined ? [] : [String(place.index), place.endpoint];

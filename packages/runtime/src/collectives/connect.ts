@@ -1,5 +1,5 @@
 import { type ConnectOptions, type Device, OptionError, type ProcessGroup } from "@mosaic/core";
-import { native, type OpenOptions } from "./addon.ts";
+import { callNative, type OpenOptions } from "./addon.ts";
 import { agentAddress } from "./agent.ts";
 import { NativeGroup } from "./group.ts";
 import { NativeRank } from "./rank.ts";
@@ -7,7 +7,7 @@ import { NativeRank } from "./rank.ts";
 const defaultTimeout = 300;
 
 /** Seconds that a collective may take: the option, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
-export function timeoutOf(given: number | undefined): number {
+export function resolveTimeout(given: number | undefined): number {
   const text = process.env.MOSAIC_COLLECTIVE_TIMEOUT;
   const timeout = given ?? (text ? Number(text) : defaultTimeout);
   // Nanoseconds must fit in 63 bits.
@@ -43,11 +43,11 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
   const { device, rank, size, openTransport, control, drainSeconds = -1 } = options;
   checkRank({ rank, size });
   const { stream } = device;
-  const timeoutSeconds = timeoutOf(options.timeout);
+  const timeoutSeconds = resolveTimeout(options.timeout);
   const opened = await NativeRank.open(device, openTransport, {
     ...control,
     ...{ rank, size, timeoutSeconds, drainSeconds },
-    connectSeconds: options.connectTimeout === undefined ? timeoutSeconds : timeoutOf(options.connectTimeout),
+    connectSeconds: options.connectTimeout === undefined ? timeoutSeconds : resolveTimeout(options.connectTimeout),
     stream: Number(stream.handle),
     port: Number(stream.port ?? 0n),
     instructionSet: device.instructionSet ?? "",
@@ -73,7 +73,7 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
       control: inProcessControl(1, connecting.connectTimeout ?? connecting.timeout),
     });
   }
-  const timeout = timeoutOf(connecting.connectTimeout ?? connecting.timeout);
+  const timeout = resolveTimeout(connecting.connectTimeout ?? connecting.timeout);
   using address = await agentAddress(connecting.rank, name, timeout);
   const { path, secret, world, attempt } = address;
   return await connectRank({ ...connecting, control: { agent: { path, secret, world: `${world}/${kind}`, attempt } } });
@@ -95,7 +95,7 @@ export function inProcessControl(size: number, timeout?: number, hosts: readonly
       received: JSON.stringify(hosts),
     });
   }
-  return { world: native((addon) => addon.openWorld(size, timeoutOf(timeout), Uint32Array.from(hosts))) };
+  return { world: callNative((addon) => addon.openWorld(size, resolveTimeout(timeout), Uint32Array.from(hosts))) };
 }
 
 /** Throws an OptionError unless `rank` is one of `size`. */

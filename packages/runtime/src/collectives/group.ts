@@ -10,7 +10,7 @@ import {
 import type { NativeRank } from "./rank.ts";
 
 /** A group of this rank, as its engine numbers it. */
-export interface GroupPlace {
+export interface GroupMembership {
   readonly name: string;
   /** Its number in native code; 0 is the world, whose closing closes the rank. */
   readonly index: number;
@@ -31,7 +31,7 @@ export class NativeGroup extends CheckedGroup {
   readonly #index: number;
   #closed = false;
 
-  constructor(self: NativeRank, { name, index, rank, ranks, hosts }: GroupPlace) {
+  constructor(self: NativeRank, { name, index, rank, ranks, hosts }: GroupMembership) {
     super();
     this.#self = self;
     this.#index = index;

@@ -9,17 +9,17 @@ import {
   type TraceEvent,
   type Work,
 } from "@mosaic/core";
-import { completions, type EngineHandle, type GroupPart, native, type OpenOptions } from "./addon.ts";
+import { completions, type EngineHandle, type SplitResult, callNative, type OpenOptions } from "./addon.ts";
 
 const noDType = Object.keys(dtypeCodes).length;
 
 /** The address of a contiguous tensor's first element. */
-function addressOf(x: Tensor | undefined): number {
+function storageAddress(x: Tensor | undefined): number {
   return x ? Number(x.storage.handle) + x.offset * dtypeBytes[x.dtype] : 0;
 }
 
 /** A call as native code reads it: numbers, lists preceded by their length. */
-function encode(call: CollectiveCall): Float64Array {
+function encodeCall(call: CollectiveCall): Float64Array {
   const { input, out, send = [], receive = [], transfers = [] } = call;
   const described = input ?? out;
   const words = [
@@ -28,8 +28,8 @@ function encode(call: CollectiveCall): Float64Array {
     reduceOps.indexOf(call.reduce ?? "sum"),
     call.root ?? 0,
     call.ragged ? 1 : 0,
-    addressOf(out),
-    addressOf(input),
+    storageAddress(out),
+    storageAddress(input),
   ];
   const list = (values: readonly number[]) => words.push(values.length, ...values);
   list(described?.shape ?? []);
@@ -39,7 +39,7 @@ function encode(call: CollectiveCall): Float64Array {
   for (const transfer of transfers) {
     const { tensor } = transfer;
     words.push("to" in transfer ? 1 : 0, "to" in transfer ? transfer.to : transfer.from);
-    words.push(addressOf(tensor), dtypeCodes[tensor.dtype]);
+    words.push(storageAddress(tensor), dtypeCodes[tensor.dtype]);
     list(tensor.shape);
   }
   return Float64Array.from(words);
@@ -55,7 +55,7 @@ export class NativeRank {
   readonly hosts: readonly number[];
   readonly #engine: EngineHandle;
   /** Posted, and neither known to be over nor waited for; in order. */
-  #pending: Pending[] = [];
+  #pending: PendingOperation[] = [];
   #closing: Promise<void> | undefined;
 
   private constructor(device: Device, engine: EngineHandle, hosts: readonly number[] = []) {
@@ -70,9 +70,9 @@ export class NativeRank {
     try {
       await completions.expect(undefined, (completion) => {
         // Native code frees the transport, whatever becomes of the rank: nothing may fail between the two calls.
-        engine = native((addon) => addon.open({ ...options, transport: openTransport() }, completion));
+        engine = callNative((addon) => addon.open({ ...options, transport: openTransport() }, completion));
       });
-      const hosts = native((addon) => addon.hosts(engine!));
+      const hosts = callNative((addon) => addon.hosts(engine!));
       return new NativeRank(device, engine!, hosts);
     } catch (error) {
       if (engine) await new NativeRank(device, engine).close();
@@ -86,40 +86,40 @@ export class NativeRank {
 
   post(group: number, call: CollectiveCall, label: string): Work {
     this.#releaseCompleted();
-    const words = encode(call);
-    const number = native((addon) => addon.post(this.#engine, group, words, label));
-    const pending = new Pending(this.#engine, number, operandsOf(call));
+    const words = encodeCall(call);
+    const number = callNative((addon) => addon.post(this.#engine, group, words, label));
+    const pending = new PendingOperation(this.#engine, number, listOperands(call));
     this.#pending.push(pending);
     return pending;
   }
 
   record(group: number, description: string): void {
-    native((addon) => addon.record(this.#engine, group, description));
+    callNative((addon) => addon.record(this.#engine, group, description));
   }
 
-  async split(group: number, color: number, name: string): Promise<GroupPart> {
+  async split(group: number, color: number, name: string): Promise<SplitResult> {
     let operation = 0;
     await completions.expect(undefined, (completion) => {
-      operation = native((addon) => addon.split(this.#engine, group, color, name, completion));
+      operation = callNative((addon) => addon.split(this.#engine, group, color, name, completion));
     });
-    return native((addon) => addon.part(this.#engine, operation));
+    return callNative((addon) => addon.splitResult(this.#engine, operation));
   }
 
   traffic(group: number): readonly [bytesSent: number, bytesReceived: number, messagesSent: number] {
-    return native((addon) => addon.traffic(this.#engine, group));
+    return callNative((addon) => addon.traffic(this.#engine, group));
   }
 
   startTrace(): void {
-    native((addon) => addon.startTrace(this.#engine));
+    callNative((addon) => addon.startTrace(this.#engine));
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     let number = 0;
     await completions.expect(undefined, (completion) => {
       number = completion;
-      native((addon) => addon.stopTrace(this.#engine, completion));
+      callNative((addon) => addon.stopTrace(this.#engine, completion));
     });
-    return native((addon) => addon.takeTrace(number));
+    return callNative((addon) => addon.takeTrace(number));
   }
 
   /**
@@ -134,10 +134,10 @@ export class NativeRank {
   async #close(): Promise<void> {
     try {
       await completions.expect(undefined, (completion) => {
-        native((addon) => addon.close(this.#engine, completion));
+        callNative((addon) => addon.close(this.#engine, completion));
       });
     } finally {
-      native((addon) => addon.forget(this.#engine));
+      callNative((addon) => addon.release(this.#engine));
       this.#releaseCompleted();
     }
   }
@@ -145,17 +145,17 @@ export class NativeRank {
   /** Releases the operands of operations that are over. Most were released by `wait` already. */
   #releaseCompleted(): void {
     if (this.#pending.length === 0) return;
-    const completed = native((addon) => addon.completed(this.#engine));
+    const completed = callNative((addon) => addon.completed(this.#engine));
     const running = this.#pending.findIndex(({ number }) => number > completed);
     for (const over of this.#pending.splice(0, running < 0 ? this.#pending.length : running)) over.release();
   }
 }
 
-function operandsOf({ out, input, transfers = [] }: CollectiveCall): Tensor[] {
+function listOperands({ out, input, transfers = [] }: CollectiveCall): Tensor[] {
   return [out, input, ...transfers.map(({ tensor }) => tensor)].filter((tensor) => tensor !== undefined);
 }
 
-class Pending implements Work {
+class PendingOperation implements Work {
   readonly number: number;
   readonly #engine: EngineHandle;
   #held: Tensor["storage"][];
@@ -170,7 +170,7 @@ class Pending implements Work {
 
   wait(): void {
     if (this.#waited) return;
-    native((addon) => addon.wait(this.#engine, this.number));
+    callNative((addon) => addon.wait(this.#engine, this.number));
     this.#waited = true;
     // Memory returns in stream order, and the stream now waits: whatever uses it next comes after this operation.
     this.release();

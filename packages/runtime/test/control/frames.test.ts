@@ -5,8 +5,8 @@ import { compile } from "./native.ts";
 
 /** Between agents or launchers only: their sole implementation is the launcher's. */
 const NOT_OF_RANKS = [
-  ...["accept", "redirect", "heartbeat", "retract"],
-  ...["register", "gathering", "assign", "clock", "failing", "stop", "report", "ended", "outcome"],
+  ...["accept", "redirect", "heartbeat", "cancelJoin"],
+  ...["register", "rendezvousStatus", "assign", "clock", "failing", "stop", "report", "ended", "outcome"],
 ];
 
 const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.toString("hex") }));
@@ -43,7 +43,7 @@ test("a frame cut anywhere, or with a byte more, is refused", () => {
   expect(answers.filter((line) => !line.startsWith("refused "))).toEqual([]);
 });
 
-test("lists and runs beyond what a frame or a world may hold are refused", () => {
+test("lists and ranges beyond what a frame or a world may hold are refused", () => {
   const le = (value: number): string => {
     const bytes = Buffer.alloc(4);
     bytes.writeUInt32LE(value);

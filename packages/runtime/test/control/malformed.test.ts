@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { connect, createServer, type Socket } from "node:net";
 import { join } from "node:path";
-import { encode, type Frame, MAGIC, PROTOCOL_VERSION, ROLES, type Runs } from "@mosaic/launcher/agent";
+import { encode, type Frame, MAGIC, PROTOCOL_VERSION, ROLES, type RankRanges } from "@mosaic/launcher/agent";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { mutated, randomOf } from "./mutations.ts";
 import { RankProcess, socketDirectory, spawnAgent, startWorld } from "./ranks.ts";
@@ -71,14 +71,14 @@ describe("malformed frames leave an agent as it was", { timeout }, () => {
 });
 
 describe("malformed frames end a rank's connection at most", { timeout }, () => {
-  const welcome = encode({
-    ...{ kind: "welcome", world: 0, hosts: ["n0", "n1"] },
+  const memberTable = encode({
+    ...{ kind: "memberTable", world: 0, hosts: ["n0", "n1"] },
     members: Array.from({ length: 8 }, (_, rank) => ({ host: rank % 2, pid: 70 + rank })),
   });
 
   test.each([
     ["while it joins", [] as Buffer[]],
-    ["once it has joined", [welcome]],
+    ["once it has joined", [memberTable]],
   ])("%s", async (_, opening) => {
     let seed = 0;
     const path = await listen((socket) => {
@@ -106,35 +106,39 @@ describe("malformed frames end a rank's connection at most", { timeout }, () => 
 describe("a frame that names more ranks than the world has", () => {
   const gone = { activity: 0, group: 0n, sequence: 0n, index: 0n, operation: "", description: "", last: "" };
   const world = 0;
-  const all = (size: number): Runs => [[0, size]];
+  const all = (size: number): RankRanges => [[0, size]];
   // Each list is legal by itself; together they would be gigabytes.
   const frames: readonly (readonly [string, Frame, RegExp])[] = [
-    ["positions", { kind: "positions", world, request: 1n, places: [{ runs: [[8, 1]], ...gone }] }, /does not have/],
+    [
+      "positions",
+      { kind: "positions", world, request: 1n, positions: [{ ranks: [[8, 1]], ...gone }] },
+      /does not have/,
+    ],
     [
       "positions, again and again",
       {
         ...{ kind: "positions", world, request: 1n },
-        places: Array.from({ length: 150_000 }, () => ({ runs: all(8), ...gone })),
+        positions: Array.from({ length: 150_000 }, () => ({ ranks: all(8), ...gone })),
       },
       /more ranks than the world has/,
     ],
-    ["losses", { kind: "lost", world, losses: [{ runs: all(65_536), reason: "" }] }, /does not have/],
+    ["losses", { kind: "lost", world, losses: [{ ranks: all(65_536), reason: "" }] }, /does not have/],
     [
       "losses, again and again",
-      { kind: "lost", world, losses: Array.from({ length: 20_000 }, () => ({ runs: all(8), reason: "" })) },
+      { kind: "lost", world, losses: Array.from({ length: 20_000 }, () => ({ ranks: all(8), reason: "" })) },
       /more ranks than the world has/,
     ],
-    ["exits", { kind: "exited", world, runs: [[7, 2]] }, /does not have/],
+    ["exits", { kind: "exited", world, ranks: [[7, 2]] }, /does not have/],
     ["a failure", { kind: "failed", world, rank: 8, code: 1, message: "" }, /does not have/],
   ];
 
   test.each(frames)("%s", async (_, frame, reason) => {
-    const welcome = encode({
-      ...{ kind: "welcome", world, hosts: ["n0"] },
+    const memberTable = encode({
+      ...{ kind: "memberTable", world, hosts: ["n0"] },
       members: Array.from({ length: 8 }, (__, rank) => ({ host: 0, pid: 70 + rank })),
     });
     const path = await listen((socket) => {
-      socket.write(welcome);
+      socket.write(memberTable);
       socket.end(encode(frame));
     });
     const ranks = new RankProcess();

@@ -16,7 +16,7 @@ const flags = ["-std=c++20", "-O1", "-pthread", ...(sanitize === undefined ? [] 
 const run = promisify(execFile);
 
 /** Compiles a program of native/test, with the real client if it has ranks, unless it is newer than all of these files. */
-export async function compile(name: "control_frames" | "control_ranks" | "control_swarm"): Promise<string> {
+export async function compile(name: "control_frames" | "control_ranks" | "control_stress"): Promise<string> {
   const files = folders.flatMap((folder) => readdirSync(join(root, folder)).map((file) => join(root, folder, file)));
   const newest = Math.max(...files.map((file) => statSync(file).mtimeMs));
   const isFresh = (path: string): boolean => existsSync(path) && statSync(path).mtimeMs > newest;

@@ -12,14 +12,14 @@ import { compile } from "./native.ts";
 const program = await compile("control_ranks");
 
 /** Something that the control plane has delivered to a rank, as native/test/control_ranks.cc prints it. */
-export interface Delivered {
+export interface DeliveredEvent {
   readonly id: string;
   readonly event: string;
   readonly [field: string]: unknown;
 }
 
 /** How a rank joins. */
-export interface Joining {
+export interface JoinOptions {
   readonly path: string;
   readonly rank: number;
   readonly size: number;
@@ -33,14 +33,14 @@ export interface Joining {
 export class RankProcess {
   readonly pid: number;
   readonly #child: ChildProcessByStdio<Writable, Readable, null>;
-  readonly #delivered: Delivered[] = [];
+  readonly #delivered: DeliveredEvent[] = [];
   /** How it ended. */
   readonly exit: Promise<{ readonly code: number | null; readonly signal: NodeJS.Signals | null }>;
 
   constructor() {
     this.#child = spawn(program, { stdio: ["pipe", "pipe", "inherit"] });
     this.pid = this.#child.pid!;
-    createInterface(this.#child.stdout).on("line", (line) => this.#delivered.push(JSON.parse(line) as Delivered));
+    createInterface(this.#child.stdout).on("line", (line) => this.#delivered.push(JSON.parse(line) as DeliveredEvent));
     this.#child.stdin.on("error", () => {});
     this.exit = new Promise((resolve) => this.#child.on("exit", (code, signal) => resolve({ code, signal })));
     onTestFinished(async () => {
@@ -71,22 +71,22 @@ export class RankProcess {
     this.#child.stdin.write(`${[verb, id, ...fields].join("\t")}\n`);
   }
 
-  open(id: string, { path, rank, size, world = "w", attempt = 0, secret = "", timeoutMs = 20_000 }: Joining): void {
+  open(id: string, { path, rank, size, world = "w", attempt = 0, secret = "", timeoutMs = 20_000 }: JoinOptions): void {
     this.send("open", id, path, secret, world, attempt, rank, size, timeoutMs);
   }
 
-  join(id: string, joining: Joining): void {
+  join(id: string, joining: JoinOptions): void {
     this.open(id, joining);
     this.send("join", id);
   }
 
   /** What has been delivered so far. */
-  all(id: string, event?: string): readonly Delivered[] {
+  all(id: string, event?: string): readonly DeliveredEvent[] {
     return this.#delivered.filter((each) => each.id === id && (event === undefined || each.event === event));
   }
 
   /** Waits for the n-th event of this kind. */
-  async delivered(id: string, event: string, n = 1): Promise<Delivered> {
+  async delivered(id: string, event: string, n = 1): Promise<DeliveredEvent> {
     const seen = (): string => `${id}: ${event} was not delivered ${n} times: ${JSON.stringify(this.all(id))}`;
     await vi.waitFor(() => expect(this.all(id, event).length, seen()).toBeGreaterThanOrEqual(n), {
       timeout: 15_000,
@@ -129,7 +129,7 @@ export async function startTree(count: number, options: Partial<AgentOptions> = 
 export async function startWorld(
   agents: readonly Pick<Agent, "path">[],
   size: number,
-  options: Partial<Joining> = {},
+  options: Partial<JoinOptions> = {},
 ): Promise<RankProcess> {
   const ranks = new RankProcess();
   for (let rank = 0; rank < size; rank++)

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { compile } from "./native.ts";
 import { measure } from "./scale.ts";
 
-await compile("control_swarm");
+await compile("control_stress");
 
 test("32 agents of 8 ranks rendezvous, exchange and fail like one host", async () => {
   const measured = await measure({ agents: 32, ranksPerAgent: 8, processes: 2 });

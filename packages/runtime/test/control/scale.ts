@@ -18,13 +18,13 @@ export interface Scale {
 }
 
 /** Seconds from a cause until every rank has received its effect; `-1` where that took longer than a minute. */
-export interface Measured {
+export interface ScaleMeasurement {
   readonly ranks: number;
   readonly rendezvous: number;
   readonly values: number;
   /** Of all ranks, for one of them. */
   readonly positions: number;
-  readonly places: number;
+  readonly positionRecords: number;
   /** Of all ranks, for all of them at once, and the share of these positions that came in time. */
   readonly storm: number;
   readonly stormShare: number;
@@ -45,7 +45,7 @@ interface Costs {
   readonly seconds: number;
 }
 
-export async function measure({ agents, ranksPerAgent, processes }: Scale): Promise<Measured> {
+export async function measure({ agents, ranksPerAgent, processes }: Scale): Promise<ScaleMeasurement> {
   const directory = mkdtempSync(join(tmpdir(), "scale-"));
   const prefix = join(directory, "a");
   const shares: Awaited<ReturnType<typeof startAgents>>[] = [];
@@ -54,7 +54,7 @@ export async function measure({ agents, ranksPerAgent, processes }: Scale): Prom
       const [from, to] = [i, i + 1].map((part) => Math.round((part * agents) / processes));
       shares.push(await startAgents({ prefix, from, to, root: shares[0]?.root }));
     }
-    const { stdout } = await promisify(execFile)(await compile("control_swarm"), [
+    const { stdout } = await promisify(execFile)(await compile("control_stress"), [
       prefix,
       `${agents}`,
       `${ranksPerAgent}`,
@@ -62,7 +62,7 @@ export async function measure({ agents, ranksPerAgent, processes }: Scale): Prom
     const costs = await Promise.all(shares.map((share) => share.end()));
     const bytes = costs.reduce((sum, { empty, highest }) => sum + highest - empty, 0);
     return {
-      ...(JSON.parse(stdout) as Measured),
+      ...(JSON.parse(stdout) as ScaleMeasurement),
       kilobytesPerAgent: bytes / agents / 1024,
       cpuSecondsOfAgents: costs.reduce((sum, { seconds }) => sum + seconds, 0),
     };

@@ -26,7 +26,7 @@ type CandidateResult = AttentionBackend | Candidate;
 
 /** Loads a module and has it make its candidate. */
 export async function loadCandidate(path: string, options: PlanOptions): Promise<Candidate> {
-  const { default: make } = await load(path);
+  const { default: make } = await importDefault(path);
   if (typeof make !== "function") {
     throw new UsageError(
       `--backend ${path}: expected a default export that returns a backend, received ${typeof make}`,
@@ -74,7 +74,7 @@ function formatCandidateCode(job: CandidateJob, wrapped: boolean): string {
   return wrapped ? `(${call}).backend` : call;
 }
 
-async function load(path: string): Promise<{ readonly default?: unknown }> {
+async function importDefault(path: string): Promise<{ readonly default?: unknown }> {
   try {
     if ([".ts", ".mts", ".tsx"].includes(extname(path)) && !supportsTypeStripping()) await registerTsx(path);
     return await import(pathToFileURL(resolve(path)).href);

@@ -11,7 +11,7 @@ import {
   timelineSvg,
 } from "@mosaic/planner";
 import type { PlanProgress } from "../plan/job.ts";
-import { type Plan, plan, type RankedStrategy } from "../plan/rank-strategies.ts";
+import { type Plan, plan, type RankedStrategy } from "../plan/plan.ts";
 import { formatMesh } from "../mesh-order.ts";
 import { loadCandidate, UsageError } from "./load.ts";
 import { help, readSettings, type Settings } from "./settings.ts";
@@ -34,7 +34,7 @@ function print(text: string): Promise<void> {
   });
 }
 
-/** Notes go to the standard error, as long as somebody reads them. */
+/** Notes go to the standard error, as long as it is open. */
 function printNote(text: string): void {
   const { stderr } = process;
   if (stderr.listenerCount("error") === 0) stderr.on("error", () => {});
@@ -96,7 +96,7 @@ const columns = ["", "a step", "forward", "waiting", "in nodes", "between", "mem
 function formatTable(rows: readonly RankedStrategy[], ranking: readonly RankedStrategy[]): readonly string[] {
   const cells = rows.map((planned) => [
     `${ranking.indexOf(planned) + 1}`,
-    `${planned.estimatedBy === "sketched" ? "≈ " : ""}${formatSeconds(planned.seconds)}`,
+    `${planned.evaluatedBy === "estimate" ? "≈ " : ""}${formatSeconds(planned.seconds)}`,
     formatSeconds(planned.forwardSeconds),
     formatSeconds(planned.exposedSeconds),
     formatBytes(planned.bytesWithinNodes),
@@ -119,7 +119,7 @@ function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }:
     "of 1 %, from the shortest on: within one, fewer bytes between nodes come first, then less memory. Of each nesting the",
     "best is shown; --all shows all.",
   ];
-  if (rows.some(({ estimatedBy }) => estimatedBy === "sketched")) {
+  if (rows.some(({ evaluatedBy }) => evaluatedBy === "estimate")) {
     notes.push(
       `≈ from ${job.ranks > maxRecordedRanks ? "one rank" : "two ranks"}, as if peers kept pace; the others are simulated whole.`,
     );
@@ -183,7 +183,7 @@ function formatText(found: Plan, settings: Settings, proof: Proof | undefined): 
 
 function formatProof({ best, job }: Plan, proof: Proof): readonly string[] {
   if (proof.total > 0)
-    return [`${best.name} is wrong in ${proof.total} places:`, ...proof.faults.map(({ message }) => message)];
+    return [`${best.name} is wrong in ${proof.total} places:`, ...proof.violations.map(({ message }) => message)];
   return [
     `${best.name} is proved on ${formatProvedRanks(job.ranks, proof)}: every visible pair counts once, every message meets its other side.`,
   ];
@@ -218,13 +218,13 @@ function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefi
     best: plain(best),
     ranking: ranking.map(plain),
     refused: refused.map(({ name, mesh, error }) => ({ name, mesh, error: error.message })),
-    ...(proof && { faults: proof.faults, faultsInAll: proof.total }),
+    ...(proof && { violations: proof.violations, violationCount: proof.total }),
   };
 }
 
 /** Reports on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
 function createProgress({ isTTY }: NodeJS.WriteStream): { show(progress: PlanProgress): void; end(): void } {
-  const words = { sketch: "sketching", simulate: "simulating" } as const;
+  const words = { estimate: "estimating", simulate: "simulating" } as const;
   let stage: PlanProgress["stage"] | undefined;
   return {
     show(progress) {

@@ -2,13 +2,13 @@ import { formatBytes, formatSeconds, formatPercent } from "@mosaic/planner";
 import { formatMesh } from "../mesh-order.ts";
 import type { Strategy } from "../strategy.ts";
 import type { PlanJob, PlanOptions } from "./job.ts";
-import { type Plan, plan, type RankedStrategy } from "./rank-strategies.ts";
+import { type Plan, plan, type RankedStrategy } from "./plan.ts";
 
 /** Alternatives that are worth a line. */
 const MAX_ALTERNATIVES = 4;
 
 /** What was chosen and why, a sentence a line. */
-function explain({ best, ranking, job, refused }: Plan): string {
+function formatExplanation({ best, ranking, job, refused }: Plan): string {
   const others = ranking.filter((planned) => planned !== best);
   const families = new Set([best.family]);
   const first = ({ family }: RankedStrategy): boolean => !families.has(family) && families.add(family).size > 0;
@@ -29,7 +29,7 @@ function explain({ best, ranking, job, refused }: Plan): string {
 
 type FormatBytesSent = (planned: RankedStrategy) => string;
 
-/** A single node has no bytes between nodes to speak of. */
+/** A single node has no bytes between nodes. */
 function bytesFormatter({ nodes }: PlanJob): FormatBytesSent {
   return ({ bytesWithinNodes, bytesBetweenNodes }) =>
     nodes === 1
@@ -81,5 +81,5 @@ export interface AutoStrategy extends Strategy {
  */
 export function auto(options: PlanOptions): AutoStrategy {
   const found = plan(options);
-  return { ...found.best.strategy, name: "auto", explanation: explain(found), plan: found };
+  return { ...found.best.strategy, name: "auto", explanation: formatExplanation(found), plan: found };
 }

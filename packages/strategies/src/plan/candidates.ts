@@ -8,7 +8,7 @@ import type { Strategy } from "../strategy.ts";
 import { type Candidate, candidateOptions, type PlanJob, type PlanOptions } from "./job.ts";
 
 /** One backend of a nest, along one axis of the mesh. */
-type NestLevel = { readonly kind: "ring" | "ulysses"; readonly axis: string; readonly length: number } | Mesh2DLevel;
+type NestingLevel = { readonly kind: "ring" | "ulysses"; readonly axis: string; readonly length: number } | Mesh2DLevel;
 
 interface Mesh2DLevel {
   readonly kind: "mesh2d";
@@ -20,17 +20,17 @@ interface Mesh2DLevel {
 }
 
 /** Backends within one another, outermost first, and the mesh that their axes form. */
-interface Nest {
-  readonly levels: readonly NestLevel[];
+interface NestedLevels {
+  readonly levels: readonly NestingLevel[];
   readonly mesh: Coordinate;
 }
 
 /** The backend itself. */
-function createBackend({ levels }: Nest): AttentionBackend {
+function createBackend({ levels }: NestedLevels): AttentionBackend {
   return levels.reduceRight((inner, level) => createLevel(level, inner), local());
 }
 
-function createLevel(level: NestLevel, inner: AttentionBackend): AttentionBackend {
+function createLevel(level: NestingLevel, inner: AttentionBackend): AttentionBackend {
   const { axis } = level;
   if (level.kind !== "mesh2d") return (level.kind === "ring" ? ring : ulysses)({ axis, inner });
   const { shape, schedule, channels = 1 } = level;
@@ -38,7 +38,7 @@ function createLevel(level: NestLevel, inner: AttentionBackend): AttentionBacken
 }
 
 /** What tables call it: "ulysses 8 × mesh2d 4·8 fused". */
-function formatName({ levels }: Nest): string {
+function formatName({ levels }: NestedLevels): string {
   const names = levels.map((level) => {
     if (level.kind !== "mesh2d") return `${level.kind} ${level.length}`;
     return `mesh2d ${level.shape.join("·")} ${level.schedule}${level.channels ? ", 2 channels" : ""}`;
@@ -47,13 +47,13 @@ function formatName({ levels }: Nest): string {
 }
 
 /** What nests have in common that differ only in grids and schedules. */
-function formatFamily({ levels, mesh }: Nest): string {
+function formatFamily({ levels, mesh }: NestedLevels): string {
   const names = levels.map(({ kind, axis }) => `${kind} ${axis}`);
   return `${names.join(" × ")} on ${JSON.stringify(mesh)}`;
 }
 
 /** An expression that makes the backend from what is in `scope`. */
-function formatCode({ levels }: Nest, scope: string): string {
+function formatCode({ levels }: NestedLevels, scope: string): string {
   if (levels.length === 0) return `${scope}local()`;
   return levels.reduceRight((inner, level) => {
     const options = [`axis: "${level.axis}"`];
@@ -83,22 +83,22 @@ function maxRelativeVolume(ranks: number): number {
  * those that send over 1.25 times as much, and nests of more than 1 024 steps, each of which waits for a message: their latency
  * alone is longer than what others take, and recording them takes longest.
  */
-function enumerateNests(job: PlanJob): readonly Nest[] {
-  const nests = allNests(job);
+function enumerateNestings(job: PlanJob): readonly NestedLevels[] {
+  const nests = allNestings(job);
   return job.ranks > maxRecordedRanks ? nests.filter(({ levels }) => countSteps(levels) <= MAX_STEPS) : nests;
 }
 
 const MAX_STEPS = 1024;
 
 /** Blocks of keys that a rank attends to one after another. */
-function countSteps(levels: readonly NestLevel[]): number {
+function countSteps(levels: readonly NestingLevel[]): number {
   return levels.reduce((steps, level) => {
     const isOneStep = level.kind === "ulysses" || (level.kind === "mesh2d" && level.schedule === "fused");
     return isOneStep ? steps : steps * level.length;
   }, 1);
 }
 
-function allNests({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads } }: PlanJob): readonly Nest[] {
+function allNestings({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads } }: PlanJob): readonly NestedLevels[] {
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
   const node = {
     nodes,
@@ -109,9 +109,9 @@ function allNests({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads } }
   };
   const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= numHeads ? [headLevel("sp", ranks)] : [])];
   return [
-    ...flat.map((level) => createNest([level], { sp: ranks })),
-    ...composedNests(ranks, numHeads, node),
-    ...hierarchicalNests(numHeads, node),
+    ...flat.map((level) => createNesting([level], { sp: ranks })),
+    ...composedNestings(ranks, numHeads, node),
+    ...hierarchicalNestings(numHeads, node),
   ];
 }
 
@@ -126,51 +126,51 @@ interface SearchSpace {
   readonly maxRelativeVolume: number;
 }
 
-function composedNests(ranks: number, numHeads: number, space: SearchSpace): readonly Nest[] {
+function composedNestings(ranks: number, numHeads: number, space: SearchSpace): readonly NestedLevels[] {
   const shares = divisors(ranks).filter((share) => share > 1 && share < ranks && share <= numHeads);
   return shares.flatMap((share) => {
     const rest = ranks / share;
     const head = headLevel("head", share);
     const near = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / share) };
     const neighbours = sequenceLevels("seq", rest, near).map((level) =>
-      createNest([head, level], { seq: rest, head: share }),
+      createNesting([head, level], { seq: rest, head: share }),
     );
     if (space.nodes === 1) return neighbours;
     const separateLinks = sequenceLevels("seq", rest, space).map((level) =>
-      createNest([head, level], { head: share, seq: rest }),
+      createNesting([head, level], { head: share, seq: rest }),
     );
     return [...neighbours, ...separateLinks];
   });
 }
 
-function hierarchicalNests(numHeads: number, space: SearchSpace): readonly Nest[] {
+function hierarchicalNestings(numHeads: number, space: SearchSpace): readonly NestedLevels[] {
   const { nodes, gpusPerNode } = space;
   if (nodes === 1 || gpusPerNode === 1) return [];
-  const between: NestLevel = { kind: "ring", axis: "node", length: nodes };
+  const between: NestingLevel = { kind: "ring", axis: "node", length: nodes };
   const shares = divisors(gpusPerNode).filter((share) => share < gpusPerNode && share <= numHeads);
   return shares.flatMap((share) => {
     const rest = gpusPerNode / share;
     const within = sequenceLevels("gpu", rest, { ...space, nodes: 1, gpusPerNode: rest, parts: nodes });
-    if (share === 1) return within.map((level) => createNest([between, level], { node: nodes, gpu: rest }));
+    if (share === 1) return within.map((level) => createNesting([between, level], { node: nodes, gpu: rest }));
     const mesh = { node: nodes, gpu: rest, head: share };
-    return within.map((level) => createNest([headLevel("head", share), between, level], mesh));
+    return within.map((level) => createNesting([headLevel("head", share), between, level], mesh));
   });
 }
 
-function createNest(levels: readonly NestLevel[], mesh: Coordinate): Nest {
+function createNesting(levels: readonly NestingLevel[], mesh: Coordinate): NestedLevels {
   return { levels, mesh };
 }
 
-function headLevel(axis: string, length: number): NestLevel {
+function headLevel(axis: string, length: number): NestingLevel {
   return { kind: "ulysses", axis, length };
 }
 
 /** What shares out a sequence along an axis: a ring, and every grid by both schedules. */
-function sequenceLevels(axis: string, length: number, space: SearchSpace): readonly NestLevel[] {
+function sequenceLevels(axis: string, length: number, space: SearchSpace): readonly NestingLevel[] {
   const shapes = divisors(length).map((rows) => ({ rows, columns: length / rows }));
   const least = Math.min(...shapes.map((shape) => communicationVolume(shape, space)));
   const efficient = shapes.filter((shape) => communicationVolume(shape, space) <= space.maxRelativeVolume * least);
-  const grids = efficient.flatMap(({ rows, columns }): readonly NestLevel[] => {
+  const grids = efficient.flatMap(({ rows, columns }): readonly NestingLevel[] => {
     const grid = { kind: "mesh2d", axis, length, shape: [rows, columns] } as const;
     // Rows within nodes and columns across them have links of their own, which two channels keep busy at once.
     const separateLinks = space.nodes > 1 && rows > 1 && columns > 1 && columns <= space.gpusPerNode;
@@ -217,7 +217,7 @@ export const NAMESPACE = "mosaic.";
 
 /** All candidates: the caller's own, and those built in. */
 export function createCandidates(job: PlanJob, { candidates = [], mesh }: PlanOptions): readonly StrategyCandidate[] {
-  const builtIn = enumerateNests(job).map((nest) => {
+  const builtIn = enumerateNestings(job).map((nest) => {
     const [backend, code] = [createBackend(nest), formatCode(nest, NAMESPACE)];
     return { name: formatName(nest), family: formatFamily(nest), backend, mesh: nest.mesh, code, imports: [] };
   });

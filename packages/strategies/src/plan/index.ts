@@ -2,4 +2,4 @@
 export type { CandidateJob, CandidateFactory } from "../cli/load.ts";
 export { auto, type AutoStrategy } from "./auto.ts";
 export type { CallShape, Candidate, PlanJob, PlanOptions, PlanProgress, ProfileName } from "./job.ts";
-export { type Plan, plan, type RankedStrategy } from "./rank-strategies.ts";
+export { type Plan, plan, type RankedStrategy } from "./plan.ts";

@@ -96,9 +96,9 @@ function isProfileLike(value: unknown): value is Profile | ProfileName {
   return typeof value === "string" || (typeof value === "object" && value !== null);
 }
 
-/** How far the planning is: so many of the candidates are sketched, or simulated. */
+/** How far the planning is: so many of the candidates are estimated, or simulated. */
 export interface PlanProgress {
-  readonly stage: "sketch" | "simulate";
+  readonly stage: "estimate" | "simulate";
   readonly done: number;
   readonly of: number;
 }

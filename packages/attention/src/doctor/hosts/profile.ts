@@ -7,7 +7,7 @@ import { median } from "./report.ts";
  * A calibrated profile of one host, with the measured link between hosts: over UCX where all hosts have it, else over sockets. The
  * median of all pairs counts. Ranks of a host share the port. On one host the link between hosts stays that of the profile.
  */
-export function profileOf(calibrated: Profile, { hosts, measured }: HostsResult): Profile {
+export function createProfile(calibrated: Profile, { hosts, measured }: HostsResult): Profile {
   const nodes = hosts[0]!.label.startsWith("n");
   const ranksPerNode = nodes ? hosts[0]!.ranks : hosts.length;
   const name = nodes ? `measured-${hosts.length}x${ranksPerNode}` : `measured-${ranksPerNode}`;

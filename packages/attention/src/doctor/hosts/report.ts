@@ -1,15 +1,15 @@
 // What hosts found of one another, as findings with remedies and as matrices.
 import { type Finding, note, ok, problem } from "../system.ts";
 import type { Section } from "../diagnose.ts";
-import type { HostFacts } from "./facts.ts";
+import type { HostInfo } from "./host-info.ts";
 import type { HostsResult, MeasuredLink } from "./run.ts";
 import type { SocketFailure, SocketLink } from "./sockets.ts";
 
 /** Milliseconds by which clocks may differ before it is a note, and a problem. */
-const NOTED_CLOCK_MS = 50;
-const WRONG_CLOCK_MS = 1000;
+const CLOCK_NOTE_MS = 50;
+const CLOCK_PROBLEM_MS = 1000;
 
-/** Findings of `mosaic-doctor --hosts`, in the order in which a reader asks. */
+/** Findings of `mosaic-doctor --hosts`, in the order in which they are reported. */
 export function reportHosts(result: HostsResult): readonly Section[] {
   const sections: readonly (readonly [string, readonly Finding[]])[] = [
     ["hosts", result.hosts.map(describeHost)],
@@ -23,7 +23,7 @@ export function reportHosts(result: HostsResult): readonly Section[] {
   return sections.map(([name, findings]) => ({ name, findings })).filter(({ findings }) => findings.length > 0);
 }
 
-function describeHost({ label, hostname, address, ranks, node, instructionSet, ucx, ...host }: HostFacts): Finding {
+function describeHost({ label, hostname, address, ranks, node, instructionSet, ucx, ...host }: HostInfo): Finding {
   const mtu = host.mtu === undefined ? "" : `, MTU ${host.mtu} of ${host.interface}`;
   const version = host.packages["@mosaic/attention"] ?? "unknown";
   const count = `${ranks} rank${ranks === 1 ? "" : "s"}`;
@@ -31,17 +31,17 @@ function describeHost({ label, hostname, address, ranks, node, instructionSet, u
   return ok(`${label}: ${hostname}, ${address}, ${count}, ${software}${mtu}`);
 }
 
-interface Compared {
+interface ComparedProperty {
   readonly what: string;
   readonly remedy: string;
   readonly level: typeof note;
-  valueOf(host: HostFacts): string | undefined;
+  valueOf(host: HostInfo): string | undefined;
 }
 
-function compareVersions(hosts: readonly HostFacts[]): readonly Finding[] {
+function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
   const names = [...new Set(hosts.flatMap(({ packages }) => Object.keys(packages)))];
   const packages = names.map(
-    (name): Compared => ({
+    (name): ComparedProperty => ({
       ...{
         what: name,
         level: problem,
@@ -50,7 +50,7 @@ function compareVersions(hosts: readonly HostFacts[]): readonly Finding[] {
       valueOf: (host) => host.packages[name],
     }),
   );
-  const compared: readonly Compared[] = [
+  const compared: readonly ComparedProperty[] = [
     {
       ...{ what: "Node's major version", level: problem, remedy: "install the same Node on all hosts" },
       valueOf: ({ node }) => node.split(".")[0],
@@ -79,7 +79,7 @@ function compareVersions(hosts: readonly HostFacts[]): readonly Finding[] {
 }
 
 /** Labels by value. */
-function groupBy(hosts: readonly HostFacts[], valueOf: (host: HostFacts) => string): ReadonlyMap<string, string[]> {
+function groupBy(hosts: readonly HostInfo[], valueOf: (host: HostInfo) => string): ReadonlyMap<string, string[]> {
   const groups = new Map<string, string[]>();
   for (const host of hosts) groups.set(valueOf(host), [...(groups.get(valueOf(host)) ?? []), host.label]);
   return groups;
@@ -118,21 +118,21 @@ function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
 /** Against the first host, or against the first that reached both. */
 function checkClocks({ hosts, measured }: HostsResult): readonly Finding[] {
   const findings = hosts.slice(1).flatMap(({ label }, i) => {
-    const link = asLink(measured[0]!.sockets[i + 1]);
+    const link = toLink(measured[0]!.sockets[i + 1]);
     if (!link) return [];
     const { wallClock, error } = link.clock;
     const off = Math.abs(wallClock) - error;
     const text = `${label} is ${formatSigned(wallClock)} ms from ${hosts[0]!.label}, ± ${error.toFixed(1)} ms`;
     const remedy = `synchronize it: systemctl enable --now chronyd (or systemd-timesyncd) on ${label} and ${hosts[0]!.label}`;
-    if (off < NOTED_CLOCK_MS) return [ok(text)];
-    return [off < WRONG_CLOCK_MS ? note(text, remedy) : problem(text, remedy)];
+    if (off < CLOCK_NOTE_MS) return [ok(text)];
+    return [off < CLOCK_PROBLEM_MS ? note(text, remedy) : problem(text, remedy)];
   });
   return findings;
 }
 
 const formatSigned = (value: number): string => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
 
-function checkMtu(hosts: readonly HostFacts[]): readonly Finding[] {
+function checkMtu(hosts: readonly HostInfo[]): readonly Finding[] {
   const known = hosts.filter(({ mtu, interface: name }) => mtu !== undefined && name !== "lo");
   if (known.length < 2) return [];
   const groups = groupBy(known, ({ mtu }) => String(mtu));
@@ -148,9 +148,9 @@ function checkMtu(hosts: readonly HostFacts[]): readonly Finding[] {
   ];
 }
 
-type Pair<T> = { readonly from: HostFacts; readonly to: HostFacts; readonly value: T };
+type Pair<T> = { readonly from: HostInfo; readonly to: HostInfo; readonly value: T };
 
-function pairsOf<T>({ hosts }: HostsResult, valueOf: (from: number, to: number) => T | null | undefined): Pair<T>[] {
+function listPairs<T>({ hosts }: HostsResult, valueOf: (from: number, to: number) => T | null | undefined): Pair<T>[] {
   return hosts.flatMap((from, i) =>
     hosts.flatMap((to, j) => {
       const value = i === j ? null : valueOf(i, j);
@@ -160,10 +160,10 @@ function pairsOf<T>({ hosts }: HostsResult, valueOf: (from: number, to: number) 
 }
 
 function checkSockets(result: HostsResult): readonly Finding[] {
-  const all = pairsOf(result, (from, to) => result.measured[from]!.sockets[to]);
+  const all = listPairs(result, (from, to) => result.measured[from]!.sockets[to]);
   const failed = all.filter((pair): pair is Pair<SocketFailure> => "phase" in pair.value);
   const links = all.filter((pair): pair is Pair<SocketLink> => !("phase" in pair.value));
-  const matrices = formatMatrices(result, (from, to) => asLink(result.measured[from]!.sockets[to]));
+  const matrices = formatMatrices(result, (from, to) => toLink(result.measured[from]!.sockets[to]));
   return [...(links.length > 0 ? [ok(matrices)] : []), ...failed.map(describeFailure), ...findSlow(links)];
 }
 
@@ -223,7 +223,7 @@ function findSlow(links: readonly Pair<MeasuredLink>[]): readonly Finding[] {
 
 function checkUcx(result: HostsResult): readonly Finding[] {
   const { hosts, measured } = result;
-  const linksOf = (from: number, to: number): MeasuredLink | null => {
+  const listLinks = (from: number, to: number): MeasuredLink | null => {
     const { ucx } = measured[from]!;
     return typeof ucx === "string" ? null : ucx[to]!;
   };
@@ -240,19 +240,19 @@ function checkUcx(result: HostsResult): readonly Finding[] {
       "set UCX_NET_DEVICES to the interface between the hosts, or ucx({ network })",
     );
   });
-  const links = pairsOf(result, linksOf);
+  const links = listPairs(result, listLinks);
   if (links.length === 0) return findings;
   const slower = links.filter(({ from, to, value }) => {
-    const sockets = asLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
+    const sockets = toLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
     return sockets && value.bandwidth < 0.5 * sockets.bandwidth;
   });
   const pairs = slower.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
   const remedy = "look at UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what it chooses";
   const slow = slower.length > 0 ? [note(`less than half of what sockets reach: ${pairs}`, remedy)] : [];
-  return [ok(formatMatrices(result, linksOf)), ...findings, ...slow, ...findSlow(links)];
+  return [ok(formatMatrices(result, listLinks)), ...findings, ...slow, ...findSlow(links)];
 }
 
-function asLink(value: SocketLink | SocketFailure | null | undefined): SocketLink | null {
+function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLink | null {
   return value && !("phase" in value) ? value : null;
 }
 

@@ -3,8 +3,8 @@ import { randomBytes } from "node:crypto";
 import type { AddressInfo, Server } from "node:net";
 import type { Store } from "@mosaic/launcher";
 import { formatFailure, type ProbeResult, runProbeProcess, type System } from "../system.ts";
-import { gatherFacts, type HostFacts, resolveNames } from "./facts.ts";
-import { pairings } from "./pairings.ts";
+import { collectHostInfo, type HostInfo, resolveNames } from "./host-info.ts";
+import { roundRobinPairs } from "./round-robin.ts";
 import { listen, measureSocket, type SocketFailure, type SocketLink } from "./sockets.ts";
 
 /** Latency in seconds and bandwidth in bytes per second, one way. */
@@ -23,7 +23,7 @@ export interface HostMeasurement {
 
 /** What all hosts found. */
 export interface HostsResult {
-  readonly hosts: readonly HostFacts[];
+  readonly hosts: readonly HostInfo[];
   readonly measured: readonly HostMeasurement[];
 }
 
@@ -34,10 +34,10 @@ export interface HostsOptions {
 }
 
 /** How long a host waits for another one, which may be loading, or waiting for timeouts of its own. */
-const WAIT_MS = 180_000;
+const EXCHANGE_TIMEOUT_MS = 180_000;
 
 /** The host's place among those that measure, and their number; undefined for ranks that leave it to the first rank of their host. */
-function placeOf({ env }: System): { readonly index: number; readonly count: number } | undefined {
+function hostPosition({ env }: System): { readonly index: number; readonly count: number } | undefined {
   const nodes = Number(env["GROUP_WORLD_SIZE"] ?? 1);
   if (nodes === 1) return { index: Number(env["RANK"]), count: Number(env["WORLD_SIZE"]) };
   return Number(env["LOCAL_RANK"]) === 0 ? { index: Number(env["GROUP_RANK"]), count: nodes } : undefined;
@@ -49,17 +49,17 @@ function placeOf({ env }: System): { readonly index: number; readonly count: num
  * @throws StoreError where the store of the job cannot be reached, or a host does not come.
  */
 export async function measureHosts(system: System, options: HostsOptions = {}): Promise<HostsResult | undefined> {
-  const place = placeOf(system);
+  const place = hostPosition(system);
   if (place === undefined) return undefined;
   const { connectStore } = await import("@mosaic/launcher");
   await using store = await connectStore();
-  const exchange = new Exchange(store, place);
+  const exchange = new StoreExchange(store, place);
   const nonce = randomBytes(32).toString("hex");
   const address = system.env["MOSAIC_NODE_ADDR"] || "127.0.0.1";
   const server = await listen(address, nonce, options.ports);
   try {
     const { port } = server.address() as AddressInfo;
-    const hosts = await exchange.all("facts", await gatherFacts(system, { address, port, nonce }));
+    const hosts = await exchange.all("facts", await collectHostInfo(system, { address, port, nonce }));
     const names = await resolveNames(hosts);
     const sockets = await measureSockets(exchange, hosts);
     const ucx = await measureUcx(exchange, { hosts, sockets, ...options });
@@ -76,7 +76,7 @@ function closeServer(server: Server): void {
 }
 
 /** Values of all hosts, through the store of the job. */
-class Exchange {
+class StoreExchange {
   readonly index: number;
   readonly count: number;
   readonly #store: Store;
@@ -92,7 +92,7 @@ class Exchange {
     await this.#store.set(`doctor/${name}/${this.index}`, JSON.stringify(own));
     const values: T[] = [];
     for (let host = 0; host < this.count; host++) {
-      const text = await this.#store.take(`doctor/${name}/${host}`, { timeoutMs: WAIT_MS });
+      const text = await this.#store.take(`doctor/${name}/${host}`, { timeoutMs: EXCHANGE_TIMEOUT_MS });
       values.push(JSON.parse(text.toString()) as T);
     }
     return values;
@@ -101,11 +101,11 @@ class Exchange {
 
 /** Of each pair first the lower host measures, then the other: links are timed one way at a time. */
 async function measureSockets(
-  exchange: Exchange,
-  hosts: readonly HostFacts[],
+  exchange: StoreExchange,
+  hosts: readonly HostInfo[],
 ): Promise<(SocketLink | SocketFailure | null)[]> {
   const links: (SocketLink | SocketFailure | null)[] = hosts.map(() => null);
-  for (const [round, peers] of pairings(hosts.length).entries()) {
+  for (const [round, peers] of roundRobinPairs(hosts.length).entries()) {
     const peer = peers[exchange.index]!;
     for (const half of [0, 1]) {
       const isMine = peer >= 0 && exchange.index < peer === (half === 0);
@@ -118,7 +118,7 @@ async function measureSockets(
 
 /** In a process of its own, for native code may crash or hang; not where some port is blocked, where UCX would only time out. */
 async function measureUcx(
-  exchange: Exchange,
+  exchange: StoreExchange,
   { hosts, sockets, ports }: HostsOptions & Pick<HostsResult, "hosts"> & Pick<HostMeasurement, "sockets">,
 ): Promise<HostMeasurement["ucx"]> {
   const reached = await exchange.all("sockets", sockets);

@@ -13,7 +13,7 @@ const MAX_BYTES = 2 ** 28;
 const TRANSFER_SECONDS = 0.4;
 const chunk = Buffer.alloc(2 ** 18);
 
-/** Where a host listens. The nonce admits the hosts of the job: the store of the job has it, nobody else. */
+/** Where a host listens. The nonce admits the hosts of the job: only the store of the job has it. */
 export interface SocketAddress {
   readonly address: string;
   readonly port: number;

@@ -12,7 +12,7 @@
 namespace theirs {
 #include <nccl.h>
 }
-#include "mosaic/same_call.h"
+#include "mosaic/same_abi.h"
 #include "nccl/api.h"
 
 #define SAME_OFFSET(field)                                                                 \
@@ -46,5 +46,5 @@ static_assert(kInitialConfig.magic == mosaic::nccl::kConfigMagic);
 
 using mosaic::nccl::Functions;
 #define SAME_CALL(type, name, symbol, parameters) \
-  static_assert(check::same<std::remove_pointer_t<decltype(Functions::name)>, decltype(theirs::symbol)>, #symbol);
+  static_assert(check::hasSameAbi<std::remove_pointer_t<decltype(Functions::name)>, decltype(theirs::symbol)>, #symbol);
 MOSAIC_NCCL(SAME_CALL)

@@ -11,7 +11,7 @@
 namespace theirs {
 #include <ucp/api/ucp.h>
 }
-#include "mosaic/same_call.h"
+#include "mosaic/same_abi.h"
 #include "ucx/api.h"
 
 #define SAME_FIELD(structure, field)                                                         \
@@ -60,14 +60,14 @@ static_assert(theirs::UCP_OP_ATTR_FIELD_CALLBACK == mosaic::ucx::kOpCallback);
 static_assert(theirs::UCP_OP_ATTR_FIELD_USER_DATA == mosaic::ucx::kOpUserData);
 
 // How callbacks are called.
-static_assert(check::same<std::remove_pointer_t<::ucp_send_nbx_callback_t>,
-                          std::remove_pointer_t<theirs::ucp_send_nbx_callback_t>>);
-static_assert(check::same<std::remove_pointer_t<::ucp_tag_recv_nbx_callback_t>,
-                          std::remove_pointer_t<theirs::ucp_tag_recv_nbx_callback_t>>);
-static_assert(
-    check::same<std::remove_pointer_t<::ucp_err_handler_cb_t>, std::remove_pointer_t<theirs::ucp_err_handler_cb_t>>);
+static_assert(check::hasSameAbi<std::remove_pointer_t<::ucp_send_nbx_callback_t>,
+                                std::remove_pointer_t<theirs::ucp_send_nbx_callback_t>>);
+static_assert(check::hasSameAbi<std::remove_pointer_t<::ucp_tag_recv_nbx_callback_t>,
+                                std::remove_pointer_t<theirs::ucp_tag_recv_nbx_callback_t>>);
+static_assert(check::hasSameAbi<std::remove_pointer_t<::ucp_err_handler_cb_t>,
+                                std::remove_pointer_t<theirs::ucp_err_handler_cb_t>>);
 
 using mosaic::ucx::Functions;
 #define SAME_CALL(type, name, symbol, parameters) \
-  static_assert(check::same<std::remove_pointer_t<decltype(Functions::name)>, decltype(theirs::symbol)>, #symbol);
+  static_assert(check::hasSameAbi<std::remove_pointer_t<decltype(Functions::name)>, decltype(theirs::symbol)>, #symbol);
 MOSAIC_UCX(SAME_CALL)

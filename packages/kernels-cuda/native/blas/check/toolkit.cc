@@ -12,7 +12,7 @@ namespace mosaic = ours::mosaic;
 
 #include <cublasLt.h>
 
-#include "mosaic/same_call.h"
+#include "mosaic/same_abi.h"
 
 #define CHECK_VALUE(mine, theirs) static_assert(static_cast<int>(mine) == static_cast<int>(theirs), #theirs);
 
@@ -46,5 +46,5 @@ static_assert(offsetof(BlasHeuristicResult, workspaceBytes) ==
 static_assert(offsetof(BlasHeuristicResult, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
 
 #define CHECK_SIGNATURE(name, symbol, result, parameters) \
-  static_assert(check::same<std::remove_pointer_t<decltype(BlasFunctions::name)>, decltype(symbol)>, #symbol);
+  static_assert(check::hasSameAbi<std::remove_pointer_t<decltype(BlasFunctions::name)>, decltype(symbol)>, #symbol);
 MOSAIC_CUBLASLT(CHECK_SIGNATURE)

@@ -25,7 +25,7 @@ namespace mosaic = ours::mosaic;
 
 #include <cuda.h>
 
-#include "mosaic/same_call.h"
+#include "mosaic/same_abi.h"
 
 #define CHECK_VALUE(mine, theirs) static_assert(static_cast<int>(mine) == static_cast<int>(theirs), #theirs);
 
@@ -79,11 +79,11 @@ static_assert(offsetof(MemPoolProperties, locationId) == offsetof(CUmemPoolProps
 static_assert(offsetof(MemPoolProperties, maxSize) == offsetof(CUmemPoolProps, maxSize));
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
-static_assert(check::same<std::remove_pointer_t<TensorMapEncodeTiled>, decltype(cuTensorMapEncodeTiled)>);
+static_assert(check::hasSameAbi<std::remove_pointer_t<TensorMapEncodeTiled>, decltype(cuTensorMapEncodeTiled)>);
 
 // Each function takes what the toolkit's takes.
 #define CHECK_SIGNATURE(name, symbol, parameters) \
-  static_assert(check::same<std::remove_pointer_t<decltype(Driver::name)>, decltype(symbol)>, #symbol);
+  static_assert(check::hasSameAbi<std::remove_pointer_t<decltype(Driver::name)>, decltype(symbol)>, #symbol);
 MOSAIC_CUDA_DRIVER(CHECK_SIGNATURE)
 
 // And is the version that the toolkit would link, but for one that it renamed in 12.8 while the old one stays.

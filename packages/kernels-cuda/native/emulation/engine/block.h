@@ -24,7 +24,7 @@ inline void join(Clocks& into, const Clocks& from) {
   for (int warp = 0; warp < kMaxWarps; warp++) into[warp] = std::max(into[warp], from[warp]);
 }
 
-/// Who (upper bits) at which time of its warp (lower bits); 0: nobody. A warp as a whole is an actor too.
+/// Who (upper bits) at which time of its warp (lower bits); 0: none. A warp as a whole is an actor too.
 constexpr uint32_t kClockBits = 21, kClockMask = (1u << kClockBits) - 1, kWarpActor = 1024;
 /// Where shared addresses begin: as on the device, not at zero.
 constexpr uint32_t kSharedBase = 1024;
@@ -116,7 +116,7 @@ struct Block {
     switchStacks(&from->stack, &current->stack);
   }
 
-  /// Parks the current fiber until somebody wakes it.
+  /// Parks the current fiber until another fiber wakes it.
   void wait(const char* state) {
     current->state = state;
     const int next = popReady();

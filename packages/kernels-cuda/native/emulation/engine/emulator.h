@@ -1,4 +1,4 @@
-// What the emulation is asked for, and what it counts.
+// Settings and counters of the emulation.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ struct Config {
 };
 inline Config config;
 
-/// What kernels did so far: instructions of a warp (wgmma: of a warpgroup), bytes that their threads asked for.
+/// What kernels did so far: instructions of a warp (wgmma: of a warpgroup), bytes that their threads requested.
 struct Stats {
   std::atomic<uint64_t> mma{0}, wgmma{0}, ldmatrix{0}, conflicts{0}, switches{0};
   std::atomic<uint64_t> globalBytes{0}, sharedBytes{0};

@@ -29,7 +29,7 @@ class AllocationMap {
     return bytes;
   }
 
-  /// Asked for every access of every thread: each host thread remembers the range that it found last.
+  /// Called for every access of every thread: each host thread caches the range that it found last.
   bool contain(const void* pointer, size_t bytes) const {
     static thread_local Allocation last;
     const auto at = reinterpret_cast<uintptr_t>(pointer);

@@ -4,7 +4,7 @@
 //   - What threads stored to shared memory may be read only after fence.proxy.async.
 //   - Registers that a product uses may not have been written since wgmma.fence; a wait names the sums that end there.
 //   - The four warps of a warpgroup must issue the same products.
-//   - A block has the registers that it started with and no others: who takes some waits until somebody gave them.
+//   - A block has the registers that it started with: an allocation waits until another warpgroup released them.
 #pragma once
 
 #include <algorithm>
@@ -245,7 +245,7 @@ class Warpgroups {
     }
   }
 
-  /// Forgets the first `done` groups, and gives the sums that no later one uses their values.
+  /// Removes the first `done` groups, and gives the sums that no later one uses their values.
   static void retireGroups(WgmmaLane& lane, size_t done) {
     lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(done));
     const auto used = [&](const float* sums) {

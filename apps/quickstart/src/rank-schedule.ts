@@ -1,0 +1,254 @@
+import { dtypeBytes, positions } from "@mosaic/attention/core";
+import type { AttentionRecord, RecordedRank, TapeReader } from "@mosaic/attention/planner";
+
+/** What rows are, e.g. "K, V", and whose. */
+interface TensorContent {
+  readonly name: string;
+  /** Ranks, in order. */
+  readonly owners: readonly number[];
+}
+
+/** What was in a piece of memory at some time, and how many rows in all. */
+interface StoredContent extends TensorContent {
+  readonly rows: number;
+}
+
+interface TimestampedValue<T> {
+  readonly time: number;
+  readonly value: T;
+}
+
+/** What one rank's memory held when, as far as its events show. Times only grow. */
+class StorageHistory {
+  readonly #own: StoredContent;
+  readonly #allocations = new Map<number, number[]>();
+  readonly #uses = new Map<string, TimestampedValue<StoredContent>[]>();
+  readonly #copies = new Map<string, TimestampedValue<number>[]>();
+  readonly #receipts = new Map<string, TimestampedValue<undefined>[]>();
+
+  /** `own`: the name of memory that no event names, which can only be the rank's own. */
+  constructor(own: StoredContent) {
+    this.#own = own;
+  }
+
+  /** From now on the number means other memory. Times must not decrease from call to call. */
+  recordAllocation(storage: number, time: number): void {
+    const times = this.#allocations.get(storage);
+    if (times) times.push(time);
+    else this.#allocations.set(storage, [time]);
+  }
+
+  /** Attention read it, or added to it, as this. */
+  recordUse(storage: number, time: number, value: StoredContent): void {
+    appendEvent(this.#uses, this.#allocationKey(storage, time), { time, value });
+  }
+
+  /** It was copied from another. */
+  recordCopy(storage: number, time: number, from: number): void {
+    appendEvent(this.#copies, this.#allocationKey(storage, time), { time, value: from });
+  }
+
+  /** A message goes there. */
+  recordReceive(storage: number, time: number): void {
+    appendEvent(this.#receipts, this.#allocationKey(storage, time), { time, value: undefined });
+  }
+
+  /**
+   * What it held at a time. Attention reports what its operands are: so what it was used as last, if nothing has come in
+   * since, or else next, before anything comes in; or else what it was copied from.
+   */
+  contentAt(storage: number, time: number): StoredContent {
+    const memory = this.#allocationKey(storage, time);
+    const receipts = this.#receipts.get(memory) ?? [];
+    const since = receipts.findLast((each) => each.time < time)?.time ?? -1;
+    const until = receipts.find((each) => each.time > time)?.time ?? Number.POSITIVE_INFINITY;
+    const uses = this.#uses.get(memory) ?? [];
+    const use =
+      uses.findLast((each) => each.time < time && each.time > since) ??
+      uses.find((each) => each.time > time && each.time < until);
+    if (use) return use.value;
+    const copy = this.#copies.get(memory)?.findLast((each) => each.time < time);
+    return copy ? this.contentAt(copy.value, copy.time) : this.#own;
+  }
+
+  /** Numbers are used again for other memory: which one it is at a time. */
+  #allocationKey(storage: number, time: number): string {
+    const before = (this.#allocations.get(storage) ?? []).filter((allocated) => allocated <= time);
+    return `${storage}/${before.length}`;
+  }
+}
+
+function appendEvent<T>(lists: Map<string, TimestampedValue<T>[]>, memory: string, entry: TimestampedValue<T>): void {
+  const list = lists.get(memory);
+  if (list) list.push(entry);
+  else lists.set(memory, [entry]);
+}
+
+/** A block of attention: whose queries meet whose keys and values. */
+export interface Tile {
+  /** Ranks, in order. */
+  readonly queries: readonly number[];
+  readonly keys: readonly number[];
+  readonly backward: boolean;
+}
+
+/** Rows that one batch of messages takes to one rank. */
+export interface Payload extends TensorContent {
+  readonly to: number;
+  readonly bytes: number;
+}
+
+/** One batch of messages. */
+export interface MessageBatch {
+  /** Who sends, e.g. "ring(sp)". */
+  readonly label: string;
+  readonly bytes: number;
+  readonly backward: boolean;
+  readonly payloads: readonly Payload[];
+}
+
+/** What one rank does, in order: what its traces lack. */
+export interface RankSchedule {
+  readonly rank: number;
+  readonly tiles: readonly Tile[];
+  readonly batches: readonly MessageBatch[];
+}
+
+/** Reads a record as scripts, one for each rank; with its backward or without. */
+export function rankSchedules(record: AttentionRecord, backward: boolean): readonly RankSchedule[] {
+  const ownersOf = rowOwners(record);
+  return record.ranks.map((rank) => new ScheduleReader(record, rank, ownersOf).read(backward));
+}
+
+/** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
+function rowOwners({ ranks, queries, interned }: AttentionRecord): (rows: number) => readonly number[] {
+  const owner = new Int32Array(queries.length);
+  for (const { at, tape } of ranks) for (const position of positions(queries.spans(at))) owner[position] = tape.rank;
+  const known = new Map<number, readonly number[]>();
+  return (rows) => {
+    let owners = known.get(rows);
+    if (!owners) {
+      const distinct = new Set<number>();
+      for (const position of positions(interned.rows[rows]!)) distinct.add(owner[position]!);
+      owners = [...distinct].toSorted((a, b) => a - b);
+      known.set(rows, owners);
+    }
+    return owners;
+  };
+}
+
+/** Walks along one rank's tape twice: what memory holds can depend on what is done with it later. */
+class ScheduleReader {
+  readonly #record: AttentionRecord;
+  readonly #rank: RecordedRank;
+  readonly #ownersOf: (rows: number) => readonly number[];
+  readonly #history: StorageHistory;
+
+  // oxlint-disable-next-line max-params -- the record, one rank of it, and what was found out about all
+  constructor(record: AttentionRecord, rank: RecordedRank, ownersOf: (rows: number) => readonly number[]) {
+    this.#record = record;
+    this.#rank = rank;
+    this.#ownersOf = ownersOf;
+    this.#history = new StorageHistory({ name: "statistics", owners: [rank.tape.rank], rows: 0 });
+    const inputs = Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const).map(
+      ([end, what]) => [this.#storageId(rank.tensorViews[end as "q"]), what] as const,
+    );
+    const unclaimedInputs = new Map<number, string>(inputs);
+    this.#forEachEvent((event, time) => {
+      this.#recordContent(event, time);
+      if (event.op !== "empty") return;
+      const name = unclaimedInputs.get(event.arg(0));
+      if (name) this.#history.recordUse(event.arg(0), time, { name, owners: [rank.tape.rank], rows: 0 });
+      unclaimedInputs.delete(event.arg(0));
+    });
+  }
+
+  read(withBackward: boolean): RankSchedule {
+    const { interned } = this.#record;
+    const tiles: Tile[] = [];
+    const batches: MessageBatch[] = [];
+    let backward = false;
+    this.#forEachEvent((event, time) => {
+      if (event.op === "mark") backward ||= interned.strings[event.arg(0)] === "backward";
+      if (backward && !withBackward) return;
+      if (event.op === "attend" || event.op === "attendBackward") {
+        const [queries, keys] = rowIds(event);
+        tiles.push({ queries: this.#ownersOf(queries), keys: this.#ownersOf(keys), backward });
+      }
+      const payloads = event.op === "sendRecv" ? this.#payloads(event, time) : [];
+      const bytes = payloads.reduce((sum, payload) => sum + payload.bytes, 0);
+      if (bytes > 0) batches.push({ label: interned.strings[event.arg(2)]!, bytes, backward, payloads });
+    });
+    return { rank: this.#rank.tape.rank, tiles, batches };
+  }
+
+  /** Events, numbered: where they lie on the tape is no time. */
+  #forEachEvent(visit: (event: TapeReader, time: number) => void): void {
+    const event = this.#rank.tape.read();
+    for (let time = 0; event.next(); time++) visit(event, time);
+  }
+
+  /** What an event states about what memory holds: attention names its operands, copies and messages move them. */
+  #recordContent(event: TapeReader, time: number): void {
+    const history = this.#history;
+    const use = (view: number, name: string, rows: number): void => {
+      const length = positions(this.#record.interned.rows[rows]!).length;
+      history.recordUse(this.#storageId(event.arg(view)), time, { name, owners: this.#ownersOf(rows), rows: length });
+    };
+    if (event.op === "empty") history.recordAllocation(event.arg(0), time);
+    else if (event.op === "attend" || event.op === "attendBackward") {
+      const [queries, keys] = rowIds(event);
+      for (const [i, what] of operandNames[event.op].entries()) use(i, what, keyNames.has(what) ? keys : queries);
+    } else if (event.op === "copy") {
+      history.recordCopy(this.#storageId(event.arg(0)), time, this.#storageId(event.arg(1)));
+    } else if (event.op === "sendRecv") {
+      for (const { sent, view } of eachTransfer(event)) {
+        if (!sent) history.recordReceive(this.#storageId(view), time);
+      }
+    }
+  }
+
+  /** Of a batch: the parts of one content that go to one rank are one payload. */
+  #payloads(event: TapeReader, time: number): readonly Payload[] {
+    const payloads = new Map<string, Payload>();
+    for (const { sent, peer, view } of eachTransfer(event)) {
+      if (!sent) continue;
+      const { layout, dtype } = this.#rank.tape.views[view]!;
+      const { name, owners, rows } = this.#history.contentAt(this.#storageId(view), time);
+      // Part of the rows of several ranks: one's own, or results that go home.
+      const part = layout.shape[0] !== rows && layout.shape[2] !== rows;
+      const owner = resultNames.has(name) ? peer : this.#rank.tape.rank;
+      const senders = part && owners.includes(owner) ? [owner] : owners;
+      // One number a row: lse, or delta.
+      const payload = { name: layout.shape.length < 4 ? "statistics" : name, owners: senders, to: peer };
+      const key = Object.values(payload).join();
+      const bytes = layout.size * dtypeBytes[dtype] + (payloads.get(key)?.bytes ?? 0);
+      payloads.set(key, { ...payload, bytes });
+    }
+    return [...payloads.values()];
+  }
+
+  #storageId(view: number): number {
+    return this.#rank.tape.storageOf[view]!;
+  }
+}
+
+/** What the operands of attention are, in the order of the tape. */
+const operandNames = {
+  attend: ["out", "lse", "Q", "K, V", "K, V"],
+  attendBackward: ["dQ", "dK, dV", "dK, dV", "Q", "dOut", "delta", "delta", "K, V", "K, V"],
+} as const;
+const resultNames: ReadonlySet<string> = new Set(["out", "lse", "dQ", "dK, dV"]);
+const keyNames: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
+
+/** The queries' rows and the keys', as numbers: behind the operands. */
+function rowIds(event: TapeReader): readonly [number, number] {
+  const first = operandNames[event.op as "attend"].length;
+  return [event.arg(first), event.arg(first + 1)];
+}
+
+function* eachTransfer(event: TapeReader): Generator<{ sent: boolean; peer: number; view: number }> {
+  for (let i = 3; i < event.count; i += 3) {
+    yield { peer: event.arg(i), sent: event.arg(i + 1) === 1, view: event.arg(i + 2) };
+  }
+}

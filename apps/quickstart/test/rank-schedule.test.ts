@@ -1,0 +1,106 @@
+import { describe, expect, it } from "vitest";
+import { closedFormTraffic, predictRun } from "../src/prediction.ts";
+import type { RankSchedule } from "../src/rank-schedule.ts";
+import { readSettings } from "../src/args.ts";
+import type { Settings } from "../src/job.ts";
+import { formatPayloads } from "../src/format.ts";
+
+function createSettings(line: string): Settings {
+  return readSettings(`--tokens 64 --heads 2 --dim 4 ${line}`.split(" ")) as Settings;
+}
+
+function createSchedules(line: string, rank: number): RankSchedule {
+  return predictRun(createSettings(line)).schedules[rank]!;
+}
+
+/** What a rank attends to in order, heads as one, and what it sends. */
+function reported({ tiles, batches }: RankSchedule): { attends: readonly string[]; sends: readonly string[] } {
+  const attends = tiles.map(({ queries, keys, backward }) => `${backward ? "∇ " : ""}${queries} · ${keys}`);
+  return {
+    attends: attends.filter((each, i) => each !== attends[i - 1]),
+    sends: batches.map(({ label, payloads }) => `${label}: ${formatPayloads(payloads, 4)}`),
+  };
+}
+
+describe("what a rank will do", () => {
+  it("in a ring: keys and values are passed on as they come, gradients go home with the last", () => {
+    expect(reported(createSchedules("--backend ring --ranks 3 --backward", 1))).toEqual({
+      attends: ["1 · 1", "1 · 0", "1 · 2", "∇ 1 · 1", "∇ 1 · 0", "∇ 1 · 2"],
+      sends: [
+        "ring(sp): K, V of rank 1 to rank 2",
+        "ring(sp): K, V of rank 0 to rank 2",
+        "ring(sp): K, V of rank 1 to rank 2",
+        "ring(sp): K, V of rank 0 to rank 2",
+        "ring(sp): dK, dV of rank 0 to rank 2",
+        "ring(sp): dK, dV home to rank 2",
+      ],
+    });
+  });
+
+  it("in a grid: queries along rows, keys along columns, results home", () => {
+    // Block by block or all at once, whichever the backend chooses for so few tokens.
+    const { tiles, batches } = createSchedules("--backend mesh2d --mesh 2x2 --backward", 0);
+    for (const phase of [false, true]) {
+      const blocks = tiles.filter(({ backward }) => backward === phase);
+      expect(new Set(blocks.flatMap(({ queries }) => queries))).toEqual(new Set([0, 1]));
+      expect(new Set(blocks.flatMap(({ keys }) => keys))).toEqual(new Set([0, 2]));
+    }
+    expect(batches.flatMap(({ payloads }) => formatPayloads(payloads, 4).split("; ")).toSorted()).toEqual([
+      "K, V of rank 0 to rank 2",
+      "K, V of rank 0 to rank 2",
+      "Q of rank 0 to rank 1",
+      "Q, dOut of rank 0 to rank 1",
+      "dK, dV home to rank 2",
+      "dQ home to rank 1",
+      "out home to rank 1",
+    ]);
+  });
+
+  it("by heads: rows go to the rank of each head, and return", () => {
+    expect(reported(createSchedules("--backend ulysses --ranks 4", 1))).toEqual({
+      attends: ["0,1,2,3 · 0,1,2,3"],
+      sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out home to ranks 0, 2, 3"],
+    });
+    expect(reported(createSchedules("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
+  });
+
+  it("nested: the ring inside moves what the exchange around it has gathered", () => {
+    expect(reported(createSchedules("--backend composed --mesh 2x2 --backward", 1))).toEqual({
+      attends: ["0,1 · 0,1", "0,1 · 2,3", "∇ 0,1 · 0,1", "∇ 0,1 · 2,3"],
+      sends: [
+        "ulysses(head): Q, K, V of rank 1 to rank 0",
+        "ring(seq): K, V of ranks 0, 1 to rank 3",
+        "ulysses(head): out home to rank 0",
+        expect.stringMatching(/^ulysses\(head\): .*Q.* of rank 1 to rank 0$/),
+        "ring(seq): K, V of ranks 0, 1 to rank 3",
+        "ring(seq): dK, dV of ranks 2, 3 to rank 3",
+        expect.stringMatching(/^ulysses\(head\): .*dQ.* home to rank 0$/),
+      ],
+    });
+    expect(reported(createSchedules("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([
+      "ring(node): K, V of rank 3 to rank 1",
+      "ring(gpu): K, V of rank 3 to rank 2",
+      "ring(gpu): K, V of rank 1 to rank 2",
+    ]);
+  });
+
+  it("of a zigzag: ranks by what they hold, not by where it lies", () => {
+    expect(reported(createSchedules("--backend ring --ranks 2 --causal", 0)).attends).toEqual(["0 · 0", "0 · 1"]);
+  });
+});
+
+describe("bytes", () => {
+  const ranks = [1, 2, 3, 4, 5, 6, 7, 8];
+  const backends = ["ring", "mesh2d", "ulysses", "composed", "hierarchical"];
+  it.each(backends)("of %s are the same by formula and by plan, on any number of ranks", (backend) => {
+    for (const count of ranks) {
+      for (const mask of ["", " --causal"]) {
+        for (const numHeads of [2, 3]) {
+          const line = `--backend ${backend} --ranks ${count}${mask} --backward --tokens 61 --dtype bfloat16`;
+          const settings = { ...createSettings(`${line} --heads ${numHeads}`) };
+          expect([line, closedFormTraffic(settings)]).toEqual([line, predictRun(settings).bytesSent]);
+        }
+      }
+    }
+  });
+});

@@ -1,0 +1,189 @@
+import * as mosaic from "@mosaic/attention";
+import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
+import type { Errors } from "./bench.ts";
+import { attend, disposeAll, dtypes, type Operands, type Problem, takeGradients, setRequiresGrad } from "./problem.ts";
+
+/** What rounding explains: products of numbers with 8 or 11 bits. */
+export const tolerances = { bf16: 1e-2, fp16: 2e-3 } as const;
+/** A single row, and sums that cancel, vary more than the whole. */
+const ONE_ROW = 3;
+
+/** Draws the problem on the host, and compares all results with the definition in float64. */
+export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Problem): Promise<Errors> {
+  const { batch, numHeads, n, d, mask } = problem;
+  const dtype = dtypes[problem.dtype];
+  const seed = Math.floor(Math.random() * 2 ** 30);
+  const [q, k, v, dOut] = [0, 1, 2, 3].map((i) => normals(batch * numHeads * n * d, seed + i, dtype)) as [
+    Float64Array,
+    Float64Array,
+    Float64Array,
+    Float64Array,
+  ];
+  const right = { maskMod: (row: number, key: number) => mask === "full" || key <= row, q, k, v };
+  const sizes = { batch, numHeads, numKvHeads: numHeads, queries: n, keys: n, headDim: d, scale: d ** -0.5 };
+  const { out } = attentionOracle({ ...sizes, ...right });
+  const expected = { out, ...attentionOracleBackward({ ...sizes, ...right }, dOut) };
+
+  const put = (x: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, x, [batch, numHeads, n, d], dtype);
+  const operands = setRequiresGrad([put(q), put(k), put(v), put(dOut)], { direction: "backward" });
+  using found = attend(ctx, operands, problem);
+  found.backward(operands[3]);
+  const gradients = takeGradients(operands);
+  const [o, dq, dk, dv] = await Promise.all([found, ...gradients].map((x) => x.read()));
+  disposeAll([...operands, ...gradients]);
+  return {
+    out: distance(o!, expected.out),
+    dq: distance(dq!, expected.dq),
+    dk: distance(dk!, expected.dk),
+    dv: distance(dv!, expected.dv),
+  };
+}
+
+/**
+ * At any size: some rows of out, or of dq, by the definition; and of the backward, that dv adds up to what dOut does
+ * (weights of a row add up to 1) and dk to nothing (so do the gradients of its scores).
+ *
+ * @throws Error that reports which result is wrong.
+ */
+export async function checkSamples(ctx: mosaic.Context, operands: Operands, problem: Problem): Promise<void> {
+  const { batch, numHeads, n, direction } = problem;
+  const wanted = ONE_ROW * tolerances[problem.dtype];
+  using out = attend(ctx, operands, problem);
+  if (direction === "backward") out.backward(operands[3]);
+  const [dq, dk, dv] = direction === "backward" ? takeGradients(operands) : [];
+  const places = [
+    { b: 0, h: 0, i: 0 },
+    { b: batch - 1, h: numHeads - 1, i: n - 1 },
+    { b: Math.floor(batch / 2), h: Math.floor(numHeads / 2), i: Math.floor(n * Math.random()) },
+  ];
+  for (const place of places) {
+    const row = await readRow(operands, problem, place);
+    checkTolerance(`out of row ${place.i}`, distance(await readAt(out, place), outRow(row)), wanted);
+    // The very first of causal rows sees one key: its gradient is 0, and there is nothing to compare with.
+    if (dq && row.scores.length > 1) {
+      checkTolerance(`dq of row ${place.i}`, distance(await readAt(dq, place), gradientRow(row)), wanted);
+    }
+  }
+  if (dk && dv) await checkSums(operands[3], dk, dv, wanted);
+  disposeAll([dq, dk, dv].filter((x) => x !== undefined));
+}
+
+async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tensor, wanted: number): Promise<void> {
+  const [fromValues, fromOut, fromKeys, size] = await Promise.all([
+    columnSums(dv),
+    columnSums(dOut),
+    columnSums(dk),
+    sumOfSquares(dk),
+  ]);
+  checkTolerance("the sum of dv over keys", distance(fromValues, fromOut), wanted);
+  checkTolerance("the sum of dk over keys", Math.hypot(...fromKeys) / Math.sqrt(size), wanted);
+}
+
+function checkTolerance(what: string, error: number, wanted: number): void {
+  // NaN is not less than anything.
+  if (error < wanted) return;
+  throw new Error(`${what} is off by ${error.toExponential(1)} of its size, allowed are ${wanted.toExponential(1)}`);
+}
+
+/** Σ over the sequence, in float32: [batch, heads, 1, d]. */
+async function columnSums(x: mosaic.Tensor): Promise<Float32Array> {
+  const wide = x.device.empty(x.shape.toSpliced(2, 1, 1), "float32");
+  x.device.kernels.reduce("sum", wide, x);
+  const sums = await wide.read();
+  wide.dispose();
+  return sums;
+}
+
+async function sumOfSquares(x: mosaic.Tensor): Promise<number> {
+  using each = x.device.empty(x.shape.slice(0, 3), "float32");
+  x.device.kernels.rowDot(each, x, x);
+  return (await each.read()).reduce((sum, square) => sum + square, 0);
+}
+
+interface Place {
+  readonly b: number;
+  readonly h: number;
+  readonly i: number;
+}
+
+async function readRow(operands: Operands, { mask, n, d }: Problem, { b, h, i }: Place): Promise<Row> {
+  const [q, k, v, dOut] = await Promise.all([
+    readAt(operands[0], { b, h, i }),
+    readHead(operands[1], { b, h }, mask === "causal" ? i + 1 : n),
+    readHead(operands[2], { b, h }, mask === "causal" ? i + 1 : n),
+    readAt(operands[3], { b, h, i }),
+  ]);
+  const scores = Array.from({ length: k.length / d }, (_, key) => {
+    let sum = 0;
+    for (let c = 0; c < d; c++) sum += q[c]! * k[key * d + c]!;
+    return sum * d ** -0.5;
+  });
+  return { scores, k, v, dOut, d };
+}
+
+async function readAt(x: mosaic.Tensor, { b, h, i }: Place): Promise<Float32Array> {
+  return readSlice(x, [b, h, i], [1, 1, 1]);
+}
+
+async function readHead(x: mosaic.Tensor, { b, h }: Omit<Place, "i">, rows: number): Promise<Float32Array> {
+  return readSlice(x, [b, h, 0], [1, 1, rows]);
+}
+
+async function readSlice(x: mosaic.Tensor, from: readonly number[], lengths: readonly number[]): Promise<Float32Array> {
+  const offset = from.reduce((sum, start, axis) => sum + start * x.strides[axis]!, x.offset);
+  using part = x.view({ shape: [...lengths, x.shape[3]!], offset });
+  return part.read();
+}
+
+/** One row of attention: its scaled scores, and the keys and values that it sees, row-major. */
+interface Row {
+  readonly scores: readonly number[];
+  readonly k: Float32Array;
+  readonly v: Float32Array;
+  readonly dOut: Float32Array;
+  readonly d: number;
+}
+
+/** out of the row, by the definition. */
+export function outRow(row: Row): Float64Array {
+  return weightedSum(softmaxWeights(row), row.v, row.d);
+}
+
+/** dq of the row: scale · Σ pⱼ (dpⱼ − Σ p dp) kⱼ. */
+export function gradientRow(row: Row): Float64Array {
+  const weights = softmaxWeights(row);
+  const dWeights = weights.map((_, key) => {
+    let sum = 0;
+    for (let c = 0; c < row.d; c++) sum += row.dOut[c]! * row.v[key * row.d + c]!;
+    return sum;
+  });
+  const delta = weights.reduce((sum, weight, key) => sum + weight * dWeights[key]!, 0);
+  const dScores = weights.map((weight, key) => weight * (dWeights[key]! - delta) * row.d ** -0.5);
+  return weightedSum(dScores, row.k, row.d);
+}
+
+/** ‖x − ref‖ / ‖ref‖; NaN if anything is NaN. */
+export function distance(x: ArrayLike<number>, ref: ArrayLike<number>): number {
+  if (x.length !== ref.length) throw new Error(`${x.length} numbers against ${ref.length}`);
+  let [difference, size] = [0, 0];
+  for (let i = 0; i < ref.length; i++) {
+    difference += (x[i]! - ref[i]!) ** 2;
+    size += ref[i]! ** 2;
+  }
+  return Math.sqrt(difference / size);
+}
+
+function softmaxWeights({ scores }: Row): number[] {
+  const max = scores.reduce((largest, score) => Math.max(largest, score), -Infinity);
+  const exps = scores.map((score) => Math.exp(score - max));
+  const sum = exps.reduce((total, x) => total + x, 0);
+  return exps.map((x) => x / sum);
+}
+
+function weightedSum(weights: readonly number[], rows: Float32Array, d: number): Float64Array {
+  const out = new Float64Array(d);
+  for (const [key, weight] of weights.entries()) {
+    for (let c = 0; c < d; c++) out[c] = out[c]! + weight * rows[key * d + c]!;
+  }
+  return out;
+}

@@ -1,0 +1,63 @@
+import {
+  type AttentionBackend,
+  type AttentionCall,
+  type Context,
+  blockwise,
+  type KvShard,
+  spansLength,
+  zeros,
+} from "@mosaic/core";
+
+/**
+ * A backend that brings another the keys of one rank after another along an axis, each by broadcast: the simplest that an outer
+ * backend can be. With it in an arrangement, the suite tries a backend as an inner one, whose keys come in parts.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { broadcastSteps } from "@mosaic/conformance";
+ * broadcastSteps("node", ring({ axis: "gpu" })).axes; // => ["node", "gpu"]
+ * ```
+ */
+export function broadcastSteps(axis: string, inner: AttentionBackend): AttentionBackend {
+  const listCoordinates = (ctx: Context, { from }: KvShard) =>
+    ctx.mesh.group(axis).ranks.map((_, source) => ({ ...from, [axis]: source }));
+
+  function* broadcastShards(
+    ctx: Context,
+    call: AttentionCall,
+    kv: KvShard,
+  ): Generator<KvShard & { readonly mine: boolean }> {
+    const group = ctx.mesh.group(axis);
+    for (const [source, from] of listCoordinates(ctx, kv).entries()) {
+      const shape = kv.k.shape.with(2, spansLength(call.keys.spans(from)));
+      const mine = source === group.rank;
+      using k = mine ? kv.k.contiguous() : ctx.device.empty(shape, kv.k.dtype);
+      using v = mine ? kv.v.contiguous() : ctx.device.empty(shape, kv.v.dtype);
+      for (const tensor of [k, v]) group.broadcast(tensor, source).wait();
+      yield { k, v, from, mine };
+    }
+  }
+
+  return {
+    name: `${inner.name} in steps`,
+    axes: [axis, ...inner.axes],
+
+    attend(ctx, call, state, kv) {
+      using parts = blockwise(inner, listCoordinates(ctx, kv));
+      for (const theirs of broadcastShards(ctx, call, kv)) parts.attend(ctx, call, state, theirs);
+    },
+
+    attendBackward(ctx, call, grads, kv) {
+      using parts = blockwise(inner, listCoordinates(ctx, kv));
+      for (const { mine, ...theirs } of broadcastShards(ctx, call, kv)) {
+        using dk = zeros(ctx, theirs.k.shape);
+        using dv = zeros(ctx, theirs.v.shape);
+        parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);
+        for (const sum of [dk, dv]) ctx.mesh.group(axis).allReduce(sum).wait();
+        if (mine) ctx.device.kernels.binary("add", grads.dk, grads.dk, dk);
+        if (mine) ctx.device.kernels.binary("add", grads.dv, grads.dv, dv);
+      }
+    },
+  };
+}

@@ -1,0 +1,231 @@
+import {
+  type AllToAllOptions,
+  type CollectiveOptions,
+  type Context,
+  type Device,
+  type DeviceMesh,
+  type DType,
+  type GatherOptions,
+  type ProcessGroup,
+  type ReduceOp,
+  type Shape,
+  Tensor,
+  type TraceEvent,
+  type Traffic,
+  type Transfer,
+  type Work,
+} from "@mosaic/core";
+import { integer, uniforms } from "../oracle/numbers.ts";
+
+/** When a collective runs between its post and its wait, which the rules leave open. */
+export type CompletionTime = "soon" | "late";
+
+export interface Perturbation {
+  /**
+   * "late": nothing moves before `wait()` is called, so that a backend that omits it, or meanwhile changes what is being sent,
+   * gets wrong numbers every time and not only now and then. "soon": the collective runs as its engine pleases.
+   */
+  readonly completion: CompletionTime;
+  /** The order of a batch's transfers is drawn anew, but for those between the same two ranks. */
+  readonly seed: number;
+}
+
+/**
+ * The same group, made as unfriendly as the rules allow: what is received into is filled with NaN first, the order
+ * within batches is random, and collectives may run as late as they can.
+ */
+export class PerturbedGroup implements ProcessGroup {
+  readonly #group: ProcessGroup;
+  readonly #perturbation: Perturbation;
+  readonly #next: () => number;
+  #inFlight = 0;
+
+  constructor(group: ProcessGroup, perturbation: Perturbation) {
+    this.#group = group;
+    this.#perturbation = perturbation;
+    this.#next = uniforms(perturbation.seed + group.rank);
+  }
+
+  /** Collectives posted and not yet waited for. */
+  get inFlight(): number {
+    return this.#inFlight;
+  }
+
+  get name(): string {
+    return this.#group.name;
+  }
+  get rank(): number {
+    return this.#group.rank;
+  }
+  get size(): number {
+    return this.#group.size;
+  }
+  get ranks(): readonly number[] {
+    return this.#group.ranks;
+  }
+  get device(): Device {
+    return this.#group.device;
+  }
+
+  sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work {
+    const received = transfers.filter((transfer) => "from" in transfer).map(({ tensor }) => tensor);
+    const order = shuffleTransfers(transfers, this.#next);
+    return this.#post(received, () => this.#group.sendRecv(order, options));
+  }
+
+  allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work {
+    return this.#post([out], () => this.#group.allGather(out, input, options));
+  }
+
+  reduceScatter(out: Tensor, input: Tensor, op?: ReduceOp, options?: GatherOptions): Work {
+    return this.#post([out], () => this.#group.reduceScatter(out, input, op, options));
+  }
+
+  allReduce(x: Tensor, op?: ReduceOp, options?: CollectiveOptions): Work {
+    return this.#post([], () => this.#group.allReduce(x, op, options));
+  }
+
+  allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work {
+    return this.#post([out], () => this.#group.allToAll(out, input, options));
+  }
+
+  broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work {
+    return this.#post(root === this.rank ? [] : [x], () => this.#group.broadcast(x, root, options));
+  }
+
+  barrier(options?: CollectiveOptions): Work {
+    return this.#post([], () => this.#group.barrier(options));
+  }
+
+  recordCall(description: string | (() => string)): void {
+    this.#group.recordCall(description);
+  }
+
+  async split(color: number, name?: string): Promise<ProcessGroup> {
+    return new PerturbedGroup(await this.#group.split(color, name), this.#perturbation);
+  }
+
+  traffic(): Traffic {
+    return this.#group.traffic();
+  }
+  startTrace(): void {
+    this.#group.startTrace();
+  }
+  stopTrace(): Promise<readonly TraceEvent[]> {
+    return this.#group.stopTrace();
+  }
+  [Symbol.asyncDispose](): Promise<void> {
+    return Promise.resolve(this.#group[Symbol.asyncDispose]());
+  }
+
+  #post(received: readonly Tensor[], collective: () => Work): Work {
+    for (const tensor of received) this.device.kernels.fill(tensor, Number.NaN);
+    const posted = this.#perturbation.completion === "soon" ? collective() : undefined;
+    this.#inFlight++;
+    return {
+      wait: () => {
+        this.#inFlight--;
+        (posted ?? collective()).wait();
+      },
+    };
+  }
+}
+
+/** Any order that keeps messages between the same two ranks as they were. */
+function shuffleTransfers(transfers: readonly Transfer[], next: () => number): Transfer[] {
+  const lines = new Map<string, Transfer[]>();
+  for (const transfer of transfers) {
+    const line = "to" in transfer ? `to ${transfer.to}` : `from ${transfer.from}`;
+    lines.set(line, [...(lines.get(line) ?? []), transfer]);
+  }
+  const order: Transfer[] = [];
+  const rest = [...lines.values()];
+  while (order.length < transfers.length) {
+    const line = rest[integer(next, rest.length)]!;
+    const first = line.shift();
+    if (first) order.push(first);
+  }
+  return order;
+}
+
+/** A context whose groups are perturbed, and a count of what they have under way. */
+export interface PerturbedContext extends Context {
+  inFlight(): number;
+}
+
+/**
+ * The same context, as unfriendly as the rules of collectives allow. It numbers random tensors anew, from 0, so that
+ * modules made on it have the weights that they have on a fresh context.
+ */
+export function perturbed(ctx: Context, perturbation: Perturbation): PerturbedContext {
+  const groups = new Map<ProcessGroup, PerturbedGroup>();
+  const wrap = (group: ProcessGroup): PerturbedGroup => {
+    const wrapped = groups.get(group) ?? new PerturbedGroup(group, perturbation);
+    groups.set(group, wrapped);
+    return wrapped;
+  };
+  const { mesh } = ctx;
+  const wrappedMesh: DeviceMesh = {
+    shape: mesh.shape,
+    axes: mesh.axes,
+    coordinate: mesh.coordinate,
+    world: wrap(mesh.world),
+    group: (axis) => wrap(mesh.group(axis)),
+  };
+  return {
+    device: ctx.device,
+    mesh: wrappedMesh,
+    rank: ctx.rank,
+    size: ctx.size,
+    world: wrappedMesh.world,
+    seed: ctx.seed,
+    backend: (nameOrValue) => ctx.backend(nameOrValue),
+    randomStream: 0,
+    nextRandomStream() {
+      return this.randomStream++;
+    },
+    assertOpen: (where) => ctx.assertOpen(where),
+    startTrace: () => ctx.startTrace(),
+    stopTrace: () => ctx.stopTrace(),
+    close: () => ctx.close(),
+    inFlight: () => [...groups.values()].reduce((sum, group) => sum + group.inFlight, 0),
+    [Symbol.asyncDispose]: () => Promise.resolve(ctx[Symbol.asyncDispose]()),
+  };
+}
+
+/**
+ * The same device, but all memory that it hands out holds NaN, memory used before just as fresh memory. What reads
+ * what he has not written, or adds to what he has not cleared, gets NaN.
+ *
+ * @example
+ * ```ts
+ * import { poisoned } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = poisoned(cpu({ threads: 1 }));
+ * using x = device.empty([2], "float32");
+ * Array.from(await x.read()); // => [NaN, NaN]
+ * ```
+ */
+export function poisoned(device: Device): Device {
+  const wrapper: Device = {
+    type: device.type,
+    index: device.index,
+    stream: device.stream,
+    kernels: device.kernels,
+    ...(device.features && { features: device.features }),
+    empty(shape: Shape, dtype: DType): Tensor {
+      using tensor = device.empty(shape, dtype);
+      device.kernels.fill(tensor, Number.NaN);
+      const { storage, strides, offset } = tensor;
+      return new Tensor({ device: wrapper, dtype, storage, shape, strides, offset });
+    },
+    write: (out, values) => device.write(out, values),
+    read: (x) => device.read(x),
+    memory: () => device.memory(),
+    resetPeakMemory: () => device.resetPeakMemory(),
+    startTrace: () => device.startTrace(),
+    stopTrace: () => device.stopTrace(),
+    [Symbol.dispose]: () => device[Symbol.dispose](),
+  };
+  return wrapper;
+}

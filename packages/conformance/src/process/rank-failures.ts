@@ -1,0 +1,159 @@
+import { type Case, check } from "../check.ts";
+import { checkMessage } from "../failures/test-world.ts";
+import {
+  processCase,
+  type Environment,
+  type RankEvent,
+  type RankProcess,
+  type RankProcesses,
+  type RankProgram,
+} from "./processes.ts";
+import { scenarioVariables } from "./run-rank.ts";
+
+export interface RankFailureOptions {
+  readonly noticeSeconds: number;
+}
+
+/** One of three ranks fails; the others name it, and end. */
+export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFailureOptions): Case[] {
+  return [
+    processCase(program, "a rank that is killed is named at once, and all ranks end", (processes) =>
+      killRank(processes, { failing: 1, noticeSeconds }),
+    ),
+    processCase(program, "rank 0, the host of the rendezvous, that is killed", (processes) =>
+      killRank(processes, { failing: 0, noticeSeconds }),
+    ),
+    processCase(program, "a rank that exits early is named", (processes) => closesEarly(processes, "exits")),
+    processCase(program, "a rank that leaves early is named", (processes) => closesEarly(processes, "leaves")),
+    processCase(program, "a rank that throws", throwsError),
+    processCase(program, "a rank that is exceedsTimeout beyond the deadline: each rank's position", exceedsTimeout),
+    processCase(program, "shapes that differ between processes", shapesDiffer),
+    processCase(program, "recorded calls that differ between processes, at a barrier", recordedDiffer),
+    processCase(program, "recorded calls that differ between processes, at close", closedDiffer),
+  ];
+}
+
+interface FailedRun {
+  readonly ranks: readonly RankProcess[];
+  /** Of the odd rank. */
+  readonly pid: number;
+  /** Errors of the others. */
+  readonly failures: readonly RankEvent[];
+  readonly seconds: number;
+}
+
+async function failOneRank(
+  processes: RankProcesses,
+  scenario: string,
+  { failing = 1, more = {} }: { readonly failing?: number; readonly more?: Environment } = {},
+): Promise<FailedRun> {
+  const ranks = await processes.startAll(3, scenario, { [scenarioVariables.failingRank]: String(failing), ...more });
+  const ready = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
+  const started = performance.now();
+  ranks[failing]!.proceed();
+  const others = ranks.filter((_, rank) => rank !== failing);
+  const failures = await Promise.all(others.map((rank) => rank.waitForEvent("failed")));
+  return { ranks, pid: ready[failing]!.pid as number, failures, seconds: (performance.now() - started) / 1000 };
+}
+
+async function killRank(
+  processes: RankProcesses,
+  { failing, noticeSeconds }: RankFailureOptions & { readonly failing: number },
+) {
+  const { ranks, pid, failures, seconds } = await failOneRank(processes, "is killed", { failing });
+  const needed = `step 3: rank ${failing} \\(pid ${pid}( on \\S+)?\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
+  for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${needed}$`));
+  check(seconds < noticeSeconds, `the others noticed after ${seconds} s, expected less than ${noticeSeconds} s`);
+  await checkEnds(
+    ranks,
+    ranks.map((_, rank) => (rank === failing ? "SIGKILL" : 0)),
+  );
+}
+
+const exitsEarly =
+  /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+( on \S+)?\) died); rank [02] needed it in allReduce #2 /;
+
+async function closesEarly(processes: RankProcesses, scenario: string): Promise<void> {
+  const { ranks, failures } = await failOneRank(processes, scenario);
+  for (const failure of failures) checkFailed(failure, "PeerLostError", exitsEarly);
+  await checkEnds(ranks, [0, 0, 0]);
+}
+
+async function throwsError(processes: RankProcesses): Promise<void> {
+  const { ranks, failures } = await failOneRank(processes, "throws");
+  for (const failure of failures) checkFailed(failure, "PeerLostError", exitsEarly);
+  checkFailed(await ranks[1]!.waitForEvent("failed"), "Error", /^bad loss$/);
+  await checkEnds(ranks, [0, 0, 0]);
+}
+
+async function exceedsTimeout(processes: RankProcesses): Promise<void> {
+  const { failures } = await failOneRank(processes, "is late", { more: { [scenarioVariables.timeout]: "1" } });
+  for (const failure of failures) {
+    const { message } = checkFailed(
+      failure,
+      "CollectiveTimeoutError",
+      /^step 3: timed out after 1 s: rank [02] waits in allReduce #2 \(world\)/,
+    );
+    checkMessage(message, "rank 1 is in no collective, last collective: barrier #1 (world)");
+  }
+}
+
+async function shapesDiffer(processes: RankProcesses): Promise<void> {
+  const ranks = await processes.startAll(3, "differs", { [scenarioVariables.failingRank]: "1" });
+  for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
+    const { message } = checkFailed(
+      failure,
+      "CollectiveMismatchError",
+      /rank 1 at allReduce #1 \(world\)|rank 1 is at/,
+    );
+    for (const shape of ["float32 [2,4]", "float32 [2,3]"]) checkMessage(message, shape);
+  }
+  await checkEnds(ranks, [0, 0, 0]);
+}
+
+const sides = ["attention of causal", "attention of full"];
+
+async function recordedDiffer(processes: RankProcesses): Promise<void> {
+  const ranks = await processes.startAll(4, "records another call", { [scenarioVariables.failingRank]: "1" });
+  for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
+    const { message } = checkFailed(failure, "CollectiveMismatchError", /rank 1 at call #1 \(pair\): /);
+    for (const side of sides) checkMessage(message, side);
+  }
+  await checkEnds(ranks, [0, 0, 0, 0]);
+}
+
+/** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
+async function closedDiffer(processes: RankProcesses): Promise<void> {
+  const ranks = await processes.startAll(3, "records another call and closes", {
+    [scenarioVariables.failingRank]: "1",
+  });
+  await Promise.all(ranks.map((rank) => rank.waitForEvent("recorded")));
+  const [first, odd, last] = ranks as [RankProcess, RankProcess, RankProcess];
+  first.proceed();
+  await first.waitForEvent("closed");
+  await first.ended;
+  odd.proceed();
+  const own = checkFailed(
+    await odd.waitForEvent("failed"),
+    "CollectiveMismatchError",
+    /^rank 0 is at call #1 \(world\): /,
+  );
+  for (const side of sides) checkMessage(own.message, side);
+  // A rank that closes after a failure compares nothing.
+  last.proceed();
+  await checkEnds(ranks, [0, 0, 0]);
+}
+
+/** Checks a rank's error; returns its message. */
+export function checkFailed(failure: RankEvent, name: string, pattern: RegExp): { readonly message: string } {
+  const message = String(failure.message);
+  check(failure.name === name, `rank ${failure.rank}: expected ${name}, received ${failure.name}: ${message}`);
+  checkMessage(message, pattern);
+  return { message };
+}
+
+/** Exit codes, or the signals that ended them. */
+async function checkEnds(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
+  const ends = await Promise.all(ranks.map((rank) => rank.ended));
+  check(ends.join() === expected.join(), `expected ranks that end with ${expected}, received ${ends}`);
+}

@@ -1,0 +1,45 @@
+// The table of one instruction set; included once per kernels_<isa>.cc.
+#pragma once
+
+#include "attention/attention.h"
+#include "kernels/adam.h"
+#include "kernels/copy.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/indexed.h"
+#include "kernels/norm.h"
+#include "kernels/random.h"
+#include "kernels/reduce.h"
+#include "kernels/rows.h"
+#include "kernels/softmax.h"
+#include "kernels/kernel_table.h"
+
+namespace mosaic {
+namespace {
+
+// Attention chooses its own kernels of the instruction set.
+template <class T>
+void attend(const AttendArguments& args, Pool& pool) {
+  mosaic::attend(args, T::isa, pool);
+}
+
+template <class T>
+void attendBackward(const AttendBackwardArguments& args, Pool& pool) {
+  mosaic::attendBackward(args, T::isa, pool);
+}
+
+template <class T>
+void merge(const MergeArguments& args, Pool& pool) {
+  mergeState(args.into, args.from, pool);
+}
+
+template <class T>
+constexpr Kernels makeKernels() {
+#define MOSAIC_MEMBER(name, Arguments) .name = name<T>,
+  return {MOSAIC_KERNELS(MOSAIC_MEMBER)};
+#undef MOSAIC_MEMBER
+}
+
+}  // namespace
+}  // namespace mosaic

@@ -1,0 +1,85 @@
+import type { RankRanges } from "./wire.ts";
+
+/** The ranks in ascending order, as ranges. */
+export function toRankRanges(ranks: Iterable<number>): RankRanges {
+  const ranges: [number, number][] = [];
+  for (const rank of [...ranks].toSorted((a, b) => a - b)) {
+    const last = ranges.at(-1);
+    if (last !== undefined && last[0] + last[1] === rank) last[1]++;
+    else ranges.push([rank, 1]);
+  }
+  return ranges;
+}
+
+/** Each rank of the ranges, in their order. */
+export function* expandRankRanges(ranges: RankRanges): Generator<number> {
+  for (const [first, count] of ranges) for (let rank = first; rank < first + count; rank++) yield rank;
+}
+
+/** How many ranks the ranges have. */
+export const countRanks = (ranges: RankRanges): number => ranges.reduce((sum, [, count]) => sum + count, 0);
+
+/** The ranks of all of the lists, each once, in ascending order. */
+export function unionRankRanges(lists: readonly RankRanges[]): RankRanges {
+  const union: [number, number][] = [];
+  for (const [first, count] of lists.flat().toSorted(([a], [b]) => a - b)) {
+    const last = union.at(-1);
+    if (last === undefined || last[0] + last[1] < first) union.push([first, count]);
+    else last[1] = Math.max(last[1], first + count - last[0]);
+  }
+  return union;
+}
+
+/** The ranks that both have. Both are in ascending order. */
+export function intersectRankRanges(a: RankRanges, b: RankRanges): RankRanges {
+  const both: [number, number][] = [];
+  for (let i = 0, j = 0; i < a.length && j < b.length; ) {
+    const [x, y] = [a[i] as RankRanges[number], b[j] as RankRanges[number]];
+    const [first, end] = [Math.max(x[0], y[0]), Math.min(x[0] + x[1], y[0] + y[1])];
+    if (first < end) both.push([first, end - first]);
+    if (x[0] + x[1] === end) i++;
+    else j++;
+  }
+  return both;
+}
+
+/** The ranks of `a` that `b` does not have. Both are in ascending order. */
+export function subtractRankRanges(a: RankRanges, b: RankRanges): RankRanges {
+  const rest: [number, number][] = [];
+  let j = 0;
+  for (const [first, count] of a) {
+    let from = first;
+    while (j < b.length && (b[j] as RankRanges[number])[0] + (b[j] as RankRanges[number])[1] <= from) j++;
+    for (let k = j; k < b.length && (b[k] as RankRanges[number])[0] < first + count; k++) {
+      const [taken, many] = b[k] as RankRanges[number];
+      if (from < taken) rest.push([from, taken - from]);
+      from = Math.max(from, taken + many);
+    }
+    if (from < first + count) rest.push([from, first + count - from]);
+  }
+  return rest;
+}
+
+/** Whether a rank is among ranges in ascending order. */
+export function includesRank(ranges: RankRanges, rank: number): boolean {
+  let [low, high] = [0, ranges.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    const [first, count] = ranges[middle] as RankRanges[number];
+    if (rank < first) high = middle;
+    else if (rank >= first + count) low = middle + 1;
+    else return true;
+  }
+  return false;
+}
+
+/** `rank 2`, `ranks 2, 5-9`: at most 16 ranges. */
+export function formatRankRanges(ranks: Iterable<number>): string {
+  const ranges = toRankRanges(ranks);
+  const parts = ranges
+    .slice(0, 16)
+    .map(([first, count]) => (count === 1 ? `${first}` : `${first}-${first + count - 1}`));
+  const rest = countRanks(ranges.slice(16));
+  const one = ranges.length === 1 && ranges[0]?.[1] === 1;
+  return `${one ? "rank" : "ranks"} ${parts.join(", ")}${rest > 0 ? ` and ${rest} more` : ""}`;
+}

@@ -1,0 +1,73 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { isSlurmStep } from "../options/sources.ts";
+
+/** A scheduler signals all processes of a step within this time. */
+const WINDOW_MS = 100;
+/** What came so long ago is another signal. */
+const RECENT_MS = 1000;
+
+/**
+ * SLURM's `scancel` signals, where it tracks processes by cgroups or by their parents, the launcher and each of its descendants, in any order,
+ * those in sessions of their own included; where it tracks process groups, the launcher alone. What launchers pass on would reach ranks
+ * twice: two checkpoints, or the death of a rank that expects one SIGTERM. This is a child process that the launcher never signals:
+ * where it dies of a signal, so did the ranks receive it.
+ */
+export class SignalProbe implements Disposable {
+  readonly #receivedAt = new Map<NodeJS.Signals, number>();
+  #process: ChildProcess | undefined;
+  #waiting: (() => void)[] = [];
+  #isClosed = false;
+
+  private constructor() {
+    this.#start();
+  }
+
+  /** Undefined where no scheduler signals ranks. */
+  static start(env: NodeJS.ProcessEnv = process.env): SignalProbe | undefined {
+    return isSlurmStep(env) ? new SignalProbe() : undefined;
+  }
+
+  /** Whether all processes of the step, and not the launcher alone, receive a signal that this process has just received. */
+  async received(signal: NodeJS.Signals): Promise<boolean> {
+    const isRecent = (): boolean =>
+      performance.now() - (this.#receivedAt.get(signal) ?? Number.NEGATIVE_INFINITY) < RECENT_MS;
+    const deadline = performance.now() + WINDOW_MS;
+    while (!isRecent() && performance.now() < deadline) await this.#next(deadline - performance.now());
+    const isDirect = isRecent();
+    // Once for each signal: the next one may come at once.
+    this.#receivedAt.delete(signal);
+    return isDirect;
+  }
+
+  [Symbol.dispose](): void {
+    this.#isClosed = true;
+    this.#process?.kill("SIGKILL");
+  }
+
+  /** It reads what never comes, and ends with the launcher. */
+  #start(): void {
+    const env = { PATH: `${process.env.PATH ?? ""}:/usr/bin:/bin` };
+    const child = spawn("cat", { detached: true, env, stdio: ["pipe", "ignore", "ignore"] });
+    child.unref();
+    child.stdin.on("error", () => {});
+    // Without the program, every signal is passed on.
+    child.on("error", () => {});
+    child.on("exit", (_, signal) => {
+      if (this.#isClosed) return;
+      if (signal !== null) this.#receivedAt.set(signal, performance.now());
+      for (const wake of this.#waiting.splice(0)) wake();
+      if (signal !== null && signal !== "SIGKILL") this.#start();
+    });
+    this.#process = child;
+  }
+
+  #next(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#waiting.push(() => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+}

@@ -1,0 +1,62 @@
+import { type Placement, resolvePlacement, positions } from "@mosaic/core";
+import type { HierarchicalMetaAttentionOptions } from "../src/index.ts";
+
+// Where rows and chunks are, worked out position by position: the code under test is not asked.
+
+/** How a sequence lies on some ranks. */
+export interface ChunkedShape {
+  readonly options: Pick<HierarchicalMetaAttentionOptions, "placement" | "chunksPerRank">;
+  readonly length: number;
+}
+
+/** Global positions of the rows of each rank. */
+export function createShards({ options, length }: ChunkedShape, ranks: number): number[][] {
+  const placement = resolvePlacement(options.placement ?? "contiguous");
+  return Array.from({ length: ranks }, (_, rank) => Array.from(positions(placement.spans(rank, ranks, length))));
+}
+
+/** Global positions of the tokens of each chunk, in the order of the sequence, and the rank that holds them. */
+export function createChunks(given: ChunkedShape, ranks: number): { owner: number; tokens: number[] }[] {
+  const { options, length } = given;
+  const { chunksPerRank: count = 1 } = options;
+  const placement: Placement = resolvePlacement(options.placement ?? "contiguous");
+  return createShards(given, ranks)
+    .flatMap((rows, owner) => {
+      const stretches = placement.spans(owner, ranks, length).map((span) => Array.from(positions([span])));
+      const parts = count % stretches.length === 0 ? stretches : [rows];
+      return parts.flatMap((part) => inPieces(part, count / parts.length).map((tokens) => ({ owner, tokens })));
+    })
+    .filter(({ tokens }) => tokens.length > 0)
+    .sort((a, b) => Math.min(...a.tokens) - Math.min(...b.tokens));
+}
+
+/** As equal as can be, the longer ones first. */
+function inPieces(rows: readonly number[], count: number): number[][] {
+  const pieces = Array.from({ length: count }, (): number[] => []);
+  const [base, longer] = [Math.floor(rows.length / count), rows.length % count];
+  rows.forEach((row, i) => {
+    const inLonger = i < longer * (base + 1);
+    const piece = inLonger ? Math.floor(i / (base + 1)) : longer + Math.floor((i - longer * (base + 1)) / base);
+    pieces[piece]!.push(row);
+  });
+  return pieces;
+}
+
+/** Shards [batch,rows,width] of all ranks as one [batch,length,width]. */
+export function whole(
+  shards: readonly { readonly positions: readonly number[]; readonly values: ArrayLike<number> }[],
+  { batch, length }: { batch: number; length: number },
+): Float64Array {
+  const numbers = shards.reduce((sum, { values }) => sum + values.length, 0);
+  const width = numbers / length / batch;
+  const result = new Float64Array(numbers);
+  for (const { positions: places, values } of shards) {
+    for (let b = 0; b < batch; b++) {
+      for (const [row, position] of places.entries()) {
+        for (let e = 0; e < width; e++)
+          result[(b * length + position) * width + e] = values[(b * places.length + row) * width + e]!;
+      }
+    }
+  }
+  return result;
+}

@@ -1,0 +1,249 @@
+import { type Slice, hasDiagonalStart, hasDiagonalEnd, type Span } from "@mosaic/core";
+import { visibleRowsUnchecked, visiblePairsUnchecked } from "@mosaic/core/context-parallel";
+import { SortedSlices } from "../prove/visibility.ts";
+import type { Shards } from "./shards.ts";
+
+/** A permutation of shards. */
+export type Permutation = (shard: number) => number;
+
+/**
+ * Whether permutations of shards leave alone all that a backend can derive from layouts and mask: how many rows each shard
+ * has, and how many pairs of each two are visible. Exact for rows; pairs are compared as sums with random weights, all at once:
+ * two matrices that differ have equal sums with a probability of 2⁻⁵⁰.
+ */
+export class Invariance {
+  readonly #queries: Shards;
+  readonly #keys: Shards;
+  readonly #slices: readonly Slice[];
+  readonly #sorted: SortedSlices;
+  #fingerprintsOfIdentity: Fingerprints | undefined;
+  #uniform: boolean | undefined;
+
+  constructor(queries: Shards, keys: Shards, slices: readonly Slice[]) {
+    this.#queries = queries;
+    this.#keys = keys;
+    this.#slices = slices;
+    this.#sorted = new SortedSlices(slices);
+  }
+
+  /** Whether a shard and its image have as many rows, for every shard. */
+  preservesRows(permutation: Permutation): boolean {
+    return [this.#queries, this.#keys].every((shards) => {
+      for (let shard = 0; shard < shards.count; shard++) {
+        if (shards.rows(shard) !== shards.rows(permutation(shard))) return false;
+      }
+      return true;
+    });
+  }
+
+  /** Whether shards see as many pairs of each other as their images do. False where spans have steps that are not followed. */
+  preservesPairs(permutation: Permutation): boolean {
+    if (this.#findAllVisible()) return this.preservesRows(permutation);
+    if (!this.#fingerprintsOf().isDefined) return false;
+    this.#uniform ??= this.#isUniform();
+    if (this.#uniform) return true;
+    const [own, { count }] = [this.#fingerprintsOf(), this.#keys];
+    const drawn = weights(count);
+    const moved = drawn.map(() => new Float64Array(count)) as [Float64Array, Float64Array];
+    for (const [i, each] of drawn.entries()) {
+      for (let shard = 0; shard < count; shard++) moved[i]![permutation(shard)] = each[shard]!;
+    }
+    const images = this.#fingerprints(moved);
+    for (let shard = 0; shard < this.#queries.count; shard++) {
+      const [one, other] = [own.of(shard), images.of(permutation(shard))];
+      if (one[0] !== other[0] || one[1] !== other[1]) return false;
+    }
+    return true;
+  }
+
+  /**
+   * Whether every shard of queries sees something of every shard of keys. Found by one rectangle: that of the rows after
+   * the earliest last query of a shard and the columns up to the latest first key, or the mirror image. If all of it is
+   * visible, every shard has a query and a key in it. Otherwise false, though all may be visible for another reason.
+   */
+  get allVisible(): boolean {
+    const [queries, keys] = [shardPositionBounds(this.#queries), shardPositionBounds(this.#keys)];
+    if (!queries || !keys) return false;
+    const after = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
+    const before = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
+    return [after, before].some(({ q, k }) => visiblePairsUnchecked([q], [k], this.#slices) === q.length * k.length);
+  }
+
+  /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */
+  #isUniform(): boolean {
+    const { count } = this.#keys;
+    const [own, drawn] = [this.#fingerprintsOf(), weights(count)];
+    const pairs = (q: number, k: number): number =>
+      visiblePairsUnchecked(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % PRIME;
+    const [same, others] = [pairs(0, 0), count > 1 ? pairs(0, 1) : 0];
+    const totals = drawn.map((each) => each.reduce((sum, weight) => (sum + weight) % PRIME, 0));
+    for (let shard = 0; shard < count; shard++) {
+      const found = own.of(shard);
+      for (const [i, each] of drawn.entries()) {
+        const rest = (totals[i]! - each[shard]! + PRIME) % PRIME;
+        if (found[i] !== (((others * rest) % PRIME) + ((same * each[shard]!) % PRIME)) % PRIME) return false;
+      }
+    }
+    return true;
+  }
+
+  #fingerprintsOf(): Fingerprints {
+    return (this.#fingerprintsOfIdentity ??= this.#fingerprints(weights(this.#keys.count)));
+  }
+
+  #findAllVisible(): boolean {
+    const [slice, ...more] = this.#slices;
+    if (!slice || more.length > 0 || slice.type !== "full") return false;
+    const { q0, q1, k0, k1 } = slice;
+    return q0 <= 0 && k0 <= 0 && q1 >= this.#queries.layout.length && k1 >= this.#keys.layout.length;
+  }
+
+  #fingerprints(weight: readonly [Float64Array, Float64Array]): Fingerprints {
+    return new Fingerprints(
+      this.#queries,
+      this.#sorted,
+      weight.map((each) => new WeightedKeys(this.#keys, each)),
+    );
+  }
+}
+
+function rectangle([q0, q1]: readonly [number, number], [k0, k1]: readonly [number, number]): { q: Span; k: Span } {
+  return { q: { start: q0, length: q1 - q0, step: 1 }, k: { start: k0, length: k1 - k0, step: 1 } };
+}
+
+/** Of all shards, the least last position and the greatest first one; undefined if one is empty. */
+function shardPositionBounds(shards: Shards): { minLast: number; maxFirst: number } | undefined {
+  let [minLast, maxFirst] = [Number.POSITIVE_INFINITY, 0];
+  for (let shard = 0; shard < shards.count; shard++) {
+    const spans = shards.spans(shard).filter(({ length }) => length > 0);
+    if (spans.length === 0) return undefined;
+    const last = Math.max(...spans.map(({ start, length, step }) => start + (length - 1) * step));
+    minLast = Math.min(minLast, last);
+    maxFirst = Math.max(maxFirst, Math.min(...spans.map(({ start }) => start)));
+  }
+  return { minLast, maxFirst };
+}
+
+// Sums of pairs, each weighted by the shard of its key, modulo a prime below 2²⁶: products are exact in 53 bits.
+
+const PRIME = 67_108_859;
+
+/** Two lists of numbers below the prime, the same every time. */
+function weights(count: number): [Float64Array, Float64Array] {
+  const draw = (seed: number): Float64Array => {
+    let state = seed;
+    return Float64Array.from({ length: count }, () => {
+      // Marsaglia's xorshift32.
+      state ^= state << 13;
+      state ^= state >>> 17;
+      state ^= state << 5;
+      return (state >>> 0) % PRIME;
+    });
+  };
+  return [draw(0x9e37_79b9), draw(0x85eb_ca6b)];
+}
+
+/** For each shard of queries, its visible pairs, weighted; computed on first use. */
+class Fingerprints {
+  readonly #queries: Shards;
+  readonly #slices: SortedSlices;
+  readonly #keys: readonly WeightedKeys[];
+  readonly #cache: (readonly number[])[] = [];
+
+  // oxlint-disable-next-line max-params -- rows, columns and what is visible of them
+  constructor(queries: Shards, slices: SortedSlices, keys: readonly WeightedKeys[]) {
+    this.#queries = queries;
+    this.#slices = slices;
+    this.#keys = keys;
+  }
+
+  /** Whether all spans have a step of 1, and keys are cut into shards without gaps: else sums are not worked out. */
+  get isDefined(): boolean {
+    return this.#keys.every(({ isDefined }) => isDefined) && this.#queries.spansWithStep(1) !== undefined;
+  }
+
+  of(shard: number): readonly number[] {
+    return (this.#cache[shard] ??= this.#keys.map((keys) => {
+      let sum = 0;
+      for (const span of this.#queries.spans(shard)) {
+        if (span.length === 0) continue;
+        for (const slice of this.#slices.intersecting(span.start, span.start + span.length))
+          sum += keys.pairs(span, slice);
+      }
+      return sum % PRIME;
+    }));
+  }
+}
+
+/** Σ of weights over keys: over those before x, C(x), and Σ C(y) over y < x. The latter are quadratic in x within a piece. */
+class WeightedKeys {
+  readonly isDefined: boolean;
+  readonly #starts: Float64Array;
+  readonly #weight: Float64Array;
+  readonly #sum: Float64Array;
+  readonly #sumOfSums: Float64Array;
+
+  constructor(keys: Shards, weight: Float64Array) {
+    const pieces = keys.spansWithStep(1) ?? [];
+    const n = pieces.length;
+    this.#starts = new Float64Array(n + 1);
+    this.#weight = new Float64Array(n + 1);
+    this.#sum = new Float64Array(n + 1);
+    this.#sumOfSums = new Float64Array(n + 1);
+    let end = 0;
+    let dense = true;
+    for (const [i, { shard, start, length }] of pieces.entries()) {
+      dense &&= start === end;
+      end = start + length;
+      this.#starts[i] = start;
+      this.#weight[i] = weight[shard]!;
+      this.#starts[i + 1] = end;
+      this.#sum[i + 1] = (this.#sum[i]! + this.#weight[i] * (length % PRIME)) % PRIME;
+      this.#sumOfSums[i + 1] = this.#prefixSum(i, length);
+    }
+    this.isDefined = dense && n > 0 && end === keys.layout.length;
+  }
+
+  /** Weighted pairs of these queries in a slice. */
+  pairs(queries: Span, slice: Slice): number {
+    const { q0, q1, k0, k1, type } = slice;
+    const rows = visibleRowsUnchecked(queries, slice);
+    if (rows.length === 0) return 0;
+    const right = hasDiagonalEnd(type) ? this.#sumOverRows(rows, k1 - q1 + 1) : this.#sumConstant(rows, k1);
+    const left = hasDiagonalStart(type) ? this.#sumOverRows(rows, k0 - q0) : this.#sumConstant(rows, k0);
+    return right - left + PRIME;
+  }
+
+  /** Σ C(q + shift) over the rows q. */
+  #sumOverRows({ start, length }: Span, shift: number): number {
+    return (this.#prefixSums(start + length + shift).sums - this.#prefixSums(start + shift).sums + PRIME) % PRIME;
+  }
+
+  /** As often C(x) as there are rows. */
+  #sumConstant({ length }: Span, x: number): number {
+    return (this.#prefixSums(x).sum * (length % PRIME)) % PRIME;
+  }
+
+  /** C(x), and Σ C(y) over y < x. */
+  #prefixSums(x: number): { readonly sum: number; readonly sums: number } {
+    let [low, high] = [0, this.#starts.length];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (this.#starts[middle]! <= x) low = middle;
+      else high = middle;
+    }
+    const rows = x - this.#starts[low]!;
+    const sum = (this.#sum[low]! + this.#weight[low]! * (rows % PRIME)) % PRIME;
+    return { sum, sums: this.#prefixSum(low, rows) };
+  }
+
+  #prefixSum(piece: number, rows: number): number {
+    // Of rows and rows − 1 one is even.
+    const half =
+      rows % 2 === 0
+        ? ((rows / 2) % PRIME) * ((rows - 1 + PRIME) % PRIME)
+        : (rows % PRIME) * (((rows - 1) / 2) % PRIME);
+    const flat = (this.#sum[piece]! * (rows % PRIME)) % PRIME;
+    return (this.#sumOfSums[piece]! + flat + this.#weight[piece]! * (half % PRIME)) % PRIME;
+  }
+}

@@ -1,0 +1,257 @@
+import {
+  checkArgument,
+  type Coordinate,
+  defineOptions,
+  expectValue,
+  option,
+  OptionError,
+  type OptionsOf,
+} from "@mosaic/core";
+import { sendEqualMessages } from "../prove/rank-check.ts";
+import { PairCounts } from "../prove/visibility.ts";
+import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
+import { isEquivalent } from "./equivalence.ts";
+import { Invariance } from "./invariance.ts";
+import { Shards } from "./shards.ts";
+import { GroupAction, type Digit, meshDigits, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
+
+export const recordRepresentativesOptions = defineOptions("recordRepresentatives", {
+  /**
+   * Ranks of a node, as in a profile: ranks of one class then have the same place in different nodes, so that the record can
+   * be simulated. Default: none; the record can be proved and counted, and classes are larger.
+   */
+  ranksPerNode: option.integer({ min: 1, optional: true }),
+});
+/** Which ranks may share a class. */
+export type RecordRepresentativesOptions = OptionsOf<typeof recordRepresentativesOptions>;
+
+/**
+ * Records one rank for each class of ranks that do the same in their places of the mesh: enough to prove, simulate and count
+ * what all of up to 65 536 ranks do, for the price of a few.
+ *
+ * The classes are found: they are those of the largest group of translations of the mesh (along its axes, or along the rows
+ * and columns of a grid that a backend forms of an axis) that leaves alone how many rows each shard has, how many
+ * pairs of each two shards are visible, and which ranks share a node. Whether the backend does the same everywhere is then
+ * seen by running it: on the representatives, on neighbours and opposites, and on ranks spread over the mesh. `prove` looks
+ * closer. Where ranks differ, as under a causal mask with contiguous placement, each is a class of its own.
+ *
+ * @example
+ * ```ts
+ * import { local, masks, zigzag } from "@mosaic/core";
+ * import { count, prove, recordRepresentatives } from "@mosaic/planner";
+ * const call = { backend: local(), tokens: 64, numHeads: 4, headDim: 8, mask: masks.causal(), placement: zigzag() };
+ * const run = recordRepresentatives({ ...call, mesh: { dp: 4096 } });
+ * run.ranks.length; // => 1
+ * prove(run).total; // => 0
+ * count(run).ranks[0]!.forward.sent.bytes; // => 0
+ * ```
+ * @throws OptionError as `record`, and if there are more than 1 024 classes.
+ */
+export function recordRepresentatives(
+  options: RecordOptions,
+  classOptions?: RecordRepresentativesOptions,
+): AttentionRecord {
+  const { ranksPerNode } = recordRepresentativesOptions.parse(classOptions);
+  return new SymmetrySearch("recordRepresentatives", options, ranksPerNode).record();
+}
+
+/**
+ * Checks, before anything is recorded, that shards and work are equal enough for `recordRepresentatives`, whatever the backend does: some
+ * milliseconds, where recording takes seconds.
+ *
+ * @example
+ * ```ts
+ * import { local, masks } from "@mosaic/core";
+ * import { checkRepresentatives } from "@mosaic/planner";
+ * const call = { backend: { ...local(), axes: ["sp"] }, mesh: { sp: 2048 }, tokens: 4096, numHeads: 1, headDim: 8 };
+ * checkRepresentatives("plan", call, 8); // => undefined
+ * checkRepresentatives("plan", { ...call, mask: masks.causal() }, 8); // throws OptionError
+ * ```
+ * @throws OptionError that names `where` if there would be more than 1 024 classes.
+ */
+export function checkRepresentatives(where: string, options: RecordOptions, ranksPerNode: number): void {
+  expectValue("checkRepresentatives", typeof where === "string", "a name of the caller", where);
+  checkArgument(`${where}: ranksPerNode`, ranksPerNode, option.integer({ min: 1 }));
+  new SymmetrySearch(where, options, ranksPerNode).checkShards();
+}
+
+/** Why ranks are in classes of their own. */
+type Difference = "rows" | "pairs" | "behaviour";
+
+const remedies: Readonly<Record<Difference, (shards: number) => string>> = {
+  rows: (shards) => `make the number of tokens a multiple of ${2 * shards}, so that all shards are of one length`,
+  pairs: () => "use a mask and a placement that give all ranks equal work, such as causal() with zigzag()",
+  behaviour: () => "use a backend that does the same on every rank, or fewer ranks",
+};
+
+/** Finds the classes of one mesh. */
+class SymmetrySearch {
+  readonly #where: string;
+  readonly #recorder: Recorder;
+  readonly #ranksPerNode: number | undefined;
+  readonly #invariance: Invariance;
+  readonly #pairs: PairCounts | undefined;
+  /** Ranks that were recorded to be compared. */
+  readonly #recorded = new Map<number, RecordedRank>();
+  /** Translations of shards that were found to keep rows and pairs, or not: by the axis, and how the digit lies in it. */
+  readonly #preserved = new Map<string, boolean>();
+  #difference: Difference = "behaviour";
+
+  constructor(where: string, options: RecordOptions, ranksPerNode: number | undefined) {
+    this.#where = where;
+    this.#recorder = new Recorder(where, options);
+    this.#ranksPerNode = ranksPerNode;
+    const { queries, keys, slices } = this.#recorder;
+    const { mesh } = this.#recorder.options;
+    const shards = new Shards(queries, mesh);
+    this.#invariance = new Invariance(shards, keys === queries ? shards : new Shards(keys, mesh), slices);
+    // Who only proves does not mind how long kernels take.
+    this.#pairs = ranksPerNode === undefined ? undefined : new PairCounts(this.#recorder.interned);
+  }
+
+  record(): AttentionRecord {
+    const { size } = this.#recorder;
+    if (size > maxRecordedRanks) this.checkShards();
+    const translations = this.#translations();
+    if (!translations.isTrivial) {
+      if (translations.classes > maxRecordedRanks) throw this.#tooManyClassesError(translations.classes);
+      const ranks = translations.representatives().map((rank) => this.#rank(rank));
+      const record = this.#recorder.recordOf(ranks, translations);
+      if (this.#matchesSamples(record)) return record;
+    }
+    if (size > maxRecordedRanks) throw this.#tooManyClassesError(size);
+    return this.#recorder.recordOf(Array.from({ length: size }, (_, rank) => this.#rank(rank)));
+  }
+
+  /** Of axes without grids: those that a backend forms have no fewer classes. */
+  checkShards(): void {
+    const digits = meshDigits(this.#mesh).map((digit) => this.#smallestStep(digit));
+    const { classes } = new Translations(digits, this.#recorder.size);
+    if (classes > maxRecordedRanks) throw this.#tooManyClassesError(classes);
+  }
+
+  get #mesh(): Coordinate {
+    return this.#recorder.options.mesh;
+  }
+
+  /** The largest group for each axis under which the backend does the same, all others at rest. */
+  #translations(): Translations {
+    const digits = meshDigits(this.#mesh).flatMap((axis) => this.#candidateDigits(axis));
+    return new Translations(digits, this.#recorder.size);
+  }
+
+  #candidateDigits(axis: Digit): Digit[] {
+    let [best, most] = [[{ ...axis, step: axis.length }], 1];
+    // No grid has more translations than the axis itself could have.
+    const enough = axis.length / divisors(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
+    for (const candidate of [[axis], ...axisDigits(axis)]) {
+      if (most >= enough) break;
+      const digits = candidate.map((digit) => this.#smallestStep(digit));
+      const translations = new Translations(digits, this.#recorder.size);
+      if (translations.order <= most) continue;
+      if (this.#isSymmetry(translations)) [best, most] = [digits, translations.order];
+      else this.#difference = "behaviour";
+    }
+    return best;
+  }
+
+  /** A digit that moves by as little as leaves nodes, rows and pairs alone; by nothing if there is no such step. */
+  #smallestStep(digit: Digit): Digit {
+    const steps = divisors(digit.length).map((step) => ({ ...digit, step }));
+    return steps.find(
+      (each) => each.step === each.length || (this.#alignsWithNodes(each) && this.#preservesShards(each)),
+    )!;
+  }
+
+  #alignsWithNodes(digit: Digit): boolean {
+    const { step, length } = digit;
+    return step === length || this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
+  }
+
+  #preservesShards(digit: Digit): boolean {
+    const { axis, stride, step, length } = digit;
+    const key = `${axis} ${stride} ${length} ${step}`;
+    let kept = this.#preserved.get(key);
+    if (kept === undefined) this.#preserved.set(key, (kept = this.#checkPreserved(digit)));
+    return kept;
+  }
+
+  #checkPreserved(digit: Digit): boolean {
+    const { size, queries } = this.#recorder;
+    const action = new GroupAction(new Translations([digit], size), this.#mesh, queries.axes);
+    const moved = (shard: number): number => action.apply(digit.step * digit.stride, shard);
+    if (!this.#invariance.preservesRows(moved)) {
+      this.#difference = "rows";
+      return false;
+    }
+    if (this.#invariance.preservesPairs(moved)) return true;
+    // Backends derive from pairs only whether there are any.
+    if (!this.#pairs && this.#invariance.allVisible) return true;
+    this.#difference = "pairs";
+    return false;
+  }
+
+  /** Whether the backend does on neighbours and opposites what it does on rank 0, and sends what it sends there. */
+  #isSymmetry(translations: Translations): boolean {
+    const first = this.#rank(0);
+    const others: RecordedRank[] = [];
+    const comparison = { record: this.#recorder.recordOf([]), translations, pairs: this.#pairs };
+    // Inner digits first: neighbours along a row distinguish most grids.
+    for (const { stride, length, step } of translations.digits.toReversed()) {
+      const count = length / step;
+      for (const by of new Set([1, count - 1, count >> 1])) {
+        const rank = (by % count) * step * stride;
+        if (rank === 0) continue;
+        const other = this.#rank(rank);
+        if (!isEquivalent(first, other, comparison)) return false;
+        others.push(other);
+      }
+    }
+    return sendEqualMessages(first, others, this.#recorder.recordOf([first], translations));
+  }
+
+  /** Whether ranks all over the mesh do what the representatives of their classes do. */
+  #matchesSamples(record: AttentionRecord): boolean {
+    const { classes } = record;
+    const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
+    const comparison = { record, translations: classes, pairs: this.#pairs };
+    const events = Math.max(...record.ranks.map(({ tape }) => tape.events));
+    return sampledRanks(classes.ranks, events).every((rank) => {
+      const representative = representatives.get(classes.representative(rank))!;
+      if (representative.tape.rank === rank) return true;
+      return isEquivalent(representative, this.#recorded.get(rank) ?? this.#recorder.rank(rank), comparison);
+    });
+  }
+
+  #rank(rank: number): RecordedRank {
+    let recorded = this.#recorded.get(rank);
+    if (!recorded) this.#recorded.set(rank, (recorded = this.#recorder.rank(rank)));
+    return recorded;
+  }
+
+  #tooManyClassesError(classes: number): OptionError {
+    const { size, options, queries } = this.#recorder;
+    const shards = queries.axes.reduce((product, axis) => product * options.mesh[axis]!, 1);
+    const what = `${options.mask.name}, ${options.placement.name}, ${options.tokens} tokens`;
+    return new OptionError({
+      where: this.#where,
+      expected: `at most ${maxRecordedRanks} equivalence classes of ranks`,
+      received: `${size} ranks in ${classes} (${what})`,
+      remedy: remedies[this.#difference](shards),
+    });
+  }
+}
+
+/** The ways to lay the ranks along an axis out in rows and columns, more than one of each. */
+function axisDigits({ axis, stride, length }: Digit): Digit[][] {
+  return divisors(length)
+    .filter((columns) => columns > 1 && columns < length)
+    .map((columns) => [
+      { axis, stride: stride * columns, length: length / columns, step: 1 },
+      { axis, stride, length: columns, step: 1 },
+    ]);
+}
+
+function divisors(n: number): number[] {
+  return Array.from({ length: n }, (_, i) => i + 1).filter((divisor) => n % divisor === 0);
+}

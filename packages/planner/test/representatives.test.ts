@@ -1,0 +1,155 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import { type AttentionBackend, type Coordinate, masks, OptionError, zigzag } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { spreadRanks } from "../src/symmetry/translations.ts";
+import {
+  type AttentionRecord,
+  count,
+  predict,
+  profiles,
+  prove,
+  record,
+  recordRepresentatives,
+  type RecordOptions,
+  simulate,
+} from "../src/index.ts";
+import { proveRepresentatives } from "../src/prove/prove.ts";
+import { placements } from "./shapes.ts";
+
+const sizes = { numHeads: 8, numKvHeads: 4, headDim: 8 } as const;
+
+/** Some keep ranks alike in one class, some in a few, some in none. */
+const someMasks = [masks.full(), masks.causal(), masks.slidingWindow(9), masks.documents([32, 32, 64], "causal")];
+const arrangements = someMasks.flatMap((mask) => placements.map((placement) => ({ mask, placement })));
+
+interface Case {
+  readonly name: string;
+  readonly mesh: Coordinate;
+  readonly backend: () => AttentionBackend;
+}
+
+const cases: readonly Case[] = [
+  { name: "ring", mesh: { sp: 16 }, backend: () => ring() },
+  { name: "mesh2d, fused", mesh: { sp: 16 }, backend: () => mesh2d({ shape: [4, 4], schedule: "fused" }) },
+  { name: "mesh2d, overlapped", mesh: { sp: 16 }, backend: () => mesh2d({ shape: [8, 2], schedule: "overlapped" }) },
+  { name: "ulysses", mesh: { dp: 4, sp: 4 }, backend: () => ulysses() },
+  {
+    name: "ring in ring",
+    mesh: { node: 4, gpu: 4 },
+    backend: () => ring({ axis: "node", inner: ring({ axis: "gpu" }) }),
+  },
+  {
+    name: "mesh2d in ring",
+    mesh: { node: 4, gpu: 4 },
+    backend: () => ring({ axis: "node", inner: mesh2d({ axis: "gpu", shape: [2, 2], schedule: "overlapped" }) }),
+  },
+  {
+    name: "ring in ulysses",
+    mesh: { seq: 4, head: 4 },
+    backend: () => ulysses({ axis: "head", inner: ring({ axis: "seq" }) }),
+  },
+];
+
+/** All ranks of its mesh are compared with their representatives. */
+function provedByRepresentatives(run: AttentionRecord): ReturnType<typeof prove> {
+  return proveRepresentatives(run, 10, spreadRanks(run.classes.ranks, run.classes.ranks));
+}
+
+/** What a representative stands for is what the record of all ranks has at every rank of its class. */
+function expectEqual(classes: AttentionRecord, all: AttentionRecord): void {
+  const [few, every] = [count(classes).ranks, count(all).ranks];
+  const numbers = new Map(classes.ranks.map(({ tape }, i) => [tape.rank, i]));
+  for (const [rank, counted] of every.entries()) {
+    const i = numbers.get(classes.classes.representative(rank))!;
+    expect(few[i]).toEqual(counted);
+    expect(classes.ranks[i]!.peakBytes).toBe(all.ranks[rank]!.peakBytes);
+  }
+}
+
+for (const { name, mesh, backend } of cases) {
+  for (const arrangement of arrangements) {
+    const title = `${arrangement.mask.name}, ${arrangement.placement.name}`;
+    test(`${name}: ${title}: counts, verdicts and times of classes are those of all ranks`, () => {
+      const call: RecordOptions = { ...sizes, ...arrangement, mesh, tokens: 128, backend: backend() };
+      const all = record(call);
+      const byProof = recordRepresentatives(call);
+      expectEqual(byProof, all);
+      const [expected, found] = [prove(all), provedByRepresentatives(byProof)];
+      expect(found.total).toBe(expected.total);
+      expect(found.peakBytes).toEqual(expected.peakBytes);
+      const profile = { ...profiles["h100-ib400"], ranksPerNode: 4 };
+      const byTime = recordRepresentatives(call, { ranksPerNode: 4 });
+      expectEqual(byTime, all);
+      const [whole, part] = [simulate(all, profile), simulate(byTime, profile)];
+      expect(part.seconds / whole.seconds).toBeCloseTo(1, 9);
+      expect(part.forwardSeconds / whole.forwardSeconds).toBeCloseTo(1, 9);
+      expect(part.exposedCommunicationSeconds).toBeCloseTo(whole.exposedCommunicationSeconds, 12);
+    });
+  }
+}
+
+test("ranks with equal work fall into few classes, others into one each", () => {
+  const call = { ...sizes, mesh: { sp: 16 }, tokens: 128, backend: ring() };
+  const countClasses = (options: Partial<RecordOptions>): number =>
+    recordRepresentatives({ ...call, ...options }).ranks.length;
+  expect(countClasses({})).toBe(1);
+  expect(countClasses({ mask: masks.causal(), placement: zigzag() })).toBe(1);
+  expect(countClasses({ mask: masks.causal() })).toBe(16);
+  expect(countClasses({ tokens: 127 })).toBe(16);
+});
+
+test("1 024 ranks are counted and timed by classes as by all of them", () => {
+  const call: RecordOptions = {
+    ...sizes,
+    mesh: { sp: 1024 },
+    tokens: 65_536,
+    backend: mesh2d({ shape: [32, 32], schedule: "fused" }),
+    mask: masks.causal(),
+    placement: zigzag(),
+  };
+  const profile = profiles["h100-ib400"];
+  const all = record(call);
+  const classes = recordRepresentatives(call, { ranksPerNode: profile.ranksPerNode });
+  expect(classes.ranks.length).toBe(8);
+  expectEqual(classes, all);
+  const [whole, part] = [all, classes].map((run) => simulate(run, profile, { keep: () => false }));
+  expect(part!.seconds / whole!.seconds).toBeCloseTo(1, 9);
+}, 240_000);
+
+test("what is predicted of more than 1 024 ranks is predicted of classes, and proved by them", () => {
+  const call = { ...sizes, tokens: 65_536, backend: mesh2d({ shape: [64, 32], schedule: "fused" }) };
+  const { record: run, seconds } = predict({ ...call, mesh: { sp: 2048 } }, profiles["h100-ib400"]);
+  expect(run.ranks.length).toBe(8);
+  expect(seconds).toBeGreaterThan(0);
+  const proof = prove(run);
+  expect(proof.violations).toEqual([]);
+  expect(proof.replayed).toBeLessThan(64);
+  expect(proof.peakBytes).toHaveLength(2048);
+}, 240_000);
+
+test("meshes of more than 1 024 ranks with unequal work are refused, and how to make it equal is named", () => {
+  const call = { ...sizes, mesh: { sp: 2048 }, backend: ring() };
+  const refusal = (options: Partial<RecordOptions>): unknown => {
+    try {
+      recordRepresentatives({ ...call, tokens: 65_536, ...options });
+    } catch (error) {
+      return error;
+    }
+    return undefined;
+  };
+  for (const [options, remedy] of [
+    [{ mask: masks.causal() }, "use a mask and a placement that give all ranks equal work"],
+    [{ tokens: 65_537 }, "make the number of tokens a multiple of 4096"],
+  ] as const) {
+    const error = refusal(options);
+    expect(error).toBeInstanceOf(OptionError);
+    expect((error as Error).message).toContain("expected at most 1024 equivalence classes of ranks");
+    expect((error as Error).message).toContain("received 2048 ranks in 2048");
+    expect((error as Error).message).toContain(remedy);
+  }
+  expect(() => record({ ...call, tokens: 65_536, mask: masks.full() })).toThrow(
+    /at most 1024 ranks.*2048 ranks.*recordRepresentatives/s,
+  );
+});

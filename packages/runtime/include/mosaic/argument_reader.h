@@ -1,0 +1,118 @@
+// Reads what JavaScript wrote into the argument buffer; the writer is packages/runtime/src/argument-buffer.ts.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "mosaic/view.h"
+
+namespace mosaic {
+
+class ArgumentReader {
+ public:
+  explicit ArgumentReader(const double* next) : next_(next) {}
+
+  /// Reads each of them, in order.
+  template <class... Fields>
+  void operator()(Fields&... fields) {
+    (read(fields), ...);
+  }
+
+  double number() { return *next_++; }
+  /// Throws std::invalid_argument for NaN and what 64 bits cannot hold: the conversion would be undefined.
+  int64_t integer() {
+    const double value = *next_++;
+    if (value >= -0x1p63 && value < 0x1p63) return static_cast<int64_t>(value);
+    throw std::invalid_argument("expected an integer, received " + std::to_string(value));
+  }
+  View view() {
+    View view;
+    read(view);
+    return view;
+  }
+
+ private:
+  /// A number, a value of an enumeration, or a structure that reads itself.
+  template <class T>
+  void read(T& value) {
+    if constexpr (std::is_class_v<T>) {
+      value.read(*this);
+    } else if constexpr (std::is_integral_v<T>) {
+      value = static_cast<T>(integer());
+    } else {
+      value = static_cast<T>(number());
+    }
+  }
+
+  void read(bool& value) { value = number() != 0; }
+  void read(uint64_t& value) { value = static_cast<uint64_t>(integer()); }
+
+  void read(View& view) {
+    view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(number()));
+    view.dtype = static_cast<DType>(integer());
+    view.rank = static_cast<int32_t>(integer());
+    for (int axis = 0; axis < view.rank; axis++) view.shape[axis] = integer();
+    for (int axis = 0; axis < view.rank; axis++) view.stride[axis] = integer();
+  }
+
+  void read(OptionalView& view) {
+    if (number() != 0) return read(static_cast<View&>(view));
+    view.data = nullptr;
+    view.dtype = DType::Float32;
+    view.rank = 0;
+  }
+
+  /// One of rank 3 stands for rows and gets a last axis of length 1.
+  void read(TensorView& view) {
+    View wide;
+    read(wide);
+    view = {wide.data, wide.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+    for (int axis = 0; axis < wide.rank && axis < 4; axis++) {
+      view.shape[axis] = wide.shape[axis];
+      view.stride[axis] = wide.stride[axis];
+    }
+  }
+
+  void read(Strides& strides) {
+    strides.rank = static_cast<int32_t>(integer());
+    for (int axis = 0; axis < strides.rank; axis++) strides.along[axis] = integer();
+  }
+
+  // JavaScript checks what callers pass (checkTile). These guard the process: kernels divide by steps, index by spans.
+  void read(Span& span) {
+    (*this)(span.start, span.length, span.step);
+    const int64_t room = kMaxPosition - span.start;
+    const bool fits = span.length <= 1 || (span.step >= 1 && span.step <= room / (span.length - 1));
+    if (span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 && fits) return;
+    throw std::invalid_argument("expected a span of start ≥ 0, length ≥ 0 and step ≥ 1, received start " +
+                                std::to_string(span.start) + ", length " + std::to_string(span.length) + ", step " +
+                                std::to_string(span.step));
+  }
+  void read(Slice& slice) {
+    (*this)(slice.q0, slice.q1, slice.k0, slice.k1, slice.type);
+    const bool ordered = slice.q0 >= 0 && slice.q0 <= slice.q1 && slice.k0 >= 0 && slice.k0 <= slice.k1;
+    if (ordered && slice.q1 <= kMaxPosition && slice.k1 <= kMaxPosition && slice.type >= 0 && slice.type <= 3) return;
+    throw std::invalid_argument("expected a slice with 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type from 0 to 3");
+  }
+
+  template <class T>
+  void read(std::vector<T>& list) {
+    list.resize(static_cast<size_t>(integer()));
+    for (T& each : list) read(each);
+  }
+
+  template <class T>
+  void read(std::optional<T>& value) {
+    if (number() != 0) read(value.emplace());
+  }
+
+  static constexpr int64_t kMaxPosition = int64_t{1} << 53;
+
+  const double* next_;
+};
+
+}  // namespace mosaic

@@ -1,0 +1,55 @@
+// Whether two declarations of one C function, or of one of its types, are called the same way.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+namespace check {
+
+template <size_t bytes, size_t alignment>
+struct Bytes {};
+
+/// What a type is to a caller: enums are their numbers, structures their bytes; what a pointer to a structure points to
+/// is the structure's affair, and many are opaque handles.
+template <class T>
+struct AbiType {
+  using Type = T;
+};
+template <class T>
+  requires std::is_enum_v<T>
+struct AbiType<T> {
+  using Type = int;
+};
+template <class T>
+  requires std::is_class_v<T>
+struct AbiType<T> {
+  using Type = Bytes<sizeof(T), alignof(T)>;
+};
+template <class T>
+struct AbiType<const T> {
+  using Type = const typename AbiType<T>::Type;
+};
+template <class T>
+  requires(!std::is_class_v<T>)
+struct AbiType<T*> {
+  using Type = typename AbiType<T>::Type*;
+};
+template <class T>
+  requires(std::is_class_v<T> && !std::is_const_v<T>)
+struct AbiType<T*> {
+  using Type = void*;
+};
+template <class T>
+  requires(std::is_class_v<T> && std::is_const_v<T>)
+struct AbiType<T*> {
+  using Type = const void*;
+};
+template <class Result, class... Arguments>
+struct AbiType<Result(Arguments...)> {
+  using Type = typename AbiType<Result>::Type(typename AbiType<std::remove_cv_t<Arguments>>::Type...);
+};
+
+template <class Ours, class Theirs>
+constexpr bool hasSameAbi = std::is_same_v<typename AbiType<Ours>::Type, typename AbiType<Theirs>::Type>;
+
+}  // namespace check

@@ -1,0 +1,142 @@
+import {
+  dtypeBytes,
+  dtypeCodes,
+  OptionError,
+  type Shape,
+  type Slice,
+  sliceTypeCodes,
+  type Span,
+  type Tensor,
+} from "@mosaic/core";
+import type { NativeStorage } from "./storage.ts";
+
+/** What every addon exports: `bind` sets the array of its arguments, and the callback for completions. */
+export interface NativeAddon {
+  bind(argumentBuffer: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
+}
+
+const maxRank = 12;
+
+/**
+ * Arguments for native calls, as doubles in one array that both sides see: writing numbers into it is many times cheaper
+ * than passing objects. The first double is the device, on return the result. Counterpart: include/mosaic/argument_reader.h.
+ */
+export class ArgumentBuffer {
+  values: Float64Array = new Float64Array(1024);
+  readonly #native: NativeAddon;
+  #next = 0;
+  #owner: object | undefined;
+  #where = "";
+
+  constructor(native: NativeAddon) {
+    this.#native = native;
+  }
+
+  /** Begins a call to the device at `address`; tensors must belong to `owner`. */
+  begin(owner: object, address: number, where: string): this {
+    this.#owner = owner;
+    this.#where = where;
+    this.values[0] = address;
+    this.#next = 1;
+    return this;
+  }
+
+  number(value: number): this {
+    this.values[this.#next++] = value;
+    return this;
+  }
+
+  view(x: Tensor): this {
+    const { shape, strides, storage } = x;
+    const { owner, address } = storage as NativeStorage; // of another device's storage, the owner is another
+    if (owner !== this.#owner) this.#rejectForeign(x);
+    if (x.isDisposed) x.assertNotDisposed(this.#where);
+    const rank = shape.length;
+    if (rank > maxRank) this.#rejectRank(rank);
+    this.#ensureCapacity(3 + 2 * rank);
+    const { values } = this;
+    let next = this.#next;
+    values[next++] = address + x.offset * dtypeBytes[x.dtype];
+    values[next++] = dtypeCodes[x.dtype];
+    values[next++] = rank;
+    for (let axis = 0; axis < rank; axis++) values[next++] = shape[axis]!;
+    for (let axis = 0; axis < rank; axis++) values[next++] = strides[axis]!;
+    this.#next = next;
+    return this;
+  }
+
+  spans(spans: readonly Span[]): this {
+    this.#ensureCapacity(1 + 3 * spans.length);
+    const { values } = this;
+    let next = this.#next;
+    values[next++] = spans.length;
+    for (const { start, length, step } of spans) {
+      values[next++] = start;
+      values[next++] = length;
+      values[next++] = step;
+    }
+    this.#next = next;
+    return this;
+  }
+
+  slices(slices: readonly Slice[]): this {
+    this.#ensureCapacity(1 + 5 * slices.length);
+    const { values } = this;
+    let next = this.#next;
+    values[next++] = slices.length;
+    for (const { q0, q1, k0, k1, type } of slices) {
+      values[next++] = q0;
+      values[next++] = q1;
+      values[next++] = k0;
+      values[next++] = k1;
+      values[next++] = sliceTypeCodes[type];
+    }
+    this.#next = next;
+    return this;
+  }
+
+  /** A list of slices for each sample. */
+  slicesBySample(lists: readonly (readonly Slice[])[]): this {
+    this.number(lists.length);
+    for (const slices of lists) this.slices(slices);
+    return this;
+  }
+
+  /** One stride for each axis. */
+  strides(strides: Shape): this {
+    if (strides.length > maxRank) this.#rejectRank(strides.length);
+    this.#ensureCapacity(1 + strides.length);
+    this.number(strides.length);
+    for (const stride of strides) this.number(stride);
+    return this;
+  }
+
+  /** Grows the array if `count` more doubles, and a few for scalars, do not fit. */
+  #ensureCapacity(count: number): void {
+    const needed = this.#next + count + 16;
+    if (needed <= this.values.length) return;
+    const grown = new Float64Array(2 * needed);
+    grown.set(this.values);
+    this.values = grown;
+    this.#native.bind(grown);
+  }
+
+  #rejectForeign(x: Tensor): never {
+    x.assertNotDisposed(this.#where);
+    throw new OptionError({
+      where: this.#where,
+      expected: "tensors of this device",
+      received: `one of ${x.device.type}:${x.device.index}, another device`,
+      remedy: "copy its values over: fromArray(device, await x.read(), x.shape, x.dtype)",
+    });
+  }
+
+  #rejectRank(rank: number): never {
+    throw new OptionError({
+      where: this.#where,
+      expected: `at most ${maxRank} axes`,
+      received: String(rank),
+      remedy: "reshape neighbouring axes into one",
+    });
+  }
+}

@@ -1,0 +1,272 @@
+import { type Coordinate, OptionError } from "@mosaic/core";
+import {
+  checkRepresentatives,
+  formatBytes,
+  maxRecordedRanks,
+  predict,
+  type Prediction,
+  type RecordOptions,
+  type Estimate,
+  estimate,
+} from "@mosaic/planner";
+import { createStrategy, type Strategy } from "../strategy.ts";
+import { createCandidates, type StrategyCandidate } from "./candidates.ts";
+import { type PlanJob, type PlanOptions, resolveJob } from "./job.ts";
+import { createSnippet } from "./snippet.ts";
+
+/** One way to attend, and what it is predicted to take. */
+export interface RankedStrategy {
+  readonly name: string;
+  /** The same for all grids and forms of one nesting on one mesh. */
+  readonly family: string;
+  /** The mesh for `init`. */
+  readonly mesh: Coordinate;
+  /** The backend itself, for `backend:` of a module, which refuses another mesh. */
+  readonly strategy: Strategy;
+  /** A program that uses it. */
+  readonly code: string;
+  /** Simulated whole, or estimated from two ranks, of over 1 024 from one, as if their peers kept pace. */
+  readonly evaluatedBy: "simulation" | "estimate";
+  /** One attention, forward and backward, until the last rank ends. */
+  readonly seconds: number;
+  readonly forwardSeconds: number;
+  /** The most that a rank computes, and that it stands still for transfers which compute does not hide. */
+  readonly computeSeconds: number;
+  readonly exposedSeconds: number;
+  /** The most bytes that a rank sends to others of its node, and to those of other nodes. */
+  readonly bytesWithinNodes: number;
+  readonly bytesBetweenNodes: number;
+  /** The most that a rank holds at once. */
+  readonly peakBytes: number;
+  /** Whether that is within `memoryLimit`. */
+  readonly fits: boolean;
+}
+
+/** What was found. */
+export interface Plan {
+  readonly job: PlanJob;
+  /** The first one. */
+  readonly best: RankedStrategy;
+  /** What the simulation of the best found: its timeline, if `keepEvents` is set, and the record, to prove or draw. */
+  readonly prediction: Prediction;
+  /** All that fit, those that were simulated first, then the rest, each from the best on; then those that do not fit. */
+  readonly ranking: readonly RankedStrategy[];
+  /** Candidates that throw when they are recorded, and what they throw. */
+  readonly refused: readonly { readonly name: string; readonly mesh: Coordinate; readonly error: Error }[];
+}
+
+/** Events of all ranks that may be simulated when no option sets how many candidates: some seconds. */
+const MAX_SIMULATED_EVENTS = 600_000;
+/** Times are distinguished in steps of this share, the first of which begins with the shortest time. */
+const TIME_RESOLUTION = 0.01;
+
+/**
+ * Ranks the ways to compute an attention on a machine by the time that one step, forward and backward, is predicted to take:
+ * every built-in strategy on every mesh of these ranks, and the caller's own. Times count in steps of 1 %, from the
+ * shortest on; within a step fewer bytes between nodes come first, then less memory.
+ *
+ * Each candidate's own code is recorded on two symbolic ranks, counted and timed as if their peers kept pace; the best are
+ * then simulated whole. Of more than 1 024 ranks one is recorded, and one rank of each class of ranks that do the same is simulated:
+ * candidates whose ranks have unequal shares of the work, such as those of a causal mask with contiguous placement, are refused. A pure function of its options: ranks that plan on their own come to the same.
+ *
+ * @throws OptionError for options that do not exist or do not fit, for more than 65 536 ranks, and if no candidate runs, or none
+ * within `memoryLimit`.
+ *
+ * @example
+ * ```ts
+ * import { plan } from "@mosaic/strategies/plan";
+ * const { best, ranking } = plan({ tokens: 8192, numHeads: 8, headDim: 64, gpusPerNode: 4, profile: "h100-ib400" });
+ * best.fits; // => true
+ * ranking.some(({ name }) => name === "ring 4"); // => true
+ * ```
+ */
+export function plan(options: PlanOptions): Plan {
+  const job = resolveJob("plan", options);
+  const candidates = createCandidates(job, options);
+  const sampled = sampledRanks(job.ranks);
+  const checkSymmetry = symmetryCheck(job);
+  const estimated: EstimatedCandidate[] = [];
+  const refused: Plan["refused"][number][] = [];
+  for (const [i, candidate] of candidates.entries()) {
+    const { name, backend, mesh } = candidate;
+    options.onProgress?.({ stage: "estimate", done: i, of: candidates.length });
+    try {
+      checkSymmetry(candidate);
+      estimated.push({ candidate, estimate: estimate({ ...job.shape, backend, mesh }, job.profile, sampled) });
+    } catch (error) {
+      refused.push({ name, mesh, error: error as Error });
+    }
+  }
+  const order = [...sortByCost(estimated, ({ estimate: it }) => it)];
+  const fitting = order.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
+  if (fitting.length === 0) throw noStrategyError(job, order, refused);
+  const finalists = new Set(fitting.slice(0, options.simulate ?? simulationBudget(job, fitting)));
+  const simulated: SimulatedCandidate[] = [];
+  for (const each of finalists) {
+    const { candidate } = each;
+    options.onProgress?.({ stage: "simulate", done: simulated.length, of: finalists.size });
+    try {
+      simulated.push(simulateCandidate(job, candidate, options.keepEvents ?? false));
+    } catch (error) {
+      // Of so many ranks only those that do the same can be simulated: another one is.
+      if (job.ranks <= maxRecordedRanks) throw error;
+      refused.push({ name: candidate.name, mesh: candidate.mesh, error: error as Error });
+      order.splice(order.indexOf(each), 1);
+      const next = fitting.find((other) => order.includes(other) && !finalists.has(other));
+      if (next) finalists.add(next);
+    }
+  }
+  if (simulated.length === 0) throw noStrategyError(job, [], refused);
+  // The simulation may find that more memory is needed than the estimate did.
+  const ranked = sortByCost(simulated, ({ prediction }) => prediction).toSorted(compareFit);
+  const [best] = ranked as [SimulatedCandidate, ...SimulatedCandidate[]];
+  const others = order.filter((each) => !finalists.has(each));
+  return {
+    job,
+    best: best.planned,
+    prediction: best.prediction,
+    ranking: [
+      ...ranked.map(({ planned }) => planned),
+      ...others.map(({ candidate, estimate: it }) =>
+        createRankedStrategy(job, candidate, { evaluatedBy: "estimate", ...it }),
+      ),
+    ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
+    refused,
+  };
+}
+
+/**
+ * The ranks that are estimated. Where ranks differ, the last has most to do, or the first, which then has few peers like it. Where
+ * there are so many that all must do the same, the last, at the end of a node, stands for them.
+ */
+function sampledRanks(ranks: number): readonly number[] {
+  if (ranks > maxRecordedRanks) return [ranks - 1];
+  return ranks > 2 ? [ranks >> 1, ranks - 1] : [...Array(ranks).keys()];
+}
+
+/** Throws an OptionError for candidates whose ranks have unequal shares of the work, where there are too many to simulate each. */
+function symmetryCheck(job: PlanJob): (candidate: StrategyCandidate) => void {
+  if (job.ranks <= maxRecordedRanks) return () => undefined;
+  const known = new Map<string, Error | undefined>();
+  return ({ backend, mesh }) => {
+    const key = JSON.stringify([Object.entries(mesh), backend.axes]);
+    if (!known.has(key)) known.set(key, findAsymmetry({ ...job.shape, backend, mesh }, job));
+    const error = known.get(key);
+    if (error) throw error;
+  };
+}
+
+function findAsymmetry(call: RecordOptions, { gpusPerNode }: PlanJob): Error | undefined {
+  try {
+    checkRepresentatives("plan", call, gpusPerNode);
+    return undefined;
+  } catch (error) {
+    return error as Error;
+  }
+}
+
+interface EstimatedCandidate {
+  readonly candidate: StrategyCandidate;
+  readonly estimate: Estimate;
+}
+
+interface SimulatedCandidate {
+  readonly planned: RankedStrategy;
+  readonly prediction: Prediction;
+}
+
+function simulationBudget({ ranks }: PlanJob, fitting: readonly EstimatedCandidate[]): number {
+  // Layouts of thousands of shards take some seconds for each candidate, however few the events are.
+  if (ranks > maxRecordedRanks) return 1;
+  let events = 0;
+  const over = fitting.findIndex(({ estimate: it }) => (events += it.events * ranks) > MAX_SIMULATED_EVENTS);
+  return over < 0 ? fitting.length : Math.max(1, over);
+}
+
+function simulateCandidate(job: PlanJob, candidate: StrategyCandidate, keepEvents: boolean): SimulatedCandidate {
+  const { backend, mesh } = candidate;
+  const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => keepEvents });
+  return { planned: createRankedStrategy(job, candidate, { evaluatedBy: "simulation", ...prediction }), prediction };
+}
+
+type CostEstimate = Pick<RankedStrategy, "evaluatedBy"> & Omit<Estimate, "events">;
+
+function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, found: CostEstimate): RankedStrategy {
+  const { name, family, backend, mesh } = candidate;
+  const strategy = createStrategy(backend, {
+    name,
+    meshFor: (ranks) => meshFor(name, mesh, { ranks, planned: job.ranks }),
+    meshError: ({ mesh: { axes } }) => axisOrderError(Object.keys(mesh), axes),
+  });
+  return {
+    name,
+    family,
+    mesh,
+    strategy,
+    code: createSnippet(job, candidate, found.seconds),
+    evaluatedBy: found.evaluatedBy,
+    seconds: found.seconds,
+    forwardSeconds: found.forwardSeconds,
+    computeSeconds: found.computeSeconds,
+    exposedSeconds: found.exposedCommunicationSeconds,
+    bytesWithinNodes: found.sent["intra-node"].bytes,
+    bytesBetweenNodes: found.sent["inter-node"].bytes,
+    peakBytes: found.peakBytes,
+    fits: found.peakBytes <= job.memoryLimit,
+  };
+}
+
+function meshFor(where: string, mesh: Coordinate, { ranks, planned }: { ranks: number; planned: number }): Coordinate {
+  if (ranks === planned) return mesh;
+  throw new OptionError({
+    where,
+    expected: `the ${planned} ranks that it was planned for`,
+    received: String(ranks),
+    remedy: "plan for these, or put the other ranks on a data-parallel axis, dp",
+  });
+}
+
+/** Those that fit first. */
+function compareFit(a: SimulatedCandidate, b: SimulatedCandidate): number {
+  return Number(b.planned.fits) - Number(a.planned.fits);
+}
+
+/** Which ranks are neighbours was planned too. */
+function axisOrderError(planned: readonly string[], axes: readonly string[]): string | undefined {
+  const found = axes.filter((axis) => planned.includes(axis));
+  return found.every((axis, i) => axis === planned[i])
+    ? undefined
+    : `one with its axes in the order ${found.join(", ")}`;
+}
+
+interface Cost {
+  readonly seconds: number;
+  readonly peakBytes: number;
+  readonly sent: Estimate["sent"];
+}
+
+function sortByCost<T>(all: readonly T[], costOf: (one: T) => Cost): readonly T[] {
+  const fastest = all.reduce((least, one) => Math.min(least, costOf(one).seconds), Number.POSITIVE_INFINITY);
+  const place = ({ seconds }: Cost): number => Math.floor(Math.log(seconds / fastest) / Math.log1p(TIME_RESOLUTION));
+  const compare = (a: Cost, b: Cost): number =>
+    place(a) - place(b) ||
+    a.sent["inter-node"].bytes - b.sent["inter-node"].bytes ||
+    a.peakBytes - b.peakBytes ||
+    a.seconds - b.seconds;
+  return all.toSorted((a, b) => compare(costOf(a), costOf(b)));
+}
+
+function noStrategyError(job: PlanJob, order: readonly EstimatedCandidate[], refused: Plan["refused"]): Error {
+  const [first] = refused;
+  if (order.length === 0) {
+    const reason = first ? `${first.name}: ${first.error.message}` : "no candidate on this mesh";
+    return new OptionError({ where: "plan", expected: "a strategy that runs", received: reason });
+  }
+  const least = order.reduce((a, b) => (b.estimate.peakBytes < a.estimate.peakBytes ? b : a));
+  return new OptionError({
+    where: "plan",
+    expected: `memoryLimit of at least ${least.estimate.peakBytes} (${formatBytes(least.estimate.peakBytes)})`,
+    received: String(job.memoryLimit),
+    remedy: `${least.candidate.name} needs the least memory; use more ranks, or fewer tokens`,
+  });
+}
