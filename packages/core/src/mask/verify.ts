@@ -1,4 +1,5 @@
 import { ShapeError, expectValue, formatValue } from "../errors.ts";
+import { isMask } from "./define.ts";
 import { findOverlap } from "./overlap.ts";
 import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 
@@ -26,8 +27,7 @@ const verifiedMasks = new WeakMap<Mask, Map<string, readonly Slice[]>>();
  * @throws ShapeError that names the slices.
  */
 export function resolveSlices(mask: Mask, queries: number, keys: number): readonly Slice[] {
-  const isMask = typeof (mask as Partial<Mask> | null)?.slices === "function" && typeof mask.name === "string";
-  expectValue("resolveSlices", isMask, "a Mask { name, slices }", mask);
+  expectValue("resolveSlices", isMask(mask), "a Mask { name, slices }", mask);
   for (const each of [queries, keys])
     expectValue("resolveSlices", Number.isSafeInteger(each) && each >= 0, "lengths ≥ 0", each);
   const known = verifiedMasks.get(mask) ?? new Map<string, readonly Slice[]>();
