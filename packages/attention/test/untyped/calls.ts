@@ -343,6 +343,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   symbolicWorld: () => [{ mesh: { sp: 2 }, backends: [ring()] }],
   timelineOf: () => [[{ rank: 0, at: { sp: 0 }, events: [] }]],
   timelineSvg: ({ simulation }) => [simulation, { title: "t", ranks: [0] }],
+  drawMask: () => [core.masks.causal(), { queries: 8, keys: 8, title: "t", placement: "zigzag", shards: 2 }],
   tileMapSvg: ({ record }) => [record, { title: "t", ranks: [0] }],
   count: ({ record }) => [record],
   simulate: ({ record, profile }) => [record, profile, { keep: () => true }],

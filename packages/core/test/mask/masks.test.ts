@@ -179,10 +179,9 @@ test("refusals state what is wrong", () => {
 
 test("refusals of packed sequences state what is wrong", () => {
   const { documents, fromCuSeqlens, full, shareQuestion } = masks;
+  const misspelled = "casual" as "causal";
   expect(() => documents([2, 3], ["full"])).toThrow(/documents: expected 2 masks, one for each document, received 1/);
-  expect(() => documents([2, 3], ["full", "casual" as never])).toThrow(
-    /a Mask, "causal" or "full", received "casual"/,
-  );
+  expect(() => documents([2, 3], ["full", misspelled])).toThrow(/a Mask, "causal" or "full", received "casual"/);
   expect(() => documents([2, 0.5])).toThrow(/documents: length 1: expected an integer ≥ 0, received 0.5/);
   const tooWide = { name: "mine", slices: () => [{ ...slice, q1: 1 }] };
   expect(() => documents([3, 4], tooWide).slices(7, 7)).toThrow(
