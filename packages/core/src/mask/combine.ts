@@ -86,7 +86,7 @@ export function fromDense(rows: readonly (readonly boolean[])[]): Mask {
   const slices = unionOf(rows.flatMap((row, q) => runsOf(row, q)));
   const name = `${where}(${rows.length}×${width})`;
   return defineMask(name, (queries, keys) => {
-    // Without rows there is no telling how long they are.
+    // Without rows the width is unknown.
     if (queries === rows.length && (keys === width || queries === 0)) return slices;
     throw new ShapeError({
       where: name,

@@ -1,6 +1,7 @@
 import { ShapeError, expectValue, formatValue } from "../errors.ts";
 import { isMask } from "./define.ts";
 import { findOverlap } from "./overlap.ts";
+import { allowIndex } from "./slice-index.ts";
 import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 
 // What a mask promises, verified before anything is sent: once for each pair of lengths.
@@ -38,6 +39,7 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
     slices = mask.slices(queries, keys);
     verifySlices(`mask ${mask.name}`, slices, { queries, keys });
     wellFormedLists.add(slices);
+    allowIndex(slices);
     if (known.size >= MAX_CACHED) known.clear();
     known.set(key, slices);
   }
