@@ -52,8 +52,21 @@ export {
 export type * from "./kernels/kernels.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
 export { isVisible, visibleRows, visiblePairs } from "./mask/visibility.ts";
-export * from "./mask/slice.ts";
-export * as masks from "./mask/masks.ts";
+export {
+  checkSlice,
+  checkSlices,
+  clipKeys,
+  clipQueries,
+  hasDiagonalEnd,
+  hasDiagonalStart,
+  type Mask,
+  visibleKeyRange,
+  type Slice,
+  sliceArea,
+  type SliceType,
+  sliceTypeCodes,
+} from "./mask/slice.ts";
+export * as masks from "./mask/index.ts";
 export { findOverlap, sliceIntersects, slicesOverlap } from "./mask/overlap.ts";
 export { resolveSlices } from "./mask/verify.ts";
 export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, omitAxes } from "./mesh.ts";

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, expectTypeOf, test } from "vitest";
 import { formatValue, OptionError } from "../src/errors.ts";
-import { causal } from "../src/mask/masks.ts";
+import { causal } from "../src/mask/index.ts";
 import * as option from "../src/option.ts";
 import { checkArgument, defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../src/options.ts";
 import { zigzag } from "../src/placement/placement.ts";

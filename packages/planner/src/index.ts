@@ -7,6 +7,7 @@ export type { Digit, Translations } from "./symmetry/translations.ts";
 export { type TrafficCount, count, type TrafficTotals, type RankTraffic } from "./count.ts";
 export { formatBytes, formatSeconds, formatPercent } from "./draw/axis.ts";
 export { countHostTraffic, type HostTraffic } from "./host-traffic.ts";
+export { drawMask, type DrawMaskOptions } from "./draw/mask-svg.ts";
 export { perfettoTrace } from "./draw/perfetto.ts";
 export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
 export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";

@@ -12,6 +12,8 @@ const launcher = join(root, "../launcher/bin/mosaic-run.js");
 test.each([
   { name: "equal shards", tokens: 64, mask: masks.causal(), mesh: { seq: 2, head: 2 } },
   { name: "ragged shards", tokens: 67, mask: masks.slidingWindow(9), mesh: { sp: 4 } },
+  { name: "a window on both sides", tokens: 64, mask: masks.slidingWindow({ left: 9, right: 3 }), mesh: { sp: 4 } },
+  { name: "global tokens", tokens: 64, mask: masks.globalTokens([0, 7], { queries: true }), mesh: { sp: 4 } },
   { name: "other keys", tokens: 30, keyTokens: 64, mask: masks.causal(), mesh: { sp: 4 } },
 ])("the code to paste runs as it is: $name", ({ name, ...options }) => {
   const { best } = plan({

@@ -40,10 +40,28 @@ function makeTrials(queries: number, keys: number, seed: number): readonly MaskT
     { mask: masks.bidirectionalCausal(), maskMod: (q, k) => k >= q && k <= q + shift },
     { mask: masks.slidingWindow(window), maskMod: (q, k) => k <= q + shift && k > q + shift - window },
     { mask: masks.prefix(first), maskMod: (q, k) => k < first || k <= q + shift },
+    { mask: masks.blockCausal(window), maskMod: (q, k) => q + shift >= 0 && k < nextBlock(q + shift, window) },
+    ...(keys > 0 ? [globalTokensTrial(queries, keys, window)] : []),
     ...(queries === keys ? documentTrials(queries) : []),
     ...random.map((slices) => ({ mask: masks.fromSlices(slices), maskMod: slicesToMaskMod(slices) })),
     { mask: masks.fromSlices([]), maskMod: () => false },
   ];
+}
+
+/** The first position after the block of a position. */
+function nextBlock(position: number, size: number): number {
+  return (Math.floor(position / size) + 1) * size;
+}
+
+/** A window on both sides, and two tokens that see all and are seen by all: horizontal and vertical stripes. */
+function globalTokensTrial(queries: number, keys: number, right: number): MaskTrial {
+  const shift = keys - queries;
+  const tokens = [Math.floor(keys / 4), keys - 1];
+  return {
+    mask: masks.or(masks.slidingWindow({ left: 2, right }), masks.globalTokens(tokens, { queries: true })),
+    maskMod: (q, k) =>
+      tokens.includes(k) || tokens.includes(q + shift) || (k >= q + shift - 2 && k <= q + shift + right),
+  };
 }
 
 function documentTrials(length: number): MaskTrial[] {
@@ -56,5 +74,13 @@ function documentTrials(length: number): MaskTrial[] {
   return [
     { mask: masks.documents(lengths), maskMod: (q, k) => documentOf(q) === documentOf(k) },
     { mask: masks.documents(lengths, "causal"), maskMod: (q, k) => documentOf(q) === documentOf(k) && k <= q },
+    {
+      mask: masks.documents(lengths, masks.slidingWindow({ left: 3, right: 1 })),
+      maskMod: (q, k) => documentOf(q) === documentOf(k) && k >= q - 3 && k <= q + 1,
+    },
+    {
+      mask: masks.shareQuestion(lengths[0]!, lengths.slice(1)),
+      maskMod: (q, k) => k <= q && (documentOf(k) === 0 || documentOf(k) === documentOf(q)),
+    },
   ];
 }

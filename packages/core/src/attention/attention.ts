@@ -1,7 +1,7 @@
 import { defineOp } from "../autograd/define-op.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
-import { full } from "../mask/masks.ts";
+import { full } from "../mask/index.ts";
 import { resolveSlices } from "../mask/verify.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";

@@ -1,19 +1,13 @@
-import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
+import { expectValue, OptionError, ShapeError } from "../errors.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
+import { checkCount, defineMask } from "./define.ts";
+import { bandOf, unionOf } from "./region.ts";
 import type { Mask, Slice, SliceType } from "./slice.ts";
 import { verifySlice, verifySlices } from "./verify.ts";
 
 // The masks there are: functions that return a `Mask` (slice.ts). Where queries and keys differ in number, the last query stands beside the last key (bottom-right aligned): query q has
 // the position q + shift among the keys, shift = keys − queries. Decoding with a cache needs it so.
-
-function defineMask(name: string, slices: (queries: number, keys: number) => readonly Slice[]): Mask {
-  return {
-    name,
-    slices(queries, keys) {
-      for (const each of [queries, keys]) checkCount(`${name}: slices`, each, 0);
-      return slices(queries, keys).filter((slice) => slice.q0 < slice.q1 && slice.k0 < slice.k1);
-    },
-  };
-}
 
 function rectangle(q1: number, k1: number, type: SliceType): Slice {
   return { q0: 0, q1, k0: 0, k1, type };
@@ -51,61 +45,46 @@ export function bidirectionalCausal(): Mask {
   return defineMask("bidirectionalCausal", (queries, keys) => [rectangle(queries, keys, "bidirectionalCausal")]);
 }
 
-/**
- * Every query sees itself and the `size` − 1 before it. Bottom-right aligned.
- *
- * @throws OptionError if `size` is not an integer ≥ 1.
- */
-export function slidingWindow(size: number): Mask {
-  checkCount("slidingWindow", size, 1);
-  return defineMask(`slidingWindow(${size})`, (queries, keys) => {
-    const shift = keys - queries;
-    // Rows before `turn` reach back to the first key; from there on both borders slant.
-    const first = Math.min(queries, Math.max(0, -shift));
-    const turn = Math.min(queries, Math.max(first, size - shift));
-    return [
-      { q0: first, q1: turn, k0: 0, k1: turn + shift, type: "causal" },
-      { q0: turn, q1: queries, k0: turn + shift - size + 1, k1: keys, type: "bidirectionalCausal" },
-    ];
-  });
-}
+export const slidingWindowOptions = defineOptions("slidingWindow", {
+  /** How many keys before its own position each query sees. Default: all of them. */
+  left: option.integer({ min: 0, optional: true }),
+  /** How many keys after its own position each query sees. Default: all of them. */
+  right: option.integer({ min: 0, optional: true }),
+});
+/** A window on both sides. */
+export type SlidingWindowOptions = OptionsOf<typeof slidingWindowOptions>;
 
 /**
- * Documents one after another, each seeing only itself: fully, or causally. For self-attention.
- *
- * @param lengths Rows of each document, in order; their sum must be the sequence's length.
- * @throws ShapeError, when applied, if it is not; OptionError for lengths that are not integers ≥ 0.
+ * Every query sees itself and the `size` − 1 before it; or `left` keys before itself, itself, and `right` keys after it.
+ * Bottom-right aligned.
  *
  * @example
  * ```ts
  * import { masks } from "@mosaic/core";
- * masks.documents([2, 3], "causal").slices(5, 5).length; // => 2
+ * masks.slidingWindow(3).slices(8, 8).length; // => 2
+ * masks.maskArea(masks.slidingWindow({ left: 1, right: 1 }), 8, 8); // => 22
  * ```
+ * @throws OptionError if `size` is not an integer ≥ 1, `left` or `right` not one ≥ 0, or neither is given.
  */
-export function documents(lengths: readonly number[], inner: "causal" | "full" = "full"): Mask {
-  expectValue("documents", Array.isArray(lengths), "an array of lengths", lengths);
-  if (inner !== "causal" && inner !== "full") {
-    throw new OptionError({ where: "documents", expected: '"causal" or "full"', received: formatValue(inner) });
+export function slidingWindow(window: number | SlidingWindowOptions): Mask {
+  if (typeof window !== "object" || window === null) {
+    checkCount("slidingWindow", window, 1);
+    const sides = { left: window - 1, right: 0 };
+    return defineMask(`slidingWindow(${window})`, (queries, keys) => bandOf(queries, keys, sides));
   }
-  const copied = [...lengths];
-  const name = `documents(${lengths.length}, ${inner})`;
-  for (const length of copied) checkCount(name, length, 0);
-  const total = copied.reduce((sum, length) => sum + length, 0);
-  return defineMask(name, (queries, keys) => {
-    if (queries !== total || keys !== total) {
-      throw new ShapeError({
-        where: name,
-        expected: `a sequence of ${total}, the sum of the documents' lengths`,
-        received: `${queries} queries and ${keys} keys`,
-      });
-    }
-    let end = 0;
-    return copied.map((length) => {
-      const start = end;
-      end += length;
-      return { q0: start, q1: end, k0: start, k1: end, type: inner };
+  const { left, right } = slidingWindowOptions.parse(window);
+  if (left === undefined && right === undefined) {
+    throw new OptionError({
+      where: "slidingWindow",
+      expected: "left, right or both",
+      received: "neither",
+      remedy: "use masks.full() for a window without bounds",
     });
-  });
+  }
+  const stated = Object.entries({ left, right }).filter(([, value]) => value !== undefined);
+  const name = `slidingWindow({ ${stated.map(([side, value]) => `${side}: ${value}`).join(", ")} })`;
+  const sides = { left: left ?? Number.POSITIVE_INFINITY, right: right ?? Number.POSITIVE_INFINITY };
+  return defineMask(name, (queries, keys) => bandOf(queries, keys, sides));
 }
 
 /**
@@ -129,6 +108,88 @@ export function prefix(count: number): Mask {
 }
 
 /**
+ * Blocks of `size` positions: every query sees the keys of its own block and of those before it. For what is generated a
+ * block at a time: chunks of frames or of tokens. Bottom-right aligned: query q is in the block of the position q + keys −
+ * queries, and sees nothing before the first.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * masks.blockCausal(2).slices(4, 4).map(({ q0, q1, k1 }) => [q0, q1, k1]); // => [[0, 2, 2], [2, 4, 4]]
+ * ```
+ * @throws OptionError if `size` is not an integer ≥ 1.
+ */
+export function blockCausal(size: number): Mask {
+  checkCount("blockCausal", size, 1);
+  return defineMask(`blockCausal(${size})`, (queries, keys) => {
+    const shift = keys - queries;
+    const first = Math.floor(Math.max(0, shift) / size);
+    const count = Math.max(0, Math.ceil(keys / size) - first);
+    return Array.from({ length: count }, (_, i) => {
+      const [start, end] = [(first + i) * size, Math.min(keys, (first + i + 1) * size)];
+      return { ...rectangle(end - shift, end, "full"), q0: Math.max(0, start - shift) };
+    });
+  });
+}
+
+export const globalTokensOptions = defineOptions("globalTokens", {
+  /** Whether their queries see every key, too. Default false. */
+  queries: option.boolean({ default: false }),
+});
+/** How far tokens are global. */
+export type GlobalTokensOptions = OptionsOf<typeof globalTokensOptions>;
+
+/**
+ * Tokens that every query sees, the first `tokens` or a list of positions; with `queries` they see every key, too
+ * (Beltagy et al. 2020, "Longformer"). All others see nothing: join it with what else they see. Positions are those of the
+ * keys. Bottom-right aligned: the query of position p is p + queries − keys, if there is one.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * const longformer = masks.or(masks.slidingWindow({ left: 256, right: 256 }), masks.globalTokens(4, { queries: true }));
+ * const sinks = masks.or(masks.slidingWindow(512), masks.and(masks.causal(), masks.globalTokens(4)));
+ * sinks.slices(1024, 1024).map(({ type }) => type); // => ["causal", "full", "bidirectionalCausal"]
+ * ```
+ * @throws ShapeError, when applied, if there are fewer keys; OptionError for what are no positions.
+ */
+export function globalTokens(tokens: number | readonly number[], options?: GlobalTokensOptions): Mask {
+  const where = "globalTokens";
+  const { queries: seeAll } = globalTokensOptions.parse(options);
+  const positions = Array.isArray(tokens) ? [...(tokens as readonly unknown[])] : undefined;
+  expectValue(
+    where,
+    positions !== undefined || typeof tokens === "number",
+    "a number or an array of positions",
+    tokens,
+  );
+  for (const each of positions ?? [tokens]) checkCount(where, each, 0);
+  const ranges = positions ? rangesOf(positions as number[]) : [{ start: 0, end: tokens as number }];
+  const listed = positions && (positions.length <= 8 ? `[${positions.join(", ")}]` : `${positions.length} positions`);
+  const name = `${where}(${listed ?? String(tokens)}${seeAll ? ", { queries: true }" : ""})`;
+  const least = ranges.at(-1)?.end ?? 0;
+  return defineMask(name, (queries, keys) => {
+    if (least > keys) throw new ShapeError({ where: name, expected: `at least ${least} keys`, received: String(keys) });
+    const columns = ranges.map(({ start, end }): Slice => ({ ...rectangle(queries, end, "full"), k0: start }));
+    if (!seeAll) return columns;
+    const rowOf = (position: number): number => Math.max(0, position + queries - keys);
+    const rows = ranges.map(({ start, end }): Slice => ({ ...rectangle(rowOf(end), keys, "full"), q0: rowOf(start) }));
+    return unionOf([...columns, ...rows]);
+  });
+}
+
+/** Positions, in any order, as ascending ranges with gaps between them. */
+function rangesOf(positions: readonly number[]): readonly { start: number; end: number }[] {
+  const ranges: { start: number; end: number }[] = [];
+  for (const start of positions.toSorted((a, b) => a - b)) {
+    const last = ranges.at(-1);
+    if (last && start <= last.end) last.end = start + 1;
+    else ranges.push({ start, end: start + 1 });
+  }
+  return ranges;
+}
+
+/**
  * Any list of slices, in global positions.
  *
  * @throws ShapeError, when applied, if a slice reaches outside the sequence or two cover the same pair.
@@ -149,9 +210,4 @@ export function fromSlices(list: readonly Slice[]): Mask {
     verifySlices(name, slices, { queries, keys });
     return slices;
   });
-}
-
-function checkCount(where: string, count: number, least: number): void {
-  if (Number.isSafeInteger(count) && count >= least) return;
-  throw new OptionError({ where, expected: `an integer ≥ ${least}`, received: formatValue(count) });
 }

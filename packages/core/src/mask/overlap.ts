@@ -6,16 +6,16 @@ import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice }
 // which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
 
 /** A border of the keys, as a function of the row: at + slope · q. */
-interface Border {
+export interface Border {
   readonly at: number;
   readonly slope: 0 | 1;
 }
 
-function leftBorder(slice: Slice): Border {
+export function leftBorder(slice: Slice): Border {
   return hasDiagonalStart(slice.type) ? { at: slice.k0 - slice.q0, slope: 1 } : { at: slice.k0, slope: 0 };
 }
 
-function rightBorder(slice: Slice): Border {
+export function rightBorder(slice: Slice): Border {
   return hasDiagonalEnd(slice.type) ? { at: slice.k1 - slice.q1 + 1, slope: 1 } : { at: slice.k1, slope: 0 };
 }
 
@@ -78,13 +78,20 @@ type Interval = readonly [start: number, end: number];
 export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
   checkSlices("findOverlap", slices);
   const filled = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
-  const byQuery = ({ q0, q1 }: Slice): Interval => [q0, q1];
-  const byKey = ({ k0, k1 }: Slice): Interval => [k0, k1];
-  return sweepLine(filled, countOpenPairs(filled, byQuery) <= countOpenPairs(filled, byKey) ? byQuery : byKey);
+  const isByQuery = countOpenPairs(filled, rangeOfQueries) <= countOpenPairs(filled, rangeOfKeys);
+  return sweepLine(filled, isByQuery ? rangeOfQueries : rangeOfKeys);
+}
+
+export function rangeOfQueries({ q0, q1 }: Slice): Interval {
+  return [q0, q1];
+}
+
+export function rangeOfKeys({ k0, k1 }: Slice): Interval {
+  return [k0, k1];
 }
 
 /** How many pairs of ranges meet: each range meets those that start before its end, from its own start on. */
-function countOpenPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): number {
+export function countOpenPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): number {
   const starts = slices.map((slice) => rangeOf(slice)[0]).toSorted((a, b) => a - b);
   const ends = slices.map((slice) => rangeOf(slice)[1]).toSorted((a, b) => a - b);
   let [pairs, closed] = [0, 0];

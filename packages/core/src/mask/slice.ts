@@ -83,6 +83,27 @@ export function visibleKeyRange(slice: Slice, q: number): { readonly start: numb
   };
 }
 
+/**
+ * How many (query, key) pairs a slice covers. Exact up to 2⁵³ pairs.
+ *
+ * @example
+ * ```ts
+ * import { sliceArea } from "@mosaic/core";
+ * sliceArea({ q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" }); // => 10
+ * ```
+ */
+export function sliceArea(slice: Slice): number {
+  checkSlice("sliceArea", slice);
+  const height = Math.max(0, slice.q1 - slice.q0);
+  const width = Math.max(0, slice.k1 - slice.k0);
+  if (slice.type === "full") return height * width;
+  if (slice.type === "bidirectionalCausal") return height * Math.max(0, width - height + 1);
+  const rows = Math.min(height, width);
+  // A factor is even, so that the product is halved exactly.
+  const sides = 2 * width - rows + 1;
+  return rows % 2 === 0 ? (rows / 2) * sides : rows * (sides / 2);
+}
+
 /** The rows of a slice in [from, to), or undefined if there are none. */
 export function clipQueries(slice: Slice, from: number, to: number): Slice | undefined {
   checkClip("clipQueries", slice, from, to);
@@ -142,7 +163,8 @@ function clipBand(slice: Slice, { a, b }: { a: number; b: number }, clip: Clip):
   return { q0, q1, k0, k1, type: sliceTypeFor(diagonalStart, diagonalEnd) };
 }
 
-function sliceTypeFor(diagonalStart: boolean, diagonalEnd: boolean): SliceType {
+/** The type of a slice whose borders move as stated. */
+export function sliceTypeFor(diagonalStart: boolean, diagonalEnd: boolean): SliceType {
   if (diagonalStart) return diagonalEnd ? "bidirectionalCausal" : "inverseCausal";
   return diagonalEnd ? "causal" : "full";
 }

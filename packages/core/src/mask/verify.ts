@@ -1,5 +1,7 @@
 import { ShapeError, expectValue, formatValue } from "../errors.ts";
+import { isMask } from "./define.ts";
 import { findOverlap } from "./overlap.ts";
+import { allowIndex } from "./slice-index.ts";
 import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 
 // What a mask promises, verified before anything is sent: once for each pair of lengths.
@@ -26,8 +28,7 @@ const verifiedMasks = new WeakMap<Mask, Map<string, readonly Slice[]>>();
  * @throws ShapeError that names the slices.
  */
 export function resolveSlices(mask: Mask, queries: number, keys: number): readonly Slice[] {
-  const isMask = typeof (mask as Partial<Mask> | null)?.slices === "function" && typeof mask.name === "string";
-  expectValue("resolveSlices", isMask, "a Mask { name, slices }", mask);
+  expectValue("resolveSlices", isMask(mask), "a Mask { name, slices }", mask);
   for (const each of [queries, keys])
     expectValue("resolveSlices", Number.isSafeInteger(each) && each >= 0, "lengths ≥ 0", each);
   const known = verifiedMasks.get(mask) ?? new Map<string, readonly Slice[]>();
@@ -38,6 +39,7 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
     slices = mask.slices(queries, keys);
     verifySlices(`mask ${mask.name}`, slices, { queries, keys });
     wellFormedLists.add(slices);
+    allowIndex(slices);
     if (known.size >= MAX_CACHED) known.clear();
     known.set(key, slices);
   }

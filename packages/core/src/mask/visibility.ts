@@ -1,5 +1,6 @@
 import { checkIntegerSpan, checkIntegerSpans, type Span } from "../placement/span.ts";
 import { sliceIntersectsUnchecked } from "./overlap.ts";
+import { type Ranges, sliceIndexOf } from "./slice-index.ts";
 import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
 // Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
@@ -29,7 +30,17 @@ export function visiblePairsUnchecked(
   keys: readonly Span[],
   slices: readonly Slice[],
 ): number {
+  const index = sliceIndexOf(slices);
   let pairs = 0;
+  if (index) {
+    forEachTile(queries, keys, (q, k, ranges) =>
+      index.some(ranges, (slice) => {
+        pairs += visiblePairsOfSlice(q, k, slice);
+        return false;
+      }),
+    );
+    return pairs;
+  }
   for (const slice of slices) {
     for (const q of queries) {
       if (slice.q1 <= q.start || lastPosition(q) < slice.q0) continue;
@@ -37,6 +48,17 @@ export function visiblePairsUnchecked(
     }
   }
   return pairs;
+}
+
+/** Visits a pair of spans, with the ranges between their ends, until `visit` returns true. Whether it did. */
+function forEachTile(
+  queries: readonly Span[],
+  keys: readonly Span[],
+  visit: (q: Span, k: Span, ranges: Ranges) => boolean,
+): boolean {
+  return queries.some((q) =>
+    keys.some((k) => visit(q, k, { q0: q.start, q1: endPosition(q), k0: k.start, k1: endPosition(k) })),
+  );
 }
 
 /** Pairs of two spans that one slice shows. */
@@ -153,23 +175,32 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
 
 /** `isVisible`, of what was checked before: backends evaluate it for every pair of ranks. */
 export function isVisibleUnchecked(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
+  const index = sliceIndexOf(slices);
+  if (index) {
+    return forEachTile(queries, keys, (q, k, ranges) => {
+      if (ranges.q0 >= ranges.q1 || ranges.k0 >= ranges.k1) return false;
+      return index.some(ranges, (slice) => isTileVisible(slice, q, k));
+    });
+  }
   for (const slice of slices) {
     if (slice.q0 >= slice.q1 || slice.k0 >= slice.k1) continue;
     for (const q of queries) {
       const [q0, q1] = [q.start, endPosition(q)];
       if (q0 >= q1 || slice.q0 >= q1 || q0 >= slice.q1) continue;
-      for (const k of keys) {
-        const [k0, k1] = [k.start, endPosition(k)];
-        // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
-        if (k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) continue;
-        if (!intersects(slice, { q0, q1, k0, k1 })) continue;
-        const isDense = (q.step === 1 || q.length === 1) && (k.step === 1 || k.length === 1);
-        if (isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || visiblePairsOfSlice(q, k, slice) > 0)
-          return true;
-      }
+      for (const k of keys) if (isTileVisible(slice, q, k)) return true;
     }
   }
   return false;
+}
+
+/** Whether a slice shows any pair of two spans, the first of which meets the slice's queries. */
+function isTileVisible(slice: Slice, q: Span, k: Span): boolean {
+  const [q0, q1, k0, k1] = [q.start, endPosition(q), k.start, endPosition(k)];
+  // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
+  if (slice.q0 >= q1 || q0 >= slice.q1 || k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) return false;
+  if (!intersects(slice, { q0, q1, k0, k1 })) return false;
+  const isDense = (q.step === 1 || q.length === 1) && (k.step === 1 || k.length === 1);
+  return isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || visiblePairsOfSlice(q, k, slice) > 0;
 }
 
 /** `sliceIntersectsUnchecked`, of boxes that meet: one slanted border is farthest out at one end of the rows. */

@@ -3,7 +3,7 @@ import { checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import type { DType } from "../storage.ts";
 import { DTypeError, OptionError, ShapeError } from "../errors.ts";
-import { causal, documents, full } from "../mask/masks.ts";
+import { causal, documents, full } from "../mask/index.ts";
 import type { Mask } from "../mask/slice.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";

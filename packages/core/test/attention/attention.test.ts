@@ -5,7 +5,7 @@ import type { Context } from "../../src/context.ts";
 import { fromArray, zeros } from "../../src/creation.ts";
 import { DisposedError, DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
-import { causal, documents, full, slidingWindow } from "../../src/mask/masks.ts";
+import { causal, documents, full, slidingWindow } from "../../src/mask/index.ts";
 import { hasDiagonalEnd, hasDiagonalStart, type Mask } from "../../src/mask/slice.ts";
 import { add, scale } from "../../src/ops/pointwise.ts";
 import { matmul } from "../../src/ops/matmul.ts";

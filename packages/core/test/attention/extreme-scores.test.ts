@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { emptyState } from "../../src/attention/attention.ts";
 import { fromArray, zeros } from "../../src/creation.ts";
-import { causal } from "../../src/mask/masks.ts";
+import { causal } from "../../src/mask/index.ts";
 import { ReferenceDevice, values } from "../reference/index.ts";
 
 const [rows, size, pieces] = [12, 4, 3];

@@ -4,7 +4,7 @@ import { local } from "../../src/attention/backend.ts";
 import { dependencyTable, dependencyTableCache, modulo } from "../../src/context-parallel/dependencies.ts";
 import type { Context } from "../../src/context.ts";
 import { visibleKeyRange, type Slice } from "../../src/mask/slice.ts";
-import { causal, full, fromSlices, slidingWindow } from "../../src/mask/masks.ts";
+import { causal, full, fromSlices, slidingWindow } from "../../src/mask/index.ts";
 import type { Coordinate } from "../../src/mesh.ts";
 import { contiguous, type Layout, zigzag } from "../../src/placement/placement.ts";
 import { layoutOf } from "../../src/placement/layout.ts";

@@ -1,6 +1,8 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { isVisible, visiblePairs } from "../../src/mask/visibility.ts";
+import * as masks from "../../src/mask/index.ts";
+import { resolveSlices } from "../../src/mask/verify.ts";
+import { isVisible, isVisibleUnchecked, visiblePairs, visiblePairsUnchecked } from "../../src/mask/visibility.ts";
 import { clipKeys, clipQueries, visibleKeyRange, type Slice } from "../../src/mask/slice.ts";
 import { findOverlap, slicesOverlap } from "../../src/mask/overlap.ts";
 import { positions } from "../../src/placement/span.ts";
@@ -95,6 +97,58 @@ test("pairs of spans of any step are counted, and are visible where there are an
     runs,
   );
   expect(hidden).toBeGreaterThan(runs.numRuns / 10);
+});
+
+const anySpans = fc.array(
+  fc
+    .tuple(fc.nat(60), fc.nat(8), fc.integer({ min: 1, max: 3 }))
+    .map(([start, length, step]) => ({ start, length, step })),
+  { maxLength: 3 },
+);
+
+test("of many slices that a mask gave the same pairs are found as of a list of them", () => {
+  const trials = [
+    masks.documents(new Array<number>(40).fill(2), "causal"),
+    masks.or(masks.documents(new Array<number>(40).fill(2)), masks.globalTokens([3, 40], { queries: true })),
+    masks.blockCausal(2),
+    masks.fromSlices(Array.from({ length: 40 }, (_, i) => ({ q0: 0, q1: 80, k0: 2 * i, k1: 2 * i + 1, type: "full" }))),
+  ];
+  for (const mask of trials) {
+    const resolved = resolveSlices(mask, 80, 80);
+    const copied = [...resolved];
+    expect(resolved.length).toBeGreaterThan(32);
+    fc.assert(
+      fc.property(anySpans, anySpans, (queries, keys) => {
+        const pairs = visiblePairs(queries, keys, copied);
+        expect(visiblePairs(queries, keys, resolved)).toBe(pairs);
+        expect(isVisible(queries, keys, resolved)).toBe(pairs > 0);
+        expect(isVisible(queries, keys, copied)).toBe(pairs > 0);
+      }),
+      { numRuns: 500 },
+    );
+  }
+});
+
+test("of ten thousand documents those that a tile does not meet are not looked at", () => {
+  let reads = 0;
+  const watched = masks
+    .documents(new Array<number>(10_000).fill(10))
+    .slices(100_000, 100_000)
+    .map((slice) => ({
+      ...slice,
+      get type() {
+        reads++;
+        return slice.type;
+      },
+    }));
+  const slices = resolveSlices({ name: "watched", slices: () => watched }, 100_000, 100_000);
+  const span = (start: number) => [{ start, length: 200, step: 1 }];
+  visiblePairs(span(0), span(0), slices); // the index is made
+  isVisibleUnchecked(span(0), span(5000), slices);
+  reads = 0;
+  expect(visiblePairsUnchecked(span(500), span(600), slices)).toBe(1000);
+  expect(isVisibleUnchecked(span(500), span(5000), slices)).toBe(false);
+  expect(reads).toBeLessThan(200);
 });
 
 const square = (at: number, type: Slice["type"]) => ({ q0: at, q1: at + 10, k0: at, k1: at + 10, type });

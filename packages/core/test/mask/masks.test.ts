@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { OptionError, ShapeError } from "../../src/errors.ts";
-import * as masks from "../../src/mask/masks.ts";
+import * as masks from "../../src/mask/index.ts";
 import type { Mask } from "../../src/mask/slice.ts";
 import { anySlice, listPairs, pairsWhere } from "./pairs.ts";
 
@@ -31,18 +31,112 @@ describe("each mask shows what its definition states, for any lengths", () => {
   test("bidirectionalCausal", () => defines(masks.bidirectionalCausal, (q, k, { shift }) => k >= q && k <= q + shift));
   test("slidingWindow", () =>
     defines(masks.slidingWindow, (q, k, { shift, size }) => k <= q + shift && k > q + shift - size));
+  test("slidingWindow to the left", () =>
+    defines(
+      (left) => masks.slidingWindow({ left }),
+      (q, k, { shift, size }) => k >= q + shift - size,
+    ));
+  test("slidingWindow to the right", () =>
+    defines(
+      (right) => masks.slidingWindow({ right }),
+      (q, k, { shift, size }) => k <= q + shift + size,
+    ));
+  test("slidingWindow to both sides", () =>
+    defines(
+      (left) => masks.slidingWindow({ left, right: 2 }),
+      (q, k, { shift, size }) => k >= q + shift - size && k <= q + shift + 2,
+    ));
+  test("blockCausal", () =>
+    defines(
+      masks.blockCausal,
+      (q, k, { shift, size }) => q + shift >= 0 && Math.floor(k / size) <= Math.floor((q + shift) / size),
+    ));
+  test("globalTokens", () => defines(masks.globalTokens, (_, k, { size }) => k < size));
+  test("globalTokens that see all", () =>
+    defines(
+      (count) => masks.globalTokens(count, { queries: true }),
+      (q, k, { shift, size }) => k < size || (q + shift >= 0 && q + shift < size),
+    ));
   test("prefix", () => defines(masks.prefix, (q, k, { shift, size }) => k < size || k <= q + shift));
 });
 
-test("documents see only themselves", () => {
+test("global tokens may lie anywhere", () => {
   fc.assert(
-    fc.property(fc.array(fc.nat(4), { maxLength: 6 }), fc.boolean(), (sizes, isCausal) => {
-      const owner = sizes.flatMap((size, document) => new Array<number>(size).fill(document));
-      const slices = masks.documents(sizes, isCausal ? "causal" : "full").slices(owner.length, owner.length);
-      const wanted = pairsWhere(owner.length, owner.length, (q, k) => owner[q] === owner[k] && (!isCausal || k <= q));
-      expect(listPairs(...slices)).toEqual(wanted);
+    fc.property(fc.array(fc.nat(8), { maxLength: 5 }), lengths, fc.boolean(), (tokens, queries, seeAll) => {
+      const mask = masks.globalTokens(tokens, { queries: seeAll });
+      const shift = 9 - queries;
+      const wanted = pairsWhere(queries, 9, (q, k) => tokens.includes(k) || (seeAll && tokens.includes(q + shift)));
+      expect(listPairs(...mask.slices(queries, 9))).toEqual(wanted);
     }),
   );
+});
+
+const documentLengths = fc.array(fc.nat(5), { maxLength: 6 });
+
+/** To which document each position belongs, and its place there. */
+function ownersOf(sizes: readonly number[]) {
+  return sizes.flatMap((size, document) => Array.from({ length: size }, (_, place) => ({ document, place, size })));
+}
+
+test.each<[string, masks.DocumentMask, (q: number, k: number, size: number) => boolean]>([
+  ["fully", "full", () => true],
+  ["causally", "causal", (q, k) => k <= q],
+  ["by a window", masks.slidingWindow({ left: 2, right: 1 }), (q, k) => k >= q - 2 && k <= q + 1],
+  ["by blocks", masks.blockCausal(2), (q, k) => Math.floor(k / 2) <= Math.floor(q / 2)],
+  ["by a mask of masks", masks.and(masks.causal(), masks.slidingWindow(3)), (q, k) => k <= q && k > q - 3],
+])("documents see only themselves, %s", (_, inner, visible) => {
+  fc.assert(
+    fc.property(documentLengths, (sizes) => {
+      const owner = ownersOf(sizes);
+      const wanted = pairsWhere(
+        owner.length,
+        owner.length,
+        (q, k) =>
+          owner[q]!.document === owner[k]!.document && visible(owner[q]!.place, owner[k]!.place, owner[q]!.size),
+      );
+      expect(listPairs(...masks.documents(sizes, inner).slices(owner.length, owner.length))).toEqual(wanted);
+      const each = masks.documents(
+        sizes,
+        sizes.map(() => inner),
+      );
+      expect(listPairs(...each.slices(owner.length, owner.length))).toEqual(wanted);
+    }),
+  );
+});
+
+test("answers share a question and do not see one another", () => {
+  fc.assert(
+    fc.property(fc.nat(5), documentLengths, (question, answers) => {
+      const owner = ownersOf([question, ...answers]);
+      const wanted = pairsWhere(owner.length, owner.length, (q, k) => {
+        return k <= q && (owner[k]!.document === 0 || owner[k]!.document === owner[q]!.document);
+      });
+      const slices = masks.shareQuestion(question, answers).slices(owner.length, owner.length);
+      expect(listPairs(...slices)).toEqual(wanted);
+      expect(slices.length).toBeLessThanOrEqual(answers.length + 2);
+    }),
+  );
+});
+
+test("cumulative lengths pair the sequences of queries with those of keys", () => {
+  const anySide = fc.option(fc.nat(4), { nil: undefined });
+  const pairsOfLengths = fc.array(fc.tuple(fc.nat(5), fc.nat(5)), { maxLength: 5 });
+  fc.assert(
+    fc.property(pairsOfLengths, fc.boolean(), anySide, anySide, (sizes, isCausal, left, right) => {
+      const [queries, keys] = [ownersOf(sizes.map(([q]) => q)), ownersOf(sizes.map(([, k]) => k))];
+      const ends = (side: 0 | 1) => sizes.reduce((sums, each) => [...sums, sums.at(-1)! + each[side]], [0]);
+      const most = isCausal ? 0 : (right ?? Number.POSITIVE_INFINITY);
+      const wanted = pairsWhere(queries.length, keys.length, (q, k) => {
+        const distance = keys[k]!.place - queries[q]!.place - keys[k]!.size + queries[q]!.size;
+        return queries[q]!.document === keys[k]!.document && distance <= most && -distance <= (left ?? 100);
+      });
+      const mask = masks.fromCuSeqlens(new Int32Array(ends(0)), ends(1), { causal: isCausal, left, right });
+      expect(listPairs(...mask.slices(queries.length, keys.length))).toEqual(wanted);
+    }),
+    { numRuns: 1000 },
+  );
+  const own = masks.fromCuSeqlens([0, 2, 5], null, { causal: true });
+  expect(own.slices(5, 5)).toEqual(masks.documents([2, 3], "causal").slices(5, 5));
 });
 
 test("a list of slices is taken if it lies within the sequence and covers nothing twice", () => {
@@ -71,6 +165,42 @@ test("refusals state what is wrong", () => {
   expect(() => masks.documents([2], "casual" as "causal")).toThrow(/"causal" or "full", received "casual"/);
   expect(() => masks.prefix(7).slices(4, 6)).toThrow(ShapeError);
   expect(() => masks.slidingWindow(0)).toThrow(OptionError);
+  expect(() => masks.slidingWindow({})).toThrow(/left, right or both, received neither; use masks.full\(\)/);
+  expect(() => masks.slidingWindow({ left: -1 })).toThrow(/slidingWindow: left: expected an integer ≥ 0, received -1/);
+  expect(() => masks.slidingWindow({ size: 3 } as never)).toThrow(/options among left, right, received "size"/);
+  expect(() => masks.slidingWindow(null as never)).toThrow(/an integer ≥ 1, received null/);
+  expect(() => masks.blockCausal(0)).toThrow(/blockCausal: expected an integer ≥ 1, received 0/);
+  expect(() => masks.globalTokens(5).slices(4, 4)).toThrow(/globalTokens\(5\): expected at least 5 keys, received 4/);
+  expect(() => masks.globalTokens([2, 9]).slices(9, 9)).toThrow(/at least 10 keys, received 9/);
+  expect(() => masks.globalTokens([2, -1])).toThrow(/an integer ≥ 0, received -1/);
+  expect(() => masks.globalTokens("all" as never)).toThrow(/a number or an array of positions, received "all"/);
+  expect(() => masks.globalTokens(2, { queries: 1 as never })).toThrow(/globalTokens: queries: expected a boolean/);
+});
+
+test("refusals of packed sequences state what is wrong", () => {
+  const { documents, fromCuSeqlens, full, shareQuestion } = masks;
+  const misspelled = "casual" as "causal";
+  expect(() => documents([2, 3], ["full"])).toThrow(/documents: expected 2 masks, one for each document, received 1/);
+  expect(() => documents([2, 3], ["full", misspelled])).toThrow(/a Mask, "causal" or "full", received "casual"/);
+  expect(() => documents([2, 0.5])).toThrow(/documents: length 1: expected an integer ≥ 0, received 0.5/);
+  const tooWide = { name: "mine", slices: () => [{ ...slice, q1: 1 }] };
+  expect(() => documents([3, 4], tooWide).slices(7, 7)).toThrow(
+    /mask mine: expected slices within 3 queries and 3 keys/,
+  );
+  expect(() => documents([3, 4], masks.prefix(4)).slices(7, 7)).toThrow(/prefix\(4\): expected at least 4 keys/);
+  expect(documents([3, 4], full()).slices(7, 7)).toHaveLength(2);
+  expect(() => shareQuestion(-1, [])).toThrow(/shareQuestion: question: expected an integer ≥ 0/);
+  expect(() => shareQuestion(3, [2, "a" as never])).toThrow(/shareQuestion: answers: length 1: .* received "a"/);
+  expect(() => shareQuestion(3, [2, 1]).slices(6, 7)).toThrow(/a sequence of 6, .* received 6 queries and 7 keys/);
+  expect(() => fromCuSeqlens([])).toThrow(/cuSeqlensQ: expected integers that ascend from 0, received \[\]/);
+  expect(() => fromCuSeqlens([1, 2])).toThrow(/ascend from 0/);
+  expect(() => fromCuSeqlens([0, 3, 2])).toThrow(/ascend from 0, received \[0,3,2\]/);
+  expect(() => fromCuSeqlens(7 as never)).toThrow(/an array of cumulative lengths, received 7/);
+  expect(() => fromCuSeqlens([0, 2], [0, 2, 3])).toThrow(/cuSeqlensK: expected 2 cumulative lengths, .*received 3/);
+  expect(() => fromCuSeqlens([0, 2], null, { window: 3 } as never)).toThrow(/options among causal, left, right/);
+  expect(() => fromCuSeqlens([0, 2], [0, 4]).slices(2, 5)).toThrow(
+    /fromCuSeqlens\(1\): expected 2 queries and 4 keys, .* received 2 queries and 5 keys/,
+  );
 });
 
 test("a mask taken from a list does not follow later changes to it", () => {

@@ -3,7 +3,7 @@ import { attention } from "../../src/attention/attention.ts";
 import { fromArray } from "../../src/creation.ts";
 import { ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
-import { causal, documents } from "../../src/mask/masks.ts";
+import { causal, documents } from "../../src/mask/index.ts";
 import type { Mask, Slice } from "../../src/mask/slice.ts";
 import { resolveSlices } from "../../src/mask/verify.ts";
 import { layoutOf } from "../../src/placement/layout.ts";

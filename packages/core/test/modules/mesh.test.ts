@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { Context } from "../../src/context.ts";
 import { fromArray } from "../../src/creation.ts";
-import { causal, documents, full, prefix, slidingWindow } from "../../src/mask/masks.ts";
+import { causal, documents, full, prefix, slidingWindow } from "../../src/mask/index.ts";
 import type { Mask } from "../../src/mask/slice.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import type { Module } from "../../src/modules/module.ts";

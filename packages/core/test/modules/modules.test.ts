@@ -3,7 +3,7 @@ import type { Context } from "../../src/context.ts";
 import { fromArray, ones, zeros } from "../../src/creation.ts";
 import { ClosedError, DisposedError, DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
-import { causal, full, slidingWindow } from "../../src/mask/masks.ts";
+import { causal, full, slidingWindow } from "../../src/mask/index.ts";
 import type { Mask } from "../../src/mask/slice.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { Linear } from "../../src/modules/linear.ts";

@@ -29,8 +29,8 @@ export function timeAxis({ seconds, x }: TimeScale, top: number, bottom: number)
     .join("\n");
 }
 
-/** 1, 2 or 5 times a power of ten, not below `least`. */
-function tickStep(min: number): number {
+/** 1, 2 or 5 times a power of ten, not below `min`. */
+export function tickStep(min: number): number {
   const power = 10 ** Math.floor(Math.log10(min));
   return power * (min <= power ? 1 : min <= 2 * power ? 2 : min <= 5 * power ? 5 : 10);
 }

@@ -1,63 +1,12 @@
 // Each reads what was written behind an option, or reports what would be legal there.
 import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
-import { type DType, dtypeBytes, type Mask, masks, type PlacementName } from "@mosaic/core";
+import { type DType, dtypeBytes, type PlacementName } from "@mosaic/core";
 import { parseProfile, type Profile, profiles } from "@mosaic/planner";
 import type { PlanOptions } from "../plan/job.ts";
 import { UsageError } from "./load.ts";
-
-const countUnits: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
-
-/** 4096, 128k, 1M: k, M and G are powers of 1024, as lengths of sequences are. */
-function parseCount(name: string, text: string): number {
-  const match = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(text.replaceAll("_", ""));
-  const value = match ? Number(match[1]) * countUnits[match[2]!.toLowerCase()]! : Number.NaN;
-  if (Number.isSafeInteger(value) && value >= 1) return value;
-  throw new UsageError(`--${name}: expected an integer ≥ 1, such as 4096, 128k or 1M, received "${text}"`);
-}
-
-const byteUnits: Readonly<Record<string, number>> = {
-  B: 1,
-  kB: 1e3,
-  MB: 1e6,
-  GB: 1e9,
-  TB: 1e12,
-  KiB: 2 ** 10,
-  MiB: 2 ** 20,
-  GiB: 2 ** 30,
-  TiB: 2 ** 40,
-};
-
-/** 80GB, 512MiB. */
-function parseBytes(name: string, text: string): number {
-  const match = /^(\d+(?:\.\d+)?) ?([kKMGT]?i?B)?$/.exec(text);
-  const value = match ? Number(match[1]) * (byteUnits[match[2] ?? "B"] ?? Number.NaN) : Number.NaN;
-  if (value > 0 && Number.isFinite(value)) return value;
-  throw new UsageError(`--${name}: expected an amount of memory, such as 80GB or 512MiB, received "${text}"`);
-}
-
-const { full, causal, inverseCausal, bidirectionalCausal, slidingWindow, prefix } = masks;
-const masksWithoutParameters: Readonly<Record<string, () => Mask>> = {
-  full,
-  causal,
-  inverseCausal,
-  bidirectionalCausal,
-};
-const masksWithSize: Readonly<Record<string, (size: number) => Mask>> = { slidingWindow, prefix };
-
-/** causal, slidingWindow:4096. */
-function parseMask(text: string): Mask {
-  const [name, size, ...more] = text.split(":") as [string, ...string[]];
-  if (size === undefined && Object.hasOwn(masksWithoutParameters, name)) return masksWithoutParameters[name]!();
-  if (size !== undefined && more.length === 0 && Object.hasOwn(masksWithSize, name)) {
-    return masksWithSize[name]!(parseCount(`mask ${name}`, size));
-  }
-  throw new UsageError(`--mask: expected one of ${maskNames()}, received "${text}"`);
-}
-
-function maskNames(): string {
-  return [...Object.keys(masksWithoutParameters), ...Object.keys(masksWithSize).map((name) => `${name}:N`)].join(", ");
-}
+import { checkMaskLength, maskUsages, parseMask } from "./mask.ts";
+import { parseBytes, parseCount } from "./quantity.ts";
 
 const dtypes: readonly DType[] = Object.keys(dtypeBytes) as DType[];
 const placements: readonly PlacementName[] = ["contiguous", "zigzag", "striped"];
@@ -109,6 +58,17 @@ const options = {
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
+/** Words in the column of the help, some on each line. */
+function wrap(words: readonly string[]): string {
+  const lines: string[] = [];
+  for (const word of words) {
+    const last = lines.at(-1);
+    if (last !== undefined && last.length + word.length < 90) lines[lines.length - 1] = `${last}, ${word}`;
+    else lines.push(word);
+  }
+  return lines.map((line, i) => `${" ".repeat(23)}${line}${i < lines.length - 1 ? "," : ""}`).join("\n");
+}
+
 export const help: string = `Ranks the ways to compute one attention, forward and backward, on a cluster, by the time predicted.
 
   npx mosaic-plan --tokens 1M --heads 32 --kv-heads 8 --head-dim 128 --nodes 32 --gpus-per-node 8
@@ -120,7 +80,10 @@ What is computed
   --head-dim N       size of a head (128)
   --batch N          sequences (1)
   --dtype NAME       ${dtypes.join(", ")} (bfloat16)
-  --mask MASK        ${maskNames()} (causal)
+  --mask MASK        one of (causal)
+${wrap(maskUsages)}
+                     LENGTHS are such as 8k,512,4x2k; the MASK of documents is applied to each. A+B is what either of
+                     two masks shows, "A&B" what both show: "slidingWindow:4k+causal&globalTokens:4"
   --placement NAME   ${placements.join(", ")} (zigzag if causal, else contiguous)
 
 On what
@@ -192,14 +155,17 @@ function parseShape(values: Values): ShapeOptions {
   if (numHeads % numKvHeads !== 0) {
     throw new UsageError(`--kv-heads: expected a divisor of --heads ${numHeads}, received ${numKvHeads}`);
   }
+  const tokens = parseCount("tokens", requireOption("tokens", values.tokens));
+  const mask = parseMask(values.mask);
+  checkMaskLength(values.mask, mask, tokens);
   return {
-    tokens: parseCount("tokens", requireOption("tokens", values.tokens)),
+    tokens,
     numHeads,
     numKvHeads,
     headDim: parseCount("head-dim", values["head-dim"]),
     batch: parseCount("batch", values.batch),
     dtype: parseChoice("dtype", values.dtype, dtypes),
-    mask: parseMask(values.mask),
+    mask,
     ...(values.placement !== undefined && { placement: parseChoice("placement", values.placement, placements) }),
   };
 }

@@ -59,11 +59,15 @@ function formatOptions(shape: CallShape): readonly string[] {
 
 const masksWithoutParameters: ReadonlySet<string> = new Set(["causal", "inverseCausal", "bidirectionalCausal"]);
 
+/** Names that are calls as they stand. */
+const maskCode =
+  /^(slidingWindow|prefix|blockCausal|globalTokens)\((\d+|\[[\d, ]*\])?(, )?(\{ \w+: \w+(, \w+: \w+)* \})?\)$/;
+
 /** Masks state in their names how they are made, but for those with lists, and one's own. */
 function formatMask({ name }: Mask): readonly string[] {
   if (name === "full") return [];
   if (masksWithoutParameters.has(name)) return [`mask: ${NAMESPACE}masks.${name}()`];
-  if (/^(slidingWindow|prefix)\(\d+\)$/.test(name)) return [`mask: ${NAMESPACE}masks.${name}`];
+  if (maskCode.test(name)) return [`mask: ${NAMESPACE}masks.${name}`];
   return [`// mask: ${name}`];
 }
 

@@ -1,0 +1,199 @@
+import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
+import { checkCount, checkLengths, defineMask, isMask } from "./define.ts";
+import { bandOf } from "./region.ts";
+import type { Mask, Slice } from "./slice.ts";
+import { resolveSlices } from "./verify.ts";
+
+// Sequences that are packed one after another.
+
+/** What a document's queries see of it. */
+export type DocumentMask = "causal" | "full" | Mask;
+
+/**
+ * Documents one after another, each seeing only itself: fully, causally, or by any mask, which is applied to each document
+ * as to a sequence of its length. For self-attention; `fromCuSeqlens` is for keys of other lengths.
+ *
+ * @param lengths Rows of each document, in order; their sum must be the sequence's length.
+ * @param inner The mask of every document, or an array with one for each.
+ * @throws ShapeError, when applied, if the sum is another, and what the inner mask throws; OptionError for lengths that are
+ *   not integers ≥ 0, and for what is no mask.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * masks.documents([2, 3], "causal").slices(5, 5).length; // => 2
+ * masks.documents([600, 400], masks.slidingWindow(256)).slices(1000, 1000).length; // => 4
+ * ```
+ */
+export function documents(lengths: readonly number[], inner: DocumentMask | readonly DocumentMask[] = "full"): Mask {
+  const copied = checkLengths("documents", lengths);
+  const masks = Array.isArray(inner) ? [...(inner as readonly DocumentMask[])] : undefined;
+  if (masks && masks.length !== copied.length) {
+    throw new OptionError({
+      where: "documents",
+      expected: `${copied.length} masks, one for each document`,
+      received: String(masks.length),
+    });
+  }
+  for (const each of masks ?? [inner as DocumentMask]) checkDocumentMask(each);
+  const formatted = masks ? `${masks.length} masks` : formatDocumentMask(inner as DocumentMask);
+  const name = `documents(${copied.length}, ${formatted})`;
+  const total = copied.reduce((sum, length) => sum + length, 0);
+  return defineMask(name, (queries, keys) => {
+    checkTotal(name, { total, of: "the documents' lengths" }, [queries, keys]);
+    const slices: Slice[] = [];
+    let start = 0;
+    for (const [i, length] of copied.entries()) {
+      pushMoved(slices, documentSlices(masks?.[i] ?? (inner as DocumentMask), length), [start, start]);
+      start += length;
+    }
+    return slices;
+  });
+}
+
+function checkDocumentMask(inner: unknown): asserts inner is DocumentMask {
+  if (inner === "causal" || inner === "full" || isMask(inner)) return;
+  throw new OptionError({ where: "documents", expected: 'a Mask, "causal" or "full"', received: formatValue(inner) });
+}
+
+function formatDocumentMask(inner: DocumentMask): string {
+  return typeof inner === "string" ? inner : inner.name;
+}
+
+/** The slices of one document, verified: what reaches beyond its end would be another document. */
+function documentSlices(inner: DocumentMask, length: number): readonly Slice[] {
+  if (typeof inner !== "string") return resolveSlices(inner, length, length);
+  return [{ q0: 0, q1: length, k0: 0, k1: length, type: inner }];
+}
+
+function pushMoved(slices: Slice[], added: readonly Slice[], [q, k]: readonly [q: number, k: number]): void {
+  for (const { q0, q1, k0, k1, type } of added) slices.push({ q0: q0 + q, q1: q1 + q, k0: k0 + k, k1: k1 + k, type });
+}
+
+// oxlint-disable-next-line max-params -- the parts of a message
+function checkTotal(where: string, { total, of }: { total: number; of: string }, lengths: readonly number[]): void {
+  if (lengths.every((length) => length === total)) return;
+  throw new ShapeError({
+    where,
+    expected: `a sequence of ${total}, the sum of ${of}`,
+    received: `${lengths[0]} queries and ${lengths[1]} keys`,
+  });
+}
+
+/**
+ * One question, and several answers after it. The question is causal; each answer sees the question and, causally, itself,
+ * and not the other answers: their scores are those of as many sequences that share a prefix. For self-attention; several of
+ * them are packed by `documents`.
+ *
+ * @param question Rows of the question.
+ * @param answers Rows of each answer, in order.
+ * @throws ShapeError, when applied, if the lengths' sum is not the sequence's; OptionError for what are no lengths.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * const group = masks.shareQuestion(100, [20, 30]);
+ * masks.maskArea(group, 150, 150); // => 10725
+ * masks.documents([150, 150], group).slices(300, 300).length; // => 6
+ * ```
+ */
+export function shareQuestion(question: number, answers: readonly number[]): Mask {
+  const where = "shareQuestion";
+  checkCount(`${where}: question`, question, 0);
+  const copied = checkLengths(`${where}: answers`, answers);
+  const name = `shareQuestion(${question}, ${copied.length} answers)`;
+  const total = copied.reduce((sum, length) => sum + length, question);
+  return defineMask(name, (queries, keys) => {
+    checkTotal(name, { total, of: "the lengths of question and answers" }, [queries, keys]);
+    // The first answer goes on where the question ends, as one sequence.
+    const first = question + (copied[0] ?? 0);
+    const slices: Slice[] = [
+      { q0: 0, q1: first, k0: 0, k1: first, type: "causal" },
+      { q0: first, q1: total, k0: 0, k1: question, type: "full" },
+    ];
+    let start = first;
+    for (const length of copied.slice(1)) {
+      slices.push({ q0: start, q1: start + length, k0: start, k1: start + length, type: "causal" });
+      start += length;
+    }
+    return slices;
+  });
+}
+
+export const fromCuSeqlensOptions = defineOptions("fromCuSeqlens", {
+  /** Whether no query sees a key after its own position. Default false. */
+  causal: option.boolean({ default: false }),
+  /** How many keys before its own position each query sees. Default: all of its sequence. */
+  left: option.integer({ min: 0, optional: true }),
+  /** How many keys after its own position each query sees; none if causal. Default: all of its sequence. */
+  right: option.integer({ min: 0, optional: true }),
+});
+/** What queries of packed sequences see of their own sequence. */
+export type CuSeqlensOptions = OptionsOf<typeof fromCuSeqlensOptions>;
+
+/**
+ * Packed sequences by their cumulative lengths, the `cu_seqlens` of FlashAttention's varlen functions: [0, end of the first,
+ * end of the second, …]. Queries of sequence i see keys of sequence i, each pair of sequences bottom-right aligned.
+ *
+ * @param cuSeqlensQ Of the queries.
+ * @param cuSeqlensK Of the keys, as many; null if they are those of the queries.
+ * @throws ShapeError, when applied, if the last are not the numbers of queries and keys; OptionError for what does not ascend
+ *   from 0, and for different numbers of sequences.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * const mask = masks.fromCuSeqlens(new Int32Array([0, 2, 5]), null, { causal: true });
+ * masks.maskArea(mask, 5, 5); // => 9
+ * const cross = masks.fromCuSeqlens([0, 2, 5], [0, 4, 4], { causal: true, left: 1 });
+ * cross.slices(5, 4); // => [{ q0: 0, q1: 2, k0: 1, k1: 4, type: "bidirectionalCausal" }]
+ * ```
+ */
+export function fromCuSeqlens(
+  cuSeqlensQ: ArrayLike<number>,
+  cuSeqlensK?: ArrayLike<number> | null,
+  options?: CuSeqlensOptions,
+): Mask {
+  const { causal, left, right } = fromCuSeqlensOptions.parse(options);
+  const queryEnds = checkCuSeqlens("fromCuSeqlens: cuSeqlensQ", cuSeqlensQ);
+  const keyEnds = cuSeqlensK == null ? queryEnds : checkCuSeqlens("fromCuSeqlens: cuSeqlensK", cuSeqlensK);
+  if (keyEnds.length !== queryEnds.length) {
+    throw new OptionError({
+      where: "fromCuSeqlens: cuSeqlensK",
+      expected: `${queryEnds.length} cumulative lengths, as many as of queries`,
+      received: String(keyEnds.length),
+    });
+  }
+  const name = `fromCuSeqlens(${queryEnds.length - 1}${causal ? ", causal" : ""})`;
+  const sides = { left: left ?? Number.POSITIVE_INFINITY, right: causal ? 0 : (right ?? Number.POSITIVE_INFINITY) };
+  return defineMask(name, (queries, keys) => {
+    checkEnds(name, [queryEnds.at(-1)!, keyEnds.at(-1)!], [queries, keys]);
+    const slices: Slice[] = [];
+    for (let i = 1; i < queryEnds.length; i++) {
+      const [q, k] = [queryEnds[i - 1]!, keyEnds[i - 1]!];
+      pushMoved(slices, bandOf(queryEnds[i]! - q, keyEnds[i]! - k, sides), [q, k]);
+    }
+    return slices;
+  });
+}
+
+function checkCuSeqlens(where: string, ends: unknown): readonly number[] {
+  const isList = Array.isArray(ends) || (ArrayBuffer.isView(ends) && !(ends instanceof DataView));
+  expectValue(where, isList, "an array of cumulative lengths", ends);
+  const copied = Array.from(ends as ArrayLike<unknown>);
+  const ascends = (end: unknown, i: number): boolean =>
+    Number.isSafeInteger(end) && (i === 0 ? end === 0 : (end as number) >= (copied[i - 1] as number));
+  expectValue(where, copied.length > 0 && copied.every(ascends), "integers that ascend from 0", copied);
+  return copied as number[];
+}
+
+function checkEnds(where: string, expected: readonly number[], lengths: readonly number[]): void {
+  if (lengths.every((length, i) => length === expected[i])) return;
+  throw new ShapeError({
+    where,
+    expected: `${expected[0]} queries and ${expected[1]} keys, the last cumulative lengths`,
+    received: `${lengths[0]} queries and ${lengths[1]} keys`,
+  });
+}

@@ -1,0 +1,22 @@
+// What programs make masks with: `masks` of the package.
+export { and, fromDense, maskArea, or } from "./combine.ts";
+export {
+  type CuSeqlensOptions,
+  type DocumentMask,
+  documents,
+  fromCuSeqlens,
+  shareQuestion,
+} from "./documents.ts";
+export {
+  bidirectionalCausal,
+  blockCausal,
+  causal,
+  fromSlices,
+  full,
+  globalTokens,
+  type GlobalTokensOptions,
+  inverseCausal,
+  prefix,
+  slidingWindow,
+  type SlidingWindowOptions,
+} from "./masks.ts";

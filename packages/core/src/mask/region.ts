@@ -1,0 +1,246 @@
+import { type Border, countOpenPairs, leftBorder, rangeOfKeys, rangeOfQueries, rightBorder } from "./overlap.ts";
+import { sliceArea, sliceTypeFor, type Slice } from "./slice.ts";
+
+// Unions and intersections of regions of the (query, key) plane, as slices. A border of a slice is a line in q of slope 0
+// or 1, so that everything happens at rows that follow from two lines: no row is looked at by itself.
+
+/** Rows [q0, q1), each of which sees at least one key: from `left` up to, and not including, `right`. */
+interface Trapezoid {
+  readonly q0: number;
+  readonly q1: number;
+  readonly left: Border;
+  readonly right: Border;
+}
+
+function valueAt({ at, slope }: Border, q: number): number {
+  return at + slope * q;
+}
+
+/** The first row in which `a` lies beyond `b`, of lines of which it is not so in the first row that matters. */
+function firstRowBeyond(a: Border, b: Border): number {
+  return a.slope > b.slope ? b.at - a.at + 1 : Number.POSITIVE_INFINITY;
+}
+
+/** The rows of a slice that see anything, if there are any. */
+function trapezoidsOf(slice: Slice): Trapezoid[] {
+  const [left, right] = [leftBorder(slice), rightBorder(slice)];
+  return trim({ q0: slice.q0, q1: slice.q1, left, right });
+}
+
+/** Without the rows in which the left border is not before the right one; nothing if these are all. */
+function trim({ q0, q1, left, right }: Trapezoid): Trapezoid[] {
+  const gap = right.at - left.at;
+  const first = right.slope > left.slope ? Math.max(q0, 1 - gap) : q0;
+  const end = right.slope < left.slope ? Math.min(q1, gap) : q1;
+  if (first >= end || (right.slope === left.slope && gap <= 0)) return [];
+  return [{ q0: first, q1: end, left, right }];
+}
+
+function sliceOf({ q0, q1, left, right }: Trapezoid): Slice {
+  // The type of a single row is a matter of taste.
+  const type = q1 - q0 === 1 ? "full" : sliceTypeFor(left.slope === 1, right.slope === 1);
+  return { q0, q1, k0: valueAt(left, q0), k1: valueAt(right, q1 - 1), type };
+}
+
+/**
+ * The pairs that any of the slices covers, as disjoint slices: in each row the longest runs of keys, and in each slice as
+ * many rows as continue it, from the first on. The same region gives the same slices, however it was described.
+ */
+export function unionOf(slices: readonly Slice[]): Slice[] {
+  const waiting = slices.flatMap(trapezoidsOf).toSorted((a, b) => a.q0 - b.q0);
+  const stacker = new RunStacker();
+  let open: Trapezoid[] = [];
+  let next = 0;
+  for (let q = 0; open.length > 0 || next < waiting.length; ) {
+    if (open.length === 0) q = waiting[next]!.q0;
+    while (next < waiting.length && waiting[next]!.q0 === q) open.push(waiting[next++]!);
+    // Nearly sorted from the rows before.
+    open.sort((a, b) => valueAt(a.left, q) - valueAt(b.left, q) || a.left.slope - b.left.slope);
+    const limit = open.reduce((least, { q1 }) => Math.min(least, q1), waiting[next]?.q0 ?? Number.POSITIVE_INFINITY);
+    const { runs, end } = runsFrom(open, q, limit);
+    stacker.add(runs, q, end);
+    q = end;
+    open = open.filter(({ q1 }) => q1 > q);
+  }
+  return stacker.finish();
+}
+
+/** Keys that a row sees without a gap, as lines that hold for some rows. */
+interface Run {
+  readonly left: Border;
+  readonly right: Border;
+}
+
+/**
+ * The runs of row q, of trapezoids in the order of their left borders, and the row before which their lines hold: until
+ * `limit`, or until two lines cross where that makes a difference.
+ */
+function runsFrom(open: readonly Trapezoid[], q: number, limit: number): { runs: Run[]; end: number } {
+  const runs: Run[] = [];
+  let end = limit;
+  let { left, right } = open[0]!;
+  for (const part of open) {
+    if (valueAt(part.left, q) > valueAt(right, q)) {
+      runs.push({ left, right });
+      end = Math.min(end, firstRowBeyond(right, part.left) - 1); // there they touch
+      ({ left, right } = part);
+      continue;
+    }
+    const gain = valueAt(part.right, q) - valueAt(right, q) || part.right.slope - right.slope;
+    end = Math.min(
+      end,
+      firstRowBeyond(left, part.left), // this one begins the run
+      firstRowBeyond(part.left, right), // this one leaves the run
+      gain > 0 ? firstRowBeyond(right, part.right) : firstRowBeyond(part.right, right), // the other ends the run
+    );
+    if (gain > 0) right = part.right;
+  }
+  runs.push({ left, right });
+  return { runs, end };
+}
+
+/** Puts runs of consecutive rows together while they continue one another. */
+class RunStacker {
+  readonly #done: Slice[] = [];
+  /** Those that end at the last row so far, in the order of their keys. */
+  #open: Trapezoid[] = [];
+
+  /** The runs of rows [q, end), from left to right with at least one key between two of them. */
+  add(runs: readonly Run[], q: number, end: number): void {
+    const open: Trapezoid[] = [];
+    let i = 0;
+    for (const run of runs) {
+      const start = valueAt(run.left, q);
+      // What ended before this run begins is continued by no run: one moves by at most one key with each row.
+      while (i < this.#open.length && valueAt(this.#open[i]!.right, q - 1) < start) this.#close(this.#open[i++]!);
+      const continued = i < this.#open.length ? continueBy(this.#open[i]!, run, q) : undefined;
+      if (continued === undefined) open.push({ q0: q, q1: end, ...run });
+      else {
+        i++;
+        open.push(this.#extend(continued, run, end));
+      }
+    }
+    while (i < this.#open.length) this.#close(this.#open[i++]!);
+    this.#open = open;
+  }
+
+  finish(): Slice[] {
+    for (const each of this.#open) this.#close(each);
+    return this.#done.sort((a, b) => a.q0 - b.q0 || a.k0 - b.k0);
+  }
+
+  /** Lines of different slopes agree in one row only: the rest is another slice. */
+  #extend(continued: Trapezoid, run: Run, end: number): Trapezoid {
+    const isSame = continued.left.slope === run.left.slope && continued.right.slope === run.right.slope;
+    if (isSame || continued.q1 === end) return { ...continued, q1: end };
+    this.#close(continued);
+    return { q0: continued.q1, q1: end, ...run };
+  }
+
+  #close(trapezoid: Trapezoid): void {
+    this.#done.push(sliceOf(trapezoid));
+  }
+}
+
+/** The trapezoid with row q, if that row's run continues its borders; a single row does not yet determine them. */
+function continueBy(trapezoid: Trapezoid, run: Run, q: number): Trapezoid | undefined {
+  if (trapezoid.q1 !== q) return undefined;
+  const isSingle = trapezoid.q1 - trapezoid.q0 === 1;
+  const left = continueBorder(trapezoid.left, valueAt(run.left, q), { q, isSingle });
+  const right = continueBorder(trapezoid.right, valueAt(run.right, q), { q, isSingle });
+  return left && right && { q0: trapezoid.q0, q1: q + 1, left, right };
+}
+
+function continueBorder(
+  border: Border,
+  value: number,
+  { q, isSingle }: { q: number; isSingle: boolean },
+): Border | undefined {
+  if (!isSingle) return valueAt(border, q) === value ? border : undefined;
+  const step = value - valueAt(border, q - 1);
+  return step === 0 || step === 1 ? { at: value - step * q, slope: step } : undefined;
+}
+
+/** The pairs that both of two lists cover, each of disjoint slices, as disjoint slices. */
+export function intersectionOf(a: readonly Slice[], b: readonly Slice[]): Slice[] {
+  const pieces: Slice[] = [];
+  forEachMeeting(a, b, (one, other) => {
+    for (const x of trapezoidsOf(one))
+      for (const y of trapezoidsOf(other)) pieces.push(...intersect(x, y).map(sliceOf));
+  });
+  const merged = unionOf(pieces);
+  return merged.length <= pieces.length ? merged : pieces;
+}
+
+/**
+ * Calls `visit` for each slice of one list and each of the other whose ranges meet, along the queries or the keys, whichever
+ * separates the lists better.
+ */
+function forEachMeeting(a: readonly Slice[], b: readonly Slice[], visit: (a: Slice, b: Slice) => void): void {
+  const all = [...a.map((slice) => ({ slice, isFirst: true })), ...b.map((slice) => ({ slice, isFirst: false }))];
+  const pairs = (rangeOf: typeof rangeOfQueries): number =>
+    countOpenPairs([...a, ...b], rangeOf) - countOpenPairs(a, rangeOf) - countOpenPairs(b, rangeOf);
+  const rangeOf = pairs(rangeOfQueries) <= pairs(rangeOfKeys) ? rangeOfQueries : rangeOfKeys;
+  let [openA, openB]: [Slice[], Slice[]] = [[], []];
+  for (const { slice, isFirst } of all.toSorted((x, y) => rangeOf(x.slice)[0] - rangeOf(y.slice)[0])) {
+    const start = rangeOf(slice)[0];
+    const isOpen = (other: Slice): boolean => rangeOf(other)[1] > start;
+    if (isFirst) {
+      openB = openB.filter(isOpen);
+      for (const other of openB) visit(slice, other);
+      openA.push(slice);
+    } else {
+      openA = openA.filter(isOpen);
+      for (const other of openA) visit(other, slice);
+      openB.push(slice);
+    }
+  }
+}
+
+/** Three pieces at most: the left borders cross once, and so do the right ones. */
+function intersect(a: Trapezoid, b: Trapezoid): Trapezoid[] {
+  const q0 = Math.max(a.q0, b.q0);
+  const q1 = Math.min(a.q1, b.q1);
+  if (q0 >= q1) return [];
+  const within = (row: number): number => Math.min(q1, Math.max(q0, row));
+  const crossings = [crossing(a.left, b.left), crossing(a.right, b.right)].map(within);
+  const rows = [q0, Math.min(...crossings), Math.max(...crossings), q1];
+  return [0, 1, 2].flatMap((i) => {
+    const [from, to] = [rows[i]!, rows[i + 1]!];
+    if (from >= to) return [];
+    const left = isBeyond(a.left, b.left, from) ? a.left : b.left;
+    const right = isBeyond(a.right, b.right, from) ? b.right : a.right;
+    return trim({ q0: from, q1: to, left, right });
+  });
+}
+
+/** The first row in which the steeper of two borders lies beyond the other; infinite if neither is steeper. */
+function crossing(a: Border, b: Border): number {
+  return Math.min(firstRowBeyond(a, b), firstRowBeyond(b, a));
+}
+
+/** Whether a lies beyond b in row q, or from it on. */
+function isBeyond(a: Border, b: Border, q: number): boolean {
+  return (valueAt(a, q) - valueAt(b, q) || a.slope - b.slope) > 0;
+}
+
+/**
+ * The pairs with −left ≤ k − (q + keys − queries) ≤ right, of sequences of these lengths; infinite is unbounded.
+ * Bottom-right aligned.
+ */
+export function bandOf(queries: number, keys: number, { left, right }: { left: number; right: number }): Slice[] {
+  const shift = keys - queries;
+  const start: Border = Number.isFinite(left)
+    ? { at: shift - Math.min(left, queries + keys), slope: 1 }
+    : { at: 0, slope: 0 };
+  const end: Border = Number.isFinite(right)
+    ? { at: shift + Math.min(right, queries + keys) + 1, slope: 1 }
+    : { at: keys, slope: 0 };
+  const whole: Trapezoid = { q0: 0, q1: queries, left: { at: 0, slope: 0 }, right: { at: keys, slope: 0 } };
+  return unionOf(intersect({ q0: 0, q1: queries, left: start, right: end }, whole).map(sliceOf));
+}
+
+/** Pairs of disjoint slices. */
+export function areaOf(slices: readonly Slice[]): number {
+  return slices.reduce((sum, slice) => sum + sliceArea(slice), 0);
+}

@@ -1,0 +1,112 @@
+import type { Slice } from "./slice.ts";
+
+// Of thousands of documents a tile meets few: an interval tree along the queries and one along the keys find these.
+
+/** Fewer are looked at one by one. */
+const MIN_INDEXED = 32;
+
+/** Lists that never change, which `resolveSlices` returned; each with its index once it was asked for. */
+const indexes = new WeakMap<readonly Slice[], SliceIndex | null>();
+
+/** From now on `sliceIndexOf` may index the list: it does not change. */
+export function allowIndex(slices: readonly Slice[]): void {
+  if (slices.length >= MIN_INDEXED && !indexes.has(slices)) indexes.set(slices, null);
+}
+
+/** The index of a list that has many slices and never changes. */
+export function sliceIndexOf(slices: readonly Slice[]): SliceIndex | undefined {
+  const known = indexes.get(slices);
+  if (known !== null) return known;
+  const index = new SliceIndex(slices);
+  indexes.set(slices, index);
+  return index;
+}
+
+/** A range of queries and one of keys. */
+export type Ranges = Omit<Slice, "type">;
+
+class SliceIndex {
+  readonly #byQuery: IntervalTree;
+  readonly #byKey: IntervalTree;
+
+  constructor(slices: readonly Slice[]) {
+    this.#byQuery = new IntervalTree(
+      slices,
+      ({ q0 }) => q0,
+      ({ q1 }) => q1,
+    ); // prettier-ignore
+    this.#byKey = new IntervalTree(
+      slices,
+      ({ k0 }) => k0,
+      ({ k1 }) => k1,
+    ); // prettier-ignore
+  }
+
+  /**
+   * Visits the slices that meet a range of queries, or a range of keys, whichever are fewer: every slice that meets both, and
+   * some that do not, until `visit` returns true. Whether it did.
+   */
+  some({ q0, q1, k0, k1 }: Ranges, visit: (slice: Slice) => boolean): boolean {
+    const [rows, columns] = [this.#byQuery.count(q0, q1), this.#byKey.count(k0, k1)];
+    return rows <= columns
+      ? rows > 0 && this.#byQuery.some(q0, q1, visit)
+      : columns > 0 && this.#byKey.some(k0, k1, visit);
+  }
+}
+
+/** Slices by one of their ranges: a balanced tree over their starts, with the last end below each node. */
+class IntervalTree {
+  readonly #slices: readonly Slice[];
+  readonly #starts: Float64Array;
+  readonly #ends: Float64Array;
+  readonly #sortedEnds: Float64Array;
+  readonly #lastEnds: Float64Array;
+
+  constructor(slices: readonly Slice[], startOf: (slice: Slice) => number, endOf: (slice: Slice) => number) {
+    this.#slices = slices.filter((slice) => startOf(slice) < endOf(slice)).sort((a, b) => startOf(a) - startOf(b));
+    this.#starts = Float64Array.from(this.#slices, startOf);
+    this.#ends = Float64Array.from(this.#slices, endOf);
+    this.#sortedEnds = this.#ends.toSorted();
+    this.#lastEnds = new Float64Array(this.#slices.length);
+    this.#fill(0, this.#slices.length);
+  }
+
+  #fill(low: number, high: number): number {
+    if (low >= high) return Number.NEGATIVE_INFINITY;
+    const middle = (low + high) >> 1;
+    const last = Math.max(this.#ends[middle]!, this.#fill(low, middle), this.#fill(middle + 1, high));
+    this.#lastEnds[middle] = last;
+    return last;
+  }
+
+  /** How many ranges meet [from, to): those that start before its end, but for those that end before its start. */
+  count(from: number, to: number): number {
+    return from < to ? lowerBound(this.#starts, to) - lowerBound(this.#sortedEnds, from + 1) : 0;
+  }
+
+  /** Visits those that meet [from, to) until `visit` returns true. */
+  some(from: number, to: number, visit: (slice: Slice) => boolean): boolean {
+    return this.#visit(0, this.#slices.length, { from, to, visit });
+  }
+
+  #visit(low: number, high: number, query: { from: number; to: number; visit(slice: Slice): boolean }): boolean {
+    if (low >= high) return false;
+    const middle = (low + high) >> 1;
+    if (this.#lastEnds[middle]! <= query.from) return false;
+    if (this.#visit(low, middle, query)) return true;
+    if (this.#starts[middle]! >= query.to) return false;
+    if (this.#ends[middle]! > query.from && query.visit(this.#slices[middle]!)) return true;
+    return this.#visit(middle + 1, high, query);
+  }
+}
+
+/** How many of ascending values are less than x. */
+function lowerBound(values: Float64Array, x: number): number {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle]! < x) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

@@ -1,0 +1,122 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { OptionError, ShapeError } from "../../src/errors.ts";
+import * as masks from "../../src/mask/index.ts";
+import type { Mask } from "../../src/mask/slice.ts";
+import { resolveSlices } from "../../src/mask/verify.ts";
+import { listPairs, pairsWhere } from "./pairs.ts";
+
+type Visible = (q: number, k: number) => boolean;
+
+const length = fc.nat(10);
+const size = fc.integer({ min: 1, max: 6 });
+
+/** A mask beside its definition, pair by pair, for sequences of these lengths. */
+function anyMask(queries: number, keys: number): fc.Arbitrary<[Mask, Visible]> {
+  const shift = keys - queries;
+  return fc.oneof(
+    fc.constant<[Mask, Visible]>([masks.causal(), (q, k) => k <= q + shift]),
+    fc.constant<[Mask, Visible]>([masks.inverseCausal(), (q, k) => k >= q]),
+    fc.constant<[Mask, Visible]>([masks.bidirectionalCausal(), (q, k) => k >= q && k <= q + shift]),
+    size.map((n): [Mask, Visible] => [masks.slidingWindow(n), (q, k) => k <= q + shift && k > q + shift - n]),
+    size.map((n): [Mask, Visible] => [
+      masks.blockCausal(n),
+      (q, k) => q + shift >= 0 && Math.floor(k / n) <= Math.floor((q + shift) / n),
+    ]),
+    fc
+      .array(fc.boolean(), { minLength: queries * keys, maxLength: queries * keys })
+      .map((bits): [Mask, Visible] => [denseOf(bits, queries, keys), (q, k) => bits[q * keys + k]!]),
+  );
+}
+
+function denseOf(bits: readonly boolean[], queries: number, keys: number): Mask {
+  // A matrix without rows has no width.
+  if (queries === 0) return masks.fromSlices([]);
+  return masks.fromDense(Array.from({ length: queries }, (_, q) => bits.slice(q * keys, (q + 1) * keys)));
+}
+
+const anyMasks = fc
+  .tuple(length, length)
+  .chain(([queries, keys]) =>
+    fc.tuple(fc.constant([queries, keys] as const), fc.array(anyMask(queries, keys), { minLength: 1, maxLength: 4 })),
+  );
+
+describe("masks of masks show what their pairs state, each once", () => {
+  test.each([
+    ["and", masks.and, (seen: readonly boolean[]) => seen.every(Boolean)],
+    ["or", masks.or, (seen: readonly boolean[]) => seen.some(Boolean)],
+  ] as const)("%s", (_, join, holds) => {
+    fc.assert(
+      fc.property(anyMasks, ([[queries, keys], trials]) => {
+        const wanted = pairsWhere(queries, keys, (q, k) => holds(trials.map(([, visible]) => visible(q, k))));
+        const joined = join(...trials.map(([mask]) => mask));
+        expect(listPairs(...resolveSlices(joined, queries, keys))).toEqual(wanted);
+        expect(masks.maskArea(joined, queries, keys)).toBe(wanted.length);
+      }),
+      { numRuns: 1000 },
+    );
+  });
+
+  test("and of or, as in a window with sinks", () => {
+    const sinks = masks.or(masks.slidingWindow(3), masks.and(masks.causal(), masks.globalTokens(2)));
+    const wanted = pairsWhere(9, 9, (q, k) => k <= q && (k > q - 3 || k < 2));
+    expect(listPairs(...sinks.slices(9, 9))).toEqual(wanted);
+    expect(sinks.slices(9, 9)).toHaveLength(3);
+  });
+});
+
+test("what is one shape becomes one slice", () => {
+  const { and, or, causal, full, inverseCausal, slidingWindow, documents } = masks;
+  const slicesOf = (mask: Mask) => mask.slices(12, 12).length;
+  expect(slicesOf(or(causal(), slidingWindow(4)))).toBe(1);
+  expect(slicesOf(or(causal(), inverseCausal()))).toBe(1);
+  expect(slicesOf(or(documents([5, 7]), full()))).toBe(1);
+  expect(slicesOf(and(causal(), inverseCausal()))).toBe(1);
+  expect(slicesOf(and(causal(), documents([5, 7])))).toBe(2);
+  expect(slicesOf(and(documents([5, 7]), documents([5, 7])))).toBe(2);
+  const diagonal = Array.from({ length: 12 }, (_, q) => Array.from({ length: 12 }, (_, k) => k <= q && k > q - 4));
+  expect(slicesOf(masks.fromDense(diagonal))).toBe(2);
+});
+
+test("a mask of masks has their names", () => {
+  expect(masks.and(masks.causal(), masks.slidingWindow({ right: 3 })).name).toBe(
+    "and(causal, slidingWindow({ right: 3 }))",
+  );
+  expect(masks.or(masks.globalTokens([7, 2], { queries: true })).name).toBe(
+    "or(globalTokens([7, 2], { queries: true }))",
+  );
+});
+
+test("a thousand documents and a window over a million tokens take milliseconds", () => {
+  const lengths = Array.from({ length: 1000 }, (_, i) => 1 + ((i * 7919) % 2000));
+  const total = lengths.reduce((sum, each) => sum + each, 0);
+  const mask = masks.or(
+    masks.and(masks.documents(lengths), masks.slidingWindow(512)),
+    masks.documents(lengths, masks.slidingWindow({ left: 100, right: 100 })),
+  );
+  const begin = performance.now();
+  const slices = resolveSlices(mask, total, total);
+  expect(performance.now() - begin).toBeLessThan(1000);
+  expect(slices.length).toBeLessThan(5000);
+});
+
+test("refusals state what is wrong", () => {
+  expect(() => masks.and()).toThrow(/and: expected at least one mask, received none/);
+  expect(() => masks.or("causal" as never)).toThrow(/or: expected a Mask, such as masks.causal\(\), received "causal"/);
+  expect(() => masks.and(masks.documents([2, 3])).slices(4, 4)).toThrow(
+    /documents\(2, full\): expected a sequence of 5/,
+  );
+  expect(() => masks.or({ name: "mine", slices: () => [{ q0: 0 }] as never }).slices(4, 4)).toThrow(ShapeError);
+  expect(() => masks.fromDense("yes" as never)).toThrow(/fromDense: expected an array of rows of booleans/);
+  expect(() => masks.fromDense([[true], [true, false]])).toThrow(/fromDense: row 1: expected 1 booleans.*received 2/);
+  expect(() => masks.fromDense([[true], 3 as never])).toThrow(/fromDense: row 1: expected an array of booleans/);
+  expect(() => masks.fromDense([[true, 1 as never]])).toThrow(
+    /fromDense: row 0, key 1: expected a boolean, received 1/,
+  );
+  expect(() => masks.fromDense([[true], undefined as never])).toThrow(OptionError);
+  expect(() => masks.fromDense([[true, true]]).slices(2, 2)).toThrow(
+    /fromDense\(1×2\): expected 1 queries and 2 keys, received 2 queries and 2 keys/,
+  );
+  expect(() => masks.maskArea({} as never, 4, 4)).toThrow(/maskArea: expected a Mask/);
+  expect(() => masks.maskArea(masks.causal(), -1, 4)).toThrow(OptionError);
+});

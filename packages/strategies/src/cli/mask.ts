@@ -1,0 +1,108 @@
+// Masks as they stand behind --mask: slidingWindow:4096, documents:8k,4x2k:causal, A+B, A&B.
+import { type Mask, masks, MosaicError, resolveSlices } from "@mosaic/core";
+import { UsageError } from "./load.ts";
+import { parseCount } from "./quantity.ts";
+
+/** How a mask is written, and made of what stands after its name between colons; undefined if it is something else. */
+interface MaskRule {
+  readonly usages: readonly string[];
+  make(args: readonly string[]): Mask | undefined;
+}
+
+function withoutParameters(name: "full" | "causal" | "inverseCausal" | "bidirectionalCausal"): MaskRule {
+  return { usages: [name], make: (args) => (args.length === 0 ? masks[name]() : undefined) };
+}
+
+function withSize(name: "prefix" | "blockCausal"): MaskRule {
+  return {
+    usages: [`${name}:N`],
+    make: ([size, ...more]) =>
+      size === undefined || more.length > 0 ? undefined : masks[name](parseCount(`mask ${name}`, size)),
+  };
+}
+
+const rules: Readonly<Record<string, MaskRule>> = {
+  full: withoutParameters("full"),
+  causal: withoutParameters("causal"),
+  inverseCausal: withoutParameters("inverseCausal"),
+  bidirectionalCausal: withoutParameters("bidirectionalCausal"),
+  slidingWindow: {
+    usages: ["slidingWindow:N", "slidingWindow:LEFT:RIGHT"],
+    make: ([first, right, ...more]) => {
+      if (first === undefined || more.length > 0) return undefined;
+      const where = "mask slidingWindow";
+      if (right === undefined) return masks.slidingWindow(parseCount(where, first));
+      return masks.slidingWindow({ left: parseCount(where, first, 0), right: parseCount(where, right, 0) });
+    },
+  },
+  prefix: withSize("prefix"),
+  blockCausal: withSize("blockCausal"),
+  globalTokens: {
+    usages: ["globalTokens:N", "globalTokens:N:queries"],
+    make: ([count, queries, ...more]) => {
+      if (count === undefined || more.length > 0 || (queries !== undefined && queries !== "queries")) return undefined;
+      return masks.globalTokens(parseCount("mask globalTokens", count), { queries: queries !== undefined });
+    },
+  },
+  documents: {
+    usages: ["documents:LENGTHS", "documents:LENGTHS:MASK"],
+    make: ([lengths, ...inner]) => {
+      if (lengths === undefined) return undefined;
+      return masks.documents(parseLengths("mask documents", lengths), inner.length === 0 ? "full" : parseAtom(inner));
+    },
+  },
+  shareQuestion: {
+    usages: ["shareQuestion:N:LENGTHS"],
+    make: ([question, answers, ...more]) => {
+      if (question === undefined || answers === undefined || more.length > 0) return undefined;
+      const where = "mask shareQuestion";
+      return masks.shareQuestion(parseCount(where, question, 0), parseLengths(where, answers));
+    },
+  },
+};
+
+/** All that --mask accepts but for what joins masks, in the order of the help. */
+export const maskUsages: readonly string[] = Object.values(rules).flatMap(({ usages }) => usages);
+
+/** `A+B` is what either of two masks shows, `A&B` what both show; & binds more tightly. */
+export function parseMask(text: string): Mask {
+  const anyOf = text.split("+").map((part) => {
+    const allOf = part.split("&").map((atom) => parseAtom(atom.split(":")));
+    return allOf.length === 1 ? allOf[0]! : masks.and(...allOf);
+  });
+  return anyOf.length === 1 ? anyOf[0]! : masks.or(...anyOf);
+}
+
+function parseAtom(parts: readonly string[]): Mask {
+  const [name, ...args] = parts as readonly [string, ...string[]];
+  const mask = Object.hasOwn(rules, name) ? rules[name]!.make(args) : undefined;
+  if (mask) return mask;
+  throw new UsageError(`--mask: expected one of ${maskUsages.join(", ")}, received "${parts.join(":")}"`);
+}
+
+/** 8k,512,4x2k: lengths between commas, one of them several times. */
+function parseLengths(name: string, text: string): readonly number[] {
+  return text.split(",").flatMap((part) => {
+    const [length, count] = part.split("x").toReversed() as [string, string | undefined];
+    if (part.split("x").length > 2) throw lengthsError(name, part);
+    const times = count === undefined ? 1 : parseCount(name, count);
+    if (times > MAX_DOCUMENTS) throw lengthsError(name, part);
+    return new Array<number>(times).fill(parseCount(name, length));
+  });
+}
+
+const MAX_DOCUMENTS = 1_000_000;
+
+function lengthsError(name: string, part: string): UsageError {
+  return new UsageError(`--${name}: expected lengths such as 8k,512,4x2k, received "${part}"`);
+}
+
+/** Throws a UsageError unless a mask is one for sequences of so many tokens. */
+export function checkMaskLength(text: string, mask: Mask, tokens: number): void {
+  try {
+    resolveSlices(mask, tokens, tokens);
+  } catch (error) {
+    if (!(error instanceof MosaicError)) throw error;
+    throw new UsageError(`--mask ${text}: ${error.message}`, { cause: error });
+  }
+}
