@@ -95,7 +95,11 @@ export function forwardPass(
     queries: { ...mergeStates(kernels), inputs: [call.q], sums: [out, lse] },
     keys: ({ k, v }) => ({ ...addTensors(kernels), inputs: [k, v], sums: [] }),
     compute({ queries, keys }, { inputs: [q], sums }, { inputs: [k, v] }, from) {
-      inner.attend(ctx, { q: q!, at, scale, mask, modifiers, queries, keys }, attentionState(sums), { k: k!, v: v!, from });
+      inner.attend(ctx, { q: q!, at, scale, mask, modifiers, queries, keys }, attentionState(sums), {
+        k: k!,
+        v: v!,
+        from,
+      });
     },
   });
 }

@@ -51,8 +51,7 @@ function bestLevel(
   count: number,
   { row, open }: { readonly row: ReadonlyMap<string, number>; readonly open: ReadonlySet<string> },
 ): number {
-  const closed = (level: number): number =>
-    [...row].filter((other) => open.has(pairKey([name, level], other))).length;
+  const closed = (level: number): number => [...row].filter((other) => open.has(pairKey([name, level], other))).length;
   const levels = Array.from({ length: count }, (_, level) => level);
   return levels.reduce((best, level) => (closed(level) > closed(best) ? level : best), 0);
 }

@@ -69,7 +69,10 @@ function lengthsOf({ padding, masks: choice, size, extent }: BatchCombination): 
 }
 
 /** The masks of the samples, over their own lengths. */
-function masksOf({ masks: choice, size, extent }: BatchCombination, lengths: BatchInput["lengths"]): readonly MaskTrial[] {
+function masksOf(
+  { masks: choice, size, extent }: BatchCombination,
+  lengths: BatchInput["lengths"],
+): readonly MaskTrial[] {
   return Array.from({ length: size.batch }, (_, sample) => {
     const own = maskTrials(lengths?.queries[sample] ?? extent.queries, lengths?.keys[sample] ?? extent.keys, 7);
     const named = (name: string, nth = 0): MaskTrial =>
@@ -200,7 +203,10 @@ async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arran
   const { mesh, backend } = arrangement;
   await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
     for (const padding of ["left", "right"] as const) {
-      const [clean, dirty] = [await attendPadded(ctx, arrangement, 0, padding), await attendPadded(ctx, arrangement, NaN, padding)];
+      const [clean, dirty] = [
+        await attendPadded(ctx, arrangement, 0, padding),
+        await attendPadded(ctx, arrangement, NaN, padding),
+      ];
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         const what = `${backend.name}, rank ${ctx.rank}, padding ${padding}: ${name}`;
         // Not to the bit: beside NaN a kernel may sum in another order.

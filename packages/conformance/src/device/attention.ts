@@ -1,4 +1,13 @@
-import { type AttentionModifiers, type Device, type DType, masks, numel, type Slice, type Span, type Tensor } from "@mosaic/core";
+import {
+  type AttentionModifiers,
+  type Device,
+  type DType,
+  masks,
+  numel,
+  type Slice,
+  type Span,
+  type Tensor,
+} from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
 import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
