@@ -10,6 +10,7 @@ import { init } from "../../src/init.ts";
 import { bidirectionalCausal, causal, documents, full, inverseCausal, slidingWindow } from "../../src/mask/masks.ts";
 import { batchMaskOptions, resolveBatchMaskUnchecked } from "../../src/mask/samples.ts";
 import type { Mask } from "../../src/mask/slice.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
@@ -137,7 +138,6 @@ describe("bad input is refused on this rank, before anything is sent", () => {
   const wrong = async (options: object): Promise<() => unknown> => {
     const ranks = await referenceWorld(4);
     const ctx = ranks[3]!;
-    const { layoutOf } = await import("../../src/placement/layout.ts");
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const x = fromArray(ctx, values(2 * 2 * 2 * 4), [2, 2, 2, 4]);
     const backend: AttentionBackend = { ...gather(), attend: () => expect.unreachable() };
