@@ -29,7 +29,7 @@ struct Case {
   int64_t B, H, Hkv, D;
   std::vector<Span> q, k;
   std::vector<Slice> mask;                  // of all batch elements
-  std::vector<std::vector<Slice>> samples;  // of each, disjoint from it; those before `firstSample` are of none. Or empty
+  std::vector<std::vector<Slice>> samples;  // of each, from `firstSample` on, disjoint from it; or none
   int64_t firstSample;
   DType type, keyType;
   Layout layout, keyLayout;

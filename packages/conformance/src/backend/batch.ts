@@ -26,9 +26,6 @@ import { type Arrangement, formatMesh, placements, ranksOf } from "./trials.ts";
 
 // Batches whose samples see different keys: masks of their own, or sequences padded to one length.
 
-/** Which masks the samples have: one of all, each a kind of its own, documents where they can be, or random slices. */
-type MaskChoice = "one" | "different" | "documents" | "random";
-
 /** A batch, as `attention` takes it. */
 interface BatchInput {
   readonly mask: Mask | readonly Mask[];
@@ -45,6 +42,7 @@ const sizes = [
 const combinations = pairwise({
   placement: placements(),
   padding: ["left", "right", "none"],
+  // One of all, each a kind of its own, documents where queries and keys are as many, or random slices.
   masks: ["one", "different", "documents", "random"],
   size: sizes,
   extent: [

@@ -39,7 +39,9 @@ class Forward {
         keys_(args.kv.k.shape[2]),
         depth_(args.q.shape[3]),
         rowStride_((depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding) {
-    for (size_t i = 0; i < visibility_.count(); ++i) panelSegments_.emplace_back(visibility_[i], rows_, k_.width, shared);
+    for (size_t i = 0; i < visibility_.count(); ++i) {
+      panelSegments_.emplace_back(visibility_[i], rows_, k_.width, shared);
+    }
   }
 
   void run(Pool& pool) {

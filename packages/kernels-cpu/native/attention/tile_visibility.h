@@ -78,8 +78,8 @@ class TileVisibility {
   std::vector<SortedSlice> slices_;  // by q0
 };
 
-/// What the samples of a batch see of a tile. Samples that see the same share one visibility; all do without masks of their
-/// own.
+/// What the samples of a batch see of a tile. Samples that see the same share one visibility; without masks of their
+/// own, all do.
 class BatchVisibility {
  public:
   BatchVisibility(const Tile& tile, int64_t batch);

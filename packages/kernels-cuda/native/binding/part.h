@@ -20,8 +20,8 @@ struct TileParts {
   unsigned depth;           // of a grid: the batch elements that have each part, or 1 if parts are of one each
 };
 
-/// The parts of a tile for some batch elements of a call: of all alike, or where they have masks of their own that differ,
-/// of each. Throws where a part reaches over 2³⁰ positions or more, and where masks are fewer than batch elements.
+/// The parts of a tile for some batch elements of a call: of all alike, or where they have masks of their own that
+/// differ, of each. Throws where a part reaches over 2³⁰ positions or more, and where masks are fewer than batch elements.
 TileParts partsOf(const Tile& tile, const Range& batches);
 
 /// What a block owns.
