@@ -211,9 +211,10 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
   for (Isa isa : supportedIsas()) {
     char where[200];
     std::snprintf(where, sizeof where,
-                  "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d samples %zu)", index,
-                  isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type), dtypeName(c.keyType),
-                  static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison, c.folds, c.samples.size());
+                  "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d samples %zu)",
+                  index, isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type),
+                  dtypeName(c.keyType), static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison, c.folds,
+                  c.samples.size());
     Results first(c), second(c);
     runCase(c, t, r, first, isa, *pools[0], scale);
     runCase(c, t, r, second, isa, *pools[static_cast<size_t>(index) % (pools.size() - 1) + 1], scale);

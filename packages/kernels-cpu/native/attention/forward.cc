@@ -64,8 +64,8 @@ class Forward {
   }
 
  private:
-  /// Groups with work, the largest first, so that the last tasks are short. One head after the other, so that its keys stay
-  /// in the shared cache; samples with more work first.
+  /// Groups with work, the largest first, so that the last tasks are short. One head after the other, so that its keys
+  /// stay in the shared cache; samples with more work first.
   void orderGroups() {
     const int64_t size = groupPanels_ * k_.width, batches = a_.q.shape[0];
     std::vector<double> works;

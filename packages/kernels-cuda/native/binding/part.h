@@ -21,7 +21,7 @@ struct TileParts {
 };
 
 /// The parts of a tile for some batch elements of a call: of all alike, or where they have masks of their own that
-/// differ, of each. Throws where a part reaches over 2³⁰ positions or more, and where masks are fewer than batch elements.
+/// differ, of each. Throws where a part reaches over 2³⁰ positions or more, and where masks are fewer than samples.
 TileParts partsOf(const Tile& tile, const Range& batches);
 
 /// What a block owns.
@@ -38,7 +38,8 @@ std::vector<PartLaunch> launchesOf(const TileParts& tile, Owner owner, int own);
 
 // How attention's kernels are laid out over a GPU.
 
-/// One block after the other along x, then the heads of what blocks own and batch elements, no more than a grid reaches.
+/// One block after the other along x, then the heads of what blocks own, then batch elements; no more than a grid
+/// reaches.
 inline Grid gridOf(const PartLaunch& launch, const TensorView& owned, int threads, unsigned sharedBytes) {
   const auto heads = static_cast<unsigned>(owned.shape[1]);
   return {{launch.blocks, heads, launch.depth}, {static_cast<unsigned>(threads)}, sharedBytes};
