@@ -89,13 +89,17 @@ export function forwardPass(
 ): TiledPass<KvShard> {
   const { ctx, inner } = context;
   const { kernels } = ctx.device;
-  const { at, scale, mask } = call;
+  const { at, scale, mask, modifiers } = call;
   return createPass(context, call, {
     backward: false,
     queries: { ...mergeStates(kernels), inputs: [call.q], sums: [out, lse] },
     keys: ({ k, v }) => ({ ...addTensors(kernels), inputs: [k, v], sums: [] }),
     compute({ queries, keys }, { inputs: [q], sums }, { inputs: [k, v] }, from) {
-      inner.attend(ctx, { q: q!, at, scale, mask, queries, keys }, attentionState(sums), { k: k!, v: v!, from });
+      inner.attend(ctx, { q: q!, at, scale, mask, modifiers, queries, keys }, attentionState(sums), {
+        k: k!,
+        v: v!,
+        from,
+      });
     },
   });
 }
@@ -108,13 +112,13 @@ export function backwardPass(
 ): TiledPass<KvAndGrads> {
   const { ctx, inner } = context;
   const summing = addTensors(ctx.device.kernels);
-  const { at, scale, mask } = call;
+  const { at, scale, mask, modifiers } = call;
   return createPass<KvAndGrads>(context, call, {
     backward: true,
     queries: { ...summing, inputs: [call.q, call.dOut, call.lse, call.delta], sums: [ownDq] },
     keys: ({ k, v, dk, dv }) => ({ ...summing, inputs: [k, v], sums: [dk, dv] }),
     compute({ queries, keys }, { inputs: [q, dOut, lse, delta], sums: [dq] }, { inputs: [k, v], sums }, from) {
-      const tile = { q: q!, at, scale, mask, queries, keys, dOut: dOut!, lse: lse!, delta: delta! };
+      const tile = { q: q!, at, scale, mask, modifiers, queries, keys, dOut: dOut!, lse: lse!, delta: delta! };
       inner.attendBackward(ctx, tile, { dq: dq!, dk: sums[0]!, dv: sums[1]! }, { k: k!, v: v!, from });
     },
   });

@@ -1,4 +1,4 @@
-import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { attendOn, backendTrials, batchTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
 import { type Context, layoutOf, type Slice, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d, mesh2dTraffic } from "../src/index.ts";
@@ -8,10 +8,14 @@ import { makeWorld } from "./world.ts";
 
 /** What the closed form states that one rank sends and receives in a forward and a backward of a trial. */
 function predicted(trial: Trial, shape: GridShape, sp: number): Traffic {
-  const { mesh, axes, mask } = trial;
+  const { mesh, axes, mask, modifiers } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
   const keys = layoutOf({ mesh, axes, ...trial.keys });
-  const { forward, backward } = mesh2dTraffic({ ...trial, shape, call: { at: { sp }, mask, queries, keys } });
+  const { forward, backward } = mesh2dTraffic({
+    ...trial,
+    shape,
+    call: { at: { sp }, mask, modifiers, queries, keys },
+  });
   return combined(forward, backward, (x, y) => x + y);
 }
 
@@ -37,6 +41,7 @@ describe.each(gridsUpTo(8))("%d × %d", (rows, columns) => {
     const trials = placements().flatMap((placement, i) =>
       backendTrials({ mesh, axes: ["sp"] }, { placement, dtype: i % 2 ? "float32" : "bfloat16", seed: 1 }),
     );
+    trials.push(...batchTrials({ mesh, axes: ["sp"] }));
     // Every fourth trial, in one way or another by turns; the grids next to this one have the others.
     const chosen = trials
       .filter((_, i) => (i + rows + columns) % 4 === 0)

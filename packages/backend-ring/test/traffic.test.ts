@@ -1,4 +1,4 @@
-import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { attendOn, backendTrials, batchTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
 import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ring, ringTraffic } from "../src/index.ts";
@@ -15,11 +15,11 @@ async function measured(size: number, trial: Trial): Promise<Traffic[]> {
 
 /** What the closed form states of it. */
 function predicted(trial: Trial): Traffic[] {
-  const { mesh, axes, batch, numKvHeads, headDim, dtype, mask } = trial;
+  const { mesh, axes, batch, numKvHeads, headDim, dtype, mask, modifiers } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
   const keys = layoutOf({ mesh, axes, ...trial.keys });
   return Array.from({ length: mesh.sp! }, (_, sp) => {
-    const call = { at: { sp }, mask, queries, keys };
+    const call = { at: { sp }, mask, modifiers, queries, keys };
     const { forward, backward } = ringTraffic({ mesh, call, width: batch * numKvHeads * headDim, dtype });
     return plus(forward, backward);
   });
@@ -46,6 +46,12 @@ for (const size of [1, 2, 3, 5]) {
     });
   }
 }
+
+test.each([1, 2, 3, 5])("%d ranks: chunks that some sample needs are sent, and no others", async (size) => {
+  for (const trial of batchTrials({ mesh: { sp: size }, axes: ["sp"] })) {
+    expect(await measured(size, trial), trial.name).toEqual(predicted(trial));
+  }
+});
 
 /** A trial with equal shards of 8 keys, 2 · 4 numbers each. */
 function even(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float32"): Trial {

@@ -115,7 +115,8 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
     const splits = shardSizes(dependencies, counts);
     const share = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
     const places = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
-    return { ctx, inner, group, label: `ulysses(${axis})`, splits, parts: groupedQueryParts(counts, share), ...places };
+    const heads = { parts: groupedQueryParts(counts, share), firstHead: share.queries.first };
+    return { ctx, inner, group, label: `ulysses(${axis})`, splits, ...heads, ...places };
   }
 }
 
@@ -129,6 +130,8 @@ interface HeadCall {
   readonly splits: Record<keyof HeadShard, ShardSizes>;
   /** This rank's heads, in parts that kernels can serve; none for a rank without heads. */
   readonly parts: readonly HeadShard[];
+  /** The first of its query heads among those of the call. */
+  readonly firstHead: number;
   /** Where the rows of all ranks along the axis are: coordinates without it. */
   readonly at: Coordinate;
   readonly from: Coordinate;
@@ -154,7 +157,8 @@ function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: C
       Tensor,
     ];
     const [k, v] = sliceAllHeads(keys.tensors, part.keys, inputs) as [Tensor, Tensor];
-    inner.attend(ctx, { ...call, q, at }, { out, lse }, { k, v, from });
+    const modifiers = modifiersOf(call, own.firstHead + part.queries.first);
+    inner.attend(ctx, { ...call, q, at, modifiers }, { out, lse }, { k, v, from });
   }
   return sums;
 }
@@ -186,9 +190,17 @@ function attendHeadsBackward(
     const [q, dOut, lse, delta, dq] = mine as [Tensor, Tensor, Tensor, Tensor, Tensor];
     const block = sliceAllHeads([...keys.tensors, ...sums.keys.tensors], part.keys, inputs);
     const [k, v, dk, dv] = block as [Tensor, Tensor, Tensor, Tensor];
-    inner.attendBackward(ctx, { ...call, q, dOut, lse, delta, at }, { dq, dk, dv }, { k, v, from });
+    const modifiers = modifiersOf(call, own.firstHead + part.queries.first);
+    inner.attendBackward(ctx, { ...call, q, dOut, lse, delta, at, modifiers }, { dq, dk, dv }, { k, v, from });
   }
   return sums;
+}
+
+/** What a call asks for, of its heads from `head` on: modifiers refer to heads and samples by their numbers among all. */
+function modifiersOf({ modifiers }: AttentionCall, head: number): AttentionCall["modifiers"] {
+  if (!modifiers) return undefined;
+  const { origin = { batch: 0, head: 0 } } = modifiers;
+  return { ...modifiers, origin: { batch: origin.batch, head: origin.head + head } };
 }
 
 function float32(shape: Tensor["shape"]): { readonly shape: Tensor["shape"]; readonly dtype: DType } {

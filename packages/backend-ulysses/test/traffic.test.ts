@@ -1,4 +1,4 @@
-import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { attendOn, backendTrials, batchTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
 import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses, ulyssesTraffic } from "../src/index.ts";
@@ -20,11 +20,15 @@ async function measured(size: number, trials: readonly Trial[]): Promise<Traffic
 
 /** What the closed form states of it. */
 function predicted(trial: Trial): Traffic[] {
-  const { mesh, axes, mask, ...sizes } = trial;
+  const { mesh, axes, mask, modifiers, ...sizes } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
   const keys = layoutOf({ mesh, axes, ...trial.keys });
   return Array.from({ length: mesh["sp"]! }, (_, sp) => {
-    const { forward, backward } = ulyssesTraffic({ ...sizes, mesh, call: { at: { sp }, mask, queries, keys } });
+    const { forward, backward } = ulyssesTraffic({
+      ...sizes,
+      mesh,
+      call: { at: { sp }, mask, modifiers, queries, keys },
+    });
     return combine(forward, backward, (a, b) => a + b);
   });
 }
@@ -43,6 +47,7 @@ for (const size of [1, 2, 3, 5]) {
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),
     );
+    trials.push(...batchTrials({ mesh: { sp: size }, axes: ["sp"] }));
     const found = await measured(size, trials);
     for (const [i, trial] of trials.entries()) expect(found[i], trial.name).toEqual(predicted(trial));
   });

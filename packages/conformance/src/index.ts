@@ -10,6 +10,7 @@ export {
   type Measured,
   type Measurement,
 } from "./measure/gate.ts";
+export { type BatchSuiteOptions, batchSuite, batchTrials } from "./backend/batch.ts";
 export { broadcastSteps } from "./backend/broadcast-steps.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
 export { measureOn } from "./backend/measure.ts";
@@ -45,6 +46,7 @@ export {
   isPairVisible,
   slicesToMaskMod,
 } from "./oracle/attention.ts";
+export { type Combination, type Factors, pairwise } from "./pairwise.ts";
 export { epsilon, integer, normals, roundTo, uniforms } from "./oracle/numbers.ts";
 export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";
 export { type DeviceSuiteOptions, deviceSuite } from "./device/suite.ts";

@@ -28,7 +28,9 @@ std::map<std::string, double> worst;  // error / bound
 struct Case {
   int64_t B, H, Hkv, D;
   std::vector<Span> q, k;
-  std::vector<Slice> mask;
+  std::vector<Slice> mask;                  // of all batch elements
+  std::vector<std::vector<Slice>> samples;  // of each, from `firstSample` on, disjoint from it; or none
+  int64_t firstSample;
   DType type, keyType;
   Layout layout, keyLayout;
   double magnitude;  // of q: large logits
@@ -36,7 +38,35 @@ struct Case {
   int folds;         // blocks of keys
   int64_t rows() const { return static_cast<int64_t>(positions(q).size()); }
   int64_t keys() const { return static_cast<int64_t>(positions(k).size()); }
+
+  /// All that each batch element sees.
+  std::vector<std::vector<Slice>> masks() const {
+    std::vector<std::vector<Slice>> all(static_cast<size_t>(B), mask);
+    for (size_t b = 0; b < all.size() && !samples.empty(); ++b) {
+      const std::vector<Slice>& own = samples[static_cast<size_t>(firstSample) + b];
+      all[b].insert(all[b].end(), own.begin(), own.end());
+    }
+    return all;
+  }
 };
+
+/// Gives some slices of the mask to some batch elements only; a few see what others do.
+void divideMask(Case& c, Random& random) {
+  c.firstSample = pick(random, 0, 2);
+  c.samples.resize(static_cast<size_t>(c.firstSample + c.B));
+  std::vector<Slice> shared;
+  for (const Slice& slice : c.mask) {
+    if (pick(random, 0, 2) == 0) {
+      shared.push_back(slice);
+      continue;
+    }
+    for (std::vector<Slice>& own : c.samples) {
+      if (pick(random, 0, 1) == 0) own.push_back(slice);
+    }
+  }
+  if (pick(random, 0, 3) == 0) c.samples.back() = c.samples[static_cast<size_t>(c.firstSample)];
+  c.mask = shared;
+}
 
 Case randomCase(Random& random) {
   const int64_t depths[] = {1, 3, 8, 16, 33, 64, 64, 80, 128, 128, 256};
@@ -56,6 +86,11 @@ Case randomCase(Random& random) {
   c.magnitude = pick(random, 0, 4) == 0 ? 30 : 1;
   c.poison = static_cast<int>(pick(random, 0, 3));
   c.folds = static_cast<int>(pick(random, 1, 4));
+  c.firstSample = 0;
+  if (pick(random, 0, 2) == 0) {
+    c.B = pick(random, 1, 4);
+    divideMask(c, random);
+  }
   return c;
 }
 
@@ -71,15 +106,19 @@ struct Tensors {
     v.randomize(random, 1);
     dOut.randomize(random, 1);
     const auto qAt = positions(c.q), kAt = positions(c.k);
+    const auto poisonIn = [&](int64_t b, Tensor& x, int64_t s) { x.set(b, 0, s, pick(random, 0, c.D - 1), NAN); };
     const auto poison = [&](Tensor& x, int64_t s) {
-      for (int64_t b = 0; b < c.B; ++b) x.set(b, 0, s, pick(random, 0, c.D - 1), NAN);
+      for (int64_t b = 0; b < c.B; ++b) poisonIn(b, x, s);
     };
-    for (int64_t j = 0; j < c.keys() && c.poison == 1; ++j) {
-      bool seen = false;
-      for (int64_t i : qAt) {
-        for (const Slice& s : c.mask) seen |= isVisible(s, i, kAt[static_cast<size_t>(j)]);
+    const std::vector<std::vector<Slice>> masks = c.masks();
+    for (int64_t b = 0; b < c.B && c.poison == 1; ++b) {
+      for (int64_t j = 0; j < c.keys(); ++j) {
+        bool seen = false;
+        for (int64_t i : qAt) {
+          for (const Slice& s : masks[static_cast<size_t>(b)]) seen |= isVisible(s, i, kAt[static_cast<size_t>(j)]);
+        }
+        if (!seen) poisonIn(b, k, j), poisonIn(b, v, j);
       }
-      if (!seen) poison(k, j), poison(v, j);
     }
     for (int t = 0; t < 2 && c.poison == 2 && c.keys() > 0; ++t) {
       poison(t == 0 ? k : v, pick(random, 0, c.keys() - 1));
@@ -147,7 +186,12 @@ void runCase(const Case& c, const Tensors& t, const Reference& r, Results& x, Is
   for (int64_t f = 0; f < c.folds; ++f) {
     const int64_t first = c.keys() * f / c.folds, count = c.keys() * (f + 1) / c.folds - first;
     const std::vector<Span> k = clip(c.k, first, count);
-    const Tile tile{c.q, k, c.mask, scale};
+    Tile tile{c.q, k, c.mask, scale};
+    if (!c.samples.empty()) {
+      tile.modifiers.emplace();
+      tile.modifiers->sampleMasks = c.samples;
+      if (c.firstSample > 0) tile.modifiers->origin = HeadOrigin{c.firstSample, 0};
+    }
     const KvBlock kv{t.k.rows(first, count), t.v.rows(first, count)};
     const QkvGrads grads{x.dq.view(), x.dk.rows(first, count), x.dv.rows(first, count)};
     attend({{x.out.view(), x.lse.view()}, t.q.view(), kv, tile}, isa, pool);
@@ -157,7 +201,7 @@ void runCase(const Case& c, const Tensors& t, const Reference& r, Results& x, Is
 
 void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Pool*>& pools) {
   const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.D)));
-  const Reference r(t.q, t.k, t.v, t.dOut, positions(c.q), positions(c.k), c.mask, scale);
+  const Reference r(t.q, t.k, t.v, t.dOut, positions(c.q), positions(c.k), c.masks(), scale);
   std::vector<double> out = r.out;
   for (size_t i = 0; i < r.lse.size(); ++i) {
     if (r.lse[i] == -INFINITY) std::fill_n(out.begin() + static_cast<int64_t>(i) * c.D, c.D, NAN);
@@ -167,9 +211,10 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
   for (Isa isa : supportedIsas()) {
     char where[200];
     std::snprintf(where, sizeof where,
-                  "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d)", index,
-                  isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type), dtypeName(c.keyType),
-                  static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison, c.folds);
+                  "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d samples %zu)",
+                  index, isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type),
+                  dtypeName(c.keyType), static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison, c.folds,
+                  c.samples.size());
     Results first(c), second(c);
     runCase(c, t, r, first, isa, *pools[0], scale);
     runCase(c, t, r, second, isa, *pools[static_cast<size_t>(index) % (pools.size() - 1) + 1], scale);

@@ -3,6 +3,7 @@ import {
   defineOptions,
   type Fence,
   formatValue,
+  type KernelFeature,
   localWorldSize,
   option,
   OptionError,
@@ -119,6 +120,7 @@ class CpuStream implements Stream {
  */
 export class CpuDevice extends NativeDevice<CpuAddon> {
   readonly type = "cpu";
+  override readonly features: readonly KernelFeature[] = ["sampleMasks"];
   readonly stream: CpuStream;
   /** Threads that compute, the stream's own included. */
   readonly threads: number;

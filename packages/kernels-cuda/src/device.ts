@@ -2,6 +2,7 @@ import {
   checkArgument,
   defineOptions,
   type Fence,
+  type KernelFeature,
   localRank,
   option,
   OptionError,
@@ -75,6 +76,7 @@ export type CudaOptions = OptionsOf<typeof cudaOptions>;
 /** A GPU as a device: what is enqueued runs in order on one stream; the host only enqueues. */
 export class CudaDevice extends NativeDevice<CudaAddon> {
   readonly type = "cuda";
+  override readonly features: readonly KernelFeature[] = ["sampleMasks"];
   readonly stream: CudaStream;
   /** Compute capability: 80 for 8.0. */
   readonly capability: number;

@@ -26,6 +26,33 @@ test("parts that share rows and parts that share keys are right", async () => {
   await checkTrial(device, trial);
 });
 
+/** Three samples of 300, 120 and no tokens at the start of 300 rows, or of 300 tokens each. */
+function samples(lengths: readonly number[], dtype: Trial["dtype"]): Trial {
+  const rows = { length: 300, placement: contiguous() };
+  const causal = (length: number): readonly Slice[] => [{ q0: 0, q1: length, k0: 0, k1: length, type: "causal" }];
+  return {
+    ...createTrial(32, dtype),
+    batch: lengths.length,
+    mask: [],
+    modifiers: { sampleMasks: lengths.map(causal) },
+    maskMod: (q: number, k: number, sample = 0) => k <= q && q < lengths[sample]!,
+    queries: rows,
+    keys: rows,
+  };
+}
+
+test.each([
+  { what: "of their own", lengths: [300, 120, 0], dtype: "bfloat16" },
+  { what: "of their own, in float32", lengths: [120, 300], dtype: "float32" },
+  { what: "that are equal", lengths: [300, 300, 300], dtype: "bfloat16" },
+] as const)("samples with masks $what take one launch of each kernel", async ({ lengths, dtype }) => {
+  using device = cuda();
+  device.startTrace();
+  await checkTrial(device, samples(lengths, dtype));
+  const ran = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
+  expect(ran.map((name) => name.replace(/_.*/, ""))).toEqual(["attend", "attendKeys", "attendQueries"]);
+});
+
 test("hundreds of parts take few launches", async () => {
   using device = cuda();
   device.startTrace();

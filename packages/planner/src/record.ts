@@ -15,11 +15,11 @@ import {
   type Placement,
   resolvePlacement,
   type ResolvedOptionsOf,
-  resolveSlices,
   type Slice,
   spansLength,
   type Tensor,
 } from "@mosaic/core";
+import { batchMaskOptions, resolveBatchMaskUnchecked } from "@mosaic/core/context-parallel";
 import { identityTranslations, type Translations } from "./symmetry/translations.ts";
 import type { SymbolicContext } from "./symbolic/context.ts";
 import type { GroupInfo } from "./symbolic/group.ts";
@@ -48,8 +48,7 @@ export const recordOptions = defineOptions("record", {
   headDim: option.integer(count),
   /** Sequences on each rank. Default 1. */
   batch: option.integer({ ...count, default: 1 }),
-  /** Which keys each query sees. Default: all. */
-  mask: option.mask({ optional: true }),
+  ...batchMaskOptions.fields,
   /** How the sequence is cut. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
   /** Of q, k, v and dOut. Default "bfloat16". */
@@ -62,7 +61,7 @@ export type RecordOptions = OptionsOf<typeof recordOptions>;
 export interface ResolvedRecordOptions extends ResolvedOptionsOf<typeof recordOptions> {
   readonly keyTokens: number;
   readonly numKvHeads: number;
-  readonly mask: Mask;
+  readonly mask: Mask | readonly Mask[];
   readonly placement: Placement;
 }
 
@@ -74,6 +73,7 @@ export interface AttentionRecord {
   readonly options: ResolvedRecordOptions;
   readonly queries: Layout;
   readonly keys: Layout;
+  /** Those of the mask; of all samples where these have their own: see `InternPool.tileSlices`. */
   readonly slices: readonly Slice[];
   readonly interned: InternPool;
   /** Those of the recorded ranks, by number. */
@@ -159,17 +159,16 @@ export class Recorder {
   /** @throws OptionError that names `where`, as `record`. */
   constructor(where: string, options: RecordOptions) {
     this.options = resolveOptions(where, options);
-    const { backend, mesh, tokens, keyTokens, mask, placement } = this.options;
+    const { backend, mesh, tokens, keyTokens, batch, placement } = this.options;
     this.#world = new LazyWorld(where, mesh);
     this.size = this.#world.size;
     const { axes } = backend;
     this.queries = layoutOf({ mesh, axes, placement, length: tokens });
     this.keys = keyTokens === tokens ? this.queries : layoutOf({ mesh, axes, placement, length: keyTokens });
-    const slices = resolveSlices(mask, tokens, keyTokens);
-    this.slices = slices;
-    // Every rank calls the mask's `slices`: one list for all is recognised by identity.
-    const same: Mask = { name: mask.name, slices: () => slices };
-    this.#run = { options: { ...this.options, mask: same }, queries: this.queries, keys: this.keys };
+    const resolved = resolveBatchMaskUnchecked(where, this.options, { batch, queries: tokens, keys: keyTokens });
+    this.slices = this.interned.tileSlices(resolved);
+    this.interned.tileMaskId(resolved);
+    this.#run = { options: this.options, queries: this.queries, keys: this.keys };
   }
 
   get interned(): InternPool {
@@ -219,7 +218,7 @@ function recordRank(ctx: SymbolicContext, run: RecordedCall): RecordedRank {
 }
 
 function recordAttention(ctx: SymbolicContext, { options, queries, keys }: RecordedCall): RecordedRank {
-  const { backend, numHeads, numKvHeads, headDim, batch, dtype, mask } = options;
+  const { backend, numHeads, numKvHeads, headDim, batch, dtype, mask, lengths, padding } = options;
   const { device } = ctx;
   const at = ctx.mesh.coordinate;
   const tape = device.record;
@@ -232,7 +231,7 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
   using dOut = made(numHeads, queries);
   for (const input of [q, k, v]) input.requiresGrad = true;
   mark("forward");
-  using out = attention(ctx, q, k, v, { backend, mask, queries, keys });
+  using out = attention(ctx, q, k, v, { backend, mask, lengths, padding, queries, keys });
   mark("backward");
   // The check of what came out needs the output too, after the tape has let go of what it saved.
   out.backward(dOut);

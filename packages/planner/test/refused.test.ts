@@ -72,7 +72,6 @@ test("attention with a feature that the symbolic device does not have", () => {
     { softcap: 30 },
     { slopes: size(1) },
     { dropout: { probability: 0.1, seed: 0, stream: 0 } },
-    { sampleMasks: [[]] },
   ];
   for (const each of modifiers) {
     const [[feature]] = Object.entries(each) as [[string, unknown]];

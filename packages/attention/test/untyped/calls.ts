@@ -212,6 +212,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   totalTraffic: () => [[flow]],
   parseTrafficOptions: (f) => [trafficOptions, { mesh: { sp: 1 }, call: call(f), dtype: "float32" }],
   formatSlices: () => [[slice]],
+  unionSlices: () => [{ mask: [slice], modifiers: { sampleMasks: [[slice]] } }],
   formatShards: () => [[[span]]],
   hashNumbers: () => [[1, 2]],
   sendTransfers: (f) => [{ tensors: [], wire: [f.tensor(2)] }, 0],

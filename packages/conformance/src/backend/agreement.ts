@@ -29,6 +29,9 @@ interface Options {
   readonly scale: number;
   readonly length: number;
   readonly dropsBackward: boolean;
+  /** Samples, and the tokens of each. */
+  readonly batch: number;
+  readonly tokens: readonly number[] | undefined;
 }
 
 const usual: Options = {
@@ -37,6 +40,8 @@ const usual: Options = {
   scale: 0.25,
   length: 12,
   dropsBackward: true,
+  batch: 1,
+  tokens: undefined,
 };
 
 /** What rank 1 of 3 does otherwise, and how both sides are named. */
@@ -64,6 +69,21 @@ const differences: readonly Difference[] = [
     all: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 1, 1]) },
     odd: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 2]) },
     sides: [" of 9 slices (", " of 8 slices ("],
+  },
+  {
+    what: "lengths of samples that differ",
+    all: { batch: 2, tokens: [5, 12] },
+    odd: { tokens: [12, 5] },
+    sides: [
+      "masks of samples full 0:5 × 0:5 | full 0:12 × 0:12, ",
+      "masks of samples full 0:12 × 0:12 | full 0:5 × 0:5, ",
+    ],
+  },
+  {
+    what: "lengths of many samples that differ",
+    all: { batch: 6, tokens: [5, 12, 3, 4, 2, 7] },
+    odd: { tokens: [5, 12, 3, 4, 7, 2] },
+    sides: [" of 6 samples (", " of 6 samples ("],
   },
   {
     what: "placements that differ",
@@ -142,11 +162,12 @@ async function checkAtNextCall({ makeWorld, backend }: AgreementSuiteOptions, di
 }
 
 function attend(ctx: Context, backend: AttentionBackend, chosen: Options): Tensor {
-  const { mask, placement, scale, length } = chosen;
+  const { mask, placement, scale, length, batch, tokens } = chosen;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length, placement });
-  const [q, k, v] = [0, 1, 2].map(() => randn(ctx, [1, 2, 4, 8])) as [Tensor, Tensor, Tensor];
+  const [q, k, v] = [0, 1, 2].map(() => randn(ctx, [batch, 2, 4, 8])) as [Tensor, Tensor, Tensor];
   for (const x of [q, k, v]) x.requiresGrad = true;
-  const out = attention(ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
+  const lengths = tokens && { queries: tokens, keys: tokens };
+  const out = attention(ctx, q, k, v, { backend, mask, lengths, scale, queries: layout, keys: layout });
   if (!chosen.dropsBackward) out.sum().backward();
   return out;
 }

@@ -42,7 +42,7 @@ export function attendOn(
 ): Promise<AttentionNumbers> {
   const layouts = trialLayouts(trial);
   const at = ctx.mesh.coordinate;
-  const call = { at, scale: trial.scale, mask: trial.mask, ...layouts };
+  const call = { at, scale: trial.scale, mask: trial.mask, modifiers: trial.modifiers, ...layouts };
   const way: AttendFunctions = {
     before,
     attend: (q, state, kv) => backend.attend(ctx, { ...call, q }, state, { ...kv, from: at }),
@@ -58,9 +58,9 @@ export function attendLocally(
   trial: Trial,
   before: InitialState = emptyState,
 ): Promise<AttentionNumbers> {
-  const { queries, keys, mask, scale } = trial;
+  const { queries, keys, mask, modifiers, scale } = trial;
   const whole = (length: number) => [{ start: 0, length, step: 1 }];
-  const tile = { q: whole(queries.length), k: whole(keys.length), mask, scale };
+  const tile = { q: whole(queries.length), k: whole(keys.length), mask, scale, modifiers };
   const way: AttendFunctions = {
     before,
     attend: (q, state, block) => device.kernels.attend(state, q, block, tile),

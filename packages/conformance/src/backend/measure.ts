@@ -43,7 +43,7 @@ function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors>
   const expected = getReference(trial);
   const known = referenceCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
   referenceCache.set(expected, known);
-  const how = `${device.type} ${JSON.stringify(trial.mask)}`;
+  const how = `${device.type} ${JSON.stringify([trial.mask, trial.modifiers])}`;
   const reference = known.get(how) ?? measureReference(device, trial);
   known.set(how, reference);
   // Who fails does so for himself: the next tries again.

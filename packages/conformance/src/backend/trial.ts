@@ -1,4 +1,4 @@
-import type { Coordinate, DType, Placement, Slice } from "@mosaic/core";
+import type { AttentionModifiers, Coordinate, DType, Placement, Slice } from "@mosaic/core";
 import { check, magnitude } from "../check.ts";
 import {
   attentionOracle,
@@ -77,6 +77,8 @@ export interface Trial {
   readonly scale: number;
   /** The mask that the backend gets, and what it shall let through, pair by pair. */
   readonly mask: readonly Slice[];
+  /** Masks of samples, if these see different keys. */
+  readonly modifiers?: AttentionModifiers;
   readonly maskMod: MaskMod;
   readonly queries: { readonly length: number; readonly placement: Placement };
   readonly keys: { readonly length: number; readonly placement: Placement };

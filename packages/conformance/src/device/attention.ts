@@ -1,8 +1,24 @@
-import { type Device, type DType, masks, numel, type Slice, type Span, type Tensor } from "@mosaic/core";
+import {
+  type AttentionModifiers,
+  type Device,
+  type DType,
+  masks,
+  numel,
+  type Slice,
+  type Span,
+  type Tensor,
+} from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
 import { headsFirst, listPositions, takeRows } from "../backend/shard.ts";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
-import { attentionOracle, attentionOracleBackward, type AttentionProblem, type MaskMod } from "../oracle/attention.ts";
+import {
+  attentionOracle,
+  attentionOracleBackward,
+  type AttentionProblem,
+  type MaskMod,
+  slicesToMaskMod,
+  randomSlices,
+} from "../oracle/attention.ts";
 import { epsilon, normals, roundTo } from "../oracle/numbers.ts";
 import { type StorageOrder, type MakeDevice, onDevice, type TensorOptions, tensorFrom, allocate } from "./tensors.ts";
 
@@ -17,6 +33,7 @@ export type AttentionResult = "out" | "lse" | "dq" | "dk" | "dv";
 
 export interface AttentionCase extends AttentionBlocks {
   readonly mask: readonly Slice[];
+  readonly modifiers?: AttentionModifiers;
   readonly problem: AttentionProblem;
   readonly dtype: DType;
   readonly storageOrder?: StorageOrder;
@@ -54,6 +71,7 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(checkPoisonOutside(dtype)) },
       { name: `attention: NaN in keys after the last query, ${dtype}`, run: () => run(checkPoisonAfter(dtype)) },
     ]),
+    ...sampleMaskCases(make, run),
     {
       name: "attention: NaN in a key does not reach earlier queries, float32",
       run: () => onDevice(make, earlierQueries),
@@ -158,6 +176,67 @@ export function causalCase(problem: AttentionProblem, dtype: DType = "float32"):
   };
 }
 
+/** Samples that see different keys; not of a device without that feature, which must refuse them (schema.ts). */
+function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Promise<void>): Case[] {
+  const where = async (attention: AttentionCase): Promise<void> => {
+    const device = make();
+    const isSupported = device.features?.includes("sampleMasks") ?? false;
+    device[Symbol.dispose]();
+    if (isSupported) await run(attention);
+  };
+  return [
+    ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) =>
+      [24, 64, 100].map((headDim) => ({
+        name: `attention: padded samples, ${dtype}, heads of ${headDim}`,
+        run: () => where(paddedSamples({ headDim, numHeads: 4, numKvHeads: 2, dtype })),
+      })),
+    ),
+    ...[1, 2, 3].map((seed) => ({
+      name: `attention: random masks of samples beside one of all, ${seed}`,
+      run: () => where(randomSamples(seed)),
+    })),
+    {
+      name: "attention: equal masks of samples, numbered from an origin",
+      run: async () => {
+        const { mask, ...rest } = causal({ headDim: 16, numHeads: 2, numKvHeads: 1 });
+        const modifiers = { sampleMasks: [[], mask, [...mask]], origin: { batch: 1, head: 0 } };
+        await where({ ...rest, mask: [], modifiers });
+      },
+    },
+  ];
+}
+
+/** Two samples, the one padded on the left, the other on the right; the padding is NaN. */
+function paddedSamples(sizes: Sizes): AttentionCase {
+  const range = (sample: number): readonly [number, number] => (sample === 0 ? [11, length] : [0, 25]);
+  const isInside = (sample: number, at: number): boolean => at >= range(sample)[0] && at < range(sample)[1];
+  const maskMod: MaskMod = (q, k, sample = 0) => k <= q && isInside(sample, q) && isInside(sample, k);
+  const problem = makeProblem({ ...sizes, ...causalExtent, maskMod });
+  const poisoned = (x: Float64Array, heads: number): Float64Array =>
+    x.map((value, i) => {
+      const row = Math.floor(i / problem.headDim);
+      return isInside(Math.floor(row / length / heads), row % length) ? value : Number.NaN;
+    });
+  const [q, k] = [poisoned(problem.q, problem.numHeads), poisoned(problem.k, problem.numKvHeads)];
+  const given = { ...problem, q, k, v: poisoned(problem.v, problem.numKvHeads) };
+  const sampleMasks = [0, 1].map((sample): readonly Slice[] => {
+    const [start, end] = range(sample);
+    return [{ q0: start, q1: end, k0: start, k1: end, type: "causal" }];
+  });
+  return { ...causalCase(given, sizes.dtype), mask: [], modifiers: { sampleMasks } };
+}
+
+/** Of a random list every third slice is of all samples, and of the others each sample has its own. */
+function randomSamples(seed: number): AttentionCase {
+  const slices = randomSlices(length, length, 20 + seed);
+  const mask = slices.filter((_, i) => i % 3 === 0);
+  const sampleMasks = [1, 2].map((rest) => slices.filter((_, i) => i % 3 === rest || (i % 3 === 2 && rest === 1)));
+  const sees = sampleMasks.map((own) => slicesToMaskMod([...mask, ...own]));
+  const maskMod: MaskMod = (q, k, sample = 0) => sees[sample]!(q, k);
+  const problem = makeProblem({ numHeads: 3, numKvHeads: 3, headDim: 33, ...causalExtent, maskMod });
+  return { ...causalCase(problem), mask, modifiers: { sampleMasks } };
+}
+
 /** One slice in the middle; queries, keys, values and dOut that it leaves out are NaN. */
 function checkPoisonOutside(dtype: DType): AttentionCase {
   const [first, last] = [5, 30];
@@ -189,7 +268,7 @@ async function attend(
   attention: AttentionCase,
   tolerance: Readonly<Record<DType, number>>,
 ): Promise<void> {
-  const { problem, queries, keys, mask, dtype, storageOrder = "dense", factors = {} } = attention;
+  const { problem, queries, keys, mask, modifiers, dtype, storageOrder = "dense", factors = {} } = attention;
   const { batch, numHeads, numKvHeads, headDim, scale } = problem;
   const rows = listPositions(queries);
   const qExtent = { rows: problem.queries, width: headDim };
@@ -208,7 +287,7 @@ async function attend(
     const place = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
     const k = strided(device, takeRows(problem.k, positions, kExtent), place);
     const v = strided(device, takeRows(problem.v, positions, kExtent), place);
-    return { k, v, positions, tile: { q: queries, k: spans, mask, scale } };
+    return { k, v, positions, tile: { q: queries, k: spans, mask, scale, modifiers } };
   });
   for (const { k, v, tile } of blocks) device.kernels.attend({ out, lse }, q, { k, v }, tile);
   const near = (actual: Float32Array, expected: Float64Array, what: string) => {

@@ -1,8 +1,8 @@
 import { type Slice, type SliceType, hasDiagonalStart, hasDiagonalEnd } from "@mosaic/core";
 import { integer, uniforms } from "./numbers.ts";
 
-/** Whether the query at one global position sees the key at another. */
-export type MaskMod = (query: number, key: number) => boolean;
+/** Whether the query at one global position sees the key at another, in a sample of the batch if these differ. */
+export type MaskMod = (query: number, key: number, sample?: number) => boolean;
 
 /** Attention over whole sequences, dense and row-major: q [B,H,Sq,D], k and v [B,Hkv,Sk,D]. */
 export interface AttentionProblem {
@@ -97,15 +97,17 @@ interface ScoreRow {
 
 function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): void {
   const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, maskMod, q, k } = problem;
-  const seenBy = Array.from({ length: queries }, (_, query) =>
-    Array.from({ length: keys }, (_, key) => key).filter((key) => maskMod(query, key)),
-  );
+  const seenBy = Array.from({ length: batch * queries }, (_, row) => {
+    const sample = Math.floor(row / queries);
+    return Array.from({ length: keys }, (_, key) => key).filter((key) => maskMod(row % queries, key, sample));
+  });
   const scores = new Float64Array(keys);
   for (let row = 0; row < batch * numHeads * queries; row++) {
     const head = Math.floor(row / queries) % numHeads;
     const kvHead = Math.floor(head / (numHeads / numKvHeads));
-    const keyRow = (Math.floor(row / queries / numHeads) * numKvHeads + kvHead) * keys;
-    const seen = seenBy[row % queries]!;
+    const sample = Math.floor(row / queries / numHeads);
+    const keyRow = (sample * numKvHeads + kvHead) * keys;
+    const seen = seenBy[sample * queries + (row % queries)]!;
     for (let i = 0; i < seen.length; i++) {
       scores[i] = scale * dot({ x: q, row }, { x: k, row: keyRow + seen[i]! }, headDim);
     }

@@ -1,8 +1,7 @@
 import { defineOp } from "../autograd/define-op.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
-import { full } from "../mask/index.ts";
-import { resolveSlices } from "../mask/verify.ts";
+import { batchMaskOptions, resolveBatchMaskUnchecked } from "../mask/samples.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
@@ -11,17 +10,16 @@ import type { Tensor } from "../tensor.ts";
 import { contiguousRows } from "../views.ts";
 import { type AttentionBackend, type AttentionCall, backendOrLocal, type KvShard } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
-import { checkAttention } from "./check.ts";
+import { backendLabel, checkAttention, checkFeatures } from "./check.ts";
 import { recordCall } from "./record-call.ts";
-import type { AttentionState, QkvGrads } from "./tile.ts";
+import type { AttentionModifiers, AttentionState, QkvGrads } from "./tile.ts";
 
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
 
 export const attentionOptions = defineOptions("attention", {
   /** A registered name or the backend itself; required where the mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local". */
   backend: option.either(option.string(), option.backend(), { optional: true }),
-  /** Which keys each query sees, in global positions. Default: all. */
-  mask: option.mask({ optional: true }),
+  ...batchMaskOptions.fields,
   /** Factor on q·k. Default 1 / √D. */
   scale: option.number({ optional: true }),
   /** Where the queries lie. Default: all of them on this rank. */
@@ -72,6 +70,7 @@ interface AttentionContext {
   readonly ctx: Context;
   readonly backend: AttentionBackend;
   readonly mask: readonly Slice[];
+  readonly modifiers: AttentionModifiers | undefined;
   readonly scale: number;
   readonly queries: Layout;
   readonly keys: Layout;
@@ -79,8 +78,8 @@ interface AttentionContext {
   readonly lseOutput?: { lse?: Tensor };
 }
 
-function attentionCall({ ctx, scale, mask, queries, keys }: AttentionContext, q: Tensor): AttentionCall {
-  return { q, at: ctx.mesh.coordinate, scale, mask, queries, keys };
+function attentionCall({ ctx, scale, mask, modifiers, queries, keys }: AttentionContext, q: Tensor): AttentionCall {
+  return { q, at: ctx.mesh.coordinate, scale, mask, modifiers, queries, keys };
 }
 
 function kvShard({ ctx }: AttentionContext, k: Tensor, v: Tensor): KvShard {
@@ -123,6 +122,10 @@ function gradientAccumulator(like: Tensor): Tensor {
  * memory as [B,Sq,H,D]. A query that sees nothing gives 0. Differentiable in q, k and v; sums are float32 and rounded
  * once.
  *
+ * A batch of sequences of different lengths, padded on the left or the right, takes `lengths` and `padding`, one of different
+ * masks a list of them. Rows of padding give 0, an lse of −Infinity, and gradients of 0. Where samples see different keys, it takes
+ * a device with the feature `sampleMasks`.
+ *
  * With `returnLse`, `{ out, lse }`, as flash_attn's return_softmax_lse: two such results over disjoint keys can be merged.
  *
  * Collective along the backend's axes. The gradient of k and v counts every rank's queries, so a loss that is a sum over
@@ -140,6 +143,12 @@ function gradientAccumulator(like: Tensor): Tensor {
  * out.shape; // => [1, 4, 10, 8]
  * const { lse } = attention(ctx, q, k, v, { returnLse: true });
  * lse.shape; // => [1, 4, 10]
+ *
+ * // Two sequences of 3 and 5 tokens, padded on the left.
+ * using x = randn(ctx, [2, 1, 5, 8]);
+ * const lengths = { queries: [3, 5], keys: [3, 5] };
+ * const padded = attention(ctx, x, x, x, { mask: masks.causal(), lengths, padding: "left", returnLse: true });
+ * Array.from(await padded.lse.read(), Number.isFinite); // => [false, false, true, true, true, true, true, true, true, true]
  * ```
  * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent; also for a mask or a layout that
  * breaks its guarantees (`Mask`, `Placement`), which are verified once for each pair of lengths.
@@ -169,14 +178,17 @@ export function attention(
   checkContext("attention", ctx);
   const given = attentionOptions.parse(options);
   for (const x of [q, k, v]) checkTensor("attention", x);
-  const { mask = full(), scale = (q.shape[3] ?? 1) ** -0.5, returnLse } = given;
+  const { scale = (q.shape[3] ?? 1) ** -0.5, returnLse } = given;
   const { queries = unshardedLayout(ctx, q), keys = unshardedLayout(ctx, k) } = given;
   const backend = backendOrLocal("attention", ctx, given.backend);
   backend.check?.(ctx);
-  checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
+  const where = `${backendLabel(backend)}, rank ${ctx.rank}`;
+  checkAttention(where, { ctx, backend, scale, queries, keys }, { q, k, v });
+  const sizes = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
+  const resolved = resolveBatchMaskUnchecked(where, given, sizes);
+  if (resolved.modifiers) checkFeatures(ctx.device, { k, v }, { q: [], k: [], scale, ...resolved });
   const lseOutput: { lse?: Tensor } = {};
-  const slices = resolveSlices(mask, queries.length, keys.length);
-  const context = { ctx, backend, scale, queries, keys, mask: slices, ...(returnLse && { lseOutput }) };
+  const context = { ctx, backend, scale, queries, keys, ...resolved, ...(returnLse && { lseOutput }) };
   using rows = contiguousRows(q);
   using keyRows = contiguousRows(k);
   using valueRows = contiguousRows(v);

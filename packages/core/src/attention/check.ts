@@ -3,8 +3,8 @@ import type { Context } from "../context.ts";
 import type { Device } from "../device.ts";
 import { DTypeError, expectValue, OptionError, ShapeError } from "../errors.ts";
 import type { KernelFeature } from "../kernels/kernels.ts";
-import type { Mask } from "../mask/slice.ts";
-import { verifyWellFormed } from "../mask/verify.ts";
+import type { Mask, Slice } from "../mask/slice.ts";
+import { verifySampleMasks, verifyWellFormed } from "../mask/verify.ts";
 import type { Layout } from "../placement/placement.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 import { verifyLayout, verifySpan } from "../placement/verify.ts";
@@ -25,8 +25,11 @@ interface AttentionArguments {
 const maxHeadSize = 256;
 
 /** Everything that can be wrong with one rank's call, thrown before any rank waits for another. */
-export function checkAttention(call: AttentionArguments, qkv: { q: Tensor; k: Tensor; v: Tensor }): void {
-  const where = `${backendLabel(call.backend)}, rank ${call.ctx.rank}`;
+export function checkAttention(
+  where: string,
+  call: AttentionArguments,
+  qkv: { q: Tensor; k: Tensor; v: Tensor },
+): void {
   for (const x of Object.values(qkv)) x.assertNotDisposed(where);
   checkTensors(where, qkv);
   checkLayout(`${where}: queries`, call.queries);
@@ -58,7 +61,7 @@ function checkLayout(where: string, layout: Layout): void {
 }
 
 /** `ring(sp)`: the name, and the axes along which it communicates. */
-function backendLabel({ name, axes }: AttentionBackend): string {
+export function backendLabel({ name, axes }: AttentionBackend): string {
   return axes.length > 0 && !name.includes("(") ? `${name}(${axes.join(",")})` : name;
 }
 
@@ -119,7 +122,8 @@ function checkAxes(where: string, { backend, queries, keys }: AttentionArguments
 /**
  * Throws a ShapeError unless a tile fits its tensors and is one that kernels can work with: spans of integers with a step
  * of at least 1, as many positions as rows, and slices of integers with a type. The kernels `attend` and `attendBackward`
- * of native devices call this first. Whether slices are disjoint is not looked at here: see `resolveSlices`.
+ * of native devices call this first. Whether slices of the mask are disjoint is not looked at here: see `resolveSlices`; those
+ * of samples must be disjoint with it.
  *
  * @example
  * ```ts
@@ -140,7 +144,23 @@ export function checkTile(q: Tensor, kv: KvBlock, tile: Tile): void {
   checkPositions("attention: queries", tile.q, q.shape[2]!);
   checkPositions("attention: keys", tile.k, k.shape[2]!);
   verifyWellFormed("attention: mask", tile.mask);
-  for (const slices of tile.modifiers?.sampleMasks ?? []) verifyWellFormed("attention: sample mask", slices);
+  if (tile.modifiers?.sampleMasks) checkSampleMasks(tile.mask, tile.modifiers, q.shape[0]!);
+}
+
+/** A list for each sample of the call, disjoint from the mask of all. */
+function checkSampleMasks(
+  mask: readonly Slice[],
+  { sampleMasks = [], origin }: AttentionModifiers,
+  batch: number,
+): void {
+  verifySampleMasks("attention: mask of sample", mask, sampleMasks);
+  const end = (origin?.batch ?? 0) + batch;
+  if (end <= sampleMasks.length) return;
+  throw new ShapeError({
+    where: "attention: sampleMasks",
+    expected: `a mask for each of ${end} samples${origin ? `, those before origin.batch ${origin.batch} included` : ""}`,
+    received: String(sampleMasks.length),
+  });
 }
 
 function checkPositions(where: string, spans: readonly Span[], rows: number): void {

@@ -33,6 +33,20 @@ export function formatSlices(slices: readonly Slice[]): string {
   return `${named} + … of ${slices.length} slices (${hash.hex()})`;
 }
 
+/** `causal 0:5 × 0:5 | causal 0:8 × 0:8`, sample by sample; of many samples the first ones and a hash of all. */
+export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): string {
+  const named = sampleMasks.slice(0, MAX_LISTED).map(formatSlices).join(" | ");
+  if (sampleMasks.length <= MAX_LISTED) return named;
+  const hash = new Hash();
+  for (const slices of sampleMasks) {
+    for (const { q0, q1, k0, k1, type } of slices) {
+      for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
+    }
+    hash.add(-1);
+  }
+  return `${named} | … of ${sampleMasks.length} samples (${hash.hex()})`;
+}
+
 /**
  * `0:128 | 128:256`, shard by shard, as ranges of Python; of many shards the first ones and a hash of all.
  *

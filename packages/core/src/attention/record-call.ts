@@ -5,7 +5,7 @@ import type { Layout } from "../placement/placement.ts";
 import { coordinatesAlong } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import { type AttentionBackend, type AttentionCall, describeBackend } from "./backend.ts";
-import { formatShards, formatSlices } from "./format.ts";
+import { formatSampleMasks, formatShards, formatSlices } from "./format.ts";
 import type { AttentionModifiers } from "./tile.ts";
 
 // What the ranks of an attention call must agree on and no message shows: each derives alone, from mask and layouts, what it
@@ -143,7 +143,7 @@ function formatModifiers(modifiers: AttentionModifiers | undefined): string[] {
     ...(softcap === undefined ? [] : [`softcap ${softcap}`]),
     ...(slopes ? [`${slopes.shape[0]} ALiBi slopes`] : []),
     ...(dropout ? [`dropout ${dropout.probability} of seed ${dropout.seed}, stream ${dropout.stream}`] : []),
-    ...(sampleMasks ?? []).map((slices, i) => `mask of sample ${i} ${formatSlices(slices)}`),
+    ...(sampleMasks ? [`masks of samples ${formatSampleMasks(sampleMasks)}`] : []),
     ...(origin ? [`heads from ${origin.head}, samples from ${origin.batch}`] : []),
   ];
 }

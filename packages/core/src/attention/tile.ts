@@ -40,7 +40,10 @@ export interface AttentionModifiers {
   /** ALiBi (Press et al. 2022): scores lose slope · |query − key|. Slopes [H], float32, of all heads of the model. */
   readonly slopes?: Tensor | null | undefined;
   readonly dropout?: AttentionDropout | null | undefined;
-  /** What each sample of the batch sees beside what the call's mask shows to all: disjoint slices, and disjoint from the mask. */
+  /**
+   * What each sample sees beside what the call's mask shows to all: disjoint slices, and disjoint from the mask. By global
+   * sample: batch element b of a call has number `origin.batch` + b, without an origin b.
+   */
   readonly sampleMasks?: readonly (readonly Slice[])[] | undefined;
   /** Where the batch and the heads of this call begin among all: with heads or samples shared out, not at 0. */
   readonly origin?: HeadOrigin | undefined;

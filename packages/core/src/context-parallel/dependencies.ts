@@ -1,6 +1,8 @@
 import { type AttentionBackend, checkBackend, local } from "../attention/backend.ts";
+import type { AttentionModifiers } from "../attention/tile.ts";
 import type { Context } from "../context.ts";
 import { checkFunction, expectValue, formatValue, OptionError } from "../errors.ts";
+import { unionSlices } from "../mask/samples.ts";
 import { checkSlices, type Slice } from "../mask/slice.ts";
 import { isVisibleUnchecked } from "../mask/visibility.ts";
 import { type Coordinate, omitAxes } from "../mesh.ts";
@@ -16,6 +18,8 @@ export interface ShardedAttentionCall {
   readonly queries: Layout;
   readonly keys: Layout;
   readonly mask: readonly Slice[];
+  /** Of the masks of samples the union counts: a rank needs what any of its samples sees. */
+  readonly modifiers?: Pick<AttentionModifiers, "sampleMasks"> | undefined;
 }
 
 /**
@@ -73,7 +77,8 @@ export function dependencyTable(along: DependencyAxis, call: ShardedAttentionCal
   checkShardedCall("dependencyTable", call, from);
   checkSlices("dependencyTable: mask", call.mask);
   const { axis, size, inner = local() } = along;
-  const { at, queries, keys, mask } = call;
+  const { at, queries, keys } = call;
+  const mask = unionSlices(call);
   const [groupAt, groupFrom] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
   // Queries that are whole along the axis are the same for every rank.
   const queriesOf = (of: Coordinate) =>
@@ -155,7 +160,7 @@ const MAX_CACHED_ENTRIES = 4096;
  */
 export class LayoutCache<T> {
   readonly #axes: readonly string[];
-  #call: Pick<ShardedAttentionCall, "queries" | "keys" | "mask"> | undefined;
+  #call: Pick<ShardedAttentionCall, "queries" | "keys" | "mask" | "modifiers"> | undefined;
   readonly #values = new Map<string, T>();
 
   /** `axes`: those along which all places share a value, because it is about all of them. */
@@ -167,9 +172,14 @@ export class LayoutCache<T> {
 
   /** The value for queries at `call.at` and keys from `from`, made by `make` the first time. */
   getOrCreate(call: ShardedAttentionCall, from: Coordinate, make: () => T): T {
-    const { at, queries, keys, mask } = call ?? {};
+    const { at, queries, keys, mask, modifiers } = call ?? {};
     const last = this.#call;
-    const isSame = last !== undefined && last.queries === queries && last.keys === keys && last.mask === mask;
+    const isSame =
+      last !== undefined &&
+      last.queries === queries &&
+      last.keys === keys &&
+      last.mask === mask &&
+      last.modifiers?.sampleMasks === modifiers?.sampleMasks;
     // Backends look up every block: of layouts and a mask that were checked, only the coordinates are looked at.
     const isLookup = isSame && option.isObject(at) && option.isObject(from);
     const known = isLookup ? this.#values.get(this.#cacheKey(call, from)) : undefined;
@@ -177,7 +187,7 @@ export class LayoutCache<T> {
     checkShardedCall("LayoutCache.getOrCreate", call, from);
     checkFunction("LayoutCache.getOrCreate: make", make);
     if (!isSame || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
-    if (!isSame) this.#call = { queries, keys, mask };
+    if (!isSame) this.#call = { queries, keys, mask, modifiers };
     const value = make();
     this.#values.set(this.#cacheKey(call, from), value);
     return value;

@@ -11,6 +11,7 @@ export {
   type ShardedAttentionCall,
 } from "./dependencies.ts";
 // Of slices and spans that were checked before: called for every tile of every rank.
+export { batchMaskOptions, resolveBatchMaskUnchecked, type ResolvedBatchMask, unionSlices } from "../mask/samples.ts";
 export { isVisibleUnchecked, visibleRowsUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";
 export * from "./traffic.ts";
 export { type ValidationRules, type Validator, validator } from "./validation.ts";

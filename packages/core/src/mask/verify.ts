@@ -46,6 +46,27 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
   return slices;
 }
 
+/** Verified lists moved by some queries and keys, by the move. */
+const shiftedLists = new WeakMap<readonly Slice[], Map<string, readonly Slice[]>>();
+
+/** The slices of a verified list, `queries` and `keys` positions further on: the same list for the same move. */
+export function shiftSlices(slices: readonly Slice[], queries: number, keys: number): readonly Slice[] {
+  if (queries === 0 && keys === 0) return slices;
+  const known = shiftedLists.get(slices) ?? new Map<string, readonly Slice[]>();
+  shiftedLists.set(slices, known);
+  const key = `${queries},${keys}`;
+  let shifted = known.get(key);
+  if (!shifted) {
+    shifted = slices.map(({ q0, q1, k0, k1, type }) => {
+      return { q0: q0 + queries, q1: q1 + queries, k0: k0 + keys, k1: k1 + keys, type };
+    });
+    wellFormedLists.add(shifted);
+    if (known.size >= MAX_CACHED) known.clear();
+    known.set(key, shifted);
+  }
+  return shifted;
+}
+
 /** Throws a ShapeError unless slices are well-formed, lie within the sequences and share no pair. */
 export function verifySlices(
   where: string,
@@ -64,6 +85,10 @@ export function verifySlices(
       received: formatSlice(slice),
     });
   }
+  verifyDisjoint(where, slices);
+}
+
+function verifyDisjoint(where: string, slices: readonly Slice[]): void {
   const overlap = findOverlap(slices);
   if (!overlap) return;
   throw new ShapeError({
@@ -79,6 +104,25 @@ export function verifyWellFormed(where: string, slices: readonly Slice[]): void 
   expectValue(where, Array.isArray(slices), "an array of slices", slices);
   if (wellFormedLists.has(slices)) return;
   for (const slice of slices) verifySlice(where, slice);
+}
+
+/** Masks of samples that were found disjoint from the mask of all. */
+const verifiedSamples = new WeakMap<readonly (readonly Slice[])[], WeakSet<readonly Slice[]>>();
+
+/** Throws a ShapeError unless the slices of each sample are well-formed, and disjoint with those of the mask of all; looked at once. */
+export function verifySampleMasks(
+  where: string,
+  mask: readonly Slice[],
+  sampleMasks: readonly (readonly Slice[])[],
+): void {
+  expectValue(where, Array.isArray(sampleMasks), "a list of slices for each sample", sampleMasks);
+  if (verifiedSamples.get(sampleMasks)?.has(mask)) return;
+  for (const [sample, slices] of sampleMasks.entries()) {
+    verifyWellFormed(`${where} ${sample}`, slices);
+    verifyDisjoint(`${where} ${sample}`, [...mask, ...slices]);
+  }
+  const masks = verifiedSamples.get(sampleMasks) ?? new WeakSet();
+  verifiedSamples.set(sampleMasks, masks.add(mask));
 }
 
 /** Throws a ShapeError unless a slice has integers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */

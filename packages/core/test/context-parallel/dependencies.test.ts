@@ -2,6 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { local } from "../../src/attention/backend.ts";
 import { dependencyTable, dependencyTableCache, modulo } from "../../src/context-parallel/dependencies.ts";
+import { unionSlices } from "../../src/mask/samples.ts";
 import type { Context } from "../../src/context.ts";
 import { visibleKeyRange, type Slice } from "../../src/mask/slice.ts";
 import { causal, full, fromSlices, slidingWindow } from "../../src/mask/index.ts";
@@ -71,6 +72,31 @@ test("without an inner backend that communicates, a rank needs what it computes 
   const needed = [0, 1, 2, 3].map((rank) => [0, 1, 2, 3].filter((source) => needsKv(rank, source)));
   expect(needed).toEqual([[0], [0, 1], [1, 2], [2, 3]]);
   expect(needsCompute(2, 1) && !needsCompute(1, 2)).toBe(true);
+});
+
+test("a rank needs what any of its samples sees", () => {
+  const rows = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 16 });
+  const slices = (length: number, shift: number): Slice => {
+    return { q0: shift, q1: shift + length, k0: shift, k1: shift + length, type: "causal" };
+  };
+  // The first sample fills the last two shards, the second the first two and a half, the third none.
+  const modifiers = { sampleMasks: [[slices(8, 8)], [slices(10, 0)], []] };
+  const call = { at: { sp: 1 }, mask: [], modifiers, queries: rows, keys: rows };
+  const { needsKv, isEmpty } = dependencyTable({ axis: "sp", size: 4 }, call, call.at);
+  const needed = [0, 1, 2, 3].map((rank) => [0, 1, 2, 3].filter((source) => needsKv(rank, source)));
+  expect(needed).toEqual([[0], [0, 1], [0, 1, 2], [2, 3]]);
+  expect(isEmpty).toBe(false);
+  const nothing = { ...call, modifiers: { sampleMasks: [[], [], []] } };
+  expect(dependencyTable({ axis: "sp", size: 4 }, nothing, call.at).isEmpty).toBe(true);
+});
+
+test("what some sample sees is listed once, for the same samples", () => {
+  const [one, other] = [causal().slices(3, 3), causal().slices(5, 5)];
+  const modifiers = { sampleMasks: [one, other, [...one]] };
+  const call = { mask: full().slices(0, 0), modifiers };
+  expect(unionSlices(call)).toEqual([...one, ...other]);
+  expect(unionSlices(call)).toBe(unionSlices({ ...call }));
+  expect(unionSlices({ mask: one })).toBe(one);
 });
 
 test("queries that are whole along the axis need the same keys on every rank", () => {

@@ -9,8 +9,10 @@ import type { Memory } from "./memory.ts";
 //
 // Scores are float32, as on any device: of 1e9 the difference to a float32 lse is right only if both were rounded.
 
-/** For each local query the local keys it sees; a pair covered by two slices is a fault of the caller. */
-function visible({ q, k, mask }: Tile): number[][] {
+/** For each local query of a batch element the local keys it sees; a pair covered by two slices is a fault of the caller. */
+function visible({ q, k, mask: shared, modifiers }: Tile, batch: number): number[][] {
+  const { sampleMasks, origin } = modifiers ?? {};
+  const mask = sampleMasks ? [...shared, ...sampleMasks[(origin?.batch ?? 0) + batch]!] : shared;
   const keys = [...positions(k)];
   return [...positions(q)].map((at) => {
     const seen: number[] = [];
@@ -46,9 +48,9 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
     tile: Tile,
     use: (at: number[], key: number[], seen: number[]) => void,
   ): void {
-    const seen = visible(tile);
     const [batch, heads, rows] = q.shape as [number, number, number, number];
     for (let b = 0; b < batch; b++) {
+      const seen = visible(tile, b);
       for (let h = 0; h < heads; h++) {
         const keyHead = Math.floor((h * k.shape[1]!) / heads);
         for (let s = 0; s < rows; s++) use([b, h, s], [b, keyHead], seen[s]!);

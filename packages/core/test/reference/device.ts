@@ -31,6 +31,7 @@ export interface ReferenceOptions {
  */
 export class ReferenceDevice implements Device {
   readonly type = "reference";
+  readonly features = ["sampleMasks"] as const;
   readonly index: number;
   readonly stream: ReferenceStream;
   readonly kernels: Kernels;

@@ -44,6 +44,52 @@ struct BackwardGrid {
 /// The steps with work of one key head.
 std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility);
 
+/// The order of all steps: the first step of every head, then the second of every head that has one, and so on, so that
+/// the steps of a chain are claimed one after the other, and heads side by side.
+class StepOrder {
+ public:
+  struct Place {
+    int64_t step, head;  // head: batch · key heads + key head
+  };
+
+  StepOrder(const BatchVisibility& visibility, const std::vector<std::vector<BackwardStep>>& steps, int64_t batches,
+            int64_t keyHeads)
+      : keyHeads_(keyHeads) {
+    const auto stepsOf = [&](int64_t batch) { return static_cast<int64_t>(steps[visibility.indexOf(batch)].size()); };
+    for (int64_t b = 0; b < batches; ++b) batches_.push_back(b);
+    std::stable_sort(batches_.begin(), batches_.end(), [&](int64_t a, int64_t b) { return stepsOf(a) > stepsOf(b); });
+    // Stretches of steps that equally many batch elements have, from those that all have on.
+    int64_t first = 0, tasks = 0;
+    for (int64_t active = batches; active > 0; --active) {
+      const int64_t end = stepsOf(batches_[static_cast<size_t>(active) - 1]);
+      if (end == first) continue;
+      stretches_.push_back({tasks, first, active});
+      tasks += (end - first) * active * keyHeads;
+      first = end;
+    }
+    tasks_ = tasks;
+  }
+
+  int64_t tasks() const { return tasks_; }
+
+  Place at(int64_t task) const {
+    const auto isLater = [](int64_t at, const Stretch& stretch) { return at < stretch.firstTask; };
+    const Stretch& stretch = *(std::upper_bound(stretches_.begin(), stretches_.end(), task, isLater) - 1);
+    const int64_t heads = stretch.active * keyHeads_, own = task - stretch.firstTask, head = own % heads;
+    const int64_t batch = batches_[static_cast<size_t>(head / keyHeads_)];
+    return {stretch.firstStep + own / heads, batch * keyHeads_ + head % keyHeads_};
+  }
+
+ private:
+  struct Stretch {
+    int64_t firstTask, firstStep, active;  // active: how many batch elements have these steps
+  };
+
+  int64_t keyHeads_, tasks_ = 0;
+  std::vector<int64_t> batches_;  // those with most steps first
+  std::vector<Stretch> stretches_;
+};
+
 /// Counts the finished steps of every chain.
 class StepSequencer {
  public:
@@ -110,17 +156,23 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   const AttentionKernels& kernels = attentionKernels(isa);
   checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
-  const TileVisibility visibility(args.tile);
+  const BatchVisibility visibility(args.tile, args.q.shape[0]);
   pool.shared().reset();
-  const PanelSegments panels(visibility, args.q.shape[2], kernels.width, pool.shared());
   const BackwardGrid grid = gridFor(args, gradientGroupRows(kernels, args.q.shape[3]));
-  const std::vector<BackwardStep> steps = backwardSteps(grid, visibility);
+  std::vector<PanelSegments> panels;
+  std::vector<std::vector<BackwardStep>> steps;
+  for (size_t i = 0; i < visibility.count(); ++i) {
+    panels.emplace_back(visibility[i], args.q.shape[2], kernels.width, pool.shared());
+    steps.push_back(backwardSteps(grid, visibility[i]));
+  }
   const int64_t keyHeads = args.kv.k.shape[1], heads = args.kv.k.shape[0] * keyHeads;
+  const StepOrder order(visibility, steps, args.kv.k.shape[0], keyHeads);
   StepSequencer keySequencer(heads * grid.keyBlocks()), rowSequencer(heads * grid.rowBlocks());
 
-  pool.parallelFor(heads * static_cast<int64_t>(steps.size()), [&](int64_t task, int worker) {
-    const BackwardStep& step = steps[static_cast<size_t>(task / heads)];
-    const int64_t head = task % heads;
+  pool.parallelFor(order.tasks(), [&](int64_t task, int worker) {
+    const auto [number, head] = order.at(task);
+    const size_t sample = visibility.indexOf(head / keyHeads);
+    const BackwardStep& step = steps[sample][static_cast<size_t>(number)];
     const int64_t keyChain = head * grid.keyBlocks() + step.keyBlock;
     const int64_t rowChain = head * grid.rowBlocks() + step.rowBlock;
     keySequencer.await(keyChain, step.keyOrder);
@@ -129,7 +181,7 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
     const int64_t keyHead = head % keyHeads;
     const GradientTask at{head / keyHeads, keyHead * grid.group + grid.rowHead(step.rowBlock), keyHead,
                           grid.rowRange(step.rowBlock), grid.keyRange(step.keyBlock)};
-    gradientTask(args, kernels, panels, at, pool.arena(worker));
+    gradientTask(args, kernels, panels[sample], at, pool.arena(worker));
   });
 }
 

@@ -24,17 +24,25 @@ struct Panel {
   std::span<const Segment> segments;  // by begin; those that are done drop out
 };
 
+/// Tasks [firstTask, endTask) are those of a batch element: its groups, head by head.
+struct SampleTasks {
+  int64_t batch, firstTask, endTask;
+};
+
 class Forward {
  public:
   Forward(const AttendArguments& args, const AttentionKernels& kernels, Arena& shared)
       : a_(args),
         k_(kernels),
-        visibility_(args.tile),
+        visibility_(args.tile, args.q.shape[0]),
         rows_(args.q.shape[2]),
         keys_(args.kv.k.shape[2]),
         depth_(args.q.shape[3]),
-        rowStride_((depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding),
-        panelSegments_(visibility_, rows_, k_.width, shared) {}
+        rowStride_((depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding) {
+    for (size_t i = 0; i < visibility_.count(); ++i) {
+      panelSegments_.emplace_back(visibility_[i], rows_, k_.width, shared);
+    }
+  }
 
   void run(Pool& pool) {
     const int64_t heads = a_.q.shape[0] * a_.q.shape[1];
@@ -44,30 +52,50 @@ class Forward {
     const int64_t byBalance = heads * panels / tasks;
     groupPanels_ = static_cast<int32_t>(std::clamp<int64_t>(std::min(byCache, byBalance), 1, kGroupPanels));
     orderGroups();
-    // One head after the other, so that its keys stay in the shared cache.
-    const int64_t perHead = static_cast<int64_t>(groups_.size());
-    pool.parallelFor(heads * perHead, [&](int64_t task, int worker) {
+    pool.parallelFor(samples_.back().endTask, [&](int64_t task, int worker) {
+      const auto isLater = [](int64_t at, const SampleTasks& sample) { return at < sample.endTask; };
+      const SampleTasks& sample = *std::upper_bound(samples_.begin(), samples_.end(), task, isLater);
       Arena& arena = pool.arena(worker);
       arena.reset();
-      group(task / perHead, groups_[static_cast<size_t>(task % perHead)], arena);
+      const std::vector<int64_t>& groups = groups_[visibility_.indexOf(sample.batch)];
+      const int64_t perHead = static_cast<int64_t>(groups.size()), own = task - sample.firstTask;
+      group(sample.batch, own / perHead, groups[static_cast<size_t>(own % perHead)], arena);
     });
   }
 
  private:
-  /// Groups with work, the largest first, so that the last tasks are short.
+  /// Groups with work, the largest first, so that the last tasks are short. One head after the other, so that its keys
+  /// stay in the shared cache; samples with more work first.
   void orderGroups() {
-    const int64_t size = groupPanels_ * k_.width;
-    std::vector<std::pair<double, int64_t>> found;
-    for (int64_t first = 0; first < rows_; first += size) {
-      const double work = visibility_.work({first, std::min(rows_, first + size)}, {0, keys_});
-      if (work > 0) found.push_back({-work, first});
+    const int64_t size = groupPanels_ * k_.width, batches = a_.q.shape[0];
+    std::vector<double> works;
+    for (size_t i = 0; i < visibility_.count(); ++i) {
+      std::vector<std::pair<double, int64_t>> found;
+      double sum = 0;
+      for (int64_t first = 0; first < rows_; first += size) {
+        const double work = visibility_[i].work({first, std::min(rows_, first + size)}, {0, keys_});
+        if (work > 0) found.push_back({-work, first});
+        sum += work;
+      }
+      std::sort(found.begin(), found.end());
+      groups_.emplace_back();
+      for (const auto& [work, first] : found) groups_.back().push_back(first);
+      works.push_back(sum);
     }
-    std::sort(found.begin(), found.end());
-    for (const auto& [work, first] : found) groups_.push_back(first);
+    for (int64_t b = 0; b < batches; ++b) samples_.push_back({b, 0, 0});
+    const auto workOf = [&](const SampleTasks& sample) { return works[visibility_.indexOf(sample.batch)]; };
+    std::stable_sort(samples_.begin(), samples_.end(),
+                     [&](const auto& a, const auto& b) { return workOf(a) > workOf(b); });
+    int64_t tasks = 0;
+    for (SampleTasks& sample : samples_) {
+      sample.firstTask = tasks;
+      tasks += a_.q.shape[1] * static_cast<int64_t>(groups_[visibility_.indexOf(sample.batch)].size());
+      sample.endTask = tasks;
+    }
   }
 
-  void group(int64_t head, int64_t first, Arena& arena) const {
-    const int64_t batch = head / a_.q.shape[1], h = head % a_.q.shape[1];
+  void group(int64_t batch, int64_t h, int64_t first, Arena& arena) const {
+    const PanelSegments& panelSegments = panelSegments_[visibility_.indexOf(batch)];
     KvReader reader(k_, a_.kv.k, a_.kv.v, arena);
     reader.select(batch, h * a_.kv.k.shape[1] / a_.q.shape[1]);
     float* weights = arena.allocate<float>(kKeyBlock * k_.width);
@@ -76,18 +104,18 @@ class Forward {
     std::vector<Panel> panels;
     panels.reserve(static_cast<size_t>(groupPanels_));
     for (int64_t p = first / k_.width; p < first / k_.width + groupPanels_; ++p) {
-      const std::span<const Segment> segments = panelSegments_.segments(p);
+      const std::span<const Segment> segments = panelSegments.segments(p);
       if (segments.empty()) continue;
       const int64_t size = depth_ * k_.width;
       panels.push_back({{arena.allocate<float>(size), arena.allocate<float>(size), arena.allocate<float>(k_.width),
                          arena.allocate<float>(k_.width), weights, static_cast<int32_t>(depth_), false},
-                        panelSegments_.rows(p),
+                        panelSegments.rows(p),
                         segments});
       load(panels.back(), {batch, h, panels.back().rows.first}, rowBuffer);
     }
     foldKeys(panels, reader);
     for (Panel& panel : panels) {
-      panel.segments = panelSegments_.segments(panel.rows.first / k_.width);
+      panel.segments = panelSegments.segments(panel.rows.first / k_.width);
       store(panel, {batch, h, panel.rows.first}, rowBuffer);
     }
   }
@@ -188,12 +216,14 @@ class Forward {
 
   const AttendArguments& a_;
   const AttentionKernels& k_;
-  const TileVisibility visibility_;
+  const BatchVisibility visibility_;
   const int64_t rows_, keys_, depth_;
   const int64_t rowStride_;  // of the row buffer
-  const PanelSegments panelSegments_;
   int32_t groupPanels_ = 1;
-  std::vector<int64_t> groups_;  // first rows
+  // One for each visibility.
+  std::vector<PanelSegments> panelSegments_;
+  std::vector<std::vector<int64_t>> groups_;  // first rows
+  std::vector<SampleTasks> samples_;          // every batch element, in the order of its tasks
 };
 
 }  // namespace

@@ -19,6 +19,12 @@ int64_t countBefore(const Span& span, int64_t position) {
   return std::min(span.length, span.step == 1 ? distance : (distance + span.step - 1) / span.step);
 }
 
+bool isEqual(const std::vector<Slice>& a, const std::vector<Slice>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Slice& x, const Slice& y) {
+    return x.q0 == y.q0 && x.q1 == y.q1 && x.k0 == y.k0 && x.k1 == y.k1 && x.type == y.type;
+  });
+}
+
 }  // namespace
 
 void checkSpans(const Tile& tile, int64_t rows, int64_t keys) {
@@ -31,7 +37,7 @@ void checkSpans(const Tile& tile, int64_t rows, int64_t keys) {
   throw std::invalid_argument("attention: the spans of a tile do not have as many positions as its tensors have rows");
 }
 
-TileVisibility::TileVisibility(const Tile& tile) : q_(tile.q) {
+TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> own) : q_(tile.q) {
   int64_t offset = 0;
   for (const Span& span : tile.q) {
     qOffset_.push_back(offset);
@@ -42,8 +48,10 @@ TileVisibility::TileVisibility(const Tile& tile) : q_(tile.q) {
     if (span.length > 0) k_.push_back({span, offset, 0});
     offset += span.length;
   }
-  for (const Slice& slice : tile.mask) {
-    if (slice.q0 < slice.q1 && slice.k0 < slice.k1) slices_.push_back({slice, 0});
+  for (const std::span<const Slice> slices : {std::span<const Slice>(tile.mask), own}) {
+    for (const Slice& slice : slices) {
+      if (slice.q0 < slice.q1 && slice.k0 < slice.k1) slices_.push_back({slice, 0});
+    }
   }
   std::sort(k_.begin(), k_.end(), [](auto& a, auto& b) { return a.span.start < b.span.start; });
   std::sort(slices_.begin(), slices_.end(), [](auto& a, auto& b) { return a.slice.q0 < b.slice.q0; });
@@ -153,6 +161,29 @@ double TileVisibility::work(Range rows, Range keys) const {
     });
   });
   return pairs;
+}
+
+BatchVisibility::BatchVisibility(const Tile& tile, int64_t batch) {
+  const auto* modifiers = tile.modifiers ? &*tile.modifiers : nullptr;
+  if (modifiers == nullptr || modifiers->sampleMasks.empty()) {
+    visibilities_.emplace_back(tile);
+    return;
+  }
+  const std::vector<std::vector<Slice>>& masks = modifiers->sampleMasks;
+  const int64_t first = modifiers->origin ? modifiers->origin->batch : 0;
+  if (first < 0 || first + batch > static_cast<int64_t>(masks.size())) {
+    throw std::invalid_argument("attention: fewer masks of samples than there are samples");
+  }
+  std::vector<const std::vector<Slice>*> distinct;
+  for (int64_t b = 0; b < batch; ++b) {
+    const std::vector<Slice>& own = masks[static_cast<size_t>(first + b)];
+    const auto known =
+        std::find_if(distinct.begin(), distinct.end(), [&](const auto* each) { return isEqual(*each, own); });
+    indices_.push_back(static_cast<size_t>(known - distinct.begin()));
+    if (known != distinct.end()) continue;
+    distinct.push_back(&own);
+    visibilities_.emplace_back(tile, own);
+  }
 }
 
 PanelSegments::PanelSegments(const TileVisibility& visibility, int64_t rows, int32_t width, Arena& arena)

@@ -40,7 +40,8 @@ void checkSpans(const Tile& tile, int64_t rows, int64_t keys);
 /// Where a tile puts its rows and keys and which of them meet.
 class TileVisibility {
  public:
-  explicit TileVisibility(const Tile& tile);
+  /// What is visible to one sample: the tile's mask, and slices of its own.
+  explicit TileVisibility(const Tile& tile, std::span<const Slice> own = {});
 
   /// Appends the segments of a panel, by increasing begin. Their row intervals live in `arena`.
   void addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const;
@@ -75,6 +76,23 @@ class TileVisibility {
   std::vector<int64_t> qOffset_;     // local index of the first row of each span
   std::vector<KeySpan> k_;           // by start
   std::vector<SortedSlice> slices_;  // by q0
+};
+
+/// What the samples of a batch see of a tile. Samples that see the same share one visibility; without masks of their
+/// own, all do.
+class BatchVisibility {
+ public:
+  BatchVisibility(const Tile& tile, int64_t batch);
+
+  /// How many different ones there are.
+  size_t count() const { return visibilities_.size(); }
+  const TileVisibility& operator[](size_t index) const { return visibilities_[index]; }
+  /// The one of a batch element.
+  size_t indexOf(int64_t batch) const { return indices_.empty() ? 0 : indices_[static_cast<size_t>(batch)]; }
+
+ private:
+  std::vector<TileVisibility> visibilities_;
+  std::vector<size_t> indices_;  // by batch element; empty if all have the first
 };
 
 /// The segments of every panel of a tile, found once for all heads.

@@ -72,7 +72,8 @@ bool fits(const Device& device, const TensorView& q) {
   return q.shape[0] <= device.maxGridDim() && q.shape[1] <= device.maxGridDim();
 }
 
-void attendSubgrid(Device& device, const AttendArguments& args) {
+/// Of the batch elements from `firstBatch` on of the whole call.
+void attendSubgrid(Device& device, const AttendArguments& args, int64_t firstBatch) {
   const auto& [state, q, kv, tile] = args;
   const auto& [k, v] = kv;
   const float scale = tile.scale;
@@ -87,22 +88,22 @@ void attendSubgrid(Device& device, const AttendArguments& args) {
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
-  const std::vector<Part> all = makeParts(tile.q, tile.k, tile.mask);
-  if (all.empty()) return;
+  const TileParts all = makeParts(tile, {firstBatch, q.shape[0]});
+  if (all.parts.empty()) return;
   if (scale > 0 && supportsHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
 
   const int size = headSizeIndex(headDim), padded = kHeadSizes[size];
   const bool fast = scale > 0 && supportsTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
   const BlockShape shape = fast ? forwardShape(padded) : floatShape(padded);
   const unsigned shared = fast ? forwardBytes(padded) : floatBytes(padded, 3, 1);
-  for (const auto& [parts, blocks] : makeLaunches(all, Owner::Rows, shape.own)) {
-    p.parts = parts;
-    const Grid grid = gridOf(blocks, q, shape.threads(), shared);
+  for (const PartLaunch& launch : makeLaunches(all, Owner::Rows, shape.own)) {
+    p.parts = launch.parts;
+    const Grid grid = gridOf(launch, q, shape.threads(), shared);
     device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], grid, p);
   }
 }
 
-void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args) {
+void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, int64_t firstBatch) {
   const auto& [grads, q, saved, kv, tile] = args;
   const auto& [k, v] = kv;
   const auto& [dOut, lse, delta] = saved;
@@ -122,8 +123,8 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args) 
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
-  const std::vector<Part> all = makeParts(tile.q, tile.k, tile.mask);
-  if (all.empty()) return;
+  const TileParts all = makeParts(tile, {firstBatch, q.shape[0]});
+  if (all.parts.empty()) return;
   if (scale > 0 && headDim <= kMaxHopperGradientHeadDim && supportsHopper(device, {&q, &k, &v, &dOut})) {
     return attendBackwardOnHopper(device, {q, k, v, dOut}, all, p);
   }
@@ -136,14 +137,14 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args) 
   const BlockShape byRows = fast ? queriesShape(padded) : floatShape(padded);
   const unsigned keysShared = fast ? keysBytes(padded) : floatBytes(padded, 4, 2);
   const unsigned rowsShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
-  for (const auto& [parts, blocks] : makeLaunches(all, Owner::Keys, byKeys.own)) {
-    p.parts = parts;
-    const unsigned split = blocks * static_cast<unsigned>(byKeys.parts);
-    device.launch(kKeys[size][column], gridOf(split, k, byKeys.threads(), keysShared), p);
+  for (PartLaunch& launch : makeLaunches(all, Owner::Keys, byKeys.own)) {
+    p.parts = launch.parts;
+    launch.blocks *= static_cast<unsigned>(byKeys.parts);
+    device.launch(kKeys[size][column], gridOf(launch, k, byKeys.threads(), keysShared), p);
   }
-  for (const auto& [parts, blocks] : makeLaunches(all, Owner::Rows, byRows.own)) {
-    p.parts = parts;
-    device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), rowsShared), p);
+  for (const PartLaunch& launch : makeLaunches(all, Owner::Rows, byRows.own)) {
+    p.parts = launch.parts;
+    device.launch(kQueries[size][column], gridOf(launch, q, byRows.threads(), rowsShared), p);
   }
 }
 
@@ -152,25 +153,25 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args) 
 void attendOp(Device& device, const AttendArguments& args) {
   const auto& [state, q, kv, tile] = args;
   if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
-  if (fits(device, q)) return attendSubgrid(device, args);
+  if (fits(device, q)) return attendSubgrid(device, args, 0);
   forEachSubgrid(q, kv.k, device.maxGridDim(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
     const AttentionState some{selectHeads(state.out, batches, heads), selectHeads(state.lse, batches, heads)};
     const KvBlock keys{selectHeads(kv.k, batches, kvHeads), selectHeads(kv.v, batches, kvHeads)};
-    attendSubgrid(device, {some, selectHeads(q, batches, heads), keys, tile});
+    attendSubgrid(device, {some, selectHeads(q, batches, heads), keys, tile}, batches.first);
   });
 }
 
 void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
   const auto& [grads, q, saved, kv, tile] = args;
   if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
-  if (fits(device, q)) return attendBackwardSubgrid(device, args);
+  if (fits(device, q)) return attendBackwardSubgrid(device, args, 0);
   forEachSubgrid(q, kv.k, device.maxGridDim(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
     const QkvGrads some{selectHeads(grads.dq, batches, heads), selectHeads(grads.dk, batches, kvHeads),
                         selectHeads(grads.dv, batches, kvHeads)};
     const SavedRows rows{selectHeads(saved.dOut, batches, heads), selectHeads(saved.lse, batches, heads),
                          selectHeads(saved.delta, batches, heads)};
     const KvBlock keys{selectHeads(kv.k, batches, kvHeads), selectHeads(kv.v, batches, kvHeads)};
-    attendBackwardSubgrid(device, {some, selectHeads(q, batches, heads), rows, keys, tile});
+    attendBackwardSubgrid(device, {some, selectHeads(q, batches, heads), rows, keys, tile}, batches.first);
   });
 }
 

@@ -75,34 +75,34 @@ bool supportsHopper(const Device& device, std::initializer_list<const TensorView
          });
 }
 
-void attendOnHopper(Device& device, const Inputs& inputs, const std::vector<Part>& parts, const AttendParameters& p) {
+void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts, const AttendParameters& p) {
   const auto& [q, k, v] = inputs;
   const int size = headSizeIndex(p.headDim), padded = kHeadSizes[size];
   const HopperShape shape = forwardHopperShape(padded);
   AttendHopperParameters all{tensorMapOf(q, shape.own), tensorMapOf(k, shape.other), tensorMapOf(v, shape.other), p};
-  for (const auto& [some, blocks] : makeLaunches(parts, Owner::Rows, shape.own)) {
-    all.base.parts = some;
-    const Grid grid = gridOf(blocks, q, shape.threads(), forwardHopperBytes(padded));
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, shape.own)) {
+    all.base.parts = launch.parts;
+    const Grid grid = gridOf(launch, q, shape.threads(), forwardHopperBytes(padded));
     device.launch(kForward[size][dtypeColumn(q.dtype)], grid, all);
   }
 }
 
-void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const std::vector<Part>& parts,
+void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const TileParts& parts,
                             const AttendBackwardParameters& p) {
   const auto& [q, k, v, dOut] = inputs;
   const int size = headSizeIndex(p.headDim), padded = kHeadSizes[size], column = dtypeColumn(q.dtype);
   const HopperShape byKeys = keysHopperShape(padded), byRows = queriesHopperShape(padded);
   AttendBackwardHopperParameters all{tensorMapOf(q, byKeys.other), tensorMapOf(k, byKeys.own),
                                      tensorMapOf(v, byKeys.own), tensorMapOf(dOut, byKeys.other), p};
-  for (const auto& [some, blocks] : makeLaunches(parts, Owner::Keys, byKeys.own)) {
-    all.base.parts = some;
-    device.launch(kKeys[size][column], gridOf(blocks, k, byKeys.threads(), keysHopperBytes(padded)), all);
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Keys, byKeys.own)) {
+    all.base.parts = launch.parts;
+    device.launch(kKeys[size][column], gridOf(launch, k, byKeys.threads(), keysHopperBytes(padded)), all);
   }
   all = {tensorMapOf(q, byRows.own), tensorMapOf(k, byRows.other), tensorMapOf(v, byRows.other),
          tensorMapOf(dOut, byRows.own), p};
-  for (const auto& [some, blocks] : makeLaunches(parts, Owner::Rows, byRows.own)) {
-    all.base.parts = some;
-    device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), queriesHopperBytes(padded)), all);
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, byRows.own)) {
+    all.base.parts = launch.parts;
+    device.launch(kQueries[size][column], gridOf(launch, q, byRows.threads(), queriesHopperBytes(padded)), all);
   }
 }
 

@@ -20,11 +20,11 @@ struct GradientInputs {
 /// Whether Hopper's kernels take them: the device has these kernels, inputs have one 16-bit dtype and suit TMA.
 bool supportsHopper(const Device& device, std::initializer_list<const TensorView*> inputs);
 
-void attendOnHopper(Device& device, const Inputs& inputs, const std::vector<Part>& parts, const AttendParameters& p);
+void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts, const AttendParameters& p);
 
 /// Of heads of up to kMaxHopperGradientHeadDim; beyond, sums take more registers than there are.
 constexpr int kMaxHopperGradientHeadDim = 128;
-void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const std::vector<Part>& parts,
+void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const TileParts& parts,
                             const AttendBackwardParameters& p);
 
 }  // namespace mosaic::cuda

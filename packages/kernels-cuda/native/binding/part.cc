@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <stdexcept>
 
 namespace mosaic::cuda {
@@ -46,7 +47,7 @@ std::optional<Part> makePart(const SpanPair& pair, const Slice& slice) {
   }
   const int64_t position = q.start + firstRow * q.step, from = k.start + firstKey * k.step;
   const bool begins = (slice.type & 2) != 0, ends = (slice.type & 1) != 0;
-  Part part{static_cast<int32_t>(row + firstRow), static_cast<int32_t>(key + firstKey), {}, 0};
+  Part part{static_cast<int32_t>(row + firstRow), static_cast<int32_t>(key + firstKey), {}, 0, 0};
   part.visible.begin = edge(slice.k0 - from + (begins ? position - slice.q0 : 0), begins ? q.step : 0);
   part.visible.end = edge(slice.k1 - from - (ends ? slice.q1 - 1 - position : 0), ends ? q.step : 0);
   part.visible.step = static_cast<int32_t>(k.step);
@@ -85,7 +86,7 @@ Part restrictTo(Part part, Owner owner, int32_t first, int32_t end) {
 /// Parts of the same rows (or keys), by the first of these.
 using Groups = std::map<int32_t, std::vector<Part>>;
 
-Groups groupsOf(const std::vector<Part>& parts, Owner owner) {
+Groups groupsOf(std::span<const Part> parts, Owner owner) {
   std::vector<int32_t> cuts;
   for (const Part& part : parts) {
     const auto [first, length] = partExtent(part, owner);
@@ -112,27 +113,67 @@ int64_t estimateCost(const std::vector<Part>& group, Owner owner) {
   return length;
 }
 
-}  // namespace
-
-std::vector<Part> makeParts(const std::vector<Span>& q, const std::vector<Span>& k, const std::vector<Slice>& mask) {
-  std::vector<Part> parts;
+/// Appends the parts of a tile through some slices.
+void addParts(const Tile& tile, const std::vector<Slice>& slices, int32_t batch, std::vector<Part>& parts) {
   int64_t row = 0;
-  for (const Span& rows : q) {
+  for (const Span& rows : tile.q) {
     int64_t key = 0;
-    for (const Span& keys : k) {
-      for (const Slice& slice : mask) {
-        if (const std::optional<Part> part = makePart({rows, keys, row, key}, slice)) parts.push_back(*part);
+    for (const Span& keys : tile.k) {
+      for (const Slice& slice : slices) {
+        std::optional<Part> part = makePart({rows, keys, row, key}, slice);
+        if (!part) continue;
+        part->batch = batch;
+        parts.push_back(*part);
       }
       key += keys.length;
     }
     row += rows.length;
   }
-  return parts;
 }
 
-std::vector<PartLaunch> makeLaunches(const std::vector<Part>& parts, Owner owner, int own) {
+bool isEqual(const std::vector<Slice>& a, const std::vector<Slice>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Slice& x, const Slice& y) {
+    return x.q0 == y.q0 && x.q1 == y.q1 && x.k0 == y.k0 && x.k1 == y.k1 && x.type == y.type;
+  });
+}
+
+/// The masks of some batch elements of a call; none if it has none.
+std::span<const std::vector<Slice>> sampleMasksOf(const Tile& tile, const Range& batches) {
+  if (!tile.modifiers || tile.modifiers->sampleMasks.empty()) return {};
+  const std::vector<std::vector<Slice>>& masks = tile.modifiers->sampleMasks;
+  const int64_t first = batches.first + (tile.modifiers->origin ? tile.modifiers->origin->batch : 0);
+  if (first < 0 || first + batches.count > static_cast<int64_t>(masks.size())) {
+    throw std::invalid_argument("attend: expected a mask for each sample, received fewer");
+  }
+  return std::span(masks).subspan(static_cast<size_t>(first), static_cast<size_t>(batches.count));
+}
+
+}  // namespace
+
+TileParts makeParts(const Tile& tile, const Range& batches) {
+  TileParts all{{}, static_cast<unsigned>(batches.count)};
+  const std::span<const std::vector<Slice>> samples = sampleMasksOf(tile, batches);
+  const bool areEqual =
+      std::all_of(samples.begin(), samples.end(), [&](const auto& each) { return isEqual(each, samples.front()); });
+  if (areEqual) {
+    addParts(tile, tile.mask, 0, all.parts);
+    if (!samples.empty()) addParts(tile, samples.front(), 0, all.parts);
+    return all;
+  }
+  all.depth = 1;
+  for (size_t b = 0; b < samples.size(); b++) {
+    addParts(tile, tile.mask, static_cast<int32_t>(b), all.parts);
+    addParts(tile, samples[b], static_cast<int32_t>(b), all.parts);
+  }
+  return all;
+}
+
+std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own) {
   std::vector<std::vector<Part>> groups;
-  for (auto& [first, group] : groupsOf(parts, owner)) groups.push_back(std::move(group));
+  for (auto first = tile.parts.begin(), end = first; first != tile.parts.end(); first = end) {
+    end = std::find_if(first, tile.parts.end(), [&](const Part& part) { return part.batch != first->batch; });
+    for (auto& [at, group] : groupsOf({first, end}, owner)) groups.push_back(std::move(group));
+  }
   std::stable_sort(groups.begin(), groups.end(),
                    [&](const auto& a, const auto& b) { return estimateCost(a, owner) > estimateCost(b, owner); });
   std::vector<PartLaunch> launches;
@@ -141,7 +182,7 @@ std::vector<PartLaunch> makeLaunches(const std::vector<Part>& parts, Owner owner
     bool isNew = true;  // in this launch
     for (Part part : group) {
       if (launches.empty() || launches.back().parts.count == kMaxParts) {
-        launches.push_back({{}, 0});
+        launches.push_back({{}, 0, tile.depth});
         isNew = true;
       }
       PartLaunch& launch = launches.back();

@@ -6,37 +6,44 @@
 
 #include "device/device.h"
 #include "kernels/visible.h"
-#include "mosaic/view.h"
+#include "mosaic/kernels.h"
 
 namespace mosaic::cuda {
 
+struct Range {
+  int64_t first, count;
+};
+
 /// What each slice lets each span of rows see of each span of keys; empty parts left out.
-/// Throws where a part reaches over 2³⁰ positions or more.
-std::vector<Part> makeParts(const std::vector<Span>& q, const std::vector<Span>& k, const std::vector<Slice>& mask);
+struct TileParts {
+  std::vector<Part> parts;  // those of a batch element are neighbours
+  unsigned depth;           // of a grid: the batch elements that have each part, or 1 if parts are of one each
+};
+
+/// The parts of a tile for some batch elements of a call: of all alike, or where they have masks of their own that
+/// differ, of each. Throws where a part reaches over 2³⁰ positions or more, and where masks are fewer than samples.
+TileParts makeParts(const Tile& tile, const Range& batches);
 
 /// What a block owns.
 enum class Owner { Rows, Keys };
 
 struct PartLaunch {
   Parts parts;
-  unsigned blocks;
+  unsigned blocks, depth;
 };
 
 /// Parts, cut so that those that overlap in what blocks own have exactly that in common; the longest work first. A
 /// block owns `own` rows or keys.
-std::vector<PartLaunch> makeLaunches(const std::vector<Part>& parts, Owner owner, int own);
+std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own);
 
 // How attention's kernels are laid out over a GPU.
 
-/// One block after the other along x, then the heads and batches of what blocks own, no more than a grid reaches.
-inline Grid gridOf(unsigned blocks, const TensorView& owned, int threads, unsigned sharedBytes) {
-  const auto heads = static_cast<unsigned>(owned.shape[1]), batch = static_cast<unsigned>(owned.shape[0]);
-  return {{blocks, heads, batch}, {static_cast<unsigned>(threads)}, sharedBytes};
+/// One block after the other along x, then the heads of what blocks own, then batch elements; no more than a grid
+/// reaches.
+inline Grid gridOf(const PartLaunch& launch, const TensorView& owned, int threads, unsigned sharedBytes) {
+  const auto heads = static_cast<unsigned>(owned.shape[1]);
+  return {{launch.blocks, heads, launch.depth}, {static_cast<unsigned>(threads)}, sharedBytes};
 }
-
-struct Range {
-  int64_t first, count;
-};
 
 /// Calls start(batches, heads, kvHeads) for pieces of attention that a grid holds: it reaches 65 535 along y and along
 /// z, which heads and batches need not. Heads that share keys are parted only if they alone are too many.

@@ -20,9 +20,10 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   constexpr int M = kKeys / (16 * kShape.warps), K = kRows / 8, N = kColumns / 8;
   static_assert(M >= 1 && kKeys == M * 16 * kShape.warps && kRows <= kThreads);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int batch = blockIdx.z, headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
+  const int headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
   const WorkTile work = workTileOf(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
   const Part& any = p.parts.part[work.first];
+  const int batch = batchOf(any);
   const RowRange own{batch, headK, any.key, any.visible.keys};
   const int key0 = work.tile * kKeys;
   QueryTileIterator<kKeys, kRows> at(p.parts, work, key0, headK * p.group, p.group);
@@ -97,9 +98,10 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const int head = blockIdx.y, headK = head / p.group;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[work.first];
+  const int batch = batchOf(any);
   const RowRange own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);

@@ -94,9 +94,10 @@ DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const Ro
 template <int D>
 DEVICE void attendFloat(const AttendParameters& p) {
   using Tile = FloatTile<D>;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const int head = blockIdx.y, headK = head / p.group;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[work.first];
+  const int batch = batchOf(any);
   const RowRange own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Tile::kSide, work.tile);
   KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);

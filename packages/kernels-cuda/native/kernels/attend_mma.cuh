@@ -13,9 +13,10 @@ DEVICE void attendTile(const AttendParameters& p) {
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const int head = blockIdx.y, headK = head / p.group;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[work.first];
+  const int batch = batchOf(any);
   const RowRange own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);

@@ -25,6 +25,9 @@ DEVICE WorkTile workTileOf(const Parts& parts, int block) {
   return {first, end, block - parts.part[first].block};
 }
 
+/// The batch element that a block works on.
+DEVICE int batchOf(const Part& part) { return part.batch + static_cast<int>(blockIdx.z); }
+
 /// The first row of the `tile`th block to start, if the last rows go first: under a causal mask they take longest.
 DEVICE int lastTileFirst(int rows, int size, int tile) { return ((rows - 1) / size - tile) * size; }
 

@@ -51,7 +51,10 @@ export class SortedSlices {
   }
 }
 
-/** How many pairs the tiles of tapes show, by the numbers that tapes have for rows and masks. Each is counted once. */
+/**
+ * How many pairs the tiles of tapes show, by the numbers that tapes have for rows and masks: of samples with masks of their own,
+ * on average. Each is counted once.
+ */
 export class PairCounts {
   readonly #interned: InternPool;
   /** By mask, rows of queries, rows of keys. */
@@ -64,6 +67,7 @@ export class PairCounts {
   count(queries: number, keys: number, mask: number): number {
     const { rows, masks } = this.#interned;
     const known = ((this.#cache[mask] ??= [])[queries] ??= []);
-    return (known[keys] ??= visiblePairsUnchecked(rows[queries]!, rows[keys]!, masks[mask]!));
+    return (known[keys] ??=
+      visiblePairsUnchecked(rows[queries]!, rows[keys]!, masks[mask]!) / this.#interned.sampleCount(mask));
   }
 }

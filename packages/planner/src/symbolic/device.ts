@@ -7,6 +7,7 @@ import {
   type DType,
   dtypeBytes,
   type Fence,
+  type KernelFeature,
   type KernelName,
   type Kernels,
   kernelSchema,
@@ -53,7 +54,7 @@ function eventSource(kernel: KernelName, code: number): string {
   const views = getOperands(kernel)
     .filter(({ feature }) => feature === undefined) // what has a feature is refused
     .map(({ name }) => `record.viewOf(${name})`);
-  const rows = has("tile") ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.maskId(tile.mask)"] : [];
+  const rows = has("tile") ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.tileMaskId(tile)"] : [];
   const value = kernel === "fill" ? ["interned.stringId(String(value))"] : [];
   const numbers = [...views, ...rows, ...value];
   return [
@@ -110,6 +111,7 @@ function computeRecorder(kernel: KernelName): (record: RankRecord) => (...args: 
  */
 export class SymbolicDevice implements Device {
   readonly type = "symbolic";
+  readonly features: readonly KernelFeature[] = ["sampleMasks"];
   readonly index: number;
   readonly stream: Stream;
   readonly kernels: Kernels;

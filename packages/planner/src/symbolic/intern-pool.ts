@@ -1,4 +1,4 @@
-import type { Slice, Span } from "@mosaic/core";
+import type { Slice, Span, Tile } from "@mosaic/core";
 import { combineHash, LayoutTable } from "./strided-layout.ts";
 
 /** Lists of so many spans are hashed each time: that takes less than a weak map of hundreds of thousands of them. */
@@ -14,6 +14,8 @@ export class InternPool {
   readonly #rows = new InternTable<readonly Span[]>(this.rows, sameRows);
   readonly #masks = new InternTable<readonly Slice[]>(this.masks, sameMask);
   readonly #stringIds = new Map<string, number>();
+  readonly #sampleCounts = new Map<number, number>();
+  readonly #batchSlices = new WeakMap<readonly (readonly Slice[])[], Map<readonly Slice[], readonly Slice[]>>();
   #lastMask: readonly Slice[] | undefined;
   #lastMaskNumber = -1;
 
@@ -34,6 +36,37 @@ export class InternPool {
     this.#lastMask = mask;
     this.#lastMaskNumber = this.#masks.numberOf(mask, hash);
     return this.#lastMaskNumber;
+  }
+
+  /** The mask of a tile; where samples have masks of their own, that of all samples one after the other. */
+  tileMaskId(tile: Pick<Tile, "mask" | "modifiers">): number {
+    const samples = tile.modifiers?.sampleMasks;
+    if (!samples) return this.maskId(tile.mask);
+    const number = this.maskId(this.tileSlices(tile));
+    this.#sampleCounts.set(number, samples.length);
+    return number;
+  }
+
+  /**
+   * The slices of a tile: of its mask or, where samples have masks of their own, of all samples. Then each sample is counted, and
+   * follows an empty slice with its number: lists are equal only if their samples are, and pairs are those of all samples.
+   */
+  tileSlices({ mask, modifiers }: Pick<Tile, "mask" | "modifiers">): readonly Slice[] {
+    const samples = modifiers?.sampleMasks;
+    if (!samples) return mask;
+    const known = this.#batchSlices.get(samples) ?? new Map<readonly Slice[], readonly Slice[]>();
+    this.#batchSlices.set(samples, known);
+    let slices = known.get(mask);
+    if (!slices) {
+      slices = samples.flatMap((own, k) => [{ q0: 0, q1: 0, k0: k, k1: k, type: "full" } as const, ...mask, ...own]);
+      known.set(mask, slices);
+    }
+    return slices;
+  }
+
+  /** Of how many samples the slices of a mask are; 1 where all samples have them. */
+  sampleCount(mask: number): number {
+    return this.#sampleCounts.get(mask) ?? 1;
   }
 
   stringId(text: string): number {

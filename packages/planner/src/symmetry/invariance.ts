@@ -15,14 +15,18 @@ export class Invariance {
   readonly #queries: Shards;
   readonly #keys: Shards;
   readonly #slices: readonly Slice[];
+  /** Of how many samples the slices are. */
+  readonly #samples: number;
   readonly #sorted: SortedSlices;
   #fingerprintsOfIdentity: Fingerprints | undefined;
   #uniform: boolean | undefined;
 
-  constructor(queries: Shards, keys: Shards, slices: readonly Slice[]) {
+  // oxlint-disable-next-line max-params -- who sees whom, and how often
+  constructor(queries: Shards, keys: Shards, slices: readonly Slice[], samples = 1) {
     this.#queries = queries;
     this.#keys = keys;
     this.#slices = slices;
+    this.#samples = samples;
     this.#sorted = new SortedSlices(slices);
   }
 
@@ -66,7 +70,9 @@ export class Invariance {
     if (!queries || !keys) return false;
     const after = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
     const before = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
-    return [after, before].some(({ q, k }) => visiblePairsUnchecked([q], [k], this.#slices) === q.length * k.length);
+    return [after, before].some(({ q, k }) => {
+      return visiblePairsUnchecked([q], [k], this.#slices) === this.#samples * q.length * k.length;
+    });
   }
 
   /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */

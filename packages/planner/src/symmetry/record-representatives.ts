@@ -101,10 +101,10 @@ class SymmetrySearch {
     this.#where = where;
     this.#recorder = new Recorder(where, options);
     this.#ranksPerNode = ranksPerNode;
-    const { queries, keys, slices } = this.#recorder;
+    const { queries, keys, slices, interned } = this.#recorder;
     const { mesh } = this.#recorder.options;
-    const shards = new Shards(queries, mesh);
-    this.#invariance = new Invariance(shards, keys === queries ? shards : new Shards(keys, mesh), slices);
+    const [shards, samples] = [new Shards(queries, mesh), interned.sampleCount(interned.maskId(slices))];
+    this.#invariance = new Invariance(shards, keys === queries ? shards : new Shards(keys, mesh), slices, samples);
     // Who only proves does not mind how long kernels take.
     this.#pairs = ranksPerNode === undefined ? undefined : new PairCounts(this.#recorder.interned);
   }
@@ -232,7 +232,9 @@ class SymmetrySearch {
   #tooManyClassesError(classes: number): OptionError {
     const { size, options, queries } = this.#recorder;
     const shards = queries.axes.reduce((product, axis) => product * options.mesh[axis]!, 1);
-    const what = `${options.mask.name}, ${options.placement.name}, ${options.tokens} tokens`;
+    const { mask } = options;
+    const masks = "name" in mask ? mask.name : `${mask.length} masks`;
+    const what = `${masks}, ${options.placement.name}, ${options.tokens} tokens`;
     return new OptionError({
       where: this.#where,
       expected: `at most ${maxRecordedRanks} equivalence classes of ranks`,

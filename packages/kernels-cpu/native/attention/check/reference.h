@@ -26,24 +26,28 @@ inline bool isVisible(const Slice& s, int64_t q, int64_t k) {
 /// All arrays are [b][h][row][column], dense.
 struct Reference {
   int64_t B, H, Hkv, Sq, Sk, D;
-  std::vector<uint8_t> seen;  // [Sq][Sk]
+  std::vector<uint8_t> seen;  // [B][Sq][Sk]
   std::vector<double> out, lse, delta, dq, dk, dv;
   double largestScore = 0;
   /// The largest sums of absolute terms in dq and dk. The terms cancel: p (dOut · v − delta) is small where softmax is
   /// nearly one-hot, but is rounded like its parts.
   double dqTerms = 0, dkTerms = 0;
 
+  uint8_t& sees(int64_t b, int64_t i, int64_t j) { return seen[static_cast<size_t>((b * Sq + i) * Sk + j)]; }
+
   double& row(std::vector<double>& x, int64_t b, int64_t h, int64_t i) const {
     return x[static_cast<size_t>((b * H + h) * Sq + i)];
   }
 
   Reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dOut, const std::vector<int64_t>& qAt,
-            const std::vector<int64_t>& kAt, const std::vector<Slice>& mask, double scale)
+            const std::vector<int64_t>& kAt, const std::vector<std::vector<Slice>>& masks, double scale)
       : B(q.shape(0)), H(q.shape(1)), Hkv(k.shape(1)), Sq(q.shape(2)), Sk(k.shape(2)), D(q.shape(3)) {
-    seen.resize(static_cast<size_t>(Sq * Sk));
-    for (int64_t i = 0; i < Sq; ++i) {
-      for (int64_t j = 0; j < Sk; ++j) {
-        for (const Slice& s : mask) seen[static_cast<size_t>(i * Sk + j)] |= isVisible(s, qAt[i], kAt[j]);
+    seen.resize(static_cast<size_t>(B * Sq * Sk));
+    for (int64_t b = 0; b < B; ++b) {
+      for (int64_t i = 0; i < Sq; ++i) {
+        for (int64_t j = 0; j < Sk; ++j) {
+          for (const Slice& s : masks[static_cast<size_t>(b)]) sees(b, i, j) |= isVisible(s, qAt[i], kAt[j]);
+        }
       }
     }
     out.resize(static_cast<size_t>(B * H * Sq * D));
@@ -73,7 +77,7 @@ struct Reference {
     std::vector<double> s;
     double m = -INFINITY, sum = 0;
     for (int64_t j = 0; j < Sk; ++j) {
-      if (!seen[static_cast<size_t>(i * Sk + j)]) continue;
+      if (!sees(b, i, j)) continue;
       double dot = 0;
       for (int64_t d = 0; d < D; ++d) dot += q.get(b, h, i, d) * k.get(b, kv, j, d);
       keys.push_back(j);

@@ -1,0 +1,275 @@
+import {
+  attention,
+  type AttentionModifiers,
+  type Context,
+  type Device,
+  type DType,
+  layoutOf,
+  type Mask,
+  masks,
+  type Slice,
+  type Tensor,
+} from "@mosaic/core";
+import { resolveBatchMaskUnchecked } from "@mosaic/core/context-parallel";
+import { type Case, check, checkClose } from "../check.ts";
+import { poisoned } from "../perturb/group.ts";
+import { checkMeasurements, type Measurement } from "../measure/gate.ts";
+import { type MaskMod } from "../oracle/attention.ts";
+import { normals } from "../oracle/numbers.ts";
+import { pairwise } from "../pairwise.ts";
+import { type MakeWorld, onWorld } from "../world.ts";
+import { type MaskTrial, maskTrials } from "./masks.ts";
+import { measureOn } from "./measure.ts";
+import { headsFirst, listPositions, takeRows } from "./shard.ts";
+import type { Trial } from "./trial.ts";
+import { type Arrangement, formatMesh, placements, meshSize } from "./trials.ts";
+
+// Batches whose samples see different keys: masks of their own, or sequences padded to one length.
+
+/** A batch, as `attention` takes it. */
+interface BatchInput {
+  readonly mask: Mask | readonly Mask[];
+  readonly lengths: { readonly queries: readonly number[]; readonly keys: readonly number[] } | undefined;
+  readonly padding: "left" | "right";
+}
+
+const sizes = [
+  { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 3 },
+  { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 },
+  { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 4 },
+] as const;
+
+const combinations = pairwise({
+  placement: placements(),
+  padding: ["left", "right", "none"],
+  // One of all, each a kind of its own, documents where queries and keys are as many, or random slices.
+  masks: ["one", "different", "documents", "random"],
+  size: sizes,
+  extent: [
+    { queries: 41, keys: 41 },
+    { queries: 3, keys: 3 },
+    { queries: 23, keys: 38 },
+    { queries: 38, keys: 23 },
+  ],
+  dtype: ["float32", "bfloat16"],
+});
+type BatchCombination = (typeof combinations)[number];
+
+/** Tokens of each sample: all, some, none, few, and not the same of queries as of keys. */
+function lengthsOf({ padding, masks: choice, size, extent }: BatchCombination): BatchInput["lengths"] {
+  if (padding === "none") return undefined;
+  const { queries, keys } = extent;
+  const cut = (some: readonly number[]): readonly number[] => some.slice(0, size.batch);
+  const ownQueries = cut([Math.floor(queries / 2), queries, 0, 1]);
+  const ownKeys = cut([Math.floor((2 * keys) / 3), keys, keys, Math.min(2, keys)]);
+  const areEqual = choice === "documents" && queries === keys;
+  return { queries: ownQueries, keys: areEqual ? ownQueries : ownKeys };
+}
+
+/** The masks of the samples, over their own lengths. */
+function masksOf(
+  { masks: choice, size, extent }: BatchCombination,
+  lengths: BatchInput["lengths"],
+): readonly MaskTrial[] {
+  return Array.from({ length: size.batch }, (_, sample) => {
+    const own = maskTrials(lengths?.queries[sample] ?? extent.queries, lengths?.keys[sample] ?? extent.keys, 7);
+    const named = (name: string, nth = 0): MaskTrial =>
+      own.filter((each) => each.mask.name.startsWith(name))[nth] ?? own[1]!;
+    if (choice === "one") return own[1]!;
+    if (choice === "documents") return named("documents", sample % 2);
+    if (choice === "random") return named("sliceMask", sample % 3);
+    return named(["causal", "slidingWindow", "full", "inverseCausal"][sample]!);
+  });
+}
+
+interface ResolvedBatch {
+  readonly mask: readonly Slice[];
+  readonly modifiers: AttentionModifiers | undefined;
+  readonly maskMod: MaskMod;
+}
+
+const batchCache = new Map<BatchCombination, ResolvedBatch>();
+
+/** Made once: what float64 answers is kept with the definition. */
+function resolveBatch(combination: BatchCombination): ResolvedBatch {
+  let known = batchCache.get(combination);
+  if (!known) batchCache.set(combination, (known = makeBatch(combination)));
+  return known;
+}
+
+function makeBatch(combination: BatchCombination): ResolvedBatch {
+  const { size, extent } = combination;
+  const lengths = lengthsOf(combination);
+  const padding = combination.padding === "left" ? "left" : "right";
+  const own = masksOf(combination, lengths);
+  const mask = combination.masks === "one" ? own[0]!.mask : own.map((each) => each.mask);
+  const given: BatchInput = { mask, lengths, padding };
+  const resolved = resolveBatchMaskUnchecked("batch", given, { batch: size.batch, ...extent });
+  const maskMod: MaskMod = (query, key, sample = 0) => {
+    const [queries, keys] = [lengths?.queries[sample] ?? extent.queries, lengths?.keys[sample] ?? extent.keys];
+    const [q, k] = padding === "left" ? [query - extent.queries + queries, key - extent.keys + keys] : [query, key];
+    return q >= 0 && q < queries && k >= 0 && k < keys && own[sample]!.maskMod(q, k);
+  };
+  return { ...resolved, maskMod };
+}
+
+/**
+ * Batches on some ranks: every two of a placement, a side of the padding or none, a choice of masks, a size of heads, lengths of
+ * the sequences and a dtype meet.
+ */
+export function batchTrials(
+  { mesh, axes }: Pick<Arrangement, "mesh" | "axes">,
+  dtypes: readonly DType[] = ["float32", "bfloat16"],
+): Trial[] {
+  const some = combinations.filter(({ dtype }) => dtypes.includes(dtype));
+  return some.map((combination, i) => {
+    const { placement, padding, masks: choice, size, extent, dtype } = combination;
+    const { mask, modifiers, maskMod } = resolveBatch(combination);
+    const { numHeads, numKvHeads, headDim, batch } = size;
+    const heading = `batch of ${batch}, ${choice} masks, padding ${padding}, ${extent.queries}×${extent.keys}`;
+    return {
+      name: `${heading}, ${numHeads}/${numKvHeads} heads of ${headDim}, ${placement.name}, ${dtype}`,
+      mesh,
+      axes,
+      ...size,
+      dtype,
+      scale: 1 / Math.sqrt(headDim),
+      mask,
+      ...(modifiers && { modifiers }),
+      maskMod,
+      queries: { length: extent.queries, placement },
+      keys: { length: extent.keys, placement },
+      seed: 40 + i,
+    };
+  });
+}
+
+export interface BatchSuiteOptions {
+  readonly makeWorld: MakeWorld;
+  readonly arrangements: readonly Arrangement[];
+  /** Default: float32 and bfloat16. */
+  readonly dtypes?: readonly DType[];
+}
+
+/**
+ * What a backend must do with batches whose samples see different keys: forward and all gradients as exact as one device, for
+ * masks and lengths of each sample, padded on the left or on the right; what lies in the padding reaches nothing.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { world } from "@mosaic/collectives-local";
+ * import { alongOneAxis, batchSuite, type MakeWorld } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+ *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
+ * const cases = batchSuite({ makeWorld, arrangements: alongOneAxis((axis) => ring({ axis }), [2]) });
+ * await cases[1]!.run();
+ * ```
+ */
+export function batchSuite(options: BatchSuiteOptions): Case[] {
+  return options.arrangements.flatMap((arrangement) => {
+    const title = `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}`;
+    return [
+      {
+        name: `${title}: masks and lengths of each sample, as exact as one device`,
+        run: () => checkExact(options, arrangement),
+      },
+      { name: `${title}: NaN in the padding reaches nothing`, run: () => checkPadding(options, arrangement) },
+    ];
+  });
+}
+
+async function checkExact({ makeWorld, dtypes }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
+  const { mesh, backend } = arrangement;
+  const trials = batchTrials(arrangement, dtypes);
+  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisoned }, async (ctx) => {
+    const measurements: Measurement[] = [];
+    for (const trial of trials) measurements.push(await measureOn(ctx, backend, trial));
+    return measurements;
+  });
+  for (const i of trials.keys()) {
+    const ofTrial = measured.map((measurements) => measurements[i]!);
+    checkMeasurements(backend.name, ofTrial);
+  }
+}
+
+const padded = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, headDim: 8, lengths: [7, 19, 0] } as const;
+
+/** Through `attention` and its backward: what lies in the padding, NaN or 0, makes no difference. */
+async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
+  const { mesh, backend } = arrangement;
+  await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
+    for (const padding of ["left", "right"] as const) {
+      const [clean, dirty] = [
+        await attendPadded(ctx, arrangement, 0, padding),
+        await attendPadded(ctx, arrangement, NaN, padding),
+      ];
+      for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
+        const what = `${backend.name}, rank ${ctx.rank}, padding ${padding}: ${name}`;
+        // Not to the bit: beside NaN a kernel may sum in another order.
+        checkClose(dirty.values[name], clean.values[name], 1e-5, `${what} beside NaN`);
+        const nothing = name === "lse" ? Number.NEGATIVE_INFINITY : 0;
+        const width = name === "lse" ? 1 : padded.headDim;
+        const wrong = clean.values[name].findIndex(
+          (value, i) => clean.isPadding(Math.floor(i / width), name) && value !== nothing,
+        );
+        check(wrong < 0, `${what} of padding: expected ${nothing}, received ${clean.values[name][wrong]}`);
+      }
+    }
+  });
+}
+
+interface PaddedNumbers {
+  readonly values: Readonly<Record<"out" | "lse" | "dq" | "dk" | "dv", Float32Array>>;
+  /** Whether a row [B,H,S] of this rank's shard is padding. */
+  isPadding(row: number, name: string): boolean;
+}
+
+// oxlint-disable-next-line max-params -- where, by what, and what lies where
+async function attendPadded(
+  ctx: Context,
+  { axes, backend }: Arrangement,
+  filler: number,
+  padding: "left" | "right",
+): Promise<PaddedNumbers> {
+  const { batch, numHeads, numKvHeads, length, headDim, lengths } = padded;
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length, placement: placements()[1]! });
+  const positions = listPositions(layout.spans(ctx.mesh.coordinate));
+  const isToken = (sample: number, position: number): boolean =>
+    padding === "right" ? position < lengths[sample]! : position >= length - lengths[sample]!;
+  const shard = (device: Device, heads: number, seed: number): Tensor => {
+    const all = normals(batch * heads * length * headDim, seed).map((value, i) => {
+      const row = Math.floor(i / headDim);
+      return isToken(Math.floor(row / length / heads), row % length) ? value : filler;
+    });
+    const mine = takeRows(all, positions, { rows: length, width: headDim });
+    return headsFirst(device, mine, [batch, heads, positions.length, headDim], "float32");
+  };
+  using q = shard(ctx.device, numHeads, 1);
+  using k = shard(ctx.device, numKvHeads, 2);
+  using v = shard(ctx.device, numKvHeads, 3);
+  using dOut = shard(ctx.device, numHeads, 4);
+  for (const x of [q, k, v]) x.requiresGrad = true;
+  const { out, lse } = attention(ctx, q, k, v, {
+    backend,
+    mask: masks.causal(),
+    lengths: { queries: lengths, keys: lengths },
+    padding,
+    queries: layout,
+    keys: layout,
+    returnLse: true,
+  });
+  out.backward(dOut);
+  const tensors = { out, lse, dq: q.grad!, dk: k.grad!, dv: v.grad! };
+  const read = await Promise.all(Object.values(tensors).map((x) => x.read()));
+  const names = Object.keys(tensors);
+  for (const x of Object.values(tensors)) x[Symbol.dispose]();
+  return {
+    values: Object.fromEntries(names.map((name, i) => [name, read[i]!])) as PaddedNumbers["values"],
+    isPadding(row, name) {
+      const heads = name === "dk" || name === "dv" ? numKvHeads : numHeads;
+      return !isToken(Math.floor(row / positions.length / heads), positions[row % positions.length]!);
+    },
+  };
+}

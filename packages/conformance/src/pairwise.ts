@@ -1,0 +1,57 @@
+/** Levels of factors, by name. */
+export type Factors = Readonly<Record<string, readonly unknown[]>>;
+
+/** One level of each factor. */
+export type Combination<F extends Factors> = { readonly [Name in keyof F]: F[Name][number] };
+
+/**
+ * Combinations in which every two levels of two factors meet at least once: a covering array of strength 2, found greedily as by
+ * AETG (Cohen et al. 1997), without its random trials. The same factors give the same combinations.
+ *
+ * @example
+ * ```ts
+ * import { pairwise } from "@mosaic/conformance";
+ * const rows = pairwise({ a: [1, 2, 3], b: ["x", "y"], c: [false, true] });
+ * rows.length; // => 6
+ * rows.some(({ b, c }) => b === "y" && c === false); // => true
+ * ```
+ */
+export function pairwise<const F extends Factors>(factors: F): Combination<F>[] {
+  const names = Object.keys(factors);
+  const open = new Set<string>();
+  for (const [i, one] of names.entries()) {
+    for (const other of names.slice(i + 1)) {
+      for (const a of factors[one]!.keys())
+        for (const b of factors[other]!.keys()) open.add(pairKey([one, a], [other, b]));
+    }
+  }
+  const rows: Combination<F>[] = [];
+  while (open.size > 0) {
+    const [first] = open;
+    const row = new Map<string, number>(JSON.parse(first!) as [string, number][]);
+    for (const name of names) if (!row.has(name)) row.set(name, bestLevel(name, factors[name]!.length, { row, open }));
+    const chosen = [...row];
+    for (const [i, one] of chosen.entries()) for (const other of chosen.slice(i + 1)) open.delete(pairKey(one, other));
+    const levels = names.map((name) => [name, factors[name]![row.get(name)!]]);
+    rows.push(Object.fromEntries(levels) as Combination<F>);
+  }
+  return rows;
+}
+
+type Level = readonly [name: string, index: number];
+
+/** In the order of names, so that a pair has one key. */
+function pairKey(a: Level, b: Level): string {
+  return JSON.stringify(a[0] < b[0] ? [a, b] : [b, a]);
+}
+
+/** The level that closes most pairs with those of the row so far. */
+function bestLevel(
+  name: string,
+  count: number,
+  { row, open }: { readonly row: ReadonlyMap<string, number>; readonly open: ReadonlySet<string> },
+): number {
+  const closed = (level: number): number => [...row].filter((other) => open.has(pairKey([name, level], other))).length;
+  const levels = Array.from({ length: count }, (_, level) => level);
+  return levels.reduce((best, level) => (closed(level) > closed(best) ? level : best), 0);
+}

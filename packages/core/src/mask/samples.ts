@@ -1,0 +1,169 @@
+import type { AttentionModifiers } from "../attention/tile.ts";
+import { expectValue, ShapeError } from "../errors.ts";
+import * as option from "../option.ts";
+import { defineOptions, type ResolvedOptionsOf } from "../options.ts";
+import { full } from "./masks.ts";
+import { checkSlices, type Mask, type Slice } from "./slice.ts";
+import { resolveSlices, shiftSlices } from "./verify.ts";
+
+// A batch whose samples see different keys: a list of slices for each sample, in the positions of the padded sequences.
+// Rows of padding are in no slice, so they see nothing and nothing sees them.
+
+const sampleLengths = defineOptions("lengths", {
+  /** Queries of each sample. Default: all. */
+  queries: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** Keys of each sample. Default: all. */
+  keys: option.array(option.integer({ min: 0 }), { optional: true }),
+});
+
+export const batchMaskOptions = defineOptions("batch mask", {
+  /** Which keys each query sees, in global positions: one mask, or one for each sample of the batch. Default: all. */
+  mask: option.either(option.mask(), option.array(option.mask()), { optional: true }),
+  /**
+   * Tokens of each sample, `{ queries: [5, 8], keys: [5, 8] }`, where sequences are padded to one length. A sample's mask is over
+   * its own tokens, as if it were alone; padding sees nothing and is seen by nothing. Default: no padding.
+   */
+  lengths: option.nested(sampleLengths, {
+    expected: "{ queries?, keys? }, an array of integers ≥ 0 each",
+    optional: true,
+  }),
+  /** Where the padding lies, before the tokens or after them. Default "right". */
+  padding: option.oneOf(["left", "right"], { default: "right" }),
+});
+
+/** Samples, and positions of the sequences, padding included. */
+interface BatchSize {
+  readonly batch: number;
+  readonly queries: number;
+  readonly keys: number;
+}
+
+/** A batch's masks as backends and kernels take them: `mask` if all samples see the same, else `modifiers.sampleMasks`. */
+export interface ResolvedBatchMask {
+  readonly mask: readonly Slice[];
+  readonly modifiers: AttentionModifiers | undefined;
+}
+
+const everything: Mask = full();
+const nothing: readonly Slice[] = [];
+
+/**
+ * The slices of a batch, verified, of options that were parsed. Each sample has its mask over its own lengths, as if it were alone and unpadded, shifted by
+ * the padding on the left. Masks are resolved once for each pair of lengths (`resolveSlices`), and the same masks and lengths
+ * give the same object, so that what is derived from it is derived once.
+ *
+ * @throws ShapeError for as many masks or lengths as there are not samples, and for lengths beyond the sequences.
+ */
+export function resolveBatchMaskUnchecked(
+  where: string,
+  { mask = everything, lengths = {}, padding }: ResolvedOptionsOf<typeof batchMaskOptions>,
+  { batch, queries, keys }: BatchSize,
+): ResolvedBatchMask {
+  const isPerSample = Array.isArray(mask);
+  if (!isPerSample && !lengths.queries && !lengths.keys) {
+    return { mask: resolveSlices(mask as Mask, queries, keys), modifiers: undefined };
+  }
+  if (isPerSample) checkCount(`${where}: mask`, "masks", mask.length, batch);
+  checkLengths(`${where}: lengths.queries`, lengths.queries, batch, queries);
+  checkLengths(`${where}: lengths.keys`, lengths.keys, batch, keys);
+  const samples = Array.from({ length: batch }, (_, sample) => {
+    const own = isPerSample ? (mask as readonly Mask[])[sample]! : (mask as Mask);
+    const [ownQueries, ownKeys] = [lengths.queries?.[sample] ?? queries, lengths.keys?.[sample] ?? keys];
+    const slices = resolveSlices(own, ownQueries, ownKeys);
+    return padding === "right" ? slices : shiftSlices(slices, queries - ownQueries, keys - ownKeys);
+  });
+  const [first] = samples;
+  if (first === undefined) return { mask: nothing, modifiers: undefined };
+  if (samples.every((slices) => slices === first)) return { mask: first, modifiers: undefined };
+  return internSamples(samples);
+}
+
+function checkCount(where: string, what: string, count: number, batch: number): void {
+  if (count === batch) return;
+  throw new ShapeError({
+    where,
+    expected: `${batch} ${what}, one for each sample of the batch`,
+    received: String(count),
+    remedy: "pass one for each sample of this rank's q",
+  });
+}
+
+// oxlint-disable-next-line max-params -- where, what, how many, and how long
+function checkLengths(where: string, lengths: readonly number[] | undefined, batch: number, positions: number): void {
+  if (lengths === undefined) return;
+  checkCount(where, "lengths", lengths.length, batch);
+  const sample = lengths.findIndex((length) => length > positions);
+  if (sample < 0) return;
+  throw new ShapeError({
+    where: `${where}[${sample}]`,
+    expected: `at most ${positions}, the length of the padded sequence`,
+    received: String(lengths[sample]),
+    remedy: "pass the number of tokens of each sample, padding excluded",
+  });
+}
+
+/** More than a program uses at a time of batches that begin with the same sample. */
+const MAX_INTERNED = 64;
+
+/** By the list of the first sample. */
+const interned = new WeakMap<readonly Slice[], ResolvedBatchMask[]>();
+
+/** One object for equal samples: caches of backends compare by identity. */
+function internSamples(samples: readonly (readonly Slice[])[]): ResolvedBatchMask {
+  const [first] = samples as [readonly Slice[]];
+  const known = interned.get(first) ?? [];
+  interned.set(first, known);
+  for (const each of known) {
+    const { sampleMasks = [] } = each.modifiers!;
+    if (sampleMasks.length === samples.length && sampleMasks.every((slices, i) => slices === samples[i])) return each;
+  }
+  const resolved = { mask: nothing, modifiers: { sampleMasks: samples } };
+  if (known.length >= MAX_INTERNED) known.shift();
+  known.push(resolved);
+  return resolved;
+}
+
+/** By the masks of the samples, then by the mask of all. */
+const unions = new WeakMap<readonly (readonly Slice[])[], WeakMap<readonly Slice[], readonly Slice[]>>();
+
+/**
+ * What some sample of a call sees: the slices by which backends find out who needs whose keys. Those of different samples
+ * may overlap. Without masks of samples it is the call's mask itself.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * import { unionSlices } from "@mosaic/core/context-parallel";
+ * const [short, long] = [masks.causal().slices(2, 2), masks.causal().slices(5, 5)];
+ * unionSlices({ mask: [], modifiers: { sampleMasks: [short, long, short] } }); // => [...short, ...long]
+ * ```
+ * @throws OptionError for what are no slices.
+ */
+export function unionSlices(call: {
+  readonly mask: readonly Slice[];
+  readonly modifiers?: Pick<AttentionModifiers, "sampleMasks"> | undefined;
+}): readonly Slice[] {
+  const { mask, modifiers } = call ?? {};
+  checkSlices("unionSlices: mask", mask);
+  const sampleMasks = modifiers?.sampleMasks;
+  if (!sampleMasks) return mask;
+  expectValue("unionSlices: sampleMasks", Array.isArray(sampleMasks), "slices of each sample", sampleMasks);
+  let byMask = unions.get(sampleMasks);
+  if (!byMask) unions.set(sampleMasks, (byMask = new WeakMap()));
+  let union = byMask.get(mask);
+  if (!union) byMask.set(mask, (union = distinctSlices([mask, ...sampleMasks])));
+  return union;
+}
+
+function distinctSlices(lists: readonly (readonly Slice[])[]): readonly Slice[] {
+  const distinct = new Map<string, Slice>();
+  for (const slices of new Set(lists)) {
+    checkSlices("unionSlices", slices);
+    for (const slice of slices) {
+      const { q0, q1, k0, k1, type } = slice;
+      const key = `${q0},${q1},${k0},${k1},${type}`;
+      if (!distinct.has(key)) distinct.set(key, slice);
+    }
+  }
+  return [...distinct.values()];
+}

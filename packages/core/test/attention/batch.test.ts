@@ -1,0 +1,226 @@
+import { describe, expect, test } from "vitest";
+import { attention, type AttentionOptions } from "../../src/attention/attention.ts";
+import type { AttentionBackend } from "../../src/attention/backend.ts";
+import type { AttentionModifiers } from "../../src/attention/tile.ts";
+import { checkTile } from "../../src/attention/check.ts";
+import type { Context } from "../../src/context.ts";
+import { fromArray } from "../../src/creation.ts";
+import { OptionError, ShapeError } from "../../src/errors.ts";
+import { init } from "../../src/init.ts";
+import { bidirectionalCausal, causal, documents, full, inverseCausal, slidingWindow } from "../../src/mask/index.ts";
+import { batchMaskOptions, resolveBatchMaskUnchecked } from "../../src/mask/samples.ts";
+import type { Mask } from "../../src/mask/slice.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+
+const open = () => init({ device: new ReferenceDevice({ double: true }) });
+
+const [batch, heads, kvHeads, sq, sk, width] = [4, 4, 2, 7, 9, 3];
+const lengths = { queries: [5, 7, 0, 1], keys: [6, 9, 4, 0] };
+
+/** q, dOut [B,H,Sq,D] and k, v [B,Hkv,Sk,D] of a batch, or of the tokens of one of its samples. */
+function inputs(ctx: Context, padding: "left" | "right", only?: number) {
+  const make = (h: number, s: number, own: readonly number[], seed: number): Tensor => {
+    const all = values(batch * h * s * width, seed);
+    if (only === undefined) return fromArray(ctx, all, [batch, h, s, width]);
+    const [length, first] = [own[only]!, padding === "left" ? s - own[only]! : 0];
+    const rows = Array.from(
+      { length: h * length },
+      (_, i) => (only * h + Math.floor(i / length)) * s + first + (i % length),
+    );
+    return fromArray(
+      ctx,
+      rows.flatMap((row) => all.slice(row * width, (row + 1) * width)),
+      [1, h, length, width],
+    );
+  };
+  const [q, k, v] = [
+    make(heads, sq, lengths.queries, 1),
+    make(kvHeads, sk, lengths.keys, 2),
+    make(kvHeads, sk, lengths.keys, 3),
+  ];
+  for (const x of [q, k, v]) x.requiresGrad = true;
+  return { q, k, v, dOut: make(heads, sq, lengths.queries, 4) };
+}
+
+async function results(ctx: Context, { q, k, v, dOut }: ReturnType<typeof inputs>, options: AttentionOptions) {
+  const { out, lse } = attention(ctx, q, k, v, { ...options, returnLse: true });
+  out.backward(dOut);
+  const read = await Promise.all([out, lse, q.grad!, k.grad!, v.grad!].map((x) => x.read()));
+  return { out: read[0]!, lse: read[1]!, dq: read[2]!, dk: read[3]!, dv: read[4]! };
+}
+
+const ownMasks: readonly Mask[] = [causal(), slidingWindow(3), full(), inverseCausal()];
+
+describe.each(["left", "right"] as const)("padded on the %s", (padding) => {
+  test.each<[string, Mask | readonly Mask[]]>([
+    ["causal", causal()],
+    ["full", full()],
+    ["slidingWindow", slidingWindow(4)],
+    ["bidirectionalCausal", bidirectionalCausal()],
+    ["a mask of each sample", ownMasks],
+  ])("%s: a sample is what it is alone, to the bit, and padding is 0", async (_, mask) => {
+    await using ctx = await open();
+    const together = await results(ctx, inputs(ctx, padding), { mask, lengths, padding });
+    for (let sample = 0; sample < batch; sample++) {
+      const own = Array.isArray(mask) ? (mask as readonly Mask[])[sample]! : (mask as Mask);
+      const alone = await results(ctx, inputs(ctx, padding, sample), { mask: own });
+      for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
+        const isKey = name === "dk" || name === "dv";
+        const [h, s] = isKey ? [kvHeads, sk] : [heads, sq];
+        const length = (isKey ? lengths.keys : lengths.queries)[sample]!;
+        const [size, first] = [name === "lse" ? 1 : width, padding === "left" ? s - length : 0];
+        for (let row = 0; row < h * s; row++) {
+          const [head, at] = [Math.floor(row / s), (row % s) - first];
+          const start = (sample * h * s + row) * size;
+          const found = [...together[name].slice(start, start + size)];
+          const isToken = at >= 0 && at < length;
+          const expected = isToken
+            ? [...alone[name].slice((head * length + at) * size, (head * length + at + 1) * size)]
+            : new Array<number>(size).fill(name === "lse" ? -Infinity : 0);
+          // 0 and −0 are equal here.
+          expect(
+            found.map((x) => x + 0),
+            `${name}, sample ${sample}, row ${row}`,
+          ).toEqual(expected.map((x) => x + 0));
+        }
+      }
+    }
+  });
+});
+
+test("documents of each sample are those of its own tokens", async () => {
+  const resolved = resolveBatchMaskUnchecked(
+    "test",
+    batchMaskOptions.parse({
+      mask: [documents([2, 1]), documents([4], "causal")],
+      lengths: { queries: [3, 4], keys: [3, 4] },
+      padding: "left",
+    }),
+    { batch: 2, queries: 5, keys: 5 },
+  );
+  expect(resolved.mask).toEqual([]);
+  expect(resolved.modifiers!.sampleMasks).toEqual([
+    [
+      { q0: 2, q1: 4, k0: 2, k1: 4, type: "full" },
+      { q0: 4, q1: 5, k0: 4, k1: 5, type: "full" },
+    ],
+    [{ q0: 1, q1: 5, k0: 1, k1: 5, type: "causal" }],
+  ]);
+});
+
+test("masks are resolved once for the same masks and lengths, and samples that see the same have one mask", () => {
+  let called = 0;
+  const mask: Mask = {
+    name: "counted",
+    slices(queries, keys) {
+      called++;
+      return causal().slices(queries, keys);
+    },
+  };
+  const size = { batch: 3, queries: 6, keys: 6 };
+  const resolve = (options: object) => resolveBatchMaskUnchecked("test", batchMaskOptions.parse(options), size);
+  for (const padding of ["left", "right"] as const) {
+    const first = resolve({ mask, lengths: { queries: [2, 6, 2], keys: [2, 6, 2] }, padding });
+    expect(resolve({ mask: [mask, mask, mask], lengths: { queries: [2, 6, 2], keys: [2, 6, 2] }, padding })).toBe(
+      first,
+    );
+    expect(first.modifiers!.sampleMasks![0]).toBe(first.modifiers!.sampleMasks![2]);
+    const equal = resolve({ mask: [mask, mask, mask], lengths: { keys: [6, 6, 6] }, padding });
+    expect(equal).toEqual({ mask: causal().slices(6, 6), modifiers: undefined });
+  }
+  expect(called).toBe(2); // for 2 × 2 and for 6 × 6
+  expect(resolve({ mask, lengths: { keys: [4, 6, 5] } })).not.toBe(resolve({ mask, lengths: { keys: [4, 5, 6] } }));
+});
+
+describe("bad input is refused on this rank, before anything is sent", () => {
+  const wrong = async (options: object): Promise<() => unknown> => {
+    const ranks = await referenceWorld(4);
+    const ctx = ranks[3]!;
+    const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
+    const x = fromArray(ctx, values(2 * 2 * 2 * 4), [2, 2, 2, 4]);
+    const backend: AttentionBackend = { ...gather(), attend: () => expect.unreachable() };
+    return () => attention(ctx, x, x, x, { backend, queries: layout, keys: layout, ...options });
+  };
+
+  test.each<[string, object, typeof OptionError | typeof ShapeError, RegExp]>([
+    [
+      "more masks than samples",
+      { mask: [full(), full(), full()] },
+      ShapeError,
+      /^gather\(sp\), rank 3: mask: expected 2 masks, one for each sample of the batch, received 3; pass one/,
+    ],
+    ["no masks", { mask: [] }, ShapeError, /expected 2 masks.*received 0/],
+    ["the name of a mask among masks", { mask: [full(), "causal"] }, OptionError, /attention: mask: expected a Mask/],
+    [
+      "fewer lengths than samples",
+      { lengths: { queries: [3] } },
+      ShapeError,
+      /lengths\.queries: expected 2 lengths.*received 1/,
+    ],
+    [
+      "lengths beyond the sequence",
+      { lengths: { keys: [10, 11] } },
+      ShapeError,
+      /rank 3: lengths\.keys\[1\]: expected at most 10, the length of the padded sequence, received 11/,
+    ],
+    [
+      "negative lengths",
+      { lengths: { keys: [10, -1] } },
+      OptionError,
+      /lengths: keys: expected an array, each element an integer ≥ 0/,
+    ],
+    ["lengths of neither", { lengths: [3, 4] }, OptionError, /lengths: expected \{ queries\?, keys\? \}/],
+    [
+      "an unknown side",
+      { lengths: { keys: [1, 2] }, padding: "both" },
+      OptionError,
+      /padding: expected "left" or "right", received "both"/,
+    ],
+    [
+      "documents that are not those of the sample's tokens",
+      { mask: [documents([10]), documents([10])], lengths: { queries: [10, 8], keys: [10, 8] } },
+      ShapeError,
+      /a sequence of 10/,
+    ],
+  ])("%s", async (_, options, kind, message) => {
+    const call = await wrong(options);
+    expect(call).toThrow(kind);
+    expect(call).toThrow(message);
+  });
+
+  test("a device without the feature", async () => {
+    const device = Object.assign(new ReferenceDevice(), { features: [] });
+    await using ctx = await init({ device });
+    const x = fromArray(ctx, values(2 * 2 * 3 * 4), [2, 2, 3, 4]);
+    expect(() => attention(ctx, x, x, x, { lengths: { keys: [1, 3] } })).toThrow(
+      /attention on reference:0: expected a call without sampleMasks, which this device does not support, received sampleMasks of 2 samples/,
+    );
+    // Samples that see the same need no such device.
+    expect(() => attention(ctx, x, x, x, { mask: causal(), lengths: { keys: [2, 2] } })).not.toThrow();
+  });
+});
+
+test("a tile needs a mask for each sample, disjoint from that of all", async () => {
+  await using ctx = await open();
+  const x = fromArray(ctx, values(2 * 4), [2, 1, 4, 1]);
+  const rows = [{ start: 0, length: 4, step: 1 }];
+  const check = (modifiers: AttentionModifiers) => () =>
+    checkTile(x, { k: x, v: x }, { q: rows, k: rows, mask: causal().slices(2, 2), scale: 1, modifiers });
+  const rest = { q0: 2, q1: 4, k0: 0, k1: 4, type: "full" } as const;
+  expect(check({ sampleMasks: [[rest], []] })).not.toThrow();
+  expect(check({ sampleMasks: [[rest], [], []], origin: { batch: 1, head: 0 } })).not.toThrow();
+  expect(check({ sampleMasks: [[rest]] })).toThrow(/sampleMasks: expected a mask for each of 2 samples, received 1/);
+  expect(check({ sampleMasks: [[], [rest]], origin: { batch: 1, head: 0 } })).toThrow(
+    /expected a mask for each of 3 samples, those before origin.batch 1 included, received 2/,
+  );
+  const overlap = { ...rest, q0: 1 };
+  for (let again = 0; again < 2; again++) {
+    expect(check({ sampleMasks: [[], [overlap]] })).toThrow(
+      /mask of sample 1: expected disjoint slices, received overlapping slices queries \[0,2\) × keys \[0,2\) type "causal" and/,
+    );
+  }
+  expect(check({ sampleMasks: [[rest, rest], []] })).toThrow(/mask of sample 0: expected disjoint slices/);
+  expect(check({ sampleMasks: [[{ ...rest, q1: 1.5 }], []] })).toThrow(/mask of sample 0: expected integers/);
+});

@@ -1,0 +1,125 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring, ringTraffic } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import { type AttentionBackend, type AttentionModifiers, type Coordinate, local, masks, zigzag } from "@mosaic/core";
+import { resolveBatchMaskUnchecked } from "@mosaic/core/context-parallel";
+import { describe, expect, test } from "vitest";
+import { count, predict, profiles, prove, record, recordRepresentatives, type RecordOptions } from "../src/index.ts";
+import { placements } from "./shapes.ts";
+
+// Batches whose samples see different keys.
+
+const lengths = { queries: [20, 67, 0], keys: [20, 67, 0] };
+const batches: readonly Pick<RecordOptions, "mask" | "lengths" | "padding">[] = [
+  { mask: masks.causal(), lengths, padding: "left" },
+  { mask: masks.causal(), lengths, padding: "right" },
+  { mask: [masks.documents([10, 30, 27], "causal"), masks.slidingWindow(9), masks.full()] },
+];
+const sizes = { tokens: 67, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 3 };
+
+interface Arrangement {
+  readonly name: string;
+  readonly backend: AttentionBackend;
+  readonly mesh: Coordinate;
+}
+
+const arrangements: readonly Arrangement[] = [
+  { name: "local", backend: local(), mesh: { dp: 2 } },
+  { name: "ring of 5", backend: ring(), mesh: { sp: 5 } },
+  { name: "ring in ring", backend: ring({ axis: "node", inner: ring({ axis: "gpu" }) }), mesh: { node: 2, gpu: 3 } },
+  { name: "mesh2d", backend: mesh2d({ shape: [2, 3], schedule: "overlapped" }), mesh: { sp: 6 } },
+  { name: "mesh2d, fused", backend: mesh2d({ shape: [3, 2], schedule: "fused" }), mesh: { sp: 6 } },
+  { name: "ulysses", backend: ulysses(), mesh: { sp: 3 } },
+  {
+    name: "ring in ulysses",
+    backend: ulysses({ axis: "head", inner: ring({ axis: "seq" }) }),
+    mesh: { seq: 2, head: 2 },
+  },
+];
+
+test.each(arrangements)("$name is proved right for masks and lengths of each sample", ({ backend, mesh }) => {
+  for (const placement of placements) {
+    for (const batch of batches)
+      expect(prove(record({ backend, mesh, placement, ...batch, ...sizes })).violations).toEqual([]);
+  }
+});
+
+test("what is counted is what the closed form states of the union of the samples", () => {
+  const mesh = { sp: 4 };
+  const options = { backend: ring(), mesh, ...sizes, lengths: { queries: [20, 30, 0], keys: [20, 30, 0] } };
+  const run = record({ ...options, mask: masks.causal() });
+  const { tokens, batch, numKvHeads, headDim } = sizes;
+  const given = { mask: masks.causal(), lengths: options.lengths, padding: "right" } as const;
+  const resolved = resolveBatchMaskUnchecked("test", given, { batch, queries: tokens, keys: tokens });
+  for (const [sp, { forward, backward }] of count(run).ranks.entries()) {
+    const call = { at: { sp }, ...resolved, queries: run.queries, keys: run.keys };
+    const traffic = ringTraffic({ mesh, call, width: batch * numKvHeads * headDim, dtype: "bfloat16" });
+    expect([forward.sent.bytes, backward.sent.bytes]).toEqual([traffic.forward.bytesSent, traffic.backward.bytesSent]);
+  }
+  // Of 67 rows the last 37 are padding in every sample: the last rank needs nothing, and nobody needs its keys.
+  expect(count(run).ranks[3]!.forward.received.bytes).toBe(0);
+  expect(count(run).ranks[3]!.forward.sent.bytes).toBe(0);
+});
+
+describe("violations that are planted are found", () => {
+  /** A ring whose tiles have other masks of samples, or none. */
+  const faulty = (change: (modifiers: AttentionModifiers) => AttentionModifiers | undefined): AttentionBackend => {
+    const own = local();
+    const inner: AttentionBackend = {
+      ...own,
+      attend(ctx, call, state, kv) {
+        const isHere = ctx.rank === 1 && kv.from["sp"] === 0;
+        own.attend(ctx, isHere ? { ...call, modifiers: change(call.modifiers!) } : call, state, kv);
+      },
+    };
+    return ring({ inner });
+  };
+  const options = { mesh: { sp: 3 }, ...sizes, ...batches[1] };
+
+  test.each<[string, (modifiers: AttentionModifiers) => AttentionModifiers | undefined]>([
+    ["masks in another order", ({ sampleMasks = [] }) => ({ sampleMasks: sampleMasks.toReversed() })],
+    [
+      "the mask of one sample for all",
+      ({ sampleMasks = [] }) => ({ sampleMasks: sampleMasks.map(() => sampleMasks[1]!) }),
+    ],
+    ["a mask that a sample lacks", ({ sampleMasks = [] }) => ({ sampleMasks: [[], ...sampleMasks.slice(1)] })],
+    ["no masks", () => undefined],
+  ])("%s", (_, change) => {
+    const violations = prove(record({ backend: faulty(change), ...options })).violations;
+    expect(violations.length).toBeGreaterThan(0);
+    expect(violations[0]!.message).toContain("rank 1");
+    expect(prove(record({ backend: faulty((modifiers) => modifiers), ...options })).violations).toEqual([]);
+  });
+});
+
+test("compute is that of the area of all samples", () => {
+  const call = { backend: local(), mesh: { dp: 1 }, numHeads: 8, headDim: 64, tokens: 8192, batch: 2 };
+  const seconds = (...tokens: readonly number[]): number =>
+    predict({ ...call, lengths: { queries: tokens, keys: tokens } }, profiles["h100-ib400"]).seconds;
+  const [whole, both, none] = [seconds(8192, 8192), seconds(4096, 8192), seconds(4096, 4096)];
+  // To halve a sample takes three quarters of its area away, whatever the other one is.
+  expect(whole - both).toBeGreaterThan(0.25 * whole);
+  expect(both - none).toBeCloseTo(whole - both, 12);
+});
+
+test("classes of ranks are found for batches, too", () => {
+  const call = {
+    backend: ring(),
+    mesh: { sp: 16 },
+    tokens: 128,
+    numHeads: 2,
+    headDim: 4,
+    batch: 2,
+    placement: zigzag(),
+  };
+  // Samples that fill the sequence, under masks that give all ranks of zigzag placement equal work.
+  const run = recordRepresentatives({ ...call, mask: [masks.full(), masks.causal()] });
+  expect(run.ranks.length).toBeLessThan(16);
+  expect(prove(run).violations).toEqual([]);
+  // Half of each sample is visible: their sum is as much as one sample has, which is not all of it.
+  const halves = [
+    masks.fromSlices([{ q0: 0, q1: 64, k0: 0, k1: 128, type: "full" }]),
+    masks.fromSlices([{ q0: 64, q1: 128, k0: 0, k1: 128, type: "full" }]),
+  ];
+  expect(prove(recordRepresentatives({ ...call, mask: halves })).violations).toEqual([]);
+});
