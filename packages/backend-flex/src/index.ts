@@ -1,1 +1,2 @@
-export {};
+export { flex, type FlexOptions } from "./flex.ts";
+export type { StageCost } from "./stage-schedule.ts";

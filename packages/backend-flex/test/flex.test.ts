@@ -1,0 +1,8 @@
+import { backendSuite } from "@mosaic/conformance";
+import { nests, worlds } from "./arrangements.ts";
+import { makeWorld, register } from "./world.ts";
+
+const some = worlds.filter(({ mesh }) => [2, 5].includes(mesh["sp"]!));
+register(backendSuite({ makeWorld, arrangements: worlds, dtypes: ["float32"] }));
+register(backendSuite({ makeWorld, arrangements: some, dtypes: ["bfloat16"] }));
+register(backendSuite({ makeWorld, arrangements: nests, dtypes: ["float32"] }));
