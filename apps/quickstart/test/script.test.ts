@@ -91,7 +91,7 @@ describe("what a rank will do", () => {
 
 describe("bytes", () => {
   const ranks = [1, 2, 3, 4, 5, 6, 7, 8];
-  const backends = ["ring", "mesh2d", "ulysses", "composed", "hierarchical"];
+  const backends = ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarchical"];
   it.each(backends)("of %s are the same by formula and by plan, on any number of ranks", (backend) => {
     for (const count of ranks) {
       for (const mask of ["", " --causal"]) {
