@@ -199,8 +199,13 @@ export class FlexPlan {
 export function planCache(
   settings: FlexSettings,
 ): (mesh: Coordinate, call: ShardedAttentionCall, from: Coordinate) => FlexPlan {
-  const plans = new LayoutCache<FlexPlan>([settings.axis, ...settings.inner.axes]);
-  return (mesh, call, from) => plans.getOrCreate(call, from, () => new FlexPlan(settings, mesh, call, from));
+  // By mask: the layers of a model may have masks by turns.
+  const caches = new WeakMap<ShardedAttentionCall["mask"], LayoutCache<FlexPlan>>();
+  return (mesh, call, from) => {
+    let plans = caches.get(call.mask);
+    if (!plans) caches.set(call.mask, (plans = new LayoutCache([settings.axis, ...settings.inner.axes])));
+    return plans.getOrCreate(call, from, () => new FlexPlan(settings, mesh, call, from));
+  };
 }
 
 /** One pass of a call: its steps, what is in each on every rank, and what travels for it. */

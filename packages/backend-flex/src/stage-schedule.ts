@@ -3,13 +3,13 @@ import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 const notNegative = { min: 0 } as const;
 
 export const stageCostOptions = defineOptions("StageCost", {
-  /** Seconds that a transfer takes before its first byte moves. Default: 20 µs. */
+  /** Seconds that a transfer takes before its first byte moves. Default: 0.00002. */
   latency: option.number({ ...notNegative, default: 20e-6 }),
-  /** Bytes per second that a rank receives, or sends. Default: 50 GB/s, one port of 400 Gbit/s for each GPU. */
+  /** Bytes per second that a rank receives, or sends; a port of 400 Gbit/s has the default. Default: 50000000000. */
   bandwidth: option.number({ above: 0, default: 50e9 }),
-  /** Seconds that a kernel takes beside its arithmetic. Default: 10 µs. */
+  /** Seconds that a kernel takes beside its arithmetic. Default: 0.00001. */
   launch: option.number({ ...notNegative, default: 10e-6 }),
-  /** Floating-point operations per second of the attention kernel. Default: 500 TFLOP/s, as of FlashAttention-3 on an H100. */
+  /** Floating-point operations per second of the attention kernel; FlashAttention-3 on an H100 has the default. Default: 500000000000000. */
   flops: option.number({ above: 0, default: 500e12 }),
 });
 /** What stages are chosen by: it must be the same on every rank. */

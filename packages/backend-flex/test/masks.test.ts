@@ -137,7 +137,7 @@ test("there are fifteen kinds, of slices that do not overlap, and of all types",
   for (const [name, mask] of Object.entries(kinds)) {
     for (let q = 0; q < LENGTH; q++) {
       for (let k = 0; k < LENGTH; k++) {
-        const times = mask.filter((each) => isPairVisible([each], q, k)).length;
+        const times = mask.filter((each) => isPairVisible(each, q, k)).length;
         expect(times, `${name}: query ${q}, key ${k}`).toBeLessThanOrEqual(1);
       }
     }

@@ -22,7 +22,7 @@ async function measured(size: number, trials: readonly Trial[]): Promise<Traffic
 
 /** What the closed form states of it. */
 function predicted(trial: Trial, i: number): Traffic[] {
-  const { mesh, axes, mask, ...sizes } = trial;
+  const { mesh, mask, ...sizes } = trial;
   const [queries, keys] = layouts(trial);
   return Array.from({ length: mesh["sp"]! }, (_, sp) => {
     const call = { at: { sp }, mask, queries, keys };
