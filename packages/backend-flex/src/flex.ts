@@ -10,6 +10,7 @@ import {
   type KvShard,
   local,
   option,
+  OptionError,
   type OptionsOf,
   type ResolvedOptionsOf,
 } from "@mosaic/core";
@@ -17,6 +18,7 @@ import { validator } from "@mosaic/core/context-parallel";
 import { type FlexSettings, type PassName, planCache } from "./plan.ts";
 import { stageCostOptions } from "./stage-schedule.ts";
 import { gradientStages, type PassContext, stages } from "./stages.ts";
+import { TravellingQueries } from "./travelling-queries.ts";
 
 const count = { min: 0, max: 64 } as const;
 
@@ -41,6 +43,12 @@ export const flexOptions = defineOptions("flex", {
   /** What stages are chosen by, the same on every rank: a StageCost. Default: an H100 with a port of 400 Gbit/s. */
   cost: option.nested(stageCostOptions, { optional: true, expected: "a StageCost" }),
   /**
+   * Whether queries travel to keys, and their results back, between two ranks of which that moves fewer bytes than the keys
+   * that are seen: few queries that see many keys, such as the rest of a document. Not with an inner backend that
+   * communicates. Default false.
+   */
+  queriesTravel: option.boolean({ default: false }),
+  /**
    * What attends to the rows of each stage. It may communicate along further axes. Then all ranks along those step together,
    * and its `attendBackward` must add to dk and dv what the queries of all of them contribute to the keys that this rank gave
    * it. Default: the device's own kernel.
@@ -55,10 +63,19 @@ export function flexSettings({
   axis,
   stages: degree,
   cost,
+  queriesTravel,
   inner = local(),
-}: Pick<ResolvedOptionsOf<typeof flexOptions>, "axis" | "stages" | "cost" | "inner">): FlexSettings {
+}: ResolvedOptionsOf<typeof flexOptions>): FlexSettings {
+  if (queriesTravel && inner.axes.length > 0) {
+    throw new OptionError({
+      where: `flex(${axis}): queriesTravel`,
+      expected: "false with an inner backend that communicates",
+      received: `true with ${inner.name} along ${inner.axes.join(", ")}`,
+      remedy: "set queriesTravel in the innermost flex",
+    });
+  }
   const { forward, backward } = typeof degree === "number" ? { forward: degree, backward: degree } : (degree ?? {});
-  return { axis, inner, stages: { forward, backward }, cost: cost ?? {} };
+  return { axis, inner, stages: { forward, backward }, cost: cost ?? {}, queriesTravel };
 }
 
 /**
@@ -70,6 +87,9 @@ export function flexSettings({
  * Every rank derives from the mask and the layouts what all ranks require, and in which stage: nothing is sent for it. The
  * bytes are those of the required rows, for any mask, placement and number of stages; `flexTraffic` gives them. A placement
  * that suits the mask makes them few.
+ *
+ * With `queriesTravel`, queries go to keys and their results return, between ranks of which that moves fewer bytes
+ * (MagiAttention's QO-communication): the state is merged, and dq added, when the last stage is done.
  *
  * `inner` attends to what a stage brought, and may communicate along further axes: with `flex({ axis: "node", inner: ring({
  * axis: "gpu" }) })` a rank receives, from the ranks of its place in other nodes, what any query of its node sees.
@@ -124,10 +144,14 @@ export function flex(options?: FlexOptions): AttentionBackend {
       const places = placesOf(pass, kv.from);
       const staged = { ...call, keys: pass.plan.keys };
       using parts = blockwise(inner, places.filter(isVisible));
+      using travelling = pass.plan.exchange && new TravellingQueries(pass, call, pass.plan.exchange);
+      travelling?.send([call.q]);
       for (const { step, k, v } of stages(pass, kv)) {
         const from = places[step];
         if (from) parts.attend(ctx, staged, state, { k, v, from });
+        if (step === 0) travelling?.attend(ctx, inner, kv);
       }
+      travelling?.merge(state);
     },
 
     attendBackward(ctx, call, grads, kv) {
@@ -136,10 +160,14 @@ export function flex(options?: FlexOptions): AttentionBackend {
       const places = placesOf(pass, kv.from);
       const staged = { ...call, keys: pass.plan.keys };
       using parts = blockwise(inner, places.filter(isVisible));
+      using travelling = pass.plan.exchange && new TravellingQueries(pass, call, pass.plan.exchange);
+      travelling?.send([call.q, call.dOut, call.lse, call.delta]);
       for (const { step, k, v, dk, dv } of gradientStages(pass, stages(pass, kv), grads)) {
         const from = places[step];
         if (from) parts.attendBackward(ctx, staged, { dq: grads.dq, dk, dv }, { k, v, from });
+        if (step === 0) travelling?.attendBackward(ctx, inner, grads, kv);
       }
+      travelling?.addTo(grads.dq);
     },
   };
 }
@@ -149,10 +177,11 @@ function isVisible(place: Coordinate | undefined): place is Coordinate {
 }
 
 /** What must be the same on every rank: stages and cost too. */
-function describe({ axis, inner, stages: degree, cost }: FlexSettings): string {
+function describe({ axis, inner, stages: degree, cost, queriesTravel }: FlexSettings): string {
   const { forward = "auto", backward = "auto" } = degree;
   const counts = degree.forward === undefined && degree.backward === undefined ? [] : [`stages ${forward}/${backward}`];
   const costs = Object.entries(cost).map(([name, value]) => `${name} ${value}`);
+  const queries = queriesTravel ? ["queriesTravel"] : [];
   const within = inner.name === "local" ? [] : [describeBackend(inner)];
-  return `flex(${[axis, ...counts, ...costs, ...within].join(", ")})`;
+  return `flex(${[axis, ...counts, ...costs, ...queries, ...within].join(", ")})`;
 }

@@ -15,7 +15,15 @@ import {
   visiblePairsUnchecked,
 } from "@mosaic/core/context-parallel";
 import type { GroupCastPlan } from "./group-cast.ts";
-import { KeyOwners, type RequiredRows, spansOfRows, type VisibleKeys, visibleKeys } from "./required-rows.ts";
+import {
+  type RequiredRows,
+  type RowRange,
+  RowOwners,
+  seeingQueries,
+  spansOfRows,
+  type VisiblePositions,
+  visibleKeys,
+} from "./required-rows.ts";
 import { type PassSize, type RankLoad, type StageCost, type StageSchedule, stageSchedule } from "./stage-schedule.ts";
 
 // Every rank has the layouts of all ranks and the mask, and derives alone what every rank requires, and in which stage it
@@ -34,6 +42,8 @@ export interface FlexSettings {
   /** Remote stages of each pass; chosen by the cost model where undefined. */
   readonly stages: Readonly<Record<PassName, number | undefined>>;
   readonly cost: StageCost;
+  /** Whether queries travel to keys, where that moves fewer bytes. */
+  readonly queriesTravel: boolean;
 }
 
 /** The sizes of a call that the choice of stages depends on. */
@@ -65,10 +75,11 @@ export class FlexPlan {
   /** The inner axes, in the order in which shards are concatenated, and their lengths. */
   readonly #innerAxes: readonly string[];
   readonly #innerLengths: readonly number[];
-  readonly #visible: VisibleKeys[] = [];
-  readonly #owners: KeyOwners[] = [];
+  readonly #visible: VisiblePositions[] = [];
+  readonly #owners: RowOwners[] = [];
   readonly #required: RequiredRows[][] = [];
-  #loads: readonly RankLoad[] | undefined;
+  #queryOwners: RowOwners | undefined;
+  readonly #requiredQueries: RequiredRows[] = [];
   readonly #passes = new Map<string, PassPlan>();
 
   // oxlint-disable-next-line max-params -- settings, mesh, call and place, as everywhere
@@ -88,6 +99,16 @@ export class FlexPlan {
   required(rank: number, member: number): RequiredRows {
     const ofRank = (this.#required[rank] ??= []);
     return (ofRank[member] ??= this.#ownersOf(member).rowsOf(this.#visibleTo(rank), rank));
+  }
+
+  /** The queries of others that see a key of a rank. */
+  requiredQueries(rank: number): RequiredRows {
+    const shards = () => Array.from({ length: this.size }, (_, each) => this.queries(each));
+    this.#queryOwners ??= new RowOwners(shards());
+    return (this.#requiredQueries[rank] ??= this.#queryOwners.rowsOf(
+      seeingQueries(this.shard(rank, 0), this.mask),
+      rank,
+    ));
   }
 
   /** The queries of a rank's group; those that are whole along the axis are the same for every rank. */
@@ -132,12 +153,20 @@ export class FlexPlan {
     const { batch, numHeads, numKvHeads, headDim, bytesPerElement } = size;
     const key = [name, batch, numHeads, numKvHeads, headDim, bytesPerElement].join();
     let pass = this.#passes.get(key);
-    if (!pass) this.#passes.set(key, (pass = new PassPlan(this, this.#schedule(name, size))));
+    if (!pass) this.#passes.set(key, (pass = this.#passPlan(name, size)));
     return pass;
   }
 
-  #schedule(name: PassName, size: CallSize): StageSchedule | undefined {
-    const loads = (this.#loads ??= this.#rankLoads());
+  #passPlan(name: PassName, size: CallSize): PassPlan {
+    const possible = this.#settings.queriesTravel ? new Exchange(this, bytesPerRow(name, size)) : undefined;
+    const ranks = Array.from({ length: possible ? this.size : 0 }, (_, rank) => rank);
+    const exchange = ranks.some((rank) => possible!.queries(rank).count > 0) ? possible : undefined;
+    return new PassPlan(this, this.#schedule(name, size, exchange), exchange);
+  }
+
+  // oxlint-disable-next-line max-params -- the pass, its sizes, and what does not travel
+  #schedule(name: PassName, size: CallSize, exchange: Exchange | undefined): StageSchedule | undefined {
+    const loads = this.#rankLoads(exchange);
     if (loads.every(({ rows }) => rows === 0)) return undefined;
     const { batch, numHeads, numKvHeads, headDim, bytesPerElement } = size;
     const width = 2 * batch * numKvHeads * headDim;
@@ -152,7 +181,7 @@ export class FlexPlan {
   }
 
   /** Of each rank the load of one member on average, whose rows are those of the busiest. */
-  #rankLoads(): RankLoad[] {
+  #rankLoads(exchange: Exchange | undefined): RankLoad[] {
     const { size, members, mask } = this;
     const ranks = Array.from({ length: size }, (_, rank) => rank);
     const all = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
@@ -160,7 +189,7 @@ export class FlexPlan {
     for (let member = 0; member < members; member++) {
       const sent = new Array<number>(size).fill(0);
       for (const rank of ranks) {
-        const required = this.required(rank, member);
+        const required = exchange ? exchange.keys(rank) : this.required(rank, member);
         rows[rank] = Math.max(rows[rank]!, required.count);
         for (const owner of required.owners(0, required.count)) sent[owner]! += required.rowsFrom(owner);
       }
@@ -175,13 +204,13 @@ export class FlexPlan {
     });
   }
 
-  #visibleTo(rank: number): VisibleKeys {
+  #visibleTo(rank: number): VisiblePositions {
     return (this.#visible[rank] ??= visibleKeys(this.queries(rank), this.mask));
   }
 
-  #ownersOf(member: number): KeyOwners {
+  #ownersOf(member: number): RowOwners {
     const shards = () => Array.from({ length: this.size }, (_, rank) => this.shard(rank, member));
-    return (this.#owners[member] ??= new KeyOwners(shards()));
+    return (this.#owners[member] ??= new RowOwners(shards()));
   }
 
   #placeOf(member: number): Coordinate {
@@ -208,6 +237,78 @@ export function planCache(
   };
 }
 
+/** Bytes of a row of keys that travels, gradients included, and of a row of queries, with the results that return. */
+function bytesPerRow(
+  name: PassName,
+  { batch, numHeads, numKvHeads, headDim, bytesPerElement }: CallSize,
+): Readonly<Record<"keys" | "queries", number>> {
+  const isForward = name === "forward";
+  const sums = 4 * headDim; // float32 out or dq
+  return {
+    keys: 2 * batch * numKvHeads * (headDim * bytesPerElement + (isForward ? 0 : sums)),
+    // q and lse, or q, dOut, lse and delta.
+    queries: batch * numHeads * ((isForward ? 1 : 2) * headDim * bytesPerElement + (isForward ? 4 : 8) + sums),
+  };
+}
+
+/** Which pairs of ranks exchange queries and results instead of keys: those of which that moves fewer bytes. */
+export class Exchange {
+  readonly #plan: FlexPlan;
+  readonly #bytes: Readonly<Record<"keys" | "queries", number>>;
+  readonly #keys: RequiredRows[] = [];
+  readonly #queries: RequiredRows[] = [];
+  /** Queries: from those whose they are to those whose keys they see. */
+  readonly queryCast: GroupCastPlan;
+  /** Their results: back. */
+  readonly resultCast: GroupCastPlan;
+
+  constructor(plan: FlexPlan, bytes: Readonly<Record<"keys" | "queries", number>>) {
+    this.#plan = plan;
+    this.#bytes = bytes;
+    const { size } = plan;
+    this.queryCast = { size, ranges: (sender, receiver) => this.queriesFrom(receiver, sender) };
+    this.resultCast = {
+      size,
+      ranges: (sender, receiver) => {
+        const queries = this.queries(sender);
+        const length = queries.rowsFrom(receiver);
+        if (length === 0) return [];
+        const before = queries.owners(0, queries.count).filter((owner) => owner < receiver);
+        return [{ start: before.reduce((rows, owner) => rows + queries.rowsFrom(owner), 0), length }];
+      },
+    };
+  }
+
+  /** The keys that come to a rank all the same. */
+  keys(rank: number): RequiredRows {
+    return (this.#keys[rank] ??= this.#plan.required(rank, 0).filter((owner) => !this.#isExchanged(rank, owner)));
+  }
+
+  /** The queries of others that come to a rank. */
+  queries(rank: number): RequiredRows {
+    return (this.#queries[rank] ??= this.#plan.requiredQueries(rank).filter((owner) => this.#isExchanged(owner, rank)));
+  }
+
+  /** The queries of one other that come to a rank, as its local rows. */
+  queriesFrom(rank: number, owner: number): RowRange[] {
+    const queries = this.queries(rank);
+    return queries.ranges(owner, 0, queries.count);
+  }
+
+  /** Global positions of the queries that come to a rank, in the order in which they lie there. */
+  spans(rank: number): Span[] {
+    const queries = this.queries(rank);
+    const owners = queries.owners(0, queries.count);
+    return joinSpans(owners.flatMap((owner) => spansOfRows(this.#plan.queries(owner), this.queriesFrom(rank, owner))));
+  }
+
+  /** Whether the queries of a rank go to the keys of another. */
+  #isExchanged(rank: number, owner: number): boolean {
+    const keys = this.#plan.required(rank, 0).rowsFrom(owner);
+    return keys > 0 && this.#plan.requiredQueries(owner).rowsFrom(rank) * this.#bytes.queries < keys * this.#bytes.keys;
+  }
+}
+
 /** One pass of a call: its steps, what is in each on every rank, and what travels for it. */
 export class PassPlan {
   readonly steps: readonly Step[];
@@ -220,13 +321,16 @@ export class PassPlan {
    * all steps of all ranks, and what an inner backend derives from it is derived once.
    */
   readonly keys: Layout;
+  /** Queries that travel; absent if none do. */
+  readonly exchange: Exchange | undefined;
   readonly #plan: FlexPlan;
   readonly #schedule: StageSchedule | undefined;
   readonly #castPlans: GroupCastPlan[] = [];
   readonly #spans = new Map<number, readonly Span[]>();
   readonly #visible: (boolean | undefined)[] = [];
 
-  constructor(plan: FlexPlan, schedule: StageSchedule | undefined) {
+  constructor(plan: FlexPlan, schedule: StageSchedule | undefined, exchange: Exchange | undefined) {
+    this.exchange = exchange;
     this.#plan = plan;
     this.#schedule = schedule;
     this.steps = stepsOf(schedule);
@@ -258,7 +362,7 @@ export class PassPlan {
       size,
       ranges: (sender, receiver) => {
         const { from, to } = this.#stageRows(stage, receiver, member);
-        return this.#plan.required(receiver, member).ranges(sender, from, to);
+        return this.#required(receiver, member).ranges(sender, from, to);
       },
     });
   }
@@ -284,9 +388,13 @@ export class PassPlan {
     return part === 0 ? { from: 0, to: cut } : { from: cut, to: rows };
   }
 
+  #required(rank: number, member: number): RequiredRows {
+    return this.exchange ? this.exchange.keys(rank) : this.#plan.required(rank, member);
+  }
+
   /** Of the rows that a member requires those of a stage: [from, to). */
   #stageRows(stage: number, rank: number, member: number): { readonly from: number; readonly to: number } {
-    const { count } = this.#plan.required(rank, member);
+    const { count } = this.#required(rank, member);
     if (this.#schedule!.degree === 0) return { from: 0, to: count };
     const cuts = this.#schedule!.cuts[rank]!;
     return { from: Math.round(count * cuts[stage]!), to: Math.round(count * cuts[stage + 1]!) };
@@ -324,7 +432,7 @@ export class PassPlan {
     }
     if (stage !== undefined) {
       const { from, to } = this.#stageRows(stage, rank, member);
-      const required = this.#plan.required(rank, member);
+      const required = this.#required(rank, member);
       for (const owner of required.owners(from, to))
         spans.push(...spansOfRows(this.#plan.shard(owner, member), required.ranges(owner, from, to)));
     }

@@ -18,8 +18,8 @@ interface Band {
   readonly count: number;
 }
 
-/** The union of what some queries see, in global positions: disjoint ascending intervals, and bands, which may overlap. */
-export interface VisibleKeys {
+/** Global positions: disjoint ascending intervals, and bands, which may overlap. */
+export interface VisiblePositions {
   /** [start, end) each. */
   readonly intervals: readonly (readonly [number, number])[];
   readonly bands: readonly Band[];
@@ -30,7 +30,7 @@ export interface VisibleKeys {
  * and end at borders that stand still or move with the row: so their union is an interval, but for two moving borders less
  * than a step of the span apart.
  */
-export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): VisibleKeys {
+export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): VisiblePositions {
   const intervals: [number, number][] = [];
   const bands: Band[] = [];
   for (const slice of mask) {
@@ -51,6 +51,29 @@ export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): V
   return { intervals: mergeIntervals(intervals), bands };
 }
 
+/**
+ * The queries that see any of these keys, as `visibleKeys` states it of keys; exact where the keys' spans have step 1. Of others
+ * some queries between may see none.
+ */
+export function seeingQueries(keys: readonly Span[], mask: readonly Slice[]): VisiblePositions {
+  const intervals: [number, number][] = [];
+  for (const { q0, q1, k0, k1, type } of mask) {
+    if (k0 >= k1 || q0 >= q1 || (type === "bidirectionalCausal" && k1 - k0 < q1 - q0)) continue;
+    for (const span of keys) {
+      const first = Math.max(span.start, k0);
+      const last = Math.min(span.start + (span.length - 1) * span.step, k1 - 1);
+      if (first > last) continue;
+      // A border of the keys that moves with the row: rows before, or behind, where it passes a key.
+      const hasDiagonalStart = type === "inverseCausal" || type === "bidirectionalCausal";
+      const hasDiagonalEnd = type === "causal" || type === "bidirectionalCausal";
+      const start = hasDiagonalEnd ? Math.max(q0, q1 - k1 + first) : q0;
+      const end = hasDiagonalStart ? Math.min(q1, q0 + last - k0 + 1) : q1;
+      if (start < end) intervals.push([start, end]);
+    }
+  }
+  return { intervals: mergeIntervals(intervals), bands: [] };
+}
+
 function mergeIntervals(intervals: [number, number][]): [number, number][] {
   intervals.sort((a, b) => a[0] - b[0]);
   const merged: [number, number][] = [];
@@ -68,8 +91,8 @@ interface OwnedSpan extends Span {
   readonly row: number;
 }
 
-/** Where every key lies: the shards of all ranks of an axis, for looking up which of their rows some intervals are. */
-export class KeyOwners {
+/** Where every position lies: the shards of all ranks of an axis, for looking up which of their rows some positions are. */
+export class RowOwners {
   readonly size: number;
   /** Of step 1, in the order of positions. */
   readonly #dense: OwnedSpan[] = [];
@@ -88,21 +111,18 @@ export class KeyOwners {
     this.#dense.sort((a, b) => a.start - b.start);
   }
 
-  /** The rows of every rank but `rank` that hold one of these keys. */
-  rowsOf(keys: VisibleKeys, rank: number): RequiredRows {
+  /** The rows of every rank but `rank` that hold one of these positions. */
+  rowsOf({ intervals, bands }: VisiblePositions, rank: number): RequiredRows {
     const found = new RowCollector(rank);
-    const whole = (start: number, end: number): void => this.#collect(found, start, end);
-    for (const [start, end] of keys.intervals) whole(start, end);
-    for (const band of keys.bands) {
+    for (const [start, end] of intervals) {
+      this.#collectInterval(found, start, end);
+      for (const span of this.#strided) collectRows(found, span, start, end);
+    }
+    for (const band of bands) {
       this.#collectDense(found, band);
       for (const span of this.#strided) collectStrided(found, band, span);
     }
     return found.finish(this.size);
-  }
-
-  #collect(found: RowCollector, start: number, end: number): void {
-    this.#collectInterval(found, start, end);
-    for (const span of this.#strided) collectRows(found, span, start, end);
   }
 
   #collectInterval(found: RowCollector, start: number, end: number): void {
@@ -220,6 +240,20 @@ export class RequiredRows {
       this.#rowsBefore[distance + 1] = this.#rowsBefore[distance]! + this.#rowsOfOwner(this.#ownerAt(distance));
     }
     this.count = this.#rowsBefore[size]!;
+  }
+
+  /** Those of some owners. */
+  filter(keep: (owner: number) => boolean): RequiredRows {
+    const [owners, starts, ends]: [number[], number[], number[]] = [[], [], []];
+    for (let owner = 0; owner < this.#size; owner++) {
+      if (!keep(owner)) continue;
+      for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) {
+        owners.push(owner);
+        starts.push(this.#starts[i]!);
+        ends.push(this.#starts[i]! + this.#lengths[i]!);
+      }
+    }
+    return new RequiredRows(this.#rank, { size: this.#size, owners, starts, ends });
   }
 
   /** Rows from one owner. */

@@ -156,7 +156,7 @@ function copyRows(to: Tensor, from: Tensor): void {
 }
 
 /** Rows [from, to) of x [B,H,S,D], as a view. */
-function rowsOf(x: Tensor, from: number, to: number): Tensor {
+export function rowsOf(x: Tensor, from: number, to: number): Tensor {
   const offset = x.offset + (to > from ? from * x.strides[2]! : 0);
   return x.view({ shape: x.shape.with(2, to - from), offset });
 }

@@ -9,6 +9,7 @@ import {
   trafficOptions,
 } from "@mosaic/core/context-parallel";
 import { flexOptions, flexSettings } from "./flex.ts";
+import type { GroupCastPlan } from "./group-cast.ts";
 import { FlexPlan, type PassPlan } from "./plan.ts";
 
 export const flexTrafficOptions = defineOptions("flexTraffic", {
@@ -19,6 +20,8 @@ export const flexTrafficOptions = defineOptions("flexTraffic", {
   stages: flexOptions.fields.stages,
   /** The cost, as given to `flex`. Default: an H100 with a port of 400 Gbit/s. */
   cost: flexOptions.fields.cost,
+  /** Whether queries travel, as given to `flex`. Default false. */
+  queriesTravel: flexOptions.fields.queriesTravel,
   /** B, the batch. */
   batch: option.integer({ min: 1 }),
   /** H, the query heads. */
@@ -37,6 +40,7 @@ export type FlexTrafficOptions = OptionsOf<typeof flexTrafficOptions>;
  * Forward, of K and V: a rank receives every row of another rank that its queries see, once; over all ranks the bytes are
  * those of Σ |required rows|, by any number of stages. Backward, of K and V the same again, and of dK and dV, in float32, the
  * same rows the other way. In each stage what one rank sends another is two messages.
+ * With `queriesTravel`, of queries: rows of q, and of float32 out and lse back; in backward of q, dOut, lse and delta, and of dq back.
  *
  * @example
  * ```ts
@@ -60,20 +64,39 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const width = batch * numKvHeads * headDim;
   const [kv, sum] = [width * dtypeBytes[dtype], width * dtypeBytes.float32];
   const casts = (pass: PassPlan): ChunkFlow[] =>
-    Array.from({ length: pass.stages }, (_, stage) => {
-      const { size: ranks, ranges } = pass.castPlan(stage, member);
-      const rows = (sender: number, receiver: number): number =>
-        ranges(sender, receiver).reduce((total, { length }) => total + length, 0);
-      const others = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
-      return {
-        bytesPerRow: [kv, kv],
-        sent: others.map((other) => rows(rank, other)),
-        received: others.map((other) => rows(other, rank)),
-      };
-    });
-  const backward = casts(plan.pass("backward", size));
+    Array.from({ length: pass.stages }, (_, stage) => castFlow(pass.castPlan(stage, member), rank, [kv, kv]));
+  const [forward, backward] = [plan.pass("forward", size), plan.pass("backward", size)];
+  const keys = casts(backward);
+  const statistic = batch * numHeads * dtypeBytes.float32;
+  const [q, out] = [batch * numHeads * headDim * dtypeBytes[dtype], statistic * headDim];
   return {
-    forward: totalTraffic(casts(plan.pass("forward", size))),
-    backward: totalTraffic([...backward, ...backward.map((flow) => reverseFlow(flow, [sum, sum]))]),
+    forward: totalTraffic([...casts(forward), ...queryFlows(forward, rank, { there: [q], back: [out, statistic] })]),
+    backward: totalTraffic([
+      ...keys,
+      ...keys.map((flow) => reverseFlow(flow, [sum, sum])),
+      ...queryFlows(backward, rank, { there: [q, q, statistic, statistic], back: [out] }),
+    ]),
   };
+}
+
+/** Rows that one rank sends and receives in a cast. */
+function castFlow({ size, ranges }: GroupCastPlan, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
+  const rows = (sender: number, receiver: number): number =>
+    ranges(sender, receiver).reduce((total, { length }) => total + length, 0);
+  const others = Array.from({ length: size }, (_, other) => other).filter((other) => other !== rank);
+  return {
+    bytesPerRow,
+    sent: others.map((other) => rows(rank, other)),
+    received: others.map((other) => rows(other, rank)),
+  };
+}
+
+function queryFlows(
+  { exchange }: PassPlan,
+  rank: number,
+  { there, back }: Readonly<Record<"there" | "back", readonly number[]>>,
+): ChunkFlow[] {
+  if (!exchange) return [];
+  const queries = castFlow(exchange.queryCast, rank, there);
+  return [queries, reverseFlow(queries, back)];
 }

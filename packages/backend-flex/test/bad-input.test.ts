@@ -54,7 +54,7 @@ test("a module reports at once that the mesh lacks the axis, and no option is ig
     /flex\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/,
   );
   expect(() => flex({ axes: "tp" } as object)).toThrow(
-    /flex: expected options among axis, stages, cost, inner, received "axes"/,
+    /flex: expected options among axis, stages, cost, queriesTravel, inner, received "axes"/,
   );
   await ctx.close();
 });
@@ -63,6 +63,10 @@ test.each([
   [{ stages: -1 }, /flex: stages: expected an integer from 0 to 64, or \{ forward, backward \}, received -1/],
   [{ stages: { forward: 1.5 } }, /flex: stages: .*or \{ forward, backward \}, received an object with forward/],
   [{ stages: { tail: 1 } }, /flex: stages: .*tail/],
+  [
+    { axis: "node", queriesTravel: true, inner: flex({ axis: "gpu" }) },
+    /flex\(node\): queriesTravel: .*false with an inner/,
+  ],
   [{ cost: { bandwidth: 0 } }, /flex: cost: bandwidth: .*0/],
   [{ cost: { alpha: 1 } }, /flex: cost: expected options among latency, bandwidth, launch, flops, received "alpha"/],
 ])("%j is refused", (options, message) => {
@@ -73,5 +77,6 @@ test("ranks whose stages or costs differ have different descriptions", () => {
   const described = [{}, { stages: 1 }, { stages: { backward: 1 } }, { cost: { latency: 1 } }].map((options) =>
     describeBackend(flex(options)),
   );
+  expect(describeBackend(flex({ queriesTravel: true }))).toBe("flex(sp, queriesTravel)");
   expect(described).toEqual(["flex(sp)", "flex(sp, stages 1/1)", "flex(sp, stages auto/1)", "flex(sp, latency 1)"]);
 });

@@ -7,12 +7,13 @@ import { makeWorld } from "./world.ts";
 const stages = [undefined, 0, 1, { forward: 3, backward: 2 }] as const;
 
 /** What one forward and backward of each trial sent, by trial and rank. */
-async function measured(size: number, trials: readonly Trial[]): Promise<Traffic[][]> {
+// oxlint-disable-next-line max-params -- ranks, what they do, and how
+async function measured(size: number, trials: readonly Trial[], queriesTravel = false): Promise<Traffic[][]> {
   const byRank = await onWorld(makeWorld, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
     for (const [i, trial] of trials.entries()) {
       const before = ctx.world.traffic();
-      await attendOn(ctx, flex({ stages: stages[i % stages.length] }), trial);
+      await attendOn(ctx, flex({ stages: stages[i % stages.length], queriesTravel }), trial);
       traffic.push(combine(ctx.world.traffic(), before, (after, earlier) => after - earlier));
     }
     return traffic;
@@ -21,12 +22,18 @@ async function measured(size: number, trials: readonly Trial[]): Promise<Traffic
 }
 
 /** What the closed form states of it. */
-function predicted(trial: Trial, i: number): Traffic[] {
+function predicted(trial: Trial, i: number, queriesTravel = false): Traffic[] {
   const { mesh, mask, ...sizes } = trial;
   const [queries, keys] = layouts(trial);
   return Array.from({ length: mesh["sp"]! }, (_, sp) => {
     const call = { at: { sp }, mask, queries, keys };
-    const { forward, backward } = flexTraffic({ ...sizes, mesh, call, stages: stages[i % stages.length] });
+    const { forward, backward } = flexTraffic({
+      ...sizes,
+      mesh,
+      call,
+      queriesTravel,
+      stages: stages[i % stages.length],
+    });
     return combine(forward, backward, (a, b) => a + b);
   });
 }
@@ -88,4 +95,36 @@ test("200 random lists of slices of all types: the rows that are required, and n
     const received = predicted(trial, seed).reduce((sum, { bytesReceived }) => sum + bytesReceived, 0);
     expect(received, trial.name).toBe(requiredRows(trial) * 2 * 4 * 4 * 3);
   }
+});
+
+test.each([2, 3, 5])(
+  "%i ranks whose queries travel where that is less: the closed form, and never more bytes",
+  async (size) => {
+    const trials = placements().flatMap((placement) =>
+      backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype: "bfloat16", seed: 1 }),
+    );
+    const found = await measured(size, trials, true);
+    let fewer = 0;
+    for (const [i, trial] of trials.entries()) {
+      expect(found[i], trial.name).toEqual(predicted(trial, i, true));
+      const bytes = (traffic: readonly Traffic[]) => traffic.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
+      const keysOnly = bytes(predicted(trial, i));
+      expect(bytes(found[i]!), trial.name).toBeLessThanOrEqual(keysOnly);
+      if (bytes(found[i]!) < keysOnly) fewer++;
+    }
+    expect(fewer).toBeGreaterThan(5);
+  },
+);
+
+test("the rest of a document of many ranks goes to its keys", () => {
+  const mesh = { sp: 4 };
+  const tokens = layoutOf({ mesh, axes: ["sp"], length: 400 });
+  // A document of 310 tokens, 10 of them on the last rank.
+  const mask = [{ q0: 0, q1: 310, k0: 0, k1: 310, type: "causal" } as const];
+  const sizes = { batch: 1, numHeads: 8, numKvHeads: 4, headDim: 64, dtype: "bfloat16" } as const;
+  const last = { mesh, ...sizes, call: { at: { sp: 3 }, mask, queries: tokens, keys: tokens } };
+  const [q, out, kv] = [8 * 64 * 2, 8 * (64 + 1) * 4, 2 * 4 * 64 * 2];
+  expect(flexTraffic(last).forward).toMatchObject({ bytesReceived: 300 * kv, bytesSent: 0 });
+  const travelling = flexTraffic({ ...last, queriesTravel: true }).forward;
+  expect(travelling).toMatchObject({ bytesReceived: 3 * 10 * out, bytesSent: 3 * 10 * q });
 });

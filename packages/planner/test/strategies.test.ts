@@ -61,6 +61,16 @@ test.each([1, 2, 3, 4, 5, 8])("flex of %d is right and sends what its closed for
   }
 });
 
+test("flex whose queries travel is right and sends what its closed form states", () => {
+  const mesh = { sp: 5 };
+  for (const arrangement of arrangements) {
+    const [heads, queriesTravel] = [{ ...sizes, numKvHeads: 4 }, true];
+    const run = record({ backend: flex({ queriesTravel }), mesh, ...arrangement, ...heads });
+    expect(prove(run).faults).toEqual([]);
+    expectTraffic(run, (at) => flexTraffic({ mesh, queriesTravel, call: callOf(run, at), ...heads }));
+  }
+});
+
 describe.each(nests)("$name", ({ backend, mesh }) => {
   test("is right for every mask and placement", () => {
     for (const arrangement of arrangements) {
