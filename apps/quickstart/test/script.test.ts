@@ -64,6 +64,17 @@ describe("what a rank will do", () => {
     expect(reported(scriptOf("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
   });
 
+  it("by required rows: each rank receives those of others at once, and returns their gradients", () => {
+    expect(reported(scriptOf("--backend flex --ranks 3 --backward", 1))).toEqual({
+      attends: ["1 · 1", "1 · 0,2", "∇ 1 · 1", "∇ 1 · 0,2"],
+      sends: [
+        "flex(sp): K, V of rank 1 to ranks 0, 2",
+        "flex(sp): K, V of rank 1 to ranks 0, 2",
+        "flex(sp): dK, dV home to ranks 0, 2",
+      ],
+    });
+  });
+
   it("nested: the ring inside moves what the exchange around it has gathered", () => {
     expect(reported(scriptOf("--backend composed --mesh 2x2 --backward", 1))).toEqual({
       attends: ["0,1 · 0,1", "0,1 · 2,3", "∇ 0,1 · 0,1", "∇ 0,1 · 2,3"],

@@ -69,6 +69,8 @@ export class FlexPlan {
   readonly axis: string;
   /** How many ranks a group of the inner backend has. */
   readonly members: number;
+  /** What any query sees. */
+  readonly mask: ShardedAttentionCall["mask"];
   readonly #call: ShardedAttentionCall;
   readonly #from: Coordinate;
   readonly #settings: FlexSettings;
@@ -89,6 +91,7 @@ export class FlexPlan {
     this.size = mesh[axis] ?? 1;
     this.#settings = settings;
     this.#call = call;
+    this.mask = call.mask;
     this.#from = from;
     this.#innerAxes = call.keys.axes.filter((each) => inner.axes.includes(each));
     this.#innerLengths = this.#innerAxes.map((each) => mesh[each] ?? 1);
@@ -121,10 +124,6 @@ export class FlexPlan {
   /** The shard of a member of a rank's group. */
   shard(rank: number, member: number): readonly Span[] {
     return this.#call.keys.spans({ ...this.#from, ...this.#placeOf(member), [this.axis]: rank });
-  }
-
-  get mask(): ShardedAttentionCall["mask"] {
-    return this.#call.mask;
   }
 
   get keys(): Layout {
