@@ -24,7 +24,7 @@ async function measured(mesh: Coordinate, folder: string): Promise<Measurement[]
   return Array.from({ length: size }, (_, rank) => JSON.parse(readFileSync(join(folder, `${rank}.json`), "utf8")));
 }
 
-const meshes: Coordinate[] = [{ sp: 3 }, { node: 2, gpu: 3 }];
+const meshes: Coordinate[] = [{ sp: 3 }, { node: 2, gpu: 2 }];
 
 test.each(meshes.map((mesh) => [formatMesh(mesh), mesh] as const))(
   "real processes, %s: every mask and placement, grouped heads, unequal shards",
