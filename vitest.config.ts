@@ -37,6 +37,7 @@ const shared: NonNullable<ViteUserConfig["test"]> = {
  * named here have a process each: they measure the memory, the threads or the descriptors of their process.
  */
 const inOneProcess: Readonly<Record<string, readonly string[]>> = {
+  "backend-flex": [],
   "backend-mesh2d": [],
   "backend-ring": ["leak"],
   "backend-ulysses": [],

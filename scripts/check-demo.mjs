@@ -17,7 +17,7 @@ if (tokens && result.tokens !== Number(tokens)) fail(`expected ${tokens} tokens,
 if (ranks && result.ranks !== Number(ranks)) fail(`expected ${ranks} ranks, received ${result.ranks}`);
 
 const built = [process.execPath, join(root, "apps/quickstart/dist/main.js")];
-for (const backend of ["ring", "mesh2d", "ulysses", "composed", "hierarchical", "auto"]) {
+for (const backend of ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarchical", "auto"]) {
   demo(backend, built, ["--backend", backend, "--tokens", "500", "--ranks", "4", "--backward", "--causal"]);
 }
 

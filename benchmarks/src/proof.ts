@@ -1,6 +1,7 @@
 import { execFile } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { flex } from "@mosaic/backend-flex";
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
@@ -29,6 +30,7 @@ export const proofs: Readonly<Record<string, ProofProblem>> = {
   "mesh2d-32x32-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], schedule: "fused" }) },
   "mesh2d-128x8": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [128, 8], schedule: "overlapped" }) },
   "mesh2d-128x8-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [128, 8], schedule: "fused" }) },
+  flex: { mesh: { sp: 1024 }, backend: () => flex() },
   "ulysses-64": { mesh: { dp: 16, sp: 64 }, backend: () => ulysses() },
   "ring-in-ulysses": {
     mesh: { seq: 128, head: 8 },

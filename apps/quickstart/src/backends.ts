@@ -2,6 +2,7 @@ import {
   type AttentionBackend,
   composed,
   contiguous,
+  flex,
   hierarchical,
   type Layout,
   layoutOf,
@@ -60,6 +61,7 @@ const backendTable: Readonly<Record<string, BackendEntry>> = {
     configureBackend: ({ ranks, shape }) => ({ backend: mesh2d({ shape: shape! }), mesh: { sp: ranks } }),
   },
   ulysses: { configureBackend: ({ ranks }) => ({ backend: ulysses(), mesh: { sp: ranks } }) },
+  flex: { configureBackend: ({ ranks }) => ({ backend: flex(), mesh: { sp: ranks } }) },
   composed: {
     dimensions: { names: ["ranks for heads", "for the sequence"], choose: headShape },
     configureBackend: ({ ranks, shape }) =>

@@ -4,6 +4,7 @@ import {
   type AttentionRecord,
   calibrate,
   count,
+  flexTraffic,
   mesh2dTraffic,
   type Profile,
   record,
@@ -97,6 +98,7 @@ const formulas: Readonly<Record<string, (input: FormulaInput) => readonly PassTr
   ring: (input) => [ringTraffic({ ...input, ...elementsPerRow(input, input.settings.numHeads) })],
   mesh2d: (input) => [mesh2dTraffic({ ...input, ...attentionSizes(input.settings), shape: input.settings.shape! })],
   ulysses: (input) => [ulyssesTraffic({ ...input, ...attentionSizes(input.settings) })],
+  flex: (input) => [flexTraffic({ ...input, ...attentionSizes(input.settings) })],
   composed: ulyssesRingTraffic,
   hierarchical: hierarchicalTraffic,
 };

@@ -35,6 +35,7 @@ describe("the program", () => {
     { backend: "mesh2d", ranks: 4, options: ["--backward"] },
     { backend: "mesh2d", ranks: 3, options: ["--causal", "--backward"] },
     { backend: "ulysses", ranks: 3, options: ["--causal", "--backward", "--dtype", "bfloat16"] },
+    { backend: "flex", ranks: 4, options: ["--causal", "--backward"] },
     { backend: "composed", ranks: 4, options: ["--causal", "--backward"] },
     { backend: "hierarchical", ranks: 6, options: ["--mesh", "3x2", "--backward"] },
   ])("does so with $backend on $ranks ranks, $options", async ({ backend, ranks, options }) => {

@@ -64,6 +64,17 @@ describe("what a rank will do", () => {
     expect(reported(createSchedules("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
   });
 
+  it("by required rows: each rank receives those of others at once, and returns their gradients", () => {
+    expect(reported(createSchedules("--backend flex --ranks 3 --backward", 1))).toEqual({
+      attends: ["1 · 1", "1 · 0,2", "∇ 1 · 1", "∇ 1 · 0,2"],
+      sends: [
+        "flex(sp): K, V of rank 1 to ranks 0, 2",
+        "flex(sp): K, V of rank 1 to ranks 0, 2",
+        "flex(sp): dK, dV home to ranks 0, 2",
+      ],
+    });
+  });
+
   it("nested: the ring inside moves what the exchange around it has gathered", () => {
     expect(reported(createSchedules("--backend composed --mesh 2x2 --backward", 1))).toEqual({
       attends: ["0,1 · 0,1", "0,1 · 2,3", "∇ 0,1 · 0,1", "∇ 0,1 · 2,3"],
@@ -91,7 +102,7 @@ describe("what a rank will do", () => {
 
 describe("bytes", () => {
   const ranks = [1, 2, 3, 4, 5, 6, 7, 8];
-  const backends = ["ring", "mesh2d", "ulysses", "composed", "hierarchical"];
+  const backends = ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarchical"];
   it.each(backends)("of %s are the same by formula and by plan, on any number of ranks", (backend) => {
     for (const count of ranks) {
       for (const mask of ["", " --causal"]) {

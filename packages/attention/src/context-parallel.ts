@@ -1,2 +1,2 @@
-// For backends of one's own: what ring, mesh2d and ulysses are built on.
+// For backends of one's own: what ring, mesh2d, ulysses and flex are built on.
 export * from "@mosaic/core/context-parallel";

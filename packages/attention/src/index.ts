@@ -1,5 +1,6 @@
 // What most programs need. What belongs to one subject stands under its subpath, which this file does not evaluate: nn,
 // planner, meta, testing, core (all of tensors and contracts, for authors of parts), context-parallel.
+export { flex } from "@mosaic/backend-flex";
 export { mesh2d } from "@mosaic/backend-mesh2d";
 export { ring } from "@mosaic/backend-ring";
 export { ulysses } from "@mosaic/backend-ulysses";

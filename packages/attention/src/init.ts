@@ -1,4 +1,5 @@
 import { availableParallelism } from "node:os";
+import { flex } from "@mosaic/backend-flex";
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
@@ -46,7 +47,8 @@ export type InitOptions = OptionsOf<typeof initOptions>;
 /**
  * Connects this rank to the others and gives it its context, with what is left out detected: a GPU for each rank and NCCL
  * between them where the machine has both, else the CPU and shared memory, or UCX where ranks are on several hosts; rank and
- * number of ranks from the environment that `mosaic-run` sets; and `ring()`, `mesh2d()` and `ulysses()` beside `local()` among the backends that modules may name.
+ * number of ranks from the environment that `mosaic-run` sets; and `ring()`, `mesh2d()`, `ulysses()` and `flex()` beside
+ * `local()` among the backends that modules may name.
  *
  * Collective: every rank calls it, with the same mesh. A requested part that is not available is an error that names the
  * package to install. Where nothing is requested and a GPU is there but unfit, a warning reports why, once, and
@@ -83,7 +85,7 @@ export async function init(options?: InitOptions): Promise<Context> {
 /** Adds the backends over "sp" whose names are not taken already; `local` core adds itself. */
 function withDefaultBackends(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
   const taken = new Set(backends.map(({ name }) => name));
-  return [...backends, ...[ring(), mesh2d(), ulysses()].filter(({ name }) => !taken.has(name))];
+  return [...backends, ...[ring(), mesh2d(), ulysses(), flex()].filter(({ name }) => !taken.has(name))];
 }
 
 type MeshOptions = Pick<ResolvedOptionsOf<typeof initOptions>, "spSize" | "mesh" | "worldSize">;

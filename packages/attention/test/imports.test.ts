@@ -26,6 +26,7 @@ async function packagesIn(code: string): Promise<readonly string[]> {
 
 test("the root evaluates nothing of the subpaths: no planner, nn, meta-attention or conformance", async () => {
   expect(await packagesIn('export * from "../src/index.ts";')).toEqual([
+    "backend-flex",
     "backend-mesh2d",
     "backend-ring",
     "backend-ulysses",

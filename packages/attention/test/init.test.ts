@@ -103,8 +103,8 @@ describe("init", () => {
     await using ctx = await mosaic.init();
     const make = (backend: string): mosaic.MultiAxisAttention =>
       new mosaic.MultiAxisAttention(ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1, backend });
-    expect(() => make("star")).toThrow(/expected one of "local", "ring", "mesh2d", "ulysses", received "star"/);
-    expect(() => make("flex")).toThrow(/npm install @mosaic\/backend-flex/);
+    expect(() => make("star")).toThrow(/expected one of "local", "ring", "mesh2d", "ulysses", "flex", received "star"/);
+    expect(() => make("composed")).toThrow(/npm install @mosaic\/strategies/);
   });
 });
 

@@ -112,6 +112,10 @@ describe("a training step", () => {
       { dp: 2, sp: 3 },
       { placement: "zigzag", backend: "ulysses" },
     ],
+    [
+      { dp: 2, sp: 3 },
+      { placement: "zigzag", backend: "flex" },
+    ],
   ] as const)("on %j, %j, has the loss and the gradients of one device", async (mesh, way) => {
     const [alone] = await onMesh({ dp: 1, sp: 1 }, { placement: "contiguous", backend: "ring" });
     for (const rank of await onMesh(mesh, way)) {

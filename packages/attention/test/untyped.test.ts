@@ -17,6 +17,7 @@ const modules = {
   "backend-ring": "@mosaic/backend-ring",
   "backend-mesh2d": "@mosaic/backend-mesh2d",
   "backend-ulysses": "@mosaic/backend-ulysses",
+  "backend-flex": "@mosaic/backend-flex",
   "collectives-local": "@mosaic/collectives-local",
   "collectives-nccl": "@mosaic/collectives-nccl",
   "kernels-cpu": "@mosaic/kernels-cpu",

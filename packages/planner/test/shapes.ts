@@ -1,3 +1,4 @@
+import { flex } from "@mosaic/backend-flex";
 import { mesh2d, type Mesh2DOptions } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
@@ -69,6 +70,20 @@ export const nestedBackends: readonly NestedBackend[] = [
   ),
   nestedBackend("ring in ring in ulysses", { rack: 2, node: 2, gpu: 2 }, rails(rings("rack", "node"))),
   nestedBackend("ulysses in ring", { node: 3, gpu: 2 }, ring({ axis: "node", inner: ulysses({ axis: "gpu" }) })),
+  nestedBackend("flex in flex", { node: 2, gpu: 3 }, flex({ axis: "node", stages: 2, inner: flex({ axis: "gpu" }) })),
+  nestedBackend("flex in ring", { node: 2, gpu: 3 }, ring({ axis: "node", inner: flex({ axis: "gpu", stages: 0 }) })),
+  nestedBackend("ring in flex", { node: 3, gpu: 2 }, flex({ axis: "node", stages: 2, inner: ring({ axis: "gpu" }) })),
+  nestedBackend(
+    "mesh2d in flex",
+    { node: 2, gpu: 4 },
+    flex({ axis: "node", inner: mesh2d({ axis: "gpu", shape: [2, 2] }) }),
+  ),
+  nestedBackend(
+    "ulysses in flex",
+    { node: 2, gpu: 2 },
+    flex({ axis: "node", stages: 1, inner: ulysses({ axis: "gpu" }) }),
+  ),
+  nestedBackend("flex in ulysses", { node: 3, gpu: 2 }, rails(flex({ axis: "node" }))),
   nestedBackend("ulysses in ulysses", { node: 2, gpu: 2 }, rails(ulysses({ axis: "node" }))),
 ];
 

@@ -1,3 +1,4 @@
+import { flex, flexTraffic } from "@mosaic/backend-flex";
 import { mesh2d, mesh2dTraffic } from "@mosaic/backend-mesh2d";
 import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
@@ -46,6 +47,27 @@ test.each([1, 2, 3, 4, 5, 8])("ulysses of %d is right and sends what its closed 
     const run = record({ backend: ulysses(), mesh, ...arrangement, ...sizes });
     expect(prove(run).violations).toEqual([]);
     expectTraffic(run, (at) => ulyssesTraffic({ mesh, call: createCall(run, at), ...sizes }));
+  }
+});
+
+test.each([1, 2, 3, 4, 5, 8])("flex of %d is right and sends what its closed form states", (sp) => {
+  const mesh = { sp };
+  for (const stages of [undefined, 0, 2, { forward: 1, backward: 3 }]) {
+    for (const arrangement of arrangements) {
+      const run = record({ backend: flex({ stages }), mesh, ...arrangement, ...sizes });
+      expect(prove(run).violations).toEqual([]);
+      expectTraffic(run, (at) => flexTraffic({ mesh, stages, call: createCall(run, at), ...sizes }));
+    }
+  }
+});
+
+test("flex whose queries travel is right and sends what its closed form states", () => {
+  const mesh = { sp: 5 };
+  for (const arrangement of arrangements) {
+    const [heads, queriesTravel] = [{ ...sizes, numKvHeads: 4 }, true];
+    const run = record({ backend: flex({ queriesTravel }), mesh, ...arrangement, ...heads });
+    expect(prove(run).violations).toEqual([]);
+    expectTraffic(run, (at) => flexTraffic({ mesh, queriesTravel, call: createCall(run, at), ...heads }));
   }
 });
 

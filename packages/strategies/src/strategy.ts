@@ -1,3 +1,4 @@
+import { flex } from "@mosaic/backend-flex";
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
@@ -20,7 +21,7 @@ import { formatMesh, warnAcrossHosts } from "./mesh-order.ts";
 export type BackendFactory = (axis: string, inner: AttentionBackend) => AttentionBackend;
 
 /** How the ranks along one axis work together: a name, or whatever makes such a backend. */
-export type LevelStrategy = "ring" | "mesh2d" | "ulysses" | BackendFactory;
+export type LevelStrategy = "ring" | "mesh2d" | "ulysses" | "flex" | BackendFactory;
 
 /** One axis of the mesh, and what is done along it. */
 interface Level {
@@ -32,6 +33,7 @@ const backendFactories = {
   ring: (axis, inner) => ring({ axis, inner }),
   mesh2d: (axis, inner) => mesh2d({ axis, inner }),
   ulysses: (axis, inner) => ulysses({ axis, inner }),
+  flex: (axis, inner) => flex({ axis, inner }),
 } as const satisfies Record<Exclude<LevelStrategy, BackendFactory>, BackendFactory>;
 
 /**

@@ -1,3 +1,4 @@
+import { flex } from "@mosaic/backend-flex";
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
@@ -56,5 +57,21 @@ export const nests: readonly Arrangement[] = [
     mesh: { rack: 2, node: 2, gpu: 2 },
     axes: ["rack", "node", "gpu"],
     backend: ring({ axis: "rack", inner: ulysses({ axis: "gpu", inner: mesh2d({ axis: "node", shape: [1, 2] }) }) }),
+  },
+  // Of the keys of another node, a rank receives what any query of its node sees, and the ring passes that on.
+  {
+    mesh: { node: 2, gpu: 3 },
+    axes: ["node", "gpu"],
+    backend: flex({ axis: "node", stages: 2, inner: around("gpu") }),
+  },
+  {
+    mesh: { node: 3, gpu: 2 },
+    axes: ["node", "gpu"],
+    backend: ring({ axis: "node", inner: flex({ axis: "gpu", stages: { forward: 0, backward: 2 } }) }),
+  },
+  {
+    mesh: { node: 2, gpu: 2 },
+    axes: ["node", "gpu"],
+    backend: flex({ axis: "node", inner: ulysses({ axis: "gpu" }) }),
   },
 ];

@@ -15,9 +15,10 @@ test("one rank attends alone", () => {
   expect(namesOn(1, 1)).toEqual(["local"]);
 });
 
-test("on one node: rings, every grid in both forms, heads shared out, and heads around either", () => {
+test("on one node: rings, flex, every grid in both forms, heads shared out, and heads around either", () => {
   expect(namesOn(1, 4)).toEqual([
     "ring 4",
+    "flex 4",
     "mesh2d 1·4 fused",
     "mesh2d 1·4 overlapped",
     "mesh2d 2·2 fused",
@@ -26,6 +27,7 @@ test("on one node: rings, every grid in both forms, heads shared out, and heads 
     "mesh2d 4·1 overlapped",
     "ulysses 4",
     "ulysses 2 × ring 2",
+    "ulysses 2 × flex 2",
     "ulysses 2 × mesh2d 1·2 fused",
     "ulysses 2 × mesh2d 1·2 overlapped",
     "ulysses 2 × mesh2d 2·1 fused",
@@ -40,7 +42,12 @@ test("no more ranks share out heads than there are", () => {
 
 test("on several nodes also rings between them, and grids with a channel for each kind of link", () => {
   const names = namesOn(2, 4);
-  for (const name of ["ring 2 × ring 4", "ring 2 × mesh2d 2·2 fused", "ulysses 2 × ring 2 × ring 2"]) {
+  for (const name of [
+    "ring 2 × ring 4",
+    "ring 2 × flex 4",
+    "ring 2 × mesh2d 2·2 fused",
+    "ulysses 2 × ring 2 × ring 2",
+  ]) {
     expect(names).toContain(name);
   }
   expect(names).toContain("mesh2d 4·2 overlapped, 2 channels");

@@ -61,7 +61,10 @@ test("the mesh that init needs", () => {
 test("options that do not exist or do not fit", () => {
   const wrong: [unknown, RegExp][] = [
     [{ meshShape: { head: 2, seq: 2 }, seqParalel: "ring" }, /expected options among .*seqParallel.*"seqParalel"/],
-    [{ meshShape: { head: 2, seq: 2 }, seqParallel: "rings" }, /"ring", "mesh2d", "ulysses" or .*received "rings"/],
+    [
+      { meshShape: { head: 2, seq: 2 }, seqParallel: "rings" },
+      /"ring", "mesh2d", "ulysses", "flex" or .*received "rings"/,
+    ],
     [{ meshShape: { head: 2, seq: 2 }, seqParallel: "local" }, /received "local".*the result must be exact/],
     [{ meshShape: { head: 2, seq: 2 }, axes: { heads: "x" } }, /axes.*"heads"/],
     [{ meshShape: [2, 2] }, /meshShape: expected \{ head, seq \}.*received \[2,2\]/],

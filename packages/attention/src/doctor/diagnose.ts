@@ -16,7 +16,7 @@ import {
 
 const UMBRELLA_PACKAGE = "@mosaic/attention";
 const REQUIRED_PACKAGES = [
-  ...["core", "kernels-cpu", "collectives-local", "backend-ring", "backend-mesh2d", "backend-ulysses"],
+  ...["core", "kernels-cpu", "collectives-local", "backend-ring", "backend-mesh2d", "backend-ulysses", "backend-flex"],
   ...["planner", "strategies", "meta-attention", "nn"],
 ].map((name) => `@mosaic/${name}`);
 const OPTIONAL_PACKAGES = ["launcher", "kernels-cuda", "collectives-nccl", "collectives-ucx"].map(

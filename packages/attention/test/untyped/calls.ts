@@ -324,6 +324,15 @@ export const byName: Readonly<Record<string, Arguments>> = {
   auto: () => [{ ...job, batch: 1 }],
   ring: () => [{ axis: "sp", inner: core.local() }],
   ulysses: () => [{ axis: "sp", inner: core.local() }],
+  flex: () => [
+    {
+      axis: "sp",
+      stages: { forward: 1, backward: 2 },
+      cost: { latency: 1e-6 },
+      queriesTravel: true,
+      inner: core.local(),
+    },
+  ],
   mesh2d: () => [{ axis: "sp", shape: [1, 1], schedule: "fused", channels: 2, links: [1, 2] }],
   "Backend.check": ({ ctx }) => [ctx],
   "Backend.withShape": () => [[1, 1]],
@@ -353,6 +362,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   calibrate: ({ ctx }) => [{ contexts: [ctx], dtypes: ["float32"], headDims: [16], repetitions: 1 }],
   ringTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", width: 8, inner: core.local() }],
   mesh2dTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", ...sizes }],
+  flexTraffic: (f) => [
+    { mesh: { sp: 1 }, call: call(f), dtype: "float32", stages: 1, cost: {}, queriesTravel: true, ...sizes },
+  ],
   ulyssesTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", ...sizes }],
   perfettoTrace: ({ simulation }) => [simulation],
   timeBreakdown: ({ simulation }) => [simulation],

@@ -1,3 +1,4 @@
+import { flex } from "@mosaic/backend-flex";
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
@@ -8,7 +9,15 @@ import type { Strategy } from "../strategy.ts";
 import { type Candidate, candidateOptions, type PlanJob, type PlanOptions } from "./job.ts";
 
 /** One backend of a nest, along one axis of the mesh. */
-type NestingLevel = { readonly kind: "ring" | "ulysses"; readonly axis: string; readonly length: number } | Mesh2DLevel;
+type NestingLevel = FlatLevel | Mesh2DLevel;
+
+interface FlatLevel {
+  readonly kind: keyof typeof flatBackends;
+  readonly axis: string;
+  readonly length: number;
+}
+
+const flatBackends = { ring, ulysses, flex } as const;
 
 interface Mesh2DLevel {
   readonly kind: "mesh2d";
@@ -32,7 +41,7 @@ function createBackend({ levels }: NestedLevels): AttentionBackend {
 
 function createLevel(level: NestingLevel, inner: AttentionBackend): AttentionBackend {
   const { axis } = level;
-  if (level.kind !== "mesh2d") return (level.kind === "ring" ? ring : ulysses)({ axis, inner });
+  if (level.kind !== "mesh2d") return flatBackends[level.kind]({ axis, inner });
   const { shape, schedule, channels = 1 } = level;
   return mesh2d({ axis, inner, shape, schedule, channels });
 }
@@ -75,13 +84,13 @@ function maxRelativeVolume(ranks: number): number {
 /**
  * Every way of this package to lay so many ranks out:
  *
- * - ring, mesh2d on every grid and in both forms, and ulysses where there are heads enough, over all ranks;
- * - ulysses around ring or mesh2d, its ranks neighbours or, with several nodes, as far apart as can be;
- * - between nodes a ring, within them a ring or mesh2d, and ulysses around both with some ranks of each node.
+ * - ring, flex, mesh2d on every grid and in both forms, and ulysses where there are heads enough, over all ranks;
+ * - ulysses around ring, flex or mesh2d, its ranks neighbours or, with several nodes, as far apart as can be;
+ * - between nodes a ring, within them a ring, flex or mesh2d, and ulysses around both with some ranks of each node.
  *
  * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends. Over 1 024 ranks,
  * those that send over 1.25 times as much, and nests of more than 1 024 steps, each of which waits for a message: their latency
- * alone is longer than what others take, and recording them takes longest.
+ * alone is longer than what others take, and recording them takes longest; and flex, whose ranks do not form classes.
  */
 function enumerateNestings(job: PlanJob): readonly NestedLevels[] {
   const nests = allNestings(job);
@@ -93,7 +102,8 @@ const MAX_STEPS = 1024;
 /** Blocks of keys that a rank attends to one after another. */
 function countSteps(levels: readonly NestingLevel[]): number {
   return levels.reduce((steps, level) => {
-    const isOneStep = level.kind === "ulysses" || (level.kind === "mesh2d" && level.schedule === "fused");
+    const isOneStep =
+      level.kind === "ulysses" || level.kind === "flex" || (level.kind === "mesh2d" && level.schedule === "fused");
     return isOneStep ? steps : steps * level.length;
   }, 1);
 }
@@ -106,6 +116,7 @@ function allNestings({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads 
     queriesPerKey: numHeads / numKvHeads,
     parts: 1,
     maxRelativeVolume: maxRelativeVolume(ranks),
+    isRecorded: ranks <= maxRecordedRanks,
   };
   const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= numHeads ? [headLevel("sp", ranks)] : [])];
   return [
@@ -124,6 +135,8 @@ interface SearchSpace {
   readonly parts: number;
   /** How many times what the best grid sends a grid may send. */
   readonly maxRelativeVolume: number;
+  /** Whether every rank is recorded: of flex no two ranks do the same, so that it has no classes. */
+  readonly isRecorded: boolean;
 }
 
 function composedNestings(ranks: number, numHeads: number, space: SearchSpace): readonly NestedLevels[] {
@@ -165,7 +178,7 @@ function headLevel(axis: string, length: number): NestingLevel {
   return { kind: "ulysses", axis, length };
 }
 
-/** What shares out a sequence along an axis: a ring, and every grid by both schedules. */
+/** What shares out a sequence along an axis: a ring, flex, and every grid by both schedules. */
 function sequenceLevels(axis: string, length: number, space: SearchSpace): readonly NestingLevel[] {
   const shapes = divisors(length).map((rows) => ({ rows, columns: length / rows }));
   const least = Math.min(...shapes.map((shape) => communicationVolume(shape, space)));
@@ -181,7 +194,8 @@ function sequenceLevels(axis: string, length: number, space: SearchSpace): reado
       ...(separateLinks ? [{ ...overlapped, channels: 2 } as const] : []),
     ];
   });
-  return [{ kind: "ring", axis, length }, ...grids];
+  const flat = space.isRecorded ? (["ring", "flex"] as const) : (["ring"] as const);
+  return [...flat.map((kind): NestingLevel => ({ kind, axis, length })), ...grids];
 }
 
 /**

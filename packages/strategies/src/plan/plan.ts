@@ -99,28 +99,36 @@ export function plan(options: PlanOptions): Plan {
   }
   const order = [...sortByCost(estimated, ({ estimate: it }) => it)];
   const fitting = order.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
-  if (fitting.length === 0) throw noStrategyError(job, order, refused);
+  if (fitting.length === 0) throw noStrategyError(job, order.map(estimatedPeak), refused);
   const finalists = new Set(fitting.slice(0, options.simulate ?? simulationBudget(job, fitting)));
   const simulated: SimulatedCandidate[] = [];
+  const addFinalist = (): void => {
+    const next = fitting.find((other) => order.includes(other) && !finalists.has(other));
+    if (next) finalists.add(next);
+  };
   for (const each of finalists) {
     const { candidate } = each;
     options.onProgress?.({ stage: "simulate", done: simulated.length, of: finalists.size });
     try {
-      simulated.push(simulateCandidate(job, candidate, options.keepEvents ?? false));
+      const found = simulateCandidate(job, candidate, options.keepEvents ?? false);
+      simulated.push(found);
+      // The sketch, of two ranks, may have found less.
+      if (!found.planned.fits) addFinalist();
     } catch (error) {
       // Of so many ranks only those that do the same can be simulated: another one is.
       if (job.ranks <= maxRecordedRanks) throw error;
       refused.push({ name: candidate.name, mesh: candidate.mesh, error: error as Error });
       order.splice(order.indexOf(each), 1);
-      const next = fitting.find((other) => order.includes(other) && !finalists.has(other));
-      if (next) finalists.add(next);
+      addFinalist();
     }
   }
   if (simulated.length === 0) throw noStrategyError(job, [], refused);
-  // The simulation may find that more memory is needed than the estimate did.
   const ranked = sortByCost(simulated, ({ prediction }) => prediction).toSorted(compareFit);
   const [best] = ranked as [SimulatedCandidate, ...SimulatedCandidate[]];
   const others = order.filter((each) => !finalists.has(each));
+  if (!best.planned.fits) {
+    throw noStrategyError(job, [...ranked.map(({ planned }) => planned), ...others.map(estimatedPeak)], refused);
+  }
   return {
     job,
     best: best.planned,
@@ -256,17 +264,23 @@ function sortByCost<T>(all: readonly T[], costOf: (one: T) => Cost): readonly T[
   return all.toSorted((a, b) => compare(costOf(a), costOf(b)));
 }
 
-function noStrategyError(job: PlanJob, order: readonly EstimatedCandidate[], refused: Plan["refused"]): Error {
+type PeakMemory = Pick<RankedStrategy, "name" | "peakBytes">;
+
+function estimatedPeak({ candidate: { name }, estimate: { peakBytes } }: EstimatedCandidate): PeakMemory {
+  return { name, peakBytes };
+}
+
+function noStrategyError(job: PlanJob, order: readonly PeakMemory[], refused: Plan["refused"]): Error {
   const [first] = refused;
   if (order.length === 0) {
     const reason = first ? `${first.name}: ${first.error.message}` : "no candidate on this mesh";
     return new OptionError({ where: "plan", expected: "a strategy that runs", received: reason });
   }
-  const least = order.reduce((a, b) => (b.estimate.peakBytes < a.estimate.peakBytes ? b : a));
+  const least = order.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
   return new OptionError({
     where: "plan",
-    expected: `memoryLimit of at least ${least.estimate.peakBytes} (${formatBytes(least.estimate.peakBytes)})`,
+    expected: `memoryLimit of at least ${least.peakBytes} (${formatBytes(least.peakBytes)})`,
     received: String(job.memoryLimit),
-    remedy: `${least.candidate.name} needs the least memory; use more ranks, or fewer tokens`,
+    remedy: `${least.name} needs the least memory; use more ranks, or fewer tokens`,
   });
 }

@@ -1,0 +1,187 @@
+import {
+  type AttentionBackend,
+  type AttentionCall,
+  blockwise,
+  type Context,
+  type Coordinate,
+  defineOptions,
+  describeBackend,
+  dtypeBytes,
+  type KvShard,
+  local,
+  option,
+  OptionError,
+  type OptionsOf,
+  type ResolvedOptionsOf,
+} from "@mosaic/core";
+import { validator } from "@mosaic/core/context-parallel";
+import { type FlexSettings, type PassName, planCache } from "./plan.ts";
+import { stageCostOptions } from "./stage-schedule.ts";
+import { gradientStages, type PassContext, stages } from "./stages.ts";
+import { TravellingQueries } from "./travelling-queries.ts";
+
+const count = { min: 0, max: 64 } as const;
+
+export const stageCountOptions = defineOptions("stages", {
+  /** Remote stages of the forward. Default: chosen by `cost`. */
+  forward: option.integer({ ...count, optional: true }),
+  /** Remote stages of the backward. Default: chosen by `cost`. */
+  backward: option.integer({ ...count, optional: true }),
+});
+
+export const flexOptions = defineOptions("flex", {
+  /** The mesh axis along which keys travel. Default "sp". */
+  axis: option.string({ default: "sp" }),
+  /**
+   * Remote stages: for both passes, or { forward, backward }. 0: own and remote rows in one call, when these have arrived.
+   * Default: each pass has the number of least time by `cost`.
+   */
+  stages: option.either(option.integer(count), option.nested(stageCountOptions), {
+    expected: "an integer from 0 to 64, or { forward, backward }",
+    optional: true,
+  }),
+  /** What stages are chosen by, the same on every rank: a StageCost. Default: an H100 with a port of 400 Gbit/s. */
+  cost: option.nested(stageCostOptions, { optional: true, expected: "a StageCost" }),
+  /**
+   * Whether queries travel to keys, and their results back, between two ranks of which that moves fewer bytes than the keys
+   * that are seen: few queries that see many keys, such as the rest of a document. Not with an inner backend that
+   * communicates. Default false.
+   */
+  queriesTravel: option.boolean({ default: false }),
+  /**
+   * What attends to the rows of each stage. It may communicate along further axes. Then all ranks along those step together,
+   * and its `attendBackward` must add to dk and dv what the queries of all of them contribute to the keys that this rank gave
+   * it. Default: the device's own kernel.
+   */
+  inner: option.backend({ optional: true }),
+});
+/** What `flex` takes. */
+export type FlexOptions = OptionsOf<typeof flexOptions>;
+
+/** The settings that plans follow from. */
+export function flexSettings({
+  axis,
+  stages: degree,
+  cost,
+  queriesTravel,
+  inner = local(),
+}: ResolvedOptionsOf<typeof flexOptions>): FlexSettings {
+  if (queriesTravel && inner.axes.length > 0) {
+    throw new OptionError({
+      where: `flex(${axis}): queriesTravel`,
+      expected: "false with an inner backend that communicates",
+      received: `true with ${inner.name} along ${inner.axes.join(", ")}`,
+      remedy: "set queriesTravel in the innermost flex",
+    });
+  }
+  const { forward, backward } = typeof degree === "number" ? { forward: degree, backward: degree } : (degree ?? {});
+  return { axis, inner, stages: { forward, backward }, cost: cost ?? {}, queriesTravel };
+}
+
+/**
+ * Attention under any mask: every rank receives the rows of keys and values that its queries see, each once, and no other, in
+ * stages that travel while the rows before them are attended to. The own rows come first. In backward the rows come again, and
+ * the gradients of each stage return to their owners while the next one computes; the own rows are then attended to in two
+ * parts, the second behind the last gradients, where that is faster.
+ *
+ * Every rank derives from the mask and the layouts what all ranks require, and in which stage: nothing is sent for it. The
+ * bytes are those of the required rows, for any mask, placement and number of stages; `flexTraffic` gives them. A placement
+ * that suits the mask makes them few.
+ *
+ * With `queriesTravel`, queries go to keys and their results return, between ranks of which that moves fewer bytes
+ * (MagiAttention's QO-communication): the state is merged, and dq added, when the last stage is done.
+ *
+ * `inner` attends to what a stage brought, and may communicate along further axes: with `flex({ axis: "node", inner: ring({
+ * axis: "gpu" }) })` a rank receives, from the ranks of its place in other nodes, what any query of its node sees.
+ *
+ * Throws, before anything is sent, an OptionError if the mesh lacks the axis or the keys are not cut along it, and a
+ * ShapeError or DTypeError if the tensors are not what their layouts state, or sums are not float32 of their shapes.
+ *
+ * Source: MagiAttention (SandAI), 2025; its dispatch is a placement here.
+ *
+ * @example
+ * ```ts
+ * import { flex } from "@mosaic/backend-flex";
+ * flex().axes; // => ["sp"]
+ * flex({ axis: "node", inner: flex({ axis: "gpu", stages: 1 }) }).axes; // => ["node", "gpu"]
+ * ```
+ */
+export function flex(options?: FlexOptions): AttentionBackend {
+  const settings = flexSettings(flexOptions.parse(options));
+  const { axis, inner } = settings;
+  const validate = validator({ name: "flex", axis, inner });
+  const planOf = planCache(settings);
+
+  function contextOf(ctx: Context, call: AttentionCall, kv: KvShard, pass: PassName): PassContext {
+    const plan = planOf(ctx.mesh.shape, call, kv.from);
+    const [batch, numHeads, , headDim] = call.q.shape as [number, number, number, number];
+    const numKvHeads = kv.k.shape[1]!;
+    const bytesPerElement = dtypeBytes[kv.k.dtype];
+    return {
+      group: ctx.mesh.group(axis),
+      member: plan.memberAt(kv.from),
+      plan: plan.pass(pass, { batch, numHeads, numKvHeads, headDim, bytesPerElement }),
+      label: `flex(${axis})`,
+    };
+  }
+
+  /** By step: where, in the keys of the plan, the rows are that this rank attends to; nothing where it attends to none. */
+  function placesOf({ group: { rank }, plan }: PassContext, from: Coordinate): (Coordinate | undefined)[] {
+    return plan.steps.map((_, step) =>
+      plan.isVisible(rank, step) ? { ...from, [axis]: plan.place(rank, step) } : undefined,
+    );
+  }
+
+  return {
+    name: "flex",
+    description: describe(settings),
+    axes: [axis, ...inner.axes],
+    check: (ctx) => validate.context(ctx),
+
+    attend(ctx, call, state, kv) {
+      validate.attend(ctx, call, state, kv);
+      const pass = contextOf(ctx, call, kv, "forward");
+      const places = placesOf(pass, kv.from);
+      const staged = { ...call, keys: pass.plan.keys };
+      using parts = blockwise(inner, places.filter(isVisible));
+      using travelling = pass.plan.exchange && new TravellingQueries(pass, call, pass.plan.exchange);
+      travelling?.send([call.q]);
+      for (const { step, k, v } of stages(pass, kv)) {
+        const from = places[step];
+        if (from) parts.attend(ctx, staged, state, { k, v, from });
+        if (step === 0) travelling?.attend(ctx, inner, kv);
+      }
+      travelling?.merge(state);
+    },
+
+    attendBackward(ctx, call, grads, kv) {
+      validate.attendBackward(ctx, call, grads, kv);
+      const pass = contextOf(ctx, call, kv, "backward");
+      const places = placesOf(pass, kv.from);
+      const staged = { ...call, keys: pass.plan.keys };
+      using parts = blockwise(inner, places.filter(isVisible));
+      using travelling = pass.plan.exchange && new TravellingQueries(pass, call, pass.plan.exchange);
+      travelling?.send([call.q, call.dOut, call.lse, call.delta]);
+      for (const { step, k, v, dk, dv } of gradientStages(pass, stages(pass, kv), grads)) {
+        const from = places[step];
+        if (from) parts.attendBackward(ctx, staged, { dq: grads.dq, dk, dv }, { k, v, from });
+        if (step === 0) travelling?.attendBackward(ctx, inner, grads, kv);
+      }
+      travelling?.addTo(grads.dq);
+    },
+  };
+}
+
+function isVisible(place: Coordinate | undefined): place is Coordinate {
+  return place !== undefined;
+}
+
+/** What must be the same on every rank: stages and cost too. */
+function describe({ axis, inner, stages: degree, cost, queriesTravel }: FlexSettings): string {
+  const { forward = "auto", backward = "auto" } = degree;
+  const counts = degree.forward === undefined && degree.backward === undefined ? [] : [`stages ${forward}/${backward}`];
+  const costs = Object.entries(cost).map(([name, value]) => `${name} ${value}`);
+  const queries = queriesTravel ? ["queriesTravel"] : [];
+  const within = inner.name === "local" ? [] : [describeBackend(inner)];
+  return `flex(${[axis, ...counts, ...costs, ...queries, ...within].join(", ")})`;
+}

@@ -1,0 +1,450 @@
+import {
+  type AttentionBackend,
+  type Coordinate,
+  joinSpans,
+  type Layout,
+  OptionError,
+  omitAxes,
+  type Span,
+  spansLength,
+} from "@mosaic/core";
+import {
+  isVisibleUnchecked,
+  LayoutCache,
+  type ShardedAttentionCall,
+  unionSlices,
+  visiblePairsUnchecked,
+} from "@mosaic/core/context-parallel";
+import type { GroupCastPlan } from "./group-cast.ts";
+import {
+  type RequiredRows,
+  type RowRange,
+  RowOwners,
+  seeingQueries,
+  spansOfRows,
+  type VisiblePositions,
+  visibleKeys,
+} from "./required-rows.ts";
+import { type PassSize, type RankLoad, type StageCost, type StageSchedule, stageSchedule } from "./stage-schedule.ts";
+
+// Every rank has the layouts of all ranks and the mask, and derives alone what every rank requires, and in which stage it
+// arrives: nothing is sent for it. Required rows are found when they are asked for, rank by rank.
+//
+// With an inner backend that communicates, a rank of the axis stands for a group: the ranks along the inner axes, its members.
+// They attend together, so each receives of its own members along the axis what the queries of any member of its group see.
+
+/** Passes of an attention call. */
+export type PassName = "forward" | "backward";
+
+/** What plans of a backend follow from, beside the call. */
+export interface FlexSettings {
+  readonly axis: string;
+  readonly inner: AttentionBackend;
+  /** Remote stages of each pass; chosen by the cost model where undefined. */
+  readonly stages: Readonly<Record<PassName, number | undefined>>;
+  readonly cost: StageCost;
+  /** Whether queries travel to keys, where that moves fewer bytes. */
+  readonly queriesTravel: boolean;
+}
+
+/** The sizes of a call that the choice of stages depends on. */
+export interface CallSize {
+  readonly batch: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
+  readonly headDim: number;
+  readonly bytesPerElement: number;
+}
+
+/** Rows that a rank attends to at once: some of its own, and those that have arrived in a stage. */
+export interface Step {
+  /** The part of the own rows, 0 or 1 of `parts`; absent if none. */
+  readonly own?: 0 | 1;
+  /** The stage in which the others arrive, from 0; absent if none. */
+  readonly stage?: number;
+}
+
+/** What all ranks along an axis require of each other in one call, whatever the sizes of heads and batch. */
+export class FlexPlan {
+  readonly size: number;
+  readonly axis: string;
+  /** How many ranks a group of the inner backend has. */
+  readonly members: number;
+  /** What any query sees. */
+  readonly mask: ShardedAttentionCall["mask"];
+  readonly #call: ShardedAttentionCall;
+  readonly #from: Coordinate;
+  readonly #settings: FlexSettings;
+  /** The inner axes, in the order in which shards are concatenated, and their lengths. */
+  readonly #innerAxes: readonly string[];
+  readonly #innerLengths: readonly number[];
+  readonly #visible: VisiblePositions[] = [];
+  readonly #owners: RowOwners[] = [];
+  readonly #required: RequiredRows[][] = [];
+  #queryOwners: RowOwners | undefined;
+  readonly #requiredQueries: RequiredRows[] = [];
+  readonly #passes = new Map<string, PassPlan>();
+
+  // oxlint-disable-next-line max-params -- settings, mesh, call and place, as everywhere
+  constructor(settings: FlexSettings, mesh: Coordinate, call: ShardedAttentionCall, from: Coordinate) {
+    const { axis, inner } = settings;
+    this.axis = axis;
+    this.size = mesh[axis] ?? 1;
+    this.#settings = settings;
+    this.#call = call;
+    this.mask = unionSlices(call);
+    this.#from = from;
+    this.#innerAxes = call.keys.axes.filter((each) => inner.axes.includes(each));
+    this.#innerLengths = this.#innerAxes.map((each) => mesh[each] ?? 1);
+    this.members = this.#innerLengths.reduce((product, length) => product * length, 1);
+  }
+
+  /** The rows of others that a member of a rank's group requires. */
+  required(rank: number, member: number): RequiredRows {
+    const ofRank = (this.#required[rank] ??= []);
+    return (ofRank[member] ??= this.#ownersOf(member).rowsOf(this.#visibleTo(rank), rank));
+  }
+
+  /** The queries of others that see a key of a rank. */
+  requiredQueries(rank: number): RequiredRows {
+    const shards = () => Array.from({ length: this.size }, (_, each) => this.queries(each));
+    this.#queryOwners ??= new RowOwners(shards());
+    return (this.#requiredQueries[rank] ??= this.#queryOwners.rowsOf(
+      seeingQueries(this.shard(rank, 0), this.mask),
+      rank,
+    ));
+  }
+
+  /** The queries of a rank's group; those that are whole along the axis are the same for every rank. */
+  queries(rank: number): readonly Span[] {
+    const { at, queries } = this.#call;
+    const group = omitAxes(at, this.#settings.inner.axes);
+    return queries.spans(this.axis in at ? { ...group, [this.axis]: rank } : group);
+  }
+
+  /** The shard of a member of a rank's group. */
+  shard(rank: number, member: number): readonly Span[] {
+    return this.#call.keys.spans({ ...this.#from, ...this.#placeOf(member), [this.axis]: rank });
+  }
+
+  get keys(): Layout {
+    return this.#call.keys;
+  }
+
+  /** Members at a coordinate: one, or all along an inner axis that it lacks, in the order of concatenation. */
+  membersAt(at: Coordinate): number[] {
+    let members = [0];
+    for (const [i, axis] of this.#innerAxes.entries()) {
+      const length = this.#innerLengths[i]!;
+      const own = at[axis];
+      const places = own === undefined ? Array.from({ length }, (_, place) => place) : [own];
+      members = members.flatMap((member) => places.map((place) => member * length + place));
+    }
+    return members;
+  }
+
+  /** The number of a rank among the members of its group. */
+  memberAt(at: Coordinate): number {
+    return this.membersAt({ ...Object.fromEntries(this.#innerAxes.map((axis) => [axis, 0])), ...at })[0]!;
+  }
+
+  /** How one pass goes, for these sizes. */
+  pass(name: PassName, size: CallSize): PassPlan {
+    const { batch, numHeads, numKvHeads, headDim, bytesPerElement } = size;
+    const key = [name, batch, numHeads, numKvHeads, headDim, bytesPerElement].join();
+    let pass = this.#passes.get(key);
+    if (!pass) this.#passes.set(key, (pass = this.#passPlan(name, size)));
+    return pass;
+  }
+
+  #passPlan(name: PassName, size: CallSize): PassPlan {
+    const possible = this.#settings.queriesTravel ? new Exchange(this, bytesPerRow(name, size)) : undefined;
+    const ranks = Array.from({ length: possible ? this.size : 0 }, (_, rank) => rank);
+    const exchange = ranks.some((rank) => possible!.queries(rank).count > 0) ? possible : undefined;
+    return new PassPlan(this, this.#schedule(name, size, exchange), exchange);
+  }
+
+  // oxlint-disable-next-line max-params -- the pass, its sizes, and what does not travel
+  #schedule(name: PassName, size: CallSize, exchange: Exchange | undefined): StageSchedule | undefined {
+    const loads = this.#rankLoads(exchange);
+    if (loads.every(({ rows }) => rows === 0)) return undefined;
+    const { batch, numHeads, numKvHeads, headDim, bytesPerElement } = size;
+    const width = 2 * batch * numKvHeads * headDim;
+    // Two products of matrices forward, five backward; 4 bytes of float32.
+    const [products, reduceBytes] = name === "forward" ? [2, 0] : [5, width * 4];
+    const pass: PassSize = {
+      castBytes: width * bytesPerElement,
+      reduceBytes,
+      pairFlops: 2 * products * batch * numHeads * headDim,
+    };
+    return stageSchedule(loads, pass, { cost: this.#settings.cost, degree: this.#settings.stages[name] });
+  }
+
+  /** Of each rank the load of one member on average, whose rows are those of the busiest. */
+  #rankLoads(exchange: Exchange | undefined): RankLoad[] {
+    const { size, members, mask } = this;
+    const ranks = Array.from({ length: size }, (_, rank) => rank);
+    const all = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
+    const rows = new Array<number>(size).fill(0);
+    for (let member = 0; member < members; member++) {
+      const sent = new Array<number>(size).fill(0);
+      for (const rank of ranks) {
+        const required = exchange ? exchange.keys(rank) : this.required(rank, member);
+        rows[rank] = Math.max(rows[rank]!, required.count);
+        for (const owner of required.owners(0, required.count)) sent[owner]! += required.rowsFrom(owner);
+      }
+      for (const rank of ranks) rows[rank] = Math.max(rows[rank]!, sent[rank]!);
+    }
+    return ranks.map((rank) => {
+      const queries = this.queries(rank);
+      const group = this.#call.keys.spans({ ...omitAxes(this.#from, this.#innerAxes), [this.axis]: rank });
+      const ownPairs = visiblePairsUnchecked(queries, group, mask);
+      const pairs = visiblePairsUnchecked(queries, all, mask);
+      return { ownPairs: ownPairs / members, remotePairs: (pairs - ownPairs) / members, rows: rows[rank]! };
+    });
+  }
+
+  #visibleTo(rank: number): VisiblePositions {
+    return (this.#visible[rank] ??= visibleKeys(this.queries(rank), this.mask));
+  }
+
+  #ownersOf(member: number): RowOwners {
+    const shards = () => Array.from({ length: this.size }, (_, rank) => this.shard(rank, member));
+    return (this.#owners[member] ??= new RowOwners(shards()));
+  }
+
+  #placeOf(member: number): Coordinate {
+    const place: Record<string, number> = {};
+    let rest = member;
+    for (let i = this.#innerAxes.length - 1; i >= 0; i--) {
+      place[this.#innerAxes[i]!] = rest % this.#innerLengths[i]!;
+      rest = Math.floor(rest / this.#innerLengths[i]!);
+    }
+    return place;
+  }
+}
+
+/** Plans of a backend's calls, each derived once for all ranks along its axes, forward and backward. */
+export function planCache(
+  settings: FlexSettings,
+): (mesh: Coordinate, call: ShardedAttentionCall, from: Coordinate) => FlexPlan {
+  // By mask: the layers of a model may have masks by turns.
+  const caches = new WeakMap<ShardedAttentionCall["mask"], LayoutCache<FlexPlan>>();
+  return (mesh, call, from) => {
+    const mask = unionSlices(call);
+    let plans = caches.get(mask);
+    if (!plans) caches.set(mask, (plans = new LayoutCache([settings.axis, ...settings.inner.axes])));
+    return plans.getOrCreate(call, from, () => new FlexPlan(settings, mesh, call, from));
+  };
+}
+
+/** Bytes of a row of keys that travels, gradients included, and of a row of queries, with the results that return. */
+function bytesPerRow(
+  name: PassName,
+  { batch, numHeads, numKvHeads, headDim, bytesPerElement }: CallSize,
+): Readonly<Record<"keys" | "queries", number>> {
+  const isForward = name === "forward";
+  const sums = 4 * headDim; // float32 out or dq
+  return {
+    keys: 2 * batch * numKvHeads * (headDim * bytesPerElement + (isForward ? 0 : sums)),
+    // q and lse, or q, dOut, lse and delta.
+    queries: batch * numHeads * ((isForward ? 1 : 2) * headDim * bytesPerElement + (isForward ? 4 : 8) + sums),
+  };
+}
+
+/** Which pairs of ranks exchange queries and results instead of keys: those of which that moves fewer bytes. */
+export class Exchange {
+  readonly #plan: FlexPlan;
+  readonly #bytes: Readonly<Record<"keys" | "queries", number>>;
+  readonly #keys: RequiredRows[] = [];
+  readonly #queries: RequiredRows[] = [];
+  /** Queries: from those whose they are to those whose keys they see. */
+  readonly queryCast: GroupCastPlan;
+  /** Their results: back. */
+  readonly resultCast: GroupCastPlan;
+
+  constructor(plan: FlexPlan, bytes: Readonly<Record<"keys" | "queries", number>>) {
+    this.#plan = plan;
+    this.#bytes = bytes;
+    const { size } = plan;
+    this.queryCast = { size, ranges: (sender, receiver) => this.queriesFrom(receiver, sender) };
+    this.resultCast = {
+      size,
+      ranges: (sender, receiver) => {
+        const queries = this.queries(sender);
+        const length = queries.rowsFrom(receiver);
+        if (length === 0) return [];
+        const before = queries.owners(0, queries.count).filter((owner) => owner < receiver);
+        return [{ start: before.reduce((rows, owner) => rows + queries.rowsFrom(owner), 0), length }];
+      },
+    };
+  }
+
+  /** The keys that come to a rank all the same. */
+  keys(rank: number): RequiredRows {
+    return (this.#keys[rank] ??= this.#plan.required(rank, 0).filter((owner) => !this.#isExchanged(rank, owner)));
+  }
+
+  /** The queries of others that come to a rank. */
+  queries(rank: number): RequiredRows {
+    return (this.#queries[rank] ??= this.#plan.requiredQueries(rank).filter((owner) => this.#isExchanged(owner, rank)));
+  }
+
+  /** The queries of one other that come to a rank, as its local rows. */
+  queriesFrom(rank: number, owner: number): RowRange[] {
+    const queries = this.queries(rank);
+    return queries.ranges(owner, 0, queries.count);
+  }
+
+  /** Global positions of the queries that come to a rank, in the order in which they lie there. */
+  spans(rank: number): Span[] {
+    const queries = this.queries(rank);
+    const owners = queries.owners(0, queries.count);
+    return joinSpans(owners.flatMap((owner) => spansOfRows(this.#plan.queries(owner), this.queriesFrom(rank, owner))));
+  }
+
+  /** Whether the queries of a rank go to the keys of another. */
+  #isExchanged(rank: number, owner: number): boolean {
+    const keys = this.#plan.required(rank, 0).rowsFrom(owner);
+    return keys > 0 && this.#plan.requiredQueries(owner).rowsFrom(rank) * this.#bytes.queries < keys * this.#bytes.keys;
+  }
+}
+
+/** One pass of a call: its steps, what is in each on every rank, and what travels for it. */
+export class PassPlan {
+  readonly steps: readonly Step[];
+  /** How many parts the own rows are attended to in. */
+  readonly parts: 1 | 2;
+  /** Remote stages. */
+  readonly stages: number;
+  /**
+   * The keys as ranks have them step by step. Its coordinate along the axis is `place(rank, step)`, so that one layout serves
+   * all steps of all ranks, and what an inner backend derives from it is derived once.
+   */
+  readonly keys: Layout;
+  /** Queries that travel; absent if none do. */
+  readonly exchange: Exchange | undefined;
+  readonly #plan: FlexPlan;
+  readonly #schedule: StageSchedule | undefined;
+  readonly #castPlans: GroupCastPlan[] = [];
+  readonly #spans = new Map<number, readonly Span[]>();
+  readonly #visible: (boolean | undefined)[] = [];
+
+  constructor(plan: FlexPlan, schedule: StageSchedule | undefined, exchange: Exchange | undefined) {
+    this.exchange = exchange;
+    this.#plan = plan;
+    this.#schedule = schedule;
+    this.steps = stepsOf(schedule);
+    this.parts = schedule?.isSplit ? 2 : 1;
+    this.stages = schedule === undefined ? 0 : Math.max(1, schedule.degree);
+    const { length, axes } = plan.keys;
+    this.keys = { length, axes, spans: (at) => this.#spansAt(at) };
+  }
+
+  /** The coordinate along the axis, in `keys`, of what a rank attends to in a step. */
+  place(rank: number, step: number): number {
+    return rank * this.steps.length + step;
+  }
+
+  /** Whether the group of a rank sees anything in a step. */
+  isVisible(rank: number, step: number): boolean {
+    const place = this.place(rank, step);
+    return (this.#visible[place] ??= isVisibleUnchecked(
+      this.#plan.queries(rank),
+      this.#spansAt({ [this.#plan.axis]: place }),
+      this.#plan.mask,
+    ));
+  }
+
+  /** What travels in a stage between the ranks that are this member of their groups. */
+  castPlan(stage: number, member: number): GroupCastPlan {
+    const { size, members } = this.#plan;
+    return (this.#castPlans[stage * members + member] ??= {
+      size,
+      ranges: (sender, receiver) => {
+        const { from, to } = this.#stageRows(stage, receiver, member);
+        return this.#required(receiver, member).ranges(sender, from, to);
+      },
+    });
+  }
+
+  /** Rows that a member receives in a stage. */
+  receivedRows(stage: number, rank: number, member: number): number {
+    const { from, to } = this.#stageRows(stage, rank, member);
+    return to - from;
+  }
+
+  /** The most rows that a member receives in any stage. */
+  maxReceivedRows(rank: number, member: number): number {
+    let most = 0;
+    for (let stage = 0; stage < this.stages; stage++) most = Math.max(most, this.receivedRows(stage, rank, member));
+    return most;
+  }
+
+  /** The own rows in a part: [from, to). */
+  ownRows(part: 0 | 1, rank: number, member: number): { readonly from: number; readonly to: number } {
+    const rows = spansLength(this.#plan.shard(rank, member));
+    if (this.parts === 1) return { from: 0, to: rows };
+    const cut = Math.round(rows * this.#schedule!.ownCuts[rank]!);
+    return part === 0 ? { from: 0, to: cut } : { from: cut, to: rows };
+  }
+
+  #required(rank: number, member: number): RequiredRows {
+    return this.exchange ? this.exchange.keys(rank) : this.#plan.required(rank, member);
+  }
+
+  /** Of the rows that a member requires those of a stage: [from, to). */
+  #stageRows(stage: number, rank: number, member: number): { readonly from: number; readonly to: number } {
+    const { count } = this.#required(rank, member);
+    if (this.#schedule!.degree === 0) return { from: 0, to: count };
+    const cuts = this.#schedule!.cuts[rank]!;
+    return { from: Math.round(count * cuts[stage]!), to: Math.round(count * cuts[stage + 1]!) };
+  }
+
+  #spansAt(at: Coordinate): readonly Span[] {
+    const { axis, members } = this.#plan;
+    const place = at[axis];
+    if (place === undefined) {
+      throw new OptionError({
+        where: `flex(${axis}): keys`,
+        expected: `a coordinate with ${axis}`,
+        received: JSON.stringify(at),
+        remedy: `use ${axis} in one backend only`,
+      });
+    }
+    const group = this.#plan.membersAt(at);
+    // One member, or all: anything between is seldom asked for.
+    if (group.length > 1 && group.length < members)
+      return joinSpans(group.flatMap((each) => this.#spansOf(place, each)));
+    const key = place * (members + 1) + (group.length === 1 ? group[0]! : members);
+    let spans = this.#spans.get(key);
+    if (!spans) this.#spans.set(key, (spans = joinSpans(group.flatMap((each) => this.#spansOf(place, each)))));
+    return spans;
+  }
+
+  /** Positions of the rows that a member attends to, in their order in memory. */
+  #spansOf(place: number, member: number): Span[] {
+    const rank = Math.floor(place / this.steps.length);
+    const { own, stage } = this.steps[place % this.steps.length]!;
+    const spans: Span[] = [];
+    if (own !== undefined) {
+      const { from, to } = this.ownRows(own, rank, member);
+      if (from < to) spans.push(...spansOfRows(this.#plan.shard(rank, member), [{ start: from, length: to - from }]));
+    }
+    if (stage !== undefined) {
+      const { from, to } = this.#stageRows(stage, rank, member);
+      const required = this.#required(rank, member);
+      for (const owner of required.owners(from, to))
+        spans.push(...spansOfRows(this.#plan.shard(owner, member), required.ranges(owner, from, to)));
+    }
+    return spans;
+  }
+}
+
+function stepsOf(schedule: StageSchedule | undefined): Step[] {
+  if (schedule === undefined) return [{ own: 0 }];
+  const { degree, isSplit } = schedule;
+  if (degree === 0) return [{ own: 0, stage: 0 }];
+  const stages = Array.from({ length: degree }, (_, stage): Step => ({ stage }));
+  return [{ own: 0 }, ...stages, ...(isSplit ? [{ own: 1 } as const] : [])];
+}

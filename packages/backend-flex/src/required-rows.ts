@@ -1,0 +1,320 @@
+import type { Slice, Span } from "@mosaic/core";
+import { visibleRowsUnchecked } from "@mosaic/core/context-parallel";
+
+// Which keys some queries see, and which rows of which shard these are: intervals, never single rows, unless the answer itself
+// consists of single rows.
+
+/** Local rows of a shard: `length` of them from `start` on. */
+export interface RowRange {
+  readonly start: number;
+  readonly length: number;
+}
+
+/** Positions start + i · step + [0, width) for i < count: `width` of every `step`; width < step. */
+interface Band {
+  readonly start: number;
+  readonly width: number;
+  readonly step: number;
+  readonly count: number;
+}
+
+/** Global positions: disjoint ascending intervals, and bands, which may overlap. */
+export interface VisiblePositions {
+  /** [start, end) each. */
+  readonly intervals: readonly (readonly [number, number])[];
+  readonly bands: readonly Band[];
+}
+
+/**
+ * The keys that any of these queries sees. Exact. The rows of a span that a slice shows are consecutive, and their keys begin
+ * and end at borders that stand still or move with the row: so their union is an interval, but for two moving borders less
+ * than a step of the span apart.
+ */
+export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): VisiblePositions {
+  const intervals: [number, number][] = [];
+  const bands: Band[] = [];
+  for (const slice of mask) {
+    const { q0, q1, k0, k1, type } = slice;
+    const hasDiagonalStart = type === "inverseCausal" || type === "bidirectionalCausal";
+    const hasDiagonalEnd = type === "causal" || type === "bidirectionalCausal";
+    for (const span of queries) {
+      if (span.start >= q1 || span.length === 0) continue;
+      const { start: first, length: count, step } = visibleRowsUnchecked(span, slice);
+      if (count === 0) continue;
+      const last = first + (count - 1) * step;
+      const start = k0 + (hasDiagonalStart ? first - q0 : 0);
+      const width = k1 - k0 - (q1 - q0) + 1; // of two moving borders
+      if (hasDiagonalStart && hasDiagonalEnd && width < step && count > 1) bands.push({ start, width, step, count });
+      else intervals.push([start, k1 - (hasDiagonalEnd ? q1 - 1 - last : 0)]);
+    }
+  }
+  return { intervals: mergeIntervals(intervals), bands };
+}
+
+/**
+ * The queries that see any of these keys, as `visibleKeys` states it of keys; exact where the keys' spans have step 1. Of others
+ * some queries between may see none.
+ */
+export function seeingQueries(keys: readonly Span[], mask: readonly Slice[]): VisiblePositions {
+  const intervals: [number, number][] = [];
+  for (const { q0, q1, k0, k1, type } of mask) {
+    if (k0 >= k1 || q0 >= q1 || (type === "bidirectionalCausal" && k1 - k0 < q1 - q0)) continue;
+    for (const span of keys) {
+      const first = Math.max(span.start, k0);
+      const last = Math.min(span.start + (span.length - 1) * span.step, k1 - 1);
+      if (first > last) continue;
+      // A border of the keys that moves with the row: rows before, or behind, where it passes a key.
+      const hasDiagonalStart = type === "inverseCausal" || type === "bidirectionalCausal";
+      const hasDiagonalEnd = type === "causal" || type === "bidirectionalCausal";
+      const start = hasDiagonalEnd ? Math.max(q0, q1 - k1 + first) : q0;
+      const end = hasDiagonalStart ? Math.min(q1, q0 + last - k0 + 1) : q1;
+      if (start < end) intervals.push([start, end]);
+    }
+  }
+  return { intervals: mergeIntervals(intervals), bands: [] };
+}
+
+function mergeIntervals(intervals: [number, number][]): [number, number][] {
+  intervals.sort((a, b) => a[0] - b[0]);
+  const merged: [number, number][] = [];
+  for (const [start, end] of intervals) {
+    const last = merged.at(-1);
+    if (last && start <= last[1]) last[1] = Math.max(last[1], end);
+    else merged.push([start, end]);
+  }
+  return merged;
+}
+
+/** A span of a rank's shard, and the local row of its first position. */
+interface OwnedSpan extends Span {
+  readonly owner: number;
+  readonly row: number;
+}
+
+/** Where every position lies: the shards of all ranks of an axis, for looking up which of their rows some positions are. */
+export class RowOwners {
+  readonly size: number;
+  /** Of step 1, in the order of positions. */
+  readonly #dense: OwnedSpan[] = [];
+  readonly #strided: OwnedSpan[] = [];
+
+  constructor(shards: readonly (readonly Span[])[]) {
+    this.size = shards.length;
+    for (const [owner, spans] of shards.entries()) {
+      let row = 0;
+      for (const span of spans) {
+        if (span.length > 0)
+          (span.step === 1 || span.length === 1 ? this.#dense : this.#strided).push({ ...span, owner, row });
+        row += span.length;
+      }
+    }
+    this.#dense.sort((a, b) => a.start - b.start);
+  }
+
+  /** The rows of every rank but `rank` that hold one of these positions. */
+  rowsOf({ intervals, bands }: VisiblePositions, rank: number): RequiredRows {
+    const found = new RowCollector(rank);
+    for (const [start, end] of intervals) {
+      this.#collectInterval(found, start, end);
+      for (const span of this.#strided) collectRows(found, span, start, end);
+    }
+    for (const band of bands) {
+      this.#collectDense(found, band);
+      for (const span of this.#strided) collectStrided(found, band, span);
+    }
+    return found.finish(this.size);
+  }
+
+  #collectInterval(found: RowCollector, start: number, end: number): void {
+    for (let i = this.#firstAfter(start); i < this.#dense.length; i++) {
+      const span = this.#dense[i]!;
+      if (span.start >= end) return;
+      collectRows(found, span, start, end);
+    }
+  }
+
+  #collectDense(found: RowCollector, { start, width, step, count }: Band): void {
+    const first = this.#dense[0];
+    if (first === undefined) return;
+    const last = this.#dense.at(-1)!;
+    const from = Math.max(0, Math.floor((first.start - start - width) / step));
+    const to = Math.min(count, Math.ceil((last.start + last.length - start) / step));
+    for (let i = from; i < to; i++) this.#collectInterval(found, start + i * step, start + i * step + width);
+  }
+
+  /** The first dense span that ends behind a position. */
+  #firstAfter(position: number): number {
+    let [low, high] = [0, this.#dense.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      const { start, length } = this.#dense[middle]!;
+      if (start + length > position) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+}
+
+function collectRows(
+  found: RowCollector,
+  { owner, row, start, length, step }: OwnedSpan,
+  from: number,
+  to: number,
+): void {
+  const first = Math.max(0, Math.ceil((from - start) / step));
+  const end = Math.min(length, Math.ceil((to - start) / step));
+  if (first < end) found.add(owner, row + first, end - first);
+}
+
+/** Where the steps of span and band agree, all positions of the span lie alike in the band; else one after another is looked up. */
+function collectStrided(found: RowCollector, { start, width, step, count }: Band, span: OwnedSpan): void {
+  if (span.step % step === 0) {
+    const offset = (((span.start - start) % step) + step) % step;
+    if (offset < width) collectRows(found, span, start, start + count * step);
+    return;
+  }
+  for (let i = 0; i < count; i++) collectRows(found, span, start + i * step, start + i * step + width);
+}
+
+/** Collects rows by owner, in any order, overlapping or not. */
+class RowCollector {
+  readonly #rank: number;
+  readonly #found: (readonly [owner: number, start: number, length: number])[] = [];
+
+  constructor(rank: number) {
+    this.#rank = rank;
+  }
+
+  add(owner: number, start: number, length: number): void {
+    if (owner !== this.#rank) this.#found.push([owner, start, length]);
+  }
+
+  finish(size: number): RequiredRows {
+    this.#found.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    const [owners, starts, ends]: [number[], number[], number[]] = [[], [], []];
+    for (const [owner, start, length] of this.#found) {
+      const last = starts.length - 1;
+      if (last >= 0 && owners[last] === owner && start <= ends[last]!)
+        ends[last] = Math.max(ends[last]!, start + length);
+      else {
+        owners.push(owner);
+        starts.push(start);
+        ends.push(start + length);
+      }
+    }
+    return new RequiredRows(this.#rank, { size, owners, starts, ends });
+  }
+}
+
+/**
+ * The rows of other ranks that one rank requires, in the order in which it receives them: those of the rank before it first,
+ * then those of the one before that, around the axis. So no rank is asked by all others at once, and neighbours come first.
+ * Kept as numbers: a thousand ranks have a million such lists.
+ */
+export class RequiredRows {
+  /** How many there are. */
+  readonly count: number;
+  readonly #rank: number;
+  readonly #size: number;
+  readonly #starts: Int32Array;
+  readonly #lengths: Int32Array;
+  /** By owner: its first range among all. */
+  readonly #ranges: Int32Array;
+  /** By distance before the rank, from 1: rows of nearer owners. */
+  readonly #rowsBefore: Int32Array;
+
+  // oxlint-disable-next-line max-params -- the rank, and the columns of its list
+  constructor(
+    rank: number,
+    { size, owners, starts, ends }: { size: number; owners: number[]; starts: number[]; ends: number[] },
+  ) {
+    this.#rank = rank;
+    this.#size = size;
+    this.#starts = Int32Array.from(starts);
+    this.#lengths = Int32Array.from(starts, (start, i) => ends[i]! - start);
+    this.#ranges = new Int32Array(size + 1);
+    for (const owner of owners) this.#ranges[owner + 1]!++;
+    for (let owner = 0; owner < size; owner++) this.#ranges[owner + 1]! += this.#ranges[owner]!;
+    this.#rowsBefore = new Int32Array(size + 1);
+    for (let distance = 1; distance < size; distance++) {
+      this.#rowsBefore[distance + 1] = this.#rowsBefore[distance]! + this.#rowsOfOwner(this.#ownerAt(distance));
+    }
+    this.count = this.#rowsBefore[size]!;
+  }
+
+  /** Those of some owners. */
+  filter(keep: (owner: number) => boolean): RequiredRows {
+    const [owners, starts, ends]: [number[], number[], number[]] = [[], [], []];
+    for (let owner = 0; owner < this.#size; owner++) {
+      if (!keep(owner)) continue;
+      for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) {
+        owners.push(owner);
+        starts.push(this.#starts[i]!);
+        ends.push(this.#starts[i]! + this.#lengths[i]!);
+      }
+    }
+    return new RequiredRows(this.#rank, { size: this.#size, owners, starts, ends });
+  }
+
+  /** Rows from one owner. */
+  rowsFrom(owner: number): number {
+    const distance = this.#distanceTo(owner);
+    return distance === 0 ? 0 : this.#rowsBefore[distance + 1]! - this.#rowsBefore[distance]!;
+  }
+
+  /** Those of the rows [from, to) that come from one owner: ascending, disjoint ranges of its local rows. */
+  ranges(owner: number, from: number, to: number): RowRange[] {
+    const distance = this.#distanceTo(owner);
+    if (distance === 0) return [];
+    let before = this.#rowsBefore[distance]!;
+    if (before >= to || this.#rowsBefore[distance + 1]! <= from) return [];
+    const ranges: RowRange[] = [];
+    for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) {
+      const [start, length] = [this.#starts[i]!, this.#lengths[i]!];
+      const first = Math.max(0, from - before);
+      const end = Math.min(length, to - before);
+      if (first < end) ranges.push({ start: start + first, length: end - first });
+      before += length;
+    }
+    return ranges;
+  }
+
+  /** The owners of the rows [from, to), ascending: the order in which they arrive. */
+  owners(from: number, to: number): number[] {
+    const owners: number[] = [];
+    for (let distance = 1; distance < this.#size; distance++) {
+      const [before, behind] = [this.#rowsBefore[distance]!, this.#rowsBefore[distance + 1]!];
+      if (before < behind && before < to && behind > from) owners.push(this.#ownerAt(distance));
+    }
+    return owners.sort((a, b) => a - b);
+  }
+
+  #rowsOfOwner(owner: number): number {
+    let rows = 0;
+    for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) rows += this.#lengths[i]!;
+    return rows;
+  }
+
+  #ownerAt(distance: number): number {
+    return (this.#rank - distance + this.#size) % this.#size;
+  }
+
+  #distanceTo(owner: number): number {
+    return (this.#rank - owner + this.#size) % this.#size;
+  }
+}
+
+/** The global positions of some rows of a shard. */
+export function spansOfRows(spans: readonly Span[], ranges: readonly RowRange[]): Span[] {
+  const found: Span[] = [];
+  for (const range of ranges) {
+    let row = 0;
+    for (const { start, length, step } of spans) {
+      const first = Math.max(0, range.start - row);
+      const end = Math.min(length, range.start + range.length - row);
+      if (first < end) found.push({ start: start + first * step, length: end - first, step });
+      row += length;
+    }
+  }
+  return found;
+}

@@ -1,0 +1,102 @@
+import { defineOptions, dtypeBytes, type OptionsOf, option } from "@mosaic/core";
+import {
+  axisLength,
+  type CallTraffic,
+  type ChunkFlow,
+  parseTrafficOptions,
+  reverseFlow,
+  totalTraffic,
+  trafficOptions,
+} from "@mosaic/core/context-parallel";
+import { flexOptions, flexSettings } from "./flex.ts";
+import type { GroupCastPlan } from "./group-cast.ts";
+import { FlexPlan, type PassPlan } from "./plan.ts";
+
+export const flexTrafficOptions = defineOptions("flexTraffic", {
+  ...trafficOptions.fields,
+  /** The inner backend, as given to `flex`. Default: none that communicates. */
+  inner: flexOptions.fields.inner,
+  /** The stages, as given to `flex`: messages depend on them, bytes do not. Default: chosen by `cost`. */
+  stages: flexOptions.fields.stages,
+  /** The cost, as given to `flex`. Default: an H100 with a port of 400 Gbit/s. */
+  cost: flexOptions.fields.cost,
+  /** Whether queries travel, as given to `flex`. Default false. */
+  queriesTravel: flexOptions.fields.queriesTravel,
+  /** B, the batch. */
+  batch: option.integer({ min: 1 }),
+  /** H, the query heads. */
+  numHeads: option.integer({ min: 1 }),
+  /** Hkv, the key heads. */
+  numKvHeads: option.integer({ min: 1 }),
+  /** D, the size of a head. */
+  headDim: option.integer({ min: 1 }),
+});
+/** What `flexTraffic` takes. */
+export type FlexTrafficOptions = OptionsOf<typeof flexTrafficOptions>;
+
+/**
+ * What one rank sends and receives along the axis, in closed form: bytes and messages, those of `inner` not counted.
+ *
+ * Forward, of K and V: a rank receives every row of another rank that its queries see, once; over all ranks the bytes are
+ * those of Σ |required rows|, by any number of stages. Backward, of K and V the same again, and of dK and dV, in float32, the
+ * same rows the other way. In each stage what one rank sends another is two messages.
+ * With `queriesTravel`, of queries: rows of q, and of float32 out and lse back; in backward of q, dOut, lse and delta, and of dq back.
+ *
+ * @example
+ * ```ts
+ * import { contiguous, layoutOf, masks } from "@mosaic/core";
+ * import { flexTraffic } from "@mosaic/backend-flex";
+ * const mesh = { sp: 4 };
+ * const tokens = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 400 });
+ * const call = { at: { sp: 3 }, mask: masks.slidingWindow(10).slices(400, 400), queries: tokens, keys: tokens };
+ * const sizes = { batch: 1, numHeads: 8, numKvHeads: 8, headDim: 64, dtype: "bfloat16" } as const;
+ * // The last rank sees 9 rows of the one before it: K and V of 8 · 64 numbers each.
+ * flexTraffic({ mesh, call, ...sizes }).forward.bytesReceived; // => 18432
+ * ```
+ */
+export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
+  const settings = parseTrafficOptions(flexTrafficOptions, options);
+  const { axis, mesh, call, from = call.at, dtype, batch, numHeads, numKvHeads, headDim } = settings;
+  axisLength("flexTraffic", mesh, { axis, from });
+  const plan = new FlexPlan(flexSettings(settings), mesh, call, from);
+  const [rank, member] = [from[axis]!, plan.memberAt(from)];
+  const size = { batch, numHeads, numKvHeads, headDim, bytesPerElement: dtypeBytes[dtype] };
+  const width = batch * numKvHeads * headDim;
+  const [kv, sum] = [width * dtypeBytes[dtype], width * dtypeBytes.float32];
+  const casts = (pass: PassPlan): ChunkFlow[] =>
+    Array.from({ length: pass.stages }, (_, stage) => castFlow(pass.castPlan(stage, member), rank, [kv, kv]));
+  const [forward, backward] = [plan.pass("forward", size), plan.pass("backward", size)];
+  const keys = casts(backward);
+  const statistic = batch * numHeads * dtypeBytes.float32;
+  const [q, out] = [batch * numHeads * headDim * dtypeBytes[dtype], statistic * headDim];
+  return {
+    forward: totalTraffic([...casts(forward), ...queryFlows(forward, rank, { there: [q], back: [out, statistic] })]),
+    backward: totalTraffic([
+      ...keys,
+      ...keys.map((flow) => reverseFlow(flow, [sum, sum])),
+      ...queryFlows(backward, rank, { there: [q, q, statistic, statistic], back: [out] }),
+    ]),
+  };
+}
+
+/** Rows that one rank sends and receives in a cast. */
+function castFlow({ size, ranges }: GroupCastPlan, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
+  const rows = (sender: number, receiver: number): number =>
+    ranges(sender, receiver).reduce((total, { length }) => total + length, 0);
+  const others = Array.from({ length: size }, (_, other) => other).filter((other) => other !== rank);
+  return {
+    bytesPerRow,
+    sent: others.map((other) => rows(rank, other)),
+    received: others.map((other) => rows(other, rank)),
+  };
+}
+
+function queryFlows(
+  { exchange }: PassPlan,
+  rank: number,
+  { there, back }: Readonly<Record<"there" | "back", readonly number[]>>,
+): ChunkFlow[] {
+  if (!exchange) return [];
+  const queries = castFlow(exchange.queryCast, rank, there);
+  return [queries, reverseFlow(queries, back)];
+}

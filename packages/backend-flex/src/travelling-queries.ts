@@ -1,0 +1,159 @@
+import type {
+  AttentionBackend,
+  AttentionCall,
+  AttentionState,
+  Context,
+  KvShard,
+  QkvGrads,
+  SavedRows,
+  Tensor,
+  Work,
+} from "@mosaic/core";
+import { type Chunk, ChunkBuffers } from "@mosaic/core/context-parallel";
+import { groupCast, groupReduce } from "./group-cast.ts";
+import type { Exchange } from "./plan.ts";
+import { type PassContext, rowsOf } from "./stages.ts";
+
+/**
+ * Queries that go to the keys of other ranks, in one pass of a call: sent before anything is computed, attended to behind the own
+ * rows, on the own keys, while the first stage travels; what they give returns while the stages are attended to. They see
+ * exactly the pairs for which no keys travel, since a mask refers to global positions.
+ */
+export class TravellingQueries implements Disposable {
+  readonly #pass: PassContext;
+  readonly #call: AttentionCall;
+  readonly #exchange: Exchange;
+  readonly #buffers: ChunkBuffers;
+  /** Queries of others, and in backward dOut, lse and delta of them: [B,H,S,D] or [B,H,S,1]. */
+  #visitors: Chunk | undefined;
+  /** What of this rank's own queries returns: out and lse, or dq. */
+  #returned: Chunk | undefined;
+  #work: readonly Work[] = [];
+
+  constructor(pass: PassContext, call: AttentionCall, exchange: Exchange) {
+    this.#pass = pass;
+    this.#call = call;
+    this.#exchange = exchange;
+    this.#buffers = new ChunkBuffers({ device: pass.group.device });
+  }
+
+  /** Sends queries, and what belongs to them, to those whose keys they see. */
+  send(rows: readonly Tensor[]): void {
+    const { group } = this.#pass;
+    const own = this.#buffers.contiguous(rows.map((x) => this.#withWidth(x)));
+    this.#visitors = this.#buffers.empty(own.tensors, this.#exchange.queries(group.rank).count);
+    this.#cast(this.#visitors, own, this.#exchange.queryCast);
+  }
+
+  /** Attends to the queries of others, and sends the states back. */
+  attend(ctx: Context, inner: AttentionBackend, kv: KvShard): void {
+    this.#wait();
+    const [q] = this.#visitors!.tensors as [Tensor];
+    const states = this.#buffers.empty(this.#stateLike(), q.shape[2]!);
+    const [out, lse] = states.tensors as [Tensor, Tensor];
+    q.device.kernels.fill(out, 0);
+    q.device.kernels.fill(lse, Number.NEGATIVE_INFINITY);
+    if (q.size > 0) inner.attend(ctx, this.#callOf(q), { out, lse: this.#withoutWidth(lse) }, kv);
+    this.#returned = this.#buffers.empty(this.#stateLike(), this.#returnedRows());
+    this.#cast(this.#returned, states, this.#exchange.resultCast);
+  }
+
+  /** Merges what has returned, in the order of ranks. */
+  merge(state: AttentionState): void {
+    this.#wait();
+    const { group } = this.#pass;
+    const [out, lse] = this.#returned!.tensors as [Tensor, Tensor];
+    let row = 0;
+    for (let owner = 0; owner < group.size; owner++) {
+      for (const { start, length } of this.#exchange.queriesFrom(owner, group.rank)) {
+        const [from, to] = [this.#rows(row, row + length), this.#rows(start, start + length)];
+        const into = { out: to(state.out), lse: this.#withoutWidth(to(this.#withWidth(state.lse))) };
+        group.device.kernels.merge(into, { out: from(out), lse: this.#withoutWidth(from(lse)) });
+        row += length;
+      }
+    }
+  }
+
+  /** The gradients of the queries of others, which are sent back, and their share of those of the own keys. */
+  // oxlint-disable-next-line max-params -- as AttentionBackend.attendBackward
+  attendBackward(ctx: Context, inner: AttentionBackend, { dk, dv }: QkvGrads, kv: KvShard): void {
+    this.#wait();
+    const [q, dOut, lse, delta] = this.#visitors!.tensors as [Tensor, Tensor, Tensor, Tensor];
+    const like = [{ shape: q.shape, dtype: "float32" }] as const;
+    const sums = this.#buffers.empty(like, q.shape[2]!);
+    const dq = sums.tensors[0]!;
+    q.device.kernels.fill(dq, 0);
+    const saved: SavedRows = { dOut, lse: this.#withoutWidth(lse), delta: this.#withoutWidth(delta) };
+    if (q.size > 0) inner.attendBackward(ctx, { ...this.#callOf(q), ...saved }, { dq, dk, dv }, kv);
+    this.#returned = this.#buffers.empty(like, this.#call.q.shape[2]!);
+    q.device.kernels.fill(this.#returned.tensors[0]!, 0);
+    const { group, label } = this.#pass;
+    this.#work = [groupReduce(group, this.#returned.wire, sums.wire, this.#exchange.queryCast, label)];
+  }
+
+  /** Adds what has returned to the gradients of the own queries. */
+  addTo(dq: Tensor): void {
+    this.#wait();
+    dq.device.kernels.binary("add", dq, dq, this.#returned!.tensors[0]!);
+  }
+
+  [Symbol.dispose](): void {
+    this.#wait();
+    this.#buffers[Symbol.dispose]();
+  }
+
+  /** Tensors of one dtype and width travel together. */
+  // oxlint-disable-next-line max-params -- output, input, plan
+  #cast(out: Chunk, input: Chunk, plan: Exchange["queryCast"]): void {
+    const { group, label } = this.#pass;
+    const isAlike = (a: Tensor, b: Tensor): boolean => a.dtype === b.dtype && a.shape[3] === b.shape[3];
+    const work: Work[] = [];
+    for (let first = 0, end = 0; first < input.wire.length; first = end) {
+      while (end < input.wire.length && isAlike(input.wire[first]!, input.wire[end]!)) end++;
+      work.push(groupCast(group, out.wire.slice(first, end), input.wire.slice(first, end), plan, label));
+    }
+    this.#work = work;
+  }
+
+  #wait(): void {
+    for (const work of this.#work) work.wait();
+    this.#work = [];
+  }
+
+  /** The call of the queries of others: of all of them, wherever they come from. */
+  #callOf(q: Tensor): AttentionCall {
+    const { queries } = this.#call;
+    const spans = this.#exchange.spans(this.#pass.group.rank);
+    return { ...this.#call, q, queries: { length: queries.length, axes: queries.axes, spans: () => spans } };
+  }
+
+  #stateLike() {
+    const { shape } = this.#call.q;
+    return [
+      { shape, dtype: "float32" },
+      { shape: shape.with(3, 1), dtype: "float32" },
+    ] as const;
+  }
+
+  /** Rows of this rank's queries, each as often as it went to others. */
+  #returnedRows(): number {
+    const { rank, size } = this.#pass.group;
+    let rows = 0;
+    for (let owner = 0; owner < size; owner++) rows += this.#exchange.queries(owner).rowsFrom(rank);
+    return rows;
+  }
+
+  /** [B,H,S] as [B,H,S,1], and back: rows are the last but one axis of what travels. */
+  #withWidth(x: Tensor): Tensor {
+    if (x.shape.length === 4) return x;
+    return this.#buffers.takeOwnership(x.view({ shape: [...x.shape, 1], strides: [...x.strides, 1] }));
+  }
+
+  #withoutWidth(x: Tensor): Tensor {
+    return this.#buffers.takeOwnership(x.view({ shape: x.shape.slice(0, 3), strides: x.strides.slice(0, 3) }));
+  }
+
+  #rows(from: number, to: number): (x: Tensor) => Tensor {
+    return (x) => this.#buffers.takeOwnership(rowsOf(x, from, to));
+  }
+}
