@@ -243,7 +243,7 @@ function drawAxes({ queries, keys }: { queries: number; keys: number }, { x, y, 
   });
   return [
     text(LEFT + width / 2, TOP - 34, "keys →", `text-anchor="middle" font-size="13" fill="${theme.faint}"`),
-    text(page.edge, TOP + height / 2 + 4, "queries ↓", `font-size="13" fill="${theme.faint}"`),
+    text(LEFT - 10, TOP - 34, "queries ↓", `text-anchor="end" font-size="13" fill="${theme.faint}"`),
     ...columns,
     ...rows,
   ].join("\n");
