@@ -318,6 +318,9 @@ export function backend<const S extends OptionSettings<AttentionBackend>>(
 ): Option<AttentionBackend, PresenceOf<S>> {
   const hasHalves = hasMethods<AttentionBackend>("attend", "attendBackward");
   const isBackend = (value: unknown): value is AttentionBackend =>
-    hasHalves(value) && typeof value.name === "string" && Array.isArray(value.axes);
+    hasHalves(value) &&
+    typeof value.name === "string" &&
+    Array.isArray(value.axes) &&
+    (value.check === undefined || typeof value.check === "function");
   return custom("an AttentionBackend, such as ring()", isBackend, settings);
 }
