@@ -209,14 +209,14 @@ describe("arguments arrive as they were given", () => {
       softcap: 30,
       slopes,
       dropout: { probability: 0.25, seed: 5, stream: 6 },
-      sampleMasks: [tile.mask, []],
-      origin: { batch: 7, head: 8 },
+      sampleMasks: [[], [{ q0: 9, q1: 10, k0: 0, k1: 1, type: "full" as const }]],
+      origin: { batch: 1, head: 8 },
     };
     const v = tensor([1, 2, 3, 9], "bfloat16");
     kernels.attend({ out: sum, lse: rows }, four, { k: four, v }, { ...tile, modifiers });
     expect(decoded("attend").at(-1)).toEqual([
       ...wire,
-      [30, view(slopes), [0.25, 5, 6], [[[1, 2, 3, 4, 1]], []], [7, 8]],
+      [30, view(slopes), [0.25, 5, 6], [[], [[9, 10, 0, 1, 0]]], [1, 8]],
     ]);
     kernels.attend({ out: sum, lse: rows }, four, { k: four, v }, { ...tile, modifiers: {} });
     expect(decoded("attend").at(-1)).toEqual([...wire, [0, null, null, [], null]]);

@@ -135,7 +135,8 @@ const unions = new WeakMap<readonly (readonly Slice[])[], WeakMap<readonly Slice
  * import { masks } from "@mosaic/core";
  * import { unionSlices } from "@mosaic/core/context-parallel";
  * const [short, long] = [masks.causal().slices(2, 2), masks.causal().slices(5, 5)];
- * unionSlices({ mask: [], modifiers: { sampleMasks: [short, long, short] } }); // => [...short, ...long]
+ * const union = unionSlices({ mask: [], modifiers: { sampleMasks: [short, long, short] } });
+ * union.map(({ q1 }) => q1); // => [2, 5]
  * ```
  * @throws OptionError for what are no slices.
  */
