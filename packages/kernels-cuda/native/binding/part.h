@@ -6,7 +6,7 @@
 
 #include "device/device.h"
 #include "kernels/visible.h"
-#include "mosaic/kernels.h"
+#include "mosaic/kernel_arguments.h"
 
 namespace mosaic::cuda {
 
