@@ -42,15 +42,21 @@ function samples(lengths: readonly number[], dtype: Trial["dtype"]): Trial {
 }
 
 test.each([
-  { what: "of their own", lengths: [300, 120, 0], dtype: "bfloat16" },
-  { what: "of their own, in float32", lengths: [120, 300], dtype: "float32" },
-  { what: "that are equal", lengths: [300, 300, 300], dtype: "bfloat16" },
-] as const)("samples with masks $what take one launch of each kernel", async ({ lengths, dtype }) => {
+  {
+    what: "of their own take a launch each, unless they see nothing",
+    lengths: [300, 120, 0],
+    dtype: "bfloat16",
+    launches: 2,
+  },
+  { what: "of their own take a launch each, in float32, too", lengths: [120, 300], dtype: "float32", launches: 2 },
+  { what: "that are equal take one launch", lengths: [300, 300, 300], dtype: "bfloat16", launches: 1 },
+] as const)("samples with masks $what", async ({ lengths, dtype, launches }) => {
   using device = cuda();
   device.startTrace();
   await checkTrial(device, samples(lengths, dtype));
   const ran = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
-  expect(ran.map((name) => name.replace(/_.*/, ""))).toEqual(["attend", "attendKeys", "attendQueries"]);
+  const expected = ["attend", "attendKeys", "attendQueries"].flatMap((name) => new Array<string>(launches).fill(name));
+  expect(ran.map((name) => name.replace(/_.*/, ""))).toEqual(expected);
 });
 
 test("hundreds of parts take few launches", async () => {

@@ -89,7 +89,7 @@ void attendSubgrid(Device& device, const AttendArguments& args, int64_t firstBat
   p.scale = scale;
 
   const TileParts all = makeParts(tile, {firstBatch, q.shape[0]});
-  if (all.parts.empty()) return;
+  if (all.isEmpty()) return;
   if (scale > 0 && supportsHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
 
   const int size = headSizeIndex(headDim), padded = kHeadSizes[size];
@@ -124,7 +124,7 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
   p.scale = scale;
 
   const TileParts all = makeParts(tile, {firstBatch, q.shape[0]});
-  if (all.parts.empty()) return;
+  if (all.isEmpty()) return;
   if (scale > 0 && headDim <= kMaxHopperGradientHeadDim && supportsHopper(device, {&q, &k, &v, &dOut})) {
     return attendBackwardOnHopper(device, {q, k, v, dOut}, all, p);
   }

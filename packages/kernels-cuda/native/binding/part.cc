@@ -47,7 +47,7 @@ std::optional<Part> makePart(const SpanPair& pair, const Slice& slice) {
   }
   const int64_t position = q.start + firstRow * q.step, from = k.start + firstKey * k.step;
   const bool begins = (slice.type & 2) != 0, ends = (slice.type & 1) != 0;
-  Part part{static_cast<int32_t>(row + firstRow), static_cast<int32_t>(key + firstKey), {}, 0, 0};
+  Part part{static_cast<int32_t>(row + firstRow), static_cast<int32_t>(key + firstKey), {}, 0};
   part.visible.begin = edge(slice.k0 - from + (begins ? position - slice.q0 : 0), begins ? q.step : 0);
   part.visible.end = edge(slice.k1 - from - (ends ? slice.q1 - 1 - position : 0), ends ? q.step : 0);
   part.visible.step = static_cast<int32_t>(k.step);
@@ -114,16 +114,13 @@ int64_t estimateCost(const std::vector<Part>& group, Owner owner) {
 }
 
 /// Appends the parts of a tile through some slices.
-void addParts(const Tile& tile, const std::vector<Slice>& slices, int32_t batch, std::vector<Part>& parts) {
+void addParts(const Tile& tile, const std::vector<Slice>& slices, std::vector<Part>& parts) {
   int64_t row = 0;
   for (const Span& rows : tile.q) {
     int64_t key = 0;
     for (const Span& keys : tile.k) {
       for (const Slice& slice : slices) {
-        std::optional<Part> part = makePart({rows, keys, row, key}, slice);
-        if (!part) continue;
-        part->batch = batch;
-        parts.push_back(*part);
+        if (const std::optional<Part> part = makePart({rows, keys, row, key}, slice)) parts.push_back(*part);
       }
       key += keys.length;
     }
@@ -151,45 +148,42 @@ std::span<const std::vector<Slice>> sampleMasksOf(const Tile& tile, const Range&
 }  // namespace
 
 TileParts makeParts(const Tile& tile, const Range& batches) {
-  TileParts all{{}, static_cast<unsigned>(batches.count)};
   const std::span<const std::vector<Slice>> samples = sampleMasksOf(tile, batches);
   const bool areEqual =
       std::all_of(samples.begin(), samples.end(), [&](const auto& each) { return isEqual(each, samples.front()); });
-  if (areEqual) {
-    addParts(tile, tile.mask, 0, all.parts);
-    if (!samples.empty()) addParts(tile, samples.front(), 0, all.parts);
-    return all;
-  }
-  all.depth = 1;
-  for (size_t b = 0; b < samples.size(); b++) {
-    addParts(tile, tile.mask, static_cast<int32_t>(b), all.parts);
-    addParts(tile, samples[b], static_cast<int32_t>(b), all.parts);
+  TileParts all{std::vector<std::vector<Part>>(areEqual ? 1 : samples.size()),
+                areEqual ? static_cast<unsigned>(batches.count) : 1};
+  for (size_t i = 0; i < all.samples.size(); i++) {
+    addParts(tile, tile.mask, all.samples[i]);
+    if (!samples.empty()) addParts(tile, samples[i], all.samples[i]);
   }
   return all;
 }
 
 std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own) {
-  std::vector<std::vector<Part>> groups;
-  for (auto first = tile.parts.begin(), end = first; first != tile.parts.end(); first = end) {
-    end = std::find_if(first, tile.parts.end(), [&](const Part& part) { return part.batch != first->batch; });
-    for (auto& [at, group] : groupsOf({first, end}, owner)) groups.push_back(std::move(group));
-  }
-  std::stable_sort(groups.begin(), groups.end(),
-                   [&](const auto& a, const auto& b) { return estimateCost(a, owner) > estimateCost(b, owner); });
   std::vector<PartLaunch> launches;
-  for (const std::vector<Part>& group : groups) {
-    const auto blocks = static_cast<unsigned>((partExtent(group[0], owner).length + own - 1) / own);
-    bool isNew = true;  // in this launch
-    for (Part part : group) {
-      if (launches.empty() || launches.back().parts.count == kMaxParts) {
-        launches.push_back({{}, 0, tile.depth});
-        isNew = true;
+  for (size_t batch = 0; batch < tile.samples.size(); batch++) {
+    std::vector<std::vector<Part>> groups;
+    for (auto& [first, group] : groupsOf(tile.samples[batch], owner)) groups.push_back(std::move(group));
+    std::stable_sort(groups.begin(), groups.end(),
+                     [&](const auto& a, const auto& b) { return estimateCost(a, owner) > estimateCost(b, owner); });
+    bool isFull = true;  // the last launch, or it is another batch element's
+    for (const std::vector<Part>& group : groups) {
+      const auto blocks = static_cast<unsigned>((partExtent(group[0], owner).length + own - 1) / own);
+      bool isNew = true;  // in this launch
+      for (Part part : group) {
+        if (isFull) {
+          launches.push_back({{}, 0, tile.depth});
+          launches.back().parts.batch = static_cast<int32_t>(batch);
+          isNew = true;
+        }
+        PartLaunch& launch = launches.back();
+        if (isNew) launch.blocks += blocks;
+        isNew = false;
+        part.block = static_cast<int32_t>(launch.blocks - blocks);
+        launch.parts.part[launch.parts.count++] = part;
+        isFull = launch.parts.count == kMaxParts;
       }
-      PartLaunch& launch = launches.back();
-      if (isNew) launch.blocks += blocks;
-      isNew = false;
-      part.block = static_cast<int32_t>(launch.blocks - blocks);
-      launch.parts.part[launch.parts.count++] = part;
     }
   }
   return launches;

@@ -16,8 +16,11 @@ struct Range {
 
 /// What each slice lets each span of rows see of each span of keys; empty parts left out.
 struct TileParts {
-  std::vector<Part> parts;  // those of a batch element are neighbours
-  unsigned depth;           // of a grid: the batch elements that have each part, or 1 if parts are of one each
+  std::vector<std::vector<Part>> samples;  // of each batch element, or of all alike
+  unsigned depth;                          // of a grid: the batch elements that share their parts
+  bool isEmpty() const {
+    return std::all_of(samples.begin(), samples.end(), [](const auto& parts) { return parts.empty(); });
+  }
 };
 
 /// The parts of a tile for some batch elements of a call: of all alike, or where they have masks of their own that
@@ -33,7 +36,8 @@ struct PartLaunch {
 };
 
 /// Parts, cut so that those that overlap in what blocks own have exactly that in common; the longest work first. A
-/// block owns `own` rows or keys.
+/// block owns `own` rows or keys. Batch elements whose parts differ have launches of their own: the batch element of a
+/// block is then the same in all blocks, and takes no register of the kernels.
 std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own);
 
 // How attention's kernels are laid out over a GPU.

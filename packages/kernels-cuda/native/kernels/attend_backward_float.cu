@@ -26,7 +26,7 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   const int headK = blockIdx.y;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(any);
+  const int batch = batchOf(p.parts);
   const RowRange own{batch, headK, any.key, any.visible.keys};
   const int key0 = work.tile * Tile::kSide;
   QueryTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, key0, headK * p.group, p.group);
@@ -79,7 +79,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
   const int head = blockIdx.y, headK = head / p.group;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(any);
+  const int batch = batchOf(p.parts);
   const RowRange own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Tile::kSide, work.tile);
   KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);

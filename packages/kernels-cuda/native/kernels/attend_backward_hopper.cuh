@@ -211,7 +211,7 @@ DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   using Keys = HopperKeys<D>;
   const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
   const Part& any = p.base.parts.part[work.first];
-  const RowRange own{batchOf(any), static_cast<int>(blockIdx.y), any.key, any.visible.keys};
+  const RowRange own{batchOf(p.base.parts), static_cast<int>(blockIdx.y), any.key, any.visible.keys};
   const int key0 = work.tile * Keys::kKeys;
   const typename Keys::Tiles at(p.base.parts, work, key0, own.head * p.base.group, p.base.group);
   if (!at.isValid()) return;
@@ -241,7 +241,7 @@ DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   using Queries = HopperQueries<D>;
   const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
   const Part& any = p.base.parts.part[work.first];
-  const RowRange own{batchOf(any), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
+  const RowRange own{batchOf(p.base.parts), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Queries::kRows, work.tile);
   const typename Queries::Tiles at(p.base.parts, work, row0);
   if (!at.isValid()) return;

@@ -23,7 +23,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   const int headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
   const WorkTile work = workTileOf(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
   const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(any);
+  const int batch = batchOf(p.parts);
   const RowRange own{batch, headK, any.key, any.visible.keys};
   const int key0 = work.tile * kKeys;
   QueryTileIterator<kKeys, kRows> at(p.parts, work, key0, headK * p.group, p.group);
@@ -101,7 +101,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   const int head = blockIdx.y, headK = head / p.group;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(any);
+  const int batch = batchOf(p.parts);
   const RowRange own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);

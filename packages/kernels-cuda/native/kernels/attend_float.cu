@@ -97,7 +97,7 @@ DEVICE void attendFloat(const AttendParameters& p) {
   const int head = blockIdx.y, headK = head / p.group;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(any);
+  const int batch = batchOf(p.parts);
   const RowRange own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Tile::kSide, work.tile);
   KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);

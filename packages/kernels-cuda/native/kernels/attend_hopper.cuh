@@ -113,7 +113,7 @@ DEVICE void attendHopper(const AttendHopperParameters& p) {
   using Forward = HopperForward<D>;
   const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
   const Part& any = p.base.parts.part[work.first];
-  const RowRange own{batchOf(any), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
+  const RowRange own{batchOf(p.base.parts), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Forward::kRows, work.tile);
   const typename Forward::Tiles at(p.base.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is

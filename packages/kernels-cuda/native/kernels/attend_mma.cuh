@@ -16,7 +16,7 @@ DEVICE void attendTile(const AttendParameters& p) {
   const int head = blockIdx.y, headK = head / p.group;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(any);
+  const int batch = batchOf(p.parts);
   const RowRange own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);

@@ -26,7 +26,7 @@ DEVICE WorkTile workTileOf(const Parts& parts, int block) {
 }
 
 /// The batch element that a block works on.
-DEVICE int batchOf(const Part& part) { return part.batch + static_cast<int>(blockIdx.z); }
+DEVICE int batchOf(const Parts& parts) { return parts.batch + static_cast<int>(blockIdx.z); }
 
 /// The first row of the `tile`th block to start, if the last rows go first: under a causal mask they take longest.
 DEVICE int lastTileFirst(int rows, int size, int tile) { return ((rows - 1) / size - tile) * size; }

@@ -48,8 +48,6 @@ struct Part {
   VisibleInterval visible;
   /// The first block that owns these rows (or these keys). Parts of the same are neighbours and have blocks in common.
   int32_t block;
-  /// Added to a block's place along z: 0 where the grid has all batch elements, else the one whose part this is.
-  int32_t batch;
 };
 
 /// What one launch takes; more parts take more launches.
@@ -58,6 +56,8 @@ constexpr int kMaxParts = 64;
 constexpr unsigned kMaxArgumentBytes = 4096;
 struct Parts {
   int32_t count;
+  /// Added to a block's place along z: 0 where the grid has all batch elements, else the one whose parts these are.
+  int32_t batch;
   Part part[kMaxParts];
 };
 

@@ -1,6 +1,6 @@
 // How much of its communication the quickstart hides behind compute where ranks are on two hosts. As root:
 //
-//   bash scripts/hosts.sh 2 node --import tsx benchmarks/hosts/overlap.mjs [--tokens 8192] [--ranks 1] [--heads 2]      tokens and ranks: of each rank, host
+//   bash scripts/hosts.sh 2 node --import tsx apps/quickstart/bench/overlap.mjs [--tokens 8192] [--ranks 1] [--heads 2]      tokens and ranks: of each rank, host
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -8,13 +8,13 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { overlapFraction } from "../../apps/quickstart/src/timeline.ts";
+import { overlapFraction } from "../src/timeline.ts";
 
 const number = (value) => ({ type: "string", default: String(value) });
 const { values } = parseArgs({ options: { tokens: number(8192), ranks: number(1), heads: number(2) } });
 const [tokens, ranks, numHeads] = [values.tokens, values.ranks, values.heads].map(Number);
 const HOSTS = 2;
-const built = (path) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
+const built = (path) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), "mosaic-overlap-"));
 process.on("exit", () => rmSync(folder, { recursive: true }));
 const token = join(folder, "token");
