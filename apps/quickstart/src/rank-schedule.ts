@@ -175,7 +175,7 @@ class ScheduleReader {
         const [queries, keys] = rowIds(event);
         tiles.push({ queries: this.#ownersOf(queries), keys: this.#ownersOf(keys), backward });
       }
-      const payloads = event.op === "sendRecv" ? this.#payloads(event, time) : [];
+      const payloads = isBatch(event) ? this.#payloads(event, time) : [];
       const bytes = payloads.reduce((sum, payload) => sum + payload.bytes, 0);
       if (bytes > 0) batches.push({ label: interned.strings[event.arg(2)]!, bytes, backward, payloads });
     });
@@ -201,7 +201,7 @@ class ScheduleReader {
       for (const [i, what] of operandNames[event.op].entries()) use(i, what, keyNames.has(what) ? keys : queries);
     } else if (event.op === "copy") {
       history.recordCopy(this.#storageId(event.arg(0)), time, this.#storageId(event.arg(1)));
-    } else if (event.op === "sendRecv") {
+    } else if (isBatch(event)) {
       for (const { sent, view } of eachTransfer(event)) {
         if (!sent) history.recordReceive(this.#storageId(view), time);
       }
@@ -245,6 +245,11 @@ const keyNames: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
 function rowIds(event: TapeReader): readonly [number, number] {
   const first = operandNames[event.op as "attend"].length;
   return [event.arg(first), event.arg(first + 1)];
+}
+
+/** Whether an event is a batch of messages. */
+function isBatch({ op }: TapeReader): boolean {
+  return op === "sendRecv" || op === "groupCast" || op === "groupReduce";
 }
 
 function* eachTransfer(event: TapeReader): Generator<{ sent: boolean; peer: number; view: number }> {

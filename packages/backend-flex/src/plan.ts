@@ -1,10 +1,12 @@
 import {
   type AttentionBackend,
   type Coordinate,
+  type GroupCastPlan,
   joinSpans,
   type Layout,
   OptionError,
   omitAxes,
+  type RowRange,
   type Span,
   spansLength,
 } from "@mosaic/core";
@@ -15,10 +17,8 @@ import {
   unionSlices,
   visiblePairsUnchecked,
 } from "@mosaic/core/context-parallel";
-import type { GroupCastPlan } from "./group-cast.ts";
 import {
   type RequiredRows,
-  type RowRange,
   RowOwners,
   seeingQueries,
   spansOfRows,

@@ -1,14 +1,8 @@
-import type { Slice, Span } from "@mosaic/core";
+import type { RowRange, Slice, Span } from "@mosaic/core";
 import { visibleRowsUnchecked } from "@mosaic/core/context-parallel";
 
 // Which keys some queries see, and which rows of which shard these are: intervals, never single rows, unless the answer itself
 // consists of single rows.
-
-/** Local rows of a shard: `length` of them from `start` on. */
-export interface RowRange {
-  readonly start: number;
-  readonly length: number;
-}
 
 /** Positions start + i · step + [0, width) for i < count: `width` of every `step`; width < step. */
 interface Band {

@@ -1,6 +1,5 @@
 import type { KvBlock, ProcessGroup, QkvGrads, Tensor, Work } from "@mosaic/core";
 import { type Chunk, ChunkBuffers } from "@mosaic/core/context-parallel";
-import { groupCast, groupReduce } from "./group-cast.ts";
 import type { PassPlan } from "./plan.ts";
 
 /** One pass of a call on this rank. */
@@ -37,7 +36,7 @@ export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, 
     const stage = plan.steps[step]?.stage;
     if (stage === undefined) return;
     const chunk = buffers.slot(slotName(stage), like, plan.receivedRows(stage, rank, member));
-    const work = groupCast(group, chunk.wire, own.wire, plan.castPlan(stage, member), label); // send
+    const work = group.groupCast(chunk.wire, own.wire, plan.castPlan(stage, member), { label }); // send
     arriving = { chunk, work };
   };
   const takeArrived = (): Chunk | undefined => {
@@ -103,7 +102,7 @@ export function* gradientStages(
       yield { step, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
       if (both) separate(both, { rows: rows!, remote: remote!, buffers });
       wait();
-      if (remote) work = groupReduce(group, returned!.wire, remote.wire, plan.castPlan(stage!, member), label); // send
+      if (remote) work = group.groupReduce(returned!.wire, remote.wire, plan.castPlan(stage!, member), { label }); // send
     }
   } finally {
     wait();

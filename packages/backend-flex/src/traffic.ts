@@ -1,4 +1,4 @@
-import { defineOptions, dtypeBytes, type OptionsOf, option } from "@mosaic/core";
+import { defineOptions, dtypeBytes, type GroupCastPlan, type OptionsOf, option } from "@mosaic/core";
 import {
   axisLength,
   type CallTraffic,
@@ -9,7 +9,6 @@ import {
   trafficOptions,
 } from "@mosaic/core/context-parallel";
 import { flexOptions, flexSettings } from "./flex.ts";
-import type { GroupCastPlan } from "./group-cast.ts";
 import { FlexPlan, type PassPlan } from "./plan.ts";
 
 export const flexTrafficOptions = defineOptions("flexTraffic", {

@@ -10,7 +10,6 @@ import type {
   Work,
 } from "@mosaic/core";
 import { type Chunk, ChunkBuffers } from "@mosaic/core/context-parallel";
-import { groupCast, groupReduce } from "./group-cast.ts";
 import type { Exchange } from "./plan.ts";
 import { type PassContext, rowsOf } from "./stages.ts";
 
@@ -28,7 +27,7 @@ export class TravellingQueries implements Disposable {
   #visitors: Chunk | undefined;
   /** What of this rank's own queries returns: out and lse, or dq. */
   #returned: Chunk | undefined;
-  #work: readonly Work[] = [];
+  #work: Work | undefined;
 
   constructor(pass: PassContext, call: AttentionCall, exchange: Exchange) {
     this.#pass = pass;
@@ -88,7 +87,7 @@ export class TravellingQueries implements Disposable {
     this.#returned = this.#buffers.empty(like, this.#call.q.shape[2]!);
     q.device.kernels.fill(this.#returned.tensors[0]!, 0);
     const { group, label } = this.#pass;
-    this.#work = [groupReduce(group, this.#returned.wire, sums.wire, this.#exchange.queryCast, label)];
+    this.#work = group.groupReduce(this.#returned.wire, sums.wire, this.#exchange.queryCast, { label });
   }
 
   /** Adds what has returned to the gradients of the own queries. */
@@ -102,22 +101,14 @@ export class TravellingQueries implements Disposable {
     this.#buffers[Symbol.dispose]();
   }
 
-  /** Tensors of one dtype and width travel together. */
-  // oxlint-disable-next-line max-params -- output, input, plan
   #cast(out: Chunk, input: Chunk, plan: Exchange["queryCast"]): void {
     const { group, label } = this.#pass;
-    const isAlike = (a: Tensor, b: Tensor): boolean => a.dtype === b.dtype && a.shape[3] === b.shape[3];
-    const work: Work[] = [];
-    for (let first = 0, end = 0; first < input.wire.length; first = end) {
-      while (end < input.wire.length && isAlike(input.wire[first]!, input.wire[end]!)) end++;
-      work.push(groupCast(group, out.wire.slice(first, end), input.wire.slice(first, end), plan, label));
-    }
-    this.#work = work;
+    this.#work = group.groupCast(out.wire, input.wire, plan, { label });
   }
 
   #wait(): void {
-    for (const work of this.#work) work.wait();
-    this.#work = [];
+    this.#work?.wait();
+    this.#work = undefined;
   }
 
   /** The call of the queries of others: of all of them, wherever they come from. */

@@ -1,6 +1,6 @@
 import { dtypeBytes } from "@mosaic/core";
 import { type AttentionRecord, checkRecord, type RecordedRank } from "./record.ts";
-import { isCollective, type TapeReader } from "./symbolic/tape.ts";
+import { isBatch, isCollective, type TapeReader } from "./symbolic/tape.ts";
 
 /** What goes one way. */
 export interface TrafficTotals {
@@ -66,12 +66,12 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): TrafficCoun
     let known = phases[phase].get(name);
     if (!known) phases[phase].set(name, (known = emptyTraffic()));
     // Messages are most of what there is: millions, and not worth an object each.
-    for (let i = 3; event.op === "sendRecv" && i < event.count; i += 3) {
+    for (let i = 3; isBatch(event.op) && i < event.count; i += 3) {
       if (event.arg(i) === recorded.tape.rank) continue;
       const { layout, bytes } = views[event.arg(i + 2)]!;
       addTraffic(event.arg(i + 1) === 1 ? known.sent : known.received, layout.size, bytes);
     }
-    if (event.op === "sendRecv") continue;
+    if (isBatch(event.op)) continue;
     for (const { sent, elements, bytes } of eventTransfers(record, recorded, event) ?? []) {
       addTraffic(sent ? known.sent : known.received, elements, bytes);
     }
@@ -115,7 +115,7 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
   const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.layout.size): Transfer => {
     return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };
-  if (event.op === "sendRecv") {
+  if (isBatch(event.op)) {
     const flows: Transfer[] = [];
     for (let i = 3; i < event.count; i += 3) flows.push(moved(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
     return flows;

@@ -1,10 +1,13 @@
+import { flex, type FlexOptions } from "@mosaic/backend-flex";
 import { ring } from "@mosaic/backend-ring";
 import {
   type AttentionBackend,
   type Context,
+  type GroupCastPlan,
   type KvBlock,
   local,
   type ProcessGroup,
+  type RowRange,
   type Transfer,
 } from "@mosaic/core";
 
@@ -47,14 +50,50 @@ export function faultyRing({ forward, backward }: FaultInjection): AttentionBack
 export function interceptedRing(
   tap: (group: ProcessGroup, transfers: readonly Transfer[]) => readonly Transfer[],
 ): AttentionBackend {
-  const right = ring();
-  const tapped = (ctx: Context): Context => {
+  return tapped(ring(), (group) => ({
+    sendRecv: (transfers, options) => group.sendRecv(tap(group, transfers), options),
+  }));
+}
+
+/** Which operation of a group a plan is for: its number among those of its kind, on this rank. */
+export interface CastSite {
+  readonly op: "groupCast" | "groupReduce";
+  readonly rank: number;
+  readonly call: number;
+}
+
+/** A flex whose plans are altered: `tap` answers for `plan.ranges`. */
+export function tappedFlex(
+  options: FlexOptions,
+  tap: (site: CastSite, plan: GroupCastPlan, sender: number, receiver: number) => readonly RowRange[],
+): AttentionBackend {
+  const calls = new Map<string, number>();
+  return tapped(flex(options), (group) => {
+    const { rank } = group;
+    const altered = (op: CastSite["op"], plan: GroupCastPlan): GroupCastPlan => {
+      const call = calls.get(`${op} ${rank}`) ?? 0;
+      calls.set(`${op} ${rank}`, call + 1);
+      return { size: plan.size, ranges: (sender, receiver) => tap({ op, rank, call }, plan, sender, receiver) };
+    };
+    return {
+      groupCast: (out, input, plan, rest) => group.groupCast(out, input, altered("groupCast", plan), rest),
+      groupReduce: (out, input, plan, rest) => group.groupReduce(out, input, altered("groupReduce", plan), rest),
+    };
+  });
+}
+
+/** A backend on groups of which some operations are replaced. */
+function tapped(
+  right: AttentionBackend,
+  replacedBy: (group: ProcessGroup) => Partial<Pick<ProcessGroup, "sendRecv" | "groupCast" | "groupReduce">>,
+): AttentionBackend {
+  const on = (ctx: Context): Context => {
     const group = ctx.mesh.group("sp");
     const { rank, size, ranks, device, name } = group;
-    const sendRecv: ProcessGroup["sendRecv"] = (transfers, options) => group.sendRecv(tap(group, transfers), options);
+    const replaced = Object.entries(replacedBy(group)).map(([operation, value]) => [operation, { value }] as const);
     const own = Object.assign(Object.create(group) as ProcessGroup, {});
     Object.defineProperties(own, {
-      sendRecv: { value: sendRecv },
+      ...Object.fromEntries(replaced),
       rank: { value: rank },
       size: { value: size },
       ranks: { value: ranks },
@@ -73,7 +112,7 @@ export function interceptedRing(
   return {
     name: "tapped",
     axes: right.axes,
-    attend: (ctx, call, state, kv) => right.attend(tapped(ctx), call, state, kv),
-    attendBackward: (ctx, call, grads, kv) => right.attendBackward(tapped(ctx), call, grads, kv),
+    attend: (ctx, call, state, kv) => right.attend(on(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => right.attendBackward(on(ctx), call, grads, kv),
   };
 }

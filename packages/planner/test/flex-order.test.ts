@@ -17,7 +17,7 @@ function order(options: FlexOptions): string {
   const event = run.ranks[1]!.tape.read();
   while (event.next()) {
     if (event.op === "mark") steps.push(`${run.interned.strings[event.arg(0)]}:`);
-    else if (event.op === "sendRecv") steps.push("post");
+    else if (event.op === "groupCast" || event.op === "groupReduce") steps.push("post");
     else if (event.op === "wait") steps.push("wait");
     else if (event.op === "attend" || event.op === "attendBackward") steps.push("compute");
   }

@@ -3,6 +3,7 @@ import { concatenate } from "../backend/shard.ts";
 import { type Case, checkEqual } from "../check.ts";
 import { roundTo } from "../oracle/numbers.ts";
 import type { MakeWorld } from "../world.ts";
+import { castCases } from "./casts.ts";
 import { messageCases } from "./messages.ts";
 import { orderCases } from "./order.ts";
 import {
@@ -70,7 +71,7 @@ function expectedReduction(inputs: readonly Float64Array[], op: ReduceOp, dtype:
 }
 
 export interface CollectivesSuiteOptions {
-  /** Numbers of ranks to try. Default: 1, 2, 3, 4 and 7. */
+  /** Numbers of ranks to try. Default: 1, 2, 3, 4 and 7; of groupCast and groupReduce 1 to 8. */
   readonly sizes?: readonly number[];
 }
 
@@ -88,16 +89,14 @@ export interface CollectivesSuiteOptions {
  * await cases.find(({ name }) => name === "allGather, float32, 2 ranks")!.run();
  * ```
  */
-export function collectivesSuite(
-  makeWorld: MakeWorld,
-  { sizes = [1, 2, 3, 4, 7] }: CollectivesSuiteOptions = {},
-): Case[] {
-  return sizes.flatMap((size) => [
+export function collectivesSuite(makeWorld: MakeWorld, { sizes }: CollectivesSuiteOptions = {}): Case[] {
+  const collectives = (sizes ?? [1, 2, 3, 4, 7]).flatMap((size) => [
     ...messageCases(makeWorld, size),
     ...gatherCases(makeWorld, size),
     ...reductionCollectiveCases(makeWorld, size),
     ...orderCases(makeWorld, size),
   ]);
+  return [...collectives, ...(sizes ?? [1, 2, 3, 4, 5, 6, 7, 8]).flatMap((size) => castCases(makeWorld, size))];
 }
 
 /** allGather, allToAll and broadcast: equal shares and given ones. */

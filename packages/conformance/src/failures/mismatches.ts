@@ -1,4 +1,4 @@
-import { CollectiveMismatchError, fromArray, type ProcessGroup, type Tensor } from "@mosaic/core";
+import { CollectiveMismatchError, fromArray, type GroupCastPlan, type ProcessGroup, type Tensor } from "@mosaic/core";
 import type { Case } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import {
@@ -52,7 +52,7 @@ async function differentShapes(makeWorld: MakeWorld, late: boolean): Promise<voi
 interface MismatchCase {
   readonly what: string;
   readonly call: (group: ProcessGroup, operands: Operands, odd: boolean) => void;
-  readonly mention: string;
+  readonly mention: string | RegExp;
 }
 
 /** `x` is float32, `y` bfloat16, both [6]. */
@@ -88,6 +88,17 @@ const mismatchedCalls: readonly MismatchCase[] = [
     mention: "float32 [2,3]",
   },
   {
+    what: "another plan of the same bytes",
+    call: (group, { x }, odd) => castToNext(group, x, odd ? 1 : 0),
+    mention:
+      /groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8}, rank [12] at groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8};/,
+  },
+  {
+    what: "a plan by which nothing is sent",
+    call: (group, { x }, odd) => castToNext(group, x, odd ? undefined : 0),
+    mention: "groupCast #1 (world) float32 [6,1], plan",
+  },
+  {
     what: "another order",
     call(group, { x, y }, odd) {
       const calls = [() => group.allReduce(x), () => group.broadcast(y, 0)];
@@ -96,6 +107,20 @@ const mismatchedCalls: readonly MismatchCase[] = [
     mention: "allReduce #1",
   },
 ];
+
+/** Two rows from `start` on to the next rank, or none. */
+function castToNext(group: ProcessGroup, x: Tensor, start: number | undefined): void {
+  const { size } = group;
+  const rows = start === undefined ? 0 : 2;
+  const plan: GroupCastPlan = {
+    size,
+    ranges: (sender, receiver) =>
+      rows > 0 && receiver === (sender + 1) % size ? [{ start: start!, length: rows }] : [],
+  };
+  using input = x.view({ shape: [6, 1], strides: [1, 1] });
+  using out = group.device.empty([rows, 1], "float32");
+  group.groupCast([out], [input], plan).wait();
+}
 
 async function oneRankDiffers(makeWorld: MakeWorld, { call, mention }: MismatchCase, late: boolean): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 3 });

@@ -6,6 +6,9 @@ import {
   type DeviceMesh,
   type DType,
   type GatherOptions,
+  type GroupCastOptions,
+  type GroupCastPlan,
+  type GroupReduceOptions,
   type ProcessGroup,
   type ReduceOp,
   type Shape,
@@ -95,6 +98,21 @@ export class PerturbedGroup implements ProcessGroup {
 
   barrier(options?: CollectiveOptions): Work {
     return this.#post([], () => this.#group.barrier(options));
+  }
+
+  // oxlint-disable-next-line max-params -- as ProcessGroup.groupCast
+  groupCast(out: readonly Tensor[], input: readonly Tensor[], plan: GroupCastPlan, options?: GroupCastOptions): Work {
+    return this.#post(out, () => this.#group.groupCast(out, input, plan, options));
+  }
+
+  // oxlint-disable-next-line max-params -- as ProcessGroup.groupReduce
+  groupReduce(
+    out: readonly Tensor[],
+    input: readonly Tensor[],
+    plan: GroupCastPlan,
+    options?: GroupReduceOptions,
+  ): Work {
+    return this.#post([], () => this.#group.groupReduce(out, input, plan, options));
   }
 
   recordCall(description: string | (() => string)): void {

@@ -3,10 +3,17 @@ import type { Device, TraceEvent } from "../device.ts";
 import { ClosedError, DTypeError, OptionError, ShapeError, expectValue, formatValue } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import { castHash, rankCastOf } from "./cast-plan.ts";
+import { hierarchicalRoute } from "./cast-route.ts";
+import { type CastGroup, type CastOperands, castRows, reduceRows } from "./group-cast.ts";
+import { checkBatchOverlap, checkOverlap } from "./overlap.ts";
 import type {
   AllToAllOptions,
   CollectiveOptions,
   GatherOptions,
+  GroupCastOptions,
+  GroupCastPlan,
+  GroupReduceOptions,
   ProcessGroup,
   ReduceOp,
   Traffic,
@@ -23,6 +30,8 @@ export const collectiveOps = [
   "allToAll",
   "broadcast",
   "barrier",
+  "groupCast",
+  "groupReduce",
 ] as const;
 export type CollectiveOp = (typeof collectiveOps)[number];
 
@@ -42,7 +51,10 @@ export interface CollectiveCall {
   readonly send?: readonly number[];
   /** allToAll: elements from each rank. */
   readonly receive?: readonly number[];
+  /** sendRecv, groupCast and groupReduce: the messages. */
   readonly transfers?: readonly Transfer[];
+  /** groupCast and groupReduce: a hash, of 53 bits, of the plan and the tensors, which all ranks have alike. Expensive. */
+  readonly planHash?: () => number;
 }
 
 /**
@@ -63,6 +75,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   abstract readonly rank: number;
   abstract readonly ranks: readonly number[];
   abstract readonly device: Device;
+  declare readonly hosts?: readonly number[];
 
   get size(): number {
     return this.ranks.length;
@@ -168,6 +181,52 @@ export abstract class CheckedGroup implements ProcessGroup {
     return this.#enqueue({ op: "barrier" }, options?.label ?? "");
   }
 
+  // oxlint-disable-next-line max-params -- as in MPI: output, input, what goes where, options
+  groupCast(
+    out: readonly Tensor[],
+    input: readonly Tensor[],
+    plan: GroupCastPlan,
+    options: GroupCastOptions = {},
+  ): Work {
+    const where = this.beginCall("groupCast", options);
+    const { hierarchical = false } = options;
+    expectValue(where, typeof hierarchical === "boolean", "hierarchical true or false", hierarchical);
+    const operands = this.#checkCast(where, { out, input }, plan);
+    checkCastRows(where, "input", input, (rows) => rows >= operands.cast.sentEnd, `at least ${operands.cast.sentEnd}`);
+    const { receivedRows } = operands.cast;
+    checkCastRows(where, "out", out, (rows) => rows === receivedRows, String(receivedRows));
+    const route = hierarchical ? hierarchicalRoute(plan, this) : undefined;
+    return this.#raiseVersions(
+      "groupCast",
+      out,
+      castRows(this.#castGroup("groupCast", operands, plan, options), operands, route),
+    );
+  }
+
+  // oxlint-disable-next-line max-params -- as groupCast
+  groupReduce(
+    out: readonly Tensor[],
+    input: readonly Tensor[],
+    plan: GroupCastPlan,
+    options: GroupReduceOptions = {},
+  ): Work {
+    const where = this.beginCall("groupReduce", options);
+    const { wire = "float32" } = options;
+    expectValue(where, wire === "float32" || wire === "bfloat16", 'wire "float32" or "bfloat16"', wire);
+    const operands = this.#checkCast(where, { out, input }, plan);
+    for (const { dtype } of out) {
+      if (dtype !== "float32") throw new DTypeError({ where, expected: "tensors of float32", received: dtype });
+    }
+    const { receivedRows, sentEnd } = operands.cast;
+    checkCastRows(where, "input", input, (rows) => rows === receivedRows, String(receivedRows));
+    checkCastRows(where, "out", out, (rows) => rows >= sentEnd, `at least ${sentEnd}`);
+    return this.#raiseVersions(
+      "groupReduce",
+      out,
+      reduceRows(this.#castGroup("groupReduce", operands, plan, options), operands, wire),
+    );
+  }
+
   recordCall(description: string | (() => string)): void {
     if (!this.isClosed && typeof description === "function") return this.record(description);
     const where = this.beginCall("recordCall");
@@ -211,6 +270,45 @@ export abstract class CheckedGroup implements ProcessGroup {
       throw new DTypeError({ where, expected: `out of dtype ${input.dtype}, as input`, received: out.dtype });
     }
     return where;
+  }
+
+  /** Pairs of tensors [..., rows, width] that differ in rows only, and share no memory. */
+  #checkCast(where: string, { out, input }: Omit<CastOperands, "cast">, plan: GroupCastPlan): CastOperands {
+    const areArrays = Array.isArray(out) && Array.isArray(input) && out.length > 0 && out.length === input.length;
+    expectValue(where, areArrays, "out and input, arrays of as many tensors", [out, input]);
+    const cast = rankCastOf(where, plan, this);
+    for (const [i, x] of input.entries()) {
+      this.#checkOperand(where, x);
+      this.#checkOperand(where, out[i]!);
+      checkCastPair(where, i, out[i]!, x);
+    }
+    checkBatchOverlap(where, [
+      ...out.map((tensor) => ({ tensor, from: this.rank })),
+      ...input.map((tensor) => ({ tensor, to: this.rank })),
+    ]);
+    return { out, input, cast };
+  }
+
+  // oxlint-disable-next-line max-params -- of which operation, on what, by which plan, called by whom
+  #castGroup(
+    op: "groupCast" | "groupReduce",
+    { input }: CastOperands,
+    plan: GroupCastPlan,
+    { label = "" }: CollectiveOptions,
+  ): CastGroup {
+    return {
+      group: this,
+      post: (transfers, variant) =>
+        this.#enqueue(
+          { op, transfers, input: input[0]!, ragged: true, planHash: () => castHash(plan, variant, input) },
+          label,
+        ),
+    };
+  }
+
+  #raiseVersions(op: CollectiveOp, tensors: readonly Tensor[], work: Work): Work {
+    for (const { storage } of tensors) storage.recordMutation(op);
+    return work;
   }
 
   /** A tensor that can be sent or received as it lies in memory. */
@@ -281,6 +379,42 @@ function checkSize(where: string, name: string, x: Tensor, size: number): void {
   });
 }
 
+/** Tensor i of a groupCast or groupReduce. */
+// oxlint-disable-next-line max-params -- which pair
+function checkCastPair(where: string, i: number, out: Tensor, input: Tensor): void {
+  const at = `${where}: tensor ${i}`;
+  if (out.dtype !== input.dtype) {
+    throw new DTypeError({ where: at, expected: `out of dtype ${input.dtype}, as input`, received: out.dtype });
+  }
+  const axis = input.shape.length - 2;
+  if (axis >= 0 && out.shape.length === input.shape.length) {
+    if (input.shape.every((length, each) => each === axis || length === out.shape[each])) return;
+  }
+  throw new ShapeError({
+    where: at,
+    expected: "out and input [..., rows, width] that differ in rows only",
+    received: `${formatShape(out.shape)} and ${formatShape(input.shape)}`,
+  });
+}
+
+// oxlint-disable-next-line max-params -- the parts of one sentence
+function checkCastRows(
+  where: string,
+  name: string,
+  tensors: readonly Tensor[],
+  fits: (rows: number) => boolean,
+  expected: string,
+): void {
+  for (const [i, { shape }] of tensors.entries()) {
+    if (fits(shape.at(-2)!)) continue;
+    throw new ShapeError({
+      where,
+      expected: `${name}[${i}] of ${expected} rows, by the plan`,
+      received: formatShape(shape),
+    });
+  }
+}
+
 const formatTransfer = ({ tensor }: Transfer): string => `${tensor.dtype} ${formatShape(tensor.shape)}`;
 
 /** Sends of a rank to itself are copies, paired with its receives from itself in order. */
@@ -293,80 +427,6 @@ function checkSelfTransfers(where: string, rank: number, transfers: readonly Tra
     expected: `receives from this rank that match its sends to itself: ${sent.join(", ") || "none"}`,
     received: received.join(", ") || "none",
   });
-}
-
-interface OperandPair {
-  readonly out: Tensor;
-  readonly input: Tensor;
-  /** Where in the storage the input may begin although `out` covers it: the operation is then in place, as in NCCL. */
-  readonly inPlaceAt?: number;
-}
-
-/** An operand that is written must share no memory with one that is read, unless the operation is in place. */
-function checkOverlap(where: string, { out, input, inPlaceAt }: OperandPair): void {
-  if (out.storage !== input.storage || out.size === 0 || input.size === 0) return;
-  if (input.offset === inPlaceAt) return;
-  if (out.offset + out.size <= input.offset || input.offset + input.size <= out.offset) return;
-  throw new ShapeError({
-    where,
-    expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or this rank's shard in place"}`,
-    received: `${formatShape(out.shape)} and ${formatShape(input.shape)} that overlap`,
-    remedy: "use a separate receive buffer",
-  });
-}
-
-/** Elements [start, end) of a storage that a batch reads or writes. */
-interface ElementRange {
-  readonly start: number;
-  readonly end: number;
-  readonly isWritten: boolean;
-}
-
-/** Of so many transfers each storage is compared with each; of more, with those in a map. */
-const MAX_PAIRWISE = 8;
-
-function sharesStorage(transfers: readonly Transfer[]): boolean {
-  for (let i = 1; i < transfers.length; i++) {
-    const { storage } = transfers[i]!.tensor;
-    for (let j = 0; j < i; j++) if (transfers[j]!.tensor.storage === storage) return true;
-  }
-  return false;
-}
-
-/** What a batch receives into must overlap nothing else of the batch: the order of its messages is not defined. */
-function checkBatchOverlap(where: string, transfers: readonly Transfer[]): void {
-  if (transfers.length <= MAX_PAIRWISE && !sharesStorage(transfers)) return;
-  const byStorage = new Map<Tensor["storage"], ElementRange[]>();
-  for (const transfer of transfers) {
-    const { storage, offset, size } = transfer.tensor;
-    if (size === 0) continue;
-    const range = { start: offset, end: offset + size, isWritten: "from" in transfer };
-    const ranges = byStorage.get(storage);
-    if (ranges) ranges.push(range);
-    else byStorage.set(storage, [range]);
-  }
-  for (const ranges of byStorage.values()) if (ranges.length > 1 && hasOverlap(ranges)) throw overlapError(where);
-}
-
-function overlapError(where: string): ShapeError {
-  return new ShapeError({
-    where,
-    expected: "receive buffers that overlap no other transfer of the batch",
-    received: "overlapping transfers",
-    remedy: "use a separate receive buffer",
-  });
-}
-
-/** Whether a range that is written overlaps another. */
-function hasOverlap(ranges: ElementRange[]): boolean {
-  ranges.sort((a, b) => a.start - b.start);
-  let [readEnd, writtenEnd] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
-  for (const { start, end, isWritten } of ranges) {
-    if (start < writtenEnd || (isWritten && start < readEnd)) return true;
-    if (isWritten) writtenEnd = Math.max(writtenEnd, end);
-    else readEnd = Math.max(readEnd, end);
-  }
-  return false;
 }
 
 function sum(counts: readonly number[]): number {

@@ -34,6 +34,39 @@ export interface AllToAllOptions extends CollectiveOptions {
   readonly receive?: readonly number[];
 }
 
+/** Rows [start, start + length). */
+export interface RowRange {
+  readonly start: number;
+  readonly length: number;
+}
+
+/**
+ * Which rows of each rank's input every rank receives: the same on all ranks of the group. A group verifies the ranges of its own
+ * rank, and hashes those of all ranks, at its first call with a plan object: use one object again for the same plan.
+ */
+export interface GroupCastPlan {
+  /** Ranks. */
+  readonly size: number;
+  /** Local rows of `sender`'s input that `receiver` obtains: ascending, disjoint, not empty; none for sender = receiver. */
+  ranges(sender: number, receiver: number): readonly RowRange[];
+}
+
+/** How rows travel in a groupCast. */
+export interface GroupCastOptions extends CollectiveOptions {
+  /**
+   * A row that several ranks of another host require crosses once, to one of them, which forwards it to the others: two batches of
+   * messages, the second posted by `Work.wait`, which all ranks then call in the same order. No effect where `hosts` are not
+   * known, or are one. Default false.
+   */
+  readonly hierarchical?: boolean;
+}
+
+/** How rows travel in a groupReduce. */
+export interface GroupReduceOptions extends CollectiveOptions {
+  /** The dtype of messages; sums are float32. "bfloat16" rounds each rank's rows once and halves the bytes. Default "float32". */
+  readonly wire?: "float32" | "bfloat16";
+}
+
 /**
  * Payload moved by this rank since the group was made, in bytes, and messages sent. An operation counts, as a whole, when it
  * is done; what has only been posted, or is on its way, does not.
@@ -72,6 +105,26 @@ export interface ProcessGroup extends AsyncDisposable {
   /** In place on every rank but the root. */
   broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work;
   barrier(options?: CollectiveOptions): Work;
+  /**
+   * Sends rows, the last axis but one of [..., rows, width], to the ranks that require them: each row once to each of them, and to no
+   * other. `out`: the rows of sender 0, its ranges in order, then those of sender 1, and so on. Tensors of an operation travel
+   * together; out[i] and input[i] differ in rows only. The rows are in `out` once `Work.wait` was called, which must be called.
+   *
+   * @throws OptionError, ShapeError, DTypeError before anything is posted. Ranks with different plans or tensors fail with a
+   * CollectiveMismatchError that names both calls.
+   */
+  groupCast(out: readonly Tensor[], input: readonly Tensor[], plan: GroupCastPlan, options?: GroupCastOptions): Work;
+  /**
+   * The transpose, of float32: `input` has the rows that a groupCast of the plan received, `out` those that it sent. Each row returns to
+   * its owner, which adds it to `out`, one receiver's after the other's in rank order, when `Work.wait` is called, which must be called.
+   * Every receiver's row travels by itself, also between hosts: a sum per host would have other bits.
+   */
+  groupReduce(
+    out: readonly Tensor[],
+    input: readonly Tensor[],
+    plan: GroupCastPlan,
+    options?: GroupReduceOptions,
+  ): Work;
   /**
    * Records a call that every rank of the group makes alike, though it is no collective, such as one of attention with its
    * mask and its placement. Nothing is sent for it: it becomes part of the group's history, which the next message or

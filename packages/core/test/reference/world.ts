@@ -167,6 +167,14 @@ class ReferenceGroup implements ProcessGroup {
     });
   }
 
+  groupCast(): Work {
+    throw new Error("no test needs groupCast");
+  }
+
+  groupReduce(): Work {
+    throw new Error("no test needs groupReduce");
+  }
+
   barrier(): Work {
     return this.#post({ label: "barrier" });
   }

@@ -1,4 +1,4 @@
-import type { TapeOp, TapeReader } from "../symbolic/tape.ts";
+import { isBatch, type TapeOp, type TapeReader } from "../symbolic/tape.ts";
 
 /** A collective that a rank posted; what it moves stands on the rank's tape. */
 export class PostedBatch {
@@ -11,9 +11,9 @@ export class PostedBatch {
   readonly group: number;
   /** Number of the word that messages call it. */
   readonly label: number;
-  /** Views that it reads and writes: those of a sendRecv's messages, or input and output of another collective. */
+  /** Views that it reads and writes: those of a batch's messages, or input and output of another collective. */
   readonly uses: number;
-  /** Messages that have not met their other half, if it is a sendRecv. */
+  /** Messages that have not met their other half, if it is a batch of messages. */
   open: number;
   isDone = false;
   readonly #code: Int32Array;
@@ -33,11 +33,11 @@ export class PostedBatch {
     this.#code = event.code;
     this.#at = event.at + 3;
     this.#end = event.at + event.count;
-    this.open = this.op === "sendRecv" ? (event.count - 3) / 3 : 0;
-    this.uses = this.op === "sendRecv" ? this.open : this.op === "barrier" ? 0 : 2;
+    this.open = isBatch(this.op) ? (event.count - 3) / 3 : 0;
+    this.uses = isBatch(this.op) ? this.open : this.op === "barrier" ? 0 : 2;
   }
 
-  // Of the messages of a sendRecv, by number; and of the views that another collective uses, its output first.
+  // Of the messages of a batch, by number; and of the views that another collective uses, its output first.
 
   /** World rank of the other side. */
   peer(i: number): number {
@@ -50,14 +50,14 @@ export class PostedBatch {
 
   /** −1 if a collective has none. */
   view(i: number): number {
-    return this.op === "sendRecv" ? this.#code[this.#at + 3 * i + 2]! : this.#code[this.#at + 1 + i]!;
+    return isBatch(this.op) ? this.#code[this.#at + 3 * i + 2]! : this.#code[this.#at + 1 + i]!;
   }
 
   writes(i: number): boolean {
-    return this.op === "sendRecv" ? !this.sends(i) : i === 0;
+    return isBatch(this.op) ? !this.sends(i) : i === 0;
   }
 
-  // Of collectives other than sendRecv; see `ops`.
+  // Of collectives other than batches of messages; see `ops`.
 
   /** Number of the call in its group: the same on all ranks. */
   get call(): number {

@@ -1,3 +1,4 @@
+import { isBatch } from "../symbolic/tape.ts";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { PostedBatch } from "./batch.ts";
@@ -138,7 +139,7 @@ function forEachTransfer(
     let phase = "";
     while (event.next()) {
       if (event.op === "mark") phase = strings[event.arg(0)]!;
-      if (event.op !== "sendRecv") continue;
+      if (!isBatch(event.op)) continue;
       const { family } = groups[event.arg(1)]!;
       const place = { work: event.arg(0), family, label: strings[event.arg(2)]!, phase };
       for (let i = 3; i < event.count; i += 3) {

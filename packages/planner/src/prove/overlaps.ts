@@ -11,6 +11,8 @@ const MAX_PAIRWISE = 8;
 export function overlapsItself(batch: PostedBatch, memory: RankMemory, place: number): boolean {
   switch (batch.op) {
     case "sendRecv":
+    case "groupCast":
+    case "groupReduce":
       return batch.uses > MAX_PAIRWISE ? overlapSorted(batch, memory) : overlapPairwise(batch, memory);
     case "allToAll":
       return overlap(memory, batch.output, batch.input);

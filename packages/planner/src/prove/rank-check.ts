@@ -1,7 +1,7 @@
 import { isEquivalent } from "../symmetry/equivalence.ts";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
-import type { TapeReader } from "../symbolic/tape.ts";
+import { isBatch, type TapeReader } from "../symbolic/tape.ts";
 import { PostedBatch } from "./batch.ts";
 import { isSame } from "./box.ts";
 import { type Content, uninitialized, type Region } from "./content.ts";
@@ -184,12 +184,12 @@ class SingleRankStreams {
     const { rank } = this.#recorded.tape;
     const batch = new PostedBatch(rank, quotient.index(rank), event, phase);
     this.#memory.acquire(batch);
-    const place = batch.op === "sendRecv" ? -1 : quotient.place(batch.group, rank);
+    const place = isBatch(batch.op) ? -1 : quotient.place(batch.group, rank);
     if (overlapsItself(batch, this.#memory, place)) {
       const message = `rank ${rank}, ${phase}: a collective writes where it also reads, or twice to one place`;
       context.violations.report({ kind: "race", rank, message });
     }
-    if (batch.op === "sendRecv") this.#transfer(batch);
+    if (isBatch(batch.op)) this.#transfer(batch);
     else this.#collective(batch);
     batch.isDone = true;
   }

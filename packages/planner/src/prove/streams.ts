@@ -2,7 +2,7 @@ import { dtypeBytes } from "@mosaic/core";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { View } from "../symbolic/strided-layout.ts";
-import type { TapeReader } from "../symbolic/tape.ts";
+import { isBatch, type TapeReader } from "../symbolic/tape.ts";
 import { PostedBatch } from "./batch.ts";
 import { type Content, uninitialized } from "./content.ts";
 import type { ReplayContext } from "./context.ts";
@@ -118,7 +118,7 @@ export class ReplayStreams {
     const batch = new PostedBatch(rank, index, event, phase);
     const memory = this.#context.memories[index]!;
     memory.acquire(batch);
-    if (overlapsItself(batch, memory, batch.op === "sendRecv" ? -1 : this.#quotient.place(batch.group, rank))) {
+    if (overlapsItself(batch, memory, isBatch(batch.op) ? -1 : this.#quotient.place(batch.group, rank))) {
       const message = `${this.describe(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
       this.#context.violations.report({ kind: "race", rank, message });
     }
@@ -146,7 +146,7 @@ export class ReplayStreams {
   /** The ranks that a batch still needs. */
   pendingPeers(batch: PostedBatch): number[] {
     const { ranks, family } = this.#record.groups[batch.group]!;
-    if (batch.op !== "sendRecv") {
+    if (!isBatch(batch.op)) {
       const joined = this.#pendingCollectives.get(this.#quotient.orbit(batch.group))?.get(batch.call)?.batches;
       return ranks.filter((rank) => !joined?.has(this.#quotient.index(rank)));
     }
@@ -172,7 +172,7 @@ export class ReplayStreams {
 
   /** A batch has its turn: it sends what its memory holds now, before anything arrives where it sends from. */
   #begin(batch: PostedBatch): void {
-    if (batch.op !== "sendRecv") {
+    if (!isBatch(batch.op)) {
       this.#joinCollective(batch);
       return;
     }

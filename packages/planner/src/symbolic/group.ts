@@ -14,7 +14,7 @@ import {
 import type { SymbolicDevice } from "./device.ts";
 import type { View } from "./strided-layout.ts";
 import type { RankRecord } from "./rank-record.ts";
-import { opcodes } from "./tape.ts";
+import { isBatch, opcodes } from "./tape.ts";
 
 /** A group as all its members share it. */
 export interface GroupInfo {
@@ -68,7 +68,7 @@ export class SymbolicGroup extends CheckedGroup {
 
   protected post(call: CollectiveCall, label: string): Work {
     const { op } = call;
-    return op === "sendRecv" ? this.#batch(call.transfers!, label || op) : this.#collective(op, call, label || op);
+    return isBatch(op) ? this.#batch(op, call.transfers!, label || op) : this.#collective(op, call, label || op);
   }
 
   /** A proof compares what ranks do. */
@@ -95,10 +95,11 @@ export class SymbolicGroup extends CheckedGroup {
     this.#closed = true;
   }
 
-  #batch(transfers: readonly Transfer[], label: string): Work {
+  // oxlint-disable-next-line max-params -- operation, arguments, label: as in `post`
+  #batch(op: CollectiveOp, transfers: readonly Transfer[], label: string): Work {
     const { record } = this.device;
     const work = record.nextWork();
-    const at = record.open(opcodes.sendRecv, 3 + 3 * transfers.length);
+    const at = record.open(opcodes[op], 3 + 3 * transfers.length);
     record.set(at, work);
     record.set(at + 1, this.info.id);
     record.set(at + 2, record.interned.stringId(label));

@@ -11,7 +11,7 @@ import { type CollectiveOp, collectiveOps } from "@mosaic/core";
  * - merge: out lse, out lse (views)
  * - rowDot: out a b (views); fill: out, name of the value; copy: out x; add: out a b
  * - compute (any other kernel): name, number of views that it mutates, these, what it only reads, what of the first it also reads
- * - sendRecv: work, group, label, then (peer's world rank, 1 if it is sent, view) for each transfer
+ * - sendRecv, groupCast, groupReduce: work, group, label, then (peer's world rank, 1 if it is sent, view) for each transfer
  * - allGather, reduceScatter, allReduce, allToAll, broadcast, barrier: work, group, label, number of the call in its group,
  *   out, input (views, −1 if none), root (of reductions: 0 sum, 1 mean, 2 max), then elements sent to and received from each
  *   rank (allToAll) or held by each
@@ -44,6 +44,13 @@ const collectives: ReadonlySet<TapeOp> = new Set(collectiveOps);
 /** Whether an operation is a collective: batches of messages are, waiting for one is not. */
 export function isCollective(op: TapeOp): op is CollectiveOp {
   return collectives.has(op);
+}
+
+const batches: ReadonlySet<TapeOp> = new Set<CollectiveOp>(["sendRecv", "groupCast", "groupReduce"]);
+
+/** Whether an operation is recorded as a batch of messages; rows of a cast are packed and placed by copies of their own. */
+export function isBatch(op: TapeOp): boolean {
+  return batches.has(op);
 }
 
 /** One event: its operation, and where its arguments lie. Reused from event to event; do not keep it. */

@@ -52,6 +52,8 @@ class Equivalence {
       case "wait":
         return a.arg(0) === b.arg(0);
       case "sendRecv":
+      case "groupCast":
+      case "groupReduce":
         return this.#sameGroup(a, b) && (this.#sameTransfers(a, b) || this.#sameTransfersByPeer(a, b));
       case "attend":
         return this.#sameViews(a, b, 0, 5) && this.#sameTile(a, b, { q: 2, k: 3, rows: 5 });

@@ -3,7 +3,7 @@ import { meshSize } from "../symmetry/translations.ts";
 import type { TrafficTotals } from "../count.ts";
 import { type AttentionRecord, type RecordedRank, type RecordOptions, recordOptions, recordRanks } from "../record.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
-import { isCollective, type TapeReader } from "../symbolic/tape.ts";
+import { isBatch, isCollective, type TapeReader } from "../symbolic/tape.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { maxSent } from "./predict.ts";
 import { type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
@@ -151,7 +151,7 @@ function linkBytes(
   const none = () => ({ out: 0, into: 0, messages: 0 });
   const bytes: LinkBytes = { self: none(), "intra-node": none(), "inter-node": none() };
   const size = (view: number): number => (view < 0 ? 0 : views[view]!.layout.size * dtypeBytes[views[view]!.dtype]);
-  if (event.op === "sendRecv") {
+  if (isBatch(event.op)) {
     for (let i = 3; i < event.count; i += 3) {
       const tally = bytes[linkClass(profile, rank, event.arg(i))];
       tally.messages++;

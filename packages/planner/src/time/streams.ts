@@ -1,7 +1,7 @@
 import { dtypeBytes, MosaicError } from "@mosaic/core";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
-import type { TapeOp, TapeReader } from "../symbolic/tape.ts";
+import { isBatch, type TapeOp, type TapeReader } from "../symbolic/tape.ts";
 import { viewBytes } from "./kernel-time.ts";
 import { maxLatency, type CollectiveArguments, collectiveTraffic } from "./collective.ts";
 import type { MachineSimulator } from "./machine.ts";
@@ -148,7 +148,7 @@ export class SimulatedStreams {
 
   #begin(batch: PostedCollective): void {
     batch.start = this.#machine.now;
-    if (batch.op !== "sendRecv") return this.#joinCollective(batch);
+    if (!isBatch(batch.op)) return this.#joinCollective(batch);
     const { rank, index, group, count } = batch;
     batch.open = count / 3;
     if (batch.open === 0) return this.#finish(batch);

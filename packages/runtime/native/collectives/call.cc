@@ -1,6 +1,7 @@
 #include "collectives/call.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
@@ -9,7 +10,7 @@ namespace mosaic {
 
 namespace {
 
-constexpr uint32_t kSignatureMagic = 0x4d6f7333;  // "Mos3"
+constexpr uint32_t kSignatureMagic = 0x4d6f7334;  // "Mos4"
 
 /// The numbers of a call, lists preceded by their length. Addresses are numbers too: user space ends far below 2^53.
 class CallReader {
@@ -44,6 +45,10 @@ const char* reduceName(uint8_t op) {
   return names[std::min<size_t>(op, 2)];
 }
 
+bool hasPlan(uint8_t op) {
+  return op == static_cast<uint8_t>(OpKind::GroupCast) || op == static_cast<uint8_t>(OpKind::GroupReduce);
+}
+
 bool reduces(uint8_t op) {
   return op == static_cast<uint8_t>(OpKind::ReduceScatter) || op == static_cast<uint8_t>(OpKind::AllReduce);
 }
@@ -73,6 +78,7 @@ CollectiveCall CollectiveCall::read(const double* data, size_t length) {
     transfer.dtype = static_cast<uint8_t>(words.number());
     transfer.shape = words.list();
   }
+  call.plan = words.number();
   return call;
 }
 
@@ -111,6 +117,7 @@ Signature signatureOf(const Group& group, const CollectiveCall& call) {
   signature.root = call.root;
   signature.ragged = call.ragged;
   signature.history = group.history;
+  signature.plan = call.plan;
   if (call.op == OpKind::SendRecv) {
     if (call.transfers.empty()) return signature;
     signature.dtype = call.transfers[0].dtype;
@@ -135,6 +142,7 @@ uint64_t extendHistory(uint64_t history, const std::string& recorded) {
 
 uint64_t extendHistory(const Signature& s, const CollectiveCall& call) {
   uint64_t value = hash(s.history ? s.history : kHashBasis, {s.op, s.dtype, s.reduce, s.root, s.ragged, s.index});
+  if (s.plan != 0) value = hash(value, {s.plan});
   // Shapes of ragged calls differ between ranks; the shares are the same, but those of allToAll.
   for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
   if (s.ragged && call.op != OpKind::AllToAll) for (const uint64_t share : call.send) value = hash(value, {share});
@@ -154,14 +162,15 @@ int signaturesMatch(const Signature* expected, const Signature* received) {
 bool isSameOperation(const Signature& a, const Signature& b) {
   if (a.magic != b.magic || a.op != b.op || a.group != b.group || a.bytes != b.bytes) return false;
   if (a.dtype != b.dtype || a.reduce != b.reduce || a.root != b.root) return false;
-  if (a.index != b.index || a.ragged != b.ragged) return false;
+  if (a.index != b.index || a.ragged != b.ragged || a.plan != b.plan) return false;
   if (a.ragged) return true;
   return a.axes == b.axes && std::equal(a.shape, a.shape + std::min<uint32_t>(a.axes, MOSAIC_MAX_AXES), b.shape);
 }
 
 const char* opName(OpKind op) {
   static const char* const names[] = {"sendRecv", "allGather", "reduceScatter", "allReduce",
-                                      "allToAll", "broadcast", "barrier",       "split"};
+                                      "allToAll", "broadcast", "barrier",       "groupCast",
+                                      "groupReduce", "split"};
   return static_cast<size_t>(op) < std::size(names) ? names[static_cast<size_t>(op)] : "an unknown operation";
 }
 
@@ -178,7 +187,11 @@ std::string descriptionOf(const Signature& s, const std::string& group) {
   for (uint32_t axis = 0; axis < std::min<uint32_t>(s.axes, MOSAIC_MAX_AXES); axis++) {
     text.append(axis ? "," : "").append(std::to_string(s.shape[axis]));
   }
-  return text + "]";
+  text += "]";
+  if (!hasPlan(s.op)) return text;
+  char plan[17];
+  std::snprintf(plan, sizeof plan, "%08llx", static_cast<unsigned long long>(s.plan & 0xffffffff));
+  return text.append(", plan ").append(plan);
 }
 
 }  // namespace mosaic

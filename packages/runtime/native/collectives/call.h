@@ -13,7 +13,9 @@
 namespace mosaic {
 
 /// In the order of `collectiveOps` in @mosaic/core, and split.
-enum class OpKind : uint8_t { SendRecv, AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Barrier, Split };
+enum class OpKind : uint8_t {
+  SendRecv, AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Barrier, GroupCast, GroupReduce, Split
+};
 
 /// One more than the last DType: the operation has no operand.
 constexpr uint8_t kNoDType = 3;
@@ -72,7 +74,10 @@ struct CollectiveCall {
   uint8_t *out = nullptr, *in = nullptr;
   /// Elements for each rank, and (allToAll) from each rank; of allGather and reduceScatter, the share of each rank.
   std::vector<uint64_t> send, receive;
+  /// The messages of sendRecv, groupCast and groupReduce.
   std::vector<Transfer> transfers;
+  /// groupCast and groupReduce: a hash of the plan and the tensors, the same on all ranks.
+  uint64_t plan = 0;
 
   /// Reads what packages/runtime/src/collectives/call.ts wrote. Throws std::out_of_range.
   static CollectiveCall read(const double* words, size_t length);

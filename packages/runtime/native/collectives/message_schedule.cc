@@ -42,6 +42,8 @@ class ScheduleBuilder {
       case OpKind::AllReduce: allReduce(); break;
       case OpKind::AllToAll: allToAll(); break;
       case OpKind::Broadcast: broadcast(); break;
+      case OpKind::GroupCast:
+      case OpKind::GroupReduce: groupExchange(); break;
       case OpKind::Barrier: allGather(Counts(size_, 0), nullptr, nullptr); break;
       case OpKind::Split: break;
     }
@@ -119,6 +121,19 @@ class ScheduleBuilder {
       }
       copy(stage, fromSelf[i]->data, toSelf[i]->data,
            elementCountOf(toSelf[i]->shape) * elementBytes(toSelf[i]->dtype));
+    }
+  }
+
+  /// Rows are packed already: of each tensor, a message to every rank that requires some.
+  void groupExchange() {
+    Stage& stage = nextStage();
+    for (const Transfer& transfer : call_.transfers) {
+      if (transfer.peer == rank_) throw std::invalid_argument("rows from a rank to itself");
+      Message message{transfer.peer, transfer.data, base_};
+      message.signature.dtype = transfer.dtype;
+      message.signature.bytes = elementCountOf(transfer.shape) * elementBytes(transfer.dtype);
+      if (transfer.send) addSend(stage, std::move(message));
+      else addReceive(stage, std::move(message));
     }
   }
 

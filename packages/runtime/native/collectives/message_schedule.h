@@ -3,6 +3,7 @@
 // of the whole:
 //   allGather, reduceScatter, allToAll  S (n-1)/n     allReduce  2 S (n-1)/n, or S (n-1) when small
 //   broadcast  S (n-1) at the root      barrier       0
+//   groupCast, groupReduce: the rows that others require of this rank, or that it returns to them
 #pragma once
 
 #include <optional>

@@ -42,6 +42,7 @@ function encodeCall(call: CollectiveCall): Float64Array {
     words.push(storageAddress(tensor), dtypeCodes[tensor.dtype]);
     list(tensor.shape);
   }
+  words.push(call.planHash?.() ?? 0);
   return Float64Array.from(words);
 }
 

@@ -1,0 +1,283 @@
+import type { DType, GroupCastPlan, ProcessGroup, RowRange, Shape, Tensor } from "@mosaic/core";
+import { type Case, check, checkEqual, checkThrows } from "../check.ts";
+import { integer, normals, roundTo, uniforms } from "../oracle/numbers.ts";
+import type { MakeWorld } from "../world.ts";
+import { dtypes, groupRanks, makeTensor, onRanks } from "./tensors.ts";
+
+/** groupCast and groupReduce, against a reference that copies and adds row by row, to the last bit. */
+export function castCases(makeWorld: MakeWorld, size: number): Case[] {
+  const on = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
+    name: `${name}, ${size} ranks`,
+    run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world)),
+  });
+  return [
+    on("groupCast by random plans, its bytes and versions", castsRandomPlans),
+    on("groupCast over hosts", castsOverHosts),
+    on("groupReduce by random plans, in rank order", reducesRandomPlans),
+    on("groupReduce after groupCast multiplies each row by its receivers", reduceAfterCast),
+    on("groupCast and groupReduce refuse what does not fit before anything is posted", refuses),
+  ];
+}
+
+/** A plan that is drawn, with the number of rows of each rank. */
+interface DrawnPlan {
+  readonly plan: GroupCastPlan;
+  readonly rows: readonly number[];
+}
+
+const MAX_ROWS = 40;
+
+/** The same on all ranks. Some ranks have no rows, some pairs exchange none; several receivers share rows. */
+function drawPlan(size: number, seed: number): DrawnPlan {
+  const next = uniforms(seed);
+  const rows = Array.from({ length: size }, () => (next() < 0.1 ? 0 : 1 + integer(next, MAX_ROWS)));
+  const all = rows.map((count, sender) =>
+    rows.map((_, receiver) => (sender === receiver || next() < 0.2 ? [] : drawRanges(count, next))),
+  );
+  return { rows, plan: { size, ranges: (sender, receiver) => all[sender]![receiver]! } };
+}
+
+function drawRanges(rows: number, next: () => number): RowRange[] {
+  const ranges: RowRange[] = [];
+  for (let start = integer(next, 6); start < rows; ) {
+    const length = 1 + integer(next, Math.min(9, rows - start));
+    ranges.push({ start, length });
+    // Ranges may touch.
+    start += length + integer(next, 8);
+  }
+  return ranges;
+}
+
+/** No rows at all; and all rows to everybody. */
+function extremePlans(size: number): DrawnPlan[] {
+  const rows = Array.from({ length: size }, (_, rank) => 3 + rank);
+  const everything = (sender: number, receiver: number) =>
+    sender === receiver ? [] : [{ start: 0, length: rows[sender]! }];
+  return [
+    { rows, plan: { size, ranges: () => [] } },
+    { rows, plan: { size, ranges: everything } },
+  ];
+}
+
+function drawnPlans(size: number): DrawnPlan[] {
+  return [...extremePlans(size), ...Array.from({ length: 4 }, (_, i) => drawPlan(size, 100 * size + i))];
+}
+
+/** Shapes of tensors that travel together: several planes, one, and no leading axis. */
+const shapesOf = (rows: number): Shape[] => [
+  [2, 3, rows, 4],
+  [2, 3, rows, 1],
+  [rows, 5],
+  [1, rows, 3],
+];
+
+/** What a rank has of tensor i, in rows of `planes` planes. */
+function valuesOf(rank: number, i: number, shape: Shape, dtype: DType): Float64Array {
+  return normals(
+    shape.reduce((a, b) => a * b, 1),
+    7919 * rank + i,
+    dtype,
+  );
+}
+
+/** Rows that a rank sends another, row by row. */
+function rowsIn(ranges: readonly RowRange[]): number[] {
+  return ranges.flatMap(({ start, length }) => Array.from({ length }, (_, i) => start + i));
+}
+
+interface Matrix {
+  readonly values: Float64Array;
+  readonly shape: Shape;
+}
+
+/** The elements of one row, over all planes: where each lies. */
+function elementsOf({ shape }: Matrix, row: number): number[] {
+  const [rows, width] = shape.slice(-2) as [number, number];
+  const planes = shape.slice(0, -2).reduce((a, b) => a * b, 1);
+  return Array.from({ length: planes * width }, (_, i) => (Math.floor(i / width) * rows + row) * width + (i % width));
+}
+
+/** [sender, its row] of every row that a rank receives, in order. */
+function receivedRows(plan: GroupCastPlan, rank: number): [sender: number, row: number][] {
+  return Array.from({ length: plan.size }, (_, sender) => sender).flatMap((sender) =>
+    rowsIn(plan.ranges(sender, rank)).map((row): [number, number] => [sender, row]),
+  );
+}
+
+function expectedCast({ plan, rows }: DrawnPlan, rank: number, i: number, dtype: DType): Matrix {
+  const received = receivedRows(plan, rank);
+  const shape = shapesOf(received.length)[i]!;
+  const out = { shape, values: new Float64Array(shape.reduce((a, b) => a * b, 1)) };
+  for (const [at, [sender, row]] of received.entries()) {
+    const from = { shape: shapesOf(rows[sender]!)[i]!, values: new Float64Array() };
+    const values = valuesOf(sender, i, from.shape, dtype);
+    const elements = elementsOf(from, row);
+    for (const [e, to] of elementsOf(out, at).entries()) out.values[to] = values[elements[e]!]!;
+  }
+  return out;
+}
+
+/** Rows of a group's tensors, to send. */
+function inputsOf(group: ProcessGroup, rows: number, dtype: DType): Tensor[] {
+  return shapesOf(rows).map((shape, i) => makeTensor(group, valuesOf(group.rank, i, shape, dtype), { dtype, shape }));
+}
+
+/** Memory to receive into, full of NaN. */
+function outputsOf(group: ProcessGroup, rows: number, dtype: DType): Tensor[] {
+  return shapesOf(rows).map((shape) => {
+    const out = group.device.empty(shape, dtype);
+    if (out.size > 0) group.device.kernels.fill(out, Number.NaN);
+    return out;
+  });
+}
+
+function disposeAll(...lists: readonly (readonly Tensor[])[]): void {
+  for (const tensor of lists.flat()) tensor[Symbol.dispose]();
+}
+
+async function checkCast(group: ProcessGroup, drawn: DrawnPlan, dtype: DType, hierarchical: boolean): Promise<void> {
+  const { rank } = group;
+  const input = inputsOf(group, drawn.rows[rank]!, dtype);
+  const out = outputsOf(group, receivedRows(drawn.plan, rank).length, dtype);
+  const versions = out.map(({ storage }) => storage.version);
+  group.groupCast(out, input, drawn.plan, { label: "test", hierarchical }).wait();
+  for (const [i, tensor] of out.entries()) {
+    checkEqual(await tensor.read(), expectedCast(drawn, rank, i, dtype).values, `tensor ${i}, ${dtype}, rank ${rank}`);
+    check(tensor.storage.version > versions[i]!, "groupCast: the version of its output was not raised");
+  }
+  disposeAll(input, out);
+}
+
+async function castsRandomPlans(group: ProcessGroup): Promise<void> {
+  const bytesPerRow = { float32: 4, bfloat16: 2, float16: 2 };
+  const perRow = shapesOf(1).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
+  for (const [i, drawn] of drawnPlans(group.size).entries()) {
+    const dtype = dtypes[i % dtypes.length]!;
+    await group.device.stream.synchronize();
+    const before = group.traffic();
+    await checkCast(group, drawn, dtype, false);
+    const after = group.traffic();
+    const sent = groupRanks(group).flatMap((to) => rowsIn(drawn.plan.ranges(group.rank, to))).length;
+    const expected = [sent, receivedRows(drawn.plan, group.rank).length].map(
+      (rows) => rows * perRow * bytesPerRow[dtype],
+    );
+    const found = [after.bytesSent - before.bytesSent, after.bytesReceived - before.bytesReceived];
+    checkEqual(found, expected, `bytes sent and received by rank ${group.rank}`);
+  }
+}
+
+/** Ranks that pass for those of several hosts: what arrives is the same. */
+async function castsOverHosts(group: ProcessGroup): Promise<void> {
+  for (const hosts of [2, 3]) {
+    const part = await group.split(0, `${hosts} hosts`);
+    Object.defineProperty(part, "hosts", { value: groupRanks(part).map((rank) => rank % hosts) });
+    for (const drawn of drawnPlans(part.size)) await checkCast(part, drawn, "float32", true);
+  }
+  for (const drawn of drawnPlans(group.size)) await checkCast(group, drawn, "bfloat16", true);
+}
+
+async function reducesRandomPlans(group: ProcessGroup): Promise<void> {
+  const { rank } = group;
+  for (const [number, { plan, rows }] of drawnPlans(group.size).entries()) {
+    const wire = number % 2 === 0 ? "float32" : "bfloat16";
+    const input = inputsOf(group, receivedRows(plan, rank).length, "float32");
+    const sums = shapesOf(rows[rank]!).map((shape, i) => ({
+      shape,
+      values: valuesOf(100 + rank, i, shape, "float32"),
+    }));
+    const out = sums.map(({ values, shape }) => makeTensor(group, values, { dtype: "float32", shape }));
+    group.groupReduce(out, input, plan, wire === "float32" ? undefined : { wire }).wait();
+    // One receiver after the other, in rank order: each addition rounds.
+    for (const receiver of groupRanks(group)) {
+      const received = receivedRows(plan, receiver);
+      for (const [i, sum] of sums.entries()) {
+        const from = { shape: shapesOf(received.length)[i]!, values: new Float64Array() };
+        const values = valuesOf(receiver, i, from.shape, "float32");
+        for (const [at, [owner, row]] of received.entries()) {
+          if (owner !== rank) continue;
+          const elements = elementsOf(from, at);
+          for (const [e, to] of elementsOf(sum, row).entries()) {
+            sum.values[to] = Math.fround(sum.values[to]! + roundTo(values[elements[e]!]!, wire));
+          }
+        }
+      }
+    }
+    for (const [i, { values }] of sums.entries()) {
+      checkEqual(await out[i]!.read(), values, `tensor ${i}, ${wire} on the wire, rank ${rank}`);
+    }
+    disposeAll(input, out);
+  }
+}
+
+async function reduceAfterCast(group: ProcessGroup): Promise<void> {
+  const { rank } = group;
+  for (const { plan, rows } of drawnPlans(group.size)) {
+    const count = receivedRows(plan, rank).length;
+    const shapes = shapesOf(rows[rank]!);
+    // Whole numbers: their sums are exact.
+    const values = shapes.map((shape, i) => valuesOf(rank, i, shape, "float32").map((x) => Math.round(16 * x)));
+    const x = shapes.map((shape, i) => makeTensor(group, values[i]!, { dtype: "float32", shape }));
+    const received = outputsOf(group, count, "float32");
+    const sums = shapes.map((shape) =>
+      makeTensor(group, new Float64Array(shape.reduce((a, b) => a * b, 1)), { dtype: "float32", shape }),
+    );
+    group.groupCast(received, x, plan).wait();
+    const work = group.groupReduce(sums, received, plan);
+    // Memory may be disposed after the post; what is sent and summed stays.
+    disposeAll(received);
+    work.wait();
+    for (const [i, shape] of shapes.entries()) {
+      const expected = { shape, values: new Float64Array(values[i]!.length) };
+      for (let row = 0; row < rows[rank]!; row++) {
+        const receivers = groupRanks(group).filter((to) => rowsIn(plan.ranges(rank, to)).includes(row)).length;
+        for (const e of elementsOf(expected, row)) expected.values[e] = receivers * values[i]![e]!;
+      }
+      checkEqual(await sums[i]!.read(), expected.values, `tensor ${i}, rank ${rank}`);
+    }
+    disposeAll(x, sums);
+  }
+}
+
+async function refuses(group: ProcessGroup): Promise<void> {
+  const { rank, size } = group;
+  const planOf = (ranges: GroupCastPlan["ranges"], ranks = size): GroupCastPlan => ({ size: ranks, ranges });
+  const none = planOf(() => []);
+  const next = (ranges: readonly RowRange[]): GroupCastPlan =>
+    planOf((sender, receiver) => (receiver === (sender + 1) % size ? ranges : []));
+  const make = (shape: Shape, dtype: DType = "float32"): Tensor =>
+    makeTensor(group, new Float64Array(shape.reduce((a, b) => a * b, 1)), { dtype, shape });
+  const [x, empty, wide, half] = [make([4, 3]), make([0, 3]), make([0, 4]), make([0, 3], "bfloat16")];
+  const refused = async (call: () => unknown, name: string, pattern: RegExp): Promise<void> => {
+    await checkThrows(call, name, pattern);
+  };
+  const operations = ["groupCast", "groupReduce"] as const;
+  for (const op of operations) {
+    const [full, received] = op === "groupCast" ? [x, empty] : [empty, x];
+    const post = (plan: GroupCastPlan, out = received, input = full): unknown =>
+      op === "groupCast" ? group.groupCast([out], [input], plan) : group.groupReduce([input], [out], plan);
+    await refused(() => post(planOf(() => [], size + 1)), "OptionError", /expected a plan of \d+ ranks/);
+    await refused(
+      () => post(planOf(() => [{ start: 0, length: 1 }])),
+      "OptionError",
+      /no ranges from a rank to itself/,
+    );
+    await refused(() => group[op]([], [], none), "OptionError", /arrays of as many tensors/);
+    await refused(() => group[op]([x], [x], none), "ShapeError", /rows, by the plan|overlap/);
+    await refused(() => group[op]([wide], [empty], none), "ShapeError", /differ in rows only/);
+    await refused(() => group[op]([half], [empty], none), "DTypeError", /./);
+    if (size === 1) continue;
+    await refused(() => post(next([{ start: 1, length: 0 }])), "OptionError", /length ≥ 1/);
+    const overlapping = next([
+      { start: 1, length: 2 },
+      { start: 2, length: 1 },
+    ]);
+    await refused(() => post(overlapping), "OptionError", /ascending and disjoint/);
+    await refused(() => post(next([{ start: 3, length: 2 }])), "ShapeError", /rows, by the plan/);
+  }
+  await refused(() => group.groupReduce([half], [half.view({})], none), "DTypeError", /float32/);
+  // Nothing was posted: the group is as it was.
+  using all = makeTensor(group, [rank], { dtype: "float32" });
+  group.allReduce(all).wait();
+  checkEqual(await all.read(), [(size * (size - 1)) / 2], "the sum after it");
+  disposeAll([x, empty, wide, half]);
+}

@@ -1,0 +1,78 @@
+import { ShapeError } from "../errors.ts";
+import { formatShape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import type { Transfer } from "./process-group.ts";
+
+interface OperandPair {
+  readonly out: Tensor;
+  readonly input: Tensor;
+  /** Where in the storage the input may begin although `out` covers it: the operation is then in place, as in NCCL. */
+  readonly inPlaceAt?: number;
+}
+
+/** An operand that is written must share no memory with one that is read, unless the operation is in place. */
+export function checkOverlap(where: string, { out, input, inPlaceAt }: OperandPair): void {
+  if (out.storage !== input.storage || out.size === 0 || input.size === 0) return;
+  if (input.offset === inPlaceAt) return;
+  if (out.offset + out.size <= input.offset || input.offset + input.size <= out.offset) return;
+  throw new ShapeError({
+    where,
+    expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or this rank's shard in place"}`,
+    received: `${formatShape(out.shape)} and ${formatShape(input.shape)} that overlap`,
+    remedy: "use a separate receive buffer",
+  });
+}
+
+/** Elements [start, end) of a storage that a batch reads or writes. */
+interface ElementRange {
+  readonly start: number;
+  readonly end: number;
+  readonly isWritten: boolean;
+}
+
+/** Of so many transfers each storage is compared with each; of more, with those in a map. */
+const MAX_PAIRWISE = 8;
+
+function sharesStorage(transfers: readonly Transfer[]): boolean {
+  for (let i = 1; i < transfers.length; i++) {
+    const { storage } = transfers[i]!.tensor;
+    for (let j = 0; j < i; j++) if (transfers[j]!.tensor.storage === storage) return true;
+  }
+  return false;
+}
+
+/** What a batch receives into must overlap nothing else of the batch: the order of its messages is not defined. */
+export function checkBatchOverlap(where: string, transfers: readonly Transfer[]): void {
+  if (transfers.length <= MAX_PAIRWISE && !sharesStorage(transfers)) return;
+  const byStorage = new Map<Tensor["storage"], ElementRange[]>();
+  for (const transfer of transfers) {
+    const { storage, offset, size } = transfer.tensor;
+    if (size === 0) continue;
+    const range = { start: offset, end: offset + size, isWritten: "from" in transfer };
+    const ranges = byStorage.get(storage);
+    if (ranges) ranges.push(range);
+    else byStorage.set(storage, [range]);
+  }
+  for (const ranges of byStorage.values()) if (ranges.length > 1 && hasOverlap(ranges)) throw overlapError(where);
+}
+
+function overlapError(where: string): ShapeError {
+  return new ShapeError({
+    where,
+    expected: "receive buffers that overlap no other transfer of the batch",
+    received: "overlapping transfers",
+    remedy: "use a separate receive buffer",
+  });
+}
+
+/** Whether a range that is written overlaps another. */
+function hasOverlap(ranges: ElementRange[]): boolean {
+  ranges.sort((a, b) => a.start - b.start);
+  let [readEnd, writtenEnd] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  for (const { start, end, isWritten } of ranges) {
+    if (start < writtenEnd || (isWritten && start < readEnd)) return true;
+    if (isWritten) writtenEnd = Math.max(writtenEnd, end);
+    else readEnd = Math.max(readEnd, end);
+  }
+  return false;
+}
