@@ -43,7 +43,7 @@ test("a range that its sender omits", () => {
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "message: rank 3, backward, flex(sp) #5 receives from rank 2, which never sends it",
+      "message: rank 3, forward, flex(sp) #0 receives from rank 2, which never sends it",
     ]
   `);
 });
@@ -53,7 +53,9 @@ test("a range that all ranks omit", () => {
     messagesOf((site, plan, sender, receiver) =>
       isPlanted(site, sender, receiver) ? [] : plan.ranges(sender, receiver),
     );
-  expect(run).toThrowErrorMatchingInlineSnapshot(`[ShapeError: flex(sp), rank 3: groupCast (world): expected out[0] of 8 rows, by the plan, received [1,2,24,4]]`);
+  expect(run).toThrowErrorMatchingInlineSnapshot(
+    `[ShapeError: flex(sp), rank 3: groupCast (world): expected out[0] of 8 rows, by the plan, received [1,2,24,4]]`,
+  );
 });
 
 test("a range that is sent twice: in a second stage again, in place of another", () => {

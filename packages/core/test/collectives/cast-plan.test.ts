@@ -38,7 +38,7 @@ test("hashes of ten thousand plans differ", () => {
 });
 
 test("a plan is verified and hashed once for an object", () => {
-  const ranges = vi.fn(planOf({ start: 0, length: 1 }).ranges);
+  const ranges = vi.fn<GroupCastPlan["ranges"]>(planOf({ start: 0, length: 1 }).ranges);
   const plan = { size: 3, ranges };
   const first = rankCastOf("test", plan, { rank: 0, size: 3 });
   castHash(plan, 0, [like(9, 4)]);
