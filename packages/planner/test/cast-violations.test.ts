@@ -43,7 +43,7 @@ test("a range that its sender omits", () => {
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "message: rank 3, backward, flex(sp) #5 receives from rank 2, which never sends it",
+      "message: rank 3, forward, flex(sp) #0 receives from rank 2, which never sends it",
     ]
   `);
 });

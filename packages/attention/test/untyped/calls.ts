@@ -252,6 +252,8 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "Group.allToAll": ({ tensor }) => [tensor(2), tensor(2), { send: [2], receive: [2] }],
   "Group.broadcast": ({ tensor }) => [tensor(2), 0, { label: "test" }],
   "Group.barrier": () => [{ label: "test" }],
+  "Group.groupCast": ({ tensor }) => [[tensor(0, 4)], [tensor(2, 4)], noRows, { hierarchical: true, label: "test" }],
+  "Group.groupReduce": ({ tensor }) => [[tensor(2, 4)], [tensor(0, 4)], noRows, { wire: "bfloat16", label: "test" }],
   "Group.split": () => [0, "test"],
   "Group.recordCall": () => ["test"],
   "Mesh.group": () => ["sp"],
@@ -402,6 +404,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
 function host(...shape: readonly number[]): core.HostTensor {
   return { dtype: "float32", shape, values: new Float32Array(core.numel(shape)) };
 }
+
+/** A plan of one rank. */
+const noRows: core.GroupCastPlan = { size: 1, ranges: () => [] };
 
 function sendToSelf(sent: core.Tensor, received: core.Tensor): readonly unknown[] {
   return [

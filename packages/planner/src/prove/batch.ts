@@ -16,6 +16,8 @@ export class PostedBatch {
   /** Messages that have not met their other half, if it is a batch of messages. */
   open: number;
   isDone = false;
+  /** Of a groupCast or groupReduce: its number among those of its group, on this rank. */
+  cast = 0;
   readonly #code: Int32Array;
   /** Where its arguments after the label begin. */
   readonly #at: number;

@@ -1,6 +1,6 @@
-import { isBatch } from "../symbolic/tape.ts";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
+import { isBatch } from "../symbolic/tape.ts";
 import type { PostedBatch } from "./batch.ts";
 import type { Violation } from "./context.ts";
 import type { ReplayStreams } from "./streams.ts";
@@ -77,20 +77,22 @@ function findCycle(
 
 interface Channel {
   readonly family: number;
+  /** Which cast of the group; 0 for sendRecv. */
+  readonly cast: number;
   readonly from: number;
   readonly to: number;
   sends: number;
   receives: number;
 }
 
-/** The first message of every pair of ranks whose other half no tape has. Messages meet in order, so counting suffices. */
+/** The first message of every pair of ranks whose other half no tape has. Messages of a cast meet those of the same cast, others in order, so counting suffices. */
 function findUnmatched(record: AttentionRecord): Violation[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
-  forEachTransfer(record, ({ family, from, to, sent }) => {
+  forEachTransfer(record, ({ family, cast, from, to, sent }) => {
     const { sender, key } = quotient.channel(family, from, to);
-    const name = `${sender},${key}`;
-    const channel = channels.get(name) ?? { family, from, to, sends: 0, receives: 0 };
+    const name = `${sender},${key},${cast}`;
+    const channel = channels.get(name) ?? { family, cast, from, to, sends: 0, receives: 0 };
     channels.set(name, channel);
     channel[sent ? "sends" : "receives"]++;
     return false;
@@ -108,7 +110,8 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
   let [rank, place, peer] = [0, "", 0];
   forEachTransfer(record, (half) => {
     const { sender, key } = quotient.channel(half.family, half.from, half.to);
-    if (sender !== own.sender || key !== own.key || half.sent !== sent || left-- > 0) return false;
+    if (sender !== own.sender || key !== own.key || half.cast !== channel.cast) return false;
+    if (half.sent !== sent || left-- > 0) return false;
     [rank, peer] = sent ? [half.from, half.to] : [half.to, half.from];
     place = `rank ${rank}, ${half.phase}, ${half.label} #${half.work}`;
     return true;
@@ -121,6 +124,7 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
 
 interface RecordedTransfer {
   readonly family: number;
+  readonly cast: number;
   readonly from: number;
   readonly to: number;
   readonly sent: boolean;
@@ -136,12 +140,16 @@ function forEachTransfer(
 ): void {
   for (const { tape } of ranks) {
     const event = tape.read();
+    const casts = new Map<number, number>();
     let phase = "";
     while (event.next()) {
       if (event.op === "mark") phase = strings[event.arg(0)]!;
       if (!isBatch(event.op)) continue;
-      const { family } = groups[event.arg(1)]!;
-      const place = { work: event.arg(0), family, label: strings[event.arg(2)]!, phase };
+      const group = event.arg(1);
+      const { family } = groups[group]!;
+      const cast = event.op === "sendRecv" ? 0 : (casts.get(group) ?? 0) + 1;
+      if (cast > 0) casts.set(group, cast);
+      const place = { work: event.arg(0), family, cast, label: strings[event.arg(2)]!, phase };
       for (let i = 3; i < event.count; i += 3) {
         const sent = event.arg(i + 1) === 1;
         const [from, to] = sent ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];

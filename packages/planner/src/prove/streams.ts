@@ -98,6 +98,8 @@ export class ReplayStreams {
   readonly #pendingCollectives = new Map<number, Map<number, PendingCollective>>();
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
   readonly #ready: PostedBatch[] = [];
+  /** By rank and group: casts posted. */
+  readonly #casts = new Map<number, number>();
   /** By block of ranks: those that became runnable. */
   readonly #runnable: number[][];
   #block = 0;
@@ -121,6 +123,11 @@ export class ReplayStreams {
     if (overlapsItself(batch, memory, isBatch(batch.op) ? -1 : this.#quotient.place(batch.group, rank))) {
       const message = `${this.describe(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
       this.#context.violations.report({ kind: "race", rank, message });
+    }
+    if (batch.op === "groupCast" || batch.op === "groupReduce") {
+      const key = index * this.#record.groups.length + batch.group;
+      batch.cast = (this.#casts.get(key) ?? 0) + 1;
+      this.#casts.set(key, batch.cast);
     }
     const queue = this.queues[index]!;
     queue.push(batch);
@@ -225,6 +232,10 @@ export class ReplayStreams {
       const sizes = `sends ${bytes(a)}, ${this.describe(receiving)} expects ${bytes(b)}`;
       const text = `${this.describe(sending)} to rank ${send.peer} ${sizes}`;
       this.#context.violations.report({ kind: "message", rank: sending.rank, message: text });
+    }
+    if (sending.cast !== receiving.cast || sending.op !== receiving.op) {
+      const text = `${this.describe(receiving)} receives from rank ${receive.peer} what ${this.describe(sending)} sends in another ${sending.op}`;
+      this.#context.violations.report({ kind: "message", rank: receiving.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);
     if (--receiving.open === 0) this.#finish(receiving);

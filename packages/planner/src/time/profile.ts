@@ -114,7 +114,7 @@ export const profileOptions = defineOptions("Profile", {
   stepOverhead: option.number({ ...notNegative, optional: true }),
   /** Share of a rank's compute that its communication takes while bytes move: multiprocessors lent to it. */
   communicationTax: option.number({ min: 0, below: 1 }),
-  /** Which algorithm collectives follow; allToAll is always direct. sendRecv states its own transfers. */
+  /** Which algorithm collectives follow; allToAll is always direct. sendRecv, groupCast and groupReduce state their own transfers. */
   collectives: option.oneOf(["direct", "ring"]),
   /** Whether a rank runs one collective at a time, or one of each group. */
   channels: option.oneOf(["rank", "group"]),
