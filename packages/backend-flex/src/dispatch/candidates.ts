@@ -156,7 +156,7 @@ function windowOf(
   const slack = (tolerance * problem.totalPairs * (middle - first)) / problem.ranks;
   const cutRows = (at: number): number => {
     const i = at % count;
-    return i === 0 || list[i] !== list[i - 1]! + 1 ? 0 : problem.reach[list[i]!]!;
+    return i === 0 || list[i] !== list[i - 1]! + 1 ? 0 : problem.reach[list[i]]!;
   };
   let [start, leastError, leastRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
   for (let at = 0; at < count; at++) {

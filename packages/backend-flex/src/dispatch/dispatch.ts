@@ -14,7 +14,7 @@ import {
 import { boundsOf, type DispatchBounds } from "./bounds.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
 import { dispatchProblem, type DispatchProblem, type WeightedMask } from "./problem.ts";
-import { type DispatchCandidate, solve } from "./solve.ts";
+import { type DispatchCandidate, solve, startsOf } from "./solve.ts";
 
 const shared = {
   /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */
@@ -117,7 +117,7 @@ export function dispatchCandidates(
   options: DispatchOptions,
 ): readonly (DispatchCandidate & { placement: Placement })[] {
   const problem = problemOf(selfProblemSettings(dispatchOptions.parse(options)));
-  return solve(problem).candidates.map((each) => ({ ...each, placement: placementOf(problem, each, "queries") }));
+  return startsOf(problem).map((each) => ({ ...each, placement: placementOf(problem, each, "queries") }));
 }
 
 interface ProblemSettings extends Omit<ResolvedOptionsOf<typeof crossDispatchOptions>, "cost"> {

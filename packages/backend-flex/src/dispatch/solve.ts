@@ -60,7 +60,8 @@ function least(candidates: readonly DispatchCandidate[]): DispatchCandidate {
   return candidates.reduce((best, each) => (each.objective < best.objective ? each : best));
 }
 
-function startsOf(problem: DispatchProblem): DispatchCandidate[] {
+/** The starts of the search. */
+export function startsOf(problem: DispatchProblem): DispatchCandidate[] {
   const near = affinity(problem);
   const starts: (readonly [name: string, queries: Assignment])[] = [
     ["sequential", sequential(problem)],
