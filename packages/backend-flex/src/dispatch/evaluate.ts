@@ -70,7 +70,7 @@ export interface DispatchEvaluation {
  * import { dispatch, evaluateDispatch } from "@mosaic/backend-flex";
  * const settings = { mask: masks.documents([40, 8, 8, 8], "causal"), length: 64, ranks: 2 };
  * evaluateDispatch({ ...settings, placement: "contiguous" }).imbalance.toFixed(2); // => "1.14"
- * evaluateDispatch({ ...settings, placement: dispatch({ ...settings, chunkSize: 4 }) }).imbalance.toFixed(2); // => "1.05"
+ * evaluateDispatch({ ...settings, placement: dispatch(settings) }).imbalance.toFixed(2); // => "1.05"
  * ```
  * @throws OptionError for options that are none; what masks and placements throw.
  */

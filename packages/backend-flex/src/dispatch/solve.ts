@@ -2,6 +2,7 @@ import type { Placement } from "@mosaic/core";
 import { type Assignment, evaluateAssignment } from "./assignment.ts";
 import { boundsOf } from "./bounds.ts";
 import { affinity, greedy, groups, necklace, sequential, withKeys, zigzag } from "./candidates.ts";
+import { descend, MAX_EXACT_CHUNKS } from "./descend.ts";
 import { documentZigzagCandidate } from "./document-zigzag.ts";
 import type { DispatchProblem } from "./problem.ts";
 import { refine } from "./refine.ts";
@@ -52,8 +53,20 @@ export function solve(
     results.push(result);
     best = least([best, result]);
   }
-  if (best.objective > floor) best = least([best, swapped(least(results), 1 / 2, 777)]);
+  if (best.objective > floor) {
+    const result = swapped(least(results), 1 / 2, 777);
+    results.push(result);
+    best = least([best, result]);
+  }
+  if (problem.chunks <= MAX_EXACT_CHUNKS && best.objective > floor) {
+    const share = work / 10 / results.length;
+    best = least([best, ...results.map((each) => descended(problem, each, share))]);
+  }
   return { best, candidates };
+}
+
+function descended(problem: DispatchProblem, from: DispatchCandidate, work: number): DispatchCandidate {
+  return evaluated(problem, `${from.name}, descent`, descend(problem, from.assignment, work));
 }
 
 function least(candidates: readonly DispatchCandidate[]): DispatchCandidate {
