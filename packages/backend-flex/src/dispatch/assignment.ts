@@ -1,0 +1,94 @@
+import type { Level, Load } from "./cost.ts";
+import type { DispatchProblem } from "./problem.ts";
+
+/** By chunk: its rank. */
+export type Assignment = Int32Array;
+
+/** Rows by group: a rank, or a host. */
+export interface GroupRows {
+  readonly received: Float64Array;
+  readonly sent: Float64Array;
+}
+
+/** What ranks have to do, and the time it takes. */
+export interface AssignmentLoad extends GroupRows {
+  readonly pairs: Float64Array;
+  readonly hosts: GroupRows | undefined;
+  /** Seconds of the slowest rank. */
+  readonly time: number;
+  /** What is minimized: `time` and a tenth of the mean receive time. */
+  readonly objective: number;
+}
+
+/** Rank r gets the chunks [⌊r·n/P⌋, ⌊(r+1)·n/P⌋) of n in a sequential split; every candidate gives it as many. */
+export function quota({ ranks }: DispatchProblem, chunks: number, rank: number): number {
+  return Math.floor(((rank + 1) * chunks) / ranks) - Math.floor((rank * chunks) / ranks);
+}
+
+export function hostCount({ ranks, model }: DispatchProblem): number {
+  return Math.ceil(ranks / model.ranksPerHost);
+}
+
+/** Counts every row exactly: of ranks · atoms + Σ |required| operations. */
+export function evaluateAssignment(problem: DispatchProblem, assignment: Assignment): AssignmentLoad {
+  const { ranks, chunks, pairs: chunkPairs, model } = problem;
+  const pairs = new Float64Array(ranks);
+  for (let chunk = 0; chunk < chunks; chunk++) pairs[assignment[chunk]!]! += chunkPairs[chunk]!;
+  const rows = countRows(problem, assignment, ranks);
+  const hosts = model.isTwoLevel
+    ? countRows(
+        problem,
+        assignment.map((rank) => Math.floor(rank / model.ranksPerHost)),
+        hostCount(problem),
+      )
+    : undefined;
+  return { pairs, ...rows, hosts, ...timeOf(problem, { pairs, ...rows, hosts }) };
+}
+
+/** The slowest rank's time, and the objective. */
+export function timeOf(
+  { ranks, model }: Pick<DispatchProblem, "ranks" | "model">,
+  { pairs, received, sent, hosts }: Pick<AssignmentLoad, "pairs" | "received" | "sent" | "hosts">,
+): { readonly time: number; readonly objective: number } {
+  let time = 0;
+  for (let rank = 0; rank < ranks; rank++) {
+    const host = Math.floor(rank / model.ranksPerHost);
+    const load = { pairs: pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
+    time = Math.max(time, model.rankTime(load, hosts && hostLoad(hosts, host)));
+  }
+  const hidden = (rows: Float64Array, level: Level): number =>
+    (model.hiddenRow(level) * rows.reduce((sum, each) => sum + each, 0)) / rows.length;
+  return { time, objective: time + hidden(received, "rank") + (hosts ? hidden(hosts.received, "host") : 0) };
+}
+
+function hostLoad({ received, sent }: GroupRows, host: number): Load {
+  return { pairs: 0, received: received[host]!, sent: sent[host]! };
+}
+
+function countRows(problem: DispatchProblem, groupOf: Int32Array, groups: number): GroupRows {
+  const { queryChunks, atomRows, atomOwner, required } = problem;
+  const [received, sent] = [new Float64Array(groups), new Float64Array(groups)];
+  const chunksOf: number[][] = Array.from({ length: groups }, () => []);
+  for (let chunk = 0; chunk < queryChunks; chunk++) chunksOf[groupOf[chunk]!]!.push(chunk);
+  const change = new Int32Array(atomRows.length + 1);
+  for (let group = 0; group < groups; group++) {
+    change.fill(0);
+    for (const chunk of chunksOf[group]!) {
+      const intervals = required[chunk]!;
+      for (let i = 0; i < intervals.length; i += 2) {
+        change[intervals[i]!]!++;
+        change[intervals[i + 1]!]!--;
+      }
+    }
+    let open = 0;
+    for (let atom = 0; atom < atomRows.length; atom++) {
+      open += change[atom]!;
+      if (open === 0) continue;
+      const owner = groupOf[atomOwner[atom]!]!;
+      if (owner === group) continue;
+      received[group]! += atomRows[atom]!;
+      sent[owner]! += atomRows[atom]!;
+    }
+  }
+  return { received, sent };
+}

@@ -1,0 +1,122 @@
+import { defineOptions, option, type OptionsOf, type ResolvedOptionsOf } from "@mosaic/core";
+
+const notNegative = { min: 0 } as const;
+
+// 64 query heads and 8 key heads of 128, bfloat16: 4 · 64 · 128 operations a pair, 2 · 8 · 128 · 2 bytes a row of k and v.
+export const dispatchCostOptions = defineOptions("DispatchCost", {
+  /** Seconds of forward compute per visible pair: 64 heads of 128 at 500 Tflop/s have the default. Default: 6.5536e-11. */
+  pair: option.number({ ...notNegative, default: 6.5536e-11 }),
+  /** Seconds of backward compute per visible pair: five products of matrices instead of two. Default: 1.6384e-10. */
+  backwardPair: option.number({ ...notNegative, default: 1.6384e-10 }),
+  /** Seconds that a row of k and v takes to be received, or sent: 8 heads of 128 in bfloat16 at 50 GB/s have the default. Default: 8.192e-8. */
+  row: option.number({ ...notNegative, default: 8.192e-8 }),
+  /** Seconds of a row of dk and dv, in float32. Default: 1.6384e-7. */
+  gradientRow: option.number({ ...notNegative, default: 1.6384e-7 }),
+  /** Seconds that the transfers of a pass take besides their rows, if there are any. Default: 0.00002. */
+  latency: option.number({ ...notNegative, default: 20e-6 }),
+  /** Weight of the forward pass. Default: 1. */
+  forward: option.number({ ...notNegative, default: 1 }),
+  /** Weight of the backward pass; 0 for inference. Default: 1. */
+  backward: option.number({ ...notNegative, default: 1 }),
+  /** Ranks of a host. Between hosts a row then counts once per host that requires it; `row` is of a rank's link between hosts. Default: 1. */
+  ranksPerHost: option.integer({ min: 1, default: 1 }),
+  /** What `row` and `gradientRow` take within a host, as a fraction: NVLink of 450 GB/s beside 50 GB/s. Default: 0.11. */
+  localRow: option.number({ ...notNegative, default: 0.11 }),
+});
+/** What placements are compared by: it must be the same on every rank. */
+export type DispatchCost = OptionsOf<typeof dispatchCostOptions>;
+export type ResolvedCost = ResolvedOptionsOf<typeof dispatchCostOptions>;
+
+/** Price of rows whose transfer is hidden behind compute: a tenth of their time. */
+const HIDDEN_PRICE = 0.1;
+
+interface PassCost {
+  readonly pair: number;
+  /** Of a row that travels to whoever requires it. */
+  readonly cast: number;
+  /** Of the gradient of that row, on its way back. */
+  readonly reduce: number;
+  readonly latency: number;
+}
+
+/** Visible pairs, and rows by link: of a rank, and of its host where ranks share one. */
+export interface Load {
+  readonly pairs: number;
+  readonly received: number;
+  readonly sent: number;
+}
+
+/** The time that loads take. */
+export class CostModel {
+  readonly ranksPerHost: number;
+  readonly isTwoLevel: boolean;
+  /** Seconds per visible pair, over the passes. */
+  readonly pair: number;
+  readonly #passes: readonly PassCost[];
+  readonly #localRow: number;
+
+  constructor(cost: ResolvedCost) {
+    const { pair, backwardPair, row, gradientRow, latency, forward, backward, ranksPerHost, localRow } = cost;
+    this.#passes = [
+      { pair: pair * forward, cast: row * forward, reduce: 0, latency: latency * forward },
+      {
+        pair: backwardPair * backward,
+        cast: row * backward,
+        reduce: gradientRow * backward,
+        latency: latency * backward,
+      },
+    ].filter((_, i) => [forward, backward][i]! > 0);
+    this.pair = this.#passes.reduce((sum, pass) => sum + pass.pair, 0);
+    this.ranksPerHost = ranksPerHost;
+    this.isTwoLevel = ranksPerHost > 1;
+    this.#localRow = this.isTwoLevel ? localRow : 1;
+  }
+
+  /** Seconds of a rank: of each pass the greatest of compute, receive and send. `host`: rows of its host, all ranks together. */
+  rankTime({ pairs, received, sent }: Load, host?: Load): number {
+    let seconds = 0;
+    for (const { pair, cast, reduce, latency } of this.#passes) {
+      let rows = linkTime(cast, reduce, { received, sent }) * this.#localRow;
+      if (host) rows = Math.max(rows, linkTime(cast, reduce, host) / this.ranksPerHost);
+      seconds += Math.max(pair * pairs, rows > 0 ? latency + rows : 0);
+    }
+    return seconds;
+  }
+
+  /** Seconds of the links of a host. */
+  hostTime({ received, sent }: Omit<Load, "pairs">): number {
+    let seconds = 0;
+    for (const { cast, reduce, latency } of this.#passes) {
+      const rows = linkTime(cast, reduce, { received, sent }) / this.ranksPerHost;
+      if (rows > 0) seconds += latency + rows;
+    }
+    return seconds;
+  }
+
+  /** Seconds that a rank at least receives or sends: one that receives `most` rows, or, where that is more, the average of `mean`. */
+  leastLinkTime(most: number, mean: number, level: Level): number {
+    const share = this.share(level);
+    return this.#passes.reduce(
+      (sum, { cast, reduce }) => sum + share * Math.max(Math.max(cast, reduce) * most, (cast + reduce) * mean),
+      0,
+    );
+  }
+
+  /** What a row that is received costs in the objective, over the number of those who receive. */
+  hiddenRow(level: Level): number {
+    const row = this.#passes.reduce((sum, { cast, reduce }) => sum + cast + reduce, 0);
+    return HIDDEN_PRICE * this.share(level) * row;
+  }
+
+  share(level: Level): number {
+    return level === "rank" ? this.#localRow : 1 / this.ranksPerHost;
+  }
+}
+
+/** Who receives rows: ranks, each over its own link, or hosts, over those of all their ranks. */
+export type Level = "rank" | "host";
+
+// A gradient travels the other way: who receives a row sends its gradient.
+function linkTime(cast: number, reduce: number, { received, sent }: Omit<Load, "pairs">): number {
+  return Math.max(cast * received + reduce * sent, cast * sent + reduce * received);
+}

@@ -1,0 +1,45 @@
+import { type Assignment, evaluateAssignment } from "./assignment.ts";
+import type { DispatchProblem } from "./problem.ts";
+
+/** More chunks are left to `refine`, whose swaps cost less but aim at a surrogate of the objective. */
+export const MAX_EXACT_CHUNKS = 64;
+
+/**
+ * Swaps, and rotations of three where there are few chunks, as long as one lowers the objective itself: all pairs in turn. Stops
+ * when about `work` atoms were visited. Unchanged for what has more than 64 chunks.
+ */
+export function descend(problem: DispatchProblem, start: Assignment, work: number): Assignment {
+  const { chunks, queryChunks, ranks, atomRows } = problem;
+  if (chunks > MAX_EXACT_CHUNKS) return start;
+  const assignment = start.slice();
+  const cost = ranks * atomRows.length + chunks;
+  let left = Math.floor(work / cost);
+  let least = evaluateAssignment(problem, assignment).objective;
+  const tryRotation = (list: readonly number[]): boolean => {
+    const before = list.map((chunk) => assignment[chunk]!);
+    left--;
+    for (const [i, chunk] of list.entries()) assignment[chunk] = before[(i + 1) % list.length]!;
+    const { objective } = evaluateAssignment(problem, assignment);
+    if (objective < least * (1 - 1e-12)) {
+      least = objective;
+      return true;
+    }
+    for (const [i, chunk] of list.entries()) assignment[chunk] = before[i]!;
+    return false;
+  };
+  const isPair = (a: number, b: number): boolean =>
+    assignment[a] !== assignment[b] && a < queryChunks === b < queryChunks;
+  for (let improved = true; improved && left > 0; ) {
+    improved = false;
+    for (let a = 0; a < chunks; a++) {
+      for (let b = a + 1; b < chunks && left > 0; b++) {
+        if (isPair(a, b) && tryRotation([a, b])) improved = true;
+        for (let c = b + 1; c < chunks && left > 0; c++) {
+          if (!isPair(a, b) || !isPair(b, c) || !isPair(a, c)) continue;
+          if (tryRotation([a, b, c]) || tryRotation([a, c, b])) improved = true;
+        }
+      }
+    }
+  }
+  return assignment;
+}

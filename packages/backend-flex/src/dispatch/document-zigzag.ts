@@ -1,0 +1,112 @@
+import { expectValue, formatValue, type Placement, ShapeError, type Slice, type Span } from "@mosaic/core";
+import { type AssignmentLoad, timeOf } from "./assignment.ts";
+import type { DispatchProblem } from "./problem.ts";
+import type { DispatchCandidate } from "./solve.ts";
+
+/**
+ * Zigzag of every document of a packed sequence: each is cut into 2 · count equal pieces, of which shard r has pieces r and
+ * 2 · count − 1 − r. Balanced for causal documents, but every rank requires most of every document. Known from
+ * zhuzilin/ring-flash-attention, TransformerEngine and Megatron-LM.
+ *
+ * @example
+ * ```ts
+ * import { documentZigzag } from "@mosaic/backend-flex";
+ * documentZigzag([4, 4]).spans(1, 2, 8).map(({ start, length }) => [start, length]); // => [[1, 2], [5, 2]]
+ * ```
+ * @throws OptionError for lengths that are not integers ≥ 0; ShapeError, when applied, if they do not fit.
+ */
+export function documentZigzag(lengths: readonly number[]): Placement {
+  const isLengths = Array.isArray(lengths) && lengths.every((length) => Number.isSafeInteger(length) && length >= 0);
+  expectValue("documentZigzag", isLengths, "lengths that are integers ≥ 0", lengths);
+  const documents = [...lengths];
+  const total = documents.reduce((sum, length) => sum + length, 0);
+  return Object.freeze<Placement>({
+    name: "documentZigzag",
+    spans(index, count, length) {
+      if (length !== total || !Number.isSafeInteger(count) || !(index >= 0 && index < count)) {
+        throw new ShapeError({
+          where: "documentZigzag: spans",
+          expected: `a shard of ${total} positions`,
+          received: `shard ${formatValue(index)} of ${formatValue(count)}, of ${formatValue(length)}`,
+        });
+      }
+      const spans: Span[] = [];
+      let start = 0;
+      for (const each of documents) {
+        for (const piece of [index, 2 * count - 1 - index]) addPiece(spans, start, pieceOf(each, piece, count));
+        start += each;
+      }
+      return spans;
+    },
+  });
+}
+
+function pieceOf(length: number, piece: number, ranks: number): readonly [start: number, end: number] {
+  return [Math.floor((piece * length) / (2 * ranks)), Math.floor(((piece + 1) * length) / (2 * ranks))];
+}
+
+function addPiece(spans: Span[], offset: number, [start, end]: readonly [number, number]): void {
+  if (start === end) return;
+  const last = spans.at(-1);
+  if (last && last.start + last.length === offset + start)
+    spans[spans.length - 1] = { ...last, length: last.length + end - start };
+  else spans.push({ start: offset + start, length: end - start, step: 1 });
+}
+
+/** The placement with its load, in closed form, if the masks are one of documents, one behind another, causal or full. */
+export function documentZigzagCandidate(problem: DispatchProblem): DispatchCandidate | undefined {
+  const { masks, isSelf, model } = problem;
+  const slices = masks[0]!.slices.toSorted((a, b) => a.q0 - b.q0);
+  if (!isSelf || masks.length > 1 || model.isTwoLevel || !arePacked(slices, problem.queries)) return undefined;
+  const load = zigzagLoad(problem, slices, masks[0]!.samples);
+  return {
+    name: "documentZigzag",
+    assignment: new Int32Array(0),
+    placement: documentZigzag(slices.map(({ q0, q1 }) => q1 - q0)),
+    ...timeOf(problem, load),
+  };
+}
+
+function arePacked(slices: readonly Slice[], length: number): boolean {
+  let end = 0;
+  for (const { q0, q1, k0, k1, type } of slices) {
+    if (q0 !== end || k0 !== q0 || k1 !== q1 || (type !== "causal" && type !== "full")) return false;
+    end = q1;
+  }
+  return end === length;
+}
+
+function zigzagLoad(
+  { ranks }: DispatchProblem,
+  slices: readonly Slice[],
+  samples: number,
+): Omit<AssignmentLoad, "time" | "objective"> {
+  const [pairs, received, sent] = [new Float64Array(ranks), new Float64Array(ranks), new Float64Array(ranks)];
+  // Ranks whose last row is in a piece from this one on.
+  const later = new Int32Array(2 * ranks + 1);
+  for (const { q0, q1, type } of slices) {
+    const length = q1 - q0;
+    const piece = (i: number) => pieceOf(length, i, ranks);
+    const isEmpty = (i: number): boolean => piece(i)[0] === piece(i)[1];
+    later.fill(0);
+    for (let rank = 0; rank < ranks; rank++) {
+      const last = isEmpty(2 * ranks - 1 - rank) ? rank : 2 * ranks - 1 - rank;
+      if (!isEmpty(last)) later[type === "full" ? 2 * ranks - 1 : last]!++;
+    }
+    for (let i = 2 * ranks - 1; i >= 0; i--) later[i]! += later[i + 1]!;
+    for (let rank = 0; rank < ranks; rank++) {
+      let [own, seen] = [0, 0];
+      for (const i of [rank, 2 * ranks - 1 - rank]) {
+        const [start, end] = piece(i);
+        if (start === end) continue;
+        own += end - start;
+        seen = type === "full" ? length : end;
+        pairs[rank]! += samples * (type === "full" ? (end - start) * length : ((end - start) * (start + 1 + end)) / 2);
+        // Those that have a row behind, or in, the piece; the rank is one of them.
+        sent[rank]! += samples * (end - start) * (later[i]! - 1);
+      }
+      received[rank]! += samples * (seen - own);
+    }
+  }
+  return { pairs, received, sent, hosts: undefined };
+}

@@ -1,0 +1,173 @@
+import { clipQueries, type Slice } from "@mosaic/core";
+import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
+import type { CostModel } from "./cost.ts";
+
+/** A mask of one or more samples of the batch. */
+export interface WeightedMask {
+  readonly slices: readonly Slice[];
+  readonly samples: number;
+}
+
+export interface ProblemOptions {
+  readonly masks: readonly WeightedMask[];
+  readonly queries: number;
+  readonly keys: number;
+  /** Queries and keys are the same rows: a chunk is of both. */
+  readonly isSelf: boolean;
+  readonly ranks: number;
+  readonly chunkSize: number;
+  readonly model: CostModel;
+}
+
+/**
+ * What is to be placed: chunks of queries, with their visible pairs and the keys that they require, and chunks of keys. In
+ * self-attention a chunk is of both; else those of keys follow those of queries. Keys are counted in atoms: stretches of one
+ * sample's keys that every chunk requires or owns wholly or not at all. All of it follows from masks and lengths.
+ */
+export interface DispatchProblem extends ProblemOptions {
+  /** Chunks of queries; those of keys, if separate, have the numbers from there to `chunks`. */
+  readonly queryChunks: number;
+  readonly chunks: number;
+  /** Visible pairs by chunk, over all samples. */
+  readonly pairs: Float64Array;
+  readonly totalPairs: number;
+  /** By atom: rows, over the samples of its mask, and the chunk that owns it. */
+  readonly atomRows: Float64Array;
+  readonly atomOwner: Int32Array;
+  /** By chunk: [start, end) of atoms, alternating. */
+  readonly required: readonly Int32Array[];
+  readonly owned: readonly Int32Array[];
+  /** By chunk of queries: rows before its own that it requires; which is 0 if queries and keys are separate. */
+  readonly reach: Float64Array;
+  /** By chunk of queries: the number of the document that most of its pairs are of. */
+  readonly document: Float64Array;
+}
+
+type Interval = [start: number, end: number];
+
+export function dispatchProblem(options: ProblemOptions): DispatchProblem {
+  const { masks, queries, keys, isSelf, chunkSize } = options;
+  const queryChunks = Math.ceil(queries / chunkSize);
+  const keyChunks = Math.ceil(keys / chunkSize);
+  const chunks = queryChunks + (isSelf ? 0 : keyChunks);
+  const firstOwner = isSelf ? 0 : queryChunks;
+  const pairs = new Float64Array(chunks);
+  const largest = new Float64Array(queryChunks);
+  const reach = new Float64Array(queryChunks);
+  const document = Float64Array.from({ length: queryChunks }, (_, chunk) => -1 - chunk);
+  const atoms = new Atoms(chunks);
+  for (const { slices, samples } of masks) {
+    const intervals: Interval[][] = Array.from({ length: queryChunks }, () => []);
+    const starts = documentStarts(slices);
+    for (const [i, slice] of slices.entries()) {
+      for (let chunk = Math.floor(slice.q0 / chunkSize); chunk * chunkSize < slice.q1; chunk++) {
+        const part = clipQueries(slice, chunk * chunkSize, (chunk + 1) * chunkSize);
+        const area = part ? visiblePairs(part) : 0;
+        if (!part || area === 0) continue;
+        pairs[chunk]! += area * samples;
+        intervals[chunk]!.push([part.k0, part.k1]);
+        if (area <= largest[chunk]!) continue;
+        largest[chunk] = area;
+        document[chunk] = starts ? starts[i]! : part.k0;
+      }
+    }
+    const merged = intervals.map(mergeIntervals);
+    if (isSelf) {
+      for (const [chunk, [first]] of merged.entries()) {
+        if (first) reach[chunk]! += samples * Math.max(0, chunk * chunkSize - first[0]);
+      }
+    }
+    atoms.add(merged, { keys, keyChunks, chunkSize, samples, firstOwner });
+  }
+  const totalPairs = pairs.reduce((sum, each) => sum + each, 0);
+  return { ...options, queryChunks, chunks, pairs, totalPairs, ...atoms.columns(), reach, document };
+}
+
+function visiblePairs(slice: Slice): number {
+  const { q0, q1, k0, k1 } = slice;
+  const queries = [{ start: q0, length: q1 - q0, step: 1 }];
+  return visiblePairsUnchecked(queries, [{ start: k0, length: k1 - k0, step: 1 }], [slice]);
+}
+
+/** By slice: where the document starts that it is of, which no slice reaches beyond; undefined if there is one alone. */
+export function documentStarts(slices: readonly Slice[]): number[] | undefined {
+  const first = ({ q0, k0 }: Slice): number => Math.min(q0, k0);
+  const order = slices.map((_, i) => i).sort((a, b) => first(slices[a]!) - first(slices[b]!));
+  const starts = new Array<number>(slices.length).fill(0);
+  let [start, end] = [-1, -1];
+  let documents = 0;
+  for (const i of order) {
+    const slice = slices[i]!;
+    if (first(slice) >= end) {
+      [start, end] = [first(slice), -1];
+      documents++;
+    }
+    end = Math.max(end, slice.q1, slice.k1);
+    starts[i] = start;
+  }
+  return documents > 1 ? starts : undefined;
+}
+
+function mergeIntervals(intervals: Interval[]): Interval[] {
+  intervals.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const merged: Interval[] = [];
+  for (const [start, end] of intervals) {
+    const last = merged.at(-1);
+    if (last && start <= last[1]) last[1] = Math.max(last[1], end);
+    else merged.push([start, end]);
+  }
+  return merged;
+}
+
+/** Collects the atoms of one mask after another: each has keys of its own. */
+class Atoms {
+  readonly #rows: number[] = [];
+  readonly #owner: number[] = [];
+  readonly #required: number[][];
+  readonly #owned: number[][];
+
+  constructor(chunks: number) {
+    this.#required = Array.from({ length: chunks }, () => []);
+    this.#owned = Array.from({ length: chunks }, () => []);
+  }
+
+  add(
+    required: readonly (readonly Interval[])[],
+    { keys, keyChunks, chunkSize, samples, firstOwner }: KeyChunks,
+  ): void {
+    const borders = new Set<number>([keys]);
+    for (let chunk = 0; chunk < keyChunks; chunk++) borders.add(chunk * chunkSize);
+    for (const [start, end] of required.flat()) borders.add(start).add(end);
+    const at = [...borders].sort((a, b) => a - b);
+    const base = this.#rows.length;
+    const atom = new Map(at.map((position, i) => [position, base + i]));
+    for (let i = 0; i + 1 < at.length; i++) {
+      this.#rows.push((at[i + 1]! - at[i]!) * samples);
+      this.#owner.push(firstOwner + Math.floor(at[i]! / chunkSize));
+    }
+    for (let chunk = 0; chunk < keyChunks; chunk++) {
+      const end = Math.min(keys, (chunk + 1) * chunkSize);
+      this.#owned[firstOwner + chunk]!.push(atom.get(chunk * chunkSize)!, atom.get(end)!);
+    }
+    for (const [chunk, intervals] of required.entries())
+      for (const [start, end] of intervals) this.#required[chunk]!.push(atom.get(start)!, atom.get(end)!);
+  }
+
+  columns(): Pick<DispatchProblem, "atomRows" | "atomOwner" | "required" | "owned"> {
+    return {
+      atomRows: Float64Array.from(this.#rows),
+      atomOwner: Int32Array.from(this.#owner),
+      required: this.#required.map((each) => Int32Array.from(each)),
+      owned: this.#owned.map((each) => Int32Array.from(each)),
+    };
+  }
+}
+
+interface KeyChunks {
+  readonly keys: number;
+  readonly keyChunks: number;
+  readonly chunkSize: number;
+  readonly samples: number;
+  /** The number of the first chunk of keys. */
+  readonly firstOwner: number;
+}

@@ -1,0 +1,282 @@
+import {
+  contiguous,
+  type Mask,
+  masks,
+  type Placement,
+  resolveShards,
+  spansLength,
+  striped,
+  zigzag,
+} from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { evaluateAssignment } from "../src/dispatch/assignment.ts";
+import { boundsOf } from "../src/dispatch/bounds.ts";
+import { problemOf } from "../src/dispatch/dispatch.ts";
+import type { DispatchProblem } from "../src/dispatch/problem.ts";
+import { solve } from "../src/dispatch/solve.ts";
+import {
+  crossDispatch,
+  dispatch,
+  dispatchBounds,
+  dispatchCandidates,
+  documentZigzag,
+  evaluateDispatch,
+} from "../src/index.ts";
+
+/** Uniform in [0, 1), by seed. */
+function generator(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+function drawLengths(total: number, draw: () => number, most: number): number[] {
+  const lengths: number[] = [];
+  for (let left = total; left > 0; ) {
+    const length = Math.min(left, 1 + Math.floor(most * draw() ** 3));
+    lengths.push(length);
+    left -= length;
+  }
+  return lengths;
+}
+
+const blockCausal = (size: number): Mask => ({
+  name: `blockCausal(${size})`,
+  slices: (queries) =>
+    Array.from({ length: Math.ceil(queries / size) }, (_, i) => {
+      const end = Math.min(queries, (i + 1) * size);
+      return { q0: i * size, q1: end, k0: 0, k1: end, type: "full" as const };
+    }),
+});
+
+/** One of five kinds of masks. */
+function drawMask(length: number, draw: () => number): Mask {
+  const kind = Math.floor(draw() * 5);
+  if (kind === 0) return masks.causal();
+  if (kind === 1) return masks.slidingWindow(2 + Math.floor(draw() * (length - 2)));
+  if (kind === 2) return blockCausal(2 + Math.floor(draw() * (length - 2)));
+  const lengths = drawLengths(length, draw, draw() < 0.3 ? length : length / 3);
+  return masks.documents(lengths, kind === 3 ? "full" : "causal");
+}
+
+const lengths = drawLengths(5000, generator(3), 2500);
+const packed = masks.documents(lengths, "causal");
+
+function withoutChunks<Options extends { readonly chunkSize: number }>({
+  chunkSize: _,
+  ...rest
+}: Options): Omit<Options, "chunkSize"> {
+  return rest;
+}
+
+describe("placements", () => {
+  test.each([
+    ["of packed documents", packed, 5000, 7, 64],
+    ["with a short last chunk", masks.causal(), 1003, 4, 100],
+    ["with more ranks than chunks", masks.causal(), 90, 8, 30],
+    ["of a window", masks.slidingWindow(77), 2000, 5, undefined],
+    ["of what nothing sees", masks.fromSlices([]), 300, 3, 16],
+    ["of an empty sequence", masks.full(), 0, 3, undefined],
+    ["on one rank", masks.full(), 100, 1, 8],
+  ] as const)("are valid: %s", (_, mask, length, ranks, chunkSize) => {
+    const placement = dispatch({ mask, length, ranks, chunkSize });
+    const shards = resolveShards(placement, ranks, length);
+    const most = Math.ceil(Math.ceil(length / (chunkSize ?? 512)) / ranks) * (chunkSize ?? 512);
+    for (const spans of shards) expect(spansLength(spans)).toBeLessThanOrEqual(most);
+  });
+
+  test("are found again, the same, from equal masks, and kept for the same one", () => {
+    const again = () => dispatch({ mask: masks.documents(lengths, "causal"), length: 5000, ranks: 6, chunkSize: 32 });
+    const [first, second] = [again(), again()];
+    expect(first).not.toBe(second);
+    for (let rank = 0; rank < 6; rank++) expect(first.spans(rank, 6, 5000)).toEqual(second.spans(rank, 6, 5000));
+    const kept = () => dispatch({ mask: packed, length: 5000, ranks: 6, chunkSize: 32 });
+    expect(kept()).toBe(kept());
+    expect(dispatch({ mask: packed, length: 5000, ranks: 6, chunkSize: 32, cost: { row: 1 } })).not.toBe(kept());
+    expect(kept().spans(2, 6, 5000)).toEqual(first.spans(2, 6, 5000));
+  });
+
+  test("do not change when other masks push them out of the cache", () => {
+    const spans = () => dispatch({ mask: packed, length: 5000, ranks: 3, chunkSize: 64 }).spans(1, 3, 5000);
+    const before = spans();
+    for (let row = 1; row <= 40; row++)
+      dispatch({ mask: packed, length: 5000, ranks: 3, chunkSize: 500, cost: { row } });
+    expect(spans()).toEqual(before);
+  });
+
+  test("do not use the random generator or the clock of the machine", () => {
+    const [random, now] = [Math.random, performance.now];
+    const refuse = () => {
+      throw new Error("read");
+    };
+    Math.random = refuse;
+    performance.now = refuse;
+    try {
+      dispatch({ mask: masks.documents(lengths, "causal"), length: 5000, ranks: 4, chunkSize: 64 });
+    } finally {
+      Math.random = random;
+      performance.now = now;
+    }
+  });
+
+  test("of queries and keys that are separate are both valid, and cheaper than contiguous ones", () => {
+    const slices = [
+      { q0: 0, q1: 40, k0: 300, k1: 400, type: "full" },
+      { q0: 40, q1: 100, k0: 0, k1: 300, type: "full" },
+    ] as const;
+    const mask = masks.fromSlices([...slices]);
+    const { queries, keys } = crossDispatch({ mask, queries: 100, keys: 400, ranks: 4, chunkSize: 10 });
+    resolveShards(queries, 4, 100);
+    resolveShards(keys, 4, 400);
+    const shared = { mask, length: 100, keys: 400, ranks: 4 };
+    const ours = evaluateDispatch({ ...shared, placement: queries, keyPlacement: keys });
+    const plain = evaluateDispatch({ ...shared, placement: "contiguous" });
+    expect(ours.objective).toBeLessThan(plain.objective);
+  });
+
+  test("refuse what they are not of", () => {
+    const placement = dispatch({ mask: packed, length: 5000, ranks: 4 });
+    expect(() => placement.spans(0, 5, 5000)).toThrow("a shard of 4, of 5000 positions");
+    expect(() => dispatch({ mask: [], length: 10, ranks: 2 })).toThrow("a mask, or one for each sample");
+    expect(() => dispatch({ mask: packed, length: 10, ranks: 2 })).toThrow("documents");
+    expect(() => dispatch({ mask: packed, length: 5000, ranks: 0 })).toThrow("ranks");
+    expect(() => documentZigzag([3]).spans(0, 2, 4)).toThrow("3 positions");
+  });
+});
+
+describe("what ranks have to do", () => {
+  test.each([
+    ["one mask", packed, {}],
+    ["samples of their own masks", [packed, masks.causal(), packed, masks.slidingWindow(50)], {}],
+    ["hosts of three ranks", packed, { ranksPerHost: 3 }],
+    ["forward only", masks.full(), { backward: 0 }],
+  ] as const)("is counted alike by chunks and by spans: %s", (_, mask, cost) => {
+    const options = { mask: mask as Mask | readonly Mask[], length: 5000, ranks: 6, chunkSize: 100, cost };
+    for (const { placement, time, objective, name } of dispatchCandidates(options)) {
+      const exact = evaluateDispatch({ ...withoutChunks(options), placement });
+      expect([name, exact.time]).toEqual([name, expect.closeTo(time, 12)]);
+      expect([name, exact.objective]).toEqual([name, expect.closeTo(objective, 12)]);
+      const byBound = dispatchBounds(options);
+      if (name !== "documentZigzag") expect(exact.objective).toBeGreaterThanOrEqual(byBound.objective * (1 - 1e-9));
+    }
+  });
+
+  test("is counted pair by pair", () => {
+    const draw = generator(11);
+    for (let turn = 0; turn < 40; turn++) {
+      const [length, ranks] = [20 + Math.floor(draw() * 40), 1 + Math.floor(draw() * 5)];
+      const mask = drawMask(length, draw);
+      const placement: Placement =
+        turn % 4 === 0 ? striped() : turn % 4 === 1 ? zigzag() : dispatch({ mask, length, ranks, chunkSize: 3 });
+      const owner = new Array<number>(length);
+      for (let rank = 0; rank < ranks; rank++) {
+        for (const { start, length: count, step } of placement.spans(rank, ranks, length))
+          for (let i = 0; i < count; i++) owner[start + i * step] = rank;
+      }
+      const pairs = new Array<number>(ranks).fill(0);
+      const required = new Set<number>();
+      const slices = mask.slices(length, length);
+      for (let q = 0; q < length; q++) {
+        for (let k = 0; k < length; k++) {
+          if (!slices.some((slice) => sees(slice, q, k))) continue;
+          pairs[owner[q]!]!++;
+          if (owner[q] !== owner[k]) required.add(owner[q]! * length + k);
+        }
+      }
+      const found = evaluateDispatch({ mask, length, ranks, placement });
+      expect(found.ranks.map((rank) => rank.pairs)).toEqual(pairs);
+      expect(found.rows).toBe(required.size);
+      const received = pairs.map((_, rank) => [...required].filter((at) => Math.floor(at / length) === rank).length);
+      const sent = pairs.map((_, rank) => [...required].filter((at) => owner[at % length] === rank).length);
+      expect(found.ranks.map((rank) => rank.received)).toEqual(received);
+      expect(found.ranks.map((rank) => rank.sent)).toEqual(sent);
+    }
+  });
+});
+
+function sees(slice: ReturnType<Mask["slices"]>[number], q: number, k: number): boolean {
+  if (q < slice.q0 || q >= slice.q1) return false;
+  const [left, right] = [slice.type === "inverseCausal", slice.type === "causal"];
+  const both = slice.type === "bidirectionalCausal";
+  return k >= slice.k0 + (left || both ? q - slice.q0 : 0) && k < slice.k1 - (right || both ? slice.q1 - 1 - q : 0);
+}
+
+describe("optimality", () => {
+  test("the objective is never above the best candidate's", () => {
+    const draw = generator(5);
+    for (let turn = 0; turn < 25; turn++) {
+      const [length, ranks] = [2000 + Math.floor(draw() * 3000), 2 + Math.floor(draw() * 14)];
+      const options = { mask: drawMask(length, draw), length, ranks, chunkSize: 64, cost: { row: 1e-6 * draw() ** 2 } };
+      const plain = withoutChunks(options);
+      const ours = evaluateDispatch({ ...plain, placement: dispatch(options) }).objective;
+      const others = [contiguous(), zigzag(), ...dispatchCandidates(options).map(({ placement }) => placement)];
+      for (const placement of others.slice(2))
+        expect(ours).toBeLessThanOrEqual(evaluateDispatch({ ...plain, placement }).objective * (1 + 1e-9));
+    }
+  });
+
+  // All assignments of 6 to 12 chunks to 2 or 3 ranks, each with equally many.
+  test("within 3 % of the optimum on 200 instances, and no bound above it", () => {
+    const draw = generator(17);
+    const chunkSize = 16;
+    let worst = 0;
+    for (let turn = 0; turn < 200; turn++) {
+      const ranks = turn % 2 === 0 ? 2 : 3;
+      const each = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
+      const length = ranks * each * chunkSize;
+      const cost = {
+        pair: 1,
+        row: [4, 16, 64][turn % 3]!,
+        backwardPair: 2.5,
+        gradientRow: [8, 32, 128][turn % 3]!,
+        latency: 0,
+        backward: turn % 2,
+      };
+      const settings = { mask: drawMask(length, draw), queries: length, keys: length, ranks, chunkSize, cost };
+      const problem = problemOf({ ...settings, isSelf: true });
+      const optimum = exhaustive(problem, each);
+      const { best } = solve(problem);
+      worst = Math.max(worst, best.objective / optimum - 1);
+    }
+    expect(worst).toBeLessThanOrEqual(0.03);
+  });
+});
+
+/** The least objective; every assignment is compared with the bounds. */
+function exhaustive(problem: DispatchProblem, each: number): number {
+  const { ranks, chunks } = problem;
+  const bounds = boundsOf(problem);
+  const assignment = new Int32Array(chunks);
+  const left = new Int32Array(ranks).fill(each);
+  const mean = problem.totalPairs / ranks;
+  let optimum = Number.POSITIVE_INFINITY;
+  const visit = (chunk: number, used: number): void => {
+    if (chunk === chunks) {
+      const { time, objective, pairs, received } = evaluateAssignment(problem, assignment);
+      optimum = Math.min(optimum, objective);
+      const imbalance = Math.max(...pairs) / mean;
+      const rows = received.reduce((sum, count) => sum + count, 0) / ranks;
+      const atLeast = (value: number, bound: number): boolean => value >= bound * (1 - 1e-9);
+      const isBalanced = imbalance <= 1.01 * bounds.imbalance;
+      const holds =
+        atLeast(time, bounds.time) &&
+        atLeast(objective, bounds.objective) &&
+        atLeast(imbalance, bounds.imbalance) &&
+        atLeast(rows, bounds.rows) &&
+        (!isBalanced || atLeast(rows, bounds.balancedRows));
+      if (!holds) expect({ time, objective, imbalance, rows, assignment: [...assignment] }).toEqual(bounds);
+      return;
+    }
+    for (let rank = 0; rank <= Math.min(used, ranks - 1); rank++) {
+      if (left[rank] === 0) continue;
+      left[rank]!--;
+      assignment[chunk] = rank;
+      visit(chunk + 1, Math.max(used, rank + 1));
+      left[rank]!++;
+    }
+  };
+  visit(0, 0);
+  return optimum;
+}
