@@ -1,4 +1,4 @@
-import { rowRange, type Slice } from "@mosaic/core";
+import { visibleKeyRange, type Slice } from "@mosaic/core";
 import { hostCount } from "./assignment.ts";
 import type { Level } from "./cost.ts";
 import { type DispatchProblem, documentStarts, type WeightedMask } from "./problem.ts";
@@ -228,7 +228,7 @@ function documentOf(slices: readonly Slice[], samples: number): Document[] {
 function seenBefore(slices: readonly Slice[], row: number): number {
   const ranges = slices
     .filter(({ q0, q1 }) => q0 <= row && row < q1)
-    .map((slice) => rowRange(slice, row))
+    .map((slice) => visibleKeyRange(slice, row))
     .sort((a, b) => b.end - a.end);
   let first = row + 1;
   for (const { start, end } of ranges) if (end >= first) first = Math.min(first, start);
