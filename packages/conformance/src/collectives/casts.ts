@@ -25,7 +25,7 @@ interface DrawnPlan {
   readonly rows: readonly number[];
 }
 
-const MAX_ROWS = 24;
+const MAX_ROWS = 40;
 
 /** The same on all ranks. Some ranks have no rows, some pairs exchange none; several receivers share rows. */
 function drawPlan(size: number, seed: number): DrawnPlan {
