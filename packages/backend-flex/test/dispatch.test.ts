@@ -64,11 +64,11 @@ function drawMask(length: number, draw: () => number): Mask {
 const lengths = drawLengths(5000, generator(3), 2500);
 const packed = masks.documents(lengths, "causal");
 
-function withoutChunks<Options extends { readonly chunkSize: number }>({
-  chunkSize: _,
-  ...rest
-}: Options): Omit<Options, "chunkSize"> {
-  return rest;
+/** What `evaluateDispatch` takes of the options of `dispatch`. */
+function withoutChunks<Options extends { readonly chunkSize: number }>(options: Options): Omit<Options, "chunkSize"> {
+  const rest: Partial<Options> = { ...options };
+  delete rest.chunkSize;
+  return rest as Omit<Options, "chunkSize">;
 }
 
 describe("placements", () => {

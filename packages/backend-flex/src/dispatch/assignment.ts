@@ -1,8 +1,21 @@
+import type { Placement } from "@mosaic/core";
 import type { Level, Load } from "./cost.ts";
 import type { DispatchProblem } from "./problem.ts";
 
 /** By chunk: its rank. */
 export type Assignment = Int32Array;
+
+/** A placement that was considered. */
+export interface DispatchCandidate {
+  readonly name: string;
+  readonly assignment: Assignment;
+  /** If it does not cut at multiples of the chunk size. */
+  readonly placement?: Placement;
+  /** Seconds of the slowest rank. */
+  readonly time: number;
+  /** The time, and a tenth of the mean receive time. */
+  readonly objective: number;
+}
 
 /** Rows by group: a rank, or a host. */
 export interface GroupRows {

@@ -13,11 +13,11 @@ export function descend(problem: DispatchProblem, start: Assignment, work: numbe
   if (chunks > MAX_EXACT_CHUNKS) return start;
   const assignment = start.slice();
   const cost = ranks * atomRows.length + chunks;
-  let left = Math.floor(work / cost);
+  const budget = { left: Math.floor(work / cost) };
   let least = evaluateAssignment(problem, assignment).objective;
   const tryRotation = (list: readonly number[]): boolean => {
     const before = list.map((chunk) => assignment[chunk]!);
-    left--;
+    budget.left--;
     for (const [i, chunk] of list.entries()) assignment[chunk] = before[(i + 1) % list.length]!;
     const { objective } = evaluateAssignment(problem, assignment);
     if (objective < least * (1 - 1e-12)) {
@@ -29,12 +29,12 @@ export function descend(problem: DispatchProblem, start: Assignment, work: numbe
   };
   const isPair = (a: number, b: number): boolean =>
     assignment[a] !== assignment[b] && a < queryChunks === b < queryChunks;
-  for (let improved = true; improved && left > 0; ) {
+  for (let improved = true; improved && budget.left > 0; ) {
     improved = false;
     for (let a = 0; a < chunks; a++) {
-      for (let b = a + 1; b < chunks && left > 0; b++) {
+      for (let b = a + 1; b < chunks && budget.left > 0; b++) {
         if (isPair(a, b) && tryRotation([a, b])) improved = true;
-        for (let c = b + 1; c < chunks && left > 0; c++) {
+        for (let c = b + 1; c < chunks && budget.left > 0; c++) {
           if (!isPair(a, b) || !isPair(b, c) || !isPair(a, c)) continue;
           if (tryRotation([a, b, c]) || tryRotation([a, c, b])) improved = true;
         }

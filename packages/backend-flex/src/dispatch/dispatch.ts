@@ -11,10 +11,11 @@ import {
   ShapeError,
   type Span,
 } from "@mosaic/core";
+import type { DispatchCandidate } from "./assignment.ts";
 import { boundsOf, type DispatchBounds } from "./bounds.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
 import { dispatchProblem, type DispatchProblem, type WeightedMask } from "./problem.ts";
-import { type DispatchCandidate, solve, startsOf } from "./solve.ts";
+import { solve, startsOf } from "./solve.ts";
 
 const shared = {
   /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */

@@ -1,7 +1,6 @@
 import { expectValue, formatValue, type Placement, ShapeError, type Slice, type Span } from "@mosaic/core";
-import { type AssignmentLoad, timeOf } from "./assignment.ts";
+import { type AssignmentLoad, type DispatchCandidate, timeOf } from "./assignment.ts";
 import type { DispatchProblem } from "./problem.ts";
-import type { DispatchCandidate } from "./solve.ts";
 
 /**
  * Zigzag of every document of a packed sequence: each is cut into 2 · count equal pieces, of which shard r has pieces r and

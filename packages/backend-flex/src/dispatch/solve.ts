@@ -1,23 +1,10 @@
-import type { Placement } from "@mosaic/core";
-import { type Assignment, evaluateAssignment } from "./assignment.ts";
+import { type Assignment, type DispatchCandidate, evaluateAssignment } from "./assignment.ts";
 import { boundsOf } from "./bounds.ts";
 import { affinity, greedy, groups, necklace, sequential, withKeys, zigzag } from "./candidates.ts";
 import { descend, MAX_EXACT_CHUNKS } from "./descend.ts";
 import { documentZigzagCandidate } from "./document-zigzag.ts";
 import type { DispatchProblem } from "./problem.ts";
 import { refine } from "./refine.ts";
-
-/** A placement that was considered. */
-export interface DispatchCandidate {
-  readonly name: string;
-  readonly assignment: Assignment;
-  /** If it does not cut at multiples of the chunk size. */
-  readonly placement?: Placement;
-  /** Seconds of the slowest rank. */
-  readonly time: number;
-  /** The time, and a tenth of the mean receive time. */
-  readonly objective: number;
-}
 
 const NECKLACE_TOLERANCES = [0, 0.003, 0.01, 0.03];
 const PEEL_TOLERANCES = [0, 0.01];
