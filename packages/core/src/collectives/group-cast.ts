@@ -6,7 +6,7 @@ import { type CastRoute, directRoute } from "./cast-route.ts";
 import type { ProcessGroup, RowRange, Transfer, Work } from "./process-group.ts";
 
 // groupCast and groupReduce for any engine: rows are packed by the device's kernels, exchanged as one batch of messages, and
-// placed or added by kernels when the work is waited for.
+// placed or added by kernels when the work is waited for. Rows that lie in memory as they travel are neither packed nor placed.
 
 /** Where rows are exchanged: `post` enqueues a batch of messages of the operation; `variant`: see castHash. */
 export interface CastGroup {
@@ -46,14 +46,23 @@ function pack(x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): T
   return packed;
 }
 
-/** A batch whose sends are packed, and released as soon as they are posted: the engine keeps them. */
+/** Rows that lie in memory as they travel: one range of one plane, or all rows. They are not copied. */
+function contiguousRows(x: Tensor, ranges: readonly RowRange[], dtype: DType): Tensor | undefined {
+  if (ranges.length !== 1 || x.dtype !== dtype) return undefined;
+  const rows = rowsOf(x, ranges[0]!);
+  if (rows.isContiguous) return rows;
+  rows[Symbol.dispose]();
+  return undefined;
+}
+
+/** A batch whose sends are packed where they must be, and released as soon as they are posted: the engine keeps them. */
 class PackedBatch {
   readonly #transfers: Transfer[] = [];
   readonly #packed: Tensor[] = [];
 
   // oxlint-disable-next-line max-params -- to whom, of what, which rows, as what
-  send(to: number, x: Tensor, ranges: readonly RowRange[], dtype?: DType): void {
-    const tensor = pack(x, ranges, dtype);
+  send(to: number, x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): void {
+    const tensor = contiguousRows(x, ranges, dtype) ?? pack(x, ranges, dtype);
     this.#packed.push(tensor);
     this.#transfers.push({ tensor, to });
   }
@@ -113,9 +122,6 @@ export function castRows(
       const ranges = route.sent[peer]!;
       if (ranges.length > 0) for (const x of input) batch.send(peer, x, ranges);
     }
-    const arrived = route.received.map((rows, sender) =>
-      rows > 0 ? out.map((x) => batch.receive(sender, emptyRows(x, rows))) : [],
-    );
     // `out` may be disposed before the work is waited for: its rows are held by views.
     let start = 0;
     const places = cast.received.map((ranges) => {
@@ -124,6 +130,15 @@ export function castRows(
       start += length;
       return views;
     });
+    // What a relay receives has rows for others among it.
+    const arrived = route.received.map((rows, sender) =>
+      rows > 0
+        ? out.map((x, i) => {
+            const place = route.kept[sender] ? undefined : places[sender]![i];
+            return batch.receive(sender, place?.isContiguous ? place : emptyRows(x, rows));
+          })
+        : [],
+    );
     return new PlacedWork(batch.post(on, route.isDirect ? 0 : 1), tracker, () => {
       const forwarded = route.isDirect ? [] : forwardRows(on, route, arrived, places);
       for (const [sender, views] of places.entries()) {
@@ -137,7 +152,7 @@ export function castRows(
 
 /** All rows of `from`, or some, one behind the other. */
 function copyRows(to: Tensor, from: Tensor, ranges?: readonly RowRange[]): void {
-  if (to.size === 0) return;
+  if (to.size === 0 || to === from) return;
   if (!ranges) return to.device.kernels.copy(to, from);
   let start = 0;
   for (const range of ranges) {
@@ -198,7 +213,7 @@ function forwardRows(
   for (const { to, sender, ranges } of forwards) for (const x of arrived[sender]!) batch.send(to, x, ranges);
   const received: Tensor[][] = [];
   for (const { from, sender, rows } of forwarded) {
-    received[sender] = places[sender]!.map((x) => batch.receive(from, emptyRows(x, rows)));
+    received[sender] = places[sender]!.map((x) => batch.receive(from, x.isContiguous ? x : emptyRows(x, rows)));
   }
   batch.post(on, 2).wait();
   return received;
