@@ -66,9 +66,8 @@ const packed = masks.documents(lengths, "causal");
 
 /** What `evaluateDispatch` takes of the options of `dispatch`. */
 function withoutChunks<Options extends { readonly chunkSize: number }>(options: Options): Omit<Options, "chunkSize"> {
-  const rest: Partial<Options> = { ...options };
-  delete rest.chunkSize;
-  return rest as Omit<Options, "chunkSize">;
+  const kept = Object.entries(options).filter(([name]) => name !== "chunkSize");
+  return Object.fromEntries(kept) as Omit<Options, "chunkSize">;
 }
 
 describe("placements", () => {
