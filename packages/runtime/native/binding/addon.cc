@@ -10,6 +10,9 @@ CompletionCallback Addon::completion(Napi::Value number) const {
 
 void Addon::abortAll() {
   for (const auto& engine : engines) engine->abort();
+  // A process that ends by an error destroys what libraries hold, UCX for one, with these threads still in it.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  for (const auto& engine : engines) engine->join(deadline);
 }
 
 void Addon::end() {

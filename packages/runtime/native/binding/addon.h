@@ -24,6 +24,7 @@ struct Addon {
 
   /// Completes `number`, once; `completions->expect()` must be called when that is certain.
   CompletionCallback completion(Napi::Value number) const;
+  /// Before the process ends: fails what is under way, and waits for the communication threads, for 2 s at most.
   void abortAll();
   /// At the end of the environment: no thread of the runtime outlives it.
   void end();

@@ -192,6 +192,14 @@ void Engine::abort() {
   wake();
 }
 
+void Engine::join(std::chrono::steady_clock::time_point deadline) {
+  {
+    std::unique_lock lock(mutex_);
+    if (!exited_.wait_until(lock, deadline, [this] { return hasExited_; })) return;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
 // ── the communication thread
 
 void Engine::main() {
@@ -277,6 +285,7 @@ void Engine::leave(bool isConnected) {
     hasExited_ = true;
     closed = std::exchange(closed_, nullptr);
   }
+  exited_.notify_all();
   completeTraces();
   if (closed) closed(diverged ? &*diverged : nullptr);
 }

@@ -6,6 +6,8 @@
 // cause to the other ranks, which would otherwise wait for messages that never come.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -83,6 +85,9 @@ class Engine : private ControlListener {
   void close(CompletionCallback closed);
   /// Fails whatever is under way, at once.
   void abort();
+  /// Waits until the communication thread has ended, or that time has come. To be called by the thread that destroys
+  /// the engine, after `close` or `abort`.
+  void join(std::chrono::steady_clock::time_point deadline);
 
  protected:
   /// The control plane has why a process ended; the transport may notice its end sooner. How long it has to deliver
@@ -268,6 +273,7 @@ class Engine : private ControlListener {
   std::string last_;  // the last operation that completed
   CompletionCallback closed_;
   bool hasExited_ = false, hasFailedClosing_ = false;
+  std::condition_variable exited_;
   std::vector<TraceRecord> trace_;
   std::vector<TraceRequest> traceRequests_;
 

@@ -79,7 +79,7 @@ export function addon(): CollectivesAddon {
     needs: "g++ and CMake",
   });
   loaded.bind(completions.complete);
-  // Streams that wait for an operation would otherwise hold up the end of the process.
+  // Streams that wait for an operation would otherwise hold up the end of the process, and threads use libraries during it.
   process.once("exit", loaded.abortAll);
   return loaded;
 }
