@@ -93,7 +93,7 @@ void close(const Napi::CallbackInfo& info) {
 // release(engine): it has closed, or has never connected.
 void release(const Napi::CallbackInfo& info) { addonOf(info).engines.remove(findEngine(info)); }
 
-// abortAll(): before the process ends, so that no stream waits for an operation, and no thread uses a library, any more.
+// abortAll(): before the process ends, so that no stream waits for an operation, and no thread uses a library.
 void abortAll(const Napi::CallbackInfo& info) { addonOf(info).abortAll(); }
 
 }  // namespace

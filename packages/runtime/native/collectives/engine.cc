@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/bootstrap.h"
 #include "mosaic/clock.h"
 #include "mosaic/thread.h"
 
@@ -20,39 +21,6 @@ std::shared_ptr<Group> worldGroup(uint32_t rank, uint32_t size) {
   for (uint32_t i = 0; i < size; i++) group->ranks.push_back(i);
   return group;
 }
-
-/// The control plane as a transport uses it while it connects.
-struct Bootstrap : MosaicBootstrap {
-  Bootstrap(ControlPlane& plane, const EngineOptions& options, std::function<bool()> isInterrupted)
-      : MosaicBootstrap{}, control(plane), isInterruptedNow(std::move(isInterrupted)) {
-    rank = options.rank;
-    size = options.size;
-    timeout = options.connectNs;
-    interrupted = [](MosaicBootstrap* self) -> int { return static_cast<Bootstrap*>(self)->isInterruptedNow(); };
-    for (const Member& member : plane.members()) {
-      hostsOf.push_back(member.host);
-      pidsOf.push_back(member.pid);
-    }
-    hosts = hostsOf.data();
-    pids = pidsOf.data();
-    matches = signaturesMatch;
-    MosaicBootstrap::put = [](MosaicBootstrap* self, const char* key, const void* value, uint64_t bytes) {
-      static_cast<Bootstrap*>(self)->control.put(key, std::string(static_cast<const char*>(value), bytes));
-    };
-    MosaicBootstrap::get = [](MosaicBootstrap* self, const char* key, void* value, uint64_t capacity, uint64_t* bytes,
-                              MosaicFailure* failure) {
-      return captureFailure(failure, "connect", [&] {
-        const std::string found = static_cast<Bootstrap*>(self)->control.get(key);
-        std::copy_n(found.data(), std::min<uint64_t>(found.size(), capacity), static_cast<char*>(value));
-        *bytes = found.size();
-      });
-    };
-  }
-  ControlPlane& control;
-  std::function<bool()> isInterruptedNow;
-  std::vector<uint32_t> hostsOf;
-  std::vector<int32_t> pidsOf;
-};
 
 }  // namespace
 
