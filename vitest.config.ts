@@ -8,7 +8,7 @@ import { defineConfig, type ViteUserConfig } from "vitest/config";
 const include = ["test/**/*.test.{ts,mjs}"];
 
 /**
- * What the tests of every package share; a package's tests are run in its folder, by `npm test`.
+ * What the tests of every package share; a package's tests are run in its directory, by `npm test`.
  *
  * Forks, because a native thread that dies must not take the runner along. One at a time on up to three cores, because a
  * test file often starts ranks of its own and `npm test` tests two packages at once. The JSON report is what
@@ -46,9 +46,12 @@ const inOneProcess: Readonly<Record<string, readonly string[]>> = {
   core: ["lost-tensors"],
   genome: [],
   "kernels-cpu": ["lifetime", "matmul"],
+  llm: [],
   "meta-attention": [],
+  models: ["peak-memory"],
   nn: [],
   planner: [],
+  program: [],
   quickstart: [],
   strategies: [],
   tabular: [],
@@ -76,31 +79,31 @@ const longOverUcx: Readonly<Record<string, readonly string[]>> = { "collectives-
 const files = (names: readonly string[] = []) => names.map((name) => `test/${name}.test.ts`);
 
 /** Files of a package's tests that this machine, or this run, has nothing for. */
-function excludedFrom(folder: string): string[] {
+function excludedFrom(directory: string): string[] {
   if (process.env.MOSAIC_TEST_HOSTS === "1") return [];
-  const standIns = process.env.MOSAIC_TEST_GPU === "1" ? files(ofStandIns[folder]) : [];
-  const left = [...standIns, ...files(betweenHosts[folder])];
+  const standIns = process.env.MOSAIC_TEST_GPU === "1" ? files(ofStandIns[directory]) : [];
+  const left = [...standIns, ...files(betweenHosts[directory])];
   if (process.env.MOSAIC_TEST_UCX === "1") return left;
-  return [...left, ...files(longOverUcx[folder]), ...(isUcxMissing(folder) ? files(overUcx[folder]) : [])];
+  return [...left, ...files(longOverUcx[directory]), ...(isUcxMissing(directory) ? files(overUcx[directory]) : [])];
 }
 
 /** Whether there is no UCX, as the package's own build finds it; any other fault of loading fails the tests. */
-function isUcxMissing(folder: string): boolean {
-  if (!(folder in overUcx)) return false;
+function isUcxMissing(directory: string): boolean {
+  if (!(directory in overUcx)) return false;
   const script = 'const { ucxSystem } = await import("./dist/index.js"); ucxSystem()';
   const { stderr } = spawnSync(process.execPath, ["--input-type=module", "--eval", script], { encoding: "utf8" });
   const [reason] = /ucx: expected UCX, received .*/.exec(stderr) ?? [];
   if (reason === undefined) return false;
-  console.warn(`${folder}: NOT RUN: test/{${overUcx[folder]!.join()}}.test.ts: ${reason}`);
+  console.warn(`${directory}: NOT RUN: test/{${overUcx[directory]!.join()}}.test.ts: ${reason}`);
   return true;
 }
 
-function configOf(folder: string): typeof shared {
-  const exclude = excludedFrom(folder);
-  if (!(folder in inOneProcess)) return { ...shared, exclude };
+function configOf(directory: string): typeof shared {
+  const exclude = excludedFrom(directory);
+  if (!(directory in inOneProcess)) return { ...shared, exclude };
   // Projects add to the lists of what they extend.
   const { include: _, ...rest } = shared;
-  const apart = files(inOneProcess[folder]);
+  const apart = files(inOneProcess[directory]);
   const together = { name: "together", include, exclude: [...exclude, ...apart], isolate: false };
   const alone = { name: "apart", include: apart, isolate: true };
   const projects = [together, ...(apart.length > 0 ? [alone] : [])].map((test) => ({ extends: true as const, test }));

@@ -6,7 +6,7 @@ import { build } from "esbuild";
 
 /**
  * Bundles a TypeScript program of a package's tests, to be started as many processes: each would else load a compiler
- * first. What packages it imports stay imports. Returns the path of the JavaScript, in the package's `build` folder, from
+ * first. What packages it imports stay imports. Returns the path of the JavaScript, in the package's `build` directory, from
  * where sources find prebuilt addons as `dist` does.
  */
 export async function bundled(source: URL): Promise<string> {
@@ -19,6 +19,6 @@ export async function bundled(source: URL): Promise<string> {
   return join(outdir, `${name}.js`);
 }
 
-function packageOf(folder: string): string {
-  return readdirSync(folder).includes("package.json") ? folder : packageOf(dirname(folder));
+function packageOf(directory: string): string {
+  return readdirSync(directory).includes("package.json") ? directory : packageOf(dirname(directory));
 }

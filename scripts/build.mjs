@@ -1,4 +1,4 @@
-// Builds the TypeScript of the package in the current folder: src → dist. The entries are those that `exports` of
+// Builds the TypeScript of the package in the current directory: src → dist. The entries are those that `exports` of
 // package.json names, `./dist/x.js` from src/x.ts, and those of its `entries`, a source for each further file of dist.
 // JavaScript by esbuild; declarations, of packages that are published, by tsc.
 import { spawnSync } from "node:child_process";

@@ -18,12 +18,12 @@ const { values } = parseArgs({ options: { out: { type: "string" } } });
 const name = `mosaic-${packagesOf(root)[0].manifest.version}-${process.platform}-${process.arch}`;
 const out = resolve(values.out ?? join(root, "build", `${name}.tar.gz`));
 
-const folder = mkdtempSync(join(tmpdir(), "mosaic-bundle-"));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-bundle-"));
 try {
   const started = performance.now();
-  const notes = stage(root, join(folder, "mosaic"));
+  const notes = stage(root, join(directory, "mosaic"));
   for (const note of notes) console.log(`note: ${note}`);
-  archive(folder, "mosaic", out);
+  archive(directory, "mosaic", out);
   const size = statSync(out).size / MIB;
   console.log(`${out}: ${size.toFixed(1)} MiB, in ${((performance.now() - started) / 1000).toFixed(0)} s`);
   if (size > LIMIT_MIB) {
@@ -31,5 +31,5 @@ try {
     process.exitCode = 1;
   }
 } finally {
-  rmSync(folder, { recursive: true, force: true });
+  rmSync(directory, { recursive: true, force: true });
 }

@@ -6,7 +6,7 @@ import { builtinModules } from "node:module";
 import { dirname, join, relative, resolve, sep } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { cyclesOf, importsOf } from "./imports.mjs";
-import { INDEPENDENT, TYPE_CYCLES, LAYERS, layerOf, RE_EXPORTED, PROCESSES } from "./layers.mjs";
+import { INDEPENDENT, TYPE_CYCLES, LAYERS, layerOf, RE_EXPORTED, PROCESSES, SHARED_PROGRAM } from "./layers.mjs";
 import { filesOf, packagesOf } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mts", ".mjs", ".js"];
@@ -24,30 +24,34 @@ export function checkImports(root) {
   ];
 }
 
-function checkPlace({ path, folder, isProgram }) {
-  if (isProgram || folder in INDEPENDENT || layerOf(folder) !== undefined) return [];
+function checkPlace({ path, directory, isProgram }) {
+  if (isProgram || directory in INDEPENDENT || layerOf(directory) !== undefined) return [];
   return [`${path} has no layer: give it one in scripts/layers.mjs`];
 }
 
 function checkManifest(one, { byName }) {
   return Object.keys(one.manifest.dependencies ?? {})
-    .filter((name) => byName.has(name) && !PROCESSES[one.folder]?.includes(byName.get(name).folder))
+    .filter((name) => byName.has(name) && !PROCESSES[one.directory]?.includes(byName.get(name).directory))
     .flatMap((name) => refusal(one, byName.get(name)))
     .map((why) => `${one.path}/package.json: ${why}`);
 }
 
 /** Why the published half of `from` may not use `to`; empty when it may. */
 function refusal(from, to) {
-  if (from.isProgram) return to.isProgram ? [`${from.name} may not depend on another program, ${to.name}`] : [];
+  if (from.isProgram) {
+    const isAllowed = !to.isProgram || (to.directory === SHARED_PROGRAM && from.directory !== SHARED_PROGRAM);
+    return isAllowed ? [] : [`${from.name} may not depend on another program, ${to.name}`];
+  }
   if (to.isProgram) return [`${from.name} may not depend on the program ${to.name}`];
-  if (from.folder in INDEPENDENT) {
-    return INDEPENDENT[from.folder].includes(to.folder)
+  if (from.directory in INDEPENDENT) {
+    return INDEPENDENT[from.directory].includes(to.directory)
       ? []
       : [`${from.name} is independent and may not depend on ${to.name}`];
   }
-  if (RE_EXPORTED[from.folder]?.includes(to.folder)) return [];
-  if (to.folder in INDEPENDENT) return [`${to.name} is for tests and programs; ${from.name} may only dev-depend on it`];
-  const [own, other] = [layerOf(from.folder), layerOf(to.folder)];
+  if (RE_EXPORTED[from.directory]?.includes(to.directory)) return [];
+  if (to.directory in INDEPENDENT)
+    return [`${to.name} is for tests and programs; ${from.name} may only dev-depend on it`];
+  const [own, other] = [layerOf(from.directory), layerOf(to.directory)];
   if (own === undefined || other === undefined || other < own) return [];
   return [
     `${from.name} (layer ${own}) may not import ${other === own ? "sideways" : "upward"}: ${to.name} (layer ${other})`,
@@ -87,8 +91,8 @@ function checkSources(one, world) {
   return [...faults, ...cycles];
 }
 
-function isAllowedTypeCycle({ folder }, a, b) {
-  return (TYPE_CYCLES[folder] ?? []).some((files) => files.includes(a) && files.includes(b));
+function isAllowedTypeCycle({ directory }, a, b) {
+  return (TYPE_CYCLES[directory] ?? []).some((files) => files.includes(a) && files.includes(b));
 }
 
 function checkRelative(one, file, specifier, { root }) {
@@ -125,8 +129,8 @@ const isSource = (file) => file.startsWith(`src${sep}`);
 function isAbove(from, to) {
   if (from.isProgram) return false;
   if (to.isProgram) return true;
-  if (from.folder in INDEPENDENT || to.folder in INDEPENDENT) return false;
-  return layerOf(to.folder) > layerOf(from.folder);
+  if (from.directory in INDEPENDENT || to.directory in INDEPENDENT) return false;
+  return layerOf(to.directory) > layerOf(from.directory);
 }
 
 function declared({ manifest }, file, name, rootManifest) {

@@ -1,14 +1,16 @@
-// Every path that a document names must exist: relative links, and paths in backticks such as `packages/core/src`.
+// Every path that a document names must exist: relative links with their anchors, and paths in backticks such as
+// `packages/core/src`.
 //
 //   node scripts/check-links.mjs [root]
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { filesOf, packagesOf } from "./workspace.mjs";
 
-const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
+const DIRECTORIES = ["packages", "apps", "benchmarks", "docs", "scripts"];
 const LINK = /\]\(([^)\s]+)\)/g;
-const QUOTED = new RegExp(String.raw`\`((?:${FOLDERS.join("|")})/[\w./*-]+)\``, "g");
+const HEADING = /^#{1,6} +(.+?) *#*$/gm;
+const QUOTED = new RegExp(String.raw`\`((?:${DIRECTORIES.join("|")})/[\w./*-]+)\``, "g");
 
 /** A sentence for each path named by a document below `root` that is not there. */
 export function checkLinks(root) {
@@ -20,8 +22,46 @@ export function checkLinks(root) {
   return documents.flatMap((path) => missing(root, path, readFileSync(join(root, path), "utf8")));
 }
 
+/** The anchor of a heading, as GitHub makes it of the heading's text. */
+export function anchorOf(heading) {
+  return heading
+    .replaceAll(/\[([^\]]*)\]\([^)]*\)/g, "$1")
+    .trim()
+    .toLowerCase()
+    .replaceAll(/[^\p{L}\p{M}\p{N}\p{Pc}\- ]/gu, "")
+    .replaceAll(" ", "-");
+}
+
+/** Anchors of all headings of a Markdown text; a heading that occurs again has a number behind it. */
+export function anchorsOf(text) {
+  const anchors = new Set();
+  for (const [, heading] of proseOf(text).matchAll(HEADING)) {
+    const anchor = anchorOf(heading);
+    let unique = anchor;
+    for (let i = 1; anchors.has(unique); i++) unique = `${anchor}-${i}`;
+    anchors.add(unique);
+  }
+  return anchors;
+}
+
+const proseOf = (text) => text.replace(/^ *```[\s\S]*?^ *```/gm, "");
+
+/** Links to headings that are not there. */
+function missingAnchors(root, document, prose) {
+  return [...prose.matchAll(LINK)]
+    .map(([, link]) => link)
+    .filter((link) => !/^[a-z]+:/.test(link) && link.includes("#"))
+    .filter((link) => {
+      const [path, anchor] = link.split("#");
+      const at = path === "" ? join(root, document) : join(root, dirname(document), path);
+      const file = existsSync(at) && statSync(at).isDirectory() ? join(at, "README.md") : at;
+      return file.endsWith(".md") && existsSync(file) && !anchorsOf(readFileSync(file, "utf8")).has(anchor);
+    })
+    .map((link) => `${document} names ${link}, whose heading is not there`);
+}
+
 function missing(root, document, text) {
-  const prose = text.replace(/^```[\s\S]*?^```/gm, "");
+  const prose = proseOf(text);
   const links = [...prose.matchAll(LINK)]
     .map((match) => match[1].split("#")[0])
     .filter((link) => link !== "" && !/^[a-z]+:/.test(link))
@@ -29,14 +69,15 @@ function missing(root, document, text) {
   const quoted = [...prose.matchAll(QUOTED)]
     .map((match) => match[1].replace(/\/?\*.*$/, ""))
     .map((link) => ({ link, at: join(root, link) }));
-  return [...links, ...quoted]
+  const paths = [...links, ...quoted]
     .filter(({ at }) => !existsSync(at))
     .map(({ link }) => `${document} names ${link}, which is not there`);
+  return [...paths, ...missingAnchors(root, document, prose)];
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const faults = checkLinks(resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url))));
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);
-  console.log("links: every path that a document names is there");
+  console.log("links: every path and anchor that a document names is there");
 }

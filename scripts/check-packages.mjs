@@ -32,8 +32,8 @@ export async function checkPackages(root) {
 
 /** By name, the paths in the tarballs of packages. */
 function contentsOf(root, packages) {
-  const folders = packages.map(({ path }) => `./${path}`);
-  const pack = ["pack", "--dry-run", "--json", "--ignore-scripts", ...folders];
+  const directories = packages.map(({ path }) => `./${path}`);
+  const pack = ["pack", "--dry-run", "--json", "--ignore-scripts", ...directories];
   const { stdout, status, stderr } = spawnSync("npm", pack, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
   if (status !== 0) throw new Error(`npm pack failed in ${root}:\n${stderr}`);
   const packed = JSON.parse(stdout);

@@ -1,4 +1,4 @@
-// Keeps the code in pieces that a reader can hold: no file too long, no folder of unrelated things.
+// Keeps the code in pieces that a reader can hold: no file too long, no directory of unrelated things.
 //
 //   node scripts/check-structure.mjs [root]
 import { readFileSync } from "node:fs";
@@ -7,7 +7,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import { filesOf } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"];
-const FOLDERS = ["packages", "apps", "benchmarks", "scripts"];
+const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
 const NATIVE = /\.(cc|cpp|c|h|hpp|cu|cuh)$/;
 const MAX_LINES = 500;
 const MAX_COLUMNS = 120;
@@ -16,7 +16,9 @@ const BANNED = /^(utils?|common|misc|helpers?)$/i;
 
 /** `{ faults, files, median }` of the sources below `root`. */
 export function checkStructure(root) {
-  const files = FOLDERS.flatMap((folder) => filesOf(join(root, folder), SOURCES).map((path) => `${folder}/${path}`));
+  const files = FOLDERS.flatMap((directory) =>
+    filesOf(join(root, directory), SOURCES).map((path) => `${directory}/${path}`),
+  );
   const texts = files.map((path) => readFileSync(join(root, path), "utf8").trimEnd().split("\n"));
   const lengths = texts.map((lines) => lines.length);
   const median = lengths.toSorted((a, b) => a - b)[Math.floor(lengths.length / 2)] ?? 0;

@@ -9,9 +9,11 @@ import { packagesOf } from "./workspace.mjs";
 
 /** `{ passed, failed }` over all reports below `root`. */
 export function countTests(root) {
-  const folders = [...packagesOf(root).map((one) => one.path), "scripts", "build/doc-examples"];
-  const reports = folders
-    .flatMap((folder) => ["test-report", "test-report-hosts"].map((name) => join(root, folder, `build/${name}.json`)))
+  const directories = [...packagesOf(root).map((one) => one.path), "scripts", "build/doc-examples"];
+  const reports = directories
+    .flatMap((directory) =>
+      ["test-report", "test-report-hosts"].map((name) => join(root, directory, `build/${name}.json`)),
+    )
     .filter((path) => existsSync(path))
     .map((path) => JSON.parse(readFileSync(path, "utf8")));
   return { passed: sum(reports, (report) => report.numPassedTests), failed: sum(reports, failuresOf) };

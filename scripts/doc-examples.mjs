@@ -94,8 +94,8 @@ function groupsOf(root) {
   const packages = packagesOf(root).filter((one) => !one.isProgram);
   return [
     { name: "documents", paths: ["README.md", "CONTRIBUTING.md", ...docs] },
-    ...packages.map(({ folder, path, dir }) => ({
-      name: folder,
+    ...packages.map(({ directory, path, dir }) => ({
+      name: directory,
       paths: [`${path}/README.md`, ...filesOf(join(dir, "src"), [".ts"]).map((file) => `${path}/src/${file}`)],
     })),
   ];

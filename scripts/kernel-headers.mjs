@@ -105,6 +105,7 @@ function declaration(field) {
     : "";
   if (field.struct && field.optional) return `std::optional<${field.struct}> ${name}{};`;
   if (field.struct) return `${field.struct} ${name};${field.access ? `  // only ${field.access}` : ""}`;
+  if (field.enum && field.optional) return `std::optional<${field.enum}> ${name}{};`;
   return `${field.enum ?? SCALARS[field.scalar] ?? LISTS[field.list]} ${name};${note}`;
 }
 

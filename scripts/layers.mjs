@@ -3,22 +3,25 @@
 /**
  * Bottom up. A package may import packages of lower layers only: never upward, never sideways.
  * Above them all stand the private programs: `apps/*` and the benchmarks.
- * A pattern is a folder of `packages/`; `*` stands for any ending.
+ * A pattern is a directory of `packages/`; `*` stands for any ending.
  */
 export const LAYERS = [
   ["core"],
   ["runtime"],
   ["kernels-*", "collectives-*"],
   ["backend-*", "nn", "planner"],
-  ["strategies", "meta-attention"],
+  ["strategies", "meta-attention", "models"],
   ["attention"],
 ];
 
-/** Beside the layers: the suites import core and runtime, the launcher imports nothing; only tests and programs import either. */
-export const INDEPENDENT = { conformance: ["core", "runtime"], launcher: [] };
+/** Beside the layers: the suites import core and runtime, launcher and create import nothing; only tests and programs import either. */
+export const INDEPENDENT = { conformance: ["core", "runtime"], create: [], launcher: [] };
 
 /** Independent packages that the umbrella may import: it offers the suites under a subpath, and its doctor uses the job's store. */
 export const RE_EXPORTED = { attention: ["conformance", "launcher"] };
+
+/** The directory of `apps/` that holds what programs share: all of them may import it. */
+export const SHARED_PROGRAM = "program";
 
 /** Packages that another one starts as a process: it depends on them, and imports nothing of theirs. */
 export const PROCESSES = { runtime: ["launcher"] };
@@ -35,7 +38,7 @@ export const TYPE_CYCLES = {
   ],
 };
 
-/** The layer of a package folder's name, or undefined if it has none. */
+/** The layer of a package directory's name, or undefined if it has none. */
 export function layerOf(name) {
   const layer = LAYERS.findIndex((patterns) => patterns.some((pattern) => matches(pattern, name)));
   return layer < 0 ? undefined : layer;

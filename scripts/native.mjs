@@ -1,10 +1,26 @@
-// Builds the native half of the package in the current folder: CMakeLists.txt → prebuilds/<platform>-<arch>/*.node.
+// Builds the native half of the package in the current directory: CMakeLists.txt → prebuilds/<platform>-<arch>/*.node.
 // Reports nothing unless something is wrong; `--verbose` shows the compiler's output.
+//
+//   --target linux-arm64              cross-compiles, by scripts/toolchains/linux-arm64.cmake
+//   --sanitize address,undefined      or thread: addons go to build-cmake/address,undefined/prebuilds
+//   --cmake-target <name>             builds that instead of the addons
 import { spawnSync } from "node:child_process";
 import { availableParallelism } from "node:os";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
 
-const verbose = process.argv.includes("--verbose");
-const compiler = process.env.CXX ?? "c++";
+const string = { type: "string" };
+const options = {
+  verbose: { type: "boolean", default: false },
+  target: string,
+  sanitize: string,
+  "cmake-target": string,
+};
+const { verbose, target, sanitize, "cmake-target": cmakeTarget } = parseArgs({ options }).values;
+const toolchain = target && fileURLToPath(new URL(`toolchains/${target}.cmake`, import.meta.url));
+const compiler = target ? "aarch64-linux-gnu-g++" : (process.env.CXX ?? "c++");
+// Each variant has a build directory of its own.
+const directory = ["build-cmake", target, sanitize].filter(Boolean).join("/");
 
 function run(command, args) {
   const { status, stdout, stderr } = spawnSync(command, args, { encoding: "utf8", maxBuffer: 1 << 28 });
@@ -32,5 +48,9 @@ Possible solutions:
   process.exit(1);
 }
 
-run("cmake", ["-S", ".", "-B", "build-cmake", "-DCMAKE_BUILD_TYPE=Release"]);
-run("cmake", ["--build", "build-cmake", `-j${availableParallelism()}`]);
+const configure = ["-S", ".", "-B", directory, "-DCMAKE_BUILD_TYPE=Release"];
+if (toolchain) configure.push(`-DCMAKE_TOOLCHAIN_FILE=${toolchain}`);
+if (sanitize) configure.push(`-DMOSAIC_SANITIZE=${sanitize}`);
+run("cmake", configure);
+const build = ["--build", directory, `-j${availableParallelism()}`];
+run("cmake", cmakeTarget ? [...build, "--target", cmakeTarget] : build);

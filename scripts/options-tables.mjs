@@ -54,16 +54,16 @@ function isSame(stated, declared) {
 }
 
 /** The declarations of a package that are exported from its sources, with their comments. */
-async function declarationsOf(folder) {
-  const sources = filesOf(join(folder, "src"), [".ts"])
-    .map((path) => join(folder, "src", path))
+async function declarationsOf(directory) {
+  const sources = filesOf(join(directory, "src"), [".ts"])
+    .map((path) => join(directory, "src", path))
     .filter((path) => /^export const \w+ = defineOptions\(/m.test(readFileSync(path, "utf8")));
   if (sources.length === 0) return [];
-  mkdirSync(join(folder, "build"), { recursive: true });
-  const scratch = mkdtempSync(join(folder, "build", "options-"));
+  mkdirSync(join(directory, "build"), { recursive: true });
+  const scratch = mkdtempSync(join(directory, "build", "options-"));
   try {
     const contents = sources
-      .map((path, i) => `export * as m${i} from ${JSON.stringify(`./${relative(folder, path)}`)};`)
+      .map((path, i) => `export * as m${i} from ${JSON.stringify(`./${relative(directory, path)}`)};`)
       .join("\n");
     const outfile = join(scratch, "options.mjs");
     const options = {
@@ -75,7 +75,7 @@ async function declarationsOf(folder) {
       logLevel: "error",
       outfile,
     };
-    await build({ ...options, stdin: { contents, resolveDir: folder } });
+    await build({ ...options, stdin: { contents, resolveDir: directory } });
     const modules = await import(pathToFileURL(outfile).href);
     return sources.map((path, i) => ({ module: modules[`m${i}`], comments: commentsIn(readFileSync(path, "utf8")) }));
   } finally {
@@ -125,13 +125,13 @@ export async function updateTables(root, { isCheck = false } = {}) {
   const names = readdirSync(join(root, "packages")).filter((name) => name !== "core");
   // The others take over options of core.
   const packages = ["core", ...names].map((name) => join(root, "packages", name));
-  for (const folder of packages) {
-    const path = join(folder, "README.md");
-    const declarations = await declarationsOf(folder);
+  for (const directory of packages) {
+    const path = join(directory, "README.md");
+    const declarations = await declarationsOf(directory);
     if (declarations.length === 0) continue;
     noteComments(declarations, known);
     const { text, faults: found } = sectionOf(declarations, known);
-    faults.push(...found.map((fault) => `${relative(root, folder)}: ${fault}`));
+    faults.push(...found.map((fault) => `${relative(root, directory)}: ${fault}`));
     const readme = readFileSync(path, "utf8");
     const [before, rest] = readme.split(START);
     const after = rest?.split(END)[1];

@@ -1,7 +1,7 @@
 // Packs every publishable package into build/packages, to be installed elsewhere while none is on npm:
 //
 //   npm run pack
-//   npm install <this folder>/build/packages/*.tgz        (in another project)
+//   npm install <this directory>/build/packages/*.tgz        (in another project)
 import { spawnSync } from "node:child_process";
 import { mkdirSync, rmSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -12,10 +12,10 @@ import { packagesOf } from "./workspace.mjs";
 export function packAll(root, destination = join(root, "build/packages")) {
   rmSync(destination, { recursive: true, force: true });
   mkdirSync(destination, { recursive: true });
-  const folders = packagesOf(root)
+  const directories = packagesOf(root)
     .filter((one) => !one.isProgram)
     .map(({ path }) => `./${path}`);
-  const pack = ["pack", "--json", "--ignore-scripts", "--pack-destination", destination, ...folders];
+  const pack = ["pack", "--json", "--ignore-scripts", "--pack-destination", destination, ...directories];
   const { stdout, status, stderr } = spawnSync("npm", pack, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
   if (status !== 0) throw new Error(`npm pack failed in ${root}:\n${stderr}`);
   const packed = JSON.parse(stdout);

@@ -4,7 +4,7 @@ import { join, relative } from "node:path";
 
 const GENERATED = new Set(["node_modules", "dist", "build", "build-cmake", "prebuilds", "coverage", "generated"]);
 
-/** Every workspace below `root`: `{ name, folder, dir, manifest, isProgram }`. */
+/** Every workspace below `root`: `{ name, directory, dir, manifest, isProgram }`. */
 export function packagesOf(root) {
   const children = (parent) =>
     existsSync(join(root, parent)) ? readdirSync(join(root, parent)).map((name) => `${parent}/${name}`) : [];
@@ -12,7 +12,7 @@ export function packagesOf(root) {
     .filter((path) => existsSync(join(root, path, "package.json")))
     .map((path) => ({
       path,
-      folder: path.split("/").at(-1),
+      directory: path.split("/").at(-1),
       dir: join(root, path),
       manifest: JSON.parse(readFileSync(join(root, path, "package.json"), "utf8")),
       isProgram: !path.startsWith("packages/"),

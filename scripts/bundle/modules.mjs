@@ -5,7 +5,7 @@ import { join } from "node:path";
 const UNUSED = new Set(["lightningcss"]);
 const LEFT_OUT = /\.(map|d\.[cm]?ts|md)$/;
 
-/** Folders below node_modules of the named packages and all they need, as the lock file has it. */
+/** Directories below node_modules of the named packages and all they need, as the lock file has it. */
 export function modulesOf(root, names) {
   const lock = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8")).packages;
   const found = new Set();
@@ -32,11 +32,11 @@ function resolve(lock, from, name) {
   }
 }
 
-/** Copies those folders, each without the packages inside it, which are folders of their own here. */
-export function stageModules(root, folder, modules) {
+/** Copies those directories, each without the packages inside it, which are directories of their own here. */
+export function stageModules(root, directory, modules) {
   for (const path of modules) {
     const inside = join(root, path, "node_modules");
     const filter = (from) => !from.startsWith(inside) && !LEFT_OUT.test(from);
-    cpSync(join(root, path), join(folder, path), { recursive: true, filter });
+    cpSync(join(root, path), join(directory, path), { recursive: true, filter });
   }
 }

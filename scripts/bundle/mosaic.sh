@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs Mosaic from this folder. Of the host it needs Linux, glibc 2.28 or newer, and /bin/sh.
+# Runs Mosaic from this directory. Of the host it needs Linux, glibc 2.28 or newer, and /bin/sh.
 case $0 in
 */*) here=$(cd "${0%/*}" && pwd -P) ;;
 *) here=$(pwd -P) ;;
@@ -35,7 +35,7 @@ echo 'Mosaic, to be run where there is nothing else.
   ./mosaic bench [options]       benchmarks on the CPU; --help
   ./mosaic bench-gpu [options]   attention on a GPU, beside PyTorch’s; --help
   ./mosaic demo [options]        four ranks attend over a whole genome; --help
-  ./mosaic run [options] ENTRY   mosaic-run. ENTRY finds @mosaic/* if it lies in this folder, or beside
+  ./mosaic run [options] ENTRY   mosaic-run. ENTRY finds @mosaic/* if it lies in this directory, or beside
                                  a link to node_modules: ln -s PATH/TO/mosaic/node_modules .
   ./mosaic plan [options]        mosaic-plan
   ./mosaic build [PACKAGE…]      compiles the addons again, with g++ alone, where those here do not load

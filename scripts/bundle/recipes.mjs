@@ -11,14 +11,14 @@ const IMAGE = /@root@[\w./-]+\.fatbin/g;
  * can build the addons again where these do not load. Machine code for GPUs does not depend on the host; where in the addon it
  * lies is part of the recipe. Returns what to report about it.
  */
-export function stageRecipes(root, folder, packages) {
+export function stageRecipes(root, directory, packages) {
   const native = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));
   return native.flatMap(({ path }) => {
     const steps = recipeOf(root, path);
     const images = [...new Set(JSON.stringify(steps).match(IMAGE) ?? [])].map((image) => imageIn(root, path, image));
     if (images.includes(undefined))
       return [`the machine code in ${path} is not at hand: ./mosaic build will leave it alone`];
-    writeFileSync(join(folder, path, "native-recipe.json"), JSON.stringify({ images, steps }, null, 1));
+    writeFileSync(join(directory, path, "native-recipe.json"), JSON.stringify({ images, steps }, null, 1));
     return [];
   });
 }
@@ -36,7 +36,7 @@ function imageIn(root, path, image) {
   return undefined;
 }
 
-/** What compiles and links the package at `path`, in order: `{ folder, command }`, with @root@ and @cxx@ to be filled in. */
+/** What compiles and links the package at `path`, in order: `{ directory, command }`, with @root@ and @cxx@ to be filled in. */
 export function recipeOf(root, path) {
   const build = mkdtempSync(join(tmpdir(), "mosaic-recipe-"));
   try {
@@ -48,7 +48,10 @@ export function recipeOf(root, path) {
       [compiler, "@cxx@"],
     ];
     const generic = (text) => places.reduce((so, [from, to]) => so.replaceAll(from, to), text);
-    return stepsOf(build).map(({ folder, command }) => ({ folder: generic(folder), command: generic(command) }));
+    return stepsOf(build).map(({ directory, command }) => ({
+      directory: generic(directory),
+      command: generic(command),
+    }));
   } finally {
     rmSync(build, { recursive: true, force: true });
   }
@@ -65,19 +68,19 @@ function stepsOf(build) {
   const linking = readdirSync(build, { recursive: true })
     .filter((path) => path.endsWith("/link.txt"))
     .map((path) => ({
-      folder: dirname(dirname(dirname(join(build, path)))),
+      directory: dirname(dirname(dirname(join(build, path)))),
       commands: readFileSync(join(build, path), "utf8").trim().split("\n"),
     }))
     .filter(({ commands }) => isArchive(commands) || / -o \S+\.(node|so)\b/.test(commands[0]))
     // Archives are linked into the others; else by place.
     .sort((a, b) => isArchive(b.commands) - isArchive(a.commands) || (a.commands[0] < b.commands[0] ? -1 : 1))
-    .flatMap(({ folder, commands }) => commands.map((command) => ({ folder, command })));
+    .flatMap(({ directory, commands }) => commands.map((command) => ({ directory, command })));
   const needed = new Set(
-    linking.flatMap(({ folder, command }) => objectsIn(command).map((path) => resolve(folder, path))),
+    linking.flatMap(({ directory, command }) => objectsIn(command).map((path) => resolve(directory, path))),
   );
   const compiling = JSON.parse(readFileSync(join(build, "compile_commands.json"), "utf8"))
-    .map(({ directory, command }) => ({ folder: directory, command }))
-    .filter(({ folder, command }) => needed.has(resolve(folder, / -o (\S+)/.exec(command)[1])));
+    .map(({ directory, command }) => ({ directory: directory, command }))
+    .filter(({ directory, command }) => needed.has(resolve(directory, / -o (\S+)/.exec(command)[1])));
   return [...compiling, ...linking];
 }
 

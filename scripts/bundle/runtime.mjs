@@ -6,8 +6,8 @@ import { join } from "node:path";
 const LIBRARIES = /^\s*(libstdc\+\+\.so\.6|libgcc_s\.so\.1) => (\S+)/gm;
 
 /** This Node, without symbols, and its C++ libraries for where there are none. */
-export function stageRuntime(folder) {
-  const [bin, lib] = [join(folder, "runtime/bin"), join(folder, "runtime/lib")];
+export function stageRuntime(directory) {
+  const [bin, lib] = [join(directory, "runtime/bin"), join(directory, "runtime/lib")];
   for (const each of [bin, lib]) mkdirSync(each, { recursive: true });
   const node = join(bin, "node");
   copyFileSync(realpathSync(process.execPath), node);

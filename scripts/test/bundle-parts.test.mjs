@@ -103,7 +103,7 @@ describe("a recipe", () => {
       expect.arrayContaining(["part.cc", "object.cc", "tiny.cc"]),
     );
     expect(JSON.stringify(steps)).not.toMatch(/program\.cc|\/tmp\//);
-    expect(steps.every(({ folder }) => folder.startsWith("@root@/packages/tiny/build-cmake"))).toBe(true);
+    expect(steps.every(({ directory }) => directory.startsWith("@root@/packages/tiny/build-cmake"))).toBe(true);
   });
 
   test("is all that a compiler needs, with machine code taken from the addon that has it", () => {
@@ -135,7 +135,7 @@ describe("a recipe", () => {
 });
 
 describe("a step on a GPU machine", () => {
-  const shell = (script) => ({ command: ["sh", "-c", script], folder: "/", env: process.env });
+  const shell = (script) => ({ command: ["sh", "-c", script], directory: "/", env: process.env });
   const run = async (step, seconds = 60) => {
     let reported = "";
     const { outcome } = await runStep(step, seconds, (data) => (reported += data));

@@ -5,16 +5,16 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, expect, test } from "vitest";
 
-const folder = mkdtempSync(join(tmpdir(), "mosaic-test-bundle-"));
-const [archive, nothing] = [join(folder, "mosaic.tar.gz"), join(folder, "nothing")];
-afterAll(() => rmSync(folder, { recursive: true }));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-test-bundle-"));
+const [archive, nothing] = [join(directory, "mosaic.tar.gz"), join(directory, "nothing")];
+afterAll(() => rmSync(directory, { recursive: true }));
 
 beforeAll(() => {
   const script = fileURLToPath(new URL("../bundle.mjs", import.meta.url));
   // It fails by itself if it is too large.
   const made = spawnSync(process.execPath, [script, "--out", archive], { encoding: "utf8" });
   expect(made).toMatchObject({ status: 0, stderr: "", stdout: expect.stringMatching(/: \d+\.\d MiB, in \d+ s\n$/) });
-  expect(spawnSync("tar", ["-xzf", archive, "-C", folder]).status).toBe(0);
+  expect(spawnSync("tar", ["-xzf", archive, "-C", directory]).status).toBe(0);
   mkdirSync(nothing);
 }, 240_000);
 

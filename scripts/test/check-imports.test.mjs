@@ -20,9 +20,10 @@ test("a sound repository has no fault", () => {
     ),
     pack(
       "apps/demo",
-      { dependencies: ["@mosaic/core", "@mosaic/launcher"] },
-      { "src/main.ts": 'import "@mosaic/launcher";' },
+      { dependencies: ["@mosaic/core", "@mosaic/launcher", "@mosaic/program"] },
+      { "src/main.ts": 'import "@mosaic/launcher"; import "@mosaic/program";' },
     ),
+    pack("apps/program"),
   );
   expect(faults).toEqual([]);
 });
@@ -107,6 +108,11 @@ const planted = {
   ],
   "an app that imports an app": [
     pack("apps/one", { dependencies: ["@mosaic/two"] }, { "src/main.ts": 'import "@mosaic/two";' }),
+    pack("apps/two"),
+    /may not depend on another program/,
+  ],
+  "what programs share, which imports a program": [
+    pack("apps/program", { dependencies: ["@mosaic/two"] }, { "src/main.ts": 'import "@mosaic/two";' }),
     pack("apps/two"),
     /may not depend on another program/,
   ],

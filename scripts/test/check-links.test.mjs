@@ -6,10 +6,22 @@ const core = pack("core", {}, { "src/index.ts": "", "README.md": "[up](../../REA
 
 test("paths that exist, addresses and code pass", () => {
   const text =
-    "[a](docs/a.md#part) [b](https://example.org) [c](#here) `packages/core/src/` `packages/core/*`\n```\n[x](y)\n```";
-  expect(checkLinks(repository({ ...core, "README.md": text, "docs/a.md": "[r](../README.md)" }))).toEqual([]);
+    "[a](docs/a.md#a-part-2-times) [b](https://example.org) [c](#title) `packages/core/src/` `packages/core/*`\n```\n[x](y)\n```\n# Title";
+  expect(
+    checkLinks(repository({ ...core, "README.md": text, "docs/a.md": "# A `part`: 2 times\n[r](../README.md)" })),
+  ).toEqual([]);
 });
 
 test.each(["[a](docs/b.md)", "`packages/core/src/gone.ts`", "`scripts/gone.mjs`"])("finds %s", (text) => {
   expect(checkLinks(repository({ ...core, "README.md": text }))).toEqual([expect.stringMatching(/^README.md names/)]);
 });
+
+test.each(["[a](#gone)", "[a](docs/a.md#gone)", "[a](docs/a.md#part-2)", "[a](packages/core#gone)"])(
+  "finds the anchor of %s",
+  (text) => {
+    const files = { ...core, "README.md": text, "docs/a.md": "# Part\n# Part\n```\n# gone\n```" };
+    expect(checkLinks(repository(files))).toEqual([
+      expect.stringMatching(/^README.md names .*, whose heading is not there/),
+    ]);
+  },
+);

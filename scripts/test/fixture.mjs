@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { onTestFinished } from "vitest";
 
-/** A repository in a temporary folder, from `{ path: text or JSON value }`. Gone when the test ends. */
+/** A repository in a temporary directory, from `{ path: text or JSON value }`. Gone when the test ends. */
 export function repository(files) {
   const root = mkdtempSync(join(tmpdir(), "mosaic-scripts-"));
   onTestFinished(() => rmSync(root, { recursive: true }));
@@ -15,10 +15,10 @@ export function repository(files) {
 }
 
 /** A package of that repository: its manifest, and its files with paths relative to it. */
-export function pack(folder, { dependencies = [], devDependencies = [], ...manifest } = {}, files = {}) {
+export function pack(directory, { dependencies = [], devDependencies = [], ...manifest } = {}, files = {}) {
   const table = (names) => Object.fromEntries(names.map((name) => [name, "*"]));
-  const parent = folder.includes("/") ? folder : `packages/${folder}`;
-  const name = `@mosaic/${folder.split("/").at(-1)}`;
+  const parent = directory.includes("/") ? directory : `packages/${directory}`;
+  const name = `@mosaic/${directory.split("/").at(-1)}`;
   return {
     [`${parent}/package.json`]: {
       name,

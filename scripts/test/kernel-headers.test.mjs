@@ -99,18 +99,18 @@ describe("a kernel that the schema has and a device lacks is an error of its com
   });
   afterAll(() => rmSync(include, { recursive: true }));
 
-  const compile = (folder, source, first) => {
-    const paths = [...first, join(root, folder, "native"), join(root, "packages/runtime/include"), napi];
+  const compile = (directory, source, first) => {
+    const paths = [...first, join(root, directory, "native"), join(root, "packages/runtime/include"), napi];
     const flags = ["-std=c++20", "-fsyntax-only", "-w", ...paths.map((path) => `-I${path}`)];
-    return spawnSync(compiler, [...flags, join(root, folder, "native", source)], { encoding: "utf8" });
+    return spawnSync(compiler, [...flags, join(root, directory, "native", source)], { encoding: "utf8" });
   };
 
   test.each([
     ["packages/kernels-cpu", "kernels/kernels_scalar.cc"],
     ["packages/kernels-cuda", "binding/kernels.cc"],
-  ])("%s", (folder, source) => {
-    expect(compile(folder, source, [])).toMatchObject({ status: 0, stderr: "" });
-    const { status, stderr } = compile(folder, source, [include]);
+  ])("%s", (directory, source) => {
+    expect(compile(directory, source, [])).toMatchObject({ status: 0, stderr: "" });
+    const { status, stderr } = compile(directory, source, [include]);
     expect(status).not.toBe(0);
     expect(stderr).toMatch(/error: .*frobnicate/);
   });

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { packAll } from "../pack.mjs";
 import { pack, repository } from "./fixture.mjs";
 
-test("packs what is published, by what each manifest ships, into an emptied folder", () => {
+test("packs what is published, by what each manifest ships, into an emptied directory", () => {
   const shipped = { version: "1.2.3", files: ["dist"] };
   const root = repository({
     ...pack("one", shipped, { "dist/index.js": "export const x = 1;", "src/index.ts": "" }),
@@ -14,9 +14,9 @@ test("packs what is published, by what each manifest ships, into an emptied fold
     "build/packages/mosaic-old-1.0.0.tgz": "left from before",
   });
   const archives = packAll(root);
-  const folder = join(root, "build/packages");
-  expect(archives).toEqual(["one", "two"].map((name) => join(folder, `mosaic-${name}-1.2.3.tgz`)));
-  expect(existsSync(join(folder, "mosaic-old-1.0.0.tgz"))).toBe(false);
+  const directory = join(root, "build/packages");
+  expect(archives).toEqual(["one", "two"].map((name) => join(directory, `mosaic-${name}-1.2.3.tgz`)));
+  expect(existsSync(join(directory, "mosaic-old-1.0.0.tgz"))).toBe(false);
   const { stdout } = spawnSync("tar", ["-tf", archives[0]], { encoding: "utf8" });
   expect(stdout.trim().split("\n").toSorted()).toEqual(["package/dist/index.js", "package/package.json"]);
 });

@@ -16,18 +16,18 @@ if (spawnSync(cxx, ["--version"]).status !== 0) {
 }
 const names = process.argv.slice(2);
 const native = packagesOf(root).filter(({ dir }) => existsSync(join(dir, "native-recipe.json")));
-for (const { folder, dir } of native.filter((one) => names.length === 0 || names.includes(one.folder))) {
+for (const { directory, dir } of native.filter((one) => names.length === 0 || names.includes(one.directory))) {
   const start = performance.now();
   await build(JSON.parse(readFileSync(join(dir, "native-recipe.json"), "utf8")));
-  console.log(`${folder}: built in ${((performance.now() - start) / 1000).toFixed(0)} s`);
+  console.log(`${directory}: built in ${((performance.now() - start) / 1000).toFixed(0)} s`);
 }
 
 /** Sources side by side; what links waits for all before it. */
 async function build({ images, steps }) {
   for (const each of images) extract(each);
   const running = new Set();
-  for (const { folder, command } of steps) {
-    const step = { folder: fill(folder), command: fill(command) };
+  for (const { directory, command } of steps) {
+    const step = { directory: fill(directory), command: fill(command) };
     const compiles = command.includes(" -c ");
     while (running.size >= (compiles ? availableParallelism() : 1)) await Promise.race(running);
     const work = execute(step).finally(() => running.delete(work));
@@ -49,12 +49,12 @@ function fill(text) {
   return text.replaceAll("@root@", root).replaceAll("@cxx@", cxx);
 }
 
-function execute({ folder, command }) {
+function execute({ directory, command }) {
   const [, output] = / -o (\S+)/.exec(command) ?? [];
-  for (const each of [folder, ...(output ? [dirname(resolve(folder, output))] : [])])
+  for (const each of [directory, ...(output ? [dirname(resolve(directory, output))] : [])])
     mkdirSync(each, { recursive: true });
   return new Promise((done, failed) => {
-    const child = spawn("sh", ["-c", command], { cwd: folder, stdio: ["ignore", "inherit", "inherit"] });
+    const child = spawn("sh", ["-c", command], { cwd: directory, stdio: ["ignore", "inherit", "inherit"] });
     child.on("close", (code) => (code === 0 ? done() : failed(new Error(`failed (${code}): ${command}`))));
   });
 }

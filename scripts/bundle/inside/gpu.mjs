@@ -15,7 +15,7 @@ const HELP = `Runs all that a GPU is needed for, one step after the other, and g
   --out DIR       for results (mosaic-gpu): summary.md, summary.json, log.txt, and the benchmarks' gpu.md and gpu.jsonl
   --only NAMES    only these steps, separated by commas
   --list          the steps
-  -h, --help      this text
+  -h, --help      show this help
 
 Exit code: 0 if all steps that could run did well.`;
 

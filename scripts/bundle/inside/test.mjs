@@ -1,4 +1,4 @@
-// Runs the tests of the bundle: `./mosaic test [package…] [-- what vitest takes]`, by folder name; all of them without one.
+// Runs the tests of the bundle: `./mosaic test [package…] [-- what vitest takes]`, by directory name; all of them without one.
 import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -12,15 +12,15 @@ const testable = packagesOf(root).filter(({ manifest }) => manifest.scripts?.tes
 const args = process.argv.slice(2);
 const end = args.includes("--") ? args.indexOf("--") : args.length;
 const [names, forVitest] = [args.slice(0, end), args.slice(end + 1)];
-const unknown = names.filter((name) => !testable.some(({ folder }) => folder === name));
+const unknown = names.filter((name) => !testable.some(({ directory }) => directory === name));
 if (unknown.length > 0) {
-  console.error(`no package "${unknown[0]}"; there are ${testable.map(({ folder }) => folder).join(", ")}`);
+  console.error(`no package "${unknown[0]}"; there are ${testable.map(({ directory }) => directory).join(", ")}`);
   process.exit(2);
 }
 
-const chosen = names.length === 0 ? testable : testable.filter(({ folder }) => names.includes(folder));
-const results = chosen.map(({ folder, dir }) => {
-  console.log(`\n── ${folder}`);
+const chosen = names.length === 0 ? testable : testable.filter(({ directory }) => names.includes(directory));
+const results = chosen.map(({ directory, dir }) => {
+  console.log(`\n── ${directory}`);
   const start = performance.now();
   const { status } = spawnSync(
     process.execPath,
@@ -31,11 +31,11 @@ const results = chosen.map(({ folder, dir }) => {
       timeout: LIMIT_MS,
     },
   );
-  return { folder, ok: status === 0, seconds: (performance.now() - start) / 1000 };
+  return { directory, ok: status === 0, seconds: (performance.now() - start) / 1000 };
 });
 
 console.log();
-for (const { folder, ok, seconds } of results) {
-  console.log(`  ${ok ? "ok    " : "FAILED"}  ${folder.padEnd(18)} ${seconds.toFixed(1).padStart(6)} s`);
+for (const { directory, ok, seconds } of results) {
+  console.log(`  ${ok ? "ok    " : "FAILED"}  ${directory.padEnd(18)} ${seconds.toFixed(1).padStart(6)} s`);
 }
 process.exit(results.every(({ ok }) => ok) ? 0 : 1);

@@ -11,7 +11,7 @@ const WANTED = [
 /** Variables for those libraries that only a Python on the PATH has; none where the system has them, or they are named. */
 export function librariesOfPython(env) {
   const missing = WANTED.filter(({ variable, pattern }) => !env[variable] && !hasSystem(pattern));
-  const found = missing.length > 0 ? filesBelow(foldersOfPython(env)) : [];
+  const found = missing.length > 0 ? filesBelow(pythonDirectories(env)) : [];
   return Object.fromEntries(
     missing.flatMap(({ variable, pattern }) => {
       const path = found.find((each) => pattern.test(each.split("/").at(-1)));
@@ -26,14 +26,16 @@ function hasSystem(pattern) {
 }
 
 /** Where pip puts NVIDIA's packages. */
-function foldersOfPython(env) {
+function pythonDirectories(env) {
   const { stdout } = spawnSync("python3", ["-c", "import nvidia; print('\\n'.join(nvidia.__path__))"], {
     encoding: "utf8",
     env,
   });
-  return (stdout ?? "").split("\n").filter((folder) => folder !== "" && existsSync(folder));
+  return (stdout ?? "").split("\n").filter((directory) => directory !== "" && existsSync(directory));
 }
 
-function filesBelow(folders) {
-  return folders.flatMap((folder) => readdirSync(folder, { recursive: true }).map((path) => join(folder, path)));
+function filesBelow(directories) {
+  return directories.flatMap((directory) =>
+    readdirSync(directory, { recursive: true }).map((path) => join(directory, path)),
+  );
 }

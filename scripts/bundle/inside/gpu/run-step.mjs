@@ -6,11 +6,11 @@ const GRACE_MS = 5000;
  * Runs a step for at most so many seconds, and hands what it prints to `log`. Resolves to `{ outcome, seconds }`; the outcome is
  * "ok", "exit 1" and the like, or "out of time".
  */
-export function runStep({ command: [program, ...args], folder, env }, seconds, log) {
+export function runStep({ command: [program, ...args], directory, env }, seconds, log) {
   const start = performance.now();
   return new Promise((resolve) => {
     // A group of its own, so that nothing that it started outlives it.
-    const child = spawn(program, args, { cwd: folder, env, stdio: ["ignore", "pipe", "pipe"], detached: true });
+    const child = spawn(program, args, { cwd: directory, env, stdio: ["ignore", "pipe", "pipe"], detached: true });
     const end = (signal) => {
       if (child.pid === undefined) return; // It never began.
       try {

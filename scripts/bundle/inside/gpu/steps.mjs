@@ -11,7 +11,7 @@ const FEW = ["test/tensor-cores.test.ts"];
 const BENCHMARK_SECONDS = 500;
 
 /**
- * What there is to do on a machine with a GPU: `{ name, about, seconds, folder, command, env }`, or `skip` with the reason. One
+ * What there is to do on a machine with a GPU: `{ name, about, seconds, directory, command, env }`, or `skip` with the reason. One
  * without `seconds` takes what time is left, and `within` reports what to add to its command then.
  */
 export function stepsFor(root, out, base = process.env) {
@@ -25,10 +25,10 @@ export function stepsFor(root, out, base = process.env) {
     ...librariesOfPython(base),
   };
   const steps = [...looks(root), ...tests(root), ...sanitizers(root), benchmarks(root, out)];
-  return steps.map(({ folder = ".", env: more, skip, ...step }) => {
-    const dir = join(root, folder);
-    const missing = existsSync(dir) ? skip : `there is no ${folder}`;
-    return { ...step, folder: dir, env: { ...env, ...more }, ...(missing && { skip: missing }) };
+  return steps.map(({ directory = ".", env: more, skip, ...step }) => {
+    const dir = join(root, directory);
+    const missing = existsSync(dir) ? skip : `there is no ${directory}`;
+    return { ...step, directory: dir, env: { ...env, ...more }, ...(missing && { skip: missing }) };
   });
 }
 
@@ -47,17 +47,23 @@ function tests(root) {
   const demo = ["--device", "cuda", "--ranks", "4", "--dtype", "bfloat16", "--causal", "--backward", "--svg", ""];
   const [cuda, nccl, ring] = ["kernels-cuda", "collectives-nccl", "backend-ring"].map((name) => `packages/${name}`);
   return [
-    { name: "kernels", about: "tests of kernels-cuda", seconds: 180, folder: cuda, command: [...vitest, ...excluded] },
+    {
+      name: "kernels",
+      about: "tests of kernels-cuda",
+      seconds: 180,
+      directory: cuda,
+      command: [...vitest, ...excluded],
+    },
     {
       name: "portable",
       about: "tensor cores without Hopper's kernels",
       seconds: 60,
-      folder: cuda,
+      directory: cuda,
       command: [...vitest, ...FEW],
       env: { MOSAIC_CUDA_FAMILY: "portable" },
     },
-    { name: "collectives", about: "tests of collectives-nccl", seconds: 180, folder: nccl, command: vitest },
-    { name: "ring", about: "ring over four processes", seconds: 60, folder: ring, command: [...vitest, "test/gpu"] },
+    { name: "collectives", about: "tests of collectives-nccl", seconds: 180, directory: nccl, command: vitest },
+    { name: "ring", about: "ring over four processes", seconds: 60, directory: ring, command: [...vitest, "test/gpu"] },
     {
       name: "demo",
       about: "four ranks over a genome, beside one",
@@ -75,7 +81,7 @@ function sanitizers(root) {
     name: tool,
     about: `tensor cores under compute-sanitizer's ${tool}`,
     seconds: 90,
-    folder: "packages/kernels-cuda",
+    directory: "packages/kernels-cuda",
     command: [program, "--tool", tool, ...options, ...vitestOf(root), ...FEW],
     ...(program === undefined && { skip: "there is no compute-sanitizer" }),
   }));

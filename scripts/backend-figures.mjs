@@ -1,0 +1,83 @@
+// Writes the tables of predicted figures into docs/backends.md: the planner runs each backend's code on symbolic ranks.
+//
+//   node scripts/backend-figures.mjs [--check] [name …]     (after a build)
+import { readFileSync, writeFileSync } from "node:fs";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { masks } from "@mosaic/core";
+import { plan } from "@mosaic/strategies/plan";
+
+/** The page that has the tables. */
+export const file = fileURLToPath(new URL("../docs/backends.md", import.meta.url));
+
+const GPU = { numHeads: 32, numKvHeads: 8, headDim: 128, gpusPerNode: 8, profile: "h100-ib400" };
+const LENGTHS = Array.from({ length: 64 }, (_, i) => 512 * (1 + ((i * 37) % 7)));
+const TOKENS = LENGTHS.reduce((sum, length) => sum + length, 0);
+
+/** What is planned, by the name in the page's markers. */
+export const CASES = {
+  causal: { ...GPU, tokens: 131_072, mask: masks.causal() },
+  window: { ...GPU, tokens: 131_072, mask: masks.slidingWindow(4096) },
+  documents: { ...GPU, tokens: TOKENS, mask: masks.documents(LENGTHS, "causal") },
+  nodes: { ...GPU, nodes: 4, tokens: 1_048_576, mask: masks.causal(), simulate: 8 },
+};
+const ROWS = 6;
+
+/** The table of a case: the best strategy of each family, in the planner's order. */
+export function tableOf(name) {
+  const { ranking, job } = plan(CASES[name]);
+  const families = new Set();
+  const shown = ranking.filter(({ family, evaluatedBy }) => {
+    const isNew = evaluatedBy === "simulation" && !families.has(family);
+    families.add(family);
+    return isNew;
+  });
+  const milli = (seconds) => (1000 * seconds).toFixed(1);
+  const mega = (bytes) => (bytes / 1e6).toFixed(0);
+  const between = job.nodes > 1;
+  const rows = shown.slice(0, ROWS).map((one) => [
+    `\`${one.name}\``,
+    `\`{ ${Object.entries(one.mesh)
+      .map(([axis, size]) => `${axis}: ${size}`)
+      .join(", ")} }\``,
+    milli(one.seconds),
+    milli(one.exposedSeconds),
+    mega(one.bytesWithinNodes),
+    ...(between ? [mega(one.bytesBetweenNodes)] : []),
+    mega(one.peakBytes),
+  ]);
+  const head = [
+    "strategy",
+    "mesh",
+    "ms",
+    "waits, ms",
+    "MB within a node",
+    ...(between ? ["MB between"] : []),
+    "peak MB",
+  ];
+  const rule = head.map((_, i) => (i < 2 ? "---" : "--:"));
+  return [head, rule, ...rows].map((cells) => `| ${cells.join(" | ")} |`).join("\n");
+}
+
+/** The page with the tables of some cases as they are computed now. */
+export function withTables(text, names) {
+  return names.reduce((page, name) => {
+    const [begin, end] = [`<!-- figures ${name}: node scripts/backend-figures.mjs -->`, "<!-- /figures -->"];
+    const [before, rest] = page.split(begin);
+    if (rest === undefined) throw new Error(`docs/backends.md has no line ${begin}`);
+    return `${before}${begin}\n\n${tableOf(name)}\n\n${rest.slice(rest.indexOf(end))}`;
+  }, text);
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const [options, names] = [process.argv.slice(2).filter((each) => each.startsWith("--")), process.argv.slice(2)];
+  const chosen = names.filter((each) => !each.startsWith("--"));
+  const text = readFileSync(file, "utf8");
+  const now = withTables(text, chosen.length > 0 ? chosen : Object.keys(CASES));
+  if (!options.includes("--check")) writeFileSync(file, now);
+  else if (now !== text) {
+    console.error(
+      "docs/backends.md: expected the figures that node scripts/backend-figures.mjs computes, received others",
+    );
+    process.exit(1);
+  }
+}

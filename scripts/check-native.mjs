@@ -1,0 +1,108 @@
+// Native code under sanitizers: the addons through their own suites with AddressSanitizer and
+// UndefinedBehaviorSanitizer, and pool, stream, allocator, engine and control-plane client as programs of their own with
+// ThreadSanitizer, which cannot see into Node. Outside CI: CONTRIBUTING.md states how long each part takes.
+//
+//   npm run check:native [-- part…]      parts: build, kernels-cpu, collectives-local, runtime, thread
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { requireParts, run, runParts, withoutTests } from "./check-parts.mjs";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const parts = process.argv.slice(2);
+const ADDRESS = "address,undefined",
+  THREAD = "thread";
+
+/** Tests that the sanitizer cannot pass, by the beginning of their names, and why. */
+const NOT_SANITIZED = {
+  "kernels-cpu": {
+    "a device whose threads cannot all be had": "AddressSanitizer reserves more addresses than the limit allows",
+  },
+  "collectives-local": {},
+  runtime: {
+    "32 agents of 8 ranks": "it limits the memory of a rank, which sanitizers multiply",
+  },
+};
+
+const inPackage = (name) => join(root, "packages", name);
+
+function build(name, sanitize, cmakeTarget) {
+  const target = cmakeTarget ? ["--cmake-target", cmakeTarget] : [];
+  const args = [join(root, "scripts/native.mjs"), "--sanitize", sanitize, ...target];
+  return run(process.execPath, args, { cwd: inPackage(name) });
+}
+
+function libraryOf(name) {
+  const path = spawnSync(process.env.CXX ?? "c++", [`-print-file-name=${name}`], { encoding: "utf8" }).stdout.trim();
+  if (existsSync(path)) return path;
+  throw new Error(`check:native: expected the compiler's ${name}, found none; use GCC`);
+}
+
+/**
+ * Addons that are loaded from `prebuilds` are taken from the sanitized build instead, in every process of a test. Leaks
+ * are not looked for: Node frees little of what it holds when it ends. A small quarantine, for tests that measure memory.
+ */
+function addressEnvironment() {
+  const preload = join(root, "build/sanitized.mjs");
+  mkdirSync(join(root, "build"), { recursive: true });
+  writeFileSync(
+    preload,
+    `const open = process.dlopen;
+process.dlopen = (module, path, ...flags) =>
+  open.call(process, module, path.replace("/prebuilds/", "/build-cmake/${ADDRESS}/prebuilds/"), ...flags);
+`,
+  );
+  return {
+    ...process.env,
+    NODE_OPTIONS: `${process.env.NODE_OPTIONS ?? ""} --import=${pathToFileURL(preload).href}`,
+    LD_PRELOAD: `${libraryOf("libasan.so")} ${libraryOf("libubsan.so")}`,
+    ASAN_OPTIONS: "detect_leaks=0:quarantine_size_mb=8",
+    UBSAN_OPTIONS: "print_stacktrace=1",
+  };
+}
+
+function suite(name) {
+  const vitest = [join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", join(root, "vitest.config.ts")];
+  const slow = ["--testTimeout=600000", "--hookTimeout=600000", "--reporter=default"];
+  return run(process.execPath, [...vitest, ...slow, ...withoutTests(name, NOT_SANITIZED[name])], {
+    cwd: inPackage(name),
+    env: addressEnvironment(),
+  });
+}
+
+/** The client of the control plane, as programs that its tests compile. */
+function controlPlane(sanitize) {
+  const vitest = [join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", join(root, "vitest.config.ts")];
+  const args = [
+    ...vitest,
+    "--testTimeout=600000",
+    "--reporter=default",
+    ...withoutTests("runtime", NOT_SANITIZED.runtime),
+    "test/control",
+  ];
+  return run(process.execPath, args, { cwd: inPackage("runtime"), env: { ...process.env, MOSAIC_SANITIZE: sanitize } });
+}
+
+function stress(name, program, ...args) {
+  if (!build(name, THREAD, program.split("/").at(-1))) return false;
+  return run(join(inPackage(name), "build-cmake", THREAD, program), args);
+}
+
+const PARTS = {
+  build: () => ["runtime", "kernels-cpu", "collectives-local"].every((name) => build(name, ADDRESS)),
+  "kernels-cpu": () => suite("kernels-cpu"),
+  "collectives-local": () => suite("collectives-local"),
+  runtime: () => controlPlane(ADDRESS),
+  thread: () =>
+    [
+      () => stress("kernels-cpu", "kernels-stress", "10"),
+      () => stress("kernels-cpu", "native/attention/attention_check", "1", "40"),
+      () => stress("collectives-local", "collectives-stress", "20"),
+      () => stress("collectives-local", "collectives-test"),
+      () => controlPlane(THREAD),
+    ].reduce((ok, check) => check() && ok, true),
+};
+
+requireParts("check:native", PARTS, parts);
+runParts("check:native", PARTS, parts);

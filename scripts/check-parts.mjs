@@ -1,0 +1,43 @@
+// What check-arm.mjs and check-native.mjs have in common: checks in named parts, each of which takes long, and suites without
+// the tests that an emulator or a sanitizer cannot pass.
+import { spawnSync } from "node:child_process";
+
+/** Runs a command with this process's output; returns whether it ended with 0. */
+export function run(command, args, options = {}) {
+  const { status, error } = spawnSync(command, args, { stdio: "inherit", ...options });
+  if (error) throw error;
+  return status === 0;
+}
+
+/** Arguments of Vitest that leave tests out, given by the beginning of their names with the reason; prints what they leave out. */
+export function withoutTests(packageName, reasons) {
+  const names = Object.keys(reasons);
+  for (const name of names) console.log(`${packageName}: NOT RUN: "${name} …": ${reasons[name]}`);
+  return names.length > 0 ? ["--testNamePattern", `^(?!.*(${names.join("|")}))`] : [];
+}
+
+/** Ends the process with code 1 if a name is not that of a part. */
+export function requireParts(script, parts, names) {
+  const unknown = names.filter((name) => !(name in parts));
+  if (unknown.length === 0) return;
+  console.error(`${script}: expected parts among ${Object.keys(parts).join(", ")}, received ${unknown.join(", ")}`);
+  process.exit(1);
+}
+
+/** Runs the named parts, all if none is named, prints a table, and ends the process; nothing follows a `build` that fails. */
+export function runParts(script, parts, names) {
+  const results = [];
+  for (const [name, part] of Object.entries(parts)) {
+    if (names.length > 0 && !names.includes(name)) continue;
+    console.log(`\n── ${name}`);
+    const start = performance.now();
+    const ok = part();
+    results.push({ name, ok, seconds: (performance.now() - start) / 1000 });
+    if (name === "build" && !ok) break;
+  }
+  console.log(`\n${script}:`);
+  for (const { name, ok, seconds } of results) {
+    console.log(`  ${ok ? "ok    " : "FAILED"}  ${name.padEnd(18)} ${seconds.toFixed(0).padStart(5)} s`);
+  }
+  process.exit(results.every(({ ok }) => ok) ? 0 : 1);
+}

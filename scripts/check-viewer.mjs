@@ -1,0 +1,361 @@
+// Opens pages of the planner's viewer in a headless Chromium, and holds them to what they promise: no request, no error, keys and tables
+// that work, 200 000 events panned without stutter, and pictures as they were.
+//
+//   node scripts/check-viewer.mjs [--update]      (after a build; --update writes the pictures anew)
+//
+// CHROMIUM names the browser; /usr/bin/chromium if unset.
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { availableParallelism, loadavg, tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const pictures = join(root, "packages/planner/test/view/pictures");
+const directory = mkdtempSync(join(tmpdir(), "mosaic-check-viewer-"));
+process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
+const update = process.argv.includes("--update");
+
+/** What a picture may differ in: other fonts, and other versions of the browser, move edges. */
+const MAX_DIFFERENT_SHARE = 0.03;
+const MAX_FRAME_MS = 33;
+const PAN_MS = 5000;
+
+const faults = [];
+const expect = (holds, fault) => holds || faults.push(fault);
+
+const files = await writePages();
+const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--force-color-profile=srgb"] });
+try {
+  const looks = [
+    ["light", { viewport: { width: 1280, height: 720 }, colorScheme: "light" }],
+    ["dark", { viewport: { width: 1280, height: 720 }, colorScheme: "dark" }],
+    ["phone", { viewport: { width: 390, height: 844 }, colorScheme: "light", deviceScaleFactor: 2, hasTouch: true }],
+  ];
+  for (const [name, options] of looks) {
+    await opened("both", options, (page) => checkPicture(page, name));
+  }
+  await opened("both", looks[0][1], checkKeys);
+  await opened("both", looks[0][1], checkNames);
+  await opened("traces", looks[0][1], checkTraces);
+  await opened("large", looks[0][1], async (page) => {
+    await checkPicture(page, "large", false);
+    await checkPanning(page);
+  });
+} finally {
+  await browser.close();
+}
+for (const fault of faults) console.error(fault);
+if (faults.length > 0) process.exit(1);
+console.log("viewer: no fault");
+
+/** Pages of a ring, predicted and measured; of ranks that traced themselves; and of 1 024 ranks with 200 704 events. */
+async function writePages() {
+  const load = (path) => import(pathToFileURL(join(root, path)).href);
+  const { predict, profiles, viewerHtml, viewerTemplate } = await load("packages/planner/dist/index.js");
+  const { ring } = await load("packages/backend-ring/dist/index.js");
+  const { masks } = await load("packages/core/dist/index.js");
+  const call = { tokens: 16_384, numHeads: 8, headDim: 128, mask: masks.causal(), placement: "zigzag" };
+  const { simulation, record } = predict({ backend: ring(), mesh: { sp: 16 }, ...call }, profiles["h100-ib400"]);
+  const slower = (seconds) => seconds * 1.1;
+  const measured = {
+    seconds: slower(simulation.seconds),
+    ranks: simulation.ranks.map(({ rank, at, events }) => ({
+      ...{ rank, at },
+      events: events.map((event) => ({ ...event, start: slower(event.start), end: slower(event.end) })),
+    })),
+  };
+  const options = { title: "A ring of 16", subtitle: "16 384 tokens, causal, zigzag", record, ranksPerNode: 8 };
+  const traces = [0, 1].map((rank) => traceOf(rank));
+  const scripts = traces.map(
+    (trace) => `<script type="application/json" class="trace-data">${JSON.stringify(trace)}</script>`,
+  );
+  const pages = {
+    both: viewerHtml({ predicted: simulation, measured }, options),
+    traces: viewerTemplate().replace("<!-- data -->", scripts.join("\n")),
+    large: viewerHtml(largeTimeline(), { title: "1 024 ranks", maxEvents: 1_000_000 }),
+  };
+  return Object.fromEntries(
+    Object.entries(pages).map(([name, text]) => {
+      const path = join(directory, `${name}.html`);
+      writeFileSync(path, text);
+      return [name, pathToFileURL(path).href];
+    }),
+  );
+}
+
+/** As a rank writes it: two kernels, a transfer, and a wait that is no computing. */
+function traceOf(rank) {
+  const kinds = [
+    { lane: "compute", name: "attend" },
+    { lane: "compute", name: "collective wait" },
+    { lane: "communication", name: "sendRecv", label: "ring(sp)" },
+  ];
+  const events = {
+    kinds,
+    kind: [0, 2, 1, 0],
+    start: [5e12 + 1e5 * rank, 1e5, 9e5, 1e6],
+    duration: [1e6, 1.8e6, 9e5, 1e6],
+    bytes: [4096, 4096],
+  };
+  const memory = { time: [5e12, 1e6], bytes: [1e6, 3e6] };
+  const clock = { offset: 0, error: 0 };
+  return { format: "mosaic-trace/1", rank, worldSize: 3, host: 0, at: { sp: rank }, clock, events, memory };
+}
+
+function largeTimeline() {
+  const [ranks, steps] = [1024, 98];
+  const made = Array.from({ length: ranks }, (_, rank) => {
+    const events = Array.from({ length: steps }, (__, step) => {
+      const start = 0.002 * step + 1e-6 * ((rank * 37) % 101);
+      const name = step < steps / 2 ? "attend" : "attendBackward";
+      return [
+        { lane: "compute", name, start, end: start + 0.0014 + 1e-6 * ((rank * step) % 400) },
+        {
+          lane: "communication",
+          name: "sendRecv",
+          label: "ring(sp)",
+          start,
+          end: start + 0.0017,
+          bytesSent: 1e6,
+          bytesReceived: 1e6,
+        },
+      ];
+    });
+    return { rank, at: { sp: rank }, events: events.flat() };
+  });
+  return { seconds: 0.002 * steps, ranks: made };
+}
+
+async function opened(name, options, check) {
+  const context = await browser.newContext({ reducedMotion: "reduce", ...options });
+  const page = await context.newPage();
+  const requests = [];
+  page.on("request", (request) => requests.push(request.url()));
+  page.on("pageerror", (error) => faults.push(`${name}: ${error.stack}`));
+  page.on("console", (message) => message.type() === "error" && faults.push(`${name}: ${message.text()}`));
+  const started = performance.now();
+  await page.goto(files[name]);
+  await page.waitForSelector("html[data-ready]", { timeout: 60_000 });
+  console.log(`${name}: shown after ${Math.round(performance.now() - started)} ms`);
+  await page.evaluate(() => new Promise((shown) => requestAnimationFrame(() => requestAnimationFrame(shown))));
+  await check(page);
+  expect(requests.length === 1 && requests[0] === files[name], `${name}: it requested ${requests.slice(1).join(", ")}`);
+  await context.close();
+}
+
+/** Compares a picture with that of before, and its width with the page's: nothing may stick out. */
+async function checkPicture(page, name, fullPage = true) {
+  const { wide, inner } = await page.evaluate(() => ({
+    wide: document.documentElement.scrollWidth,
+    inner: innerWidth,
+  }));
+  expect(wide <= inner, `${name}: the page is ${wide} pixels wide, the screen ${inner}`);
+  const picture = await page.screenshot({ fullPage });
+  const path = join(pictures, `${name}.png`);
+  if (update || !existsSync(path)) {
+    mkdirSync(pictures, { recursive: true });
+    writeFileSync(path, picture);
+    expect(update, `${name}: there was no picture to compare with; it is now: ${path}`);
+    return;
+  }
+  const share = await differentShare(readFileSync(path), picture);
+  console.log(`${name}: ${(100 * share).toFixed(2)} % of the pixels differ`);
+  if (share <= MAX_DIFFERENT_SHARE) return;
+  const kept = join(tmpdir(), `mosaic-viewer-${name}.png`);
+  writeFileSync(kept, picture);
+  faults.push(`${name}: ${(100 * share).toFixed(1)} % of the pixels differ from ${path}; the new picture is ${kept}`);
+}
+
+/** The browser reads pictures best: in a page of its own, as the viewer's may load none. */
+async function differentShare(before, after) {
+  const page = await browser.newPage();
+  const share = await page.evaluate(
+    async (texts) => {
+      const [a, b] = await Promise.all(
+        texts.map(async (text) => {
+          const image = new Image();
+          image.src = `data:image/png;base64,${text}`;
+          await image.decode();
+          const canvas = new OffscreenCanvas(image.width, image.height);
+          const context = canvas.getContext("2d");
+          context.drawImage(image, 0, 0);
+          return context.getImageData(0, 0, image.width, image.height);
+        }),
+      );
+      if (a.width !== b.width || Math.abs(a.height - b.height) > 40) return 1;
+      const length = Math.min(a.data.length, b.data.length);
+      let different = 0;
+      for (let at = 0; at < length; at += 4) {
+        const distance = [0, 1, 2].reduce(
+          (sum, channel) => sum + Math.abs(a.data[at + channel] - b.data[at + channel]),
+          0,
+        );
+        if (distance > 96) different++;
+      }
+      return (4 * different) / length;
+    },
+    [before, after].map((bytes) => Buffer.from(bytes).toString("base64")),
+  );
+  await page.close();
+  return share;
+}
+
+/** The timeline by keys alone, and the tables. */
+async function checkKeys(page) {
+  const text = (selector) => page.textContent(selector);
+  for (let i = 0; i < 40; i++) {
+    await page.keyboard.press("Tab");
+    if (await page.evaluate(() => document.activeElement?.getAttribute("role") === "application")) break;
+  }
+  expect(
+    await page.evaluate(() => document.activeElement?.getAttribute("role") === "application"),
+    "Tab does not reach the timeline",
+  );
+  const whole = await text("output.window");
+  await page.keyboard.press("+");
+  expect((await text("output.window")) !== whole, "plus does not show a shorter time");
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("Home");
+  expect((await text("output.window")) === whole, "Home does not show all");
+  await page.keyboard.press("n");
+  const first = await text(".details");
+  expect(/rank 0 \(sp 0\): \w+; 0 s|rank 0 \(sp 0\)/.test(first), `N selects no event: ${first}`);
+  await page.keyboard.press("n");
+  expect((await text(".details")) !== first, "N does not step to the next event");
+  await page.keyboard.press("j");
+  expect(/rank 1 \(sp 1\)/.test(await text(".details")), "J does not step to the next rank");
+  await page.locator("label:has-text('Critical path') input").press("Space");
+  expect(
+    /Critical path, predicted: \d+ events on \d+ ranks?/.test(await text(".details")),
+    "the critical path is not described",
+  );
+  const rows = {};
+  for (const details of await page.locator("details").all()) {
+    await details.locator("summary").press("Enter");
+    rows[await details.locator("summary").textContent()] = await details.locator("tbody tr").count();
+  }
+  const sizes = {
+    "what each rank did": 32,
+    "tiles by rank": 16,
+    "bytes by link, the most first": 16,
+    "load by rank": 16,
+  };
+  for (const [caption, count] of Object.entries(sizes)) {
+    expect(
+      rows[`Table: ${caption}`] === count,
+      `the table "${caption}" has ${rows[`Table: ${caption}`]} rows, not ${count}`,
+    );
+  }
+  await page.locator("input[type=search]").fill("no such event");
+  await page.locator("#tiles input[type=range]").press("Home");
+  expect(
+    /^Step 1 of 16: 46 tiles computed in it, 46 of 496/.test((await text("#tiles output")) ?? ""),
+    `the tiles of step 1: ${await text("#tiles output")}`,
+  );
+}
+
+/** Every control and figure has a name; headings are in order; nothing takes a place in the order of the focus by number. */
+async function checkNames(page) {
+  const nameless = await page.evaluate(() => {
+    const named = (each) =>
+      each.getAttribute("aria-label") ||
+      each.getAttribute("aria-labelledby") ||
+      each.closest("label")?.textContent?.trim() ||
+      each.textContent?.trim();
+    const controls = [...document.querySelectorAll("button, input, select, summary, a, [role]")];
+    return controls
+      .filter((each) => !named(each) && each.getAttribute("role") !== "status")
+      .map((each) => each.outerHTML.slice(0, 120));
+  });
+  expect(nameless.length === 0, `without a name: ${nameless.join(", ")}`);
+  const levels = await page.evaluate(() =>
+    [...document.querySelectorAll("h1, h2, h3")].map(({ tagName }) => tagName).join(" "),
+  );
+  expect(/^H1( H2)+$/.test(levels), `headings are ${levels}`);
+  const ordered = await page.evaluate(
+    () => [...document.querySelectorAll("[tabindex]")].filter(({ tabIndex }) => tabIndex > 0).length,
+  );
+  expect(ordered === 0, "an element has a tabindex above 0");
+  const hidden = await page.evaluate(
+    () =>
+      [...document.querySelectorAll("#tiles canvas, #links canvas")].filter((each) => !each.getAttribute("aria-label"))
+        .length,
+  );
+  expect(hidden === 0, "a canvas has no description");
+}
+
+/** Ranks' own traces: aligned, without what is no computing, and with those named that are missing. */
+async function checkTraces(page) {
+  const facts = (await page.locator(".facts li").allTextContents()).join(" ");
+  expect(facts.includes("Measured: 2 ranks, 3.1 ms, 6 events."), `of two traces it states: ${facts}`);
+  expect(facts.includes("1 of 3 ranks wrote no trace."), `it does not name the missing rank: ${facts}`);
+  expect((await page.locator("#memory").count()) === 1, "traces have memory, and the page has none");
+}
+
+/** Pans the timeline at every frame, nearly all of it in sight, and measures frames; then drags it once. */
+async function checkPanning(page) {
+  const timeline = page.locator("[role=application]");
+  const label = await timeline.getAttribute("aria-label");
+  expect(/1024 ranks, 200704 events/.test(label), `the large page has ${label}`);
+  const box = await page.locator(".u-over").first().boundingBox();
+  const center = [box.x + box.width / 2, box.y + box.height / 2];
+  await page.mouse.move(...center);
+  await page.keyboard.down("Control");
+  await page.mouse.wheel(0, -60);
+  await page.keyboard.up("Control");
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable", { timeDomain: "threadTicks" });
+  const taskSeconds = async () => {
+    const { metrics } = await session.send("Performance.getMetrics");
+    return metrics.find(({ name }) => name === "TaskDuration").value;
+  };
+  const before = await taskSeconds();
+  const { frames, windows } = await timeline.evaluate(panEachFrame, PAN_MS);
+  const processorMs = (1000 * ((await taskSeconds()) - before)) / frames.length;
+  expect(windows >= 2, `panning showed only ${windows} windows`);
+  const sorted = frames.toSorted((a, b) => a - b);
+  const at = (share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(1);
+  console.log(
+    `panning 200 704 events: ${frames.length} frames, median ${at(0.5)} ms, 95 % within ${at(0.95)} ms; ${processorMs.toFixed(1)} ms of processor time a frame`,
+  );
+  expectFrames(Number(at(0.5)), processorMs);
+  const shown = await page.textContent("output.window");
+  await page.mouse.down();
+  await page.mouse.move(center[0] + 80, center[1], { steps: 4 });
+  await page.mouse.up();
+  expect((await page.textContent("output.window")) !== shown, "a drag does not pan");
+}
+
+/** On a machine that has other work, frames wait for a core: there the page's own processor time counts. */
+function expectFrames(median, processorMs) {
+  const isShared = loadavg()[0] > availableParallelism();
+  const [what, ms] = isShared ? ["processor time of a frame", processorMs] : ["median frame", median];
+  if (isShared)
+    console.log(
+      `the load is ${loadavg()[0].toFixed(1)} on ${availableParallelism()} cores: processor time is judged, not the frames`,
+    );
+  expect(ms <= MAX_FRAME_MS, `the ${what} is ${ms.toFixed(1)} ms, expected at most ${MAX_FRAME_MS} ms`);
+}
+
+/** In the page: a tenth of the width to one side or the other at each frame. */
+function panEachFrame(timeline, milliseconds) {
+  const output = document.querySelector("output.window");
+  const frames = [];
+  const windows = new Set();
+  return new Promise((done) => {
+    const begin = performance.now();
+    let last = begin;
+    const frame = (now) => {
+      if (frames.length > 0 || now - begin > 0) frames.push(now - last);
+      last = now;
+      if (now - begin > milliseconds) return done({ frames: frames.slice(1), windows: windows.size });
+      const key = Math.floor(frames.length / 2) % 2 === 0 ? "ArrowRight" : "ArrowLeft";
+      timeline.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+      windows.add(output.value);
+      requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+  });
+}

@@ -1,0 +1,105 @@
+// A release without publishing: builds and checks every package as it would be published, publishes all of them to a registry on
+// this machine alone, and installs them in empty folders, without a compiler, by npm, pnpm and yarn, under every Node that is
+// supported. Everything it writes is in build/release, which git ignores; report.md there is what it found.
+//
+//   npm run release:dry [-- --nodes 20,22 --managers npm --no-build --no-templates]
+import { mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { faultsOf, packPackage } from "./release/checks.mjs";
+import { managersOf, tryConsumer } from "./release/consumers.mjs";
+import { startRegistry, publish } from "./release/registry.mjs";
+import { buildAll } from "./release/prebuilds.mjs";
+import { reportOf } from "./release/report.mjs";
+import { stageAll } from "./release/stage.mjs";
+import { PLATFORMS } from "./release/sysroot.mjs";
+import { tryTemplates } from "./release/templates.mjs";
+import { installTools, NODES, output, root, run } from "./release/tools.mjs";
+
+const options = {
+  nodes: { type: "string", default: NODES.map((version) => version.split(".")[0]).join() },
+  managers: { type: "string", default: "npm,pnpm,yarn" },
+  build: { type: "boolean", default: true },
+  templates: { type: "boolean", default: true },
+};
+const { values } = parseArgs({ options, allowNegative: true });
+const platforms = Object.keys(PLATFORMS);
+const versions = NODES.filter((version) => values.nodes.split(",").includes(version.split(".")[0]));
+const managers = values.managers.split(",");
+const before = run("git", ["status", "--porcelain"], { cwd: root });
+const faults = [];
+
+function heading(text) {
+  console.log(`\n── ${text}`);
+}
+
+async function preparePackages(tools) {
+  if (values.build) {
+    heading("build");
+    run(process.execPath, [join(root, "scripts/turbo.mjs"), "--quiet", "build", "--filter=./packages/*"], {
+      cwd: root,
+    });
+    faults.push(...(await buildAll(platforms)));
+  }
+  heading("check");
+  const tarballs = join(output, "tarballs");
+  rmSync(tarballs, { recursive: true, force: true });
+  mkdirSync(tarballs, { recursive: true });
+  const packages = stageAll(root, join(output, "stage")).map((one) => ({ ...one, packed: packPackage(one, tarballs) }));
+  for (const one of packages) {
+    const found = await faultsOf(one, one.packed, { attw: tools.attw, platforms });
+    faults.push(...found);
+    console.log(
+      `${one.name}@${one.version}: ${Math.ceil(one.packed.size / 1024)} KiB${found.length > 0 ? ", FAULTS" : ""}`,
+    );
+  }
+  return packages;
+}
+
+function tryAll(tools, registry) {
+  const cells = [];
+  for (const version of versions) {
+    for (const [manager, install] of Object.entries(managersOf(tools)).filter(([name]) => managers.includes(name))) {
+      heading(`Node ${version}, ${manager}`);
+      const directory = join(output, "consumers", `${manager}-${version}`);
+      const cell = tryConsumer({ version, manager, install, registry, directory });
+      for (const { step, seconds, fault } of cell.results) {
+        console.log(
+          `  ${fault === undefined ? "ok    " : "FAILED"}  ${step.padEnd(12)} ${seconds.toFixed(1).padStart(6)} s`,
+        );
+        if (fault !== undefined) faults.push(`Node ${version}, ${manager}, ${step}: ${fault}`);
+      }
+      cells.push(cell);
+    }
+  }
+  return cells;
+}
+
+const tools = installTools();
+const packages = await preparePackages(tools);
+const directory = join(output, "registry");
+rmSync(directory, { recursive: true, force: true });
+const registry = await startRegistry(tools.verdaccio, directory);
+try {
+  heading(`publish to ${registry.url}`);
+  for (const one of packages) publish(one, registry);
+  const cells = tryAll(tools, registry);
+  const templates = values.templates ? tryTemplates({ version: versions[0], registry }) : [];
+  for (const { template, fault } of templates) if (fault !== undefined) faults.push(`template ${template}: ${fault}`);
+  writeFileSync(join(output, "report.md"), reportOf({ packages, cells, templates }));
+} finally {
+  registry.close();
+}
+const changed = run("git", ["status", "--porcelain"], { cwd: root }) !== before;
+if (changed) faults.push("the work tree was changed");
+// What may be published: scripts/release-publish.mjs.
+const list = join(output, "packages.json");
+rmSync(list, { force: true });
+if (faults.length === 0) {
+  writeFileSync(list, JSON.stringify(packages.map(({ name, version, directory }) => ({ name, version, directory }))));
+}
+for (const fault of faults) console.error(`\n${fault}`);
+console.log(
+  `\nrelease: ${faults.length === 0 ? "nothing is wrong" : `${faults.length} faults`}; ${join(output, "report.md")}`,
+);
+process.exitCode = faults.length === 0 ? 0 : 1;

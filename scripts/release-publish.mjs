@@ -1,0 +1,20 @@
+// Publishes the packages that a dry release has staged and found right, with provenance: for the release workflow alone. Versions
+// that the registry has already are left out, so that it can be run again.
+//
+//   npm run release:publish        (after npm run release:dry)
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { spawnSync } from "node:child_process";
+import { output, run } from "./release/tools.mjs";
+
+if (process.env.GITHUB_ACTIONS !== "true")
+  throw new Error("release:publish: expected the release workflow, received another environment");
+const list = join(output, "packages.json");
+if (!existsSync(list)) throw new Error(`release:publish: expected ${list}; npm run release:dry writes it`);
+
+for (const { name, version, directory } of JSON.parse(readFileSync(list, "utf8"))) {
+  if (spawnSync("npm", ["view", `${name}@${version}`, "version"], { encoding: "utf8" }).stdout.trim() === version)
+    continue;
+  run("npm", ["publish", directory, "--provenance", "--access", "public", "--ignore-scripts"]);
+  console.log(`New tag: ${name}@${version}`);
+}

@@ -1,0 +1,106 @@
+// What must hold for a package before it is published, besides what scripts/check-packages.mjs finds: what its tarball holds and
+// weighs, what its addons demand of a host, under which licence it stands, and how its types resolve.
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { publint } from "publint";
+import { formatMessage } from "publint/utils";
+import { portabilityFaults } from "./elf.mjs";
+import { run } from "./tools.mjs";
+
+/** KiB that the tarball of a package may have: about a third above what it has, so that growth is a decision. */
+export const BUDGETS = {
+  "@mosaic/attention": 150,
+  "@mosaic/backend-flex": 150,
+  "@mosaic/backend-mesh2d": 100,
+  "@mosaic/backend-ring": 100,
+  "@mosaic/backend-ulysses": 100,
+  "@mosaic/collectives-local": 250,
+  "@mosaic/collectives-nccl": 250,
+  "@mosaic/collectives-ucx": 300,
+  "@mosaic/conformance": 200,
+  "@mosaic/core": 400,
+  "@mosaic/create": 50,
+  "@mosaic/kernels-cpu": 2500,
+  "@mosaic/kernels-cuda": 9000,
+  "@mosaic/launcher": 200,
+  "@mosaic/meta-attention": 150,
+  "@mosaic/models": 150,
+  "@mosaic/nn": 250,
+  "@mosaic/planner": 250,
+  "@mosaic/runtime": 900,
+  "@mosaic/strategies": 200,
+};
+
+/** Packs a staged package: `{ file, size, unpackedSize, files }`, sizes in bytes. */
+export function packPackage({ directory }, destination) {
+  const packed = JSON.parse(
+    run("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", destination], { cwd: directory }),
+  );
+  const [{ filename, files, unpackedSize }] = Array.isArray(packed) ? packed : Object.values(packed);
+  const file = join(destination, filename.replace("@", "").replace("/", "-"));
+  return { file, size: statSync(file).size, unpackedSize, files: files.map(({ path }) => path).toSorted() };
+}
+
+/** Everything wrong with a staged package and its tarball, one sentence each. */
+export async function faultsOf(one, packed, { attw, platforms }) {
+  return [
+    ...budgetFaults(one.name, packed.size),
+    ...licenceFaults(one),
+    ...addonFaults(one.directory, packed.files, platforms),
+    ...manifestFaults(one.manifest),
+    ...(await publintFaults(one)),
+    ...typeFaults(one, packed, attw),
+  ].map((fault) => `${one.name}: ${fault}`);
+}
+
+export function budgetFaults(name, size, budgets = BUDGETS) {
+  const limit = budgets[name];
+  if (limit === undefined) return ["it has no budget in scripts/release/checks.mjs"];
+  const kib = Math.ceil(size / 1024);
+  return kib > limit ? [`its tarball has ${kib} KiB, its budget is ${limit}`] : [];
+}
+
+/** MIT throughout: the packages have no dependency outside of this repository, whose licence would count, too. */
+export function licenceFaults({ directory, manifest }) {
+  const file = join(directory, "LICENSE");
+  const isMit = manifest.license === "MIT" && existsSync(file) && readFileSync(file, "utf8").startsWith("MIT License");
+  return isMit ? [] : ["its license is not MIT, or its LICENSE is missing"];
+}
+
+/** An addon for each platform, or none. */
+export function addonFaults(directory, files, platforms) {
+  const addons = files.filter((path) => path.endsWith(".node"));
+  if (addons.length === 0) return [];
+  const missing = platforms.filter((platform) => !addons.some((path) => path.startsWith(`prebuilds/${platform}/`)));
+  const faults = addons.flatMap((path) =>
+    portabilityFaults(join(directory, path), path.split("/")[1]).map((fault) => `${path}: ${fault}`),
+  );
+  return [...missing.map((platform) => `it has no addon for ${platform}`), ...faults];
+}
+
+/** Nothing runs when it is installed, and nothing comes along from elsewhere. */
+export function manifestFaults(manifest) {
+  const hooks = ["preinstall", "install", "postinstall"].filter((hook) => manifest.scripts?.[hook] !== undefined);
+  const foreign = Object.keys(manifest.dependencies ?? {}).filter((name) => !name.startsWith("@mosaic/"));
+  return [
+    ...hooks.map((hook) => `it has the install script ${hook}`),
+    ...foreign.map((name) => `it depends on ${name}`),
+  ];
+}
+
+async function publintFaults({ directory, manifest }) {
+  const { messages } = await publint({ pkgDir: directory, strict: true, pack: false });
+  return messages.map((message) => formatMessage(message, manifest, { color: false }) ?? message.code);
+}
+
+/** How the types of every entry resolve, as TypeScript looks for them from ES modules. An entry without types is a program. */
+function typeFaults({ manifest }, { file }, attw) {
+  const programs = Object.keys(manifest.exports).filter((entry) => /\.js$/.test(manifest.exports[entry]));
+  const excluded = programs.length > 0 ? ["--exclude-entrypoints", ...programs] : [];
+  try {
+    run(process.execPath, [attw, file, "--profile", "esm-only", "--format", "ascii", "--no-color", ...excluded]);
+    return [];
+  } catch (error) {
+    return [`are the types wrong: ${error.message}`];
+  }
+}

@@ -1,0 +1,156 @@
+// Projects that install the packages as users do: in an empty folder, from the registry on this machine, where no compiler is
+// on the PATH. What each of them tries is a list of steps.
+import { spawnSync } from "node:child_process";
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  readdirSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { loopbackEnvironment } from "./registry.mjs";
+import { faultOf, installNode, root, run } from "./tools.mjs";
+
+const programs = join(root, "scripts/release/programs");
+/** What npm's own scripts and packages' programs are started with; no compiler. */
+const COMMANDS = ["sh", "env", "uname", "sed", "dirname", "basename"];
+const COMPILERS = ["cc", "c++", "gcc", "g++", "clang", "clang++", "cmake", "make", "ninja", "python3", "nvcc"];
+
+/** A PATH of one directory: a Node, a shell, and no compiler. */
+export function barePath(directory, node) {
+  const bin = join(directory, "bin");
+  rmSync(bin, { recursive: true, force: true });
+  mkdirSync(bin, { recursive: true });
+  for (const command of COMMANDS) {
+    const path = ["/usr/bin", "/bin"].map((at) => join(at, command)).find((each) => existsSync(each));
+    symlinkSync(realpathSync(path), join(bin, command));
+  }
+  symlinkSync(join(node, "node"), join(bin, "node"));
+  return bin;
+}
+
+/** How each package manager installs what package.json lists: arguments for Node. */
+export function managersOf(tools) {
+  const npm = realpathSync(run("sh", ["-c", "command -v npm"]).trim());
+  return {
+    npm: [npm, "install", "--no-audit", "--no-fund"],
+    pnpm: [tools.pnpm, "install", "--no-frozen-lockfile"],
+    yarn: [tools.yarn, "install"],
+  };
+}
+
+const YARN = {
+  nodeLinker: "node-modules",
+  enableTelemetry: false,
+  enableGlobalCache: false,
+  enableImmutableInstalls: false,
+  npmMinimalAgeGate: 0,
+};
+
+/** The first program of the README, as it stands there. */
+export function firstProgram(readme) {
+  const [, program] = /^```ts[^\n]*\n([\s\S]*?)^```/m.exec(readme) ?? [];
+  if (program === undefined) throw new Error("release: expected a program in README.md, received none");
+  return program;
+}
+
+/** Lays out a project in `directory`, not yet installed. */
+export function writeProject(directory, registry) {
+  rmSync(directory, { recursive: true, force: true });
+  mkdirSync(directory, { recursive: true });
+  const { devDependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+  const tools = ["@types/node", "tsx", "typescript"].map((name) => [name, devDependencies[name]]);
+  const manifest = {
+    name: "consumer",
+    version: "1.0.0",
+    private: true,
+    type: "module",
+    dependencies: { "@mosaic/attention": "latest", "@mosaic/launcher": "latest" },
+    devDependencies: Object.fromEntries(tools),
+  };
+  writeFileSync(join(directory, "package.json"), JSON.stringify(manifest, null, 2));
+  const yarn = { ...YARN, npmRegistryServer: registry.url, unsafeHttpWhitelist: ["127.0.0.1"] };
+  writeFileSync(join(directory, ".yarnrc.yml"), JSON.stringify(yarn));
+  writeFileSync(join(directory, "yarn.lock"), "");
+  for (const name of readdirSync(programs)) cpSync(join(programs, name), join(directory, name));
+  writeFileSync(join(directory, "train.ts"), firstProgram(readFileSync(join(root, "README.md"), "utf8")));
+}
+
+/** The steps of a project, each a function that returns what it has to show, or throws. */
+function stepsOf(directory, execute, install) {
+  const node = (...args) => execute("node", args);
+  const installed = (path) => join(directory, "node_modules", path);
+  return {
+    install: () => {
+      execute("node", install);
+      for (const name of ["kernels-cuda", "collectives-nccl", "collectives-ucx"]) {
+        if (existsSync(installed(`@mosaic/${name}`))) throw new Error(`@mosaic/${name} was installed unasked`);
+      }
+    },
+    import: () => expectText(node("module.mjs"), "4096 finite numbers"),
+    require: () => expectText(node("required.cjs"), "a step downhill"),
+    typescript: () => {
+      node(installed("typescript/bin/tsc"), "-p", ".");
+      expectText(node("out/typed.mjs"), "256 numbers");
+      expectText(node("out/typed.cjs"), "7,10,15,22");
+    },
+    bundle: () => expectText(runBundle(directory, execute), "4096 finite numbers"),
+    "mosaic-run": () => {
+      const printed = node(installed("@mosaic/launcher/bin/mosaic-run.js"), "--nproc-per-node", "4", "train.ts");
+      for (const rank of [0, 1, 2, 3]) expectText(printed, `rank ${rank} has 262144 numbers`);
+    },
+  };
+}
+
+function expectText(printed, text) {
+  if (!printed.includes(text)) throw new Error(`expected "${text}", received:\n${printed}`);
+}
+
+/** One file, and the addons beside it, where no package is installed. The README of @mosaic/attention shows the same. */
+function runBundle(directory, execute) {
+  const at = `${directory}-bundle`;
+  rmSync(at, { recursive: true, force: true });
+  const esbuild = join(root, "node_modules/esbuild/bin/esbuild");
+  run(esbuild, ["module.mjs", "--bundle", "--platform=node", "--format=esm", `--outfile=${at}/app.mjs`], {
+    cwd: directory,
+  });
+  for (const prebuilds of prebuildsIn(directory)) cpSync(prebuilds, join(at, "prebuilds"), { recursive: true });
+  return execute("node", ["app.mjs"], at);
+}
+
+/** The addons of what is installed; pnpm has packages in a store of its own. */
+function prebuildsIn(directory) {
+  const stores = [join(directory, "node_modules/@mosaic"), join(directory, "node_modules/.pnpm/node_modules/@mosaic")];
+  const packages = stores.filter((at) => existsSync(at)).flatMap((at) => readdirSync(at).map((name) => join(at, name)));
+  return packages.map((path) => join(path, "prebuilds")).filter((prebuilds) => existsSync(prebuilds));
+}
+
+/** Tries one Node with one package manager: `{ version, manager, results }`, of each step its time or its fault. */
+export function tryConsumer({ version, manager, install, registry, directory }) {
+  const bin = barePath(`${directory}-path`, installNode(version));
+  const base = { HOME: `${directory}-home`, PATH: bin, LANG: "C.UTF-8", MOSAIC_DEVICE: "cpu", CI: "1" };
+  const env = loopbackEnvironment(registry, base);
+  const execute = (command, args, cwd = directory) => run(join(bin, command), args, { cwd, env });
+  // What yarn remembers of packages names the port of the registry.
+  rmSync(base.HOME, { recursive: true, force: true });
+  mkdirSync(base.HOME, { recursive: true });
+  writeProject(directory, registry);
+  for (const compiler of COMPILERS) {
+    const { status } = spawnSync(join(bin, "sh"), ["-c", `command -v ${compiler}`], { env });
+    if (status === 0) throw new Error(`release: ${compiler} is on the PATH`);
+  }
+  const results = [];
+  for (const [step, attempt] of Object.entries(stepsOf(directory, execute, install))) {
+    const started = performance.now();
+    const fault = faultOf(attempt);
+    results.push({ step, seconds: (performance.now() - started) / 1000, fault });
+    // Without an installation the rest would only repeat the same fault.
+    if (step === "install" && fault !== undefined) break;
+  }
+  return { version, manager, results };
+}

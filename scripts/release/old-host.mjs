@@ -1,0 +1,51 @@
+// Runs the published addons where there is nothing but Node and Debian 11's libraries (glibc 2.31): the sysroot is the root of the
+// file system. For x64 by chroot, which takes root or user namespaces; for Arm in QEMU.
+//
+//   node scripts/release/old-host.mjs [linux-x64] [linux-arm64]        (after npm run release:dry, which stages the packages)
+import { cpSync, existsSync, mkdirSync, readdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { packagesOf } from "../workspace.mjs";
+import { PLATFORMS, sysrootOf } from "./sysroot.mjs";
+import { installNode, NODES, output, root, run } from "./tools.mjs";
+
+const PROGRAM = "scripts/release/programs/addons.mjs";
+
+/** What a host of the platform consists of, in a directory of its own. */
+async function layOut(platform) {
+  const at = join(output, "old-host", platform);
+  rmSync(at, { recursive: true, force: true });
+  cpSync(await sysrootOf(platform), at, { recursive: true, verbatimSymlinks: true });
+  for (const directory of ["dev/shm", "tmp", "proc", "app"]) mkdirSync(join(at, directory), { recursive: true });
+  cpSync(join(installNode(NODES[0], platform), "node"), join(at, "node"));
+  cpSync(join(root, PROGRAM), join(at, "app/main.mjs"));
+  const staged = join(output, "stage");
+  for (const { name, path } of packagesOf(staged)) {
+    cpSync(join(staged, path), join(at, "app/node_modules", name), { recursive: true });
+  }
+  return at;
+}
+
+/** What the program prints there. */
+async function runOn(platform) {
+  const at = await layOut(platform);
+  if (platform === `linux-${process.arch}`) {
+    const mounts = `mount -t tmpfs tmpfs ${at}/dev/shm && mount -t proc proc ${at}/proc`;
+    const user = process.getuid() === 0 ? [] : ["--map-root-user"];
+    const command = `${mounts} && exec chroot ${at} /node /app/main.mjs`;
+    return run("unshare", [...user, "--mount", "--pid", "--fork", "sh", "-c", command], {
+      env: { MOSAIC_DEVICE: "cpu", PATH: process.env.PATH },
+    });
+  }
+  const emulator = ["qemu-aarch64-static", "qemu-aarch64"].find((name) =>
+    process.env.PATH.split(":").some((directory) => existsSync(join(directory, name))),
+  );
+  if (emulator === undefined)
+    throw new Error("old-host: expected qemu-aarch64, received none; on Debian: apt-get install qemu-user");
+  return run(emulator, ["-L", at, "-cpu", "max", join(at, "node"), join(at, "app/main.mjs")]);
+}
+
+const names = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLATFORMS);
+if (!existsSync(join(output, "stage")) || readdirSync(join(output, "stage")).length === 0) {
+  throw new Error("old-host: expected staged packages; npm run release:dry");
+}
+for (const platform of names) console.log(`${platform}: ${(await runOn(platform)).trim()}`);

@@ -1,0 +1,98 @@
+// Builds the addons that packages are published with, for every platform, into build/release/prebuilds/<package>/<platform>.
+// They are linked with libraries of Debian 11, and load on hosts with glibc 2.28 or newer (decision 0045): checked in the files.
+// For Debian or Ubuntu: g++ and g++-aarch64-linux-gnu, CMake, and nvcc for the kernels of GPUs.
+//
+//   node scripts/release/prebuilds.mjs [linux-x64] [linux-arm64] [kernels-cpu] …        all platforms and packages by default
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { packagesOf } from "../workspace.mjs";
+import { portabilityFaults } from "./elf.mjs";
+import { PLATFORMS, sysrootOf } from "./sysroot.mjs";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const output = join(root, "build/release");
+const toolchain = join(root, "scripts/toolchains/portable.cmake");
+
+/** Packages with an addon: `{ directory, target }`, the target being the addon's name as well. */
+export function addonsOf(directory) {
+  return packagesOf(directory)
+    .filter(({ dir, isProgram }) => !isProgram && existsSync(join(dir, "CMakeLists.txt")))
+    .map((one) => ({ directory: one.directory, dir: one.dir, target: `mosaic_${one.directory.replaceAll("-", "_")}` }));
+}
+
+/** Where the addon of a package for a platform lies once it is built. */
+export const prebuildOf = ({ directory, target }, platform) =>
+  join(output, "prebuilds", directory, platform, `${target}.node`);
+
+/** Builds the addons of all packages, or of those named, for the platforms; returns what is wrong with them, one sentence each. */
+export async function buildAll(platforms, names = []) {
+  const faults = [];
+  const addons = addonsOf(root).filter(({ directory }) => names.length === 0 || names.includes(directory));
+  for (const addon of addons) {
+    const fatbin = addon.directory === "kernels-cuda" ? compileKernels(addon) : "";
+    for (const platform of platforms) {
+      const started = performance.now();
+      build(addon, platform, await sysrootOf(platform), fatbin);
+      const file = prebuildOf(addon, platform);
+      faults.push(
+        ...portabilityFaults(file, platform).map((fault) => `${addon.target}.node for ${platform}: ${fault}`),
+      );
+      console.log(`${platform}/${addon.target}.node in ${((performance.now() - started) / 1000).toFixed(0)} s`);
+    }
+  }
+  return faults;
+}
+
+/** The machine code for GPUs, which does not depend on the host's: compiled once. */
+function compileKernels(addon) {
+  const at = join(output, "cmake/kernels");
+  run("cmake", ["-S", addon.dir, "-B", at, "-DCMAKE_BUILD_TYPE=Release"]);
+  run("cmake", ["--build", at, "--target", `${addon.target}_kernels`]);
+  const fatbin = join(at, "kernels.fatbin");
+  if (!existsSync(fatbin)) throw new Error("prebuilds: expected nvcc, for the kernels of GPUs, received none");
+  return fatbin;
+}
+
+function build({ directory, dir, target }, platform, sysroot, fatbin) {
+  const { triple, processor } = PLATFORMS[platform];
+  const env = {
+    ...process.env,
+    MOSAIC_TRIPLE: triple,
+    MOSAIC_PROCESSOR: processor,
+    MOSAIC_PLATFORM: platform,
+    MOSAIC_SYSROOT: sysroot,
+  };
+  const at = join(output, "cmake", platform, directory);
+  mkdirSync(at, { recursive: true });
+  const definitions = {
+    CMAKE_BUILD_TYPE: "Release",
+    CMAKE_TOOLCHAIN_FILE: toolchain,
+    MOSAIC_PREBUILDS: join(output, "prebuilds", directory),
+    MOSAIC_KERNEL_FATBIN: fatbin,
+  };
+  const defined = Object.entries(definitions).map(([name, value]) => `-D${name}=${value}`);
+  run("cmake", ["-S", dir, "-B", at, "--no-warn-unused-cli", ...defined], env);
+  run("cmake", ["--build", at, `-j${availableParallelism()}`, "--target", target], env);
+}
+
+function run(command, args, env = process.env) {
+  const { status, stdout, stderr, error } = spawnSync(command, args, { env, encoding: "utf8", maxBuffer: 1 << 28 });
+  if (status === 0) return;
+  throw new Error(`${command} ${args.join(" ")} failed: ${error?.message ?? ""}\n${stdout}${stderr}`);
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const args = process.argv.slice(2);
+  const chosen = args.filter((arg) => arg in PLATFORMS);
+  const names = args.filter((arg) => !(arg in PLATFORMS));
+  const known = addonsOf(root).map(({ directory }) => directory);
+  const unknown = names.filter((name) => !known.includes(name));
+  if (unknown.length > 0)
+    throw new Error(`prebuilds: expected platforms or packages (${known.join(", ")}), received ${unknown.join(", ")}`);
+  const faults = await buildAll(chosen.length > 0 ? chosen : Object.keys(PLATFORMS), names);
+  for (const fault of faults) console.error(fault);
+  if (faults.length > 0) process.exit(1);
+}

@@ -1,0 +1,104 @@
+// A registry on this machine alone, for trying out what is published: Verdaccio on a free port of the loopback. Packages of
+// this repository come from it only; all others it fetches from the registry that npm is configured with.
+import { spawn } from "node:child_process";
+import { createServer } from "node:net";
+import { mkdirSync, openSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { run } from "./tools.mjs";
+
+/** Starts it with its files in `directory`: `{ url, npmrc, close }`. */
+export async function startRegistry(verdaccio, directory) {
+  mkdirSync(directory, { recursive: true });
+  const port = await freePort();
+  const uplink = run("npm", ["config", "get", "registry"]).trim();
+  writeFileSync(join(directory, "config.yaml"), JSON.stringify(configuration(uplink, directory)));
+  const log = openSync(join(directory, "log.txt"), "w");
+  const args = [verdaccio, "--config", join(directory, "config.yaml"), "--listen", `127.0.0.1:${port}`];
+  const child = spawn(process.execPath, args, { stdio: ["ignore", log, log] });
+  const url = `http://127.0.0.1:${port}/`;
+  process.once("exit", () => child.kill());
+  for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => process.exit(1));
+  await answers(url, child, directory);
+  return { url, npmrc: writeNpmrc(url, directory), close: () => child.kill() };
+}
+
+/** JSON is YAML. */
+function configuration(uplink, directory) {
+  const anybody = { access: "$all", publish: "$all", unpublish: "$all" };
+  return {
+    storage: join(directory, "storage"),
+    uplinks: { configured: { url: uplink, timeout: "60s", maxage: "60m" } },
+    packages: { "@mosaic/*": anybody, "**": { access: "$all", proxy: "configured" } },
+    max_body_size: "200mb",
+    log: { type: "stdout", format: "json", level: "http" },
+  };
+}
+
+/** npm publishes with a token only, whatever it is. Its file replaces the user's own, so that no other registry is within reach. */
+function writeNpmrc(url, directory) {
+  const npmrc = join(directory, "npmrc");
+  const host = url.slice("http:".length);
+  const lines = [
+    `registry=${url}`,
+    `@mosaic:registry=${url}`,
+    `${host}:_authToken=loopback`,
+    "audit=false",
+    "fund=false",
+  ];
+  writeFileSync(npmrc, `${lines.join("\n")}\n`);
+  return npmrc;
+}
+
+/** Publishes a staged package, there and nowhere else. */
+export function publish({ directory }, { url, npmrc }) {
+  if (!/^http:\/\/127\.0\.0\.1:\d+\/$/.test(url))
+    throw new Error(`release: expected a loopback registry, received ${url}`);
+  const args = [
+    "publish",
+    directory,
+    "--registry",
+    url,
+    "--userconfig",
+    npmrc,
+    "--ignore-scripts",
+    "--json",
+    "--access",
+    "public",
+  ];
+  return JSON.parse(
+    run("npm", [...args, "--tag", "latest"], { cwd: directory, env: loopbackEnvironment({ url, npmrc }) }),
+  );
+}
+
+/** npm's settings from the environment are above those of files: none is left but these. */
+export function loopbackEnvironment({ url, npmrc }, base = process.env) {
+  const kept = Object.entries(base).filter(([name]) => !/^(npm_|NPM_|YARN_|PNPM_)/i.test(name));
+  return {
+    ...Object.fromEntries(kept),
+    NPM_CONFIG_USERCONFIG: npmrc,
+    NPM_CONFIG_REGISTRY: url,
+    YARN_NPM_REGISTRY_SERVER: url,
+    YARN_UNSAFE_HTTP_WHITELIST: "127.0.0.1",
+  };
+}
+
+function freePort() {
+  return new Promise((resolve, reject) => {
+    const server = createServer().once("error", reject);
+    server.listen(0, "127.0.0.1", () => {
+      const { port } = server.address();
+      server.close(() => resolve(port));
+    });
+  });
+}
+
+async function answers(url, child, directory) {
+  for (const end = Date.now() + 60_000; Date.now() < end; ) {
+    if (child.exitCode !== null) break;
+    const answer = await fetch(`${url}-/ping`).catch(() => undefined);
+    if (answer?.ok) return;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  child.kill();
+  throw new Error(`release: the registry did not start: ${join(directory, "log.txt")}`);
+}

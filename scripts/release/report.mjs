@@ -1,0 +1,69 @@
+// What a dry release found, as tables of Markdown.
+
+const KIB = 1024;
+
+/** Everything in one document. */
+export function reportOf({ packages, cells, templates }) {
+  const parts = [consumerTable(cells), packageTable(packages)];
+  if (templates.length > 0) parts.splice(1, 0, templateTable(templates));
+  parts.push(contents(packages));
+  return `${parts.join("\n\n")}\n`;
+}
+
+/** A row for each Node and package manager, a column for each step: seconds, or that it failed. */
+export function consumerTable(cells) {
+  const steps = [...new Set(cells.flatMap(({ results }) => results.map(({ step }) => step)))];
+  const rows = cells.map(({ version, manager, results }) => [
+    `${version}, ${manager}`,
+    ...steps.map((step) => shown(results.find((result) => result.step === step))),
+  ]);
+  return table(["Node, package manager", ...steps], rows);
+}
+
+function templateTable(templates) {
+  return table(
+    ["template", "seconds"],
+    templates.map((one) => [one.template, shown(one)]),
+  );
+}
+
+function packageTable(packages) {
+  const rows = packages.map(({ name, version, packed }) => [
+    `\`${name}\``,
+    version,
+    kib(packed.size),
+    kib(packed.unpackedSize),
+    packed.files.length,
+    packed.files.filter((path) => path.endsWith(".node")).length,
+  ]);
+  return table(["package", "version", "KiB packed", "KiB unpacked", "files", "addons"], rows);
+}
+
+/** By the first part of their paths: declarations are as many as sources. */
+function contents(packages) {
+  const rows = packages.map(({ name, packed }) => {
+    const parts = partsOf(packed.files);
+    return [
+      `\`${name}\``,
+      [...parts].map(([part, files]) => (files.length > 1 ? `${part} (${files.length})` : part)).join(", "),
+    ];
+  });
+  return table(["package", "contents"], rows);
+}
+
+const top = (path) => (path.includes("/") ? `${path.split("/")[0]}/` : path);
+
+function partsOf(files) {
+  const parts = new Map();
+  for (const path of files) parts.set(top(path), [...(parts.get(top(path)) ?? []), path]);
+  return parts;
+}
+
+const kib = (bytes) => Math.ceil(bytes / KIB);
+const shown = (result) =>
+  result === undefined ? "not run" : result.fault === undefined ? result.seconds.toFixed(1) : "**failed**";
+
+function table(heads, rows) {
+  const line = (cells) => `| ${cells.join(" | ")} |`;
+  return [line(heads), line(heads.map(() => "---")), ...rows.map(line)].join("\n");
+}

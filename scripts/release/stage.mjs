@@ -1,0 +1,84 @@
+// Lays out packages as they are published: with the versions that changesets give them, and the addons of all platforms.
+// The work tree stays as it is: everything is copied.
+import { cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { packagesOf } from "../workspace.mjs";
+import { addonsOf, prebuildOf } from "./prebuilds.mjs";
+import { PLATFORMS } from "./sysroot.mjs";
+import { run } from "./tools.mjs";
+
+/** What npm ships of any package, besides its `files`. */
+const ALWAYS = ["package.json", "README.md", "LICENSE"];
+
+/**
+ * Stages every package that is published below `directory`; returns `{ name, version, directory }` of each, in the order in
+ * which they can be published: what a package depends on comes before it.
+ */
+export function stageAll(root, directory) {
+  rmSync(directory, { recursive: true, force: true });
+  const manifests = nextManifests(root, join(directory, "versions"));
+  const staged = packagesOf(root)
+    .filter(({ isProgram, manifest }) => !isProgram && !manifest.private)
+    .map((one) => stagePackage(root, one, manifests.get(one.name), directory));
+  return inOrder(staged);
+}
+
+/** The manifests of all packages after `changeset version`, which runs in a copy of what it reads and writes. */
+export function nextManifests(root, copy) {
+  const paths = ["package.json", ".changeset", ...packagesOf(root).map(({ path }) => `${path}/package.json`)];
+  for (const path of paths) {
+    mkdirSync(dirname(join(copy, path)), { recursive: true });
+    cpSync(join(root, path), join(copy, path), { recursive: true });
+  }
+  const git = (...args) =>
+    run("git", ["-c", "user.name=release", "-c", "user.email=release@localhost", ...args], { cwd: copy });
+  git("init", "--quiet");
+  git("add", "--all");
+  git("commit", "--quiet", "--no-verify", "--message", "build: before the release");
+  const program = join(root, "node_modules/@changesets/cli/bin.js");
+  run(process.execPath, [program, "version"], { cwd: copy });
+  return new Map(
+    packagesOf(copy).map(({ name, manifest, dir }) => [name, { manifest, changelog: join(dir, "CHANGELOG.md") }]),
+  );
+}
+
+function stagePackage(root, { dir, path, name }, { manifest, changelog }, directory) {
+  const at = join(directory, path);
+  mkdirSync(at, { recursive: true });
+  const listed = manifest.files.filter((file) => !file.startsWith("prebuilds"));
+  for (const file of [...ALWAYS, ...listed]) {
+    if (existsSync(join(dir, file))) cpSync(join(dir, file), join(at, file), { recursive: true });
+  }
+  if (existsSync(changelog)) cpSync(changelog, join(at, "CHANGELOG.md"));
+  // The scripts of this repository are of no use elsewhere.
+  const kept = Object.entries(manifest).filter(([key]) => !["scripts", "devDependencies", "entries"].includes(key));
+  const published = { ...Object.fromEntries(kept), ...repositoryOf(path) };
+  writeFileSync(join(at, "package.json"), `${JSON.stringify(published, null, 2)}\n`);
+  for (const addon of addonsOf(root).filter((each) => each.dir === dir)) {
+    for (const platform of Object.keys(PLATFORMS)) copyAddon(addon, platform, at);
+  }
+  return { name, version: manifest.version, directory: at, manifest: published };
+}
+
+/** Provenance is accepted only of packages that name the repository whose workflow publishes them. */
+function repositoryOf(directory) {
+  const { GITHUB_SERVER_URL: server, GITHUB_REPOSITORY: name } = process.env;
+  return name === undefined ? {} : { repository: { type: "git", url: `git+${server}/${name}.git`, directory } };
+}
+
+function copyAddon(addon, platform, at) {
+  const from = prebuildOf(addon, platform);
+  if (!existsSync(from)) throw new Error(`release: expected ${from}; node scripts/release/prebuilds.mjs builds it`);
+  cpSync(from, join(at, "prebuilds", platform, `${addon.target}.node`));
+}
+
+function inOrder(packages) {
+  const ordered = [];
+  const visit = (one) => {
+    if (one === undefined || ordered.includes(one)) return;
+    for (const name of Object.keys(one.manifest.dependencies ?? {})) visit(packages.find((each) => each.name === name));
+    ordered.push(one);
+  };
+  for (const one of packages) visit(one);
+  return ordered;
+}

@@ -1,0 +1,38 @@
+import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { expect, it } from "vitest";
+import { pagesOf, siteText, unlistedDocuments } from "../../docs/site/pages.mjs";
+import { file, tableOf } from "../backend-figures.mjs";
+import { PICTURES, pathOf } from "../site-pictures.mjs";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+
+it("has every document of docs in its sidebar, and no path twice", () => {
+  expect(unlistedDocuments(root)).toEqual([]);
+  const paths = pagesOf(root).map(({ path }) => path);
+  expect(new Set(paths).size).toBe(paths.length);
+  expect(paths).toEqual(expect.arrayContaining(["start", "troubleshooting", "packages/nn", "decisions/index"]));
+});
+
+it("leads links to pages and pictures, and makes text of links to sources", () => {
+  const bySource = new Map([
+    ["docs/masks.md", "masks"],
+    ["packages/nn/README.md", "packages/nn"],
+  ]);
+  const change = (text) =>
+    siteText(text, { source: "docs/start.md", bySource, pictures: (path) => `images/${path.split("/").at(-1)}` });
+  expect(change("[a\nb](masks.md#c)")).toBe("[a\nb](/masks.md#c)");
+  expect(change("[`nn`](../packages/nn)")).toBe("[`nn`](/packages/nn.md)");
+  expect(change("[x](../packages/nn/src/x.ts)")).toBe("x");
+  expect(change("[a](#b) [c](https://example.org/d)")).toBe("[a](#b) [c](https://example.org/d)");
+  expect(change("![a](images/a.svg)")).toBe("![a](/images/a.svg)");
+  expect(change("```ts\n[a](masks.md)\n```\n[a](masks.md)")).toBe("```ts\n[a](masks.md)\n```\n[a](/masks.md)");
+});
+
+it.each(Object.entries(PICTURES))("%s is what the command draws, byte for byte", (name, draw) => {
+  expect(readFileSync(pathOf(name), "utf8") === draw()).toBe(true);
+});
+
+it("has the planner's figures, of one of the tables: npm run check:docs compares all", () => {
+  expect(readFileSync(file, "utf8")).toContain(tableOf("documents"));
+}, 180_000);
