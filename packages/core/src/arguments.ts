@@ -12,7 +12,7 @@ export function checkTensor(where: string, x: unknown, rank?: number): asserts x
   if (!isTensor(x)) throw argumentError(where, "a Tensor", x);
   if (x.isDisposed) x.assertNotDisposed(where);
   if (rank === undefined || x.rank === rank) return;
-  throw new ShapeError({ where, expected: `a tensor with ${rank} axes`, received: formatShape(x.shape) });
+  throw new ShapeError({ where, expected: `a tensor with ${formatValue(rank)} axes`, received: formatShape(x.shape) });
 }
 
 /** As `checkTensor`, for what may be null. */
@@ -63,10 +63,10 @@ function argumentError(where: string, expected: string, received: unknown, remed
 
 /** All operands live on one device and have one dtype; converting is left to the caller, as it costs time and memory. */
 export function checkOperands(where: string, first: Tensor, ...others: readonly Tensor[]): void {
-  if (typeof first === "number" && (where === "add" || where === "mul")) throw numberRefused(where, first);
+  if (typeof first === "number" && (where === "add" || where === "mul")) throw numberError(where, first);
   checkTensor(where, first);
   for (const other of others) {
-    if (typeof other === "number") throw numberRefused(where, other);
+    if (typeof other === "number") throw numberError(where, other);
     checkTensor(where, other);
     checkDevice(where, first, other);
     if (other.dtype === first.dtype) continue;
@@ -87,7 +87,7 @@ const operationWithNumber: Readonly<Record<string, (value: number) => string>> =
   sub: (value) => `sub(x, full(ctx, [], ${value})) subtracts a number`,
 };
 
-function numberRefused(where: string, value: number): OptionError {
+function numberError(where: string, value: number): OptionError {
   return argumentError(where, "a Tensor", value, operationWithNumber[where]?.(value));
 }
 

@@ -50,14 +50,18 @@ export function formatValue(value: unknown): string {
  * import { MosaicError } from "@mosaic/core";
  * const error = new MosaicError({ where: "reshape", expected: "6 elements", received: "[4]", remedy: "keep the size" });
  * error.message; // => "reshape: expected 6 elements, received [4]; keep the size"
+ * error.help; // => "docs/troubleshooting.md#mosaicerror"
  * ```
  */
 export class MosaicError extends Error {
   readonly details: ErrorDetails;
+  /** Where the documentation has the causes and remedies of this class, a path and an anchor; no part of the message. */
+  readonly help: string;
   constructor(details: ErrorDetails | string, options?: ErrorOptions) {
     super(typeof details === "string" ? details : formatMessage(details), options);
     this.details = typeof details === "string" ? { where: details } : details;
     this.name = new.target.name;
+    this.help = `docs/troubleshooting.md#${this.name.toLowerCase()}`;
   }
 }
 
@@ -81,15 +85,21 @@ export class OutOfMemoryError extends MosaicError {}
 export class PeerLostError extends MosaicError {}
 /** A collective did not complete in time; the message gives each rank's position. */
 export class CollectiveTimeoutError extends MosaicError {}
-/** Ranks called different collectives, or the same one with different shapes or dtypes. */
+/** Ranks called different collectives, or the same one with different shapes or dtypes; found by the engine of @mosaic/runtime. */
 export class CollectiveMismatchError extends MosaicError {}
 /** A native addon could not be loaded; the message lists likely causes and the remedy. */
 export class AddonLoadError extends MosaicError {}
 
 /** Throws an OptionError unless an argument is what was expected: for what callers without types may pass. */
 // oxlint-disable-next-line max-params -- the parts of a message
-export function expectValue(where: string, fits: boolean, expected: string, received: unknown, remedy?: string): void {
-  if (fits) return;
+export function expectValue(
+  where: string,
+  isValid: boolean,
+  expected: string,
+  received: unknown,
+  remedy?: string,
+): void {
+  if (isValid) return;
   throw new OptionError({ where, expected, received: formatValue(received), ...(remedy !== undefined && { remedy }) });
 }
 

@@ -15,7 +15,7 @@ export {
 } from "./attention/backend.ts";
 export { checkFeatures, checkTile } from "./attention/check.ts";
 export type * from "./attention/tile.ts";
-export { checkpoint } from "./autograd/checkpoint.ts";
+export { type ActivationCheckpointOptions, checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
 export {
   type Edge,
@@ -34,6 +34,7 @@ export {
   collectiveOps,
   reduceOps,
 } from "./collectives/checked-group.ts";
+export type { RowTransfer } from "./collectives/group-cast.ts";
 export type * from "./collectives/process-group.ts";
 export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
@@ -70,17 +71,29 @@ export * as masks from "./mask/index.ts";
 export { findOverlap, sliceIntersects, slicesOverlap } from "./mask/overlap.ts";
 export { resolveSlices } from "./mask/verify.ts";
 export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, omitAxes } from "./mesh.ts";
-export type { AttentionForwardOptions, AttentionModuleOptions, PositionEncoding } from "./modules/attention-options.ts";
+export type { AttentionCache, CachedAttentionCall } from "./modules/attention-cache.ts";
+export type {
+  AttentionForwardOptions,
+  AttentionModuleOptions,
+  HeadNorm,
+  PositionEncoding,
+} from "./modules/attention-options.ts";
 export {
   CrossAxisAttention,
   type CrossAxisAttentionOptions,
   type CrossAxisForwardOptions,
 } from "./modules/cross-axis-attention.ts";
 export { Linear, type LinearOptions } from "./modules/linear.ts";
-export { checkModule, Module } from "./modules/module.ts";
+export { checkModule, type ForwardHook, type ForwardPreHook, Module } from "./modules/module.ts";
 export { MultiAxisAttention, type MultiAxisAttentionOptions, SelfAttention } from "./modules/multi-axis-attention.ts";
 export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./modules/multi-axis-attention-2d.ts";
-export { createParameter, type Initializer, type ParameterOptions, reduceGradients } from "./modules/parameters.ts";
+export {
+  createParameter,
+  type Initializer,
+  type ParameterOptions,
+  reduceGradients,
+  skipInit,
+} from "./modules/parameters.ts";
 export {
   type HostTensor,
   loadState,
@@ -89,9 +102,9 @@ export {
   type StateDict,
   StateDictError,
 } from "./modules/state-dict.ts";
-export { concatenate } from "./ops/concatenate.ts";
+export { concatenate, roll } from "./ops/concatenate.ts";
 export { linear, matmul } from "./ops/matmul.ts";
-export { layerNorm, type NormOptions, rmsNorm } from "./ops/norm.ts";
+export { layerNorm, type NormOptions, rmsNorm, type RmsNormOptions } from "./ops/norm.ts";
 export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
 export { softmax } from "./ops/softmax.ts";
@@ -112,6 +125,6 @@ export { resolveShards } from "./placement/verify.ts";
 export { rand, randn, type RandnOptions, type RandOptions } from "./random.ts";
 export { keep, scope } from "./scope.ts";
 export * from "./shape.ts";
-export { type DType, dtypeBytes, dtypeCodes, leakedTensors, Storage } from "./storage.ts";
-export { Tensor, type TensorInit, type ViewOptions } from "./tensor.ts";
+export { type DType, dtypeBytes, dtypeCodes, FinalizedStorage, Storage } from "./storage.ts";
+export { type GradientReducer, type Replication, Tensor, type TensorInit, type ViewOptions } from "./tensor.ts";
 export type { TensorMethods } from "./methods.ts";

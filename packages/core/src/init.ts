@@ -31,6 +31,10 @@ export const initOptions = defineOptions("init", {
   seed: option.integer({ min: 0, default: 0 }),
   /** Seconds that a collective may take. Default: that of the collectives. */
   timeout: option.number({ above: 0, max: 1e9, expected: "seconds, more than 0 and at most 1e9", optional: true }),
+  /** Called once when the context is to be closed, while it is open still: to write a trace, for example. Default: nothing. */
+  beforeClose: option.custom("a function", option.isFunction<(ctx: Context) => void | Promise<void>>, {
+    optional: true,
+  }),
 });
 /** What `init` takes. */
 export type InitOptions = OptionsOf<typeof initOptions>;
@@ -73,10 +77,10 @@ export async function init(options: InitOptions): Promise<Context> {
   const shape = resolveMeshShape(settings, size);
   const backends = registerBackends(settings.backends ?? []);
   const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : throwMissingCollectives(size));
-  const { device, timeout, seed } = settings;
+  const { device, timeout, seed, beforeClose } = settings;
   const world = await collectives.connect({ device, rank, size, ...(timeout !== undefined && { timeout }) });
   try {
-    return new RankContext({ device, backends, mesh: await createMesh(world, shape), seed });
+    return new RankContext({ device, backends, mesh: await createMesh(world, shape), seed, beforeClose });
   } catch (error) {
     await world[Symbol.asyncDispose]();
     throw error;
@@ -138,6 +142,7 @@ interface ContextFields {
   readonly mesh: DeviceMesh;
   readonly backends: ReadonlyMap<string, AttentionBackend>;
   readonly seed: number;
+  readonly beforeClose: ((ctx: Context) => void | Promise<void>) | undefined;
 }
 
 class RankContext implements Context {
@@ -146,13 +151,16 @@ class RankContext implements Context {
   readonly seed: number;
   randomStream = 0;
   readonly #backends: ReadonlyMap<string, AttentionBackend>;
+  readonly #beforeClose: ContextFields["beforeClose"];
   #closing: Promise<void> | undefined;
+  #isClosed = false;
 
-  constructor({ device, mesh, backends, seed }: ContextFields) {
+  constructor({ device, mesh, backends, seed, beforeClose }: ContextFields) {
     this.device = device;
     this.mesh = mesh;
     this.seed = seed;
     this.#backends = backends;
+    this.#beforeClose = beforeClose;
   }
 
   get world(): ProcessGroup {
@@ -190,7 +198,7 @@ class RankContext implements Context {
   }
 
   assertOpen(where: string): void {
-    if (!this.#closing) return;
+    if (!this.#isClosed) return;
     throw new ClosedError({
       where,
       expected: "an open context",
@@ -222,6 +230,15 @@ class RankContext implements Context {
 
   /** Parts before the whole: the groups cut from the world, the world, then the device they all used. */
   async #close(): Promise<void> {
+    try {
+      if (this.#beforeClose) await this.#beforeClose(this);
+    } finally {
+      this.#isClosed = true;
+      await this.#release();
+    }
+  }
+
+  async #release(): Promise<void> {
     const groups = new Set(this.mesh.axes.map((axis) => this.mesh.group(axis)));
     groups.delete(this.world);
     try {

@@ -48,10 +48,10 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
 }
 
 /** The coordinate without some axes: all shards along them. */
-export function omitAxes(at: Coordinate, axes: readonly string[]): Coordinate {
-  checkLengths("omitAxes", at);
+export function omitAxes(coordinate: Coordinate, axes: readonly string[]): Coordinate {
+  checkLengths("omitAxes", coordinate);
   expectValue("omitAxes", Array.isArray(axes), "an array of axis names", axes);
-  return Object.fromEntries(Object.entries(at).filter(([axis]) => !axes.includes(axis)));
+  return Object.fromEntries(Object.entries(coordinate).filter(([axis]) => !axes.includes(axis)));
 }
 
 function checkMeshShape(shape: Coordinate, size: number): void {

@@ -1,6 +1,7 @@
 import type { DType } from "./storage.ts";
+import type { UnaryOp } from "./kernels/kernels.ts";
 import { linear, matmul } from "./ops/matmul.ts";
-import { layerNorm, type NormOptions, rmsNorm } from "./ops/norm.ts";
+import { layerNorm, type NormOptions, rmsNorm, type RmsNormOptions } from "./ops/norm.ts";
 import * as pointwise from "./ops/pointwise.ts";
 import { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
 import { softmax } from "./ops/softmax.ts";
@@ -40,8 +41,8 @@ export interface TensorMethods {
 
   /** Matrix product [..,M,K] · [..,K,N] → [..,M,N]; leading axes broadcast. For a weight matrix use `linear`. */
   matmul(other: Tensor): Tensor;
-  /** this · Wᵀ + b: this [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's. */
-  linear(weight: Tensor, bias?: Tensor | null): Tensor;
+  /** activation(this · Wᵀ + b): this [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's. */
+  linear(weight: Tensor, bias?: Tensor | null, activation?: UnaryOp | null): Tensor;
 
   /** −this. */
   neg(): Tensor;
@@ -59,9 +60,9 @@ export interface TensorMethods {
   sigmoid(): Tensor;
   /** max(x, 0); the derivative at 0 is 0. */
   relu(): Tensor;
-  /** x · Φ(x), with the normal distribution's exact Φ: Hendrycks and Gimpel 2016, PyTorch's default. */
-  gelu(): Tensor;
-  /** x · sigmoid(x), also called swish (Elfwing et al. 2017), in two roundings. */
+  /** x · Φ(x), with the normal distribution's Φ: Hendrycks and Gimpel 2016. The option is PyTorch's. */
+  gelu(options?: pointwise.GeluOptions): Tensor;
+  /** x · sigmoid(x), also called swish: Elfwing et al. 2017. */
   silu(): Tensor;
   /** x². */
   square(): Tensor;
@@ -70,8 +71,8 @@ export interface TensorMethods {
   softmax(axis?: number): Tensor;
   /** (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to 1e-5. */
   layerNorm(weight?: Tensor | null, bias?: Tensor | null, options?: NormOptions): Tensor;
-  /** x / √(mean of x² + ε) · weight over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
-  rmsNorm(weight?: Tensor | null, options?: NormOptions): Tensor;
+  /** x / √(mean of x² + ε) · (weight + weightOffset) over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
+  rmsNorm(weight?: Tensor | null, options?: RmsNormOptions): Tensor;
 
   /** Sum over some axes, or all; float32 accumulation, one rounding. */
   sum(axes?: Axes, options?: ReduceOptions): Tensor;

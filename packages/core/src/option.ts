@@ -126,10 +126,10 @@ function numberRange(range: NumberRange): { readonly text: string; readonly cont
       value >= min && value <= max && (above === -Infinity || value > above) && (below === Infinity || value < below)
     );
   };
-  return { text: rangeText(range), contains };
+  return { text: formatRange(range), contains };
 }
 
-function rangeText({ min, max, above, below }: NumberRange): string {
+function formatRange({ min, max, above, below }: NumberRange): string {
   const [least, most] = [min ?? above, max ?? below];
   if (least === undefined && most === undefined) return "";
   if (most === undefined) return min === undefined ? ` > ${least}` : ` ≥ ${least}`;

@@ -54,7 +54,7 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
     // Calls without options are frequent, and all get the same object.
     if (given === undefined && defaults !== undefined) return defaults;
     if (!isObject(given)) throw new OptionError({ where, expected: "an options object", received: formatValue(given) });
-    for (const each of Object.keys(given)) if (!names.includes(each)) throw unknownNames(where, fields, given);
+    for (const each of Object.keys(given)) if (!names.includes(each)) throw unknownOptionError(where, fields, given);
     const parsed: Record<string, unknown> = {};
     for (let i = 0; i < names.length; i++) {
       const each = names[i]!;
@@ -91,7 +91,7 @@ export function checkArgument<Value>(where: string, value: unknown, kind: Option
   if (!kind.accepts(value)) throw invalidValue(where, kind, value);
 }
 
-function unknownNames(where: string, legal: Fields, options: object): OptionError {
+function unknownOptionError(where: string, legal: Fields, options: object): OptionError {
   const unknown = Object.keys(options).filter((name) => !Object.hasOwn(legal, name));
   return new OptionError({
     where,
@@ -108,7 +108,8 @@ function formatWhere(where: unknown): string {
 /** What is wrong within a nested object is reported where it is. */
 function invalidValue(where: string, { expected, remedy, fields }: Option<unknown>, value: unknown): OptionError {
   if (fields && isObject(value)) {
-    if (Object.keys(value).some((name) => !Object.hasOwn(fields, name))) return unknownNames(where, fields, value);
+    if (Object.keys(value).some((name) => !Object.hasOwn(fields, name)))
+      return unknownOptionError(where, fields, value);
     const fault = Object.entries(fields).find(([name, each]) => !acceptsAbsent(each, value[name]));
     if (fault) return invalidValue(`${formatWhere(where)}: ${fault[0]}`, fault[1], value[fault[0]]);
   }

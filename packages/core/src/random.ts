@@ -126,26 +126,26 @@ interface RngState {
   next: number | undefined;
 }
 
-let activeState: RngState | undefined;
+let activeRngState: RngState | undefined;
 
 /** Runs bodies (synchronous): the first draws fresh numbers for its random tensors, each later one the same again. */
 export function preserveRngState(): <T>(body: () => T) => T {
-  const own: RngState = { numbers: [], outer: activeState, next: undefined };
+  const own: RngState = { numbers: [], outer: activeRngState, next: undefined };
   return (body) => {
-    const before = activeState;
-    activeState = own;
+    const before = activeRngState;
+    activeRngState = own;
     try {
       return body();
     } finally {
-      activeState = before;
+      activeRngState = before;
       own.next = 0;
     }
   };
 }
 
 /** A number for a random tensor: a fresh one, or, in a body that runs again, the one that it had the first time. */
-export function nextStreamNumber(fresh: () => number): number {
-  return takeStreamNumber(activeState, fresh);
+export function nextStreamNumber(createNumber: () => number): number {
+  return takeStreamNumber(activeRngState, createNumber);
 }
 
 function takeStreamNumber(draws: RngState | undefined, fresh: () => number): number {

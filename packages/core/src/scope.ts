@@ -1,7 +1,7 @@
 import { checkTensor } from "./arguments.ts";
 import { MosaicError, checkFunction } from "./errors.ts";
 import { Tensor } from "./tensor.ts";
-import { adopt, track, TensorTracker } from "./tracking.ts";
+import { transferToActive, track, TensorTracker } from "./tracking.ts";
 
 /**
  * Runs `body` and then releases every tensor that was created inside, except
@@ -40,7 +40,7 @@ export function scope<T>(body: () => T): T {
 
 /** Releases what is not returned; what is belongs to the scope around it, unless it was created outside of this one. */
 function endScope<T>(tracker: TensorTracker, result: T, returned: readonly Tensor[]): T {
-  for (const tensor of returned) if (tensor.owner === tracker) adopt(tensor);
+  for (const tensor of returned) if (tensor.owner === tracker) transferToActive(tensor);
   tracker.release();
   return result;
 }

@@ -32,7 +32,7 @@ export function numel(shape: Shape): number {
 /** Row-major strides of a dense tensor. */
 export function contiguousStrides(shape: Shape): number[] {
   checkNumbers("contiguousStrides", shape);
-  const strides = new Array<number>(shape.length);
+  const strides = shape.slice();
   let stride = 1;
   for (let axis = shape.length - 1; axis >= 0; axis--) {
     strides[axis] = stride;
@@ -68,7 +68,14 @@ export function formatShape(shape: Shape): string {
 export function sameShape(a: Shape, b: Shape): boolean {
   checkNumbers("sameShape", a);
   checkNumbers("sameShape", b);
-  return a.length === b.length && a.every((length, axis) => length === b[axis]);
+  return equalNumbers(a, b);
+}
+
+function equalNumbers(a: Shape, b: Shape): boolean {
+  if (a === b) return true;
+  if (a.length !== b.length) return false;
+  for (let axis = 0; axis < a.length; axis++) if (a[axis] !== b[axis]) return false;
+  return true;
 }
 
 /** Counts a negative axis from the end; throws a ShapeError that names the legal range. */
@@ -85,10 +92,11 @@ function axisError(axis: unknown, rank: number, where: string): ShapeError {
   return new ShapeError({ where, expected, received: rank === 0 ? "a scalar" : formatValue(axis) });
 }
 
-/** NumPy's broadcasting rule: trailing axes must be equal or 1. */
-export function broadcastShapes(a: Shape, b: Shape, where: string): number[] {
+/** NumPy's broadcasting rule: trailing axes must be equal or 1. May return one of the two. */
+export function broadcastShapes(a: Shape, b: Shape, where: string): Shape {
   checkNumbers(where, a);
   checkNumbers(where, b);
+  if (equalNumbers(a, b)) return a;
   const rank = Math.max(a.length, b.length);
   return Array.from({ length: rank }, (_, axis) => {
     const x = a[axis - rank + a.length] ?? 1;

@@ -1,4 +1,4 @@
-import { checkFunction, expectValue } from "./errors.ts";
+import { checkFunction, DisposedError, expectValue, MosaicError } from "./errors.ts";
 
 /** How elements are stored. Arithmetic always accumulates in float32. */
 export type DType = "float32" | "bfloat16" | "float16";
@@ -13,28 +13,25 @@ export const dtypeBytes: Readonly<Record<DType, number>> = { float32: 4, bfloat1
  * Device memory, counted: every tensor that views it holds one reference, so does every collective that still uses it.
  * When the last one is released, the memory returns to its device's allocator, in stream order.
  */
-export class Storage {
+export abstract class Storage {
   /** The address, as the device's native code understands it. */
-  readonly handle: bigint;
+  abstract readonly handle: bigint;
   readonly byteLength: number;
-  /** Frees this memory once all its tensors are garbage; undefined where registering would cost more than the memory is worth. */
-  readonly leakRegistry: FinalizationRegistry<Storage> | undefined = leakedTensors;
-  readonly #free: () => void;
+  /** −1 once the memory is freed. */
   #references = 0;
   #version = 0;
   #mutation = "";
 
-  constructor(handle: bigint, byteLength: number, free: () => void) {
-    if (typeof handle !== "bigint") expectValue("Storage", false, "an address, a bigint", handle);
+  constructor(byteLength: number) {
     if (!Number.isFinite(byteLength) || byteLength < 0) expectValue("Storage", false, "a number of bytes", byteLength);
-    if (typeof free !== "function") checkFunction("Storage: free", free);
-    this.handle = handle;
     this.byteLength = byteLength;
-    this.#free = free;
   }
 
+  /** Gives the memory back in stream order; called when the last reference is released. */
+  protected abstract free(): void;
+
   get references(): number {
-    return this.#references;
+    return Math.max(0, this.#references);
   }
 
   /** How often these elements were changed: a tensor saved for a backward must find the version that it was saved at. */
@@ -65,14 +62,74 @@ export class Storage {
     }
   }
 
+  /** Whether `releaseMemory` has given the memory back, and `adoptMemory` has not replaced it. */
+  get isReleased(): boolean {
+    return false;
+  }
+
+  /**
+   * Gives the memory back in stream order while tensors refer to it: PyTorch's `resize_(0)` of a storage. Using them is an error until
+   * `adoptMemory`. For sharded parameters, which exist while they are used.
+   */
+  releaseMemory(): void {
+    throw new MosaicError({
+      where: "Storage.releaseMemory",
+      expected: "a storage whose memory can be released",
+      received: `a ${this.constructor.name}`,
+      remedy: "use a native device, such as cpu() or cuda()",
+    });
+  }
+
+  /** After `releaseMemory`: takes the memory of a storage of the same device and length, which must be referred to by one tensor; that one has none then. */
+  adoptMemory(from: Storage): void {
+    expectValue("Storage.adoptMemory", from instanceof Storage, "a Storage", from);
+    this.releaseMemory();
+  }
+
+  /** For allocators that hand out the same storage again, after `free`. */
+  protected resetReferences(): void {
+    this.#references = 0;
+  }
+
+  /** @throws DisposedError if the memory was freed. */
   retain(): void {
+    if (this.#references < 0) rejectFreed();
     this.#references++;
   }
 
   release(): void {
-    if (--this.#references === 0) this.#free();
+    if (--this.#references !== 0) return;
+    this.#references = -1;
+    this.free();
   }
 }
 
-/** The leak registry: frees memory of tensors that were collected without being disposed, late, so do not rely on it. */
-export const leakedTensors: FinalizationRegistry<Storage> = new FinalizationRegistry((storage) => storage.release());
+/**
+ * Memory of a device in TypeScript. `free` also runs when all tensors of it were collected without being disposed; so it must
+ * not refer to the storage, or to tensors of it.
+ */
+export class FinalizedStorage extends Storage {
+  readonly handle: bigint;
+  readonly #free: () => void;
+
+  constructor(handle: bigint, byteLength: number, free: () => void) {
+    if (typeof handle !== "bigint") expectValue("Storage", false, "an address, a bigint", handle);
+    if (typeof free !== "function") checkFunction("Storage: free", free);
+    super(byteLength);
+    this.handle = handle;
+    this.#free = free;
+    leakRegistry.register(this, free, this);
+  }
+
+  protected free(): void {
+    leakRegistry.unregister(this);
+    this.#free();
+  }
+}
+
+/** Frees memory whose tensors were collected without being disposed, late, so do not rely on it. */
+const leakRegistry = new FinalizationRegistry<() => void>((free) => free());
+
+function rejectFreed(): never {
+  throw new DisposedError({ where: "Storage.retain", expected: "memory in use", received: "memory that was freed" });
+}

@@ -4,7 +4,7 @@ import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./a
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes, type Storage } from "./storage.ts";
 import { checkFunction, expectValue, DisposedError, MosaicError, ShapeError } from "./errors.ts";
-import { checkViewBounds, formatShape, isContiguous, type Shape, numel } from "./shape.ts";
+import { checkViewBounds, formatShape, isContiguous, type Shape, numel, sameShape } from "./shape.ts";
 import { releasedByScope, type TensorTracker, trackTensor } from "./tracking.ts";
 
 /** What a tensor shows of its storage. Strides and offset count elements. */
@@ -23,6 +23,15 @@ export interface Replication {
   readonly ranks: number;
   /** Whether a backward has added to its gradient since that was reduced over the ranks, or set. */
   hasLocalGrad: boolean;
+  /** Of a parameter that is sharded: what `reduceGradients` calls in place of an all-reduce, once for all parameters that have it. */
+  readonly reducer?: GradientReducer;
+}
+
+/** Reduces the gradients of the parameters that it belongs to, and holds what it has reduced. */
+export interface GradientReducer {
+  reduceGradients(): void;
+  /** Disposes what it has reduced. */
+  zeroGrad(): void;
 }
 
 /** A part of what a tensor shows; see `Tensor.view`. */
@@ -31,11 +40,13 @@ export type ViewOptions = Partial<Pick<TensorInit, "shape" | "strides" | "offset
 /**
  * What every tensor has, whichever copy of this package made it: a program that is bundled may hold one, and its device another.
  */
-const brand: unique symbol = Symbol.for("@mosaic/core: Tensor") as never;
+const tensorBrand: unique symbol = Symbol.for("@mosaic/core: Tensor") as never;
 
 /** Whether a value is a tensor. */
 export function isTensor(value: unknown): value is Tensor {
-  return typeof value === "object" && value !== null && (value as { readonly [brand]?: true })[brand] === true;
+  return (
+    typeof value === "object" && value !== null && (value as { readonly [tensorBrand]?: true })[tensorBrand] === true
+  );
 }
 
 /**
@@ -72,7 +83,6 @@ export class Tensor implements Disposable, TensorInit {
     this.strides = init.strides;
     this.offset = init.offset;
     this.storage.retain();
-    this.storage.leakRegistry?.register(this, this.storage, this);
     trackTensor(this);
   }
 
@@ -167,6 +177,32 @@ export class Tensor implements Disposable, TensorInit {
     return new Tensor({ device, dtype, storage, shape, strides, offset });
   }
 
+  /**
+   * Shows the memory of another tensor of this shape and dtype from now on, as PyTorch's `tensor.data = other`: what makes parameters parts of
+   * one buffer. Views of this tensor, and what a backward has saved of it, stay with the memory that they show.
+   *
+   * @throws ShapeError for another shape, dtype or device, or one that is not contiguous.
+   */
+  setData(other: Tensor): void {
+    this.assertNotDisposed("setData");
+    expectValue("setData", isTensor(other), "a Tensor", other);
+    other.assertNotDisposed("setData");
+    const fits = sameShape(other.shape, this.shape) && other.dtype === this.dtype && other.device === this.device;
+    if (!fits || !other.isContiguous || !this.isContiguous) {
+      throw new ShapeError({
+        where: "setData",
+        expected: `${formatShape(this.shape)} ${this.dtype}, contiguous, of the same device`,
+        received: `${formatShape(other.shape)} ${other.dtype}`,
+      });
+    }
+    other.storage.retain();
+    this.storage.release();
+    const own = this as { -readonly [Name in "storage" | "strides" | "offset"]: Tensor[Name] };
+    own.storage = other.storage;
+    own.strides = other.strides;
+    own.offset = other.offset;
+  }
+
   /** The same memory without history. */
   detach(): Tensor {
     return this.view({});
@@ -193,7 +229,7 @@ export class Tensor implements Disposable, TensorInit {
   }
 
   static {
-    Object.defineProperty(this.prototype, brand, { value: true });
+    Object.defineProperty(this.prototype, tensorBrand, { value: true });
     // `console.log` must not print the device behind it.
     Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
   }
@@ -228,7 +264,6 @@ export class Tensor implements Disposable, TensorInit {
   [Symbol.dispose](): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    this.storage.leakRegistry?.unregister(this);
     this.storage.release();
     this.#node?.release();
     this.#node = undefined;

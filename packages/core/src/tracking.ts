@@ -7,44 +7,49 @@ export interface TrackedTensor extends Disposable {
 
 /** Tensors created while a body runs, for what releases them: a `scope`, or an operation that fails half way. */
 export class TensorTracker {
-  #tensors: TrackedTensor[] = [];
-  #limit = 64;
+  /** The first `#count` are tensors: a tracker that is used again and again keeps its array. */
+  #tensors: (TrackedTensor | undefined)[] = [];
+  #count = 0;
+  #compactThreshold = 64;
 
   add(tensor: TrackedTensor): void {
     tensor.owner = this;
-    if (this.#tensors.length === this.#limit) this.#compact();
-    this.#tensors.push(tensor);
+    if (this.#count === this.#compactThreshold) this.#compact();
+    this.#tensors[this.#count++] = tensor;
   }
 
   /** Drops what is no longer this tracker's: a loop in a scope must not grow a list of what it disposed itself. */
   #compact(): void {
-    this.#tensors = this.#live();
-    this.#limit = Math.max(64, 2 * this.#tensors.length);
+    this.#tensors = this.#liveTensors();
+    this.#count = this.#tensors.length;
+    this.#compactThreshold = Math.max(64, 2 * this.#count);
   }
 
-  #live(): TrackedTensor[] {
-    return this.#tensors.filter((tensor) => tensor.owner === this && !tensor.isDisposed);
+  #liveTensors(): TrackedTensor[] {
+    return this.#tensors.filter((tensor) => tensor?.owner === this && !tensor.isDisposed) as TrackedTensor[];
   }
 
   /** Disposes every tensor that is still this tracker's, the last first, as `using` would. */
   release(): void {
-    for (const tensor of this.#tensors.reverse()) {
+    for (let i = this.#count - 1; i >= 0; i--) {
+      const tensor = this.#tensors[i]!;
       if (tensor.owner !== this || tensor.isDisposed) continue;
       tensor[Symbol.dispose]();
       tensor.owner = releasedByScope;
     }
-    this.#tensors = [];
+    this.untrackAll();
   }
 
   /** Gives every tensor that is still this tracker's to the one around it. */
   transferToParent(): void {
-    for (const tensor of this.#live()) adopt(tensor);
-    this.#tensors = [];
+    for (const tensor of this.#liveTensors()) transferToActive(tensor);
+    this.untrackAll();
   }
 
   /** Leaves every tensor to its holder. */
   untrackAll(): void {
-    this.#tensors = [];
+    for (let i = 0; i < this.#count; i++) this.#tensors[i] = undefined;
+    this.#count = 0;
   }
 }
 
@@ -67,13 +72,24 @@ export function track<T>(tracker: TensorTracker, body: () => T): T {
   }
 }
 
+/** Makes `tracker` the innermost one; returns the one that it takes the place of, for `leaveTracker`. */
+export function enterTracker(tracker: TensorTracker | undefined): TensorTracker | undefined {
+  const outer = activeTracker;
+  activeTracker = tracker;
+  return outer;
+}
+
+export function leaveTracker(outer: TensorTracker | undefined): void {
+  activeTracker = outer;
+}
+
 /** Tracks a new tensor. */
 export function trackTensor(tensor: TrackedTensor): void {
   activeTracker?.add(tensor);
 }
 
 /** Makes the innermost tracker the owner of a tensor; without one, the caller owns it. */
-export function adopt(tensor: TrackedTensor): void {
+export function transferToActive(tensor: TrackedTensor): void {
   if (activeTracker) activeTracker.add(tensor);
   else tensor.owner = null;
 }

@@ -84,12 +84,22 @@ export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
     offset: x.offset + (count > 0 ? start * x.strides[along]! : 0),
   });
   const from = x.shape;
-  return recordView(out, x, "slice", (dOut) => {
-    const dx = dOut.device.empty(from, dOut.dtype);
-    dOut.device.kernels.fill(dx, 0);
-    using part = slice(dx, along, { start, end: start + count * step, step });
-    if (count > 0) dOut.device.kernels.copy(part, dOut);
-    return dx;
+  const isEmpty = out.size === 0;
+  const partOf = (whole: Tensor): Tensor => slice(whole, along, { start, end: start + count * step, step });
+  return out.record([x], {
+    name: "slice",
+    backward(dOut) {
+      const dx = dOut.device.empty(from, dOut.dtype);
+      dOut.device.kernels.fill(dx, 0);
+      using part = partOf(dx);
+      if (!isEmpty) dOut.device.kernels.copy(part, dOut);
+      return [dx];
+    },
+    addGradient(dOut, into) {
+      using part = partOf(into);
+      if (!isEmpty) dOut.device.kernels.binary("add", part, part, dOut);
+    },
+    free() {},
   });
 }
 

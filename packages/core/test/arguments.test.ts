@@ -23,7 +23,7 @@ import * as option from "../src/option.ts";
 import { checkArgument, defineOptions } from "../src/options.ts";
 import { layoutOf } from "../src/placement/layout.ts";
 import type { Span } from "../src/placement/span.ts";
-import { Storage } from "../src/storage.ts";
+import { FinalizedStorage } from "../src/storage.ts";
 import { ReferenceDevice } from "./reference/index.ts";
 
 const slice: Slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" };
@@ -106,8 +106,8 @@ const calls: Readonly<Record<string, () => unknown>> = {
   "versionedKernels of no kernel": () => versionedKernels(wrong({ wrong() {} })),
   "compileKernel of no source": () => compileKernel("fill", wrong(undefined), []),
   "compileKernel of wrong source": () => compileKernel("fill", "](", []),
-  "a Storage without free": () => new Storage(1n, 4, wrong(undefined)),
-  "a Storage of NaN bytes": () => new Storage(1n, Number.NaN, () => {}),
+  "a Storage without free": () => new FinalizedStorage(1n, 4, wrong(undefined)),
+  "a Storage of NaN bytes": () => new FinalizedStorage(1n, Number.NaN, () => {}),
   "defineOptions of what is no option": () => defineOptions("test", wrong({ a: 1 })),
   "checkArgument by no option": () => checkArgument("test", 1, wrong({})),
   "an option of a range of text": () => option.integer({ min: wrong("1") }),

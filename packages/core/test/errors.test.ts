@@ -13,10 +13,11 @@ test("a native text of the usual form has its details", () => {
   const error = errorFromFailure(1, "crossEntropy: expected integers from 0 to 3, received 4");
   expect(error).toBeInstanceOf(DeviceError);
   expect(error.details).toEqual({ where: "crossEntropy", expected: "integers from 0 to 3", received: "4" });
-  const connect = "connect: rank 1: expected ranks that round alike, received avx2 here; set MOSAIC_ISA on all ranks";
+  const connect =
+    "connect: rank 1: expected kernels of one instruction set on all ranks, received avx2 here; set MOSAIC_ISA on all ranks";
   expect(errorFromFailure(4, connect).details).toEqual({
     where: "connect: rank 1",
-    expected: "ranks that round alike",
+    expected: "kernels of one instruction set on all ranks",
     received: "avx2 here",
     remedy: "set MOSAIC_ISA on all ranks",
   });

@@ -115,6 +115,24 @@ describe("a context", () => {
     expect(() => ctx.backend("rign")).toThrow(OptionError);
   });
 
+  test("calls beforeClose once, while the context is open, and closes it whatever that does", async () => {
+    const calls: boolean[] = [];
+    const ctx = await start({
+      beforeClose: async (own) => {
+        await Promise.resolve();
+        ones(own, [1])[Symbol.dispose]();
+        calls.push(own === ctx);
+      },
+    });
+    await Promise.all([ctx.close(), ctx.close()]);
+    expect(calls).toEqual([true]);
+    expect(() => ones(ctx, [1])).toThrow(ClosedError);
+    const failing = await start({ beforeClose: () => Promise.reject(new Error("disk full")) });
+    await expect(failing.close()).rejects.toThrow("disk full");
+    expect(() => ones(failing, [1])).toThrow(ClosedError);
+    await expect(start({ beforeClose: 1 as never })).rejects.toThrow(/beforeClose: expected a function/);
+  });
+
   test("refuses to work after close, which is fine twice", async () => {
     const ctx = await start();
     await ctx.close();

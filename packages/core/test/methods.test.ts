@@ -24,12 +24,12 @@ const calls = {
   tanh: [],
   sigmoid: [],
   relu: [],
-  gelu: [],
+  gelu: [{ approximate: "tanh" }],
   silu: [],
   square: [],
   softmax: [0],
   layerNorm: [null, null, { epsilon: 0.5 }],
-  rmsNorm: [null, { epsilon: 0.5 }],
+  rmsNorm: [fromArray(device, [1, 2], [2]), { epsilon: 0.5, weightOffset: 1 }],
   sum: [0, { keepDims: true }],
   mean: [1],
   max: [],
@@ -52,6 +52,7 @@ test("views are methods, and every method is listed here or is a view", async ()
   expect(x.slice(0, 0, 1).expand([3, 2]).shape).toEqual([3, 2]);
   const own = [
     "detach",
+    "setData",
     "view",
     "read",
     "item",

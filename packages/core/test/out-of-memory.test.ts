@@ -6,7 +6,7 @@ import { rand } from "../src/random.ts";
 import { OutOfMemoryError } from "../src/errors.ts";
 import { init } from "../src/init.ts";
 import { add, div, mul, sub } from "../src/ops/pointwise.ts";
-import { concatenate } from "../src/ops/concatenate.ts";
+import { concatenate, roll } from "../src/ops/concatenate.ts";
 import { linear, matmul } from "../src/ops/matmul.ts";
 import { layerNorm } from "../src/ops/norm.ts";
 import { max, mean, sum } from "../src/ops/reduction.ts";
@@ -46,6 +46,7 @@ const cases: Readonly<Record<string, Case>> = {
   mul: { shapes: [matrix, [4]], run: ([a, b]) => mul(a!, b!) },
   div: { shapes: [[4], matrix], run: ([a, b]) => div(a!, b!) },
   concatenate: { shapes: [matrix, matrix], run: ([a, b]) => concatenate([a!, b!], 0) },
+  roll: { shapes: [matrix], run: ([x]) => roll(x!, -1, 1) },
   linear: { shapes: [matrix, [2, 4], [2]], run: ([x, w, b]) => linear(x!, w!, b) },
   matmul: {
     shapes: [

@@ -1,9 +1,10 @@
 import { defineOp } from "../autograd/define-op.ts";
+import { type AttentionResult, savedOrComputed } from "../autograd/kept-attention.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
 import { batchMaskOptions, resolveBatchMaskUnchecked } from "../mask/samples.ts";
 import * as option from "../option.ts";
-import { defineOptions, type OptionsOf } from "../options.ts";
+import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
@@ -11,10 +12,12 @@ import { contiguousRows } from "../views.ts";
 import { type AttentionBackend, type AttentionCall, backendOrLocal, type KvShard } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
 import { backendLabel, checkAttention, checkFeatures } from "./check.ts";
+import { attentionModifierOptions, checkSlopes, resolveModifiers } from "./modifiers.ts";
 import { recordCall } from "./record-call.ts";
+import { checkSinks, mergeSinks, sinkGradient } from "./sinks.ts";
 import type { AttentionModifiers, AttentionState, QkvGrads } from "./tile.ts";
 
-// Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
+// Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size, Dv that of the values.
 
 export const attentionOptions = defineOptions("attention", {
   /** A registered name or the backend itself; required where the mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local". */
@@ -22,6 +25,12 @@ export const attentionOptions = defineOptions("attention", {
   ...batchMaskOptions.fields,
   /** Factor on q·k. Default 1 / √D. */
   scale: option.number({ optional: true }),
+  /**
+   * Attention sinks, [H] in float32 or q's dtype: a logit for each query head that the softmax of every row counts, beside the scores and without a
+   * value, as in gpt-oss. Differentiable: the gradient is this rank's rows' share, which `reduceGradients` adds up. Default: none.
+   */
+  sinks: option.tensor({ optional: true }),
+  ...attentionModifierOptions.fields,
   /** Where the queries lie. Default: all of them on this rank. */
   queries: option.layout({ optional: true }),
   /** Where the keys lie. Default: all of them on this rank. */
@@ -35,16 +44,23 @@ export type AttentionOptions = Omit<AttentionOptionsWithLse, "returnLse">;
 
 /** What `attention` returns with `returnLse`. */
 export interface AttentionOutput {
-  /** [B,H,Sq,D] in q's dtype. */
+  /** [B,H,Sq,Dv] in q's dtype. */
   readonly out: Tensor;
-  /** [B,H,Sq] float32: ln Σ exp(scale · q·k) over the keys that a query sees, −Infinity if it sees none. Not differentiable. */
+  /**
+   * [B,H,Sq] float32: ln Σ exp(score) over the keys that a query sees and its head's sink, −Infinity if there is neither. Scores are scale · q·k, after
+   * softcap and slopes. Not differentiable.
+   */
   readonly lse: Tensor;
 }
 
-/** A state that has seen nothing: out 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. */
-export function emptyState(q: Tensor): AttentionState {
+/**
+ * A state that has seen nothing: out [B,H,S,Dv] 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. Values have
+ * the head size of q unless `valueHeadDim` is given.
+ */
+export function emptyState(q: Tensor, valueHeadDim: number = q?.shape?.[3] ?? 0): AttentionState {
   checkTensor("emptyState", q, 4);
-  const out = emptyBshd(q, "float32");
+  checkArgument("emptyState: valueHeadDim", valueHeadDim, option.integer({ min: 0 }));
+  const out = emptyBshd(q, "float32", valueHeadDim);
   const lse = q.device.empty(q.shape.slice(0, -1), "float32");
   q.device.kernels.fill(out, 0);
   q.device.kernels.fill(lse, -Infinity);
@@ -52,8 +68,8 @@ export function emptyState(q: Tensor): AttentionState {
 }
 
 /** [B,H,S,D] kept in memory as [B,S,H,D], so that merging the heads is a view. */
-function emptyBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"]): Tensor {
-  using memory = device.empty([b!, s!, h!, d!], dtype);
+function emptyBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"], size: number = d!): Tensor {
+  using memory = device.empty([b!, s!, h!, size], dtype);
   return memory.permute([0, 2, 1, 3]);
 }
 
@@ -86,27 +102,37 @@ function kvShard({ ctx }: AttentionContext, k: Tensor, v: Tensor): KvShard {
   return { k, v, from: ctx.mesh.coordinate };
 }
 
+// oxlint-disable-next-line max-params -- q, k and v are the field's names
+function attend(context: AttentionContext, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | null): AttentionResult {
+  const state = emptyState(q, v.shape[3]);
+  const call = attentionCall(context, q);
+  recordCall(context.ctx, context.backend, "forward", { ...call, sinks }, kvShard(context, k, v));
+  context.backend.attend(context.ctx, call, state, kvShard(context, k, v));
+  if (sinks) mergeSinks(state, sinks);
+  return { output: roundTo(state.out, q.dtype), lse: state.lse };
+}
+
 const attentionOp = defineOp({
   name: "attention",
-  forward([q, k, v]: [Tensor, Tensor, Tensor], context: AttentionContext) {
-    const state = emptyState(q);
-    const call = attentionCall(context, q);
-    recordCall(context.ctx, context.backend, "forward", call, k);
-    context.backend.attend(context.ctx, call, state, kvShard(context, k, v));
-    const output = roundTo(state.out, q.dtype);
-    if (context.lseOutput) context.lseOutput.lse = state.lse.detach();
-    return { output, saved: { q, k, v, output, lse: state.lse, context } };
+  forward([q, k, v, sinks]: [Tensor, Tensor, Tensor, Tensor | null], context: AttentionContext) {
+    const { output, lse } = savedOrComputed(q.shape.with(3, v.shape[3]!), () => attend(context, q, k, v, sinks));
+    if (context.lseOutput) context.lseOutput.lse = lse.detach();
+    // A handle of its own, as the inputs have: the caller may dispose theirs before the backward.
+    const slopes = context.modifiers?.slopes?.detach() ?? null;
+    return { output, saved: { q, k, v, sinks, slopes, output, lse, context } };
   },
-  backward({ q, k, v, output, lse, context }, dOutput) {
+  backward({ q, k, v, sinks, slopes, output, lse, context }, dOutput, needed) {
     context.ctx.assertOpen(`${context.backend.name}: backward`);
     using dOut = contiguousRows(dOutput);
     using delta = q.device.empty(lse.shape, "float32");
     q.device.kernels.rowDot(delta, dOut, output);
     const grads: QkvGrads = { dq: gradientAccumulator(q), dk: gradientAccumulator(k), dv: gradientAccumulator(v) };
-    const call = { ...attentionCall(context, q), dOut, lse, delta };
-    recordCall(context.ctx, context.backend, "backward", call, k);
+    const modifiers = slopes ? { ...context.modifiers, slopes } : context.modifiers;
+    const call = { ...attentionCall({ ...context, modifiers }, q), dOut, lse, delta };
+    recordCall(context.ctx, context.backend, "backward", { ...call, sinks }, kvShard(context, k, v));
     context.backend.attendBackward(context.ctx, call, grads, kvShard(context, k, v));
-    return [roundTo(grads.dq, q.dtype), roundTo(grads.dk, k.dtype), roundTo(grads.dv, v.dtype)];
+    const dSinks = sinks && needed[3] ? sinkGradient(sinks, lse, delta) : null;
+    return [roundTo(grads.dq, q.dtype), roundTo(grads.dk, k.dtype), roundTo(grads.dv, v.dtype), dSinks];
   },
 });
 
@@ -118,12 +144,12 @@ function gradientAccumulator(like: Tensor): Tensor {
 
 /**
  * Attention softmax(scale · q kᵀ) v over every key that the mask shows, wherever in the mesh it lies; exact on any mesh.
- * q [B,H,Sq,D], k and v [B,Hkv,Sk,D], with H a multiple of Hkv: this rank's shards. Returns [B,H,Sq,D] in q's dtype, in
- * memory as [B,Sq,H,D]. A query that sees nothing gives 0. Differentiable in q, k and v; sums are float32 and rounded
- * once.
+ * q [B,H,Sq,D], k [B,Hkv,Sk,D] and v [B,Hkv,Sk,Dv], with H a multiple of Hkv: this rank's shards. Returns [B,H,Sq,Dv] in q's dtype,
+ * in memory as [B,Sq,H,Dv]. A query that sees nothing gives 0. Differentiable in q, k, v and `sinks`; sums are float32 and rounded
+ * once. Where Dv is not D, as in multi-head latent attention (DeepSeek-V2), it takes a device with the feature `valueHeadSize`.
  *
  * A batch of sequences of different lengths, padded on the left or the right, takes `lengths` and `padding`, one of different
- * masks a list of them. Rows of padding give 0, an lse of −Infinity, and gradients of 0. Where samples see different keys, it takes
+ * masks a list of them. Rows of padding give 0, an lse of −Infinity (their sink, if there is one), and gradients of 0. Where samples see different keys, it takes
  * a device with the feature `sampleMasks`.
  *
  * With `returnLse`, `{ out, lse }`, as flash_attn's return_softmax_lse: two such results over disjoint keys can be merged.
@@ -178,21 +204,26 @@ export function attention(
   checkContext("attention", ctx);
   const given = attentionOptions.parse(options);
   for (const x of [q, k, v]) checkTensor("attention", x);
-  const { scale = (q.shape[3] ?? 1) ** -0.5, returnLse } = given;
+  const { scale = (q.shape[3] ?? 1) ** -0.5, sinks = null, returnLse } = given;
   const { queries = unshardedLayout(ctx, q), keys = unshardedLayout(ctx, k) } = given;
   const backend = backendOrLocal("attention", ctx, given.backend);
   backend.check?.(ctx);
   const where = `${backendLabel(backend)}, rank ${ctx.rank}`;
   checkAttention(where, { ctx, backend, scale, queries, keys }, { q, k, v });
   const sizes = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
+  if (sinks) checkSinks(where, sinks, q);
+  if (given.alibiSlopes)
+    checkSlopes(`${where}: alibiSlopes`, given.alibiSlopes, { q, heads: q.shape[1]!, hasAllHeads: true });
   const resolved = resolveBatchMaskUnchecked(where, given, sizes);
-  if (resolved.modifiers) checkFeatures(ctx.device, { k, v }, { q: [], k: [], scale, ...resolved });
+  const modifiers = resolveModifiers(ctx, given, { q, ofMask: resolved.modifiers });
+  checkFeatures(ctx.device, { k, v }, { q: [], k: [], scale, mask: resolved.mask, modifiers });
   const lseOutput: { lse?: Tensor } = {};
-  const context = { ctx, backend, scale, queries, keys, ...resolved, ...(returnLse && { lseOutput }) };
+  const { mask } = resolved;
+  const context = { ctx, backend, scale, mask, modifiers, queries, keys, ...(returnLse && { lseOutput }) };
   using rows = contiguousRows(q);
   using keyRows = contiguousRows(k);
   using valueRows = contiguousRows(v);
-  const out = attentionOp([rows, keyRows, valueRows], context);
+  const out = attentionOp([rows, keyRows, valueRows, sinks], context);
   return returnLse ? { out, lse: lseOutput.lse! } : out;
 }
 

@@ -11,6 +11,7 @@ import { verifyLayout, verifySpan } from "../placement/verify.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionBackend } from "./backend.ts";
+import { checkSlopes } from "./modifiers.ts";
 import type { AttentionModifiers, KvBlock, Tile } from "./tile.ts";
 
 interface AttentionArguments {
@@ -69,11 +70,12 @@ function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Ten
   const [b, h, , d] = q.shape;
   const [, hkv] = k.shape;
   const ranks = q.rank === 4 && k.rank === 4 && v.rank === 4;
-  const fits = ranks && k.shape[0] === b && k.shape[3] === d && k.shape.every((length, i) => length === v.shape[i]);
-  if (!fits || h! % hkv! !== 0 || d! < 1 || d! > maxHeadSize) {
+  const isHeadSize = (size: number): boolean => size >= 1 && size <= maxHeadSize;
+  const fits = ranks && k.shape[0] === b && k.shape[3] === d && [0, 1, 2].every((i) => k.shape[i] === v.shape[i]);
+  if (!fits || h! % hkv! !== 0 || !isHeadSize(d!) || !isHeadSize(v.shape[3]!)) {
     throw new ShapeError({
       where,
-      expected: `q [B,H,Sq,D], k and v [B,Hkv,Sk,D], H a multiple of Hkv, D from 1 to ${maxHeadSize}`,
+      expected: `q [B,H,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv], H a multiple of Hkv, D and Dv from 1 to ${maxHeadSize}`,
       received: `q ${formatShape(q.shape)}, k ${formatShape(k.shape)}, v ${formatShape(v.shape)}`,
       remedy: "split the heads and shard the sequence before attention",
     });
@@ -144,7 +146,12 @@ export function checkTile(q: Tensor, kv: KvBlock, tile: Tile): void {
   checkPositions("attention: queries", tile.q, q.shape[2]!);
   checkPositions("attention: keys", tile.k, k.shape[2]!);
   verifyWellFormed("attention: mask", tile.mask);
-  if (tile.modifiers?.sampleMasks) checkSampleMasks(tile.mask, tile.modifiers, q.shape[0]!);
+  const { modifiers } = tile;
+  if (modifiers?.sampleMasks) checkSampleMasks(tile.mask, modifiers, q.shape[0]!);
+  if (modifiers?.slopes) {
+    const heads = (modifiers.origin?.head ?? 0) + q.shape[1]!;
+    checkSlopes("attention: slopes", modifiers.slopes, { q, heads, hasAllHeads: false });
+  }
 }
 
 /** A list for each sample of the call, disjoint from the mask of all. */

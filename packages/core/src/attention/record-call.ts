@@ -6,7 +6,7 @@ import { coordinatesAlong } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import { type AttentionBackend, type AttentionCall, describeBackend } from "./backend.ts";
 import { formatSampleMasks, formatShards, formatSlices } from "./format.ts";
-import type { AttentionModifiers } from "./tile.ts";
+import type { AttentionModifiers, KvBlock } from "./tile.ts";
 
 // What the ranks of an attention call must agree on and no message shows: each derives alone, from mask and layouts, what it
 // sends and computes. So every call is recorded in the histories of the groups along the backend's axes.
@@ -19,20 +19,23 @@ const MAX_COMPARED = 4;
 /** Which half of an attention call is recorded. */
 export type AttentionPass = "forward" | "backward";
 
+/** A call, and what is merged after its last key. */
+type RecordedCall = AttentionCall & { readonly sinks: Tensor | null };
+
 /** Records a call, forward or backward, in the groups along the backend's axes. Nothing is sent. */
 // oxlint-disable-next-line max-params -- as `AttentionBackend.attend`: context, call, keys
 export function recordCall(
   ctx: Context,
   backend: AttentionBackend,
   pass: AttentionPass,
-  call: AttentionCall,
-  k: Tensor,
+  call: RecordedCall,
+  kv: KvBlock,
 ): void {
   let description: CallDescription | undefined;
   for (const axis of backend.axes) {
     // A mesh without the axis, or another one, is the backend's to report.
     if ((ctx.mesh.shape[axis] ?? 1) === 1) continue;
-    description ??= callDescription(ctx, backend, call, k);
+    description ??= callDescription(ctx, backend, call, kv);
     ctx.mesh.group(axis).recordCall(description[pass]);
   }
 }
@@ -42,14 +45,14 @@ const descriptionCache = new WeakMap<DeviceMesh, CallDescription[]>();
 function callDescription(
   { mesh }: Context,
   backend: AttentionBackend,
-  call: AttentionCall,
-  k: Tensor,
+  call: RecordedCall,
+  kv: KvBlock,
 ): CallDescription {
   let calls = descriptionCache.get(mesh);
   if (!calls) descriptionCache.set(mesh, (calls = []));
-  for (const each of calls) if (each.matches(backend, call, k)) return each;
+  for (const each of calls) if (each.matches(backend, call, kv)) return each;
   if (calls.length >= MAX_CACHED_CALLS) calls.shift();
-  const description = new CallDescription(mesh.shape, backend, call, k);
+  const description = new CallDescription(mesh.shape, backend, call, kv);
   calls.push(description);
   return description;
 }
@@ -59,41 +62,46 @@ class CallDescription {
   readonly #mesh: Coordinate;
   readonly #backend: AttentionBackend;
   readonly #call: Omit<AttentionCall, "q" | "at">;
+  readonly #hasSinks: boolean;
   readonly #dtype: Tensor["dtype"];
-  /** B, H, Hkv and D. */
-  readonly #sizes: readonly [number, number, number, number];
+  /** B, H, Hkv, D and Dv. */
+  readonly #sizes: readonly [number, number, number, number, number];
   #text: string | undefined;
 
   constructor(
     mesh: Coordinate,
     backend: AttentionBackend,
-    { q, scale, mask, modifiers, queries, keys }: AttentionCall,
-    k: Tensor,
+    { q, scale, mask, modifiers, queries, keys, sinks }: RecordedCall,
+    { k, v }: KvBlock,
   ) {
     this.#mesh = mesh;
     this.#backend = backend;
     this.#call = { scale, mask, modifiers, queries, keys };
+    this.#hasSinks = sinks !== null;
     this.#dtype = q.dtype;
-    this.#sizes = [q.shape[0]!, q.shape[1]!, k.shape[1]!, q.shape[3]!];
+    this.#sizes = [q.shape[0]!, q.shape[1]!, k.shape[1]!, q.shape[3]!, v.shape[3]!];
   }
 
   readonly forward = (): string => `attention by ${this.#description()}`;
   readonly backward = (): string => `attention backward by ${this.#description()}`;
 
-  matches(backend: AttentionBackend, { q, scale, mask, modifiers, queries, keys }: AttentionCall, k: Tensor): boolean {
+  matches(backend: AttentionBackend, call: RecordedCall, { k, v }: KvBlock): boolean {
     const own = this.#call;
-    const [batch, heads, kvHeads, headDim] = this.#sizes;
+    const { q, scale, mask, modifiers, queries, keys, sinks } = call;
+    const [batch, heads, kvHeads, headDim, valueHeadDim] = this.#sizes;
     return (
       own.queries === queries &&
       own.keys === keys &&
       own.scale === scale &&
-      own.modifiers === modifiers &&
+      equalModifiers(own.modifiers, modifiers) &&
+      this.#hasSinks === (sinks !== null) &&
       equalSlices(own.mask, mask) &&
       this.#dtype === q.dtype &&
       batch === q.shape[0] &&
       heads === q.shape[1] &&
       kvHeads === k.shape[1] &&
       headDim === q.shape[3] &&
+      valueHeadDim === v.shape[3] &&
       this.#backend === backend
     );
   }
@@ -104,11 +112,13 @@ class CallDescription {
 
   #format(): string {
     const { scale, mask, modifiers, queries, keys } = this.#call;
-    const [batch, heads, kvHeads, headDim] = this.#sizes;
+    const [batch, heads, kvHeads, headDim, valueHeadDim] = this.#sizes;
     const parts = [
       `${describeBackend(this.#backend)}: ${this.#dtype} [${batch},${heads},S,${headDim}]`,
       ...(kvHeads === heads ? [] : [`${kvHeads} key heads`]),
+      ...(valueHeadDim === headDim ? [] : [`values of head size ${valueHeadDim}`]),
       `scale ${scale}`,
+      ...(this.#hasSinks ? ["sinks"] : []),
       ...formatModifiers(modifiers),
       `mask ${formatSlices(mask)}`,
     ];
@@ -126,6 +136,23 @@ function equalSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
     const { q0, q1, k0, k1, type } = b[i]!;
     return slice.q0 === q0 && slice.q1 === q1 && slice.k0 === k0 && slice.k1 === k1 && slice.type === type;
   });
+}
+
+/** Of a call's modifiers an object is made for each call. */
+function equalModifiers(a: AttentionModifiers | undefined, b: AttentionModifiers | undefined): boolean {
+  if (a === b) return true;
+  return (
+    a !== undefined &&
+    b !== undefined &&
+    a.softcap === b.softcap &&
+    a.slopes?.size === b.slopes?.size &&
+    a.sampleMasks === b.sampleMasks &&
+    a.dropout?.probability === b.dropout?.probability &&
+    a.dropout?.seed === b.dropout?.seed &&
+    a.dropout?.stream === b.dropout?.stream &&
+    a.origin?.batch === b.origin?.batch &&
+    a.origin?.head === b.origin?.head
+  );
 }
 
 /** `512 over sp: 0:128 | 128:256 | …`, shard by shard. */

@@ -52,12 +52,18 @@ export interface AttentionModifiers {
 /**
  * Dropout of attention weights, after the softmax: those kept count 1 / (1 − probability), lse stays that of all. Which are
  * kept follows from seed, stream and the global batch, head, query and key: it is the same on every mesh.
+ *
+ * Philox4x32-10 (Salmon et al. 2011), twice. The words 0 and 1 that (stream mod 2³², stream / 2³², 0, 0) gives under the key (seed mod 2³², seed / 2³²)
+ * are the key of the call. Under it word j mod 4 of what (⌊j / 4⌋, i, b, h) gives belongs to key j and query i of sample b and query head h: the weight
+ * is dropped if the word's upper 24 bits are less than probability · 2²⁴.
  */
 export interface AttentionDropout {
   /** Of a weight to become 0: in [0, 1). */
   readonly probability: number;
   readonly seed: number;
   readonly stream: number;
+  /** Samples before those of the whole call, which other ranks have: where samples are cut along "dp". Beside `origin.batch`. */
+  readonly batchOffset: number;
 }
 
 /** The global index of a call's first batch element and of its first query head. */

@@ -57,11 +57,27 @@ function runBackward(start: Exclude<Edge, null>, seed: Tensor): void {
     accumulate(start, seed, pending);
     for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
       const { node, gradient } = next;
+      if (addInPlace(node, gradient, pending)) continue;
       accumulateAll(node, runNode(node, gradient), pending);
     }
   } finally {
     pending.dispose();
   }
+}
+
+/** Whether the gradient of a node's input was added to what its input has already received; frees both if so. */
+function addInPlace(node: GradNode, dOutput: Tensor, pending: GradientQueue): boolean {
+  const [edge] = node.edges;
+  if (!node.definition?.addGradient || !edge || !("node" in edge)) return false;
+  const into = pending.get(edge.node);
+  if (!into || !isSoleOwner(into)) return false;
+  try {
+    node.definition.addGradient(dOutput, into);
+  } finally {
+    node.free();
+    dOutput.dispose();
+  }
+  return true;
 }
 
 /** The gradients of a node's inputs, each a handle of its own; frees the node and its output's gradient. */
@@ -173,6 +189,10 @@ class GradientQueue {
     const before = this.#gradients.get(node);
     this.#gradients.set(node, before ? addGradients(before, gradient) : gradient);
     if (!before) this.#nodes.splice(this.#position(node.sequence), 0, node);
+  }
+
+  get(node: GradNode): Tensor | undefined {
+    return this.#gradients.get(node);
   }
 
   pop(): { node: GradNode; gradient: Tensor } | undefined {

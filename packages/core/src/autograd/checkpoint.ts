@@ -1,13 +1,29 @@
 import { checkTensor } from "../arguments.ts";
 import { checkFunction } from "../errors.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import { scope } from "../scope.ts";
 import { Tensor } from "../tensor.ts";
 import { untracked } from "../tracking.ts";
 import { reshape } from "../views.ts";
 import { backward } from "./backward.ts";
+import { SavedAttention } from "./kept-attention.ts";
 import { preserveRngState } from "../random.ts";
 import { enableGrad, isGradEnabled } from "./node.ts";
 import { checkVersions, recordVersions } from "./saved-tensors.ts";
+
+export const activationCheckpointOptions = defineOptions("checkpoint", {
+  /**
+   * Keep (out, lse) of every `attention` inside, as much as its queries: the backward then neither computes nor communicates attention's
+   * forward again (DistFlashAttention, Li et al. 2023). Default false.
+   */
+  keepAttention: option.boolean({ default: false }),
+});
+/** What `checkpoint` takes before its body. */
+export type ActivationCheckpointOptions = OptionsOf<typeof activationCheckpointOptions>;
+
+/** What is run again: from tensors to a tensor. */
+type Body<Inputs extends readonly Tensor[]> = (...inputs: Inputs) => Tensor;
 
 /**
  * Runs `body` and keeps only its inputs; the backward computes it again. Costs one more forward, saves the memory of
@@ -28,19 +44,49 @@ import { checkVersions, recordVersions } from "./saved-tensors.ts";
  * y.backward();
  * await x.grad?.item(); // => 108
  * ```
+ * With `keepAttention`, the results of attention are kept, too:
+ *
+ * ```ts
+ * import { attention, checkpoint, init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using x = randn(ctx, [1, 2, 8, 4]);
+ * x.requiresGrad = true;
+ * using y = checkpoint({ keepAttention: true }, (x) => attention(ctx, x, x, x.square()).tanh(), x);
+ * using loss = y.sum();
+ * loss.backward();
+ * x.grad?.shape; // => [1, 2, 8, 4]
+ * ```
  */
+export function checkpoint<Inputs extends readonly Tensor[]>(body: Body<Inputs>, ...inputs: Inputs): Tensor;
 export function checkpoint<Inputs extends readonly Tensor[]>(
-  body: (...inputs: Inputs) => Tensor,
+  options: ActivationCheckpointOptions,
+  body: Body<Inputs>,
   ...inputs: Inputs
+): Tensor;
+export function checkpoint(
+  ...args: readonly [Body<readonly Tensor[]>, ...Tensor[]] | readonly [object, Body<readonly Tensor[]>, ...Tensor[]]
 ): Tensor {
+  const hasOptions = typeof args[0] !== "function";
+  const options = activationCheckpointOptions.parse(hasOptions ? args[0] : undefined);
+  const [body, ...inputs] = (hasOptions ? args.slice(1) : args) as [Body<readonly Tensor[]>, ...Tensor[]];
   checkFunction("checkpoint: body", body);
   for (const input of inputs) checkTensor("checkpoint", input);
-  const run = (...each: Inputs): Tensor => scope(() => viewIfInput(runBody(body, each), each));
+  return runCheckpoint(body, inputs, options.keepAttention || SavedAttention.isActive);
+}
+
+function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[], keepAttention: boolean): Tensor {
+  const run: Body<readonly Tensor[]> = (...each) => scope(() => viewIfInput(runBody(body, each), each));
   if (!isGradEnabled()) return run(...inputs);
   // Recording finds whether a gradient is wanted at all, even if only by leaves that the body brings along.
-  const within = preserveRngState();
-  using traced = within(() => run(...inputs));
-  if (!traced.node) return traced.detach();
+  const withRngState = preserveRngState();
+  const attention = keepAttention ? new SavedAttention() : undefined;
+  const within = (each: () => Tensor): Tensor => withRngState(() => (attention ? attention.run(each) : each()));
+  using traced = runForwardPass(() => within(() => run(...inputs)), attention);
+  if (!traced.node) {
+    attention?.[Symbol.dispose]();
+    return traced.detach();
+  }
   const kept = untracked(() => inputs.map((input) => input.detach()));
   const saved = Object.fromEntries(kept.map((input, i) => [`input ${i}`, input]));
   const versions = recordVersions(saved);
@@ -50,15 +96,28 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
       name: "checkpoint",
       backward(dOutput, needed) {
         checkVersions("checkpoint", saved, versions);
-        return recompute((...each: Inputs) => within(() => run(...each)), kept, { dOutput, needed });
+        return recomputeGradients((...each) => within(() => run(...each)), kept, { dOutput, needed });
       },
-      free: () => kept.forEach((input) => input.dispose()),
+      free() {
+        for (const input of kept) input.dispose();
+        attention?.[Symbol.dispose]();
+      },
     },
     true,
   );
 }
 
-function runBody<Inputs extends readonly Tensor[]>(body: (...inputs: Inputs) => Tensor, inputs: Inputs): Tensor {
+/** A body that throws leaves nothing behind. */
+function runForwardPass(run: () => Tensor, attention: SavedAttention | undefined): Tensor {
+  try {
+    return run();
+  } catch (error) {
+    attention?.[Symbol.dispose]();
+    throw error;
+  }
+}
+
+function runBody(body: Body<readonly Tensor[]>, inputs: readonly Tensor[]): Tensor {
   const result = body(...inputs);
   checkTensor("checkpoint: return value of the body", result);
   return result;
@@ -69,8 +128,8 @@ function viewIfInput(result: Tensor, inputs: readonly Tensor[]): Tensor {
   return inputs.includes(result) ? reshape(result, result.shape) : result;
 }
 
-function recompute<Inputs extends readonly Tensor[]>(
-  body: (...inputs: Inputs) => Tensor,
+function recomputeGradients(
+  body: Body<readonly Tensor[]>,
   kept: readonly Tensor[],
   { dOutput, needed }: { dOutput: Tensor; needed: readonly boolean[] },
 ): (Tensor | null)[] {
@@ -80,7 +139,7 @@ function recompute<Inputs extends readonly Tensor[]>(
     return leaf;
   });
   try {
-    using output = enableGrad(() => body(...(inputs as readonly Tensor[] as Inputs)));
+    using output = enableGrad(() => body(...inputs));
     backward(output, dOutput);
     return inputs.map((input) => input.grad);
   } catch (error) {

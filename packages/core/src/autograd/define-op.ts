@@ -1,8 +1,8 @@
 import { checkFunction } from "../errors.ts";
 import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
-import { adopt, releaseOnError, track, TensorTracker, untracked } from "../tracking.ts";
-import { isGradEnabled, noGrad } from "./node.ts";
+import { transferToActive, enterTracker, leaveTracker, releaseOnError, TensorTracker } from "../tracking.ts";
+import { isGradEnabled, setGradMode } from "./node.ts";
 import { checkVersions, type SavedValues, recordVersions } from "./saved-tensors.ts";
 
 /**
@@ -15,9 +15,9 @@ export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options
   /**
    * `output` must be a new tensor. `saved` may hold inputs and the output (they are kept by a handle of their own) and
    * tensors made here (which the tape takes over): all are disposed after the backward, or when the tape is dropped. The
-   * backward is an error if one was mutated meanwhile.
+   * backward is an error if one was mutated meanwhile. What a backward alone needs is not worth computing unless `isRecorded`.
    */
-  forward(inputs: Inputs, options: Options): { readonly output: Tensor; readonly saved: S };
+  forward(inputs: Inputs, options: Options, isRecorded: boolean): { readonly output: Tensor; readonly saved: S };
   /**
    * One gradient per input, of its shape and dtype, or null where `needed` is false or nothing flows. Returned tensors
    * pass to the caller; `dOutput` may be among them.
@@ -66,48 +66,86 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
   checkFunction("defineOp: backward", op.backward);
   return (inputs, options) => {
     for (const input of inputs) checkNullableTensor(op.name, input);
-    // Of what the forward creates, a scope sees the output alone: what is saved is the tape's.
-    const tracker = new TensorTracker();
-    const { output, saved } = track(tracker, () => noGrad(() => op.forward(inputs, options)));
-    tracker.untrackAll();
-    adopt(output);
-    const shared = [...inputs, output];
-    if (!isGradEnabled() || !inputs.some(needsGradient)) {
-      for (const value of Object.values(saved)) if (isIntermediate(value, shared)) value.dispose();
-      return output;
-    }
-    const kept = detachShared(saved, shared);
-    const versions = recordVersions(kept);
-    return output.record(inputs, {
-      name: op.name,
-      backward(dOutput, needed) {
-        checkVersions(op.name, kept, versions);
-        return releaseOnError(() => op.backward(kept, dOutput, needed));
-      },
-      free: () => disposeSaved(kept),
-    });
+    const isRecorded = isGradEnabled() && inputs.some(needsGradient);
+    const { output, saved } = runForward(op, inputs, { options, isRecorded });
+    if (isRecorded) recordOp(op, inputs, { output, saved });
+    else disposeIntermediates(saved, inputs, output);
+    return output;
   };
+}
+
+/** Trackers of forwards, by how deep they are nested: a call takes one that an earlier call has left empty. */
+const idleTrackers: TensorTracker[] = [];
+let depth = 0;
+
+/** Of what the forward creates, a scope sees the output alone: what is saved is the tape's. */
+function runForward<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues>(
+  op: OpDefinition<Inputs, Options, S>,
+  inputs: Inputs,
+  { options, isRecorded }: { readonly options: Options; readonly isRecorded: boolean },
+): { readonly output: Tensor; readonly saved: S } {
+  const tracker = (idleTrackers[depth] ??= new TensorTracker());
+  depth++;
+  const outer = enterTracker(tracker);
+  const gradMode = setGradMode(false);
+  let result: { readonly output: Tensor; readonly saved: S } | undefined;
+  try {
+    result = op.forward(inputs, options, isRecorded);
+  } finally {
+    setGradMode(gradMode);
+    leaveTracker(outer);
+    depth--;
+    // One that throws leaves nothing behind.
+    if (result === undefined) tracker.release();
+    else tracker.untrackAll();
+  }
+  transferToActive(result.output);
+  return result;
 }
 
 function needsGradient(input: Tensor | null): boolean {
   return input !== null && (input.requiresGrad || input.node !== undefined);
 }
 
-/** Whether a saved value is a tensor that the forward made. */
-function isIntermediate(value: unknown, shared: readonly (Tensor | null)[]): value is Tensor {
-  return value instanceof Tensor && !shared.includes(value);
+/** Nothing is recorded: what the forward made for a backward goes. */
+function disposeIntermediates(saved: SavedValues, inputs: readonly (Tensor | null)[], output: Tensor): void {
+  for (const name in saved) {
+    const value = saved[name];
+    if (value instanceof Tensor && value !== output && !inputs.includes(value)) value.dispose();
+  }
 }
 
-/** Gives what belongs to others a handle of its own, so that they may dispose theirs. */
-function detachShared<S extends SavedValues>(saved: S, shared: readonly (Tensor | null)[]): S {
-  return untracked(() => {
+/** Puts the operation on the tape. What was saved of others gets a handle of its own, so that they may dispose theirs. */
+function recordOp<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues>(
+  op: OpDefinition<Inputs, Options, S>,
+  inputs: Inputs,
+  { output, saved }: { readonly output: Tensor; readonly saved: S },
+): void {
+  const kept = detachShared(saved, inputs, output);
+  const versions = recordVersions(kept);
+  output.record(inputs, {
+    name: op.name,
+    backward(dOutput, needed) {
+      checkVersions(op.name, kept, versions);
+      return releaseOnError(() => op.backward(kept, dOutput, needed));
+    },
+    free: () => disposeSaved(kept),
+  });
+}
+
+function detachShared<S extends SavedValues>(saved: S, inputs: readonly (Tensor | null)[], output: Tensor): S {
+  const outer = enterTracker(undefined);
+  try {
     const kept: Record<string, unknown> = {};
     for (const name in saved) {
       const value: unknown = saved[name];
-      kept[name] = value instanceof Tensor && shared.includes(value) ? value.detach() : value;
+      const isShared = value instanceof Tensor && (value === output || inputs.includes(value));
+      kept[name] = isShared ? value.detach() : value;
     }
     return kept as S;
-  });
+  } finally {
+    leaveTracker(outer);
+  }
 }
 
 function disposeSaved(saved: SavedValues): void {

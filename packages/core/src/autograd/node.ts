@@ -12,6 +12,11 @@ export interface BackwardDefinition {
    * that of `dOutput`, which may be returned as it is.
    */
   backward(dOutput: Tensor, needed: readonly boolean[]): readonly (Tensor | null)[];
+  /**
+   * Of an operation of one input that shows a part of it: adds its gradient to `into`, what other operations have contributed so
+   * far. Without it, the parts of a tensor would each be a gradient of its whole size, zero elsewhere.
+   */
+  addGradient?(dOutput: Tensor, into: Tensor): void;
   /** Disposes whatever was saved. */
   free(): void;
 }
@@ -74,6 +79,13 @@ let gradEnabled = true;
 /** Whether operations are being recorded. */
 export function isGradEnabled(): boolean {
   return gradEnabled;
+}
+
+/** Switches recording on or off; returns what it was. */
+export function setGradMode(enabled: boolean): boolean {
+  const before = gradEnabled;
+  gradEnabled = enabled;
+  return before;
 }
 
 function withGradMode<T>(on: boolean, body: () => T): T {

@@ -3,7 +3,7 @@ import type { Tensor } from "../tensor.ts";
 import type { GroupCastPlan, ProcessGroup, RowRange } from "./process-group.ts";
 
 /** What one rank sends and receives by a plan, verified. */
-export interface RankCast {
+export interface RankGroupCast {
   /** By receiver: rows of this rank's input. */
   readonly sent: readonly (readonly RowRange[])[];
   /** By sender: rows of the sender's input. */
@@ -14,35 +14,48 @@ export interface RankCast {
   readonly sentEnd: number;
 }
 
-const verified = new WeakMap<GroupCastPlan, RankCast[]>();
+const emptyRanges: readonly RowRange[] = [];
+
+const verifiedPlans = new WeakMap<GroupCastPlan, RankGroupCast[]>();
 
 /** A rank's part in a plan; verified at the first call with this plan object. */
-export function rankCastOf(
+export function rankGroupCast(
   where: string,
   plan: GroupCastPlan,
   { rank, size }: Pick<ProcessGroup, "rank" | "size">,
-): RankCast {
+): RankGroupCast {
   const isPlan = typeof plan === "object" && plan !== null && typeof plan.ranges === "function";
   expectValue(where, isPlan, "a plan { size, ranges(sender, receiver) }", plan);
   if (plan.size !== size) {
     throw new OptionError({ where, expected: `a plan of ${size} ranks`, received: formatValue(plan.size) });
   }
-  let byRank = verified.get(plan);
-  if (!byRank) verified.set(plan, (byRank = []));
-  return (byRank[rank] ??= verify(where, plan, rank));
+  let byRank = verifiedPlans.get(plan);
+  if (!byRank) verifiedPlans.set(plan, (byRank = []));
+  return (byRank[rank] ??= verifyPlan(where, plan, { rank, knownCasts: byRank }));
 }
 
-function verify(where: string, plan: GroupCastPlan, rank: number): RankCast {
-  const ranks = Array.from({ length: plan.size }, (_, each) => each);
-  const sent = ranks.map((receiver) => checkRanges(where, plan, rank, receiver));
-  const received = ranks.map((sender) => checkRanges(where, plan, sender, rank));
-  const receivedRows = received.reduce((rows, ranges) => rows + countRows(ranges), 0);
-  return { sent, received, receivedRows, sentEnd: Math.max(0, ...sent.map(endOf)) };
+/** `knownCasts`: what other ranks of this process send and receive, which was verified with them. */
+function verifyPlan(
+  where: string,
+  plan: GroupCastPlan,
+  { rank, knownCasts }: { readonly rank: number; readonly knownCasts: readonly (RankGroupCast | undefined)[] },
+): RankGroupCast {
+  const [sent, received]: (readonly RowRange[])[][] = [[], []];
+  let [receivedRows, sentEnd] = [0, 0];
+  for (let peer = 0; peer < plan.size; peer++) {
+    const other = knownCasts[peer];
+    sent!.push(other ? other.received[rank]! : checkRanges(where, plan, rank, peer));
+    received!.push(other ? other.sent[rank]! : checkRanges(where, plan, peer, rank));
+    receivedRows += countRows(received![peer]!);
+    sentEnd = Math.max(sentEnd, lastRowEnd(sent![peer]!));
+  }
+  return { sent: sent!, received: received!, receivedRows, sentEnd };
 }
 
 // oxlint-disable-next-line max-params -- of which plan, from whom to whom
 function checkRanges(where: string, plan: GroupCastPlan, sender: number, receiver: number): readonly RowRange[] {
   const ranges = plan.ranges(sender, receiver);
+  if (Array.isArray(ranges) && ranges.length === 0) return emptyRanges;
   const fail = (expected: string): never => {
     throw new OptionError({
       where: `${where}: plan.ranges(${sender}, ${receiver})`,
@@ -73,7 +86,7 @@ export function countRows(ranges: readonly RowRange[]): number {
   return rows;
 }
 
-function endOf(ranges: readonly RowRange[]): number {
+function lastRowEnd(ranges: readonly RowRange[]): number {
   const last = ranges.at(-1);
   return last ? last.start + last.length : 0;
 }
@@ -101,7 +114,7 @@ class WordHash {
 }
 
 /** Of all ranges of a plan, computed once for a plan object: every pair of ranks is visited. */
-function planHash(plan: GroupCastPlan): readonly [number, number] {
+function hashPlan(plan: GroupCastPlan): readonly [number, number] {
   let known = planHashes.get(plan);
   if (!known) {
     const hash = new WordHash();
@@ -118,9 +131,9 @@ function planHash(plan: GroupCastPlan): readonly [number, number] {
 }
 
 /** What must agree between ranks: the plan, how rows travel by it, and tensors but for their rows. */
-export function castHash(plan: GroupCastPlan, variant: number, tensors: readonly Tensor[]): number {
+export function groupCastHash(plan: GroupCastPlan, operationCode: number, tensors: readonly Tensor[]): number {
   const hash = new WordHash();
-  for (const word of [...planHash(plan), variant, tensors.length]) hash.add(word);
+  for (const word of [...hashPlan(plan), operationCode, tensors.length]) hash.add(word);
   for (const { shape, dtype } of tensors) {
     for (const [axis, length] of shape.entries()) hash.add(axis === shape.length - 2 ? -1 : length);
     for (let i = 0; i < dtype.length; i++) hash.add(dtype.charCodeAt(i));

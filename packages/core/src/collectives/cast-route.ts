@@ -1,105 +1,221 @@
-import { countRows, type RankCast } from "./cast-plan.ts";
+import { expectValue } from "../errors.ts";
+import { countRows, type RankGroupCast, rankGroupCast } from "./cast-plan.ts";
 import type { GroupCastPlan, ProcessGroup, RowRange } from "./process-group.ts";
 
-/** How rows come to a rank: from their owner, or in two hops by a rank of its own host. */
-export interface CastRoute {
-  /** All in one hop. */
-  readonly isDirect: boolean;
-  /** By rank, in the first hop: rows of this rank's input. */
-  readonly sent: readonly (readonly RowRange[])[];
-  /** By sender, in the first hop: how many rows. */
-  readonly received: readonly number[];
-  /** By sender, of the rows of the first hop: those for this rank. Absent: all of them. */
-  readonly kept: readonly (readonly RowRange[] | undefined)[];
-  /** Second hop: rows of a sender, as they have arrived, for a rank of this host. */
-  readonly forwards: readonly { readonly to: number; readonly sender: number; readonly ranges: readonly RowRange[] }[];
-  /** Second hop: by whom the rows of a sender come. */
-  readonly forwarded: readonly { readonly from: number; readonly sender: number; readonly rows: number }[];
+/** Rows that come to a rank in one message, and where they belong: ranges of the rows of `out`. */
+interface ReceivedRows {
+  readonly from: number;
+  readonly destinations: readonly RowRange[];
 }
 
-export function directRoute({ sent, received }: RankCast): CastRoute {
-  return { isDirect: true, sent, received: received.map(countRows), kept: [], forwards: [], forwarded: [] };
+/**
+ * The messages of a rank in a groupCast, of each tensor: in one hop, or in two, of which the second passes on what arrived in the
+ * first. Messages between two ranks are in the same order on both.
+ */
+export interface GroupCastRoute {
+  /** First hop: rows of this rank's input. */
+  readonly sends: readonly { readonly to: number; readonly ranges: readonly RowRange[] }[];
+  /** First hop: what arrives, and the ranks of this host that it is forwarded to, as a whole. */
+  readonly receives: readonly (ReceivedRows & { readonly forwardTo: readonly number[] })[];
+  /** Second hop: what arrives by other ranks of this host. Absent where no rank has a second hop. */
+  readonly forwarded?: readonly ReceivedRows[];
 }
 
-const routes = new WeakMap<GroupCastPlan, WeakMap<readonly number[], CastRoute[]>>();
+/** All rows come from their owners. Nothing is kept: a thousand ranks in one process have millions of messages. */
+export function directRoute(cast: RankGroupCast, group: Pick<ProcessGroup, "rank" | "size">): GroupCastRoute {
+  const sends: { readonly to: number; readonly ranges: readonly RowRange[] }[] = [];
+  for (const to of peersAfter(group)) {
+    const ranges = cast.sent[to]!;
+    if (ranges.length > 0) sends.push({ to, ranges });
+  }
+  const receives: (ReceivedRows & { readonly forwardTo: readonly number[] })[] = [];
+  let start = 0;
+  for (const [from, ranges] of cast.received.entries()) {
+    const length = countRows(ranges);
+    if (length > 0) receives.push({ from, destinations: [{ start, length }], forwardTo: noReceivers });
+    start += length;
+  }
+  return { sends, receives };
+}
 
-/** The route by which a row crosses to another host once; undefined where all ranks share one, or hosts are not known. */
+const noReceivers: readonly number[] = [];
+
+/** The ranks after one, then those before it: not all send to rank 0 first. */
+export function* peersAfter({ rank, size }: Pick<ProcessGroup, "rank" | "size">): Generator<number, void, undefined> {
+  for (let i = 1; i < size; i++) yield (rank + i) % size;
+}
+
+/** By sender: the first of its rows in `out`. */
+function startsOf({ received }: RankGroupCast): number[] {
+  const starts: number[] = [];
+  received.reduce((start, ranges, sender) => (starts[sender] = start) + countRows(ranges), 0);
+  return starts;
+}
+
+/** The hosts of ranks, where some share one and some do not: else no row could be shared by ranks of another host. */
+export function sharedHosts(hosts: readonly number[] | undefined): readonly number[] | undefined {
+  expectValue("sharedHosts", hosts === undefined || Array.isArray(hosts), "an array of the hosts of ranks", hosts);
+  const count = new Set(hosts).size;
+  return count > 1 && count < hosts!.length ? hosts : undefined;
+}
+
+const hostRoutes = new WeakMap<GroupCastPlan, WeakMap<readonly number[], HostRoutes>>();
+
+/**
+ * The route by which a row crosses to another host once: to one of the ranks there that require it, which forwards it to the others.
+ * Undefined where hosts are not known, are one, or have one rank each.
+ */
 export function hierarchicalRoute(
   plan: GroupCastPlan,
-  { rank, hosts }: Pick<ProcessGroup, "rank" | "hosts">,
-): CastRoute | undefined {
-  if (!hosts || hosts.every((host) => host === hosts[0])) return undefined;
-  let byHosts = routes.get(plan);
-  if (!byHosts) routes.set(plan, (byHosts = new WeakMap()));
-  let byRank = byHosts.get(hosts);
-  if (!byRank) byHosts.set(hosts, (byRank = []));
-  return (byRank[rank] ??= routeOverHosts(plan, rank, hosts));
+  cast: RankGroupCast,
+  { rank, hosts: all }: Pick<ProcessGroup, "rank" | "hosts">,
+): GroupCastRoute | undefined {
+  const hosts = sharedHosts(all);
+  if (!hosts) return undefined;
+  let byHosts = hostRoutes.get(plan);
+  if (!byHosts) hostRoutes.set(plan, (byHosts = new WeakMap()));
+  let routes = byHosts.get(hosts);
+  if (!routes) byHosts.set(hosts, (routes = new HostRoutes(plan, hosts)));
+  return routes.of(rank, cast);
 }
 
-function routeOverHosts(plan: GroupCastPlan, rank: number, hosts: readonly number[]): CastRoute {
-  const membersOf = new Map<number, number[]>();
-  for (const [member, host] of hosts.entries()) membersOf.set(host, [...(membersOf.get(host) ?? []), member]);
-  const sent: RowRange[][] = hosts.map(() => []);
-  for (const [host, members] of membersOf) {
-    if (host === hosts[rank]) for (const member of members) sent[member] = [...plan.ranges(rank, member)];
-    else for (const { relay, union } of relayed(plan, rank, members)) sent[relay] = union;
-  }
-  const received = hosts.map(() => 0);
-  const kept: (readonly RowRange[] | undefined)[] = [];
-  const forwards: { to: number; sender: number; ranges: readonly RowRange[] }[] = [];
-  const forwarded: { from: number; sender: number; rows: number }[] = [];
-  const neighbours = membersOf.get(hosts[rank]!)!;
-  for (const sender of hosts.keys()) {
-    if (hosts[sender] === hosts[rank]) {
-      received[sender] = countRows(plan.ranges(sender, rank));
-      continue;
-    }
-    for (const { relay, union, receivers } of relayed(plan, sender, neighbours)) {
-      if (relay !== rank) {
-        const rows = countRows(plan.ranges(sender, rank));
-        if (rows > 0) forwarded.push({ from: relay, sender, rows });
-        continue;
-      }
-      received[sender] = countRows(union);
-      for (const to of receivers) {
-        const ranges = within(union, plan.ranges(sender, to));
-        if (to === rank) kept[sender] = ranges;
-        else forwards.push({ to, sender, ranges });
-      }
-    }
-  }
-  return { isDirect: false, sent, received, kept, forwards, forwarded };
+/** Rows of a sender that the same ranks of a host require. */
+interface SharedRows {
+  readonly ranges: readonly RowRange[];
+  readonly receivers: readonly number[];
 }
 
-/** Which rank of a host receives what a sender of another host sends there, and for whom; none if nobody requires anything. */
-function* relayed(
+/** The routes of all ranks by one plan. */
+class HostRoutes {
+  readonly #plan: GroupCastPlan;
+  readonly #hosts: readonly number[];
+  /** By host: its ranks; by rank: which of them it is. */
+  readonly #members = new Map<number, number[]>();
+  readonly #hostRanks: readonly number[];
+  /** By sender and host: what the host requires of it. */
+  readonly #sharedRowsByPair = new Map<number, Map<number, readonly SharedRows[]>>();
+  readonly #routes: GroupCastRoute[] = [];
+
+  constructor(plan: GroupCastPlan, hosts: readonly number[]) {
+    this.#plan = plan;
+    this.#hosts = hosts;
+    this.#hostRanks = hosts.map((host, rank) => {
+      const members = this.#members.get(host) ?? [];
+      this.#members.set(host, members);
+      return members.push(rank) - 1;
+    });
+  }
+
+  of(rank: number, cast: RankGroupCast): GroupCastRoute {
+    return (this.#routes[rank] ??= this.#routeOf(rank, cast));
+  }
+
+  #routeOf(rank: number, cast: RankGroupCast): GroupCastRoute {
+    const sent = this.#hosts.map((): (readonly RowRange[])[] => []);
+    for (const host of this.#members.keys()) {
+      for (const { ranges, receivers } of this.#sharedRows(rank, host))
+        sent[this.#relayRank(rank, receivers)]!.push(ranges);
+    }
+    const sends = [...peersAfter({ rank, size: sent.length })].flatMap((to) =>
+      sent[to]!.map((ranges) => ({ to, ranges })),
+    );
+    const receives: (ReceivedRows & { forwardTo: number[] })[] = [];
+    const forwarded: ReceivedRows[] = [];
+    const starts = startsOf(cast);
+    for (const sender of this.#hosts.keys()) {
+      for (const { ranges, receivers } of this.#sharedRows(sender, this.#hosts[rank]!)) {
+        if (!receivers.includes(rank)) continue;
+        const destinations = locateRanges(ranges, cast.received[sender]!, starts[sender]!);
+        const relay = this.#relayRank(sender, receivers);
+        if (relay !== rank) forwarded.push({ from: relay, destinations });
+        else receives.push({ from: sender, destinations, forwardTo: receivers.filter((each) => each !== rank) });
+      }
+    }
+    return { sends, receives, forwarded };
+  }
+
+  /** The receiver that has the sender's place in its host, or the next one: ranks of one place have a network port in common. */
+  #relayRank(sender: number, receivers: readonly number[]): number {
+    const members = this.#members.get(this.#hosts[receivers[0]!]!)!.length;
+    const distance = (rank: number): number =>
+      (this.#hostRanks[rank]! - (this.#hostRanks[sender]! % members) + members) % members;
+    return receivers.reduce((nearest, rank) => (distance(rank) < distance(nearest) ? rank : nearest));
+  }
+
+  /** What the ranks of a host require of a sender, by who requires it; of its own host's each rank by itself. */
+  #sharedRows(sender: number, host: number): readonly SharedRows[] {
+    let ofSender = this.#sharedRowsByPair.get(sender);
+    if (!ofSender) this.#sharedRowsByPair.set(sender, (ofSender = new Map()));
+    let shared = ofSender.get(host);
+    if (!shared) {
+      const all = this.#members.get(host)!.map((member) => {
+        return { ranges: this.#plan.ranges(sender, member), receivers: [member] };
+      });
+      const required = all.filter(({ ranges }) => ranges.length > 0);
+      shared = host === this.#hosts[sender] || required.length < 2 ? required : groupByReceivers(required);
+      ofSender.set(host, shared);
+    }
+    return shared;
+  }
+}
+
+/** Cuts the ranges of several receivers where any of them begins or ends, and groups the parts by who requires them. */
+function groupByReceivers(required: readonly SharedRows[]): SharedRows[] {
+  const cuts = new Set(
+    required.flatMap(({ ranges }) => ranges.flatMap(({ start, length }) => [start, start + length])),
+  );
+  const bounds = [...cuts].toSorted((a, b) => a - b);
+  const next = required.map(() => 0);
+  const groups = new Map<string, { readonly ranges: RowRange[]; readonly receivers: number[] }>();
+  for (const [i, start] of bounds.slice(0, -1).entries()) {
+    const receivers: number[] = [];
+    for (const [which, { ranges, receivers: own }] of required.entries()) {
+      while (next[which]! < ranges.length && rangeEnd(ranges[next[which]!]!) <= start) next[which]!++;
+      const range = ranges[next[which]!];
+      if (range && range.start <= start) receivers.push(own[0]!);
+    }
+    if (receivers.length === 0) continue;
+    const key = receivers.join();
+    let group = groups.get(key);
+    if (!group) groups.set(key, (group = { ranges: [], receivers }));
+    appendRange(group.ranges, { start, length: bounds[i + 1]! - start });
+  }
+  return [...groups.values()];
+}
+
+const rangeEnd = ({ start, length }: RowRange): number => start + length;
+
+/** Appends a range, to the last one if it continues it. */
+function appendRange(ranges: RowRange[], range: RowRange): void {
+  const last = ranges.at(-1);
+  if (last && rangeEnd(last) === range.start)
+    ranges[ranges.length - 1] = { ...last, length: last.length + range.length };
+  else ranges.push(range);
+}
+
+/** Where some rows of a sender lie in `out`, which has the rows `received` of it one behind the other, from `first` on. */
+function locateRanges(ranges: readonly RowRange[], received: readonly RowRange[], first: number): RowRange[] {
+  const places: RowRange[] = [];
+  let [next, before] = [0, first];
+  for (const { start, length } of ranges) {
+    while (rangeEnd(received[next]!) <= start) before += received[next++]!.length;
+    appendRange(places, { start: before + start - received[next]!.start, length });
+  }
+  return places;
+}
+
+/** Rows of each message of a groupCast that a rank sends, and of each that it receives; by `hosts` in two hops. */
+export function groupCastMessageRows(
   plan: GroupCastPlan,
-  sender: number,
-  members: readonly number[],
-): Generator<{ readonly relay: number; readonly union: RowRange[]; readonly receivers: readonly number[] }> {
-  const receivers = members.filter((member) => plan.ranges(sender, member).length > 0);
-  if (receivers.length === 0) return;
-  const union = unionOf(receivers.flatMap((member) => plan.ranges(sender, member)));
-  // One that requires rows itself; of several senders, one after the other.
-  yield { relay: receivers[sender % receivers.length]!, union, receivers };
-}
-
-function unionOf(ranges: readonly RowRange[]): RowRange[] {
-  const union: { start: number; length: number }[] = [];
-  for (const { start, length } of ranges.toSorted((a, b) => a.start - b.start)) {
-    const last = union.at(-1);
-    if (last && start <= last.start + last.length) {
-      last.length = Math.max(last.length, start + length - last.start);
-    } else union.push({ start, length });
-  }
-  return union;
-}
-
-/** Where ranges lie once the ranges of a union, of which they are parts, are packed. */
-function within(union: readonly RowRange[], ranges: readonly RowRange[]): RowRange[] {
-  let [next, before] = [0, 0];
-  return ranges.map(({ start, length }) => {
-    while (union[next]!.start + union[next]!.length <= start) before += union[next++]!.length;
-    return { start: before + start - union[next]!.start, length };
-  });
+  group: Pick<ProcessGroup, "rank" | "size" | "hosts">,
+): { readonly sent: readonly number[]; readonly received: readonly number[] } {
+  const isGroup = Number.isSafeInteger(group?.rank) && Number.isSafeInteger(group.size);
+  expectValue("groupCastMessageRows", isGroup, "a group { rank, size, hosts }", group);
+  const cast = rankGroupCast("groupCastMessageRows", plan, group);
+  const { sends, receives, forwarded = [] } = hierarchicalRoute(plan, cast, group) ?? directRoute(cast, group);
+  const forwards = receives.flatMap(({ destinations, forwardTo }) => forwardTo.map(() => countRows(destinations)));
+  return {
+    sent: [...sends.map(({ ranges }) => countRows(ranges)), ...forwards],
+    received: [...receives, ...forwarded].map(({ destinations }) => countRows(destinations)),
+  };
 }

@@ -3,9 +3,16 @@ import type { Device, TraceEvent } from "../device.ts";
 import { ClosedError, DTypeError, OptionError, ShapeError, expectValue, formatValue } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { castHash, rankCastOf } from "./cast-plan.ts";
-import { hierarchicalRoute } from "./cast-route.ts";
-import { type CastGroup, type CastOperands, castRows, reduceRows } from "./group-cast.ts";
+import { groupCastHash, rankGroupCast } from "./cast-plan.ts";
+import { directRoute, hierarchicalRoute } from "./cast-route.ts";
+import {
+  type GroupCastContext,
+  type GroupCastOperands,
+  castRows,
+  reduceRows,
+  type RowTransfer,
+  toTransfers,
+} from "./group-cast.ts";
 import { checkBatchOverlap, checkOverlap } from "./overlap.ts";
 import type {
   AllToAllOptions,
@@ -46,7 +53,7 @@ export interface CollectiveCall {
   readonly reduce?: ReduceOp;
   readonly root?: number;
   /** The caller gave the counts, so shapes may differ from rank to rank. */
-  readonly ragged?: boolean;
+  readonly allowUnequal?: boolean;
   /** Elements for each rank; of allGather and reduceScatter: the share of each rank. */
   readonly send?: readonly number[];
   /** allToAll: elements from each rank. */
@@ -83,6 +90,14 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   /** Enqueues a collective whose arguments are valid. `label` is the caller's, or "". */
   protected abstract post(call: CollectiveCall, label: string): Work;
+  /** As `post`, of messages of rows: an engine that needs no tensor for each message has a shorter way. */
+  protected postRows(call: CollectiveCall, messages: readonly RowTransfer[], label: string): Work {
+    const owned: Tensor[] = [];
+    const work = this.post({ ...call, transfers: toTransfers(messages, owned) }, label);
+    for (const tensor of owned) tensor[Symbol.dispose]();
+    return work;
+  }
+
   /** Adds a call to the group's history: see `recordCall`. */
   protected abstract record(description: () => string): void;
   /** Whether nothing may be posted any more. */
@@ -131,7 +146,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     checkSize(where, "out", out, sum(send));
     checkSize(where, "input", input, send[this.rank]!);
     checkOverlap(where, { out, input, inPlaceAt: out.offset + sum(send.slice(0, this.rank)) });
-    return this.#enqueue({ op: "allGather", out, input, send, ragged: !!options?.counts }, options?.label ?? "");
+    return this.#enqueue({ op: "allGather", out, input, send, allowUnequal: !!options?.counts }, options?.label ?? "");
   }
 
   // oxlint-disable-next-line max-params -- as in PyTorch: output, input, operation, options
@@ -142,8 +157,8 @@ export abstract class CheckedGroup implements ProcessGroup {
     checkSize(where, "input", input, sum(send));
     checkSize(where, "out", out, send[this.rank]!);
     checkOverlap(where, { out: input, input: out, inPlaceAt: input.offset + sum(send.slice(0, this.rank)) });
-    const ragged = !!options?.counts;
-    return this.#enqueue({ op: "reduceScatter", out, input, send, reduce: op, ragged }, options?.label ?? "");
+    const allowUnequal = !!options?.counts;
+    return this.#enqueue({ op: "reduceScatter", out, input, send, reduce: op, allowUnequal }, options?.label ?? "");
   }
 
   allReduce(x: Tensor, op: ReduceOp = "sum", options?: CollectiveOptions): Work {
@@ -166,8 +181,8 @@ export abstract class CheckedGroup implements ProcessGroup {
       });
     }
     checkOverlap(where, { out, input });
-    const ragged = !!(options?.send ?? options?.receive);
-    return this.#enqueue({ op: "allToAll", out, input, send, receive, ragged }, options?.label ?? "");
+    const allowUnequal = !!(options?.send ?? options?.receive);
+    return this.#enqueue({ op: "allToAll", out, input, send, receive, allowUnequal }, options?.label ?? "");
   }
 
   broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work {
@@ -195,7 +210,8 @@ export abstract class CheckedGroup implements ProcessGroup {
     checkCastRows(where, "input", input, (rows) => rows >= operands.cast.sentEnd, `at least ${operands.cast.sentEnd}`);
     const { receivedRows } = operands.cast;
     checkCastRows(where, "out", out, (rows) => rows === receivedRows, String(receivedRows));
-    const route = hierarchical ? hierarchicalRoute(plan, this) : undefined;
+    const { cast } = operands;
+    const route = (hierarchical && hierarchicalRoute(plan, cast, this)) || directRoute(cast, this);
     return this.#raiseVersions(
       "groupCast",
       out,
@@ -273,10 +289,10 @@ export abstract class CheckedGroup implements ProcessGroup {
   }
 
   /** Pairs of tensors [..., rows, width] that differ in rows only, and share no memory. */
-  #checkCast(where: string, { out, input }: Omit<CastOperands, "cast">, plan: GroupCastPlan): CastOperands {
+  #checkCast(where: string, { out, input }: Omit<GroupCastOperands, "cast">, plan: GroupCastPlan): GroupCastOperands {
     const areArrays = Array.isArray(out) && Array.isArray(input) && out.length > 0 && out.length === input.length;
     expectValue(where, areArrays, "out and input, arrays of as many tensors", [out, input]);
-    const cast = rankCastOf(where, plan, this);
+    const cast = rankGroupCast(where, plan, this);
     for (const [i, x] of input.entries()) {
       this.#checkOperand(where, x);
       this.#checkOperand(where, out[i]!);
@@ -292,17 +308,18 @@ export abstract class CheckedGroup implements ProcessGroup {
   // oxlint-disable-next-line max-params -- of which operation, on what, by which plan, called by whom
   #castGroup(
     op: "groupCast" | "groupReduce",
-    { input }: CastOperands,
+    { input }: GroupCastOperands,
     plan: GroupCastPlan,
     { label = "" }: CollectiveOptions,
-  ): CastGroup {
+  ): GroupCastContext {
     return {
       group: this,
-      post: (transfers, variant) =>
-        this.#enqueue(
-          { op, transfers, input: input[0]!, ragged: true, planHash: () => castHash(plan, variant, input) },
-          label,
-        ),
+      post: (messages, variant) => {
+        const planHash = (): number => groupCastHash(plan, variant, input);
+        const work = this.postRows({ op, input: input[0]!, allowUnequal: true, planHash }, messages, label);
+        for (const { tensor, isSent } of messages) if (!isSent) tensor.storage.recordMutation(op);
+        return work;
+      },
     };
   }
 
@@ -333,9 +350,9 @@ export abstract class CheckedGroup implements ProcessGroup {
   }
 
   /** Counts by rank: as given, or equal ones of `total` elements. */
-  #resolveCounts(where: string, total: number, given?: readonly number[]): readonly number[] {
+  #resolveCounts(where: string, total: number, counts?: readonly number[]): readonly number[] {
     const { size } = this;
-    if (!given) {
+    if (!counts) {
       if (total % size === 0) return new Array<number>(size).fill(total / size);
       throw new ShapeError({
         where,
@@ -345,12 +362,12 @@ export abstract class CheckedGroup implements ProcessGroup {
       });
     }
     if (
-      Array.isArray(given) &&
-      given.length === size &&
-      given.every((count) => Number.isSafeInteger(count) && count >= 0)
+      Array.isArray(counts) &&
+      counts.length === size &&
+      counts.every((count) => Number.isSafeInteger(count) && count >= 0)
     )
-      return given;
-    throw new ShapeError({ where, expected: `${size} counts, integers ≥ 0`, received: formatValue(given) });
+      return counts;
+    throw new ShapeError({ where, expected: `${size} counts, integers ≥ 0`, received: formatValue(counts) });
   }
 
   #checkRank(where: string, rank: number): void {

@@ -1,24 +1,45 @@
 import type { DType } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
+import { contiguousStrides } from "../shape.ts";
 import { TensorTracker, track } from "../tracking.ts";
-import { countRows, type RankCast } from "./cast-plan.ts";
-import { type CastRoute, directRoute } from "./cast-route.ts";
+import { countRows, type RankGroupCast } from "./cast-plan.ts";
+import { type GroupCastRoute, peersAfter } from "./cast-route.ts";
 import type { ProcessGroup, RowRange, Transfer, Work } from "./process-group.ts";
 
 // groupCast and groupReduce for any engine: rows are packed by the device's kernels, exchanged as one batch of messages, and
 // placed or added by kernels when the work is waited for. Rows that lie in memory as they travel are neither packed nor placed.
 
-/** Where rows are exchanged: `post` enqueues a batch of messages of the operation; `variant`: see castHash. */
-export interface CastGroup {
+/**
+ * One message of a cast: rows of a tensor that lie in memory one behind the other; all rows where `rows` is undefined. Of a thousand
+ * ranks each has thousands of messages: a tensor is made of one only where an engine needs it.
+ */
+export interface RowTransfer {
+  readonly tensor: Tensor;
+  readonly rows: RowRange | undefined;
+  readonly peer: number;
+  readonly isSent: boolean;
+}
+
+/** Where rows are exchanged: `post` enqueues a batch of messages of the operation; `variant`: see groupCastHash. */
+export interface GroupCastContext {
   readonly group: Pick<ProcessGroup, "rank" | "size" | "device" | "hosts">;
-  readonly post: (transfers: readonly Transfer[], variant: number) => Work;
+  readonly post: (transfers: readonly RowTransfer[], variant: number) => Work;
+}
+
+/** A batch of messages with a tensor for each; `owned`: those that were made for it. */
+export function toTransfers(messages: readonly RowTransfer[], owned: Tensor[]): Transfer[] {
+  return messages.map(({ tensor: x, rows, peer, isSent }) => {
+    const tensor = rows ? rowsOf(x, rows) : x;
+    if (rows) owned.push(tensor);
+    return isSent ? { tensor, to: peer } : { tensor, from: peer };
+  });
 }
 
 /** Operands of a groupCast or groupReduce, valid. */
-export interface CastOperands {
+export interface GroupCastOperands {
   readonly out: readonly Tensor[];
   readonly input: readonly Tensor[];
-  readonly cast: RankCast;
+  readonly cast: RankGroupCast;
 }
 
 /** Rows of a tensor [..., rows, width], as a view. */
@@ -34,7 +55,7 @@ function emptyRows(x: Tensor, rows: number, dtype: DType = x.dtype): Tensor {
 }
 
 /** A copy of some rows, one behind the other. */
-function pack(x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): Tensor {
+function copyRows(x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): Tensor {
   const packed = emptyRows(x, countRows(ranges), dtype);
   let start = 0;
   for (const range of ranges) {
@@ -46,175 +67,220 @@ function pack(x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): T
   return packed;
 }
 
-/** Rows that lie in memory as they travel: one range of one plane, or all rows. They are not copied. */
-function contiguousRows(x: Tensor, ranges: readonly RowRange[], dtype: DType): Tensor | undefined {
-  if (ranges.length !== 1 || x.dtype !== dtype) return undefined;
-  const rows = rowsOf(x, ranges[0]!);
-  if (rows.isContiguous) return rows;
-  rows[Symbol.dispose]();
-  return undefined;
+/** Whether rows lie in memory as they travel: one range of one plane, or all rows. They are not copied. */
+function areContiguous(x: Tensor, ranges: readonly RowRange[], dtype: DType): boolean {
+  if (ranges.length !== 1 || x.dtype !== dtype || !x.isContiguous) return false;
+  const { shape } = x;
+  if (ranges[0]!.length === shape.at(-2)) return true;
+  for (let axis = 0; axis < shape.length - 2; axis++) if (shape[axis] !== 1) return false;
+  return true;
 }
 
 /** A batch whose sends are packed where they must be, and released as soon as they are posted: the engine keeps them. */
-class PackedBatch {
-  readonly #transfers: Transfer[] = [];
+class TransferBatch {
+  readonly #messages: RowTransfer[] = [];
   readonly #packed: Tensor[] = [];
 
   // oxlint-disable-next-line max-params -- to whom, of what, which rows, as what
   send(to: number, x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): void {
-    const tensor = contiguousRows(x, ranges, dtype) ?? pack(x, ranges, dtype);
+    if (areContiguous(x, ranges, dtype)) {
+      this.#messages.push({ tensor: x, rows: ranges[0]!, peer: to, isSent: true });
+      return;
+    }
+    const tensor = copyRows(x, ranges, dtype);
     this.#packed.push(tensor);
-    this.#transfers.push({ tensor, to });
+    this.#messages.push({ tensor, rows: undefined, peer: to, isSent: true });
   }
 
-  receive(from: number, tensor: Tensor): Tensor {
-    this.#transfers.push({ tensor, from });
-    return tensor;
+  /** What an earlier batch of the operation receives. */
+  forward(to: number, { tensor, rows }: Rows): void {
+    this.#messages.push({ tensor, rows, peer: to, isSent: true });
   }
 
-  post({ post }: CastGroup, variant: number): Work {
-    const work = post(this.#transfers, variant);
+  receive(from: number, tensor: Tensor, rows?: RowRange): Rows {
+    const message = { tensor, rows, peer: from, isSent: false };
+    this.#messages.push(message);
+    return message;
+  }
+
+  post({ post }: GroupCastContext, operationCode: number): Work {
+    const work = post(this.#messages, operationCode);
     for (const tensor of this.#packed) tensor[Symbol.dispose]();
     return work;
   }
 }
 
 /** Work that is finished by kernels once it is waited for; it owns what they need until then. */
-class PlacedWork implements Work {
-  readonly #work: Work;
+class WorkWithEpilogue implements Work {
+  readonly #works: readonly Work[];
   readonly #tracker: TensorTracker;
-  readonly #place: () => void;
-  #waited = false;
+  readonly #onComplete: () => void;
+  #isWaited = false;
 
-  constructor(work: Work, tracker: TensorTracker, place: () => void) {
-    this.#work = work;
+  constructor(works: readonly Work[], tracker: TensorTracker, place: () => void) {
+    this.#works = works;
     this.#tracker = tracker;
-    this.#place = place;
+    this.#onComplete = place;
   }
 
   wait(): void {
-    if (this.#waited) return;
-    this.#waited = true;
+    if (this.#isWaited) return;
+    this.#isWaited = true;
     try {
-      this.#work.wait();
-      track(this.#tracker, this.#place);
+      for (const work of this.#works) work.wait();
+      track(this.#tracker, this.#onComplete);
     } finally {
       this.#tracker.release();
     }
   }
 }
 
-/** The ranks after this one, then those before it: not all send to rank 0 first. */
-function* othersAfter({ rank, size }: Pick<ProcessGroup, "rank" | "size">): Generator<number, void, undefined> {
-  for (let i = 1; i < size; i++) yield (rank + i) % size;
+type Rows = Pick<RowTransfer, "tensor" | "rows">;
+
+/** Rows that arrive in one message, of each tensor, and where they belong in `out`. */
+interface ReceivedTensors {
+  readonly messages: readonly Rows[];
+  /**
+   * By tensor; empty where they arrive in their place. `out` may be disposed before the work is waited for: its rows are held by
+   * views.
+   */
+  readonly places: readonly (readonly Tensor[])[];
 }
 
-/** Sends rows to their receivers, and places what arrives, in the order of senders, when the work is waited for. */
-export function castRows(
-  on: CastGroup,
-  { out, input, cast }: CastOperands,
-  route: CastRoute = directRoute(cast),
-): Work {
+/**
+ * Sends rows to their receivers, and places what arrives when the work is waited for. A second hop is posted behind the first: it
+ * begins when this is done, as collectives do, and passes on whole messages, so that no kernel is needed between them.
+ */
+export function castRows(context: GroupCastContext, { out, input }: GroupCastOperands, route: GroupCastRoute): Work {
+  const { sends, receives, forwarded } = route;
   const tracker = new TensorTracker();
   return track(tracker, () => {
-    const batch = new PackedBatch();
-    for (const peer of othersAfter(on.group)) {
-      const ranges = route.sent[peer]!;
-      if (ranges.length > 0) for (const x of input) batch.send(peer, x, ranges);
+    const first = new TransferBatch();
+    for (const { to, ranges } of sends) for (const x of input) first.send(to, x, ranges);
+    const arrived = receives.map(({ from, destinations }) => receiveRows(first, out, from, destinations));
+    const works = [first.post(context, forwarded ? 1 : 0)];
+    if (forwarded) {
+      const second = new TransferBatch();
+      for (const [i, { forwardTo }] of receives.entries())
+        for (const to of forwardTo) for (const message of arrived[i]!.messages) second.forward(to, message);
+      for (const { from, destinations: places } of forwarded) arrived.push(receiveRows(second, out, from, places));
+      works.push(second.post(context, 2));
     }
-    // `out` may be disposed before the work is waited for: its rows are held by views.
-    let start = 0;
-    const places = cast.received.map((ranges) => {
-      const length = countRows(ranges);
-      const views = length > 0 ? out.map((x) => rowsOf(x, { start, length })) : [];
-      start += length;
-      return views;
-    });
-    // What a relay receives has rows for others among it.
-    const arrived = route.received.map((rows, sender) =>
-      rows > 0
-        ? out.map((x, i) => {
-            const place = route.kept[sender] ? undefined : places[sender]![i];
-            return batch.receive(sender, place?.isContiguous ? place : emptyRows(x, rows));
-          })
-        : [],
-    );
-    return new PlacedWork(batch.post(on, route.isDirect ? 0 : 1), tracker, () => {
-      const forwarded = route.isDirect ? [] : forwardRows(on, route, arrived, places);
-      for (const [sender, views] of places.entries()) {
-        for (const [i, to] of views.entries()) {
-          copyRows(to, forwarded[sender]?.[i] ?? arrived[sender]![i]!, route.kept[sender]);
-        }
-      }
-    });
+    const unplaced = arrived.filter(({ places }) => places.some((each) => each.length > 0));
+    return new WorkWithEpilogue(works, tracker, () => unplaced.forEach(placeRows));
   });
 }
 
-/** All rows of `from`, or some, one behind the other. */
-function copyRows(to: Tensor, from: Tensor, ranges?: readonly RowRange[]): void {
-  if (to.size === 0 || to === from) return;
-  if (!ranges) return to.device.kernels.copy(to, from);
-  let start = 0;
-  for (const range of ranges) {
-    using part = rowsOf(from, range);
-    using place = rowsOf(to, { start, length: range.length });
-    to.device.kernels.copy(place, part);
-    start += range.length;
+// oxlint-disable-next-line max-params -- by which batch, of what, from whom, and where to
+function receiveRows(
+  batch: TransferBatch,
+  out: readonly Tensor[],
+  from: number,
+  ranges: readonly RowRange[],
+): ReceivedTensors {
+  const messages: Rows[] = [];
+  const places = out.map((x) => {
+    const isPlaced = areContiguous(x, ranges, x.dtype);
+    messages.push(isPlaced ? batch.receive(from, x, ranges[0]) : batch.receive(from, emptyRows(x, countRows(ranges))));
+    return isPlaced ? [] : ranges.map((range) => rowsOf(x, range));
+  });
+  return { messages, places };
+}
+
+function placeRows({ messages, places }: ReceivedTensors): void {
+  for (const [i, { tensor }] of messages.entries()) {
+    let start = 0;
+    for (const to of places[i]!) {
+      if (to.size === 0) continue;
+      const length = to.shape.at(-2)!;
+      using rows = rowsOf(tensor, { start, length });
+      to.device.kernels.copy(to, rows);
+      start += length;
+    }
   }
 }
 
 /** Sends back what was received by a cast, and adds what arrives to `out`, in the order of ranks, when it is waited for. */
-export function reduceRows(on: CastGroup, { out, input, cast }: CastOperands, wire: DType = "float32"): Work {
+export function reduceRows(
+  context: GroupCastContext,
+  { out, input, cast }: GroupCastOperands,
+  wireDType: DType = "float32",
+): Work {
   const tracker = new TensorTracker();
   return track(tracker, () => {
-    const batch = new PackedBatch();
+    const batch = new TransferBatch();
     const starts: number[] = [];
     cast.received.reduce((start, ranges, owner) => (starts[owner] = start) + countRows(ranges), 0);
-    for (const owner of othersAfter(on.group)) {
+    for (const owner of peersAfter(context.group)) {
       const length = countRows(cast.received[owner]!);
       if (length === 0) continue;
-      for (const x of input) batch.send(owner, x, [{ start: starts[owner]!, length }], wire);
+      for (const x of input) batch.send(owner, x, [{ start: starts[owner]!, length }], wireDType);
     }
-    const arrived = cast.sent.map((ranges, receiver) =>
-      ranges.length > 0 ? out.map((x) => batch.receive(receiver, emptyRows(x, countRows(ranges), wire))) : [],
-    );
-    const sums = out.map((x) => x.view({}));
-    return new PlacedWork(batch.post(on, wire === "float32" ? 0 : 1), tracker, () => {
-      for (const [receiver, parts] of arrived.entries()) {
-        for (const [i, part] of parts.entries()) {
-          addRows(sums[i]!, part, cast.sent[receiver]!);
-          part[Symbol.dispose]();
-        }
-      }
+    const rows = cast.sent.reduce((total, ranges) => total + countRows(ranges), 0);
+    const parts = out.map((x) => new ReducedParts(x, rows, wireDType));
+    for (const [receiver, ranges] of cast.sent.entries())
+      if (ranges.length > 0) for (const each of parts) each.receive(batch, receiver, ranges);
+    return new WorkWithEpilogue([batch.post(context, wireDType === "float32" ? 0 : 1)], tracker, () => {
+      for (const each of parts) each.add();
     });
   });
 }
 
-function addRows(sum: Tensor, part: Tensor, ranges: readonly RowRange[]): void {
-  if (part.size === 0) return;
-  let start = 0;
-  for (const range of ranges) {
-    using to = rowsOf(sum, range);
-    using from = rowsOf(part, { start, length: range.length });
-    sum.device.kernels.binary("add", to, to, from);
-    start += range.length;
-  }
-}
+/** What comes back of one tensor: parts one behind the other in memory, each as it travels, in the order in which they are added. */
+class ReducedParts {
+  readonly #sum: Tensor;
+  /** As a matrix of rows, those of all planes of a part one behind the other. */
+  readonly #memory: Tensor | undefined;
+  readonly #outerCount: number;
+  readonly #ranges: (readonly RowRange[])[] = [];
+  #rowCount = 0;
 
-/** The second hop: what arrived for others goes to them. Returns what came by another rank of this host, by sender. */
-// oxlint-disable-next-line max-params -- where, by which route, what has arrived, and what it is like
-function forwardRows(
-  on: CastGroup,
-  { forwards, forwarded }: CastRoute,
-  arrived: readonly (readonly Tensor[])[],
-  places: readonly (readonly Tensor[])[],
-): readonly (readonly Tensor[])[] {
-  const batch = new PackedBatch();
-  for (const { to, sender, ranges } of forwards) for (const x of arrived[sender]!) batch.send(to, x, ranges);
-  const received: Tensor[][] = [];
-  for (const { from, sender, rows } of forwarded) {
-    received[sender] = places[sender]!.map((x) => batch.receive(from, x.isContiguous ? x : emptyRows(x, rows)));
+  // oxlint-disable-next-line max-params -- of what, how many rows come, as what
+  constructor(out: Tensor, rows: number, wire: DType) {
+    this.#outerCount = out.shape.slice(0, -2).reduce((product, length) => product * length, 1);
+    this.#sum = out.view({});
+    if (rows > 0) this.#memory = out.device.empty([rows * this.#outerCount, out.shape.at(-1)!], wire);
   }
-  batch.post(on, 2).wait();
-  return received;
+
+  /** Receives the rows of one rank. */
+  receive(batch: TransferBatch, from: number, ranges: readonly RowRange[]): void {
+    const length = countRows(ranges) * this.#outerCount;
+    batch.receive(from, this.#memory!, { start: this.#rowCount, length });
+    this.#ranges.push(ranges);
+    this.#rowCount += length;
+  }
+
+  /** Adds what has come, rank by rank. */
+  add(): void {
+    const { kernels } = this.#sum.device;
+    if (!this.#memory || this.#memory.size === 0) return;
+    let part = 0;
+    let last: { readonly range: RowRange; readonly to: Tensor } | undefined;
+    for (const ranges of this.#ranges) {
+      const rows = countRows(ranges);
+      let start = 0;
+      for (const range of ranges) {
+        // Many ranks return the same rows.
+        if (last?.range.start !== range.start || last.range.length !== range.length) {
+          last?.to[Symbol.dispose]();
+          last = { range, to: rowsOf(this.#sum, range) };
+        }
+        using from = this.#rowsOfPart(part, rows, { start, length: range.length });
+        kernels.binary("add", last.to, last.to, from);
+        start += range.length;
+      }
+      part += rows * this.#outerCount;
+    }
+    last?.to[Symbol.dispose]();
+    this.#memory[Symbol.dispose]();
+  }
+
+  /** Some of the rows of a part, which begins at a row of memory, as the sum has them. */
+  // oxlint-disable-next-line max-params -- of which part, how long it is, and which rows
+  #rowsOfPart(part: number, rows: number, { start, length }: RowRange): Tensor {
+    const shape = this.#sum.shape.with(-2, length);
+    const width = shape.at(-1)!;
+    const strides = contiguousStrides(shape.with(-2, rows));
+    return this.#memory!.view({ shape, strides, offset: this.#memory!.offset + (part + start) * width });
+  }
 }

@@ -55,8 +55,8 @@ export interface GroupCastPlan {
 export interface GroupCastOptions extends CollectiveOptions {
   /**
    * A row that several ranks of another host require crosses once, to one of them, which forwards it to the others: two batches of
-   * messages, the second posted by `Work.wait`, which all ranks then call in the same order. No effect where `hosts` are not
-   * known, or are one. Default false.
+   * messages, one behind the other, both under way from the post to `Work.wait`. Every rank still receives what it requires, each
+   * row once. No effect where `hosts` are not known, are one, or have one rank each. Default false.
    */
   readonly hierarchical?: boolean;
 }
@@ -83,6 +83,9 @@ export interface Traffic {
  * Operations return at once: each begins when the work enqueued so far on the device's compute stream is done, runs on the
  * communication stream, and is ordered before later compute by `Work.wait`. Tensors must be contiguous and on the group's
  * device. Reductions sum in rank order with float32 accumulation: all ranks get the same bits.
+ *
+ * `CheckedGroup` (checked-group.ts) validates the operands and passes the call on: to `NativeGroup` of @mosaic/runtime, whose engine
+ * drives a transport, or to the planner's `SymbolicGroup`, which records it.
  */
 export interface ProcessGroup extends AsyncDisposable {
   readonly name: string;

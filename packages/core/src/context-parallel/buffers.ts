@@ -101,9 +101,9 @@ export class ChunkBuffers implements Disposable {
   }
 
   /** An uninitialised chunk of so many rows. */
-  empty(like: ChunkSpec, rows: number): Chunk {
-    const layouts = this.#layoutsOf(like, rows);
-    const wire = layouts.map((layout, i) => this.#device.empty(layout.wire.shape, like[i]!.dtype));
+  empty(spec: ChunkSpec, rows: number): Chunk {
+    const layouts = this.#layoutsOf(spec, rows);
+    const wire = layouts.map((layout, i) => this.#device.empty(layout.wire.shape, spec[i]!.dtype));
     return this.#track({ wire, tensors: this.#attentionViews(wire, layouts) });
   }
 
@@ -113,7 +113,7 @@ export class ChunkBuffers implements Disposable {
    *
    * @throws ShapeError for more rows than `slotRows`.
    */
-  slot(name: string, like: ChunkSpec, rows: number): Chunk {
+  slot(name: string, spec: ChunkSpec, rows: number): Chunk {
     const last = this.#slots.get(name);
     if (last !== undefined && last.rows === rows) return last;
     checkRows("ChunkBuffers.slot", rows);
@@ -124,9 +124,9 @@ export class ChunkBuffers implements Disposable {
         received: `${rows}`,
       });
     }
-    const layouts = this.#layoutsOf(like, rows);
-    const memory = last?.memory ?? like.map((each) => this.#allocateSlot(each));
-    expectValue("ChunkBuffers.slot", memory.length === layouts.length, "what chunks of this name are like", like);
+    const layouts = this.#layoutsOf(spec, rows);
+    const memory = last?.memory ?? spec.map((each) => this.#allocateSlot(each));
+    expectValue("ChunkBuffers.slot", memory.length === layouts.length, "what chunks of this name are like", spec);
     const wire = memory.map((tensor, i) => createView(tensor, layouts[i]!.wire));
     const slot = this.#track({ memory, rows, wire, tensors: this.#attentionViews(wire, layouts) });
     this.#slots.set(name, slot);
@@ -134,10 +134,10 @@ export class ChunkBuffers implements Disposable {
   }
 
   /** Zeros to read, not to send, which take the memory of one number a tensor. */
-  zeros(like: ChunkSpec, rows: number): Chunk {
+  zeros(spec: ChunkSpec, rows: number): Chunk {
     checkRows("ChunkBuffers.zeros", rows);
-    checkChunkSpec("ChunkBuffers.zeros", like);
-    const tensors = like.map(({ shape, dtype }) => {
+    checkChunkSpec("ChunkBuffers.zeros", spec);
+    const tensors = spec.map(({ shape, dtype }) => {
       const zero = this.takeOwnership(this.#device.empty([1], dtype));
       this.#device.kernels.fill(zero, 0);
       return createView(zero, { shape: shape.with(2, rows), strides: shape.map(() => 0) });
@@ -214,13 +214,13 @@ export class ChunkBuffers implements Disposable {
     return this.takeOwnership(this.#device.empty([numel(shape.with(2, this.#slotRows))], dtype));
   }
 
-  #layoutsOf(like: ChunkSpec, rows: number): readonly MemoryLayout[] {
-    const last = this.#layouts.get(like);
+  #layoutsOf(spec: ChunkSpec, rows: number): readonly MemoryLayout[] {
+    const last = this.#layouts.get(spec);
     if (last !== undefined && last.rows === rows) return last.layouts;
-    checkChunkSpec("ChunkBuffers", like);
+    checkChunkSpec("ChunkBuffers", spec);
     checkRows("ChunkBuffers", rows);
-    const layouts = like.map(({ shape }) => this.#layoutOf(shape.with(2, rows)));
-    this.#layouts.set(like, { rows, layouts });
+    const layouts = spec.map(({ shape }) => this.#layoutOf(shape.with(2, rows)));
+    this.#layouts.set(spec, { rows, layouts });
     return layouts;
   }
 
@@ -247,9 +247,9 @@ export class ChunkBuffers implements Disposable {
     return wire.map((tensor, i) => createView(tensor, layouts[i]!.tensors!));
   }
 
-  #permuted({ shape, strides }: Tensor, to: keyof typeof permutations): ViewGeometry {
+  #permuted({ shape, strides }: Tensor, layout: keyof typeof permutations): ViewGeometry {
     if (this.#order === "bhsd") return { shape, strides };
-    return { shape: permuteSizes(shape, permutations[to]), strides: permuteSizes(strides, permutations[to]) };
+    return { shape: permuteSizes(shape, permutations[layout]), strides: permuteSizes(strides, permutations[layout]) };
   }
 
   #track<T extends Chunk>(chunk: T): T {
@@ -288,6 +288,35 @@ function createView(
   { shape, strides, offset = own }: ViewGeometry,
 ): Tensor {
   return new Tensor({ device, dtype, storage, shape, strides, offset });
+}
+
+/**
+ * Rows [from, to) of x [B,H,S,D] or [B,H,S], as a view.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { rowsOf } from "@mosaic/core/context-parallel";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using k = randn(ctx, [1, 2, 5, 4]);
+ * using last = rowsOf(k, 3, 5);
+ * last.shape; // => [1, 2, 2, 4]
+ * ```
+ * @throws ShapeError unless 0 ≤ from ≤ to ≤ S.
+ */
+export function rowsOf(x: Tensor, from: number, to: number): Tensor {
+  checkTensor("rowsOf", x);
+  const rows = x.shape[2] ?? 0;
+  const isRange = Number.isSafeInteger(from) && Number.isSafeInteger(to) && 0 <= from && from <= to && to <= rows;
+  if (!isRange)
+    throw new ShapeError({
+      where: "rowsOf",
+      expected: `rows within ${rows}`,
+      received: `[${formatValue(from)}, ${formatValue(to)})`,
+    });
+  const offset = x.offset + (to > from ? from * x.strides[2]! : 0);
+  return x.view({ shape: x.shape.with(2, to - from), offset });
 }
 
 function dispose({ tensors, wire }: Chunk): void {

@@ -69,14 +69,18 @@ export interface DependencyAxis {
  * ```
  * @throws OptionError for an axis without ranks, and for what is no call, no slices or no coordinate.
  */
-export function dependencyTable(along: DependencyAxis, call: ShardedAttentionCall, from: Coordinate): DependencyTable {
-  checkAlong("dependencyTable", along);
-  const { size: ranks } = along;
+export function dependencyTable(
+  dependencyAxis: DependencyAxis,
+  call: ShardedAttentionCall,
+  from: Coordinate,
+): DependencyTable {
+  checkAlong("dependencyTable", dependencyAxis);
+  const { size: ranks } = dependencyAxis;
   const isSize = Number.isSafeInteger(ranks) && ranks >= 1 && ranks <= 2 ** 16;
   expectValue("dependencyTable: size", isSize, "1 to 65536 ranks", ranks);
   checkShardedCall("dependencyTable", call, from);
   checkSlices("dependencyTable: mask", call.mask);
-  const { axis, size, inner = local() } = along;
+  const { axis, size, inner = local() } = dependencyAxis;
   const { at, queries, keys } = call;
   const mask = unionSlices(call);
   const [groupAt, groupFrom] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
@@ -160,7 +164,7 @@ const MAX_CACHED_ENTRIES = 4096;
  */
 export class LayoutCache<T> {
   readonly #axes: readonly string[];
-  #call: Pick<ShardedAttentionCall, "queries" | "keys" | "mask" | "modifiers"> | undefined;
+  #cachedCall: Pick<ShardedAttentionCall, "queries" | "keys" | "mask" | "modifiers"> | undefined;
   readonly #values = new Map<string, T>();
 
   /** `axes`: those along which all places share a value, because it is about all of them. */
@@ -173,7 +177,7 @@ export class LayoutCache<T> {
   /** The value for queries at `call.at` and keys from `from`, made by `make` the first time. */
   getOrCreate(call: ShardedAttentionCall, from: Coordinate, make: () => T): T {
     const { at, queries, keys, mask, modifiers } = call ?? {};
-    const last = this.#call;
+    const last = this.#cachedCall;
     const isSame =
       last !== undefined &&
       last.queries === queries &&
@@ -187,7 +191,7 @@ export class LayoutCache<T> {
     checkShardedCall("LayoutCache.getOrCreate", call, from);
     checkFunction("LayoutCache.getOrCreate: make", make);
     if (!isSame || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
-    if (!isSame) this.#call = { queries, keys, mask, modifiers };
+    if (!isSame) this.#cachedCall = { queries, keys, mask, modifiers };
     const value = make();
     this.#values.set(this.#cacheKey(call, from), value);
     return value;

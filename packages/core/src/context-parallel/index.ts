@@ -1,5 +1,6 @@
 // What backends that communicate share: checks of a call, memory for chunks, who needs whose keys, and the bytes that follow.
 export { formatShards, formatSlices, hashNumbers } from "../attention/format.ts";
+export { groupCastMessageRows, sharedHosts } from "../collectives/cast-route.ts";
 export * from "./buffers.ts";
 export {
   type DependencyAxis,
@@ -13,5 +14,6 @@ export {
 // Of slices and spans that were checked before: called for every tile of every rank.
 export { batchMaskOptions, resolveBatchMaskUnchecked, type ResolvedBatchMask, unionSlices } from "../mask/samples.ts";
 export { isVisibleUnchecked, visibleRowsUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";
+export { spansOfRowsUnchecked } from "../placement/span.ts";
 export * from "./traffic.ts";
 export { type ValidationRules, type Validator, validator } from "./validation.ts";

@@ -46,10 +46,10 @@ export function parseTrafficOptions<F extends Fields>(
 }
 
 /** The length of the axis of a backend's traffic. Throws an OptionError for one that the mesh lacks, or a place that does. */
-export function axisLength(where: string, mesh: Coordinate, along: { axis: string; from: Coordinate }): number {
-  const { axis, from } = along ?? {};
+export function axisLength(where: string, mesh: Coordinate, axisRank: { axis: string; from: Coordinate }): number {
+  const { axis, from } = axisRank ?? {};
   const isPlace = typeof axis === "string" && typeof from === "object" && from !== null;
-  expectValue("axisLength", isPlace && typeof where === "string", "a name, a mesh, and { axis, from }", along);
+  expectValue("axisLength", isPlace && typeof where === "string", "a name, a mesh, and { axis, from }", axisRank);
   expectValue(`${where}: mesh`, option.meshShape().accepts(mesh), "lengths of axes by name", mesh);
   const size = mesh[axis];
   const fits = size !== undefined && Number.isSafeInteger(size) && size >= 1 && size <= 2 ** 16;

@@ -88,7 +88,12 @@ class CallValidator implements Validator {
     const { out, lse } = state ?? {};
     const where = `${this.#label}, rank ${ctx.rank}`;
     this.#checkCall(where, ctx, call, kv);
-    checkAccumulator(where, { name: "out", x: out, like: "q", of: call.q });
+    checkAccumulator(where, {
+      name: "out",
+      x: out,
+      referenceName: resultLike(call.q, kv.v),
+      reference: resultShape(call.q, kv.v),
+    });
     checkStatistic(where, "lse", lse, call.q);
   }
 
@@ -98,12 +103,17 @@ class CallValidator implements Validator {
     const where = `${this.#label} backward, rank ${ctx.rank}`;
     this.#checkCall(where, ctx, call, kv);
     const { q, dOut, lse, delta } = call;
-    checkSameShape(where, { name: "dOut", x: dOut, like: "q", of: q });
+    checkSameShape(where, {
+      name: "dOut",
+      x: dOut,
+      referenceName: resultLike(q, kv.v),
+      reference: resultShape(q, kv.v),
+    });
     checkStatistic(where, "lse", lse, q);
     checkStatistic(where, "delta", delta, q);
-    checkAccumulator(where, { name: "dq", x: dq, like: "q", of: q });
-    checkAccumulator(where, { name: "dk", x: dk, like: "k", of: kv.k });
-    checkAccumulator(where, { name: "dv", x: dv, like: "v", of: kv.v });
+    checkAccumulator(where, { name: "dq", x: dq, referenceName: "q", reference: q });
+    checkAccumulator(where, { name: "dk", x: dk, referenceName: "k", reference: kv.k });
+    checkAccumulator(where, { name: "dv", x: dv, referenceName: "v", reference: kv.v });
   }
 
   #checkCall(where: string, ctx: Context, call: AttentionCall, kv: KvShard): void {
@@ -192,7 +202,13 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
       remedy: "split the heads of queries and keys the same way before attention",
     });
   }
-  checkSameShape(where, { name: "values of the keys' shape", x: v, like: "k", of: k });
+  const values = { shape: k.shape.with(3, v.rank === 4 ? v.shape[3]! : k.shape[3]!) };
+  checkSameShape(where, {
+    name: "values of the keys' shape",
+    x: v,
+    referenceName: "k, but for the head size",
+    reference: values,
+  });
   for (const [name, { dtype }] of [["values", v] as const, ["queries", q] as const]) {
     if (dtype === k.dtype) continue;
     throw new DTypeError({
@@ -204,17 +220,26 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
   }
 }
 
+/** The shape of out and dOut: rows of queries, of the size of values. */
+function resultShape({ shape }: Tensor, v: Tensor): Pick<Tensor, "shape"> {
+  return { shape: shape.with(3, v.shape[3]!) };
+}
+
+function resultLike({ shape }: Tensor, v: Tensor): string {
+  return shape[3] === v.shape[3] ? "q" : "q, with the head size of v";
+}
+
 /** A tensor, and the one whose shape it must have. */
 interface ShapeExpectation {
   readonly name: string;
   readonly x: Tensor;
-  readonly like: string;
-  readonly of: Tensor;
+  readonly referenceName: string;
+  readonly reference: Pick<Tensor, "shape">;
 }
 
-function checkSameShape(where: string, { name, x, like, of }: ShapeExpectation): void {
+function checkSameShape(where: string, { name, x, referenceName, reference }: ShapeExpectation): void {
   checkTensor(where, x);
-  if (!sameShape(x.shape, of.shape)) throw shapeError(where, { name, x, like, shape: of.shape });
+  if (!sameShape(x.shape, reference.shape)) throw shapeError(where, { name, x, referenceName, shape: reference.shape });
 }
 
 /** What is summed is float32: it is rounded once, at the end. */
@@ -228,7 +253,7 @@ function checkStatistic(where: string, name: string, x: Tensor, { shape: [batch,
   checkTensor(where, x);
   const { shape } = x;
   if (shape.length !== 3 || shape[0] !== batch || shape[1] !== heads || shape[2] !== rows) {
-    throw shapeError(where, { name, x, like: "q without the last axis", shape: [batch!, heads!, rows!] });
+    throw shapeError(where, { name, x, referenceName: "q without the last axis", shape: [batch!, heads!, rows!] });
   }
   checkFloat32(where, name, x);
 }
@@ -245,12 +270,12 @@ function checkFloat32(where: string, name: string, { dtype }: Tensor): void {
 
 function shapeError(
   where: string,
-  { name, x, like, shape }: Omit<ShapeExpectation, "of"> & { readonly shape: Shape },
+  { name, x, referenceName, shape }: Omit<ShapeExpectation, "reference"> & { readonly shape: Shape },
 ): ShapeError {
   return new ShapeError({
     where,
     expected: `${name} ${formatShape(shape)}`,
     received: formatShape(x.shape),
-    remedy: `use the shape of ${like}`,
+    remedy: `use the shape of ${referenceName}`,
   });
 }

@@ -51,16 +51,16 @@ type RequiredValue<F extends Field> = F extends { readonly tensor: string }
     ? S extends "boolean"
       ? boolean
       : number
-    : F extends { readonly enum: infer E extends keyof Enumerations }
-      ? Enumerations[E]
-      : F extends { readonly list: infer L extends keyof Lists }
-        ? Lists[L]
-        : F extends { readonly struct: infer S extends keyof Structures }
-          ? Structures[S]
+    : F extends { readonly enum: infer E extends keyof EnumTypes }
+      ? EnumTypes[E]
+      : F extends { readonly list: infer L extends keyof ListTypes }
+        ? ListTypes[L]
+        : F extends { readonly struct: infer S extends keyof StructTypes }
+          ? StructTypes[S]
           : never;
 
 /** The types of lists. */
-interface Lists {
+interface ListTypes {
   spans: readonly Span[];
   slices: readonly Slice[];
   slicesBySample: readonly (readonly Slice[])[];
@@ -68,7 +68,7 @@ interface Lists {
 }
 
 /** The types of enumerations. */
-interface Enumerations {
+interface EnumTypes {
   BinaryOp: BinaryOp;
   UnaryOp: UnaryOp;
   ReduceKind: ReduceKind;
@@ -77,7 +77,7 @@ interface Enumerations {
 }
 
 /** The interfaces of structures. */
-export interface Structures {
+export interface StructTypes {
   AttentionState: AttentionState;
   KvBlock: KvBlock;
   SavedRows: SavedRows;
@@ -86,6 +86,7 @@ export interface Structures {
   AttentionModifiers: AttentionModifiers;
   AttentionDropout: AttentionDropout;
   HeadOrigin: HeadOrigin;
+  LinearEpilogue: LinearEpilogue;
   NormParameters: NormParameters;
   NormStats: NormStats;
   NormGrads: NormGrads;
@@ -107,6 +108,7 @@ interface ArgumentLabels<T> {
   dOut: [dOut: T];
   dx: [dx: T];
   dy: [dy: T];
+  epilogue: [epilogue: T];
   from: [from: T];
   gradient: [gradient: T];
   grads: [grads: T];
@@ -138,7 +140,7 @@ type Distribute<T extends string> = T extends string ? T : never;
 
 /** a op b; max is the larger of the two. */
 export type BinaryOp = ValuesOf<"BinaryOp">;
-/** Functions of one element; gelu is the exact one, x · Φ(x). */
+/** Functions of one element; gelu is the exact one, x · Φ(x), geluTanh its approximation by tanh, silu x · sigmoid(x). */
 export type UnaryOp = ValuesOf<"UnaryOp">;
 /** How elements are combined into one. */
 export type ReduceKind = ValuesOf<"ReduceKind">;
@@ -147,6 +149,12 @@ export type RandomKind = ValuesOf<"RandomKind">;
 /** The rule of an optimizer's step. */
 export type AdamKind = ValuesOf<"AdamKind">;
 
+/** What `linear` does to a product before it is stored; null is nothing. `preActivation` is for the backward. */
+export interface LinearEpilogue {
+  readonly bias: Tensor | null;
+  readonly activation: UnaryOp | null;
+  readonly preActivation: Tensor | null;
+}
 /** [E] each, or null for 1 and 0; epsilon is added under the root. */
 export interface NormParameters {
   readonly weight: Tensor | null;
@@ -277,6 +285,8 @@ export interface ScalarField {
 export interface EnumField {
   readonly name: string;
   readonly enum: keyof typeof kernelEnumerations;
+  /** May be null. */
+  readonly optional?: true;
 }
 
 /** A list: spans or slices of positions, slices for each sample of the batch, or strides in elements. */

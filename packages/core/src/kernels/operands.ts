@@ -40,22 +40,26 @@ function collectOperands(parameters: readonly Field[]): Operand[] {
     const inner: readonly Field[] = kernelStructures[field.struct];
     return inner.flatMap((each) => {
       if (!("tensor" in each)) return [];
-      return [createOperand(each, field.access ?? each.tensor, { parameter, within: field.name })];
+      return [createOperand(each, field.access ?? each.tensor, { parameter, containingStruct: field.name })];
     });
   });
 }
 
 interface OperandLocation {
   readonly parameter: number;
-  readonly within?: string;
+  readonly containingStruct?: string;
   readonly readIf?: number | undefined;
 }
 
-function createOperand(field: TensorField, access: Access, { parameter, within, readIf }: OperandLocation): Operand {
+function createOperand(
+  field: TensorField,
+  access: Access,
+  { parameter, containingStruct, readIf }: OperandLocation,
+): Operand {
   return {
-    name: within === undefined ? field.name : `${within}.${field.name}`,
+    name: containingStruct === undefined ? field.name : `${containingStruct}.${field.name}`,
     parameter,
-    field: within === undefined ? undefined : field.name,
+    field: containingStruct === undefined ? undefined : field.name,
     isRead: access !== "write",
     readIf,
     isMutated: access !== "read",

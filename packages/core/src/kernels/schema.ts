@@ -13,7 +13,7 @@
 /** Values of enumerations. Native code has them in this order. Their types carry the comments. */
 export const kernelEnumerations = {
   BinaryOp: ["add", "sub", "mul", "div", "max"],
-  UnaryOp: ["neg", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "relu", "gelu", "square"],
+  UnaryOp: ["neg", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "relu", "gelu", "geluTanh", "silu", "square"],
   ReduceKind: ["sum", "max"],
   RandomKind: ["uniform", "normal"],
   AdamKind: ["adamW", "scheduleFree"],
@@ -21,8 +21,8 @@ export const kernelEnumerations = {
 
 /**
  * Parts of the contract that a device need not have, because they came later: `Device.features` lists those that it has. A
- * call that needs another is refused; see `checkFeatures`. No native device has attention dropout (`dropout`) yet; the kernel
- * `dropout` below, which every device has, is that of elements. `valueHeadSize`: a head size of v that is not that of q and k.
+ * call that needs another is refused; see `checkFeatures`. `dropout` is that of attention's weights; the kernel `dropout` below, which
+ * every device has, is that of elements. `valueHeadSize`: a head size of v that is not that of q and k.
  */
 export const kernelFeatures = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadSize"] as const;
 
@@ -64,10 +64,16 @@ export const kernelStructures = {
     { name: "probability", scalar: "float32" },
     { name: "seed", scalar: "uint64" },
     { name: "stream", scalar: "uint64" },
+    { name: "batchOffset", scalar: "int64" },
   ],
   HeadOrigin: [
     { name: "batch", scalar: "int64" },
     { name: "head", scalar: "int64" },
+  ],
+  LinearEpilogue: [
+    { name: "bias", tensor: "read", shape: "[N]", optional: true },
+    { name: "activation", enum: "UnaryOp", optional: true },
+    { name: "preActivation", tensor: "write", shape: "[..,M,N]", optional: true },
   ],
   NormParameters: [
     { name: "weight", tensor: "read", shape: "[E]", optional: true },
@@ -210,6 +216,16 @@ export const kernelSchema = {
     { name: "a", tensor: "read", shape: "[..,M,K]" },
     { name: "b", tensor: "read", shape: "[..,K,N]" },
     { name: "accumulate", scalar: "boolean" },
+  ],
+  /**
+   * out [..,M,N] ← activation(a [..,M,K] · b [..,K,N] + bias [N]), and, where it is given, preActivation ← what the activation
+   * is applied to. Leading axes as matmul's. A device may round to the dtype of `out` before the activation.
+   */
+  linear: [
+    { name: "out", tensor: "write", shape: "[..,M,N]" },
+    { name: "a", tensor: "read", shape: "[..,M,K]" },
+    { name: "b", tensor: "read", shape: "[..,K,N]" },
+    { name: "epilogue", struct: "LinearEpilogue" },
   ],
   /** Over the last axis; a row of −Infinity gives 0. */
   softmax: [

@@ -13,9 +13,9 @@ export function defineMask(name: string, slices: (queries: number, keys: number)
 }
 
 /** Throws an OptionError unless `count` is an integer, not below `least`. */
-export function checkCount(where: string, count: unknown, least: number): asserts count is number {
-  if (Number.isSafeInteger(count) && (count as number) >= least) return;
-  throw new OptionError({ where, expected: `an integer ≥ ${least}`, received: formatValue(count) });
+export function checkCount(where: string, count: unknown, minimum: number): asserts count is number {
+  if (Number.isSafeInteger(count) && (count as number) >= minimum) return;
+  throw new OptionError({ where, expected: `an integer ≥ ${minimum}`, received: formatValue(count) });
 }
 
 /** Whether a value has what a mask has; not whether it keeps what a mask promises. */

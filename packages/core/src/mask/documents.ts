@@ -46,7 +46,7 @@ export function documents(lengths: readonly number[], inner: DocumentMask | read
     const slices: Slice[] = [];
     let start = 0;
     for (const [i, length] of copied.entries()) {
-      pushMoved(slices, documentSlices(masks?.[i] ?? (inner as DocumentMask), length), [start, start]);
+      pushShifted(slices, documentSlices(masks?.[i] ?? (inner as DocumentMask), length), [start, start]);
       start += length;
     }
     return slices;
@@ -68,16 +68,20 @@ function documentSlices(inner: DocumentMask, length: number): readonly Slice[] {
   return [{ q0: 0, q1: length, k0: 0, k1: length, type: inner }];
 }
 
-function pushMoved(slices: Slice[], added: readonly Slice[], [q, k]: readonly [q: number, k: number]): void {
+function pushShifted(slices: Slice[], added: readonly Slice[], [q, k]: readonly [q: number, k: number]): void {
   for (const { q0, q1, k0, k1, type } of added) slices.push({ q0: q0 + q, q1: q1 + q, k0: k0 + k, k1: k1 + k, type });
 }
 
 // oxlint-disable-next-line max-params -- the parts of a message
-function checkTotal(where: string, { total, of }: { total: number; of: string }, lengths: readonly number[]): void {
+function checkTotal(
+  where: string,
+  { total, of: description }: { total: number; of: string },
+  lengths: readonly number[],
+): void {
   if (lengths.every((length) => length === total)) return;
   throw new ShapeError({
     where,
-    expected: `a sequence of ${total}, the sum of ${of}`,
+    expected: `a sequence of ${total}, the sum of ${description}`,
     received: `${lengths[0]} queries and ${lengths[1]} keys`,
   });
 }
@@ -173,7 +177,7 @@ export function fromCuSeqlens(
     const slices: Slice[] = [];
     for (let i = 1; i < queryEnds.length; i++) {
       const [q, k] = [queryEnds[i - 1]!, keyEnds[i - 1]!];
-      pushMoved(slices, bandOf(queryEnds[i]! - q, keyEnds[i]! - k, sides), [q, k]);
+      pushShifted(slices, bandOf(queryEnds[i]! - q, keyEnds[i]! - k, sides), [q, k]);
     }
     return slices;
   });

@@ -6,16 +6,16 @@ import { checkSlice, checkSlices, hasDiagonalEnd, hasDiagonalStart, type Slice }
 // which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
 
 /** A border of the keys, as a function of the row: at + slope · q. */
-export interface Border {
+export interface BorderLine {
   readonly at: number;
   readonly slope: 0 | 1;
 }
 
-export function leftBorder(slice: Slice): Border {
+export function leftBorder(slice: Slice): BorderLine {
   return hasDiagonalStart(slice.type) ? { at: slice.k0 - slice.q0, slope: 1 } : { at: slice.k0, slope: 0 };
 }
 
-export function rightBorder(slice: Slice): Border {
+export function rightBorder(slice: Slice): BorderLine {
   return hasDiagonalEnd(slice.type) ? { at: slice.k1 - slice.q1 + 1, slope: 1 } : { at: slice.k1, slope: 0 };
 }
 
@@ -23,11 +23,11 @@ export function rightBorder(slice: Slice): Border {
 function hasCommonRow(
   from: number,
   to: number,
-  borders: { lefts: readonly Border[]; rights: readonly Border[] },
+  borders: { leftBorders: readonly BorderLine[]; rightBorders: readonly BorderLine[] },
 ): boolean {
   let [first, last] = [from, to - 1];
-  for (const left of borders.lefts) {
-    for (const right of borders.rights) {
+  for (const left of borders.leftBorders) {
+    for (const right of borders.rightBorders) {
       // left.at + left.slope·q < right.at + right.slope·q
       const gap = right.at - left.at;
       if (left.slope === right.slope) {
@@ -48,8 +48,8 @@ export function slicesOverlap(a: Slice, b: Slice): boolean {
 
 function slicesOverlapUnchecked(a: Slice, b: Slice): boolean {
   return hasCommonRow(Math.max(a.q0, b.q0), Math.min(a.q1, b.q1), {
-    lefts: [leftBorder(a), leftBorder(b)],
-    rights: [rightBorder(a), rightBorder(b)],
+    leftBorders: [leftBorder(a), leftBorder(b)],
+    rightBorders: [rightBorder(a), rightBorder(b)],
   });
 }
 
@@ -64,8 +64,8 @@ export function sliceIntersects(slice: Slice, box: Omit<Slice, "type">): boolean
 /** `sliceIntersects`, of what was checked before. */
 export function sliceIntersectsUnchecked(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
   return hasCommonRow(Math.max(slice.q0, q0), Math.min(slice.q1, q1), {
-    lefts: [leftBorder(slice), { at: k0, slope: 0 }],
-    rights: [rightBorder(slice), { at: k1, slope: 0 }],
+    leftBorders: [leftBorder(slice), { at: k0, slope: 0 }],
+    rightBorders: [rightBorder(slice), { at: k1, slope: 0 }],
   });
 }
 

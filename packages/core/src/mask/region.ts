@@ -1,4 +1,4 @@
-import { type Border, countOpenPairs, leftBorder, rangeOfKeys, rangeOfQueries, rightBorder } from "./overlap.ts";
+import { type BorderLine, countOpenPairs, leftBorder, rangeOfKeys, rangeOfQueries, rightBorder } from "./overlap.ts";
 import { sliceArea, sliceTypeFor, type Slice } from "./slice.ts";
 
 // Unions and intersections of regions of the (query, key) plane, as slices. A border of a slice is a line in q of slope 0
@@ -8,27 +8,27 @@ import { sliceArea, sliceTypeFor, type Slice } from "./slice.ts";
 interface Trapezoid {
   readonly q0: number;
   readonly q1: number;
-  readonly left: Border;
-  readonly right: Border;
+  readonly left: BorderLine;
+  readonly right: BorderLine;
 }
 
-function valueAt({ at, slope }: Border, q: number): number {
+function valueAt({ at, slope }: BorderLine, q: number): number {
   return at + slope * q;
 }
 
 /** The first row in which `a` lies beyond `b`, of lines of which it is not so in the first row that matters. */
-function firstRowBeyond(a: Border, b: Border): number {
+function firstRowBeyond(a: BorderLine, b: BorderLine): number {
   return a.slope > b.slope ? b.at - a.at + 1 : Number.POSITIVE_INFINITY;
 }
 
 /** The rows of a slice that see anything, if there are any. */
 function trapezoidsOf(slice: Slice): Trapezoid[] {
   const [left, right] = [leftBorder(slice), rightBorder(slice)];
-  return trim({ q0: slice.q0, q1: slice.q1, left, right });
+  return trimEmptyRows({ q0: slice.q0, q1: slice.q1, left, right });
 }
 
 /** Without the rows in which the left border is not before the right one; nothing if these are all. */
-function trim({ q0, q1, left, right }: Trapezoid): Trapezoid[] {
+function trimEmptyRows({ q0, q1, left, right }: Trapezoid): Trapezoid[] {
   const gap = right.at - left.at;
   const first = right.slope > left.slope ? Math.max(q0, 1 - gap) : q0;
   const end = right.slope < left.slope ? Math.min(q1, gap) : q1;
@@ -66,17 +66,17 @@ export function unionOf(slices: readonly Slice[]): Slice[] {
 }
 
 /** Keys that a row sees without a gap, as lines that hold for some rows. */
-interface Run {
-  readonly left: Border;
-  readonly right: Border;
+interface KeyRun {
+  readonly left: BorderLine;
+  readonly right: BorderLine;
 }
 
 /**
  * The runs of row q, of trapezoids in the order of their left borders, and the row before which their lines hold: until
  * `limit`, or until two lines cross where that makes a difference.
  */
-function runsFrom(open: readonly Trapezoid[], q: number, limit: number): { runs: Run[]; end: number } {
-  const runs: Run[] = [];
+function runsFrom(open: readonly Trapezoid[], q: number, limit: number): { runs: KeyRun[]; end: number } {
+  const runs: KeyRun[] = [];
   let end = limit;
   let { left, right } = open[0]!;
   for (const part of open) {
@@ -106,14 +106,14 @@ class RunStacker {
   #open: Trapezoid[] = [];
 
   /** The runs of rows [q, end), from left to right with at least one key between two of them. */
-  add(runs: readonly Run[], q: number, end: number): void {
+  add(runs: readonly KeyRun[], q: number, end: number): void {
     const open: Trapezoid[] = [];
     let i = 0;
     for (const run of runs) {
       const start = valueAt(run.left, q);
       // What ended before this run begins is continued by no run: one moves by at most one key with each row.
       while (i < this.#open.length && valueAt(this.#open[i]!.right, q - 1) < start) this.#close(this.#open[i++]!);
-      const continued = i < this.#open.length ? continueBy(this.#open[i]!, run, q) : undefined;
+      const continued = i < this.#open.length ? extendTrapezoid(this.#open[i]!, run, q) : undefined;
       if (continued === undefined) open.push({ q0: q, q1: end, ...run });
       else {
         i++;
@@ -130,11 +130,11 @@ class RunStacker {
   }
 
   /** Lines of different slopes agree in one row only: the rest is another slice. */
-  #extend(continued: Trapezoid, run: Run, end: number): Trapezoid {
-    const isSame = continued.left.slope === run.left.slope && continued.right.slope === run.right.slope;
-    if (isSame || continued.q1 === end) return { ...continued, q1: end };
-    this.#close(continued);
-    return { q0: continued.q1, q1: end, ...run };
+  #extend(trapezoid: Trapezoid, run: KeyRun, end: number): Trapezoid {
+    const isSame = trapezoid.left.slope === run.left.slope && trapezoid.right.slope === run.right.slope;
+    if (isSame || trapezoid.q1 === end) return { ...trapezoid, q1: end };
+    this.#close(trapezoid);
+    return { q0: trapezoid.q1, q1: end, ...run };
   }
 
   #close(trapezoid: Trapezoid): void {
@@ -143,19 +143,19 @@ class RunStacker {
 }
 
 /** The trapezoid with row q, if that row's run continues its borders; a single row does not yet determine them. */
-function continueBy(trapezoid: Trapezoid, run: Run, q: number): Trapezoid | undefined {
+function extendTrapezoid(trapezoid: Trapezoid, run: KeyRun, q: number): Trapezoid | undefined {
   if (trapezoid.q1 !== q) return undefined;
   const isSingle = trapezoid.q1 - trapezoid.q0 === 1;
-  const left = continueBorder(trapezoid.left, valueAt(run.left, q), { q, isSingle });
-  const right = continueBorder(trapezoid.right, valueAt(run.right, q), { q, isSingle });
+  const left = extendBorder(trapezoid.left, valueAt(run.left, q), { q, isSingle });
+  const right = extendBorder(trapezoid.right, valueAt(run.right, q), { q, isSingle });
   return left && right && { q0: trapezoid.q0, q1: q + 1, left, right };
 }
 
-function continueBorder(
-  border: Border,
+function extendBorder(
+  border: BorderLine,
   value: number,
   { q, isSingle }: { q: number; isSingle: boolean },
-): Border | undefined {
+): BorderLine | undefined {
   if (!isSingle) return valueAt(border, q) === value ? border : undefined;
   const step = value - valueAt(border, q - 1);
   return step === 0 || step === 1 ? { at: value - step * q, slope: step } : undefined;
@@ -203,24 +203,24 @@ function intersect(a: Trapezoid, b: Trapezoid): Trapezoid[] {
   const q1 = Math.min(a.q1, b.q1);
   if (q0 >= q1) return [];
   const within = (row: number): number => Math.min(q1, Math.max(q0, row));
-  const crossings = [crossing(a.left, b.left), crossing(a.right, b.right)].map(within);
+  const crossings = [firstRowOfCrossing(a.left, b.left), firstRowOfCrossing(a.right, b.right)].map(within);
   const rows = [q0, Math.min(...crossings), Math.max(...crossings), q1];
   return [0, 1, 2].flatMap((i) => {
     const [from, to] = [rows[i]!, rows[i + 1]!];
     if (from >= to) return [];
-    const left = isBeyond(a.left, b.left, from) ? a.left : b.left;
-    const right = isBeyond(a.right, b.right, from) ? b.right : a.right;
-    return trim({ q0: from, q1: to, left, right });
+    const left = isRightOf(a.left, b.left, from) ? a.left : b.left;
+    const right = isRightOf(a.right, b.right, from) ? b.right : a.right;
+    return trimEmptyRows({ q0: from, q1: to, left, right });
   });
 }
 
 /** The first row in which the steeper of two borders lies beyond the other; infinite if neither is steeper. */
-function crossing(a: Border, b: Border): number {
+function firstRowOfCrossing(a: BorderLine, b: BorderLine): number {
   return Math.min(firstRowBeyond(a, b), firstRowBeyond(b, a));
 }
 
 /** Whether a lies beyond b in row q, or from it on. */
-function isBeyond(a: Border, b: Border, q: number): boolean {
+function isRightOf(a: BorderLine, b: BorderLine, q: number): boolean {
   return (valueAt(a, q) - valueAt(b, q) || a.slope - b.slope) > 0;
 }
 
@@ -230,10 +230,10 @@ function isBeyond(a: Border, b: Border, q: number): boolean {
  */
 export function bandOf(queries: number, keys: number, { left, right }: { left: number; right: number }): Slice[] {
   const shift = keys - queries;
-  const start: Border = Number.isFinite(left)
+  const start: BorderLine = Number.isFinite(left)
     ? { at: shift - Math.min(left, queries + keys), slope: 1 }
     : { at: 0, slope: 0 };
-  const end: Border = Number.isFinite(right)
+  const end: BorderLine = Number.isFinite(right)
     ? { at: shift + Math.min(right, queries + keys) + 1, slope: 1 }
     : { at: keys, slope: 0 };
   const whole: Trapezoid = { q0: 0, q1: queries, left: { at: 0, slope: 0 }, right: { at: keys, slope: 0 } };

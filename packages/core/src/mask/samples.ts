@@ -44,8 +44,8 @@ export interface ResolvedBatchMask {
   readonly modifiers: AttentionModifiers | undefined;
 }
 
-const everything: Mask = full();
-const nothing: readonly Slice[] = [];
+const fullMask: Mask = full();
+const emptySlices: readonly Slice[] = [];
 
 /**
  * The slices of a batch, verified, of options that were parsed. Each sample has its mask over its own lengths, as if it were alone and unpadded, shifted by
@@ -56,7 +56,7 @@ const nothing: readonly Slice[] = [];
  */
 export function resolveBatchMaskUnchecked(
   where: string,
-  { mask = everything, lengths = {}, padding }: ResolvedOptionsOf<typeof batchMaskOptions>,
+  { mask = fullMask, lengths = {}, padding }: ResolvedOptionsOf<typeof batchMaskOptions>,
   { batch, queries, keys }: BatchSize,
 ): ResolvedBatchMask {
   const isPerSample = Array.isArray(mask);
@@ -73,7 +73,7 @@ export function resolveBatchMaskUnchecked(
     return padding === "right" ? slices : shiftSlices(slices, queries - ownQueries, keys - ownKeys);
   });
   const [first] = samples;
-  if (first === undefined) return { mask: nothing, modifiers: undefined };
+  if (first === undefined) return { mask: emptySlices, modifiers: undefined };
   if (samples.every((slices) => slices === first)) return { mask: first, modifiers: undefined };
   return internSamples(samples);
 }
@@ -106,25 +106,25 @@ function checkLengths(where: string, lengths: readonly number[] | undefined, bat
 const MAX_INTERNED = 64;
 
 /** By the list of the first sample. */
-const interned = new WeakMap<readonly Slice[], ResolvedBatchMask[]>();
+const internedMasks = new WeakMap<readonly Slice[], ResolvedBatchMask[]>();
 
 /** One object for equal samples: caches of backends compare by identity. */
 function internSamples(samples: readonly (readonly Slice[])[]): ResolvedBatchMask {
   const [first] = samples as [readonly Slice[]];
-  const known = interned.get(first) ?? [];
-  interned.set(first, known);
+  const known = internedMasks.get(first) ?? [];
+  internedMasks.set(first, known);
   for (const each of known) {
     const { sampleMasks = [] } = each.modifiers!;
     if (sampleMasks.length === samples.length && sampleMasks.every((slices, i) => slices === samples[i])) return each;
   }
-  const resolved = { mask: nothing, modifiers: { sampleMasks: samples } };
+  const resolved = { mask: emptySlices, modifiers: { sampleMasks: samples } };
   if (known.length >= MAX_INTERNED) known.shift();
   known.push(resolved);
   return resolved;
 }
 
 /** By the masks of the samples, then by the mask of all. */
-const unions = new WeakMap<readonly (readonly Slice[])[], WeakMap<readonly Slice[], readonly Slice[]>>();
+const unionCache = new WeakMap<readonly (readonly Slice[])[], WeakMap<readonly Slice[], readonly Slice[]>>();
 
 /**
  * What some sample of a call sees: the slices by which backends find out who needs whose keys. Those of different samples
@@ -149,8 +149,8 @@ export function unionSlices(call: {
   const sampleMasks = modifiers?.sampleMasks;
   if (!sampleMasks) return mask;
   expectValue("unionSlices: sampleMasks", Array.isArray(sampleMasks), "slices of each sample", sampleMasks);
-  let byMask = unions.get(sampleMasks);
-  if (!byMask) unions.set(sampleMasks, (byMask = new WeakMap()));
+  let byMask = unionCache.get(sampleMasks);
+  if (!byMask) unionCache.set(sampleMasks, (byMask = new WeakMap()));
   let union = byMask.get(mask);
   if (!union) byMask.set(mask, (union = distinctSlices([mask, ...sampleMasks])));
   return union;

@@ -6,19 +6,19 @@ import type { Slice } from "./slice.ts";
 const MIN_INDEXED = 32;
 
 /** Lists that never change, which `resolveSlices` returned; each with its index once it was asked for. */
-const indexes = new WeakMap<readonly Slice[], SliceIndex | null>();
+const indexCache = new WeakMap<readonly Slice[], SliceIndex | null>();
 
 /** From now on `sliceIndexOf` may index the list: it does not change. */
 export function allowIndex(slices: readonly Slice[]): void {
-  if (slices.length >= MIN_INDEXED && !indexes.has(slices)) indexes.set(slices, null);
+  if (slices.length >= MIN_INDEXED && !indexCache.has(slices)) indexCache.set(slices, null);
 }
 
 /** The index of a list that has many slices and never changes. */
 export function sliceIndexOf(slices: readonly Slice[]): SliceIndex | undefined {
-  const known = indexes.get(slices);
+  const known = indexCache.get(slices);
   if (known !== null) return known;
   const index = new SliceIndex(slices);
-  indexes.set(slices, index);
+  indexCache.set(slices, index);
   return index;
 }
 
@@ -68,13 +68,13 @@ class IntervalTree {
     this.#ends = Float64Array.from(this.#slices, endOf);
     this.#sortedEnds = this.#ends.toSorted();
     this.#lastEnds = new Float64Array(this.#slices.length);
-    this.#fill(0, this.#slices.length);
+    this.#buildTree(0, this.#slices.length);
   }
 
-  #fill(low: number, high: number): number {
+  #buildTree(low: number, high: number): number {
     if (low >= high) return Number.NEGATIVE_INFINITY;
     const middle = (low + high) >> 1;
-    const last = Math.max(this.#ends[middle]!, this.#fill(low, middle), this.#fill(middle + 1, high));
+    const last = Math.max(this.#ends[middle]!, this.#buildTree(low, middle), this.#buildTree(middle + 1, high));
     this.#lastEnds[middle] = last;
     return last;
   }

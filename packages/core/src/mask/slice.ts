@@ -143,7 +143,7 @@ function checkClip(where: string, slice: Slice, from: number, to: number): void 
   checkNumber(`${where}: to`, to);
 }
 
-interface Clip {
+interface ClipRange {
   readonly from: number;
   readonly to: number;
   readonly left: number;
@@ -151,7 +151,7 @@ interface Clip {
 }
 
 /** Rows [a, b) lie on one side of both `left` and `right`; rows that see nothing are dropped. */
-function clipBand(slice: Slice, { a, b }: { a: number; b: number }, clip: Clip): Slice | undefined {
+function clipBand(slice: Slice, { a, b }: { a: number; b: number }, clip: ClipRange): Slice | undefined {
   const diagonalStart = hasDiagonalStart(slice.type) && a >= clip.left;
   const diagonalEnd = hasDiagonalEnd(slice.type) && a < clip.right;
   const k0 = diagonalStart ? slice.k0 + a - slice.q0 : Math.max(slice.k0, clip.from);

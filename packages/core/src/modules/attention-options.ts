@@ -1,9 +1,12 @@
+import type { AttentionOptions } from "../attention/attention.ts";
 import { type AttentionBackend, backendOrLocal } from "../attention/backend.ts";
+import { attentionModifierOptions } from "../attention/modifiers.ts";
 import { checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import type { DType } from "../storage.ts";
 import { DTypeError, OptionError, ShapeError } from "../errors.ts";
 import { causal, documents, full } from "../mask/index.ts";
+import { batchMaskOptions } from "../mask/samples.ts";
 import type { Mask } from "../mask/slice.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
@@ -11,14 +14,24 @@ import { type Placement, resolvePlacement } from "../placement/placement.ts";
 import type { Span } from "../placement/span.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import { cacheOption } from "./attention-cache.ts";
+import type { Module } from "./module.ts";
+import { createParameter } from "./parameters.ts";
 
 /**
  * Turns queries and keys by where they stand, as a rotary embedding does: x [B,H,S,D] whose rows stand at the positions
- * of `spans`, to the same shape. Differentiable in x.
+ * of `spans` in a sequence of `sequenceLength` rows over all ranks, to the same shape. Differentiable in x.
  */
 export interface PositionEncoding {
-  encode(x: Tensor, spans: readonly Span[]): Tensor;
+  encode(x: Tensor, spans: readonly Span[], sequenceLength: number): Tensor;
 }
+
+/** A module that normalises heads, [..,D] to the same shape: `RMSNorm` of @mosaic/nn. */
+export interface HeadNorm extends Module {
+  forward(x: Tensor): Tensor;
+}
+
+const isHeadNorm = option.hasMethods<HeadNorm>("forward", "namedParameters", "stateDict");
 
 export const attentionModuleOptions = defineOptions("attention module", {
   /** E, the length of the last axis. */
@@ -50,12 +63,32 @@ export const attentionModuleOptions = defineOptions("attention module", {
   placement: option.placement({ default: "contiguous" }),
   /** Turns queries and keys by their global positions; `RotaryEmbedding` of @mosaic/nn. Default: nothing does. */
   positions: option.custom("a PositionEncoding", option.hasMethods<PositionEncoding>("encode"), { optional: true }),
+  /**
+   * Normalises each query head, [..,headDim], before its position is encoded, as in Qwen 3 and Gemma 3: `new RMSNorm(ctx, headDim)` of
+   * @mosaic/nn. Its parameters are the attention module's, as q_norm. Default: nothing does.
+   */
+  qNorm: option.custom("a Module from [..,headDim] to the same shape", isHeadNorm, { optional: true }),
+  /** As qNorm, of each key head; its parameters are k_norm's. Default: nothing does. */
+  kNorm: option.custom("a Module from [..,headDim] to the same shape", isHeadNorm, { optional: true }),
   /** Factor on q·k. Default: 1 / √headDim. */
   scale: option.number({ optional: true }),
+  /**
+   * Whether every head has a sink, a learned logit beside its scores: the parameter `sinks` [H] of gpt-oss, drawn with std 0.02. Default false.
+   */
+  sinks: option.boolean({ default: false }),
+  softcap: attentionModifierOptions.fields.softcap,
+  alibiSlopes: attentionModifierOptions.fields.alibiSlopes,
+  /** While training, the probability of a weight to become 0, after the softmax: `dropout` of `attention`; after `eval()` nothing is dropped. Default 0. */
+  dropout: attentionModifierOptions.fields.dropout,
   /** Whether the projections have biases. Default true. */
   bias: option.boolean({ default: true }),
-  /** Keep only the input and compute the rest again in the backward. Default false. */
-  useCheckpoint: option.boolean({ default: false }),
+  /** Whether the output projection has one; in Qwen 2 only those of queries, keys and values have. Default: bias. */
+  outBias: option.boolean({ optional: true }),
+  /**
+   * Keep only the input and compute the rest again in the backward; with "keepAttention" keep attention's (out, lse), too, so that it
+   * is neither computed nor communicated again. Default false.
+   */
+  useCheckpoint: option.either(option.boolean(), option.oneOf(["keepAttention"]), { default: false }),
   /** Of parameters and inputs. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
   /** Rows of the whole sequence over all shards; needed if shards are unequal. Default: local rows times shards. */
@@ -66,8 +99,14 @@ export type AttentionModuleOptions = OptionsOf<typeof attentionModuleOptions>;
 type ParsedModuleOptions = ResolvedOptionsOf<typeof attentionModuleOptions>;
 
 export const attentionForwardOptions = defineOptions("forward", {
-  /** Which keys each query sees in this call. Default: the module's. */
-  mask: option.mask({ optional: true }),
+  /** Which keys each query sees in this call: one mask, or one for each sample of the batch. Default: the module's. */
+  mask: option.either(option.mask(), option.array(option.mask()), { optional: true }),
+  /** Tokens of each sample, `[5, 8]`, where sequences are padded to one length; padding gives 0. Default: no padding. */
+  lengths: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** Where the padding lies, before the tokens or after them. Default "right". */
+  padding: batchMaskOptions.fields.padding,
+  /** How the sequence is cut into shards in this call: what `dispatch` returned for its mask. Default: the module's. */
+  placement: option.placement({ optional: true }),
   /**
    * Lengths of documents one after another, each seeing only itself (causally, if the module is causal). Not for a module
    * with a mask of its own: give both as one mask. Default: no documents.
@@ -75,6 +114,8 @@ export const attentionForwardOptions = defineOptions("forward", {
   documents: option.array(option.integer({ min: 0 }), { optional: true }),
   /** Rows of the whole sequence in this call. Default: the module's. */
   sequenceLength: option.integer({ min: 0, optional: true }),
+  /** The earlier tokens' keys and values, which this call's join: `cache.layer(0, sequences)` of a KvCache. For one axis. Default: none. */
+  cache: cacheOption,
 });
 /** What one call may change. */
 export type AttentionForwardOptions = OptionsOf<typeof attentionForwardOptions>;
@@ -93,9 +134,16 @@ export interface ResolvedOptions {
   readonly hasExplicitMask: boolean;
   readonly placement: Placement;
   readonly positions: PositionEncoding | null;
+  readonly qNorm: HeadNorm | null;
+  readonly kNorm: HeadNorm | null;
   readonly scale: number;
+  readonly sinks: boolean;
+  readonly softcap: number | undefined;
+  readonly alibiSlopes: Tensor | undefined;
+  readonly dropout: number;
   readonly bias: boolean;
-  readonly useCheckpoint: boolean;
+  readonly outBias: boolean;
+  readonly useCheckpoint: boolean | "keepAttention";
   readonly dtype: DType;
   readonly sequenceLength: number | undefined;
 }
@@ -131,8 +179,15 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
     hasExplicitMask: mask !== undefined,
     placement: resolvePlacement(options.placement),
     positions: options.positions ?? null,
+    qNorm: options.qNorm ?? null,
+    kNorm: options.kNorm ?? null,
     scale: options.scale ?? headDim ** -0.5,
+    sinks: options.sinks,
+    softcap: options.softcap,
+    alibiSlopes: options.alibiSlopes,
+    dropout: options.dropout,
     bias: options.bias,
+    outBias: options.outBias ?? options.bias,
     useCheckpoint: options.useCheckpoint,
     dtype: options.dtype,
     sequenceLength: options.sequenceLength,
@@ -167,10 +222,21 @@ function resolveHeadDim(name: string, { embedDim, numHeads, headDim }: ParsedMod
   });
 }
 
-type ForwardMask = Pick<ResolvedOptionsOf<typeof attentionForwardOptions>, "mask" | "documents">;
+type ForwardOptions = ResolvedOptionsOf<typeof attentionForwardOptions>;
+/** Who sees what in a call, as `attention` takes it. */
+export type BatchMask = OptionsOf<typeof batchMaskOptions>;
 
-/** The mask of one call. */
-export function resolveMask({ name, causal, mask, hasExplicitMask }: ResolvedOptions, call: ForwardMask): Mask {
+/** The mask of one call, of queries and keys that are the same rows. */
+export function resolveMask(settings: ResolvedOptions, call: ForwardOptions): BatchMask {
+  const { lengths, padding } = call;
+  const mask = maskOf(settings, call);
+  return { mask, padding, ...(lengths && { lengths: { queries: lengths, keys: lengths } }) };
+}
+
+function maskOf(
+  { name, causal, mask, hasExplicitMask }: ResolvedOptions,
+  call: Pick<ForwardOptions, "mask" | "documents">,
+): Mask | readonly Mask[] {
   if (!call.documents) return call.mask ?? mask;
   if (!call.mask && !hasExplicitMask) return documents(call.documents, causal ? "causal" : "full");
   throw new OptionError({
@@ -179,6 +245,63 @@ export function resolveMask({ name, causal, mask, hasExplicitMask }: ResolvedOpt
     received: call.mask ? "both" : `documents in a module with mask ${mask.name}`,
     remedy: "combine them in mask",
   });
+}
+
+/** A cache grows along one axis. */
+export function refuseCache({ name }: ResolvedOptions, { cache }: Pick<ForwardOptions, "cache">): void {
+  if (!cache) return;
+  throw new OptionError({
+    where: `${name}.forward: cache`,
+    expected: "no cache",
+    received: "one",
+    remedy: "use MultiAxisAttention",
+  });
+}
+
+/** The one mask of a call with a cache, of as many sequences as the batch has. */
+export function resolveCachedMask(settings: ResolvedOptions, call: ForwardOptions, batch: number): Mask {
+  const { name } = settings;
+  const mask = maskOf(settings, call);
+  if (settings.alibiSlopes) {
+    throw new OptionError({
+      where: `${name}.forward: cache`,
+      expected: "a module without alibiSlopes",
+      received: "one with them",
+    });
+  }
+  const refused = (["lengths", "documents"] as const).filter((each) => call[each] !== undefined);
+  if (refused.length > 0 || !isSingleMask(mask)) {
+    throw new OptionError({
+      where: `${name}.forward`,
+      expected: "with a cache, no more than a mask for all samples",
+      received: refused.length > 0 ? refused.join(" and ") : "a mask for each sample",
+      remedy: "pass the lengths of padded tokens to cache.layer(…)",
+    });
+  }
+  const sequences = call.cache!.starts.length;
+  if (sequences === batch) return mask;
+  throw new ShapeError({
+    where: `${name}.forward`,
+    expected: `x with a batch of ${sequences}, a sample for each sequence of the cache`,
+    received: String(batch),
+  });
+}
+
+function isSingleMask(mask: Mask | readonly Mask[]): mask is Mask {
+  return !Array.isArray(mask);
+}
+
+/** The sinks of a module's heads, [H]; null if it has none. Collective. */
+export function createSinks(ctx: Context, { sinks, numHeads, dtype }: ResolvedOptions): Tensor | null {
+  return sinks ? createParameter(ctx, [numHeads], { initial: { kind: "normal", mean: 0, std: 0.02 }, dtype }) : null;
+}
+
+/** What a module's calls of `attention` have in common: how scores and weights become what they are. */
+export function scoreOptions(
+  { scale, softcap, alibiSlopes, dropout }: ResolvedOptions,
+  { sinks, training }: { readonly sinks: Tensor | null; readonly training: boolean },
+): Pick<AttentionOptions, "scale" | "softcap" | "alibiSlopes" | "dropout" | "sinks"> {
+  return { scale, softcap, alibiSlopes, dropout: training ? dropout : 0, ...(sinks && { sinks }) };
 }
 
 /** x must be [..,E] of the module's dtype. */

@@ -3,15 +3,23 @@ import { checkpoint } from "../autograd/checkpoint.ts";
 import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
-import type { Mask } from "../mask/slice.ts";
+import { batchMaskOptions } from "../mask/samples.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
-import { type Layout, type Placement, resolvePlacement } from "../placement/placement.ts";
+import { type Layout, type Placement, type PlacementName, resolvePlacement } from "../placement/placement.ts";
 import { scope } from "../scope.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { attentionModuleOptions, checkInput, type ResolvedOptions, resolveOptions } from "./attention-options.ts";
-import { applyPositionEncoding, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
+import {
+  attentionModuleOptions,
+  type BatchMask,
+  checkInput,
+  createSinks,
+  type ResolvedOptions,
+  resolveOptions,
+  scoreOptions,
+} from "./attention-options.ts";
+import { encodeHeads, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
 
@@ -32,8 +40,19 @@ export const crossAxisAttentionOptions = defineOptions("CrossAxisAttention", {
 export type CrossAxisAttentionOptions = OptionsOf<typeof crossAxisAttentionOptions>;
 
 export const crossAxisForwardOptions = defineOptions("CrossAxisAttention.forward", {
-  /** Which keys each query sees in this call. Default: the module's. */
-  mask: option.mask({ optional: true }),
+  /** Which keys each query sees in this call: one mask, or one for each sample of the batch. Default: the module's. */
+  mask: option.either(option.mask(), option.array(option.mask()), { optional: true }),
+  /**
+   * Tokens of each sample, `{ queries: [5, 8], keys: [5, 8] }`, where sequences are padded to one length. A sample's mask is over
+   * its own tokens, as if it were alone; padding sees nothing and is seen by nothing. Default: no padding.
+   */
+  lengths: batchMaskOptions.fields.lengths,
+  /** Where the padding lies, before the tokens or after them. Default "right". */
+  padding: batchMaskOptions.fields.padding,
+  /** How the queries are cut into shards in this call. Default: as the module. */
+  placement: option.placement({ optional: true }),
+  /** How the keys are cut into shards in this call. Default: as the module. */
+  kvPlacement: option.placement({ optional: true }),
   /** Rows of all the queries in this call. Default: the module's. */
   sequenceLength: option.integer({ min: 0, optional: true }),
   /** Rows of all the keys in this call. Default: the module's. */
@@ -42,7 +61,7 @@ export const crossAxisForwardOptions = defineOptions("CrossAxisAttention.forward
 /** What one call of CrossAxisAttention may change. */
 export type CrossAxisForwardOptions = OptionsOf<typeof crossAxisForwardOptions>;
 
-interface Layouts {
+interface CrossAxisLayouts {
   readonly queries: Layout;
   readonly keys: Layout;
 }
@@ -52,7 +71,7 @@ interface Layouts {
  * second. Lengths, placements and embeddings may differ; all other axes are batch and must have as many elements in both.
  * Both sequences are cut along the backend's axes. A causal mask is bottom-right aligned.
  *
- * Parameters: q_proj, kv_proj (laid out [k|v]) and out_proj, each with weight and bias.
+ * Parameters: q_proj, kv_proj (laid out [k|v]) and out_proj, each with weight and bias; with `sinks`, sinks [H].
  *
  * @example
  * ```ts
@@ -70,6 +89,8 @@ export class CrossAxisAttention extends Module {
   readonly qProjection: Linear;
   readonly kvProjection: Linear;
   readonly outProjection: Linear;
+  /** [H], if the heads have sinks. */
+  readonly sinks: Tensor | null;
   readonly #ctx: Context;
   readonly #settings: ResolvedOptions;
   readonly #kv: { readonly axis: number; readonly embed: number; readonly placement: Placement; length?: number };
@@ -80,7 +101,7 @@ export class CrossAxisAttention extends Module {
     checkContext("CrossAxisAttention", ctx);
     const parsed = crossAxisAttentionOptions.parse(options);
     const settings = resolveOptions("CrossAxisAttention", ctx, parsed);
-    const { embedDim, numHeads, numKvHeads, headDim, bias, dtype } = settings;
+    const { embedDim, numHeads, numKvHeads, headDim, bias, outBias, dtype } = settings;
     const { kvEmbedDim = embedDim, kvPlacement, kvSequenceLength } = parsed;
     this.#ctx = ctx;
     this.#settings = settings;
@@ -96,7 +117,14 @@ export class CrossAxisAttention extends Module {
       "kv_proj",
       new Linear(ctx, kvEmbedDim, 2 * numKvHeads * headDim, { bias, dtype }),
     );
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, numHeads * headDim, embedDim, { bias, dtype }));
+    this.outProjection = this.addChild(
+      "out_proj",
+      new Linear(ctx, numHeads * headDim, embedDim, { bias: outBias, dtype }),
+    );
+    if (settings.qNorm) this.addChild("q_norm", settings.qNorm);
+    if (settings.kNorm) this.addChild("k_norm", settings.kNorm);
+    this.sinks = createSinks(ctx, settings);
+    if (this.sinks) this.addParameter("sinks", this.sinks);
   }
 
   /** qSource [..,E], kvSource [..,kvE] → qSource's shape, dense. Collective along the backend's axes. */
@@ -117,34 +145,46 @@ export class CrossAxisAttention extends Module {
       });
     }
     const layouts = this.#layouts({ queries: q.shape[1]!, keys: kv.shape[1]! }, call);
-    const mask = call.mask ?? settings.mask;
-    const run = (q: Tensor, kv: Tensor) => scope(() => this.#attend({ q, kv }, mask, layouts));
-    return queries.restore(settings.useCheckpoint ? checkpoint(run, q, kv) : run(q, kv));
+    const { mask = settings.mask, lengths, padding } = call;
+    const batchMask = { mask, padding, ...(lengths && { lengths }) };
+    const run = (q: Tensor, kv: Tensor) => scope(() => this.#attend({ q, kv }, batchMask, layouts));
+    if (!settings.useCheckpoint) return queries.restore(run(q, kv));
+    const keepAttention = settings.useCheckpoint === "keepAttention";
+    return queries.restore(checkpoint({ keepAttention }, run, q, kv));
   }
 
-  #layouts(rows: { queries: number; keys: number }, call: ResolvedOptionsOf<typeof crossAxisForwardOptions>): Layouts {
-    const { backend, placement, sequenceLength } = this.#settings;
+  #layouts(
+    rows: { queries: number; keys: number },
+    call: ResolvedOptionsOf<typeof crossAxisForwardOptions>,
+  ): CrossAxisLayouts {
+    const { backend, sequenceLength } = this.#settings;
+    const cut = (given: Placement | PlacementName | undefined, own: Placement) => ({
+      backend,
+      placement: given === undefined ? own : resolvePlacement(given),
+    });
     const queryLength = call.sequenceLength ?? sequenceLength;
     const keyLength = call.kvSequenceLength ?? this.#kv.length;
+    const queryCut = cut(call.placement, this.#settings.placement);
     return {
-      queries: sequenceLayout(this.#ctx, { backend, placement }, { rows: rows.queries, length: queryLength }),
-      keys: sequenceLayout(
-        this.#ctx,
-        { backend, placement: this.#kv.placement },
-        { rows: rows.keys, length: keyLength },
-      ),
+      queries: sequenceLayout(this.#ctx, queryCut, { rows: rows.queries, length: queryLength }),
+      keys: sequenceLayout(this.#ctx, cut(call.kvPlacement, this.#kv.placement), {
+        rows: rows.keys,
+        length: keyLength,
+      }),
     };
   }
 
-  #attend(rows: { q: Tensor; kv: Tensor }, mask: Mask, layouts: Layouts): Tensor {
-    const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.#settings;
-    const encode = (x: Tensor, layout: Layout) => applyPositionEncoding(this.#ctx, x, { positions, layout });
+  #attend(rows: { q: Tensor; kv: Tensor }, mask: BatchMask, layouts: CrossAxisLayouts): Tensor {
+    const { numHeads, numKvHeads, headDim: size, backend, positions, qNorm, kNorm } = this.#settings;
+    const where = this.#settings.name;
     const projected = this.qProjection.forward(rows.q);
     const kv = this.kvProjection.forward(rows.kv);
-    const q = encode(splitHeads(projected, { first: 0, count: numHeads, size }), layouts.queries);
-    const k = encode(splitHeads(kv, { first: 0, count: numKvHeads, size }), layouts.keys);
+    const queryHeads = splitHeads(projected, { first: 0, count: numHeads, size });
+    const keyHeads = splitHeads(kv, { first: 0, count: numKvHeads, size });
+    const q = encodeHeads(this.#ctx, queryHeads, { where, norm: qNorm, positions, layout: layouts.queries });
+    const k = encodeHeads(this.#ctx, keyHeads, { where, norm: kNorm, positions, layout: layouts.keys });
     const v = splitHeads(kv, { first: numKvHeads, count: numKvHeads, size });
-    const out = attention(this.#ctx, q, k, v, { backend, mask, scale, ...layouts });
+    const out = attention(this.#ctx, q, k, v, { backend, ...scoreOptions(this.#settings, this), ...mask, ...layouts });
     return this.outProjection.forward(mergeHeads(out));
   }
 }

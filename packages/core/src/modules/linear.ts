@@ -1,5 +1,7 @@
 import { checkContext, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
+import type { UnaryOp } from "../kernels/kernels.ts";
+import { kernelEnumerations } from "../kernels/schema.ts";
 import * as option from "../option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Tensor } from "../tensor.ts";
@@ -9,6 +11,8 @@ import { createParameter } from "./parameters.ts";
 export const linearOptions = defineOptions("Linear", {
   /** Whether a bias is added. Default true. */
   bias: option.boolean({ default: true }),
+  /** What is applied to the result: a function of one element, or "identity". Default "identity". */
+  activation: option.oneOf(["identity", ...kernelEnumerations.UnaryOp], { default: "identity" }),
   /** Of the parameters. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
@@ -16,7 +20,7 @@ export const linearOptions = defineOptions("Linear", {
 export type LinearOptions = OptionsOf<typeof linearOptions>;
 
 /**
- * x · Wᵀ + b over the last axis: weight [out,in], bias [out], both drawn from ±1/√in, PyTorch's default.
+ * activation(x · Wᵀ + b) over the last axis: weight [out,in], bias [out], both drawn from ±1/√in, PyTorch's default.
  *
  * @example
  * ```ts
@@ -34,16 +38,18 @@ export class Linear extends Module {
   readonly weight: Tensor;
   readonly bias: Tensor | null;
   readonly #ctx: Context;
+  readonly #activation: UnaryOp | null;
 
   constructor(ctx: Context, inFeatures: number, outFeatures: number, options?: LinearOptions) {
     super();
     checkContext("Linear", ctx);
-    const { bias, dtype } = linearOptions.parse(options);
+    const { bias, activation, dtype } = linearOptions.parse(options);
     checkArgument("Linear: inFeatures", inFeatures, option.integer({ min: 1 }));
     checkArgument("Linear: outFeatures", outFeatures, option.integer({ min: 1 }));
     const bound = inFeatures ** -0.5;
     const uniform = { initial: { kind: "uniform", low: -bound, high: bound }, dtype } as const;
     this.#ctx = ctx;
+    this.#activation = activation === "identity" ? null : activation;
     this.weight = this.addParameter("weight", createParameter(ctx, [outFeatures, inFeatures], uniform));
     this.bias = bias ? this.addParameter("bias", createParameter(ctx, [outFeatures], uniform)) : null;
   }
@@ -53,6 +59,6 @@ export class Linear extends Module {
     this.#ctx.assertOpen("Linear");
     checkTensor("Linear", x);
     // The method: a bundled program may hold one copy of this package, and its device, which made x, another.
-    return x.linear(this.weight, this.bias);
+    return x.linear(this.weight, this.bias, this.#activation);
   }
 }

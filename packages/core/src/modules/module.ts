@@ -1,8 +1,13 @@
 import { checkTensor } from "../arguments.ts";
-import { expectValue, formatValue, OptionError } from "../errors.ts";
+import { checkFunction, expectValue, formatValue, OptionError } from "../errors.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
 import { isTensor, type Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
+
+/** Runs before `forward` and returns the arguments that it is called with. */
+export type ForwardPreHook = (args: readonly unknown[]) => readonly unknown[];
+/** Runs after `forward` and returns what the call of it returns. */
+export type ForwardHook = (output: unknown) => unknown;
 
 /**
  * Something with parameters: tensors of its own and those of the modules within. Names are dotted paths, the same on
@@ -31,14 +36,56 @@ export abstract class Module implements Disposable {
   readonly #parameters = new Map<string, Tensor>();
   readonly #buffers = new Map<string, Tensor>();
   readonly #children = new Map<string, Module>();
+  readonly #forwardPreHooks: ForwardPreHook[] = [];
+  readonly #forwardHooks: ForwardHook[] = [];
+  readonly #resources: Disposable[] = [];
   #training = true;
 
   constructor() {
     // An own property, so that whatever class overrides `forward` last is what a scope surrounds, once; not writable, so that
     // nothing replaces the call path: a field called `forward` is a TypeError.
     const forward: unknown = Reflect.get(this, "forward");
-    const value = typeof forward === "function" ? wrapInScope(this, forward) : undefined;
+    const value = typeof forward === "function" ? this.#wrapForward(forward) : undefined;
     Object.defineProperty(this, "forward", { value });
+  }
+
+  // oxlint-disable-next-line typescript/no-unsafe-function-type -- of any parameters
+  #wrapForward(forward: Function): (...args: readonly unknown[]) => unknown {
+    const [preHooks, hooks] = [this.#forwardPreHooks, this.#forwardHooks];
+    return (...args) =>
+      scopeUnlessAsync(() => {
+        if (preHooks.length === 0 && hooks.length === 0) return Reflect.apply(forward, this, args) as unknown;
+        const given = preHooks.reduce((each, hook) => hook(each), args);
+        return hooks.reduce((each, hook) => hook(each), Reflect.apply(forward, this, given) as unknown);
+      });
+  }
+
+  /**
+   * Runs `hook` before every call of `forward`, within its scope, after the hooks that there are: PyTorch's `register_forward_pre_hook`.
+   *
+   * @example
+   * ```ts
+   * import { init, Linear, ones, type Tensor } from "@mosaic/core";
+   * import { cpu } from "@mosaic/kernels-cpu";
+   * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+   * using layer = new Linear(ctx, 2, 1, { bias: false });
+   * ctx.device.write(layer.weight, [1, 2]);
+   * layer.registerForwardPreHook(([x]) => [(x as Tensor).scale(10)]);
+   * layer.registerForwardHook((y) => (y as Tensor).neg());
+   * using x = ones(ctx, [1, 2]);
+   * using y = layer.forward(x);
+   * await y.item(); // => -30
+   * ```
+   */
+  registerForwardPreHook(hook: ForwardPreHook): void {
+    checkFunction(`${this.constructor.name}.registerForwardPreHook`, hook);
+    this.#forwardPreHooks.push(hook);
+  }
+
+  /** Runs `hook` on what every call of `forward` returns, within its scope: PyTorch's `register_forward_hook`. */
+  registerForwardHook(hook: ForwardHook): void {
+    checkFunction(`${this.constructor.name}.registerForwardHook`, hook);
+    this.#forwardHooks.push(hook);
   }
 
   /** Whether the module is being trained, as `train` and `eval` set it. */
@@ -71,6 +118,55 @@ export abstract class Module implements Disposable {
     return module;
   }
 
+  /**
+   * Puts a module in the place of a child, in every property of this module that holds it, too, as PyTorch's `setattr(parent, name, module)`:
+   * an adapter around a layer. Returns the child, which this module no longer owns.
+   *
+   * @example
+   * ```ts
+   * import { init, Linear, Module, type Tensor } from "@mosaic/core";
+   * import { cpu } from "@mosaic/kernels-cpu";
+   * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+   * class Model extends Module {
+   *   readonly head = this.addChild("head", new Linear(ctx, 4, 2));
+   *   forward(x: Tensor): Tensor {
+   *     return this.head.forward(x);
+   *   }
+   * }
+   * using model = new Model();
+   * model.replaceChild("head", new Linear(ctx, 4, 3)).dispose();
+   * model.head.weight.shape; // => [3, 4]
+   * ```
+   * @throws OptionError, with nothing changed, for a name that no child has, and for a child that no property holds: one in a `#field` is out
+   * of reach, and `forward` would go on using it.
+   */
+  replaceChild(name: string, module: Module): Module {
+    const where = `${this.constructor.name}.replaceChild`;
+    const child = this.#children.get(name);
+    if (!child) {
+      const expected = `the name of a child, among ${[...this.#children.keys()].join(", ") || "none"}`;
+      throw new OptionError({ where, expected, received: formatValue(name) });
+    }
+    checkModule(`${where}: "${name}"`, module);
+    if (!this.replaceReferences(child, module)) {
+      throw new OptionError({
+        where,
+        expected: `a property that holds "${name}"`,
+        received: "none that can be set from outside",
+        remedy: "keep the child in a property of the module, not in a #field",
+      });
+    }
+    this.#children.set(name, module);
+    return child;
+  }
+
+  /** Sets what holds a child to another module; returns whether there is such a thing. For modules that hold children otherwise than in properties. */
+  protected replaceReferences(child: Module, module: Module): boolean {
+    const holders = Object.entries(this).filter(([, value]) => value === child);
+    for (const [property] of holders) Reflect.set(this, property, module);
+    return holders.length > 0;
+  }
+
   #checkName(name: string): void {
     const taken = [this.#parameters, this.#buffers, this.#children].some((names) => names.has(name));
     if (typeof name === "string" && !taken && name !== "" && !name.includes(".")) return;
@@ -81,7 +177,10 @@ export abstract class Module implements Disposable {
     });
   }
 
-  /** Own parameters first, then those of the modules within, in the order in which they were added. */
+  /**
+   * Own parameters first, then those of the modules within, in the order in which they were added. A parameter that several modules
+   * share is there once, under its first name.
+   */
   namedParameters(): [name: string, parameter: Tensor][] {
     return this.#collectNamed(this.#parameters, (child) => child.namedParameters());
   }
@@ -91,11 +190,15 @@ export abstract class Module implements Disposable {
     return this.#collectNamed(this.#buffers, (child) => child.namedBuffers());
   }
 
-  #collectNamed(own: ReadonlyMap<string, Tensor>, within: (child: Module) => [string, Tensor][]): [string, Tensor][] {
+  #collectNamed(
+    ownTensors: ReadonlyMap<string, Tensor>,
+    childTensors: (child: Module) => [string, Tensor][],
+  ): [string, Tensor][] {
     const inner = [...this.#children].flatMap(([name, child]) =>
-      within(child).map(([path, tensor]): [string, Tensor] => [`${name}.${path}`, tensor]),
+      childTensors(child).map(([path, tensor]): [string, Tensor] => [`${name}.${path}`, tensor]),
     );
-    return [...own, ...inner];
+    const seen = new Set<Tensor>();
+    return [...ownTensors, ...inner].filter(([, tensor]) => !seen.has(tensor) && seen.add(tensor));
   }
 
   parameters(): Tensor[] {
@@ -127,6 +230,7 @@ export abstract class Module implements Disposable {
     for (const parameter of this.parameters()) {
       parameter.grad?.dispose();
       parameter.grad = null;
+      parameter.replication?.reducer?.zeroGrad();
     }
   }
 
@@ -141,7 +245,14 @@ export abstract class Module implements Disposable {
     return this.train(false);
   }
 
-  /** Disposes parameters, gradients and buffers, and the modules within. */
+  /** Makes this module the owner of what is no parameter, buffer or module: it is disposed with it. */
+  addResource(resource: Disposable): void {
+    const where = `${this.constructor.name}.addResource`;
+    checkFunction(where, (resource as Partial<Disposable> | null)?.[Symbol.dispose]);
+    this.#resources.push(resource);
+  }
+
+  /** Disposes parameters, gradients and buffers, the modules within, and what was added by `addResource`. */
   dispose(): void {
     this[Symbol.dispose]();
   }
@@ -154,6 +265,7 @@ export abstract class Module implements Disposable {
       parameter.dispose();
     }
     for (const buffer of this.#buffers.values()) buffer.dispose();
+    for (const resource of this.#resources.splice(0)) resource[Symbol.dispose]();
   }
 }
 
@@ -169,9 +281,4 @@ export function checkModule(where: string, module: unknown): asserts module is M
     module,
     hasTensors ? "pass the model itself, not its parameters" : undefined,
   );
-}
-
-// oxlint-disable-next-line typescript/no-unsafe-function-type -- of any parameters
-function wrapInScope(module: Module, forward: Function): (...args: readonly unknown[]) => unknown {
-  return (...args) => scopeUnlessAsync(() => Reflect.apply(forward, module, args) as unknown);
 }

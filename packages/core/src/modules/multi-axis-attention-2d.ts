@@ -12,6 +12,7 @@ import {
   attentionForwardOptions,
   attentionModuleOptions,
   checkInput,
+  refuseCache,
   resolveMask,
   resolveOptions,
 } from "./attention-options.ts";
@@ -56,15 +57,19 @@ export class MultiAxisAttention2D extends SelfAttention {
     this.#axes = [parsed.axis1, parsed.axis2];
   }
 
-  /** x [..,E] → the same shape, dense. Collective along the backend's axes. */
+  /**
+   * x [..,E] → the same shape, dense. Collective along the backend's axes. `lengths` count in the sequence, as masks do;
+   * `placement` cuts axis1.
+   */
   forward(x: Tensor, options?: AttentionForwardOptions): Tensor {
     const { ctx, settings } = this;
     ctx.assertOpen(settings.name);
     const call = attentionForwardOptions.parse(options, `${settings.name}.forward`);
     checkInput(settings, x, settings.embedDim);
+    refuseCache(settings, call);
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outer, inner] = sequence.lengths as [number, number];
-    const narrow = this.layout(outer, call.sequenceLength);
+    const narrow = this.layout(outer, call);
     checkOuterRows(settings.name, narrow, { ctx, rows: outer });
     const layout = repeatRows(narrow, inner);
     return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));

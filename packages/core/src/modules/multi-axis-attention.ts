@@ -2,24 +2,30 @@ import { checkContext } from "../arguments.ts";
 import { attention } from "../attention/attention.ts";
 import { checkpoint } from "../autograd/checkpoint.ts";
 import type { Context } from "../context.ts";
-import type { Mask } from "../mask/slice.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import type { Layout } from "../placement/placement.ts";
+import { type Layout, type Placement, type PlacementName, resolvePlacement } from "../placement/placement.ts";
+import type { Span } from "../placement/span.ts";
 import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
+import type { AttentionCache } from "./attention-cache.ts";
 import {
   type AttentionForwardOptions,
   attentionForwardOptions,
   attentionModuleOptions,
+  type BatchMask,
   checkInput,
+  createSinks,
+  type HeadNorm,
   type ResolvedOptions,
+  resolveCachedMask,
   resolveMask,
   resolveOptions,
+  scoreOptions,
 } from "./attention-options.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
-import { applyPositionEncoding, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
+import { encodeHeads, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
 
 /** Projections to queries, keys and values, laid out [q|k|v], and back: what self-attention modules share. */
 export abstract class SelfAttention extends Module {
@@ -27,38 +33,109 @@ export abstract class SelfAttention extends Module {
   protected readonly settings: ResolvedOptions;
   readonly qkvProjection: Linear;
   readonly outProjection: Linear;
+  /** [H], if the heads have sinks. */
+  readonly sinks: Tensor | null;
 
   protected constructor(ctx: Context, settings: ResolvedOptions) {
     super();
-    const { embedDim, numHeads, numKvHeads, headDim, bias, dtype } = settings;
+    const { embedDim, numHeads, numKvHeads, headDim, bias, outBias, dtype } = settings;
     this.ctx = ctx;
     this.settings = settings;
     const projected = (numHeads + 2 * numKvHeads) * headDim;
     this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embedDim, projected, { bias, dtype }));
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, numHeads * headDim, embedDim, { bias, dtype }));
+    this.outProjection = this.addChild(
+      "out_proj",
+      new Linear(ctx, numHeads * headDim, embedDim, { bias: outBias, dtype }),
+    );
+    if (settings.qNorm) this.addChild("q_norm", settings.qNorm);
+    if (settings.kNorm) this.addChild("k_norm", settings.kNorm);
+    this.sinks = createSinks(ctx, settings);
+    if (this.sinks) this.addParameter("sinks", this.sinks);
   }
 
-  /** Where this module's sequence lies; `rows` are those of this rank. */
-  protected layout(rows: number, sequenceLength: number | undefined): Layout {
-    return sequenceLayout(this.ctx, this.settings, { rows, length: sequenceLength ?? this.settings.sequenceLength });
+  /** Where this module's sequence lies in a call; `rows` are those of this rank. */
+  protected layout(
+    rows: number,
+    {
+      placement,
+      sequenceLength,
+    }: { placement: Placement | PlacementName | undefined; sequenceLength: number | undefined },
+  ): Layout {
+    const { backend } = this.settings;
+    const cut = placement === undefined ? this.settings.placement : resolvePlacement(placement);
+    const length = sequenceLength ?? this.settings.sequenceLength;
+    return sequenceLayout(this.ctx, { backend, placement: cut }, { rows, length });
   }
 
   /** rows [B,S,E] → [B,S,E]. */
-  protected attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
+  protected attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {
     const run = (x: Tensor) => scope(() => this.#attend(x, mask, layout));
-    return this.settings.useCheckpoint ? checkpoint(run, rows) : run(rows);
+    const { useCheckpoint } = this.settings;
+    if (!useCheckpoint) return run(rows);
+    return checkpoint({ keepAttention: useCheckpoint === "keepAttention" }, run, rows);
   }
 
-  #attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
-    const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.settings;
-    const encode = (x: Tensor) => applyPositionEncoding(this.ctx, x, { positions, layout });
+  #attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {
+    const { numHeads, numKvHeads, headDim: size, backend, positions, qNorm, kNorm } = this.settings;
+    const encode = (x: Tensor, norm: HeadNorm | null) =>
+      encodeHeads(this.ctx, x, { where: this.settings.name, norm, positions, layout });
     const qkv = this.qkvProjection.forward(rows);
-    const q = encode(splitHeads(qkv, { first: 0, count: numHeads, size }));
-    const k = encode(splitHeads(qkv, { first: numHeads, count: numKvHeads, size }));
+    const q = encode(splitHeads(qkv, { first: 0, count: numHeads, size }), qNorm);
+    const k = encode(splitHeads(qkv, { first: numHeads, count: numKvHeads, size }), kNorm);
     const v = splitHeads(qkv, { first: numHeads + numKvHeads, count: numKvHeads, size });
-    const out = attention(this.ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
+    const scores = scoreOptions(this.settings, this);
+    const out = attention(this.ctx, q, k, v, { backend, ...scores, ...mask, queries: layout, keys: layout });
     return this.outProjection.forward(mergeHeads(out));
   }
+
+  /** rows [B,S,E] of new tokens → [B,S,E]; they attend to those of the cache, which stores their keys and values. */
+  protected attendCached(rows: Tensor, cache: AttentionCache, call: CachedForward): Tensor {
+    const { numHeads, numKvHeads, headDim: size, backend, scale, softcap } = this.settings;
+    const mask = resolveCachedMask(this.settings, call, rows.shape[0]!);
+    const layout = this.#cachedLayout(rows.shape[1]!, cache, call);
+    return scope(() => {
+      const [batch, length] = rows.shape as [number, number, number];
+      const spans = layout.spans(this.ctx.mesh.coordinate);
+      // Samples stand at positions of their own: they are encoded as one row of tokens.
+      const tokens = this.qkvProjection.forward(rows).reshape([1, batch * length, -1]);
+      const encoded = this.#encodeQueriesAndKeys(tokens, {
+        length: layout.length + Math.max(0, ...cache.starts),
+        axes: [],
+        spans: () =>
+          cache.starts.flatMap((start) => spans.map((span): Span => ({ ...span, start: span.start + start }))),
+      });
+      const v = splitHeads(tokens, { first: numHeads + numKvHeads, count: numKvHeads, size });
+      const [q, k, values] = [...encoded, v].map((x) => splitBatch(x, batch)) as [Tensor, Tensor, Tensor];
+      const out = cache.forward(q, k, values, { mask, scale, softcap, sinks: this.sinks, backend, layout });
+      return this.outProjection.forward(mergeHeads(out));
+    });
+  }
+
+  /** [1,H,S,D] and [1,Hkv,S,D]; at once where queries and keys have no norm. */
+  #encodeQueriesAndKeys(tokens: Tensor, layout: Layout): readonly [q: Tensor, k: Tensor] {
+    const { name: where, numHeads, numKvHeads, headDim: size, positions, qNorm, kNorm } = this.settings;
+    const heads = (first: number, count: number, norm: HeadNorm | null) =>
+      encodeHeads(this.ctx, splitHeads(tokens, { first, count, size }), { where, norm, positions, layout });
+    if (qNorm || kNorm) return [heads(0, numHeads, qNorm), heads(numHeads, numKvHeads, kNorm)];
+    const both = heads(0, numHeads + numKvHeads, null);
+    return [both.slice(1, 0, numHeads), both.slice(1, numHeads)];
+  }
+
+  /** Where a call's new tokens lie: in shards, or all of them on every rank. */
+  #cachedLayout(rows: number, cache: AttentionCache, call: CachedForward): Layout {
+    if (cache.sharded) return this.layout(rows, call);
+    const spans = [{ start: 0, length: rows, step: 1 }];
+    return { length: rows, axes: [], spans: () => spans };
+  }
+}
+
+type CachedForward = Parameters<typeof resolveCachedMask>[1];
+
+/** [1,H,B·S,D] → [B,H,S,D], a view. */
+function splitBatch(x: Tensor, batch: number): Tensor {
+  const [, heads, rows, size] = x.shape as [number, number, number, number];
+  const tokens = x.permute([0, 2, 1, 3]).reshape([batch, batch === 0 ? 0 : rows / batch, heads, size]);
+  return tokens.permute([0, 2, 1, 3]);
 }
 
 export const multiAxisAttentionOptions = defineOptions("MultiAxisAttention", {
@@ -72,7 +149,7 @@ export type MultiAxisAttentionOptions = OptionsOf<typeof multiAxisAttentionOptio
 /**
  * Multi-head self-attention along one axis of a tensor of any rank; all other axes are batch.
  *
- * Parameters: qkv_proj.weight [(H + 2·Hkv)·D, E] and bias, laid out [q|k|v]; out_proj.weight [E, H·D] and bias.
+ * Parameters: qkv_proj.weight [(H + 2·Hkv)·D, E] and bias, laid out [q|k|v]; out_proj.weight [E, H·D] and bias; with `sinks`, sinks [H].
  *
  * With a backend over mesh axes, the attention axis is cut along those: each rank passes its shard, gets its shard's result
  * and communicates inside. With "local" the axis lies whole on every rank.
@@ -100,7 +177,8 @@ export class MultiAxisAttention extends SelfAttention {
   }
 
   /**
-   * x [..,E] → the same shape, dense: this rank's shard. Collective along the backend's axes.
+   * x [..,E] → the same shape, dense: this rank's shard. Collective along the backend's axes. With one mask for each sample,
+   * or `lengths`, samples are the elements of all axes but attention's and the embedding's, row-major.
    *
    * @throws ShapeError for an embedding, axis or number of rows that does not fit; DTypeError; ClosedError.
    */
@@ -110,7 +188,8 @@ export class MultiAxisAttention extends SelfAttention {
     const call = attentionForwardOptions.parse(options, `${settings.name}.forward`);
     checkInput(settings, x, settings.embedDim);
     const sequence = toSequence(settings.name, x, [this.#axis]);
-    const layout = this.layout(sequence.lengths[0]!, call.sequenceLength);
+    if (call.cache) return sequence.restore(this.attendCached(sequence.rows, call.cache, call));
+    const layout = this.layout(sequence.lengths[0]!, call);
     return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
   }
 }

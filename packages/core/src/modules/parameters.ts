@@ -1,6 +1,7 @@
 import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { empty, zeros } from "../creation.ts";
+import { checkFunction } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { checkDistribution } from "../random.ts";
@@ -32,6 +33,33 @@ function isInitializer(value: unknown): value is Initializer {
   return names !== undefined && names.every((name) => typeof numbers[name] === "number");
 }
 
+let isInitSkipped = false;
+
+/**
+ * Runs `construct`, in which new parameters are uninitialised memory, and nothing is sent: for modules whose weights are loaded before
+ * they are used. PyTorch's `torch.nn.utils.skip_init`, for all parameters of a model.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, skipInit } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using trained = new Linear(ctx, 4, 2);
+ * using copy = skipInit(() => new Linear(ctx, 4, 2));
+ * copy.loadStateDict(trained.stateDict()); // => { missing: [], unexpected: [] }
+ * ```
+ */
+export function skipInit<T>(construct: () => T): T {
+  checkFunction("skipInit", construct);
+  const before = isInitSkipped;
+  isInitSkipped = true;
+  try {
+    return construct();
+  } finally {
+    isInitSkipped = before;
+  }
+}
+
 /**
  * A new parameter, equal on all ranks. No scope releases it. Its values follow from the context's seed and the order of creation alone, not
  * from the mesh, so that training can be compared across meshes; rank 0's are broadcast, in case devices round apart.
@@ -44,13 +72,17 @@ export function createParameter(ctx: Context, shape: Shape, options: ParameterOp
   const { initial, dtype } = parameterOptions.parse(options);
   if (initial.kind !== "constant") checkDistribution("createParameter", initial);
   const parameter = keep(empty(ctx, shape, dtype));
+  if (!isInitSkipped) initialize(ctx, parameter, initial);
+  parameter.requiresGrad = true;
+  if (ctx.size > 1) parameter.replication = { ranks: ctx.size, hasLocalGrad: false };
+  return parameter;
+}
+
+function initialize(ctx: Context, parameter: Tensor, initial: Initializer): void {
   const { kernels } = ctx.device;
   if (initial.kind === "constant") kernels.fill(parameter, initial.value);
   else kernels.random(parameter, { ...initial, seed: ctx.seed, stream: ctx.nextRandomStream() });
   if (ctx.size > 1) ctx.world.broadcast(parameter, 0, { label: "parameters" }).wait();
-  parameter.requiresGrad = true;
-  if (ctx.size > 1) parameter.replication = { ranks: ctx.size, hasLocalGrad: false };
-  return parameter;
 }
 
 /**
@@ -60,7 +92,8 @@ export function createParameter(ctx: Context, shape: Shape, options: ParameterOp
  * alike on any mesh; one that requires none (it is frozen) is left alone. Sums are float32, rounded once.
  *
  * Along sequence axes ("sp", …) each rank's loss is its shard's part of the sum, so gradients add. Along "dp" a loss is the
- * mean of its own samples, so gradients are averaged, as data-parallel training does.
+ * mean of its own samples, so gradients are averaged, as data-parallel training does. Parameters that are sharded (`fullyShard` of
+ * @mosaic/nn) have no gradient afterwards: each rank holds its shard of them.
  *
  * @example
  * ```ts
@@ -80,8 +113,11 @@ export function reduceGradients(ctx: Context, module: Module): void {
   checkContext("reduceGradients", ctx);
   checkModule("reduceGradients", module);
   const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
-  const parameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
-  for (const parameter of parameters) parameter.assertNotDisposed("reduceGradients");
+  const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  for (const parameter of trainable) parameter.assertNotDisposed("reduceGradients");
+  const reducers = new Set(trainable.flatMap(({ replication }) => replication?.reducer ?? []));
+  for (const reducer of reducers) reducer.reduceGradients();
+  const parameters = trainable.filter(({ replication }) => !replication?.reducer);
   for (const parameter of parameters) {
     if (!parameter.grad || parameter.grad.isDisposed) parameter.grad = zeros(ctx, parameter.shape, parameter.dtype);
   }
@@ -89,24 +125,24 @@ export function reduceGradients(ctx: Context, module: Module): void {
   // One bucket: one message per axis instead of one per parameter.
   const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);
   using bucket = empty(ctx, [size], "float32");
-  pack(ctx, bucket, parameters);
+  packBucket(ctx, bucket, parameters);
   for (const axis of axes) {
     ctx.mesh
       .group(axis)
       .allReduce(bucket, axis === "dp" ? "mean" : "sum", { label: "gradients" })
       .wait();
   }
-  unpack(ctx, bucket, parameters);
+  unpackBucket(ctx, bucket, parameters);
   for (const { replication } of parameters) if (replication) replication.hasLocalGrad = false;
 }
 
-function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
+function packBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
   forEachView(bucket, parameters, (part, parameter) => {
     ctx.device.kernels.copy(part, parameter.grad!);
   });
 }
 
-function unpack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
+function unpackBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
   forEachView(bucket, parameters, (part, parameter) => ctx.device.kernels.copy(parameter.grad!, part));
 }
 

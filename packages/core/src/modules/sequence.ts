@@ -2,15 +2,15 @@ import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
 import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
-import { formatShape, normalizeAxis } from "../shape.ts";
+import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import type { PositionEncoding, ResolvedOptions } from "./attention-options.ts";
+import type { HeadNorm, PositionEncoding, ResolvedOptions } from "./attention-options.ts";
 
 // What an attention module does around `attention`: any axes of an N-D tensor become one sequence, x [..,E] → rows [B,S,E] and back;
 // features become heads and back. For the scope of a module's forward: what lies between the steps is released when that ends.
 
 /** A tensor seen as a batch of sequences, and the way back for what has as many rows. */
-interface Sequence {
+interface SequenceView {
   /** [B,S,E]. */
   readonly rows: Tensor;
   /** Local lengths of the axes that S is made of, in the order given. */
@@ -20,7 +20,7 @@ interface Sequence {
 }
 
 /** Moves `axes` (outermost first) behind all others and flattens both. Copies only if strides cannot show it. */
-export function toSequence(where: string, x: Tensor, axes: readonly number[]): Sequence {
+export function toSequence(where: string, x: Tensor, axes: readonly number[]): SequenceView {
   const chosen = axes.map((axis) => sequenceAxis(where, x, axis));
   if (new Set(chosen).size < chosen.length) {
     throw new ShapeError({
@@ -71,13 +71,25 @@ export function splitHeads(x: Tensor, heads: { first: number; count: number; siz
     .permute([0, 2, 1, 3]);
 }
 
-/** x [B,H,S,D] with the position encoding of its rows, if the module has one. */
-export function applyPositionEncoding(
-  ctx: Context,
-  x: Tensor,
-  { positions, layout }: { positions: PositionEncoding | null; layout: Layout },
-): Tensor {
-  return positions ? positions.encode(x, layout.spans(ctx.mesh.coordinate)) : x;
+/** What is done to queries and to keys before they meet. */
+interface HeadEncoding {
+  readonly where: string;
+  readonly norm: HeadNorm | null;
+  readonly positions: PositionEncoding | null;
+  readonly layout: Layout;
+}
+
+/** x [B,H,S,D] normalised and with the position encoding of its rows, if the module has these. */
+export function encodeHeads(ctx: Context, x: Tensor, { where, norm, positions, layout }: HeadEncoding): Tensor {
+  const heads = norm ? norm.forward(x) : x;
+  if (!sameShape(heads.shape, x.shape)) {
+    throw new ShapeError({
+      where: `${where}: norm of heads`,
+      expected: `${formatShape(x.shape)}, the shape that it was given`,
+      received: formatShape(heads.shape),
+    });
+  }
+  return positions ? positions.encode(heads, layout.spans(ctx.mesh.coordinate), layout.length) : heads;
 }
 
 /** [B,H,S,D] → [B,S,H·D]; a view of what `attention` returns. */

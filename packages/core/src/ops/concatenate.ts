@@ -1,8 +1,8 @@
 import { defineOp } from "../autograd/define-op.ts";
-import { formatValue, OptionError, ShapeError } from "../errors.ts";
+import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
 import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { checkOperands } from "../arguments.ts";
+import { checkOperands, checkTensor } from "../arguments.ts";
 
 const concatenateOp = defineOp({
   name: "concatenate",
@@ -59,4 +59,30 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
     });
   }
   return concatenateOp(inputs, along);
+}
+
+/**
+ * The tensor moved along an axis by `shift` places; what leaves it at one end comes in at the other, as torch.roll. By −1
+ * tokens become the labels of those before them: before `shard`, as a shard's last token has its label elsewhere.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, roll } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using tokens = fromArray(device, [1, 2, 3, 4], [1, 4]);
+ * using labels = roll(tokens, -1, 1);
+ * Array.from(await labels.read()); // => [2, 3, 4, 1]
+ * ```
+ * @throws ShapeError for an axis out of range; OptionError for a shift that is no integer.
+ */
+export function roll(x: Tensor, shift: number, axis: number): Tensor {
+  checkTensor("roll", x);
+  const along = normalizeAxis(axis, x.rank, "roll");
+  expectValue("roll: shift", Number.isSafeInteger(shift), "an integer", shift);
+  const length = x.shape[along]!;
+  const start = length === 0 ? 0 : ((-shift % length) + length) % length;
+  using behind = x.slice(along, start, length);
+  using before = x.slice(along, 0, start);
+  return concatenateOp([behind, before], along);
 }

@@ -1,6 +1,8 @@
 import { checkOperands } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
-import { ShapeError } from "../errors.ts";
+import { expectValue, ShapeError } from "../errors.ts";
+import type { UnaryOp } from "../kernels/kernels.ts";
+import { kernelEnumerations } from "../kernels/schema.ts";
 import { broadcastShapes, formatShape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { sumToSize } from "../views.ts";
@@ -72,18 +74,22 @@ export function matmul(a: Tensor, b: Tensor): Tensor {
 
 const linearOp = defineOp({
   name: "linear",
-  forward([x, weight, bias]: [Tensor, Tensor, Tensor | null]) {
+  forward([x, weight, bias]: [Tensor, Tensor, Tensor | null], activation: UnaryOp | null, isRecorded) {
     const { device } = x;
     using rows = x.reshape([numRows(x), x.shape.at(-1)!]);
     using transposed = weight.transpose(0, 1);
     using flat = device.empty([rows.shape[0]!, weight.shape[0]!], x.dtype);
-    if (bias) device.kernels.copy(flat, bias);
-    device.kernels.matmul(flat, rows, transposed, bias !== null);
+    // relu's derivative at what it is applied to is that at its result.
+    const isKept = isRecorded && activation !== null && activation !== "relu";
+    const preActivation = isKept ? device.empty(flat.shape, flat.dtype) : null;
+    if (bias === null && activation === null) device.kernels.matmul(flat, rows, transposed, false);
+    else device.kernels.linear(flat, rows, transposed, { bias, activation, preActivation });
     const output = flat.reshape([...x.shape.slice(0, -1), weight.shape[0]!]);
-    return { output, saved: { x, weight } };
+    return { output, saved: { x, weight, activation, activated: activation === "relu" ? output : preActivation } };
   },
-  backward({ x, weight }, dOutput, [needX, needWeight, needBias]) {
-    using dOut = dOutput.reshape([numRows(dOutput), dOutput.shape.at(-1)!]);
+  backward({ x, weight, activation, activated }, dOutput, [needX, needWeight, needBias]) {
+    const rows = dOutput.reshape([numRows(dOutput), dOutput.shape.at(-1)!]);
+    using dOut = activated === null ? rows : activationGradient(activation!, activated, rows);
     return [
       needX ? inputGradient(dOut, weight, x) : null,
       needWeight ? weightGradient(dOut, x, weight) : null,
@@ -94,6 +100,15 @@ const linearOp = defineOp({
 
 function numRows(x: Tensor): number {
   return numel(x.shape.slice(0, -1));
+}
+
+/** The gradient of what the activation is applied to, which `activated` is, of any shape; takes the gradient. */
+function activationGradient(activation: UnaryOp, activated: Tensor, gradient: Tensor): Tensor {
+  using dOut = gradient;
+  using x = activated.reshape(dOut.shape);
+  const dx = dOut.device.empty(dOut.shape, dOut.dtype);
+  dOut.device.kernels.unaryBackward(activation, dx, x, dOut);
+  return dx;
 }
 
 /** dx = dOut · W. */
@@ -121,11 +136,28 @@ function biasGradient(dOut: Tensor): Tensor {
 }
 
 /**
- * x · Wᵀ + b: x [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's.
+ * activation(x · Wᵀ + b): x [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's. Bias and activation
+ * are applied to sums before they are rounded and stored, where the device can.
  *
- * @throws ShapeError if the features do not fit; DTypeError if the dtypes differ.
+ * @example
+ * ```ts
+ * import { fromArray, linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, 2], [1, 2]);
+ * using weight = fromArray(device, [1, 1, 1, -1], [2, 2]);
+ * using bias = fromArray(device, [10, 0], [2]);
+ * using y = linear(x, weight, bias, "relu");
+ * Array.from(await y.read()); // => [13, 0]
+ * ```
+ * @throws ShapeError if the features do not fit; DTypeError if the dtypes differ; OptionError for another activation.
  */
-export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
+export function linear(
+  x: Tensor,
+  weight: Tensor,
+  bias: Tensor | null = null,
+  activation: UnaryOp | null = null,
+): Tensor {
   checkOperands("linear", x, weight, ...(bias === null ? [] : [bias]));
   const [out, features] = weight.shape;
   const fits = weight.rank === 2 && x.rank >= 1 && x.shape.at(-1) === features;
@@ -136,5 +168,8 @@ export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): T
       received: [x, weight, ...(bias ? [bias] : [])].map((each) => formatShape(each.shape)).join(", "),
     });
   }
-  return linearOp([x, weight, bias], undefined);
+  if (activation !== null && !kernelEnumerations.UnaryOp.includes(activation)) {
+    expectValue("linear: activation", false, `null or one of ${kernelEnumerations.UnaryOp.join(", ")}`, activation);
+  }
+  return linearOp([x, weight, bias], activation);
 }

@@ -2,7 +2,7 @@ import { checkDevice, checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
-import { defineOptions, type OptionsOf } from "../options.ts";
+import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows } from "../views.ts";
@@ -50,27 +50,47 @@ const layerNormOp = defineOp({
 
 const rmsNormOp = defineOp({
   name: "rmsNorm",
-  forward([x, weight]: [Tensor, Tensor | null], epsilon: number) {
+  forward([x, weight]: [Tensor, Tensor | null], { epsilon, weightOffset }: RmsNormSettings) {
     const output = x.device.empty(x.shape, x.dtype);
     const rstd = emptyStatistic(x);
-    x.device.kernels.rmsNorm(output, x, { weight, bias: null, epsilon }, { mean: null, rstd });
-    return { output, saved: { x, weight, rstd } };
+    using factor = offsetWeight(weight, weightOffset);
+    x.device.kernels.rmsNorm(output, x, { weight: factor, bias: null, epsilon }, { mean: null, rstd });
+    return { output, saved: { x, weight, rstd, weightOffset } };
   },
-  backward({ x, weight, rstd }, dOutput, [, needWeight]) {
+  backward({ x, weight, rstd, weightOffset }, dOutput, [, needWeight]) {
     using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
     const dWeight = gradientAccumulator(weight, needWeight);
-    x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, weight, { mean: null, rstd });
+    using factor = offsetWeight(weight, weightOffset);
+    x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, factor, { mean: null, rstd });
     return [dx, castGradient(dWeight, weight)];
   },
 });
 
-export const normOptions = defineOptions("norm", {
-  /** Added to the variance under the root. Default 1e-5 for layerNorm, 1e-6 for rmsNorm. */
-  epsilon: option.number({ min: 0, optional: true }),
+/** weight + offset in float32: of 16 bits the sum would be rounded. */
+function offsetWeight(weight: Tensor | null, offset: number): Tensor | null {
+  if (!weight || offset === 0) return weight?.detach() ?? null;
+  const sum = weight.device.empty(weight.shape, "float32");
+  weight.device.kernels.scalar("add", sum, weight, offset);
+  return sum;
+}
+
+export const normOptions = defineOptions("layerNorm", {
+  /** Added to the variance under the root. Default 1e-5. */
+  epsilon: option.number({ min: 0, default: 1e-5 }),
 });
-/** What normalisations take. */
+/** What `layerNorm` takes beside its tensors. */
 export type NormOptions = OptionsOf<typeof normOptions>;
+
+export const rmsNormOptions = defineOptions("rmsNorm", {
+  /** Added to the mean of squares under the root. Default 1e-6. */
+  epsilon: option.number({ min: 0, default: 1e-6 }),
+  /** Added to the weight, in float32: 1 in Gemma, whose weights are what is added to a factor of 1. Default 0. */
+  weightOffset: option.oneOf([0, 1], { default: 0 }),
+});
+/** What `rmsNorm` takes beside its tensors. */
+export type RmsNormOptions = OptionsOf<typeof rmsNormOptions>;
+type RmsNormSettings = ResolvedOptionsOf<typeof rmsNormOptions>;
 
 /** (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to 1e-5. */
 export function layerNorm(
@@ -79,28 +99,37 @@ export function layerNorm(
   bias: Tensor | null = null,
   options?: NormOptions,
 ): Tensor {
-  const epsilon = checkNorm("layerNorm", x, [weight, bias], options) ?? 1e-5;
+  const { epsilon } = normOptions.parse(options);
+  checkNorm("layerNorm", x, weight, bias);
   using dense = contiguousRows(x);
   return layerNormOp([dense, weight, bias], epsilon);
 }
 
-/** x / √(mean of x² + ε) · weight over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
-export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: NormOptions): Tensor {
-  const epsilon = checkNorm("rmsNorm", x, [weight], options) ?? 1e-6;
+/**
+ * x / √(mean of x² + ε) · (weight + weightOffset) over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. Of 16 bits all is
+ * computed in float32 and rounded once.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, rmsNorm, zeros } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [3, 4], [1, 2]);
+ * using weight = zeros(device, [2]);
+ * using y = rmsNorm(x, weight, { weightOffset: 1, epsilon: 0 });
+ * Array.from(await y.read(), (value) => value.toFixed(3)); // => ["0.849", "1.131"]
+ * ```
+ */
+export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: RmsNormOptions): Tensor {
+  const settings = rmsNormOptions.parse(options);
+  checkNorm("rmsNorm", x, weight);
   using dense = contiguousRows(x);
-  return rmsNormOp([dense, weight], epsilon);
+  return rmsNormOp([dense, weight], settings);
 }
 
-/** Throws unless x has features that the parameters fit; returns the epsilon given, if any. */
-// oxlint-disable-next-line max-params -- what a norm is called with, and its name
-function checkNorm(
-  where: string,
-  x: Tensor,
-  parameters: readonly (Tensor | null)[],
-  options: NormOptions | undefined,
-): number | undefined {
+/** Throws unless x has features that the parameters fit. */
+function checkNorm(where: string, x: Tensor, ...parameters: readonly (Tensor | null)[]): void {
   checkTensor(where, x);
-  const { epsilon } = normOptions.parse(options, where);
   if (x.rank === 0) throw new ShapeError({ where, expected: "x [..,E], features last", received: "[]" });
   for (const parameter of parameters) {
     if (parameter === null) continue;
@@ -113,5 +142,4 @@ function checkNorm(
       received: formatShape(parameter.shape),
     });
   }
-  return epsilon;
 }

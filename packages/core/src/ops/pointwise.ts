@@ -1,6 +1,8 @@
 import { checkNumber, checkOperands, checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import type { BinaryOp, UnaryOp } from "../kernels/kernels.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import { broadcastShapes, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { sumToSize } from "../views.ts";
@@ -172,13 +174,37 @@ export const tanh: (x: Tensor) => Tensor = pointwise("tanh");
 export const sigmoid: (x: Tensor) => Tensor = pointwise("sigmoid");
 /** max(x, 0); the derivative at 0 is 0. */
 export const relu: (x: Tensor) => Tensor = pointwise("relu");
-/** x · Φ(x), with the normal distribution's exact Φ: Hendrycks and Gimpel 2016, PyTorch's default. */
-export const gelu: (x: Tensor) => Tensor = pointwise("gelu");
-/** x · sigmoid(x), also called swish (Elfwing et al. 2017), in two roundings. */
-export function silu(x: Tensor): Tensor {
-  checkTensor("silu", x);
-  using gate = sigmoid(x);
-  return mul(x, gate);
+/** x · sigmoid(x), also called swish: Elfwing et al. 2017. */
+export const silu: (x: Tensor) => Tensor = pointwise("silu");
+
+export const geluOptions = defineOptions("gelu", {
+  /** "none": the normal distribution's exact Φ. "tanh": Φ(x) ≈ ½ (1 + tanh(√(2/π) (x + 0.044715 x³))), as in GPT-2 and Gemma. Default "none". */
+  approximate: option.oneOf(["none", "tanh"], { default: "none" }),
+});
+/** What `gelu` takes beside x. */
+export type GeluOptions = OptionsOf<typeof geluOptions>;
+
+const geluExact = pointwise("gelu");
+const geluTanh = pointwise("geluTanh");
+
+/**
+ * x · Φ(x), with the normal distribution's Φ: Hendrycks and Gimpel 2016. The option is PyTorch's.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, gelu } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [2], []);
+ * using exact = gelu(x);
+ * using approximate = gelu(x, { approximate: "tanh" });
+ * (await exact.item()).toFixed(4); // => "1.9545"
+ * (await approximate.item()).toFixed(4); // => "1.9546"
+ * ```
+ */
+export function gelu(x: Tensor, options?: GeluOptions): Tensor {
+  const { approximate } = geluOptions.parse(options);
+  return approximate === "tanh" ? geluTanh(x) : geluExact(x);
 }
 /** x². */
 export const square: (x: Tensor) => Tensor = pointwise("square");

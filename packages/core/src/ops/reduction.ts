@@ -19,7 +19,7 @@ export type Axes = number | readonly number[];
 
 /** The shape with reduced axes of length 1, and the one that the result shall have. */
 interface ReductionShapes {
-  readonly kept: Shape;
+  readonly keepdimShape: Shape;
   readonly shape: Shape;
 }
 
@@ -34,13 +34,13 @@ function reductionShapes(
   const { keepDims } = reduceOptions.parse(options, where);
   const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
   const reduced = new Set(given.map((axis) => normalizeAxis(axis, x.rank, where)));
-  const kept = x.shape.map((length, axis) => (reduced.has(axis) ? 1 : length));
-  return { kept, shape: keepDims ? kept : x.shape.filter((_, axis) => !reduced.has(axis)) };
+  const keepdimShape = x.shape.map((length, axis) => (reduced.has(axis) ? 1 : length));
+  return { keepdimShape, shape: keepDims ? keepdimShape : x.shape.filter((_, axis) => !reduced.has(axis)) };
 }
 
 // oxlint-disable-next-line max-params -- a kind, of what, to which shape, in which dtype
-function reduce(kind: ReduceKind, x: Tensor, { kept, shape }: ReductionShapes, dtype: DType = x.dtype): Tensor {
-  using out = x.device.empty(kept, dtype);
+function reduce(kind: ReduceKind, x: Tensor, { keepdimShape, shape }: ReductionShapes, dtype: DType = x.dtype): Tensor {
+  using out = x.device.empty(keepdimShape, dtype);
   if (x.size === 0) x.device.kernels.fill(out, kind === "sum" ? 0 : -Infinity);
   else if (out.size === x.size) x.device.kernels.copy(out, x);
   else x.device.kernels.reduce(kind, out, x);
@@ -50,7 +50,7 @@ function reduce(kind: ReduceKind, x: Tensor, { kept, shape }: ReductionShapes, d
 const sumOp = defineOp({
   name: "sum",
   forward([x]: [Tensor], shapes: ReductionShapes) {
-    return { output: reduce("sum", x, shapes), saved: { kept: shapes.kept, from: x.shape } };
+    return { output: reduce("sum", x, shapes), saved: { kept: shapes.keepdimShape, from: x.shape } };
   },
   backward({ kept, from }, dOut) {
     using repeated = dOut.reshape(kept);
@@ -81,12 +81,12 @@ export function sum(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
 const meanOp = defineOp({
   name: "mean",
   forward([x]: [Tensor], shapes: ReductionShapes) {
-    const factor = numel(shapes.kept) / x.size;
+    const factor = numel(shapes.keepdimShape) / x.size;
     // The sum of what fits in 16 bits may not.
     using total = reduce("sum", x, shapes, "float32");
     const output = x.device.empty(shapes.shape, x.dtype);
     x.device.kernels.scalar("mul", output, total, factor);
-    return { output, saved: { kept: shapes.kept, from: x.shape, factor } };
+    return { output, saved: { kept: shapes.keepdimShape, from: x.shape, factor } };
   },
   backward({ kept, from, factor }, dOut) {
     using shares = dOut.reshape(kept);
@@ -106,7 +106,7 @@ const maxOp = defineOp({
   name: "max",
   forward([x]: [Tensor], shapes: ReductionShapes) {
     const output = reduce("max", x, shapes);
-    return { output, saved: { x, output, kept: shapes.kept } };
+    return { output, saved: { x, output, kept: shapes.keepdimShape } };
   },
   backward({ x, output, kept }, dOutput) {
     const { device } = x;

@@ -68,6 +68,24 @@ export function joinSpans(spans: readonly Span[]): Span[] {
   return result;
 }
 
+/** The global positions of some rows of a shard. */
+export function spansOfRowsUnchecked(
+  spans: readonly Span[],
+  ranges: readonly Pick<Span, "start" | "length">[],
+): Span[] {
+  const found: Span[] = [];
+  for (const range of ranges) {
+    let row = 0;
+    for (const { start, length, step } of spans) {
+      const first = Math.max(0, range.start - row);
+      const end = Math.min(length, range.start + range.length - row);
+      if (first < end) found.push({ start: start + first * step, length: end - first, step });
+      row += length;
+    }
+  }
+  return found;
+}
+
 const maxPosition = 2 ** 31 - 1;
 
 /**

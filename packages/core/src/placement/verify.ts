@@ -129,7 +129,7 @@ export function verifySpan(where: string, span: Span, length: number = Number.MA
   });
 }
 
-interface Duplicate {
+interface DuplicatePosition {
   readonly a: ShardSpan;
   readonly b: ShardSpan;
   /** A position that both have. */
@@ -137,7 +137,7 @@ interface Duplicate {
 }
 
 /** Two spans that share a position, if any. Of one step they can only within one residue class; of others they are compared. */
-function findDuplicate(spans: readonly ShardSpan[]): Duplicate | undefined {
+function findDuplicate(spans: readonly ShardSpan[]): DuplicatePosition | undefined {
   const bySteps = new Map<number, ShardSpan[]>();
   for (const span of spans) {
     // A single position is one of any step.
@@ -157,7 +157,7 @@ function findDuplicate(spans: readonly ShardSpan[]): Duplicate | undefined {
 }
 
 /** The same among spans of different steps: in order of their starts, each with those that have not ended. */
-function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): Duplicate | undefined {
+function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): DuplicatePosition | undefined {
   let open: ShardSpan[] = [];
   for (const b of spans.toSorted((x, y) => x.start - y.start)) {
     open = open.filter((a) => lastPosition(a) >= b.start);

@@ -161,7 +161,7 @@ describe("bad input is refused on this rank, before anything is sent", () => {
     for (const k of wrong)
       expect(() => attention(ctx, x, k, k, options)).toThrow(/q \[B,H,Sq,D\].*received q \[1,2,2,4\], k/);
     const wide = zeros(ctx, [1, 1, 2, 257]);
-    expect(() => attention(ctx, wide, wide, wide, options)).toThrow(/D from 1 to 256/);
+    expect(() => attention(ctx, wide, wide, wide, options)).toThrow(/D and Dv from 1 to 256/);
   });
 
   test("dtypes", async () => {

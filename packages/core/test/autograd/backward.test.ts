@@ -6,6 +6,7 @@ import { fromArray, full, ones, zeros } from "../../src/creation.ts";
 import { AutogradError, DisposedError } from "../../src/errors.ts";
 import { add, mul, scale, square, tanh } from "../../src/ops/pointwise.ts";
 import { sum } from "../../src/ops/reduction.ts";
+import { scope } from "../../src/scope.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";
 
@@ -279,4 +280,50 @@ test("10 000 steps leave device memory flat", async () => {
   // The weight, its gradient and x.
   expect(device.memory().allocated).toBe(8 + 8 + 16);
   expect(device.memory().peak).toBeLessThan(2000);
+});
+
+describe("parts of a tensor", () => {
+  test("add their gradients where the others' are", async () => {
+    const x = leaf(1, 2, 3, 4);
+    using y = scale(x, 2);
+    using first = y.slice(0, 0, 3);
+    using last = y.slice(0, 1, 4);
+    using none = y.slice(0, 2, 2);
+    using product = mul(first, last);
+    using squares = square(none);
+    using a = sum(product);
+    using b = sum(squares);
+    using loss = add(a, b);
+    loss.backward();
+    // d/dx of 4 (x0 x1 + x1 x2 + x2 x3)
+    expect(await readGrad(x)).toEqual([8, 16, 24, 12]);
+  });
+
+  test("are gradients of their own where the whole's is another tensor's, too", async () => {
+    const x = leaf(1, 2);
+    using y = scale(x, 1);
+    using part = y.slice(0, 0, 1);
+    using whole = y.reshape([2]);
+    // Both get the gradient of `both` as it is: nothing may be added to it in place.
+    using both = add(y, whole);
+    using a = sum(both);
+    using b = sum(part);
+    using loss = add(a, b);
+    loss.backward();
+    expect(await readGrad(x)).toEqual([3, 2]);
+  });
+
+  test("cost one gradient of the whole", async () => {
+    const x = leaf(...Array.from({ length: 1000 }, (_, i) => i));
+    using y = scale(x, 1);
+    using joined = scope(() =>
+      Array.from({ length: 10 }, (_, i) => sum(y.slice(0, 100 * i, 100 * (i + 1)))).reduce(add),
+    );
+    device.resetPeakMemory();
+    const before = device.memory().allocated;
+    joined.backward();
+    expect(await readGrad(x)).toEqual(new Array(1000).fill(1));
+    // The gradients of y and x, and what a part's is made of.
+    expect(device.memory().peak - before).toBeLessThan(2.5 * 4000);
+  });
 });

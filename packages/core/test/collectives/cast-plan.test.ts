@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { castHash, rankCastOf } from "../../src/collectives/cast-plan.ts";
+import { groupCastHash, rankGroupCast } from "../../src/collectives/cast-plan.ts";
 import type { GroupCastPlan, RowRange } from "../../src/collectives/process-group.ts";
 import type { Tensor } from "../../src/tensor.ts";
 
@@ -12,19 +12,19 @@ function planOf(range: RowRange, sender = 0, receiver = 1): GroupCastPlan {
 
 test("a hash follows from ranges and tensors, but not from rows", () => {
   const range = { start: 2, length: 3 };
-  const hash = castHash(planOf(range), 0, [like(2, 9, 4)]);
-  expect(castHash(planOf({ ...range }), 0, [like(2, 30, 4)])).toBe(hash);
+  const hash = groupCastHash(planOf(range), 0, [like(2, 9, 4)]);
+  expect(groupCastHash(planOf({ ...range }), 0, [like(2, 30, 4)])).toBe(hash);
   expect(Number.isSafeInteger(hash)).toBe(true);
   const others = [
-    castHash(planOf({ start: 3, length: 3 }), 0, [like(2, 9, 4)]),
-    castHash(planOf({ start: 2, length: 4 }), 0, [like(2, 9, 4)]),
-    castHash(planOf(range, 1, 0), 0, [like(2, 9, 4)]),
-    castHash(planOf(range, 0, 2), 0, [like(2, 9, 4)]),
-    castHash(planOf(range), 1, [like(2, 9, 4)]),
-    castHash(planOf(range), 0, [like(2, 9, 5)]),
-    castHash(planOf(range), 0, [like(9, 4)]),
-    castHash(planOf(range), 0, [like(2, 9, 4), like(2, 9, 4)]),
-    castHash(planOf(range), 0, [{ ...like(2, 9, 4), dtype: "bfloat16" } as Tensor]),
+    groupCastHash(planOf({ start: 3, length: 3 }), 0, [like(2, 9, 4)]),
+    groupCastHash(planOf({ start: 2, length: 4 }), 0, [like(2, 9, 4)]),
+    groupCastHash(planOf(range, 1, 0), 0, [like(2, 9, 4)]),
+    groupCastHash(planOf(range, 0, 2), 0, [like(2, 9, 4)]),
+    groupCastHash(planOf(range), 1, [like(2, 9, 4)]),
+    groupCastHash(planOf(range), 0, [like(2, 9, 5)]),
+    groupCastHash(planOf(range), 0, [like(9, 4)]),
+    groupCastHash(planOf(range), 0, [like(2, 9, 4), like(2, 9, 4)]),
+    groupCastHash(planOf(range), 0, [{ ...like(2, 9, 4), dtype: "bfloat16" } as Tensor]),
   ];
   expect(new Set([hash, ...others]).size).toBe(others.length + 1);
 });
@@ -32,7 +32,7 @@ test("a hash follows from ranges and tensors, but not from rows", () => {
 test("hashes of ten thousand plans differ", () => {
   const hashes = new Set<number>();
   for (let i = 0; i < 10_000; i++) {
-    hashes.add(castHash(planOf({ start: i % 100, length: 1 + Math.floor(i / 100) }), 0, [like(9, 4)]));
+    hashes.add(groupCastHash(planOf({ start: i % 100, length: 1 + Math.floor(i / 100) }), 0, [like(9, 4)]));
   }
   expect(hashes.size).toBe(10_000);
 });
@@ -40,14 +40,14 @@ test("hashes of ten thousand plans differ", () => {
 test("a plan is verified and hashed once for an object", () => {
   const ranges = vi.fn<GroupCastPlan["ranges"]>(planOf({ start: 0, length: 1 }).ranges);
   const plan = { size: 3, ranges };
-  const first = rankCastOf("test", plan, { rank: 0, size: 3 });
-  castHash(plan, 0, [like(9, 4)]);
+  const first = rankGroupCast("test", plan, { rank: 0, size: 3 });
+  groupCastHash(plan, 0, [like(9, 4)]);
   const calls = ranges.mock.calls.length;
-  expect(rankCastOf("test", plan, { rank: 0, size: 3 })).toBe(first);
-  castHash(plan, 0, [like(9, 5)]);
+  expect(rankGroupCast("test", plan, { rank: 0, size: 3 })).toBe(first);
+  groupCastHash(plan, 0, [like(9, 5)]);
   expect(ranges.mock.calls.length).toBe(calls);
   // Of another rank of this process its own ranges are verified.
-  expect(rankCastOf("test", plan, { rank: 1, size: 3 }).receivedRows).toBe(1);
+  expect(rankGroupCast("test", plan, { rank: 1, size: 3 }).receivedRows).toBe(1);
 });
 
 test.each<[unknown, string]>([
@@ -62,5 +62,5 @@ test.each<[unknown, string]>([
     "test: plan.ranges(0, 1): expected ranges",
   ],
 ])("%j is refused", (plan, message) => {
-  expect(() => rankCastOf("test", plan as GroupCastPlan, { rank: 0, size: 3 })).toThrow(message);
+  expect(() => rankGroupCast("test", plan as GroupCastPlan, { rank: 0, size: 3 })).toThrow(message);
 });

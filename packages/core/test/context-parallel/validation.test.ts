@@ -80,8 +80,13 @@ describe("errors state where, what was expected and received, and the remedy", (
     ],
     [
       "values",
+      forward(({ kv }) => ({ kv: { ...kv, v: empty([1, 2, 4, 8]) } })),
+      `values of the keys' shape [1,2,5,8], received [1,2,4,8]; ${remedies.shape("k, but for the head size")}`,
+    ],
+    [
+      "values of another head size than the result",
       forward(({ kv }) => ({ kv: { ...kv, v: empty([1, 2, 5, 4]) } })),
-      `values of the keys' shape [1,2,5,8], received [1,2,5,4]; ${remedies.shape("k")}`,
+      `out [1,4,5,4], received [1,4,5,8]; ${remedies.shape("q, with the head size of v")}`,
     ],
     [
       "dtypes of inputs",

@@ -1,6 +1,14 @@
 import { expect, test } from "vitest";
 import type { AttentionState, KvBlock, Tile } from "../../src/attention/tile.ts";
-import type { AdamStep, BinaryOp, Field, FieldValue, Kernels, Structures } from "../../src/kernels/kernels.ts";
+import type {
+  AdamStep,
+  BinaryOp,
+  Field,
+  FieldValue,
+  Kernels,
+  StructTypes,
+  UnaryOp,
+} from "../../src/kernels/kernels.ts";
 import { getOperands, getTensor } from "../../src/kernels/operands.ts";
 import { type kernelStructures, kernelFeatures, kernelSchema } from "../../src/kernels/schema.ts";
 import type { Tensor } from "../../src/tensor.ts";
@@ -23,21 +31,22 @@ type MismatchedFields<T, F extends Field> = F extends { readonly names: unknown 
     : never;
 
 type WrongKernels = {
-  [S in keyof Structures]: Same<KeysOf<Structures[S]>, NamesOf<(typeof kernelStructures)[S][number]>> extends true
-    ? MismatchedFields<Structures[S], (typeof kernelStructures)[S][number]>
+  [S in keyof StructTypes]: Same<KeysOf<StructTypes[S]>, NamesOf<(typeof kernelStructures)[S][number]>> extends true
+    ? MismatchedFields<StructTypes[S], (typeof kernelStructures)[S][number]>
     : `${S} has other properties`;
-}[keyof Structures];
+}[keyof StructTypes];
 
 /** The error names what is wrong. */
 const wrong: [WrongKernels] extends [never] ? "nothing" : WrongKernels = "nothing";
-const named: Same<keyof Structures, keyof typeof kernelStructures> = true;
+const named: Same<keyof StructTypes, keyof typeof kernelStructures> = true;
 const signatures: [
   Same<Parameters<Kernels["attend"]>, [state: AttentionState, q: Tensor, kv: KvBlock, tile: Tile]>,
   Same<Parameters<Kernels["binary"]>, [op: BinaryOp, out: Tensor, a: Tensor, b: Tensor]>,
   Same<Parameters<Kernels["layerNormBackward"]>[3], Tensor | null>,
   Same<Parameters<Kernels["matmul"]>[3], boolean>,
+  Same<Parameters<Kernels["linear"]>[3]["activation"], UnaryOp | null>,
   Same<AdamStep["kind"], "adamW" | "scheduleFree">,
-] = [true, true, true, true, true];
+] = [true, true, true, true, true, true];
 
 test("the types of structures and calls are those of the schema", () => {
   expect(wrong).toBe("nothing");
@@ -90,9 +99,9 @@ test("every output comes before every input, as kernels' callers expect", () => 
     const parameters = getOperands(kernel).filter(({ isMutated }) => isMutated);
     const reads = getOperands(kernel).filter(({ isMutated }) => !isMutated);
     const last = Math.max(...parameters.map(({ parameter }) => parameter));
-    // Statistics, which some kernels write beside their output, stand at the end.
+    // What some kernels write beside their output, statistics and what an activation is applied to, stands at the end.
     const first = Math.min(...reads.map(({ parameter }) => parameter));
-    if (!/Norm$/.test(kernel)) expect(last, kernel).toBeLessThan(first);
+    if (!/Norm$|^linear$/.test(kernel)) expect(last, kernel).toBeLessThan(first);
   }
 });
 
@@ -105,7 +114,7 @@ test("a device in TypeScript refuses the features that it does not have, all of 
     const modifiers = {
       softcap: { softcap: 1 },
       slopes: { slopes: make(1) },
-      dropout: { dropout: { probability: 0.5, seed: 0, stream: 0 } },
+      dropout: { dropout: { probability: 0.5, seed: 0, stream: 0, batchOffset: 0 } },
       sampleMasks: { sampleMasks: [] },
       valueHeadSize: undefined,
     }[feature];

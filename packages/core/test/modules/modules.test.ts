@@ -180,7 +180,7 @@ describe("forward", () => {
   });
 
   test("a checkpointed module keeps only its input and the result", () => {
-    const kept = [false, true].map((useCheckpoint) => {
+    const kept = ([false, true, "keepAttention"] as const).map((useCheckpoint) => {
       const module = attn({ useCheckpoint });
       const before = ctx.device.memory().allocated;
       using x = input([1, 4, 8]);
@@ -189,6 +189,8 @@ describe("forward", () => {
     });
     expect(kept[1]![0]).toBe(2 * 4 * 4 * 8);
     expect(kept[1]![0]).toBeLessThan(kept[0]![0]);
+    // And attention's out and lse, if they are to be kept.
+    expect(kept[2]![0]).toBe(3 * 4 * 4 * 8 + 4 * 4 * options.numHeads);
   });
 
   test("many steps leave memory flat", () => {

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import { add, div, mul, scale, sub } from "../../src/ops/pointwise.ts";
 import { fromArray } from "../../src/creation.ts";
-import { concatenate } from "../../src/ops/concatenate.ts";
+import { concatenate, roll } from "../../src/ops/concatenate.ts";
 import { linear, matmul } from "../../src/ops/matmul.ts";
 import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import * as pointwise from "../../src/ops/pointwise.ts";
@@ -65,7 +65,9 @@ const cases: Readonly<Record<string, GradientCase>> = {
   tanh: { shapes: [[4]], run: pointwise.tanh },
   sigmoid: { shapes: [[4]], run: pointwise.sigmoid },
   relu: { shapes: [[4]], run: pointwise.relu },
-  gelu: { shapes: [[4]], run: pointwise.gelu },
+  gelu: { shapes: [[4]], run: (x) => pointwise.gelu(x) },
+  "gelu, approximated by tanh": { shapes: [[4]], run: (x) => pointwise.gelu(x, { approximate: "tanh" }) },
+  silu: { shapes: [[4]], run: pointwise.silu },
   square: { shapes: [[4]], run: pointwise.square },
   matmul: {
     shapes: [
@@ -102,13 +104,22 @@ const cases: Readonly<Record<string, GradientCase>> = {
     ],
     run: turned((a, b) => matmul(a, b)),
   },
-  linear: { shapes: [[2, 2, 3], [4, 3], [4]], run: linear },
+  linear: { shapes: [[2, 2, 3], [4, 3], [4]], run: (x, weight, bias) => linear(x, weight, bias) },
   "linear, no bias": {
     shapes: [
       [2, 3],
       [4, 3],
     ],
     run: (x, weight) => linear(x, weight),
+  },
+  "linear, relu": { shapes: [[2, 2, 3], [4, 3], [4]], run: (x, w, b) => linear(x, w, b, "relu") },
+  "linear, gelu, permuted": { shapes: [[3, 2], [4, 3], [4]], run: turned((x, w, b) => linear(x, w, b, "gelu")) },
+  "linear, tanh, no bias": {
+    shapes: [
+      [2, 3],
+      [4, 3],
+    ],
+    run: (x, weight) => linear(x, weight, null, "tanh"),
   },
   "linear, one row, permuted": { shapes: [[3, 2], [4, 3], [4]], run: turned((x, w, b) => linear(x, w, b)) },
   "sum, all": { shapes: [[2, 3]], run: (x) => sum(x) },
@@ -125,6 +136,8 @@ const cases: Readonly<Record<string, GradientCase>> = {
   layerNorm: { shapes: [[2, 4], [4], [4]], run: (x, weight, bias) => layerNorm(x, weight, bias) },
   "layerNorm, bare, permuted": { shapes: [[4, 2]], run: turned((x) => layerNorm(x)) },
   rmsNorm: { shapes: [[2, 4], [4]], run: (x, weight) => rmsNorm(x, weight) },
+  "rmsNorm, weight + 1": { shapes: [[2, 4], [4]], run: (x, weight) => rmsNorm(x, weight, { weightOffset: 1 }) },
+  "rmsNorm, bare": { shapes: [[2, 4]], run: (x) => rmsNorm(x, null, { weightOffset: 1 }) },
   concatenate: {
     shapes: [
       [2, 1],
@@ -133,6 +146,8 @@ const cases: Readonly<Record<string, GradientCase>> = {
     ],
     run: (a, b, c) => concatenate([a, b, c, a], 1),
   },
+  roll: { shapes: [[2, 5]], run: (x) => roll(x, -2, 1) },
+  "roll, by nothing": { shapes: [[3, 2]], run: (x) => roll(x, 4, -1) },
   reshape: { shapes: [[2, 6]], run: (x) => x.reshape([3, -1]) },
   "reshape, with a copy": { shapes: [[2, 3]], run: turned((x) => x.reshape([6])) },
   permute: { shapes: [[2, 3, 2]], run: (x) => x.permute([2, 0, -2]) },

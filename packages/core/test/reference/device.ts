@@ -1,9 +1,10 @@
 import type { Device, MemoryStats, TraceEvent } from "../../src/device.ts";
-import { type DType, dtypeBytes, Storage } from "../../src/storage.ts";
+import { type DType, dtypeBytes, FinalizedStorage } from "../../src/storage.ts";
 import { ClosedError, ShapeError } from "../../src/errors.ts";
 import { checkFeatures } from "../../src/attention/check.ts";
 import type { KvBlock, Tile } from "../../src/attention/tile.ts";
 import type { Kernels } from "../../src/kernels/kernels.ts";
+import { kernelFeatures } from "../../src/kernels/schema.ts";
 import { versionedKernels } from "../../src/kernels/operands.ts";
 import "../../src/methods.ts";
 import { contiguousStrides, type Shape, numel } from "../../src/shape.ts";
@@ -31,7 +32,7 @@ export interface ReferenceOptions {
  */
 export class ReferenceDevice implements Device {
   readonly type = "reference";
-  readonly features = ["sampleMasks"] as const;
+  readonly features = kernelFeatures;
   readonly index: number;
   readonly stream: ReferenceStream;
   readonly kernels: Kernels;
@@ -78,7 +79,7 @@ export class ReferenceDevice implements Device {
     const byteLength = size * dtypeBytes[dtype];
     this.#allocated += byteLength;
     this.#peak = Math.max(this.#peak, this.#allocated);
-    const storage = new Storage(handle, byteLength, () => {
+    const storage = new FinalizedStorage(handle, byteLength, () => {
       this.#allocated -= byteLength;
       this.stream.submit(() => {
         this.#memory.free(handle);

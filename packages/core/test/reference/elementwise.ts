@@ -10,6 +10,8 @@ const binaries: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = {
 };
 
 const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
+/** ½ (1 + tanh(√(2/π) (x + 0.044715 x³))). */
+const tanhGate = (x: number) => sigmoid(2 * Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3));
 const density = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math.PI);
 
 /** The normal distribution's Φ by its Taylor series, exact to 1e-9 for |x| ≤ 5. */
@@ -33,8 +35,17 @@ const unaries: Readonly<Record<UnaryOp, { value(x: number): number; slope(x: num
   sigmoid: { value: sigmoid, slope: (x) => sigmoid(x) * (1 - sigmoid(x)) },
   relu: { value: (x) => Math.max(x, 0), slope: (x) => (x > 0 ? 1 : 0) },
   gelu: { value: (x) => x * normal(x), slope: (x) => normal(x) + x * density(x) },
+  geluTanh: {
+    value: (x) => x * tanhGate(x),
+    slope: (x) => tanhGate(x) * (1 + x * tanhGate(-x) * 2 * Math.sqrt(2 / Math.PI) * (1 + 3 * 0.044715 * x ** 2)),
+  },
+  silu: { value: (x) => x * sigmoid(x), slope: (x) => sigmoid(x) * (1 + x * sigmoid(-x)) },
   square: { value: (x) => x * x, slope: (x) => 2 * x },
 };
+
+export function applyUnary(op: UnaryOp, x: number): number {
+  return unaries[op].value(x);
+}
 
 type Elementwise = Pick<Kernels, "fill" | "copy" | "binary" | "scalar" | "unary" | "unaryBackward">;
 

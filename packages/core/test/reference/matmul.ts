@@ -1,26 +1,39 @@
 import type { Kernels } from "../../src/kernels/kernels.ts";
 import { numel } from "../../src/shape.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { applyUnary } from "./elementwise.ts";
 import type { Memory } from "./memory.ts";
 
-export function matmul(memory: Memory): Pick<Kernels, "matmul"> {
+export function matmul(memory: Memory): Pick<Kernels, "matmul" | "linear"> {
   return {
     matmul(out, a, b, accumulate) {
-      const batch = out.shape.slice(0, -2);
-      const [m, n] = out.shape.slice(-2) as [number, number];
-      const k = a.shape.at(-1)!;
-      const left = memory.load(a, [...batch, m, k]);
-      const right = memory.load(b, [...batch, k, n]);
       const result = accumulate ? memory.load(out) : new Array<number>(out.size).fill(0);
-      for (let x = 0; x < numel(batch); x++) {
-        for (let i = 0; i < m; i++) {
-          for (let j = 0; j < n; j++) {
-            for (let l = 0; l < k; l++) {
-              result[(x * m + i) * n + j]! += left[(x * m + i) * k + l]! * right[(x * k + l) * n + j]!;
-            }
-          }
-        }
-      }
+      addProduct(memory, result, [out, a, b]);
       memory.store(out, result);
     },
+    linear(out, a, b, { bias, activation, preActivation }) {
+      const result = bias ? memory.load(bias, out.shape) : new Array<number>(out.size).fill(0);
+      addProduct(memory, result, [out, a, b]);
+      if (preActivation) memory.store(preActivation, result);
+      memory.store(out, activation === null ? result : result.map((value) => applyUnary(activation, value)));
+    },
   };
+}
+
+/** result += a · b, of the shape of out. */
+function addProduct(memory: Memory, result: number[], [out, a, b]: readonly [Tensor, Tensor, Tensor]): void {
+  const batch = out.shape.slice(0, -2);
+  const [m, n] = out.shape.slice(-2) as [number, number];
+  const k = a.shape.at(-1)!;
+  const left = memory.load(a, [...batch, m, k]);
+  const right = memory.load(b, [...batch, k, n]);
+  for (let x = 0; x < numel(batch); x++) {
+    for (let i = 0; i < m; i++) {
+      for (let j = 0; j < n; j++) {
+        for (let l = 0; l < k; l++) {
+          result[(x * m + i) * n + j]! += left[(x * m + i) * k + l]! * right[(x * k + l) * n + j]!;
+        }
+      }
+    }
+  }
 }

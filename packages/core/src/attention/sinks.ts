@@ -1,0 +1,73 @@
+import { checkDevice, checkTensor } from "../arguments.ts";
+import { DTypeError, ShapeError } from "../errors.ts";
+import { formatShape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import { sumToSize } from "../views.ts";
+import type { AttentionState } from "./tile.ts";
+
+// Attention sinks: a logit for each head that every row's softmax counts, and that has no value (StreamingLLM, Xiao et al. 2023; as
+// learned logits, gpt-oss, OpenAI 2025). A sink is a key with score `sink` and value 0 that all rows see. Its state is known
+// without a kernel, out 0 and lse = sink, so it is merged once, after the last key, wherever the keys lay.
+
+/** Larger than any −lse: where nothing was seen, −Infinity − −Infinity would be NaN. */
+const LEAST_LSE = -3.4028234663852886e38;
+
+/** Throws unless sinks are [H] for the heads of q, float32 or of q's dtype. */
+export function checkSinks(where: string, sinks: Tensor, q: Tensor): void {
+  checkTensor(`${where}: sinks`, sinks);
+  const heads = q.shape[1]!;
+  if (sinks.rank !== 1 || sinks.shape[0] !== heads) {
+    throw new ShapeError({
+      where: `${where}: sinks`,
+      expected: `[${heads}], one logit for each query head`,
+      received: formatShape(sinks.shape),
+    });
+  }
+  checkDevice(`${where}: sinks`, q, sinks);
+  if (sinks.dtype === "float32" || sinks.dtype === q.dtype) return;
+  throw new DTypeError({
+    where: `${where}: sinks`,
+    expected: q.dtype === "float32" ? "float32" : `float32 or ${q.dtype}`,
+    received: sinks.dtype,
+    remedy: "convert with to(dtype)",
+  });
+}
+
+/** A number of each head [H] for every row, [B,H,S] float32 in memory of its own. */
+function broadcastToRows(sinks: Tensor, like: Tensor): Tensor {
+  const rows = like.device.empty(like.shape, "float32");
+  using column = sinks.reshape([1, sinks.size, 1]);
+  like.device.kernels.copy(rows, column);
+  return rows;
+}
+
+/** state ← the state over its keys and the sink of each head, for all of its rows. Not recorded. */
+export function mergeSinks({ out, lse }: AttentionState, sinks: Tensor): void {
+  const { device, shape } = out;
+  using zero = device.empty([shape[3]!], "float32");
+  device.kernels.fill(zero, 0);
+  using values = zero.expand(shape);
+  using logits = broadcastToRows(sinks, lse);
+  device.kernels.merge({ out, lse }, { out: values, lse: logits });
+}
+
+/**
+ * −Σ e^(sink − lse) · delta over the rows of each head, [H] in the sinks' dtype: a sink's value is 0, so that its score's gradient
+ * is its weight times −delta. Of this rank's rows alone: the whole gradient is the sum over ranks, as of any replicated parameter.
+ */
+export function sinkGradient(sinks: Tensor, lse: Tensor, delta: Tensor): Tensor {
+  const { kernels } = lse.device;
+  using floor = lse.device.empty(lse.shape, "float32");
+  kernels.scalar("max", floor, lse, LEAST_LSE);
+  using weights = broadcastToRows(sinks, lse);
+  kernels.binary("sub", weights, weights, floor);
+  kernels.unary("exp", weights, weights);
+  kernels.binary("mul", weights, weights, delta);
+  kernels.scalar("mul", weights, weights, -1);
+  using byHead = weights.permute([0, 2, 1]);
+  const sum = sumToSize(byHead, sinks.shape);
+  if (sum.dtype === sinks.dtype) return sum;
+  const rounded = sum.to(sinks.dtype);
+  sum.dispose();
+  return rounded;
+}

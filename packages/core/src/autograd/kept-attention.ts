@@ -1,0 +1,87 @@
+import { AutogradError } from "../errors.ts";
+import { formatShape, sameShape, type Shape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import { untracked } from "../tracking.ts";
+import { checkVersions, recordVersions, type SavedVersions } from "./saved-tensors.ts";
+
+/** What a call of attention computes: [B,H,Sq,Dv] in q's dtype and [B,H,Sq] float32. */
+export interface AttentionResult {
+  readonly output: Tensor;
+  readonly lse: Tensor;
+}
+
+interface SavedResult extends AttentionResult {
+  readonly versions: SavedVersions;
+}
+
+/**
+ * The results of the calls of attention in a body that a backward runs again, in their order: attention is the one operation whose
+ * result is small beside the work and the messages that make it, and from (out, lse) its backward needs nothing else
+ * (DistFlashAttention, Li et al. 2023).
+ */
+export class SavedAttention implements Disposable {
+  readonly #results: SavedResult[] = [];
+  /** Of a checkpoint around this one, which keeps what is computed here, too. */
+  readonly #outer: SavedAttention | undefined = activeAttention;
+  /** The result that the next call gets; undefined while the body runs for the first time. */
+  #next: number | undefined;
+
+  /** Whether a checkpoint that runs its body now keeps results: one within keeps them, too, or its recomputation would compute them. */
+  static get isActive(): boolean {
+    return activeAttention !== undefined;
+  }
+
+  /** Runs `body` (synchronous), whose calls of attention are kept the first time and get what was kept from then on. */
+  run<T>(body: () => T): T {
+    try {
+      return withActive(this, body);
+    } finally {
+      this.#next = 0;
+    }
+  }
+
+  resolve(shape: Shape, compute: () => AttentionResult): AttentionResult {
+    if (this.#next !== undefined) return this.#takeResult(shape);
+    const result = this.#outer ? this.#outer.resolve(shape, compute) : compute();
+    const kept = untracked(() => ({ output: result.output.detach(), lse: result.lse.detach() }));
+    this.#results.push({ ...kept, versions: recordVersions(kept) });
+    return result;
+  }
+
+  #takeResult(shape: Shape): AttentionResult {
+    const kept = this.#results[this.#next!++];
+    if (!kept || !sameShape(kept.output.shape, shape)) {
+      throw new AutogradError({
+        where: "checkpoint",
+        expected: `call ${this.#next} of attention in the body to give ${kept ? formatShape(kept.output.shape) : "nothing"}, as it did in the forward`,
+        received: `a call that gives ${formatShape(shape)}`,
+        remedy: "pass a body that does the same both times, or omit keepAttention",
+      });
+    }
+    const { output, lse, versions } = kept;
+    checkVersions("checkpoint", { output, lse }, versions);
+    return { output: output.detach(), lse: lse.detach() };
+  }
+
+  [Symbol.dispose](): void {
+    for (const { output, lse } of this.#results) for (const each of [output, lse]) each.dispose();
+    this.#results.length = 0;
+  }
+}
+
+let activeAttention: SavedAttention | undefined;
+
+function withActive<T>(kept: SavedAttention, body: () => T): T {
+  const before = activeAttention;
+  activeAttention = kept;
+  try {
+    return body();
+  } finally {
+    activeAttention = before;
+  }
+}
+
+/** The result of a call of attention, of that shape: what a checkpoint that runs its body again has kept, or what `compute` gives. */
+export function savedOrComputed(shape: Shape, compute: () => AttentionResult): AttentionResult {
+  return activeAttention ? activeAttention.resolve(shape, compute) : compute();
+}

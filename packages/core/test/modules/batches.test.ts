@@ -1,0 +1,191 @@
+import { describe, expect, test } from "vitest";
+import type { Context } from "../../src/context.ts";
+import { fromArray } from "../../src/creation.ts";
+import { type Mask, masks } from "../../src/index.ts";
+import type { PositionEncoding } from "../../src/modules/attention-options.ts";
+import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
+import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
+import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
+import { sum } from "../../src/ops/reduction.ts";
+import type { Placement } from "../../src/placement/placement.ts";
+import { shard, unshard } from "../../src/placement/shard.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { gather, referenceWorld } from "../reference/index.ts";
+
+// Shapes: 3 samples of at most 6 tokens, 8 features.
+
+const [B, S, E] = [3, 6, 8];
+const lengths = [6, 2, 3];
+const module = { embedDim: E, numHeads: 4, numKvHeads: 2 } as const;
+
+/** Numbers of a sample's token, wherever it lies. */
+const feature = (sample: number, token: number, i: number, seed: number): number =>
+  Math.sin(1 + sample * 17 + token * 5 + i * 3 + seed * 29);
+
+/** [B,S,E], tokens of each sample to the left or the right, garbage in the padding. */
+function padded(ctx: Context, padding: "left" | "right", counts: readonly number[], seed = 0): Tensor {
+  const values = counts.flatMap((count, sample) =>
+    Array.from({ length: S * E }, (_, at) => {
+      const token = Math.floor(at / E) - (padding === "left" ? S - count : 0);
+      return token < 0 || token >= count ? 1e6 : feature(sample, token, at % E, seed);
+    }),
+  );
+  return fromArray(ctx, values, [counts.length, S, E]);
+}
+
+/** [1,n,E]: one sample without padding. */
+function single(ctx: Context, sample: number, count: number, seed = 0): Tensor {
+  const values = Array.from({ length: count * E }, (_, at) => feature(sample, Math.floor(at / E), at % E, seed));
+  return fromArray(ctx, values, [1, count, E]);
+}
+
+/** Tokens of one sample of [B,S,E]. */
+function tokensOf(x: Tensor, sample: number, padding: "left" | "right", count: number): Tensor {
+  const from = padding === "left" ? S - count : 0;
+  return x.slice(0, sample, sample + 1).slice(1, from, from + count);
+}
+
+async function expectClose(a: Tensor, b: Tensor): Promise<void> {
+  const [left, right] = await Promise.all([a.contiguous().read(), b.contiguous().read()]);
+  expect(left.length).toBe(right.length);
+  for (const [i, value] of left.entries()) expect(value).toBeCloseTo(right[i]!, 4);
+}
+
+/** A placement that no name has: of unequal shards, in pieces. */
+const uneven: Placement = {
+  name: "uneven",
+  spans: (index) =>
+    [
+      [
+        { start: 4, length: 2, step: 1 },
+        { start: 0, length: 2, step: 1 },
+      ],
+      [{ start: 2, length: 2, step: 1 }],
+    ][index]!,
+};
+
+/** By position alone: what stands at equal distance turns alike. */
+const byPosition: PositionEncoding = {
+  encode(x, spans) {
+    const rows = spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
+    const table = rows.flatMap((row) => [1, 0.5].map((slope) => Math.exp(-slope * row)));
+    return x.mul(fromArray(x.device, table, [rows.length, 2]));
+  },
+};
+
+describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) => {
+  const own: readonly Mask[] = [masks.causal(), masks.slidingWindow(2), masks.documents([1, 2])];
+  const maskChoices: readonly (Mask | readonly Mask[])[] = [masks.causal(), own];
+
+  test.each(maskChoices.map((mask) => [Array.isArray(mask) ? "one for each sample" : "one mask", mask] as const))(
+    "gives what each sample gives alone, gradients too: %s",
+    async (_, mask) => {
+      const ctx = (await referenceWorld(1))[0]!;
+      const attn = new MultiAxisAttention(ctx, { ...module, attentionAxis: 1 });
+      const x = padded(ctx, padding, lengths);
+      x.requiresGrad = true;
+      const out = attn.forward(x, { mask, lengths, padding });
+      const losses = lengths.map((count, sample) => sum(tokensOf(out, sample, padding, count)));
+      losses.reduce((total, each) => total.add(each)).backward();
+      for (const [sample, count] of lengths.entries()) {
+        const alone = single(ctx, sample, count);
+        alone.requiresGrad = true;
+        const maskOf = Array.isArray(mask) ? (mask[sample] as Mask) : (mask as Mask);
+        const expected = attn.forward(alone, { mask: maskOf });
+        sum(expected).backward();
+        await expectClose(tokensOf(out, sample, padding, count), expected);
+        await expectClose(tokensOf(x.grad!, sample, padding, count), alone.grad!);
+      }
+    },
+  );
+
+  test("is the same on two ranks, whose shards a placement of the call cuts", async () => {
+    const [one] = await referenceWorld(1);
+    const options = { ...module, attentionAxis: 1 } as const;
+    const call = { mask: own, lengths, padding };
+    const expected = new MultiAxisAttention(one!, options).forward(padded(one!, padding, lengths), call);
+    const ranks = await referenceWorld(2, { backends: [gather()] });
+    await Promise.all(
+      ranks.map(async (ctx) => {
+        const attn = new MultiAxisAttention(ctx, {
+          ...options,
+          backend: "gather",
+          placement: "zigzag",
+          sequenceLength: 99,
+        });
+        const cut = { placement: uneven, length: S };
+        const mine = shard(ctx, padded(ctx, padding, lengths), 1, cut);
+        const out = attn.forward(mine, { ...call, placement: uneven, sequenceLength: S });
+        await expectClose(unshard(ctx, out, 1, cut), expected);
+      }),
+    );
+  });
+
+  test("across axes, of queries and keys of other lengths", async () => {
+    const ctx = (await referenceWorld(1))[0]!;
+    const attn = new CrossAxisAttention(ctx, { ...module, qAxis: 1, kvAxis: 1 });
+    const keyLengths = [1, 6, 4];
+    const [q, kv] = [padded(ctx, padding, lengths, 1), padded(ctx, padding, keyLengths, 2)];
+    const out = attn.forward(q, kv, {
+      mask: own.with(2, masks.causal()),
+      lengths: { queries: lengths, keys: keyLengths },
+      padding,
+    });
+    for (const [sample, count] of lengths.entries()) {
+      const alone = [single(ctx, sample, count, 1), single(ctx, sample, keyLengths[sample]!, 2)] as const;
+      const expected = attn.forward(...alone, { mask: own.with(2, masks.causal())[sample]! });
+      await expectClose(tokensOf(out, sample, padding, count), expected);
+    }
+  });
+
+  test("over two axes, whose rows are one sequence", async () => {
+    // The same seed, and so the same weights.
+    const [one, other] = [await referenceWorld(1), await referenceWorld(1)].map(([ctx]) => ctx!) as [Context, Context];
+    const flat = new MultiAxisAttention(one, { ...module, attentionAxis: 1 });
+    const grid = new MultiAxisAttention2D(other, { ...module, axis1: 1, axis2: 2 });
+    const call = { mask: own, lengths, padding };
+    const out = grid.forward(padded(other, padding, lengths).reshape([B, 3, 2, E]), call);
+    await expectClose(out.reshape([B, S, E]), flat.forward(padded(one, padding, lengths), call));
+  });
+});
+
+test("placements of a call cut queries and keys, and positions follow them", async () => {
+  const [one] = await referenceWorld(1);
+  const options = { ...module, qAxis: 1, kvAxis: 1, positions: byPosition } as const;
+  const [q, kv] = [single(one!, 0, S, 1), single(one!, 0, 5, 2)];
+  const expected = new CrossAxisAttention(one!, options).forward(q, kv, { mask: masks.slidingWindow(4) });
+  const ranks = await referenceWorld(2, { backends: [gather()] });
+  await Promise.all(
+    ranks.map(async (ctx) => {
+      const attn = new CrossAxisAttention(ctx, { ...options, backend: "gather" });
+      const mine = shard(ctx, single(ctx, 0, S, 1), 1, { placement: uneven });
+      const keys = shard(ctx, single(ctx, 0, 5, 2), 1, { placement: "striped" });
+      const lengthsOf = { sequenceLength: S, kvSequenceLength: 5 };
+      const call = { mask: masks.slidingWindow(4), placement: uneven, kvPlacement: "striped", ...lengthsOf } as const;
+      const out = attn.forward(mine, keys, call);
+      await expectClose(unshard(ctx, out, 1, { placement: uneven, length: S }), expected);
+    }),
+  );
+});
+
+test("refusals state what is wrong", async () => {
+  const ctx = (await referenceWorld(1))[0]!;
+  const attn = new MultiAxisAttention(ctx, { ...module, attentionAxis: 1 });
+  const x = padded(ctx, "right", lengths);
+  expect(() => attn.forward(x, { mask: [masks.causal()] })).toThrow(
+    /mask: expected 3 masks, one for each sample of the batch, received 1/,
+  );
+  expect(() => attn.forward(x, { lengths: [1, 2] })).toThrow(/lengths.queries: expected 3 lengths, .* received 2/);
+  expect(() => attn.forward(x, { lengths: [1, 2, 7] })).toThrow(
+    /lengths.queries\[2\]: expected at most 6, .* received 7/,
+  );
+  expect(() => attn.forward(x, { padding: "top" as never })).toThrow(
+    /MultiAxisAttention.forward: padding: expected "left" or "right"/,
+  );
+  expect(() => attn.forward(x, { placement: "best" as never })).toThrow(
+    /MultiAxisAttention.forward: placement: expected contiguous, zigzag/,
+  );
+  expect(() => attn.forward(x, { mask: [masks.causal(), masks.full(), masks.full()], documents: [6] })).toThrow(
+    /expected either mask or documents/,
+  );
+});

@@ -1,0 +1,115 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import type { Context } from "../../src/context.ts";
+import { fromArray, ones } from "../../src/creation.ts";
+import { OptionError, ShapeError } from "../../src/errors.ts";
+import { init } from "../../src/init.ts";
+import { Linear } from "../../src/modules/linear.ts";
+import { reduceGradients } from "../../src/modules/parameters.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { ReferenceDevice } from "../reference/index.ts";
+
+let ctx: Context;
+beforeEach(async () => {
+  ctx = await init({ device: new ReferenceDevice(), seed: 3 });
+});
+
+function layer(): Linear {
+  const linear = new Linear(ctx, 2, 1, { bias: false });
+  ctx.device.write(linear.weight, [1, 2]);
+  return linear;
+}
+
+describe("forward hooks", () => {
+  test("change arguments and results, in the order in which they were registered, and are differentiated", async () => {
+    const linear = layer();
+    const calls: string[] = [];
+    linear.registerForwardPreHook(([x]) => {
+      calls.push("first");
+      return [(x as Tensor).scale(3)];
+    });
+    linear.registerForwardPreHook((args) => {
+      calls.push("second");
+      return args;
+    });
+    linear.registerForwardHook((y) => {
+      calls.push("after");
+      return (y as Tensor).square();
+    });
+    const x = ones(ctx, [1, 2]);
+    x.requiresGrad = true;
+    const y = linear.forward(x);
+    expect(calls).toEqual(["first", "second", "after"]);
+    expect(await y.item()).toBe(81);
+    y.sum().backward();
+    // d (3 x·w)² / dx = 2 · 9 · 3 w
+    expect(Array.from(await x.grad!.read())).toEqual([54, 108]);
+  });
+
+  test("run in the forward's scope, and must be functions", () => {
+    const linear = layer();
+    let inner: Tensor | undefined;
+    linear.registerForwardHook((y) => {
+      inner = (y as Tensor).neg();
+      return y;
+    });
+    linear.forward(ones(ctx, [1, 2]));
+    expect(inner!.isDisposed).toBe(true);
+    expect(() => linear.registerForwardHook(1 as never)).toThrow(OptionError);
+    expect(() => linear.registerForwardPreHook(null as never)).toThrow(OptionError);
+  });
+});
+
+test("a resource is disposed with its module, once", () => {
+  const linear = layer();
+  let disposed = 0;
+  linear.addResource({ [Symbol.dispose]: () => void disposed++ });
+  linear.dispose();
+  linear.dispose();
+  expect(disposed).toBe(1);
+  expect(() => linear.addResource({} as never)).toThrow(OptionError);
+});
+
+describe("setData", () => {
+  test("shows other memory, while views and saved tensors keep theirs", async () => {
+    const [x, buffer] = [fromArray(ctx, [1, 2, 3, 4], [2, 2]), fromArray(ctx, [9, 5, 6, 7, 8], [5])];
+    x.requiresGrad = true;
+    const [view, y] = [x.slice(0, 1), x.square().sum()];
+    // This device resolves a tensor's memory when it runs, native ones when work is enqueued.
+    await ctx.device.stream.synchronize();
+    x.setData(buffer.slice(0, 1).reshape([2, 2]));
+    expect(Array.from(await x.read())).toEqual([5, 6, 7, 8]);
+    expect(Array.from(await view.read())).toEqual([3, 4]);
+    y.backward();
+    expect(Array.from(await x.grad!.read())).toEqual([2, 4, 6, 8]);
+    buffer.dispose();
+    expect(Array.from(await x.read())).toEqual([5, 6, 7, 8]);
+    ctx.device.kernels.fill(x, 1);
+    expect(Array.from(await x.read())).toEqual([1, 1, 1, 1]);
+  });
+
+  test("refuses what has another shape or dtype, or is not contiguous", () => {
+    const x = ones(ctx, [2, 3]);
+    expect(() => x.setData(ones(ctx, [3, 2]))).toThrow(ShapeError);
+    expect(() => x.setData(ones(ctx, [2, 3], "bfloat16"))).toThrow(/\[2,3\] float32, contiguous/);
+    expect(() => x.setData(ones(ctx, [3, 2]).transpose(0, 1))).toThrow(ShapeError);
+    expect(() => x.setData(1 as never)).toThrow(OptionError);
+  });
+});
+
+test("reduceGradients calls each reducer once, and leaves its parameters to it", () => {
+  const linear = new Linear(ctx, 2, 1);
+  let [calls, zeroed] = [0, 0];
+  const reducer = { reduceGradients: () => void calls++, zeroGrad: () => void zeroed++ };
+  for (const parameter of linear.parameters()) parameter.replication = { ranks: 2, hasLocalGrad: true, reducer };
+  reduceGradients(ctx, linear);
+  expect(calls).toBe(1);
+  expect(linear.weight.grad).toBe(null);
+  linear.zeroGrad();
+  expect(zeroed).toBeGreaterThan(0);
+});
+
+test("memory of a device in TypeScript cannot be released", () => {
+  const x = ones(ctx, [2]);
+  expect(x.storage.isReleased).toBe(false);
+  expect(() => x.storage.releaseMemory()).toThrow(/a storage whose memory can be released.*use a native device/);
+});

@@ -1,0 +1,52 @@
+import { expect, test } from "vitest";
+import { Linear } from "../../src/modules/linear.ts";
+import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
+import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
+import { skipInit } from "../../src/modules/parameters.ts";
+import { referenceWorld } from "../reference/index.ts";
+
+test("without initialization nothing is sent, and no random stream is taken", async () => {
+  const contexts = await referenceWorld(2);
+  for (const ctx of contexts) {
+    const before = ctx.randomStream;
+    const layer = skipInit(() => new Linear(ctx, 4, 3));
+    expect(layer.parameters().map(({ requiresGrad, shape }) => [requiresGrad, shape])).toEqual([
+      [true, [3, 4]],
+      [true, [3]],
+    ]);
+    expect(ctx.randomStream).toBe(before);
+    expect(ctx.world.traffic().messagesSent).toBe(0);
+  }
+});
+
+test("it ends with the function, also with one that throws, and nests", async () => {
+  const [ctx] = await referenceWorld(1);
+  const streams = () => {
+    const before = ctx!.randomStream;
+    using _ = new Linear(ctx!, 2, 2);
+    return ctx!.randomStream - before;
+  };
+  expect(skipInit(() => [skipInit(streams), streams()])).toEqual([0, 0]);
+  expect(() =>
+    skipInit(() => {
+      throw new RangeError("no");
+    }),
+  ).toThrow(RangeError);
+  expect(streams()).toBe(2);
+  expect(() => skipInit(3 as never)).toThrow(/skipInit: expected a function, received 3/);
+});
+
+test("outBias is the output projection's bias alone", async () => {
+  const [ctx] = await referenceWorld(1);
+  const names = (options: object) =>
+    new MultiAxisAttention(ctx!, { embedDim: 8, numHeads: 2, attentionAxis: 1, ...options })
+      .namedParameters()
+      .map(([name]) => name);
+  const weights = ["qkv_proj.weight", "out_proj.weight"];
+  expect(names({ outBias: false })).toEqual(["qkv_proj.weight", "qkv_proj.bias", "out_proj.weight"]);
+  expect(names({ bias: false, outBias: true })).toEqual([...weights, "out_proj.bias"]);
+  expect(names({ bias: false })).toEqual(weights);
+  const cross = new CrossAxisAttention(ctx!, { embedDim: 8, numHeads: 2, qAxis: 1, kvAxis: 1, outBias: false });
+  expect(cross.outProjection.bias).toBe(null);
+  expect(cross.qProjection.bias).not.toBe(null);
+});
