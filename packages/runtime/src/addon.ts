@@ -1,22 +1,43 @@
 import { AddonLoadError } from "@mosaic/core";
 import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
+import { resolve } from "node:path";
+import { fileURLToPath } from "node:url";
 
 /** Which addon to load, and its error message if that fails. */
 export interface AddonFile {
   /** The package that ships it: "@mosaic/kernels-cpu". */
   readonly packageName: string;
   /** What it is: "the native CPU device". */
-  readonly what: string;
+  readonly description: string;
   readonly path: string;
   /** What the JavaScript understands: the addon's `protocol` must be the same. */
   readonly protocol: number;
   /** What it takes to build it. */
-  readonly needs: string;
+  readonly requirements: string;
 }
 
-/** `linux-x64`, as folders of prebuilt addons are called. */
-export const platform: string = `${process.platform}-${process.arch}`;
+/** The platforms that packages have addons for, as `<process.platform>-<process.arch>`; with glibc, not musl. */
+const PREBUILT: readonly string[] = ["linux-x64", "linux-arm64"];
+
+/** The oldest glibc that these addons load with. */
+const OLDEST_GLIBC = "2.28";
+
+/** `linux-x64`, as directories of prebuilt addons are called. */
+export function platformName(): string {
+  return `${process.platform}-${process.arch}`;
+}
+
+/**
+ * Where the addon `name` of this platform lies: in the directory `prebuilds` that MOSAIC_PREBUILDS names, if it does, else in
+ * that of the package whose JavaScript is at `moduleUrl`, or beside that JavaScript, where a bundle has it.
+ */
+export function findAddon(name: string, moduleUrl: string): string {
+  const file = `${platformName()}/${name}.node`;
+  if (process.env.MOSAIC_PREBUILDS) return resolve(process.env.MOSAIC_PREBUILDS, file);
+  const places = ["../prebuilds/", "prebuilds/"].map((place) => fileURLToPath(new URL(`${place}${file}`, moduleUrl)));
+  return places.find((place) => existsSync(place)) ?? places[0]!;
+}
 
 /** Loads an addon; every failure becomes an AddonLoadError that reports what to do. */
 export function loadAddon<Native extends { readonly protocol: number }>(file: AddonFile): Native {
@@ -25,19 +46,51 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
     if (native.protocol === file.protocol) return native;
     throw new Error(`it has protocol version ${native.protocol}, this JavaScript ${file.protocol}`);
   } catch (cause) {
-    throw new AddonLoadError(explainLoadFailure(file, cause), { cause });
+    const host = describeHost();
+    throw host === undefined
+      ? new AddonLoadError(explainLoadFailure(file, cause), { cause })
+      : refuseHost(file, host, cause);
   }
 }
 
-function explainLoadFailure({ packageName, what, path, needs }: AddonFile, cause: unknown): string {
+/** This host, if no addon is published for it; else undefined. */
+function describeHost(): string | undefined {
+  const platform = platformName();
+  if (!PREBUILT.includes(platform)) return platform;
+  const { header } = process.report.getReport() as { readonly header: { readonly glibcVersionRuntime?: string } };
+  const glibc = header.glibcVersionRuntime;
+  if (glibc === undefined) return `${platform} with musl`;
+  return isOlder(glibc, OLDEST_GLIBC) ? `${platform} with glibc ${glibc}` : undefined;
+}
+
+function isOlder(version: string, other: string): boolean {
+  const [[major = 0, minor = 0], [otherMajor = 0, otherMinor = 0]] = [version, other].map((text) =>
+    text.split(".").map(Number),
+  ) as [number[], number[]];
+  return major < otherMajor || (major === otherMajor && minor < otherMinor);
+}
+
+function refuseHost({ packageName, description }: AddonFile, host: string, cause: unknown): AddonLoadError {
+  const details = {
+    where: `${packageName}: ${description}`,
+    expected: `${PREBUILT.join(" or ")} with glibc ${OLDEST_GLIBC} or newer`,
+    received: host,
+    remedy:
+      "use a host, container or virtual machine with one of these; " +
+      "@mosaic/core, @mosaic/planner and @mosaic/launcher have no addon and run on every platform of Node",
+  };
+  return new AddonLoadError(details, { cause });
+}
+
+function explainLoadFailure({ packageName, description, path, requirements }: AddonFile, cause: unknown): string {
   const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
+  const platform = platformName();
   const missing = !existsSync(path);
-  const folder = packageName.replace("@mosaic", "packages");
+  const directory = packageName.replace("@mosaic", "packages");
   const causes = missing
     ? [
-        `the addon was not built: run \`npm run build:native\` in ${folder} (needs ${needs})`,
-        `no prebuilt addon exists for ${platform}: the package ships one for linux-x64, build from source elsewhere`,
-        `a bundler moved the JavaScript away from its prebuilds folder: mark ${packageName} as external`,
+        `the addon was not built: run \`npm run build:native\` in ${directory} (needs ${requirements})`,
+        `a bundler moved the JavaScript away from the package: copy its prebuilds directory beside the bundle, or name it by MOSAIC_PREBUILDS`,
       ]
     : [
         "the addon was built from other sources than this JavaScript: rebuild it with `npm run build:native`",
@@ -46,7 +99,7 @@ function explainLoadFailure({ packageName, what, path, needs }: AddonFile, cause
         "the file is damaged: remove prebuilds and reinstall",
       ];
   return [
-    `${packageName}: cannot load ${what} (Node ${process.versions.node}, ${platform})`,
+    `${packageName}: cannot load ${description} (Node ${process.versions.node}, ${platform})`,
     `  file: ${path}${missing ? " (does not exist)" : ""}`,
     `  reason: ${reason}`,
     "Likely causes:",

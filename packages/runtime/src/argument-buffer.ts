@@ -8,7 +8,7 @@ import {
   type Span,
   type Tensor,
 } from "@mosaic/core";
-import type { NativeStorage } from "./storage.ts";
+import { type NativeStorage, releasedMemoryError } from "./storage.ts";
 
 /** What every addon exports: `bind` sets the array of its arguments, and the callback for completions. */
 export interface NativeAddon {
@@ -123,6 +123,7 @@ export class ArgumentBuffer {
 
   #rejectForeign(x: Tensor): never {
     x.assertNotDisposed(this.#where);
+    if (x.storage.isReleased) throw releasedMemoryError(this.#where, x.shape);
     throw new OptionError({
       where: this.#where,
       expected: "tensors of this device",

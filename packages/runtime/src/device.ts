@@ -10,9 +10,7 @@ import {
   Tensor,
   type TraceEvent,
   contiguousStrides,
-  dtypeBytes,
   formatShape,
-  numel,
   checkTensor,
   expectValue,
   checkDType,
@@ -43,8 +41,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */
   empty(shape: Shape, dtype: DType): Tensor {
     checkDType("empty", dtype);
-    const where = `empty ${formatShape(shape)} ${dtype}`;
-    const storage = this.handle.allocate(numel(shape) * dtypeBytes[dtype], where);
+    const storage = this.handle.allocate(shape, dtype);
     return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
   }
 
@@ -85,14 +82,12 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   }
 
   resetPeakMemory(): void {
-    this.handle.begin("resetPeakMemory");
-    this.handle.native.resetPeak();
+    this.handle.resetPeak();
   }
 
   /** Gives cached memory that no tensor uses back to the system, once the work so far is done. */
   trim(): void {
-    this.handle.begin("trim");
-    this.handle.native.trim();
+    this.handle.trim();
   }
 
   startTrace(): void {

@@ -1,8 +1,18 @@
-import { ClosedError, OutOfMemoryError, errorFromFailure } from "@mosaic/core";
+import {
+  ClosedError,
+  type DType,
+  dtypeBytes,
+  errorFromFailure,
+  formatShape,
+  numel,
+  OutOfMemoryError,
+  type Shape,
+} from "@mosaic/core";
+import { FreeLists } from "./free-lists.ts";
 import type { KernelCall } from "./kernel-arguments.ts";
 import { type DeviceCalls, type External, type NativeRuntime, translateErrors } from "./runtime.ts";
 import type { ArgumentBuffer } from "./argument-buffer.ts";
-import { NativeStorage } from "./storage.ts";
+import { type BlockOwner, type MemoryBlock, NativeStorage } from "./storage.ts";
 
 /** How a native device is opened. */
 export interface HandleOptions {
@@ -12,13 +22,21 @@ export interface HandleOptions {
   readonly options: readonly number[];
   /** What to do when memory runs out. */
   readonly remedy: string;
+  /**
+   * Sizes of blocks are multiples of so many bytes, a power of two, and `allocate` returns them: freed blocks are then kept
+   * in JavaScript, and what is allocated is counted there. Absent: every allocation is the addon's.
+   */
+  readonly granularity?: number;
 }
+
+/** What a block is freed by when its storage was collected. It must not refer to the block. */
+type Leak = Pick<MemoryBlock, "id" | "byteLength">;
 
 /** Changes in native memory of this size are reported to V8, whose garbage collector accounts for them. */
 const accountBytes = 4 * 2 ** 20;
 
 /** A native device, as the parts of its JavaScript use it. */
-export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
+export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements BlockOwner {
   readonly name: string;
   readonly native: Native;
   /** The address of the device, by which another device's stream may wait for it. */
@@ -29,13 +47,20 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
   readonly #runtime: NativeRuntime<Native>;
   readonly #external: External;
   readonly #remedy: string;
+  readonly #freeLists: FreeLists | undefined;
+  /** Blocks, not tensors: a block is registered once, and then serves thousands of them. */
+  readonly #leakRegistry = new FinalizationRegistry<Leak>((leak) => this.#freeLeak(leak));
+  /** Bytes of blocks that storages hold, now and at most. */
+  #allocated = 0;
+  #peak = 0;
   #closed = false;
-  #unaccounted = 0;
+  #unreportedBytes = 0;
 
-  constructor(runtime: NativeRuntime<Native>, { name, options, remedy }: HandleOptions) {
+  constructor(runtime: NativeRuntime<Native>, { name, options, remedy, granularity }: HandleOptions) {
     this.name = name;
     this.#runtime = runtime;
     this.#remedy = remedy;
+    this.#freeLists = granularity === undefined ? undefined : new FreeLists(granularity);
     this.native = runtime.native;
     const { values } = runtime.argumentBuffer;
     for (const [i, option] of options.entries()) values[i] = option;
@@ -63,8 +88,8 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
   }
 
   /** Makes a call that a completion answers. */
-  expect(where: string, held: unknown, call: (completion: number, args: ArgumentBuffer) => void): Promise<void> {
-    return this.#runtime.completions.expect(held, (completion) => {
+  expect(where: string, retained: unknown, call: (completion: number, args: ArgumentBuffer) => void): Promise<void> {
+    return this.#runtime.completions.expect(retained, (completion) => {
       const args = this.begin(where).number(completion);
       translateErrors(() => call(completion, args));
     });
@@ -76,28 +101,79 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     return errorFromFailure(code, message);
   }
 
-  allocate(byteLength: number, where: string): NativeStorage {
-    this.begin(where).number(byteLength);
+  /** Memory for a dense tensor. */
+  allocate(shape: Shape, dtype: DType): NativeStorage {
+    const byteLength = numel(shape) * dtypeBytes[dtype];
+    const block = this.#freeLists?.takeBlock(byteLength) ?? this.#allocateBlock(byteLength, shape, dtype);
+    this.#allocated += block.byteLength;
+    if (this.#allocated > this.#peak) this.#peak = this.#allocated;
+    return new NativeStorage(this, block, byteLength);
+  }
+
+  #allocateBlock(byteLength: number, shape: Shape, dtype: DType): MemoryBlock {
+    const where = `empty ${formatShape(shape)} ${dtype}`;
+    this.begin(where);
     // Beyond, numbers mean nothing in native code: an element more would lie outside of what it gives.
     if (!Number.isSafeInteger(byteLength) || byteLength < 0) throw this.#outOfMemory(byteLength, where);
+    let block = this.#allocateNative(byteLength, where);
+    if (block === undefined && this.#emptyFreeLists() > 0) block = this.#allocateNative(byteLength, where);
+    if (block === undefined) throw this.#outOfMemory(byteLength, where);
+    this.#leakRegistry.register(block, { id: block.id, byteLength: block.byteLength }, block);
+    this.#reportBytes(block.byteLength);
+    return block;
+  }
+
+  #allocateNative(byteLength: number, where: string): MemoryBlock | undefined {
+    this.begin(where).number(byteLength);
     translateErrors(this.native.allocate);
-    const [address, block] = this.results;
-    if (address === 0) throw this.#outOfMemory(byteLength, where);
-    this.#account(byteLength);
-    return new NativeStorage(this, { address: address!, byteLength }, () => this.#free(block!, byteLength));
+    const [address, id, blockBytes] = this.results;
+    if (address === 0) return undefined;
+    return { address: address!, id: id!, byteLength: this.#freeLists === undefined ? byteLength : blockBytes! };
   }
 
-  #free(block: number, byteLength: number): void {
+  /** Takes a block back from its storage. */
+  reclaim(block: MemoryBlock): void {
     if (this.#closed) return; // all memory went with the device
-    this.begin("free").number(block).number(byteLength);
-    this.native.free();
-    this.#account(-byteLength);
+    this.#allocated -= block.byteLength;
+    if (this.#freeLists?.put(block) !== true) this.#freeBlock(block);
   }
 
-  #account(bytes: number): void {
-    this.#unaccounted += bytes;
-    if (Math.abs(this.#unaccounted) < accountBytes) return;
-    this.#unaccounted = 0;
+  #freeBlock(block: MemoryBlock): void {
+    this.#leakRegistry.unregister(block);
+    this.#freeNative(block);
+  }
+
+  #freeLeak(leak: Leak): void {
+    if (this.#closed) return;
+    this.#allocated -= leak.byteLength;
+    this.#freeNative(leak);
+  }
+
+  #freeNative({ id, byteLength }: Leak): void {
+    this.begin("free").number(id).number(byteLength);
+    this.native.free();
+    this.#reportBytes(-byteLength);
+  }
+
+  /** Gives what the free lists hold to the addon, which joins neighbours; returns how many bytes. */
+  #emptyFreeLists(): number {
+    const bytes = this.#freeLists?.bytes ?? 0;
+    if (bytes > 0) for (const block of this.#freeLists!.clear()) this.#freeBlock(block);
+    return bytes;
+  }
+
+  /** Gives cached memory that no storage uses back to the system, in stream order. */
+  trim(): void {
+    this.begin("trim");
+    this.#emptyFreeLists();
+    this.begin("trim");
+    this.native.trim();
+  }
+
+  #reportBytes(bytes: number): void {
+    this.#unreportedBytes += bytes;
+    if (Math.abs(this.#unreportedBytes) < accountBytes) return;
+    this.#unreportedBytes = 0;
     this.native.account(this.#external);
   }
 
@@ -108,13 +184,22 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     this.results[4] = 0;
     this.native.memory();
     const [allocated, reserved, peak, limit, scratch] = this.results;
-    return [allocated!, reserved!, peak!, limit!, scratch!];
+    if (this.#freeLists === undefined) return [allocated!, reserved!, peak!, limit!, scratch!];
+    return [this.#allocated, reserved!, this.#peak, limit!, scratch!];
+  }
+
+  /** Counts the most that is allocated at once anew. */
+  resetPeak(): void {
+    this.begin("resetPeakMemory");
+    this.native.resetPeak();
+    this.#peak = this.#allocated;
   }
 
   /** What was submitted still runs, then all memory goes. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
+    for (const block of this.#freeLists?.clear() ?? []) this.#leakRegistry.unregister(block);
     this.native.close(this.#external);
   }
 

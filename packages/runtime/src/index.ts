@@ -5,7 +5,7 @@
  *
  * @module
  */
-export { type AddonFile, loadAddon, platform } from "./addon.ts";
+export { type AddonFile, findAddon, loadAddon } from "./addon.ts";
 export {
   checkDeviceType,
   connectProcess,
@@ -32,4 +32,4 @@ export { interfacesIn } from "./network.ts";
 export { Completions, type DeviceCalls, type External, NativeRuntime, translateErrors } from "./runtime.ts";
 export { type NativeAddon, ArgumentBuffer } from "./argument-buffer.ts";
 export { type Environment, sitePackages } from "./site-packages.ts";
-export { NativeStorage } from "./storage.ts";
+export { type BlockOwner, type MemoryBlock, NativeStorage } from "./storage.ts";

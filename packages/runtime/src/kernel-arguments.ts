@@ -84,7 +84,8 @@ function fieldSource(field: Field, value: string, where: string): string {
   }
   if ("enum" in field) {
     const [name, at] = [JSON.stringify(field.enum), JSON.stringify(where)];
-    return `args.number(codes[${name}][${value}] ?? rejectValue(${name}, ${value}, ${at}));`;
+    const code = `args.number(codes[${name}][${value}] ?? rejectValue(${name}, ${value}, ${at}));`;
+    return field.optional ? `if (${isAbsent}) args.number(0); else { args.number(1); ${code} }` : code;
   }
   if ("list" in field) return `args.${field.list}(${value}${field.optional ? " ?? []" : ""});`;
   if (field.scalar === "boolean") return `args.number(${value} ? 1 : 0);`;
@@ -118,7 +119,7 @@ function rejectDType({ dtype }: Tensor, expected: DType, where: string): never {
     where,
     expected,
     received: dtype,
-    remedy: `pass a ${expected} tensor; what is summed is rounded once, when all is summed`,
+    remedy: `pass a ${expected} tensor; sums accumulate in float32, and are rounded once at the end`,
   });
 }
 

@@ -13,7 +13,7 @@ import {
 import { beforeEach, describe, expect, test } from "vitest";
 import { nativeKernels, NativeStorage, ArgumentBuffer } from "../src/index.ts";
 
-const owner = {};
+const owner = { reclaim() {} };
 const argumentBuffer = new ArgumentBuffer({ bind: () => {} });
 let called: string[] = [];
 let beginCalls: string[] = [];
@@ -41,7 +41,7 @@ beforeEach(() => {
 let address = 0;
 
 function tensor(shape: Shape, dtype: Tensor["dtype"] = "float32"): Tensor {
-  const storage = new NativeStorage(owner, { address: (address += 64), byteLength: 1 << 20 }, () => {});
+  const storage = new NativeStorage(owner, { address: (address += 64), id: 0, byteLength: 1 << 20 }, 1 << 20);
   const strides = shape.map((_, axis) => 10 + axis);
   return new Tensor({ device: device as unknown as Device, dtype, storage, shape, strides, offset: 2 });
 }
@@ -61,7 +61,9 @@ class Decoder {
   field(field: Field): unknown {
     if ("tensor" in field) return field.optional && this.number() === 0 ? null : this.view();
     if ("scalar" in field) return this.number();
-    if ("enum" in field) return kernelEnumerations[field.enum][this.number()];
+    if ("enum" in field) {
+      return field.optional && this.number() === 0 ? null : kernelEnumerations[field.enum][this.number()];
+    }
     if ("list" in field) return this.list(field.list);
     return field.optional && this.number() === 0 ? null : this.fields(kernelStructures[field.struct]);
   }
@@ -137,6 +139,10 @@ describe("arguments arrive as they were given", () => {
       [x, y, z, true],
       [view(x), view(y), view(z), 1],
     ],
+    linear: [
+      [x, y, z, { bias: z, activation: "relu", preActivation: null }],
+      [view(x), view(y), view(z), [view(z), "relu", null]],
+    ],
     attend: [
       [{ out: sum, lse: rows }, four, { k: four, v: four }, tile],
       [[view(sum), view(rows)], view(four), [view(four), view(four)], [...wire, null]],
@@ -204,11 +210,11 @@ describe("arguments arrive as they were given", () => {
 
   test("attend, with all that a device may have", () => {
     device.features = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadSize"];
-    const slopes = tensor([8]);
+    const slopes = tensor([10]);
     const modifiers = {
       softcap: 30,
       slopes,
-      dropout: { probability: 0.25, seed: 5, stream: 6 },
+      dropout: { probability: 0.25, seed: 5, stream: 6, batchOffset: 7 },
       sampleMasks: [[], [{ q0: 9, q1: 10, k0: 0, k1: 1, type: "full" as const }]],
       origin: { batch: 1, head: 8 },
     };
@@ -216,7 +222,7 @@ describe("arguments arrive as they were given", () => {
     kernels.attend({ out: sum, lse: rows }, four, { k: four, v }, { ...tile, modifiers });
     expect(decoded("attend").at(-1)).toEqual([
       ...wire,
-      [30, view(slopes), [0.25, 5, 6], [[], [[9, 10, 0, 1, 0]]], [1, 8]],
+      [30, view(slopes), [0.25, 5, 6, 7], [[], [[9, 10, 0, 1, 0]]], [1, 8]],
     ]);
     kernels.attend({ out: sum, lse: rows }, four, { k: four, v }, { ...tile, modifiers: {} });
     expect(decoded("attend").at(-1)).toEqual([...wire, [0, null, null, [], null]]);
@@ -267,7 +273,7 @@ describe("what native code would not survive is refused before it", () => {
   });
 
   test("a tensor of another device, and one that was disposed", () => {
-    const storage = new NativeStorage({}, { address: 64, byteLength: 64 }, () => {});
+    const storage = new NativeStorage({ reclaim() {} }, { address: 64, id: 0, byteLength: 64 }, 64);
     const [shape, strides] = [[2], [1]];
     const other = { type: "other", index: 0 } as Device;
     const foreign = new Tensor({ device: other, dtype: "float32", storage, shape, strides, offset: 0 });

@@ -68,12 +68,12 @@ class ArgumentReader {
 
   /// One of rank 3 stands for rows and gets a last axis of length 1.
   void read(TensorView& view) {
-    View wide;
-    read(wide);
-    view = {wide.data, wide.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
-    for (int axis = 0; axis < wide.rank && axis < 4; axis++) {
-      view.shape[axis] = wide.shape[axis];
-      view.stride[axis] = wide.stride[axis];
+    View strided;
+    read(strided);
+    view = {strided.data, strided.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+    for (int axis = 0; axis < strided.rank && axis < 4; axis++) {
+      view.shape[axis] = strided.shape[axis];
+      view.stride[axis] = strided.stride[axis];
     }
   }
 
@@ -85,9 +85,9 @@ class ArgumentReader {
   // JavaScript checks what callers pass (checkTile). These guard the process: kernels divide by steps, index by spans.
   void read(Span& span) {
     (*this)(span.start, span.length, span.step);
-    const int64_t room = kMaxPosition - span.start;
-    const bool fits = span.length <= 1 || (span.step >= 1 && span.step <= room / (span.length - 1));
-    if (span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 && fits) return;
+    const int64_t maxOffset = kMaxPosition - span.start;
+    const bool isEndInRange = span.length <= 1 || (span.step >= 1 && span.step <= maxOffset / (span.length - 1));
+    if (span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 && isEndInRange) return;
     throw std::invalid_argument("expected a span of start ≥ 0, length ≥ 0 and step ≥ 1, received start " +
                                 std::to_string(span.start) + ", length " + std::to_string(span.length) + ", step " +
                                 std::to_string(span.step));
@@ -100,9 +100,9 @@ class ArgumentReader {
   }
 
   template <class T>
-  void read(std::vector<T>& list) {
-    list.resize(static_cast<size_t>(integer()));
-    for (T& each : list) read(each);
+  void read(std::vector<T>& values) {
+    values.resize(static_cast<size_t>(integer()));
+    for (T& element : values) read(element);
   }
 
   template <class T>

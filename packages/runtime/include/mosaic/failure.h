@@ -41,12 +41,12 @@ int captureFailure(MosaicFailure* failure, const std::string& where, Body body) 
   try {
     body();
     return 0;
-  } catch (const Failure& thrown) {
-    *failure = failureRecord(thrown.code(), thrown.what());
+  } catch (const Failure& exception) {
+    *failure = failureRecord(exception.code(), exception.what());
   } catch (const std::bad_alloc&) {
     *failure = failureRecord(MOSAIC_FAILURE_OUT_OF_MEMORY, where + ": out of host memory");
-  } catch (const std::exception& thrown) {
-    *failure = failureRecord(MOSAIC_FAILURE_DEVICE, where + ": " + thrown.what());
+  } catch (const std::exception& exception) {
+    *failure = failureRecord(MOSAIC_FAILURE_DEVICE, where + ": " + exception.what());
   }
   return 1;
 }

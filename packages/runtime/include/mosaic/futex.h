@@ -12,11 +12,11 @@
 
 namespace mosaic {
 
-/// Sleeps while `word` holds `seen`, at most `timeoutNs` (negative: without limit). May wake for no reason.
-inline void futexWait(std::atomic<uint32_t>& word, uint32_t seen, int64_t timeoutNs, bool shared) {
+/// Sleeps while `word` holds `expected`, at most `timeoutNs` (negative: without limit). May wake for no reason.
+inline void futexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeoutNs, bool shared) {
   timespec limit{timeoutNs / 1'000'000'000, timeoutNs % 1'000'000'000};
   const int operation = shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
-  syscall(SYS_futex, &word, operation, seen, timeoutNs < 0 ? nullptr : &limit, nullptr, 0);
+  syscall(SYS_futex, &word, operation, expected, timeoutNs < 0 ? nullptr : &limit, nullptr, 0);
 }
 
 inline void futexWake(std::atomic<uint32_t>& word, bool shared) {
@@ -35,12 +35,17 @@ inline void relax() {
 /// Wakes one thread, the only one that sleeps here; lies in shared memory. Ringing it while that thread is awake costs
 /// one load.
 ///
-/// The caller of ring() has published what it changed by a sequentially consistent store before. The sleeper announces
-/// that it is about to sleep, evaluates `ready` once more, then sleeps: one of the two always observes the other.
+/// The caller of ring() has published what it changed by a sequentially consistent store before, or under a mutex
+/// that `ready` takes, too. The sleeper announces that it is about to sleep, evaluates `ready` once more, then sleeps:
+/// one of the two always observes the other.
 class alignas(64) Doorbell {
+  // The system compares the word itself, and other processes use it.
+  using Word = std::atomic<uint32_t>;
+  static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint32_t));
+
  public:
   void ring() {
-    if (!take()) return;
+    if (!clearIfAsleep()) return;
     rings_.fetch_add(1);
     futexWake(rings_, true);
   }
@@ -48,22 +53,22 @@ class alignas(64) Doorbell {
   /// Sleeps until rung or until `timeoutNs` have passed, unless `ready()` is true already.
   template <typename Ready>
   void sleep(int64_t timeoutNs, Ready ready) {
-    const uint32_t seen = rings_.load();
-    announce();
-    if (!ready()) futexWait(rings_, seen, timeoutNs, true);
-    withdraw();
+    const uint32_t expected = rings_.load();
+    setAsleep();
+    if (!ready()) futexWait(rings_, expected, timeoutNs, true);
+    clearAsleep();
   }
 
   // For a thread that sleeps elsewhere, in `poll`, and those that wake it there.
 
-  /// From here to `withdraw` the first that calls `take` receives true, and wakes the thread.
-  void announce() { asleep_.store(1); }
-  void withdraw() { asleep_.store(0); }
-  bool take() { return asleep_.load() != 0 && asleep_.exchange(0) != 0; }
+  /// From here to `withdraw` the first that calls `clearIfAsleep` receives true, and wakes the thread.
+  void setAsleep() { isAsleep_.store(1); }
+  void clearAsleep() { isAsleep_.store(0); }
+  bool clearIfAsleep() { return isAsleep_.load() != 0 && isAsleep_.exchange(0) != 0; }
 
  private:
-  std::atomic<uint32_t> rings_{0};
-  std::atomic<uint32_t> asleep_{0};
+  Word rings_{0};
+  Word isAsleep_{0};
 };
 
 }  // namespace mosaic

@@ -29,7 +29,8 @@ struct AttentionDropout {
   float probability;
   uint64_t seed;
   uint64_t stream;
-  void read(ArgumentReader& args) { args(probability, seed, stream); }
+  int64_t batchOffset;
+  void read(ArgumentReader& args) { args(probability, seed, stream, batchOffset); }
 };
 
 struct HeadOrigin {
@@ -68,6 +69,13 @@ struct SavedRows {
   TensorView lse;  // [B,H,Sq] float32, read
   TensorView delta;  // [B,H,Sq] float32, read
   void read(ArgumentReader& args) { args(dOut, lse, delta); }
+};
+
+struct LinearEpilogue {
+  OptionalView bias;  // [N], read, may be absent
+  std::optional<UnaryOp> activation{};
+  OptionalView preActivation;  // [..,M,N], written, may be absent
+  void read(ArgumentReader& args) { args(bias, activation, preActivation); }
 };
 
 struct NormParameters {
@@ -236,6 +244,14 @@ struct MatmulArguments {
   void read(ArgumentReader& args) { args(out, a, b, accumulate); }
 };
 
+struct LinearArguments {
+  View out;  // [..,M,N], written
+  View a;  // [..,M,K], read
+  View b;  // [..,K,N], read
+  LinearEpilogue epilogue;
+  void read(ArgumentReader& args) { args(out, a, b, epilogue); }
+};
+
 struct SoftmaxArguments {
   View out;  // [..,E], written
   View x;  // [..,E], read
@@ -336,6 +352,7 @@ struct AdamArguments {
   X(unaryBackward, UnaryBackwardArguments) \
   X(reduce, ReduceArguments) \
   X(matmul, MatmulArguments) \
+  X(linear, LinearArguments) \
   X(softmax, SoftmaxArguments) \
   X(softmaxBackward, SoftmaxBackwardArguments) \
   X(layerNorm, LayerNormArguments) \

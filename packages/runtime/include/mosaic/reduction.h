@@ -21,7 +21,7 @@ namespace reduction {
 
 namespace detail {
 
-constexpr uint64_t kStep = 512;  // elements converted at a time, in L1
+constexpr uint64_t kBlockElements = 512;  // elements converted at a time, in L1
 
 inline float fromBFloat16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
@@ -31,12 +31,12 @@ inline uint16_t toBFloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-inline float fromFloat16(uint16_t half) {
-  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+inline float fromFloat16(uint16_t bits16) {
+  const uint32_t sign = uint32_t{bits16 & 0x8000u} << 16, exponent = bits16 >> 10 & 31, mantissa = bits16 & 0x3ff;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float tiny = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign ? -tiny : tiny;
+  const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign ? -subnormal : subnormal;
 }
 
 inline uint16_t toFloat16(float value) {
@@ -53,8 +53,8 @@ inline uint16_t toFloat16(float value) {
 
 #if defined(__x86_64__)
 inline bool hasF16c() {
-  static const bool has = __builtin_cpu_supports("f16c");
-  return has;
+  static const bool isSupported = __builtin_cpu_supports("f16c");
+  return isSupported;
 }
 
 __attribute__((target("avx,f16c"))) inline uint64_t widenF16c(float* to, const uint16_t* from, uint64_t count) {
@@ -111,12 +111,12 @@ inline void combine(float* acc, const float* in, uint64_t count, ReduceOp op, bo
 /// acc = in for the first operand, else acc (+ or max) in. A NaN wins every max.
 inline void accumulate(float* acc, const void* in, uint64_t count, DType dtype, ReduceOp op, bool first) {
   if (dtype == DType::Float32) return detail::combine(acc, static_cast<const float*>(in), count, op, first);
-  float wide[detail::kStep];
+  float converted[detail::kBlockElements];
   const auto* narrowed = static_cast<const uint16_t*>(in);
-  for (uint64_t at = 0; at < count; at += detail::kStep) {
-    const uint64_t n = count - at < detail::kStep ? count - at : detail::kStep;
-    detail::widen(wide, narrowed + at, n, dtype);
-    detail::combine(acc + at, wide, n, op, first);
+  for (uint64_t at = 0; at < count; at += detail::kBlockElements) {
+    const uint64_t n = count - at < detail::kBlockElements ? count - at : detail::kBlockElements;
+    detail::widen(converted, narrowed + at, n, dtype);
+    detail::combine(acc + at, converted, n, op, first);
   }
 }
 

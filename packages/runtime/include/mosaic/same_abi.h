@@ -49,7 +49,7 @@ struct AbiType<Result(Arguments...)> {
   using Type = typename AbiType<Result>::Type(typename AbiType<std::remove_cv_t<Arguments>>::Type...);
 };
 
-template <class Ours, class Theirs>
-constexpr bool hasSameAbi = std::is_same_v<typename AbiType<Ours>::Type, typename AbiType<Theirs>::Type>;
+template <class Declared, class Expected>
+constexpr bool hasSameAbi = std::is_same_v<typename AbiType<Declared>::Type, typename AbiType<Expected>::Type>;
 
 }  // namespace check

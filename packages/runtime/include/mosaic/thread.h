@@ -15,14 +15,14 @@ class ScopedSignalBlock {
   ScopedSignalBlock() {
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
+    pthread_sigmask(SIG_SETMASK, &all, &previousMask_);
   }
-  ~ScopedSignalBlock() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~ScopedSignalBlock() { pthread_sigmask(SIG_SETMASK, &previousMask_, nullptr); }
   ScopedSignalBlock(const ScopedSignalBlock&) = delete;
   ScopedSignalBlock& operator=(const ScopedSignalBlock&) = delete;
 
  private:
-  sigset_t before_;
+  sigset_t previousMask_;
 };
 
 /// A thread that leaves signals to the host's main thread. Throws std::system_error if the system gives none.

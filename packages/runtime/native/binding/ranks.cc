@@ -24,8 +24,9 @@ Napi::Value openWorld(const Napi::CallbackInfo& info) {
   const std::vector<uint32_t> hosts(given.Data(), given.Data() + given.ElementLength());
   const uint32_t size = info[0].As<Napi::Number>().Uint32Value();
   const auto world = std::make_shared<InProcessWorld>(size, nanoseconds(info[1]), hosts);
-  auto* held = new std::shared_ptr<InProcessWorld>(world);
-  return WorldHandle::New(info.Env(), held, [](Napi::Env, std::shared_ptr<InProcessWorld>* given) { delete given; });
+  auto* reference = new std::shared_ptr<InProcessWorld>(world);
+  return WorldHandle::New(info.Env(), reference,
+                          [](Napi::Env, std::shared_ptr<InProcessWorld>* finalized) { delete finalized; });
 }
 
 std::unique_ptr<ControlPlane> controlOf(const Napi::Object& given, const EngineOptions& options) {
@@ -65,8 +66,9 @@ Napi::Value open(const Napi::CallbackInfo& info) {
         Engine::open(std::move(transport), compute, controlOf(given, options), options, addon.completion(info[1]));
     addon.engines.push_back(engine);
     addon.completions->expect();
-    auto* held = new std::weak_ptr<Engine>(engine);
-    return EngineHandle::New(info.Env(), held, [](Napi::Env, std::weak_ptr<Engine>* weak) { delete weak; });
+    auto* reference = new std::weak_ptr<Engine>(engine);
+    return EngineHandle::New(info.Env(), reference,
+                             [](Napi::Env, std::weak_ptr<Engine>* finalized) { delete finalized; });
   });
 }
 

@@ -18,11 +18,11 @@ class CallReader {
   CallReader(const double* data, size_t length) : at_(data), end_(data + length) {}
 
   uint64_t number() {
-    if (at_ == end_) throw std::out_of_range("a call is shorter than its arguments");
+    if (at_ == end_) throw std::out_of_range("expected a call with all its arguments, received a shorter one");
     return static_cast<uint64_t>(*at_++);
   }
   uint8_t* address() { return reinterpret_cast<uint8_t*>(number()); }
-  std::vector<uint64_t> list() {
+  std::vector<uint64_t> readList() {
     std::vector<uint64_t> values(number());
     for (uint64_t& value : values) value = number();
     return values;
@@ -55,7 +55,9 @@ bool reduces(uint8_t op) {
 
 }  // namespace
 
-bool Group::has(uint32_t worldRank) const { return std::find(ranks.begin(), ranks.end(), worldRank) != ranks.end(); }
+bool Group::contains(uint32_t worldRank) const {
+  return std::find(ranks.begin(), ranks.end(), worldRank) != ranks.end();
+}
 
 CollectiveCall CollectiveCall::read(const double* data, size_t length) {
   CallReader words(data, length);
@@ -67,16 +69,16 @@ CollectiveCall CollectiveCall::read(const double* data, size_t length) {
   call.ragged = words.number() != 0;
   call.out = words.address();
   call.in = words.address();
-  call.shape = words.list();
-  call.send = words.list();
-  call.receive = words.list();
+  call.shape = words.readList();
+  call.send = words.readList();
+  call.receive = words.readList();
   call.transfers.resize(words.number());
   for (Transfer& transfer : call.transfers) {
     transfer.send = words.number() != 0;
     transfer.peer = static_cast<uint32_t>(words.number());
     transfer.data = words.address();
     transfer.dtype = static_cast<uint8_t>(words.number());
-    transfer.shape = words.list();
+    transfer.shape = words.readList();
   }
   call.plan = words.number();
   return call;
@@ -101,9 +103,9 @@ uint64_t elementCountOf(const std::vector<uint64_t>& shape) {
 void setShape(Signature& signature, const std::vector<uint64_t>& shape) {
   signature.axes = static_cast<uint8_t>(std::min<size_t>(shape.size(), MOSAIC_MAX_AXES));
   // Of more axes than fit, the outermost become one.
-  const size_t folded = shape.size() - signature.axes;
-  for (uint32_t axis = 0; axis < signature.axes; axis++) signature.shape[axis] = shape[axis + folded];
-  for (size_t axis = 0; axis < folded; axis++) signature.shape[0] *= shape[axis];
+  const size_t leadingAxes = shape.size() - signature.axes;
+  for (uint32_t axis = 0; axis < signature.axes; axis++) signature.shape[axis] = shape[axis + leadingAxes];
+  for (size_t axis = 0; axis < leadingAxes; axis++) signature.shape[0] *= shape[axis];
 }
 
 Signature signatureOf(const Group& group, const CollectiveCall& call) {

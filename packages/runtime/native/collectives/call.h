@@ -51,7 +51,7 @@ struct Group {
   Payload payload;
 
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
-  bool has(uint32_t worldRank) const;
+  bool contains(uint32_t worldRank) const;
 };
 
 struct Transfer {

@@ -21,9 +21,9 @@ constexpr int64_t kCountsNs = 1'000'000'000;
 std::string keyOf(uint32_t rank) { return "exit/" + std::to_string(rank); }
 
 /// At most so many bytes, of whole characters.
-std::string truncated(std::string text, size_t most) {
-  if (text.size() <= most) return text;
-  size_t end = most;
+std::string truncated(std::string text, size_t maxBytes) {
+  if (text.size() <= maxBytes) return text;
+  size_t end = maxBytes;
   while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) end--;
   return text.erase(end) + "…";
 }
@@ -109,32 +109,32 @@ void CallLog::reportLast(uint64_t id, Series& series, std::vector<CallReport>& r
 /// the barrier's own messages compare what its group has called.
 void CallLog::reportAt(const Group& barrier, std::vector<CallReport>& reports) {
   // Those of groups first: what made ranks diverge is more likely a call of theirs than a message that follows from it.
-  for (const bool ofGroups : {true, false}) {
+  for (const bool isGroupPass : {true, false}) {
     for (auto& [id, series] : series_) {
-      if (series.isGroupSeries() != ofGroups) continue;
+      if (series.isGroupSeries() != isGroupPass) continue;
       const auto& ancestors = series.ancestors;
-      const bool isPart = std::find(ancestors.begin(), ancestors.end(), barrier.id) != ancestors.end();
-      if (isPart || (series.group == barrier.id && !hasSignatures_)) reportLast(id, series, reports);
+      const bool isDescendant = std::find(ancestors.begin(), ancestors.end(), barrier.id) != ancestors.end();
+      if (isDescendant || (series.group == barrier.id && !hasSignatures_)) reportLast(id, series, reports);
     }
   }
 }
 
 /// Shapes of messages, and the shares that ranks of an allToAll give one another, concern two ranks each; all else that
 /// must agree is in the history of the group.
-void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Description>& ofOperation,
+void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Description>& operationDescription,
                              std::vector<CallReport>& reports) {
   const bool isSendRecv = op.op() == OpKind::SendRecv;
   if (!isSendRecv && !(op.op() == OpKind::AllToAll && op.signature.ragged)) return;
   const Group& group = *op.group;
   const auto message = [&](const Message& each, bool isSend) {
-    const uint32_t self = group.ranks[group.rank], peer = group.ranks[each.peer];
-    const uint32_t from = isSend ? self : peer, to = isSend ? peer : self;
+    const uint32_t ownRank = group.ranks[group.rank], peer = group.ranks[each.peer];
+    const uint32_t from = isSend ? ownRank : peer, to = isSend ? peer : ownRank;
     const uint64_t id = messagesId(group.id, op.op(), from, to);
-    const auto ofMessage = [&] {
+    const auto messageDescription = [&] {
       return std::make_shared<const Description>(
-          Description{each.signature, group.name, ofOperation->prefix, 0, ""});
+          Description{each.signature, group.name, operationDescription->prefix, 0, ""});
     };
-    const auto description = isSendRecv ? ofMessage() : ofOperation;
+    const auto description = isSendRecv ? messageDescription() : operationDescription;
     Series& series = append(id, group, extendHistory(series_[id].history, each.signature), description);
     if (series.ranks.empty()) series.ranks = {from, to};
     series.isPartOfCollective = !isSendRecv;
@@ -155,9 +155,9 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
 
 std::vector<CallReport> CallLog::takePending() {
   std::vector<CallReport> reports;
-  for (const bool ofGroups : {true, false}) {
+  for (const bool isGroupPass : {true, false}) {
     for (auto& [id, series] : series_) {
-      if (series.isGroupSeries() == ofGroups) reportEach(id, series, reports);
+      if (series.isGroupSeries() == isGroupPass) reportEach(id, series, reports);
     }
   }
   return reports;
@@ -202,12 +202,12 @@ std::string CallLog::counts() const {
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
 }
 
-std::string CallLog::published(size_t most) const {
+std::string CallLog::published(size_t maxBytes) const {
   constexpr size_t kCall = kMaxPublishedText + 32, kGroup = 16;  // bytes, at most
   std::string out;
   for (const auto& [id, series] : series_) {
-    if (!series.isGroupSeries() || out.size() + kGroup + kCall > most) continue;
-    const size_t count = std::min({series.calls.size(), kPublishedCalls, (most - out.size() - kGroup) / kCall});
+    if (!series.isGroupSeries() || out.size() + kGroup + kCall > maxBytes) continue;
+    const size_t count = std::min({series.calls.size(), kPublishedCalls, (maxBytes - out.size() - kGroup) / kCall});
     write(out, id);
     write(out, count);
     for (size_t i = series.calls.size() - count; i < series.calls.size(); i++) {
@@ -227,7 +227,7 @@ PublishedCalls CallLog::read(const std::string& published) {
   PublishedReader reader(published);
   while (!reader.isFinished()) {
     auto& calls = groups[reader.word()];
-    for (uint64_t rest = reader.word(); rest > 0 && !reader.isFinished(); rest--) {
+    for (uint64_t remaining = reader.word(); remaining > 0 && !reader.isFinished(); remaining--) {
       CallRecord call;
       call.index = reader.word();
       call.history = reader.word();
@@ -259,7 +259,7 @@ const CallCounts& ExitCounts::of(uint32_t rank, ControlPlane& control) {
   return found->second;
 }
 
-bool CallCounts::has(uint64_t series, uint64_t index) const {
+bool CallCounts::contains(uint64_t series, uint64_t index) const {
   const auto found = counts_.find(series);
   return found == counts_.end() ? !isComplete_ : found->second >= index;
 }

@@ -47,7 +47,7 @@ class CallLog {
   /// How far this rank came in each series, for `CallCounts`.
   std::string counts() const;
   /// The last calls of its groups, in at most so many bytes, for ranks that compare them after this one has exited.
-  std::string published(size_t most) const;
+  std::string published(size_t maxBytes) const;
   /// Reads what another rank published; what is cut short is left out.
   static PublishedCalls read(const std::string& published);
 
@@ -77,7 +77,7 @@ class CallLog {
     bool isGroupSeries() const { return ranks.empty(); }
   };
   Series& append(uint64_t id, const Group& group, uint64_t history, std::shared_ptr<const Description> description);
-  void appendMessages(Operation& op, const std::shared_ptr<const Description>& ofOperation,
+  void appendMessages(Operation& op, const std::shared_ptr<const Description>& operationDescription,
                       std::vector<CallReport>& reports);
   static void reportEach(uint64_t id, Series& series, std::vector<CallReport>& reports);
   static void reportLast(uint64_t id, Series& series, std::vector<CallReport>& reports);
@@ -92,7 +92,7 @@ class CallCounts {
  public:
   /// Without a text nothing is known, and every call passes for called.
   explicit CallCounts(const std::string& text = "");
-  bool has(uint64_t series, uint64_t index) const;
+  bool contains(uint64_t series, uint64_t index) const;
 
  private:
   std::unordered_map<uint64_t, uint64_t> counts_;

@@ -16,7 +16,7 @@ constexpr int64_t kPositionsNs = 1'200'000'000;
 /// How long an operation may make no progress once a rank outside of its group has failed.
 constexpr int64_t kIndirectFailureNs = 1'000'000'000;
 /// How long the control plane may take to name the calls in which two ranks differ, and a value to arrive.
-constexpr int64_t kDivergedNs = 3'000'000'000, kValueNs = 1'000'000'000;
+constexpr int64_t kDivergenceDelayNs = 3'000'000'000, kValueNs = 1'000'000'000;
 
 /// The root keeps 65 536 values of 256 MiB of a world: exits of all its ranks may take half of it.
 constexpr size_t kMaxExitKeys = 32'768, kMaxExitBytes = 128 << 20;
@@ -72,8 +72,8 @@ std::string Engine::location(const Operation& op) const {
 }
 
 Engine::Diagnosis Engine::localFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const {
-  const std::string whole = location(op) + ": " + op.name() + ": " + text;
-  return {failureRecord(code, whole), failureRecord(MOSAIC_FAILURE_PEER_LOST, whole)};
+  const std::string message = location(op) + ": " + op.name() + ": " + text;
+  return {failureRecord(code, message), failureRecord(MOSAIC_FAILURE_PEER_LOST, message)};
 }
 
 MosaicFailure Engine::peerLostFailure(const Operation& op, const std::string& what) const {
@@ -95,13 +95,13 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [rank, at] : events_.exited) {
-      if (rank != options_.rank && op.group->has(rank)) exited.push_back(rank);
+      if (rank != options_.rank && op.group->contains(rank)) exited.push_back(rank);
     }
   }
   for (const uint32_t rank : exited) {
     const CallCounts& counts = exitCounts_.of(rank, *control_);
     const auto isMissing = [&](const CallInSeries& call) {
-      return call.peer.value_or(rank) == rank && !counts.has(call.series, call.index);
+      return call.peer.value_or(rank) == rank && !counts.contains(call.series, call.index);
     };
     if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return peerExitedFailure(op, rank);
   }
@@ -128,8 +128,8 @@ void Engine::report(const std::vector<CallReport>& reports) {
 Engine::Diagnosis Engine::mismatch(const Operation& op, const MosaicMessage& message) {
   const Signature &expected = message.signature, &received = message.received;
   // Ranks that have called other things before need not be in the same operation, either.
-  const bool areOfGroup = expected.magic == received.magic && expected.group == received.group;
-  if (areOfGroup && expected.history != received.history) {
+  const bool areSameGroup = expected.magic == received.magic && expected.group == received.group;
+  if (areSameGroup && expected.history != received.history) {
     if (auto found = findDivergenceBefore(op, message.peer)) return *found;
   }
   std::string group = "another group";
@@ -158,11 +158,11 @@ std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& o
     return events_.exited.contains(peer);
   };
   std::optional<std::string> text;
-  for (const int64_t limit = monotonicNs() + kDivergedNs; !text && !stop_ && monotonicNs() < limit;) {
+  for (const int64_t limit = monotonicNs() + kDivergenceDelayNs; !text && !stop_ && monotonicNs() < limit;) {
     if (auto found = peerFailure(op)) return found;
     reportIfRequested();
     if (hasExited()) text = findDivergenceFromExited(peer);
-    if (!text) sleepFor(kDivergedNs / 300);
+    if (!text) sleepFor(kDivergenceDelayNs / 300);
   }
   if (!text) return std::nullopt;
   const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, *text);
@@ -176,10 +176,10 @@ std::optional<std::string> Engine::findDivergenceFromExited(uint32_t peer) {
   for (const auto& [group, theirs] : CallLog::read(*published)) {
     const auto own = calls(group);
     for (auto last = theirs.rbegin(); last != theirs.rend(); ++last) {
-      const auto same =
+      const auto matching =
           std::find_if(own.begin(), own.end(), [&](const CallRecord& each) { return each.index == last->index; });
-      if (same == own.end()) continue;
-      if (same->history != last->history) return mismatchMessage(options_.rank, own, peer, theirs);
+      if (matching == own.end()) continue;
+      if (matching->history != last->history) return mismatchMessage(options_.rank, own, peer, theirs);
       break;  // a history covers all calls before it
     }
   }
@@ -247,8 +247,8 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
 }
 
 std::optional<Engine::Diagnosis> Engine::checkClosing(const Operation& op) {
-  const bool isStuck = closing_ && options_.drainNs >= 0 && monotonicNs() - progressedAt_ >= options_.drainNs;
-  if (!stop_ && !isStuck) return std::nullopt;
+  const bool isStalled = closing_ && options_.drainNs >= 0 && monotonicNs() - progressedAt_ >= options_.drainNs;
+  if (!stop_ && !isStalled) return std::nullopt;
   return Diagnosis{failureRecord(MOSAIC_FAILURE_CLOSED, location(op) + ": closed during " + op.name()),
                    failureRecord(MOSAIC_FAILURE_PEER_LOST, rankName(options_.rank) + " exited during " + op.name())};
 }
@@ -256,10 +256,10 @@ std::optional<Engine::Diagnosis> Engine::checkClosing(const Operation& op) {
 std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, cause] : events_.failed) {
-    if (op.group->has(rank)) return Diagnosis{cause, std::nullopt};
+    if (op.group->contains(rank)) return Diagnosis{cause, std::nullopt};
   }
   for (const auto& [rank, process] : events_.lost) {
-    if (op.group->has(rank)) return Diagnosis{peerLostFailure(op, process + " died"), std::nullopt};
+    if (op.group->contains(rank)) return Diagnosis{peerLostFailure(op, process + " died"), std::nullopt};
   }
   if (const auto found = reportedMismatch()) {
     const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, *found);
@@ -276,8 +276,8 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
 /// lock.
 std::optional<Engine::Diagnosis> Engine::indirectFailure(const Operation& op) const {
   if (op.startedAt == 0 || (events_.failed.empty() && events_.lost.empty())) return std::nullopt;
-  const int64_t since = std::max({progressedAt_, op.startedAt, events_.firstFailureAt});
-  if (monotonicNs() - since < kIndirectFailureNs) return std::nullopt;
+  const int64_t waitStart = std::max({progressedAt_, op.startedAt, events_.firstFailureAt});
+  if (monotonicNs() - waitStart < kIndirectFailureNs) return std::nullopt;
   if (!events_.failed.empty()) return Diagnosis{events_.failed.begin()->second, std::nullopt};
   return Diagnosis{peerLostFailure(op, events_.lost.begin()->second + " died"), std::nullopt};
 }
@@ -311,17 +311,17 @@ void Engine::requestPositionsIfStalled(const Operation& op, int64_t now) {
   if (op.startedAt == 0 || op.group->size() == 1) return;
   if (positionRequest_.operation != op.number)
     positionRequest_ = {op.number, std::max(op.startedAt, progressedAt_), kFirstPositionRequestNs};
-  const int64_t since = std::max(positionRequest_.at, progressedAt_);
-  if (now - since < positionRequest_.interval) return;
+  const int64_t waitStart = std::max(positionRequest_.at, progressedAt_);
+  if (now - waitStart < positionRequest_.interval) return;
   positionRequest_.at = now;
   positionRequest_.interval = std::min(2 * positionRequest_.interval, kLongestIntervalNs);
-  std::vector<uint32_t> others = op.group->ranks;
-  std::erase(others, options_.rank);
+  std::vector<uint32_t> peers = op.group->ranks;
+  std::erase(peers, options_.rank);
   {
     const std::lock_guard lock(mutex_);
     events_.positions.clear();
   }
-  control_->requestPositions(++requests_, others);
+  control_->requestPositions(++requests_, peers);
   // Ranks that are queried do the same.
   reportPending();
 }
@@ -341,18 +341,18 @@ std::vector<Position> Engine::positionsOf(const std::vector<uint32_t>& ranks) {
 }
 
 MosaicFailure Engine::timeout(const Operation& op) {
-  std::vector<uint32_t> others = op.group->ranks;
-  std::erase(others, options_.rank);
-  const auto positions = positionsOf(others);
+  std::vector<uint32_t> peers = op.group->ranks;
+  std::erase(peers, options_.rank);
+  const auto positions = positionsOf(peers);
   std::string text = op.prefix() + "timed out after " + seconds(options_.timeoutNs) + ": " + rankName(options_.rank) +
                      " waits in " + op.name();
-  for (size_t i = 0; i < std::min(others.size(), kMaxListed); i++) {
+  for (size_t i = 0; i < std::min(peers.size(), kMaxListed); i++) {
     const auto found =
-        std::find_if(positions.begin(), positions.end(), [&](const auto& each) { return each.rank == others[i]; });
+        std::find_if(positions.begin(), positions.end(), [&](const auto& each) { return each.rank == peers[i]; });
     if (found != positions.end()) text += "; " + describe(op, *found);
-    else text += "; " + control_->processOf(others[i]) + " does not respond";
+    else text += "; " + control_->processOf(peers[i]) + " does not respond";
   }
-  if (others.size() > kMaxListed) text += "; …";
+  if (peers.size() > kMaxListed) text += "; …";
   return failureRecord(MOSAIC_FAILURE_TIMEOUT, text);
 }
 
@@ -362,7 +362,7 @@ bool Engine::hasLostPeer() {
 }
 
 /// What went wrong while the ranks connected: a peer's end explains what the transport noticed.
-MosaicFailure Engine::connectFailure(const MosaicFailure& thrown) {
+MosaicFailure Engine::connectFailure(const MosaicFailure& cause) {
   if (stop_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
   const std::lock_guard lock(mutex_);
   if (!events_.failed.empty()) return events_.failed.begin()->second;
@@ -374,7 +374,7 @@ MosaicFailure Engine::connectFailure(const MosaicFailure& thrown) {
     const std::string text = "connect: the control plane of this host is gone: " + *events_.controlLost;
     return failureRecord(MOSAIC_FAILURE_PEER_LOST, text);
   }
-  return thrown;
+  return cause;
 }
 
 }  // namespace mosaic

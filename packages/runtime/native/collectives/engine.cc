@@ -208,8 +208,8 @@ void Engine::checkInstructionSet() {
   const std::string first = control_->get("instruction-set");
   if (first.substr(0, first.find(' ')) == own) return;
   throw Failure(MOSAIC_FAILURE_MISMATCH,
-                "connect: " + rankName(options_.rank) + ": expected ranks that round alike, received kernels for " +
-                    own + " here and for " + first +
+                "connect: " + rankName(options_.rank) + ": expected kernels of one instruction set on all ranks, " +
+                    "received " + own + " here and for " + first +
                     "; set MOSAIC_ISA on all ranks to a set that each of them supports");
 }
 
@@ -332,20 +332,20 @@ void Engine::fail(const Diagnosis& diagnosis) {
 }
 
 bool Engine::waitUntil(Operation& op, const std::function<bool()>& condition) {
-  constexpr int64_t kPauseNs = 100'000'000;
+  constexpr int64_t kPollIntervalNs = 100'000'000;
   while (!failed_) {
     if (condition()) return true;
     if (const auto diagnosis = diagnose(op)) fail(*diagnosis);
-    else sleepFor(kPauseNs);
+    else sleepFor(kPollIntervalNs);
   }
   return false;
 }
 
 bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
-  const Group& whole = *op->group;
-  const std::pair<uint64_t, uint64_t> key{whole.id, op->signature.index};
+  const Group& parent = *op->group;
+  const std::pair<uint64_t, uint64_t> key{parent.id, op->signature.index};
   std::vector<int64_t> colors;
-  const auto arrived = [&] {
+  const auto hasColors = [&] {
     const std::lock_guard lock(mutex_);
     const auto found = events_.colors.find(key);
     if (found == events_.colors.end()) return false;
@@ -354,21 +354,21 @@ bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
     op->split->hasColors = true;
     return true;
   };
-  if (!waitUntil(*op, arrived)) return false;
-  if (colors.size() != whole.size()) {
-    throw Failure(MOSAIC_FAILURE_DEVICE, "expected the colors of " + std::to_string(whole.size()) +
+  if (!waitUntil(*op, hasColors)) return false;
+  if (colors.size() != parent.size()) {
+    throw Failure(MOSAIC_FAILURE_DEVICE, "expected the colors of " + std::to_string(parent.size()) +
                                              " ranks from the control plane, received " +
                                              std::to_string(colors.size()));
   }
   auto part = op->split->part = std::make_shared<Group>();
-  part->id = splitId(whole.id, op->signature.index, op->split->color);
+  part->id = splitId(parent.id, op->signature.index, op->split->color);
   part->name = op->split->name;
-  part->ancestors = whole.ancestors;
-  part->ancestors.push_back(whole.id);
-  for (uint32_t rank = 0; rank < whole.size(); rank++) {
+  part->ancestors = parent.ancestors;
+  part->ancestors.push_back(parent.id);
+  for (uint32_t rank = 0; rank < parent.size(); rank++) {
     if (colors[rank] != op->split->color) continue;
-    if (rank == whole.rank) part->rank = part->size();
-    part->ranks.push_back(whole.ranks[rank]);
+    if (rank == parent.rank) part->rank = part->size();
+    part->ranks.push_back(parent.ranks[rank]);
   }
   if (!openSplitGroup(*op, colors)) return false;
   const std::lock_guard lock(mutex_);

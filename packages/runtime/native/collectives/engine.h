@@ -210,7 +210,7 @@ class Engine : private ControlListener {
   void report(const std::vector<CallReport>& reports);
   std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
   MosaicFailure timeout(const Operation& op);
-  MosaicFailure connectFailure(const MosaicFailure& thrown);
+  MosaicFailure connectFailure(const MosaicFailure& cause);
   Position currentPosition() const;
   /// Records an event, and wakes the communication thread.
   template <typename Record>

@@ -14,24 +14,26 @@ void TransportDeleter::operator()(const MosaicTransport* transport) const {
 std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream& compute,
                                      std::unique_ptr<ControlPlane> control, const EngineOptions& options,
                                      CompletionCallback connected) {
-  const auto refuse = [](const std::string& what) { throw Failure(MOSAIC_FAILURE_DEVICE, "collectives: " + what); };
+  const auto throwFailure = [](const std::string& reason) {
+    throw Failure(MOSAIC_FAILURE_DEVICE, "collectives: " + reason);
+  };
   if (transport->abi != MOSAIC_TRANSPORT_ABI) {
-    refuse("the transport has ABI " + std::to_string(transport->abi) + ", this runtime ABI " +
+    throwFailure("the transport has ABI " + std::to_string(transport->abi) + ", this runtime ABI " +
            std::to_string(MOSAIC_TRANSPORT_ABI) + "; install the same version of all @mosaic packages");
   }
   const std::string name = transport->name;
   if (transport->ordering == MOSAIC_ORDER_HOST) {
     // The handle of a device with a port is its own, not a MosaicStream.
-    if (!compute.stream || compute.port) refuse(name + " serves devices with a CPU stream only");
+    if (!compute.stream || compute.port) throwFailure(name + " serves devices with a CPU stream only");
     if (compute.stream->abi != MOSAIC_STREAM_ABI) {
-      refuse("the device's stream has another version; install the same version of all @mosaic packages");
+      throwFailure("the device's stream has another version; install the same version of all @mosaic packages");
     }
     return std::make_shared<HostEngine>(std::move(transport), compute.stream, std::move(control), options,
                                         std::move(connected));
   }
-  if (!compute.port) refuse(name + " serves devices with a port (mosaic/device_port.h) only");
+  if (!compute.port) throwFailure(name + " serves devices with a port (mosaic/device_port.h) only");
   if (compute.port->abi != MOSAIC_DEVICE_PORT_ABI) {
-    refuse("the device's port has another version; install the same version of all @mosaic packages");
+    throwFailure("the device's port has another version; install the same version of all @mosaic packages");
   }
   return std::make_shared<StreamEngine>(std::move(transport), compute, std::move(control), options,
                                         std::move(connected));

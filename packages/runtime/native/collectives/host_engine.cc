@@ -80,11 +80,11 @@ void StageRun::prepareReduction(const Operation& op, const Reduction& reduction)
 }
 
 bool StageRun::progress() {
-  const bool moved = transport_.progress(transport_.self) != 0;
+  const bool hasProgressed = transport_.progress(transport_.self) != 0;
   while (firstSend_ < sends_.size() && sends_[firstSend_].state == MOSAIC_MESSAGE_DONE) firstSend_++;
   while (firstReceive_ < receives_.size() && receives_[firstReceive_].state == MOSAIC_MESSAGE_DONE) firstReceive_++;
   if (operands_ && areMessagesDone()) reduceOperands();
-  return moved;
+  return hasProgressed;
 }
 
 const MosaicMessage* StageRun::failedMessage() const {
@@ -262,19 +262,19 @@ void HostEngine::run() {
 /// The next operation once it is ready, or null at the end.
 std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
   std::shared_ptr<HostOperation> op;
-  bool over = false;
-  const auto look = [&] {
+  bool isAtEnd = false;
+  const auto takeReady = [&] {
     op = std::static_pointer_cast<HostOperation>(front());
     if (op && !op->ready && !isStopped()) op = nullptr;
-    over = isFinished();
-    return op || over;
+    isAtEnd = isFinished();
+    return op || isAtEnd;
   };
   // A wake-up can be lost with the process that was to send it: never sleep without end.
-  while (!look()) {
-    sleep(kIdleNs, look);
+  while (!takeReady()) {
+    sleep(kIdleNs, takeReady);
     reportIfRequested();
   }
-  return over ? nullptr : op;
+  return isAtEnd ? nullptr : op;
 }
 
 void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
@@ -301,7 +301,7 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
 bool HostEngine::complete(HostOperation& op, StageRun& stage) {
   int64_t idleSince = 0;
   while (!stage.isDone()) {
-    bool moved = stage.progress();
+    bool hasProgressed = stage.progress();
     if (const MosaicMessage* message = stage.failedMessage()) {
       if (message->state == MOSAIC_MESSAGE_CLOSED) {
         fail(peerExitedFailure(op, message->peer));
@@ -311,7 +311,7 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
       return false;
     }
     const int64_t now = monotonicNs();
-    if (moved) {
+    if (hasProgressed) {
       recordProgress();
       idleSince = 0;
       continue;
@@ -329,9 +329,10 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
     }
     const int64_t deadline = op.startedAt + options().timeoutNs;
     sleep(std::clamp<int64_t>(deadline - now, 0, kPollIntervalNs), [&] {
-      return (moved = stage.progress()) || stage.failedMessage() || isStopped() || op.isCancelled || takeEvents();
+      hasProgressed = stage.progress();
+      return hasProgressed || stage.failedMessage() || isStopped() || op.isCancelled || takeEvents();
     });
-    if (moved) recordProgress();
+    if (hasProgressed) recordProgress();
   }
   return true;
 }
@@ -349,8 +350,8 @@ std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
   probedAt_ = now;
   for (const uint32_t rank : op.group->ranks) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
-    const int64_t since = pendingPeerLoss_.try_emplace(rank, now).first->second;
-    if (now - since < kGraceNs) continue;
+    const int64_t lostAt = pendingPeerLoss_.try_emplace(rank, now).first->second;
+    if (now - lostAt < kGraceNs) continue;
     const MosaicFailure failure = peerLostFailure(op, processOf(rank) + " died");
     return Diagnosis{failure, failure};
   }

@@ -19,7 +19,7 @@ Counts offsets(const Counts& counts) {
 }
 
 /// n shares that differ by at most one element.
-Counts shares(uint64_t count, uint32_t n) {
+Counts balancedCounts(uint64_t count, uint32_t n) {
   Counts result(n);
   for (uint32_t i = 0; i < n; i++) result[i] = count / n + (i < count % n ? 1 : 0);
   return result;
@@ -31,8 +31,12 @@ bool equal(const Counts& counts) {
 
 class ScheduleBuilder {
  public:
-  ScheduleBuilder(const Group& group, const CollectiveCall& call, const Signature& base)
-      : rank_(group.rank), size_(group.size()), call_(call), base_(base), width_(elementBytes(call.dtype)) {}
+  ScheduleBuilder(const Group& group, const CollectiveCall& call, const Signature& operationSignature)
+      : rank_(group.rank),
+        size_(group.size()),
+        call_(call),
+        base_(operationSignature),
+        width_(elementBytes(call.dtype)) {}
 
   MessageSchedule build() {
     switch (call_.op) {
@@ -81,7 +85,7 @@ class ScheduleBuilder {
       for (const uint32_t peer : others()) send(stage, peer, x, count);
       return reduceInto(stage, {x, x, count, true});
     }
-    const Counts counts = shares(count, size_);
+    const Counts counts = balancedCounts(count, size_);
     uint8_t* own = x + offsets(counts)[rank_] * width_;
     reduceScatter(counts, own, x);
     allGather(counts, x, own);
@@ -201,8 +205,8 @@ class ScheduleBuilder {
 
 }  // namespace
 
-MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& base) {
-  return ScheduleBuilder(group, call, base).build();
+MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& operationSignature) {
+  return ScheduleBuilder(group, call, operationSignature).build();
 }
 
 }  // namespace mosaic

@@ -56,8 +56,8 @@ struct MessageSchedule {
   Payload payload;
 };
 
-/// The stages of a call whose signature is `base`. Throws std::invalid_argument where sends of a rank to itself do not
-/// match its receives from itself.
-MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& base);
+/// The stages of a call whose signature is `operationSignature`. Throws std::invalid_argument where sends of a rank to
+/// itself do not match its receives from itself.
+MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& operationSignature);
 
 }  // namespace mosaic

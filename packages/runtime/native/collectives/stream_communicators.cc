@@ -12,7 +12,7 @@ namespace mosaic {
 
 namespace {
 
-constexpr int64_t kPauseNs = 100'000;
+constexpr int64_t kPollIntervalNs = 100'000;
 /// Ranks flush together; one that never does must not hold up the others.
 constexpr int64_t kFlushNs = 2'000'000'000;
 
@@ -74,7 +74,7 @@ bool StreamEngine::await(Condition condition) {
     if (!isConnected_) checkConnecting();
     else if (!poll()) return false;
     if (spins < kMaxSpins) sched_yield();
-    else sleepFor(kPauseNs);
+    else sleepFor(kPollIntervalNs);
   }
   return true;
 }
@@ -167,7 +167,8 @@ void StreamEngine::flush() {
       return events_.lost.contains(rank) || events_.failed.contains(rank);
     });
   };
-  for (const int64_t limit = monotonicNs() + kFlushNs; monotonicNs() < limit && !isStopped(); sleepFor(kPauseNs)) {
+  const int64_t limit = monotonicNs() + kFlushNs;
+  for (; monotonicNs() < limit && !isStopped(); sleepFor(kPollIntervalNs)) {
     bool isAny = false;
     for (uint32_t number = 0; number < communicators_.size(); number++) isAny = isAny || isFlushing(number);
     if (!isAny) return;

@@ -23,13 +23,13 @@ uint64_t addressOf(const void* data) { return reinterpret_cast<uintptr_t>(data);
 /// Of a barrier: a byte of each rank, which nothing reads. Of a reduction: the operands of the others.
 uint64_t memoryOf(const Operation& op) {
   if (op.op() == OpKind::Barrier) return op.group->size();
-  uint64_t most = 0;
+  uint64_t maxElements = 0;
   for (const Stage& stage : op.schedule.stages) {
     uint64_t bytes = 0;
     if (stage.reduction) for (const Message& each : stage.receives) bytes += each.signature.bytes;
-    most = std::max(most, bytes);
+    maxElements = std::max(maxElements, bytes);
   }
-  return most;
+  return maxElements;
 }
 
 /// What a transport does as one operation: an equal gather, a broadcast, and a barrier, a gather of one byte each.
@@ -161,14 +161,14 @@ void StreamEngine::run() {
 }
 
 void StreamEngine::sleepFor(int64_t nanoseconds) {
-  pollfd polled{wake_.fd(), POLLIN, 0};
+  pollfd descriptor{wake_.fd(), POLLIN, 0};
   const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
-  ppoll(&polled, 1, &limit, nullptr);
-  if (polled.revents) wake_.reset();
+  ppoll(&descriptor, 1, &limit, nullptr);
+  if (descriptor.revents) wake_.reset();
 }
 
 bool StreamEngine::poll() {
-  reap();
+  retireCompleted();
   reportIfRequested();
   const bool hasEvents = takeEvents();
   const auto first = std::static_pointer_cast<StreamOperation>(front());
@@ -187,7 +187,7 @@ bool StreamEngine::poll() {
   return !hasFailed();
 }
 
-void StreamEngine::reap() {
+void StreamEngine::retireCompleted() {
   while (!hasFailed()) {
     const auto op = std::static_pointer_cast<StreamOperation>(front());
     if (!op || op->state != StreamOperation::State::Launched) return;

@@ -47,7 +47,7 @@ class StreamEngine final : public Engine {
   void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
   /// Concludes what is done, and fails if an operation cannot complete. False: the engine has failed.
   bool poll();
-  void reap();
+  void retireCompleted();
   std::shared_ptr<StreamOperation> next();
   void launch(const std::shared_ptr<StreamOperation>& op);
   void launchSplit(const std::shared_ptr<StreamOperation>& op);

@@ -18,7 +18,7 @@ namespace {
 constexpr int kRetryMs = 10;
 /// The agent names the ranks that are missing, so it answers first.
 constexpr int64_t kAgentFirstNs = 3'000'000'000;
-constexpr auto kLeaveLimit = std::chrono::milliseconds(500);
+constexpr auto kLeaveTimeout = std::chrono::milliseconds(500);
 /// What compares calls is dropped before a rank whose agent does not read runs out of memory.
 constexpr size_t kMaxUnsentForCalls = 1 << 20;
 
@@ -50,7 +50,7 @@ void AgentClient::join() {
   }
   changed_.wait(lock, [this] { return interrupted_ || state_ != State::Connecting; });
   if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
-  if (refusal_) throw Failure(*refusal_);
+  if (joinFailure_) throw Failure(*joinFailure_);
 }
 
 void AgentClient::interrupt() {
@@ -75,16 +75,16 @@ std::optional<std::string> AgentClient::awaitValue(const std::string& key, int64
   Get frame;
   frame.key = key;
   Lock lock(mutex_);
-  PendingGet& awaited = pendingGets_[key];
-  awaited.callers++;
+  PendingGet& pendingGet = pendingGets_[key];
+  pendingGet.callers++;
   lock.unlock();
   send(encode(frame));
   lock.lock();
   changed_.wait_for(lock, std::chrono::nanoseconds(timeoutNs), [&] {
-    return interrupted_ || awaited.value || state_ == State::Ended || isFinished();
+    return interrupted_ || pendingGet.value || state_ == State::Ended || isFinished();
   });
-  const std::optional<std::string> value = awaited.value;
-  if (--awaited.callers == 0) pendingGets_.erase(key);
+  const std::optional<std::string> value = pendingGet.value;
+  if (--pendingGet.callers == 0) pendingGets_.erase(key);
   return value;
 }
 
@@ -94,7 +94,7 @@ std::string AgentClient::get(const std::string& key) {
   if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
   if (value) return *value;
   if (peerFailure_) throw Failure(*peerFailure_);
-  if (refusal_) throw Failure(*refusal_);
+  if (joinFailure_) throw Failure(*joinFailure_);
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: timed out after " + seconds(options_.timeoutNs) +
                                             ": no rank has put \"" + key + "\"");
 }
@@ -105,8 +105,8 @@ std::optional<std::string> AgentClient::find(const std::string& key, int64_t tim
 
 void AgentClient::attach(ControlListener* listener) {
   const std::lock_guard lock(listenerMutex_);
-  for (Event& event : backlog_) event(*listener);
-  backlog_.clear();
+  for (Event& event : queuedEvents_) event(*listener);
+  queuedEvents_.clear();
   listener_ = listener;
 }
 
@@ -157,13 +157,14 @@ void AgentClient::requestPositions(uint64_t request, const std::vector<uint32_t>
 void AgentClient::leave(const std::string& last) {
   Leave frame;
   frame.exits.push_back({RankRanges::of({options_.rank}), last});
-  send(encode(frame));
   Lock lock(mutex_);
-  if (state_ != State::Joined || leaving_) return;
-  leaving_ = true;
+  if (state_ != State::Joined || isLeaving_) return;
+  // Before the frame is sent: the agent ends the connection once it has it, and the thread may see that at once.
+  isLeaving_ = true;
+  socket_.send(encode(frame));
   socket_.finish();
   wake();
-  changed_.wait_for(lock, kLeaveLimit, [this] { return state_ == State::Ended; });
+  changed_.wait_for(lock, kLeaveTimeout, [this] { return state_ == State::Ended; });
 }
 
 void AgentClient::send(const std::string& frame) {
@@ -189,17 +190,17 @@ void AgentClient::run() {
     while (!isFinished()) {
       if (connect()) serve();
       if (!isFinished() && hasTimedOut(0)) {
-        refuse(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
+        rejectJoin(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
                                            ": no agent listens at " + options_.path +
-                                           "; start the ranks with mosaic-run, or look at the output of the first "
+                                           "; start the ranks with mosaic-run, or check the output of the first "
                                            "rank of this host, which starts the agent where there is no launcher");
       }
       if (!isFinished()) pause(kRetryMs);
     }
   } catch (const Failure& failure) {
-    refuse(failure.code(), failure.what());
+    rejectJoin(failure.code(), failure.what());
   } catch (const std::exception& error) {
-    end(std::string("the agent sent ") + error.what());
+    end(std::string("invalid frame from the agent: ") + error.what());
   }
   const Lock lock(mutex_);
   socket_.close();
@@ -239,7 +240,7 @@ void AgentClient::serve() {
       if (socket_.unsent() > 0) entries[1].events |= POLLOUT;
     }
     if (!joined && hasTimedOut(kAgentFirstNs)) {
-      return refuse(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
+      return rejectJoin(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
                                                 ": the agent at " + options_.path + " does not respond");
     }
     const int64_t waitNs = deadline_ + kAgentFirstNs - monotonicNs() + 1'000'000;
@@ -251,7 +252,7 @@ void AgentClient::serve() {
       socket_.flush();
       open = socket_.receive();
     }
-    for (auto content = socket_.next(); content.data; content = socket_.next()) handle(content);
+    for (auto content = socket_.next(); content.data; content = socket_.next()) handleFrame(content);
   }
   bool joined = false;
   {
@@ -263,24 +264,25 @@ void AgentClient::serve() {
 
 /// The control plane is gone. After `leave` that is what the rank waits for.
 void AgentClient::end(const std::string& reason) {
-  bool left = false;
+  bool hasLeft = false;
   {
     const Lock lock(mutex_);
     if (state_ == State::Ended) return;
     state_ = State::Ended;
-    left = leaving_;
-    if (!refusal_) {
-      refusal_ = failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: the control plane of this host is gone: " + reason);
+    hasLeft = isLeaving_;
+    if (!joinFailure_) {
+      joinFailure_ =
+          failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: the control plane of this host is gone: " + reason);
     }
   }
   changed_.notify_all();
-  if (!left) deliver([reason](ControlListener& listener) { listener.onControlLost(reason); });
+  if (!hasLeft) deliver([reason](ControlListener& listener) { listener.onControlLost(reason); });
 }
 
-void AgentClient::refuse(MosaicFailureCode code, const std::string& message) {
+void AgentClient::rejectJoin(MosaicFailureCode code, const std::string& message) {
   {
     const Lock lock(mutex_);
-    refusal_ = failureRecord(code, message);
+    joinFailure_ = failureRecord(code, message);
   }
   end(message);
 }
@@ -288,7 +290,7 @@ void AgentClient::refuse(MosaicFailureCode code, const std::string& message) {
 void AgentClient::deliver(Event event) {
   const std::lock_guard lock(listenerMutex_);
   if (listener_) event(*listener_);
-  else if (!detached_) backlog_.push_back(std::move(event));
+  else if (!detached_) queuedEvents_.push_back(std::move(event));
 }
 
 }  // namespace mosaic

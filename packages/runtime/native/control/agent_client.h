@@ -64,11 +64,11 @@ class AgentClient : public ControlPlane {
   bool hasTimedOut(int64_t graceNs) const;
   void pause(int milliseconds);
   void end(const std::string& reason);
-  void refuse(MosaicFailureCode code, const std::string& message);
+  void rejectJoin(MosaicFailureCode code, const std::string& message);
   void wake() const { wake_.signal(); }
   void send(const std::string& frame);
 
-  void handle(const control::AgentSocket::Content& content);
+  void handleFrame(const control::AgentSocket::FrameContent& content);
   void deliver(Event event);
   void onMemberTable(control::MemberTable frame);
   void onValue(control::ValueMessage frame);
@@ -88,10 +88,10 @@ class AgentClient : public ControlPlane {
   std::condition_variable changed_;
   control::AgentSocket socket_;
   State state_ = State::Connecting;
-  std::optional<MosaicFailure> refusal_;    // why there is no joining
+  std::optional<MosaicFailure> joinFailure_;    // why there is no joining
   std::optional<MosaicFailure> peerFailure_;  // the first; `get` fails with it
   std::map<std::string, PendingGet> pendingGets_;
-  bool leaving_ = false, stop_ = false, interrupted_ = false;
+  bool isLeaving_ = false, stop_ = false, interrupted_ = false;
 
   // Written before State::Joined, constant from then on.
   std::vector<Member> members_;
@@ -100,7 +100,7 @@ class AgentClient : public ControlPlane {
   std::mutex listenerMutex_;  // held while the listener is called; taken before mutex_
   ControlListener* listener_ = nullptr;
   bool detached_ = false;
-  std::vector<Event> backlog_;  // what happened before `attach`; each is called once
+  std::vector<Event> queuedEvents_;  // what happened before `attach`; each is called once
 
   std::thread thread_;
 };

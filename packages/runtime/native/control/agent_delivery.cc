@@ -19,31 +19,34 @@ Position::Activity activityOf(uint8_t activity) {
   return static_cast<Position::Activity>(std::min(activity, static_cast<uint8_t>(Position::Activity::Unknown)));
 }
 
-constexpr const char* kNoSuchRank = "a rank that the world does not have";
-
 /// The ranks of a frame, which may spread over many lists: each rank of the world at most once, so that no frame takes
 /// more memory than the world has ranks.
 class RankRangeDecoder {
  public:
-  explicit RankRangeDecoder(uint32_t size) : size_(size), left_(size) {}
+  explicit RankRangeDecoder(uint32_t size) : size_(size), remainingRanks_(size) {}
 
   std::vector<uint32_t> decode(const RankRanges& ranks) {
     for (const RankRange& range : ranks.ranges) {
-      if (uint64_t{range.first} + range.count > size_) throw ProtocolError(kNoSuchRank);
-      if (range.count > left_) throw ProtocolError("a list of more ranks than the world has");
-      left_ -= range.count;
+      if (uint64_t{range.first} + range.count > size_) {
+        throw ProtocolError("expected ranks below " + std::to_string(size_) + ", received " +
+                            std::to_string(range.count) + " from " + std::to_string(range.first));
+      }
+      if (range.count > remainingRanks_) {
+        throw ProtocolError("expected each rank once, received more ranks than the world has");
+      }
+      remainingRanks_ -= range.count;
     }
     return ranks.ranks();
   }
 
  private:
   const uint32_t size_;
-  uint32_t left_;
+  uint32_t remainingRanks_;
 };
 
 }  // namespace
 
-void AgentClient::handle(const AgentSocket::Content& content) {
+void AgentClient::handleFrame(const AgentSocket::FrameContent& content) {
   const auto read = [&]<typename Frame>(Frame*) { return decode<Frame>(content.data + 1, content.size - 1); };
 #define MOSAIC_READ(Frame) read(static_cast<Frame*>(nullptr))
   switch (static_cast<uint8_t>(content.data[0])) {
@@ -51,7 +54,7 @@ void AgentClient::handle(const AgentSocket::Content& content) {
       return onMemberTable(MOSAIC_READ(MemberTable));
     case Refused::kType: {
       const auto frame = MOSAIC_READ(Refused);
-      return refuse(codeOf(frame.code), "connect: " + frame.message);
+      return rejectJoin(codeOf(frame.code), "connect: " + frame.message);
     }
     case Closed::kType:
       return end(MOSAIC_READ(Closed).reason);
@@ -73,7 +76,7 @@ void AgentClient::handle(const AgentSocket::Content& content) {
     case Colors::kType: {
       auto frame = MOSAIC_READ(Colors);
       if (RankRangeDecoder(options_.size).decode(frame.ranks).size() != frame.colors.size()) {
-        throw ProtocolError("a colors frame without one color for each rank");
+        throw ProtocolError("expected one color for each rank, received " + std::to_string(frame.colors.size()));
       }
       return deliver([frame = std::move(frame)](ControlListener& listener) mutable {
         listener.onColors(frame.group, frame.index, std::move(frame.colors));
@@ -99,18 +102,25 @@ void AgentClient::handle(const AgentSocket::Content& content) {
     case CallLogQuery::kType:
       return replyCallLog(MOSAIC_READ(CallLogQuery));
     default:
-      throw ProtocolError("a frame that agents do not send");
+      throw ProtocolError("expected a frame that agents send, received type " +
+                          std::to_string(static_cast<uint8_t>(content.data[0])));
   }
 #undef MOSAIC_READ
 }
 
 void AgentClient::onMemberTable(MemberTable frame) {
-  if (frame.members.size() != options_.size) throw ProtocolError("a member table of another size");
+  if (frame.members.size() != options_.size) {
+    throw ProtocolError("expected a member table of " + std::to_string(options_.size) + " ranks, received " +
+                        std::to_string(frame.members.size()));
+  }
   {
     const Lock lock(mutex_);
-    if (state_ != State::Connecting) throw ProtocolError("a second member table");
+    if (state_ != State::Connecting) throw ProtocolError("expected one member table, received a second");
     for (const MemberEntry& member : frame.members) {
-      if (member.host >= frame.hosts.size()) throw ProtocolError("a host without a name");
+      if (member.host >= frame.hosts.size()) {
+        throw ProtocolError("expected a host below " + std::to_string(frame.hosts.size()) + ", received " +
+                            std::to_string(member.host));
+      }
       members_.push_back({member.host, member.pid});
     }
     hosts_ = std::move(frame.hosts);
@@ -146,7 +156,10 @@ void AgentClient::onLost(const Lost& frame) {
 }
 
 void AgentClient::onFailed(const Failed& frame) {
-  if (frame.rank >= options_.size) throw ProtocolError(kNoSuchRank);
+  if (frame.rank >= options_.size) {
+    throw ProtocolError("expected a rank below " + std::to_string(options_.size) + ", received " +
+                        std::to_string(frame.rank));
+  }
   if (frame.rank == options_.rank) return;
   const MosaicFailure cause = failureRecord(codeOf(frame.code), frame.message);
   {

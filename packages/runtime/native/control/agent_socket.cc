@@ -15,8 +15,8 @@ namespace mosaic::control {
 
 namespace {
 
-constexpr size_t kChunk = 16384;
-constexpr size_t kKeptCapacity = 65536;
+constexpr size_t kReadBytes = 16384;
+constexpr size_t kRetainedCapacity = 65536;
 
 bool wouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -81,7 +81,7 @@ void AgentSocket::flush() {
   }
   out_.clear();
   sent_ = 0;
-  if (out_.capacity() > kKeptCapacity) out_.shrink_to_fit();
+  if (out_.capacity() > kRetainedCapacity) out_.shrink_to_fit();
   if (finished_ && isOpen()) shutdown(fd_, SHUT_WR);
 }
 
@@ -93,26 +93,29 @@ void AgentSocket::finish() {
 bool AgentSocket::receive() {
   if (read_ == in_.size()) {
     in_.clear();
-    if (in_.capacity() > kKeptCapacity) in_.shrink_to_fit();
+    if (in_.capacity() > kRetainedCapacity) in_.shrink_to_fit();
   } else {
     in_.erase(0, read_);
   }
   read_ = 0;
   const size_t before = in_.size();
-  in_.resize(before + kChunk);
-  const ssize_t count = recv(fd_, in_.data() + before, kChunk, 0);
+  in_.resize(before + kReadBytes);
+  const ssize_t count = recv(fd_, in_.data() + before, kReadBytes, 0);
   const bool blocked = count < 0 && wouldBlock();
   in_.resize(before + static_cast<size_t>(std::max<ssize_t>(count, 0)));
   return count > 0 || blocked;
 }
 
-AgentSocket::Content AgentSocket::next() {
+AgentSocket::FrameContent AgentSocket::next() {
   uint32_t length = 0;
   if (in_.size() - read_ < sizeof length) return {};
   std::memcpy(&length, in_.data() + read_, sizeof length);
-  if (length == 0 || length > kMaxFrameBytes) throw ProtocolError("a frame whose length is out of range");
+  if (length == 0 || length > kMaxFrameBytes) {
+    throw ProtocolError("expected a frame of 1 to " + std::to_string(kMaxFrameBytes) + " bytes, received " +
+                        std::to_string(length));
+  }
   if (in_.size() - read_ - sizeof length < length) return {};
-  const Content content{in_.data() + read_ + sizeof length, length};
+  const FrameContent content{in_.data() + read_ + sizeof length, length};
   read_ += sizeof length + length;
   return content;
 }

@@ -31,11 +31,11 @@ class AgentSocket {
   bool receive();
   /// The next frame, its type first, that lies whole in what was received; valid until the next call. Empty: none.
   /// Throws ProtocolError.
-  struct Content {
+  struct FrameContent {
     const char* data = nullptr;
     size_t size = 0;
   };
-  Content next();
+  FrameContent next();
 
  private:
   int fd_ = -1;

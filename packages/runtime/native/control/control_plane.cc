@@ -7,27 +7,28 @@ namespace mosaic {
 
 std::string rankName(uint32_t rank) { return "rank " + std::to_string(rank); }
 
-std::string mismatchText(uint32_t a, std::string ofA, uint32_t b, std::string ofB) {
+std::string mismatchText(uint32_t a, std::string callOfA, uint32_t b, std::string callOfB) {
   if (a > b) {
     std::swap(a, b);
-    std::swap(ofA, ofB);
+    std::swap(callOfA, callOfB);
   }
-  return rankName(a) + " is at " + ofA + ", " + rankName(b) + " at " + ofB +
+  return rankName(a) + " is at " + callOfA + ", " + rankName(b) + " at " + callOfB +
          "; all ranks of a group must call the same collectives in the same order, with the same shapes";
 }
 
 std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
                             const std::vector<CallRecord>& callsOfB) {
-  std::optional<std::string> same;
-  for (const CallRecord& ofA : callsOfA) {
-    for (const CallRecord& ofB : callsOfB) {
-      if (ofA.index != ofB.index || ofA.history == ofB.history) continue;
-      if (ofA.description != ofB.description) return mismatchText(a, ofA.description, b, ofB.description);
+  std::optional<std::string> lastEqualCall;
+  for (const CallRecord& callOfA : callsOfA) {
+    for (const CallRecord& callOfB : callsOfB) {
+      if (callOfA.index != callOfB.index || callOfA.history == callOfB.history) continue;
+      if (callOfA.description != callOfB.description)
+        return mismatchText(a, callOfA.description, b, callOfB.description);
       // Calls that read the same after others that differed, or that differ in shares, which are not described.
-      if (!same) same = mismatchText(a, ofA.description, b, ofB.description);
+      if (!lastEqualCall) lastEqualCall = mismatchText(a, callOfA.description, b, callOfB.description);
     }
   }
-  return same ? *same : mismatchText(a, "an earlier collective", b, "another one");
+  return lastEqualCall ? *lastEqualCall : mismatchText(a, "an earlier collective", b, "another one");
 }
 
 std::string ControlPlane::processOf(uint32_t rank, const std::string& reason) const {

@@ -31,7 +31,7 @@ struct Position {
     Running,    // it is in `operation`
     Exited,     // it closed in order: `last` is its last operation
     Failed,     // it failed, or its process or host is gone
-    Unknown     // no answer within the time for it
+    Unknown     // no reply within the timeout
   };
   uint32_t rank = 0;
   Activity activity = Activity::Unknown;
@@ -52,7 +52,7 @@ struct CallRecord {
 std::string rankName(uint32_t rank);
 
 /// `rank 0 is at <a>, rank 1 at <b>; all ranks of a group must call …`: the lower rank first.
-std::string mismatchText(uint32_t a, std::string ofA, uint32_t b, std::string ofB);
+std::string mismatchText(uint32_t a, std::string callOfA, uint32_t b, std::string callOfB);
 
 /// The same of the first calls in which the logs of two ranks differ.
 std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,

@@ -279,7 +279,7 @@ Frame decode(const char* data, size_t size) {
   FieldReader reader(data, size);
   Frame frame;
   Frame::fields(reader, frame);
-  if (!reader.done()) throw ProtocolError("a frame with bytes after its end");
+  if (!reader.done()) throw ProtocolError("expected the frame to end after its fields, received more bytes");
   return frame;
 }
 

@@ -41,13 +41,13 @@ struct RankRanges {
   std::vector<RankRange> ranges;
 
   static RankRanges of(const std::vector<uint32_t>& ranks) {
-    RankRanges made;
+    RankRanges ranges;
     for (const uint32_t rank : ranks) {
-      RankRange* last = made.ranges.empty() ? nullptr : &made.ranges.back();
+      RankRange* last = ranges.ranges.empty() ? nullptr : &ranges.ranges.back();
       if (last && last->first + last->count == rank) last->count++;
-      else made.ranges.push_back({rank, 1});
+      else ranges.ranges.push_back({rank, 1});
     }
-    return made;
+    return ranges;
   }
   std::vector<uint32_t> ranks() const {
     std::vector<uint32_t> all;
@@ -89,7 +89,7 @@ class FieldWriter {
   template <typename T>
   void write(const std::vector<T>& x) {
     write(static_cast<uint32_t>(x.size()));
-    for (const T& each : x) write(each);
+    for (const T& element : x) write(element);
   }
   void append(const char* data, size_t size) {
     write(static_cast<uint32_t>(size));
@@ -126,18 +126,20 @@ class FieldReader {
       read(range.count);
       total += range.count;
       if (range.count == 0 || uint64_t{range.first} + range.count > kMaxRanks || total > kMaxRanks) {
-        throw ProtocolError("a range of more ranks than a world may have");
+        throw ProtocolError("expected a range of ranks below " + std::to_string(kMaxRanks) + ", received " +
+                            std::to_string(range.count) + " from " + std::to_string(range.first));
       }
     }
   }
   template <typename T>
   void read(std::vector<T>& x) {
     x.resize(count(minBytesOf<T>()));
-    for (T& each : x) read(each);
+    for (T& element : x) read(element);
   }
-  std::string text(uint32_t most) {
+  std::string text(uint32_t maxBytes) {
     const uint32_t length = count(1);
-    if (length > most) throw ProtocolError("a string longer than the limit");
+    if (length > maxBytes) throw ProtocolError("expected a string of at most " + std::to_string(maxBytes) +
+                                                 " bytes, received " + std::to_string(length));
     return {consume(length), length};
   }
 
@@ -148,16 +150,18 @@ class FieldReader {
     else if constexpr (std::is_same_v<T, std::string>) return sizeof(uint32_t);
     else return T::kMinBytes;
   }
-  uint32_t count(size_t least) {
+  uint32_t count(size_t minElementBytes) {
     uint32_t length = 0;
     read(length);
-    if (uint64_t{length} * least > static_cast<uint64_t>(end_ - at_)) {
-      throw ProtocolError("a list longer than its frame");
+    if (uint64_t{length} * minElementBytes > static_cast<uint64_t>(end_ - at_)) {
+      throw ProtocolError("expected a list within its frame, received one of " + std::to_string(length) + " elements");
     }
     return length;
   }
   const char* consume(size_t length) {
-    if (length > static_cast<size_t>(end_ - at_)) throw ProtocolError("a frame shorter than its fields");
+    if (length > static_cast<size_t>(end_ - at_)) {
+      throw ProtocolError("expected " + std::to_string(length) + " more bytes, received the end of the frame");
+    }
     return std::exchange(at_, at_ + length);
   }
 

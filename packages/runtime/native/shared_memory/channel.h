@@ -11,6 +11,7 @@ namespace mosaic {
 
 /// Bytes written and read since the beginning, each on its own cache line. Lies in shared memory.
 struct ChannelIndex {
+  static_assert(std::atomic<uint64_t>::is_always_lock_free, "no lock reaches another process");
   alignas(64) std::atomic<uint64_t> written{0};
   alignas(64) std::atomic<uint64_t> read{0};
 };
@@ -49,7 +50,7 @@ class Channel {
 
   /// The next `bytes`, which must be readable: in place, or copied to `bounce` where they wrap around or are not
   /// aligned for a float (after a message of an odd number of 16-bit elements).
-  const void* peek(uint64_t bytes, void* bounce) const {
+  const void* contiguous(uint64_t bytes, void* bounce) const {
     const uint64_t at = index_->read.load(std::memory_order_relaxed) % capacity_;
     if (at + bytes <= capacity_ && at % 4 == 0) return data_ + at;
     const uint64_t first = std::min(bytes, capacity_ - at);

@@ -28,8 +28,8 @@ const char* const kLayoutMismatch =
 uint64_t pairs(uint64_t size) { return size * (size - 1); }
 
 uint64_t channelCapacity(uint64_t size) {
-  const uint64_t share = kTotalChannelBytes / std::max<uint64_t>(pairs(size), 1);
-  return std::bit_floor(std::clamp(share, kMinChannelBytes, kMaxChannelBytes));
+  const uint64_t channelBytes = kTotalChannelBytes / std::max<uint64_t>(pairs(size), 1);
+  return std::bit_floor(std::clamp(channelBytes, kMinChannelBytes, kMaxChannelBytes));
 }
 
 uint64_t indexOffset(uint64_t size) { return sizeof(SegmentHeader) + size * sizeof(RankPage); }
@@ -76,7 +76,7 @@ std::shared_ptr<Segment> Segment::create(uint32_t size) {
   if (fd < 0) throw systemError("cannot create shared memory");
   uint8_t* base = nullptr;
   try {
-    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw systemError("cannot size shared memory");
+    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw systemError("cannot resize shared memory");
     // No rank can shrink it while another uses it.
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     base = map(bytes, fd);
@@ -94,9 +94,10 @@ std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
   struct stat info {};
   const uint64_t bytes = segmentBytes(size);
   uint8_t* base = nullptr;
-  const bool fits = fstat(fd, &info) == 0 && info.st_uid == geteuid() && static_cast<uint64_t>(info.st_size) == bytes;
+  const bool isValid =
+      fstat(fd, &info) == 0 && info.st_uid == geteuid() && static_cast<uint64_t>(info.st_size) == bytes;
   try {
-    if (!fits) throw std::runtime_error(kLayoutMismatch);
+    if (!isValid) throw std::runtime_error(kLayoutMismatch);
     base = map(bytes, fd);
   } catch (...) {
     ::close(fd);

@@ -143,7 +143,7 @@ void SharedMemory::close() {
 void SharedMemory::notify(uint32_t peer) const {
   Doorbell& doorbell = segment_->page(peer).doorbell;
   if (!pipe_) doorbell.ring();
-  else if (doorbell.take() && pipesOf_[peer]) pipesOf_[peer]->signal();
+  else if (doorbell.clearIfAsleep() && pipesOf_[peer]) pipesOf_[peer]->signal();
 }
 
 void SharedMemory::sleep(int64_t nanoseconds, int (*ready)(void*), void* arg) {
@@ -152,10 +152,10 @@ void SharedMemory::sleep(int64_t nanoseconds, int (*ready)(void*), void* arg) {
 
 void SharedMemory::beginPoll() {
   pipe_->drain();
-  segment_->page(index_).doorbell.announce();
+  segment_->page(index_).doorbell.setAsleep();
 }
 
-void SharedMemory::endPoll() { segment_->page(index_).doorbell.withdraw(); }
+void SharedMemory::endPoll() { segment_->page(index_).doorbell.clearAsleep(); }
 
 bool SharedMemory::isLost(uint32_t rank) const {
   const uint32_t peer = indexOf_[rank];
@@ -165,10 +165,10 @@ bool SharedMemory::isLost(uint32_t rank) const {
 // ── messages
 
 bool SharedMemory::progress() {
-  bool moved = sends_.forEachActive([this](uint32_t peer) { return sendTo(peer); });
-  moved |= receives_.forEachActive([this](uint32_t peer) { return receiveFrom(peer); });
-  if (reduction_) moved |= computeReduction(*reduction_);
-  return moved;
+  bool hasProgressed = sends_.forEachActive([this](uint32_t peer) { return sendTo(peer); });
+  hasProgressed |= receives_.forEachActive([this](uint32_t peer) { return receiveFrom(peer); });
+  if (reduction_) hasProgressed |= computeReduction(*reduction_);
+  return hasProgressed;
 }
 
 /// Takes the first message off its queue once all of it has moved.
@@ -183,9 +183,9 @@ void SharedMemory::popIfDone(Queue& queue) {
 bool SharedMemory::sendTo(uint32_t peer) {
   Queue& queue = sends_[peer];
   Channel channel = outgoing(peer);
-  uint64_t budget = kMaxCopyBytes;
-  bool moved = false;
-  while (!queue.empty() && budget > 0) {
+  uint64_t remainingBytes = kMaxCopyBytes;
+  bool hasProgressed = false;
+  while (!queue.empty() && remainingBytes > 0) {
     MosaicMessage& message = *queue.front();
     if (message.state != MOSAIC_MESSAGE_PENDING) break;
     if (!headerMoved(message)) {
@@ -196,19 +196,19 @@ bool SharedMemory::sendTo(uint32_t peer) {
       // A header goes in whole or not at all: the reader may look at it in place.
       if (channel.writable() < sizeof message.signature) break;
       channel.write(&message.signature, sizeof message.signature);
-      headerMoved(message) = moved = true;
+      headerMoved(message) = hasProgressed = true;
     }
-    const uint64_t wanted = std::min(budget, message.signature.bytes - message.moved);
-    const uint64_t count = channel.write(message.data + message.moved, wanted);
+    const uint64_t chunkBytes = std::min(remainingBytes, message.signature.bytes - message.moved);
+    const uint64_t count = channel.write(message.data + message.moved, chunkBytes);
     message.moved += count;
-    budget -= count;
-    moved |= count > 0;
+    remainingBytes -= count;
+    hasProgressed |= count > 0;
     if (message.moved < message.signature.bytes && count == 0) break;
     popIfDone(queue);
   }
-  if (moved) notify(peer);
+  if (hasProgressed) notify(peer);
   else if (!queue.empty() && isClosed(peer)) queue.front()->state = MOSAIC_MESSAGE_CLOSED;
-  return moved;
+  return hasProgressed;
 }
 
 /// Reads a header, and compares it. False: it has not come, or is another than expected.
@@ -227,14 +227,14 @@ bool SharedMemory::receiveFrom(uint32_t peer) {
   // Before reading: what a peer wrote before it closed is then seen.
   const bool closed = isClosed(peer);
   Channel channel = incoming(peer);
-  uint64_t budget = kMaxCopyBytes;
-  bool moved = false, starved = false;
-  while (!queue.empty() && budget > 0) {
+  uint64_t remainingBytes = kMaxCopyBytes;
+  bool hasProgressed = false, starved = false;
+  while (!queue.empty() && remainingBytes > 0) {
     MosaicMessage& message = *queue.front();
     if (message.state != MOSAIC_MESSAGE_PENDING) break;
     if (!headerMoved(message)) {
       starved = !open(message, channel);
-      moved |= headerMoved(message) != 0;
+      hasProgressed |= headerMoved(message) != 0;
       if (starved) break;
     }
     // Operands of a reduction stay in the ring buffer until those of all ranks are there.
@@ -242,19 +242,19 @@ bool SharedMemory::receiveFrom(uint32_t peer) {
       starved = channel.readable() == 0;
       break;
     }
-    const uint64_t wanted = std::min(budget, message.signature.bytes - message.moved);
-    const uint64_t count = channel.read(message.data + message.moved, wanted);
+    const uint64_t chunkBytes = std::min(remainingBytes, message.signature.bytes - message.moved);
+    const uint64_t count = channel.read(message.data + message.moved, chunkBytes);
     message.moved += count;
-    budget -= count;
-    moved |= count > 0;
+    remainingBytes -= count;
+    hasProgressed |= count > 0;
     starved = message.moved < message.signature.bytes && count == 0;
     if (starved) break;
     popIfDone(queue);
   }
   // A writer that sleeps before a full ring buffer is worth waking only for a good piece of it.
-  if (moved && (queue.empty() || channel.isHalfEmpty())) notify(peer);
+  if (hasProgressed && (queue.empty() || channel.isHalfEmpty())) notify(peer);
   if (starved && closed && queue.front()->state == MOSAIC_MESSAGE_PENDING) queue.front()->state = MOSAIC_MESSAGE_CLOSED;
-  return moved;
+  return hasProgressed;
 }
 
 // ── reductions
@@ -272,7 +272,7 @@ bool SharedMemory::computeReduction(MosaicReduction& r) {
   const auto width = static_cast<uint64_t>(dtypeBytes(dtype));
   alignas(64) float acc[kReduceBlock];
   alignas(64) float bounce[kReduceBlock];
-  bool moved = false;
+  bool hasProgressed = false;
   while (r.reduced < r.count) {
     uint64_t ready = std::min(kReduceBlock, r.count - r.reduced);
     for (uint32_t i = 0; i + 1 < r.ranks; i++) {
@@ -284,7 +284,7 @@ bool SharedMemory::computeReduction(MosaicReduction& r) {
     if (ready < std::min(kReduceBlock, r.count - r.reduced)) break;
     for (uint32_t i = 0, next = 0; i < r.ranks; i++) {
       const void* operand = r.own + r.reduced * width;
-      if (i != r.position) operand = incoming(indexOf_[r.messages[next++].peer]).peek(ready * width, bounce);
+      if (i != r.position) operand = incoming(indexOf_[r.messages[next++].peer]).contiguous(ready * width, bounce);
       reduction::accumulate(acc, operand, ready, dtype, op, i == 0);
     }
     reduction::finish(r.out + r.reduced * width, acc, ready, dtype, op, r.ranks);
@@ -298,10 +298,10 @@ bool SharedMemory::computeReduction(MosaicReduction& r) {
       if (message.state == MOSAIC_MESSAGE_DONE || channel.isHalfEmpty()) notify(peer);
     }
     r.reduced += ready;
-    moved = true;
+    hasProgressed = true;
   }
   if (r.reduced == r.count) reduction_ = nullptr;
-  return moved;
+  return hasProgressed;
 }
 
 void SharedMemory::cancel() {

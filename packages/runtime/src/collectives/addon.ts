@@ -1,6 +1,5 @@
-import { fileURLToPath } from "node:url";
 import type { TraceEvent } from "@mosaic/core";
-import { loadAddon, platform } from "../addon.ts";
+import { findAddon, loadAddon } from "../addon.ts";
 import { Completions, translateErrors } from "../runtime.ts";
 
 /** One rank's engine, as native code holds it. */
@@ -62,7 +61,7 @@ export interface CollectivesAddon {
   takeTrace(completion: number): readonly TraceEvent[];
 }
 
-const path = fileURLToPath(new URL(`../prebuilds/${platform}/mosaic_runtime.node`, import.meta.url));
+const addonPath = findAddon("mosaic_runtime", import.meta.url);
 
 /** What native code will complete. */
 export const completions: Completions = new Completions();
@@ -73,10 +72,10 @@ export function addon(): CollectivesAddon {
   if (loaded) return loaded;
   loaded = loadAddon<CollectivesAddon>({
     packageName: "@mosaic/runtime",
-    what: "the collectives engine",
-    path,
+    description: "the collectives engine",
+    path: addonPath,
     protocol: 3, // `kProtocol` in native/binding/addon.h
-    needs: "g++ and CMake",
+    requirements: "g++ and CMake",
   });
   loaded.bind(completions.complete);
   // Streams that wait for an operation would otherwise hold up the end of the process, and threads use libraries during it.

@@ -60,7 +60,7 @@ export async function agentAddress(
     });
   }
   const tree = endpoint === undefined ? undefined : { index: rank, endpoint };
-  const keepAlive = new KeepAlive(path, tree, Math.min(timeout, START_TIMEOUT_MS));
+  const keepAlive = new AgentConnection(path, tree, Math.min(timeout, START_TIMEOUT_MS));
   if (isFirst) await keepAlive.ensureAgent();
   return { path, secret, world, attempt, [Symbol.dispose]: () => keepAlive.release() };
 }
@@ -192,9 +192,9 @@ interface TreePosition {
  * A connection without frames, so that the agent stays; where that ends all the same, another agent is started. An agent
  * that was started here reads the end of its standard input if this process ends before a rank has connected.
  */
-class KeepAlive {
+class AgentConnection {
   readonly #path: string;
-  readonly #place: TreePosition | undefined;
+  readonly #treePosition: TreePosition | undefined;
   readonly #timeout: number;
   #socket: Socket | undefined;
   #input: Writable | undefined;
@@ -202,7 +202,7 @@ class KeepAlive {
 
   constructor(path: string, place: TreePosition | undefined, timeout: number) {
     this.#path = path;
-    this.#place = place;
+    this.#treePosition = place;
     this.#timeout = timeout;
   }
 
@@ -210,8 +210,8 @@ class KeepAlive {
   async ensureAgent(): Promise<void> {
     for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
       const socket = await connectTo(this.#path);
-      if (socket !== undefined) return this.#keep(socket);
-      this.#input = await startAgent(this.#path, this.#place, this.#timeout);
+      if (socket !== undefined) return this.#keepOpen(socket);
+      this.#input = await startAgent(this.#path, this.#treePosition, this.#timeout);
     }
     throw new MosaicError(`connect: agents at ${this.#path} end as soon as they start; remove that socket`);
   }
@@ -222,7 +222,7 @@ class KeepAlive {
     this.#input?.destroy();
   }
 
-  #keep(socket: Socket): void {
+  #keepOpen(socket: Socket): void {
     this.#socket = socket;
     if (this.#isReleased) socket.destroy();
     // A failure from here on is that of the rank's own connection.

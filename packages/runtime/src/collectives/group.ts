@@ -27,13 +27,13 @@ export class NativeGroup extends CheckedGroup {
   readonly rank: number;
   readonly ranks: readonly number[];
   readonly hosts: readonly number[];
-  readonly #self: NativeRank;
+  readonly #nativeRank: NativeRank;
   readonly #index: number;
   #closed = false;
 
   constructor(self: NativeRank, { name, index, rank, ranks, hosts }: GroupMembership) {
     super();
-    this.#self = self;
+    this.#nativeRank = self;
     this.#index = index;
     this.name = name;
     this.rank = rank;
@@ -42,52 +42,52 @@ export class NativeGroup extends CheckedGroup {
   }
 
   /** The group of all ranks, of a rank that has just connected. */
-  static world(self: NativeRank, { rank, size }: { readonly rank: number; readonly size: number }): NativeGroup {
+  static world(nativeRank: NativeRank, { rank, size }: { readonly rank: number; readonly size: number }): NativeGroup {
     const ranks = Array.from({ length: size }, (_, i) => i);
-    return new NativeGroup(self, { name: "world", index: 0, rank, ranks, hosts: self.hosts });
+    return new NativeGroup(nativeRank, { name: "world", index: 0, rank, ranks, hosts: nativeRank.hosts });
   }
 
   get device(): Device {
-    return this.#self.device;
+    return this.#nativeRank.device;
   }
 
   protected get isClosed(): boolean {
-    return this.#closed || this.#self.isClosed;
+    return this.#closed || this.#nativeRank.isClosed;
   }
 
   protected post(call: CollectiveCall, label: string): Work {
-    return this.#self.post(this.#index, call, label);
+    return this.#nativeRank.post(this.#index, call, label);
   }
 
   protected record(description: () => string): void {
-    if (this.size > 1) this.#self.record(this.#index, description());
+    if (this.size > 1) this.#nativeRank.record(this.#index, description());
   }
 
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
     this.checkColor(color);
-    const place = await this.#self.split(this.#index, color, name);
-    const hosts = place.ranks.map((member) => this.#self.hosts[member]!);
-    return new NativeGroup(this.#self, { name, ...place, hosts });
+    const place = await this.#nativeRank.split(this.#index, color, name);
+    const hosts = place.ranks.map((member) => this.#nativeRank.hosts[member]!);
+    return new NativeGroup(this.#nativeRank, { name, ...place, hosts });
   }
 
   traffic(): Traffic {
-    const [bytesSent, bytesReceived, messagesSent] = this.#self.traffic(this.#index);
+    const [bytesSent, bytesReceived, messagesSent] = this.#nativeRank.traffic(this.#index);
     return { bytesSent, bytesReceived, messagesSent };
   }
 
   startTrace(): void {
     this.beginCall("startTrace");
-    this.#self.startTrace();
+    this.#nativeRank.startTrace();
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     this.beginCall("stopTrace");
-    return this.#self.stopTrace();
+    return this.#nativeRank.stopTrace();
   }
 
   /** Closing the world closes its rank: what was posted is finished first. What a part holds is released with its rank. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
-    if (this.#index === 0) await this.#self.close();
+    if (this.#index === 0) await this.#nativeRank.close();
   }
 }

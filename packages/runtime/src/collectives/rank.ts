@@ -11,7 +11,7 @@ import {
 } from "@mosaic/core";
 import { completions, type EngineHandle, type SplitResult, callNative, type OpenOptions } from "./addon.ts";
 
-const noDType = Object.keys(dtypeCodes).length;
+const noDTypeCode = Object.keys(dtypeCodes).length;
 
 /** The address of a contiguous tensor's first element. */
 function storageAddress(x: Tensor | undefined): number {
@@ -24,10 +24,10 @@ function encodeCall(call: CollectiveCall): Float64Array {
   const described = input ?? out;
   const words = [
     collectiveOps.indexOf(call.op),
-    described ? dtypeCodes[described.dtype] : noDType,
+    described ? dtypeCodes[described.dtype] : noDTypeCode,
     reduceOps.indexOf(call.reduce ?? "sum"),
     call.root ?? 0,
-    call.ragged ? 1 : 0,
+    call.allowUnequal ? 1 : 0,
     storageAddress(out),
     storageAddress(input),
   ];
@@ -159,26 +159,26 @@ function listOperands({ out, input, transfers = [] }: CollectiveCall): Tensor[] 
 class PendingOperation implements Work {
   readonly number: number;
   readonly #engine: EngineHandle;
-  #held: Tensor["storage"][];
-  #waited = false;
+  #retainedStorages: Tensor["storage"][];
+  #isWaited = false;
 
   constructor(engine: EngineHandle, number: number, operands: readonly Tensor[]) {
     this.number = number;
     this.#engine = engine;
-    this.#held = operands.map(({ storage }) => storage);
-    for (const storage of this.#held) storage.retain();
+    this.#retainedStorages = operands.map(({ storage }) => storage);
+    for (const storage of this.#retainedStorages) storage.retain();
   }
 
   wait(): void {
-    if (this.#waited) return;
+    if (this.#isWaited) return;
     callNative((addon) => addon.wait(this.#engine, this.number));
-    this.#waited = true;
+    this.#isWaited = true;
     // Memory returns in stream order, and the stream now waits: whatever uses it next comes after this operation.
     this.release();
   }
 
   release(): void {
-    for (const storage of this.#held) storage.release();
-    this.#held = [];
+    for (const storage of this.#retainedStorages) storage.release();
+    this.#retainedStorages = [];
   }
 }

@@ -7,7 +7,7 @@ const root = join(import.meta.dirname, "../..");
 const client = ["agent_client", "agent_delivery", "agent_socket", "control_plane"].map(
   (name) => `native/control/${name}.cc`,
 );
-const folders = ["native/control", "native/test", "include/mosaic"];
+const directories = ["native/control", "native/test", "include/mosaic"];
 /** `thread` or `address,undefined`: what the programs are compiled to check, when it is checked by hand. */
 const { MOSAIC_SANITIZE: sanitize, CXX: compiler = "g++" } = process.env;
 const output = join(root, "build", sanitize === undefined ? "native-test" : `native-test-${sanitize}`);
@@ -17,7 +17,9 @@ const run = promisify(execFile);
 
 /** Compiles a program of native/test, with the real client if it has ranks, unless it is newer than all of these files. */
 export async function compile(name: "control_frames" | "control_ranks" | "control_stress"): Promise<string> {
-  const files = folders.flatMap((folder) => readdirSync(join(root, folder)).map((file) => join(root, folder, file)));
+  const files = directories.flatMap((directory) =>
+    readdirSync(join(root, directory)).map((file) => join(root, directory, file)),
+  );
   const newest = Math.max(...files.map((file) => statSync(file).mtimeMs));
   const isFresh = (path: string): boolean => existsSync(path) && statSync(path).mtimeMs > newest;
   const program = join(output, name);
@@ -27,7 +29,7 @@ export async function compile(name: "control_frames" | "control_ranks" | "contro
   const objects = await Promise.all(
     sources.map(async (source) => {
       const object = join(output, `${basename(source, ".cc")}.o`);
-      const includes = ["native", "native/test", "include"].map((folder) => `-I${join(root, folder)}`);
+      const includes = ["native", "native/test", "include"].map((directory) => `-I${join(root, directory)}`);
       if (!isFresh(object))
         await into(object, [...flags, "-Wall", "-Wextra", "-Werror", ...includes, "-c", join(root, source)]);
       return object;

@@ -63,7 +63,7 @@ describe("ranks of one host", () => {
 
 describe("a rendezvous fails", () => {
   const remedy =
-    "look at their output for why, and check that all ranks have the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID";
+    "see their output for the cause, and check that all ranks have the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID";
 
   test("after its time, naming who is missing; the one that joined first decides", async () => {
     const { path } = await startAgent();
@@ -191,7 +191,7 @@ describe("the socket", () => {
     const dead = await startAgent({ path });
     dead.unlink();
     expect(existsSync(path)).toBe(false);
-    await dead.relink();
+    await dead.restoreSocketFile();
     await expect(startAgent({ path })).rejects.toMatchObject({ code: "EADDRINUSE" });
     const { path: other } = await startAgent();
     const ranks = await startWorld([dead], 1);

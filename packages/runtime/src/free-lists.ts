@@ -1,0 +1,58 @@
+import type { MemoryBlock } from "./storage.ts";
+
+/** Larger blocks go back to the addon at once: work on so many bytes takes many times as long as the call. */
+const maxBlockBytes = 64 * 2 ** 10;
+
+/** Bytes that the lists may hold: what lies in them cannot be joined with its neighbours. */
+const maxBytes = 2 ** 20;
+
+/**
+ * Freed blocks by size, for the next allocation of that size: a loop of equal steps allocates without a native call. Everything on
+ * a device runs in order on one stream, so what the host has freed may be handed out again at once.
+ */
+export class FreeLists {
+  /** Sizes of blocks are multiples of it, a power of two. */
+  readonly #granularity: number;
+  readonly #lists: MemoryBlock[][];
+  #bytes = 0;
+
+  constructor(granularity: number) {
+    this.#granularity = granularity;
+    this.#lists = Array.from({ length: maxBlockBytes / granularity + 1 }, () => []);
+  }
+
+  /** Bytes of the blocks in the lists. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** A block of the size that the addon would give for so many bytes; undefined if there is none. */
+  takeBlock(byteLength: number): MemoryBlock | undefined {
+    if (!Number.isInteger(byteLength) || byteLength < 0 || byteLength > maxBlockBytes) return undefined;
+    const block = this.#lists[this.#index(byteLength)]?.pop();
+    if (block !== undefined) this.#bytes -= block.byteLength;
+    return block;
+  }
+
+  /** Whether the lists have taken the block. */
+  put(block: MemoryBlock): boolean {
+    const { byteLength } = block;
+    if (byteLength > maxBlockBytes || this.#bytes + byteLength > maxBytes) return false;
+    this.#lists[this.#index(byteLength)]!.push(block);
+    this.#bytes += byteLength;
+    return true;
+  }
+
+  /** Empties the lists. */
+  clear(): MemoryBlock[] {
+    const blocks = this.#lists.flat();
+    for (const list of this.#lists) list.length = 0;
+    this.#bytes = 0;
+    return blocks;
+  }
+
+  /** Nothing takes a block, too. */
+  #index(byteLength: number): number {
+    return Math.ceil(byteLength / this.#granularity) || 1;
+  }
+}
