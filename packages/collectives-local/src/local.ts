@@ -1,4 +1,3 @@
-import { fileURLToPath } from "node:url";
 import {
   type Collectives,
   type ConnectOptions,
@@ -14,30 +13,30 @@ import {
 import {
   checkDeviceType,
   connectProcess,
+  findAddon,
   inProcess,
   loadAddon,
   openWorld,
-  platform,
   type WorldOptions,
 } from "@mosaic/runtime";
 
 interface LocalAddon {
   readonly protocol: number;
-  /** A transport over shared memory for one rank: the address of a `MosaicTransport`. */
+  /** A transport over shared memory for one rank: the address of a `MosaicTransport` (`packages/runtime/native/shared_memory`). */
   open(): number;
 }
 
-const path = fileURLToPath(new URL(`../prebuilds/${platform}/mosaic_collectives_local.node`, import.meta.url));
+const path = findAddon("mosaic_collectives_local", import.meta.url);
 let cachedAddon: LocalAddon | undefined;
 
 /** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
 function loadTransport(): LocalAddon {
   cachedAddon ??= loadAddon<LocalAddon>({
     packageName: "@mosaic/collectives-local",
-    what: "the transport over shared memory",
+    description: "the transport over shared memory",
     path,
     protocol: 2, // `kProtocol` in native/addon.cc
-    needs: "g++ and CMake",
+    requirements: "g++ and CMake",
   });
   return cachedAddon;
 }

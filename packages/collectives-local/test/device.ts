@@ -4,11 +4,12 @@ import {
   type DType,
   dtypeBytes,
   type Fence,
+  FinalizedStorage,
   type Kernels,
   type MemoryStats,
   type Shape,
   numel,
-  Storage,
+  type Storage,
   type Stream,
   Tensor,
   type TraceEvent,
@@ -71,7 +72,7 @@ export class TestDevice implements Device {
     const memory = new ArrayBuffer(Math.max(bytes, 4));
     new Uint8Array(memory).fill(0xff);
     this.allocated += bytes;
-    const storage = new Storage(BigInt(addon.address(memory)), bytes, () => {
+    const storage = new FinalizedStorage(BigInt(addon.address(memory)), bytes, () => {
       this.allocated -= bytes;
       // In stream order: whatever was submitted may still use it.
       if (this.#native) this.#fence(this.#native, memory).catch(() => {});

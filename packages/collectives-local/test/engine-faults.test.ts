@@ -66,7 +66,9 @@ test("colors of fewer ranks than the group has fail the rank, not the process", 
 test("colors that are not one for each rank of their frame end the control plane", async () => {
   const error = await split({ ranks: [[0, 2]], colors: BigInt64Array.of(0n) });
   expect(error).toBeInstanceOf(PeerLostError);
-  expect((error as Error).message).toContain("the agent sent a colors frame without one color for each rank");
+  expect((error as Error).message).toContain(
+    "invalid frame from the agent: expected one color for each rank, received 1",
+  );
 });
 
 test("a rank of another size than its world", async () => {

@@ -117,7 +117,10 @@ test("over hosts a row crosses once to each host that requires it, and is in pla
       using input = inputOf(group.device, rank, drawn.rows);
       return group.groupCast([outs[rank]!], [input], drawn.plan, { hierarchical: true });
     });
+    // Both hops were posted: nothing is, once the works are waited for.
+    const posted = messages.length;
     for (const work of works) work.wait();
+    expect(messages).toHaveLength(posted);
     for (const [rank, out] of outs.entries()) expect(Array.from(await out.read())).toEqual(expectedOf(drawn, rank));
     const crossing = messages.filter(({ from, to }) => hosts[from] !== hosts[to]);
     let expected = 0;
@@ -128,8 +131,12 @@ test("over hosts a row crosses once to each host that requires it, and is in pla
       }
     }
     expect(crossing.reduce((sum, { elements }) => sum + elements, 0)).toBe(expected);
-    // Nobody but a receiver has a row pass through it: all that arrives is required where it arrives, or by its neighbours.
+    // No rank receives a row that it does not require.
     for (const { from, to } of crossing) expect(drawn.sets[from]![to]!.length).toBeGreaterThan(0);
+    const arrived = outs.map((_, rank) => messages.filter(({ to }) => to === rank));
+    expect(arrived.map((all) => all.reduce((sum, { elements }) => sum + elements, 0))).toEqual(
+      outs.map((out) => out.size),
+    );
     for (const out of outs) out[Symbol.dispose]();
   }
 });

@@ -60,7 +60,7 @@ test("operands of a collective that nobody waits for come back with a later one"
   expect(device!.allocated).toBe(0);
 });
 
-test("a trace shows what ran when, and only what was asked for", async () => {
+test("a trace has the kernels with their times, and only what was asked for", async () => {
   await using ranks = await openRanks(2);
   const run = async () => {
     const xs = ranks.devices.map((device) => tensor(device, [1, 2, 3], [3]));

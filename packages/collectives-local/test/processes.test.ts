@@ -26,7 +26,7 @@ describe.each([2, 3, 5, 8])("%i processes", (size) => {
     for (const { files } of worked) expect(files).not.toContainEqual(expect.stringMatching(/memfd|shm/));
     const left = await Promise.all(ranks.map((rank) => rank.waitForEvent("left")));
     expect(left.map(({ leaked }) => leaked)).toEqual(left.map(() => 0));
-    expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual(ranks.map(() => 0));
+    expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual(ranks.map(() => 0));
   });
 });
 
@@ -36,7 +36,7 @@ test("an agent that a rank started ends with that rank", async () => {
   const rank = processes.start("work", job.env(0));
   while (!existsSync(sockets.at(-1)!)) await setImmediate();
   rank.kill();
-  expect(await rank.ended).toBe("SIGKILL");
+  expect(await rank.exited).toBe("SIGKILL");
 });
 
 test("a rank whose timeout began first names the ranks that are missing, too", async () => {
@@ -94,7 +94,7 @@ test.each([
   sockets.pop();
   const ranks = [0, 1].map((rank) => processes.start("work", { ...unset, ...env(rank) }));
   for (const rank of ranks) expect((await rank.waitForEvent("worked")).sum).toBe(1);
-  expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual([0, 0]);
+  expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual([0, 0]);
 });
 
 test("ranks of several hosts are refused", async () => {
@@ -104,5 +104,5 @@ test("ranks of several hosts are refused", async () => {
   expect((await rank.waitForEvent("failed")).message).toMatch(
     /expected all ranks on this host, received 1 of 2 ranks.*span hosts, as @mosaic\/collectives-ucx does/,
   );
-  expect(await rank.ended).toBe(0);
+  expect(await rank.exited).toBe(0);
 });

@@ -14,9 +14,9 @@ constexpr int32_t kProtocol = 3;
 // load(candidates): [version, path] of NCCL.
 Napi::Value loadNccl(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
-    const auto given = info[0].As<Napi::Array>();
+    const auto argument = info[0].As<Napi::Array>();
     std::vector<std::string> candidates;
-    for (uint32_t i = 0; i < given.Length(); i++) candidates.push_back(given.Get(i).As<Napi::String>());
+    for (uint32_t i = 0; i < argument.Length(); i++) candidates.push_back(argument.Get(i).As<Napi::String>());
     const Library& found = load(candidates);
     const auto pair = Napi::Array::New(info.Env(), 2);
     pair.Set(uint32_t{0}, versionText(found.version));
@@ -28,10 +28,10 @@ Napi::Value loadNccl(const Napi::CallbackInfo& info) {
 // open({ minCtas, maxCtas, netName, warmUp }): the address of a `MosaicTransport`.
 Napi::Value open(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
-    const auto given = info[0].As<Napi::Object>();
-    const auto number = [&](const char* name) { return given.Get(name).As<Napi::Number>().Int32Value(); };
-    const Settings settings{number("minCtas"), number("maxCtas"), given.Get("netName").As<Napi::String>()};
-    const auto address = reinterpret_cast<uintptr_t>(openTransport(settings, given.Get("warmUp").ToBoolean()));
+    const auto argument = info[0].As<Napi::Object>();
+    const auto number = [&](const char* name) { return argument.Get(name).As<Napi::Number>().Int32Value(); };
+    const Settings settings{number("minCtas"), number("maxCtas"), argument.Get("netName").As<Napi::String>()};
+    const auto address = reinterpret_cast<uintptr_t>(openTransport(settings, argument.Get("warmUp").ToBoolean()));
     return Napi::Number::New(info.Env(), static_cast<double>(address));
   });
 }

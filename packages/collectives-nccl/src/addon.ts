@@ -1,16 +1,15 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-import { type Environment, loadAddon, platform, sitePackages, translateErrors } from "@mosaic/runtime";
+import { type Environment, findAddon, loadAddon, sitePackages, translateErrors } from "@mosaic/runtime";
 
 const libraryNames = ["libnccl.so.2", "libnccl.so"] as const;
 
 /** Where NCCL may be, best first: MOSAIC_NCCL_LIBRARY and nothing else, or the usual names, then Python's packages. */
 export function libraryCandidates(env: Environment = process.env): readonly string[] {
   if (env.MOSAIC_NCCL_LIBRARY) return [env.MOSAIC_NCCL_LIBRARY];
-  // NVIDIA's packages lie in a folder each, or since CUDA 13 some of them in one.
-  const ofPython = sitePackages(env).flatMap((folder) =>
-    ["nccl", "cu13"].map((part) => join(folder, "nvidia", part, "lib", libraryNames[0])),
+  // NVIDIA's packages lie in a directory each, or since CUDA 13 some of them in one.
+  const ofPython = sitePackages(env).flatMap((directory) =>
+    ["nccl", "cu13"].map((part) => join(directory, "nvidia", part, "lib", libraryNames[0])),
   );
   return [...libraryNames, ...new Set(ofPython.filter((file) => existsSync(file)))];
 }
@@ -31,9 +30,7 @@ interface NcclAddon {
 }
 
 /** Where the addon of this platform lies. */
-const addonPath: string = fileURLToPath(
-  new URL(`../prebuilds/${platform}/mosaic_collectives_nccl.node`, import.meta.url),
-);
+const addonPath: string = findAddon("mosaic_collectives_nccl", import.meta.url);
 
 let cachedAddon: NcclAddon | undefined;
 
@@ -41,10 +38,10 @@ let cachedAddon: NcclAddon | undefined;
 function loadTransport(): NcclAddon {
   cachedAddon ??= loadAddon<NcclAddon>({
     packageName: "@mosaic/collectives-nccl",
-    what: "the transport over NCCL",
+    description: "the transport over NCCL",
     path: addonPath,
     protocol: 3, // `kProtocol` in native/addon.cc
-    needs: "g++ and CMake",
+    requirements: "g++ and CMake",
   });
   return cachedAddon;
 }

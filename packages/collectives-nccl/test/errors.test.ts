@@ -132,12 +132,12 @@ test("reports what NCCL there is", async () => {
 });
 
 test("takes the next NCCL where one that loads cannot be used", async () => {
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-nccl-"));
-  onTestFinished(() => rmSync(folder, { recursive: true }));
-  const compiler = ["-shared", "-fPIC", "-x", "c", "-o", join(folder, "libnccl.so.2"), "/dev/null"];
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-nccl-"));
+  onTestFinished(() => rmSync(directory, { recursive: true }));
+  const compiler = ["-shared", "-fPIC", "-x", "c", "-o", join(directory, "libnccl.so.2"), "/dev/null"];
   await promisify(execFile)(process.env.CC ?? "cc", compiler);
-  symlinkSync(emulatedLibraries.MOSAIC_NCCL_LIBRARY!, join(folder, "libnccl.so"));
-  const env = { MOSAIC_NCCL_LIBRARY: "", LD_LIBRARY_PATH: folder };
+  symlinkSync(emulatedLibraries.MOSAIC_NCCL_LIBRARY!, join(directory, "libnccl.so"));
+  const env = { MOSAIC_NCCL_LIBRARY: "", LD_LIBRARY_PATH: directory };
   const { message } = await getError("throw new Error(ncclSystem().version)", env);
   expect(message).toBe("2.27.3");
 });

@@ -36,15 +36,15 @@ class Job {
   readonly #outputs: string[] = [];
 
   constructor(scenario: string, env: Environment = {}) {
-    const folder = mkdtempSync(join(tmpdir(), "mosaic-nccl-hosts-"));
-    writeFileSync(join(folder, "token"), "0123456789abcdef0123456789abcdef", { mode: 0o600 });
+    const directory = mkdtempSync(join(tmpdir(), "mosaic-nccl-hosts-"));
+    writeFileSync(join(directory, "token"), "0123456789abcdef0123456789abcdef", { mode: 0o600 });
     this.exited = [0, 1].map((host) =>
-      this.#launch(host, scenario, { MOSAIC_TOKEN_FILE: join(folder, "token"), ...env }),
+      this.#launch(host, scenario, { MOSAIC_TOKEN_FILE: join(directory, "token"), ...env }),
     );
     onTestFinished(async () => {
       for (const host of [0, 1]) this.killHost(host);
       await Promise.all(this.exited);
-      rmSync(folder, { recursive: true });
+      rmSync(directory, { recursive: true });
     });
   }
 

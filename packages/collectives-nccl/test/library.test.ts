@@ -4,34 +4,34 @@ import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { libraryCandidates } from "../src/addon.ts";
 
-/** A folder with these files in it. */
-function folderWith(...files: readonly string[]): string {
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-python-"));
-  onTestFinished(() => rmSync(folder, { recursive: true }));
+/** A directory with these files in it. */
+function directoryWith(...files: readonly string[]): string {
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-python-"));
+  onTestFinished(() => rmSync(directory, { recursive: true }));
   for (const file of files) {
-    mkdirSync(dirname(join(folder, file)), { recursive: true });
-    writeFileSync(join(folder, file), "");
+    mkdirSync(dirname(join(directory, file)), { recursive: true });
+    writeFileSync(join(directory, file), "");
   }
-  return folder;
+  return directory;
 }
 
 const inPackages = "lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
 
 test.each(["VIRTUAL_ENV", "CONDA_PREFIX"])("Python's packages: of %s", (variable) => {
-  const root = folderWith(inPackages);
+  const root = directoryWith(inPackages);
   expect(libraryCandidates({ [variable]: root })).toContain(join(root, inPackages));
 });
 
 test("of the python3 on the PATH, though its environment is not activated", () => {
-  const root = folderWith("bin/python3", inPackages);
+  const root = directoryWith("bin/python3", inPackages);
   expect(libraryCandidates({ PATH: `/nowhere:${join(root, "bin")}` })[2]).toBe(join(root, inPackages));
-  const links = folderWith();
+  const links = directoryWith();
   symlinkSync(join(root, "bin/python3"), join(links, "python3"));
   expect(libraryCandidates({ PATH: links })[2]).toBe(join(root, inPackages));
 });
 
 test("of PYTHONPATH, and where CUDA 13's packages lie together", () => {
   const file = "nvidia/cu13/lib/libnccl.so.2";
-  const folder = folderWith(file);
-  expect(libraryCandidates({ PYTHONPATH: folder })[2]).toBe(join(folder, file));
+  const directory = directoryWith(file);
+  expect(libraryCandidates({ PYTHONPATH: directory })[2]).toBe(join(directory, file));
 });

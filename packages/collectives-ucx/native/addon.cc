@@ -14,9 +14,9 @@ constexpr int32_t kProtocol = 1;
 // load(candidates): [version, path] of UCX.
 Napi::Value loadUcx(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
-    const auto given = info[0].As<Napi::Array>();
+    const auto argument = info[0].As<Napi::Array>();
     std::vector<std::string> candidates;
-    for (uint32_t i = 0; i < given.Length(); i++) candidates.push_back(given.Get(i).As<Napi::String>());
+    for (uint32_t i = 0; i < argument.Length(); i++) candidates.push_back(argument.Get(i).As<Napi::String>());
     const Library& found = load(candidates);
     const auto pair = Napi::Array::New(info.Env(), 2);
     pair.Set(uint32_t{0}, found.version());

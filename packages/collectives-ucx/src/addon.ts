@@ -1,16 +1,15 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { AddonLoadError } from "@mosaic/core";
-import { type Environment, loadAddon, platform, sitePackages, translateErrors } from "@mosaic/runtime";
+import { type Environment, findAddon, loadAddon, sitePackages, translateErrors } from "@mosaic/runtime";
 
 const libraryName = "libucp.so.0";
 
 /** Where UCX may be, best first: MOSAIC_UCX_LIBRARY and nothing else, or the usual name, then Python's packages. */
 export function libraryCandidates(env: Environment = process.env): readonly string[] {
   if (env.MOSAIC_UCX_LIBRARY) return [env.MOSAIC_UCX_LIBRARY];
-  const ofPython = sitePackages(env).flatMap((folder) =>
-    [libraryName, "libucp.so"].map((name) => join(folder, "libucx", "lib", name)),
+  const ofPython = sitePackages(env).flatMap((directory) =>
+    [libraryName, "libucp.so"].map((name) => join(directory, "libucx", "lib", name)),
   );
   return [libraryName, ...new Set(ofPython.filter((file) => existsSync(file)))];
 }
@@ -22,9 +21,7 @@ interface UcxAddon {
   open(network: string, ports: string): number;
 }
 
-const addonPath: string = fileURLToPath(
-  new URL(`../prebuilds/${platform}/mosaic_collectives_ucx.node`, import.meta.url),
-);
+const addonPath: string = findAddon("mosaic_collectives_ucx", import.meta.url);
 
 let cachedAddon: UcxAddon | undefined;
 
@@ -32,10 +29,10 @@ let cachedAddon: UcxAddon | undefined;
 function loadTransport(): UcxAddon {
   cachedAddon ??= loadAddon<UcxAddon>({
     packageName: "@mosaic/collectives-ucx",
-    what: "the transport over UCX",
+    description: "the transport over UCX",
     path: addonPath,
     protocol: 1, // `kProtocol` in native/addon.cc
-    needs: "g++ and CMake",
+    requirements: "g++ and CMake",
   });
   return cachedAddon;
 }

@@ -11,16 +11,16 @@ import { oneHostPerRank, type HostOf, twoRanksPerHost } from "./ranks.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
 // Ranks run on their hosts: they are started by what `process.execPath` names. `ip` becomes the rank, so that its pid stays.
-const folder = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
 const node = process.execPath;
-const onHost = join(folder, "node");
+const onHost = join(directory, "node");
 writeFileSync(onHost, `#!/bin/sh\nexec ip netns exec "n$MOSAIC_TEST_HOST" '${node}' "$@"\n`);
 chmodSync(onHost, 0o755);
 process.execPath = onHost;
 process.env.MOSAIC_TEST_NETWORK = "10.77.0.0/24";
 afterAll(() => {
   process.execPath = node;
-  rmSync(folder, { recursive: true });
+  rmSync(directory, { recursive: true });
 });
 
 const program = { script, openJob: jobsOn(oneHostPerRank) };
@@ -57,7 +57,7 @@ test.each([
   const expected = await digestOverSharedMemory(size);
   expect(digests).toEqual(digests.map(() => expected));
   expect(bytesSent(0) - before).toBeGreaterThan(1 << 20);
-  expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual(ranks.map(() => 0));
+  expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual(ranks.map(() => 0));
 });
 
 test("ranks of one host open no network", async () => {
@@ -79,7 +79,7 @@ test.each([0, 1])("a host of two whose rank %i is killed in the middle of a tran
   expect(name).toBe("PeerLostError");
   expect(message).toMatch(new RegExp(`rank ${killed} \\(pid ${ranks[killed]!.pid} on n${killed}\\) died`));
   expect(performance.now() - started).toBeLessThan(2000);
-  expect(await ranks[1 - killed]!.ended).toBe(0);
+  expect(await ranks[1 - killed]!.exited).toBe(0);
 });
 
 test.each([
@@ -96,7 +96,7 @@ test.each([
       expect(["CollectiveTimeoutError", "PeerLostError"]).toContain(name);
       expect(message).toMatch(/timed out after 3 s: rank \d waits in sendRecv #\d+ \(world\); rank \d |rank \d .*died/);
     }
-    expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual([0, 0, 0]);
+    expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual([0, 0, 0]);
   } finally {
     execFileSync("ip", [...link, "up"]);
   }

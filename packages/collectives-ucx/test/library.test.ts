@@ -67,23 +67,23 @@ test("what UCX reads when it is loaded is set then, unless the user has set it, 
 });
 
 test.each(["libucp.so.0", "libucp.so"])("of Python's packages: %s", (name) => {
-  const folder = temporaryFolder();
-  const file = join(folder, "libucx/lib", name);
+  const directory = temporaryDirectory();
+  const file = join(directory, "libucx/lib", name);
   mkdirSync(dirname(file), { recursive: true });
   writeFileSync(file, "");
-  expect(libraryCandidates({ PYTHONPATH: folder })).toContain(file);
+  expect(libraryCandidates({ PYTHONPATH: directory })).toContain(file);
 });
 
-function temporaryFolder(): string {
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));
-  onTestFinished(() => rmSync(folder, { recursive: true }));
-  return folder;
+function temporaryDirectory(): string {
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));
+  onTestFinished(() => rmSync(directory, { recursive: true }));
+  return directory;
 }
 
 /** A library of that source, which is C. */
 async function compiled(source: string): Promise<string> {
-  const folder = temporaryFolder();
-  const [input, output] = [join(folder, "ucp.c"), join(folder, "libucp.so.0")];
+  const directory = temporaryDirectory();
+  const [input, output] = [join(directory, "ucp.c"), join(directory, "libucp.so.0")];
   writeFileSync(input, source);
   await promisify(execFile)(process.env.CC ?? "cc", ["-shared", "-fPIC", "-o", output, input]);
   return output;

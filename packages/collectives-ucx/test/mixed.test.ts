@@ -77,7 +77,7 @@ describe("processes", () => {
       expect(name).toBe("PeerLostError");
       const host = twoRanksPerHost(killed);
       expect(message).toContain(`rank ${killed} (pid ${ranks[killed]!.pid} on n${host}) died`);
-      expect(await rank.ended).toBe(0);
+      expect(await rank.exited).toBe(0);
     }
   });
 });

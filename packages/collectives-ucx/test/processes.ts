@@ -14,14 +14,14 @@ let jobs = 0;
 /** Jobs of ranks on hosts that are simulated by an agent each, as `mosaic-run` has on every host; MOSAIC_TEST_HOST is the number. */
 export function jobsOn(hostOf: HostOf): (size: number) => Promise<Job> {
   return async (size) => {
-    const folder = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));
+    const directory = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));
     const hosts = Array.from({ length: size }, (_, rank) => hostOf(rank));
     const count = Math.max(...hosts) + 1;
     const agents: Agent[] = [];
     for (let index = 0; index < count; index++) {
       const root = agents[0]?.address;
       const joining = index === 0 ? { children: count > 1 } : { index, ...(root !== undefined && { root }) };
-      agents.push(await Agent.listen({ path: join(folder, `n${index}`), host: `n${index}`, ...joining }));
+      agents.push(await Agent.listen({ path: join(directory, `n${index}`), host: `n${index}`, ...joining }));
     }
     const run = `ucx-test-${process.pid}-${jobs++}`;
     return {
@@ -38,7 +38,7 @@ export function jobsOn(hostOf: HostOf): (size: number) => Promise<Job> {
       }),
       async [Symbol.asyncDispose]() {
         await Promise.all(agents.map((agent) => agent.close()));
-        rmSync(folder, { recursive: true, force: true });
+        rmSync(directory, { recursive: true, force: true });
       },
     };
   };

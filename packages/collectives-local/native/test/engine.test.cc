@@ -1,5 +1,5 @@
 // The engine over shared memory without Node: collectives of every size over threads, faults, and what ThreadSanitizer
-// finds. See CMakeLists.txt, targets collectives-test and collectives-tsan.
+// finds. See CMakeLists.txt, target collectives-test.
 #include <test/engine_world.h>
 
 #include <cmath>
@@ -124,21 +124,21 @@ void testWorldOfAnotherSize() {
 }
 
 /// A transport that counts how often it is freed.
-struct CountedTransport {
+struct FreeCountingTransport {
   int freed = 0;
   MosaicHostTransport host{};
   MosaicTransport table{MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "counted", &host, nullptr};
 
-  CountedTransport() {
+  FreeCountingTransport() {
     host.self = this;
-    host.free = [](void* self) { static_cast<CountedTransport*>(self)->freed++; };
+    host.free = [](void* self) { static_cast<FreeCountingTransport*>(self)->freed++; };
   }
 };
 
 void testRefusalFreesTheTransport() {
   const auto world = std::make_shared<InProcessWorld>(1, kTimeoutNs);
   for (int i = 1; i <= 2; i++) {
-    CountedTransport transport;
+    FreeCountingTransport transport;
     ComputeStream compute;
     // A handle that is no stream: of a device with a port.
     if (i == 2) compute = {reinterpret_cast<MosaicStream*>(8), reinterpret_cast<MosaicDevicePort*>(8), nullptr};

@@ -13,8 +13,8 @@ using LaunchHostFunc = int (*)(void* stream, void (*function)(void*), void* data
 
 LaunchHostFunc launchHostFunc() {
   static const auto found = [] {
-    const std::string named = setting("MOSAIC_CUDA_LIBRARY");
-    void* driver = dlopen(named.empty() ? "libcuda.so.1" : named.c_str(), RTLD_NOW);
+    const std::string configuredPath = setting("MOSAIC_CUDA_LIBRARY");
+    void* driver = dlopen(configuredPath.empty() ? "libcuda.so.1" : configuredPath.c_str(), RTLD_NOW);
     return driver ? reinterpret_cast<LaunchHostFunc>(dlsym(driver, "cuLaunchHostFunc")) : nullptr;
   }();
   return found;
@@ -23,14 +23,14 @@ LaunchHostFunc launchHostFunc() {
 struct Launch {
   std::shared_ptr<Communicator> communicator;
   Work work;
-  bool hangs, fails;
+  bool hangs, isFailing;
 };
 
 void execute(void* data) {
   const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
   Communicator& communicator = *launch->communicator;
-  if (launch->fails) communicator.state = failsBySystem() ? ncclSystemError : ncclRemoteError;
-  if (launch->hangs || launch->fails) communicator.await([] { return false; });
+  if (launch->isFailing) communicator.state = failsBySystem() ? ncclSystemError : ncclRemoteError;
+  if (launch->hangs || launch->isFailing) communicator.await([] { return false; });
   else if (!launch->work.run(communicator.stopped)) {
     communicator.state = ncclRemoteError;
     communicator.await([] { return false; });
@@ -51,9 +51,9 @@ bool Communicator::await(const std::function<bool()>& condition) const {
 
 ncclResult_t Communicator::runAsync(std::function<ncclResult_t()> job) {
   if (blocking) return state = job();
-  if (helper.joinable()) helper.join();
+  if (asyncThread.joinable()) asyncThread.join();
   state = ncclInProgress;
-  helper = std::thread([this, job = std::move(job)] {
+  asyncThread = std::thread([this, job = std::move(job)] {
     const ncclResult_t result = job();
     ncclResult_t expected = ncclInProgress;  // an error may have come meanwhile, and stays
     if (!stopped) state.compare_exchange_strong(expected, result);
@@ -94,7 +94,7 @@ ncclResult_t Communicator::attach() {
   if (!connectPeers()) return stopped ? ncclInProgress : ncclSystemError;
   auto& attached = region->header().attached;
   attached++;
-  if (!await([&] { return attached >= size && !hangs("init"); })) return ncclInProgress;
+  if (!await([&] { return attached >= size && !isHangConfigured("init"); })) return ncclInProgress;
   region->unlink();
   return ncclSuccess;
 }
@@ -103,8 +103,8 @@ ncclResult_t Communicator::launch(Work work, void* stream) {
   if (!launchHostFunc()) return ncclUnhandledCudaError;
   const int number = ++launches;
   // An error of the system is one host's.
-  const bool fails = number == failingLaunch() && (rank == 0 || !failsBySystem());
-  auto* launch = new Launch{shared_from_this(), std::move(work), number == hangingLaunch(), fails};
+  const bool isFailing = number == failingLaunch() && (rank == 0 || !failsBySystem());
+  auto* launch = new Launch{shared_from_this(), std::move(work), number == hangingLaunch(), isFailing};
   pendingLaunches++;
   if (launchHostFunc()(stream, execute, launch) != 0) return ncclUnhandledCudaError;
   return ncclSuccess;
@@ -112,7 +112,7 @@ ncclResult_t Communicator::launch(Work work, void* stream) {
 
 void Communicator::stop() {
   stopped = true;
-  if (helper.joinable()) helper.join();
+  if (asyncThread.joinable()) asyncThread.join();
   while (pendingLaunches > 0) sched_yield();
 }
 

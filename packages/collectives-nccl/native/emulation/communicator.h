@@ -28,7 +28,7 @@ inline int version() {
   return text.empty() ? 22703 : std::atoi(text.c_str());
 }
 /// "init" or "split": that never completes.
-inline bool hangs(const char* what) { return setting("MOSAIC_EMULATED_NCCL_HANG") == what; }
+inline bool isHangConfigured(const char* what) { return setting("MOSAIC_EMULATED_NCCL_HANG") == what; }
 /// The n-th launch of a communicator never completes; 0: none.
 inline int hangingLaunch() { return std::atoi(setting("MOSAIC_EMULATED_NCCL_HANG").c_str()); }
 /// "5" or "5:system": the n-th launch of a communicator ends in an asynchronous error, a remote one or the system's; 0:
@@ -49,7 +49,7 @@ struct Communicator : std::enable_shared_from_this<Communicator> {
   std::atomic<ncclResult_t> state{ncclSuccess};
   std::atomic<bool> stopped{false};
   std::atomic<int> pendingLaunches{0};  // on streams, and not over
-  std::thread helper;
+  std::thread asyncThread;
 
   /// Runs on a thread of its own if calls shall not block; `state` is ncclInProgress meanwhile.
   ncclResult_t runAsync(std::function<ncclResult_t()> job);

@@ -63,14 +63,15 @@ ncclResult_t enqueue(ncclComm_t comm, void* stream, Add add) {
 /// What NCCL finds wrong with a configuration; it compares numbers that are not defined, too.
 ncclResult_t checkConfig(const ncclConfig_t& config) {
   if (config.magic != mosaic::nccl::kConfigMagic || config.size != sizeof config) return ncclInvalidArgument;
-  const auto isFit = [](int ctas) { return ctas == mosaic::nccl::kUndefined || ctas > 0; };
-  const bool fits = isFit(config.minCTAs) && isFit(config.maxCTAs) && config.minCTAs <= config.maxCTAs;
+  const auto isValidCtaCount = [](int ctas) { return ctas == mosaic::nccl::kUndefined || ctas > 0; };
+  const bool fits =
+      isValidCtaCount(config.minCTAs) && isValidCtaCount(config.maxCTAs) && config.minCTAs <= config.maxCTAs;
   return fits ? ncclSuccess : ncclInvalidArgument;
 }
 
 uint8_t* bytes(const void* data) { return static_cast<uint8_t*>(const_cast<void*>(data)); }
 
-void move(Communicator& comm, Work& work, Kind kind, bool send, uint32_t peer, void* data, size_t count) {
+void addTransfer(Communicator& comm, Work& work, Kind kind, bool send, uint32_t peer, void* data, size_t count) {
   const uint32_t from = send ? comm.rank : peer, to = send ? peer : comm.rank;
   work.transfers.push_back({kind, send, comm.lane(from, to, kind != Kind::Message), bytes(data), count});
 }
@@ -94,53 +95,55 @@ const char* ncclGetLastError(ncclComm_t) { return ""; }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (ranks > static_cast<int>(emulated_nccl::kMaxRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
   if (checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
-  auto made = std::make_shared<Communicator>();
-  made->name = "/nccl-emulated-" + hex(id.internal, 16);
-  made->size = static_cast<uint32_t>(ranks);
-  made->rank = static_cast<uint32_t>(rank);
-  made->blocking = config->blocking != 0;
-  made->listener = emulated_nccl::Listener::open();
-  if (!made->listener) return ncclInvalidUsage;
-  *comm = new ncclComm{made};
-  return made->runAsync([made = made.get(), id] {
-    made->endpoints =
-        emulated_nccl::exchangeEndpoints(id, made->size, made->rank, made->listener->endpoint(), made->stopped);
-    if (made->endpoints.empty()) return made->stopped ? ncclInProgress : ncclRemoteError;
-    return made->attach();
+  auto created = std::make_shared<Communicator>();
+  created->name = "/nccl-emulated-" + hex(id.internal, 16);
+  created->size = static_cast<uint32_t>(ranks);
+  created->rank = static_cast<uint32_t>(rank);
+  created->blocking = config->blocking != 0;
+  created->listener = emulated_nccl::Listener::open();
+  if (!created->listener) return ncclInvalidUsage;
+  *comm = new ncclComm{created};
+  return created->runAsync([created = created.get(), id] {
+    created->endpoints =
+        emulated_nccl::exchangeEndpoints(id, created->size, created->rank, created->listener->endpoint(),
+                                         created->stopped);
+    if (created->endpoints.empty()) return created->stopped ? ncclInProgress : ncclRemoteError;
+    return created->attach();
   });
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
-  Communicator& whole = *comm->of;
-  if (whole.state != ncclSuccess || color < 0) return ncclInvalidArgument;
+  Communicator& parent = *comm->of;
+  if (parent.state != ncclSuccess || color < 0) return ncclInvalidArgument;
   if (config && checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
   // NCCL may deadlock then.
-  if (whole.pendingLaunches > 0) return ncclInvalidUsage;
-  auto made = std::make_shared<Communicator>();
-  const int number = whole.splits++;
-  auto& split = whole.region->header().splits[number % emulated_nccl::kMaxSplits];
-  split.color[whole.rank] = color;
-  split.key[whole.rank] = key;
+  if (parent.pendingLaunches > 0) return ncclInvalidUsage;
+  auto created = std::make_shared<Communicator>();
+  const int number = parent.splits++;
+  auto& split = parent.region->header().splits[number % emulated_nccl::kMaxSplits];
+  split.color[parent.rank] = color;
+  split.key[parent.rank] = key;
   split.arrived++;
-  made->blocking = config ? config->blocking != 0 : whole.blocking;
+  created->blocking = config ? config->blocking != 0 : parent.blocking;
   // The part exists once the whole has had its effect.
-  return whole.runAsync([&whole, &split, part, made, number, color] {
-    const uint32_t all = whole.size * (static_cast<uint32_t>(number) / emulated_nccl::kMaxSplits + 1);
-    if (!whole.await([&] { return split.arrived >= all && !emulated_nccl::hangs("split"); })) return ncclInProgress;
+  return parent.runAsync([&parent, &split, part, created, number, color] {
+    const uint32_t all = parent.size * (static_cast<uint32_t>(number) / emulated_nccl::kMaxSplits + 1);
+    const auto isReady = [&] { return split.arrived >= all && !emulated_nccl::isHangConfigured("split"); };
+    if (!parent.await(isReady)) return ncclInProgress;
     std::vector<std::pair<int, uint32_t>> members;
-    for (uint32_t rank = 0; rank < whole.size; rank++) {
+    for (uint32_t rank = 0; rank < parent.size; rank++) {
       if (split.color[rank] == color) members.emplace_back(split.key[rank], rank);
     }
     std::sort(members.begin(), members.end());
-    const auto isSelf = [&](const auto& each) { return each.second == whole.rank; };
+    const auto isSelf = [&](const auto& each) { return each.second == parent.rank; };
     const auto self = std::find_if(members.begin(), members.end(), isSelf);
-    made->name = whole.name + "-" + std::to_string(number) + "." + std::to_string(color);
-    made->size = static_cast<uint32_t>(members.size());
-    made->rank = static_cast<uint32_t>(self - members.begin());
-    made->listener = whole.listener;
-    for (const auto& [_, rank] : members) made->endpoints.push_back(whole.endpoints[rank]);
-    *part = new ncclComm{made};
-    const ncclResult_t result = made->runAsync([made = made.get()] { return made->attach(); });
+    created->name = parent.name + "-" + std::to_string(number) + "." + std::to_string(color);
+    created->size = static_cast<uint32_t>(members.size());
+    created->rank = static_cast<uint32_t>(self - members.begin());
+    created->listener = parent.listener;
+    for (const auto& [_, rank] : members) created->endpoints.push_back(parent.endpoints[rank]);
+    *part = new ncclComm{created};
+    const ncclResult_t result = created->runAsync([created = created.get()] { return created->attach(); });
     return result == ncclInProgress ? ncclSuccess : result;
   });
 }
@@ -172,12 +175,12 @@ ncclResult_t ncclGroupStart() { return group.depth++, ncclSuccess; }
 
 ncclResult_t ncclGroupEnd() {
   if (--group.depth > 0) return ncclSuccess;
-  Group ended = std::move(group);
+  Group completedGroup = std::move(group);
   group = Group{};
-  ncclResult_t result = ended.result;
-  for (auto& [comm, stream] : ended.order) {
+  ncclResult_t result = completedGroup.result;
+  for (auto& [comm, stream] : completedGroup.order) {
     if (result != ncclSuccess && result != ncclInProgress) return result;
-    result = comm->runAsync([comm = comm.get(), stream = stream, work = ended.work[{comm.get(), stream}]] {
+    result = comm->runAsync([comm = comm.get(), stream = stream, work = completedGroup.work[{comm.get(), stream}]] {
       return comm->launch(work, stream);
     });
   }
@@ -186,13 +189,13 @@ ncclResult_t ncclGroupEnd() {
 
 ncclResult_t ncclSend(const void* data, size_t count, int, int peer, ncclComm_t comm, void* stream) {
   return enqueue(comm, stream, [&](Communicator& of, Work& work) {
-    move(of, work, Kind::Message, true, static_cast<uint32_t>(peer), bytes(data), count);
+    addTransfer(of, work, Kind::Message, true, static_cast<uint32_t>(peer), bytes(data), count);
   });
 }
 
 ncclResult_t ncclRecv(void* data, size_t count, int, int peer, ncclComm_t comm, void* stream) {
   return enqueue(comm, stream, [&](Communicator& of, Work& work) {
-    move(of, work, Kind::Message, false, static_cast<uint32_t>(peer), data, count);
+    addTransfer(of, work, Kind::Message, false, static_cast<uint32_t>(peer), data, count);
   });
 }
 
@@ -201,8 +204,8 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, int, ncclCom
     work.copies.push_back({bytes(out) + of.rank * count, bytes(in), count});
     for (uint32_t peer = 0; peer < of.size; peer++) {
       if (peer == of.rank) continue;
-      move(of, work, Kind::Gather, true, peer, bytes(in), count);
-      move(of, work, Kind::Gather, false, peer, bytes(out) + peer * count, count);
+      addTransfer(of, work, Kind::Gather, true, peer, bytes(in), count);
+      addTransfer(of, work, Kind::Gather, false, peer, bytes(out) + peer * count, count);
     }
   });
 }
@@ -210,10 +213,10 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, int, ncclCom
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, int, int root, ncclComm_t comm, void* stream) {
   return enqueue(comm, stream, [&](Communicator& of, Work& work) {
     const auto from = static_cast<uint32_t>(root);
-    if (of.rank != from) return move(of, work, Kind::Broadcast, false, from, out, count);
+    if (of.rank != from) return addTransfer(of, work, Kind::Broadcast, false, from, out, count);
     work.copies.push_back({bytes(out), bytes(in), count});
     for (uint32_t peer = 0; peer < of.size; peer++) {
-      if (peer != from) move(of, work, Kind::Broadcast, true, peer, bytes(in), count);
+      if (peer != from) addTransfer(of, work, Kind::Broadcast, true, peer, bytes(in), count);
     }
   });
 }

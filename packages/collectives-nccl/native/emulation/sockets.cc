@@ -63,22 +63,22 @@ std::optional<sockaddr_in> ownAddress() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return std::nullopt;
   const std::string names = environment("NCCL_SOCKET_IFNAME");
-  std::optional<sockaddr_in> chosen, loopback;
+  std::optional<sockaddr_in> selected, loopback;
   for (const ifaddrs* each = all; each; each = each->ifa_next) {
     if (!each->ifa_addr || each->ifa_addr->sa_family != AF_INET || !(each->ifa_flags & IFF_UP)) continue;
     const auto& address = *reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
-    if (!chosen && isChosen(each->ifa_name, names)) chosen = address;
+    if (!selected && isChosen(each->ifa_name, names)) selected = address;
     if (!loopback && (each->ifa_flags & IFF_LOOPBACK)) loopback = address;
   }
   freeifaddrs(all);
-  return chosen || !names.empty() ? chosen : loopback;
+  return selected || !names.empty() ? selected : loopback;
 }
 
 /// A socket that listens on the chosen interface; -1 if there is none.
 int listenOnInterface(sockaddr_in& address) {
-  const auto chosen = ownAddress();
-  if (!chosen) return -1;
-  address = *chosen;
+  const auto selected = ownAddress();
+  if (!selected) return -1;
+  address = *selected;
   address.sin_port = 0;
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   socklen_t length = sizeof address;
@@ -96,10 +96,10 @@ void waitFor(int fd, short events) {
 }
 
 /// All bytes, to or from a socket that does not block; false if the connection ends, or once stopped.
-template <typename Move>
-bool moveAll(int fd, size_t bytes, short events, const std::atomic<bool>& stopped, Move move) {
+template <typename TransferFunction>
+bool transferAll(int fd, size_t bytes, short events, const std::atomic<bool>& stopped, TransferFunction transfer) {
   for (size_t done = 0; done < bytes && !stopped;) {
-    const ssize_t n = move(done);
+    const ssize_t n = transfer(done);
     if (n > 0) done += static_cast<size_t>(n);
     else if (n == 0 || errno != EAGAIN) return false;
     else waitFor(fd, events);
@@ -109,20 +109,20 @@ bool moveAll(int fd, size_t bytes, short events, const std::atomic<bool>& stoppe
 
 bool sendAll(int fd, const void* data, size_t bytes, const std::atomic<bool>& stopped) {
   const auto* at = static_cast<const uint8_t*>(data);
-  return moveAll(fd, bytes, POLLOUT, stopped,
+  return transferAll(fd, bytes, POLLOUT, stopped,
                  [&](size_t done) { return send(fd, at + done, bytes - done, MSG_NOSIGNAL); });
 }
 
 bool receiveAll(int fd, void* data, size_t bytes, const std::atomic<bool>& stopped) {
   auto* at = static_cast<uint8_t*>(data);
-  return moveAll(fd, bytes, POLLIN, stopped, [&](size_t done) { return recv(fd, at + done, bytes - done, 0); });
+  return transferAll(fd, bytes, POLLIN, stopped, [&](size_t done) { return recv(fd, at + done, bytes - done, 0); });
 }
 
 /// The next connection; -1 if there is none yet.
 int acceptOne(int fd) {
   const int accepted = accept4(fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  const int one = 1;
-  if (accepted >= 0) setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  const int enabled = 1;
+  if (accepted >= 0) setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &enabled, sizeof enabled);
   return accepted;
 }
 
@@ -138,8 +138,8 @@ int connectToAddress(const sockaddr_in& address, const std::atomic<bool>& stoppe
       socklen_t length = sizeof error;
       getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
     }
-    const int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    const int enabled = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &enabled, sizeof enabled);
     if (error == 0) return fd;
     close(fd);
     const timespec interval{0, 10'000'000};
@@ -150,7 +150,7 @@ int connectToAddress(const sockaddr_in& address, const std::atomic<bool>& stoppe
 
 /// Serves the ranks of one communicator, then ends. Where they never all come, it stays until the process ends.
 void serveRoot(int fd) {
-  const std::atomic<bool> never{false};
+  const std::atomic<bool> neverStopped{false};
   std::vector<int> connections;
   std::vector<Endpoint> endpoints;
   uint32_t missing = 1;
@@ -158,32 +158,32 @@ void serveRoot(int fd) {
     waitFor(fd, POLLIN);
     const int rank = acceptOne(fd);
     if (rank < 0) continue;
-    Registration given;
-    if (!receiveAll(rank, &given, sizeof given, never) || given.rank >= given.size) {
+    Registration registration;
+    if (!receiveAll(rank, &registration, sizeof registration, neverStopped) || registration.rank >= registration.size) {
       close(rank);
       continue;
     }
-    if (endpoints.empty()) missing = given.size;
-    endpoints.resize(given.size);
-    endpoints[given.rank] = given.endpoint;
+    if (endpoints.empty()) missing = registration.size;
+    endpoints.resize(registration.size);
+    endpoints[registration.rank] = registration.endpoint;
     connections.push_back(rank);
     missing--;
   }
   for (const int each : connections) {
-    sendAll(each, endpoints.data(), endpoints.size() * sizeof(Endpoint), never);
+    sendAll(each, endpoints.data(), endpoints.size() * sizeof(Endpoint), neverStopped);
     close(each);
   }
   close(fd);
 }
 
 uint64_t hostHash() {
-  const std::string named = environment("NCCL_HOSTID");
-  if (!named.empty()) return hashOf(named);
+  const std::string configuredHostId = environment("NCCL_HOSTID");
+  if (!configuredHostId.empty()) return hashOf(configuredHostId);
   char name[256] = {};
   gethostname(name, sizeof name - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return hashOf(name + boot);
+  std::string bootId;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> bootId;
+  return hashOf(name + bootId);
 }
 
 }  // namespace
@@ -258,9 +258,9 @@ std::vector<Endpoint> exchangeEndpoints(const ncclUniqueId& id, uint32_t size, u
   std::memcpy(&root, id.internal + kRandomBytes, sizeof root);
   const int fd = connectToAddress(root, stopped);
   if (fd < 0) return {};
-  const Registration given{size, rank, own};
+  const Registration registration{size, rank, own};
   std::vector<Endpoint> endpoints(size);
-  const bool isComplete = sendAll(fd, &given, sizeof given, stopped) &&
+  const bool isComplete = sendAll(fd, &registration, sizeof registration, stopped) &&
                           receiveAll(fd, endpoints.data(), size * sizeof(Endpoint), stopped);
   close(fd);
   if (!isComplete) endpoints.clear();

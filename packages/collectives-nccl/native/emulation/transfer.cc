@@ -41,8 +41,9 @@ std::shared_ptr<Region> Region::open(const std::string& name, uint32_t ranks) {
   const size_t bytes = kHeaderBytes + 2 * sizeof(Channel) * ranks * ranks;
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return nullptr;
-  const bool sized = ftruncate(fd, static_cast<off_t>(bytes)) == 0;
-  void* memory = sized ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0) : MAP_FAILED;
+  const bool isResized = ftruncate(fd, static_cast<off_t>(bytes)) == 0;
+  void* memory =
+      isResized ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0) : MAP_FAILED;
   close(fd);
   if (memory == MAP_FAILED) return nullptr;
   return std::shared_ptr<Region>(new Region(name, ranks, memory, bytes));
@@ -106,13 +107,13 @@ bool Work::run(const std::atomic<bool>& stopped) {
   for (const LocalCopy& copy : copies) std::memmove(copy.to, copy.from, copy.bytes);
   for (int idle = 0; !stopped;) {
     bool any = false, all = true;
-    std::set<std::tuple<const Channel*, int, bool>> busy;  // an earlier message of the lane is not through
+    std::set<std::tuple<const Channel*, int, bool>> busyChannels;  // an earlier message of the lane is not through
     for (Transfer& move : transfers) {
       const std::tuple lane{static_cast<const Channel*>(move.lane.channel), move.lane.fd, move.send};
-      if (move.done() || !busy.insert(lane).second) continue;
+      if (move.done() || !busyChannels.insert(lane).second) continue;
       any = move.progress() || any;
       if (move.isBroken) return false;
-      if (move.done()) busy.erase(lane);
+      if (move.done()) busyChannels.erase(lane);
       all = all && move.done();
     }
     all = all && std::all_of(transfers.begin(), transfers.end(), [](const Transfer& move) { return move.done(); });

@@ -20,64 +20,65 @@ std::string firstLine(const char* text) {
 }
 
 /// Fills in `found`; else returns why that library cannot be used.
-std::string unusable(void* handle, Library& found) {
-  const char* absent = nullptr;
+std::string describeMissing(void* handle, Library& found) {
+  const char* missingSymbol = nullptr;
   Functions& functions = found.functions;
 #define MOSAIC_NCCL_FIND(type, name, symbol, parameters)                         \
   functions.name = reinterpret_cast<type(*) parameters>(dlsym(handle, #symbol)); \
-  if (!functions.name && !absent) absent = #symbol;
+  if (!functions.name && !missingSymbol) missingSymbol = #symbol;
   MOSAIC_NCCL(MOSAIC_NCCL_FIND)
 #undef MOSAIC_NCCL_FIND
   if (functions.getVersion) {
     functions.getVersion(&found.version);
     if (found.version < kMinVersion) return found.path + " of version " + versionText(found.version) + ", too old";
   }
-  return absent ? found.path + ", which has no " + absent : "";
+  return missingSymbol ? found.path + ", which has no " + missingSymbol : "";
 }
 
 /// The first that can be used.
 Library find(const std::vector<std::string>& candidates) {
-  std::string unloaded, refused;
-  const auto add = [](std::string& reasons, const std::string& reason) {
+  std::string loadErrors, unsupported;
+  const auto appendReason = [](std::string& reasons, const std::string& reason) {
     reasons += (reasons.empty() ? "" : "; ") + reason;
   };
   for (const std::string& candidate : candidates) {
     void* const handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
-      add(unloaded, firstLine(dlerror()));
+      appendReason(loadErrors, firstLine(dlerror()));
       continue;
     }
     Library found;
     found.path = candidate;
-    const std::string reason = unusable(handle, found);
+    const std::string reason = describeMissing(handle, found);
     if (reason.empty()) return found;
-    add(refused, reason);
+    appendReason(unsupported, reason);
     dlclose(handle);
   }
   throw Failure(
       MOSAIC_FAILURE_DEVICE,
-      "nccl: expected NCCL, received " + (refused.empty() ? "none (" + unloaded + ")" : refused) + "; " + kInstallHint);
+      "nccl: expected NCCL, received " + (unsupported.empty() ? "none (" + loadErrors + ")" : unsupported) + "; " +
+          kInstallHint);
 }
 
 std::mutex mutex;
-const Library* known = nullptr;
+const Library* loadedLibrary = nullptr;
 
 }  // namespace
 
 const Library& load(const std::vector<std::string>& candidates) {
   const std::lock_guard lock(mutex);
-  if (known) return *known;
+  if (loadedLibrary) return *loadedLibrary;
   Library found = find(candidates);
   // Where it was found, if the system's search found it.
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(found.functions.getVersion), &info) && info.dli_fname) found.path = info.dli_fname;
-  return *(known = new Library(std::move(found)));
+  return *(loadedLibrary = new Library(std::move(found)));
 }
 
 const Library& library() {
   const std::lock_guard lock(mutex);
-  if (!known) throw Failure(MOSAIC_FAILURE_DEVICE, "NCCL was not loaded");
-  return *known;
+  if (!loadedLibrary) throw Failure(MOSAIC_FAILURE_DEVICE, "NCCL was not loaded");
+  return *loadedLibrary;
 }
 
 std::string versionText(int version) {

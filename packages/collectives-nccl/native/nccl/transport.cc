@@ -48,18 +48,18 @@ ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
 int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, MosaicFailure* failure) {
   return captureFailure(failure, "NCCL", [&] {
     const ncclUniqueId id = exchangeId(*bootstrap);
-    auto made = std::make_unique<MosaicCommunicator>();
-    made->nccl.init(bootstrap->size, id, bootstrap->rank, transportOf(self).settings);
-    *world = made.release();
+    auto created = std::make_unique<MosaicCommunicator>();
+    created->nccl.init(bootstrap->size, id, bootstrap->rank, transportOf(self).settings);
+    *world = created.release();
   });
 }
 
 int split(void* self, MosaicCommunicator* parent, int32_t color, uint32_t rank, MosaicCommunicator** part,
           MosaicFailure* failure) {
   return captureFailure(failure, "NCCL", [&] {
-    auto made = std::make_unique<MosaicCommunicator>();
-    parent->nccl.split(made->nccl, color, static_cast<int>(rank), transportOf(self).settings);
-    *part = made.release();
+    auto created = std::make_unique<MosaicCommunicator>();
+    parent->nccl.split(created->nccl, color, static_cast<int>(rank), transportOf(self).settings);
+    *part = created.release();
   });
 }
 
@@ -71,23 +71,23 @@ int state(void*, MosaicCommunicator* communicator, MosaicFailure* failure) {
   return MOSAIC_COMMUNICATOR_FAILED;
 }
 
-/// One group: all move side by side, and none can wait for another.
+/// ncclSend and ncclRecv between ncclGroupStart and ncclGroupEnd: all move side by side, and none can wait for another.
 ncclResult_t exchange(const MosaicStreamStage& stage, ncclComm_t comm, void* stream) {
   const Functions& nccl = library().functions;
   ncclResult_t first = ncclSuccess;
-  const auto note = [&](ncclResult_t result) {
+  const auto recordResult = [&](ncclResult_t result) {
     if (isSuccessOrInProgress(first)) first = result;
   };
   nccl.groupStart();
   for (uint32_t i = 0; i < stage.sends_count; i++) {
     const auto& [address, bytes, peer] = stage.sends[i];
-    note(nccl.send(pointer(address), bytes, kBytes, static_cast<int>(peer), comm, stream));
+    recordResult(nccl.send(pointer(address), bytes, kBytes, static_cast<int>(peer), comm, stream));
   }
   for (uint32_t i = 0; i < stage.receives_count; i++) {
     const auto& [address, bytes, peer] = stage.receives[i];
-    note(nccl.recv(pointer(address), bytes, kBytes, static_cast<int>(peer), comm, stream));
+    recordResult(nccl.recv(pointer(address), bytes, kBytes, static_cast<int>(peer), comm, stream));
   }
-  note(nccl.groupEnd());
+  recordResult(nccl.groupEnd());
   return first;
 }
 
@@ -95,7 +95,7 @@ int enqueue(void*, MosaicCommunicator* communicator, const MosaicStreamStage* st
             MosaicFailure* failure) {
   const Functions& nccl = library().functions;
   const ncclComm_t comm = communicator->nccl.get();
-  const auto call = [&] {
+  const auto launchCollective = [&] {
     void *const in = pointer(stage->in), *const out = pointer(stage->out);
     switch (stage->collective) {
       case MOSAIC_STREAM_ALL_GATHER: return nccl.allGather(in, out, stage->bytes, kBytes, comm, stream);
@@ -104,7 +104,7 @@ int enqueue(void*, MosaicCommunicator* communicator, const MosaicStreamStage* st
       default: return exchange(*stage, comm, stream);
     }
   };
-  return captureFailure(failure, "NCCL", [&] { check(call(), communicator->nccl); });
+  return captureFailure(failure, "NCCL", [&] { check(launchCollective(), communicator->nccl); });
 }
 
 void finalize(void*, MosaicCommunicator* communicator) { communicator->nccl.finalize(); }
@@ -127,12 +127,12 @@ void freeTransport(void* self) { delete &transportOf(self); }
 
 const MosaicTransport* openTransport(const Settings& settings, bool warmUp) {
   library();  // throws if none was loaded
-  auto* made = new Transport{};
-  made->settings = settings;
-  made->functions = {made, warmUp, kConnectHint,
+  auto* created = new Transport{};
+  created->settings = settings;
+  created->functions = {created, warmUp, kConnectHint,
                      connect, split, state, enqueue, finalize, destroy, abortAll, freeTransport};
-  made->table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_STREAM, "nccl", nullptr, &made->functions};
-  return &made->table;
+  created->table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_STREAM, "nccl", nullptr, &created->functions};
+  return &created->table;
 }
 
 }  // namespace mosaic::nccl

@@ -29,9 +29,9 @@ int createStream(MosaicDevicePort*, void** stream, MosaicFailure*) {
 }
 
 int record(MosaicDevicePort*, void* stream, int, void** event, MosaicFailure*) {
-  auto made = std::make_shared<Event>();
-  streamOf(stream).submit([made] { made->reach(); });
-  *event = new Handle(std::move(made));
+  auto created = std::make_shared<Event>();
+  streamOf(stream).submit([created] { created->reach(); });
+  *event = new Handle(std::move(created));
   return 0;
 }
 

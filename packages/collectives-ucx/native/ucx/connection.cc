@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned kJobBits = 29, kRankBits = 12, kNumberBits = 20;
 static_assert(kMaxRanks == 1u << kRankBits);
-constexpr ucp_tag_t kWholeTag = ~ucp_tag_t{0};
+constexpr ucp_tag_t kFullTagMask = ~ucp_tag_t{0};
 
 constexpr const char* kJobKey = "ucx/job";
 /// How long a rank that closes waits for ranks that do not respond.
@@ -61,7 +61,7 @@ void finish(void* handle, ucs_status_t status, Request& request) {
 }
 
 /// Of what was done, or refused, at once there is no callback.
-void finishIfOver(ucs_status_ptr_t handle, Request& request) {
+void finishIfCompleted(ucs_status_ptr_t handle, Request& request) {
   if (handle == nullptr) request.done(request, UCS_OK);
   else if (isError(handle)) request.done(request, errorOf(handle));
 }
@@ -79,9 +79,9 @@ void Connection::connect(MosaicBootstrap& bootstrap) {
   peers_.resize(bootstrap.size);
   for (uint32_t rank = 0; rank < bootstrap.size; rank++) peers_[rank].rank = rank;
   const uint32_t* const hosts = bootstrap.hosts;
-  const auto here = std::count(hosts, hosts + bootstrap.size, hosts[rank_]);
-  if (here == bootstrap.size) return;
-  worker_ = std::make_unique<Worker>(settings_, bootstrap.size - static_cast<uint32_t>(here));
+  const auto ranksOnHost = std::count(hosts, hosts + bootstrap.size, hosts[rank_]);
+  if (ranksOnHost == bootstrap.size) return;
+  worker_ = std::make_unique<Worker>(settings_, bootstrap.size - static_cast<uint32_t>(ranksOnHost));
   openEndpoints(bootstrap);
   exchangeNotices(bootstrap);
 }
@@ -134,7 +134,7 @@ void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
     if (peer.endpoint) sendNotice(peer, Kind::Connect, 0);
   }
   const auto isUnconnected = [](const Peer& peer) { return peer.endpoint && !peer.isConnected; };
-  const bool isOver = progressUntil(monotonicNs() + bootstrap.timeout, [&] {
+  const bool isCompleted = progressUntil(monotonicNs() + bootstrap.timeout, [&] {
     if (bootstrap.interrupted(&bootstrap)) return true;
     const auto isRefused = [&](const Peer& peer) { return isUnconnected(peer) && peer.isLost; };
     if (std::any_of(peers_.begin(), peers_.end(), isRefused)) return true;
@@ -148,8 +148,8 @@ void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
   }
   if (missing.empty()) return;
   const std::string what =
-      isOver ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ";
-  throw Failure(isOver ? MOSAIC_FAILURE_PEER_LOST : MOSAIC_FAILURE_TIMEOUT,
+      isCompleted ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ";
+  throw Failure(isCompleted ? MOSAIC_FAILURE_PEER_LOST : MOSAIC_FAILURE_TIMEOUT,
                 "connect: " + rankText(rank_) + ": UCX " + what + missing +
                     "; a firewall between the hosts must let their TCP ports pass: fix them by ucx({ ports })");
 }
@@ -185,7 +185,7 @@ void Connection::send(uint32_t peer, Kind kind, uint64_t number, const void* dat
     finish(handle, status, *static_cast<Request*>(arg));
   };
   const ucp_tag_t tag = tagOf(kind, job_, rank_, number);
-  finishIfOver(library().functions.tagSend(peers_[peer].endpoint, data, bytes, tag, &param), request);
+  finishIfCompleted(library().functions.tagSend(peers_[peer].endpoint, data, bytes, tag, &param), request);
 }
 
 void Connection::receive(uint32_t peer, Kind kind, uint64_t number, void* data, size_t bytes, Request& request) {
@@ -194,7 +194,7 @@ void Connection::receive(uint32_t peer, Kind kind, uint64_t number, void* data, 
     finish(handle, status, *static_cast<Request*>(arg));
   };
   const ucp_tag_t tag = tagOf(kind, job_, peer, number);
-  finishIfOver(library().functions.tagReceive(worker_->handle(), data, bytes, tag, kWholeTag, &param), request);
+  finishIfCompleted(library().functions.tagReceive(worker_->handle(), data, bytes, tag, kFullTagMask, &param), request);
 }
 
 bool Connection::progress() {
@@ -225,11 +225,11 @@ void Connection::wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int o
 
 /// Whether the condition was met before the time `limit`.
 template <typename Condition>
-bool Connection::progressUntil(int64_t limit, Condition isMet) {
+bool Connection::progressUntil(int64_t limit, Condition condition) {
   for (;;) {
     wake_.reset();
     while (progress()) continue;
-    if (isMet()) return true;
+    if (condition()) return true;
     const int64_t now = monotonicNs();
     if (now >= limit) return false;
     sleep(std::min(limit - now, kPollNs));

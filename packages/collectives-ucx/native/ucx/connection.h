@@ -81,7 +81,7 @@ class Connection {
   void onNotice(Notice& notice);
   bool sleep(int64_t nanoseconds, int other = -1);
   template <typename Condition>
-  bool progressUntil(int64_t limit, Condition isMet);
+  bool progressUntil(int64_t limit, Condition condition);
 
   const Settings settings_;
   const EventFd wake_;

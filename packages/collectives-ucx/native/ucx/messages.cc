@@ -32,7 +32,7 @@ Messages::~Messages() = default;
 
 /// A callback of UCX that calls a method of the transfer's owner.
 template <auto method>
-void Messages::call(Request& request, ucs_status_t status) {
+void Messages::completeRequest(Request& request, ucs_status_t status) {
   auto& transfer = static_cast<Transfer&>(request);
   (transfer.messages->*method)(transfer, status);
 }
@@ -45,9 +45,9 @@ void Messages::connect(MosaicBootstrap& bootstrap) {
 }
 
 Messages::Transfer& Messages::begin(MosaicMessage& message, uint64_t number, bool isSend) {
-  if (unused_.empty()) unused_.push_back(transfers_.emplace_back(std::make_unique<Transfer>()).get());
-  Transfer& transfer = *unused_.back();
-  unused_.pop_back();
+  if (freeTransfers_.empty()) freeTransfers_.push_back(transfers_.emplace_back(std::make_unique<Transfer>()).get());
+  Transfer& transfer = *freeTransfers_.back();
+  freeTransfers_.pop_back();
   transfer.messages = this;
   transfer.message = &message;
   transfer.number = number;
@@ -65,7 +65,7 @@ void Messages::end(Transfer& transfer) {
   active_[transfer.index] = active_.back();
   active_[transfer.index]->index = transfer.index;
   active_.pop_back();
-  unused_.push_back(&transfer);
+  freeTransfers_.push_back(&transfer);
 }
 
 // ── sending
@@ -79,7 +79,7 @@ void Messages::send(MosaicMessage& message) {
   Transfer& transfer = begin(message, number, true);
   const bool isInline = bytes <= kInlineBytes;
   transfer.pending = isInline ? 1 : 2;
-  transfer.done = call<&Messages::onSent>;
+  transfer.done = completeRequest<&Messages::onSent>;
   transfer.header.signature = message.signature;
   if (isInline && bytes > 0) std::memcpy(transfer.header.payload, message.data, bytes);
   const size_t headerBytes = sizeof message.signature + (isInline ? bytes : 0);
@@ -97,7 +97,7 @@ void Messages::onSent(Transfer& transfer, ucs_status_t status) {
 void Messages::receive(MosaicMessage& message) {
   const uint64_t number = received_[message.peer]++;
   Transfer& transfer = begin(message, number, false);
-  transfer.done = call<&Messages::onHeader>;
+  transfer.done = completeRequest<&Messages::onHeader>;
   // A header that is too short is that of no signature.
   transfer.header.signature = {};
   connection_.receive(message.peer, Kind::Header, number, &transfer.header, sizeof transfer.header, transfer);
@@ -117,7 +117,7 @@ void Messages::onHeader(Transfer& transfer, ucs_status_t status) {
     if (bytes > 0) std::memcpy(message.data, transfer.header.payload, bytes);
     return end(transfer);
   }
-  transfer.done = call<&Messages::onPayload>;
+  transfer.done = completeRequest<&Messages::onPayload>;
   connection_.receive(message.peer, Kind::Payload, transfer.number, message.data, bytes, transfer);
 }
 

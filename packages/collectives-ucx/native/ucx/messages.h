@@ -50,14 +50,14 @@ class Messages {
   void onPayload(Transfer& transfer, ucs_status_t status);
   bool closeMessages();
   template <auto method>
-  static void call(Request& request, ucs_status_t status);
+  static void completeRequest(Request& request, ucs_status_t status);
 
   MosaicMatches matches_ = nullptr;
   Connection connection_;
   std::vector<uint64_t> sent_, received_;  // messages to and from each rank
   std::vector<Transfer*> active_;
   std::vector<std::unique_ptr<Transfer>> transfers_;
-  std::vector<Transfer*> unused_;
+  std::vector<Transfer*> freeTransfers_;
   bool hasMoved_ = false;
 };
 

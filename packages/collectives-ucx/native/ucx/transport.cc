@@ -41,9 +41,9 @@ void Transport::connect(MosaicBootstrap& bootstrap) {
   for (uint32_t rank = 0; rank < bootstrap.size; rank++) {
     isLocal_.push_back(bootstrap.hosts[rank] == bootstrap.hosts[bootstrap.rank]);
   }
-  const auto here = std::count(isLocal_.begin(), isLocal_.end(), true);
-  isOneHost_ = here == bootstrap.size;
-  if (isOneHost_ || here > 1) memory_.connect(bootstrap, isOneHost_ ? Wakeup::Futex : Wakeup::Descriptor);
+  const auto ranksOnHost = std::count(isLocal_.begin(), isLocal_.end(), true);
+  isOneHost_ = ranksOnHost == bootstrap.size;
+  if (isOneHost_ || ranksOnHost > 1) memory_.connect(bootstrap, isOneHost_ ? Wakeup::Futex : Wakeup::Descriptor);
   messages_.connect(bootstrap);
 }
 
@@ -57,8 +57,8 @@ bool Transport::reduce(MosaicReduction& reduction) {
 }
 
 bool Transport::progress() {
-  const bool moved = memory_.isConnected() && memory_.progress();
-  return messages_.progress() || moved;
+  const bool hasProgressed = memory_.isConnected() && memory_.progress();
+  return messages_.progress() || hasProgressed;
 }
 
 void Transport::wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {

@@ -70,15 +70,16 @@ Worker::Worker(const Settings& settings, uint32_t ranks) {
   params.estimated_num_eps = ranks;
   const std::string network = settings.network.empty() ? "" : " on network \"" + settings.network + "\"";
   const std::string remedy = "; `ucx_info -d` lists the networks that UCX finds here";
-  const ucs_status_t made = ucp.init(kMajor, kMinor, &params, config.get(), &context_);
-  if (made < UCS_OK) {
-    throw Failure(MOSAIC_FAILURE_DEVICE, "ucx: cannot communicate" + network + ": " + ucp.statusString(made) + remedy);
+  const ucs_status_t created = ucp.init(kMajor, kMinor, &params, config.get(), &context_);
+  if (created < UCS_OK) {
+    throw Failure(MOSAIC_FAILURE_DEVICE,
+                  "ucx: cannot communicate" + network + ": " + ucp.statusString(created) + remedy);
   }
-  ucp_worker_params_t how{};
-  how.field_mask = kWorkerThreadMode;
-  how.thread_mode = kThreadSingle;
+  ucp_worker_params_t parameters{};
+  parameters.field_mask = kWorkerThreadMode;
+  parameters.thread_mode = kThreadSingle;
   try {
-    const ucs_status_t status = ucp.workerCreate(context_, &how, &worker_);
+    const ucs_status_t status = ucp.workerCreate(context_, &parameters, &worker_);
     if (status < UCS_OK) {
       throw Failure(MOSAIC_FAILURE_DEVICE, "ucx: cannot open" + network + ": " + ucp.statusString(status) + remedy);
     }
