@@ -1,30 +1,30 @@
-import { fileURLToPath } from "node:url";
 import { AddonLoadError, OptionError } from "@mosaic/core";
-import { type DeviceCalls, type KernelCall, loadAddon, NativeRuntime, platform } from "@mosaic/runtime";
+import { type DeviceCalls, findAddon, type KernelCall, loadAddon, NativeRuntime } from "@mosaic/runtime";
 
 /** The exports of native/binding. */
 export interface CpuAddon extends DeviceCalls {
   features(): string;
+  /** Built with AddressSanitizer: blocks of memory must not be reused without a call, or their ends would not be guarded. */
+  readonly guardsEnds: boolean;
   /** For tests: makes a stream fail through its handle. */
   injectFailure(stream: bigint, message: string): void;
   readonly record: KernelCall;
   readonly wait: KernelCall;
   readonly fmaPeak: KernelCall;
+  readonly readBandwidth: KernelCall;
 }
 
 /** Where the addon of this platform lies. */
-export const addonPath: string = fileURLToPath(
-  new URL(`../prebuilds/${platform}/mosaic_kernels_cpu.node`, import.meta.url),
-);
+export const addonPath: string = findAddon("mosaic_kernels_cpu", import.meta.url);
 
 /** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. */
 export function loadCpu(path: string = addonPath): CpuAddon {
   return loadAddon<CpuAddon>({
     packageName: "@mosaic/kernels-cpu",
-    what: "the native CPU device",
+    description: "the native CPU device",
     path,
-    protocol: 2, // `kProtocol` in native/binding/addon.h
-    needs: "g++ and CMake",
+    protocol: 4, // `kProtocol` in native/binding/addon.h
+    requirements: "g++ and CMake",
   });
 }
 
@@ -36,11 +36,11 @@ export function getAddon(): NativeRuntime<CpuAddon> {
   return cachedAddon;
 }
 
-/** Instruction sets that kernels exist for, slowest first. */
-export type Isa = "scalar" | "avx2" | "avx512";
+/** Instruction sets that kernels exist for; of one architecture, each contains the one before. */
+export type Isa = "scalar" | "avx2" | "avx512" | "avx512_bf16" | "amx" | "neon" | "neon_bf16";
 
 /**
- * What a device opened now would run on, then all that this machine supports, slowest first.
+ * What a device opened now would run on, then all that this machine supports, each containing the one before.
  *
  * @throws OptionError if MOSAIC_ISA names an instruction set that this machine has not.
  */

@@ -1,6 +1,7 @@
 import { availableParallelism } from "node:os";
 import {
   defineOptions,
+  dtypeCodes,
   type Fence,
   formatValue,
   type KernelFeature,
@@ -8,6 +9,7 @@ import {
   option,
   OptionError,
   type OptionsOf,
+  OutOfMemoryError,
   type Stream,
 } from "@mosaic/core";
 import { NativeDevice, NativeHandle } from "@mosaic/runtime";
@@ -120,7 +122,13 @@ class CpuStream implements Stream {
  */
 export class CpuDevice extends NativeDevice<CpuAddon> {
   readonly type = "cpu";
-  override readonly features: readonly KernelFeature[] = ["sampleMasks"];
+  override readonly features: readonly KernelFeature[] = [
+    "softcap",
+    "slopes",
+    "dropout",
+    "sampleMasks",
+    "valueHeadSize",
+  ];
   readonly stream: CpuStream;
   /** Threads that compute, the stream's own included. */
   readonly threads: number;
@@ -131,9 +139,11 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
     const { index, threads, memoryLimit: limit } = cpuOptions.parse(options);
     const count = threadCount(threads);
     const isa = instructionSets()[0]!;
-    const handle = new NativeHandle(getAddon(), {
+    const addon = getAddon();
+    const handle = new NativeHandle(addon, {
       name: `cpu:${index}`,
       options: [count, memoryLimit(limit)],
+      ...(addon.native.guardsEnds ? {} : { granularity: 64 }), // kSmallAlignment in native/memory/allocator.cc
       remedy: "dispose tensors, shard the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
     });
     super(index, handle);
@@ -166,7 +176,7 @@ export function cpu(options?: CpuOptions): CpuDevice {
 export interface CpuFeatures {
   /** What kernels run on: the fastest supported, or what MOSAIC_ISA names. */
   readonly isa: Isa;
-  /** What this machine can run, slowest first. */
+  /** What this machine can run, each containing the one before. */
   readonly supported: readonly Isa[];
   /** Threads that a device gets by default. */
   readonly threads: number;
@@ -183,12 +193,42 @@ export function features(): CpuFeatures {
 }
 
 /**
- * Billions of float32 operations per second that fused multiply-adds on registers reach on `threads` threads: the roof
- * that kernels are measured against. Blocks the host for some tens of milliseconds; meant for benchmarks.
+ * Billions of operations per second that products on vector registers reach on `threads` threads: the roof that kernels
+ * are measured against. Of float32 fused multiply-adds; of bfloat16 dot products of pairs, where the instruction set has
+ * them. Blocks the host for some tens of milliseconds; meant for benchmarks.
  */
-export function fmaPeak(threads: number = threadCount(undefined)): number {
+export function fmaPeak(threads: number = threadCount(undefined), dtype: "float32" | "bfloat16" = "float32"): number {
+  const isKnown = dtype === "float32" || dtype === "bfloat16";
+  if (!isKnown) throw optionError("fmaPeak", '"float32" or "bfloat16"', formatValue(dtype));
   const { native, argumentBuffer } = getAddon();
   argumentBuffer.values[0] = threadCount(threads);
+  argumentBuffer.values[1] = dtypeCodes[dtype];
   native.fmaPeak();
+  return argumentBuffer.values[0];
+}
+
+/**
+ * Billions of bytes per second that `threads` threads read of a working set of `bytes`, over and over: the roof of
+ * kernels that read more than they compute. Blocks the host while it takes that memory and reads it some times.
+ *
+ * @throws OutOfMemoryError for a working set that the system has no memory for.
+ */
+export function readBandwidth(bytes: number, threads: number = threadCount(undefined)): number {
+  const isSize = Number.isSafeInteger(bytes) && bytes >= 1;
+  if (!isSize) throw optionError("readBandwidth", "an integer number of bytes ≥ 1", formatValue(bytes));
+  const { native, argumentBuffer } = getAddon();
+  argumentBuffer.values[0] = threadCount(threads);
+  argumentBuffer.values[1] = bytes;
+  try {
+    native.readBandwidth();
+  } catch (error) {
+    if (!(error instanceof Error && error.message.includes("out of memory"))) throw error;
+    throw new OutOfMemoryError({
+      where: "readBandwidth",
+      expected: `${bytes} bytes of memory`,
+      received: "none from the system",
+      remedy: "pass fewer bytes",
+    });
+  }
   return argumentBuffer.values[0];
 }

@@ -1,2 +1,2 @@
-export { cpu, type CpuFeatures, CpuDevice, type CpuOptions, features, fmaPeak } from "./device.ts";
+export { cpu, type CpuFeatures, CpuDevice, type CpuOptions, features, fmaPeak, readBandwidth } from "./device.ts";
 export type { Isa } from "./addon.ts";

@@ -1,10 +1,10 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { AddonLoadError, OptionError } from "@mosaic/core";
+import { AddonLoadError, OptionError, OutOfMemoryError } from "@mosaic/core";
 import { afterEach, expect, test, vi } from "vitest";
 import { addonPath, loadCpu } from "../src/addon.ts";
-import { cpu, features, fmaPeak } from "../src/index.ts";
+import { cpu, features, fmaPeak, readBandwidth } from "../src/index.ts";
 import { memoryLimit, threadCount } from "../src/device.ts";
 
 afterEach(() => vi.unstubAllEnvs());
@@ -16,16 +16,16 @@ test("a missing addon reports where it looked, why it may be missing, and what t
 });
 
 test("a file that is no addon reports so", () => {
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-addon-"));
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-addon-"));
   try {
-    const broken = join(folder, "mosaic_kernels_cpu.node");
+    const broken = join(directory, "mosaic_kernels_cpu.node");
     writeFileSync(broken, "not an addon");
     expect(() => loadCpu(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for another platform/);
-    const foreign = join(folder, "foreign.cjs");
+    const foreign = join(directory, "foreign.cjs");
     writeFileSync(foreign, "exports.protocol = 0;");
     expect(() => loadCpu(foreign)).toThrow(/protocol version 0[\s\S]*rebuild it/);
   } finally {
-    rmSync(folder, { recursive: true });
+    rmSync(directory, { recursive: true });
   }
 });
 
@@ -47,7 +47,10 @@ test("MOSAIC_ISA chooses, and an unknown one is refused", () => {
 
 test("the peak is a number to measure against", () => {
   expect(fmaPeak(1)).toBeGreaterThan(0.1);
+  expect(fmaPeak(1, "bfloat16")).toBeGreaterThan(0.1);
   expect(() => fmaPeak(0)).toThrow(OptionError);
+  expect(readBandwidth(1 << 20, 1)).toBeGreaterThan(0.01);
+  expect(() => readBandwidth(2 ** 50, 1)).toThrow(OutOfMemoryError);
 });
 
 test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () => {

@@ -12,6 +12,8 @@ const binary: Record<BinaryOp, (a: number, b: number) => number> = {
 };
 
 const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
+/** ½ (1 + tanh(√(2/π) (x + 0.044715 x³))). */
+const tanhGate = (x: number): number => sigmoid(2 * Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3));
 const density = (x: number): number => Math.exp((-x * x) / 2) / Math.sqrt(2 * Math.PI);
 
 const unary: Record<UnaryOp, readonly [value: (x: number) => number, slope: (x: number) => number]> = {
@@ -24,6 +26,11 @@ const unary: Record<UnaryOp, readonly [value: (x: number) => number, slope: (x: 
   sigmoid: [sigmoid, (x) => sigmoid(x) * sigmoid(-x)],
   relu: [(x) => Math.max(x, 0), (x) => (x > 0 ? 1 : 0)],
   gelu: [(x) => x * normalCdf(x), (x) => normalCdf(x) + x * density(x)],
+  geluTanh: [
+    (x) => x * tanhGate(x),
+    (x) => tanhGate(x) * (1 + x * tanhGate(-x) * 2 * Math.sqrt(2 / Math.PI) * (1 + 3 * 0.044715 * x ** 2)),
+  ],
+  silu: [(x) => x * sigmoid(x), (x) => sigmoid(x) * (1 + x * sigmoid(-x))],
   square: [(x) => x * x, (x) => 2 * x],
 };
 const positive: readonly UnaryOp[] = ["log", "sqrt", "rsqrt"];
@@ -93,7 +100,7 @@ onEveryIsa("elementwise", (device) => {
         const dy = sample(device(), [3, 101], { value: random });
         using out = place(device(), [3, 101], dtype, layout);
         device().kernels.unary(op, out, x.x);
-        const scale = x.values.map((each) => Math.abs(value(each)) + (op === "gelu" ? Math.abs(each) / 10 : 0));
+        const scale = x.values.map((each) => Math.abs(value(each)) + (op.startsWith("gelu") ? Math.abs(each) / 10 : 0));
         const right = { tolerance: 1e-6, dtype, magnitude: scale };
         expect(firstWrong(await out.read(), x.values.map(value), right)).toBeUndefined();
         using dx = place(device(), [3, 101], "float32", layout);
@@ -107,13 +114,15 @@ onEveryIsa("elementwise", (device) => {
 
   test("functions at the ends of their range", async () => {
     const inputs = [0, Infinity, -Infinity, NaN, 88.5, 89.5, -87, -100, -110, 1e-40, 3e38, -1];
-    for (const op of ["exp", "log", "sqrt", "tanh", "sigmoid", "relu", "gelu"] as const) {
+    for (const op of ["exp", "log", "sqrt", "tanh", "sigmoid", "relu", "gelu", "geluTanh", "silu"] as const) {
       const { x, values } = sample(device(), [inputs.length], { value: (i) => inputs[i]! });
       using out = device().empty([inputs.length], "float32");
       device().kernels.unary(op, out, x);
       const want = values.map((value) => Math.fround(unary[op][0](value)));
-      if (op === "gelu") want[2] = NaN; // −∞ · 0, as in PyTorch
-      expect(firstWrong(await out.read(), want, { tolerance: 5e-7 }), op).toBeUndefined();
+      if (["gelu", "geluTanh", "silu"].includes(op)) want[2] = NaN; // −∞ · 0, as in PyTorch
+      // silu(−100) is a hundred times a denormal, which has few digits.
+      const magnitude = want.map((value) => Math.max(Math.abs(value), op === "silu" ? 1e-35 : 0));
+      expect(firstWrong(await out.read(), want, { tolerance: 5e-7, magnitude }), op).toBeUndefined();
     }
   });
 });

@@ -95,7 +95,7 @@ struct Block {
 };
 
 template <class Kernel, class Parameters>
-void runRung(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Block& block) {
+void runKernel(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Block& block) {
   x.clear();
   emulated::Stats& count = emulated::stats;
   for (auto* each : {&count.globalBytes, &count.sharedBytes, &count.ldmatrix, &count.conflicts}) each->store(0);
@@ -111,18 +111,18 @@ void runRung(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Bloc
 void runAll(int rows, int keys) {
   Inputs x(rows, keys);
   const ladder::Problem p = problemOf(x);
-  runRung(1, x, rung1, p, {64, 64, 0});
-  runRung(2, x, rung2, p, {64, 64, ladder::kTiledBytes});
-  runRung(3, x, rung3, p, {16, 32, 0});
+  runKernel(1, x, rung1, p, {64, 64, 0});
+  runKernel(2, x, rung2, p, {64, 64, ladder::kTiledBytes});
+  runKernel(3, x, rung3, p, {16, 32, 0});
   constexpr cuda::BlockShape shape = cuda::forwardShape(64);
-  runRung(4, x, rung4, parametersOf(x), {shape.own, shape.threads(), cuda::forwardBytes(64)});
+  runKernel(4, x, rung4, parametersOf(x), {shape.own, shape.threads(), cuda::forwardBytes(64)});
   constexpr int kRows = ladder::kGroupRows, kKeys = ladder::kGroupKeys;
   const ladder::MappedProblem mapped{mapOf(x.q, kRows), mapOf(x.k, kKeys), mapOf(x.v, kKeys), p};
-  runRung(5, x, rung5, mapped, {kRows, 128, ladder::kGroupBytes});
+  runKernel(5, x, rung5, mapped, {kRows, 128, ladder::kGroupBytes});
   constexpr cuda::HopperShape wide = cuda::forwardHopperShape(64);
   const cuda::AttendHopperParameters all{mapOf(x.q, wide.own), mapOf(x.k, wide.other), mapOf(x.v, wide.other),
                                          parametersOf(x)};
-  runRung(6, x, rung6, all, {wide.own, wide.threads(), cuda::forwardHopperBytes(64)});
+  runKernel(6, x, rung6, all, {wide.own, wide.threads(), cuda::forwardHopperBytes(64)});
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-import { fileURLToPath } from "node:url";
-import { type DeviceCalls, loadAddon, NativeRuntime, platform, translateErrors } from "@mosaic/runtime";
+import { type DeviceCalls, findAddon, loadAddon, NativeRuntime, translateErrors } from "@mosaic/runtime";
 
 let cachedAddon: NativeRuntime<CudaAddon> | undefined;
 
@@ -21,16 +20,16 @@ export interface CudaAddon extends DeviceCalls {
 }
 
 /** Where the addon of this platform lies. */
-const addonPath: string = fileURLToPath(new URL(`../prebuilds/${platform}/mosaic_kernels_cuda.node`, import.meta.url));
+const addonPath: string = findAddon("mosaic_kernels_cuda", import.meta.url);
 
 /** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. It needs no driver. */
 function loadCuda(path: string = addonPath): CudaAddon {
   return loadAddon<CudaAddon>({
     packageName: "@mosaic/kernels-cuda",
-    what: "the native CUDA device",
+    description: "the native CUDA device",
     path,
     protocol: 2, // `kProtocol` in native/binding/addon.h
-    needs: "g++ and CMake; nvcc for the kernels",
+    requirements: "g++ and CMake; nvcc for the kernels",
   });
 }
 

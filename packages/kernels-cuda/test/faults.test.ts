@@ -8,21 +8,21 @@ import { compileEngine, hopper, portable, testFault } from "./faults.ts";
 // The tests of the tests: a kernel with a mistake in it must not pass. Each costs a compilation, so only one of each kind
 // runs by default; MOSAIC_FAULTS=all runs every one.
 const all = process.env.MOSAIC_FAULTS === "all";
-const folder = mkdtempSync(join(tmpdir(), "mosaic-faults-"));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-faults-"));
 
-beforeAll(() => compileEngine(folder), 300_000);
-afterAll(() => rmSync(folder, { recursive: true }));
+beforeAll(() => compileEngine(directory), 300_000);
+afterAll(() => rmSync(directory, { recursive: true }));
 
 describe.each([
   { name: "for every GPU", family: portable, list: faults },
   { name: "Hopper's", family: hopper, list: hopperFaults },
 ])("kernels $name", ({ family, list }) => {
   test("pass without a fault", { timeout: 300_000 }, async () => {
-    expect(await testFault(null, family, folder)).toBe("");
+    expect(await testFault(null, family, directory)).toBe("");
   });
 
   test.each(all ? list : list.slice(0, 4))("do not pass: $name", { timeout: 300_000 }, async (fault) => {
-    const verdict = await testFault(fault, family, folder);
+    const verdict = await testFault(fault, family, directory);
     expect(verdict).not.toBe("");
     if (all) console.log(`${fault.name}: ${verdict}`);
   });

@@ -52,21 +52,21 @@ EMULATED_KERNEL(attendQueriesHopper_bfloat16_64, AttendBackwardHopperParameters)
 };
 
 /** Compiles the engine of the emulation, which no fault touches, once. */
-export async function compileEngine(folder: string): Promise<void> {
-  writeFileSync(join(folder, "engine.h"), '#include "kernels/ptx.cuh"\n#include "kernels/ptx_sm90.cuh"\n');
-  await exec(compiler, [...options, ...includes, "-x", "c++-header", join(folder, "engine.h")]);
+export async function compileEngine(directory: string): Promise<void> {
+  writeFileSync(join(directory, "engine.h"), '#include "kernels/ptx.cuh"\n#include "kernels/ptx_sm90.cuh"\n');
+  await exec(compiler, [...options, ...includes, "-x", "c++-header", join(directory, "engine.h")]);
 }
 
 /** What the suite's trial reports of kernels with that fault, or without any: "" if it finds nothing wrong. */
-export async function testFault(fault: Fault | null, family: Family, folder: string): Promise<string> {
+export async function testFault(fault: Fault | null, family: Family, directory: string): Promise<string> {
   // The faulty file is found before the right one, which stays where it is.
-  const faulty = join(folder, "faulty");
+  const faulty = join(directory, "faulty");
   rmSync(faulty, { recursive: true, force: true });
   mkdirSync(join(faulty, "kernels"), { recursive: true });
   if (fault) writeFileSync(join(faulty, "kernels", fault.file), withFault(fault));
-  const [source, object, library] = ["one.cu", "one.o", "libcuda_faulty.so"].map((name) => join(folder, name));
+  const [source, object, library] = ["one.cu", "one.o", "libcuda_faulty.so"].map((name) => join(directory, name));
   writeFileSync(source!, family.kernels);
-  const inputs = ["-include", join(folder, "engine.h"), "-I", faulty, ...includes];
+  const inputs = ["-include", join(directory, "engine.h"), "-I", faulty, ...includes];
   await exec(compiler, [...options, ...inputs, "-x", "c++", "-c", source!, "-o", object!]);
   // Kernels of a library that is loaded later replace those of the same name: all else is the stand-in's.
   const linkFlags = ["-Wl,--no-as-needed", emulatedDriver, `-Wl,-rpath,${dirname(emulatedDriver)}`];

@@ -19,7 +19,7 @@ interface Rung {
 
 const exec = promisify(execFile);
 const root = fileURLToPath(new URL("..", import.meta.url));
-const folder = mkdtempSync(join(tmpdir(), "mosaic-ladder-"));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-ladder-"));
 /** What benchmark.cc prints of each rung, at 384 rows and keys, then at lengths that no tile divides. */
 let measured: readonly Rung[] = [];
 
@@ -29,7 +29,7 @@ beforeAll(async () => {
     "-I",
     join(root, path),
   ]);
-  const program = join(folder, "benchmark");
+  const program = join(directory, "benchmark");
   const all = [...options, ...includes, join(root, "ladder/benchmark.cc"), "-o", program, "-lpthread"];
   await exec(process.env.CXX ?? "c++", all);
   const { stdout } = await exec(program);
@@ -38,7 +38,7 @@ beforeAll(async () => {
     .split("\n")
     .map((line) => JSON.parse(line) as Rung);
 }, 300_000);
-afterAll(() => rmSync(folder, { recursive: true }));
+afterAll(() => rmSync(directory, { recursive: true }));
 
 test("no two lanes of an ldmatrix meet in one bank", () => {
   expect(measured.map(({ conflicts }) => conflicts)).toEqual(measured.map(() => 0));

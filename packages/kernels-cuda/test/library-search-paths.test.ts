@@ -6,11 +6,11 @@ import { fileURLToPath } from "node:url";
 import { afterAll, expect, test } from "vitest";
 
 // NVIDIA's cuBLASLt does not go with the stand-in driver, so the search paths come from the header alone.
-const folder = mkdtempSync(join(tmpdir(), "mosaic-search-paths-"));
-afterAll(() => rmSync(folder, { recursive: true }));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-search-paths-"));
+afterAll(() => rmSync(directory, { recursive: true }));
 const native = fileURLToPath(new URL("../native", import.meta.url));
 const file = "libcublasLt.so.13";
-const program = join(folder, "search-paths");
+const program = join(directory, "search-paths");
 const main = `#include <cstdio>
 #include "blas/library_search_paths.h"
 int main() { for (const auto& each : mosaic::cuda::librarySearchPaths("${file}")) std::puts(each.c_str()); }`;
@@ -25,7 +25,7 @@ function searchPaths(env: NodeJS.ProcessEnv): string[] {
 }
 
 function put(...path: readonly string[]): string {
-  const whole = join(folder, ...path);
+  const whole = join(directory, ...path);
   mkdirSync(dirname(whole), { recursive: true });
   writeFileSync(whole, "");
   return whole;
@@ -35,14 +35,14 @@ test("in the packages of a Python on the PATH, and of what it links to", () => {
   const python = put("torch", "bin", "python3");
   const library = put("torch", "lib", "python3.12", "site-packages", "nvidia", "cu13", "lib", file);
   expect(searchPaths({ PATH: `/nowhere:${dirname(python)}` })[0]).toBe(library);
-  const links = join(folder, "links");
+  const links = join(directory, "links");
   mkdirSync(links);
   symlinkSync("../torch/bin/python3", join(links, "python3"));
   expect(searchPaths({ PATH: links })[0]).toBe(library);
-  expect(searchPaths({ VIRTUAL_ENV: join(folder, "torch") })[0]).toBe(library);
+  expect(searchPaths({ VIRTUAL_ENV: join(directory, "torch") })[0]).toBe(library);
 });
 
 test("in a package of its own, as before CUDA 13, and of PYTHONPATH first", () => {
   const library = put("site", "nvidia", "cublas", "lib", file);
-  expect(searchPaths({ PYTHONPATH: join(folder, "site"), VIRTUAL_ENV: join(folder, "torch") })[0]).toBe(library);
+  expect(searchPaths({ PYTHONPATH: join(directory, "site"), VIRTUAL_ENV: join(directory, "torch") })[0]).toBe(library);
 });

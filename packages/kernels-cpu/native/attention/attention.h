@@ -10,7 +10,8 @@
 
 namespace mosaic {
 
-/// Folds the keys k, v into the state (out, lse): q and k with heads of 1 ≤ D ≤ 256, H a multiple of Hkv. lse is the
+/// Folds the keys k, v into the state (out, lse): q and k with heads of 1 ≤ D ≤ 256, v and out with 1 ≤ Dv ≤ 256, H a
+/// multiple of Hkv. lse is the
 /// natural logarithm; −∞ marks a row that has seen nothing, whose `out` is then not read. Rows that see no key of this
 /// tile are neither read nor written. Slices are disjoint; spans add up to the lengths of q and k. NaN reaches the rows
 /// that see it and no other. The cost grows with the slices that meet this tile, not with their number. The result
@@ -25,9 +26,5 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool);
 
 /// into ← the state over the keys of both: exact when either side has seen nothing (lse = −∞), NaN only from NaN.
 void mergeState(const AttentionState& into, const AttentionState& from, Pool& pool);
-
-/// Billions of float32 operations per second that `isa` reaches on all threads of the pool in a loop of fused
-/// multiply-adds on registers (Scalar: multiply and add): the roof that kernels are measured against.
-double fmaPeakGflops(Isa isa, Pool& pool);
 
 }  // namespace mosaic

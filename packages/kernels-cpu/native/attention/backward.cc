@@ -17,7 +17,9 @@
 #include "attention/gradient_group.h"
 #include "attention/rows.h"
 #include "attention/tile_visibility.h"
+#include "micro/micro_kernels.h"
 #include "pool/pause.h"
+#include "short_sequences/short_sequences.h"
 
 namespace mosaic {
 namespace {
@@ -134,7 +136,7 @@ BackwardGrid gridFor(const AttendBackwardArguments& a, int64_t groupRows) {
   const int64_t(&k)[4] = a.kv.k.shape;
   BackwardGrid grid{k[2], a.q.shape[2], 1024, 0, a.q.shape[1] / k[1]};
   const int64_t heads = k[0] * k[1];
-  while (grid.keysPerBlock > 256 && heads * grid.keyBlocks() < 32) grid.keysPerBlock /= 2;
+  while (grid.keysPerBlock > 256 && heads * grid.keyBlocks() * grid.keyBlocks() < 32) grid.keysPerBlock /= 2;
   // Not fewer row blocks than key blocks (for square tiles), so that those of a round differ.
   grid.rowsPerBlock = std::max(groupRows, grid.keysPerBlock / groupRows * groupRows);
   return grid;
@@ -154,11 +156,18 @@ struct StepGuard {
 
 void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
-  const AttentionKernels& kernels = attentionKernels(isa);
+  const DType dtype = args.q.dtype;
+  const bool sameDType = args.kv.k.dtype == dtype && args.kv.v.dtype == dtype && args.saved.dOut.dtype == dtype;
+  const CallModifiers modifiers(args.tile);
+  // As in the forward: weights must come out as they did there.
+  const bool isPlain = sameDType && !modifiers.any();
+  const AttentionKernels& kernels = microKernels(isa, isPlain ? dtype : DType::Float32).attention;
+  const BackwardCall call{args, kernels, modifiers};
   checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
+  if (attendBackwardShortSequences(args, isa, pool)) return;
   const BatchVisibility visibility(args.tile, args.q.shape[0]);
   pool.shared().reset();
-  const BackwardGrid grid = gridFor(args, gradientGroupRows(kernels, args.q.shape[3]));
+  const BackwardGrid grid = gridFor(args, gradientGroupRows(call));
   std::vector<PanelSegments> panels;
   std::vector<std::vector<BackwardStep>> steps;
   for (size_t i = 0; i < visibility.count(); ++i) {
@@ -181,7 +190,7 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
     const int64_t keyHead = head % keyHeads;
     const GradientTask at{head / keyHeads, keyHead * grid.group + grid.rowHead(step.rowBlock), keyHead,
                           grid.rowRange(step.rowBlock), grid.keyRange(step.keyBlock)};
-    gradientTask(args, kernels, panels[sample], at, pool.arena(worker));
+    gradientTask(call, panels[sample], at, pool.arena(worker));
   });
 }
 

@@ -8,51 +8,82 @@
 //
 // Exponents are taken for base 2: (s − m) · log2 e. Of ordinary m, up to kLargeThreshold, that is one multiply-add: the
 // product m · log2 e is rounded once, and what is summed is relative to the rounded one. Of a large m that rounding is
-// itself an exponent, of up to 2^64 for m = 1e9. There m stays as it is, a score or the lse of a state, and is
-// subtracted first: exactly, where the difference is small.
+// itself an exponent, of up to 2^64 for m = 1e9. There m stays as it is, a score, and is subtracted first: exactly,
+// where the difference is small.
 #pragma once
 
-#include "attention/kernels.h"
+#include "attention/attention_kernels.h"
 #include "attention/pack.h"
-#include "attention/tile.h"
+#include "attention/score_block.h"
 #include "simd/exp2.h"
+#include "simd/register_tile.h"
 
 namespace mosaic {
 
-template <class V>
+/// Of panels of N vectors.
+template <class V, class E, int vectors>
 struct FoldBlock {
   using Vec = typename V::Vec;
-  static constexpr int N = V::tileVectors, R = V::tileRows, L = V::lanes;
+  using Shape = typename E::template Shape<V>;
+  static constexpr int N = vectors, R = N == Shape::vectors ? Shape::rows : Shape::narrowRows;
+  static constexpr int L = V::lanes, perElement = E::perElement;
   static constexpr int width = N * L;
   static constexpr float kRescaleThreshold = 40;     // of (s − m) · log2 e
-  static constexpr int32_t kFirstKeys = 16;  // keys that give a row its first m
+  static constexpr int32_t kFirstKeys = E::perElement == 1 ? 16 : 32;  // keys that give a row its first m
   static constexpr float kMinSum = 0.5f;   // a sum is 0 or, as m is the score of a key in it, about 1 or more
 
   MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KvRows& keys) {
+    const MatrixUnit<V> unit;
     int32_t done = 0;
     if (isEmpty(panel)) {
       done = keys.count < kFirstKeys ? keys.count : kFirstKeys;
       scoreAndRescale(panel, keys, 0, done);
     }
-    if (isEmpty(panel) || !(panel.large ? foldFused<true>(panel, keys, done) : foldFused<false>(panel, keys, done))) {
+    if (isEmpty(panel) || !foldFused<false>(panel, keys, done, nullptr)) {
       scoreAndRescale(panel, keys, done, keys.count);
     }
     accumulate(panel, keys);
   }
 
   MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+    const MatrixUnit<V> unit;
+    if (isEmpty(panel) || !foldFused<true>(panel, keys, 0, &visible)) {
+      float blockMax[width];
+      scores(panel, keys, 0, keys.count, blockMax);
+      mask(panel, keys, visible, blockMax);
+      rescale(panel, 0, keys.count, blockMax);
+    }
+    accumulateSeen(panel, keys, visible);
+  }
+
+  MOSAIC_NOINLINE void foldModified(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+                                    const ScoreModifiers& by) {
+    static_assert(perElement == 1, "weights are dropped as float32");
     float blockMax[width];
     scores(panel, keys, 0, keys.count, blockMax);
-    mask(panel, keys, visible, blockMax);
+    ScoreBlock<V, N>::modify(by, keys.first, keys.count, panel.scores, nullptr);
+    visible ? mask(panel, keys, *visible, blockMax) : findMax(panel, keys.count, blockMax);
     rescale(panel, 0, keys.count, blockMax);
-    if (Pack<V>::finite(keys.v, keys.vStride, keys.count, panel.depth)) {
+    if (by.dropBelow > 0) drop(panel, keys, by);
+    visible ? accumulateSeen(panel, keys, *visible) : accumulate(panel, keys);
+  }
+
+ private:
+  MOSAIC_INLINE void accumulateSeen(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+    if (isFinite(keys, panel.valueDepth)) {
       accumulate(panel, keys);
     } else {
       accumulateMasked(panel, keys, visible);
     }
   }
 
- private:
+  /// Whether all of V is. It lies along depth for float32 products, else along keys.
+  MOSAIC_INLINE bool isFinite(const KvRows& keys, int32_t depth) {
+    const Operand& v = keys.columns;
+    return perElement == 1 ? Pack<V, E, N>::finite(v.data, v.step, keys.count, depth)
+                           : Pack<V, E, N>::finite(v.data, v.rowStride, depth, keys.count);
+  }
+
   /// Whether some row has seen nothing and has no m yet.
   MOSAIC_INLINE bool isEmpty(const ForwardPanel& panel) {
     bool any = false;
@@ -60,45 +91,100 @@ struct FoldBlock {
     return any;
   }
 
-  /// (s − m) · log2 e
+  /// (s − m) · log2 e of a score as the products gave it.
   template <bool large>
-  MOSAIC_INLINE Vec exponent(Vec s, Vec negMax) {
-    return large ? V::mul(V::add(s, negMax), V::set1(kLog2e)) : V::fma(s, V::set1(kLog2e), negMax);
+  MOSAIC_INLINE Vec exponent(Vec s, Vec negMax, Vec scale) {
+    return large ? V::mul(V::add(scaled(s, scale), negMax), V::set1(kLog2e)) : V::fma(s, scale, negMax);
   }
 
-  /// p ← e^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far.
+  /// What `exponent` multiplies scores by.
   template <bool large>
-  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, int32_t from) {
-    float blockMax[width], blockSum[width];
-    for (int n = 0; n < N; ++n) {
-      V::store(blockSum + n * L, V::zero());
-      V::store(blockMax + n * L, V::zero());
+  MOSAIC_INLINE Vec exponentScale(const ForwardPanel& panel) {
+    const float scale = perElement == 1 ? 1 : panel.scale;
+    return V::set1(large ? scale : scale * kLog2e);
+  }
+
+  /// A score that products of bfloat16 gave, rounded before m is subtracted.
+  MOSAIC_INLINE Vec scaled(Vec s, Vec scale) {
+    if constexpr (perElement == 1) {
+      return s;
+    } else {
+      return V::rounded(V::mul(s, scale));
     }
-    forTiles<R>(from, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, rows, N>;
-      Tile c;
-      Tile::clear(c);
-      Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
+  }
+
+  /// The weights of `perElement` keys from key j on, vector n of rows. Returns `weights` with these added as they are
+  /// stored.
+  MOSAIC_INLINE Vec storeWeights(const ForwardPanel& panel, int32_t j, int n, const Vec (&p)[perElement],
+                                 Vec weights) {
+    if constexpr (perElement == 1) {
+      V::store(static_cast<float*>(panel.p) + j * width + n * L, p[0]);
+      return weights;
+    } else {
+      const auto pairs = V::interleave(V::round(p[0], p[1]));
+      V::storePairs(static_cast<uint32_t*>(panel.p) + j / 2 * width + n * L, pairs);
+      return V::dot(pairs, V::setPairs(0x3f803f80u), weights);
+    }
+  }
+
+  /// Of few queries reading is what takes time, and columns are no pattern that processors foresee.
+  MOSAIC_INLINE void prefetchValues(const ForwardPanel& panel, const KvRows& keys, int32_t j, int rows) {
+    for (int r = 0; r < rows; ++r) {
+      const float* row = static_cast<const float*>(keys.columns.data) + (j + r) * keys.columns.step;
+      for (int32_t d = 0; d < panel.valueDepth; d += 16) __builtin_prefetch(row + d, 0, 2);
+    }
+  }
+
+  template <bool masked>
+  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, int32_t from,
+                               const VisibleKeys* visible) {
+    return panel.large ? foldInOnePass<masked, true>(panel, keys, from, visible)
+                       : foldInOnePass<masked, false>(panel, keys, from, visible);
+  }
+
+  /// p ← e^(s − m), sum += p for the keys from `from` on, in one pass; p is 0 where a mask excludes the pair. If m lags
+  /// too far: false, with the sum as before.
+  template <bool masked, bool large>
+  MOSAIC_INLINE bool foldInOnePass(const ForwardPanel& panel, const KvRows& keys, int32_t from,
+                                   const VisibleKeys* visible) {
+    float blockMax[width], blockSum[width], blockWeights[width];
+    for (int n = 0; n < N; ++n) {
+      for (float* each : {blockMax, blockSum, blockWeights}) V::store(each + n * L, V::zero());
+    }
+    const Vec scale = exponentScale<large>(panel);
+    const auto weigh = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, E, rows, N>;
+      if (N == 1 && perElement == 1) prefetchValues(panel, keys, j, rows);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         const Vec negMax = V::load(panel.negMax + n * L);
-        Vec top = V::load(blockMax + n * L), sum = V::load(blockSum + n * L);
+        Vec top = V::load(blockMax + n * L), sum = V::load(blockSum + n * L), weights = V::load(blockWeights + n * L);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) {
-          const Vec x = exponent<large>(c.at[r][n], negMax);
-          top = V::max(top, x);
-          const Vec p = V::exp2(x);
-          sum = V::add(sum, p);
-          V::store(panel.p + (j + r) * width + n * L, p);
+        for (int r = 0; r < rows; r += perElement) {
+          Vec p[perElement];
+#pragma GCC unroll 2
+          for (int i = 0; i < perElement; ++i) {
+            Vec x = exponent<large>(Tile::get(c, r + i, n), negMax, scale);
+            if (masked) {
+              const auto seen = V::inRange(visible->lo + n * L, visible->hi + n * L, keys.first + j + r + i);
+              x = V::select(seen, x, V::set1(-__builtin_inff()));
+            }
+            top = V::max(top, x);
+            p[i] = V::exp2(x);
+            sum = V::add(sum, p[i]);
+          }
+          weights = storeWeights(panel, j + r, n, p, weights);
         }
         V::store(blockMax + n * L, top);
         V::store(blockSum + n * L, sum);
+        V::store(blockWeights + n * L, weights);
       }
-    });
+    };
+    forProducts<V, E, R, N>(from, keys.count, keys.k, panel.q, panel.depth, weigh);
     bool high = false;
     for (int n = 0; n < N; ++n) high |= V::any(V::less(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
     if (high) return false;
-    for (int n = 0; n < N; ++n) addSum(panel, n, V::load(blockSum + n * L));
+    for (int n = 0; n < N; ++n) addSums(panel, n, V::load(blockSum + n * L), V::load(blockWeights + n * L));
     return true;
   }
 
@@ -109,24 +195,25 @@ struct FoldBlock {
     rescale(panel, from, to, blockMax);
   }
 
-  /// p ← s and its maximum over keys [from, to).
+  /// Scores and their maximum over keys [from, to).
   MOSAIC_INLINE void scores(const ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to,
                             float* blockMax) {
     for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
-    forTiles<R>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, rows, N>;
-      Tile c;
-      Tile::clear(c);
-      Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
-      Tile::store(c, panel.p + j * width, width);
+    const auto keep = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, E, rows, N>;
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         Vec top = V::load(blockMax + n * L);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) top = V::max(top, c.at[r][n]);
+        for (int r = 0; r < rows; ++r) {
+          const Vec s = scaled(Tile::get(c, r, n), V::set1(panel.scale));
+          top = V::max(top, s);
+          V::store(panel.scores + (j + r) * width + n * L, s);
+        }
         V::store(blockMax + n * L, top);
       }
-    });
+    };
+    forProducts<V, E, R, N>(from, to, keys.k, panel.q, panel.depth, keep);
   }
 
   /// Unseen pairs get −∞; the maximum is taken again over the seen ones.
@@ -135,18 +222,57 @@ struct FoldBlock {
     for (int n = 0; n < N; ++n) {
       Vec top = never;
       for (int32_t j = 0; j < keys.count; ++j) {
-        float* p = panel.p + j * width + n * L;
+        float* at = panel.scores + j * width + n * L;
         const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
-        const Vec s = V::select(seen, V::load(p), never);
+        const Vec s = V::select(seen, V::load(at), never);
         top = V::max(top, s);
-        V::store(p, s);
+        V::store(at, s);
       }
       V::store(blockMax + n * L, top);
     }
   }
 
+  /// The maximum of modified scores.
+  MOSAIC_INLINE void findMax(const ForwardPanel& panel, int32_t count, float* blockMax) {
+    for (int n = 0; n < N; ++n) {
+      Vec top = V::set1(-__builtin_inff());
+      for (int32_t j = 0; j < count; ++j) top = V::max(top, V::load(panel.scores + j * width + n * L));
+      V::store(blockMax + n * L, top);
+    }
+  }
+
+  /// Weights that are dropped become 0; they stay in the sums. What the others count more is for whoever divides `out`
+  /// by the sum.
+  MOSAIC_INLINE void drop(const ForwardPanel& panel, const KvRows& keys, const ScoreModifiers& by) {
+    constexpr int32_t kStrip = 8;
+    float kept[kStrip * width];
+    for (int32_t first = 0; first < keys.count; first += kStrip) {
+      const int32_t count = keys.count - first < kStrip ? keys.count - first : kStrip;
+      ScoreBlock<V, N>::drawKept(by, keys.first + first, count, kept);
+      float* weights = static_cast<float*>(panel.p) + first * width;
+      for (int32_t i = 0; i < count * width; i += L) {
+        V::store(weights + i, V::select(V::less(V::zero(), V::load(kept + i)), V::load(weights + i), V::zero()));
+      }
+    }
+  }
+
   MOSAIC_INLINE void scaleRows(float* at, int32_t count, Vec factor) {
     for (int32_t i = 0; i < count; ++i) V::store(at + i * width, V::mul(V::load(at + i * width), factor));
+  }
+
+  /// The weights of the first `count` keys, taken with an m that was raised since and not yet in `out`.
+  MOSAIC_INLINE void scaleWeights(const ForwardPanel& panel, int n, int32_t count, Vec factor) {
+    if constexpr (perElement == 1) {
+      scaleRows(static_cast<float*>(panel.p) + n * L, count, factor);
+    } else {
+      auto* pairs = static_cast<uint32_t*>(panel.p) + n * L;
+      for (int32_t j = 0; j < count; j += 2, pairs += width) {
+        uint16_t rows[2][L];
+        for (int i = 0; i < L; ++i) rows[0][i] = static_cast<uint16_t>(pairs[i]), rows[1][i] = pairs[i] >> 16;
+        const Vec p[] = {V::mul(V::loadBf16(rows[0]), factor), V::mul(V::loadBf16(rows[1]), factor)};
+        storeWeights(panel, j, n, p, V::zero());
+      }
+    }
   }
 
   /// Raises m where it must be, then p ← e^(s − m), sum += p.
@@ -166,13 +292,20 @@ struct FoldBlock {
     return large ? m : V::mul(m, V::set1(kLog2e));
   }
 
+  /// (s − m) · log2 e of a score that is scaled.
+  template <bool large>
+  MOSAIC_INLINE Vec difference(Vec s, Vec negMax) {
+    const Vec log2e = V::set1(kLog2e);
+    return large ? V::mul(V::add(s, negMax), log2e) : V::fma(s, log2e, negMax);
+  }
+
   template <bool large>
   MOSAIC_INLINE void rescaleRows(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
     for (int n = 0; n < N; ++n) {
       const Vec top = V::load(blockMax + n * L), before = V::load(panel.sum + n * L);
       const Vec old = V::load(panel.negMax + n * L);
       const auto fresh = V::less(before, V::set1(kMinSum)),
-                 lags = V::less(V::set1(kRescaleThreshold), exponent<large>(top, old));
+                 lags = V::less(V::set1(kRescaleThreshold), difference<large>(top, old));
       const Vec next = V::sub(V::zero(), newMax<large>(top));
       const Vec negMax = V::select(fresh, next, V::select(lags, next, old));
       V::store(panel.negMax + n * L, negMax);
@@ -180,19 +313,21 @@ struct FoldBlock {
         const Vec rise = V::sub(negMax, old);
         const Vec kept = V::exp2(large ? V::mul(rise, V::set1(kLog2e)) : rise);
         const Vec shrink = V::select(fresh, V::zero(), kept);
-        V::store(panel.sum + n * L, V::mul(before, shrink));
-        scaleRows(panel.out + n * L, panel.depth, shrink);
-        scaleRows(panel.p + n * L, from, shrink);  // taken with the old m, not yet in `out`
+        scaleSums(panel, n, shrink);
+        scaleRows(panel.out + n * L, panel.valueDepth, shrink);
+        scaleWeights(panel, n, from, shrink);
       }
-      Vec sum = V::zero();
+      Vec sum = V::zero(), weights = V::zero();
 #pragma GCC unroll 2
-      for (int32_t j = from; j < to; ++j) {
-        float* at = panel.p + j * width + n * L;
-        const Vec p = V::exp2(exponent<large>(V::load(at), negMax));
-        sum = V::add(sum, p);
-        V::store(at, p);
+      for (int32_t j = from; j < to; j += perElement) {
+        Vec p[perElement];
+        for (int i = 0; i < perElement; ++i) {
+          p[i] = V::exp2(difference<large>(V::load(panel.scores + (j + i) * width + n * L), negMax));
+          sum = V::add(sum, p[i]);
+        }
+        weights = storeWeights(panel, j, n, p, weights);
       }
-      addSum(panel, n, sum);
+      addSums(panel, n, sum, weights);
     }
   }
 
@@ -202,7 +337,7 @@ struct FoldBlock {
     for (int n = 0; n < N; ++n) {
       const Vec top = V::load(blockMax + n * L);
       const auto fresh = V::less(V::load(panel.sum + n * L), V::set1(kMinSum));
-      const auto lags = V::less(V::set1(kRescaleThreshold), exponent<false>(top, V::load(panel.negMax + n * L)));
+      const auto lags = V::less(V::set1(kRescaleThreshold), difference<false>(top, V::load(panel.negMax + n * L)));
       const Vec next = V::select(fresh, newMax<true>(top), V::select(lags, top, V::zero()));
       any |= V::any(V::less(V::set1(kLargeThreshold), next)) || V::any(V::less(next, V::set1(-kLargeThreshold)));
     }
@@ -212,44 +347,65 @@ struct FoldBlock {
   /// Holds every m as it is from now on. The sums, relative to what it was rounded to, change by the difference.
   MOSAIC_NOINLINE void switchToLargeMode(ForwardPanel& panel, int32_t from) {
     panel.large = true;
+    float factors[width];
     for (int32_t r = 0; r < width; ++r) {
       constexpr double kLog2eExact = 1.4426950408889634;
       const double held = panel.negMax[r];
       panel.negMax[r] = static_cast<float>(held / kLog2eExact);
       const float factor = static_cast<float>(__builtin_exp2(panel.negMax[r] * kLog2eExact - held));
-      panel.sum[r] *= factor;
-      for (int32_t d = 0; d < panel.depth; ++d) panel.out[d * width + r] *= factor;
-      for (int32_t j = 0; j < from; ++j) panel.p[j * width + r] *= factor;
+      for (int32_t d = 0; d < panel.valueDepth; ++d) panel.out[d * width + r] *= factor;
+      factors[r] = factor;
+    }
+    for (int n = 0; n < N; ++n) {
+      scaleSums(panel, n, V::load(factors + n * L));
+      scaleWeights(panel, n, from, V::load(factors + n * L));
     }
   }
 
-  MOSAIC_INLINE void addSum(const ForwardPanel& panel, int n, Vec sum) {
+  MOSAIC_INLINE void addSums(const ForwardPanel& panel, int n, Vec sum, Vec weights) {
     V::store(panel.sum + n * L, V::add(V::load(panel.sum + n * L), sum));
+    if (perElement == 2) V::store(panel.weightSum + n * L, V::add(V::load(panel.weightSum + n * L), weights));
+  }
+
+  MOSAIC_INLINE void scaleSums(const ForwardPanel& panel, int n, Vec factor) {
+    V::store(panel.sum + n * L, V::mul(V::load(panel.sum + n * L), factor));
+    if (perElement == 2) V::store(panel.weightSum + n * L, V::mul(V::load(panel.weightSum + n * L), factor));
   }
 
   /// out += v · p
   MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys) {
-    forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, rows, N>;
-      Tile c;
-      Tile::clear(c);
-      Tile::multiply(c, keys.v + d, 1, keys.vStride, panel.p, width, keys.count);
-      Tile::addTo(c, panel.out + d * width, width);
+    forTiles<R>(0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
+      RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, fromRow<E>(keys.columns, d), panel.p, width,
+                                              keys.count);
     });
   }
 
   /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
   MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
-    for (int32_t d = 0; d < panel.depth; ++d) {
+    const Operand& v = keys.columns;
+    for (int32_t d = 0; d < panel.valueDepth; ++d) {
       for (int n = 0; n < N; ++n) {
         Vec out = V::load(panel.out + d * width + n * L);
         for (int32_t j = 0; j < keys.count; ++j) {
           const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
-          const Vec term = V::mul(V::set1(keys.v[j * keys.vStride + d]), V::load(panel.p + j * width + n * L));
+          const float x = E::toFloat(static_cast<const typename E::Scalar*>(v.data)[d * v.rowStride + j * v.step]);
+          const Vec term = V::mul(V::set1(x), weights(panel, j, n));
           out = V::select(seen, V::add(out, term), out);
         }
         V::store(panel.out + d * width + n * L, out);
       }
+    }
+  }
+
+  /// Those of one key.
+  MOSAIC_INLINE Vec weights(const ForwardPanel& panel, int32_t j, int n) {
+    if constexpr (perElement == 1) {
+      return V::load(static_cast<const float*>(panel.p) + j * width + n * L);
+    } else {
+      const auto* pairs = static_cast<const uint32_t*>(panel.p) + j / 2 * width + n * L;
+      uint16_t row[L];
+      for (int i = 0; i < L; ++i) row[i] = static_cast<uint16_t>(pairs[i] >> (j % 2 * 16));
+      return V::loadBf16(row);
     }
   }
 };

@@ -1,44 +1,36 @@
 // The forward fold: tasks are groups of panels of one head; a group shares each block of keys it reads.
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <numbers>
 #include <span>
 
 #include "attention/attention.h"
-#include "attention/kv_reader.h"
-#include "attention/kernels.h"
-#include "attention/tile_visibility.h"
+#include "attention/query_panels.h"
+#include "attention/short_queries.h"
+#include "micro/micro_kernels.h"
+#include "short_sequences/short_sequences.h"
 
 namespace mosaic {
 namespace {
 
-constexpr int32_t kGroupPanels = 16;           // enough to hide the cost of reading a block
+constexpr int32_t kGroupRows = 1024;           // enough to hide the cost of reading a block
 constexpr int64_t kGroupBytes = 224 << 10;      // of q and out, which should stay in the second-level cache
+constexpr int64_t kPairedGroupBytes = 448 << 10;  // where reading a block transposes it
 constexpr int64_t kTasksPerThread = 4;          // for balance
-constexpr double kLog2e = std::numbers::log2e;
-
-struct Panel {
-  ForwardPanel at;
-  PanelRows rows;
-  std::span<const Segment> segments;  // by begin; those that are done drop out
-};
 
 /// Tasks [firstTask, endTask) are those of a batch element: its groups, head by head.
 struct SampleTasks {
   int64_t batch, firstTask, endTask;
 };
 
+/// Groups of query panels as tasks of the pool. What a block of keys adds to a panel: FoldBlock (fold_block.h).
 class Forward {
  public:
-  Forward(const AttendArguments& args, const AttentionKernels& kernels, Arena& shared)
-      : a_(args),
-        k_(kernels),
-        visibility_(args.tile, args.q.shape[0]),
-        rows_(args.q.shape[2]),
-        keys_(args.kv.k.shape[2]),
-        depth_(args.q.shape[3]),
-        rowStride_((depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding) {
+  Forward(const ForwardCall& call, Arena& shared)
+      : call_(call),
+        a_(call.args),
+        k_(call.kernels.attention),
+        visibility_(a_.tile, a_.q.shape[0]),
+        rows_(a_.q.shape[2]),
+        keys_(a_.kv.k.shape[2]) {
     for (size_t i = 0; i < visibility_.count(); ++i) {
       panelSegments_.emplace_back(visibility_[i], rows_, k_.width, shared);
     }
@@ -47,10 +39,12 @@ class Forward {
   void run(Pool& pool) {
     const int64_t heads = a_.q.shape[0] * a_.q.shape[1];
     const int64_t panels = (rows_ + k_.width - 1) / k_.width;
-    const int64_t byCache = kGroupBytes / (2 * 4 * depth_ * k_.width);
+    const bool isPaired = k_.products == DType::BFloat16;
+    const int64_t panelBytes = (4 * a_.kv.v.shape[3] + dtypeBytes(k_.products) * a_.q.shape[3]) * k_.width;
+    const int64_t byCache = (isPaired ? kPairedGroupBytes : kGroupBytes) / panelBytes;
     const int64_t tasks = pool.threads() == 1 ? 1 : kTasksPerThread * pool.threads();
     const int64_t byBalance = heads * panels / tasks;
-    groupPanels_ = static_cast<int32_t>(std::clamp<int64_t>(std::min(byCache, byBalance), 1, kGroupPanels));
+    groupPanels_ = static_cast<int32_t>(std::clamp<int64_t>(std::min(byCache, byBalance), 1, kGroupRows / k_.width));
     orderGroups();
     pool.parallelFor(samples_.back().endTask, [&](int64_t task, int worker) {
       const auto isLater = [](int64_t at, const SampleTasks& sample) { return at < sample.endTask; };
@@ -96,129 +90,22 @@ class Forward {
 
   void group(int64_t batch, int64_t h, int64_t first, Arena& arena) const {
     const PanelSegments& panelSegments = panelSegments_[visibility_.indexOf(batch)];
-    KvReader reader(k_, a_.kv.k, a_.kv.v, arena);
-    reader.select(batch, h * a_.kv.k.shape[1] / a_.q.shape[1]);
-    float* weights = arena.allocate<float>(kKeyBlock * k_.width);
-    float* rowBuffer = arena.allocate<float>(k_.width * rowStride_);
-
-    std::vector<Panel> panels;
-    panels.reserve(static_cast<size_t>(groupPanels_));
+    QueryPanels panels(call_, static_cast<size_t>(groupPanels_), false, arena);
     for (int64_t p = first / k_.width; p < first / k_.width + groupPanels_; ++p) {
       const std::span<const Segment> segments = panelSegments.segments(p);
       if (segments.empty()) continue;
-      const int64_t size = depth_ * k_.width;
-      panels.push_back({{arena.allocate<float>(size), arena.allocate<float>(size), arena.allocate<float>(k_.width),
-                         arena.allocate<float>(k_.width), weights, static_cast<int32_t>(depth_), false},
-                        panelSegments.rows(p),
-                        segments});
-      load(panels.back(), {batch, h, panels.back().rows.first}, rowBuffer);
+      const PanelRows rows = panelSegments.rows(p);
+      panels.add({batch, h, 1, rows.first, rows.count}, segments);
     }
-    foldKeys(panels, reader);
-    for (Panel& panel : panels) {
-      panel.segments = panelSegments.segments(panel.rows.first / k_.width);
-      store(panel, {batch, h, panel.rows.first}, rowBuffer);
-    }
+    panels.fold(h * a_.kv.k.shape[1] / a_.q.shape[1], {0, keys_});
+    panels.store(a_.state, {0, keys_}, false);
   }
 
-  /// Every block of keys that some panel sees, in order. Blocks lie on a fixed grid, so that a row's result does not
-  /// depend on its group.
-  void foldKeys(std::vector<Panel>& panels, const KvReader& reader) const {
-    for (int64_t block = 0, next; block < keys_; block = next / kKeyBlock * kKeyBlock) {
-      const int32_t begin = static_cast<int32_t>(block), end = static_cast<int32_t>(std::min(block + kKeyBlock, keys_));
-      int32_t from = end, to = begin;
-      next = INT64_MAX;
-      for (Panel& panel : panels) {
-        forSegments(panel, begin, end, next, [&](const Segment& s) {
-          from = std::min(from, std::max(s.begin, begin));
-          to = std::max(to, std::min(s.end, end));
-        });
-      }
-      if (from < to) {
-        const KvRows keys = reader.read(from, to - from);
-        for (Panel& panel : panels) {
-          forSegments(panel, begin, end, next, [&](const Segment& s) { foldSegment(panel.at, s, keys); });
-        }
-      }
-    }
-  }
-
-  /// Calls fn for the segments that meet [begin, end); lowers `next` to the first key after it that the panel sees.
-  template <class Fn>
-  static void forSegments(Panel& panel, int32_t begin, int32_t end, int64_t& next, Fn fn) {
-    while (!panel.segments.empty() && panel.segments.front().end <= begin) panel.segments = panel.segments.subspan(1);
-    for (const Segment& s : panel.segments) {
-      if (s.end > end) next = std::min<int64_t>(next, std::max(s.begin, end));
-      if (s.begin >= end) break;
-      if (s.end > begin) fn(s);
-    }
-  }
-
-  void foldSegment(ForwardPanel& panel, const Segment& s, const KvRows& keys) const {
-    const int32_t begin = keys.first, end = keys.first + keys.count;
-    const auto clipped = [&](int32_t from, int32_t to, auto fold) {
-      from = std::max(from, begin), to = std::min(to, end);
-      if (from < to) fold(subBlock(keys, from, to));
-    };
-    const auto masked = [&](const KvRows& block) { k_.foldMasked(panel, block, s.visible); };
-    clipped(s.begin, s.coreBegin, masked);
-    clipped(s.coreBegin, s.coreEnd, [&](const KvRows& block) { k_.fold(panel, block); });
-    clipped(s.coreEnd, s.end, masked);
-  }
-
-  /// Queries, and the state so far: m = lse, Σ = 1, out as it is. Where m is multiplied by log2 e, and rounded, what it
-  /// lost goes into Σ.
-  void load(Panel& panel, const HeadRows& rows, float* rowBuffer) const {
-    ForwardPanel& at = panel.at;
-    const int32_t count = panel.rows.count;
-    k_.unpack(rowsOf(a_.q, rows), count, depth_, rowBuffer, rowStride_);
-    k_.toPanel(rowBuffer, rowStride_, count, depth_, a_.tile.scale, at.q);
-
-    std::fill(at.negMax, at.negMax + k_.width, 0.0f);
-    std::fill(at.sum, at.sum + k_.width, 0.0f);
-    const FloatRows lse(a_.state.lse, rows);
-    bool any = false;
-    for (int32_t r = 0; r < count; ++r) at.large |= isLarge(lse(r));
-    for (int32_t r = 0; r < count; ++r) {
-      if (lse(r) == -INFINITY) continue;
-      const double state = lse(r) * kLog2e;
-      at.negMax[r] = at.large ? -lse(r) : static_cast<float>(-state);
-      at.sum[r] = at.large ? 1 : static_cast<float>(std::exp2(state + at.negMax[r]));
-      any = true;
-    }
-    if (!any) {
-      std::memset(at.out, 0, static_cast<size_t>(depth_ * k_.width) * sizeof(float));
-      return;
-    }
-    k_.unpack(rowsOf(a_.state.out, rows), count, depth_, rowBuffer, rowStride_);
-    for (int32_t r = 0; r < count; ++r) {
-      float* row = rowBuffer + r * rowStride_;
-      for (int64_t d = 0; d < depth_; ++d) row[d] = at.sum[r] == 0 ? 0.0f : row[d] * at.sum[r];
-    }
-    k_.toPanel(rowBuffer, rowStride_, count, depth_, 1.0f, at.out);
-  }
-
-  /// out and lse of the rows that saw something.
-  void store(const Panel& panel, const HeadRows& rows, float* rowBuffer) const {
-    const ForwardPanel& at = panel.at;
-    const FloatRows out(a_.state.out, rows), lse(a_.state.lse, rows);
-    float* factor = at.p;  // no longer needed
-    for (int32_t r = 0; r < k_.width; ++r) factor[r] = 1.0f / at.sum[r];
-    k_.fromPanel(at.out, factor, depth_, rowBuffer, rowStride_);
-    for (int32_t r = 0; r < panel.rows.count; ++r) {
-      const auto saw = [r](const Segment& s) { return s.visible.lo[r] < s.visible.hi[r]; };
-      if (at.sum[r] == 0 || std::none_of(panel.segments.begin(), panel.segments.end(), saw)) continue;
-      const double sum = at.sum[r], total = std::log2(sum) - at.negMax[r];
-      lse(r) = static_cast<float>(at.large ? std::log(sum) - at.negMax[r] : total / kLog2e);
-      const float* row = rowBuffer + r * rowStride_;
-      for (int64_t d = 0; d < depth_; ++d) out(r, d) = row[d];
-    }
-  }
-
+  const ForwardCall& call_;
   const AttendArguments& a_;
   const AttentionKernels& k_;
   const BatchVisibility visibility_;
-  const int64_t rows_, keys_, depth_;
-  const int64_t rowStride_;  // of the row buffer
+  const int64_t rows_, keys_;
   int32_t groupPanels_ = 1;
   // One for each visibility.
   std::vector<PanelSegments> panelSegments_;
@@ -231,8 +118,15 @@ class Forward {
 void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
+  if (attendShortSequences(args, isa, pool)) return;
   pool.shared().reset();
-  Forward(args, attentionKernels(isa), pool.shared()).run(pool);
+  const bool sameDType = args.q.dtype == args.kv.k.dtype && args.q.dtype == args.kv.v.dtype;
+  const CallModifiers modifiers(args.tile);
+  // Scores that are modified go through memory as float32, whatever the operands are.
+  const bool isPlain = sameDType && !modifiers.any();
+  const ForwardCall call{args, microKernels(isa, isPlain ? args.q.dtype : DType::Float32), modifiers};
+  if (areQueriesShort(args, call.kernels)) return attendShortQueries(call, pool);
+  Forward(call, pool.shared()).run(pool);
 }
 
 }  // namespace mosaic

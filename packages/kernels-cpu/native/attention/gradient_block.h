@@ -7,127 +7,250 @@
 // with the same bits. Where another kernel rounded it apart p is still at most 1, as it must be: gradients stay finite.
 #pragma once
 
-#include "attention/kernels.h"
+#include "attention/attention_kernels.h"
 #include "attention/pack.h"
-#include "attention/tile.h"
+#include "attention/score_block.h"
 #include "simd/exp2.h"
+#include "simd/register_tile.h"
 
 namespace mosaic {
 
-template <class V>
+template <class V, class E>
 struct GradientBlock {
   using Vec = typename V::Vec;
-  static constexpr int N = V::tileVectors, R = V::tileRows, L = V::lanes;
+  using Scalar = typename E::Scalar;
+  using Shape = typename E::template Shape<V>;
+  static constexpr int N = Shape::vectors, R = Shape::rows, L = V::lanes, perElement = E::perElement;
   static constexpr int width = N * L;
 
   MOSAIC_NOINLINE void gradient(const BackwardPanel& panel, const KvRows& keys) {
-    computeWeights(panel, keys);
-    weightGradients(panel, keys);
+    const MatrixUnit<V> unit;
+    weights(panel, keys, nullptr);
     queryGradients(panel, keys);
   }
 
   MOSAIC_NOINLINE void gradientMasked(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
-    computeWeights(panel, keys);
-    weightGradients(panel, keys);
-    mask(panel, keys, visible);
-    if (Pack<V>::finite(keys.k, keys.kStride, keys.count, panel.depth)) {
-      queryGradients(panel, keys);
-    } else {
-      queryGradientsMasked(panel, keys, visible);
+    const MatrixUnit<V> unit;
+    weights(panel, keys, &visible);
+    queryGradientsSeen(panel, keys, visible);
+  }
+
+  MOSAIC_NOINLINE void gradientModified(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+                                        const ScoreModifiers& by, const ModifiedScratch& scratch) {
+    static_assert(perElement == 1, "scores are kept as float32");
+    panel.large ? modifiedWeights<true>(panel, keys, visible, by, scratch)
+                : modifiedWeights<false>(panel, keys, visible, by, scratch);
+    float* kept = scratch.scores;  // no longer needed
+    if (by.dropBelow > 0) ScoreBlock<V, N>::drawKept(by, keys.first, keys.count, kept);
+    modifiedGradients(panel, keys, visible, by, scratch);
+    if (by.dropBelow > 0) {
+      forEachVector(keys.count, [&](int32_t j, int n) {
+        float* p = static_cast<float*>(panel.p) + j * panel.stride + n * L;
+        V::store(p, V::mul(V::load(p), V::load(kept + j * width + n * L)));
+      });
     }
+    visible ? queryGradientsSeen(panel, keys, *visible) : queryGradients(panel, keys);
   }
 
   MOSAIC_NOINLINE void keyGradient(const KeyGradient& term) {
-    constexpr int wide = V::wideVectors;
+    const MatrixUnit<V> unit;
+    constexpr int wide = Shape::wideVectors;
     int32_t column = 0;
     for (; column + wide * L <= term.depth; column += wide * L) keyGradientColumns<wide>(term, column);
-    for (; column < term.depth; column += L) keyGradientColumns<1>(term, column);
+    if constexpr (Shape::wideRows == 32) {
+      if (column < term.depth) keyGradientColumns<wide>(term, column);
+    } else {
+      for (; column < term.depth; column += L) keyGradientColumns<1>(term, column);
+    }
   }
 
   MOSAIC_NOINLINE void keyGradientMasked(const KeyGradient& term, int32_t firstKey, const VisibleKeys& visible) {
     for (int32_t j = 0; j < term.keyCount; ++j) {
       for (int32_t i = 0; i < term.rowCount; ++i) {
         if (firstKey + j < visible.lo[i] || firstKey + j >= visible.hi[i]) continue;
-        const float x = term.factor * term.coefficients[j * term.coefficientStride + i];
+        const float p = E::toFloat(static_cast<const Scalar*>(term.coefficients)[j * term.coefficientStride + i]);
         float* out = term.out + j * term.outRowStride;
-        for (int32_t d = 0; d < term.depth; ++d) out[d * term.outColumnStride] += x * term.rows[i * term.rowStride + d];
+        for (int32_t d = 0; d < term.depth; ++d) {
+          out[d * term.outColumnStride] += term.factor * p * rowElement(term, i, d);
+        }
       }
     }
   }
 
  private:
-  MOSAIC_INLINE void computeWeights(const BackwardPanel& panel, const KvRows& keys) {
-    if (panel.large) {
-      weights<true>(panel, keys);
+  /// Whether all of K is. Columns of it lie along depth for float32 products, else along keys.
+  MOSAIC_INLINE bool isFinite(const KvRows& keys, int32_t depth) {
+    return Pack<V, E, N>::finite(keys.k.data, keys.k.rowStride, keys.count, depth);
+  }
+
+  MOSAIC_INLINE void weights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+    if (visible != nullptr) {
+      panel.large ? weightTiles<true, true>(panel, keys, visible) : weightTiles<true, false>(panel, keys, visible);
     } else {
-      weights<false>(panel, keys);
+      panel.large ? weightTiles<false, true>(panel, keys, visible) : weightTiles<false, false>(panel, keys, visible);
     }
+  }
+
+  /// What `exponent` multiplies scores by.
+  template <bool large>
+  MOSAIC_INLINE Vec exponentScale(const BackwardPanel& panel) {
+    const float scale = perElement == 1 ? 1 : panel.scale;
+    return V::set1(large ? scale : scale * kLog2e);
   }
 
   /// (s − lse) · log2 e
   template <bool large>
-  MOSAIC_INLINE Vec exponent(Vec s, Vec negLse) {
-    const Vec log2e = V::set1(kLog2e);
-    return large ? V::min(V::zero(), V::mul(V::add(s, negLse), log2e)) : V::fma(s, log2e, negLse);
+  MOSAIC_INLINE Vec exponent(Vec s, Vec negLse, Vec scale) {
+    if (!large) return V::fma(s, scale, negLse);
+    if constexpr (perElement == 2) s = V::rounded(V::mul(s, scale));
+    return V::min(V::zero(), V::mul(V::add(s, negLse), V::set1(kLog2e)));
   }
 
-  /// p ← e^(s − lse)
-  template <bool large>
-  MOSAIC_INLINE void weights(const BackwardPanel& panel, const KvRows& keys) {
-    forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, rows, N>;
-      Tile c;
-      Tile::clear(c);
-      Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
+  template <bool masked, bool large>
+  MOSAIC_NOINLINE void weightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+    keyWeights<masked, large>(panel, keys, visible);
+    weightGradients<masked>(panel, keys, visible);
+  }
+
+  /// p ← e^(s − lse), 0 where a mask excludes the pair.
+  template <bool masked, bool large>
+  MOSAIC_INLINE void keyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+    const Vec scale = exponentScale<large>(panel);
+    const auto weigh = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, E, rows, N>;
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         const Vec negLse = V::load(panel.negLse + n * L);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) {
-          V::store(panel.p + (j + r) * panel.stride + n * L, V::exp2(exponent<large>(c.at[r][n], negLse)));
+        for (int r = 0; r < rows; r += perElement) {
+          Vec p[perElement];
+#pragma GCC unroll 2
+          for (int i = 0; i < perElement; ++i) {
+            p[i] = V::exp2(exponent<large>(Tile::get(c, r + i, n), negLse, scale));
+            if (masked) p[i] = V::select(seen(*visible, keys.first + j + r + i, n), p[i], V::zero());
+            if (perElement == 2) V::store(panel.weights + (j + r + i) * width + n * L, p[i]);
+          }
+          storeRows(panel.p, panel.stride, j + r, n, p);
         }
       }
-    });
+    };
+    forProducts<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, weigh);
   }
 
-  /// ds ← p (dOut · v − delta)
-  MOSAIC_INLINE void weightGradients(const BackwardPanel& panel, const KvRows& keys) {
-    forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, rows, N>;
-      Tile c;
-      Tile::clear(c);
-      Tile::multiply(c, keys.v + j * keys.vStride, keys.vStride, 1, panel.dOut, width, panel.depth);
-      Tile::addToRows(c, panel.negDelta);
-#pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-          const int64_t at = (j + r) * panel.stride + n * L;
-          V::store(panel.ds + at, V::mul(c.at[r][n], V::load(panel.p + at)));
-        }
-      }
-    });
+  template <class Fn>
+  MOSAIC_INLINE void forEachVector(int32_t keys, const Fn& fn) {
+    for (int32_t j = 0; j < keys; ++j) {
+      for (int n = 0; n < N; ++n) fn(j, n);
+    }
   }
 
-  MOSAIC_INLINE void mask(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
-    for (int32_t j = 0; j < keys.count; ++j) {
+  /// `keyWeights` of modified scores, by way of memory.
+  template <bool large>
+  MOSAIC_INLINE void modifiedWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+                                     const ScoreModifiers& by, const ModifiedScratch& scratch) {
+    const auto keep = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       for (int n = 0; n < N; ++n) {
-        const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
-        const int64_t at = j * panel.stride + n * L;
-        V::store(panel.p + at, V::select(seen, V::load(panel.p + at), V::zero()));
-        V::store(panel.ds + at, V::select(seen, V::load(panel.ds + at), V::zero()));
+        for (int r = 0; r < rows; ++r) {
+          V::store(scratch.scores + (j + r) * width + n * L, RegisterTile<V, E, rows, N>::get(c, r, n));
+        }
       }
+    };
+    forProducts<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, keep);
+    ScoreBlock<V, N>::modify(by, keys.first, keys.count, scratch.scores, scratch.derivative);
+    const Vec scale = exponentScale<large>(panel);
+    forEachVector(keys.count, [&](int32_t j, int n) {
+      const Vec s = V::load(scratch.scores + j * width + n * L);
+      Vec p = V::exp2(exponent<large>(s, V::load(panel.negLse + n * L), scale));
+      if (visible) p = V::select(seen(*visible, keys.first + j, n), p, V::zero());
+      V::store(static_cast<float*>(panel.p) + j * panel.stride + n * L, p);
+    });
+  }
+
+  /// ds ← p (kept · dOut · v − delta) · derivative, 0 where a mask excludes the pair. `scratch.scores` holds what was
+  /// kept.
+  MOSAIC_INLINE void modifiedGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+                                       const ScoreModifiers& by, const ModifiedScratch& scratch) {
+    const auto weigh = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+      for (int n = 0; n < N; ++n) {
+        const Vec negDelta = V::load(panel.negDelta + n * L);
+        for (int r = 0; r < rows; ++r) {
+          const int64_t pair = (j + r) * int64_t{width} + n * L, at = (j + r) * panel.stride + n * L;
+          Vec dp = RegisterTile<V, E, rows, N>::get(c, r, n);
+          if (by.dropBelow > 0) {
+            const Vec kept = V::load(scratch.scores + pair);
+            dp = V::select(V::less(V::zero(), kept), V::mul(dp, kept), V::zero());
+          }
+          Vec ds = V::mul(V::add(dp, negDelta), V::load(static_cast<const float*>(panel.p) + at));
+          if (by.softcap > 0) ds = V::mul(ds, V::load(scratch.derivative + pair));
+          if (visible) ds = V::select(seen(*visible, keys.first + j + r, n), ds, V::zero());
+          V::store(static_cast<float*>(panel.ds) + at, ds);
+        }
+      }
+    };
+    forProducts<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, weigh);
+  }
+
+  /// ds ← p (dOut · v − delta), 0 where a mask excludes the pair.
+  template <bool masked>
+  MOSAIC_INLINE void weightGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+    const float* weights = perElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
+    const int64_t stride = perElement == 1 ? panel.stride : width;
+    const auto weigh = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, E, rows, N>;
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        const Vec negDelta = V::load(panel.negDelta + n * L);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r += perElement) {
+          Vec ds[perElement];
+#pragma GCC unroll 2
+          for (int i = 0; i < perElement; ++i) {
+            ds[i] = V::mul(V::add(Tile::get(c, r + i, n), negDelta), V::load(weights + (j + r + i) * stride + n * L));
+            if (masked) ds[i] = V::select(seen(*visible, keys.first + j + r + i, n), ds[i], V::zero());
+          }
+          storeGradients(panel, j + r, n, ds);
+        }
+      }
+    };
+    forProducts<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, weigh);
+  }
+
+  /// ds of `perElement` keys from key j on, in both layouts that products of pairs need.
+  MOSAIC_INLINE void storeGradients(const BackwardPanel& panel, int32_t j, int n, const Vec (&ds)[perElement]) {
+    storeRows(panel.ds, panel.stride, j, n, ds);
+    if constexpr (perElement == 2) {
+      auto* pairs = static_cast<uint32_t*>(panel.dsPanel) + j / 2 * panel.dsPanelStride + n * L;
+      V::storePairs(pairs, V::interleave(V::round(ds[0], ds[1])));
+    }
+  }
+
+  MOSAIC_INLINE typename V::Mask seen(const VisibleKeys& visible, int32_t key, int n) {
+    return V::inRange(visible.lo + n * L, visible.hi + n * L, key);
+  }
+
+  /// Vector n of rows of p or ds, of `perElement` keys from key j on.
+  MOSAIC_INLINE void storeRows(void* matrix, int64_t stride, int32_t j, int n, const Vec (&values)[perElement]) {
+    Scalar* at = static_cast<Scalar*>(matrix) + j * stride + n * L;
+    if constexpr (perElement == 1) {
+      V::store(at, values[0]);
+    } else {
+      V::storeRows(at, at + stride, V::round(values[0], values[1]));
+    }
+  }
+
+  MOSAIC_INLINE void queryGradientsSeen(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+    if (isFinite(keys, panel.depth)) {
+      queryGradients(panel, keys);
+    } else {
+      queryGradientsMasked(panel, keys, visible);
     }
   }
 
   /// dq += k · ds
   MOSAIC_INLINE void queryGradients(const BackwardPanel& panel, const KvRows& keys) {
     forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, rows, N>;
-      Tile c;
-      Tile::clear(c);
-      Tile::multiply(c, keys.k + d, 1, keys.kStride, panel.ds, panel.stride, keys.count);
-      Tile::addTo(c, panel.dq + d * width, width);
+      RegisterTile<V, E, rows, N>::addProduct(panel.dq + d * width, width, fromRow<E>(keys.columns, d), panel.dsPanel,
+                                              panel.dsPanelStride, keys.count);
     });
   }
 
@@ -138,40 +261,50 @@ struct GradientBlock {
       for (int n = 0; n < N; ++n) {
         Vec dq = V::load(panel.dq + d * width + n * L);
         for (int32_t j = 0; j < keys.count; ++j) {
-          const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
-          const Vec term = V::mul(V::set1(keys.k[j * keys.kStride + d]), V::load(panel.ds + j * panel.stride + n * L));
-          dq = V::select(seen, V::add(dq, term), dq);
+          const Scalar* k = static_cast<const Scalar*>(keys.k.data) + j * keys.k.rowStride;
+          const Scalar* ds = static_cast<const Scalar*>(panel.ds) + j * panel.stride + n * L;
+          const Vec term = V::mul(V::set1(E::toFloat(k[d])), E::template toVector<V>(ds));
+          dq = V::select(seen(visible, keys.first + j, n), V::add(dq, term), dq);
         }
         V::store(panel.dq + d * width + n * L, dq);
       }
     }
   }
 
+  /// Of row i, which lies in a pair with its neighbour if products are of pairs.
+  MOSAIC_INLINE float rowElement(const KeyGradient& term, int32_t i, int32_t d) {
+    const int64_t at = i / perElement * term.rowStride + d;
+    return E::toFloat(static_cast<const Scalar*>(term.rows)[at * perElement + i % perElement]);
+  }
+
   /// All keys of `wide` vectors of columns: lanes are columns here, and the sum runs over rows.
   template <int wide>
   MOSAIC_INLINE void keyGradientColumns(const KeyGradient& term, int32_t column) {
-    forTiles<V::wideTileRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, rows, wide>;
+    forTiles<Shape::wideRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, E, rows, wide>;
+      const Operand a{static_cast<const Scalar*>(term.coefficients) + j * term.coefficientStride,
+                      term.coefficientStride, 1};
       Tile c;
-      Tile::clear(c);
-      Tile::multiply(c, term.coefficients + j * term.coefficientStride, term.coefficientStride, 1, term.rows + column,
-                     term.rowStride, term.rowCount);
+      Tile::product(c, a, static_cast<const typename E::Element*>(term.rows) + column, term.rowStride, term.rowCount);
       const Vec factor = V::set1(term.factor);
+      const int32_t left = term.keyCount - j, present = rows == 32 && left < rows ? left : rows;
       float* out = term.out + j * term.outRowStride + column * term.outColumnStride;
       if (term.outColumnStride == 1 && column + wide * L <= term.depth) {
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) {
+        for (int r = 0; r < present; ++r) {
 #pragma GCC unroll 8
           for (int n = 0; n < wide; ++n) {
             float* at = out + r * term.outRowStride + n * L;
-            V::store(at, V::fma(c.at[r][n], factor, V::load(at)));
+            V::store(at, V::fma(Tile::get(c, r, n), factor, V::load(at)));
           }
         }
       } else {
         float block[rows * wide * L];
-        Tile::store(c, block, wide * L);
-        const int32_t columns = term.depth - column < wide * L ? term.depth - column : wide * L;
         for (int r = 0; r < rows; ++r) {
+          for (int n = 0; n < wide; ++n) V::store(block + (r * wide + n) * L, Tile::get(c, r, n));
+        }
+        const int32_t columns = term.depth - column < wide * L ? term.depth - column : wide * L;
+        for (int r = 0; r < present; ++r) {
           for (int32_t d = 0; d < columns; ++d) {
             out[r * term.outRowStride + d * term.outColumnStride] += term.factor * block[r * wide * L + d];
           }

@@ -10,23 +10,24 @@
 namespace mosaic {
 namespace {
 
-constexpr int32_t kBlock = 96;                  // keys whose weights are held at once
-constexpr int32_t kStrip = 24;                  // keys that share a range of panels in dk and dv
-constexpr int32_t kStrips = kBlock / kStrip;
+constexpr int32_t kStrips = 4;          // of a block of keys: those of one share a range of panels in dk and dv
 constexpr int32_t kMaxPanels = 8;
-constexpr int64_t kMatrix = 12288;              // floats of one group's q: five such matrices are in use
-static_assert(kBlock <= kKeyBlock);
+constexpr int64_t kMatrixBytes = 48 << 10;  // of one group's q: five such matrices are in use
 
-int32_t groupPanels(const AttentionKernels& kernels, int64_t depth) {
-  return static_cast<int32_t>(std::clamp<int64_t>(kMatrix / (depth * kernels.width), 1, kMaxPanels));
+int32_t groupPanels(const BackwardCall& call) {
+  const AttentionKernels& kernels = call.kernels;
+  const int64_t depth = std::max(call.args.q.shape[3], call.args.kv.v.shape[3]);
+  const int64_t panelBytes = depth * kernels.width * dtypeBytes(kernels.products);
+  return static_cast<int32_t>(std::clamp<int64_t>(kMatrixBytes / panelBytes, 1, kMaxPanels));
 }
 
 struct Panel {
   BackwardPanel at;
+  ScoreModifiers modifiers;
   PanelRows rows;
   std::span<const Segment> segments;  // those that meet the keys of the task, by begin
-  float *q, *dOut;  // [width][rowStride], plain rows
-  bool isActive;        // takes part in the current block
+  char *q, *dOut;  // [width][rowStride], plain rows; of bfloat16 in pairs
+  bool isActive;   // takes part in the current block
 };
 
 /// Panels that share a strip of keys.
@@ -37,30 +38,41 @@ struct PanelRange {
 
 class GradientGroup {
  public:
-  GradientGroup(const AttendBackwardArguments& args, const AttentionKernels& kernels, const GradientTask& task,
-                Arena& arena)
-      : a_(args),
-        k_(kernels),
+  GradientGroup(const BackwardCall& call, const GradientTask& task, Arena& arena)
+      : a_(call.args),
+        k_(call.kernels),
+        modifiers_(call.modifiers),
         task_(task),
-        reader_(kernels, args.kv.k, args.kv.v, arena),
-        depth_(static_cast<int32_t>(args.q.shape[3])),
-        rowStride_(paddedStride(depth_)),
-        panels_(static_cast<size_t>(groupPanels(kernels, depth_))) {
+        arena_(arena),
+        reader_(k_, a_.kv, KvUse::Backward, arena),
+        depth_(static_cast<int32_t>(a_.q.shape[3])),
+        valueDepth_(static_cast<int32_t>(a_.kv.v.shape[3])),
+        bytes_(dtypeBytes(k_.products)),
+        rowStride_(paddedStride(roundUp(std::max(depth_, valueDepth_), k_.depthMultiple), bytes_)),
+        strip_(k_.gradientBlock / kStrips),
+        panels_(static_cast<size_t>(groupPanels(call))) {
     reader_.select(task.batch, task.keyHead);
     const int64_t rows = static_cast<int64_t>(panels_.size()) * k_.width;
-    weights_ = arena.allocate<float>(kBlock * rows);
-    weightGradients_ = arena.allocate<float>(kBlock * rows);
-    float* q = arena.allocate<float>(rows * rowStride_);
-    float* dOut = arena.allocate<float>(rows * rowStride_);
+    weights_ = arena.allocate<char>(k_.gradientBlock * rows * bytes_);
+    weightGradients_ = arena.allocate<char>(k_.gradientBlock * rows * bytes_);
+    char* q = arena.allocate<char>(rows * rowStride_ * bytes_);
+    char* dOut = arena.allocate<char>(rows * rowStride_ * bytes_);
     rowBuffer_ = arena.allocate<float>(k_.width * rowStride_);
+    float* exact = isPaired() ? arena.allocate<float>(k_.gradientBlock * k_.width) : nullptr;
+    char* pairs = isPaired() ? arena.allocate<char>(k_.gradientBlock * k_.width * bytes_) : nullptr;
     for (size_t p = 0; p < panels_.size(); ++p) {
-      const int64_t first = static_cast<int64_t>(p) * k_.width, size = depth_ * k_.width;
-      panels_[p].q = q + first * rowStride_;
-      panels_[p].dOut = dOut + first * rowStride_;
-      panels_[p].at = {arena.allocate<float>(size), arena.allocate<float>(size), arena.allocate<float>(size),
-                       arena.allocate<float>(k_.width), arena.allocate<float>(k_.width), weights_ + first,
-                       weightGradients_ + first, rows, depth_, false};
+      const int64_t first = static_cast<int64_t>(p) * k_.width, size = rowStride_ * k_.width;
+      panels_[p].q = q + first * rowStride_ * bytes_;
+      panels_[p].dOut = dOut + first * rowStride_ * bytes_;
+      char *p0 = weights_ + first * bytes_, *ds = weightGradients_ + first * bytes_;
+      panels_[p].at = {arena.allocate<char>(size * bytes_), arena.allocate<char>(size * bytes_),
+                       arena.allocate<float>(size), arena.allocate<float>(k_.width), arena.allocate<float>(k_.width),
+                       p0, ds, isPaired() ? pairs : ds, exact, rows, isPaired() ? k_.width : rows,
+                       a_.tile.scale, depth_, valueDepth_, false};
     }
+    if (!modifiers_.any()) return;
+    const int64_t block = int64_t{k_.gradientBlock} * k_.width;
+    scratch_ = {arena.allocate<float>(block), arena.allocate<float>(block)};
   }
 
   /// The group that starts at row `first`.
@@ -72,8 +84,8 @@ class GradientGroup {
       first += k_.width;
     }
     if (!any) return;
-    for (int64_t begin = task_.keys.begin; begin < task_.keys.end; begin += kBlock) {
-      block(static_cast<int32_t>(begin), static_cast<int32_t>(std::min(begin + kBlock, task_.keys.end)));
+    for (int64_t begin = task_.keys.begin; begin < task_.keys.end; begin += k_.gradientBlock) {
+      block(static_cast<int32_t>(begin), static_cast<int32_t>(std::min(begin + k_.gradientBlock, task_.keys.end)));
     }
     for (const Panel& panel : panels_) {
       if (!panel.segments.empty()) store(panel);
@@ -93,22 +105,31 @@ class GradientGroup {
       panel.segments = panel.segments.first(panel.segments.size() - 1);
     }
     const int64_t used = panel.segments.empty() ? 0 : count;
-    for (float* rows : {panel.q, panel.dOut}) {
-      std::fill(rows + used * rowStride_, rows + k_.width * rowStride_, 0.0f);
+    for (char* rows : {panel.q, panel.dOut}) {
+      std::memset(rows + used * rowStride_ * bytes_, 0, static_cast<size_t>((k_.width - used) * rowStride_ * bytes_));
     }
     if (used == 0) return false;
 
     const HeadRows at{task_.batch, task_.head, first};
     k_.unpack(rowsOf(a_.q, at), count, depth_, panel.q, rowStride_);
-    k_.unpack(rowsOf(a_.saved.dOut, at), count, depth_, panel.dOut, rowStride_);
+    k_.unpack(rowsOf(a_.saved.dOut, at), count, valueDepth_, panel.dOut, rowStride_);
     k_.toPanel(panel.q, rowStride_, count, depth_, a_.tile.scale, panel.at.q);
-    k_.toPanel(panel.dOut, rowStride_, count, depth_, 1.0f, panel.at.dOut);
-    std::memset(panel.at.dq, 0, static_cast<size_t>(depth_ * k_.width) * sizeof(float));
+    k_.toPanel(panel.dOut, rowStride_, count, valueDepth_, 1.0f, panel.at.dOut);
+    std::memset(panel.at.dq, 0, static_cast<size_t>(rowStride_ * k_.width) * sizeof(float));
     loadStatistics(panel, at);
 
-    finite_ &= k_.finite(panel.q, rowStride_, count, depth_) && k_.finite(panel.dOut, rowStride_, count, depth_);
+    finite_ &= k_.finite(panel.q, rowStride_, count, depth_) && k_.finite(panel.dOut, rowStride_, count, valueDepth_);
+    if (isPaired()) {
+      k_.pairRows(panel.q, rowStride_, roundUp(depth_, k_.depthMultiple));
+      k_.pairRows(panel.dOut, rowStride_, roundUp(valueDepth_, k_.depthMultiple));
+    }
+    if (modifiers_.any()) {
+      const PanelPlace place{task_.batch, task_.head, 1, first, static_cast<int32_t>(count)};
+      panel.modifiers = modifiers_.ofRows(place, k_.width, arena_);
+    }
     for (size_t i = 1; i < panel.segments.size(); ++i) {
-      disjoint_ &= panel.segments[i].begin >= panel.segments[i - 1].end;
+      const int32_t multiple = k_.keyMultiple;
+      disjoint_ &= panel.segments[i].begin / multiple >= (panel.segments[i - 1].end + multiple - 1) / multiple;
     }
     return true;
   }
@@ -131,18 +152,19 @@ class GradientGroup {
   bool defersKeyGradients() const { return finite_ && disjoint_; }
 
   void block(int32_t begin, int32_t end) {
+    const int32_t multiple = k_.keyMultiple;
     int32_t from = end, to = begin;
     for (Panel& panel : panels_) {
       panel.isActive = false;
       for (const Segment& s : panel.segments) {
         if (s.begin >= end || s.end <= begin) continue;
         panel.isActive = true;
-        from = std::min(from, std::max(s.begin, begin));
+        from = std::min(from, std::max(s.begin / multiple * multiple, begin));
         to = std::max(to, std::min(s.end, end));
       }
     }
     if (from >= to) return;
-    const KvRows keys = reader_.read(from, to - from);
+    const KvRows keys = reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
     PanelRange strips[kStrips];
     for (size_t p = 0; p < panels_.size(); ++p) {
       if (panels_[p].isActive) panelBlock(static_cast<int32_t>(p), keys, strips);
@@ -158,28 +180,29 @@ class GradientGroup {
     for (const Segment& s : panel.segments) covered += std::max(0, std::min(s.end, end) - std::max(s.begin, begin));
     if (defersKeyGradients() && covered < keys.count) clear(panel, keys.count);
     for (const Segment& s : panel.segments) {
-      const int32_t edges[] = {s.begin, s.coreBegin, s.coreEnd, s.end};
-      for (int i = 0; i < 3; ++i) {
-        const int32_t from = std::max(edges[i], begin), to = std::min(edges[i + 1], end);
-        if (from >= to) continue;
-        computeSubBlock(panel, subBlock(keys, from, to), from - begin, i == 1 ? nullptr : &s.visible);
-        for (int32_t strip = (from - begin) / kStrip; strip * kStrip < to - begin; ++strip) {
+      forParts(s, k_.keyMultiple, {begin, end}, [&](int32_t from, int32_t to, bool masked) {
+        computeSubBlock(panel, subBlock(k_, keys, from, to), from - begin, masked ? &s.visible : nullptr);
+        for (int32_t strip = (from - begin) / strip_; strip * strip_ < to - begin; ++strip) {
           strips[strip] = {std::min(strips[strip].first, p), std::max(strips[strip].last, p)};
         }
-      }
+      });
     }
   }
 
   /// Keys of one panel that all rows see, or that `visible` distinguishes. `offset` is the row of the weights.
   void computeSubBlock(const Panel& panel, const KvRows& keys, int32_t offset, const VisibleKeys* visible) {
     BackwardPanel at = panel.at;
-    at.p += offset * at.stride;
-    at.ds += offset * at.stride;
-    if (visible == nullptr) {
+    at.p = static_cast<char*>(at.p) + offset * at.stride * bytes_;
+    at.ds = static_cast<char*>(at.ds) + offset * at.stride * bytes_;
+    if (!isPaired()) at.dsPanel = at.ds;
+    if (modifiers_.any()) {
+      k_.gradientModified(at, keys, visible, panel.modifiers, scratch_);
+    } else if (visible == nullptr) {
       k_.gradient(at, keys);
     } else {
       k_.gradientMasked(at, keys, *visible);
     }
+    if (isPaired()) clearPadding(panel, at, keys.count);
     if (defersKeyGradients()) return;
     const int32_t rows = panel.rows.count;
     for (const KeyGradient& term : {valueTerm(panel, offset, rows, keys), keyTerm(panel, offset, rows, keys)}) {
@@ -199,15 +222,15 @@ class GradientGroup {
       const Panel& panel = panels_[static_cast<size_t>(p)];
       if (!panel.isActive) clear(panel, keys.count);
     }
-    for (int32_t strip = 0, next; strip * kStrip < keys.count; strip = next) {
+    for (int32_t strip = 0, next; strip * strip_ < keys.count; strip = next) {
       const PanelRange range = strips[strip];
-      for (next = strip + 1; next * kStrip < keys.count && strips[next] == range;) ++next;
+      for (next = strip + 1; next * strip_ < keys.count && strips[next] == range;) ++next;
       if (range.last < range.first) continue;
       const Panel& panel = panels_[static_cast<size_t>(range.first)];
       // Without the padding of the last: where a key is infinite its weights there are 0 · ∞.
       const int32_t rows = (range.last - range.first) * k_.width + panels_[static_cast<size_t>(range.last)].rows.count;
-      const int32_t begin = strip * kStrip, end = std::min(next * kStrip, keys.count);
-      const KvRows some = subBlock(keys, keys.first + begin, keys.first + end);
+      const int32_t begin = strip * strip_, end = std::min(next * strip_, keys.count);
+      const KvRows some = subBlock(k_, keys, keys.first + begin, keys.first + end);
       k_.keyGradient(valueTerm(panel, begin, rows, some));
       k_.keyGradient(keyTerm(panel, begin, rows, some));
     }
@@ -217,22 +240,41 @@ class GradientGroup {
   KeyGradient valueTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dv(a_.grads.dv, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.at.stride;
-    return {panel.at.p + offset * stride, stride, panel.dOut, rowStride_, rows, keys.count, depth_, 1.0f, dv.data,
-            dv.rowStride, dv.columnStride};
+    return {static_cast<char*>(panel.at.p) + offset * stride * bytes_, stride, panel.dOut, rowStride_, rows,
+            present(keys), valueDepth_, 1.0f, dv.data, dv.rowStride, dv.columnStride};
   }
 
   /// dk += scale · ds · q
   KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dk(a_.grads.dk, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.at.stride;
-    return {panel.at.ds + offset * stride, stride, panel.q, rowStride_, rows, keys.count, depth_, a_.tile.scale,
-            dk.data, dk.rowStride, dk.columnStride};
+    return {static_cast<char*>(panel.at.ds) + offset * stride * bytes_, stride, panel.q, rowStride_, rows,
+            present(keys), depth_, a_.tile.scale, dk.data, dk.rowStride, dk.columnStride};
+  }
+
+  /// Keys of a block that are not padding.
+  int32_t present(const KvRows& keys) const {
+    return static_cast<int32_t>(std::min<int64_t>(keys.count, a_.kv.k.shape[2] - keys.first));
   }
 
   void clear(const Panel& panel, int32_t keys) const {
-    for (int32_t j = 0; j < keys; ++j) {
-      std::memset(panel.at.p + j * panel.at.stride, 0, static_cast<size_t>(k_.width) * sizeof(float));
-      std::memset(panel.at.ds + j * panel.at.stride, 0, static_cast<size_t>(k_.width) * sizeof(float));
+    for (void* matrix : {panel.at.p, panel.at.ds}) {
+      for (int32_t j = 0; j < keys; ++j) {
+        char* row = static_cast<char*>(matrix) + j * panel.at.stride * bytes_;
+        std::memset(row, 0, static_cast<size_t>(k_.width * bytes_));
+      }
+    }
+  }
+
+  /// Sums over pairs of rows run past an odd last row, into weights that are 0 · ∞ where a key is infinite.
+  void clearPadding(const Panel& panel, const BackwardPanel& at, int32_t keys) const {
+    const int32_t count = panel.rows.count;
+    if (count == k_.width) return;
+    for (void* matrix : {at.p, at.ds}) {
+      for (int32_t j = 0; j < keys; ++j) {
+        char* row = static_cast<char*>(matrix) + j * at.stride * bytes_;
+        std::memset(row + count * bytes_, 0, static_cast<size_t>((k_.width - count) * bytes_));
+      }
     }
   }
 
@@ -246,30 +288,34 @@ class GradientGroup {
     }
   }
 
+  bool isPaired() const { return k_.products == DType::BFloat16; }
+
   const AttendBackwardArguments& a_;
   const AttentionKernels& k_;
+  const CallModifiers& modifiers_;
   const GradientTask& task_;
+  Arena& arena_;
   KvReader reader_;
-  const int32_t depth_;
+  const int32_t depth_, valueDepth_;
+  const int64_t bytes_;      // of an element of products
   const int64_t rowStride_;
+  const int32_t strip_;      // keys of a strip
   std::vector<Panel> panels_;
-  float *weights_, *weightGradients_;  // [kBlock][rows of the group]
+  char *weights_, *weightGradients_;     // [keys of a block][rows of the group]
   float* rowBuffer_;
+  ModifiedScratch scratch_{};            // of one block
   bool finite_ = true;                   // all rows of q and dOut
-  bool disjoint_ = true;                 // no key lies in two segments of a panel
+  bool disjoint_ = true;                 // no key lies in two segments of a panel, as wide as they are computed
 };
 
 }  // namespace
 
-int64_t gradientGroupRows(const AttentionKernels& kernels, int64_t depth) {
-  return int64_t{groupPanels(kernels, depth)} * kernels.width;
-}
+int64_t gradientGroupRows(const BackwardCall& call) { return int64_t{groupPanels(call)} * call.kernels.width; }
 
-void gradientTask(const AttendBackwardArguments& args, const AttentionKernels& kernels, const PanelSegments& segments,
-                  const GradientTask& task, Arena& arena) {
+void gradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena) {
   arena.reset();
-  GradientGroup group(args, kernels, task, arena);
-  const int64_t step = gradientGroupRows(kernels, args.q.shape[3]);
+  GradientGroup group(call, task, arena);
+  const int64_t step = gradientGroupRows(call);
   for (int64_t first = task.rows.begin; first < task.rows.end; first += step) group.run(first, segments);
 }
 

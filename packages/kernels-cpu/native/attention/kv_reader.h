@@ -1,69 +1,127 @@
 // Blocks of K and V as the kernels read them.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+
 #include "attention/rows.h"
+#include "attention/tile_visibility.h"
 #include "pool/pool.h"
 
 namespace mosaic {
 
-/// Keys of a block: its K and V, with the weights of a panel, stay in the second-level cache.
-inline constexpr int32_t kKeyBlock = 128;
-
 /// A row length of at least `columns` and an odd number of cache lines, so that a column visits every set of the cache.
-constexpr int64_t paddedStride(int64_t columns) { return 16 * ((columns + 15) / 16 | 1); }
+constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
+  const int64_t line = 64 / bytes;
+  return line * ((columns + line - 1) / line | 1);
+}
 
-/// Reads blocks of the keys of one head: where they lie if they are float32 with unit column stride and rows close
-/// together, else through a copy, made once per block and shared by the panels that use it.
+constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+/// Which of K and V is read by columns: V in the forward, K in the backward. Panels of one vector read a cache line of
+/// a row at a time, and only once.
+enum class KvUse { Forward, NarrowForward, Backward };
+
+/// Reads blocks of the keys of one head: where they lie if they have the dtype of products with unit column stride and
+/// rows close together, else through a copy, made once per block and shared by the panels that use it.
 ///
-/// Rows 512 bytes or more apart are copied too: a column of them, which is how V is read, falls into so few sets of the
-/// first-level cache that it evicts itself.
+/// Rows of float32 512 bytes or more apart are copied too: a column of them, which is how V is read, falls into so few
+/// sets of the first-level cache that it evicts itself. For products of pairs columns are transposed.
 class KvReader {
  public:
-  KvReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena);
+  KvReader(const AttentionKernels& kernels, const KvBlock& kv, KvUse use, Arena& arena)
+      : kernels_(kernels),
+        use_(use),
+        keys_(kv.k.shape[2]),
+        columnDepth_(roundUp((use == KvUse::Backward ? kv.k : kv.v).shape[3], kernels.depthMultiple)),
+        bytes_(dtypeBytes(kernels.products)),
+        blockKeys_(use == KvUse::Backward ? kernels.gradientBlock : kernels.keyBlock),
+        columnStride_(paddedStride(blockKeys_, bytes_)),
+        k_(source(kv.k, arena)),
+        v_(source(kv.v, arena)) {
+    if (isPaired()) columns_ = arena.allocate<uint16_t>(columnDepth_ * columnStride_);
+  }
 
   void select(int64_t batch, int64_t head) { batch_ = batch, head_ = head; }
-  /// Keys [first, first + count), count ≤ kKeyBlock. Valid until the next call.
-  KvRows read(int32_t first, int32_t count) const;
+
+  /// Keys [first, first + count), count at most that of a block and a multiple of `keyMultiple` of the table, unless
+  /// they are the last. Valid until the next call.
+  KvRows read(int32_t first, int32_t count) const {
+    const int32_t present = static_cast<int32_t>(std::min<int64_t>(count, keys_ - first));
+    count = static_cast<int32_t>(roundUp(count, kernels_.keyMultiple));
+    const Operand k = rows(k_, first, present, count), v = rows(v_, first, present, count);
+    const Operand& by = use_ == KvUse::Backward ? k : v;
+    if (!isPaired()) return {k, v, {by.data, by.step, by.rowStride}, first, count};
+    const int64_t depth = (use_ == KvUse::Backward ? k_ : v_).view.shape[3];
+    kernels_.transpose(by.data, by.rowStride, present, roundUp(depth, 16), columns_, columnStride_);
+    return {k, v, {columns_, columnStride_, 1}, first, count};
+  }
 
  private:
   struct Source {
     TensorView view;
-    float* copy;  // null: read in place
+    char* copy;    // null where every block is read in place
+    int64_t copyStride;
+    bool inPlace;  // whole blocks are
   };
-  Source source(const TensorView& view, Arena& arena) const;
-  const float* read(const Source& source, int32_t first, int32_t count) const;
-  int64_t stride(const Source& source) const { return source.copy != nullptr ? copyStride_ : source.view.stride[2]; }
+
+  bool isPaired() const { return kernels_.products == DType::BFloat16; }
+
+  Source source(const TensorView& view, Arena& arena) const {
+    const bool isNear = use_ == KvUse::NarrowForward || view.stride[2] < 128;
+    const int64_t depth = view.shape[3];
+    const bool close = isPaired() ? depth % kernels_.depthMultiple == 0 : isNear;
+    const bool inPlace = view.dtype == kernels_.products && view.stride[3] == 1 && close;
+    const bool always = inPlace && keys_ % kernels_.keyMultiple == 0;
+    const int64_t stride = paddedStride(roundUp(depth, kernels_.depthMultiple), bytes_);
+    char* copy = always ? nullptr : arena.allocate<char>(blockKeys_ * stride * bytes_);
+    return {view, copy, stride, inPlace};
+  }
+
+  Operand rows(const Source& source, int32_t first, int32_t present, int32_t count) const {
+    const Rows rows = rowsOf(source.view, {batch_, head_, first});
+    if (source.inPlace && present == count) return {rows.data, rows.rowStride, 1};
+    const int64_t stride = source.copyStride;
+    kernels_.unpack(rows, present, source.view.shape[3], source.copy, stride);
+    const auto zeros = static_cast<size_t>((count - present) * stride * bytes_);
+    std::memset(source.copy + present * stride * bytes_, 0, zeros);
+    return {source.copy, stride, 1};
+  }
 
   const AttentionKernels& kernels_;
-  int64_t copyStride_;
+  const KvUse use_;
+  const int64_t keys_;
+  const int64_t columnDepth_;  // of what is read by columns, padded
+  const int64_t bytes_, blockKeys_, columnStride_;
   Source k_, v_;
+  uint16_t* columns_ = nullptr;
   int64_t batch_ = 0, head_ = 0;
 };
 
-inline KvReader::KvReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena)
-    : kernels_(kernels), copyStride_(paddedStride(k.shape[3])), k_(source(k, arena)), v_(source(v, arena)) {}
-
-inline KvReader::Source KvReader::source(const TensorView& view, Arena& arena) const {
-  const bool inPlace = view.dtype == DType::Float32 && view.stride[3] == 1 && view.stride[2] < 128;
-  return {view, inPlace ? nullptr : arena.allocate<float>(kKeyBlock * copyStride_)};
-}
-
-inline KvRows KvReader::read(int32_t first, int32_t count) const {
-  return {read(k_, first, count), read(v_, first, count), stride(k_), stride(v_), first, count};
-}
-
-inline const float* KvReader::read(const Source& source, int32_t first, int32_t count) const {
-  const Rows rows = rowsOf(source.view, {batch_, head_, first});
-  if (source.copy == nullptr) return static_cast<const float*>(rows.data);
-  kernels_.unpack(rows, count, source.view.shape[3], source.copy, copyStride_);
-  return source.copy;
-}
-
 /// Keys [begin, end) of a block that contains them.
-inline KvRows subBlock(const KvRows& block, int32_t begin, int32_t end) {
-  const int64_t skip = begin - block.first;
-  return {block.k + skip * block.kStride, block.v + skip * block.vStride, block.kStride, block.vStride, begin,
+inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int32_t begin, int32_t end) {
+  const int64_t skip = (begin - block.first) * dtypeBytes(kernels.products);
+  const auto at = [skip](const Operand& operand, int64_t stride) {
+    return Operand{static_cast<const char*>(operand.data) + skip * stride, operand.rowStride, operand.step};
+  };
+  return {at(block.k, block.k.rowStride), at(block.v, block.v.rowStride), at(block.columns, block.columns.step), begin,
           end - begin};
+}
+
+/// Calls fn(begin, end, masked) for the parts of [from, to) that all rows of a panel see through a segment, and those
+/// that some do. Parts begin and end at multiples of `multiple` from the first key, so those of a segment may be wider.
+template <class Fn>
+void forParts(const Segment& s, int32_t multiple, Range block, Fn fn) {
+  const auto down = [multiple](int32_t x) { return x / multiple * multiple; };
+  const auto up = [&](int32_t x) { return down(x + multiple - 1); };
+  int32_t coreBegin = up(s.coreBegin), coreEnd = down(s.coreEnd);
+  if (coreBegin >= coreEnd) coreBegin = coreEnd = up(s.end);
+  const int32_t edges[] = {down(s.begin), coreBegin, coreEnd, up(s.end)};
+  for (int i = 0; i < 3; ++i) {
+    const int32_t from = std::max<int32_t>(edges[i], static_cast<int32_t>(block.begin));
+    const int32_t to = std::min<int32_t>(edges[i + 1], static_cast<int32_t>(block.end));
+    if (from < to) fn(from, to, i != 1);
+  }
 }
 
 }  // namespace mosaic

@@ -1,52 +1,24 @@
-// Rows in and out: from any storage type and stride to float32 rows, and from rows to panels and back.
+// Rows in and out: from any storage type and stride to rows of the dtype of products, and from rows to panels and back.
 #pragma once
 
-#include "attention/kernels.h"
+#include "attention/attention_kernels.h"
+#include "kernels/lanes.h"
 #include "simd/inline.h"
+#include "simd/pair_packing.h"
+#include "simd/register_tile.h"
 
 namespace mosaic {
 
-template <class V>
-struct Pack {
+/// Panels of float32 and their rows.
+template <class V, int width>
+struct ResultPanel {
   using Vec = typename V::Vec;
-  static constexpr int L = V::lanes, width = V::tileVectors * L;
+  static constexpr int L = V::lanes;
 
-  MOSAIC_NOINLINE void unpack(const Rows& rows, int64_t count, int64_t columns, float* dst, int64_t stride) {
-    const bool plain = rows.columnStride == 1;
-    const int64_t whole = plain ? columns / L * L : 0;
-    for (int64_t r = 0; r < count; ++r) {
-      float* to = dst + r * stride;
-      const int64_t from = r * rows.rowStride;
-      if (rows.dtype == DType::Float32) {
-        const float* x = static_cast<const float*>(rows.data) + from;
-        for (int64_t c = 0; c < whole; c += L) V::store(to + c, V::load(x + c));
-      } else {
-        const uint16_t* x = static_cast<const uint16_t*>(rows.data) + from;
-        if (rows.dtype == DType::BFloat16) {
-          for (int64_t c = 0; c < whole; c += L) V::store(to + c, V::loadBf16(x + c));
-        } else {
-          for (int64_t c = 0; c < whole; c += L) V::store(to + c, V::loadF16(x + c));
-        }
-      }
-      for (int64_t c = whole; c < columns; ++c) to[c] = element(rows, from + c * rows.columnStride);
-      for (int64_t c = columns; c % L != 0; ++c) to[c] = 0;
-    }
-  }
-
-  MOSAIC_NOINLINE bool finite(const float* rows, int64_t stride, int64_t count, int64_t columns) {
-    Vec bad = V::zero();  // x · 0 is 0 or NaN
-    for (int64_t r = 0; r < count; ++r) {
-      int64_t c = 0;
-      for (; c + L <= columns; c += L) bad = V::fma(V::load(rows + r * stride + c), V::zero(), bad);
-      if (c < columns) {
-        bad = V::fma(V::loadPartial(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), bad);
-      }
-    }
-    return V::sum(bad) == 0;
-  }
-
-  MOSAIC_NOINLINE void toPanel(const float* rows, int64_t stride, int64_t count, int64_t depth, float factor,
-                               float* panel) {
+  MOSAIC_NOINLINE void load(const void* matrix, int64_t stride, int64_t count, int64_t depth, float factor,
+                            void* elements) {
+    const auto* rows = static_cast<const float*>(matrix);
+    auto* panel = static_cast<float*>(elements);
     const Vec scale = V::set1(factor);
     for (int64_t r = 0; r < width; r += L) {
       for (int64_t d = 0; d < depth; d += L) {
@@ -67,9 +39,9 @@ struct Pack {
     }
   }
 
-  MOSAIC_NOINLINE void fromPanel(const float* panel, const float* factor, int64_t depth, float* rows, int64_t stride) {
+  MOSAIC_NOINLINE void store(const float* panel, const float* factor, int64_t depth, float* rows, int64_t stride) {
     for (int64_t r = 0; r < width; r += L) {
-      const Vec scale = V::load(factor + r);
+      const auto scale = V::load(factor + r);
       for (int64_t d = 0; d < depth; d += L) {
         float block[L * L];
         for (int64_t k = 0; k < L; ++k) {
@@ -80,16 +52,117 @@ struct Pack {
       }
     }
   }
+};
+
+/// Of panels of N vectors.
+template <class V, class E, int N>
+struct Pack;
+
+template <class V, int N>
+struct Pack<V, Float32Operands, N> {
+  using Vec = typename V::Vec;
+  static constexpr int L = V::lanes, width = N * L;
+  static constexpr int32_t depthMultiple = L, keyMultiple = 1;
+
+  MOSAIC_NOINLINE void unpack(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride) {
+    for (int64_t r = 0; r < count; ++r) {
+      float* to = static_cast<float*>(dst) + r * stride;
+      const char* data = static_cast<const char*>(rows.data) + r * rows.rowStride * dtypeBytes(rows.dtype);
+      const float* from = fetch<V>(rows.dtype, data, rows.columnStride, columns, to);
+      if (from != to) __builtin_memcpy(to, from, static_cast<size_t>(columns) * sizeof(float));
+      for (int64_t c = columns; c % L != 0; ++c) to[c] = 0;
+    }
+  }
+
+  MOSAIC_NOINLINE bool finite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
+    const auto* rows = static_cast<const float*>(matrix);
+    Vec bad = V::zero();  // x · 0 is 0 or NaN
+    for (int64_t r = 0; r < count; ++r) {
+      int64_t c = 0;
+      for (; c + L <= columns; c += L) bad = V::fma(V::load(rows + r * stride + c), V::zero(), bad);
+      if (c < columns) {
+        bad = V::fma(V::loadPartial(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), bad);
+      }
+    }
+    return V::sum(bad) == 0;
+  }
+
+  MOSAIC_NOINLINE void toPanel(const void* rows, int64_t stride, int64_t count, int64_t depth, float factor,
+                               void* panel) {
+    ResultPanel<V, width>::load(rows, stride, count, depth, factor, panel);
+  }
+};
+
+template <class V, int N>
+struct Pack<V, Bf16Operands, N> {
+  using Vec = typename V::Vec;
+  static constexpr int L = V::lanes, width = N * L;
+  static constexpr int32_t depthMultiple = 2 * L, keyMultiple = 2 * L;
+
+  /// Rows of bfloat16.
+  MOSAIC_NOINLINE void unpack(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride) {
+    const int64_t padded = (columns + depthMultiple - 1) / depthMultiple * depthMultiple;
+    for (int64_t r = 0; r < count; ++r) {
+      uint16_t* to = static_cast<uint16_t*>(dst) + r * stride;
+      const uint16_t* from = static_cast<const uint16_t*>(rows.data) + r * rows.rowStride;
+      if (rows.columnStride == 1) {
+        __builtin_memcpy(to, from, static_cast<size_t>(columns) * sizeof *to);
+      } else {
+        for (int64_t c = 0; c < columns; ++c) to[c] = from[c * rows.columnStride];
+      }
+      for (int64_t c = columns; c < padded; ++c) to[c] = 0;
+    }
+  }
+
+  MOSAIC_NOINLINE void transpose(const void* rows, int64_t rowStride, int64_t count, int64_t columns, void* dst,
+                                 int64_t stride) {
+    const auto* from = static_cast<const uint16_t*>(rows);
+    auto* to = static_cast<uint16_t*>(dst);
+    for (int64_t r = 0; r < count; r += 2 * L) {
+      for (int64_t next = r + 2 * L; next < r + 4 * L && next < count; ++next) {
+        for (int64_t c = 0; c < columns; c += 2 * L) __builtin_prefetch(from + next * rowStride + c, 0, 2);
+      }
+      for (int64_t c = 0; c < columns; c += L) {
+        const auto row = [&](int64_t i) { return r + i < count ? from + (r + i) * rowStride + c : nullptr; };
+        PairPacking<V>::turnRows(row, to + c * stride + r, stride, L);
+      }
+    }
+  }
+
+  MOSAIC_NOINLINE bool finite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
+    const auto* rows = static_cast<const uint16_t*>(matrix);
+    Vec bad = V::zero();  // x · 0 is 0 or NaN
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t c = 0; c < columns; c += L) bad = V::fma(V::loadBf16(rows + r * stride + c), V::zero(), bad);
+    }
+    return V::sum(bad) == 0;
+  }
+
+  /// Elements are pairs: [depth / 2][width].
+  MOSAIC_NOINLINE void toPanel(const void* matrix, int64_t stride, int64_t count, int64_t depth, float,
+                               void* elements) {
+    const auto* rows = static_cast<const uint16_t*>(matrix);
+    auto* panel = static_cast<uint32_t*>(elements);
+    for (int64_t r = 0; r < width; r += L) {
+      for (int64_t d = 0; d < depth; d += 2 * L) {
+        const auto row = [&](int64_t i) { return r + i < count ? rows + (r + i) * stride + d : nullptr; };
+        PairPacking<V>::turn(row, panel + d / 2 * width + r, width);
+      }
+    }
+  }
+
+  MOSAIC_NOINLINE void pairRows(void* matrix, int64_t stride, int64_t depth) {
+    auto* rows = static_cast<uint16_t*>(matrix);
+    for (int64_t r = 0; r < width; r += 2) {
+      uint16_t low[kMaxDepth], high[kMaxDepth];
+      __builtin_memcpy(low, rows + r * stride, static_cast<size_t>(depth) * sizeof *low);
+      __builtin_memcpy(high, rows + (r + 1) * stride, static_cast<size_t>(depth) * sizeof *high);
+      PairPacking<V>::pairRows(low, high, reinterpret_cast<uint32_t*>(rows + r * stride), depth);
+    }
+  }
 
  private:
-  /// One element of any type, through a vector whose other lanes are zero.
-  MOSAIC_INLINE float element(const Rows& rows, int64_t index) {
-    if (rows.dtype == DType::Float32) return static_cast<const float*>(rows.data)[index];
-    const uint16_t lane[L] = {static_cast<const uint16_t*>(rows.data)[index]};
-    float converted[L];
-    V::store(converted, rows.dtype == DType::BFloat16 ? V::loadBf16(lane) : V::loadF16(lane));
-    return converted[0];
-  }
+  static constexpr int64_t kMaxDepth = 256;
 };
 
 }  // namespace mosaic

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/attention.h"
-#include "attention/kernels.h"
+#include "attention/attention_kernels.h"
 
 namespace mosaic {
 
@@ -21,6 +21,11 @@ inline Rows rowsOf(const TensorView& view, const HeadRows& at) {
           view.stride[3]};
 }
 
+struct FloatRow {
+  float* data;
+  int64_t stride;
+};
+
 /// Element [first + row, column] of a float32 view.
 struct FloatRows {
   float* data;
@@ -32,6 +37,7 @@ struct FloatRows {
         rowStride(view.stride[2]),
         columnStride(view.stride[3]) {}
   float& operator()(int64_t row, int64_t column = 0) const { return data[row * rowStride + column * columnStride]; }
+  FloatRow row(int64_t row) const { return {data + row * rowStride, columnStride}; }
 };
 
 }  // namespace mosaic

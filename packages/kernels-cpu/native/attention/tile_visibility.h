@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attention/attention.h"
-#include "attention/kernels.h"
+#include "attention/attention_kernels.h"
 #include "pool/pool.h"
 
 namespace mosaic {
@@ -84,6 +84,8 @@ class BatchVisibility {
  public:
   BatchVisibility(const Tile& tile, int64_t batch);
 
+  /// Whether samples have masks of their own.
+  bool isPerSample() const { return !indices_.empty(); }
   /// How many different ones there are.
   size_t count() const { return visibilities_.size(); }
   const TileVisibility& operator[](size_t index) const { return visibilities_[index]; }

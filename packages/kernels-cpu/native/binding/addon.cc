@@ -16,7 +16,7 @@ void onEnvironmentEnd(void* data) {
   auto& addon = *static_cast<Addon*>(data);
   if (addon.completions) addon.completions->close();
   for (const auto& weak : addon.devices) {
-    if (auto device = weak.lock()) device->stream.abandon();
+    if (auto device = weak.lock()) device->stream.releasePending();
   }
   const auto deadline = std::chrono::steady_clock::now() + kExitTime;
   for (const auto& weak : addon.devices) {

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <string>
 
-#include "attention/attention.h"
 #include "binding/addon.h"
+#include "micro/peak.h"
 #include "mosaic/argument_reader.h"
 
 namespace mosaic {
@@ -25,10 +25,10 @@ DeviceHandle* deviceHandle(napi_env env, napi_callback_info info) {
   return static_cast<DeviceHandle*>(data);
 }
 
-void report(napi_env env, DeviceHandle& held, int64_t bytes) {
+void report(napi_env env, DeviceHandle& reference, int64_t bytes) {
   int64_t ignored;
-  napi_adjust_external_memory(env, bytes - held.reported, &ignored);
-  held.reported = bytes;
+  napi_adjust_external_memory(env, bytes - reference.reported, &ignored);
+  reference.reported = bytes;
 }
 
 // open(): arguments = threads, limit → an external that keeps the device; arguments = its address, that of its stream.
@@ -38,19 +38,19 @@ napi_value open(napi_env env, napi_callback_info) {
     const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
     const DeviceOptions options{static_cast<int>(addon.arguments[0]), static_cast<size_t>(addon.arguments[1]),
                                 choice.isa};
-    auto* held = new DeviceHandle{Device::open(options)};
+    auto* reference = new DeviceHandle{Device::open(options)};
     std::erase_if(addon.devices, [](const auto& weak) { return weak.expired(); });
-    addon.devices.push_back(held->device);
-    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
-    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->stream));
+    addon.devices.push_back(reference->device);
+    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(reference->device.get()));
+    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&reference->device->stream));
     napi_value external;
     auto finalize = [](napi_env env, void* data, void*) {
-      auto* held = static_cast<DeviceHandle*>(data);
-      report(env, *held, 0);
-      held->device->close();
-      delete held;
+      auto* reference = static_cast<DeviceHandle*>(data);
+      report(env, *reference, 0);
+      reference->device->close();
+      delete reference;
     };
-    napi_create_external(env, held, finalize, nullptr, &external);
+    napi_create_external(env, reference, finalize, nullptr, &external);
     return external;
   } catch (...) {
     return throwCurrentException(env);
@@ -59,21 +59,24 @@ napi_value open(napi_env env, napi_callback_info) {
 
 // close(external): no other call may follow.
 napi_value close(napi_env env, napi_callback_info info) {
-  DeviceHandle* held = deviceHandle(env, info);
-  report(env, *held, 0);
-  held->device->close();
+  DeviceHandle* reference = deviceHandle(env, info);
+  report(env, *reference, 0);
+  reference->device->close();
   return nullptr;
 }
 
-// allocate(external): arguments = device, bytes → arguments = address or 0, block, device's reserved bytes, limit.
+// allocate: arguments = device, bytes → arguments = address or 0, block, its bytes.
 napi_value allocate(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   Release release;
-  Block* block = device.memory().allocate(static_cast<size_t>(addon.arguments[1]), release);
+  const auto bytes = static_cast<size_t>(addon.arguments[1]);
+  Block* block = device.memory().allocate(bytes, release);
   device.releaseInOrder(std::move(release));
+  if (block) device.poisonEndInOrder(*block, bytes);
   addon.arguments[0] = block ? static_cast<double>(reinterpret_cast<uintptr_t>(block->data)) : 0;
   addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(block));
+  addon.arguments[2] = block ? static_cast<double>(block->size) : 0;
   return nullptr;
 }
 
@@ -86,8 +89,8 @@ napi_value free(napi_env env, napi_callback_info) {
 
 // account(external): notifies V8 of how much is allocated.
 napi_value account(napi_env env, napi_callback_info info) {
-  DeviceHandle* held = deviceHandle(env, info);
-  report(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
+  DeviceHandle* reference = deviceHandle(env, info);
+  report(env, *reference, static_cast<int64_t>(reference->device->memory().stats().allocated));
   return nullptr;
 }
 
@@ -307,12 +310,26 @@ napi_value features(napi_env env, napi_callback_info) {
   return result;
 }
 
-// fmaPeak: arguments = threads → arguments = GFLOP/s. Blocks.
+// fmaPeak: arguments = threads, dtype → arguments = GFLOP/s. Blocks.
 napi_value fmaPeak(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   try {
     Pool pool(static_cast<int>(addon.arguments[0]));
-    addon.arguments[0] = fmaPeakGflops(chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
+    const Isa isa = chooseIsa(std::getenv("MOSAIC_ISA")).isa;
+    addon.arguments[0] = peakGflops(isa, static_cast<DType>(addon.arguments[1]), pool);
+    return nullptr;
+  } catch (...) {
+    return throwCurrentException(env);
+  }
+}
+
+// readBandwidth: arguments = threads, bytes → arguments = GB/s. Blocks.
+napi_value readBandwidth(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  try {
+    Pool pool(static_cast<int>(addon.arguments[0]));
+    const auto bytes = static_cast<int64_t>(addon.arguments[1]);
+    addon.arguments[0] = readGigabytes(bytes, chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
     return nullptr;
   } catch (...) {
     return throwCurrentException(env);
@@ -330,6 +347,7 @@ constexpr Export kExports[] = {
     {"write", write},         {"read", read},             {"synchronize", synchronize}, {"record", record},
     {"wait", wait},           {"failure", failure},       {"startTrace", startTrace}, {"stopTrace", stopTrace},
     {"takeTrace", takeTrace}, {"features", features},     {"fmaPeak", fmaPeak},       {"injectFailure", injectFailure},
+    {"readBandwidth", readBandwidth},
 };
 
 }  // namespace
@@ -340,6 +358,9 @@ void exportDevice(napi_env env, napi_value exports) {
     napi_create_function(env, entry.name, NAPI_AUTO_LENGTH, entry.call, nullptr, &function);
     napi_set_named_property(env, exports, entry.name, function);
   }
+  napi_value guards;
+  napi_get_boolean(env, kGuardsEnds, &guards);
+  napi_set_named_property(env, exports, "guardsEnds", guards);
 }
 
 }  // namespace mosaic

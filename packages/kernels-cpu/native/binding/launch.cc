@@ -1,6 +1,10 @@
 // One exported function per kernel of the schema: reads its arguments and submits the work.
 #include "mosaic/kernel_arguments.h"
 
+#include <cstddef>
+#include <memory>
+#include <new>
+
 #include "binding/addon.h"
 
 namespace mosaic {
@@ -15,15 +19,26 @@ struct KernelTask {
 
   KernelTask(Device& device, void (*kernel)(const Arguments& args, Pool& pool)) : device(device), kernel(kernel) {}
   void operator()() const { kernel(args, device.pool()); }
+
+  static void* operator new(size_t, Device& device) {
+    static_assert(sizeof(KernelTask) <= TaskPool::kSlotBytes && alignof(KernelTask) <= alignof(std::max_align_t));
+    return device.tasks.allocate();
+  }
+  static void operator delete(void* memory, Device& device) { device.tasks.release(memory); }
+  static void operator delete(KernelTask* task, std::destroying_delete_t) {
+    TaskPool& tasks = task->device.tasks;
+    task->~KernelTask();
+    tasks.release(task);
+  }
 };
 
 /// Arguments are read where they stay until the kernel has run: they may be a kilobyte.
 template <class Arguments>
 void submit(Device& device, ArgumentReader reader, const char* name,
             void (*kernel)(const Arguments& args, Pool& pool)) {
-  auto held = std::make_unique<KernelTask<Arguments>>(device, kernel);
-  held->args.read(reader);
-  enqueueOwned(device.stream, name, std::move(held));
+  std::unique_ptr<KernelTask<Arguments>> reference(new (device) KernelTask<Arguments>(device, kernel));
+  reference->args.read(reader);
+  enqueueOwned(device.stream, name, std::move(reference));
 }
 
 struct Op {

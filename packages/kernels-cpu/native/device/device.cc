@@ -4,6 +4,8 @@
 #include <string>
 #include <system_error>
 
+#include "attention/attention.h"
+#include "gemm/gemm.h"
 #include "kernels/kernel_table.h"
 #include "mosaic/thread.h"
 #include "stream/stream.h"
@@ -13,12 +15,37 @@ namespace mosaic {
 extern const Kernels kKernelsScalar;
 #if defined(__x86_64__)
 extern const Kernels kKernelsAvx2, kKernelsAvx512;
+#elif defined(__aarch64__)
+extern const Kernels kKernelsNeon, kKernelsNeonBf16;
 #endif
+
+namespace {
+
+#if defined(__x86_64__)
+/// The kernels of AVX-512 with the products of an instruction set that contains it.
+template <Isa isa>
+Kernels withProducts() {
+  Kernels kernels = kKernelsAvx512;
+  kernels.attend = [](const AttendArguments& args, Pool& pool) { attend(args, isa, pool); };
+  kernels.attendBackward = [](const AttendBackwardArguments& args, Pool& pool) { attendBackward(args, isa, pool); };
+  kernels.matmul = [](const MatmulArguments& args, Pool& pool) { matmul(args, isa, pool); };
+  kernels.linear = [](const LinearArguments& args, Pool& pool) { linear(args, isa, pool); };
+  return kernels;
+}
+#endif
+
+}  // namespace
 
 const Kernels& kernelsFor(Isa isa) {
 #if defined(__x86_64__)
+  static const Kernels avx512Bf16 = withProducts<Isa::Avx512Bf16>(), amx = withProducts<Isa::Amx>();
+  if (isa == Isa::Amx) return amx;
+  if (isa == Isa::Avx512Bf16) return avx512Bf16;
   if (isa == Isa::Avx512) return kKernelsAvx512;
   if (isa == Isa::Avx2) return kKernelsAvx2;
+#elif defined(__aarch64__)
+  if (isa == Isa::NeonBf16) return kKernelsNeonBf16;
+  if (isa == Isa::Neon) return kKernelsNeon;
 #endif
   (void)isa;
   return kKernelsScalar;
@@ -66,6 +93,15 @@ void Device::onThreadExit() {
 void Device::releaseInOrder(Release&& release) {
   if (release.empty()) return;
   enqueueAlways(stream, "", [held = std::move(release)](const MosaicFailure*) {});
+}
+
+void Device::poisonEndInOrder([[maybe_unused]] const Block& block, [[maybe_unused]] size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  // Work before may still use these addresses for what lay there then.
+  enqueueAlways(stream, "", [data = block.data, bytes, size = block.size](const MosaicFailure*) {
+    poisonEnd(data, bytes, size);
+  });
+#endif
 }
 
 void Device::close() { stream.close(); }

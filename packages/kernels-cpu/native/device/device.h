@@ -12,6 +12,7 @@
 #include "memory/allocator.h"
 #include "pool/pool.h"
 #include "stream/stream.h"
+#include "stream/task_pool.h"
 
 namespace mosaic {
 
@@ -28,6 +29,8 @@ class Device : public std::enable_shared_from_this<Device> {
   static std::shared_ptr<Device> open(const DeviceOptions& options);
   explicit Device(const DeviceOptions& options);
 
+  /// Of kernels that are submitted; only the host allocates.
+  TaskPool tasks;
   Stream stream;
   const Isa isa;
   const Kernels& kernels;
@@ -39,6 +42,8 @@ class Device : public std::enable_shared_from_this<Device> {
   /// Bytes that kernels hold to work in, beside `memory`.
   size_t scratch() const { return scratch_.load(); }
 
+  /// With AddressSanitizer: work from now on may touch only `bytes` of the block.
+  void poisonEndInOrder(const Block& block, size_t bytes);
   /// Gives `release` back to the system once all work so far is done.
   void releaseInOrder(Release&& release);
 

@@ -17,18 +17,18 @@ struct AdamVectors {
 template <class T>
 struct AdamW {
   using V = typename T::Vec;
-  V keep, beta2, rest1, rest2, size, root, epsilon;
+  V retained, beta2, oneMinusBeta1, oneMinusBeta2, size, root, epsilon;
   explicit AdamW(const AdamStep& s)
-      : keep(T::set1(static_cast<float>(1 - s.rate * s.decay))),
+      : retained(T::set1(static_cast<float>(1 - s.rate * s.decay))),
         beta2(T::set1(static_cast<float>(s.beta2))),
-        rest1(T::set1(static_cast<float>(1 - s.beta1))),
-        rest2(T::set1(static_cast<float>(1 - s.beta2))),
+        oneMinusBeta1(T::set1(static_cast<float>(1 - s.beta1))),
+        oneMinusBeta2(T::set1(static_cast<float>(1 - s.beta2))),
         size(T::set1(static_cast<float>(s.rate / s.correction1))),
         root(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
         epsilon(T::set1(static_cast<float>(s.epsilon))) {}
   __attribute__((always_inline)) AdamVectors<V> step(const AdamVectors<V>& x, V g) const {
-    const V first = x.first + rest1 * (g - x.first), second = beta2 * x.second + rest2 * (g * g);
-    return {x.parameter * keep - size * first / (sqrtOf<T>(second) * root + epsilon), first, second};
+    const V first = x.first + oneMinusBeta1 * (g - x.first), second = beta2 * x.second + oneMinusBeta2 * (g * g);
+    return {x.parameter * retained - size * first / (sqrtOf<T>(second) * root + epsilon), first, second};
   }
 };
 
@@ -36,10 +36,10 @@ struct AdamW {
 template <class T>
 struct ScheduleFree {
   using V = typename T::Vec;
-  V beta2, rest2, root, epsilon, decay, mix, along, rate;
+  V beta2, oneMinusBeta2, root, epsilon, decay, mix, along, rate;
   explicit ScheduleFree(const AdamStep& s)
       : beta2(T::set1(static_cast<float>(s.beta2))),
-        rest2(T::set1(static_cast<float>(1 - s.beta2))),
+        oneMinusBeta2(T::set1(static_cast<float>(1 - s.beta2))),
         root(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
         epsilon(T::set1(static_cast<float>(s.epsilon))),
         decay(T::set1(static_cast<float>(s.decay))),
@@ -47,33 +47,34 @@ struct ScheduleFree {
         along(T::set1(static_cast<float>(s.rate * (s.beta1 * (1 - s.mix) - 1)))),
         rate(T::set1(static_cast<float>(s.rate))) {}
   __attribute__((always_inline)) AdamVectors<V> step(const AdamVectors<V>& x, V g) const {
-    const V second = beta2 * x.second + rest2 * (g * g);
+    const V second = beta2 * x.second + oneMinusBeta2 * (g * g);
     const V update = g / (sqrtOf<T>(second) * root + epsilon) + decay * x.parameter;
     return {x.parameter + mix * (x.first - x.parameter) + along * update, x.first - rate * update, second};
   }
 };
 
-template <class T, class Rule>
-MOSAIC_INLINE void stepRow(const Rule& rule, float* const (&to)[3], const float* const (&from)[4], int64_t n) {
+template <class T, class UpdateRule>
+MOSAIC_INLINE void stepRow(const UpdateRule& updateRule, float* const (&to)[3], const float* const (&from)[4],
+                           int64_t n) {
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) {
     const auto next =
-        rule.step({T::load(from[0] + i), T::load(from[1] + i), T::load(from[2] + i)}, T::load(from[3] + i));
+        updateRule.step({T::load(from[0] + i), T::load(from[1] + i), T::load(from[2] + i)}, T::load(from[3] + i));
     T::store(to[0] + i, next.parameter);
     T::store(to[1] + i, next.first);
     T::store(to[2] + i, next.second);
   }
-  const int rest = static_cast<int>(n - i);
-  if (rest == 0) return;
-  const auto next = rule.step({T::loadPartial(from[0] + i, rest), T::loadPartial(from[1] + i, rest),
-                               T::loadPartial(from[2] + i, rest)}, T::loadPartial(from[3] + i, rest));
-  T::storePartial(to[0] + i, next.parameter, rest);
-  T::storePartial(to[1] + i, next.first, rest);
-  T::storePartial(to[2] + i, next.second, rest);
+  const int remaining = static_cast<int>(n - i);
+  if (remaining == 0) return;
+  const auto next = updateRule.step({T::loadPartial(from[0] + i, remaining), T::loadPartial(from[1] + i, remaining),
+                               T::loadPartial(from[2] + i, remaining)}, T::loadPartial(from[3] + i, remaining));
+  T::storePartial(to[0] + i, next.parameter, remaining);
+  T::storePartial(to[1] + i, next.first, remaining);
+  T::storePartial(to[2] + i, next.second, remaining);
 }
 
-template <class T, class Rule>
-MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const Rule& rule, Pool& pool) {
+template <class T, class UpdateRule>
+MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const UpdateRule& updateRule, Pool& pool) {
   const Loop<4> loop = makeLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
   const int inner = loop.rank - 1;
   forEachChunk(loop, pool, [&](const Chunk<4>& chunk) {
@@ -85,7 +86,7 @@ MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const R
       from[i] = fetch<T>(loop.dtype[i], chunk.data[i], stride, chunk.length, buffers[i]);
       if (i < 3) to[i] = target(loop.dtype[i], chunk.data[i], stride, buffers[i]);
     }
-    stepRow<T>(rule, to, from, chunk.length);
+    stepRow<T>(updateRule, to, from, chunk.length);
     for (int i = 0; i < 3; i++) {
       flush<T>(loop.dtype[i], chunk.data[i], loop.stride[i][inner], chunk.length, to[i]);
     }

@@ -38,7 +38,7 @@ void crossEntropy(const CrossEntropyArguments& args, Pool& pool) {
   const auto& [rows, x, target, spec] = args;
   const Row rowX = rowOf(x);
   checkIndex<T>("crossEntropy", target, {rowX.length, spec.ignored});
-  const View lead = withoutLast(x);
+  const View lead = dropLastAxis(x);
   const Loop<5> loop = makeLoop<5>({&rows.loss, &rows.lse, &rows.counted, &target, &lead});
   if (loop.size == 0) return;
   forEachRow<2>(loop, rowX.length, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
@@ -63,7 +63,7 @@ void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool)
   const Row rowX = rowOf(saved.x), rowDx = rowOf(dx);
   const int64_t n = rowX.length;
   checkIndex<T>("crossEntropyBackward", saved.target, {n, spec.ignored});
-  const View leads[2] = {withoutLast(dx), withoutLast(saved.x)};
+  const View leads[2] = {dropLastAxis(dx), dropLastAxis(saved.x)};
   const Loop<5> loop = makeLoop<5>({&leads[0], &leads[1], &saved.target, &saved.lse, &dLoss});
   if (loop.size == 0) return;
   forEachRow<2>(loop, n, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {

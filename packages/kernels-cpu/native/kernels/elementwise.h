@@ -13,8 +13,9 @@ template <class T, class Fn>
 MOSAIC_INLINE void map2(float* out, const float* a, const float* b, int64_t n, Fn fn) {
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) T::store(out + i, fn(T::load(a + i), T::load(b + i)));
-  const int rest = static_cast<int>(n - i);
-  if (rest > 0) T::storePartial(out + i, fn(T::loadPartial(a + i, rest), T::loadPartial(b + i, rest)), rest);
+  const int remaining = static_cast<int>(n - i);
+  if (remaining > 0)
+    T::storePartial(out + i, fn(T::loadPartial(a + i, remaining), T::loadPartial(b + i, remaining)), remaining);
 }
 
 /// out[i] ← fn(a[i]), both dense.
@@ -22,8 +23,8 @@ template <class T, class Fn>
 MOSAIC_INLINE void map1(float* out, const float* a, int64_t n, Fn fn) {
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) T::store(out + i, fn(T::load(a + i)));
-  const int rest = static_cast<int>(n - i);
-  if (rest > 0) T::storePartial(out + i, fn(T::loadPartial(a + i, rest)), rest);
+  const int remaining = static_cast<int>(n - i);
+  if (remaining > 0) T::storePartial(out + i, fn(T::loadPartial(a + i, remaining)), remaining);
 }
 
 /// The larger; NaN if either is.
@@ -84,14 +85,25 @@ MOSAIC_INLINE void mapChunks(const View& out, const View& x, Pool& pool, Fn fn) 
 template <class T>
 void scalar(const ScalarArguments& args, Pool& pool) {
   float values[kChunkElements];
-  for (float& each : values) each = args.value;
+  for (float& element : values) element = args.value;
   mapChunks<T>(args.out, args.x, pool,
                [&](float* to, const float* from, int64_t n) { applyBinary<T>(args.op, to, from, values, n); });
 }
 
 // Functions of one operand, and their derivatives.
 
-/// gelu is the exact form x · Φ(x) (Hendrycks and Gimpel 2016), PyTorch's default, not the tanh approximation.
+/// The argument u of geluTanh's sigmoid, ½ (1 + tanh(u / 2)), and du/dx. Beyond |x| = 1000 the cubic term is as good as
+/// constant, so that no product overflows where the sigmoid is long 0 or 1.
+template <class T>
+MOSAIC_INLINE void geluTanhArgument(typename T::Vec x, typename T::Vec& u, typename T::Vec& slope) {
+  using V = typename T::Vec;
+  const V one = T::set1(1.0f), twice = T::set1(1.59576912160573071f);  // 2 √(2/π)
+  const V cubic = T::set1(0.044715f) * T::min(x * x, T::set1(1e6f));
+  u = twice * x * (one + cubic);
+  slope = twice * (one + T::set1(3.0f) * cubic);
+}
+
+/// gelu is the exact form x · Φ(x) (Hendrycks and Gimpel 2016), PyTorch's default; geluTanh their approximation of it.
 template <class T>
 MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t n) {
   using V = typename T::Vec;
@@ -105,6 +117,13 @@ MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t 
     case UnaryOp::Sigmoid: return map1<T>(out, x, n, [](V v) { return sigmoidOf<T>(v); });
     case UnaryOp::Relu: return map1<T>(out, x, n, [](V v) { return T::max(T::zero(), v); });  // keeps NaN
     case UnaryOp::Gelu: return map1<T>(out, x, n, [](V v) { return v * normalCdfOf<T>(v); });
+    case UnaryOp::GeluTanh:
+      return map1<T>(out, x, n, [](V v) {
+        V u, slope;
+        geluTanhArgument<T>(v, u, slope);
+        return v * sigmoidOf<T>(u);
+      });
+    case UnaryOp::Silu: return map1<T>(out, x, n, [](V v) { return v * sigmoidOf<T>(v); });
     case UnaryOp::Square: return map1<T>(out, x, n, [](V v) { return v * v; });
   }
 }
@@ -132,6 +151,14 @@ MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, c
       return map2<T>(dx, x, dy, n, [](V v, V g) { return blend<T>(lessOrEqual<T>(v, T::zero()), T::zero(), g); });
     case UnaryOp::Gelu:
       return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (normalCdfOf<T>(v) + v * normalPdfOf<T>(v)); });
+    case UnaryOp::GeluTanh:
+      return map2<T>(dx, x, dy, n, [](V v, V g) {
+        V u, slope;
+        geluTanhArgument<T>(v, u, slope);
+        return g * (sigmoidOf<T>(u) + v * sigmoidGrad<T>(u) * slope);
+      });
+    case UnaryOp::Silu:
+      return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (sigmoidOf<T>(v) + v * sigmoidGrad<T>(v)); });
     case UnaryOp::Square: return map2<T>(dx, x, dy, n, [](V v, V g) { return (v + v) * g; });
   }
 }

@@ -44,7 +44,7 @@ template <class T>
 void gatherRows(const GatherRowsArguments& args, Pool& pool) {
   const auto& [out, table, index] = args;
   checkIndex<T>("gatherRows", index, {table.shape[0], kIgnoreNone});
-  const View lead = withoutLast(out);
+  const View lead = dropLastAxis(out);
   const Loop<2> loop = makeLoop<2>({&lead, &index});
   const Row rowOut = rowOf(out), rowTable = rowOf(table);
   const int64_t stride = table.stride[0] * dtypeBytes(table.dtype);
@@ -61,7 +61,7 @@ void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
   const auto& [into, x, index] = args;
   checkIndex<T>("scatterAddRows", index, {into.shape[0], kIgnoreNone});
   using V = typename T::Vec;
-  const View lead = withoutLast(x);
+  const View lead = dropLastAxis(x);
   const Loop<2> loop = makeLoop<2>({&lead, &index});
   const Row rowInto = rowOf(into), rowX = rowOf(x);
   const int inner = loop.rank - 1;

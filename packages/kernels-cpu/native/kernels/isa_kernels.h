@@ -2,11 +2,11 @@
 #pragma once
 
 #include "attention/attention.h"
+#include "gemm/gemm.h"
 #include "kernels/adam.h"
 #include "kernels/copy.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
-#include "kernels/gemm.h"
 #include "kernels/indexed.h"
 #include "kernels/norm.h"
 #include "kernels/random.h"
@@ -18,7 +18,7 @@
 namespace mosaic {
 namespace {
 
-// Attention chooses its own kernels of the instruction set.
+// Products choose their kernels by instruction set and dtype (micro/micro_kernels.h).
 template <class T>
 void attend(const AttendArguments& args, Pool& pool) {
   mosaic::attend(args, T::isa, pool);
@@ -27,6 +27,16 @@ void attend(const AttendArguments& args, Pool& pool) {
 template <class T>
 void attendBackward(const AttendBackwardArguments& args, Pool& pool) {
   mosaic::attendBackward(args, T::isa, pool);
+}
+
+template <class T>
+void matmul(const MatmulArguments& args, Pool& pool) {
+  mosaic::matmul(args, T::isa, pool);
+}
+
+template <class T>
+void linear(const LinearArguments& args, Pool& pool) {
+  mosaic::linear(args, T::isa, pool);
 }
 
 template <class T>

@@ -11,9 +11,9 @@ MOSAIC_INLINE void widen(const uint16_t* from, float* to, int64_t n, Convert con
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) T::store(to + i, convert(from + i));
   if (i == n) return;
-  uint16_t rest[T::lanes] = {};
-  __builtin_memcpy(rest, from + i, static_cast<size_t>(n - i) * 2);
-  T::storePartial(to + i, convert(rest), static_cast<int>(n - i));
+  uint16_t remaining[T::lanes] = {};
+  __builtin_memcpy(remaining, from + i, static_cast<size_t>(n - i) * 2);
+  T::storePartial(to + i, convert(remaining), static_cast<int>(n - i));
 }
 
 template <class T, class Convert>
@@ -21,9 +21,9 @@ MOSAIC_INLINE void narrow(const float* from, uint16_t* to, int64_t n, Convert co
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) convert(to + i, T::load(from + i));
   if (i == n) return;
-  uint16_t rest[T::lanes];
-  convert(rest, T::loadPartial(from + i, static_cast<int>(n - i)));
-  __builtin_memcpy(to + i, rest, static_cast<size_t>(n - i) * 2);
+  uint16_t remaining[T::lanes];
+  convert(remaining, T::loadPartial(from + i, static_cast<int>(n - i)));
+  __builtin_memcpy(to + i, remaining, static_cast<size_t>(n - i) * 2);
 }
 
 template <class Element>

@@ -81,9 +81,9 @@ MOSAIC_INLINE Loop<N> makeLoop(const View* const (&operands)[N]) {
     if (out.shape[axis] == 1) continue;
     loop.shape[loop.rank] = out.shape[axis];
     for (int i = 0; i < N; i++) {
-      const int own = axis - out.rank + operands[i]->rank;
-      const bool broadcast = own < 0 || operands[i]->shape[own] == 1;
-      loop.stride[i][loop.rank] = broadcast ? 0 : operands[i]->stride[own];
+      const int axisIndex = axis - out.rank + operands[i]->rank;
+      const bool broadcast = axisIndex < 0 || operands[i]->shape[axisIndex] == 1;
+      loop.stride[i][loop.rank] = broadcast ? 0 : operands[i]->stride[axisIndex];
     }
     loop.rank++;
   }

@@ -6,6 +6,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include <cstdint>
@@ -57,10 +59,13 @@ MOSAIC_INLINE typename T::Vec sqrtOf(typename T::Vec x) {
 #elif defined(__AVX2__)
   return _mm256_sqrt_ps(x);
 #else
-  float each[T::lanes];
-  T::store(each, x);
-  for (float& value : each) value = __builtin_sqrtf(value);
-  return T::load(each);
+#if defined(__aarch64__)
+  if constexpr (T::lanes == 4) return vsqrtq_f32(x);
+#endif
+  float laneValues[T::lanes];
+  T::store(laneValues, x);
+  for (float& value : laneValues) value = __builtin_sqrtf(value);
+  return T::load(laneValues);
 #endif
 }
 
@@ -108,9 +113,9 @@ MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
   p = p * r + T::set1(1.6666665459e-1f);
   p = p * r + T::set1(5.0000001201e-1f);
   p = p * (r * r) + r + T::set1(1.0f);
-  const Int<T> whole = intBits<T>(shifted) - intBits<T>(magic);
-  const Int<T> half = whole >> 1;  // 2^n in two steps reaches denormals and infinity
-  return blend<T>(isNan<T>(x), x, p * powerOfTwo<T>(half) * powerOfTwo<T>(whole - half));
+  const Int<T> exponentBits = intBits<T>(shifted) - intBits<T>(magic);
+  const Int<T> half = exponentBits >> 1;  // 2^n in two steps reaches denormals and infinity
+  return blend<T>(isNan<T>(x), x, p * powerOfTwo<T>(half) * powerOfTwo<T>(exponentBits - half));
 }
 
 template <class T>
@@ -153,10 +158,10 @@ MOSAIC_INLINE typename T::Vec tanhOf(typename T::Vec x) {
   p = p * z + T::set1(-5.37397155531e-2f);
   p = p * z + T::set1(1.33314422036e-1f);
   p = p * z + T::set1(-3.33332819422e-1f);
-  const V near = p * z * x + x;
+  const V smallResult = p * z * x + x;
   const V far = one - (one + one) / (expOf<T>(magnitude + magnitude) + one);
   const V signedFar = fromBits<T>(intBits<T>(far) | (intBits<T>(x) & static_cast<int32_t>(0x80000000u)));
-  return blend<T>(lessThan<T>(magnitude, T::set1(0.625f)), near, signedFar);
+  return blend<T>(lessThan<T>(magnitude, T::set1(0.625f)), smallResult, signedFar);
 }
 
 template <class T>

@@ -37,8 +37,8 @@ void layerNorm(const LayerNormArguments& args, Pool& pool) {
   const auto& [out, x, norm, stats] = args;
   const int64_t n = x.shape[x.rank - 1];
   const bool centred = stats.mean.data != nullptr;
-  const View views[4] = {withoutLast(out), withoutLast(x), withoutLast(stats.rstd),
-                         withoutLast(centred ? stats.mean : stats.rstd)};
+  const View views[4] = {dropLastAxis(out), dropLastAxis(x), dropLastAxis(stats.rstd),
+                         dropLastAxis(centred ? stats.mean : stats.rstd)};
   const Loop<4> lead = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
   const Row rowOut = rowOf(out), rowX = rowOf(x);
   const ScratchBuffer parameters(2 * n);
@@ -78,8 +78,8 @@ void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
   const auto& [grads, x, dOut, weight, stats] = args;
   const int64_t n = x.shape[x.rank - 1];
   const bool centred = stats.mean.data != nullptr;
-  const View views[5] = {withoutLast(grads.dx), withoutLast(x), withoutLast(dOut), withoutLast(stats.rstd),
-                         withoutLast(centred ? stats.mean : stats.rstd)};
+  const View views[5] = {dropLastAxis(grads.dx), dropLastAxis(x), dropLastAxis(dOut), dropLastAxis(stats.rstd),
+                         dropLastAxis(centred ? stats.mean : stats.rstd)};
   const Loop<5> lead = makeLoop<5>({&views[0], &views[1], &views[2], &views[3], &views[4]});
   const Row rows[3] = {rowOf(grads.dx), rowOf(x), rowOf(dOut)};
   const int64_t chunks = ceilDiv(lead.size, kChunkRows);

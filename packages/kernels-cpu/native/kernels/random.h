@@ -1,4 +1,4 @@
-// Random numbers by counter: Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011).
+// Random numbers by counter, with Philox (philox.h).
 //
 // Block b of four elements encrypts the counter (b, stream) under the key `seed`. uniform: the upper 24 bits. normal:
 // Box and Muller 1958, on the pairs (0, 1) and (2, 3) of a block, by math.h, so the bits are the same everywhere.
@@ -6,31 +6,10 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/math.h"
+#include "kernels/philox.h"
 
 namespace mosaic {
 namespace {
-
-/// The two halves of x · m, lane by lane.
-template <class T>
-MOSAIC_INLINE void mulWide(Bits<T> x, uint32_t m, Bits<T>& low, Bits<T>& high) {
-#if defined(__AVX512F__)
-  const __m512i each = reinterpret_cast<__m512i>(x), factor = _mm512_set1_epi64(m);
-  const __m512i even = _mm512_mul_epu32(each, factor), odd = _mm512_mul_epu32(_mm512_srli_epi64(each, 32), factor);
-  low = reinterpret_cast<Bits<T>>(_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32)));
-  high = reinterpret_cast<Bits<T>>(_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd));
-#elif defined(__AVX2__)
-  const __m256i each = reinterpret_cast<__m256i>(x), factor = _mm256_set1_epi64x(m);
-  const __m256i even = _mm256_mul_epu32(each, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(each, 32), factor);
-  low = reinterpret_cast<Bits<T>>(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa));
-  high = reinterpret_cast<Bits<T>>(_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa));
-#else
-  for (int lane = 0; lane < T::lanes; lane++) {
-    const uint64_t product = uint64_t{m} * x[lane];
-    low[lane] = static_cast<uint32_t>(product);
-    high[lane] = static_cast<uint32_t>(product >> 32);
-  }
-#endif
-}
 
 /// The four words of `T::lanes` blocks, beginning with `block`, a multiple of `T::lanes`.
 template <class T>
@@ -41,18 +20,7 @@ MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, Bits<T> (&word
   words[1] = none + static_cast<uint32_t>(block >> 32);
   words[2] = none + static_cast<uint32_t>(spec.stream);
   words[3] = none + static_cast<uint32_t>(spec.stream >> 32);
-  uint32_t key0 = static_cast<uint32_t>(spec.seed), key1 = static_cast<uint32_t>(spec.seed >> 32);
-  for (int round = 0; round < 10; round++) {
-    Bits<T> low[2], high[2];
-    mulWide<T>(words[0], 0xD2511F53u, low[0], high[0]);
-    mulWide<T>(words[2], 0xCD9E8D57u, low[1], high[1]);
-    words[0] = high[1] ^ words[1] ^ key0;
-    words[1] = low[1];
-    words[2] = high[0] ^ words[3] ^ key1;
-    words[3] = low[0];
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
+  philoxRounds<T>(words, static_cast<uint32_t>(spec.seed), static_cast<uint32_t>(spec.seed >> 32));
 }
 
 /// The upper 24 bits of each word, plus `offset`, as k · 2⁻²⁴.

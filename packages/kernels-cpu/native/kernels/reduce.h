@@ -96,8 +96,8 @@ MOSAIC_NOINLINE float reduceChunks(ReduceKind kind, const Loop<1>& loop, int64_t
     if (kind == ReduceKind::Sum) {
       sum += sumRun<T>(values, values, n, [](V v, V) { return v; });
     } else {
-      const float each = maxOver<T>(values, n);
-      top = top > each || top != top ? top : each;
+      const float rowMax = maxOver<T>(values, n);
+      top = top > rowMax || top != top ? top : rowMax;
     }
   }
   return kind == ReduceKind::Sum ? static_cast<float>(sum) : top;
@@ -128,10 +128,10 @@ MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& po
   pool.parallelFor(ceilDiv(axes.kept.size * groups, grain), [&](int64_t task, int) {
     const int64_t end = minOf(axes.kept.size * groups, (task + 1) * grain);
     for (int64_t i = task * grain; i < end; i++) {
-      Loop<1> own = loop;
-      own.data[0] = elementAt(axes.kept, i / groups).data[0];
+      Loop<1> keptLoop = loop;
+      keptLoop.data[0] = elementAt(axes.kept, i / groups).data[0];
       const int64_t from = i % groups * kChunksPerGroup;
-      partials.data[i] = reduceChunks<T>(kind, own, from, minOf(chunks, from + kChunksPerGroup));
+      partials.data[i] = reduceChunks<T>(kind, keptLoop, from, minOf(chunks, from + kChunksPerGroup));
     }
   });
   for (int64_t i = 0; i < axes.kept.size; i++) {
@@ -159,12 +159,12 @@ MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool&
   pool.parallelFor(strips * chunks, [&](int64_t task, int) {
     const int64_t strip = task / chunks, chunk = task % chunks, start = strip % cuts * width;
     const int64_t n = minOf(width, kept.shape[inner] - start), bytes = dtypeBytes(kept.dtype[0]);
-    Loop<1> own = rows;
-    own.data[0] = cursorAt(kept, strip / cuts).data[0] + start * kept.stride[0][inner] * bytes;
+    Loop<1> keptLoop = rows;
+    keptLoop.data[0] = cursorAt(kept, strip / cuts).data[0] + start * kept.stride[0][inner] * bytes;
     float* sum = partials.data + task * width;
     for (int64_t i = 0; i < n; i++) sum[i] = kind == ReduceKind::Sum ? 0.0f : -__builtin_inff();
     float buffer[kChunkElements];
-    visitRows(own, chunk * kChunkRows, minOf(rows.size, (chunk + 1) * kChunkRows), [&](const Chunk<1>& span) {
+    visitRows(keptLoop, chunk * kChunkRows, minOf(rows.size, (chunk + 1) * kChunkRows), [&](const Chunk<1>& span) {
       combineInto<T>(kind, sum, fetch<T>(kept.dtype[0], span.data[0], kept.stride[0][inner], n, buffer), n);
     });
   });

@@ -6,7 +6,7 @@
 namespace mosaic {
 namespace {
 
-MOSAIC_INLINE View withoutLast(const View& view) {
+MOSAIC_INLINE View dropLastAxis(const View& view) {
   View result = view;
   result.rank -= 1;
   return result;
@@ -80,22 +80,25 @@ MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
   }
   for (; i + T::lanes <= n; i += T::lanes) chain[0] = T::add(chain[0], fn(T::load(a + i), T::load(b + i)));
   if (i < n) {  // lanes beyond the end must add 0, whatever fn makes of zeros
-    float rest[T::lanes] = {};
-    T::store(rest, fn(T::loadPartial(a + i, static_cast<int>(n - i)), T::loadPartial(b + i, static_cast<int>(n - i))));
-    chain[1] = T::add(chain[1], T::loadPartial(rest, static_cast<int>(n - i)));
+    float remaining[T::lanes] = {};
+    const int count = static_cast<int>(n - i);
+    T::store(remaining, fn(T::loadPartial(a + i, count), T::loadPartial(b + i, count)));
+    chain[1] = T::add(chain[1], T::loadPartial(remaining, static_cast<int>(n - i)));
   }
   return T::sum(T::add(T::add(chain[0], chain[1]), T::add(chain[2], chain[3])));
 }
 
-/// Elements summed in float32 before sums go on in float64: no more than 16 rounded additions each on 8 lanes.
-constexpr int64_t kRun = 512;
+/// Elements summed in float32 before sums go on in float64: in each lane of the four chains no more than 16 rounded
+/// additions.
+template <class T>
+constexpr int64_t kRun = T::lanes < 8 ? 64 * T::lanes : 512;
 
 /// The same for rows of any length, accurate to float32.
 template <class T, class Fn>
 MOSAIC_INLINE double sumRun(const float* a, const float* b, int64_t n, Fn fn) {
   double sum = 0;
-  for (int64_t start = 0; start < n; start += kRun) {
-    sum += static_cast<double>(sumOver<T>(a + start, b + start, minOf(kRun, n - start), fn));
+  for (int64_t start = 0; start < n; start += kRun<T>) {
+    sum += static_cast<double>(sumOver<T>(a + start, b + start, minOf(kRun<T>, n - start), fn));
   }
   return sum;
 }
@@ -110,10 +113,10 @@ MOSAIC_INLINE float maxOver(const float* a, int64_t n) {
   typename T::Vec best = T::set1(-__builtin_inff());
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) best = maxNan<T>(best, T::load(a + i));
-  float each[T::lanes];
-  T::store(each, best);
-  float top = each[0];
-  for (int lane = 1; lane < T::lanes; lane++) top = top > each[lane] || top != top ? top : each[lane];
+  float laneValues[T::lanes];
+  T::store(laneValues, best);
+  float top = laneValues[0];
+  for (int lane = 1; lane < T::lanes; lane++) top = top > laneValues[lane] || top != top ? top : laneValues[lane];
   for (; i < n; i++) top = top > a[i] || top != top ? top : a[i];
   return top;
 }
@@ -122,7 +125,7 @@ MOSAIC_INLINE float maxOver(const float* a, int64_t n) {
 template <class T>
 void rowDot(const RowDotArguments& args, Pool& pool) {
   const auto& [out, a, b] = args;
-  const View views[3] = {out.rank == a.rank ? withoutLast(out) : out, withoutLast(a), withoutLast(b)};
+  const View views[3] = {out.rank == a.rank ? dropLastAxis(out) : out, dropLastAxis(a), dropLastAxis(b)};
   const Loop<3> lead = makeLoop<3>({&views[0], &views[1], &views[2]});
   const Row rowA = rowOf(a), rowB = rowOf(b);
   forEachRow<2>(lead, rowA.length, pool, [&](char* const(&data)[3], float* const(&buffers)[2]) {

@@ -24,7 +24,7 @@ MOSAIC_NOINLINE void softmaxRow(float* y, const float* x, int64_t n) {
 template <class T>
 void softmax(const SoftmaxArguments& args, Pool& pool) {
   const auto& [out, x] = args;
-  const View views[2] = {withoutLast(out), withoutLast(x)};
+  const View views[2] = {dropLastAxis(out), dropLastAxis(x)};
   const Loop<2> lead = makeLoop<2>({&views[0], &views[1]});
   const Row rowOut = rowOf(out), rowX = rowOf(x);
   if (rowX.length == 0) return;
@@ -38,7 +38,7 @@ void softmax(const SoftmaxArguments& args, Pool& pool) {
 template <class T>
 void softmaxBackward(const SoftmaxBackwardArguments& args, Pool& pool) {
   const auto& [dx, out, dOut] = args;
-  const View views[3] = {withoutLast(dx), withoutLast(out), withoutLast(dOut)};
+  const View views[3] = {dropLastAxis(dx), dropLastAxis(out), dropLastAxis(dOut)};
   const Loop<3> lead = makeLoop<3>({&views[0], &views[1], &views[2]});
   const Row rows[3] = {rowOf(dx), rowOf(out), rowOf(dOut)};
   if (rows[0].length == 0) return;

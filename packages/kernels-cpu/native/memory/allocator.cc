@@ -5,12 +5,16 @@
 
 #include <algorithm>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace mosaic {
 
 struct Segment {
   std::byte* base;
   size_t size;
-  bool large;
+  bool isLarge;
   Block* first;
 };
 
@@ -41,6 +45,14 @@ std::byte* mapAligned(size_t size) {
   return base;
 }
 
+/// What AddressSanitizer was given to guard must be nobody's when the system hands the addresses out again.
+void unmap(std::byte* base, size_t size) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(base, size);
+#endif
+  munmap(base, size);
+}
+
 void deleteBlocks(Segment& segment) {
   for (Block* block = segment.first; block;) {
     Block* next = block->after;
@@ -52,33 +64,41 @@ void deleteBlocks(Segment& segment) {
 }  // namespace
 
 Release::~Release() {
-  for (const Range& range : ranges_) munmap(range.base, range.size);
+  for (const Range& range : ranges_) unmap(range.base, range.size);
 }
 
-Allocator::Allocator(size_t limit, const std::atomic<size_t>* others) : limit_(limit), others_(others) {}
+Allocator::Allocator(size_t limit, const std::atomic<size_t>* otherUsedBytes)
+    : limit_(limit), others_(otherUsedBytes) {}
 
 Allocator::~Allocator() {
   for (auto& segment : segments_) {
     deleteBlocks(*segment);
-    munmap(segment->base, segment->size);
+    unmap(segment->base, segment->size);
   }
 }
 
-Allocator::Pool& Allocator::poolOf(const Block* block) { return block->segment->large ? large_ : small_; }
+void poisonEnd([[maybe_unused]] std::byte* data, [[maybe_unused]] size_t bytes, [[maybe_unused]] size_t size) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(data, bytes);
+  __asan_poison_memory_region(data + bytes, size - bytes);
+#endif
+}
+
+Allocator::Pool& Allocator::poolOf(const Block* block) { return block->segment->isLarge ? large_ : small_; }
 
 Block* Allocator::allocate(size_t bytes, Release& release) {
   if (bytes > size_t{1} << 48) return nullptr;
-  const bool large = bytes > kSmallLimit;
-  const size_t size = roundUp(std::max<size_t>(bytes, 1), large ? kLargeAlignment : kSmallAlignment);
-  Pool& pool = large ? large_ : small_;
+  const bool isLarge = bytes > kSmallLimit;
+  const size_t size = roundUp(std::max<size_t>(bytes, 1), isLarge ? kLargeAlignment : kSmallAlignment);
+  Pool& pool = isLarge ? large_ : small_;
   Block wanted{nullptr, size, false, nullptr, nullptr, nullptr};
   const auto fit = pool.lower_bound(&wanted);
   Block* block = fit != pool.end() ? *fit : nullptr;
   if (block) {
     pool.erase(fit);
-  } else if (block = reserve(size, large); !block) {
+  } else if (block = reserve(size, isLarge); !block) {
     trim(release);
-    if (block = reserve(size, large); !block) return nullptr;
+    if (block = reserve(size, isLarge); !block) return nullptr;
   }
   block->used = true;
   split(block, size);
@@ -88,16 +108,16 @@ Block* Allocator::allocate(size_t bytes, Release& release) {
 }
 
 // A fresh segment, as one block that is in no pool yet. Takes the usual size if it may, else just what is needed.
-Block* Allocator::reserve(size_t bytes, bool large) {
-  const size_t least = roundUp(bytes, kHugePageBytes);
-  if (least > systemMemory()) return nullptr;
-  size_t size = large ? std::max(least, kLargeSegment) : least;
-  if (exceedsLimit(size)) size = least;
+Block* Allocator::reserve(size_t bytes, bool isLarge) {
+  const size_t minBytes = roundUp(bytes, kHugePageBytes);
+  if (minBytes > systemMemory()) return nullptr;
+  size_t size = isLarge ? std::max(minBytes, kLargeSegment) : minBytes;
+  if (exceedsLimit(size)) size = minBytes;
   if (exceedsLimit(size)) return nullptr;
   std::byte* base = mapAligned(size);
   if (!base) return nullptr;
   madvise(base, size, MADV_HUGEPAGE);
-  auto segment = std::make_unique<Segment>(Segment{base, size, large, nullptr});
+  auto segment = std::make_unique<Segment>(Segment{base, size, isLarge, nullptr});
   segment->first = new Block{base, size, false, nullptr, nullptr, segment.get()};
   stats_.reserved += size;
   segments_.push_back(std::move(segment));
@@ -109,9 +129,9 @@ bool Allocator::exceedsLimit(size_t more) const {
 }
 
 void Allocator::split(Block* block, size_t bytes) {
-  const size_t rest = block->size - bytes;
-  if (rest < (block->segment->large ? kSmallLimit : kSmallAlignment)) return;
-  Block* tail = new Block{block->data + bytes, rest, false, block, block->after, block->segment};
+  const size_t remainder = block->size - bytes;
+  if (remainder < (block->segment->isLarge ? kSmallLimit : kSmallAlignment)) return;
+  Block* tail = new Block{block->data + bytes, remainder, false, block, block->after, block->segment};
   if (tail->after) tail->after->before = tail;
   block->after = tail;
   block->size = bytes;
@@ -125,29 +145,29 @@ void Allocator::free(Block* block) {
     poolOf(right).erase(right);
     coalesce(block);
   }
-  if (Block* left = block->before; left && !left->used) {
-    poolOf(left).erase(left);
-    coalesce(left);
-    block = left;
+  if (Block* previous = block->before; previous && !previous->used) {
+    poolOf(previous).erase(previous);
+    coalesce(previous);
+    block = previous;
   }
   poolOf(block).insert(block);
 }
 
 // Swallows the right neighbour.
-void Allocator::coalesce(Block* left) {
-  Block* right = left->after;
-  left->size += right->size;
-  left->after = right->after;
-  if (left->after) left->after->before = left;
+void Allocator::coalesce(Block* previous) {
+  Block* right = previous->after;
+  previous->size += right->size;
+  previous->after = right->after;
+  if (previous->after) previous->after->before = previous;
   delete right;
 }
 
 void Allocator::trim(Release& release) {
   std::erase_if(segments_, [&](const std::unique_ptr<Segment>& segment) {
-    Block* whole = segment->first;
-    if (whole->used || whole->after) return false;
-    poolOf(whole).erase(whole);
-    delete whole;
+    Block* firstBlock = segment->first;
+    if (firstBlock->used || firstBlock->after) return false;
+    poolOf(firstBlock).erase(firstBlock);
+    delete firstBlock;
     stats_.reserved -= segment->size;
     release.add(segment->base, segment->size);
     return true;

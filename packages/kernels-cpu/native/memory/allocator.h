@@ -47,12 +47,22 @@ class Release {
   std::vector<Range> ranges_;
 };
 
+/// With AddressSanitizer: from now on only the first `bytes` of `size` may be touched. Else it does nothing.
+void poisonEnd(std::byte* data, size_t bytes, size_t size);
+
+/// Whether `poisonEnd` does something. Then no block may be reused without a call: its end would be that of before.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kGuardsEnds = true;
+#else
+constexpr bool kGuardsEnds = false;
+#endif
+
 /// Best fit over segments of at least 2 MiB (small blocks) or 32 MiB (blocks above 1 MiB), aligned to 2 MiB and backed
 /// by huge pages where the system grants them. Blocks are aligned to 64 bytes. Not thread-safe: it belongs to the host.
 class Allocator {
  public:
-  /// `limit` bounds what is reserved from the system, in bytes, and what `others` hold, if given; 0 means no bound.
-  explicit Allocator(size_t limit, const std::atomic<size_t>* others = nullptr);
+  /// `limit` bounds what is reserved from the system, in bytes, and `otherUsedBytes`, if given; 0 means no bound.
+  explicit Allocator(size_t limit, const std::atomic<size_t>* otherUsedBytes = nullptr);
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
@@ -77,9 +87,9 @@ class Allocator {
   using Pool = std::set<Block*, SizeOrder>;
 
   Pool& poolOf(const Block* block);
-  Block* reserve(size_t bytes, bool large);
+  Block* reserve(size_t bytes, bool isLarge);
   void split(Block* block, size_t bytes);
-  void coalesce(Block* left);
+  void coalesce(Block* previous);
 
   bool exceedsLimit(size_t more) const;
 

@@ -42,9 +42,9 @@ void* Arena::allocateBytes(size_t size) {
     blocks_.push_back({static_cast<std::byte*>(::operator new(blockSize, std::align_val_t{kAlignment})), blockSize});
     if (reservedBytes_) reservedBytes_->fetch_add(blockSize);
   }
-  void* taken = blocks_[current_].data + used_;
+  void* allocated = blocks_[current_].data + used_;
   used_ += size;
-  return taken;
+  return allocated;
 }
 
 namespace {
@@ -89,10 +89,10 @@ void Pool::run(int64_t tasks, TaskFunction call, void* context) {
   }
   runTasks(0);
   if (!alone) {
-    uint64_t seen = state_.fetch_and(~kOpenBit) & ~kOpenBit;  // no thread enters any more
-    while ((seen & kWorkerCountMask) != 0) {
-      const auto hasNoWorkers = [&] { return ((seen = state_.load()) & kWorkerCountMask) == 0; };
-      if (!spinFor(kSpinNs, hasNoWorkers)) state_.wait(seen);
+    uint64_t observedState = state_.fetch_and(~kOpenBit) & ~kOpenBit;  // no thread enters any more
+    while ((observedState & kWorkerCountMask) != 0) {
+      const auto hasNoWorkers = [&] { return ((observedState = state_.load()) & kWorkerCountMask) == 0; };
+      if (!spinFor(kSpinNs, hasNoWorkers)) state_.wait(observedState);
     }
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
@@ -110,9 +110,9 @@ void Pool::runTasks(int worker) {
   }
 }
 
-bool Pool::tryEnterLoop(uint64_t seen) {
-  while ((seen & kOpenBit) != 0) {
-    if (state_.compare_exchange_weak(seen, seen + 1)) return true;
+bool Pool::tryEnterLoop(uint64_t observedState) {
+  while ((observedState & kOpenBit) != 0) {
+    if (state_.compare_exchange_weak(observedState, observedState + 1)) return true;
   }
   return false;
 }
@@ -122,11 +122,11 @@ void Pool::leaveLoop() {
 }
 
 void Pool::workerMain(int worker) {
-  uint32_t seen = 0;
+  uint32_t observedState = 0;
   for (;;) {
-    const auto hasTasks = [&] { return wakeups_.load() != seen; };
-    if (!spinFor(kSpinNs, hasTasks)) wakeups_.wait(seen);
-    seen = wakeups_.load();
+    const auto hasTasks = [&] { return wakeups_.load() != observedState; };
+    if (!spinFor(kSpinNs, hasTasks)) wakeups_.wait(observedState);
+    observedState = wakeups_.load();
     if (stop_.load()) return;
     if (tryEnterLoop(state_.load())) {
       runTasks(worker);

@@ -19,8 +19,8 @@ namespace mosaic {
 /// in its first step only. Memory is not cleared. Not thread-safe: one arena per worker.
 class Arena {
  public:
-  /// `held`, if given, counts the bytes that are held from the system, together with those of other arenas.
-  explicit Arena(std::atomic<size_t>* held = nullptr) : reservedBytes_(held) {}
+  /// `reservedBytes`, if given, counts the bytes that are held from the system, together with those of other arenas.
+  explicit Arena(std::atomic<size_t>* reservedBytes = nullptr) : reservedBytes_(reservedBytes) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -90,7 +90,7 @@ class Pool {
   void run(int64_t tasks, TaskFunction call, void* context);
   void runTasks(int worker);
   void workerMain(int worker);
-  bool tryEnterLoop(uint64_t seen);
+  bool tryEnterLoop(uint64_t observedState);
   void leaveLoop();
 
   // The running loop; written only while no worker is inside it.

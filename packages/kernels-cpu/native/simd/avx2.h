@@ -19,7 +19,7 @@ struct Avx2 {
   static constexpr Isa isa = Isa::Avx2;
   static constexpr int lanes = 8;
   // 12 accumulators hide the FMA latency (4 cycles × 2 pipes); with 3 or 2 vectors and 1 broadcast all 16 are in use.
-  static constexpr int tileRows = 4, tileVectors = 3;
+  static constexpr int tileRows = 4, tileVectors = 3, narrowTileRows = 8;
   static constexpr int wideTileRows = 6, wideVectors = 2;
 
   using Vec = __m256;

@@ -18,8 +18,9 @@ namespace mosaic {
 struct Avx512 {
   static constexpr Isa isa = Isa::Avx512;
   static constexpr int lanes = 16;
-  /// Register tiles: rows × vectors of accumulators. `tile` takes vectors from a packed panel, `wide` from plain rows.
-  static constexpr int tileRows = 8, tileVectors = 3;
+  /// Register tiles: rows × vectors of accumulators. `tile` takes vectors from a packed panel, `wide` from plain rows,
+  /// `narrow` one vector from a panel.
+  static constexpr int tileRows = 8, tileVectors = 3, narrowTileRows = 16;
   static constexpr int wideTileRows = 6, wideVectors = 4;
 
   using Vec = __m512;

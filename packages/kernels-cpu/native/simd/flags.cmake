@@ -1,17 +1,33 @@
-# Compiler flags per instruction set. The only files that may have them are the ones named *_avx2.cc and *_avx512.cc.
-#   mosaic_isa_flags(native/gemm/gemm_avx2.cc native/gemm/gemm_avx512.cc …)
+# Compiler flags per instruction set. The only files that may have them are the ones named *_<instruction set>.cc.
+#   mosaic_isa_sources(sources native/gemm/gemm)    # gemm_scalar.cc, gemm_avx2.cc, …: those of this processor
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(MOSAIC_ISAS avx2 avx512 avx512_bf16 amx)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(MOSAIC_ISAS neon neon_bf16)
+endif()
 set(MOSAIC_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(MOSAIC_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512)
+set(MOSAIC_FLAGS_avx512_bf16 ${MOSAIC_FLAGS_avx512} -mavx512bf16)
+set(MOSAIC_FLAGS_amx ${MOSAIC_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  list(APPEND MOSAIC_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)  # its own headers: GCC bug 105593
+  foreach(isa avx512 avx512_bf16 amx)  # its own headers: GCC bug 105593
+    list(APPEND MOSAIC_FLAGS_${isa} -Wno-uninitialized -Wno-maybe-uninitialized)
+  endforeach()
 endif()
+set(MOSAIC_FLAGS_neon "")  # every 64-bit Arm has it
+# No instruction on float16 is needed, but GCC 12 emits one for constants of 16-bit lanes and its assembler refuses it.
+set(MOSAIC_FLAGS_neon_bf16 -march=armv8.2-a+fp16+bf16)
 
-function(mosaic_isa_flags)
-  foreach(file ${ARGN})
-    foreach(isa avx2 avx512)
-      if(file MATCHES "_${isa}\\.cc$" AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-        set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${MOSAIC_FLAGS_${isa}}")
+function(mosaic_isa_sources variable)
+  foreach(stem ${ARGN})
+    list(APPEND sources ${stem}_scalar.cc)
+    foreach(isa ${MOSAIC_ISAS})
+      # Where an instruction set adds nothing, there is no file: it takes that of the one before.
+      if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${stem}_${isa}.cc)
+        list(APPEND sources ${stem}_${isa}.cc)
+        set_source_files_properties(${stem}_${isa}.cc PROPERTIES COMPILE_OPTIONS "${MOSAIC_FLAGS_${isa}}")
       endif()
     endforeach()
   endforeach()
+  set(${variable} ${sources} PARENT_SCOPE)
 endfunction()

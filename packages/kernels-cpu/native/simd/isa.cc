@@ -1,7 +1,54 @@
 #include "simd/isa.h"
 
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace mosaic {
 namespace {
+
+#if defined(__aarch64__)
+bool hasBf16() {
+#if defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0 && (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
+#else
+  return false;
+#endif
+}
+#endif
+
+#if defined(__x86_64__)
+/// CPUID.7.0:EDX and CPUID.7.1:EAX. Compilers of the day do not name all of their bits.
+struct ExtendedFeatures {
+  uint32_t edx70 = 0, eax71 = 0;
+};
+
+ExtendedFeatures extendedFeatures() {
+  uint32_t eax = 7, ebx, ecx = 0, edx;
+  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+  ExtendedFeatures features{edx, 0};
+  if (eax < 1) return features;
+  eax = 7, ecx = 1;
+  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+  features.eax71 = eax;
+  return features;
+}
+
+/// Linux lends the state of tile registers to processes that ask for it.
+bool requestTileRegisters() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+#endif
 
 bool supports(Isa isa) {
 #if defined(__x86_64__)
@@ -9,13 +56,34 @@ bool supports(Isa isa) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return isa == Isa::Scalar || (isa == Isa::Avx2 && avx2) || (isa == Isa::Avx512 && avx512);
+  const bool pairs = avx512 && (extendedFeatures().eax71 & 1u << 5) != 0;
+  constexpr uint32_t kTiles = 1u << 24 | 1u << 22;  // AMX-TILE, AMX-BF16
+  switch (isa) {
+    case Isa::Scalar: return true;
+    case Isa::Avx2: return avx2;
+    case Isa::Avx512: return avx512;
+    case Isa::Avx512Bf16: return pairs;
+    case Isa::Amx: return pairs && (extendedFeatures().edx70 & kTiles) == kTiles && requestTileRegisters();
+    default: return false;
+  }
+#elif defined(__aarch64__)
+  return isa == Isa::Scalar || isa == Isa::Neon || (isa == Isa::NeonBf16 && hasBf16());
 #else
   return isa == Isa::Scalar;
 #endif
 }
 
-std::string listed(const std::vector<Isa>& isas) {
+/// Whether products of pairs are as fast as multiply-adds.
+bool hasFastBf16Dot() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return !__builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
+std::string joinNames(const std::vector<Isa>& isas) {
   std::string text;
   for (Isa isa : isas) text += (text.empty() ? "" : ", ") + std::string(isaName(isa));
   return text;
@@ -23,11 +91,22 @@ std::string listed(const std::vector<Isa>& isas) {
 
 }  // namespace
 
-const char* isaName(Isa isa) { return isa == Isa::Avx512 ? "avx512" : isa == Isa::Avx2 ? "avx2" : "scalar"; }
+const char* isaName(Isa isa) {
+  switch (isa) {
+    case Isa::Scalar: return "scalar";
+    case Isa::Avx2: return "avx2";
+    case Isa::Avx512: return "avx512";
+    case Isa::Avx512Bf16: return "avx512_bf16";
+    case Isa::Amx: return "amx";
+    case Isa::Neon: return "neon";
+    case Isa::NeonBf16: return "neon_bf16";
+  }
+  return "";
+}
 
 std::vector<Isa> supportedIsas() {
   std::vector<Isa> found;
-  for (Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512}) {
+  for (Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx, Isa::Neon, Isa::NeonBf16}) {
     if (supports(isa)) found.push_back(isa);
   }
   return found;
@@ -35,11 +114,15 @@ std::vector<Isa> supportedIsas() {
 
 IsaChoice chooseIsa(const char* request) {
   const std::vector<Isa> available = supportedIsas();
-  if (request == nullptr || *request == '\0') return {available.back(), ""};
+  if (request == nullptr || *request == '\0') {
+    const bool slowPairs = available.back() == Isa::Avx512Bf16 && !hasFastBf16Dot();
+    return {slowPairs ? Isa::Avx512 : available.back(), ""};
+  }
   for (Isa isa : available) {
     if (std::string(request) == isaName(isa)) return {isa, ""};
   }
-  return {Isa::Scalar, "MOSAIC_ISA: expected one of " + listed(available) + " (what this machine runs), received \"" +
+  return {Isa::Scalar, "MOSAIC_ISA: expected one of " + joinNames(available) +
+                           " (what this machine runs), received \"" +
                            request + "\"; unset it to use the fastest."};
 }
 

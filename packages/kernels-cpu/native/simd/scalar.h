@@ -17,7 +17,7 @@ struct Scalar {
   static constexpr Isa isa = Isa::Scalar;
   static constexpr int lanes = 16;
   // As many lanes as AVX-512, but tiles that fit the 16 registers of SSE2, where a vector takes four.
-  static constexpr int tileRows = 2, tileVectors = 1;
+  static constexpr int tileRows = 2, tileVectors = 1, narrowTileRows = 2;
   static constexpr int wideTileRows = 2, wideVectors = 1;
 
   typedef float Vec __attribute__((vector_size(64)));

@@ -76,7 +76,7 @@ void Stream::run() {
 }
 
 bool Stream::takeBatch(std::vector<MosaicWork>& batch) {
-  spin();
+  spinUntilWork();
   std::unique_lock lock(mutex_);
   while (queue_.empty() && !closed_) {
     parked_ = true;
@@ -87,7 +87,7 @@ bool Stream::takeBatch(std::vector<MosaicWork>& batch) {
   return !batch.empty();
 }
 
-void Stream::spin() {
+void Stream::spinUntilWork() {
   if (hasWork_.load(std::memory_order_acquire)) return;
   static const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (spinning.fetch_add(1) < cores - 1) {
@@ -155,7 +155,7 @@ void Stream::close() {
   available_.notify_one();
 }
 
-void Stream::abandon() {
+void Stream::releasePending() {
   abandoned_.store(true);
   close();
 }

@@ -52,7 +52,7 @@ class Stream : public MosaicStream {
   /// No more work is taken. What was submitted still runs.
   void close();
   /// Closes, and fails what was submitted but has not begun.
-  void abandon();
+  void releasePending();
 
   /// Only from a work on this stream.
   void setTracing(bool on) { tracing_ = on; }
@@ -60,7 +60,7 @@ class Stream : public MosaicStream {
 
  private:
   bool takeBatch(std::vector<MosaicWork>& batch);
-  void spin();
+  void spinUntilWork();
   void execute(const MosaicWork& work);
   void fail(const char* name, const MosaicFailure& failure);
 

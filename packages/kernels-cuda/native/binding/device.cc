@@ -1,4 +1,5 @@
 // Exports of the device itself: opening and closing, memory, its failure.
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <string>
@@ -24,7 +25,8 @@ void reportMemory(napi_env env, DeviceHandle& held, int64_t bytes) {
 }
 
 /// When the process ends its driver does, too: what is open goes with it, and closing it now would only meet that.
-bool isProcessEnding(const Environment& environment) { return !environment.isAlive && gettid() == getpid(); }
+// Not `gettid`, which glibc has from 2.30 on.
+bool isProcessEnding(const Environment& environment) { return !environment.isAlive && syscall(SYS_gettid) == getpid(); }
 
 // open(): arguments = ordinal, limit, TF32 → an external that keeps the device; arguments = its address, stream,
 // capability, port.

@@ -25,7 +25,7 @@ void launchRows(Device& device, const char* kernel, const Parameters& parameters
 }
 
 /// For what is absent: no memory, all strides 0.
-View absentLike(const View& view) {
+View absentView(const View& view) {
   View none = view;
   none.data = nullptr;
   return none;
@@ -56,6 +56,20 @@ void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
                     UnaryBackwardParameters{makeLoop<3>({&args.dx, &args.x, &args.dy}), args.op});
 }
 
+/// In passes of their own: of its epilogues, cuBLASLt has gelu by tanh alone, and our plain kernel has none.
+void linearOp(Device& device, const LinearArguments& args) {
+  const auto& [bias, activation, preActivation] = args.epilogue;
+  const bool isSaved = preActivation.data != nullptr;
+  const View& sums = isSaved ? static_cast<const View&>(preActivation) : args.out;
+  if (bias.data) copyOp(device, {sums, bias});
+  matmulOp(device, {sums, args.a, args.b, bias.data != nullptr});
+  if (activation) {
+    unaryOp(device, {*activation, args.out, sums});
+  } else if (isSaved) {
+    copyOp(device, {args.out, sums});
+  }
+}
+
 void randomOp(Device& device, const RandomArguments& args) {
   const auto& [kind, a, b, seed, stream] = args.spec;
   launchElementwise(device, "randomNumbers", RandomParameters{makeLoop<1>({&args.out}), kind, a, b, {seed, stream}});
@@ -63,7 +77,7 @@ void randomOp(Device& device, const RandomArguments& args) {
 
 void dropoutOp(Device& device, const DropoutArguments& args) {
   const auto& [out, x, spec] = args;
-  View index = absentLike(out);
+  View index = absentView(out);
   for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.along[axis];
   const Philox philox{spec.seed, spec.stream};
   const DropoutParameters p{makeLoop<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
@@ -109,7 +123,7 @@ void rowDotOp(Device& device, const RowDotArguments& args) {
 /// RMSNorm has no mean.
 View centerOf(const NormStats& stats) {
   if (stats.mean.data) return stats.mean;
-  return absentLike(stats.rstd);
+  return absentView(stats.rstd);
 }
 
 void layerNormOp(Device& device, const LayerNormArguments& args) {
@@ -183,14 +197,14 @@ void reduceOp(Device& device, const ReduceArguments& args) {
   View keptOut = out, keptX = x, inner = x;
   keptOut.rank = keptX.rank = inner.rank = 0;
   for (int axis = 0; axis < x.rank; axis++) {
-    const int own = axis - x.rank + out.rank;
-    const bool goes = own < 0 || (out.shape[own] == 1 && x.shape[axis] != 1);
-    View& into = goes ? inner : keptX;
+    const int outAxis = axis - x.rank + out.rank;
+    const bool isReducedAxis = outAxis < 0 || (out.shape[outAxis] == 1 && x.shape[axis] != 1);
+    View& into = isReducedAxis ? inner : keptX;
     into.shape[into.rank] = x.shape[axis];
     into.stride[into.rank++] = x.stride[axis];
-    if (goes) continue;
-    keptOut.shape[keptOut.rank] = out.shape[own];
-    keptOut.stride[keptOut.rank++] = out.stride[own];
+    if (isReducedAxis) continue;
+    keptOut.shape[keptOut.rank] = out.shape[outAxis];
+    keptOut.stride[keptOut.rank++] = out.stride[outAxis];
   }
   const ReduceParameters p{makeLoop<2>({&keptOut, &keptX}), makeLoop<1>({&inner}), kind};
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(p.kept.extent.count, INT32_MAX));

@@ -27,8 +27,8 @@ Loop<N> makeLoop(const View* const (&views)[N]) {
     int64_t stride[N];
     bool merges = extent.rank > 0;
     for (int i = 0; i < N; i++) {
-      const int own = axis - out.rank + views[i]->rank;
-      stride[i] = own < 0 || views[i]->shape[own] == 1 ? 0 : views[i]->stride[own];
+      const int operandAxis = axis - out.rank + views[i]->rank;
+      stride[i] = operandAxis < 0 || views[i]->shape[operandAxis] == 1 ? 0 : views[i]->stride[operandAxis];
       merges = merges && loop.operand[i].stride[extent.rank - 1] == stride[i] * out.shape[axis];
     }
     if (!merges) extent.length[extent.rank++] = 1;
@@ -39,7 +39,7 @@ Loop<N> makeLoop(const View* const (&views)[N]) {
   return loop;
 }
 
-inline View withoutLast(const View& view) {
+inline View dropLastAxis(const View& view) {
   View rows = view;
   rows.rank -= 1;
   return rows;
@@ -77,7 +77,7 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
   const View* pointers[N];
   Rows<N> rows;
   for (int i = 0; i < N; i++) {
-    leads[i] = withoutLast(*views[i]);
+    leads[i] = dropLastAxis(*views[i]);
     pointers[i] = &leads[i];
     rows.step[i] = lastStride(*views[i]);
   }

@@ -12,7 +12,7 @@ namespace mosaic::cuda {
 namespace {
 
 /// Number of positions of a span that lie before `position`.
-int64_t countBefore(const Span& span, int64_t position) {
+int64_t countPositionsBefore(const Span& span, int64_t position) {
   if (position <= span.start) return 0;
   return std::min(span.length, (position - span.start + span.step - 1) / span.step);
 }
@@ -34,8 +34,8 @@ struct SpanPair {
 
 std::optional<Part> makePart(const SpanPair& pair, const Slice& slice) {
   const auto& [q, k, row, key] = pair;
-  const int64_t firstRow = countBefore(q, slice.q0), rows = countBefore(q, slice.q1) - firstRow;
-  const int64_t firstKey = countBefore(k, slice.k0), keys = countBefore(k, slice.k1) - firstKey;
+  const int64_t firstRow = countPositionsBefore(q, slice.q0), rows = countPositionsBefore(q, slice.q1) - firstRow;
+  const int64_t firstKey = countPositionsBefore(k, slice.k0), keys = countPositionsBefore(k, slice.k1) - firstKey;
   if (rows <= 0 || keys <= 0) return std::nullopt;
   constexpr int64_t kMargin = 512;  // kernels ask of rows and keys that far beyond the last
   if ((rows + kMargin) * q.step > kMaxPosition || (keys + kMargin) * k.step > kMaxPosition) {
@@ -99,8 +99,8 @@ Groups groupsOf(std::span<const Part> parts, Owner owner) {
   for (const Part& part : parts) {
     const auto [first, length] = partExtent(part, owner);
     for (auto cut = std::lower_bound(cuts.begin(), cuts.end(), first); *cut < first + length; cut++) {
-      const Part piece = restrictTo(part, owner, cut[0], cut[1]);
-      if (hasVisible(piece.visible)) groups[*cut].push_back(piece);
+      const Part subPart = restrictTo(part, owner, cut[0], cut[1]);
+      if (hasVisible(subPart.visible)) groups[*cut].push_back(subPart);
     }
   }
   return groups;

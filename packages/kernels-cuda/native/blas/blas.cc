@@ -88,9 +88,9 @@ void Blas::MatmulAlgorithm::select(const Settings& settings, const BlasProblem& 
 BlasStatus Blas::MatmulAlgorithm::start(const Settings& settings, const BlasProblem& problem, CUdeviceptr workspace,
                              CUstream stream) const {
   const float alpha = 1, beta = problem.accumulate ? 1 : 0;
-  void* room = reinterpret_cast<void*>(static_cast<uintptr_t>(workspace));
+  void* workspacePointer = reinterpret_cast<void*>(static_cast<uintptr_t>(workspace));
   return blas_.multiply(settings.handle, matmulDesc_, &alpha, problem.a.data, a_, problem.b.data, b_, &beta,
-                        problem.out.data, out_, problem.out.data, out_, &heuristic_.algorithm, room,
+                        problem.out.data, out_, problem.out.data, out_, &heuristic_.algorithm, workspacePointer,
                         settings.workspaceBytes, stream);
 }
 

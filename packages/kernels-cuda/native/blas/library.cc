@@ -83,11 +83,11 @@ const BlasLibrary* find() {
 const BlasLibrary* blasLibrary() {
   static std::mutex mutex;
   static bool isLoaded = false;
-  static const BlasLibrary* known = nullptr;
+  static const BlasLibrary* loadedLibrary = nullptr;
   const std::lock_guard lock(mutex);
-  if (!isLoaded) known = find();
+  if (!isLoaded) loadedLibrary = find();
   isLoaded = true;
-  return known;
+  return loadedLibrary;
 }
 
 }  // namespace mosaic::cuda

@@ -16,14 +16,14 @@ inline std::string environmentVariable(const char* name) {
   return value ? value : "";
 }
 
-/// The folders of a list as PATH is one.
+/// The directories of a list as PATH is one.
 inline std::vector<fs::path> splitPath(const std::string& list) {
-  std::vector<fs::path> folders;
+  std::vector<fs::path> directories;
   std::istringstream stream(list);
   for (std::string each; std::getline(stream, each, ':');) {
-    if (!each.empty()) folders.emplace_back(each);
+    if (!each.empty()) directories.emplace_back(each);
   }
-  return folders;
+  return directories;
 }
 
 /// Environments of Python: an environment need not be activated, its `bin/python3` may be on the PATH, or linked there.
@@ -31,10 +31,10 @@ inline std::vector<fs::path> pythonRoots() {
   std::vector<fs::path> roots =
       splitPath(environmentVariable("VIRTUAL_ENV") + ":" + environmentVariable("CONDA_PREFIX"));
   std::error_code error;
-  for (const fs::path& folder : splitPath(environmentVariable("PATH"))) {
-    fs::path python = folder / "python3";
+  for (const fs::path& directory : splitPath(environmentVariable("PATH"))) {
+    fs::path python = directory / "python3";
     if (!fs::exists(python, error)) continue;
-    roots.push_back(folder.parent_path());
+    roots.push_back(directory.parent_path());
     while (fs::is_symlink(python, error)) {
       python = (python.parent_path() / fs::read_symlink(python, error)).lexically_normal();
       roots.push_back(python.parent_path().parent_path());
@@ -45,20 +45,20 @@ inline std::vector<fs::path> pythonRoots() {
   return roots;
 }
 
-/// Folders that Python imports from.
+/// Directories that Python imports from.
 inline std::vector<fs::path> sitePackages() {
-  std::vector<fs::path> folders = splitPath(environmentVariable("PYTHONPATH"));
+  std::vector<fs::path> directories = splitPath(environmentVariable("PYTHONPATH"));
   std::error_code error;
   for (const fs::path& root : pythonRoots()) {
     for (const char* lib : {"lib", "lib64"}) {
       for (fs::directory_iterator each(root / lib, error), end; !error && each != end; each.increment(error)) {
         if (!each->path().filename().string().starts_with("python3")) continue;
-        folders.push_back(each->path() / "site-packages");
-        folders.push_back(each->path() / "dist-packages");
+        directories.push_back(each->path() / "site-packages");
+        directories.push_back(each->path() / "dist-packages");
       }
     }
   }
-  return folders;
+  return directories;
 }
 
 /// Candidate paths of `file`, a cuBLAS library: in the CUDA Toolkit, then in Python packages, those of the active
@@ -66,10 +66,10 @@ inline std::vector<fs::path> sitePackages() {
 inline std::vector<std::string> librarySearchPaths(const std::string& file) {
   std::vector<std::string> paths{"/usr/local/cuda/lib64/" + file};
   std::error_code error;
-  for (const fs::path& folder : sitePackages()) {
+  for (const fs::path& directory : sitePackages()) {
     // A package each, or since CUDA 13 all in one.
     for (const char* package : {"cu13", "cublas"}) {
-      const fs::path path = folder / "nvidia" / package / "lib" / file;
+      const fs::path path = directory / "nvidia" / package / "lib" / file;
       if (fs::exists(path, error)) paths.push_back(path.string());
     }
   }

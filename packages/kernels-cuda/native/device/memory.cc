@@ -172,7 +172,7 @@ std::shared_ptr<void> PinnedCache::acquire(size_t bytes) {
     }
   }
   if (!block) check(driver().memAllocHost(&block, size), "pinning host memory");
-  return {block, [this, size](void* given) { recycle(given, size); }};
+  return {block, [this, size](void* allocation) { recycle(allocation, size); }};
 }
 
 void PinnedCache::recycle(void* block, size_t bytes) {

@@ -48,9 +48,9 @@ int failureOf(MosaicDevicePort* port, MosaicFailure* out) {
 
 int createStream(MosaicDevicePort* port, void** stream, MosaicFailure* failure) {
   return captureFailure(port, failure, [&] {
-    CUstream made = nullptr;
-    check(driver().streamCreate(&made, STREAM_NON_BLOCKING), "creating a stream");
-    *stream = made;
+    CUstream created = nullptr;
+    check(driver().streamCreate(&created, STREAM_NON_BLOCKING), "creating a stream");
+    *stream = created;
   });
 }
 
@@ -151,10 +151,10 @@ Port::Port(Device& device) : MosaicDevicePort(kCalls), device_(device) {}
 std::unique_ptr<Port::PooledEvent> Port::take(bool isTimed) {
   {
     const std::lock_guard lock(mutex_);
-    auto& spare = free_[isTimed];
-    if (!spare.empty()) {
-      auto marker = std::move(spare.back());
-      spare.pop_back();
+    auto& freeEvents = free_[isTimed];
+    if (!freeEvents.empty()) {
+      auto marker = std::move(freeEvents.back());
+      freeEvents.pop_back();
       return marker;
     }
   }

@@ -7,13 +7,13 @@ namespace mosaic::cuda {
 Timeline::Timeline(std::shared_ptr<const Context> context, CUstream stream)
     : origin_(std::move(context), 0), originTime_(std::make_shared<std::atomic<int64_t>>(0)) {
   // The stream itself looks at the host's clock, right before its own event: no thread has to wake for it.
-  auto* held = new std::shared_ptr(originTime_);
-  const auto look = [](void* data) {
+  auto* reference = new std::shared_ptr(originTime_);
+  const auto recordHostTime = [](void* data) {
     auto* time = static_cast<std::shared_ptr<std::atomic<int64_t>>*>(data);
     **time = monotonicNs();
     delete time;
   };
-  check(driver().launchHostFunc(stream, look, held), "startTrace");
+  check(driver().launchHostFunc(stream, recordHostTime, reference), "startTrace");
   check(driver().eventRecord(origin_.get(), stream), "startTrace");
 }
 

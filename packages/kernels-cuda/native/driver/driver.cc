@@ -81,10 +81,10 @@ LoadedDriver load() {
 /// Tried again after a failure: a driver may be installed meanwhile, a variable set.
 const LoadedDriver& loaded() {
   static std::mutex mutex;
-  static const LoadedDriver* known = nullptr;
+  static const LoadedDriver* loadedDriver = nullptr;
   const std::lock_guard lock(mutex);
-  if (!known) known = new LoadedDriver(load());
-  return *known;
+  if (!loadedDriver) loadedDriver = new LoadedDriver(load());
+  return *loadedDriver;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ using namespace mosaic::cuda;
 namespace {
 
 constexpr float kSqrtHalf = 0.70710678118654752f, kInverseRootTau = 0.39894228040143268f;
+constexpr float kTwiceRootTwoOverPi = 1.59576912160573071f;
 
 DEVICE float binaryOf(BinaryOp op, float a, float b) {
   switch (op) {
@@ -23,6 +24,11 @@ DEVICE float binaryOf(BinaryOp op, float a, float b) {
 
 DEVICE float sigmoidOf(float x) { return 1.f / (1.f + expf(-x)); }
 
+/// Of geluTanh: the cubic term, as good as constant where the sigmoid is long 0 or 1, so that no product overflows.
+DEVICE float cubicOf(float x) { return 0.044715f * fminf(x * x, 1e6f); }
+/// ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
+DEVICE float tanhGateOf(float x) { return sigmoidOf(kTwiceRootTwoOverPi * x * (1.f + cubicOf(x))); }
+
 DEVICE float unaryOf(UnaryOp op, float x) {
   switch (op) {
     case UnaryOp::Neg: return -x;
@@ -34,6 +40,8 @@ DEVICE float unaryOf(UnaryOp op, float x) {
     case UnaryOp::Sigmoid: return sigmoidOf(x);
     case UnaryOp::Relu: return x != x ? x : fmaxf(x, 0.f);
     case UnaryOp::Gelu: return 0.5f * x * (1.f + erff(x * kSqrtHalf));
+    case UnaryOp::GeluTanh: return x * tanhGateOf(x);
+    case UnaryOp::Silu: return x * sigmoidOf(x);
     case UnaryOp::Square: return x * x;
   }
   __builtin_unreachable();
@@ -56,6 +64,14 @@ DEVICE float derivativeOf(UnaryOp op, float x) {
     }
     case UnaryOp::Relu: return x > 0.f ? 1.f : 0.f;
     case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kSqrtHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
+    case UnaryOp::GeluTanh: {
+      const float y = tanhGateOf(x);
+      return y + x * y * (1.f - y) * kTwiceRootTwoOverPi * (1.f + 3.f * cubicOf(x));
+    }
+    case UnaryOp::Silu: {
+      const float y = sigmoidOf(x);
+      return y * (1.f + x * (1.f - y));
+    }
     case UnaryOp::Square: return 2.f * x;
   }
   __builtin_unreachable();

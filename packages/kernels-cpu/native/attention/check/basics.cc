@@ -23,11 +23,14 @@ void expect(bool ok, const char* what) {
 void simd() {
   for (Isa isa : supportedIsas()) {
 #if defined(__x86_64__)
-    const SimdReport report = isa == Isa::Avx512 ? checkAvx512() : isa == Isa::Avx2 ? checkAvx2() : checkScalar();
+    const SimdReport report = isa >= Isa::Avx512Bf16 ? checkAvx512Bf16()
+                              : isa == Isa::Avx512 ? checkAvx512() : isa == Isa::Avx2 ? checkAvx2() : checkScalar();
+#elif defined(__aarch64__)
+    const SimdReport report = isa == Isa::NeonBf16 ? checkNeonBf16() : isa == Isa::Neon ? checkNeon() : checkScalar();
 #else
     const SimdReport report = checkScalar();
 #endif
-    std::printf("%-7s exp2 error %.1e\n", isaName(isa), report.exp2Error);
+    std::printf("%-9s exp2 error %.1e\n", isaName(isa), report.exp2Error);
     expect(report.failures == 0, report.first);
   }
 }

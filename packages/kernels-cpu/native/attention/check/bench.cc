@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/check/tensor.h"
+#include "micro/peak.h"
 #include "pool/pause.h"
 
 namespace mosaic::check {
@@ -20,11 +21,11 @@ struct Setup {
 
 /// Best of several runs against the best of as many peaks in between.
 template <class Run>
-void measure(const char* name, double flops, Isa isa, Pool& pool, Run run) {
+void measure(const char* name, double flops, DType dtype, Isa isa, Pool& pool, Run run) {
   double best = 1e30, peak = 0;
   const int64_t start = monotonicNs();
   for (int i = 0; i < 3 || monotonicNs() - start < 1'500'000'000; ++i) {
-    peak = std::max(peak, fmaPeakGflops(isa, pool));
+    peak = std::max(peak, peakGflops(isa, dtype, pool));
     const int64_t t = monotonicNs();
     run();
     best = std::min(best, static_cast<double>(monotonicNs() - t));
@@ -50,11 +51,11 @@ void benchOne(const Setup& s, Isa isa, Pool& pool) {
   std::printf("%-6s d=%-3ld n=%-5ld %s", s.causal ? "causal" : "full", s.depth, s.length, dtypeName(s.dtype));
   const KvBlock kv{k.view(), v.view()};
   const QkvGrads grads{dq.view(), dk.view(), dv.view()};
-  measure("forward", flops, isa, pool, [&] {
+  measure("forward", flops, s.dtype, isa, pool, [&] {
     lse.fill(-INFINITY);
     attend({{out.view(), lse.view()}, q.view(), kv, tile}, isa, pool);
   });
-  measure("backward", 2.5 * flops, isa, pool, [&] {
+  measure("backward", 2.5 * flops, s.dtype, isa, pool, [&] {
     attendBackward({grads, q.view(), {dOut.view(), lse.view(), delta.view()}, kv, tile}, isa, pool);
   });
   std::printf("\n");
@@ -69,7 +70,8 @@ int bench(int argc, char** argv) {
   std::vector<int64_t> lengths;
   for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
   if (lengths.empty()) lengths = {512, 2048, 8192};
-  std::printf("%s, %d threads, peak %.1f GF\n", isaName(choice.isa), pool.threads(), fmaPeakGflops(choice.isa, pool));
+  const double peak = peakGflops(choice.isa, DType::Float32, pool);
+  std::printf("%s, %d threads, peak %.1f GF\n", isaName(choice.isa), pool.threads(), peak);
   for (DType dtype : {DType::Float32, DType::BFloat16}) {
     for (int64_t depth : {64, 128}) {
       for (bool causal : {false, true}) {

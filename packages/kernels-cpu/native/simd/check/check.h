@@ -12,5 +12,8 @@ struct SimdReport {
 SimdReport checkScalar();
 SimdReport checkAvx2();
 SimdReport checkAvx512();
+SimdReport checkAvx512Bf16();
+SimdReport checkNeon();
+SimdReport checkNeonBf16();
 
 }  // namespace mosaic::check

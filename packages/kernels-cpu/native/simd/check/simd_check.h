@@ -18,8 +18,8 @@ struct SimdCheck {
   uint32_t state = 12345;
   float a[L], b[L], c[L], got[L];
 
-  void expect(bool ok, const char* what, int lane) {
-    if (!ok && report.failures++ == 0) std::snprintf(report.first, sizeof report.first, "%s, lane %d", what, lane);
+  void expect(bool ok, const char* name, int lane) {
+    if (!ok && report.failures++ == 0) std::snprintf(report.first, sizeof report.first, "%s, lane %d", name, lane);
   }
   static uint32_t bitsOf(float x) {
     uint32_t bits;
@@ -31,7 +31,7 @@ struct SimdCheck {
     __builtin_memcpy(&x, &bits, sizeof x);
     return x;
   }
-  static bool same(float x, float y) { return bitsOf(x) == bitsOf(y) || (x != x && y != y); }
+  static bool isSame(float x, float y) { return bitsOf(x) == bitsOf(y) || (x != x && y != y); }
   uint32_t next() { return state = state * 1664525u + 1013904223u; }
 
   /// Mostly ordinary numbers, some of any bit pattern: infinities, NaNs, denormals.
@@ -39,18 +39,18 @@ struct SimdCheck {
     const float ordinary = static_cast<float>(static_cast<int32_t>(next())) * 0x1p-29f;
     return next() >> 29 == 0 ? fromBits(next()) : ordinary;
   }
-  void draw() {
+  void randomizeInputs() {
     for (int i = 0; i < L; ++i) a[i] = number(), b[i] = number(), c[i] = number();
   }
 
-  template <class Want>
-  void lanes(const char* what, Vec v, Want want) {
+  template <class Expected>
+  void lanes(const char* name, Vec v, Expected expectedLane) {
     V::store(got, v);
-    for (int i = 0; i < L; ++i) expect(same(got[i], want(i)), what, i);
+    for (int i = 0; i < L; ++i) expect(isSame(got[i], expectedLane(i)), name, i);
   }
 
   void arithmetic() {
-    draw();
+    randomizeInputs();
     const Vec x = V::load(a), y = V::load(b), z = V::load(c);
     lanes("load", x, [&](int i) { return a[i]; });
     lanes("zero", V::zero(), [&](int) { return 0.0f; });
@@ -80,14 +80,14 @@ struct SimdCheck {
             [&](int i) { return lo[i] <= j && j < hi[i] ? 1.0f : 0.0f; });
     }
     for (int n = 0; n <= L; ++n) {
-      draw();
+      randomizeInputs();
       lanes("loadPart", V::loadPartial(a, n), [&](int i) { return i < n ? a[i] : 0.0f; });
       V::storePartial(b, V::load(c), n);
-      for (int i = 0; i < n; ++i) expect(same(b[i], c[i]), "storePart", i);
+      for (int i = 0; i < n; ++i) expect(isSame(b[i], c[i]), "storePart", i);
     }
     const float before = b[L - 1];
     V::storePartial(b, V::load(a), L - 1);
-    expect(same(b[L - 1], before), "storePart past its end", L - 1);
+    expect(isSame(b[L - 1], before), "storePart past its end", L - 1);
     float ones[L];
     for (int i = 0; i < L; ++i) ones[i] = static_cast<float>(i + 1);
     expect(V::sum(V::load(ones)) == L * (L + 1) / 2, "sum", 0);
@@ -105,7 +105,7 @@ struct SimdCheck {
 
   /// Round to nearest even, by looking at the three candidates.
   template <class Decode>
-  static bool nearest(float x, uint16_t h, Decode decode) {
+  static bool isNearest(float x, uint16_t h, Decode decode) {
     const double here = decode(h) - static_cast<double>(x);
     const double error = here < 0 ? -here : here;
     for (int step : {-1, 1}) {
@@ -140,7 +140,7 @@ struct SimdCheck {
       });
     }
     for (int t = 0; t < 20'000; ++t) {
-      draw();
+      randomizeInputs();
       if (t % 2 == 0) {  // numbers in the range of float16, its denormals and its limit
         for (int i = 0; i < L; ++i) a[i] = fromBits((next() & 0x80ffffffu) + 0x33000000u + (next() % 0x15u << 24));
       }
@@ -149,7 +149,7 @@ struct SimdCheck {
         const bool high = (bitsOf(a[i]) & 0x7fffffffu) >= 0x7f7f8000u;  // rounds to infinity
         const bool ok = a[i] != a[i] ? bf16(half[i]) != bf16(half[i])
                         : high       ? (half[i] & 0x7fff) == 0x7f80
-                                     : nearest(a[i], half[i], bf16);
+                                     : isNearest(a[i], half[i], bf16);
         expect(ok, "storeBf16", i);
       }
       V::storeF16(half, V::load(a));
@@ -157,7 +157,7 @@ struct SimdCheck {
         const float magnitude = a[i] < 0 ? -a[i] : a[i];
         const bool ok = a[i] != a[i]           ? f16(half[i]) != f16(half[i])
                         : magnitude >= 65520.0f ? (half[i] & 0x7fff) == 0x7c00
-                                                : nearest(a[i], half[i], f16);
+                                                : isNearest(a[i], half[i], f16);
         expect(ok, "storeF16", i);
       }
     }
@@ -181,12 +181,58 @@ struct SimdCheck {
     lanes("exp2(0)", V::exp2(V::zero()), [](int) { return 1.0f; });
   }
 
+  /// Products of bfloat16 pairs, of the traits that have them.
+  void pairs() {
+    if constexpr (requires { typename V::Pairs; }) {
+      uint32_t x[L], y[L], words[L];
+      uint16_t low[L], high[L], lowBack[L], highBack[L];
+      for (int t = 0; t < 2000; ++t) {
+        for (int i = 0; i < L; ++i) {
+          x[i] = ordinaryPair(), y[i] = ordinaryPair();
+          c[i] = static_cast<float>(static_cast<int32_t>(next())) * 0x1p-29f;
+          low[i] = static_cast<uint16_t>(next() >> 16), high[i] = static_cast<uint16_t>(next() >> 16);
+        }
+        V::store(got, V::dot(V::loadPairs(x), V::loadPairs(y), V::load(c)));
+        for (int i = 0; i < L; ++i) {
+          const double first = bf16(lowHalf(x[i])) * bf16(lowHalf(y[i]));
+          const double second = bf16(highHalf(x[i])) * bf16(highHalf(y[i]));
+          const double error = got[i] - (first + second + static_cast<double>(c[i]));
+          const double size = absolute(first) + absolute(second) + absolute(static_cast<double>(c[i]));
+          expect(absolute(error) <= 0x1p-22 * size, "dot", i);
+        }
+        V::storePairs(words, V::setPairs(x[0]));
+        for (int i = 0; i < L; ++i) expect(words[i] == x[0], "setPairs", i);
+        V::storePairs(words, V::interleave(V::joinRows(low, high)));
+        for (int i = 0; i < L; ++i) expect(words[i] == (low[i] | uint32_t{high[i]} << 16), "interleave", i);
+        V::storeRows(lowBack, highBack, V::joinRows(low, high));
+        for (int i = 0; i < L; ++i) expect(lowBack[i] == low[i] && highBack[i] == high[i], "storeRows", i);
+        for (int i = 0; i < L; ++i) a[i] = normalNumber(), b[i] = normalNumber();
+        V::storeRows(lowBack, highBack, V::round(V::load(a), V::load(b)));
+        for (int i = 0; i < L; ++i) {
+          expect(isNearest(a[i], lowBack[i], bf16) && isNearest(b[i], highBack[i], bf16), "round", i);
+        }
+      }
+      lanes("rounded", V::rounded(V::load(a)), [&](int i) { return a[i]; });
+      const uint32_t nan = 0x7fc00000u, one = 0x3f803f80u;
+      V::store(got, V::dot(V::setPairs(nan), V::setPairs(one), V::zero()));
+      for (int i = 0; i < L; ++i) expect(got[i] != got[i], "dot of NaN", i);
+    }
+  }
+  /// Two numbers of ordinary size.
+  uint32_t ordinaryPair() { return (next() & 0x83ff83ffu) | 0x3c003c00u; }
+  static uint16_t lowHalf(uint32_t pair) { return static_cast<uint16_t>(pair); }
+  static uint16_t highHalf(uint32_t pair) { return static_cast<uint16_t>(pair >> 16); }
+  static double absolute(double x) { return x < 0 ? -x : x; }
+  /// Neither denormal, infinite nor NaN, and not as large as to round to infinity.
+  float normalNumber() { return fromBits((next() & 0xbfffffffu) | 0x20000000u); }
+
   SimdReport run() {
     for (int t = 0; t < 2000; ++t) arithmetic();
     for (int t = 0; t < 20; ++t) masks();
     transposes();
     conversions();
     exponential();
+    pairs();
     return report;
   }
 };

@@ -42,7 +42,7 @@ namespace {
 
 /// Sets a field if the caller means as many bytes as it has.
 template <class T>
-BlasStatus take(T& field, const void* value, size_t bytes) {
+BlasStatus copyAttribute(T& field, const void* value, size_t bytes) {
   if (!value || bytes != sizeof(T)) return BLAS_INVALID_VALUE;
   std::memcpy(&field, value, bytes);
   return BLAS_SUCCESS;
@@ -74,8 +74,8 @@ BlasStatus cublasLtMatmulDescDestroy(BlasMatmulDesc product) { return delete pro
 
 BlasStatus cublasLtMatmulDescSetAttribute(BlasMatmulDesc product, int attribute, const void* value, size_t bytes) {
   switch (attribute) {
-    case BLAS_TRANSPOSE_A: return take(product->transposeA, value, bytes);
-    case BLAS_TRANSPOSE_B: return take(product->transposeB, value, bytes);
+    case BLAS_TRANSPOSE_A: return copyAttribute(product->transposeA, value, bytes);
+    case BLAS_TRANSPOSE_B: return copyAttribute(product->transposeB, value, bytes);
     default: return BLAS_NOT_SUPPORTED;
   }
 }
@@ -89,8 +89,8 @@ BlasStatus cublasLtMatrixLayoutDestroy(BlasLayout layout) { return delete layout
 
 BlasStatus cublasLtMatrixLayoutSetAttribute(BlasLayout layout, int attribute, const void* value, size_t bytes) {
   switch (attribute) {
-    case BLAS_BATCH_COUNT: return take(layout->batch, value, bytes);
-    case BLAS_BATCH_STRIDE: return take(layout->batchStride, value, bytes);
+    case BLAS_BATCH_COUNT: return copyAttribute(layout->batch, value, bytes);
+    case BLAS_BATCH_STRIDE: return copyAttribute(layout->batchStride, value, bytes);
     default: return BLAS_NOT_SUPPORTED;
   }
 }
@@ -104,12 +104,12 @@ BlasStatus cublasLtMatmulPreferenceDestroy(BlasPreference preference) { return d
 BlasStatus cublasLtMatmulPreferenceSetAttribute(BlasPreference preference, int attribute, const void* value,
                                                 size_t bytes) {
   switch (attribute) {
-    case BLAS_WORKSPACE_BYTES: return take(preference->workspaceBytes, value, bytes);
-    case BLAS_REDUCTION_SCHEMES: return take(preference->reductionSchemes, value, bytes);
+    case BLAS_WORKSPACE_BYTES: return copyAttribute(preference->workspaceBytes, value, bytes);
+    case BLAS_REDUCTION_SCHEMES: return copyAttribute(preference->reductionSchemes, value, bytes);
     case BLAS_ALIGNMENT_A:
     case BLAS_ALIGNMENT_B:
     case BLAS_ALIGNMENT_C:
-    case BLAS_ALIGNMENT_D: return take(preference->alignments[attribute - BLAS_ALIGNMENT_A], value, bytes);
+    case BLAS_ALIGNMENT_D: return copyAttribute(preference->alignments[attribute - BLAS_ALIGNMENT_A], value, bytes);
     default: return BLAS_NOT_SUPPORTED;
   }
 }
@@ -166,7 +166,7 @@ void storeAt(const Operand& x, int64_t row, int64_t column, int64_t batch, float
 }
 
 /// To 10 bits of mantissa, as TF32 has.
-float rounded(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu); }
+float roundToTf32(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu); }
 
 /// Whether all that an operand may touch is allocated on the device.
 bool isInside(const Operand& x) {
@@ -184,7 +184,7 @@ struct Task {
   void run() const {
     for (const Operand* x : {&a, &b, &out}) {
       if (!isInside(*x))
-        return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: an operand is out of bounds of its allocation");
+        return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: an operand is out of bounds of its allocation");
     }
     const auto depth = static_cast<int64_t>(a.isTransposed ? a.layout.rows : a.layout.columns);
     for (int64_t i = 0; i < out.layout.batch; i++) {
@@ -193,7 +193,7 @@ struct Task {
           float sum = 0;
           for (int64_t k = 0; k < depth; k++) {
             const float left = loadAt(a, row, k, i), right = loadAt(b, k, column, i);
-            sum = tf32 ? std::fma(rounded(left), rounded(right), sum) : std::fma(left, right, sum);
+            sum = tf32 ? std::fma(roundToTf32(left), roundToTf32(right), sum) : std::fma(left, right, sum);
           }
           // With beta 0 what was there is not looked at: it may be NaN.
           storeAt(out, row, column, i, alpha * sum + (beta == 0 ? 0 : beta * loadAt(out, row, column, i)));
@@ -203,7 +203,7 @@ struct Task {
   }
 };
 
-bool isWhole(const mosaicBlasLayout& x) {
+bool isDenseColumnMajor(const mosaicBlasLayout& x) {
   return x.leadingDimension >= static_cast<int64_t>(x.rows) && x.rows > 0 && x.columns > 0;
 }
 
@@ -216,7 +216,8 @@ bool isProduct(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& a, c
                      product.scaleType == BLAS_FLOAT32 &&
                      (product.computeType == BLAS_COMPUTE_FLOAT32 ||
                       (product.computeType == BLAS_COMPUTE_TF32 && a.type == BLAS_FLOAT32));
-  return typed && isWhole(a) && isWhole(b) && isWhole(out) && k == k2 && m == out.rows && n == out.columns &&
+  return typed && isDenseColumnMajor(a) && isDenseColumnMajor(b) && isDenseColumnMajor(out) && k == k2 &&
+         m == out.rows && n == out.columns &&
          a.batch == out.batch && b.batch == out.batch;
 }
 

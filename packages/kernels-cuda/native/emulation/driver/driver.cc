@@ -85,7 +85,7 @@ const void* mosaicEmulatedImage() { return hasKernels() ? "kernels compiled for 
 CUresult cuInit(unsigned) {
   if (initResult() != CUDA_SUCCESS) return initResult();
   if (devices() == 0) return CUDA_ERROR_NO_DEVICE;
-  initialised() = true;
+  isInitialized() = true;
   return CUDA_SUCCESS;
 }
 
@@ -128,22 +128,23 @@ CUresult cuDeviceGetPCIBusId(char* name, int length, CUdevice device) {
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  if (!initialised()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!isInitialized()) return CUDA_ERROR_NOT_INITIALIZED;
   *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
-  return counts().contexts++, CUDA_SUCCESS;
+  return liveResources().contexts++, CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
-  if (--counts().contexts > 0 || !reportsLeaks()) return CUDA_SUCCESS;
-  const Counts& left = counts();
+  if (--liveResources().contexts > 0 || !reportsLeaks()) return CUDA_SUCCESS;
+  const LiveResourceCounts& remaining = liveResources();
   std::fprintf(stderr, "left: %ld streams, %ld events, %ld modules, %ld pools, %ld allocations, %ld pinned\n",
-               left.streams.load(), left.events.load(), left.modules.load(), left.pools.load(), left.allocations.load(),
-               left.pinned.load());
+               remaining.streams.load(), remaining.events.load(), remaining.modules.load(), remaining.pools.load(),
+                remaining.allocations.load(),
+               remaining.pinned.load());
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
-  if (!initialised()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!isInitialized()) return CUDA_ERROR_NOT_INITIALIZED;
   return hasContext() = context != nullptr, CUDA_SUCCESS;
 }
 
@@ -154,10 +155,10 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (moduleResult() != CUDA_SUCCESS) return moduleResult();
   if (!image) return CUDA_ERROR_INVALID_IMAGE;
   *module = reinterpret_cast<CUmodule>(uintptr_t{1});
-  return counts().modules++, CUDA_SUCCESS;
+  return liveResources().modules++, CUDA_SUCCESS;
 }
 
-CUresult cuModuleUnload(CUmodule) { return counts().modules--, contextStatus().get(); }
+CUresult cuModuleUnload(CUmodule) { return liveResources().modules--, contextStatus().get(); }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   *function = reinterpret_cast<CUfunction>(functionNamed(name));
@@ -186,12 +187,12 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
   if (number == rejectedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   auto arguments = started.kernel.copyParameters(parameters[0]);
   streamOf(stream).enqueue([=, run = started.kernel.run, name = started.name] {
-    if (number == failingLaunch()) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": injected failure");
-    if (number == hangingLaunch()) std::promise<void>().get_future().wait();
+    if (number == failingLaunch()) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": injected failure");
+    if (number == endlessLaunchNumber()) std::promise<void>().get_future().wait();
     try {
       run({grid, block, sharedBytes, arguments.get()});
     } catch (const std::exception& error) {
-      fault(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": " + error.what());
+      setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": " + error.what());
     }
   });
   return CUDA_SUCCESS;
@@ -205,16 +206,19 @@ extern "C" CUresult cuTensorMapEncodeTiled(void* map, int type, unsigned rank, v
                                            const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
                                            int interleave, int swizzle, int, int fill) {
   // What the driver's reference demands; and of what it allows, what the emulation of TMA takes.
-  bool right = reinterpret_cast<uintptr_t>(base) % 16 == 0 && rank == 4 && interleave == TENSOR_MAP_INTERLEAVE_NONE;
-  right = right && reinterpret_cast<uintptr_t>(map) % 64 == 0 && strides[0] >= lengths[0] * 2;
-  right = right && (type == TENSOR_MAP_BFLOAT16 || type == TENSOR_MAP_FLOAT16) && fill == TENSOR_MAP_FILL_ZEROS;
-  right = right && swizzle == TENSOR_MAP_SWIZZLE_128B && box[0] == kPanelColumns && box[2] == 1 && box[3] == 1;
+  bool isSupported =
+      reinterpret_cast<uintptr_t>(base) % 16 == 0 && rank == 4 && interleave == TENSOR_MAP_INTERLEAVE_NONE;
+  isSupported = isSupported && reinterpret_cast<uintptr_t>(map) % 64 == 0 && strides[0] >= lengths[0] * 2;
+  isSupported =
+      isSupported && (type == TENSOR_MAP_BFLOAT16 || type == TENSOR_MAP_FLOAT16) && fill == TENSOR_MAP_FILL_ZEROS;
+  isSupported =
+      isSupported && swizzle == TENSOR_MAP_SWIZZLE_128B && box[0] == kPanelColumns && box[2] == 1 && box[3] == 1;
   for (unsigned axis = 0; axis < 4; axis++) {
-    right = right && lengths[axis] > 0 && lengths[axis] <= uint64_t{1} << 32;
-    right = right && box[axis] > 0 && box[axis] <= 256 && steps[axis] == 1;
-    right = right && (axis == 3 || (strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40));
+    isSupported = isSupported && lengths[axis] > 0 && lengths[axis] <= uint64_t{1} << 32;
+    isSupported = isSupported && box[axis] > 0 && box[axis] <= 256 && steps[axis] == 1;
+    isSupported = isSupported && (axis == 3 || (strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40));
   }
-  if (!right) return CUDA_ERROR_INVALID_VALUE;
+  if (!isSupported) return CUDA_ERROR_INVALID_VALUE;
   EncodedTensorMap encoded{static_cast<const char*>(base), {}, {2}, static_cast<int>(box[1])};
   for (int axis = 0; axis < 4; axis++) encoded.length[axis] = static_cast<int64_t>(lengths[axis]);
   for (int axis = 0; axis < 3; axis++) encoded.stride[axis + 1] = static_cast<int64_t>(strides[axis]);

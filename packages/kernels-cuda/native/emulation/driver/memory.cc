@@ -49,7 +49,7 @@ class GpuMemory {
     const std::lock_guard lock(mutex_);
     Pool& pool = *pools_.at(handle);
     const size_t again = std::min(pool.kept, bytes);
-    if (taken() + bytes - again > memoryBytes()) return false;
+    if (usedBytes() + bytes - again > memoryBytes()) return false;
     pool.kept -= again;
     pool.used += bytes;
     owners_[memory] = {handle, bytes};
@@ -70,12 +70,12 @@ class GpuMemory {
   }
   size_t free() {
     const std::lock_guard lock(mutex_);
-    return memoryBytes() - taken();
+    return memoryBytes() - usedBytes();
   }
 
  private:
   static CUmemoryPool handleOf(Pool* pool) { return reinterpret_cast<CUmemoryPool>(pool); }
-  size_t taken() const {
+  size_t usedBytes() const {
     size_t bytes = 0;
     for (const auto& [handle, pool] : pools_) bytes += pool->used + pool->kept;
     return bytes;
@@ -96,7 +96,7 @@ CUresult copy(void* to, const void* from, size_t bytes, CUstream stream, const v
   if (const CUresult code = ready()) return code;
   streamOf(stream).enqueue([=] {
     if (bytes > 0 && !deviceMemory().contain(device, bytes)) {
-      return fault(CUDA_ERROR_ILLEGAL_ADDRESS,
+      return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS,
                    "a copy of " + std::to_string(bytes) + " bytes is out of bounds of its allocation");
     }
     std::memmove(to, from, bytes);
@@ -114,12 +114,12 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const MemPoolProperties* wanted) {
                         wanted->locationType == MEM_LOCATION_TYPE_DEVICE && wanted->locationId < devices();
   if (!isDevice) return CUDA_ERROR_INVALID_VALUE;
   *pool = gpuMemory().create();
-  return counts().pools++, CUDA_SUCCESS;
+  return liveResources().pools++, CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   if (!gpuMemory().destroy(pool)) return CUDA_ERROR_INVALID_VALUE;
-  return counts().pools--, CUDA_SUCCESS;
+  return liveResources().pools--, CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void* value) {
@@ -147,13 +147,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   std::memset(memory, kPoison, bytes);
   deviceMemory().add(memory, bytes);
   *address = reinterpret_cast<uintptr_t>(memory);
-  return counts().allocations++, CUDA_SUCCESS;
+  return liveResources().allocations++, CUDA_SUCCESS;
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   auto* memory = pointer<void>(address);
   if (!gpuMemory().release(memory)) return CUDA_ERROR_INVALID_VALUE;
-  counts().allocations--;
+  liveResources().allocations--;
   const auto release = [memory] {
     std::memset(memory, kPoison, deviceMemory().remove(memory));
     std::free(memory);
@@ -171,13 +171,13 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
 CUresult cuMemAllocHost_v2(void** memory, size_t bytes) {
   if (const CUresult code = ready()) return code;
   *memory = std::malloc(std::max<size_t>(bytes, 1));
-  return *memory ? (counts().pinned++, CUDA_SUCCESS) : CUDA_ERROR_OUT_OF_MEMORY;
+  return *memory ? (liveResources().pinned++, CUDA_SUCCESS) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemFreeHost(void* memory) {
   if (!hasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   std::free(memory);
-  return counts().pinned--, contextStatus().get();
+  return liveResources().pinned--, contextStatus().get();
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
@@ -197,7 +197,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   if (const CUresult code = ready()) return code;
   streamOf(stream).enqueue([memory = pointer<void>(to), value, bytes] {
     const bool inside = deviceMemory().contain(memory, bytes);
-    if (!inside) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "memset is out of bounds of its allocation");
+    if (!inside) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "memset is out of bounds of its allocation");
     std::memset(memory, value, bytes);
   });
   return CUDA_SUCCESS;

@@ -6,12 +6,12 @@ namespace emulated {
 
 // Nothing here is destroyed at the end of the process, for threads may still run then.
 
-Counts& counts() {
-  static auto& all = *new Counts;
+LiveResourceCounts& liveResources() {
+  static auto& all = *new LiveResourceCounts;
   return all;
 }
 
-bool& initialised() {
+bool& isInitialized() {
   static bool is = false;
   return is;
 }
@@ -23,13 +23,13 @@ bool& hasContext() {
 
 CUresult ready() {
   using namespace mosaic::cuda;
-  if (!initialised()) return CUDA_ERROR_NOT_INITIALIZED;
-  if (inCallback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (!isInitialized()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (isInCallback()) return CUDA_ERROR_NOT_PERMITTED;
   if (!hasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   return contextStatus().get();
 }
 
-void fault(CUresult code, const std::string& what) {
+void setStickyError(CUresult code, const std::string& what) {
   std::fprintf(stderr, "emulated GPU: %s\n", what.c_str());
   contextStatus().fail(code);
 }

@@ -39,18 +39,18 @@ inline long failingLaunch() { return setting("MOSAIC_EMULATED_FAILING_LAUNCH", 0
 /// The number, from 1, of the launch that is refused by the driver; 0: none.
 inline long rejectedLaunch() { return setting("MOSAIC_EMULATED_REFUSED_LAUNCH", 0); }
 /// The number, from 1, of the launch that never ends; 0: none.
-inline long hangingLaunch() { return setting("MOSAIC_EMULATED_ENDLESS_LAUNCH", 0); }
+inline long endlessLaunchNumber() { return setting("MOSAIC_EMULATED_ENDLESS_LAUNCH", 0); }
 /// Whether to report on stderr what was not given back when the last context goes.
 inline bool reportsLeaks() { return setting("MOSAIC_EMULATED_LEAKS", 0) != 0; }
 
 /// How many there are of what must be given back.
-struct Counts {
+struct LiveResourceCounts {
   std::atomic<long> contexts{0}, streams{0}, events{0}, modules{0}, pools{0}, allocations{0}, pinned{0};
 };
-Counts& counts();
+LiveResourceCounts& liveResources();
 
 /// Whether cuInit was called.
-bool& initialised();
+bool& isInitialized();
 
 /// Whether the calling thread has set a context, as NVIDIA's driver requires of every thread.
 bool& hasContext();
@@ -60,7 +60,7 @@ bool& hasContext();
 CUresult ready();
 
 /// Fails the context as something did on the device, and reports so on stderr.
-void fault(CUresult code, const std::string& what);
+void setStickyError(CUresult code, const std::string& what);
 
 /// Poison of fresh memory and of memory that was given back: NaN in every floating-point type.
 constexpr int kPoison = 0xff;

@@ -21,7 +21,7 @@ ContextStatus& contextStatus() {
   return one;
 }
 
-bool& inCallback() {
+bool& isInCallback() {
   static thread_local bool is = false;
   return is;
 }
@@ -86,7 +86,7 @@ void Stream::enqueue(std::function<void()> work, bool always) {
   arrived_.notify_one();
 }
 
-bool Stream::idle() {
+bool Stream::isIdle() {
   const std::lock_guard lock(mutex_);
   return queue_.empty() && !busy_;
 }
@@ -129,17 +129,17 @@ extern "C" {
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   if (const CUresult code = ready()) return code;
   *stream = reinterpret_cast<CUstream>(new Stream);
-  return counts().streams++, CUDA_SUCCESS;
+  return liveResources().streams++, CUDA_SUCCESS;
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
   delete reinterpret_cast<Stream*>(stream);
-  return counts().streams--, contextStatus().get();
+  return liveResources().streams--, contextStatus().get();
 }
 
 CUresult cuStreamQuery(CUstream stream) {
   if (const CUresult code = ready()) return code;
-  return streamOf(stream).idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return streamOf(stream).isIdle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
@@ -155,11 +155,11 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
-  if (inCallback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (isInCallback()) return CUDA_ERROR_NOT_PERMITTED;
   const auto call = [function, data] {
-    inCallback() = true;
+    isInCallback() = true;
     function(data);
-    inCallback() = false;
+    isInCallback() = false;
   };
   // Unlike a GPU after a failure, which may drop it: an emulated one notifies waiting threads, so that tests end.
   streamOf(stream).enqueue(call, true);
@@ -169,13 +169,14 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
 CUresult cuEventCreate(CUevent* event, unsigned) {
   if (const CUresult code = ready()) return code;
   *event = reinterpret_cast<CUevent>(new Event);
-  return counts().events++, CUDA_SUCCESS;
+  return liveResources().events++, CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy_v2(CUevent event) {
-  if (counts().contexts == 0) fault(CUDA_ERROR_INVALID_CONTEXT, "an event is destroyed after its context");
+  if (liveResources().contexts == 0)
+    setStickyError(CUDA_ERROR_INVALID_CONTEXT, "an event is destroyed after its context");
   delete &eventOf(event);
-  return counts().events--, contextStatus().get();
+  return liveResources().events--, contextStatus().get();
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {

@@ -27,7 +27,7 @@ class ContextStatus {
 ContextStatus& contextStatus();
 
 /// Whether the calling thread is within a callback of cuLaunchHostFunc, which must not call the driver.
-bool& inCallback();
+bool& isInCallback();
 
 /// One record of an event: reached once, when its stream comes to it.
 class EventRecord {
@@ -68,7 +68,7 @@ class Stream {
 
   /// `work` is skipped once the context has failed, unless `always`.
   void enqueue(std::function<void()> work, bool always = false);
-  bool idle();
+  bool isIdle();
   void synchronize();
 
  private:

@@ -238,15 +238,15 @@ struct Block {
     const uint32_t record = actor << kClockBits | warps[warp].clocks[warp];
     const uint32_t end = (address - kSharedBase + bytes + 3) / 4;
     for (uint32_t word = (address - kSharedBase) / 4; word < end; word++) {
-      Shadow& seen = shadow[word];
+      Shadow& shadowWord = shadow[word];
       const auto place = [word] { return " at +" + std::to_string(word * 4); };
-      if (seen.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place());
-      if (!seen.writer) fail("read of uninitialised shared memory" + place());
-      if (!ordered(seen.writer, actor, warp)) {
-        fail("race: read" + place() + " of data written by " + actorName(seen.writer));
+      if (shadowWord.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place());
+      if (!shadowWord.writer) fail("read of uninitialised shared memory" + place());
+      if (!ordered(shadowWord.writer, actor, warp)) {
+        fail("race: read" + place() + " of data written by " + actorName(shadowWord.writer));
       }
-      if (warpOfRecord(seen.read0) != warp) seen.read1 = seen.read0;  // keep another warp's record too
-      seen.read0 = record;
+      if (warpOfRecord(shadowWord.read0) != warp) shadowWord.read1 = shadowWord.read0;  // another warp's record, too
+      shadowWord.read0 = record;
     }
   }
 
@@ -257,16 +257,16 @@ struct Block {
     const uint32_t record = actor << kClockBits | warps[warp].clocks[warp];
     const uint32_t end = (address - kSharedBase + bytes + 3) / 4;
     for (uint32_t word = (address - kSharedBase) / 4; word < end; word++) {
-      Shadow& seen = shadow[word];
-      if (seen.writer && !ordered(seen.writer, actor, warp)) {
-        fail("race: write at +" + std::to_string(word * 4) + " over data of " + actorName(seen.writer));
+      Shadow& shadowWord = shadow[word];
+      if (shadowWord.writer && !ordered(shadowWord.writer, actor, warp)) {
+        fail("race: write at +" + std::to_string(word * 4) + " over data of " + actorName(shadowWord.writer));
       }
-      for (const uint32_t read : {seen.read0, seen.read1}) {
+      for (const uint32_t read : {shadowWord.read0, shadowWord.read1}) {
         // What the whole warp has read precedes what its lanes do next.
         if (!read || read >> kClockBits == kWarpActor + warp || ordered(read, actor, warp)) continue;
         fail("race: write at +" + std::to_string(word * 4) + " of data still read by " + actorName(read));
       }
-      seen = Shadow{record, 0, 0, inFlight ? kCopyPending : kNotFenced};
+      shadowWord = Shadow{record, 0, 0, inFlight ? kCopyPending : kNotFenced};
     }
   }
 };

@@ -5,9 +5,9 @@
 
 namespace emulated {
 
-/// Every lane of a warp brings `mine`; the last of the 32 carries the operation out for all, in `together(lanes)`.
+/// Every lane of a warp has its `laneOperands`; the last of the 32 executes the operation for all, in `combine(lanes)`.
 template <class Lane, class Body>
-inline void collective(const char* operation, Site site, Lane& mine, Body&& together) {
+inline void collective(const char* operation, CallSite site, Lane& laneOperands, Body&& combine) {
   Block& all = *block;
   Fiber& fiber = *current;
   Warp& warp = all.warps[static_cast<size_t>(fiber.warp)];
@@ -20,10 +20,10 @@ inline void collective(const char* operation, Site site, Lane& mine, Body&& toge
     fail(std::string("divergent collective: this lane is at ") + operation + ", others of its warp at " +
          warp.operation + ":" + std::to_string(warp.line));
   }
-  warp.slot[fiber.lane] = &mine;
+  warp.slot[fiber.lane] = &laneOperands;
   if (++warp.arrived < 32) return all.wait(operation);
   warp.arrived = 0;
-  together(reinterpret_cast<Lane**>(warp.slot));
+  combine(reinterpret_cast<Lane**>(warp.slot));
   int others[31], count = 0;
   for (int lane = 0; lane < 32; lane++) {
     if (lane != fiber.lane) others[count++] = fiber.warp * 32 + lane;
@@ -32,7 +32,7 @@ inline void collective(const char* operation, Site site, Lane& mine, Body&& toge
 }
 
 /// bar.sync (`wait`) and bar.arrive; `expected` threads complete it.
-inline void barrier(int id, int expected, bool wait, Site site) {
+inline void barrier(int id, int expected, bool wait, CallSite site) {
   Block& all = *block;
   current->site = site;
   if (id < 0 || id >= 16 || expected <= 0 || expected % 32) fail("a barrier is one of 16, for whole warps");
@@ -51,11 +51,11 @@ inline void barrier(int id, int expected, bool wait, Site site) {
   std::vector<int> waiting = std::move(bar.waiting);
   const Clocks reached = bar.clocks;
   bar = Barrier{};
-  std::vector<bool> seen(all.warps.size());
+  std::vector<bool> visited(all.warps.size());
   for (const int thread : waiting) {
     const auto warp = static_cast<size_t>(thread / 32);
-    if (seen[warp]) continue;
-    seen[warp] = true;
+    if (visited[warp]) continue;
+    visited[warp] = true;
     join(all.warps[warp].clocks, reached);
     all.warps[warp].clocks[warp]++;
   }

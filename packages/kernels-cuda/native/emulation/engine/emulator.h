@@ -14,7 +14,7 @@
 
 namespace emulated {
 
-using Site = std::source_location;
+using CallSite = std::source_location;
 
 /// A kernel did what no kernel may; reports which thread, and where.
 struct KernelError : std::runtime_error {

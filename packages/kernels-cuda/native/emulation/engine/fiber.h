@@ -95,7 +95,7 @@ struct Fiber {
   dim3 index;
   int thread = 0, warp = 0, lane = 0;
   const char* state = "ready";  // for the report of a deadlock
-  Site site;
+  CallSite site;
   std::vector<Copy> open;                // cp.async, not committed
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
 };

@@ -10,15 +10,15 @@
 
 #define DEVICE __forceinline__
 // Where a call stands: collectives compare it, misuse is reported with it.
-#define SITE , emulated::Site site = emulated::Site::current()
-#define ONLY_SITE emulated::Site site = emulated::Site::current()
+#define CALL_SITE , emulated::CallSite site = emulated::CallSite::current()
+#define CALL_SITE_ONLY emulated::CallSite site = emulated::CallSite::current()
 
 using std::max;
 using std::min;
 
 DEVICE SharedAddress sharedBase() { return emulated::kSharedBase; }
 
-inline void trap(ONLY_SITE) {
+inline void trap(CALL_SITE_ONLY) {
   emulated::current->site = site;
   emulated::fail("trap executed");
 }
@@ -26,18 +26,18 @@ inline void trap(ONLY_SITE) {
 // ── memory
 
 template <class T>
-inline T load(const T* p SITE) {
+inline T load(const T* p CALL_SITE) {
   emulated::current->site = site;
   emulated::checkGlobal(p, sizeof(T), sizeof(T), "read");
   return *p;
 }
 template <class T>
-inline void store(T* p, T v SITE) {
+inline void store(T* p, T v CALL_SITE) {
   emulated::current->site = site;
   emulated::checkGlobal(p, sizeof(T), sizeof(T), "write");
   *p = v;
 }
-inline bool atomicTestAndSet(uint32_t* p SITE) {
+inline bool atomicTestAndSet(uint32_t* p CALL_SITE) {
   emulated::current->site = site;
   emulated::checkGlobal(p, sizeof(uint32_t), sizeof(uint32_t), "atomic");
   return std::atomic_ref<uint32_t>(*p).exchange(1) == 0;
@@ -46,7 +46,7 @@ inline bool atomicTestAndSet(uint32_t* p SITE) {
 namespace emulated {
 
 template <class T>
-inline T loadWord(SharedAddress a, Site site) {
+inline T loadWord(SharedAddress a, CallSite site) {
   current->site = site;
   const char* p = block->at(a, sizeof(T), sizeof(T));
   block->onRead(a, sizeof(T), static_cast<uint32_t>(current->thread));
@@ -55,7 +55,7 @@ inline T loadWord(SharedAddress a, Site site) {
   return v;
 }
 template <class T>
-inline void storeWord(SharedAddress a, T v, Site site) {
+inline void storeWord(SharedAddress a, T v, CallSite site) {
   current->site = site;
   char* p = block->at(a, sizeof(T), sizeof(T));
   block->onWrite(a, sizeof(T), static_cast<uint32_t>(current->thread));
@@ -64,13 +64,13 @@ inline void storeWord(SharedAddress a, T v, Site site) {
 
 }  // namespace emulated
 
-DEVICE float loadShared(SharedAddress a SITE) { return emulated::loadWord<float>(a, site); }
-DEVICE float2 loadShared2(SharedAddress a SITE) { return emulated::loadWord<float2>(a, site); }
-DEVICE void storeShared(SharedAddress a, float v SITE) { emulated::storeWord(a, v, site); }
-DEVICE void storeSharedBits(SharedAddress a, uint32_t v SITE) { emulated::storeWord(a, v, site); }
+DEVICE float loadShared(SharedAddress a CALL_SITE) { return emulated::loadWord<float>(a, site); }
+DEVICE float2 loadShared2(SharedAddress a CALL_SITE) { return emulated::loadWord<float2>(a, site); }
+DEVICE void storeShared(SharedAddress a, float v CALL_SITE) { emulated::storeWord(a, v, site); }
+DEVICE void storeSharedBits(SharedAddress a, uint32_t v CALL_SITE) { emulated::storeWord(a, v, site); }
 
 /// The slot is poisoned and in flight from now on; the bytes come at the wait.
-inline void copyAsync16(SharedAddress to, const void* p, bool real SITE) {
+inline void copyAsync16(SharedAddress to, const void* p, bool real CALL_SITE) {
   emulated::current->site = site;
   char* slot = emulated::block->at(to, 16, 16);
   if (real) emulated::checkGlobal(p, 16, 16, "cp.async read");
@@ -83,7 +83,7 @@ DEVICE void commitCopies() {
   emulated::current->open.clear();
 }
 template <int N>
-inline void waitCopies(ONLY_SITE) {
+inline void waitCopies(CALL_SITE_ONLY) {
   emulated::current->site = site;
   for (auto& groups = emulated::current->groups; groups.size() > N; groups.pop_front()) {
     for (const emulated::Copy& copy : groups.front()) {
@@ -100,12 +100,12 @@ inline void waitCopies(ONLY_SITE) {
 namespace emulated {
 
 /// .ftz: denormal numbers are zeros.
-inline float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x; }
+inline float flushSubnormal(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x; }
 
 }  // namespace emulated
 
-DEVICE float fastExp2(float x) { return emulated::flushed(std::exp2(emulated::flushed(x))); }
-DEVICE float fastLog2(float x) { return std::log2(emulated::flushed(x)); }
+DEVICE float fastExp2(float x) { return emulated::flushSubnormal(std::exp2(emulated::flushSubnormal(x))); }
+DEVICE float fastLog2(float x) { return std::log2(emulated::flushSubnormal(x)); }
 DEVICE float infinity() { return INFINITY; }
 DEVICE uint32_t bitsOf(float x) { return std::bit_cast<uint32_t>(x); }
 /// The stand-in is compiled without contraction.
@@ -149,16 +149,16 @@ DEVICE uint32_t pack2(float low, float high) {
 
 // ── threads together
 
-DEVICE void syncBlock(ONLY_SITE) {
+DEVICE void syncBlock(CALL_SITE_ONLY) {
   emulated::barrier(0, static_cast<int>(emulated::block->fibers.size()), true, site);
 }
-DEVICE void syncNamed(int id, int threads SITE) { emulated::barrier(id, threads, true, site); }
-DEVICE void arriveNamed(int id, int threads SITE) { emulated::barrier(id, threads, false, site); }
-DEVICE void syncWarp(ONLY_SITE) {
+DEVICE void syncNamed(int id, int threads CALL_SITE) { emulated::barrier(id, threads, true, site); }
+DEVICE void arriveNamed(int id, int threads CALL_SITE) { emulated::barrier(id, threads, false, site); }
+DEVICE void syncWarp(CALL_SITE_ONLY) {
   struct Lane {
-  } mine;
+  } own;
   const auto warp = static_cast<size_t>(emulated::current->warp);
-  emulated::collective("__syncwarp", site, mine, [warp](Lane**) { emulated::block->warps[warp].clocks[warp]++; });
+  emulated::collective("__syncwarp", site, own, [warp](Lane**) { emulated::block->warps[warp].clocks[warp]++; });
 }
 
 namespace emulated {
@@ -169,34 +169,34 @@ struct Shuffled {
   int source;
 };
 template <class T>
-inline T exchange(T value, int source, const char* operation, Site site) {
-  Shuffled<T> mine{value, {}, source};
-  collective(operation, site, mine, [](Shuffled<T>** lanes) {
+inline T exchange(T value, int source, const char* operation, CallSite site) {
+  Shuffled<T> own{value, {}, source};
+  collective(operation, site, own, [](Shuffled<T>** lanes) {
     for (int i = 0; i < 32; i++) lanes[i]->out = lanes[lanes[i]->source & 31]->value;
   });
-  return mine.out;
+  return own.out;
 }
 
 }  // namespace emulated
 
 template <class T>
-DEVICE T shuffleXor(T v, int mask SITE) {
+DEVICE T shuffleXor(T v, int mask CALL_SITE) {
   return emulated::exchange(v, emulated::current->lane ^ mask, "shfl.xor", site);
 }
 template <class T>
-DEVICE T shuffle(T v, int lane SITE) {
+DEVICE T shuffle(T v, int lane CALL_SITE) {
   return emulated::exchange(v, lane, "shfl.idx", site);
 }
-DEVICE bool anyLane(bool holds SITE) {
+DEVICE bool anyLane(bool holds CALL_SITE) {
   struct Vote {
     bool holds, any;
-  } mine{holds, false};
-  emulated::collective("vote.any", site, mine, [](Vote** lanes) {
+  } own{holds, false};
+  emulated::collective("vote.any", site, own, [](Vote** lanes) {
     bool any = false;
     for (int i = 0; i < 32; i++) any = any || lanes[i]->holds;
     for (int i = 0; i < 32; i++) lanes[i]->any = any;
   });
-  return mine.any;
+  return own.any;
 }
 
 // ── tensor cores
@@ -228,9 +228,9 @@ inline void readMatrices(MatrixLane** lanes, bool transposed) {
   }
 }
 
-inline void loadMatrices(uint32_t* r, SharedAddress a, bool transposed, Site site) {
-  MatrixLane mine{a, r};
-  collective(transposed ? "ldmatrix.trans" : "ldmatrix", site, mine,
+inline void loadMatrices(uint32_t* r, SharedAddress a, bool transposed, CallSite site) {
+  MatrixLane own{a, r};
+  collective(transposed ? "ldmatrix.trans" : "ldmatrix", site, own,
              [transposed](MatrixLane** lanes) { readMatrices(lanes, transposed); });
 }
 
@@ -269,11 +269,13 @@ inline void multiplyAll(Product** lanes) {
 
 }  // namespace emulated
 
-DEVICE void loadMatrix(uint32_t (&r)[4], SharedAddress a SITE) { emulated::loadMatrices(r, a, false, site); }
-DEVICE void loadMatrixTransposed(uint32_t (&r)[4], SharedAddress a SITE) { emulated::loadMatrices(r, a, true, site); }
+DEVICE void loadMatrix(uint32_t (&r)[4], SharedAddress a CALL_SITE) { emulated::loadMatrices(r, a, false, site); }
+DEVICE void loadMatrixTransposed(uint32_t (&r)[4], SharedAddress a CALL_SITE) {
+  emulated::loadMatrices(r, a, true, site);
+}
 
 template <class T>
-inline void mma16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 SITE) {
-  emulated::Product mine{c, a, {b0, b1}};
-  emulated::collective("mma.m16n8k16", site, mine, [](emulated::Product** lanes) { emulated::multiplyAll<T>(lanes); });
+inline void mma16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 CALL_SITE) {
+  emulated::Product own{c, a, {b0, b1}};
+  emulated::collective("mma.m16n8k16", site, own, [](emulated::Product** lanes) { emulated::multiplyAll<T>(lanes); });
 }

@@ -5,20 +5,20 @@
 
 // ── barriers in shared memory
 
-inline void initBarrier(SharedAddress bar, int count SITE) {
+inline void initBarrier(SharedAddress bar, int count CALL_SITE) {
   emulated::current->site = site;
   emulated::HopperUnit::ofCurrentBlock().init(bar, count);
 }
 DEVICE void fenceBarriers() { emulated::HopperUnit::ofCurrentBlock().fenceInit(); }
-inline void arrive(SharedAddress bar SITE) {
+inline void arrive(SharedAddress bar CALL_SITE) {
   emulated::current->site = site;
   emulated::HopperUnit::ofCurrentBlock().arrive(bar, 0);
 }
-inline void arriveExpectTx(SharedAddress bar, int bytes SITE) {
+inline void arriveExpectTx(SharedAddress bar, int bytes CALL_SITE) {
   emulated::current->site = site;
   emulated::HopperUnit::ofCurrentBlock().arrive(bar, bytes);
 }
-inline void awaitPhase(SharedAddress bar, unsigned parity SITE) {
+inline void awaitPhase(SharedAddress bar, unsigned parity CALL_SITE) {
   emulated::current->site = site;
   emulated::HopperUnit::ofCurrentBlock().await(bar, parity);
 }
@@ -28,7 +28,7 @@ inline void awaitPhase(SharedAddress bar, unsigned parity SITE) {
 struct TmaCoordinates {
   int column, row, head, batch;
 };
-inline void tmaLoad(SharedAddress to, const TensorMap& map, TmaCoordinates at, SharedAddress bar SITE) {
+inline void tmaLoad(SharedAddress to, const TensorMap& map, TmaCoordinates at, SharedAddress bar CALL_SITE) {
   emulated::current->site = site;
   emulated::TmaCopy box{{}, to, bar, {at.column, at.row, at.head, at.batch}, {}};
   std::memcpy(&box.map, &map, sizeof box.map);
@@ -38,12 +38,12 @@ inline void tmaLoad(SharedAddress to, const TensorMap& map, TmaCoordinates at, S
 // ── warpgroups
 
 template <int N>
-inline void allocateRegisters(ONLY_SITE) {
+inline void allocateRegisters(CALL_SITE_ONLY) {
   static_assert(N % 8 == 0 && N >= 24 && N <= 256);
   emulated::HopperUnit::ofCurrentBlock().groups.allocateRegisters(N, site);
 }
 template <int N>
-inline void releaseRegisters(ONLY_SITE) {
+inline void releaseRegisters(CALL_SITE_ONLY) {
   static_assert(N % 8 == 0 && N >= 24 && N <= 256);
   emulated::HopperUnit::ofCurrentBlock().groups.releaseRegisters(N, site);
 }
@@ -58,24 +58,24 @@ inline void fenceAsyncProxy() {
 DEVICE void fenceWgmma() { emulated::HopperUnit::ofCurrentBlock().groups.fence(); }
 DEVICE void commitWgmma() { emulated::HopperUnit::ofCurrentBlock().groups.commit(); }
 template <int N, int K>
-inline void waitWgmma(float (&a)[K][4] SITE) {
+inline void waitWgmma(float (&a)[K][4] CALL_SITE) {
   emulated::HopperUnit::ofCurrentBlock().groups.wait(N, {a[0]}, site);
 }
 template <int N, int K, int L>
-inline void waitWgmma(float (&a)[K][4], float (&b)[L][4] SITE) {
+inline void waitWgmma(float (&a)[K][4], float (&b)[L][4] CALL_SITE) {
   emulated::HopperUnit::ofCurrentBlock().groups.wait(N, {a[0], b[0]}, site);
 }
 template <int N, int K, int L, int M>
-inline void waitWgmma(float (&a)[K][4], float (&b)[L][4], float (&c)[M][4] SITE) {
+inline void waitWgmma(float (&a)[K][4], float (&b)[L][4], float (&c)[M][4] CALL_SITE) {
   emulated::HopperUnit::ofCurrentBlock().groups.wait(N, {a[0], b[0], c[0]}, site);
 }
 
 template <class T, int N, bool TRANSPOSED>
-inline void wgmmaShared(float (&c)[N][4], uint64_t a, uint64_t b, bool add SITE) {
+inline void wgmmaShared(float (&c)[N][4], uint64_t a, uint64_t b, bool add CALL_SITE) {
   emulated::HopperUnit::ofCurrentBlock().groups.start({N * 8, a, b, nullptr, {}, TRANSPOSED, add, c[0], &widen<T>},
                                                       site);
 }
 template <class T, int N, bool TRANSPOSED>
-inline void wgmmaRegisters(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool add SITE) {
+inline void wgmmaRegisters(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool add CALL_SITE) {
   emulated::HopperUnit::ofCurrentBlock().groups.start({N * 8, 0, b, a, {}, TRANSPOSED, add, c[0], &widen<T>}, site);
 }

@@ -61,7 +61,7 @@ class Warpgroups {
     currentLane().open.clear();
   }
 
-  void start(WgmmaOperation product, Site site) {
+  void start(WgmmaOperation product, CallSite site) {
     collective("wgmma.mma_async", site, product, [this](WgmmaOperation** lanes) {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b) fail("wgmma: descriptors differ between lanes");
@@ -84,7 +84,7 @@ class Warpgroups {
   }
 
   /// Until at most so many groups are under way; `done` are the sums that end here, which the compiler may use again.
-  void wait(size_t most, std::initializer_list<const float*> done, Site site) {
+  void wait(size_t most, std::initializer_list<const float*> done, CallSite site) {
     WgmmaLane& lane = currentLane();
     lane.fenced = false;
     for (const float* sums : done) {
@@ -108,30 +108,30 @@ class Warpgroups {
   }
 
   /// setmaxnreg.inc: waits until the block's pool has what lacks.
-  void allocateRegisters(int registers, Site site) {
+  void allocateRegisters(int registers, CallSite site) {
     struct NoOperand {
     } nothing;
     collective("setmaxnreg.inc", site, nothing, [this, registers](NoOperand**) {
-      int& own = registers_[static_cast<size_t>(current->warp)];
-      if (registers < own) fail("setmaxnreg.inc to fewer registers than there are");
-      while (registerPool_ < (registers - own) * 32) {
+      int& ownRegisters = registers_[static_cast<size_t>(current->warp)];
+      if (registers < ownRegisters) fail("setmaxnreg.inc to fewer registers than there are");
+      while (registerPool_ < (registers - ownRegisters) * 32) {
         waitingForRegisters_.push_back(current->thread);
         block->wait("setmaxnreg.inc");
       }
-      registerPool_ -= (registers - own) * 32;
-      own = registers;
+      registerPool_ -= (registers - ownRegisters) * 32;
+      ownRegisters = registers;
     });
   }
 
   /// setmaxnreg.dec: leaves what is too much to the block's pool.
-  void releaseRegisters(int registers, Site site) {
+  void releaseRegisters(int registers, CallSite site) {
     struct NoOperand {
     } nothing;
     collective("setmaxnreg.dec", site, nothing, [this, registers](NoOperand**) {
-      int& own = registers_[static_cast<size_t>(current->warp)];
-      if (registers > own) fail("setmaxnreg.dec to more registers than there are");
-      registerPool_ += (own - registers) * 32;
-      own = registers;
+      int& ownRegisters = registers_[static_cast<size_t>(current->warp)];
+      if (registers > ownRegisters) fail("setmaxnreg.dec to more registers than there are");
+      registerPool_ += (ownRegisters - registers) * 32;
+      ownRegisters = registers;
       block->wake(waitingForRegisters_.data(), waitingForRegisters_.size());
       waitingForRegisters_.clear();
     });

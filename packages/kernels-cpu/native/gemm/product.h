@@ -1,7 +1,9 @@
 // What a product is: its operands as matrices, and the leading axes over which it is repeated.
 #pragma once
 
-#include "kernels/gemm_pack.h"
+#include "gemm/gemm_kernels.h"
+#include "kernels/loop.h"
+#include "mosaic/kernel_arguments.h"
 
 namespace mosaic {
 namespace {
@@ -10,6 +12,13 @@ struct Product {
   Matrix out, a, b;
   int64_t m, n, k;
   bool accumulate;
+  const GemmEpilogue* epilogue;  // from the first row and column of out; or null
+};
+
+/// The operands of a product, and whether it is added to out.
+struct Factors {
+  const View &out, &a, &b;
+  bool accumulate;
 };
 
 /// Products of one shape along leading axes that broadcast.
@@ -17,7 +26,12 @@ struct Batch {
   Loop<3> loop;  // over out, a, b; inner axis included
   int64_t count;
   Product product;
+  bool isTransposed;  // out's rows are its columns
+  bool hasFewRows;    // see row_dots.h
 };
+
+/// With more, packing b is worth its while.
+constexpr int64_t kFewRows = 16;
 
 MOSAIC_INLINE void exchange(Matrix& a, Matrix& b) {
   const Matrix held = a;
@@ -70,19 +84,25 @@ MOSAIC_INLINE void transposeBatch(Batch& batch) {
   loop.dtype[2] = p.b.dtype;
 }
 
-MOSAIC_INLINE Batch makeBatch(const MatmulArguments& args) {
-  const auto& [out, a, b, accumulate] = args;
+MOSAIC_INLINE Batch makeBatch(const Factors& factors) {
+  const auto& [out, a, b, accumulate] = factors;
   const View views[3] = {leading(out), leading(a), leading(b)};
-  Batch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}};
+  Batch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}, false, false};
   batch.count = batch.loop.size;
   batch.product = {matrixOf(out), matrixOf(a), matrixOf(b), out.shape[out.rank - 2], out.shape[out.rank - 1],
-                   a.shape[a.rank - 1], accumulate};
+                   a.shape[a.rank - 1], accumulate, nullptr};
   foldRows(batch);
   const Product& p = batch.product;
   const bool transposed = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
-  // Packing b is not worth its while for few rows: with a long sum, pack the smaller operand.
-  const bool lean = 2 * p.m <= p.n && 2 * p.n <= p.k;
-  if (transposed || lean) transposeBatch(batch);
+  // Packing b is not worth its while for few rows: with a long sum, pack the smaller operand. Still less where packing
+  // turns b, as a weight [out, in] is: its rows are read where they lie instead.
+  const bool turns = p.b.rowStride == 1 && p.b.columnStride != 1 && p.a.columnStride == 1;
+  const bool isLong = 2 * p.n <= p.k || (turns && p.k >= 512 && p.k >= 16 * p.m);
+  const bool lean = 2 * p.m <= p.n && isLong;
+  batch.hasFewRows = batch.count == 1 && !transposed && turns && p.m <= kFewRows && p.m < p.n;
+  if (batch.hasFewRows) return batch;
+  batch.isTransposed = transposed || lean;
+  if (batch.isTransposed) transposeBatch(batch);
   return batch;
 }
 

@@ -1,0 +1,82 @@
+#include "attention/call_modifiers.h"
+
+#include <cmath>
+#include <span>
+#include <stdexcept>
+
+namespace mosaic {
+namespace {
+
+/// The position of every row of some spans.
+std::vector<int32_t> positionsOf(std::span<const Span> spans) {
+  std::vector<int32_t> positions;
+  for (const Span& span : spans) {
+    if (span.length > 0 && span.start + (span.length - 1) * span.step > INT32_MAX) {
+      throw std::invalid_argument("attention: slopes and dropout need positions below 2147483648");
+    }
+    for (int64_t i = 0; i < span.length; ++i) positions.push_back(static_cast<int32_t>(span.start + i * span.step));
+  }
+  return positions;
+}
+
+/// The key of a call's random bits: two words of Philox (kernels/philox.h) for the stream, under the seed.
+void deriveKey(const AttentionDropout& dropout, uint32_t (&key)[2]) {
+  uint32_t words[4] = {static_cast<uint32_t>(dropout.stream), static_cast<uint32_t>(dropout.stream >> 32), 0, 0};
+  uint32_t key0 = static_cast<uint32_t>(dropout.seed), key1 = static_cast<uint32_t>(dropout.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53u} * words[0], b = uint64_t{0xCD9E8D57u} * words[2];
+    const uint32_t next[4] = {static_cast<uint32_t>(b >> 32) ^ words[1] ^ key0, static_cast<uint32_t>(b),
+                              static_cast<uint32_t>(a >> 32) ^ words[3] ^ key1, static_cast<uint32_t>(a)};
+    for (int i = 0; i < 4; ++i) words[i] = next[i];
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  key[0] = words[0];
+  key[1] = words[1];
+}
+
+}  // namespace
+
+CallModifiers::CallModifiers(const Tile& tile) {
+  if (!tile.modifiers) return;
+  const AttentionModifiers& given = *tile.modifiers;
+  if (given.origin) batch_ = given.origin->batch, head_ = given.origin->head;
+  softcap_ = given.softcap;
+  if (given.slopes.data != nullptr) {
+    for (int64_t i = 0; i < given.slopes.shape[0]; ++i) {
+      slopes_.push_back(static_cast<const float*>(given.slopes.data)[i * given.slopes.stride[0]]);
+    }
+  }
+  if (given.dropout && given.dropout->probability > 0) {
+    dropBelow_ = static_cast<uint32_t>(std::ceil(given.dropout->probability * 0x1p24));
+    kept_ = 1.0f / (1.0f - given.dropout->probability);
+    batch_ += given.dropout->batchOffset;
+    deriveKey(*given.dropout, key_);
+  }
+  any_ = softcap_ > 0 || !slopes_.empty() || dropBelow_ > 0;
+  if (slopes_.empty() && dropBelow_ == 0) return;
+  queries_ = positionsOf(tile.q);
+  keys_ = positionsOf(tile.k);
+}
+
+ScoreModifiers CallModifiers::ofRows(const PanelPlace& place, int32_t width, Arena& arena) const {
+  ScoreModifiers by{softcap_, nullptr, nullptr, nullptr, keys_.data(), static_cast<uint32_t>(batch_ + place.batch),
+                    dropBelow_, {key_[0], key_[1]}, kept_};
+  if (keys_.empty()) return by;
+  int32_t* queries = arena.allocate<int32_t>(width);
+  int32_t* heads = arena.allocate<int32_t>(width);
+  float* slopes = arena.allocate<float>(width);
+  for (int32_t r = 0; r < width; ++r) {
+    // Rows past the last are those of the first: no row of a panel is without a position.
+    const int32_t row = r < place.rows() ? r : 0;
+    queries[r] = queries_[static_cast<size_t>(place.first + row % place.count)];
+    heads[r] = static_cast<int32_t>(head_ + place.head + row / place.count);
+    slopes[r] = slopes_.empty() ? 0 : slopes_[static_cast<size_t>(heads[r])];
+  }
+  by.queries = queries;
+  by.heads = heads;
+  if (!slopes_.empty()) by.slopes = slopes;
+  return by;
+}
+
+}  // namespace mosaic

@@ -1,0 +1,41 @@
+// What modifies the scores and weights of one call, and what of it kernels need for the rows of a panel.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/attention.h"
+#include "attention/attention_kernels.h"
+#include "pool/pool.h"
+
+namespace mosaic {
+
+/// Which rows a panel has: those of `heads` heads, one head after the other.
+struct PanelPlace {
+  int64_t batch, head;
+  int32_t heads;
+  int64_t first;  // row of each head
+  int32_t count;  // rows of each head
+  int32_t rows() const { return heads * count; }
+};
+
+class CallModifiers {
+ public:
+  /// Throws std::invalid_argument for positions that 31 bits do not hold, where they count.
+  explicit CallModifiers(const Tile& tile);
+
+  /// Whether there are any that modify scores or weights; masks of samples and the origin do not.
+  bool any() const { return any_; }
+  /// Those of the rows of a panel, `width` of them; memory is of the arena.
+  ScoreModifiers ofRows(const PanelPlace& place, int32_t width, Arena& arena) const;
+
+ private:
+  bool any_ = false;
+  float softcap_ = 0, kept_ = 1;
+  std::vector<float> slopes_;              // of all heads of the model; empty: none
+  std::vector<int32_t> queries_, keys_;    // positions of all rows, where they count
+  int64_t batch_ = 0, head_ = 0;           // of the first sample and of the first head
+  uint32_t dropBelow_ = 0, key_[2] = {0, 0};
+};
+
+}  // namespace mosaic

@@ -1,0 +1,73 @@
+// What modifies the scores of a block between the two products of attention: softcap, ALiBi slopes, and which weights
+// are dropped.
+#pragma once
+
+#include "attention/attention_kernels.h"
+#include "kernels/math.h"
+#include "kernels/philox.h"
+#include "simd/inline.h"
+
+namespace mosaic {
+
+/// Of panels of N vectors: matrices are [keys][width].
+template <class V, int N>
+struct ScoreBlock {
+  using Vec = typename V::Vec;
+  static constexpr int L = V::lanes, width = N * L;
+
+  /// In place: scaled scores of the keys [first, first + count) of the tile. `derivative`, if given, gets that of the
+  /// softcap.
+  MOSAIC_NOINLINE void modify(const ScoreModifiers& by, int32_t first, int32_t count, float* scores,
+                              float* derivative) {
+    const Vec cap = V::set1(by.softcap), one = V::set1(1);
+    for (int32_t j = 0; j < count; ++j) {
+      for (int n = 0; n < N; ++n) {
+        float* at = scores + j * width + n * L;
+        Vec s = V::load(at);
+        if (by.softcap > 0) {
+          const Vec t = tanhOf<V>(V::div(s, cap));
+          if (derivative != nullptr) V::store(derivative + j * width + n * L, V::sub(one, V::mul(t, t)));
+          s = V::mul(t, cap);
+        }
+        if (by.slopes != nullptr) s = V::sub(s, V::mul(V::load(by.slopes + n * L), distance(by, n, first + j)));
+        V::store(at, s);
+      }
+    }
+  }
+
+  /// kept[j][row] ← 0 where the weight is dropped, else what it counts.
+  MOSAIC_NOINLINE void drawKept(const ScoreModifiers& by, int32_t first, int32_t count, float* kept) {
+    const Vec counts = V::set1(by.kept);
+    const Bits<V> none{};
+    for (int n = 0; n < N; ++n) {
+      Bits<V> words[4];
+      int32_t drawn = -1;  // a block of four keys has its words from one counter
+      for (int32_t j = 0; j < count; ++j) {
+        const int32_t position = by.keys[first + j];
+        if (position >> 2 != drawn) {
+          drawn = position >> 2;
+          words[0] = none + static_cast<uint32_t>(drawn);
+          __builtin_memcpy(&words[1], by.queries + n * L, sizeof words[1]);
+          words[2] = none + by.batch;
+          __builtin_memcpy(&words[3], by.heads + n * L, sizeof words[3]);
+          philoxRounds<V>(words, by.key[0], by.key[1]);
+        }
+        const Int<V> bits = reinterpret_cast<Int<V>>(words[position & 3] >> 8);
+        const Int<V> isDropped = reinterpret_cast<Int<V>>(bits < static_cast<int32_t>(by.dropBelow));
+        V::store(kept + j * width + n * L, blend<V>(isDropped, V::zero(), counts));
+      }
+    }
+  }
+
+ private:
+  /// |query − key| of vector n of rows.
+  MOSAIC_INLINE Vec distance(const ScoreModifiers& by, int n, int32_t key) {
+    Int<V> apart;
+    __builtin_memcpy(&apart, by.queries + n * L, sizeof apart);
+    apart -= by.keys[key];
+    const Int<V> sign = apart >> 31;
+    return __builtin_convertvector((apart ^ sign) - sign, Vec);
+  }
+};
+
+}  // namespace mosaic

@@ -1,0 +1,296 @@
+// b is packed once into panels as wide as a register tile, a is read in place where it can be (Goto and van de Geijn
+// 2008, without packing a). Sums run over blocks of depths in order, whatever the number of threads: each element of
+// the product is always added up in the same way.
+#include "gemm/gemm.h"
+
+#include <algorithm>
+
+#include "gemm/gemm_kernels.h"
+#include "gemm/product.h"
+#include "kernels/kernel_table.h"
+#include "micro/micro_kernels.h"
+
+namespace mosaic {
+namespace {
+
+constexpr int64_t kRows = 192;               // of a block of a, which lies in the second-level cache
+constexpr int64_t kPackedBytes = 8 << 20;      // of b at a time
+constexpr int64_t kPackedDepth = 4096;         // of b at a time
+constexpr int64_t kWideFloats = 1 << 24;       // of a float32 copy of out at a time: 64 MiB, which the arena keeps
+constexpr int64_t kSumFloats = 1 << 17;        // of the sums of a task, which lie in the second-level cache
+constexpr int64_t kParallelProducts = 1 << 17;
+constexpr int64_t kDotColumns = 64;            // of a task of few rows
+
+int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * multiple; }
+
+/// Where a worker puts what is its own.
+struct WorkerMemory {
+  void* rows;   // a block of a
+  float* sums;  // of a task, where out is narrow
+};
+
+/// One product on one worker or on all, with memory for it.
+class Gemm {
+ public:
+  Gemm(const GemmKernels& kernels, const Product& product, int64_t bytes) : k_(kernels), p_(product), bytes_(bytes) {
+    const int64_t depths = std::min(p_.k, kPackedDepth), packed = depths * bytes_;
+    columns_ = std::max<int64_t>(k_.tileColumns, kPackedBytes / packed / k_.tileColumns * k_.tileColumns);
+    columns_ = std::min(columns_, roundUp(p_.n, k_.tileColumns));
+    if (isNarrow()) columns_ = std::min(columns_, roundUp(kSumFloats / kRows, k_.tileColumns));
+  }
+
+  int64_t packedBytes() const { return columns_ * roundUp(std::min(p_.k, kPackedDepth), k_.depthMultiple) * bytes_; }
+  int64_t rowBytes() const {
+    const int64_t depth = roundUp(std::min<int64_t>(k_.blockDepth, p_.k), k_.depthMultiple);
+    return roundUp(std::min(kRows, p_.m), k_.rowMultiple) * depth * bytes_;
+  }
+  int64_t sumFloats() const { return isNarrow() ? std::min(kRows, p_.m) * columns_ : 0; }
+  /// Of a float32 copy of out, if it needs one.
+  int64_t wideFloats() const { return isDirect() ? 0 : wideRows() * p_.n; }
+
+  /// parallelLoop(tasks, fn) runs a loop of tasks, on one worker or on all.
+  template <class ParallelLoop>
+  void run(const Product& product, void* packed, float* wide, int64_t rowsPerTask, const WorkerMemory* workers,
+           const ParallelLoop& parallelLoop) const {
+    if (isDirect()) return multiply(product, packed, rowsPerTask, workers, parallelLoop);
+    for (int64_t first = 0; first < product.m; first += wideRows()) {
+      Product strip = product;
+      strip.m = std::min(wideRows(), product.m - first);
+      strip.a.data = at(product.a, first, 0);
+      strip.out = {reinterpret_cast<char*>(wide), DType::Float32, product.n, 1};
+      strip.accumulate = false;
+      strip.epilogue = nullptr;
+      multiply(strip, packed, rowsPerTask, workers, parallelLoop);
+      parallelLoop(strip.m, [&](int64_t row, int) {
+        Matrix out = product.out;
+        out.data = at(out, first + row, 0);
+        const GemmEpilogue* all = product.epilogue;
+        const GemmEpilogue own = all ? epilogueAt(*all, first + row, 0, out.data - product.out.data) : GemmEpilogue{};
+        k_.storeRow(wide + row * product.n, {out, product.n, product.accumulate, all ? &own : nullptr});
+      });
+    }
+  }
+
+ private:
+  bool isNarrow() const { return p_.out.columnStride == 1 && p_.out.dtype != DType::Float32; }
+  /// Whether blocks can be stored in out. Narrow sums must be complete before they are rounded.
+  bool isDirect() const { return p_.out.columnStride == 1 && (!isNarrow() || p_.k <= kPackedDepth); }
+  int64_t wideRows() const { return std::min(p_.m, std::max(kRows, kWideFloats / p_.n)); }
+
+  template <class ParallelLoop>
+  void multiply(const Product& p, void* packed, int64_t rowsPerTask, const WorkerMemory* workers,
+                const ParallelLoop& parallelLoop) const {
+    for (int64_t j = 0; j < p.n; j += columns_) {
+      for (int64_t k = 0; k < p.k; k += kPackedDepth) {
+        const MatrixPart part{k, std::min(kPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
+        parallelLoop(ceilDiv(part.columns, k_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel, packed); });
+        parallelLoop(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
+          const int64_t i = task * rowsPerTask;
+          multiplyRows(p, part, {i, std::min(rowsPerTask, p.m - i)}, packed, workers[worker]);
+        });
+      }
+    }
+  }
+
+  /// Panels of a block of depths lie side by side: [block][panel][depth][columns].
+  int64_t panelBytes(int64_t depth) const { return roundUp(depth, k_.depthMultiple) * k_.tileColumns * bytes_; }
+  char* panelAt(void* packed, const MatrixPart& b, int64_t depth, int64_t panel) const {
+    const int64_t panels = ceilDiv(b.columns, k_.tileColumns), own = std::min<int64_t>(k_.blockDepth, b.rows - depth);
+    return static_cast<char*>(packed) + panels * depth * k_.tileColumns * bytes_ + panel * panelBytes(own);
+  }
+
+  void pack(const Product& p, const MatrixPart& b, int64_t panel, void* packed) const {
+    const int64_t first = panel * k_.tileColumns;
+    for (int64_t depth = 0; depth < b.rows; depth += k_.blockDepth) {
+      const MatrixPart part{b.row + depth, std::min<int64_t>(k_.blockDepth, b.rows - depth), b.column + first,
+                            std::min<int64_t>(k_.tileColumns, b.columns - first)};
+      k_.packColumns(p.b, part, panelAt(packed, b, depth, panel));
+    }
+  }
+
+  struct RowRange {
+    int64_t first, count;
+  };
+
+  void multiplyRows(const Product& p, const MatrixPart& b, RowRange rows, void* packed,
+                    const WorkerMemory& memory) const {
+    const Matrix sums{reinterpret_cast<char*>(memory.sums), DType::Float32, b.columns, 1};
+    Matrix out = p.out;
+    out.data = at(out, rows.first, b.column);
+    const GemmEpilogue epilogue =
+        p.epilogue ? epilogueAt(*p.epilogue, rows.first, b.column, out.data - p.out.data) : GemmEpilogue{};
+    for (int64_t depth = 0; depth < b.rows; depth += k_.blockDepth) {
+      const int64_t blockDepth = std::min<int64_t>(k_.blockDepth, b.rows - depth);
+      const bool isLast = depth + blockDepth == b.rows, isFinished = b.row + depth + blockDepth == p.k;
+      const bool toSums = isNarrow() && isDirect() && !isLast;
+      GemmBlock block;
+      block.a = k_.packRows(p.a, {rows.first, rows.count, b.row + depth, blockDepth}, memory.rows);
+      block.panels = panelAt(packed, b, depth, 0);
+      block.panelBytes = panelBytes(blockDepth);
+      block.rows = rows.count;
+      block.columns = b.columns;
+      block.depth = static_cast<int32_t>(blockDepth);
+      block.sum = isNarrow() && isDirect() && isLast && depth > 0 ? memory.sums : nullptr;
+      block.sumStride = b.columns;
+      block.out = toSums ? sums : out;
+      const bool continues = p.accumulate || b.row + depth > 0;
+      block.add = toSums ? depth > 0 : isNarrow() && isDirect() ? p.accumulate : continues;
+      block.epilogue = p.epilogue && isFinished ? &epilogue : nullptr;
+      k_.multiply(block);
+    }
+  }
+
+  const GemmKernels& k_;
+  const Product& p_;
+  const int64_t bytes_;  // of an element of products
+  int64_t columns_;      // of b at a time
+};
+
+/// The `index`th product, whose epilogue is kept in `epilogue`.
+Product productAt(const Batch& batch, int64_t index, GemmEpilogue& epilogue) {
+  Product product = productAt(batch, index);
+  if (batch.product.epilogue) {
+    epilogue = epilogueAt(*batch.product.epilogue, 0, 0, product.out.data - batch.product.out.data);
+    product.epilogue = &epilogue;
+  }
+  return product;
+}
+
+/// A product of few rows: its columns, in parts, are the tasks.
+void multiplyFewRows(const Product& p, const GemmKernels& kernels, Pool& pool) {
+  const int64_t stride = roundUp(p.k, 16), tasks = ceilDiv(p.n, kDotColumns);
+  Arena& shared = pool.shared();
+  shared.reset();
+  float* a = shared.allocate<float>(p.m * stride);
+  float* sums = shared.allocate<float>(p.m * tasks * kDotColumns);
+  for (int64_t row = 0; row < p.m; row++) kernels.widenRow(p.a, row, p.k, a + row * stride);
+  const auto task = [&](int64_t index, int) {
+    const int64_t first = index * kDotColumns, columns = std::min(kDotColumns, p.n - first);
+    float* values = sums + index * p.m * kDotColumns;
+    Matrix b = p.b;
+    b.data = at(b, 0, first);
+    kernels.multiplyRows({a, stride, b, p.m, columns, p.k, values, kDotColumns});
+    for (int64_t row = 0; row < p.m; row++) {
+      Matrix out = p.out;
+      out.data = at(out, row, first);
+      const GemmEpilogue own =
+          p.epilogue ? epilogueAt(*p.epilogue, row, first, out.data - p.out.data) : GemmEpilogue{};
+      kernels.storeRow(values + row * kDotColumns, {out, columns, p.accumulate, p.epilogue ? &own : nullptr});
+    }
+  };
+  if (pool.threads() > 1 && p.m * p.n * p.k >= kParallelProducts) return pool.parallelFor(tasks, task);
+  for (int64_t index = 0; index < tasks; index++) task(index, 0);
+}
+
+/// `batch` is not empty, nor are its sums.
+void multiply(const Batch& batch, Isa isa, Pool& pool) {
+  const Product& p = batch.product;
+  const bool sameDType = p.a.dtype == p.b.dtype;
+  const MicroKernels& micro = microKernels(isa, sameDType ? p.a.dtype : DType::Float32);
+  if (batch.hasFewRows) return multiplyFewRows(p, micro.gemm, pool);
+  const Gemm gemm(micro.gemm, p, dtypeBytes(micro.products));
+  const int threads = pool.threads();
+  for (int worker = 0; worker < threads; worker++) pool.arena(worker).reset();
+  std::vector<WorkerMemory> workers;
+  for (int worker = 0; worker < threads; worker++) {
+    Arena& arena = pool.arena(worker);
+    workers.push_back({arena.allocate<char>(gemm.rowBytes()), arena.allocate<float>(gemm.sumFloats())});
+  }
+  const bool small = p.m * p.n * p.k < kParallelProducts;
+  if (threads == 1 || (small && batch.count == 1) || batch.count < threads) {
+    void* packed = pool.arena(0).allocate<char>(gemm.packedBytes());
+    float* wide = pool.arena(0).allocate<float>(gemm.wideFloats());
+    const int64_t share = roundUp(ceilDiv(p.m, 4 * threads), micro.gemm.tileRows);
+    const int64_t rows = std::min(kRows, threads == 1 || small ? p.m : share);
+    for (int64_t index = 0; index < batch.count; index++) {
+      GemmEpilogue epilogue;
+      const Product product = productAt(batch, index, epilogue);
+      if (threads == 1 || small) {
+        gemm.run(product, packed, wide, rows, workers.data(), [](int64_t tasks, const auto& fn) {
+          for (int64_t task = 0; task < tasks; task++) fn(task, 0);
+        });
+      } else {
+        gemm.run(product, packed, wide, rows, workers.data(),
+                 [&](int64_t tasks, const auto& fn) { pool.parallelFor(tasks, fn); });
+      }
+    }
+    return;
+  }
+  // Many products: one worker each, with memory of its own.
+  std::vector<void*> packed;
+  std::vector<float*> wide;
+  for (int worker = 0; worker < threads; worker++) {
+    packed.push_back(pool.arena(worker).allocate<char>(gemm.packedBytes()));
+    wide.push_back(pool.arena(worker).allocate<float>(gemm.wideFloats()));
+  }
+  pool.parallelFor(batch.count, [&](int64_t index, int worker) {
+    const auto own = static_cast<size_t>(worker);
+    GemmEpilogue epilogue;
+    gemm.run(productAt(batch, index, epilogue), packed[own], wide[own], std::min(kRows, p.m), workers.data(),
+             [worker](int64_t tasks, const auto& fn) {
+               for (int64_t task = 0; task < tasks; task++) fn(task, worker);
+             });
+  });
+}
+
+bool hasLayoutOf(const View& a, const View& b) {
+  return a.dtype == b.dtype && a.rank == b.rank && std::equal(a.stride, a.stride + a.rank, b.stride);
+}
+
+/// As dense float32: where it lies, or in `copy`.
+const float* denseBias(const View& bias, std::vector<float>& copy, Isa isa, Pool& pool) {
+  if (bias.dtype == DType::Float32 && bias.stride[0] == 1) return static_cast<const float*>(bias.data);
+  copy.resize(static_cast<size_t>(bias.shape[0]));
+  View dense = bias;
+  dense.data = copy.data();
+  dense.dtype = DType::Float32;
+  dense.stride[0] = 1;
+  kernelsFor(isa).copy({dense, bias}, pool);
+  return copy.data();
+}
+
+}  // namespace
+
+void matmul(const MatmulArguments& args, Isa isa, Pool& pool) {
+  const Batch batch = makeBatch({args.out, args.a, args.b, args.accumulate});
+  const Product& p = batch.product;
+  if (batch.count == 0 || p.m == 0 || p.n == 0) return;
+  if (p.k > 0) return multiply(batch, isa, pool);
+  if (!args.accumulate) kernelsFor(isa).fill({args.out, 0.0f}, pool);
+}
+
+void linear(const LinearArguments& args, Isa isa, Pool& pool) {
+  const auto& [out, a, b, epilogue] = args;
+  const auto& [bias, activation, preActivation] = epilogue;
+  const Kernels& kernels = kernelsFor(isa);
+  const bool isSaved = preActivation.data != nullptr;
+  const View& sums = isSaved ? static_cast<const View&>(preActivation) : out;
+  Batch batch = makeBatch({out, a, b, false});
+  Product& p = batch.product;
+  if (batch.count == 0 || p.m == 0 || p.n == 0) return;
+  if (p.k == 0 || (isSaved && !hasLayoutOf(preActivation, out))) {
+    // In passes of their own.
+    if (p.k > 0) {
+      linear({sums, a, b, {bias, std::nullopt, {}}}, isa, pool);
+    } else if (bias.data) {
+      kernels.copy({sums, bias}, pool);
+    } else {
+      kernels.fill({sums, 0.0f}, pool);
+    }
+    if (activation) {
+      kernels.unary({*activation, out, sums}, pool);
+    } else if (isSaved) {
+      kernels.copy({out, sums}, pool);
+    }
+    return;
+  }
+  std::vector<float> copy;
+  const float* values = bias.data ? denseBias(bias, copy, isa, pool) : nullptr;
+  const GemmEpilogue finish{batch.isTransposed ? nullptr : values, batch.isTransposed ? values : nullptr,
+                            activation.has_value(), activation.value_or(UnaryOp::Neg),
+                            static_cast<char*>(preActivation.data)};
+  p.epilogue = &finish;
+  multiply(batch, isa, pool);
+}
+
+}  // namespace mosaic

@@ -1,0 +1,17 @@
+// Matrix multiplication: out [.., M, N] ← a [.., M, K] · b [.., K, N].
+#pragma once
+
+#include "mosaic/kernel_arguments.h"
+#include "pool/pool.h"
+#include "simd/isa.h"
+
+namespace mosaic {
+
+/// Operands broadcast along leading axes. Sums are float32 and rounded once, at the end; the order in which they are
+/// added up does not depend on the number of threads. Throws std::bad_alloc.
+void matmul(const MatmulArguments& args, Isa isa, Pool& pool);
+
+/// A product whose sums get bias and activation before they are rounded and stored.
+void linear(const LinearArguments& args, Isa isa, Pool& pool);
+
+}  // namespace mosaic

@@ -1,0 +1,174 @@
+// The product of packed blocks, tile by tile, and what happens to a tile before it is stored.
+#pragma once
+
+#include "gemm/gemm_kernels.h"
+#include "kernels/elementwise.h"
+#include "kernels/lanes.h"
+#include "simd/register_tile.h"
+
+namespace mosaic {
+namespace {
+
+template <class V, class E>
+struct BlockProduct {
+  using Vec = typename V::Vec;
+  using Shape = typename E::template Shape<V>;
+  static constexpr int L = V::lanes, N = Shape::wideVectors, width = N * L;
+
+  MOSAIC_NOINLINE void multiply(const GemmBlock& block) {
+    const MatrixUnit<V> unit;
+    for (int64_t j = 0; j < block.columns; j += width) {
+      const void* panel = static_cast<const char*>(block.panels) + j / width * block.panelBytes;
+      forTiles<Shape::wideRows>(0, static_cast<int32_t>(block.rows), [&]<int rows>(int32_t i) {
+        tile<rows>(block, panel, i, j);
+      });
+    }
+  }
+
+  MOSAIC_NOINLINE void storeRow(const float* values, const GemmRow& row) {
+    const Matrix& out = row.out;
+    for (int64_t j = 0; j < row.columns; j += kChunkElements) {
+      const int64_t n = minOf(kChunkElements, row.columns - j);
+      float sums[kChunkElements];
+      const float* from = values + j;
+      if (row.add || row.epilogue) {
+        __builtin_memcpy(sums, from, static_cast<size_t>(n) * sizeof *sums);
+        if (row.add) addStored(sums, out, j, n);
+        if (row.epilogue) {
+          finishRow(sums, out, n, epilogueAt(*row.epilogue, 0, j, j * out.columnStride * dtypeBytes(out.dtype)));
+          if (row.epilogue->isActivated) applyUnary<V>(row.epilogue->activation, sums, sums, n);
+        }
+        from = sums;
+      }
+      flush<V>(out.dtype, at(out, 0, j), out.columnStride, n, from);
+    }
+  }
+
+ private:
+  template <int rows>
+  MOSAIC_NOINLINE void tile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
+    using Tile = RegisterTile<V, E, rows, N>;
+    Tile c;
+    Tile::product(c, fromRow<E>(block.a, i), panel, width, block.depth);
+    const int64_t left = block.rows - i;
+    const int present = rows == 32 && left < rows ? static_cast<int>(left) : rows;
+    const GemmEpilogue* e = block.epilogue;
+    if (e && (e->isActivated || e->rowBias || e->preActivation)) {
+      storeFinished(block, c, i, j, present);
+    } else if (block.out.dtype == DType::Float32 && block.sum == nullptr && j + width <= block.columns) {
+      storeFullTile(block, c, i, j, present);
+    } else {
+      storePartialTile(block, c, i, j, present);
+    }
+  }
+
+  template <class Tile>
+  MOSAIC_INLINE void storeFullTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int present) {
+    auto* out = reinterpret_cast<float*>(at(block.out, i, j));
+    const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
+    for (int r = 0; r < present; r++, out += block.out.rowStride) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; n++) {
+        Vec x = Tile::get(c, r, n);
+        if (block.add) x = V::add(V::load(out + n * L), x);
+        if (bias) x = V::add(x, V::load(bias + j + n * L));
+        V::store(out + n * L, x);
+      }
+    }
+  }
+
+  /// Any dtype and part of a tile.
+  template <class Tile>
+  MOSAIC_INLINE void storePartialTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int present) {
+    for (int r = 0; r < present; r++) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; n++) {
+        const int64_t column = j + n * L, left = block.columns - column;
+        if (left <= 0) break;
+        const int part = left < L ? static_cast<int>(left) : L;
+        Vec x = Tile::get(c, r, n);
+        if (block.sum) x = V::add(x, V::loadPartial(block.sum + (i + r) * block.sumStride + column, part));
+        const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
+        storeVector(block, at(block.out, i + r, column), x, {bias ? bias + column : nullptr, part});
+      }
+    }
+  }
+
+  /// Every row and column of a tile, through memory: rows by rows, in one go for what takes tens of instructions.
+  template <class Tile>
+  MOSAIC_INLINE void storeFinished(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int present) {
+    alignas(64) float sums[Shape::wideRows * width];
+    for (int r = 0; r < present; r++) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; n++) V::store(sums + r * width + n * L, Tile::get(c, r, n));
+    }
+    finishTile(block, sums, {i, present, j, minOf(width, block.columns - j)});
+  }
+
+  MOSAIC_NOINLINE void finishTile(const GemmBlock& block, float* sums, const MatrixPart& part) {
+    const Matrix& out = block.out;
+    for (int64_t r = 0; r < part.rows; r++) {
+      const int64_t row = part.row + r;
+      float* values = sums + r * width;
+      if (block.sum) {
+        const float* earlier = block.sum + row * block.sumStride + part.column;
+        for (int64_t c = 0; c < part.columns; c++) values[c] += earlier[c];
+      }
+      Matrix rowOut = out;
+      rowOut.data = at(out, row, part.column);
+      if (block.add) addStored(values, rowOut, 0, part.columns);
+      finishRow(values, rowOut, part.columns, epilogueAt(*block.epilogue, row, part.column, rowOut.data - out.data));
+    }
+    if (block.epilogue->isActivated) applyUnary<V>(block.epilogue->activation, sums, sums, part.rows * width);
+    for (int64_t r = 0; r < part.rows; r++) {
+      char* to = at(out, part.row + r, part.column);
+      flush<V>(out.dtype, to, out.columnStride, part.columns, sums + r * width);
+    }
+  }
+
+  /// values += columns [j, j + n) of a row.
+  MOSAIC_INLINE void addStored(float* values, const Matrix& row, int64_t j, int64_t n) {
+    float before[kChunkElements];
+    const float* old = fetch<V>(row.dtype, at(row, 0, j), row.columnStride, n, before);
+    for (int64_t c = 0; c < n; c++) values[c] += old[c];
+  }
+
+  /// Everything before the activation; `epilogue` is from the first of `values` on.
+  MOSAIC_INLINE void finishRow(float* values, const Matrix& out, int64_t n, const GemmEpilogue& epilogue) {
+    if (epilogue.columnBias) {
+      for (int64_t c = 0; c < n; c++) values[c] += epilogue.columnBias[c];
+    } else if (epilogue.rowBias) {
+      const float bias = *epilogue.rowBias;
+      for (int64_t c = 0; c < n; c++) values[c] += bias;
+    }
+    if (epilogue.preActivation) flush<V>(out.dtype, epilogue.preActivation, out.columnStride, n, values);
+  }
+
+  /// As many of a vector's lanes, from the first.
+  struct Lanes {
+    const float* bias;  // or null
+    int count;
+  };
+
+  MOSAIC_INLINE void storeVector(const GemmBlock& block, char* to, Vec x, const Lanes& lanes) {
+    const int part = lanes.count;
+    const auto biased = [&](Vec sum) { return lanes.bias ? V::add(sum, V::loadPartial(lanes.bias, part)) : sum; };
+    if (block.out.dtype == DType::Float32) {
+      auto* out = reinterpret_cast<float*>(to);
+      V::storePartial(out, biased(block.add ? V::add(V::loadPartial(out, part), x) : x), part);
+      return;
+    }
+    const bool isBf16 = block.out.dtype == DType::BFloat16;
+    uint16_t narrow[L] = {};
+    if (block.add) {
+      __builtin_memcpy(narrow, to, static_cast<size_t>(part) * sizeof *narrow);
+      x = V::add(isBf16 ? V::loadBf16(narrow) : V::loadF16(narrow), x);
+    }
+    x = biased(x);
+    isBf16 ? V::storeBf16(narrow, x) : V::storeF16(narrow, x);
+    __builtin_memcpy(to, narrow, static_cast<size_t>(part) * sizeof *narrow);
+  }
+};
+
+}  // namespace
+}  // namespace mosaic

@@ -1,0 +1,96 @@
+// What an instruction set supplies to matrix multiplication: packing, and the product of packed blocks.
+//
+// b is packed into panels as wide as a register tile: [panel][depth][columns]. a is read by rows, where it lies if it
+// can be. Of bfloat16 products an element is a pair of neighbours along the sum (simd/register_tile.h).
+#pragma once
+
+#include <cstdint>
+
+#include "mosaic/kernel_enums.h"
+#include "mosaic/view.h"
+#include "simd/register_tile.h"
+
+namespace mosaic {
+
+struct Matrix {
+  char* data;
+  DType dtype;
+  int64_t rowStride, columnStride;
+};
+
+static inline char* at(const Matrix& m, int64_t row, int64_t column) {
+  return m.data + (row * m.rowStride + column * m.columnStride) * dtypeBytes(m.dtype);
+}
+
+/// Rows [row, row + rows) and columns [column, column + columns) of a matrix.
+struct MatrixPart {
+  int64_t row, rows, column, columns;
+};
+
+/// What is done to finished sums before they are stored.
+struct GemmEpilogue {
+  const float* columnBias;  // [columns], or null
+  const float* rowBias;     // [rows], or null
+  bool isActivated;
+  UnaryOp activation;
+  char* preActivation;  // what the activation is applied to goes there, in the dtype and strides of out; or null
+};
+
+/// From a later row and column of out on, `bytes` behind the first.
+static inline GemmEpilogue epilogueAt(const GemmEpilogue& e, int64_t row, int64_t column, int64_t bytes) {
+  return {e.columnBias ? e.columnBias + column : nullptr, e.rowBias ? e.rowBias + row : nullptr, e.isActivated,
+          e.activation, e.preActivation ? e.preActivation + bytes : nullptr};
+}
+
+/// out ← a · panels, + sum if given, + out if `add`, and the epilogue, if any.
+struct GemmBlock {
+  Operand a;           // [rows][depth], as `packRows` gave it
+  const void* panels;  // [depth][columns] each
+  int64_t panelBytes;  // from one to the next
+  int64_t rows, columns;
+  int32_t depth;
+  const float* sum;  // [rows][columns]: of earlier depths; or null
+  int64_t sumStride;
+  Matrix out;  // columnStride 1
+  bool add;
+  const GemmEpilogue* epilogue;  // from the first row and column of the block; or null
+};
+
+/// A row of out.
+struct GemmRow {
+  Matrix out;
+  int64_t columns;
+  bool add;
+  const GemmEpilogue* epilogue;
+};
+
+/// out[r · outStride + j] ← Σ over d of a[r · aStride + d] · b[d, j], for few rows; b has rowStride 1.
+struct RowDots {
+  const float* a;   // as `widenRow` gave it
+  int64_t aStride;  // a multiple of 16
+  Matrix b;         // from its first column on
+  int64_t rows, columns, depth;
+  float* out;
+  int64_t outStride;
+};
+
+struct GemmKernels {
+  int32_t tileRows, tileColumns;
+  int32_t depthMultiple;  // packed operands are this multiple deep, with zeros
+  int32_t rowMultiple;    // and have this multiple of rows
+  int32_t blockDepth;     // of a block: a panel of it lies in the first-level cache
+
+  /// Columns of b, at most `tileColumns`, as a panel.
+  void (*packColumns)(const Matrix& b, const MatrixPart& part, void* panel);
+  /// Rows of a, whose columns are depths: where they lie if they can be read there, else in `buffer`.
+  Operand (*packRows)(const Matrix& a, const MatrixPart& part, void* buffer);
+  void (*multiply)(const GemmBlock& block);
+  /// Row of out ← values, + out if `add`, and the epilogue of that row, if any; any dtype and stride.
+  void (*storeRow)(const float* values, const GemmRow& row);
+
+  /// A row of a as float32, followed by zeros up to a multiple of 16.
+  void (*widenRow)(const Matrix& a, int64_t row, int64_t columns, float* to);
+  void (*multiplyRows)(const RowDots& dots);
+};
+
+}  // namespace mosaic

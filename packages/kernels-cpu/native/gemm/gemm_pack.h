@@ -1,0 +1,166 @@
+// Brings operands of matrix multiplication into the order in which they are read.
+#pragma once
+
+#include "gemm/gemm_kernels.h"
+#include "kernels/lanes.h"
+#include "simd/pair_packing.h"
+#include "simd/register_tile.h"
+
+namespace mosaic {
+namespace {
+
+template <class V, class E>
+struct GemmPack;
+
+template <class V>
+struct GemmPack<V, Float32Operands> {
+  static constexpr int64_t L = V::lanes, width = V::wideVectors * L;
+  static constexpr int32_t depthMultiple = 1, rowMultiple = 1;
+
+  /// [depth][width], padded with zeros.
+  MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {
+    auto* packed = static_cast<float*>(panel);
+    if (b.dtype == DType::Float32 && b.columnStride == 1 && part.columns == width) {
+      const auto* from = reinterpret_cast<const float*>(at(b, part.row, part.column));
+      for (int64_t d = 0; d < part.rows; d++, from += b.rowStride) {
+        for (int64_t i = 0; i < width; i += L) V::store(packed + d * width + i, V::load(from + i));
+      }
+    } else if (b.columnStride == 1 || b.rowStride != 1) {
+      for (int64_t d = 0; d < part.rows; d++) {
+        float* row = packed + d * width;
+        const char* data = at(b, part.row + d, part.column);
+        const float* from = fetch<V>(b.dtype, data, b.columnStride, part.columns, row);
+        if (from != row) __builtin_memcpy(row, from, static_cast<size_t>(part.columns) * sizeof(float));
+        for (int64_t i = part.columns; i < width; i++) row[i] = 0;
+      }
+    } else {
+      transposeColumns(b, part, packed);
+    }
+  }
+
+  MOSAIC_NOINLINE Operand packRows(const Matrix& a, const MatrixPart& part, void* buffer) {
+    // Rows a multiple of a page apart would fall into the same few cache sets.
+    const bool apart = a.rowStride % 1024 != 0 || part.rows <= 4;
+    const char* first = at(a, part.row, part.column);
+    if (a.dtype == DType::Float32 && a.columnStride == 1 && apart) return {first, a.rowStride, 1};
+    if (a.dtype == DType::Float32 && a.rowStride == 1 && a.columnStride % 1024 != 0) return {first, 1, a.columnStride};
+    const bool dense = a.rowStride != 1;
+    const int64_t length = dense ? part.columns : part.rows, count = dense ? part.rows : part.columns;
+    for (int64_t line = 0; line < count; line++) {
+      const char* data = dense ? at(a, part.row + line, part.column) : at(a, part.row, part.column + line);
+      float* to = static_cast<float*>(buffer) + line * length;
+      const float* from = fetch<V>(a.dtype, data, dense ? a.columnStride : 1, length, to);
+      if (from != to) __builtin_memcpy(to, from, static_cast<size_t>(length) * sizeof(float));
+    }
+    return dense ? Operand{buffer, length, 1} : Operand{buffer, 1, length};
+  }
+
+ private:
+  /// b lies along depth: squares of it are turned.
+  MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, float* packed) {
+    float square[L][L], turned[L][L];
+    for (int64_t d = 0; d < part.rows; d += L) {
+      const int64_t high = minOf(L, part.rows - d);
+      for (int64_t i = 0; i < width; i += L) {
+        for (int64_t lane = 0; lane < L; lane++) {
+          float* row = square[lane];
+          const bool present = i + lane < part.columns;
+          const char* data = at(b, part.row + d, part.column + i + lane);
+          const float* from = present ? fetch<V>(b.dtype, data, 1, high, row) : nullptr;
+          for (int64_t e = 0; e < L; e++) row[e] = from && e < high ? from[e] : 0.0f;
+        }
+        V::transpose(square[0], L, turned[0], L);
+        for (int64_t e = 0; e < high; e++) V::store(packed + (d + e) * width + i, V::load(turned[e]));
+      }
+    }
+  }
+};
+
+/// Both operands are bfloat16.
+template <class V>
+struct GemmPack<V, Bf16Operands> {
+  static constexpr int64_t L = V::lanes, width = PairShape<V>::wideVectors * L;
+  static constexpr int32_t depthMultiple = 2 * V::lanes;
+  static constexpr int32_t rowMultiple = PairShape<V>::wideRows == 32 ? 32 : 1;
+
+  /// Pairs: [depth / 2][width], padded with zeros to `depthMultiple`.
+  MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {
+    auto* packed = static_cast<uint32_t*>(panel);
+    if (b.columnStride != 1 && b.rowStride == 1) return transposeColumns(b, part, packed);
+    for (int64_t d = 0; d < ceilDiv(part.rows, depthMultiple) * depthMultiple; d += 2) {
+      uint16_t copy[2][width];
+      const uint16_t* rows[2];
+      for (int64_t i = 0; i < 2; i++) {
+        const bool present = d + i < part.rows;
+        const auto* from = reinterpret_cast<const uint16_t*>(at(b, part.row + d + i, part.column));
+        if (present && b.columnStride == 1 && part.columns == width) {
+          rows[i] = from;
+          continue;
+        }
+        for (int64_t c = 0; c < width; c++) copy[i][c] = present && c < part.columns ? from[c * b.columnStride] : 0;
+        rows[i] = copy[i];
+      }
+      PairPacking<V>::pairRows(rows[0], rows[1], packed + d / 2 * width, width);
+    }
+  }
+
+  MOSAIC_NOINLINE Operand packRows(const Matrix& a, const MatrixPart& part, void* buffer) {
+    const bool apart = a.rowStride % 2048 != 0 || part.rows <= 4;
+    const bool whole = part.rows % rowMultiple == 0 && part.columns % (rowMultiple == 1 ? 2 : depthMultiple) == 0;
+    if (a.columnStride == 1 && apart && whole) return {at(a, part.row, part.column), a.rowStride, 1};
+    const int64_t stride = ceilDiv(part.columns, depthMultiple) * depthMultiple;
+    auto* to = static_cast<uint16_t*>(buffer);
+    if (a.rowStride == 1 && a.columnStride != 1) {
+      turnRows(a, part, to, stride);
+    } else {
+      for (int64_t r = 0; r < part.rows; r++) {
+        const auto* from = reinterpret_cast<const uint16_t*>(at(a, part.row + r, part.column));
+        gather(from, a.columnStride, to + r * stride, part.columns);
+        for (int64_t c = part.columns; c < stride; c++) to[r * stride + c] = 0;
+      }
+    }
+    const int64_t padding = ceilDiv(part.rows, rowMultiple) * rowMultiple - part.rows;
+    __builtin_memset(to + part.rows * stride, 0, static_cast<size_t>(padding * stride) * sizeof *to);
+    return {to, stride, 1};
+  }
+
+ private:
+  /// b lies along depth.
+  MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, uint32_t* packed) {
+    for (int64_t d = 0; d < part.rows; d += depthMultiple) {
+      const int64_t high = minOf(depthMultiple, part.rows - d);
+      for (int64_t i = 0; i < width; i += L) {
+        uint16_t copies[L][depthMultiple];
+        PairPacking<V>::turn([&](int64_t lane) {
+          return line(at(b, part.row + d, part.column + i + lane), i + lane < part.columns, high, copies[lane]);
+        }, packed + d / 2 * width + i, width);
+      }
+    }
+  }
+
+  /// a lies along rows.
+  MOSAIC_NOINLINE void turnRows(const Matrix& a, const MatrixPart& part, uint16_t* to, int64_t stride) {
+    for (int64_t c = 0; c < part.columns; c += depthMultiple) {
+      for (int64_t r = 0; r < part.rows; r += L) {
+        const int64_t high = minOf(L, part.rows - r);
+        uint16_t copies[depthMultiple][L];
+        PairPacking<V>::turnRows([&](int64_t i) {
+          return line<L>(at(a, part.row + r, part.column + c + i), c + i < part.columns, high, copies[i]);
+        }, to + r * stride + c, stride, high);
+      }
+    }
+  }
+
+  /// n of `whole` elements, where they lie or followed by zeros in `copy`; null if they are not present.
+  template <int whole = depthMultiple>
+  MOSAIC_INLINE const uint16_t* line(const char* data, bool isPresent, int64_t n, uint16_t (&copy)[whole]) {
+    if (!isPresent) return nullptr;
+    if (n == whole) return reinterpret_cast<const uint16_t*>(data);
+    for (int64_t i = 0; i < whole; i++) copy[i] = 0;
+    __builtin_memcpy(copy, data, static_cast<size_t>(n) * sizeof *copy);
+    return copy;
+  }
+};
+
+}  // namespace
+}  // namespace mosaic

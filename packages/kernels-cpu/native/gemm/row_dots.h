@@ -1,0 +1,120 @@
+// The product of a few rows and a matrix that lies along the sum, as a weight [out, in] does: one dot product for each
+// element, reading both where they lie. Packing the weight, which is read once, would take longer than the product.
+#pragma once
+
+#include "gemm/gemm_kernels.h"
+#include "kernels/lanes.h"
+
+namespace mosaic {
+namespace {
+
+template <class V>
+struct RowProduct {
+  using Vec = typename V::Vec;
+  static constexpr int L = V::lanes;
+  static constexpr int sums = L >= 16 || V::isa == Isa::Neon || V::isa == Isa::NeonBf16 ? 16 : 8;  // in registers
+  static constexpr int maxRows = 8;                                                              // at a time
+
+  /// A row as float32, followed by zeros up to a multiple of 16.
+  MOSAIC_NOINLINE void widenRow(const Matrix& a, int64_t row, int64_t columns, float* to) {
+    for (int64_t c = 0; c < columns; c += kChunkElements) {
+      const int64_t n = minOf(kChunkElements, columns - c);
+      const float* from = fetch<V>(a.dtype, at(a, row, c), a.columnStride, n, to + c);
+      if (from != to + c) __builtin_memcpy(to + c, from, static_cast<size_t>(n) * sizeof *to);
+    }
+    for (int64_t c = columns; c % 16 != 0; c++) to[c] = 0;
+  }
+
+  MOSAIC_NOINLINE void multiply(const RowDots& dots) {
+    switch (dots.b.dtype) {
+      case DType::Float32: return byRows<Float32>(dots);
+      case DType::BFloat16: return byRows<BFloat16>(dots);
+      case DType::Float16: return byRows<Float16>(dots);
+    }
+  }
+
+ private:
+  struct Float32 {
+    using Element = float;
+    MOSAIC_INLINE Vec load(const float* p) { return V::load(p); }
+  };
+  struct BFloat16 {
+    using Element = uint16_t;
+    MOSAIC_INLINE Vec load(const uint16_t* p) { return V::loadBf16(p); }
+  };
+  struct Float16 {
+    using Element = uint16_t;
+    MOSAIC_INLINE Vec load(const uint16_t* p) { return V::loadF16(p); }
+  };
+
+  template <class Load>
+  MOSAIC_NOINLINE void byRows(const RowDots& dots) {
+    for (int64_t row = 0; row < dots.rows; row += maxRows) {
+      switch (minOf(maxRows, dots.rows - row)) {
+        case 1: byColumns<Load, 1>(dots, row); break;
+        case 2: byColumns<Load, 2>(dots, row); break;
+        case 3: byColumns<Load, 3>(dots, row); break;
+        case 4: byColumns<Load, 4>(dots, row); break;
+        case 5: byColumns<Load, 5>(dots, row); break;
+        case 6: byColumns<Load, 6>(dots, row); break;
+        case 7: byColumns<Load, 7>(dots, row); break;
+        default: byColumns<Load, 8>(dots, row); break;
+      }
+    }
+  }
+
+  /// Each element is added up in the same way, whichever tile it is in.
+  template <class Load, int rows>
+  MOSAIC_NOINLINE void byColumns(const RowDots& dots, int64_t row) {
+    constexpr int columns = rows == 1 ? 8 : sums / rows < 1 ? 1 : sums / rows > 4 ? 4 : sums / rows;
+    int64_t column = 0;
+    for (; column + columns <= dots.columns; column += columns) tile<Load, rows, columns>(dots, row, column);
+    for (; column < dots.columns; column++) tile<Load, rows, 1>(dots, row, column);
+  }
+
+  template <class Load, int rows, int columns>
+  MOSAIC_INLINE void tile(const RowDots& dots, int64_t row, int64_t column) {
+    using Element = typename Load::Element;
+    const float* a = dots.a + row * dots.aStride;
+    const auto* b = reinterpret_cast<const Element*>(at(dots.b, 0, column));
+    Vec c[rows][columns];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < columns; j++) c[r][j] = V::zero();
+    }
+    int64_t k = 0;
+    for (; k + L <= dots.depth; k += L) {
+      step<rows, columns>(c, a + k, dots.aStride, [&](int j) { return Load::load(b + j * dots.b.columnStride + k); });
+    }
+    if (k < dots.depth) {
+      step<rows, columns>(c, a + k, dots.aStride, [&](int j) {
+        Element rest[L] = {};
+        __builtin_memcpy(rest, b + j * dots.b.columnStride + k, static_cast<size_t>(dots.depth - k) * sizeof(Element));
+        return Load::load(rest);
+      });
+    }
+    float* out = dots.out + row * dots.outStride + column;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < columns; j++) out[r * dots.outStride + j] = V::sum(c[r][j]);
+    }
+  }
+
+  template <int rows, int columns, class LoadAt>
+  MOSAIC_INLINE void step(Vec (&c)[rows][columns], const float* a, int64_t stride, LoadAt load) {
+    Vec b[columns];
+#pragma GCC unroll 8
+    for (int j = 0; j < columns; j++) b[j] = load(j);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Vec x = V::load(a + r * stride);
+#pragma GCC unroll 8
+      for (int j = 0; j < columns; j++) c[r][j] = V::fma(x, b[j], c[r][j]);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace mosaic

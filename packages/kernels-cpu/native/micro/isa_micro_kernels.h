@@ -1,0 +1,115 @@
+// The table of one vector trait and dtype of products. Included by micro_kernels_<isa>.cc only, see simd/isa.h.
+#pragma once
+
+#include "attention/fold_block.h"
+#include "attention/gradient_block.h"
+#include "attention/pack.h"
+#include "gemm/gemm_block.h"
+#include "gemm/gemm_pack.h"
+#include "gemm/row_dots.h"
+#include "micro/micro_kernels.h"
+
+namespace mosaic {
+
+/// 12 independent chains of multiply-adds hide the latency on every supported x86 and fit 16 registers; Arm has four
+/// pipes, and 32 registers. A Scalar vector takes four of SSE2's.
+template <class V, class E>
+MOSAIC_NOINLINE double peakRounds(int64_t rounds) {
+  constexpr int chains = V::isa == Isa::Scalar ? 3 : V::lanes == 4 ? 24 : 12;
+  typename V::Vec x[chains];
+#pragma GCC unroll 32
+  for (int i = 0; i < chains; ++i) x[i] = V::set1(static_cast<float>(i));
+  const typename V::Vec a = V::set1(0.5f), b = V::set1(1.0f);
+  for (int64_t t = 0; t < rounds; ++t) {
+#pragma GCC unroll 32
+    for (int i = 0; i < chains; ++i) {
+      if constexpr (E::perElement == 1) {
+        x[i] = V::fma(x[i], a, b);
+      } else {
+        x[i] = V::dot(reinterpret_cast<typename V::Pairs>(a), reinterpret_cast<typename V::Pairs>(b), x[i]);
+      }
+    }
+  }
+  typename V::Vec total = x[0];
+#pragma GCC unroll 32
+  for (int i = 1; i < chains; ++i) total = V::add(total, x[i]);
+  float kept[V::lanes];
+  V::store(kept, total);
+  __asm__ volatile("" : : "r"(kept) : "memory");
+  return 2.0 * E::perElement * chains * V::lanes * static_cast<double>(rounds);
+}
+
+template <class V>
+MOSAIC_NOINLINE float readAll(const float* data, int64_t count) {
+  constexpr int chains = 4;
+  typename V::Vec sum[chains];
+#pragma GCC unroll 4
+  for (int i = 0; i < chains; ++i) sum[i] = V::zero();
+  for (int64_t at = 0; at < count; at += chains * V::lanes) {
+#pragma GCC unroll 4
+    for (int i = 0; i < chains; ++i) sum[i] = V::add(sum[i], V::load(data + at + i * V::lanes));
+  }
+  return V::sum(V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
+}
+
+/// Of panels of N vectors; those of one have no backward.
+template <class V, class E, int N>
+constexpr AttentionKernels makeAttentionKernels() {
+  constexpr bool paired = E::perElement == 2;
+  using Packing = Pack<V, E, N>;
+  using Results = ResultPanel<V, FoldBlock<V, E, N>::width>;
+  AttentionKernels table{};
+  table.products = paired ? DType::BFloat16 : DType::Float32;
+  table.width = FoldBlock<V, E, N>::width;
+  table.depthMultiple = Packing::depthMultiple;
+  table.keyMultiple = Packing::keyMultiple;
+  table.keyBlock = paired ? 256 : 128;
+  table.gradientBlock = paired ? 128 : 96;
+  table.unpack = Packing::unpack;
+  table.finite = Packing::finite;
+  table.toPanel = Packing::toPanel;
+  table.fromPanel = Results::store;
+  table.fold = FoldBlock<V, E, N>::fold;
+  table.foldMasked = FoldBlock<V, E, N>::foldMasked;
+  if constexpr (!paired) table.foldModified = FoldBlock<V, E, N>::foldModified;
+  if constexpr (N == E::template Shape<V>::vectors) {
+    table.gradient = GradientBlock<V, E>::gradient;
+    table.gradientMasked = GradientBlock<V, E>::gradientMasked;
+    table.keyGradient = GradientBlock<V, E>::keyGradient;
+    table.keyGradientMasked = GradientBlock<V, E>::keyGradientMasked;
+    if constexpr (!paired) table.gradientModified = GradientBlock<V, E>::gradientModified;
+  }
+  if constexpr (paired) {
+    table.transpose = Packing::transpose;
+    table.pairRows = Packing::pairRows;
+  }
+  return table;
+}
+
+template <class V, class E>
+constexpr GemmKernels makeGemmKernels() {
+  using Shape = typename E::template Shape<V>;
+  using Packing = GemmPack<V, E>;
+  GemmKernels table{};
+  table.tileRows = Shape::wideRows;
+  table.tileColumns = Shape::wideVectors * V::lanes;
+  table.depthMultiple = Packing::depthMultiple;
+  table.rowMultiple = Packing::rowMultiple;
+  table.blockDepth = E::perElement == 1 ? 256 : 512;
+  table.packColumns = Packing::packColumns;
+  table.packRows = Packing::packRows;
+  table.multiply = BlockProduct<V, E>::multiply;
+  table.storeRow = BlockProduct<V, E>::storeRow;
+  table.widenRow = RowProduct<V>::widenRow;
+  table.multiplyRows = RowProduct<V>::multiply;
+  return table;
+}
+
+template <class V, class E>
+constexpr MicroKernels makeMicroKernels() {
+  constexpr DType products = E::perElement == 2 ? DType::BFloat16 : DType::Float32;
+  return {products, makeAttentionKernels<V, E, E::template Shape<V>::vectors>(), makeAttentionKernels<V, E, 1>(),
+          makeGemmKernels<V, E>(), peakRounds<V, E>, readAll<V>};
+}
+
+}  // namespace mosaic

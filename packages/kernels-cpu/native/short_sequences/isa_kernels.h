@@ -1,0 +1,395 @@
+// Attention of as many short sequences as a vector has lanes. Included by kernels_<isa>.cc only, see simd/isa.h.
+#pragma once
+
+#include "kernels/math.h"
+#include "short_sequences/kernels.h"
+#include "simd/inline.h"
+
+namespace mosaic {
+namespace {
+
+/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it.
+template <int R, class Body>
+MOSAIC_INLINE void forShortTiles(int32_t from, int32_t to, const Body& body) {
+  for (; from + R <= to; from += R) body.template operator()<R>(from);
+  if constexpr (R > 1) {
+    if (from < to) forShortTiles<R / 2>(from, to, body);
+  }
+}
+
+/// The rows of one head of `lanes` sequences, in memory.
+template <class V>
+struct ShortRows {
+  char* data[V::lanes];
+  DType dtype;
+  int64_t rowStride;  // bytes
+
+  /// Query head `own` of each group, or the key head itself (group 1, own 0). Lanes past the last repeat it.
+  MOSAIC_INLINE ShortRows of(const TensorView& x, const ShortShape& shape, const ShortRange& range, int32_t group,
+                             int32_t own) {
+    ShortRows rows;
+    rows.dtype = x.dtype;
+    const int64_t size = x.dtype == DType::Float32 ? 4 : 2;
+    rows.rowStride = x.stride[2] * size;
+    for (int32_t lane = 0; lane < V::lanes; ++lane) {
+      const int64_t sequence = range.first + (lane < range.count ? lane : range.count - 1);
+      const int64_t batch = sequence / shape.keyHeads, head = sequence % shape.keyHeads * group + own;
+      rows.data[lane] = static_cast<char*>(x.data) + (batch * x.stride[0] + head * x.stride[1]) * size;
+    }
+    return rows;
+  }
+  MOSAIC_INLINE float& at(const ShortRows& rows, int32_t lane, int32_t row) {
+    return *reinterpret_cast<float*>(rows.data[lane] + row * rows.rowStride);
+  }
+};
+
+template <class V>
+struct ShortAttention {
+  using Vec = typename V::Vec;
+  using Rows = ShortRows<V>;
+  static constexpr int L = V::lanes;
+
+  static constexpr float kLog2e = 1.44269504088896341f;
+
+  /// to[lane][column] ← one row of `depth` elements times factor, zero up to `stride`.
+  template <class Load>
+  MOSAIC_INLINE void unpackRow(const ShortShape& shape, Vec factor, float* to, Load load) {
+    for (int32_t c = 0; c < shape.stride; c += L) V::store(to + c, V::mul(load(c), factor));
+  }
+
+  MOSAIC_INLINE Vec loadHalves(const uint16_t* x, int32_t count, bool bfloat) {
+    uint16_t halves[L];
+    for (int i = 0; i < L; ++i) halves[i] = i < count ? x[i] : uint16_t{0};
+    return bfloat ? V::loadBf16(halves) : V::loadF16(halves);
+  }
+
+  /// to[row][d][lane] ← rows, times factor. `buffer` has room for all of them.
+  MOSAIC_NOINLINE void load(const ShortShape& shape, const Rows& rows, int32_t count, float factor, float* buffer,
+                            float* to) {
+    const Vec by = V::set1(factor);
+    for (int32_t lane = 0; lane < L; ++lane) {
+      for (int32_t r = 0; r < count; ++r) {
+        float* row = buffer + (r * L + lane) * shape.stride;
+        const char* from = rows.data[lane] + r * rows.rowStride;
+        if (rows.dtype == DType::Float32) {
+          const float* x = reinterpret_cast<const float*>(from);
+          unpackRow(shape, by, row, [&](int32_t c) {
+            return c + L <= shape.depth ? V::load(x + c) : V::loadPartial(x + c, shape.depth - c);
+          });
+        } else {
+          const uint16_t* x = reinterpret_cast<const uint16_t*>(from);
+          const bool bfloat = rows.dtype == DType::BFloat16;
+          unpackRow(shape, by, row, [&](int32_t c) {
+            return loadHalves(x + c, shape.depth - c < L ? shape.depth - c : L, bfloat);
+          });
+        }
+      }
+    }
+    for (int32_t r = 0; r < count; ++r) {
+      for (int32_t c = 0; c < shape.stride; c += L) {
+        V::transpose(buffer + r * L * shape.stride + c, shape.stride, to + (r * shape.stride + c) * L, L);
+      }
+    }
+  }
+
+  /// buffer[row][lane][d] ← from[row][d][lane]
+  MOSAIC_INLINE void toRows(const ShortShape& shape, int32_t count, const float* from, float* buffer) {
+    for (int32_t r = 0; r < count; ++r) {
+      for (int32_t c = 0; c < shape.stride; c += L) {
+        V::transpose(from + (r * shape.stride + c) * L, L, buffer + r * L * shape.stride + c, shape.stride);
+      }
+    }
+  }
+
+  /// to ← x, or to + x.
+  MOSAIC_INLINE void writeRow(float* to, const float* x, int32_t depth, bool add) {
+    int32_t c = 0;
+    for (; c + L <= depth; c += L) {
+      const Vec y = V::load(x + c);
+      V::store(to + c, add ? V::add(V::load(to + c), y) : y);
+    }
+    if (c < depth) {
+      const Vec y = V::load(x + c);
+      V::storePartial(to + c, add ? V::add(V::loadPartial(to + c, depth - c), y) : y, depth - c);
+    }
+  }
+
+  /// rows += from, of the lanes that there are.
+  MOSAIC_NOINLINE void addRows(const ShortShape& shape, const Rows& rows, const ShortRange& range, int32_t count,
+                               const float* from, float* buffer) {
+    toRows(shape, count, from, buffer);
+    for (int32_t lane = 0; lane < range.count; ++lane) {
+      for (int32_t r = 0; r < count; ++r) {
+        writeRow(&Rows::at(rows, lane, r), buffer + (r * L + lane) * shape.stride, shape.depth, true);
+      }
+    }
+  }
+
+  /// to[row][lane] ← one number of each row, such as lse.
+  MOSAIC_INLINE void loadColumn(const Rows& rows, int32_t count, float* to) {
+    for (int32_t r = 0; r < count; ++r) {
+      for (int32_t lane = 0; lane < L; ++lane) to[r * L + lane] = Rows::at(rows, lane, r);
+    }
+  }
+
+  MOSAIC_INLINE int32_t roundedDepth(const ShortShape& shape) { return (shape.depth + 3) / 4 * 4; }
+
+  /// products[i][j] ← Σ_d a[i][d] · b[j][d]. Of pairs that do not see each other, too: those are not looked at.
+  MOSAIC_NOINLINE void dots(const ShortShape& shape, const float* a, const float* b, float* products) {
+    const int64_t row = int64_t{shape.stride} * L;
+    forShortTiles<2>(0, shape.rows, [&]<int R>(int32_t i) {
+      forShortTiles<4>(0, shape.keys, [&]<int C>(int32_t j) {
+        Vec sum[R][C];
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+          for (int c = 0; c < C; ++c) sum[r][c] = V::zero();
+        }
+        const float *x = a + i * row, *y = b + j * row;
+        for (int32_t d = 0; d < shape.depth; ++d, x += L, y += L) {
+          Vec key[C];
+#pragma GCC unroll 4
+          for (int c = 0; c < C; ++c) key[c] = V::load(y + c * row);
+#pragma GCC unroll 2
+          for (int r = 0; r < R; ++r) {
+            const Vec query = V::load(x + r * row);
+#pragma GCC unroll 4
+            for (int c = 0; c < C; ++c) sum[r][c] = V::fma(query, key[c], sum[r][c]);
+          }
+        }
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+          for (int c = 0; c < C; ++c) V::store(products + ((i + r) * shape.keys + j + c) * L, sum[r][c]);
+        }
+      });
+    });
+  }
+
+  /// How products and the rows that they weigh are laid out: by rows of the result, and by terms of its sums.
+  struct Terms {
+    int32_t results, terms;
+    int32_t resultStep, termStep;  // of [rows][keys]
+  };
+  MOSAIC_INLINE Terms overKeys(const ShortShape& shape) { return {shape.rows, shape.keys, shape.keys, 1}; }
+  MOSAIC_INLINE Terms overRows(const ShortShape& shape) { return {shape.keys, shape.rows, 1, shape.keys}; }
+
+  /// out[i][d] += Σ_t weights[i][t] · x[t][d] over the terms that i sees.
+  MOSAIC_NOINLINE void weigh(const ShortShape& shape, const Terms& terms, const float* weights, const float* x,
+                             float* out) {
+    const int64_t row = int64_t{shape.stride} * L;
+    const int32_t depth = roundedDepth(shape);
+    const auto tile = [&]<int R>(int32_t i) {
+      for (int32_t d = 0; d < depth; d += 4) {
+        Vec sum[R][4];
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+          for (int c = 0; c < 4; ++c) sum[r][c] = V::load(out + (i + r) * row + (d + c) * L);
+        }
+        for (int32_t t = 0; t < terms.terms; ++t) {
+          const int32_t pair = i * terms.resultStep + t * terms.termStep;
+          if (shape.visible && !shape.visible[pair]) continue;  // then R is 1
+          Vec y[4];
+#pragma GCC unroll 4
+          for (int c = 0; c < 4; ++c) y[c] = V::load(x + t * row + (d + c) * L);
+#pragma GCC unroll 2
+          for (int r = 0; r < R; ++r) {
+            const Vec weight = V::load(weights + (pair + r * terms.resultStep) * L);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) sum[r][c] = V::fma(weight, y[c], sum[r][c]);
+          }
+        }
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+          for (int c = 0; c < 4; ++c) V::store(out + (i + r) * row + (d + c) * L, sum[r][c]);
+        }
+      }
+    };
+    if (shape.visible) {
+      forShortTiles<1>(0, terms.results, tile);
+    } else {
+      forShortTiles<2>(0, terms.results, tile);
+    }
+  }
+
+  MOSAIC_INLINE bool sees(const ShortShape& shape, int32_t row, int32_t key) {
+    return !shape.visible || shape.visible[row * shape.keys + key];
+  }
+  MOSAIC_INLINE bool seesAny(const ShortShape& shape, int32_t row) {
+    for (int32_t j = 0; j < shape.keys; ++j) {
+      if (sees(shape, row, j)) return true;
+    }
+    return false;
+  }
+
+  /// Scores of a row become e^(s − m); returns their sum, with the weight of the state so far.
+  /// Differences are taken before anything is multiplied by log2 e, so that large scores lose nothing.
+  MOSAIC_INLINE Vec softmaxRow(const ShortShape& shape, int32_t i, float* scores, float* lse, Vec& weight) {
+    float* row = scores + i * shape.keys * L;
+    const Vec none = V::set1(-__builtin_inff()), state = V::load(lse + i * L), log2e = V::set1(kLog2e);
+    Vec m = state;
+    for (int32_t j = 0; j < shape.keys; ++j) {
+      if (sees(shape, i, j)) m = V::max(m, V::load(row + j * L));
+    }
+    m = V::select(V::less(none, m), m, V::zero());  // nothing but −∞ so far; a NaN comes back from the scores
+    weight = V::exp2(V::mul(V::sub(state, m), log2e));
+    Vec sum = weight;
+    for (int32_t j = 0; j < shape.keys; ++j) {
+      if (!sees(shape, i, j)) continue;
+      const Vec p = V::exp2(V::mul(V::sub(V::load(row + j * L), m), log2e));
+      V::store(row + j * L, p);
+      sum = V::add(sum, p);
+    }
+    V::store(lse + i * L, V::add(m, logOf<V>(sum)));
+    return sum;
+  }
+
+  // [buffer][q][out][k][v][scores][lse][sum]
+  static int64_t forwardScratch(const ShortShape& s) {
+    const int64_t row = int64_t{s.stride} * L, longest = s.rows > s.keys ? s.rows : s.keys;
+    return (longest + 2 * s.rows + 2 * s.keys) * row + int64_t{s.rows} * s.keys * L + 2 * int64_t{s.rows} * L;
+  }
+
+  MOSAIC_NOINLINE void forward(const AttendArguments& args, const ShortShape& shape, const ShortRange& range,
+                               float* scratch) {
+    const int64_t row = int64_t{shape.stride} * L, longest = shape.rows > shape.keys ? shape.rows : shape.keys;
+    float *buffer = scratch, *q = buffer + longest * row, *out = q + shape.rows * row, *k = out + shape.rows * row;
+    float *v = k + shape.keys * row, *scores = v + shape.keys * row;
+    float *lse = scores + int64_t{shape.rows} * shape.keys * L, *sums = lse + shape.rows * L;
+    load(shape, Rows::of(args.kv.k, shape, range, 1, 0), shape.keys, 1, buffer, k);
+    load(shape, Rows::of(args.kv.v, shape, range, 1, 0), shape.keys, 1, buffer, v);
+    for (int32_t g = 0; g < shape.group; ++g) {
+      const Rows outRows = Rows::of(args.state.out, shape, range, shape.group, g);
+      const Rows lseRows = Rows::of(args.state.lse, shape, range, shape.group, g);
+      load(shape, Rows::of(args.q, shape, range, shape.group, g), shape.rows, args.tile.scale, buffer, q);
+      loadColumn(lseRows, shape.rows, lse);
+      loadState(shape, outRows, lse, buffer, out);
+      dots(shape, q, k, scores);
+      for (int32_t i = 0; i < shape.rows; ++i) {
+        Vec old = V::zero();
+        V::store(sums + i * L, seesAny(shape, i) ? softmaxRow(shape, i, scores, lse, old) : V::zero());
+        for (int32_t d = 0; d < roundedDepth(shape); ++d) {
+          float* at = out + i * row + d * L;
+          V::store(at, V::mul(V::load(at), old));
+        }
+      }
+      weigh(shape, overKeys(shape), scores, v, out);
+      for (int32_t i = 0; i < shape.rows; ++i) {
+        const Vec inverse = V::div(V::set1(1), V::load(sums + i * L));
+        for (int32_t d = 0; d < roundedDepth(shape); ++d) {
+          float* at = out + i * row + d * L;
+          V::store(at, V::mul(V::load(at), inverse));
+        }
+      }
+      storeState(shape, range, {outRows, lseRows}, {out, lse, sums}, buffer);
+    }
+  }
+
+  /// The state so far; of a row that has seen nothing, `out` is not read.
+  MOSAIC_INLINE void loadState(const ShortShape& shape, const Rows& rows, const float* lse, float* buffer, float* out) {
+    const Vec none = V::set1(-__builtin_inff());
+    bool any = false;
+    for (int32_t i = 0; i < shape.rows * L; ++i) any |= !(lse[i] == -__builtin_inff());
+    if (!any) {
+      for (int64_t i = 0; i < int64_t{shape.rows} * shape.stride * L; i += L) V::store(out + i, V::zero());
+      return;
+    }
+    load(shape, rows, shape.rows, 1, buffer, out);
+    for (int32_t i = 0; i < shape.rows; ++i) {
+      const auto seen = V::less(none, V::load(lse + i * L));
+      for (int32_t d = 0; d < shape.stride; ++d) {
+        float* at = out + (i * shape.stride + d) * L;
+        V::store(at, V::select(seen, V::load(at), V::zero()));
+      }
+    }
+  }
+
+  struct StateRows {
+    const Rows &out, &lse;
+  };
+  struct StateLanes {
+    const float *out, *lse, *sums;
+  };
+  /// A row whose sum is 0 saw nothing, or nothing but −∞: it stays.
+  MOSAIC_INLINE void storeState(const ShortShape& shape, const ShortRange& range, const StateRows& rows,
+                                const StateLanes& lanes, float* buffer) {
+    toRows(shape, shape.rows, lanes.out, buffer);
+    for (int32_t lane = 0; lane < range.count; ++lane) {
+      for (int32_t r = 0; r < shape.rows; ++r) {
+        if (lanes.sums[r * L + lane] == 0) continue;
+        writeRow(&Rows::at(rows.out, lane, r), buffer + (r * L + lane) * shape.stride, shape.depth, false);
+        Rows::at(rows.lse, lane, r) = lanes.lse[r * L + lane];
+      }
+    }
+  }
+
+  // [buffer][q][dOut][dq][k][v][dk][dv][p][ds][lse][delta]
+  static int64_t backwardScratch(const ShortShape& s) {
+    const int64_t row = int64_t{s.stride} * L, longest = s.rows > s.keys ? s.rows : s.keys;
+    return (longest + 3 * s.rows + 4 * s.keys) * row + 2 * int64_t{s.rows} * s.keys * L + 2 * int64_t{s.rows} * L;
+  }
+
+  MOSAIC_INLINE void clear(float* x, int64_t count) {
+    for (int64_t i = 0; i < count; i += L) V::store(x + i, V::zero());
+  }
+
+  MOSAIC_NOINLINE void backward(const AttendBackwardArguments& args, const ShortShape& shape, const ShortRange& range,
+                                float* scratch) {
+    const int64_t row = int64_t{shape.stride} * L, longest = shape.rows > shape.keys ? shape.rows : shape.keys;
+    const int64_t queries = shape.rows * row, keys = shape.keys * row, pairs = int64_t{shape.rows} * shape.keys * L;
+    float *buffer = scratch, *q = buffer + longest * row, *dOut = q + queries, *dq = dOut + queries, *k = dq + queries;
+    float *v = k + keys, *dk = v + keys, *dv = dk + keys, *p = dv + keys, *ds = p + pairs, *lse = ds + pairs;
+    float* delta = lse + shape.rows * L;
+    load(shape, Rows::of(args.kv.k, shape, range, 1, 0), shape.keys, 1, buffer, k);
+    load(shape, Rows::of(args.kv.v, shape, range, 1, 0), shape.keys, 1, buffer, v);
+    clear(dk, 2 * keys);
+    for (int32_t g = 0; g < shape.group; ++g) {
+      load(shape, Rows::of(args.q, shape, range, shape.group, g), shape.rows, args.tile.scale, buffer, q);
+      load(shape, Rows::of(args.saved.dOut, shape, range, shape.group, g), shape.rows, 1, buffer, dOut);
+      loadColumn(Rows::of(args.saved.lse, shape, range, shape.group, g), shape.rows, lse);
+      loadColumn(Rows::of(args.saved.delta, shape, range, shape.group, g), shape.rows, delta);
+      dots(shape, q, k, p);
+      dots(shape, dOut, v, ds);
+      for (int32_t i = 0; i < shape.rows; ++i) gradientRow(shape, i, {p, ds}, {lse, delta});
+      clear(dq, queries);
+      weigh(shape, overKeys(shape), ds, k, dq);
+      weigh(shape, overRows(shape), ds, q, dk);
+      weigh(shape, overRows(shape), p, dOut, dv);
+      const Vec scale = V::set1(args.tile.scale);
+      for (int64_t i = 0; i < queries; i += L) V::store(dq + i, V::mul(V::load(dq + i), scale));
+      addRows(shape, Rows::of(args.grads.dq, shape, range, shape.group, g), range, shape.rows, dq, buffer);
+    }
+    addRows(shape, Rows::of(args.grads.dk, shape, range, 1, 0), range, shape.keys, dk, buffer);
+    addRows(shape, Rows::of(args.grads.dv, shape, range, 1, 0), range, shape.keys, dv, buffer);
+  }
+
+  struct PairLanes {
+    float *p, *ds;
+  };
+  struct RowLanes {
+    const float *lse, *delta;
+  };
+  /// p: scores become e^(s − lse), 0 for a row that sees nothing; ds: dOut · v becomes p (dOut · v − delta).
+  MOSAIC_INLINE void gradientRow(const ShortShape& shape, int32_t i, const PairLanes& pairs, const RowLanes& rows) {
+    const Vec lse = V::load(rows.lse + i * L), delta = V::load(rows.delta + i * L);
+    const Vec from = V::select(V::less(lse, V::set1(-__FLT_MAX__)), V::set1(__builtin_inff()), lse);
+    for (int32_t j = 0; j < shape.keys; ++j) {
+      if (!sees(shape, i, j)) continue;
+      const int32_t pair = (i * shape.keys + j) * L;
+      const Vec p = V::exp2(V::mul(V::sub(V::load(pairs.p + pair), from), V::set1(kLog2e)));
+      V::store(pairs.p + pair, p);
+      V::store(pairs.ds + pair, V::mul(p, V::sub(V::load(pairs.ds + pair), delta)));
+    }
+  }
+};
+
+template <class V>
+constexpr ShortKernels makeShortKernels() {
+  using Of = ShortAttention<V>;
+  return {V::lanes, Of::forwardScratch, Of::backwardScratch, Of::forward, Of::backward};
+}
+
+}  // namespace
+}  // namespace mosaic

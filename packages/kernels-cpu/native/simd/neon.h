@@ -1,0 +1,161 @@
+// The vector traits of Arm: NEON, which every 64-bit Arm has, and NEON with products of bfloat16 pairs. 4 lanes, 32
+// registers. Members are documented in avx512.h.
+#pragma once
+
+#ifndef __aarch64__
+#error "neon.h belongs in files compiled for 64-bit Arm only"
+#endif
+
+#include <arm_neon.h>
+
+#include <cstdint>
+
+#include "simd/exp2.h"
+#include "simd/inline.h"
+#include "simd/isa.h"
+
+namespace mosaic {
+
+struct Neon {
+  static constexpr Isa isa = Isa::Neon;
+  static constexpr int lanes = 4;
+  // 24 accumulators hide the FMA latency (4 cycles × 4 pipes of Neoverse V1 and V2); with 3 or 4 vectors of B and the
+  // broadcasts of A that makes 28 to 30 registers.
+  static constexpr int tileRows = 8, tileVectors = 3;
+  static constexpr int wideTileRows = 6, wideVectors = 4;
+  static constexpr int narrowTileRows = 16;
+
+  using Vec = float32x4_t;
+  using Mask = uint32x4_t;  // all bits of a lane
+
+  MOSAIC_INLINE Vec zero() { return vdupq_n_f32(0); }
+  MOSAIC_INLINE Vec set1(float x) { return vdupq_n_f32(x); }
+  MOSAIC_INLINE Vec load(const float* p) { return vld1q_f32(p); }
+  MOSAIC_INLINE void store(float* p, Vec v) { vst1q_f32(p, v); }
+  MOSAIC_INLINE Vec loadPartial(const float* p, int n) {
+    switch (n) {
+      case 0: return zero();
+      case 1: return vld1q_lane_f32(p, zero(), 0);
+      case 2: return vcombine_f32(vld1_f32(p), vdup_n_f32(0));
+      case 3: return vld1q_lane_f32(p + 2, vcombine_f32(vld1_f32(p), vdup_n_f32(0)), 2);
+      default: return load(p);
+    }
+  }
+  MOSAIC_INLINE void storePartial(float* p, Vec v, int n) {
+    switch (n) {
+      case 0: return;
+      case 1: return vst1q_lane_f32(p, v, 0);
+      case 2: return vst1_f32(p, vget_low_f32(v));
+      case 3: vst1_f32(p, vget_low_f32(v)); return vst1q_lane_f32(p + 2, v, 2);
+      default: return store(p, v);
+    }
+  }
+
+  MOSAIC_INLINE Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
+  MOSAIC_INLINE Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
+  MOSAIC_INLINE Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
+  MOSAIC_INLINE Vec div(Vec a, Vec b) { return vdivq_f32(a, b); }
+  MOSAIC_INLINE Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+  // Not FMAX and FMIN, which give NaN where either operand is one.
+  MOSAIC_INLINE Vec max(Vec a, Vec b) { return select(vcgtq_f32(a, b), a, b); }
+  MOSAIC_INLINE Vec min(Vec a, Vec b) { return select(vcltq_f32(a, b), a, b); }
+
+  MOSAIC_INLINE Mask less(Vec a, Vec b) { return vcltq_f32(a, b); }
+  MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return vbslq_f32(m, a, b); }
+  MOSAIC_INLINE bool any(Mask m) { return vmaxvq_u32(m) != 0; }
+  MOSAIC_INLINE Mask inRange(const int32_t* lo, const int32_t* hi, int32_t j) {
+    const int32x4_t key = vdupq_n_s32(j);
+    return vandq_u32(vcleq_s32(vld1q_s32(lo), key), vcgtq_s32(vld1q_s32(hi), key));
+  }
+  MOSAIC_INLINE float sum(Vec v) { return vaddvq_f32(v); }
+
+  MOSAIC_INLINE Vec exp2(Vec x) {
+    const Vec magic = set1(12582912.0f + 126.0f);  // see scalar.h for the arithmetic
+    x = max(set1(-126.0f), x);
+    const Vec shifted = add(x, magic);
+    const Vec f = sub(x, sub(shifted, magic));
+    Vec p = set1(2 * kExp2NearestCoefficients[6]);
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[5]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[4]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[3]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[2]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[1]));
+    p = fma(p, f, set1(2 * kExp2NearestCoefficients[0]));
+    return mul(p, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23)));
+  }
+
+  MOSAIC_INLINE Vec loadBf16(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+  MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd);
+    const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
+    vst1_u16(p, vshrn_n_u32(vbslq_u32(vceqq_f32(v, v), rounded, quiet), 16));
+  }
+  MOSAIC_INLINE Vec loadF16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+  MOSAIC_INLINE void storeF16(uint16_t* p, Vec v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
+
+  MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
+    const float32x4_t a = vld1q_f32(src), b = vld1q_f32(src + lds);
+    const float32x4_t c = vld1q_f32(src + 2 * lds), d = vld1q_f32(src + 3 * lds);
+    const float64x2_t ab0 = doubles(vtrn1q_f32(a, b)), ab1 = doubles(vtrn2q_f32(a, b));  // columns 0, 2 and 1, 3
+    const float64x2_t cd0 = doubles(vtrn1q_f32(c, d)), cd1 = doubles(vtrn2q_f32(c, d));
+    vst1q_f32(dst, floats(vtrn1q_f64(ab0, cd0)));
+    vst1q_f32(dst + ldd, floats(vtrn1q_f64(ab1, cd1)));
+    vst1q_f32(dst + 2 * ldd, floats(vtrn2q_f64(ab0, cd0)));
+    vst1q_f32(dst + 3 * ldd, floats(vtrn2q_f64(ab1, cd1)));
+  }
+
+ private:
+  MOSAIC_INLINE float64x2_t doubles(float32x4_t v) { return vreinterpretq_f64_f32(v); }
+  MOSAIC_INLINE float32x4_t floats(float64x2_t v) { return vreinterpretq_f32_f64(v); }
+};
+
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+
+/// FEAT_BF16: Neoverse V1, N2, V2 (Graviton 3 and 4, Grace). The members that pairs add.
+struct NeonBf16 : Neon {
+  static constexpr Isa isa = Isa::NeonBf16;
+  /// Each lane holds two neighbours along the sum, the first in the low half.
+  using Pairs = uint32x4_t;
+
+  MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
+    vst1_u16(p, vreinterpret_u16_bf16(vcvt_bf16_f32(v)));
+  }
+
+  MOSAIC_INLINE Pairs loadPairs(const uint32_t* p) { return vld1q_u32(p); }
+  MOSAIC_INLINE Pairs setPairs(uint32_t pair) { return vdupq_n_u32(pair); }
+  MOSAIC_INLINE void storePairs(uint32_t* p, Pairs v) { vst1q_u32(p, v); }
+  /// c + both products of each lane (BFDOT). Denormal operands and results count as 0; the sum of the products and the
+  /// sum with c are rounded to odd, unless the processor has FEAT_EBF16.
+  MOSAIC_INLINE Vec dot(Pairs a, Pairs b, Vec c) {
+    return vbfdotq_f32(c, vreinterpretq_bf16_u32(a), vreinterpretq_bf16_u32(b));
+  }
+
+  /// v, computed: compilers fuse no operation on it with the one that gave it.
+  MOSAIC_INLINE Vec rounded(Vec v) {
+    __asm__("" : "+w"(v));
+    return v;
+  }
+  /// Rounds to nearest even. The lanes of `low` and then those of `high`.
+  MOSAIC_INLINE Pairs round(Vec low, Vec high) {
+    return vreinterpretq_u32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high));
+  }
+  /// The lanes of two rows that lie one after the other, as pairs of one lane of each.
+  MOSAIC_INLINE Pairs interleave(Pairs rows) {
+    const uint16x8_t both = vreinterpretq_u16_u32(rows);
+    return vreinterpretq_u32_u16(vzip1q_u16(both, vextq_u16(both, both, 4)));
+  }
+  MOSAIC_INLINE Pairs joinRows(const uint16_t* low, const uint16_t* high) {
+    return vreinterpretq_u32_u16(vcombine_u16(vld1_u16(low), vld1_u16(high)));
+  }
+  MOSAIC_INLINE void storeRows(uint16_t* low, uint16_t* high, Pairs rows) {
+    const uint16x8_t both = vreinterpretq_u16_u32(rows);
+    vst1_u16(low, vget_low_u16(both));
+    vst1_u16(high, vget_high_u16(both));
+  }
+};
+
+#endif
+
+}  // namespace mosaic

@@ -1,0 +1,50 @@
+// Squares of bfloat16 pairs, turned: how operands come into the order in which products of pairs read them.
+#pragma once
+
+#include <cstdint>
+
+#include "simd/inline.h"
+
+namespace mosaic {
+
+template <class V>
+struct PairPacking {
+  static constexpr int L = V::lanes;
+
+  /// to[p · stride + i] ← pair p of row i, for L rows of L pairs. `row(i)` is where a row begins; null: a row of zeros.
+  template <class Row>
+  MOSAIC_INLINE void turn(const Row& row, uint32_t* to, int64_t stride) {
+    const uint16_t zeros[2 * L] = {};
+    float square[L * L];  // bits, not numbers
+    for (int i = 0; i < L; ++i) {
+      const uint16_t* from = row(i);
+      V::storePairs(bits(square + i * L), V::loadPairs(bits(from != nullptr ? from : zeros)));
+    }
+    V::transpose(square, L, reinterpret_cast<float*>(to), stride);
+  }
+
+  /// to[c · stride + i] ← element c of row i, for 2 L rows of L columns, of which `columns` are stored.
+  template <class Row>
+  MOSAIC_INLINE void turnRows(const Row& row, uint16_t* to, int64_t stride, int64_t columns) {
+    const uint16_t zeros[L] = {};
+    float square[L * L], turned[L * L];  // [pair of rows][column] and the reverse; bits, not numbers
+    for (int i = 0; i < L; ++i) {
+      const uint16_t *low = row(2 * i), *high = row(2 * i + 1);
+      const auto rows = V::joinRows(low != nullptr ? low : zeros, high != nullptr ? high : zeros);
+      V::storePairs(bits(square + i * L), V::interleave(rows));
+    }
+    V::transpose(square, L, turned, L);
+    for (int64_t c = 0; c < columns; ++c) V::storePairs(bits(to + c * stride), V::loadPairs(bits(turned + c * L)));
+  }
+
+  /// to[c] ← the pair of elements c of two rows, for n columns, a multiple of L.
+  MOSAIC_INLINE void pairRows(const uint16_t* low, const uint16_t* high, uint32_t* to, int64_t n) {
+    for (int64_t c = 0; c < n; c += L) V::storePairs(to + c, V::interleave(V::joinRows(low + c, high + c)));
+  }
+
+ private:
+  MOSAIC_INLINE uint32_t* bits(void* p) { return static_cast<uint32_t*>(p); }
+  MOSAIC_INLINE const uint32_t* bits(const void* p) { return static_cast<const uint32_t*>(p); }
+};
+
+}  // namespace mosaic

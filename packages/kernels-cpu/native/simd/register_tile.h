@@ -1,0 +1,194 @@
+// The one inner loop of attention and of matrix multiplication: a register tile of C = A · B.
+//
+// B is read as vectors, from a packed panel or from plain rows, and A element by element, broadcast from memory, which
+// is a load and leaves the multiply pipes alone. Elements are float32, or pairs of bfloat16 that are neighbours along
+// the sum; a trait has products of pairs if it has a member `dot` (avx512_bf16.h), or tile registers (amx.h).
+#pragma once
+
+#include <cstdint>
+
+#include "simd/inline.h"
+
+namespace mosaic {
+
+/// A matrix whose element (row, t), where t counts along the sum, lies at data[row · rowStride + t · step]. Of pairs
+/// the step is 1: they lie side by side.
+struct Operand {
+  const void* data;
+  int64_t rowStride, step;
+};
+
+/// Register tiles: rows × vectors of accumulators. `rows` and `vectors` are those of a packed panel, `wide…` of plain
+/// rows, `narrowRows` those of a panel of one vector.
+template <class V>
+struct PairShape {
+  static constexpr int rows = V::tileRows, vectors = V::tileVectors, narrowRows = V::narrowTileRows;
+  static constexpr int wideRows = V::wideTileRows, wideVectors = V::wideVectors;
+};
+
+/// Products of float32.
+struct Float32Operands {
+  using Scalar = float;
+  using Element = float;
+  static constexpr int perElement = 1;
+  template <class V>
+  struct Shape {
+    static constexpr int rows = V::tileRows, vectors = V::tileVectors, narrowRows = V::narrowTileRows;
+    static constexpr int wideRows = V::wideTileRows, wideVectors = V::wideVectors;
+  };
+
+  template <class V>
+  MOSAIC_INLINE auto load(const float* b) {
+    return V::load(b);
+  }
+  template <class V>
+  MOSAIC_INLINE typename V::Vec multiplyAdd(const float* a, typename V::Vec b, typename V::Vec c) {
+    return V::fma(V::set1(*a), b, c);
+  }
+  template <class V>
+  MOSAIC_INLINE typename V::Vec toVector(const float* p) {
+    return V::load(p);
+  }
+  MOSAIC_INLINE float toFloat(float x) { return x; }
+};
+
+/// Products of bfloat16 pairs, added up in float32.
+struct Bf16Operands {
+  using Scalar = uint16_t;
+  using Element = uint32_t;  // the first of a pair in the low half
+  static constexpr int perElement = 2;
+  template <class V>
+  struct Shape : PairShape<V> {};
+
+  template <class V>
+  MOSAIC_INLINE auto load(const uint32_t* b) {
+    return V::loadPairs(b);
+  }
+  template <class V>
+  MOSAIC_INLINE typename V::Vec multiplyAdd(const uint16_t* a, typename V::Pairs b, typename V::Vec c) {
+    uint32_t pair;
+    __builtin_memcpy(&pair, a, sizeof pair);
+    return V::dot(V::setPairs(pair), b, c);
+  }
+  template <class V>
+  MOSAIC_INLINE typename V::Vec toVector(const uint16_t* p) {
+    return V::loadBf16(p);
+  }
+  MOSAIC_INLINE float toFloat(uint16_t x) {
+    const uint32_t bits = uint32_t{x} << 16;
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+};
+
+/// What must be set up before tiles of `V` are computed, and is given back afterwards.
+template <class V>
+class MatrixUnit {
+ public:
+  MatrixUnit() {}
+};
+
+template <class V, class E, int R, int N>
+struct RegisterTile {
+  using Vec = typename V::Vec;
+  using Scalar = typename E::Scalar;
+  static constexpr bool isAsynchronous = false;
+  Vec at[R][N];
+
+  MOSAIC_INLINE Vec get(const RegisterTile& c, int r, int n) { return c.at[r][n]; }
+
+  /// c[r][·] ← Σ_t a[r][t] · b[t · bStep + ·], t < depth; bStep counts elements.
+  MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) c.at[r][n] = V::zero();
+    }
+    // Rows by fours: as many pointers as registers hold, and strides that addressing multiplies by.
+    const auto* panel = static_cast<const typename E::Element*>(b);
+    const int64_t row = a.rowStride, step = E::perElement == 1 ? a.step : 2, rows3 = 3 * row;
+    const Scalar* fours[(R + 3) / 4];
+#pragma GCC unroll 8
+    for (int i = 0; i < (R + 3) / 4; ++i) fours[i] = static_cast<const Scalar*>(a.data) + 4 * i * row;
+    const int32_t steps = (depth + E::perElement - 1) / E::perElement;
+#pragma GCC unroll 4
+    for (int32_t t = 0; t < steps; ++t) {
+      decltype(E::template load<V>(panel)) y[N];
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) y[n] = E::template load<V>(panel + t * bStep + n * V::lanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          const int64_t offset = r % 4 == 0 ? 0 : r % 4 == 1 ? row : r % 4 == 2 ? 2 * row : rows3;
+          c.at[r][n] = E::template multiplyAdd<V>(fours[r / 4] + offset, y[n], c.at[r][n]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < (R + 3) / 4; ++i) fours[i] += step;
+    }
+  }
+
+  /// to += a · b. Sums of blocks are added to the sum of all, so that rounding errors grow with the length of a block
+  /// and the number of blocks, not with their product; additions run beside multiplications and cost next to nothing.
+  MOSAIC_INLINE void addProduct(float* to, int64_t stride, const Operand& a, const void* b, int64_t bStep,
+                                int32_t depth) {
+    RegisterTile c;
+    product(c, a, b, bStep, depth);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        float* at = to + r * stride + n * V::lanes;
+        V::store(at, V::add(V::load(at), c.at[r][n]));
+      }
+    }
+  }
+};
+
+/// Rows of a · b: the operand from row `row` on.
+template <class E>
+MOSAIC_INLINE Operand fromRow(const Operand& a, int64_t row) {
+  return {static_cast<const typename E::Scalar*>(a.data) + row * a.rowStride, a.rowStride, a.step};
+}
+
+/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it.
+/// Tiles of 32 rows, those of tile registers, do not divide: operands are padded for them. Rows come in multiples of
+/// `least`.
+template <int R, int least = 1, class Body>
+MOSAIC_INLINE void forTiles(int32_t from, int32_t to, const Body& body) {
+  for (; from + R <= to; from += R) body.template operator()<R>(from);
+  if constexpr (R == 32) {
+    if (from < to) body.template operator()<R>(from);
+  } else if constexpr (R > least) {
+    if (from < to) forTiles<R / 2, least>(from, to, body);
+  }
+}
+
+/// Calls epilogue.template operator()<R>(tile, row) with tiles of a [rows from, to) · b, in order. What tile registers
+/// compute runs beside the epilogue of the tile before.
+template <class V, class E, int R, int N, class Epilogue>
+MOSAIC_INLINE void forProducts(int32_t from, int32_t to, const Operand& a, const void* b, int32_t depth,
+                               const Epilogue& epilogue) {
+  if constexpr (RegisterTile<V, E, R, N>::isAsynchronous) {
+    using Tile = RegisterTile<V, E, R, N>;
+    Tile c;
+    if (from < to) Tile::product(c, fromRow<E>(a, from), b, N * V::lanes, depth);
+    for (int32_t j = from; j < to; j += R) {
+      const bool continues = j + R < to;
+      if (continues) Tile::begin(fromRow<E>(a, j + R), b, N * V::lanes, depth);
+      epilogue.template operator()<R>(c, j);
+      if (continues) Tile::finish(c);
+    }
+  } else {
+    forTiles<R, E::perElement>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, E, rows, N>;
+      Tile c;
+      Tile::product(c, fromRow<E>(a, j), b, N * V::lanes, depth);
+      epilogue.template operator()<rows>(c, j);
+    });
+  }
+}
+
+}  // namespace mosaic
