@@ -1,9 +1,9 @@
-// What optimizers cost against the memory they touch: as ratios to a += b over as many numbers, which touches 12 bytes of
+// What the fused loss costs against the one with logits as a whole, and what optimizers cost against the memory they touch: as ratios to a += b over as many numbers, which touches 12 bytes of
 // each where a step touches 28 and clipping 16. Prints one line a case.
 //   npm run build && npm run bench
-import { type Context, fromArray, init, Module, randn } from "@mosaic/core";
+import { type Context, fromArray, init, Linear, Module, randn, type Tensor } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
-import { AdamW, clipGradNorm, crossEntropy, Dropout, ScheduleFreeAdamW } from "../dist/index.js";
+import { AdamW, clipGradNorm, crossEntropy, Dropout, linearCrossEntropy, ScheduleFreeAdamW } from "../dist/index.js";
 
 const rounds = 25;
 
@@ -75,3 +75,36 @@ const { sum, ...best } = await timed(ctx, {
 });
 const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
 console.log(`[4096, 1024]: a += b ${sum.toFixed(2)} ms; ${ratios.join(", ")} times that`);
+
+const [rows, features, classes] = [1024, 256, 32_768];
+for (const dtype of ["float32", "bfloat16"] as const) {
+  using head = new Linear(ctx, features, classes, { bias: false, dtype });
+  using drawn = randn(ctx, [rows, features]);
+  const hidden = drawn.to(dtype).detach();
+  hidden.requiresGrad = true;
+  using labels = fromArray(
+    ctx,
+    Array.from({ length: rows }, (_, i) => (7919 * i) % classes),
+    [rows],
+  );
+  const step = (loss: Tensor): void => {
+    loss.backward();
+    loss.dispose();
+    head.zeroGrad();
+    hidden.grad?.dispose();
+    hidden.grad = null;
+  };
+  const { whole, ...fused } = await timed(ctx, {
+    whole() {
+      using logits = head.forward(hidden);
+      step(crossEntropy(ctx, logits, labels));
+    },
+    "chunks of 128": () => step(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 128 })),
+    "of 256": () => step(linearCrossEntropy(ctx, hidden, head, labels)),
+    "of 512": () => step(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 512 })),
+  });
+  const ratios = Object.entries(fused).map(([each, ms]) => `${each} ${(ms / whole).toFixed(2)}`);
+  console.log(
+    `linear and cross-entropy, ${rows} × ${features} × ${classes}, ${dtype}: ${whole.toFixed(0)} ms; ${ratios.join(", ")} times that`,
+  );
+}

@@ -18,16 +18,18 @@ const [batch, length, embed] = [4, 10, 6];
 const whole = numbers(batch * length * embed, 2);
 
 /** What every rank makes of its part, put together: two calls, the second's gradient too. */
-async function drop(ctx: Context, placement: PlacementName): Promise<number[][]> {
-  const layer = new Dropout(ctx, 0.4, { placement, sequenceLength: length });
+async function drop(ctx: Context, placement: PlacementName, isPlacedByCall = false): Promise<number[][]> {
+  const placed = { placement, sequenceLength: length };
+  const layer = new Dropout(ctx, 0.4, isPlacedByCall ? { placement: "contiguous", sequenceLength: 99 } : placed);
+  const call = isPlacedByCall ? placed : undefined;
   const { dp = 1 } = ctx.mesh.shape;
   const size = batch / dp;
   using all = fromArray(ctx, whole, [batch, length, embed]);
   using mine = all.slice(0, (ctx.mesh.coordinate.dp ?? 0) * size, ((ctx.mesh.coordinate.dp ?? 0) + 1) * size);
   const x = shard(ctx, mine, 1, { placement }).detach();
   x.requiresGrad = true;
-  layer.forward(x).dispose();
-  const out = layer.forward(x);
+  layer.forward(x, call).dispose();
+  const out = layer.forward(x, call);
   using loss = sum(out);
   loss.backward();
   const parts = [out, x.grad!].map((each) => unshard(ctx, each, 1, { placement, length }));
@@ -41,6 +43,7 @@ describe.each(["contiguous", "zigzag", "striped"] as const)("%s", (placement) =>
     const [expected] = await onMesh({ sp: 1 }, (ctx) => drop(ctx, placement));
     for (const mesh of meshes) {
       const ranks = await onMesh(mesh, (ctx) => drop(ctx, placement));
+      expect(await onMesh(mesh, (ctx) => drop(ctx, placement, true))).toEqual(ranks);
       const rows = batch / (mesh.dp ?? 1);
       for (const [rank, found] of ranks.entries()) {
         const first = Math.floor(rank / mesh.sp!) * rows * length * embed;
@@ -119,6 +122,23 @@ test("recomputed in the backward, it draws the same zeros", async () => {
     return Promise.all([x, ...mlp.parameters()].map(async (each) => Array.from(await each.grad!.read())));
   };
   expect(await alone((ctx) => gradients(ctx, false))).toEqual(await alone((ctx) => gradients(ctx, true)));
+});
+
+test("an MLP drops what the placement of the call states", async () => {
+  const run = async (ctx: Context, placement: PlacementName): Promise<number[]> => {
+    const mlp = new MLP(ctx, { embedDim: embed, dropout: 0.5 });
+    using all = fromArray(ctx, whole, [batch, length, embed]);
+    using mine = shard(ctx, all, 1, { placement });
+    using out = mlp.forward(mine, { placement, sequenceLength: length });
+    return Array.from(await unshard(ctx, out, 1, { placement, length }).read());
+  };
+  const [expected] = await onMesh({ sp: 1 }, (ctx) => run(ctx, "contiguous"));
+  for (const placement of ["striped", "zigzag"] as const) {
+    for (const values of await onMesh({ sp: 3 }, (ctx) => run(ctx, placement))) {
+      expect(values.map((value) => value === 0)).toEqual(expected!.map((value) => value === 0));
+      for (const [i, value] of values.entries()) expect(value).toBeCloseTo(expected![i]!, 5);
+    }
+  }
 });
 
 test("reports what does not fit", async () => {

@@ -15,7 +15,7 @@ import {
 } from "../src/index.ts";
 import { receiveFile, sendFile } from "../src/state/rank-messages.ts";
 import { lossCurve } from "./reference/curve.ts";
-import { folder } from "./reference/folder.ts";
+import { directory } from "./reference/directory.ts";
 import { Model, trainStep } from "./reference/model.ts";
 import { alone, onMesh } from "./reference/world.ts";
 
@@ -26,7 +26,7 @@ class Hosts {
   readonly names: readonly string[];
   readonly #root: string;
 
-  constructor(names: readonly string[], root = folder()) {
+  constructor(names: readonly string[], root = directory()) {
     this.names = names;
     this.#root = root;
     for (const name of names) mkdirSync(join(root, name), { recursive: true });
@@ -290,7 +290,7 @@ test("a host that cannot store what it receives: all ranks reject, and none wait
 });
 
 test("a file that ends while it is sent is an error of the sender, after the receiver has all messages", async () => {
-  const home = folder();
+  const home = directory();
   const path = join(home, "short");
   writeFileSync(path, randomBytes(1000));
   const transfer = { path, bytes: 13 * 2 ** 20, label: "test" };
@@ -307,7 +307,7 @@ test("a file that ends while it is sent is an error of the sender, after the rec
 });
 
 test("the host's name: the option, MOSAIC_HOST, else the host's own and the launcher's node", async () => {
-  const path = join(folder(), "x");
+  const path = join(directory(), "x");
   await alone(async (ctx) => {
     using model = new Linear(ctx, 2, 1);
     await saveCheckpoint(ctx, path, { model }, { copies: "perHost" });

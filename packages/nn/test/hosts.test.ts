@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { bundled } from "../../../vitest.program.ts";
-import { folder } from "./reference/folder.ts";
+import { directory } from "./reference/directory.ts";
 import { lossCurve } from "./reference/curve.ts";
 
 const program = await bundled(new URL("process/host-rank.ts", import.meta.url));
@@ -44,7 +44,7 @@ interface Job {
 }
 
 function launch(...faults: readonly string[]): Job {
-  const root = folder();
+  const root = directory();
   for (const host of nproc.keys()) mkdirSync(join(root, `n${host}`));
   return { root, nodes: [...nproc.keys()].map((host) => launchOn(host, root, faults)) };
 }

@@ -1,12 +1,25 @@
 import { normalCdf } from "./reference/normal.ts";
 import { DeviceError, fromArray, Linear, mul, OptionError, sum } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { AdamW, Embedding, embedding, GELU, LayerNorm, MLP, ModuleList, RMSNorm, Sequential } from "../src/index.ts";
+import {
+  AdamW,
+  Embedding,
+  embedding,
+  GELU,
+  LayerNorm,
+  MLP,
+  ModuleList,
+  RMSNorm,
+  Sequential,
+  SiLU,
+} from "../src/index.ts";
 import { byRow, checkLayer, linear } from "./reference/gradients.ts";
 import { numbers } from "./reference/numbers.ts";
 import { alone } from "./reference/world.ts";
 
 const gelu = (x: number) => x * normalCdf(x);
+const geluTanh = (x: number) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
+const silu = (x: number) => x / (1 + Math.exp(-x));
 const mean = (row: readonly number[]) => row.reduce((a, b) => a + b, 0) / row.length;
 
 /** Normalised rows times weight plus bias. */
@@ -48,6 +61,15 @@ describe("forward and every gradient equal float64's", () => {
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3, 5], reference });
     }));
 
+  test("RMSNorm as in Gemma: the weight is what is added to 1, and zero at first", () =>
+    alone(async (ctx) => {
+      using module = new RMSNorm(ctx, 5, { weightOffset: 1 });
+      expect(Array.from(await module.weight.read())).toEqual([0, 0, 0, 0, 0]);
+      const reference = (x: readonly number[], p: Record<string, readonly number[]>) =>
+        norm(x, { weight: p.weight!.map((each) => 1 + each) }, { epsilon: 1e-6, centred: false });
+      await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3, 5], reference });
+    }));
+
   test("GELU", () =>
     alone(async (ctx) => {
       using module = new GELU();
@@ -59,8 +81,28 @@ describe("forward and every gradient equal float64's", () => {
       });
     }));
 
+  test("GELU, approximated by tanh", () =>
+    alone(async (ctx) => {
+      using module = new GELU({ approximate: "tanh" });
+      const reference = (x: readonly number[]) => x.map(geluTanh);
+      await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [3, 7], reference });
+    }));
+
+  test("SiLU", () =>
+    alone(async (ctx) => {
+      using module = new SiLU();
+      await checkLayer(ctx, {
+        module,
+        forward: (x) => module.forward(x),
+        shape: [3, 7],
+        reference: (x) => x.map(silu),
+      });
+    }));
+
   const activations = {
     gelu,
+    geluTanh,
+    silu,
     relu: (x: number) => Math.max(0, x),
     tanh: Math.tanh,
     sigmoid: (x: number) => 1 / (1 + Math.exp(-x)),
@@ -181,6 +223,7 @@ test("options that do not exist or are out of range are refused", () =>
       () => new LayerNorm(ctx, 0),
       () => new LayerNorm(ctx, 3, { epsilon: -1 }),
       () => new RMSNorm(ctx, 3, { bias: false } as object),
+      () => new RMSNorm(ctx, 3, { weightOffset: 2 as never }),
       () => new MLP(ctx, { embedDim: 4, hidden: 3 } as never),
       () => new MLP(ctx, { embedDim: 4, activation: "swish" as never }),
       () => new MLP(ctx, { embedDim: 4, dropout: 1 }),

@@ -19,7 +19,7 @@ const [rows, classes] = [12, 5];
 const logits = numbers(rows * classes, 1).map((x) => Math.fround(8 * x));
 const targets = numbers(rows, 2).map((x, i) => (i % 4 === 1 ? -100 : Math.floor(((x + 1) / 2) * classes)));
 
-/** Mean cross-entropy of the rows that count, in float64. */
+/** Mean cross-entropy of the rows with a target class, in float64. */
 function reference(x: readonly number[], smoothing = 0): number {
   const losses = byRow(x, classes, (row) => {
     const top = Math.max(...row);
@@ -251,7 +251,7 @@ test("parameters that nobody used get zeros, frozen ones nothing, on one rank as
   }
 });
 
-test("losses with weights leave nothing behind", () =>
+test("losses with weights release all memory", () =>
   alone(async (ctx) => {
     const before = ctx.device.memory().allocated;
     for (const dtype of ["float32", "bfloat16"] as const) {

@@ -14,7 +14,7 @@ import {
   saveCheckpoint,
   writeSafetensors,
 } from "../src/index.ts";
-import { folder } from "./reference/folder.ts";
+import { directory } from "./reference/directory.ts";
 import { alone } from "./reference/world.ts";
 
 test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is refused", async (ignoreIndex) => {
@@ -92,7 +92,7 @@ const unsavable: [what: string, data: unknown, message: RegExp][] = [
 test.each(unsavable)("%s is not saved in silence", async (_, data, message) => {
   await alone(async (ctx) => {
     using model = new Linear(ctx, 2, 1);
-    const path = join(folder(), "refused.safetensors");
+    const path = join(directory(), "refused.safetensors");
     await expect(saveCheckpoint(ctx, path, { model, data })).rejects.toThrow(OptionError);
     await expect(saveCheckpoint(ctx, path, { model, data })).rejects.toThrow(message);
     expect(existsSync(path)).toBe(false);
@@ -102,7 +102,7 @@ test.each(unsavable)("%s is not saved in silence", async (_, data, message) => {
 test("what JSON can hold comes back as it was", async () => {
   await alone(async (ctx) => {
     using model = new Linear(ctx, 2, 1);
-    const path = join(folder(), "kept.safetensors");
+    const path = join(directory(), "kept.safetensors");
     const shared = { loss: [1.5, -2e-9], note: "ä", none: null, done: true };
     const data = {
       shared,
@@ -116,7 +116,7 @@ test("what JSON can hold comes back as it was", async () => {
 });
 
 test.each([1, null, true, { a: "b" }])("metadata %j, which no reader takes, is not written", async (note) => {
-  const path = join(folder(), "metadata.safetensors");
+  const path = join(directory(), "metadata.safetensors");
   await expect(writeSafetensors(path, new Map(), { note: note as never })).rejects.toThrow(
     /metadata "note": expected a string/,
   );

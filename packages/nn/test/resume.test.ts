@@ -28,7 +28,7 @@ import {
   Sequential,
   writeSafetensors,
 } from "../src/index.ts";
-import { folder } from "./reference/folder.ts";
+import { directory } from "./reference/directory.ts";
 import { alone, onMesh } from "./reference/world.ts";
 
 function build(ctx: Context): Sequential {
@@ -78,7 +78,7 @@ describe.each(Object.entries(optimizers))("%s", (_, make) => {
   test.each<Coordinate>([{ sp: 1 }, { dp: 2, sp: 2 }])(
     "saved, loaded and continued, bit for bit the undisturbed run, on %o",
     async (mesh) => {
-      const path = join(folder(), "training.safetensors");
+      const path = join(directory(), "training.safetensors");
       const undisturbed = await onMesh(mesh, async (ctx) => {
         const model = build(ctx);
         const optimizer = make(model);
@@ -103,7 +103,7 @@ describe.each(Object.entries(optimizers))("%s", (_, make) => {
 });
 
 test("a checkpoint of 4 ranks opens on 1, 2 and 8, and training goes on as it would have", async () => {
-  const path = join(folder(), "x");
+  const path = join(directory(), "x");
   const run = async (ctx: Context, resume: boolean): Promise<number[]> => {
     const model = build(ctx);
     const optimizer = optimizers.AdamW!(model);
@@ -157,7 +157,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
   }
 
   async function saved(make = optimizers.AdamW!): Promise<string> {
-    const path = join(folder(), "sound");
+    const path = join(directory(), "sound");
     await alone(async (ctx) => {
       const model = build(ctx);
       await saveCheckpoint(ctx, path, { model, optimizer: make(model) });
@@ -197,14 +197,14 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     expect(String((await refused(path, build, 4))[0])).toMatch(
       /seed 4, the context's, received 3; pass seed: 3 to init/,
     );
-    expect(String((await refused(join(folder(), "none")))[0])).toMatch(/ENOENT/);
+    expect(String((await refused(join(directory(), "none")))[0])).toMatch(/ENOENT/);
     const faulty: Record<string, string>[] = [{}, { mosaic: "{" }, { mosaic: '{"version":2}' }];
     for (const metadata of faulty) {
-      const plain = join(folder(), "plain");
+      const plain = join(directory(), "plain");
       await writeSafetensors(plain, new Map(), metadata);
       expect(String((await refused(plain))[0])).toMatch(/a checkpoint, version 1/);
     }
-    const bare = join(folder(), "bare");
+    const bare = join(directory(), "bare");
     await alone((ctx) => saveCheckpoint(ctx, bare, { model: build(ctx) }));
     expect(String((await refused(bare))[0])).toMatch(/an optimizer's state, received none/);
   });
@@ -212,14 +212,16 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
 
 test("a checkpoint that cannot be written is an error on every rank", async () => {
   const errors = await onMesh({ sp: 2 }, (ctx) =>
-    saveCheckpoint(ctx, join(folder(), "missing", "x"), { model: build(ctx) }).catch((error: unknown) => String(error)),
+    saveCheckpoint(ctx, join(directory(), "missing", "x"), { model: build(ctx) }).catch((error: unknown) =>
+      String(error),
+    ),
   );
   expect(errors[0]).toMatch(/ENOENT/);
   expect(errors[1]).toMatch(/a failure on rank 0/);
 });
 
 test("a model's weights load from a training's checkpoint, and from a plain file", async () => {
-  const path = join(folder(), "x");
+  const path = join(directory(), "x");
   await alone(async (ctx) => {
     const [model, other] = [build(ctx), build(ctx)];
     await saveCheckpoint(ctx, path, { model });

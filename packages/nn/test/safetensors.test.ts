@@ -6,12 +6,12 @@ import { join } from "node:path";
 import { fromArray, type HostTensor, Linear } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { FileError, readSafetensors, type SafetensorsFile, writeSafetensors } from "../src/index.ts";
-import { file, folder } from "./reference/folder.ts";
+import { file, directory } from "./reference/directory.ts";
 import { numbers } from "./reference/numbers.ts";
 import { alone } from "./reference/world.ts";
 
 function write(bytes: Uint8Array): string {
-  const path = join(folder(), "x.safetensors");
+  const path = join(directory(), "x.safetensors");
   writeFileSync(path, bytes);
   return path;
 }
@@ -37,7 +37,7 @@ describe("reads what others wrote", () => {
     expect(Array.from(tensors.get("a")!.values)).toEqual([3]);
     expect(tensors.get("b")).toMatchObject({ format: "F32", shape: [1, 2], dtype: "float32" });
     expect(Array.from(tensors.get("b")!.values)).toEqual([1, 2]);
-    const again = join(folder(), "again");
+    const again = join(directory(), "again");
     await writeSafetensors(again, new Map([["b", host([1, 2], [1, 2])]]), { format: "pt" });
     const expected = '{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}';
     expect(readFileSync(again)).toEqual(
@@ -97,7 +97,7 @@ test.each(["float32", "bfloat16", "float16"] as const)("%s comes back bit for bi
     ];
     using x = fromArray(ctx, values, [2, values.length / 2], dtype);
     using turned = x.transpose(0, 1);
-    const path = join(folder(), "x");
+    const path = join(directory(), "x");
     await writeSafetensors(
       path,
       new Map([
@@ -123,7 +123,7 @@ test("values that 16 bits cannot hold are rounded as a device rounds them", () =
     ]);
     for (const dtype of ["bfloat16", "float16"] as const) {
       using x = fromArray(ctx, values, [values.length], dtype);
-      const path = join(folder(), dtype);
+      const path = join(directory(), dtype);
       await writeSafetensors(path, new Map([["x", { dtype, shape: [values.length], values }]]));
       expect((await readSafetensors(path)).tensors.get("x")!.values).toEqual(await x.read());
     }
@@ -133,7 +133,7 @@ test("what is written is the state at the call, even if training goes on", () =>
   alone(async (ctx) => {
     using layer = new Linear(ctx, 3, 3);
     const before = await layer.weight.read();
-    const path = join(folder(), "x");
+    const path = join(directory(), "x");
     const written = writeSafetensors(path, layer.stateDict());
     ctx.device.kernels.fill(layer.weight, 7);
     await written;
@@ -182,7 +182,7 @@ describe("a file that is not what it should be is refused, with the reason", () 
   });
 
   test("whatever byte of a header changes, tensors have the bytes of their shapes, or a FileError reports why not", async () => {
-    const path = join(folder(), "x");
+    const path = join(directory(), "x");
     await writeSafetensors(
       path,
       new Map([
@@ -193,7 +193,7 @@ describe("a file that is not what it should be is refused, with the reason", () 
     );
     const whole = readFileSync(path);
     const header = 8 + Number(whole.readBigUInt64LE(0));
-    const changed = join(folder(), "changed");
+    const changed = join(directory(), "changed");
     let refused = 0;
     for (let at = 0; at < header; at++) {
       for (const value of [0x00, 0x20, 0x22, 0x30 + (at % 10), 0x7b, 0xff]) {
@@ -213,7 +213,7 @@ describe("a file that is not what it should be is refused, with the reason", () 
   });
 
   test("every file that was cut short, wherever", async () => {
-    const path = join(folder(), "x");
+    const path = join(directory(), "x");
     await writeSafetensors(
       path,
       new Map([
@@ -230,7 +230,7 @@ describe("a file that is not what it should be is refused, with the reason", () 
 
 describe("writing", () => {
   test("replaces a file whole, and leaves nothing beside it", async () => {
-    const home = folder();
+    const home = directory();
     const path = join(home, "x");
     await writeSafetensors(path, new Map([["x", host([1])]]));
     await writeSafetensors(path, new Map([["x", host([2])]]));
@@ -239,7 +239,7 @@ describe("writing", () => {
   });
 
   test("that fails keeps the file that was there", async () => {
-    const home = folder();
+    const home = directory();
     const path = join(home, "x");
     await writeSafetensors(path, new Map([["x", host([1])]]));
     await expect(writeSafetensors(join(home, "missing", "x"), new Map())).rejects.toThrow(/ENOENT/);
@@ -263,7 +263,7 @@ describe("writing", () => {
   });
 
   test("refuses values that do not fill their shape, and a name that the format keeps for itself", async () => {
-    const path = join(folder(), "x");
+    const path = join(directory(), "x");
     await expect(writeSafetensors(path, new Map([["x", host([1, 2], [3])]]))).rejects.toThrow(
       /3 values for \[3\], received 2/,
     );
@@ -274,7 +274,7 @@ describe("writing", () => {
 });
 
 test("removes what killed processes of this host left of the same file, and nothing else", async () => {
-  const home = folder();
+  const home = directory();
   const path = join(home, "x.safetensors");
   const { pid: dead } = spawnSync(process.execPath, ["--version"]);
   const here = hostname().replaceAll(/[^\w-]/g, "_");

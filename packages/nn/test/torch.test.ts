@@ -114,7 +114,9 @@ describe("weights of nn.MultiheadAttention compute what they computed", () => {
         linear(from, listed(weight), bias.slice(part * embed, (part + 1) * embed));
       expect(maxDifference(out, multihead(by(x, q, 0), by(y, k, 1), by(y, v, 2), torch))).toBeLessThan(2e-6);
       apart.delete("v_proj_weight");
-      expect(() => fromTorch(apart, attn)).toThrow(/projection of values \[6,4\] beside that of keys, received none/);
+      expect(() => fromTorch(apart, attn)).toThrow(
+        /projection of values \[6,4\] beside the projection of keys, received none/,
+      );
     }));
 });
 

@@ -46,6 +46,12 @@ export class ModuleList<M extends Module = Module> extends Module implements Ite
     return this.#modules.at(index);
   }
 
+  protected override replaceReferences(child: Module, module: Module): boolean {
+    const index = this.#modules.indexOf(child as M);
+    if (index >= 0) this.#modules[index] = module as M;
+    return super.replaceReferences(child, module) || index >= 0;
+  }
+
   [Symbol.iterator](): IterableIterator<M> {
     return this.#modules[Symbol.iterator]();
   }

@@ -33,6 +33,15 @@ export type ShardingOptions = OptionsOf<typeof shardingOptions>;
 /** The same with its defaults. */
 type Sharding = ResolvedOptionsOf<typeof shardingOptions>;
 
+export const dropoutForwardOptions = defineOptions("Dropout.forward", {
+  /** How the sequence is cut in this call: what `dispatch` returned for its mask. Default: the module's. */
+  placement: option.placement({ optional: true }),
+  /** Rows of the whole sequence in this call. Default: the module's. */
+  sequenceLength: option.integer({ min: 0, optional: true }),
+});
+/** What one call may change, for sequences that are placed anew at every step. */
+export type DropoutForwardOptions = OptionsOf<typeof dropoutForwardOptions>;
+
 /** A stretch of a tensor's rows, and where its elements lie in the whole tensor, counted row-major. */
 interface GlobalRange {
   /** The axis cut into stretches, and the local rows of this one; the whole tensor if undefined. */
@@ -161,12 +170,14 @@ export class Dropout extends Module {
   }
 
   /** x [..] → the same shape. */
-  forward(x: Tensor): Tensor {
+  forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     checkTensor("Dropout", x);
+    const call = dropoutForwardOptions.parse(options);
     // A handle of its own in any case: what a layer returns is the caller's to dispose.
     if (!this.training || this.probability === 0) return x.reshape(x.shape);
     const ctx = this.#ctx;
-    const ranges = globalRanges(ctx, x, this.#sharding);
+    const { placement = this.#sharding.placement, sequenceLength = this.#sharding.sequenceLength } = call;
+    const ranges = globalRanges(ctx, x, { ...this.#sharding, placement, sequenceLength });
     const { probability } = this;
     return dropoutOp([x], { probability, seed: ctx.seed, stream: ctx.nextRandomStream(), ranges });
   }

@@ -4,6 +4,8 @@ import {
   type Context,
   defineOptions,
   gelu,
+  geluOptions,
+  type GeluOptions,
   Linear,
   Module,
   option,
@@ -14,27 +16,80 @@ import {
   tanh,
   type Tensor,
 } from "@mosaic/core";
-import { Dropout, dropoutProbability, shardingOptions } from "./dropout.ts";
+import { Dropout, type DropoutForwardOptions, dropoutProbability, shardingOptions } from "./dropout.ts";
 
 /** Functions of one element that layers take by name. */
-export type ActivationName = "gelu" | "relu" | "tanh" | "sigmoid" | "silu";
+export type ActivationName = "gelu" | "geluTanh" | "relu" | "tanh" | "sigmoid" | "silu";
 
-const activations: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = { gelu, relu, tanh, sigmoid, silu };
+/** Those that a Linear applies; the others are applied to its result. */
+const fused = ["gelu", "relu", "tanh", "sigmoid"] as const satisfies readonly ActivationName[];
+
+const activations: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = {
+  gelu: (x) => gelu(x),
+  geluTanh: (x) => gelu(x, { approximate: "tanh" }),
+  relu,
+  tanh,
+  sigmoid,
+  silu,
+};
 
 /** Their names. */
 const activationNames = Object.keys(activations) as readonly ActivationName[];
 
-/** The function of that name. */
-function getActivation(name: ActivationName): (x: Tensor) => Tensor {
-  return activations[name];
+/** How a function of that name is split: what a Linear applies, and what is applied to its result. */
+function splitActivation(name: ActivationName) {
+  const inLinear = fused.find((each) => each === name);
+  return { inLinear: inLinear ?? "identity", after: inLinear ? null : activations[name] } as const;
 }
 
-/** x · Φ(x) with the exact Φ, as a layer: Hendrycks and Gimpel 2016, PyTorch's default. */
+/**
+ * x · Φ(x) as a layer: Hendrycks and Gimpel 2016. Exact, or with `approximate: "tanh"`, as in GPT-2 and Gemma.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { GELU } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using x = fromArray(ctx, [0, 2], [2]);
+ * using y = new GELU({ approximate: "tanh" }).forward(x);
+ * Array.from(await y.read(), (value) => value.toFixed(4)); // => ["0.0000", "1.9546"]
+ * ```
+ */
 export class GELU extends Module {
+  readonly #options: GeluOptions;
+
+  constructor(options?: GeluOptions) {
+    super();
+    this.#options = geluOptions.parse(options, "GELU");
+  }
+
   /** x [..] → the same shape. */
   forward(x: Tensor): Tensor {
     checkTensor("GELU", x);
-    return x.gelu();
+    return x.gelu(this.#options);
+  }
+}
+
+/**
+ * x · sigmoid(x), also called swish, as a layer: Elfwing et al. 2017.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { SiLU } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using x = fromArray(ctx, [0, 2], [2]);
+ * using y = new SiLU().forward(x);
+ * Array.from(await y.read(), (value) => value.toFixed(4)); // => ["0.0000", "1.7616"]
+ * ```
+ */
+export class SiLU extends Module {
+  /** x [..] → the same shape. */
+  forward(x: Tensor): Tensor {
+    checkTensor("SiLU", x);
+    return x.silu();
   }
 }
 
@@ -76,9 +131,10 @@ export type MLPOptions = OptionsOf<typeof mlpOptions>;
  * ```
  */
 export class MLP extends Module {
+  /** Applies the activation, unless it is silu. */
   readonly fc1: Linear;
   readonly fc2: Linear;
-  readonly #activation: (x: Tensor) => Tensor;
+  readonly #activation: ((x: Tensor) => Tensor) | null;
   readonly #dropout: Dropout;
 
   constructor(ctx: Context, options: MLPOptions) {
@@ -86,16 +142,18 @@ export class MLP extends Module {
     checkContext("MLP", ctx);
     const parsed = mlpOptions.parse(options);
     const { embedDim, hiddenDim = 4 * embedDim, outDim = embedDim, dropout, sharding, bias, dtype } = parsed;
-    this.#activation = getActivation(parsed.activation);
-    this.fc1 = this.addChild("fc1", new Linear(ctx, embedDim, hiddenDim, { bias, dtype }));
+    const { inLinear: activation, after } = splitActivation(parsed.activation);
+    this.#activation = after;
+    this.fc1 = this.addChild("fc1", new Linear(ctx, embedDim, hiddenDim, { activation, bias, dtype }));
     this.fc2 = this.addChild("fc2", new Linear(ctx, hiddenDim, outDim, { bias, dtype }));
     this.#dropout = this.addChild("drop", new Dropout(ctx, dropout, sharding));
   }
 
-  /** x [..,embedDim] → [..,outDim]. */
-  forward(x: Tensor): Tensor {
-    const hidden = this.#activation(this.fc1.forward(x));
+  /** x [..,embedDim] → [..,outDim]. `options` are dropout's: how the sequence is cut in this call. */
+  forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
+    const features = this.fc1.forward(x);
+    const hidden = this.#activation === null ? features : this.#activation(features);
     if (this.#dropout.probability === 0) return this.fc2.forward(hidden);
-    return this.#dropout.forward(this.fc2.forward(this.#dropout.forward(hidden)));
+    return this.#dropout.forward(this.fc2.forward(this.#dropout.forward(hidden, options)), options);
   }
 }

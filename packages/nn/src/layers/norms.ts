@@ -26,13 +26,15 @@ export type LayerNormOptions = OptionsOf<typeof layerNormOptions>;
 export const rmsNormOptions = defineOptions("RMSNorm", {
   /** Added to the mean of squares under the root. Default 1e-6. */
   epsilon: option.number({ min: 0, default: 1e-6 }),
+  /** Added to the weight, in float32: 1 in Gemma. The weight is 1 − weightOffset at first. Default 0. */
+  weightOffset: option.oneOf([0, 1], { default: 0 }),
   /** Of the parameters. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
 /** What RMSNorm takes beside its size. */
 export type RMSNormOptions = OptionsOf<typeof rmsNormOptions>;
 
-function constant(ctx: Context, dim: number, { value, dtype }: { value: number; dtype: DType }): Tensor {
+function constantTensor(ctx: Context, dim: number, { value, dtype }: { value: number; dtype: DType }): Tensor {
   return createParameter(ctx, [dim], { initial: { kind: "constant", value }, dtype });
 }
 
@@ -64,8 +66,8 @@ export class LayerNorm extends Module {
     checkArgument("LayerNorm: dim", dim, option.integer({ min: 1 }));
     const { epsilon, bias, dtype } = layerNormOptions.parse(options);
     this.epsilon = epsilon;
-    this.weight = this.addParameter("weight", constant(ctx, dim, { value: 1, dtype }));
-    this.bias = bias ? this.addParameter("bias", constant(ctx, dim, { value: 0, dtype })) : null;
+    this.weight = this.addParameter("weight", constantTensor(ctx, dim, { value: 1, dtype }));
+    this.bias = bias ? this.addParameter("bias", constantTensor(ctx, dim, { value: 0, dtype })) : null;
   }
 
   /** x [..,dim] → the same shape. */
@@ -75,23 +77,45 @@ export class LayerNorm extends Module {
   }
 }
 
-/** x / √(mean of x² + ε) · weight over the last axis (Zhang and Sennrich 2019): weight [dim] ones. */
+/**
+ * x / √(mean of x² + ε) · (weight + weightOffset) over the last axis (Zhang and Sennrich 2019). As in Llama, weight [dim] are
+ * ones; as in Gemma, with `weightOffset: 1`, zeros, which weight decay draws to a factor of 1. Of 16 bits all is computed in float32
+ * and rounded once.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { RMSNorm } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using x = fromArray(ctx, [3, 4], [1, 2]);
+ * using llama = new RMSNorm(ctx, 2, { epsilon: 0 });
+ * using gemma = new RMSNorm(ctx, 2, { epsilon: 0, weightOffset: 1 });
+ * using y = llama.forward(x);
+ * using z = gemma.forward(x);
+ * Array.from(await gemma.weight.read()); // => [0, 0]
+ * Array.from(await z.read(), (value) => value.toFixed(3)); // => ["0.849", "1.131"]
+ * (await z.read()).join() === (await y.read()).join(); // => true
+ * ```
+ */
 export class RMSNorm extends Module {
   readonly weight: Tensor;
   readonly epsilon: number;
+  readonly weightOffset: 0 | 1;
 
   constructor(ctx: Context, dim: number, options?: RMSNormOptions) {
     super();
     checkContext("RMSNorm", ctx);
     checkArgument("RMSNorm: dim", dim, option.integer({ min: 1 }));
-    const { epsilon, dtype } = rmsNormOptions.parse(options);
+    const { epsilon, weightOffset, dtype } = rmsNormOptions.parse(options);
     this.epsilon = epsilon;
-    this.weight = this.addParameter("weight", constant(ctx, dim, { value: 1, dtype }));
+    this.weightOffset = weightOffset;
+    this.weight = this.addParameter("weight", constantTensor(ctx, dim, { value: 1 - weightOffset, dtype }));
   }
 
   /** x [..,dim] → the same shape. */
   forward(x: Tensor): Tensor {
     checkTensor("RMSNorm", x);
-    return x.rmsNorm(this.weight, { epsilon: this.epsilon });
+    return x.rmsNorm(this.weight, { epsilon: this.epsilon, weightOffset: this.weightOffset });
   }
 }

@@ -16,6 +16,7 @@ import {
   checkTensor,
   expectValue,
 } from "@mosaic/core";
+import { type RopeFrequencies, type RopeScaling, unscaledFrequencies } from "./rope-scaling.ts";
 
 // x [B,H,S,D]: S rows that stand at the positions of some spans; pairs of features turn together, D/2 pairs.
 
@@ -24,6 +25,10 @@ export const rotaryOptions = defineOptions("RotaryEmbedding", {
   base: option.number({ above: 0, default: 10_000 }),
   /** Pairs are (0, 1), (2, 3), … as in the paper, instead of (0, D/2), (1, D/2 + 1), … as in GPT-NeoX and Llama. Default false. */
   interleaved: option.boolean({ default: false }),
+  /** How it reaches beyond the lengths of its training: `ropeScaling.yarn({ … })`. Default: not at all. */
+  scaling: option.custom("a RopeScaling, such as ropeScaling.yarn({ … })", option.hasMethods<RopeScaling>("compute"), {
+    optional: true,
+  }),
 });
 /** What a rotary embedding takes beside the head size. */
 export type RotaryOptions = OptionsOf<typeof rotaryOptions>;
@@ -44,7 +49,7 @@ const rotaryOp = defineOp({
     const kept = { cos: cos.detach(), sin: sin.detach(), interleaved };
     return { output: rotate(x, kept, "sub"), saved: { ...kept } };
   },
-  // A turn's derivative is the turn itself, its transpose the turn back.
+  // A turn's derivative is the turn itself, its transpose the turn back; a factor on it stays one.
   backward: ({ cos, sin, interleaved }, dOut) => [rotate(dOut, { cos, sin, interleaved }, "add")],
 });
 
@@ -79,22 +84,29 @@ const chunkSize = 2 ** 18;
 function computeAngles(
   device: Device,
   rows: Int32Array,
-  { headDim, base }: { headDim: number; base: number },
+  { inverseFrequencies: frequencies, attentionFactor }: RopeFrequencies,
 ): RotaryTable {
-  const pairs = headDim / 2;
+  const pairs = frequencies.length;
   const cos = device.empty([rows.length, pairs], "float32");
   let sin: Tensor | undefined;
   try {
     sin = device.empty([rows.length, pairs], "float32");
-    const frequencies = Float64Array.from({ length: pairs }, (_, i) => base ** ((-2 * i) / headDim));
     const angles = new Float64Array(Math.min(chunkSize, cos.size));
     for (let from = 0; from < cos.size; from += chunkSize) {
       const part = angles.subarray(0, Math.min(chunkSize, cos.size - from));
       for (let i = 0; i < part.length; i++) {
         part[i] = rows[Math.floor((from + i) / pairs)]! * frequencies[(from + i) % pairs]!;
       }
-      writeAt(cos, from, part.map(Math.cos));
-      writeAt(sin, from, part.map(Math.sin));
+      writeAt(
+        cos,
+        from,
+        part.map((angle) => attentionFactor * Math.cos(angle)),
+      );
+      writeAt(
+        sin,
+        from,
+        part.map((angle) => attentionFactor * Math.sin(angle)),
+      );
     }
     return { cos, sin };
   } catch (error) {
@@ -120,7 +132,8 @@ const maxCachedTables = 4;
 /**
  * Rotary position embedding (Su et al. 2021): turns pairs of features of queries and keys by angles that grow with the
  * *global* position, so that q·k depends on how far apart the two stand, wherever in the mesh they lie. Give it to an
- * attention module as `positions`, or call `encode`. Angles are computed in float64.
+ * attention module as `positions`, or call `encode`. Angles are computed in float64. `scaling` extends the context, as in Llama 3.1, Qwen and
+ * gpt-oss.
  *
  * @example
  * ```ts
@@ -142,18 +155,37 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
   readonly headDim: number;
   readonly #base: number;
   readonly #interleaved: boolean;
+  readonly #scaling: RopeScaling | undefined;
   readonly #tables = new Map<string, RotaryTable & { readonly device: Device }>();
 
   constructor(headDim: number, options?: RotaryOptions) {
-    const { base, interleaved } = rotaryOptions.parse(options);
+    const { base, interleaved, scaling } = rotaryOptions.parse(options);
     checkArgument("RotaryEmbedding: headDim", headDim, option.custom("an even number ≥ 2", isEven));
     this.headDim = headDim;
     this.#base = base;
     this.#interleaved = interleaved;
+    this.#scaling = scaling;
   }
 
-  /** x [B,H,S,D], whose rows stand at the positions of `spans`, turned. */
-  encode(x: Tensor, spans: readonly Span[]): Tensor {
+  /**
+   * What pairs are turned by: [D/2] angles at position 1, and the factor on queries and keys. `sequenceLength`, that of the whole
+   * sequence, is required for a scaling that depends on it.
+   *
+   * @throws OptionError if such a scaling is given none.
+   */
+  frequencies(sequenceLength?: number): RopeFrequencies {
+    const [headDim, base] = [this.headDim, this.#base];
+    if (!this.#scaling) return { inverseFrequencies: unscaledFrequencies({ headDim, base }), attentionFactor: 1 };
+    const length = option.integer({ min: 0 });
+    if (this.#scaling.dependsOnLength) checkArgument("RotaryEmbedding: sequenceLength", sequenceLength, length);
+    return this.#scaling.compute({ headDim, base, sequenceLength });
+  }
+
+  /**
+   * x [B,H,S,D], whose rows stand at the positions of `spans` of a sequence of that length, turned. The length matters to scalings
+   * that depend on it; attention modules pass it.
+   */
+  encode(x: Tensor, spans: readonly Span[], sequenceLength?: number): Tensor {
     checkTensor("RotaryEmbedding: x", x);
     const length = spansLength(spans);
     if (x.rank !== 4 || x.shape[3] !== this.headDim || x.shape[2] !== length) {
@@ -165,16 +197,18 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     }
     const isWhole = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));
     expectValue("RotaryEmbedding: spans", isWhole, "spans of integers", spans);
-    return rotaryOp([x], { ...this.#getAngles(x.device, spans), interleaved: this.#interleaved });
+    const table = this.#getAngles(x.device, spans, sequenceLength);
+    return rotaryOp([x], { ...table, interleaved: this.#interleaved });
   }
 
-  #getAngles(device: Device, spans: readonly Span[]): RotaryTable {
-    const key = `${device.type}:${device.index} ${JSON.stringify(spans)}`;
+  #getAngles(device: Device, spans: readonly Span[], sequenceLength: number | undefined): RotaryTable {
+    const length = this.#scaling?.dependsOnLength ? String(sequenceLength) : "";
+    const key = `${device.type}:${device.index} ${length} ${JSON.stringify(spans)}`;
     const known = this.#tables.get(key);
     if (known?.device === device) return known;
     known?.cos.dispose();
     known?.sin.dispose();
-    const made = computeAngles(device, positions(spans), { headDim: this.headDim, base: this.#base });
+    const made = computeAngles(device, positions(spans), this.frequencies(sequenceLength));
     // They outlive the forward whose scope they are made in.
     this.#tables.set(key, { cos: keep(made.cos), sin: keep(made.sin), device });
     this.#evictOldest();

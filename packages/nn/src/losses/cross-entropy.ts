@@ -58,8 +58,8 @@ function rowView(rows: Tensor, i: number, shape: readonly number[]): Tensor {
   return row.reshape(shape);
 }
 
-/** [2,N] → [2]. */
-function sumRows(rows: Tensor): Tensor {
+/** Losses and whether they count, [2,N], → their sums [2]. */
+export function sumRows(rows: Tensor): Tensor {
   const { device } = rows;
   using sums = device.empty([2, 1], "float32");
   if (rows.size === 0) device.kernels.fill(sums, 0);

@@ -76,7 +76,9 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.#warmup = rest.warmupSteps;
     this.#r = rest.r;
     this.#power = rest.weightLrPower;
-    for (const { parameter, master, first } of this.slots) parameter.device.kernels.copy(first, master ?? parameter);
+    for (const { parameter, master, first } of this.slots) {
+      if (first.size > 0) parameter.device.kernels.copy(first, master ?? parameter);
+    }
   }
 
   override get learningRate(): number {
@@ -116,10 +118,12 @@ export class ScheduleFreeAdamW extends Optimizer {
 
   /** Puts the average x = y + (1 − 1/β₁)(z − y) into the parameters, and keeps y. Twice is fine. */
   eval(): this {
-    this.#savedParameters ??= this.slots.map(({ parameter, master, first }) => {
+    if (this.#savedParameters) return this;
+    this.#savedParameters = this.slots.map(({ parameter, master, first }) => {
       const { device, shape, dtype } = parameter;
       const { kernels } = device;
       const y = keep(device.empty(shape, dtype));
+      if (y.size === 0) return y;
       kernels.copy(y, parameter);
       const x = device.empty(shape, "float32");
       kernels.binary("sub", x, first, master ?? parameter);
@@ -128,17 +132,20 @@ export class ScheduleFreeAdamW extends Optimizer {
       x.dispose();
       return y;
     });
+    this.publishParameters();
     return this;
   }
 
   /** Puts y back, so that training goes on as if nothing had been measured. Twice is fine. */
   train(): this {
-    for (const [i, y] of (this.#savedParameters ?? []).entries()) {
+    if (!this.#savedParameters) return this;
+    for (const [i, y] of this.#savedParameters.entries()) {
       const { parameter } = this.slots[i]!;
-      parameter.device.kernels.copy(parameter, y);
+      if (y.size > 0) parameter.device.kernels.copy(parameter, y);
       y.dispose();
     }
     this.#savedParameters = undefined;
+    this.publishParameters();
     return this;
   }
 

@@ -5,14 +5,16 @@ import {
   type Module,
   MosaicError,
   OptionError,
+  type ProcessGroup,
   ShapeError,
   type Tensor,
 } from "@mosaic/core";
+import { shardOf, unitsOf } from "../sharding/flat-parameters.ts";
 
 /**
  * Scales all gradients by one factor so that together they are no longer than `maxNorm` (Pascanu et al. 2013), and
  * returns how long they were: a scalar float32 that is waited for only if it is read. After `reduceGradients`, gradients
- * are equal on all ranks, and so is their norm: nothing is sent. Infinity only measures.
+ * are equal on all ranks, and so is their norm: nothing is sent, but a number of a sharded model. Infinity only measures.
  *
  * @example
  * ```ts
@@ -33,7 +35,10 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   if (!(typeof maxNorm === "number" && maxNorm > 0)) {
     throw new OptionError({ where: "clipGradNorm", expected: "maxNorm > 0", received: formatValue(maxNorm) });
   }
-  const gradients = [...new Set(model.parameters())].flatMap(({ grad }) => (grad ? [grad] : []));
+  const parameters = [...new Set(model.parameters())];
+  const whole = parameters.flatMap((parameter) => (parameter.grad && !shardOf(parameter) ? [parameter.grad] : []));
+  const sharded = parameters.flatMap((parameter) => shardOf(parameter)?.tensor.grad ?? []);
+  const gradients = [...whole, ...sharded];
   const [first] = gradients;
   if (!first) {
     throw new OptionError({
@@ -44,7 +49,8 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
     });
   }
   const { device } = first;
-  const norm = l2Norm(gradients);
+  const group = unitsOf(parameters)[0]?.group;
+  const norm = group && sharded.length > 0 ? shardedNorm(group, whole, sharded) : l2Norm(gradients);
   if (maxNorm === Infinity) return norm;
   using factor = device.empty([], "float32");
   // As PyTorch: maxNorm / (norm + 1e-6), but never more than 1; min(1, x) is −max(−1, −x).
@@ -54,7 +60,24 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   device.kernels.binary("div", factor, bound, factor);
   device.kernels.scalar("max", factor, factor, -1);
   device.kernels.scalar("mul", factor, factor, -1);
-  for (const gradient of gradients) device.kernels.binary("mul", gradient, gradient, factor);
+  for (const gradient of gradients) {
+    if (gradient.size > 0) device.kernels.binary("mul", gradient, gradient, factor);
+  }
+  return norm;
+}
+
+/** Of gradients of which every rank holds the whole, and others of which each holds a part: the parts' squares add over the ranks. */
+function shardedNorm(group: ProcessGroup, whole: readonly Tensor[], sharded: readonly Tensor[]): Tensor {
+  const norm = l2Norm(sharded);
+  const { kernels } = norm.device;
+  kernels.unary("square", norm, norm);
+  group.allReduce(norm, "sum", { label: "clipGradNorm" }).wait();
+  if (whole.length > 0) {
+    using rest = l2Norm(whole);
+    kernels.unary("square", rest, rest);
+    kernels.binary("add", norm, norm, rest);
+  }
+  kernels.unary("sqrt", norm, norm);
   return norm;
 }
 
@@ -137,7 +160,9 @@ interface NonFiniteValues {
 
 interface NamedParameter {
   readonly name: string;
+  /** What holds the gradient, and the model's parameter of which it is one. */
   readonly parameter: Tensor;
+  readonly source: Tensor;
 }
 
 /** Measures the gradients of every step where they lie, and remembers the first that are not finite. */
@@ -176,6 +201,9 @@ export class FiniteChecker {
       write(i, norm);
     }
     if (loss) write(moved.length, loss);
+    // Each rank measures its part of a sharded gradient: what is not finite on one is not on any.
+    const group = unitsOf(moved.map(({ source }) => source))[0]?.group;
+    group?.allReduce(measured, "sum", { label: "errorIfNonFinite" }).wait();
     const names = moved.map(({ name }) => name);
     const checked = measured.read().then(
       (values) => this.#checkValues(step, names, values),

@@ -4,7 +4,6 @@ import {
   formatValue,
   type HostTensor,
   keep,
-  loadState,
   type LoadOptions,
   type Module,
   option,
@@ -14,6 +13,8 @@ import {
   Tensor,
   checkModule,
 } from "@mosaic/core";
+import { type FlatParameters, gatherShard, shardOf } from "../sharding/flat-parameters.ts";
+import { loadSharded, type PendingHostTensor, type ShardedEntry } from "../sharding/sharded-state.ts";
 import { FiniteChecker } from "./gradients.ts";
 import type { Schedule } from "./schedules.ts";
 
@@ -75,10 +76,18 @@ export interface OptimizerState {
   readonly numbers: Readonly<Record<string, number>>;
 }
 
+/** As OptimizerState, with values on their way to the host. */
+export interface HostOptimizerState extends Pick<OptimizerState, "kind" | "numbers"> {
+  readonly tensors: ReadonlyMap<string, PendingHostTensor>;
+}
+
 /** A parameter with what the optimizer keeps of it. */
 export interface OptimizerSlot {
   readonly name: string;
+  /** What a step moves: the model's parameter or, if it is sharded, this rank's elements of it [n], whose `grad` is theirs. */
   readonly parameter: Tensor;
+  /** The model's parameter. */
+  readonly source: Tensor;
   readonly first: Tensor;
   readonly second: Tensor;
   /** A float32 copy that is what really moves, of a parameter of 16 bits; null for one of float32. */
@@ -102,6 +111,8 @@ export abstract class Optimizer implements Disposable {
   readonly #schedule: Schedule;
   readonly #finiteness: FiniteChecker | undefined;
   readonly #allowLocalGradients: boolean;
+  /** The last slot of each sharded unit. */
+  readonly #lastSlots: ReadonlyMap<FlatParameters, number>;
 
   /** `firstName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
   protected constructor(
@@ -119,6 +130,8 @@ export abstract class Optimizer implements Disposable {
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
     this.slots = createSlots(model, settings.forParameter);
+    const units = this.slots.map(({ source }, i) => [shardOf(source)?.unit, i] as const);
+    this.#lastSlots = new Map(units.flatMap(([unit, i]) => (unit ? [[unit, i] as const] : [])));
     this.#allowLocalGradients = settings.allowLocalGradients;
     this.#finiteness = settings.errorIfNonFinite ? new FiniteChecker(kind) : undefined;
   }
@@ -137,8 +150,11 @@ export abstract class Optimizer implements Disposable {
   step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
     const { loss } = stepOptions.parse(options, where);
-    for (const { parameter } of this.slots) parameter.assertNotDisposed(where);
-    if (!this.#allowLocalGradients) checkReduced(where, this.slots);
+    for (const { parameter, source } of this.slots) {
+      source.assertNotDisposed(where);
+      checkSharding(where, { parameter, source });
+    }
+    checkReduced(where, this.slots, this.#allowLocalGradients);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
       const expected = "a finite learning rate, lr · schedule(step), ≥ 0";
@@ -146,15 +162,28 @@ export abstract class Optimizer implements Disposable {
     }
     this.#finiteness?.throwIfFailed();
     this.#finiteness?.measure(this.steps, this.slots, loss);
-    for (const slot of this.slots) {
-      const { parameter, first, second, master, lrScale, weightDecay } = slot;
-      if (!parameter.requiresGrad || !parameter.grad) continue;
-      const { kernels } = parameter.device;
-      const moved = master ?? parameter;
-      kernels.adam({ parameter: moved, first, second }, parameter.grad, this.adamStep({ lrScale, weightDecay }));
-      if (master) kernels.copy(parameter, master);
+    for (const [i, slot] of this.slots.entries()) {
+      this.#move(slot);
+      const unit = shardOf(slot.source)?.unit;
+      // The all-gather of a unit runs while the next ones move.
+      if (unit && this.#lastSlots.get(unit) === i) unit.publish();
     }
+    for (const unit of this.#lastSlots.keys()) unit.finishPublish();
     this.steps++;
+  }
+
+  #move({ parameter, source, first, second, master, lrScale, weightDecay }: OptimizerSlot): void {
+    if (!source.requiresGrad || !parameter.grad || parameter.size === 0) return;
+    const { kernels } = parameter.device;
+    const moved = master ?? parameter;
+    kernels.adam({ parameter: moved, first, second }, parameter.grad, this.adamStep({ lrScale, weightDecay }));
+    if (master) kernels.copy(parameter, master);
+  }
+
+  /** All ranks see what was written to sharded parameters. */
+  protected publishParameters(): void {
+    for (const unit of this.#lastSlots.keys()) unit.publish();
+    for (const unit of this.#lastSlots.keys()) unit.finishPublish();
   }
 
   /** The coming step's numbers, for a parameter with these overrides. */
@@ -162,9 +191,10 @@ export abstract class Optimizer implements Disposable {
 
   /** Disposes every parameter's gradient. */
   zeroGrad(): void {
-    for (const { parameter } of this.slots) {
-      parameter.grad?.dispose();
-      parameter.grad = null;
+    for (const unit of this.#lastSlots.keys()) unit.zeroGrad();
+    for (const { source } of this.slots) {
+      source.grad?.dispose();
+      source.grad = null;
     }
   }
 
@@ -174,10 +204,30 @@ export abstract class Optimizer implements Disposable {
     this.#finiteness?.throwIfFailed();
   }
 
-  /** The tensors themselves, and numbers: all that the next steps depend on beside parameters and gradients. */
+  /**
+   * The tensors themselves, and numbers: all that the next steps depend on beside parameters and gradients. Of a sharded model whole
+   * copies, the same on all ranks, which are yours to dispose: collective, and as large as without sharding.
+   */
   stateDict(): OptimizerState {
     this.#finiteness?.throwIfFailed();
-    return { kind: this.#kind, tensors: this.#tensors(), numbers: { steps: this.steps, ...this.numbers() } };
+    const tensors = new Map(
+      this.#entries().map(({ name, shard, tensor }) => [name, shard ? gatherShard(shard, tensor) : tensor]),
+    );
+    return { kind: this.#kind, tensors, numbers: { steps: this.steps, ...this.numbers() } };
+  }
+
+  /** As `stateDict`, with values on the host where `isRead`; sharded ones are gathered one after the other. */
+  hostStateDict(isRead: boolean): HostOptimizerState {
+    this.#finiteness?.throwIfFailed();
+    const tensors = new Map(
+      this.#entries().map(({ name, shard, tensor }): [string, PendingHostTensor] => {
+        const whole = shard ? gatherShard(shard, tensor) : tensor;
+        const values = isRead ? whole.read() : Promise.resolve(new Float32Array());
+        if (shard) whole.dispose();
+        return [name, { dtype: whole.dtype, shape: whole.shape, values }];
+      }),
+    );
+    return { kind: this.#kind, tensors, numbers: { steps: this.steps, ...this.numbers() } };
   }
 
   /**
@@ -189,7 +239,7 @@ export abstract class Optimizer implements Disposable {
     const where = `${this.#kind}.loadStateDict`;
     const { dryRun } = optimizerLoadOptions.parse(options, where);
     this.checkState(where, state);
-    loadState(where, this.#tensors(), state.tensors, { dryRun });
+    loadSharded(where, this.#entries(), state.tensors, { dryRun });
     if (dryRun) return;
     this.steps = state.numbers.steps!;
     this.setNumbers(state.numbers);
@@ -211,13 +261,15 @@ export abstract class Optimizer implements Disposable {
   }
 
   /** Names as PyTorch has them: "fc1.weight.exp_avg". */
-  #tensors(): ReadonlyMap<string, Tensor> {
-    const entries = this.slots.flatMap(({ name, first, second, master }): [string, Tensor][] => [
-      [`${name}.${this.#firstName}`, first],
-      [`${name}.exp_avg_sq`, second],
-      ...(master ? [[`${name}.master`, master] satisfies [string, Tensor]] : []),
-    ]);
-    return new Map(entries);
+  #entries(): readonly ShardedEntry[] {
+    return this.slots.flatMap(({ name, source, first, second, master }) => {
+      const shard = shardOf(source);
+      return [
+        { name: `${name}.${this.#firstName}`, shard, tensor: first },
+        { name: `${name}.exp_avg_sq`, shard, tensor: second },
+        ...(master ? [{ name: `${name}.master`, shard, tensor: master }] : []),
+      ];
+    });
   }
 
   /** Numbers beside `steps`. */
@@ -235,16 +287,30 @@ export abstract class Optimizer implements Disposable {
   }
 }
 
+/** Slots are those of the parameters as they were when the optimizer was made. */
+function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot, "parameter" | "source">): void {
+  if (parameter === (shardOf(source)?.tensor ?? source)) return;
+  throw new OptionError({
+    where,
+    expected: "parameters that are sharded as when the optimizer was made",
+    received: "a model that was sharded later",
+    remedy: "call fullyShard(ctx, model) before new AdamW(model)",
+  });
+}
+
 /** Ranks that step with gradients of their own diverge in silence: each of them has a plausible loss. */
-function checkReduced(where: string, slots: readonly OptimizerSlot[]): void {
-  for (const { name, parameter } of slots) {
-    const { requiresGrad, grad, replication } = parameter;
-    if (!requiresGrad || !grad || !replication?.hasLocalGrad) continue;
+function checkReduced(where: string, slots: readonly OptimizerSlot[], allowLocal: boolean): void {
+  for (const { name, source } of slots) {
+    const { requiresGrad, grad, replication } = source;
+    // What moves a shard is what was reduced, whatever is allowed.
+    const isLocal = shardOf(source)?.unit.hasLocalGrad ?? (!allowLocal && grad !== null && replication?.hasLocalGrad);
+    if (!requiresGrad || !isLocal) continue;
+    const isSharded = shardOf(source) !== undefined;
     throw new OptionError({
       where,
-      expected: `gradients reduced over the ${replication.ranks} ranks`,
+      expected: `gradients reduced over the ${replication!.ranks} ranks`,
       received: `one of "${name}" that holds this rank's part only`,
-      remedy: "call reduceGradients(ctx, model) between backward() and step(), or pass allowLocalGradients: true",
+      remedy: `call reduceGradients(ctx, model) between backward() and step()${isSharded ? "" : ", or pass allowLocalGradients: true"}`,
     });
   }
 }
@@ -257,17 +323,17 @@ function createSlots(model: Module, forParameter: OverridesFunction = () => ({})
     seen.add(parameter);
     const own = forParameter(name, parameter);
     const { lrScale, weightDecay } = parameterOverrides.parse(own, `forParameter("${name}")`);
-    return [{ name, parameter, ...createSlotTensors(parameter), lrScale, weightDecay }];
+    const moved = shardOf(parameter)?.tensor ?? parameter;
+    return [{ name, source: parameter, parameter: moved, ...createSlotTensors(moved), lrScale, weightDecay }];
   });
 }
 
 function createSlotTensors(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "master"> {
   const { device, shape, dtype } = parameter;
   const [first, second] = [keep(device.empty(shape, "float32")), keep(device.empty(shape, "float32"))];
-  device.kernels.fill(first, 0);
-  device.kernels.fill(second, 0);
+  for (const each of [first, second]) if (each.size > 0) device.kernels.fill(each, 0);
   if (dtype === "float32") return { first, second, master: null };
   const master = keep(device.empty(shape, "float32"));
-  device.kernels.copy(master, parameter);
+  if (master.size > 0) device.kernels.copy(master, parameter);
   return { first, second, master };
 }

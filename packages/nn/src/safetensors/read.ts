@@ -1,6 +1,6 @@
 // Between the bytes of a file and float32. Typed arrays have the machine's byte order, which is little-endian wherever
 // Node runs with native addons.
-import { type FileHandle, open } from "node:fs/promises";
+import { open } from "node:fs/promises";
 import { type DType, dtypeBytes, type HostTensor } from "@mosaic/core";
 import {
   checkPath,
@@ -12,6 +12,14 @@ import {
   type TensorEntry,
 } from "./format.ts";
 
+/** What is read of an open file: a part of Node's FileHandle, so that declarations need no types of Node. */
+export interface ReadableFile {
+  stat(): Promise<{ readonly size: number }>;
+  // oxlint-disable-next-line max-params -- as Node's
+  read(buffer: Uint8Array, offset: number, length: number, position: number): Promise<{ readonly bytesRead: number }>;
+  close(): Promise<void>;
+}
+
 const scratchFloat = new Float32Array(1);
 const scratchWord = new Uint32Array(scratchFloat.buffer);
 
@@ -19,15 +27,15 @@ const scratchWord = new Uint32Array(scratchFloat.buffer);
  * Bytes of a tensor as numbers. Widening is exact; F64 and integers are rounded to float32 where they must be. Throws a
  * FileError, which names the place, for other dtypes.
  */
-function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayBuffer>): Float32Array {
+export function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayBuffer>): Float32Array {
   const { buffer, byteOffset, byteLength } = bytes;
   switch (dtype) {
     case "F32":
       return new Float32Array(buffer, byteOffset, byteLength / 4);
     case "BF16":
-      return widen(new Uint16Array(buffer, byteOffset, byteLength / 2), fromBfloat16);
+      return widenHalves(new Uint16Array(buffer, byteOffset, byteLength / 2), fromBfloat16);
     case "F16":
-      return widen(new Uint16Array(buffer, byteOffset, byteLength / 2), fromFloat16);
+      return widenHalves(new Uint16Array(buffer, byteOffset, byteLength / 2), fromFloat16);
     case "F64":
       return Float32Array.from(new Float64Array(buffer, byteOffset, byteLength / 8));
     case "I64":
@@ -47,7 +55,7 @@ function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayBuffer>)
   }
 }
 
-function widen(halves: Uint16Array, each: (half: number) => number): Float32Array {
+function widenHalves(halves: Uint16Array, each: (half: number) => number): Float32Array {
   const values = new Float32Array(halves.length);
   for (let i = 0; i < halves.length; i++) values[i] = each(halves[i]!);
   return values;
@@ -146,9 +154,9 @@ export async function readSafetensorsMetadata(
 }
 
 /** A file's header, where its tensors start, and its size. */
-async function readHeader(
+export async function readHeader(
   path: string,
-  file: FileHandle,
+  file: ReadableFile,
 ): Promise<{ readonly header: Header; readonly start: number; readonly bytes: number }> {
   const { size } = await file.stat();
   const start = 8 + (await headerLength(path, file, size));
@@ -156,13 +164,13 @@ async function readHeader(
   return { header, start, bytes: size };
 }
 
-async function headerLength(path: string, file: FileHandle, size: number): Promise<number> {
+async function headerLength(path: string, file: ReadableFile, size: number): Promise<number> {
   const begin = new DataView((await readBytes(file, 0, Math.min(8, size))).buffer);
   const length = size < 8 ? Number.NaN : Number(begin.getBigUint64(0, true));
   if (length <= maxHeaderBytes && 8 + length <= size) return length;
   throw new FileError({
     where: path,
-    expected: "a safetensors file: 8 bytes of length and a header within the file",
+    expected: "a safetensors file: an 8-byte header length, then a header that ends within the file",
     received: size < 8 ? `${size} bytes` : `a header of ${length} bytes in a file of ${size}`,
     remedy: "the file is truncated, or not in safetensors format; nothing was loaded",
   });
@@ -172,18 +180,34 @@ function decodeUtf8(path: string, bytes: Uint8Array): string {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch (cause) {
-    throw new FileError({ where: path, expected: "a header in UTF-8", remedy: "the file is corrupt" }, { cause });
+    throw new FileError(
+      { where: path, expected: "a header in UTF-8", remedy: "the file is corrupt: restore it from a copy" },
+      { cause },
+    );
   }
 }
 
 /** Bytes [begin, end) in memory of their own: aligned for any element, and no more than one tensor at a time. */
-async function readBytes(file: FileHandle, begin: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
-  const bytes = new Uint8Array(end - begin);
+async function readBytes(file: ReadableFile, begin: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
+  return readInto(new Uint8Array(end - begin), file, begin);
+}
+
+/** Fills `bytes` with those of the file from `begin` on. */
+export async function readInto(
+  bytes: Uint8Array<ArrayBuffer>,
+  file: ReadableFile,
+  begin: number,
+): Promise<Uint8Array<ArrayBuffer>> {
   const most = 2 ** 30;
   for (let done = 0; done < bytes.length; ) {
     const { bytesRead } = await file.read(bytes, done, Math.min(most, bytes.length - done), begin + done);
     if (bytesRead === 0)
-      throw new FileError({ where: "read", expected: `${end} bytes`, received: String(begin + done) });
+      throw new FileError({
+        where: "readSafetensors",
+        expected: `a file of at least ${begin + bytes.length} bytes`,
+        received: `${begin + done} bytes`,
+        remedy: "the file was truncated while it was read; nothing was loaded",
+      });
     done += bytesRead;
   }
   return bytes;

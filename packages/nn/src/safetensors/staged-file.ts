@@ -88,12 +88,12 @@ async function append(file: FileHandle, bytes: Uint8Array): Promise<void> {
   }
 }
 
-/** A rename is on the disk once its folder is. */
+/** A rename is on the disk once its directory is. */
 async function syncDirectory(path: string): Promise<void> {
-  const folder = await open(path, "r");
+  const directory = await open(path, "r");
   try {
-    await folder.sync();
+    await directory.sync();
   } finally {
-    await folder.close();
+    await directory.close();
   }
 }

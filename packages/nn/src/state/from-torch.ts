@@ -76,7 +76,7 @@ function concatenateKv(name: string, [k, v]: readonly [HostTensor, HostTensor | 
   if (!v || String(v.shape) !== String(k.shape)) {
     throw new ShapeError({
       where: `fromTorch, "${name}"`,
-      expected: `a projection of values [${k.shape.join(",")}] beside that of keys`,
+      expected: `a projection of values [${k.shape.join(",")}] beside the projection of keys`,
       received: v ? `[${v.shape.join(",")}]` : "none",
     });
   }

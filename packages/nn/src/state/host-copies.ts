@@ -25,14 +25,14 @@ export type CheckpointOptions = OptionsOf<typeof checkpointOptions>;
 type CheckpointSettings = ResolvedOptionsOf<typeof checkpointOptions>;
 
 /** The ranks that share a directory. */
-interface Host {
+interface HostRanks {
   readonly name: string;
   /** Lowest first; that one reads and writes for all. */
   readonly ranks: readonly number[];
 }
 
 /** A call of a checkpoint function. */
-export interface CheckpointCall {
+export interface CheckpointRequest {
   /** What messages begin with: the function and the path. */
   readonly where: string;
   readonly path: string;
@@ -48,7 +48,7 @@ export function hostName({ host }: CheckpointSettings): string {
 }
 
 /** The hosts of all ranks, in the order of their lowest ranks, from each rank's name of its own. */
-export function groupByHost(names: readonly string[]): readonly Host[] {
+export function groupByHost(names: readonly string[]): readonly HostRanks[] {
   return [...new Set(names)].map((name) => ({
     name,
     ranks: names.flatMap((each, rank) => (each === name ? [rank] : [])),
@@ -56,7 +56,7 @@ export function groupByHost(names: readonly string[]): readonly Host[] {
 }
 
 /** Whether this rank reads and writes for its host. */
-export function isFirstOnHost(ctx: Context, hosts: readonly Host[]): boolean {
+export function isFirstOnHost(ctx: Context, hosts: readonly HostRanks[]): boolean {
   return hosts.some(({ ranks }) => ranks[0] === ctx.rank);
 }
 
@@ -70,15 +70,15 @@ export interface FoundCheckpoint {
 
 /** What the hosts have: the newest complete checkpoint, and who has it. */
 interface CheckpointReplicas {
-  readonly hosts: readonly Host[];
+  readonly hosts: readonly HostRanks[];
   readonly newest: Extract<CheckpointFile, { kind: "complete" }> | undefined;
-  readonly replicas: readonly Host[];
+  readonly replicas: readonly HostRanks[];
 }
 
 /** Whether any host has a checkpoint, and which is the newest that is complete. Collective; the same on every rank. */
 export async function inspectHosts(
   ctx: Context,
-  { where, path, options }: CheckpointCall,
+  { where, path, options }: CheckpointRequest,
 ): Promise<CheckpointReplicas> {
   const names = await runOnAllRanks(ctx, where, () => hostName(options));
   // For a file system that all share, rank 0 looks.
@@ -111,7 +111,7 @@ export async function inspectHosts(
 /** Step 90 of a training that was given up must not win over step 3 of the one that goes on. */
 function checkSameTraining(
   where: string,
-  complete: readonly { readonly host: Host; readonly file: { readonly trainingId: string | null } }[],
+  complete: readonly { readonly host: HostRanks; readonly file: { readonly trainingId: string | null } }[],
 ): void {
   const trainings = groupBy(complete, ({ file }) => file.trainingId);
   if (trainings.size < 2) return;
@@ -119,7 +119,7 @@ function checkSameTraining(
     where,
     expected: "checkpoints of one training on all hosts",
     received: `those of ${trainings.size}: ${listHosts([...trainings].map(([, group]) => ["one", group]))}`,
-    remedy: "delete the files of the training that shall not go on",
+    remedy: "delete the files of the training that is not to continue",
   });
 }
 
@@ -130,7 +130,7 @@ function groupBy<Key, T>(all: readonly T[], keyOf: (each: T) => Key): ReadonlyMa
 }
 
 /** "one on n0, n1 and one on n2". */
-function listHosts(groups: readonly (readonly [what: string, on: readonly { readonly host: Host }[]])[]): string {
+function listHosts(groups: readonly (readonly [what: string, on: readonly { readonly host: HostRanks }[]])[]): string {
   return groups.map(([what, on]) => `${what} on ${on.map(({ host }) => host.name).join(", ")}`).join(" and ");
 }
 
@@ -146,7 +146,7 @@ export interface LocalCopy {
  *
  * @throws FileError where no host has one, or where hosts that have it hold different bytes.
  */
-export async function fetchNewest(ctx: Context, call: CheckpointCall): Promise<LocalCopy> {
+export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promise<LocalCopy> {
   const { where, path, options } = call;
   const holdings = await inspectHosts(ctx, call);
   const { hosts, newest, replicas } = holdings;
@@ -192,7 +192,7 @@ export async function fetchNewest(ctx: Context, call: CheckpointCall): Promise<L
 /** The SHA-256 of the newest checkpoint, of which all hosts that have it must hold the same bytes. */
 async function agreeOnDigest(
   ctx: Context,
-  { where, path }: CheckpointCall,
+  { where, path }: CheckpointRequest,
   holdings: CheckpointReplicas,
 ): Promise<string> {
   const { replicas, newest } = holdings;
@@ -208,7 +208,7 @@ async function agreeOnDigest(
 
 /** The digest that all hosts have. */
 export function checkEqualDigests(
-  byDigest: readonly { readonly host: Host; readonly digest: string }[],
+  byDigest: readonly { readonly host: HostRanks; readonly digest: string }[],
   details: { readonly where: string; readonly expected: string; readonly remedy: string },
 ): string {
   const groups = groupBy(byDigest, ({ digest }) => digest);
@@ -225,7 +225,7 @@ async function computeDigest(path: string): Promise<string> {
 
 /** Writes what arrives beside the checkpoint's place, and keeps it only if it has that digest. */
 async function stageMessages(
-  { where, path }: CheckpointCall,
+  { where, path }: CheckpointRequest,
   digest: string,
   messages: AsyncIterable<Uint8Array>,
 ): Promise<StagedFile> {
@@ -250,8 +250,8 @@ async function stageMessages(
 /** What `stage` makes on the first rank of each host is published on all of them or on none. Collective. */
 export async function publishOnHosts(
   ctx: Context,
-  { where }: CheckpointCall,
-  hosts: readonly Host[],
+  { where }: CheckpointRequest,
+  hosts: readonly HostRanks[],
   stage: (observe: (bytes: Uint8Array) => void) => Promise<StagedFile>,
 ): Promise<void> {
   let staged: StagedFile | undefined;

@@ -6,7 +6,7 @@ import { type Context, empty, fromArray, MosaicError } from "@mosaic/core";
 /** Bytes of a file in one message. */
 const messageBytes = 12 * 2 ** 20;
 
-function pack(bytes: Uint8Array): Float32Array {
+function packBytes(bytes: Uint8Array): Float32Array {
   const packed = new Float32Array(Math.ceil(bytes.length / 3));
   const whole = Math.floor(bytes.length / 3);
   for (let i = 0; i < whole; i++) packed[i] = bytes[3 * i]! + 256 * bytes[3 * i + 1]! + 65_536 * bytes[3 * i + 2]!;
@@ -14,7 +14,7 @@ function pack(bytes: Uint8Array): Float32Array {
   return packed;
 }
 
-function unpack(packed: Float32Array, bytes: number): Uint8Array {
+function unpackBytes(packed: Float32Array, bytes: number): Uint8Array {
   const unpacked = new Uint8Array(packed.length * 3);
   for (let i = 0; i < packed.length; i++) {
     const word = packed[i]!;
@@ -35,21 +35,21 @@ async function allGatherTexts(ctx: Context, text: string, label: string): Promis
   const words = await allLengths.read();
   const lengths = Array.from({ length: ctx.size }, (_, rank) => words[2 * rank]! * 2 ** 24 + words[2 * rank + 1]!);
   const counts = lengths.map((length) => Math.ceil(length / 3));
-  using ownBytes = fromArray(ctx, pack(own), [counts[ctx.rank]!]);
+  using ownBytes = fromArray(ctx, packBytes(own), [counts[ctx.rank]!]);
   using allBytes = empty(ctx, [counts.reduce((sum, count) => sum + count)]);
   ctx.world.allGather(allBytes, ownBytes, { label, counts }).wait();
   const packed = await allBytes.read();
   let begin = 0;
   return lengths.map((length, rank) => {
     const end = begin + counts[rank]!;
-    const bytes = unpack(packed.subarray(begin, end), length);
+    const bytes = unpackBytes(packed.subarray(begin, end), length);
     begin = end;
     return new TextDecoder().decode(bytes);
   });
 }
 
 /** What a rank reports of what it ran: a value that JSON holds, or the message of its failure. */
-type Outcome<T> = { readonly value: T } | { readonly failure: string };
+type RankOutcome<T> = { readonly value: T } | { readonly failure: string };
 
 /**
  * Runs `body` on every rank; resolves to what it returned on each, by rank, which JSON must hold. If it fails on any, all reject:
@@ -57,7 +57,7 @@ type Outcome<T> = { readonly value: T } | { readonly failure: string };
  */
 export async function runOnAllRanks<T>(ctx: Context, where: string, body: () => T | Promise<T>): Promise<readonly T[]> {
   let failure: unknown;
-  let outcome: Outcome<T>;
+  let outcome: RankOutcome<T>;
   try {
     outcome = { value: await body() };
   } catch (error) {
@@ -66,7 +66,7 @@ export async function runOnAllRanks<T>(ctx: Context, where: string, body: () => 
   }
   const texts = await allGatherTexts(ctx, JSON.stringify(outcome), where);
   if (failure !== undefined) throw failure;
-  const outcomes = texts.map((text) => JSON.parse(text) as Outcome<T>);
+  const outcomes = texts.map((text) => JSON.parse(text) as RankOutcome<T>);
   const failed = outcomes.flatMap((each, rank) => ("failure" in each ? [{ rank, message: each.failure }] : []));
   if (failed.length === 0) return outcomes.map((each) => (each as { readonly value: T }).value);
   throw new MosaicError({
@@ -94,10 +94,13 @@ export async function sendFile(ctx: Context, to: readonly number[], transfer: Fi
     const message = new Uint8Array(Math.min(messageBytes, bytes - begin));
     for (let done = 0; done < message.length && failure === undefined; ) {
       const { bytesRead } = await file!.read(message, done, message.length - done, begin + done);
-      if (bytesRead === 0) failure = new Error(`${path}: expected ${bytes} bytes, received ${begin + done}`);
+      if (bytesRead === 0)
+        failure = new Error(
+          `${path}: expected ${bytes} bytes, received ${begin + done}: the file was truncated while it was sent`,
+        );
       done += bytesRead;
     }
-    using tensor = fromArray(ctx, pack(message), [Math.ceil(message.length / 3)]);
+    using tensor = fromArray(ctx, packBytes(message), [Math.ceil(message.length / 3)]);
     ctx.world
       .sendRecv(
         to.map((rank) => ({ tensor, to: rank })),
@@ -128,7 +131,7 @@ export async function receiveFile<T>(
       using tensor = empty(ctx, [Math.ceil(length / 3)]);
       ctx.world.sendRecv([{ tensor, from }], { label }).wait();
       received += length;
-      yield unpack(await tensor.read(), length);
+      yield unpackBytes(await tensor.read(), length);
     }
   }
   try {

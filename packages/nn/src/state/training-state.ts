@@ -1,12 +1,14 @@
 import { randomUUID } from "node:crypto";
 import { type Context, type Module, StateDictError, checkContext, checkModule, expectValue } from "@mosaic/core";
-import type { Optimizer } from "../optimizers/optimizer.ts";
+import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
+import { unitsOf } from "../sharding/flat-parameters.ts";
+import { awaitHostTensors, hostStateDict, loadModelState } from "../sharding/sharded-state.ts";
 import { checkJsonValue, parseStateMetadata, type StateMetadata, getSteps } from "./checkpoint-file.ts";
 import {
-  type CheckpointCall,
+  type CheckpointRequest,
   type CheckpointOptions,
   checkpointOptions,
   fetchNewest,
@@ -38,7 +40,7 @@ const trainingIds = new WeakMap<Module, string>();
 /**
  * Saves all that a training needs to continue bit for bit: parameters, the optimizer's state, the number of steps, the
  * state of random numbers, and `data` of your own (anything JSON can hold: an epoch, a loss curve). Parameters and
- * optimizers are equal on every rank, so rank 0 writes one file, whatever the mesh; it opens on any other. Collective:
+ * optimizers are equal on every rank, or gathered if they are sharded, so rank 0 writes one file, whatever the mesh; it opens on any other. Collective:
  * resolves on every rank when the file is on the disk, whole (see `writeSafetensors`), and rejects on every rank if it
  * could not be written.
  *
@@ -57,10 +59,9 @@ export async function saveCheckpoint(
   options?: CheckpointOptions,
 ): Promise<void> {
   checkTrainingState("saveCheckpoint", ctx, { path, training });
-  const call = checkpointCall("saveCheckpoint", path, options);
-  const { model, optimizer, data = null } = training;
-  const state = optimizer?.stateDict();
-  const tensors = addPrefixes({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
+  const call = checkpointRequest("saveCheckpoint", path, options);
+  const { model, data = null } = training;
+  const { state, tensors } = collectState(ctx, training, call);
   const stateMetadata: StateMetadata = {
     version: 1,
     seed: ctx.seed,
@@ -78,22 +79,49 @@ export async function saveCheckpoint(
   if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, metadataText });
   await runOnAllRanks(ctx, call.where, async () => {
     const mosaic = metadataText();
-    if (ctx.rank === 0) await writeSafetensors(path, tensors, { format: "pt", mosaic });
+    const given = ctx.rank === 0 && tensors();
+    if (given) await writeSafetensors(path, given instanceof Promise ? await given : given, { format: "pt", mosaic });
     return null;
   });
 }
 
-function checkpointCall(name: string, path: string, options: CheckpointOptions | undefined): CheckpointCall {
+function checkpointRequest(name: string, path: string, options: CheckpointOptions | undefined): CheckpointRequest {
   return { where: `${name}: ${path}`, path, options: checkpointOptions.parse(options, name) };
 }
 
-interface Saved {
+interface CollectedState {
+  readonly state: Pick<OptimizerState, "kind" | "numbers"> | undefined;
+  /** To be called once, where a file is written; values are those at the call of `collectState`. */
+  readonly tensors: () => TensorMap | Promise<TensorMap>;
+}
+
+/** What is saved. Of a sharded model all ranks gather, one tensor after the other, and those that write read them. */
+function collectState(ctx: Context, { model, optimizer }: TrainingState, call: CheckpointRequest): CollectedState {
+  if (unitsOf(model.parameters()).length === 0) {
+    const state = optimizer?.stateDict();
+    const tensors = addPrefixes({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
+    return { state, tensors: () => tensors };
+  }
+  const isRead = ctx.rank === 0 || call.options.copies === "perHost";
+  const state = optimizer?.hostStateDict(isRead);
+  const pending = addPrefixes({ "model.": hostStateDict(model, isRead), "optimizer.": state?.tensors ?? new Map() });
+  const values = awaitHostTensors(pending);
+  // Where nothing is written a device that fails reports so itself.
+  values.catch(() => {});
+  return { state, tensors: () => values };
+}
+
+interface SavedCheckpoint {
   readonly model: Module;
-  readonly tensors: TensorMap;
+  readonly tensors: CollectedState["tensors"];
   readonly metadataText: () => string;
 }
 
-async function saveOnHosts(ctx: Context, call: CheckpointCall, { model, tensors, metadataText }: Saved): Promise<void> {
+async function saveOnHosts(
+  ctx: Context,
+  call: CheckpointRequest,
+  { model, tensors, metadataText }: SavedCheckpoint,
+): Promise<void> {
   const described = await runOnAllRanks(ctx, call.where, () => {
     const text = metadataText();
     return { host: hostName(call.options), text: ctx.rank === 0 ? text : "" };
@@ -101,8 +129,9 @@ async function saveOnHosts(ctx: Context, call: CheckpointCall, { model, tensors,
   const mosaic = described[0]!.text;
   trainingIds.set(model, (JSON.parse(mosaic) as StateMetadata).trainingId!);
   const hosts = groupByHost(described.map(({ host }) => host));
+  const given = await tensors();
   await publishOnHosts(ctx, call, hosts, (observe) =>
-    stageSafetensors(call.path, tensors, { format: "pt", mosaic }, observe),
+    stageSafetensors(call.path, given, { format: "pt", mosaic }, observe),
   );
 }
 
@@ -146,7 +175,7 @@ export async function loadCheckpoint(
   options?: CheckpointOptions,
 ): Promise<LoadedCheckpoint> {
   checkTrainingState("loadCheckpoint", ctx, { path, training });
-  const call = checkpointCall("loadCheckpoint", path, options);
+  const call = checkpointRequest("loadCheckpoint", path, options);
   if (call.options.copies === "shared") return loadFile(ctx, call, training);
   const copy = await fetchNewest(ctx, call);
   try {
@@ -158,7 +187,7 @@ export async function loadCheckpoint(
 
 async function loadFile(
   ctx: Context,
-  { where, path }: CheckpointCall,
+  { where, path }: CheckpointRequest,
   training: TrainingState,
 ): Promise<LoadedCheckpoint> {
   let file: SafetensorsFile | undefined;
@@ -200,7 +229,7 @@ export async function findCheckpoint(
 ): Promise<FoundCheckpoint | undefined> {
   checkContext("findCheckpoint", ctx);
   checkPath("findCheckpoint", path);
-  const { newest, replicas } = await inspectHosts(ctx, checkpointCall("findCheckpoint", path, options));
+  const { newest, replicas } = await inspectHosts(ctx, checkpointRequest("findCheckpoint", path, options));
   return newest && { steps: newest.steps, hosts: replicas.map(({ name }) => name) };
 }
 
@@ -226,7 +255,7 @@ function restoreState(
     });
   }
   const options = { dryRun };
-  model.loadStateDict(withoutPrefix(file, "model."), options);
+  loadModelState(model, withoutPrefix(file, "model."), options);
   if (optimizer) {
     if (!stateMetadata.optimizer)
       throw new StateDictError({ where: path, expected: "an optimizer's state", received: "none" });

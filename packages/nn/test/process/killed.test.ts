@@ -4,7 +4,7 @@ import { launch } from "@mosaic/launcher";
 import { expect, test } from "vitest";
 import { AdamW } from "../../src/index.ts";
 import { lossCurve } from "../reference/curve.ts";
-import { folder } from "../reference/folder.ts";
+import { directory } from "../reference/directory.ts";
 import { Model, trainStep } from "../reference/model.ts";
 import { onMesh } from "../reference/world.ts";
 import { bundled } from "../../../../vitest.program.ts";
@@ -21,7 +21,7 @@ test("a rank is killed, the launcher restarts all, and the loss curve is that of
     while (optimizer.steps < steps) losses.push(await trainStep(ctx, { model, optimizer }));
     return losses;
   });
-  const home = folder();
+  const home = directory();
   const reported: string[] = [];
   const { outcome, attempts } = await launch({
     entry,
@@ -41,7 +41,7 @@ test.each([
 ])(
   "the %s of two hosts is killed when the other has replaced its checkpoint: both resume from that one",
   async (_, killed) => {
-    const root = folder();
+    const root = directory();
     const reported: string[] = [];
     const { outcome, attempts } = await launch({
       entry: hostEntry,

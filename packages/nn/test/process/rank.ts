@@ -8,12 +8,12 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { AdamW, loadCheckpoint, saveCheckpoint } from "../../src/index.ts";
 import { Model, trainStep } from "../reference/model.ts";
 
-const [folder, steps, killedAt] = [process.argv[2]!, Number(process.argv[3]), Number(process.argv[4])];
+const [directory, steps, killedAt] = [process.argv[2]!, Number(process.argv[3]), Number(process.argv[4])];
 const parts = { device: cpu({ threads: 1 }), collectives: local(), backends: [ring()], seed: 3 };
 await using ctx = await init({ ...parts, mesh: { sp: Number(process.env.WORLD_SIZE) }, timeout: 20 });
 using model = new Model(ctx);
 using optimizer = new AdamW(model, { lr: 2e-2 });
-const path = join(folder, "training.safetensors");
+const path = join(directory, "training.safetensors");
 const losses: number[] = [];
 if (existsSync(path)) losses.push(...((await loadCheckpoint(ctx, path, { model, optimizer })).data as number[]));
 while (optimizer.steps < steps) {
@@ -22,4 +22,4 @@ while (optimizer.steps < steps) {
   losses.push(await trainStep(ctx, { model, optimizer }));
   if (optimizer.steps % 3 === 0) await saveCheckpoint(ctx, path, { model, optimizer, data: losses });
 }
-if (ctx.rank === 0) writeFileSync(join(folder, "losses.json"), JSON.stringify(losses));
+if (ctx.rank === 0) writeFileSync(join(directory, "losses.json"), JSON.stringify(losses));

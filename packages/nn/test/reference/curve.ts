@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import type { Context } from "@mosaic/core";
 import { AdamW, loadCheckpoint, saveCheckpoint } from "../../src/index.ts";
-import { folder } from "./folder.ts";
+import { directory } from "./directory.ts";
 import { Model, trainStep } from "./model.ts";
 import { onMesh } from "./world.ts";
 
@@ -10,7 +10,7 @@ export type CurveSegment = readonly [ranks: number, untilStep: number];
 
 /** The losses of a training on one mesh after the other, which nothing interrupts, on ranks of one process. */
 export async function lossCurve(...segments: readonly CurveSegment[]): Promise<number[]> {
-  const path = join(folder(), "training.safetensors");
+  const path = join(directory(), "training.safetensors");
   const losses: number[] = [];
   for (const [ranks, untilStep] of segments) {
     const train = async (ctx: Context): Promise<number[]> => {

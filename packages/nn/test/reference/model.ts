@@ -71,7 +71,7 @@ export class Model extends Module {
 }
 
 /** This rank's rows of a batch [B,S]. */
-function part(ctx: Context, whole: readonly number[]): Tensor {
+export function part(ctx: Context, whole: readonly number[]): Tensor {
   const { dp = 1 } = ctx.mesh.shape;
   const [own, each] = [ctx.mesh.coordinate.dp ?? 0, batch / dp];
   const mine = whole.slice(own * each * length, (own + 1) * each * length);
@@ -79,7 +79,7 @@ function part(ctx: Context, whole: readonly number[]): Tensor {
   return shard(ctx, full, 1, { placement: "zigzag" });
 }
 
-function samples(step: number): { tokens: number[]; targets: number[] } {
+export function samples(step: number): { tokens: number[]; targets: number[] } {
   const tokens = numbers(batch * length, step).map((x) => Math.floor(((x + 1) / 2) * vocabulary));
   // Some rows do not count, a different number on every rank.
   const targets = tokens.map((_, i) => (i % length < 1 || i % 11 === 3 ? -100 : tokens[i - 1]!));

@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
 
-/** A folder for one test. */
-export function folder(): string {
+/** A directory for one test. */
+export function directory(): string {
   const path = mkdtempSync(join(tmpdir(), "mosaic-nn-"));
   onTestFinished(() => rmSync(path, { recursive: true, force: true }));
   return path;

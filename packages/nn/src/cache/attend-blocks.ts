@@ -1,0 +1,197 @@
+import {
+  type AttentionState,
+  formatValue,
+  hasDiagonalEnd,
+  hasDiagonalStart,
+  type Mask,
+  masks,
+  OptionError,
+  resolveSlices,
+  ShapeError,
+  type Slice,
+  type Tensor,
+  type Tile,
+} from "@mosaic/core";
+import type { BlockTable } from "./block-table.ts";
+import type { CacheMemory } from "./cache-memory.ts";
+import { denseState, emptyState, mergeOverRanks, mergeSinks, type StateShape } from "./state-merge.ts";
+import { shiftKeys, visibleRowSlices } from "./visible-rows.ts";
+
+/** The sequences of a call; the last `counts[i]` tokens of sequence i are queries. */
+export interface CacheBatch {
+  readonly layer: number;
+  readonly tables: readonly BlockTable[];
+  readonly counts: readonly number[];
+}
+
+/** A call of `attend`, checked. */
+export interface AttendCall {
+  readonly q: Tensor;
+  readonly mask?: Mask | undefined;
+  readonly scale?: number | undefined;
+  readonly softcap?: number | undefined;
+  readonly sinks?: Tensor | undefined;
+}
+
+/** What a batch's queries see of this rank's memory: rows [row, row + count), and slices whose keys are these rows from 0 on. */
+interface VisibleRows {
+  readonly row: number;
+  readonly count: number;
+  readonly samples: readonly (readonly Slice[])[];
+  /** How many queries, of all samples, see their own key. */
+  readonly seenRows: number;
+}
+
+/** Attention of a batch's last tokens to the blocks of all ranks; for a scope. */
+export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: AttendCall): Tensor {
+  const { ctx, group, valueHeadSize } = memory;
+  const { q } = call;
+  const { kernels } = ctx.device;
+  const [size, heads, rows] = q.shape as [number, number, number];
+  if (q.size === 0) return ctx.device.empty([size, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
+  const visible = visibleRows(memory, batch, call.mask);
+  group?.recordCall(() => describeCall(batch, q));
+  const shape: StateShape = { batch: size, heads, rows, valueSize: valueHeadSize };
+  const fold = <State extends AttentionState>(state: State, isCleared: boolean): State => {
+    if (isCleared) kernels.fill(state.out, 0);
+    kernels.fill(state.lse, -Infinity);
+    if (visible.count > 0) foldRows(memory, visible, { ...call, state, layer: batch.layer });
+    return state;
+  };
+  const isAlone = group === undefined || group.size === 1;
+  // A row that sees a key gets its `out` from the kernel.
+  const state = isAlone
+    ? fold(denseState(ctx, shape), visible.seenRows < size * rows)
+    : mergeOverRanks(group, fold(emptyState(ctx, shape), true), shape);
+  if (call.sinks) mergeSinks(state, call.sinks);
+  if (isAlone && q.dtype === "float32") return state.out;
+  const out = ctx.device.empty([size, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
+  kernels.copy(out, state.out);
+  return out;
+}
+
+function describeCall({ layer, tables, counts }: CacheBatch, q: Tensor): string {
+  const lengths = tables.map((table) => table.lengthAt(layer));
+  return `KvCache.attend(layer ${layer}, q [${q.shape.join(",")}] ${q.dtype}, lengths [${lengths.join(",")}], new [${counts.join(",")}])`;
+}
+
+/**
+ * Folds this rank's keys into the states of all sequences, by one call of the kernel: every sample has the same keys, all the rows that some
+ * sample sees, without a copy, and a block table is the sample's mask over them.
+ */
+function foldRows(
+  { k, v, headSize }: CacheMemory,
+  { row, count, samples }: VisibleRows,
+  { q, scale = headSize ** -0.5, softcap, state, layer }: AttendCall & { state: AttentionState; layer: number },
+): void {
+  const view = (x: Tensor): Tensor => {
+    const [, heads, , size] = x.shape as [number, number, number, number];
+    const [layerStride, ...strides] = x.strides as [number, number, number, number];
+    const offset = x.offset + layer * layerStride + row * strides[1];
+    return x.view({ shape: [samples.length, heads, count, size], strides: [0, ...strides], offset });
+  };
+  const [only] = samples;
+  const sampleMasks = samples.length > 1 ? samples : undefined;
+  const tile: Tile = {
+    q: [{ start: 0, length: q.shape[2]!, step: 1 }],
+    k: [{ start: 0, length: count, step: 1 }],
+    mask: sampleMasks ? noSlices : only!,
+    scale,
+    ...((sampleMasks || softcap !== undefined) && { modifiers: { sampleMasks, softcap } }),
+  };
+  q.device.kernels.attend(state, q, { k: view(k), v: view(v) }, tile);
+}
+
+const noSlices: readonly Slice[] = [];
+const causal = masks.causal();
+const windows = new Map<number, Mask>();
+
+function defaultMask(slidingWindow: number | undefined): Mask {
+  if (slidingWindow === undefined) return causal;
+  const mask = windows.get(slidingWindow) ?? masks.slidingWindow(slidingWindow);
+  windows.set(slidingWindow, mask);
+  return mask;
+}
+
+interface KnownRows {
+  readonly revision: number;
+  readonly tables: readonly BlockTable[];
+  readonly lengths: readonly number[];
+  readonly counts: readonly number[];
+  readonly mask: Mask;
+  readonly visible: VisibleRows;
+}
+
+/** Those of the last call of a cache: all layers of a step see the same rows. */
+const knownRows = new WeakMap<CacheMemory, KnownRows>();
+
+const areEqual = <T>(a: readonly T[], b: readonly T[]): boolean =>
+  a.length === b.length && a.every((each, i) => each === b[i]);
+
+function visibleRows(memory: CacheMemory, { layer, tables, counts }: CacheBatch, given: Mask | undefined): VisibleRows {
+  const mask = given ?? defaultMask(memory.slidingWindow);
+  const lengths = tables.map((table) => table.lengthAt(layer));
+  const known = knownRows.get(memory);
+  if (
+    known?.revision === memory.revision &&
+    known.mask === mask &&
+    areEqual(known.tables, tables) &&
+    areEqual(known.lengths, lengths) &&
+    areEqual(known.counts, counts)
+  ) {
+    return known.visible;
+  }
+  let seenRows = 0;
+  const samples = tables.map((table, i) => {
+    const [count, length] = [counts[i]!, lengths[i]!];
+    checkCount(count, length);
+    const slices = resolveSlices(mask, count, length);
+    for (const slice of slices) {
+      checkSlice(slice, { mask, first: length - count, memory });
+      if (hasDiagonalEnd(slice.type) && slice.k1 === length - count + slice.q1) seenRows += slice.q1 - slice.q0;
+    }
+    return visibleRowSlices(slices, table.rowsOn(memory.rank, 0, length));
+  });
+  const visible = { ...hull(samples), seenRows };
+  knownRows.set(memory, { revision: memory.revision, tables, lengths, counts, mask, visible });
+  return visible;
+}
+
+/** The rows from the first that a sample sees to the last. */
+function hull(samples: readonly (readonly Slice[])[]): Omit<VisibleRows, "seenRows"> {
+  const all = samples.flat();
+  if (all.length === 0) return { row: 0, count: 0, samples };
+  let [row, end] = [Number.POSITIVE_INFINITY, 0];
+  for (const { k0, k1 } of all) [row, end] = [Math.min(row, k0), Math.max(end, k1)];
+  return { row, count: end - row, samples: samples.map((slices) => slices.map((slice) => shiftKeys(slice, -row))) };
+}
+
+function checkCount(count: number, length: number): void {
+  if (count <= length) return;
+  throw new ShapeError({
+    where: "KvCache: attend",
+    expected: `q of at most ${length} tokens, those of the sequence`,
+    received: String(count),
+    remedy: "append their keys and values first",
+  });
+}
+
+/** What was dropped cannot be seen, and what a query sees of later tokens would not have been seen one token at a time. */
+function checkSlice(
+  slice: Slice,
+  { mask, first, memory: { slidingWindow } }: { mask: Mask; first: number; memory: CacheMemory },
+): void {
+  const { q0, q1, k0, k1, type } = slice;
+  // Of the query that sees least far to either side.
+  const latest = first + (hasDiagonalEnd(type) ? q1 - 1 : q0);
+  const earliest = first + (hasDiagonalStart(type) ? q0 : q1 - 1);
+  const isCausal = k1 - 1 <= latest;
+  const isWithin = slidingWindow === undefined || k0 > earliest - slidingWindow || k0 >= k1;
+  if (isCausal && isWithin) return;
+  throw new OptionError({
+    where: "KvCache: mask",
+    expected: isCausal ? `one within the cache's sliding window of ${slidingWindow}` : "a causal one",
+    received: formatValue(mask.name),
+    remedy: isCausal ? `use masks.slidingWindow(${slidingWindow})` : "use masks.causal() or masks.slidingWindow(size)",
+  });
+}

@@ -1,0 +1,78 @@
+import { OutOfMemoryError } from "@mosaic/core";
+
+// Which blocks of a cache are in use. A block is a number: those of rank r of the axis are r · blocksPerRank and the ones that follow. Every
+// rank keeps this account of all ranks, and makes the same changes to it in the same order: nothing is sent to agree on a block.
+
+/** Blocks with their reference counts; on each rank as many. */
+export class BlockPool {
+  readonly ranks: number;
+  readonly blocksPerRank: number;
+  readonly #references: Int32Array;
+  readonly #free: number[];
+
+  constructor(ranks: number, blocksPerRank: number) {
+    this.ranks = ranks;
+    this.blocksPerRank = blocksPerRank;
+    this.#references = new Int32Array(ranks * blocksPerRank);
+    this.#free = Array.from({ length: ranks }, () => blocksPerRank);
+  }
+
+  /** Blocks that nothing uses, of all ranks. */
+  get free(): number {
+    return this.#free.reduce((sum, each) => sum + each, 0);
+  }
+
+  ownerOf(block: number): number {
+    return Math.floor(block / this.blocksPerRank);
+  }
+
+  /** How many sequences use a block. */
+  references(block: number): number {
+    return this.#references[block]!;
+  }
+
+  retain(block: number): void {
+    this.#references[block]!++;
+  }
+
+  release(block: number): void {
+    if (--this.#references[block]! === 0) this.#free[this.ownerOf(block)]!++;
+  }
+
+  freeOn(rank: number): number {
+    return this.#free[rank]!;
+  }
+
+  /** The rank on which most blocks are free; of several, the first. */
+  get emptiestRank(): number {
+    return this.#free.indexOf(Math.max(...this.#free));
+  }
+
+  /**
+   * A free block of `rank`: the one behind `previous`, so that a sequence's keys lie side by side and are read as one, else one with
+   * much room behind it.
+   */
+  allocate(rank: number, previous: number | undefined): number {
+    const next = previous === undefined ? -1 : previous + 1;
+    const follows = next >= 0 && this.ownerOf(next) === rank && this.#references[next] === 0;
+    const block = follows ? next : this.#roomiest(rank);
+    this.#references[block] = 1;
+    this.#free[rank]!--;
+    return block;
+  }
+
+  /** The middle of the longest run of free blocks, for the sequence before it may grow into its start. */
+  #roomiest(rank: number): number {
+    const [first, end] = [rank * this.blocksPerRank, (rank + 1) * this.blocksPerRank];
+    let longest = { start: first, length: 0 };
+    for (let block = first; block < end; block++) {
+      const start = block;
+      while (block < end && this.#references[block] === 0) block++;
+      if (block - start > longest.length) longest = { start, length: block - start };
+    }
+    if (longest.length === 0) {
+      throw new OutOfMemoryError({ where: "KvCache", expected: `a free block on rank ${rank}`, received: "none" });
+    }
+    return longest.start === first ? first : longest.start + Math.floor(longest.length / 2);
+  }
+}

@@ -1,0 +1,221 @@
+import { formatValue, OptionError, OutOfMemoryError } from "@mosaic/core";
+import type { BlockPool } from "./block-pool.ts";
+
+/** What all sequences of a cache have in common. */
+export interface CacheBlocks {
+  readonly pool: BlockPool;
+  readonly blockSize: number;
+  readonly numLayers: number;
+  /** Tokens that a query sees at most, itself included; undefined: all. */
+  readonly slidingWindow: number | undefined;
+  /** Copies what this rank holds of a block, in all layers. */
+  copyBlock(from: number, to: number): void;
+  /** Raised whenever some sequence's blocks change. */
+  revision: number;
+}
+
+/** Tokens at positions [position, position + length), which lie in rows [row, row + length) of this rank's memory. */
+export interface BlockRows {
+  readonly position: number;
+  readonly row: number;
+  readonly length: number;
+}
+
+/** The blocks of one sequence, by position: block i holds the tokens from i · blockSize on. */
+export class BlockTable {
+  readonly cache: CacheBlocks;
+  /** Those before `#dropped` were released by the sliding window. */
+  readonly #blocks: number[];
+  readonly #lengths: number[];
+  #dropped: number;
+  #isReleased = false;
+
+  constructor(cache: CacheBlocks, from?: BlockTable) {
+    this.cache = cache;
+    const length = from?.length ?? 0;
+    this.#blocks = from === undefined ? [] : from.#blocks.slice(0, Math.ceil(length / cache.blockSize));
+    this.#lengths = Array.from({ length: cache.numLayers }, () => length);
+    this.#dropped = from === undefined ? 0 : from.#dropped;
+    for (const block of this.#blocks.slice(this.#dropped)) cache.pool.retain(block);
+  }
+
+  get isReleased(): boolean {
+    return this.#isReleased;
+  }
+
+  /** Tokens that every layer holds. */
+  get length(): number {
+    return Math.min(...this.#lengths);
+  }
+
+  /** The first position whose keys were not dropped. */
+  get firstKept(): number {
+    return this.#dropped * this.cache.blockSize;
+  }
+
+  lengthAt(layer: number): number {
+    return this.#lengths[layer]!;
+  }
+
+  /** New blocks that `count` tokens more take in a layer, without that of a copy. */
+  missing(layer: number, count: number): number {
+    const blocks = Math.ceil((this.#lengths[layer]! + count) / this.cache.blockSize);
+    return Math.max(0, blocks - this.#blocks.length);
+  }
+
+  /** The block that the next token of a layer shall be written to, if other sequences use it, too. */
+  sharedBlock(layer: number, count: number): number | undefined {
+    const { blockSize, pool } = this.cache;
+    const length = this.#lengths[layer]!;
+    if (count === 0 || length % blockSize === 0) return undefined;
+    const block = this.#blocks[Math.floor(length / blockSize)]!;
+    return pool.references(block) > 1 ? block : undefined;
+  }
+
+  /** Gives this sequence a block of its own for its next token, a copy of the shared one. */
+  copySharedBlock(layer: number, count: number): void {
+    const shared = this.sharedBlock(layer, count);
+    if (shared === undefined) return;
+    const { pool } = this.cache;
+    const copy = pool.allocate(pool.ownerOf(shared), shared);
+    this.cache.copyBlock(shared, copy);
+    pool.release(shared);
+    this.#blocks[Math.floor(this.#lengths[layer]! / this.cache.blockSize)] = copy;
+    this.cache.revision++;
+  }
+
+  /** Room for `count` tokens more in a layer, which it then holds. */
+  extend(layer: number, count: number): void {
+    for (let missing = this.missing(layer, count); missing > 0; missing--) this.#allocate();
+    this.#lengths[layer]! += count;
+  }
+
+  /** The next block lies on the next rank, block-cyclic; on another one only where that is full. */
+  #allocate(): void {
+    const { pool } = this.cache;
+    const last = this.#blocks.at(-1);
+    const next = last === undefined ? pool.emptiestRank : (pool.ownerOf(last) + 1) % pool.ranks;
+    const rank = pool.freeOn(next) > 0 ? next : pool.emptiestRank;
+    const previous = this.#blocks.findLast((block) => pool.ownerOf(block) === rank);
+    this.#blocks.push(pool.allocate(rank, previous));
+    this.cache.revision++;
+  }
+
+  /** Gives back the blocks that no later token sees. */
+  dropInvisible(): void {
+    const { slidingWindow, blockSize, pool } = this.cache;
+    if (slidingWindow === undefined) return;
+    const end = Math.max(this.#dropped, Math.floor(Math.max(0, this.length - slidingWindow + 1) / blockSize));
+    for (const block of this.#blocks.slice(this.#dropped, end)) pool.release(block);
+    if (end > this.#dropped) this.cache.revision++;
+    this.#dropped = end;
+  }
+
+  truncate(length: number): void {
+    const { blockSize, pool, slidingWindow = 0 } = this.cache;
+    if (length > this.length) {
+      throw new OptionError({
+        where: "KvCache: truncate",
+        expected: `at most ${this.length}, the length of the sequence`,
+        received: formatValue(length),
+      });
+    }
+    if (this.#dropped > 0 && length - slidingWindow + 1 < this.firstKept) {
+      throw new OptionError({
+        where: "KvCache: truncate",
+        expected: `at least ${this.firstKept + slidingWindow - 1}, as the sliding window has dropped the tokens before ${this.firstKept}`,
+        received: String(length),
+      });
+    }
+    for (const block of this.#blocks.splice(Math.ceil(length / blockSize))) pool.release(block);
+    this.#lengths.fill(length);
+    this.cache.revision++;
+  }
+
+  /** Takes the last tokens of one layer back, for a call that failed, with the blocks that no layer has tokens in. */
+  retract(layer: number, length: number): void {
+    this.#lengths[layer] = length;
+    const used = Math.ceil(Math.max(...this.#lengths) / this.cache.blockSize);
+    for (const block of this.#blocks.splice(used)) this.cache.pool.release(block);
+    this.cache.revision++;
+  }
+
+  release(): void {
+    if (this.#isReleased) return;
+    this.#isReleased = true;
+    for (const block of this.#blocks.splice(0).slice(this.#dropped)) this.cache.pool.release(block);
+    this.cache.revision++;
+  }
+
+  /** The rank of the axis that holds the token at a position. */
+  ownerAt(position: number): number {
+    return this.cache.pool.ownerOf(this.#blocks[Math.floor(position / this.cache.blockSize)]!);
+  }
+
+  /** Its row in that rank's memory. */
+  rowOf(position: number): number {
+    const { blockSize, pool } = this.cache;
+    const block = this.#blocks[Math.floor(position / blockSize)]!;
+    return (block % pool.blocksPerRank) * blockSize + (position % blockSize);
+  }
+
+  /**
+   * Which rows of a rank's memory hold the tokens [start, end), as far as it has them: by ascending position, blocks together that follow one
+   * another in both.
+   */
+  rowsOn(rank: number, start: number, end: number): BlockRows[] {
+    const { blockSize, pool } = this.cache;
+    const first = pool.blocksPerRank * rank;
+    const found: BlockRows[] = [];
+    let last: { -readonly [Field in keyof BlockRows]: BlockRows[Field] } | undefined;
+    const from = Math.max(start, this.firstKept);
+    for (let index = Math.floor(from / blockSize); index * blockSize < end; index++) {
+      const number = this.#blocks[index]! - first;
+      if (number < 0 || number >= pool.blocksPerRank) continue;
+      const position = Math.max(from, index * blockSize);
+      const length = Math.min(end, (index + 1) * blockSize) - position;
+      const row = number * blockSize + (position % blockSize);
+      if (last && last.position + last.length === position && last.row + last.length === row) last.length += length;
+      else found.push((last = { position, row, length }));
+    }
+    return found;
+  }
+}
+
+/**
+ * Room for `counts[i]` tokens more of sequence i in a layer, or none at all.
+ *
+ * @throws OutOfMemoryError before anything has changed.
+ */
+export function extendTables(layer: number, tables: readonly BlockTable[], counts: readonly number[]): void {
+  const [first] = tables;
+  if (!first) return;
+  const { pool, blockSize } = first.cache;
+  for (const table of tables) table.dropInvisible();
+  const missing = tables.reduce((sum, table, i) => sum + table.missing(layer, counts[i]!), 0);
+  const copies = copiesByRank(layer, tables, counts);
+  const needed = missing + copies.reduce((sum, count) => sum + count, 0);
+  if (needed > pool.free || copies.some((count, rank) => count > pool.freeOn(rank))) {
+    throw new OutOfMemoryError({
+      where: "KvCache: append",
+      expected: `${needed} free blocks of ${blockSize} tokens`,
+      received: `${pool.free} of ${pool.ranks * pool.blocksPerRank}`,
+      remedy: "dispose or truncate sequences, or raise maxTokens; nothing was stored, and the cache is as it was",
+    });
+  }
+  tables.forEach((table, i) => table.copySharedBlock(layer, counts[i]!));
+  tables.forEach((table, i) => table.extend(layer, counts[i]!));
+}
+
+/** A block that several of the batch share is left to the last of them if no other sequence has it. */
+function copiesByRank(layer: number, tables: readonly BlockTable[], counts: readonly number[]): number[] {
+  const { pool } = tables[0]!.cache;
+  const writers = new Map<number, number>();
+  tables.forEach((table, i) => {
+    const block = table.sharedBlock(layer, counts[i]!);
+    if (block !== undefined) writers.set(block, (writers.get(block) ?? 0) + 1);
+  });
+  const copies = Array.from({ length: pool.ranks }, () => 0);
+  for (const [block, count] of writers) copies[pool.ownerOf(block)]! += Math.min(count, pool.references(block) - 1);
+  return copies;
+}

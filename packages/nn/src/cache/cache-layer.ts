@@ -1,0 +1,238 @@
+import {
+  type AttentionCache,
+  AutogradError,
+  type CachedAttentionCall,
+  checkTensor,
+  defineOptions,
+  expectValue,
+  formatShape,
+  isGradEnabled,
+  option,
+  OptionError,
+  type OptionsOf,
+  type ResolvedOptionsOf,
+  scope,
+  ShapeError,
+  type Tensor,
+} from "@mosaic/core";
+import { attendBlocks } from "./attend-blocks.ts";
+import { type BlockTable, extendTables } from "./block-table.ts";
+import type { CacheMemory } from "./cache-memory.ts";
+import { prefill, type PrefillCall } from "./prefill.ts";
+
+export const kvCacheLayerOptions = defineOptions("KvCache.layer", {
+  /** New tokens of each sequence, `[5, 8]`, where a batch is padded on the right to one length; padding is not stored and gives 0. Default: all. */
+  lengths: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** Whether the new tokens are this rank's shard under the module's placement (prefill), not all of them on every rank. Default false. */
+  sharded: option.boolean({ default: false }),
+});
+/** What `KvCache.layer` takes. */
+export type KvCacheLayerOptions = OptionsOf<typeof kvCacheLayerOptions>;
+
+export const cachedAttentionOptions = defineOptions("KvCache: attend", {
+  /** Which keys each query sees, over the new tokens × all tokens so far. Default: causal, or the cache's sliding window. */
+  mask: option.mask({ optional: true }),
+  /** Factor on q·k. Default 1 / √D. */
+  scale: option.number({ optional: true }),
+  /** Scores become softcap · tanh(score / softcap), on a device with the feature `softcap`. Default: they stay as they are. */
+  softcap: option.number({ above: 0, optional: true }),
+  /** [H]: e^sink joins each head's denominator, once, after the last key (Xiao et al. 2023; gpt-oss). Default: none. */
+  sinks: option.tensor({ optional: true }),
+});
+/** What `attend` takes. */
+export type CachedAttentionOptions = OptionsOf<typeof cachedAttentionOptions>;
+
+function checkCall(call: CachedAttentionCall): CachedAttentionCall {
+  const { backend, layout } = (call ?? {}) as Partial<CachedAttentionCall>;
+  const isCall = typeof backend?.attend === "function" && Array.isArray(layout?.axes);
+  expectValue("KvCache: forward", isCall, "a call { mask, scale, backend, layout }", call);
+  return call;
+}
+
+/** One layer of a batch of sequences; `KvCache.layer` makes it. */
+export class KvCacheLayer implements AttentionCache {
+  readonly sharded: boolean;
+  readonly #memory: CacheMemory;
+  readonly #layer: number;
+  readonly #tables: readonly BlockTable[];
+  readonly #lengths: readonly number[] | undefined;
+
+  // oxlint-disable-next-line max-params -- of which cache, what of it, and how
+  constructor(
+    memory: CacheMemory,
+    { index, tables }: { index: number; tables: readonly BlockTable[] },
+    options?: KvCacheLayerOptions,
+  ) {
+    const { lengths, sharded } = kvCacheLayerOptions.parse(options);
+    this.sharded = sharded;
+    this.#memory = memory;
+    this.#layer = index;
+    this.#tables = tables;
+    this.#lengths = lengths;
+    if (lengths === undefined || lengths.length === tables.length) return;
+    throw new ShapeError({
+      where: "KvCache.layer: lengths",
+      expected: `${tables.length} lengths, one for each sequence`,
+      received: String(lengths.length),
+    });
+  }
+
+  /** The position of the next token of each sequence: as many as this layer holds. */
+  get starts(): readonly number[] {
+    return this.#tables.map((table) => table.lengthAt(this.#layer));
+  }
+
+  /**
+   * Stores k [B,Hkv,T,D] and v [B,Hkv,T,Dv], T new tokens of each sequence, the same on every rank of the axis; a rank keeps those of its own
+   * blocks. Sends nothing.
+   *
+   * @throws OutOfMemoryError for a full cache, ShapeError, DTypeError, before anything is stored.
+   */
+  append(k: Tensor, v: Tensor): void {
+    const where = "KvCache: append";
+    this.#checkInference(where, [k, v]);
+    const rows = this.#checkNewKeys(where, k, v);
+    const counts = this.#counts(where, rows);
+    const starts = this.starts;
+    extendTables(this.#layer, this.#tables, counts);
+    scope(() => {
+      for (const [sample, start] of starts.entries()) {
+        const own = this.#tables[sample]!.rowsOn(this.#memory.rank, start, start + counts[sample]!);
+        for (const { position, row, length } of own) {
+          this.#write({ k, v }, { sample, from: position - start, row, length });
+        }
+      }
+    });
+  }
+
+  /** Writes rows of a batch element to this rank's memory. */
+  #write(kv: { k: Tensor; v: Tensor }, at: { sample: number; from: number; row: number; length: number }): void {
+    const { sample, from, row, length } = at;
+    for (const name of ["k", "v"] as const) {
+      const { device, shape, strides, offset } = this.#memory[name];
+      const [x, [, heads, , size]] = [kv[name], shape as [number, number, number, number]];
+      const [batchStride, headStride, rowStride, columnStride] = x.strides as [number, number, number, number];
+      const source = x.view({
+        shape: [heads, length, size],
+        strides: [headStride, rowStride, columnStride],
+        offset: x.offset + sample * batchStride + from * rowStride,
+      });
+      const target = this.#memory[name].view({
+        shape: [heads, length, size],
+        strides: strides.slice(1),
+        offset: offset + this.#layer * strides[0]! + row * strides[2]!,
+      });
+      device.kernels.copy(target, source);
+    }
+  }
+
+  /**
+   * The attention of q [B,H,T,D], the last T tokens of each sequence, to all keys that the mask shows: [B,H,T,Dv] in q's dtype, in memory as
+   * [B,T,H,Dv], the same on every rank of the axis. Collective along the axis: each rank sends its states, (R − 1) · B · T · H · (Dv + 1) · 4
+   * bytes, with R ranks.
+   *
+   * @throws ShapeError, DTypeError, OptionError, before anything is sent.
+   */
+  attend(q: Tensor, options?: CachedAttentionOptions): Tensor {
+    const where = "KvCache: attend";
+    const given = cachedAttentionOptions.parse(options, where);
+    this.#checkInference(where, [q]);
+    this.#checkQueries(where, q, given);
+    const counts = this.#counts(where, q.shape[2]!);
+    const batch = { layer: this.#layer, tables: this.#tables, counts };
+    return scope(() => attendBlocks(this.#memory, batch, { q, ...given }));
+  }
+
+  /** Stores k and v, and attends: what an attention module calls. If it throws, the sequences are as they were. */
+  // oxlint-disable-next-line max-params -- q, k and v are the field's names
+  forward(q: Tensor, k: Tensor, v: Tensor, call: CachedAttentionCall): Tensor {
+    const { mask, scale, softcap, sinks, layout } = checkCall(call);
+    const starts = this.starts;
+    try {
+      if (this.sharded && layout.axes.length > 0) return this.#prefill({ q, k, v, ...call });
+      this.append(k, v);
+      return this.attend(q, { mask, scale, softcap, sinks: sinks ?? undefined });
+    } catch (error) {
+      for (const [i, table] of this.#tables.entries()) {
+        if (!table.isReleased && table.lengthAt(this.#layer) > starts[i]!) table.retract(this.#layer, starts[i]!);
+      }
+      throw error;
+    }
+  }
+
+  #prefill(call: PrefillCall): Tensor {
+    const where = "KvCache: prefill";
+    this.#checkInference(where, [call.q, call.k, call.v]);
+    if (this.#lengths === undefined) {
+      return prefill(this.#memory, { layer: this.#layer, tables: this.#tables }, call);
+    }
+    throw new OptionError({
+      where,
+      expected: "new tokens in shards without lengths",
+      received: `lengths [${this.#lengths.join(",")}]`,
+      remedy: "pass sequences of different lengths one by one, or whole and without `sharded`",
+    });
+  }
+
+  /** A cache has no backward. */
+  #checkInference(where: string, tensors: readonly Tensor[]): void {
+    for (const x of tensors) checkTensor(where, x, 4);
+    this.#memory.ctx.assertOpen(where);
+    this.#memory.k.assertNotDisposed(where);
+    for (const table of this.#tables) {
+      if (table.isReleased) throw new OptionError({ where, expected: "sequences in use", received: "a disposed one" });
+    }
+    if (!isGradEnabled() || !tensors.some((x) => x.requiresGrad)) return;
+    throw new AutogradError({
+      where,
+      expected: "a call within noGrad(), as a cache is for inference",
+      received: "a tensor that requires a gradient",
+      remedy: "wrap the forward in noGrad(() => …)",
+    });
+  }
+
+  /** The number of new tokens. */
+  // oxlint-disable-next-line max-params -- k and v are the field's names
+  #checkNewKeys(where: string, k: Tensor, v: Tensor): number {
+    const { numKvHeads, headSize, valueHeadSize } = this.#memory;
+    const [batch, rows] = [this.#tables.length, k.shape[2]!];
+    const expected = [headSize, valueHeadSize].map((size) => [batch, numKvHeads, rows, size]);
+    const fits = [k, v].every((x, i) => x.shape.every((length, axis) => length === expected[i]![axis]));
+    if (fits) return rows;
+    throw new ShapeError({
+      where,
+      expected: `k [${batch},${numKvHeads},T,${headSize}] and v [${batch},${numKvHeads},T,${valueHeadSize}], a batch element for each sequence`,
+      received: `${formatShape(k.shape)} and ${formatShape(v.shape)}`,
+    });
+  }
+
+  #checkQueries(where: string, q: Tensor, { sinks }: ResolvedOptionsOf<typeof cachedAttentionOptions>): void {
+    const { numKvHeads, headSize } = this.#memory;
+    const [batch, heads, , size] = q.shape as [number, number, number, number];
+    if (batch !== this.#tables.length || heads % numKvHeads !== 0 || size !== headSize) {
+      throw new ShapeError({
+        where,
+        expected: `q [${this.#tables.length},H,T,${headSize}], H a multiple of ${numKvHeads}, a batch element for each sequence`,
+        received: formatShape(q.shape),
+      });
+    }
+    if (!sinks || (sinks.rank === 1 && sinks.shape[0] === heads)) return;
+    throw new ShapeError({
+      where: `${where}: sinks`,
+      expected: `[${heads}], one for each head`,
+      received: formatShape(sinks.shape),
+    });
+  }
+
+  /** How many of `rows` are tokens of each sequence. */
+  #counts(where: string, rows: number): readonly number[] {
+    const lengths = this.#lengths ?? this.#tables.map(() => rows);
+    const sample = lengths.findIndex((length) => length > rows);
+    if (sample < 0) return lengths;
+    throw new ShapeError({
+      where: `${where}: lengths[${sample}]`,
+      expected: `at most ${rows}, the new tokens that the batch is padded to`,
+      received: String(lengths[sample]),
+    });
+  }
+}

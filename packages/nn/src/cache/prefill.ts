@@ -1,0 +1,227 @@
+import {
+  attention,
+  type CachedAttentionCall,
+  concatenate,
+  type GroupCastPlan,
+  joinSpans,
+  type Layout,
+  layoutOf,
+  type Mask,
+  masks,
+  OptionError,
+  resolveSlices,
+  type RowRange,
+  scope,
+  ShapeError,
+  type Span,
+  spansLength,
+  type Tensor,
+} from "@mosaic/core";
+import { type BlockTable, extendTables } from "./block-table.ts";
+import type { CacheMemory } from "./cache-memory.ts";
+import { shiftKeys } from "./visible-rows.ts";
+
+// New tokens that come in shards, a prompt or a chunk of it: their keys and values go to the ranks that own their blocks, and the queries
+// attend through a backend. What the cache holds is one more layout of the sequence, so that any backend attends to it.
+
+interface ShardedBatch {
+  readonly layer: number;
+  readonly tables: readonly BlockTable[];
+}
+
+/** A module's call, with this rank's shards. */
+export interface PrefillCall extends CachedAttentionCall {
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+}
+
+/** Stores this rank's shards k [B,Hkv,S,D] and v [B,Hkv,S,Dv], and attends with q [B,H,S,D] to all tokens so far. */
+export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, call: PrefillCall): Tensor {
+  const { q, k, v, layout, mask, backend } = call;
+  const scores = { scale: call.scale, softcap: call.softcap, sinks: call.sinks ?? undefined };
+  checkShards(memory, tables.length, call);
+  const starts = tables.map((table) => table.lengthAt(layer));
+  extendTables(
+    layer,
+    tables,
+    tables.map(() => layout.length),
+  );
+  scope(() => {
+    for (const [sample, table] of tables.entries()) {
+      const [kRows, vRows] = [k, v].map((x) =>
+        x
+          .slice(0, sample, sample + 1)
+          .to(memory.k.dtype)
+          .contiguous(),
+      );
+      store(memory, { k: kRows!, v: vRows! }, { layer, table, start: starts[sample]!, layout });
+    }
+  });
+  if (starts.every((start) => start === 0)) {
+    return attention(memory.ctx, q, k, v, { backend, ...scores, mask, queries: layout, keys: layout });
+  }
+  return scope(() => {
+    const outputs = tables.map((table, sample) => {
+      const cached = cachedKeys(memory, layer, table);
+      const [cachedK, cachedV] = [cached.k.to(q.dtype), cached.v.to(q.dtype)];
+      const options = { backend, ...scores, queries: layout, keys: cached.layout };
+      const visible = visibleOf(mask, { queries: layout.length, length: table.lengthAt(layer), table });
+      const own = q.slice(0, sample, sample + 1);
+      return attention(memory.ctx, own, cachedK, cachedV, { ...options, mask: visible });
+    });
+    return outputs.length === 1 ? outputs[0]! : concatenate(outputs, 0);
+  });
+}
+
+function checkShards(
+  { axis, ctx, numKvHeads, headSize, valueHeadSize }: CacheMemory,
+  batch: number,
+  call: PrefillCall,
+) {
+  const { q, k, v, layout } = call;
+  const where = "KvCache: prefill";
+  if (layout.axes.length !== 1 || layout.axes[0] !== axis) {
+    throw new OptionError({
+      where,
+      expected: `new tokens that are cut along the cache's axis, ${axis ?? "null"}`,
+      received: `cut along [${layout.axes.join(", ")}]`,
+      remedy: "give the cache the axis of the module's backend, or pass whole tokens without `sharded`",
+    });
+  }
+  const rows = spansLength(layout.spans(ctx.mesh.coordinate));
+  const fits = (x: Tensor, shape: readonly number[]) => x.shape.every((length, i) => length === shape[i]);
+  const fitsKeys = fits(k, [batch, numKvHeads, rows, headSize]) && fits(v, [batch, numKvHeads, rows, valueHeadSize]);
+  const [, heads] = q.shape as [number, number, number, number];
+  if (fitsKeys && heads % numKvHeads === 0 && fits(q, [batch, heads, rows, headSize])) return;
+  throw new ShapeError({
+    where,
+    expected: `q [${batch},H,${rows},${headSize}], k [${batch},${numKvHeads},${rows},${headSize}] and v [${batch},${numKvHeads},${rows},${valueHeadSize}], this rank's shard of ${layout.length} tokens`,
+    received: [q, k, v].map((x) => `[${x.shape.join(",")}]`).join(", "),
+  });
+}
+
+/** Rows of a rank's shard whose tokens are in one block: at positions position, position + step, … */
+interface Piece {
+  readonly row: number;
+  readonly position: number;
+  readonly length: number;
+  readonly step: number;
+  readonly owner: number;
+}
+
+/** A shard, cut where blocks end. */
+function piecesOf(spans: readonly Span[], start: number, table: BlockTable): Piece[] {
+  const { blockSize } = table.cache;
+  const found: Piece[] = [];
+  let row = 0;
+  for (const span of spans) {
+    for (let i = 0; i < span.length; ) {
+      const position = start + span.start + i * span.step;
+      const end = (Math.floor(position / blockSize) + 1) * blockSize;
+      const length = Math.min(span.length - i, Math.ceil((end - position) / span.step));
+      found.push({ row: row + i, position, length, step: span.step, owner: table.ownerAt(position) });
+      i += length;
+    }
+    row += span.length;
+  }
+  return found;
+}
+
+interface ShardedRows {
+  readonly layer: number;
+  readonly table: BlockTable;
+  readonly start: number;
+  readonly layout: Layout;
+}
+
+/** Sends each row of k and v [1,Hkv,S,·] to the rank that owns its block, which stores it. */
+function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table, start, layout }: ShardedRows): void {
+  const { ctx, group, axis, rank } = memory;
+  const ranks = Array.from({ length: group!.size }, (_, i) => i);
+  const pieces = ranks.map((at) => piecesOf(layout.spans({ ...ctx.mesh.coordinate, [axis!]: at }), start, table));
+  const write = (source: { k: Tensor; v: Tensor }, piece: Piece): void => {
+    const { position, length, step, row } = piece;
+    const first = table.rowOf(position);
+    for (const name of ["k", "v"] as const) {
+      const target = memory[name].slice(0, layer, layer + 1).slice(2, first, first + (length - 1) * step + 1, step);
+      ctx.device.kernels.copy(target, source[name].slice(2, row, row + length));
+    }
+  };
+  for (const piece of pieces[rank]!) if (piece.owner === rank) write(kv, piece);
+  if (group!.size === 1) return;
+  const plan = castPlan(pieces);
+  const incoming = pieces.flatMap((each, sender) =>
+    sender === rank ? [] : each.filter(({ owner }) => owner === rank),
+  );
+  const count = incoming.reduce((sum, { length }) => sum + length, 0);
+  const received = {
+    k: ctx.device.empty(kv.k.shape.with(2, count), kv.k.dtype),
+    v: ctx.device.empty(kv.v.shape.with(2, count), kv.v.dtype),
+  };
+  const label = `KvCache(${group!.name})`;
+  group!.groupCast([received.k, received.v], [kv.k, kv.v], plan, { label }).wait();
+  let row = 0;
+  for (const piece of incoming) {
+    write(received, { ...piece, row });
+    row += piece.length;
+  }
+}
+
+/** Which rows of each rank's shard every rank owns. */
+function castPlan(pieces: readonly (readonly Piece[])[]): GroupCastPlan {
+  const ranges = pieces.map((own, sender) =>
+    pieces.map((_, receiver) => (receiver === sender ? [] : rangesOf(own, receiver))),
+  );
+  return { size: pieces.length, ranges: (sender, receiver) => ranges[sender]![receiver]! };
+}
+
+function rangesOf(pieces: readonly Piece[], owner: number): RowRange[] {
+  const found: RowRange[] = [];
+  for (const { row, length, owner: own } of pieces) {
+    if (own !== owner) continue;
+    const last = found.at(-1);
+    if (last && last.start + last.length === row) found[found.length - 1] = { ...last, length: last.length + length };
+    else found.push({ start: row, length });
+  }
+  return found;
+}
+
+/** What the ranks hold of a sequence: this rank's keys and values [1,Hkv,·,·], by position, and where all of them lie. */
+function cachedKeys(memory: CacheMemory, layer: number, table: BlockTable) {
+  const { ctx, axis, rank } = memory;
+  const [first, end] = [table.firstKept, table.lengthAt(layer)];
+  const spans = (index: number): Span[] =>
+    joinSpans(
+      table.rowsOn(index, first, end).map(({ position, length }) => ({ start: position - first, length, step: 1 })),
+    );
+  const layout = layoutOf({
+    mesh: ctx.mesh.shape,
+    axes: [axis!],
+    placement: { name: "blocks", spans },
+    length: end - first,
+  });
+  const rows = joinRows(table.rowsOn(rank, first, end));
+  const read = (x: Tensor): Tensor => {
+    const own = x.slice(0, layer, layer + 1);
+    const parts = rows.map(({ start, length }) => own.slice(2, start, start + length));
+    if (parts.length === 0) return own.slice(2, 0, 0);
+    return parts.length === 1 ? parts[0]! : concatenate(parts, 2);
+  };
+  return { k: read(memory.k), v: read(memory.v), layout };
+}
+
+/** Blocks that lie side by side are one range of rows. */
+function joinRows(blocks: readonly { readonly row: number; readonly length: number }[]): RowRange[] {
+  return joinSpans(blocks.map(({ row, length }) => ({ start: row, length, step: 1 })));
+}
+
+/** The mask over the keys that were not dropped. */
+function visibleOf(
+  mask: Mask,
+  { queries, length, table }: { queries: number; length: number; table: BlockTable },
+): Mask {
+  const { firstKept } = table;
+  if (firstKept === 0) return mask;
+  return masks.fromSlices(resolveSlices(mask, queries, length).map((slice) => shiftKeys(slice, -firstKept)));
+}

@@ -1,0 +1,66 @@
+import type { AttentionState, Context, ProcessGroup, Tensor } from "@mosaic/core";
+
+// States of a few queries, one on each rank of an axis, become one: the same on all of them.
+
+/** The states of a batch's queries in one piece of memory: [B,T,H,Dv+1], each row its out and then its lse. */
+export interface PackedState extends AttentionState {
+  readonly memory: Tensor;
+}
+
+/** Sizes of a state: out [batch,heads,rows,valueSize]. */
+export interface StateShape {
+  readonly batch: number;
+  readonly heads: number;
+  readonly rows: number;
+  readonly valueSize: number;
+}
+
+/** Memory of a state, whatever it holds. */
+export function emptyState({ device }: Context, shape: StateShape): PackedState {
+  const { batch, heads, rows, valueSize } = shape;
+  return unpackState(device.empty([batch, rows, heads, valueSize + 1], "float32"), shape);
+}
+
+/** The same for one rank alone, whose `out`, [B,T,H,Dv] in memory, is the result. */
+export function denseState({ device }: Context, { batch, heads, rows, valueSize }: StateShape): AttentionState {
+  return {
+    out: device.empty([batch, rows, heads, valueSize], "float32").permute([0, 2, 1, 3]),
+    lse: device.empty([batch, heads, rows], "float32"),
+  };
+}
+
+/** out and lse as views of memory [..,B,T,H,Dv+1], whose state `index` begins at that multiple of its size. */
+function unpackState(memory: Tensor, { batch, heads, rows, valueSize }: StateShape, index = 0): PackedState {
+  const width = valueSize + 1;
+  const offset = memory.offset + index * batch * rows * heads * width;
+  const strides = [rows * heads * width, width, heads * width];
+  return {
+    memory,
+    out: memory.view({ shape: [batch, heads, rows, valueSize], strides: [...strides, 1], offset }),
+    lse: memory.view({ shape: [batch, heads, rows], strides, offset: offset + valueSize }),
+  };
+}
+
+/**
+ * The state over the keys of all ranks: each rank's is gathered, and they are merged in the order of the ranks, so that all have the same
+ * bits. Sends and receives (size − 1) · B · T · H · (Dv + 1) · 4 bytes.
+ */
+export function mergeOverRanks(group: ProcessGroup, own: PackedState, shape: StateShape): PackedState {
+  const { device } = group;
+  const gathered = device.empty([group.size, ...own.memory.shape], "float32");
+  group.allGather(gathered, own.memory, { label: `KvCache(${group.name})` }).wait();
+  const merged = unpackState(gathered, shape);
+  for (let rank = 1; rank < group.size; rank++) {
+    device.kernels.merge(merged, unpackState(gathered, shape, rank));
+  }
+  return merged;
+}
+
+/** Adds to the denominator what `sinks` [H] state, e^sink for each head, and no value: a state (0, sink), merged once. */
+export function mergeSinks(state: AttentionState, sinks: Tensor): void {
+  const { device } = sinks;
+  const zero = device.empty([1], "float32");
+  device.kernels.fill(zero, 0);
+  const lse = sinks.reshape([1, sinks.shape[0]!, 1]).to("float32").expand(state.lse.shape);
+  device.kernels.merge(state, { out: zero.expand(state.out.shape), lse });
+}

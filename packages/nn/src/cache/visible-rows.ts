@@ -1,0 +1,36 @@
+import { clipKeys, hasDiagonalEnd, hasDiagonalStart, type Slice } from "@mosaic/core";
+import type { BlockRows } from "./block-table.ts";
+
+/** What the queries see of a rank's memory: the slices of a mask, whose keys are positions, with rows instead of these. */
+export function visibleRowSlices(mask: readonly Slice[], blocks: readonly BlockRows[]): Slice[] {
+  const found: Slice[] = [];
+  for (const slice of mask) {
+    const delay = slice.q1 - slice.q0 - 1;
+    // What every query of the slice sees.
+    const from = slice.k0 + (hasDiagonalStart(slice.type) ? delay : 0);
+    const to = slice.k1 - (hasDiagonalEnd(slice.type) ? delay : 0);
+    // Of blocks that lie side by side the kernel reads one slice.
+    let run = { row: 0, end: 0 };
+    const endRun = (): void => {
+      if (run.row < run.end) found.push({ q0: slice.q0, q1: slice.q1, k0: run.row, k1: run.end, type: "full" });
+    };
+    for (const { position, row, length } of blocks) {
+      const end = position + length;
+      if (end <= slice.k0) continue;
+      if (position >= slice.k1) break;
+      if (position >= from && end <= to) {
+        if (row !== run.end) {
+          endRun();
+          run = { row, end: row };
+        }
+        run.end += length;
+      } else for (const part of clipKeys(slice, position, end)) found.push(shiftKeys(part, row - position));
+    }
+    endRun();
+  }
+  return found;
+}
+
+export function shiftKeys(slice: Slice, distance: number): Slice {
+  return { ...slice, k0: slice.k0 + distance, k1: slice.k1 + distance };
+}

@@ -1,0 +1,159 @@
+import { closeSync, fstatSync, openSync, readSync } from "node:fs";
+import { defineOptions, expectValue, formatValue, option, OptionError, type OptionsOf } from "@mosaic/core";
+import { checkPath } from "../safetensors/format.ts";
+
+/** A stretch of tokens. */
+export interface TokenSpan {
+  readonly tokens: ArrayLike<number>;
+  /** Where documents end within it, ascending: a document's last token is that before an end. */
+  readonly ends: readonly number[];
+}
+
+/** Documents of tokens, one after another: what a DataLoader packs into rows. */
+export interface TokenSource {
+  /** Tokens of all documents. */
+  readonly length: number;
+  /** `count` tokens from `start` on. */
+  read(start: number, count: number): TokenSpan;
+}
+
+/** Float32 tensors of tokens are exact up to here. */
+const maxToken = 2 ** 24;
+
+function checkTokens(where: string, tokens: ArrayLike<number>): void {
+  for (let i = 0; i < tokens.length; i++) {
+    const token: unknown = tokens[i];
+    if (Number.isSafeInteger(token) && (token as number) >= 0 && (token as number) <= maxToken) continue;
+    throw new OptionError({
+      where: `${where}[${i}]`,
+      expected: "an integer from 0 to 2²⁴",
+      received: formatValue(token),
+    });
+  }
+}
+
+/**
+ * Documents in memory, each an array of tokens.
+ *
+ * @example
+ * ```ts
+ * import { tokenArrays } from "@mosaic/nn";
+ * const source = tokenArrays([[5, 6, 7], new Uint16Array([8, 9])]);
+ * source.length; // => 5
+ * source.read(1, 3).ends; // => [2]
+ * ```
+ * @throws OptionError for what is no integer from 0 to 2²⁴.
+ */
+export function tokenArrays(documents: readonly ArrayLike<number>[]): TokenSource {
+  expectValue("tokenArrays", Array.isArray(documents), "an array of documents", documents);
+  for (const [i, each] of documents.entries()) {
+    const isList = typeof each === "object" && each !== null && Number.isSafeInteger(each.length);
+    expectValue(`tokenArrays: documents[${i}]`, isList, "an array of tokens", each);
+    checkTokens(`tokenArrays: documents[${i}]`, each);
+  }
+  const length = documents.reduce((sum, each) => sum + each.length, 0);
+  const tokens = new Uint32Array(length);
+  const ends: number[] = [];
+  let end = 0;
+  for (const each of documents) {
+    tokens.set(each, end);
+    end += each.length;
+    if (each.length > 0) ends.push(end);
+  }
+  return {
+    length,
+    read(start, count) {
+      checkSpan("tokenArrays: read", { start, count }, length);
+      const stop = start + count;
+      const first = lowerBound(ends, start + 1);
+      return {
+        tokens: tokens.subarray(start, stop),
+        ends: ends.slice(first, lowerBound(ends, stop + 1)).map((each) => each - start),
+      };
+    },
+  };
+}
+
+/** The first place whose number is not below `value`. */
+function lowerBound(ascending: readonly number[], value: number): number {
+  let [low, high] = [0, ascending.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ascending[middle]! < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function checkSpan(where: string, { start, count }: { start: number; count: number }, length: number): void {
+  const fits = Number.isSafeInteger(start) && Number.isSafeInteger(count) && start >= 0 && count >= 0;
+  expectValue(where, fits && start + count <= length, `a stretch of the ${length} tokens`, [start, count]);
+}
+
+export const tokenFileOptions = defineOptions("tokenFile", {
+  /** Of a token in the file, little-endian. Default "uint16". */
+  dtype: option.oneOf(["uint16", "uint32"], { default: "uint16" }),
+  /** The token that ends every document, and belongs to it. Default: the file is one document. */
+  separator: option.integer({ min: 0, optional: true }),
+});
+/** How tokens lie in a file. */
+export type TokenFileOptions = OptionsOf<typeof tokenFileOptions>;
+
+/**
+ * Tokens of a file, without a header, as nanoGPT's train.bin. Only what is read comes into memory; the pages of the file are the system's to
+ * cache. Disposing it closes the file.
+ *
+ * @example
+ * ```ts
+ * import { writeFileSync } from "node:fs";
+ * import { tokenFile } from "@mosaic/nn";
+ * const path = `/tmp/mosaic-tokens-${process.pid}.bin`;
+ * writeFileSync(path, new Uint16Array([5, 6, 0, 8, 9, 0]));
+ * using source = tokenFile(path, { separator: 0 });
+ * source.length; // => 6
+ * source.read(1, 4).ends; // => [2]
+ * ```
+ * @throws OptionError for a file whose size is no multiple of a token's; the system's error if it cannot be read.
+ */
+export function tokenFile(path: string, options?: TokenFileOptions): TokenSource & Disposable {
+  checkPath("tokenFile", path);
+  const { dtype, separator } = tokenFileOptions.parse(options);
+  const bytes = dtype === "uint16" ? 2 : 4;
+  const file = openSync(path, "r");
+  const { size } = fstatSync(file);
+  if (size % bytes !== 0) {
+    closeSync(file);
+    throw new OptionError({
+      where: `tokenFile: ${path}`,
+      expected: `a multiple of ${bytes} bytes`,
+      received: String(size),
+    });
+  }
+  const length = size / bytes;
+  return {
+    length,
+    read(start, count) {
+      checkSpan(`tokenFile: ${path}`, { start, count }, length);
+      const buffer = Buffer.alloc(count * bytes);
+      readFully(file, buffer, start * bytes);
+      const tokens = Uint32Array.from({ length: count }, (_, i) =>
+        bytes === 2 ? buffer.readUInt16LE(2 * i) : buffer.readUInt32LE(4 * i),
+      );
+      if (bytes === 4) checkTokens(`tokenFile: ${path}: tokens from ${start}`, tokens);
+      const ends: number[] = [];
+      for (let i = 0; i < count; i++) if (tokens[i] === separator) ends.push(i + 1);
+      return { tokens, ends };
+    },
+    [Symbol.dispose]() {
+      closeSync(file);
+    },
+  };
+}
+
+function readFully(file: number, buffer: Buffer, position: number): void {
+  for (let done = 0; done < buffer.length; ) {
+    const count = readSync(file, buffer, done, buffer.length - done, position + done);
+    expectValue("tokenFile", count > 0, `${buffer.length} bytes at ${position}`, done);
+    done += count;
+  }
+}

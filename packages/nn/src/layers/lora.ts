@@ -1,0 +1,310 @@
+import {
+  checkContext,
+  checkModule,
+  checkTensor,
+  type Context,
+  defineOptions,
+  expectValue,
+  formatValue,
+  keep,
+  Linear,
+  Module,
+  MosaicError,
+  option,
+  OptionError,
+  type OptionsOf,
+  type Tensor,
+} from "@mosaic/core";
+import { Dropout, type DropoutForwardOptions, dropoutProbability, shardingOptions } from "./dropout.ts";
+
+// W [out,in] of the base, A [rank,in], B [out,rank].
+
+export const loraOptions = defineOptions("LoRA", {
+  /** Rank of what is added to the weight. */
+  rank: option.integer({ min: 1 }),
+  /** What is added is scaled by alpha / rank. Default: rank, a scale of 1. */
+  alpha: option.number({ above: 0, optional: true }),
+  /** Probability of dropout on what A receives. Default 0. */
+  dropout: dropoutProbability,
+  /** How the tensor is cut over the ranks; only dropout uses it. Default: as Dropout's. */
+  sharding: option.nested(shardingOptions, { optional: true }),
+});
+/** What LoRA takes beside its base. */
+export type LoRAOptions = OptionsOf<typeof loraOptions>;
+
+/** W + scale · B A, and of which versions of the three. */
+interface MergedWeight {
+  readonly weight: Tensor;
+  readonly versions: readonly number[];
+}
+
+/**
+ * Low-rank adaptation of a linear layer (Hu et al. 2021): base(x) + alpha / rank · B A x. The base is frozen, and A and B are the
+ * parameters that are trained: A drawn as a Linear's weight, B zeros, so that at first nothing changes. Parameters are named as in
+ * PEFT: base_layer.weight, base_layer.bias, lora_A.weight [rank,in], lora_B.weight [out,rank], of the base's dtype.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { AdamW, LoRA, loraStateDict } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new LoRA(ctx, new Linear(ctx, 8, 4), { rank: 2, alpha: 4 });
+ * using optimizer = new AdamW(layer, { lr: 0.1 });
+ * using x = randn(ctx, [3, 8]);
+ * using loss = layer.forward(x).square().sum();
+ * loss.backward();
+ * optimizer.step();
+ * layer.parameters().filter((each) => each.requiresGrad).length; // => 2
+ * [...loraStateDict(layer).keys()]; // => ["lora_A.weight", "lora_B.weight"]
+ * layer.eval().merge();
+ * using y = layer.forward(x); // one product
+ * y.shape; // => [3, 4]
+ * layer.unmerge();
+ * ```
+ * @throws OptionError for a base that is no Linear.
+ */
+export class LoRA extends Module {
+  readonly base: Linear;
+  readonly a: Linear;
+  readonly b: Linear;
+  /** alpha / rank. */
+  readonly scale: number;
+  readonly #dropout: Dropout;
+  #merged: MergedWeight | undefined;
+
+  constructor(ctx: Context, base: Linear, options: LoRAOptions) {
+    super();
+    checkContext("LoRA", ctx);
+    const { rank, alpha = rank, dropout, sharding } = loraOptions.parse(options);
+    const { weight } = (base ?? {}) as Partial<Linear>;
+    expectValue("LoRA: base", weight?.rank === 2 && typeof base.forward === "function", "a Linear", base);
+    const [outFeatures, inFeatures] = base.weight.shape as [number, number];
+    const { dtype } = base.weight;
+    this.scale = alpha / rank;
+    this.base = this.addChild("base_layer", base);
+    this.a = this.addChild("lora_A", new Linear(ctx, inFeatures, rank, { bias: false, dtype }));
+    this.b = this.addChild("lora_B", new Linear(ctx, rank, outFeatures, { bias: false, dtype }));
+    this.#dropout = this.addChild("lora_dropout", new Dropout(ctx, dropout, sharding));
+    ctx.device.kernels.fill(this.b.weight, 0);
+    freeze(base.parameters());
+  }
+
+  /** x [..,in] → [..,out]. `options` are dropout's: how the sequence is cut in this call. */
+  forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
+    checkTensor("LoRA", x);
+    if (this.#merged) return x.linear(this.#mergedWeight(this.#merged), this.base.bias);
+    const low = this.a.forward(this.#dropout.forward(x, options)).scale(this.scale);
+    return this.base.forward(x).add(this.b.forward(low));
+  }
+
+  /** The base's weight, [out,in]. */
+  get weight(): Tensor {
+    return this.base.weight;
+  }
+
+  /** The base's bias, [out]. */
+  get bias(): Tensor | null {
+    return this.base.bias;
+  }
+
+  /** Whether `forward` is one product, with `mergedWeight`. */
+  get isMerged(): boolean {
+    return this.#merged !== undefined;
+  }
+
+  /** W + scale · B A, rounded once to the base's dtype, while merged: what a model without adapters has as its weight. Not the caller's. */
+  get mergedWeight(): Tensor | null {
+    return this.#merged ? this.#mergedWeight(this.#merged) : null;
+  }
+
+  /**
+   * Makes `forward` as fast as the base's, for inference: with W + scale · B A, kept beside W, which stays as it is; so does the state
+   * dict. If W, A or B change, it is computed anew at the next use.
+   */
+  merge(): this {
+    this.#merged ??= this.#computeMerged();
+    return this;
+  }
+
+  /** Ends `merge`, and gives its memory back: `forward` is, bit for bit, what it was before. */
+  unmerge(): this {
+    this.#merged?.weight.dispose();
+    this.#merged = undefined;
+    return this;
+  }
+
+  #versions(): number[] {
+    return [this.base, this.a, this.b].map(({ weight }) => weight.storage.version);
+  }
+
+  #mergedWeight(merged: MergedWeight): Tensor {
+    if (this.training) {
+      throw new MosaicError({
+        where: "LoRA.forward",
+        expected: "adapters that are not merged, to train them",
+        received: "merged ones: they would have no gradient",
+        remedy: "call unmerge() before training, or eval() for inference",
+      });
+    }
+    const versions = this.#versions();
+    if (merged.versions.every((version, i) => version === versions[i])) return merged.weight;
+    merged.weight.dispose();
+    this.#merged = this.#computeMerged();
+    return this.#merged.weight;
+  }
+
+  #computeMerged(): MergedWeight {
+    const [base, a, b] = [this.base.weight, this.a.weight, this.b.weight];
+    const { device } = base;
+    const weight = keep(device.empty(base.shape, base.dtype));
+    // float32, so that the sum is rounded once.
+    using product = device.empty(base.shape, "float32");
+    device.kernels.matmul(product, b, a, false);
+    device.kernels.scalar("mul", product, product, this.scale);
+    device.kernels.binary("add", weight, base, product);
+    return { weight, versions: this.#versions() };
+  }
+
+  override [Symbol.dispose](): void {
+    this.unmerge();
+    super[Symbol.dispose]();
+  }
+}
+
+function freeze(parameters: readonly Tensor[]): void {
+  for (const parameter of parameters) {
+    parameter.requiresGrad = false;
+    parameter.grad?.dispose();
+    parameter.grad = null;
+  }
+}
+
+export const addLoRAOptions = defineOptions("addLoRA", {
+  ...loraOptions.fields,
+  /** Which layers: names such as "qkv_proj", or ends of paths, "attn.out_proj". */
+  targets: option.array(option.string()),
+});
+/** What `addLoRA` takes. */
+export type AddLoRAOptions = OptionsOf<typeof addLoRAOptions>;
+
+/**
+ * Puts a `LoRA` around the Linear layers of a model that `targets` names, and freezes everything else, as PEFT's `get_peft_model`. Returns the paths of
+ * the adapters. Load the model's own parameters before: behind an adapter they are named base_layer.weight and base_layer.bias. Collective.
+ *
+ * @example
+ * ```ts
+ * import { init, MultiAxisAttention, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { addLoRA, loraStateDict } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using attn = new MultiAxisAttention(ctx, { embedDim: 16, numHeads: 2, attentionAxis: 1 });
+ * addLoRA(ctx, attn, { targets: ["qkv_proj"], rank: 4, alpha: 8 }); // => ["qkv_proj"]
+ * using x = randn(ctx, [1, 5, 16]);
+ * using out = attn.forward(x);
+ * [...loraStateDict(attn).keys()]; // => ["qkv_proj.lora_A.weight", "qkv_proj.lora_B.weight"]
+ * ```
+ * @throws OptionError, with nothing changed, for a target that names no Linear, and for a layer that its module keeps in a `#field`.
+ */
+export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): readonly string[] {
+  checkContext("addLoRA", ctx);
+  checkModule("addLoRA", model);
+  const { targets, ...lora } = addLoRAOptions.parse(options);
+  const layers = linearsOf(model);
+  const matches = (path: string, target: string) => path === target || path.endsWith(`.${target}`);
+  for (const target of targets) {
+    if (layers.some(({ path }) => matches(path, target))) continue;
+    const paths = layers.map(({ path }) => `"${path}"`).join(", ");
+    throw new OptionError({
+      where: "addLoRA: targets",
+      expected: `names of Linear layers, or suffixes of their paths, among ${paths === "" ? "none" : paths}`,
+      received: formatValue(target),
+    });
+  }
+  const chosen = layers.filter(({ path }) => targets.some((target) => matches(path, target)));
+  // By themselves, so that what is out of reach is reported before anything is changed.
+  for (const { parent, name, layer } of chosen) parent.replaceChild(name, layer);
+  const adapters = new Map<Linear, LoRA>();
+  for (const { parent, name, layer } of chosen) {
+    // A layer that two modules share gets one adapter, which they share.
+    const adapter = adapters.get(layer) ?? new LoRA(ctx, layer, lora).train(layer.training);
+    adapters.set(layer, adapter);
+    parent.replaceChild(name, adapter);
+  }
+  markOnlyLoRATrainable(model);
+  return chosen.map(({ path }) => path);
+}
+
+interface FoundLayer {
+  readonly parent: Module;
+  readonly name: string;
+  readonly path: string;
+  readonly layer: Linear;
+}
+
+/** The Linear layers within a module, but for those of adapters. */
+function linearsOf(parent: Module, prefix = ""): FoundLayer[] {
+  if (parent instanceof LoRA) return [];
+  return parent.children().flatMap(([name, child]) => {
+    const path = `${prefix}${name}`;
+    return child instanceof Linear ? [{ parent, name, path, layer: child }] : linearsOf(child, `${path}.`);
+  });
+}
+
+/** The adapters within a module, by path; "" is the module itself. */
+function adaptersOf(module: Module, path = ""): (readonly [path: string, adapter: LoRA])[] {
+  const own = module instanceof LoRA ? [[path, module] as const] : [];
+  return [...own, ...module.children().flatMap(([name, child]) => adaptersOf(child, `${path}${name}.`))];
+}
+
+/**
+ * The parameters of a model's adapters alone, under the names that they have in its state dict: a file of some megabytes beside that of the base. For
+ * loading, these are the targets.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, loadState } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { GELU, LoRA, loraStateDict, readSafetensors, Sequential, writeSafetensors } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const make = () => new Sequential(new LoRA(ctx, new Linear(ctx, 4, 4), { rank: 2 }), new GELU());
+ * using tuned = make();
+ * const path = `/tmp/mosaic-lora-${process.pid}.safetensors`;
+ * await writeSafetensors(path, loraStateDict(tuned));
+ * using model = make();
+ * const { tensors } = await readSafetensors(path);
+ * loadState("adapters", loraStateDict(model), tensors);
+ * [...tensors.keys()]; // => ["0.lora_A.weight", "0.lora_B.weight"]
+ * ```
+ */
+export function loraStateDict(module: Module): ReadonlyMap<string, Tensor> {
+  checkModule("loraStateDict", module);
+  return new Map(
+    adaptersOf(module).flatMap(([path, { a, b }]) => [
+      [`${path}lora_A.weight`, a.weight] as const,
+      [`${path}lora_B.weight`, b.weight] as const,
+    ]),
+  );
+}
+
+/**
+ * Freezes every parameter of a model but those of its adapters: embeddings, norms and layers without an adapter, too. Before the optimizer is
+ * created, which keeps states for parameters that require a gradient then. loralib's mark_only_lora_as_trainable.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { LoRA, markOnlyLoRATrainable, RMSNorm, Sequential } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using model = new Sequential(new RMSNorm(ctx, 4), new LoRA(ctx, new Linear(ctx, 4, 4), { rank: 2 }));
+ * markOnlyLoRATrainable(model);
+ * model.namedParameters().flatMap(([name, each]) => (each.requiresGrad ? [name] : [])); // => ["1.lora_A.weight", "1.lora_B.weight"]
+ * ```
+ */
+export function markOnlyLoRATrainable(module: Module): void {
+  checkModule("markOnlyLoRATrainable", module);
+  const trained = new Set(loraStateDict(module).values());
+  freeze(module.parameters().filter((parameter) => !trained.has(parameter)));
+  for (const parameter of trained) parameter.requiresGrad = true;
+}

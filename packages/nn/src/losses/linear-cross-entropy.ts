@@ -1,0 +1,288 @@
+import {
+  checkTensor,
+  type Context,
+  type CrossEntropySpec,
+  defineOp,
+  defineOptions,
+  type Device,
+  DTypeError,
+  expectValue,
+  formatShape,
+  isGradEnabled,
+  option,
+  type OptionsOf,
+  sameShape,
+  scope,
+  ShapeError,
+  type Tensor,
+} from "@mosaic/core";
+import { crossEntropyOptions, sumRows } from "./cross-entropy.ts";
+import { meanOverMesh } from "./mean-over-mesh.ts";
+
+// N rows of E features, C classes: x [..,E] seen as [N,E], weight [C,E], bias [C], targets [..]; logits exist for R rows at a time.
+
+/** The output projection of a language model: `Linear`, `TiedLinear`, `Embedding`, or its tensors. */
+export interface OutputProjection {
+  /** [C,E]. */
+  readonly weight: Tensor;
+  /** [C]. */
+  readonly bias?: Tensor | null;
+}
+
+export const linearCrossEntropyOptions = defineOptions("linearCrossEntropy", {
+  ...crossEntropyOptions.fields,
+  /** Logits become softcap · tanh(logits / softcap), as in Gemma 2. Default: they stay as they are. */
+  softcap: option.number({ above: 0, optional: true }),
+  /**
+   * Rows whose logits exist at a time; the weight and its gradient are read once for each chunk. Default: as many as have as many
+   * logits as x has elements, and at least 256.
+   */
+  chunkRows: option.integer({ min: 1, optional: true }),
+});
+/** What the fused loss takes beside its tensors. */
+export type LinearCrossEntropyOptions = OptionsOf<typeof linearCrossEntropyOptions>;
+
+interface Settings {
+  readonly targets: Tensor;
+  readonly spec: CrossEntropySpec;
+  readonly softcap: number | undefined;
+  readonly chunkRows: number;
+  /** Whether a backward may follow, by input. */
+  readonly needed: readonly boolean[];
+}
+
+/** Of the sum of losses, float32 [N,E], [C,E] and [C]: complete after the forward, but for the factor that the backward brings. */
+interface SumGradients {
+  readonly dx: Tensor | null;
+  readonly dWeight: Tensor | null;
+  readonly dBias: Tensor | null;
+}
+
+/**
+ * Loss and gradients in one pass over chunks of rows: the loss is a sum, so the gradient that comes back is one number, by which
+ * they are multiplied. Without that, the backward would compute the logits once more (Liger Kernel, Hsu et al. 2024).
+ */
+const linearCrossEntropyOp = defineOp({
+  name: "linearCrossEntropy",
+  forward([x, weight, bias]: [Tensor, Tensor, Tensor | null], settings: Settings) {
+    const { device } = x;
+    const [rows, features] = [settings.targets.size, weight.shape[1]!];
+    using flat = x.reshape([rows, features]);
+    using targets = settings.targets.reshape([rows]);
+    using losses = device.empty([2, rows], "float32");
+    const [needX, needWeight, needBias] = settings.needed;
+    const gradients: SumGradients = {
+      dx: needX ? device.empty([rows, features], "float32") : null,
+      dWeight: needWeight ? zeros(device, weight.shape) : null,
+      dBias: bias && needBias ? zeros(device, bias.shape) : null,
+    };
+    using buffers = new ChunkBuffers(weight, settings, { rows, dtype: x.dtype });
+    for (let from = 0; from < rows; from += settings.chunkRows) {
+      const range = [from, Math.min(from + settings.chunkRows, rows)] as const;
+      using part = flat.slice(0, ...range);
+      using target = targets.slice(0, ...range);
+      using result = losses.slice(1, ...range);
+      using dx = gradients.dx?.slice(0, ...range) ?? null;
+      foldChunk({ x: part, target, weight, bias }, { losses: result, ...gradients, dx }, { buffers, settings });
+    }
+    const shapes = [x, weight, ...(bias ? [bias] : [])].map(({ shape, dtype }) => ({ shape, dtype }));
+    return { output: sumRows(losses), saved: { ...gradients, shapes } };
+  },
+  backward({ dx, dWeight, dBias, shapes }, dTerms) {
+    using dSum = dTerms.slice(0, 0, 1);
+    return [dx, dWeight, dBias].map((gradient, i) => (gradient ? scaleGradient(gradient, dSum, shapes[i]!) : null));
+  },
+});
+
+function zeros(device: Device, shape: readonly number[]): Tensor {
+  const out = device.empty(shape, "float32");
+  device.kernels.fill(out, 0);
+  return out;
+}
+
+/** A complete gradient in its input's shape and dtype: in place where it is float32, as nothing else reads it. */
+function scaleGradient(gradient: Tensor, factor: Tensor, { shape, dtype }: Pick<Tensor, "shape" | "dtype">): Tensor {
+  const { device } = gradient;
+  using out = dtype === "float32" ? gradient.detach() : device.empty(gradient.shape, dtype);
+  if (out.size > 0) device.kernels.binary("mul", out, gradient, factor);
+  return out.reshape(shape);
+}
+
+/** What a chunk is computed in, made once for all of them. */
+class ChunkBuffers implements Disposable {
+  /** [R,C], of x's dtype. */
+  readonly logits: Tensor;
+  /** The same, for what tanh is taken of; null without a softcap. */
+  readonly scaledLogits: Tensor | null;
+  /** The same, where a gradient is needed. */
+  readonly dLogits: Tensor | null;
+  /** [R] float32. */
+  readonly lse: Tensor;
+  /** A gradient of 1, [1] float32. */
+  readonly one: Tensor;
+
+  constructor(weight: Tensor, settings: Settings, { rows, dtype }: { rows: number; dtype: Tensor["dtype"] }) {
+    const { device } = weight;
+    const length = Math.min(settings.chunkRows, rows);
+    const matrix = () => device.empty([length, weight.shape[0]!], dtype);
+    this.logits = matrix();
+    this.scaledLogits = settings.softcap === undefined ? null : matrix();
+    this.dLogits = settings.needed.includes(true) ? matrix() : null;
+    this.lse = device.empty([length], "float32");
+    this.one = device.empty([1], "float32");
+    device.kernels.fill(this.one, 1);
+  }
+
+  [Symbol.dispose](): void {
+    for (const each of [this.logits, this.scaledLogits, this.dLogits, this.lse, this.one]) each?.dispose();
+  }
+}
+
+interface ChunkInputs {
+  readonly x: Tensor;
+  readonly target: Tensor;
+  readonly weight: Tensor;
+  readonly bias: Tensor | null;
+}
+
+/** Losses and counts of some rows [2,R]; their dx is written, dWeight and dBias are added to. */
+function foldChunk(
+  inputs: ChunkInputs,
+  outputs: SumGradients & { readonly losses: Tensor },
+  { buffers, settings }: { readonly buffers: ChunkBuffers; readonly settings: Settings },
+): void {
+  const { x, target, weight, bias } = inputs;
+  const { kernels } = x.device;
+  const { spec, softcap } = settings;
+  const rows = target.size;
+  using logits = buffers.logits.slice(0, 0, rows);
+  using transposed = weight.transpose(0, 1);
+  if (bias) kernels.copy(logits, bias);
+  kernels.matmul(logits, x, transposed, bias !== null);
+  using scaledLogits = buffers.scaledLogits?.slice(0, 0, rows) ?? null;
+  if (scaledLogits && softcap !== undefined) {
+    kernels.scalar("mul", scaledLogits, logits, 1 / softcap);
+    kernels.unary("tanh", logits, scaledLogits);
+    kernels.scalar("mul", logits, logits, softcap);
+  }
+  using lse = buffers.lse.slice(0, 0, rows);
+  using loss = rowOf(outputs.losses, 0);
+  using counted = rowOf(outputs.losses, 1);
+  kernels.crossEntropy({ loss, lse, counted }, logits, target, spec);
+  if (!buffers.dLogits) return;
+  using dCapped = buffers.dLogits.slice(0, 0, rows);
+  using dLoss = buffers.one.view({ shape: [rows], strides: [0] });
+  kernels.crossEntropyBackward(dCapped, { x: logits, target, lse }, dLoss, spec);
+  // Nothing needs the logits any more, and so their memory takes what goes on behind the cap.
+  if (scaledLogits) kernels.unaryBackward("tanh", logits, scaledLogits, dCapped);
+  addGradients(inputs, outputs, scaledLogits ? logits : dCapped);
+}
+
+function addGradients({ x, weight }: ChunkInputs, { dx, dWeight, dBias }: SumGradients, dLogits: Tensor): void {
+  const { device } = x;
+  if (dx) device.kernels.matmul(dx, dLogits, weight, false);
+  using transposed = dLogits.transpose(0, 1);
+  if (dWeight) device.kernels.matmul(dWeight, transposed, x, true);
+  if (!dBias) return;
+  using sum = device.empty([1, dBias.size], "float32");
+  using row = sum.reshape([dBias.size]);
+  if (dLogits.shape[0] === 1) device.kernels.copy(sum, dLogits);
+  else device.kernels.reduce("sum", sum, dLogits);
+  device.kernels.binary("add", dBias, dBias, row);
+}
+
+/** Row i of [2,R], as [R]. */
+function rowOf(pair: Tensor, i: number): Tensor {
+  using row = pair.slice(0, i, i + 1);
+  return row.reshape([pair.shape[1]!]);
+}
+
+/**
+ * `crossEntropyTerms` of x · weightᵀ + bias, whose logits never exist as a whole: the pair (sum, count) [2] float32 of this rank's
+ * rows, for `meanOverMesh`. Arguments as in `linearCrossEntropy`.
+ */
+export function linearCrossEntropyTerms(
+  x: Tensor,
+  head: OutputProjection,
+  targets: Tensor,
+  options?: LinearCrossEntropyOptions,
+): Tensor {
+  const { ignoreIndex, labelSmoothing, softcap, chunkRows } = linearCrossEntropyOptions.parse(options);
+  const { weight, bias = null } = checkInputs(x, head, targets);
+  const [classes, features] = weight.shape as [number, number];
+  const inputs: [Tensor, Tensor, Tensor | null] = [x, weight, bias];
+  return linearCrossEntropyOp(inputs, {
+    targets,
+    spec: { smoothing: labelSmoothing, ignored: ignoreIndex },
+    softcap,
+    chunkRows: chunkRows ?? Math.max(256, Math.ceil((targets.size * features) / classes)),
+    needed: inputs.map((each) => isGradEnabled() && each !== null && each.gradientEdge() !== null),
+  });
+}
+
+function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): OutputProjection {
+  const where = "linearCrossEntropy";
+  checkTensor(`${where}: x`, x);
+  checkTensor(`${where}: targets`, targets);
+  const isHead = typeof head === "object" && head !== null;
+  expectValue(`${where}: head`, isHead, "a Linear, a TiedLinear, an Embedding, or { weight, bias }", head);
+  const { weight, bias = null } = head;
+  checkTensor(`${where}: weight`, weight);
+  if (bias !== null) checkTensor(`${where}: bias`, bias);
+  const [classes, features] = weight.shape;
+  const hasRows = x.rank >= 1 && sameShape(x.shape, [...targets.shape, features ?? -1]);
+  const hasHead = weight.rank === 2 && classes! > 0 && (bias === null || sameShape(bias.shape, [classes!]));
+  if (!hasRows || !hasHead) {
+    const shapes = [x, weight, ...(bias ? [bias] : []), targets].map(({ shape }) => formatShape(shape));
+    throw new ShapeError({
+      where,
+      expected: "x [..,E], weight [C,E], bias [C] and targets [..]",
+      received: shapes.join(", "),
+      remedy: "pass what the output projection would be given, and one class index per row",
+    });
+  }
+  for (const each of [weight, ...(bias ? [bias] : [])]) {
+    if (each.dtype === x.dtype) continue;
+    const remedy = "convert one of them with to(dtype)";
+    throw new DTypeError({ where, expected: `the same dtype, ${x.dtype}`, received: each.dtype, remedy });
+  }
+  return { weight, bias };
+}
+
+/**
+ * Mean cross-entropy of the logits x · weightᵀ + bias over all rows of all ranks that count: `crossEntropy(ctx, head.forward(x), targets)`
+ * without the logits, which at a vocabulary of 128 k are most of a training's memory. They exist for `chunkRows` rows at a time, and their
+ * gradients beside them; the gradients of x, weight and bias are complete when the loss is, in float32, and wait for the backward. A scalar
+ * float32, equal on every rank and every mesh; see `meanOverMesh`. Collective.
+ *
+ * x [..,E], this rank's rows; head: weight [C,E] and bias [C] of the same dtype; targets [..] as in `crossEntropy`.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { crossEntropy, Embedding, linearCrossEntropy, TiedLinear } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using embed = new Embedding(ctx, 1000, 8);
+ * using head = new TiedLinear(embed);
+ * using x = randn(ctx, [2, 3, 8]);
+ * using targets = fromArray(ctx, [1, 5, -100, 7, 2, 999], [2, 3]); // the third does not count
+ * using loss = linearCrossEntropy(ctx, x, head, targets);
+ * loss.backward();
+ * using logits = head.forward(x);
+ * using same = crossEntropy(ctx, logits, targets);
+ * Math.abs((await loss.item()) - (await same.item())) < 1e-5; // => true
+ * embed.weight.grad?.shape; // => [1000, 8]
+ * ```
+ * @throws ShapeError, DTypeError or OptionError for arguments that do not fit.
+ */
+// oxlint-disable-next-line max-params -- what crossEntropy takes, with x and head for the logits
+export function linearCrossEntropy(
+  ctx: Context,
+  x: Tensor,
+  head: OutputProjection,
+  targets: Tensor,
+  options?: LinearCrossEntropyOptions,
+): Tensor {
+  return scope(() => meanOverMesh(ctx, linearCrossEntropyTerms(x, head, targets, options)));
+}

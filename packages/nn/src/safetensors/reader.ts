@@ -1,0 +1,103 @@
+import { open } from "node:fs/promises";
+import { checkArgument, expectValue, numel, option, type Shape } from "@mosaic/core";
+import { checkPath, elementBytes, type Header, type TensorEntry } from "./format.ts";
+import { type ReadableFile, readHeader, readInto, toNumbers } from "./read.ts";
+
+/** A tensor of a file, before it is read. */
+export interface TensorInfo {
+  /** The format's own name of the dtype: "F32", "BF16", "I64", …. */
+  readonly format: string;
+  readonly shape: Shape;
+}
+
+/** A safetensors file that is open: its header was read and checked, its tensors are read a range at a time. */
+export interface SafetensorsReader extends AsyncDisposable {
+  readonly path: string;
+  readonly tensors: ReadonlyMap<string, TensorInfo>;
+  readonly metadata: ReadonlyMap<string, string>;
+  /**
+   * Elements `from` to `to` of a tensor, row-major, as float32: reads their bytes, and no others. The memory is the reader's, and the
+   * next call writes to it: one call at a time.
+   *
+   * @throws OptionError for a name or a range that the file has not; FileError for a dtype that float32 cannot hold.
+   */
+  readRange(name: string, from: number, to: number): Promise<Float32Array>;
+  close(): Promise<void>;
+}
+
+/**
+ * Opens a safetensors file to read parts of it: memory is that of the largest range that is read, not of the file. The header is
+ * checked as in `readSafetensors`.
+ *
+ * @example
+ * ```ts
+ * import { mkdtemp } from "node:fs/promises";
+ * import { tmpdir } from "node:os";
+ * import { join } from "node:path";
+ * import { openSafetensors, writeSafetensors } from "@mosaic/nn";
+ * const path = join(await mkdtemp(join(tmpdir(), "mosaic-")), "weights.safetensors");
+ * const values = Float32Array.of(1, 2, 3, 4, 5, 6);
+ * await writeSafetensors(path, new Map([["weight", { dtype: "bfloat16", shape: [3, 2], values }]]));
+ * await using file = await openSafetensors(path);
+ * file.tensors.get("weight"); // => { format: "BF16", shape: [3, 2] }
+ * Array.from(await file.readRange("weight", 2, 4)); // => [3, 4]
+ * ```
+ * @throws FileError that reports what is wrong; the system's error if the file cannot be opened.
+ */
+export async function openSafetensors(path: string): Promise<SafetensorsReader> {
+  checkPath("openSafetensors", path);
+  const file = await open(path, "r");
+  try {
+    const { header, start } = await readHeader(path, file);
+    return new OpenFile(path, file, { header, start });
+  } catch (error) {
+    await file.close();
+    throw error;
+  }
+}
+
+class OpenFile implements SafetensorsReader {
+  readonly path: string;
+  readonly tensors: ReadonlyMap<string, TensorInfo>;
+  readonly metadata: ReadonlyMap<string, string>;
+  readonly #file: ReadableFile;
+  readonly #start: number;
+  readonly #entries: ReadonlyMap<string, TensorEntry>;
+  #buffer = new ArrayBuffer(0);
+
+  constructor(
+    path: string,
+    file: ReadableFile,
+    { header, start }: { readonly header: Header; readonly start: number },
+  ) {
+    this.path = path;
+    this.metadata = header.metadata;
+    this.tensors = new Map(header.entries.map(({ name, dtype, shape }) => [name, { format: dtype, shape }]));
+    this.#file = file;
+    this.#start = start;
+    this.#entries = new Map(header.entries.map((entry) => [entry.name, entry]));
+  }
+
+  async readRange(name: string, from: number, to: number): Promise<Float32Array> {
+    const where = `readRange, ${this.path}`;
+    const entry = this.#entries.get(name);
+    if (!entry) expectValue(where, false, "the name of a tensor of the file", name);
+    checkArgument(`${where}: to`, to, option.integer({ min: 0, max: numel(entry!.shape) }));
+    checkArgument(`${where}: from`, from, option.integer({ min: 0, max: to }));
+    const { dtype, begin } = entry!;
+    const each = elementBytes[dtype]!;
+    const length = (to - from) * each;
+    if (this.#buffer.byteLength < length) this.#buffer = new ArrayBuffer(length);
+    const bytes = new Uint8Array(this.#buffer, 0, length);
+    await readInto(bytes, this.#file, this.#start + begin + from * each);
+    return toNumbers(`${this.path}, tensor "${name}"`, dtype, bytes);
+  }
+
+  close(): Promise<void> {
+    return this.#file.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}

@@ -1,0 +1,296 @@
+import {
+  type Context,
+  type DType,
+  type GradientReducer,
+  keep,
+  preserveVersion,
+  type ProcessGroup,
+  scope,
+  type Tensor,
+  type Work,
+} from "@mosaic/core";
+
+// Parameters of one unit, of one dtype, in one buffer [ranks · S]: rank r of the data axis holds elements [r · S, (r + 1) · S).
+
+/** Parameters begin at multiples of so many elements, as kernels prefer. */
+const alignment = 32;
+
+/** Of ZeRO (Rajbhandari et al. 2020): what is sharded, beside what the stages before shard. */
+export type ZeroStage = 1 | 2 | 3;
+
+/** A part of a parameter: what this rank holds of it and moves. */
+export interface ParameterShard {
+  readonly name: string;
+  readonly parameter: Tensor;
+  readonly unit: FlatParameters;
+  /** Elements of the flat parameter that each rank holds, by rank. */
+  readonly counts: readonly number[];
+  /** The first element of this rank's. */
+  readonly start: number;
+  /** This rank's elements [length], a view of the unit's shard; its `grad` is a view of the unit's gradient. */
+  readonly tensor: Tensor;
+}
+
+/** What a buffer of parameters is for. */
+export interface FlatParametersOptions {
+  readonly stage: ZeroStage;
+  /** The mesh axis along which it is cut. */
+  readonly axis: string;
+  readonly dtype: DType;
+  readonly trainable: boolean;
+}
+
+const shards = new WeakMap<Tensor, ParameterShard>();
+
+/** What this rank holds of a parameter that is sharded; undefined for any other. */
+export function shardOf(parameter: Tensor): ParameterShard | undefined {
+  return shards.get(parameter);
+}
+
+/** The buffers of the sharded among some parameters, each once. */
+export function unitsOf(parameters: readonly Tensor[]): readonly FlatParameters[] {
+  return [...new Set(parameters.flatMap((parameter) => shardOf(parameter)?.unit ?? []))];
+}
+
+/** The parameters of a unit that are communicated together. */
+export class FlatParameters implements GradientReducer, Disposable {
+  readonly stage: ZeroStage;
+  readonly shards: readonly ParameterShard[];
+  readonly group: ProcessGroup;
+  /** Runs at the end of `reduceGradients`. */
+  afterReduce: () => void = () => {};
+  readonly #ctx: Context;
+  readonly #axis: string;
+  /** All parameters [ranks · S]. Of stage 3 its memory is there only while they are used. */
+  readonly #whole: Tensor;
+  /** This rank's part [S]: its own memory in stage 3, else a view of the whole. */
+  readonly #shard: Tensor;
+  /** Of this rank's part [S] float32: reduced along the axis, and, unless `#needsReduce`, along all others. */
+  #gradient: Tensor | null = null;
+  #needsReduce = false;
+  #gathering: Work | undefined;
+  #reducing: { readonly work: Work; readonly out: Tensor; readonly bucket: Tensor } | undefined;
+
+  constructor(ctx: Context, parameters: readonly (readonly [string, Tensor])[], options: FlatParametersOptions) {
+    const { stage, axis, dtype } = options;
+    this.#ctx = ctx;
+    this.#axis = axis;
+    this.stage = stage;
+    this.group = ctx.mesh.group(axis);
+    const offsets = parameters.map(() => 0);
+    let total = 0;
+    for (const [i, [, parameter]] of parameters.entries()) {
+      offsets[i] = total;
+      total += roundUp(parameter.size, alignment);
+    }
+    const { size: ranks, rank } = this.group;
+    const each = roundUp(Math.ceil(total / ranks), alignment);
+    this.#whole = keep(ctx.device.empty([ranks * each], dtype));
+    ctx.device.kernels.fill(this.#whole, 0);
+    for (const [i, [, parameter]] of parameters.entries()) moveInto(this.#whole, parameter, offsets[i]!);
+    const own = keep(this.#whole.slice(0, rank * each, (rank + 1) * each));
+    this.#shard = stage === 3 ? keep(copyOf(own)) : own;
+    if (stage === 3) own.dispose();
+    this.shards = parameters.map(([name, parameter], i) =>
+      this.#addShard(name, parameter, { offset: offsets[i]!, trainable: options.trainable }),
+    );
+    if (stage === 3) this.#whole.storage.releaseMemory();
+  }
+
+  #addShard(
+    name: string,
+    parameter: Tensor,
+    at: { readonly offset: number; readonly trainable: boolean },
+  ): ParameterShard {
+    const { rank, size: ranks } = this.group;
+    const each = this.#shard.size;
+    const clip = (position: number): number => Math.min(parameter.size, Math.max(0, position - at.offset));
+    const counts = Array.from({ length: ranks }, (_, r) => clip((r + 1) * each) - clip(r * each));
+    const start = clip(rank * each);
+    const offset = counts[rank]! > 0 ? at.offset + start - rank * each : 0;
+    const tensor = keep(this.#shard.slice(0, offset, offset + counts[rank]!));
+    tensor.requiresGrad = at.trainable;
+    const shard = { name, parameter, unit: this, counts, start, tensor };
+    shards.set(parameter, shard);
+    // A stage shards gradients of parameters that are trained; those of a rank alone have no record yet.
+    parameter.replication = { ranks: this.#ctx.size, hasLocalGrad: false, reducer: this };
+    return shard;
+  }
+
+  /** Whether the parameters have memory, or will have with the work that is posted. */
+  get isGathered(): boolean {
+    return !this.#whole.storage.isReleased;
+  }
+
+  /** Posts the all-gather of released parameters; `gather` orders compute after it. */
+  startGather(): void {
+    if (this.isGathered) return;
+    using memory = this.#ctx.device.empty(this.#whole.shape, this.#whole.dtype);
+    this.#whole.storage.adoptMemory(memory.storage);
+    // The values are those that the forward has saved: only a step changes them.
+    this.#gathering = preserveVersion([this.#whole], () =>
+      this.group.allGather(this.#whole, this.#shard, { label: "fullyShard" }),
+    );
+  }
+
+  /** The parameters have their values for work that is enqueued from now on. */
+  gather(): void {
+    this.startGather();
+    this.#gathering?.wait();
+    this.#gathering = undefined;
+  }
+
+  /** Gives the memory of gathered parameters back. */
+  release(): void {
+    if (this.stage < 3 || !this.isGathered) return;
+    this.#gathering?.wait();
+    this.#gathering = undefined;
+    this.#whole.storage.releaseMemory();
+  }
+
+  /** What was written to gathered parameters becomes this rank's shard. */
+  writeBack(): void {
+    if (this.stage < 3 || !this.isGathered) return;
+    const { rank } = this.group;
+    using own = this.#whole.slice(0, rank * this.#shard.size, (rank + 1) * this.#shard.size);
+    this.#ctx.device.kernels.copy(this.#shard, own);
+  }
+
+  /** Posts the reduce-scatter of the gradients that there are, and gives their memory back. */
+  startReduce(): void {
+    if (!this.shards.some(({ parameter }) => parameter.grad)) return;
+    this.finishReduce();
+    const { device } = this.#ctx;
+    const { kernels } = device;
+    const bucket = keep(device.empty(this.#whole.shape, "float32"));
+    kernels.fill(bucket, 0);
+    for (const { parameter } of this.shards) {
+      const { grad } = parameter;
+      if (!grad) continue;
+      if (!grad.isDisposed) copyInto(bucket, grad, parameter.offset);
+      grad.dispose();
+      parameter.grad = null;
+    }
+    const out = keep(device.empty(this.#shard.shape, "float32"));
+    const work = this.group.reduceScatter(out, bucket, reduceOpOf(this.#axis), { label: "gradients" });
+    this.#reducing = { work, out, bucket };
+  }
+
+  /** Orders compute after the reduce-scatter that was posted, if any, and gives its bucket back. */
+  finishReduce(): void {
+    if (!this.#reducing) return;
+    const { work, out, bucket } = this.#reducing;
+    this.#reducing = undefined;
+    work.wait();
+    bucket.dispose();
+    this.#needsReduce = true;
+    if (this.#gradient && !this.#gradient.isDisposed) {
+      this.#ctx.device.kernels.binary("add", this.#gradient, this.#gradient, out);
+      out.dispose();
+      return;
+    }
+    this.#gradient = out;
+  }
+
+  /** Whether a backward has added what `reduceGradients` has not reduced. */
+  get hasLocalGrad(): boolean {
+    return this.#needsReduce || this.#reducing !== undefined || this.shards.some(({ parameter }) => parameter.grad);
+  }
+
+  /** Reduces along all axes what is left to reduce; shards without gradient get zeros. The parameters' memory is given back. */
+  reduceGradients(): void {
+    this.startReduce();
+    this.finishReduce();
+    const { device, mesh } = this.#ctx;
+    if (!this.#gradient || this.#gradient.isDisposed) {
+      this.#gradient = keep(device.empty(this.#shard.shape, "float32"));
+      device.kernels.fill(this.#gradient, 0);
+    } else if (this.#needsReduce) {
+      const others = mesh.axes.filter((axis) => axis !== this.#axis && mesh.shape[axis]! > 1);
+      for (const axis of others)
+        mesh.group(axis).allReduce(this.#gradient, reduceOpOf(axis), { label: "gradients" }).wait();
+    }
+    this.#needsReduce = false;
+    for (const { tensor } of this.shards) {
+      tensor.grad?.dispose();
+      const offset = tensor.offset - this.#shard.offset;
+      tensor.grad = this.#gradient.view({ shape: tensor.shape, strides: [1], offset: tensor.size > 0 ? offset : 0 });
+    }
+    this.release();
+    this.afterReduce();
+  }
+
+  /** Disposes this rank's gradients, and what the parameters have. */
+  zeroGrad(): void {
+    this.finishReduce();
+    for (const { tensor, parameter } of this.shards) {
+      for (const each of [tensor, parameter]) {
+        each.grad?.dispose();
+        each.grad = null;
+      }
+    }
+    this.#gradient?.dispose();
+    this.#gradient = null;
+    this.#needsReduce = false;
+  }
+
+  /** After the shards have moved: posts the all-gather of whole parameters, or gives them back until they are used. */
+  publish(): void {
+    this.#whole.storage.recordMutation("step");
+    if (this.stage === 3) this.release();
+    else this.#gathering = this.group.allGather(this.#whole, this.#shard, { label: "fullyShard" });
+  }
+
+  /** Whole parameters have their values for work that is enqueued from now on. */
+  finishPublish(): void {
+    this.#gathering?.wait();
+    this.#gathering = undefined;
+  }
+
+  [Symbol.dispose](): void {
+    this.zeroGrad();
+    this.#gathering?.wait();
+    for (const { tensor } of this.shards) tensor.dispose();
+    this.#shard.dispose();
+    this.#whole.dispose();
+  }
+}
+
+/** A whole parameter's values from each rank's part of them, such as moments of an optimizer. Collective along the data axis. */
+export function gatherShard({ unit, counts, parameter }: ParameterShard, part: Tensor): Tensor {
+  const { device } = part;
+  return scope(() => {
+    const flat = device.empty([parameter.size], part.dtype);
+    unit.group.allGather(flat, part, { counts, label: "fullyShard" }).wait();
+    return flat.reshape(parameter.shape);
+  });
+}
+
+function roundUp(count: number, multiple: number): number {
+  return Math.ceil(count / multiple) * multiple;
+}
+
+/** Gradients add over sequence axes, and are averaged over samples. */
+function reduceOpOf(axis: string): "mean" | "sum" {
+  return axis === "dp" ? "mean" : "sum";
+}
+
+function copyOf(x: Tensor): Tensor {
+  const copy = x.device.empty(x.shape, x.dtype);
+  x.device.kernels.copy(copy, x);
+  return copy;
+}
+
+function copyInto(flat: Tensor, x: Tensor, offset: number): void {
+  using part = flat.slice(0, offset, offset + x.size);
+  using shaped = part.reshape(x.shape);
+  if (x.size > 0) x.device.kernels.copy(shaped, x);
+}
+
+/** The parameter shows its place in the buffer, which has its values. */
+function moveInto(flat: Tensor, parameter: Tensor, offset: number): void {
+  copyInto(flat, parameter, offset);
+  using part = flat.slice(0, offset, offset + parameter.size);
+  using shaped = part.reshape(parameter.shape);
+  parameter.setData(shaped);
+}

@@ -1,0 +1,249 @@
+import {
+  checkContext,
+  checkFunction,
+  checkModule,
+  type Context,
+  defineOptions,
+  isGradEnabled,
+  MosaicError,
+  type Module,
+  noGrad,
+  option,
+  OptionError,
+  type OptionsOf,
+  Tensor,
+} from "@mosaic/core";
+import { ModuleList } from "../layers/containers.ts";
+import { FlatParameters, shardOf, unitsOf, type ZeroStage } from "./flat-parameters.ts";
+
+export const fullyShardOptions = defineOptions("fullyShard", {
+  /**
+   * What is sharded: 1, optimizer states (PyTorch's ZeroRedundancyOptimizer); 2, gradients too (SHARD_GRAD_OP of FSDP); 3, parameters
+   * too (FULL_SHARD). Default 3.
+   */
+  stage: option.oneOf([1, 2, 3], { default: 3 }),
+  /** The mesh axis along which they are cut; all axes hold parameters alike. Default "dp". */
+  axis: option.string({ default: "dp" }),
+  /**
+   * Modules whose parameters are gathered, and whose gradients are reduced, together: FSDP's units. The others are one more, which is
+   * gathered from the first forward of the model to `reduceGradients`. Default: the elements of every ModuleList that is in no other.
+   */
+  units: option.array(option.custom("a Module", isModule), { optional: true }),
+});
+/** How a model is sharded. */
+export type FullyShardOptions = OptionsOf<typeof fullyShardOptions>;
+
+function isModule(value: unknown): value is Module {
+  return typeof (value as Partial<Module> | null)?.namedParameters === "function";
+}
+
+/**
+ * Shards the training of a model over an axis of the mesh, in place: ZeRO (Rajbhandari et al. 2020), PyTorch's `fully_shard`. Call it
+ * before the optimizer is made, which then holds and moves this rank's part alone. The training loop stays as it is: forward, backward,
+ * `reduceGradients`, `clipGradNorm`, `step`, `zeroGrad`; losses are those of a model that is not sharded. Returns the model.
+ *
+ * Of Ψ parameters in float32 on n ranks, a rank keeps 4Ψ bytes of parameters, 4Ψ of gradients and 8Ψ of AdamW's states without it; what a
+ * stage shards is a n-th, of each unit rounded up to 32 elements. In stage 3 a unit's parameters are gathered before its forward and its
+ * backward, while the unit before computes, and given back after either; in stages 2 and 3 its gradients are reduced as soon as its backward is done,
+ * while the next one runs. After `reduceGradients` the parameters' `grad` is null. Communicates nothing by itself.
+ *
+ * Parameters of stage 3 have no memory between their uses: a use outside of their unit's forward is a DisposedError. `summonFullParameters`
+ * gathers them; `saveCheckpoint` does by itself, and what it writes loads on any mesh, with any stage or none.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, ones, reduceGradients, scope } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { AdamW, fullyShard, Sequential } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1, mesh: { dp: 1 } });
+ * using model = fullyShard(ctx, new Sequential(new Linear(ctx, 4, 4), new Linear(ctx, 4, 1)), { stage: 3 });
+ * using optimizer = new AdamW(model, { lr: 0.1 });
+ * using x = ones(ctx, [1, 4]);
+ * using loss = scope(() => model.forward(x).sum());
+ * loss.backward();
+ * reduceGradients(ctx, model);
+ * optimizer.step();
+ * optimizer.zeroGrad();
+ * optimizer.steps; // => 1
+ * ```
+ * @throws OptionError for an axis that the mesh lacks, for a unit that is no part of the model, and for a model that is sharded already.
+ */
+export function fullyShard<M extends Module>(ctx: Context, model: M, options?: FullyShardOptions): M {
+  checkContext("fullyShard", ctx);
+  checkModule("fullyShard: model", model);
+  const { stage, axis, units = defaultUnits(model) } = fullyShardOptions.parse(options);
+  const { size } = ctx.mesh.group(axis);
+  for (const [name, parameter] of model.namedParameters()) {
+    parameter.assertNotDisposed("fullyShard");
+    if (!shardOf(parameter)) continue;
+    throw new OptionError({ where: "fullyShard", expected: "a model that is not sharded", received: `"${name}" is` });
+  }
+  const groups = groupByUnit(model, units);
+  if (size === 1) return model;
+  const flat = groups.map(({ module, parameters }) => ({ module, parts: flatten(ctx, parameters, { stage, axis }) }));
+  for (const part of flat.flatMap(({ parts }) => parts)) model.addResource(part);
+  if (stage > 1) addHooks(model, flat);
+  return model;
+}
+
+/** Parameters by name, of a module. */
+interface UnitParameters {
+  readonly module: Module;
+  readonly parameters: readonly [string, Tensor][];
+}
+
+/** Elements of lists of modules, as transformers hold their blocks. */
+function defaultUnits(module: Module): readonly Module[] {
+  if (module instanceof ModuleList) return [...module].filter((each) => each.parameters().length > 0);
+  return module.children().flatMap(([, child]) => defaultUnits(child));
+}
+
+/** Every parameter in the first unit that has it; the model itself comes last, with what is left. */
+function groupByUnit(model: Module, units: readonly Module[]): readonly UnitParameters[] {
+  const left = new Map(model.namedParameters().map(([name, parameter]) => [parameter, name]));
+  const uses = new Map<Tensor, number>();
+  for (const unit of units)
+    for (const parameter of unit.parameters()) uses.set(parameter, (uses.get(parameter) ?? 0) + 1);
+  return [...units, model].map((module, i) => {
+    if (
+      module !== model &&
+      !module.parameters().every((parameter) => left.has(parameter) || uses.get(parameter)! > 1)
+    ) {
+      throw new OptionError({
+        where: `fullyShard: units[${i}]`,
+        expected: "a part of the model that is in no other unit",
+        received: `a ${module.constructor.name} with parameters that are none of the model's, or another unit's`,
+      });
+    }
+    // What several units share belongs to the model, which holds it throughout.
+    const own = module.parameters().filter((each) => left.has(each) && (module === model || uses.get(each) === 1));
+    const parameters = own.map((parameter): [string, Tensor] => [left.get(parameter)!, parameter]);
+    for (const parameter of own) left.delete(parameter);
+    return { module, parameters };
+  });
+}
+
+/** One buffer for each dtype, and those that are trained apart from those that are frozen. */
+function flatten(
+  ctx: Context,
+  parameters: readonly [string, Tensor][],
+  options: { readonly stage: ZeroStage; readonly axis: string },
+): readonly FlatParameters[] {
+  const groups = new Map<string, [string, Tensor][]>();
+  for (const each of parameters) {
+    const key = `${each[1].dtype} ${each[1].requiresGrad}`;
+    groups.set(key, [...(groups.get(key) ?? []), each]);
+  }
+  return [...groups.values()].map((group) => {
+    const { dtype, requiresGrad } = group[0]![1];
+    return new FlatParameters(ctx, group, { ...options, dtype, trainable: requiresGrad });
+  });
+}
+
+interface FlatUnit {
+  readonly module: Module;
+  readonly parts: readonly FlatParameters[];
+}
+
+function addHooks(model: Module, flat: readonly FlatUnit[]): void {
+  const units = flat.slice(0, -1);
+  const root = flat.at(-1)!;
+  model.registerForwardPreHook((args) => {
+    for (const part of root.parts) part.gather();
+    return args;
+  });
+  // Frozen parameters have no gradients to wait for: they go when those of the others are reduced.
+  for (const part of flat.flatMap(({ parts }) => parts)) {
+    part.afterReduce = () => {
+      for (const each of root.parts) each.release();
+    };
+  }
+  let reducing: FlatUnit | undefined;
+  const reduce = (unit: FlatUnit): void => {
+    for (const part of reducing?.parts ?? []) part.finishReduce();
+    for (const part of unit.parts) part.startReduce();
+    reducing = unit;
+    for (const part of unit.parts) part.release();
+  };
+  let [last, isRecomputing] = [-1, false];
+  for (const [i, unit] of units.entries()) {
+    const gather = (next: FlatUnit | undefined): void => {
+      for (const part of unit.parts) part.gather();
+      for (const part of next?.parts ?? []) part.startGather();
+    };
+    unit.module.registerForwardPreHook((args) => {
+      // A checkpoint runs units again in falling order, each just before its backward.
+      const isForward = i === last + 1 || (i === 0 && last !== 1);
+      isRecomputing = !isForward && isGradEnabled();
+      last = i;
+      gather(isForward ? units[i + 1] : units[i - 1]);
+      return mapTensors(args, (x) => withBackward(x, () => reduce(unit))) as readonly unknown[];
+    });
+    unit.module.registerForwardHook((output) => {
+      if (typeof (output as Partial<PromiseLike<unknown>> | null)?.then === "function")
+        throw asyncUnitError(unit.module);
+      for (const part of isRecomputing ? [] : unit.parts) part.release();
+      return mapTensors(output, (x) => withBackward(x, () => gather(units[i - 1])));
+    });
+  }
+}
+
+function asyncUnitError(module: Module): MosaicError {
+  return new MosaicError({
+    where: "fullyShard",
+    expected: "units with a synchronous forward",
+    received: `a promise from ${module.constructor.name}.forward`,
+    remedy: "shard the modules within it",
+  });
+}
+
+/** The same tensor, on the tape: `onBackward` runs when its gradient is complete. Nodes run in falling order of creation. */
+function withBackward(x: Tensor, onBackward: () => void): Tensor {
+  if (x.gradientEdge() === null) return x;
+  return x.view({}).record([x], {
+    name: "fullyShard",
+    backward(dOutput) {
+      onBackward();
+      return [dOutput];
+    },
+    free() {},
+  });
+}
+
+/** A value with its tensors replaced, in arrays and plain objects. */
+function mapTensors(value: unknown, replace: (x: Tensor) => Tensor): unknown {
+  if (value instanceof Tensor) return replace(value);
+  if (Array.isArray(value)) return value.map((each) => mapTensors(each, replace));
+  if (typeof value !== "object" || value === null || Object.getPrototypeOf(value) !== Object.prototype) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, mapTensors(each, replace)]));
+}
+
+/**
+ * Runs `body` (synchronous) while all parameters of a sharded model have their values, FSDP's `summon_full_params`: to read them, or to
+ * write them, which every rank must do alike. Returns what `body` returns. Collective in stage 3; needs the memory of the whole model.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { fullyShard, summonFullParameters } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1, mesh: { dp: 1 } });
+ * using model = fullyShard(ctx, new Linear(ctx, 2, 1));
+ * const values = await summonFullParameters(model, () => model.weight.read());
+ * values.length; // => 2
+ * ```
+ */
+export function summonFullParameters<T>(model: Module, body: () => T): T {
+  checkModule("summonFullParameters: model", model);
+  checkFunction("summonFullParameters: body", body);
+  const units = unitsOf(model.parameters()).filter((unit) => !unit.isGathered);
+  for (const unit of units) unit.startGather();
+  for (const unit of units) unit.gather();
+  try {
+    const result = noGrad(body);
+    for (const unit of unitsOf(model.parameters())) unit.writeBack();
+    return result;
+  } finally {
+    for (const unit of units) unit.release();
+  }
+}

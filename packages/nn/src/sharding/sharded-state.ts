@@ -1,0 +1,134 @@
+// States of training in which parameters are sharded: whole in files, so that they load on any mesh.
+import {
+  type DType,
+  dtypeBytes,
+  type HostTensor,
+  loadState,
+  type LoadOptions,
+  type Module,
+  noGrad,
+  numel,
+  type Shape,
+  Storage,
+  Tensor,
+} from "@mosaic/core";
+import { type ParameterShard, shardOf, unitsOf } from "./flat-parameters.ts";
+
+/** A tensor of a state: whole, or this rank's elements of one that has the shape of a sharded parameter. */
+export interface ShardedEntry {
+  readonly name: string;
+  readonly shard: ParameterShard | undefined;
+  readonly tensor: Tensor;
+}
+
+/** A tensor whose values are on their way to the host. */
+export interface PendingHostTensor {
+  readonly dtype: DType;
+  readonly shape: Shape;
+  readonly values: Promise<Float32Array>;
+}
+
+/** All values, once they are there. Waits for each, so that a failure of one leaves no unhandled rejection of another. */
+export async function awaitHostTensors(
+  pending: ReadonlyMap<string, PendingHostTensor>,
+): Promise<Map<string, HostTensor>> {
+  const outcomes = await Promise.allSettled([...pending.values()].map(({ values }) => values));
+  const entries = [...pending].map(([name, { dtype, shape }], i): [string, HostTensor] => {
+    const outcome = outcomes[i]!;
+    if (outcome.status === "rejected") throw outcome.reason;
+    return [name, { dtype, shape, values: outcome.value }];
+  });
+  return new Map(entries);
+}
+
+/** A model's state dict with values on the host where `isRead`. Released parameters are gathered unit by unit: collective. */
+export function hostStateDict(model: Module, isRead: boolean): Map<string, PendingHostTensor> {
+  const state = model.stateDict();
+  const host = new Map<string, PendingHostTensor>();
+  const read = (name: string, { dtype, shape }: Tensor, values: () => Promise<Float32Array>): void => {
+    host.set(name, { dtype, shape, values: isRead ? values() : Promise.resolve(new Float32Array()) });
+  };
+  const released = new Set(unitsOf(model.parameters()).filter((unit) => !unit.isGathered));
+  for (const unit of released) {
+    unit.gather();
+    for (const [name, x] of state) if (shardOf(x)?.unit === unit) read(name, x, () => x.read());
+    unit.release();
+  }
+  for (const [name, x] of state) if (!host.has(name)) read(name, x, () => x.read());
+  return new Map([...state.keys()].map((name) => [name, host.get(name)!]));
+}
+
+/** As `Module.loadStateDict`; each rank writes its part of what is sharded, without communication. */
+export function loadModelState(
+  model: Module,
+  tensors: ReadonlyMap<string, HostTensor>,
+  options: Pick<LoadOptions, "dryRun">,
+): void {
+  const units = unitsOf(model.parameters());
+  if (units.length === 0) return void model.loadStateDict(tensors, options);
+  const where = `${model.constructor.name}.loadStateDict`;
+  loadState(where, model.stateDict(), tensors, { dryRun: true });
+  if (options.dryRun) return;
+  for (const unit of units) unit.release();
+  for (const [name, target] of model.stateDict()) {
+    const { values } = tensors.get(name)!;
+    const shard = shardOf(target);
+    if (shard && !shard.unit.isGathered) writePart({ name, shard, tensor: shard.tensor }, values);
+    else target.device.write(target, values);
+  }
+}
+
+/** As `loadState` of core, where each rank writes its part of what is sharded. */
+export function loadSharded(
+  where: string,
+  entries: readonly ShardedEntry[],
+  state: ReadonlyMap<string, Tensor | HostTensor>,
+  options: Pick<LoadOptions, "dryRun">,
+): void {
+  const targets = new Map(entries.map(({ name, shard, tensor }) => [name, shard ? metaTensor(shard, tensor) : tensor]));
+  const isSharded = entries.some(({ shard }) => shard !== undefined);
+  loadState(where, targets, state, isSharded ? { dryRun: true } : options);
+  if (!isSharded || options.dryRun) return;
+  for (const entry of entries) {
+    const source = state.get(entry.name)!;
+    if (!(source instanceof Tensor)) writePart(entry, source.values);
+    else copyPart(entry, source);
+  }
+}
+
+/** A tensor of the parameter's shape without memory, as PyTorch's of the meta device: what shapes are compared with. */
+function metaTensor({ parameter }: ParameterShard, { dtype, device }: Tensor): Tensor {
+  const { shape, strides } = parameter;
+  return new Tensor({
+    device,
+    dtype,
+    storage: new MetaStorage(numel(shape) * dtypeBytes[dtype]),
+    shape,
+    strides,
+    offset: 0,
+  });
+}
+
+class MetaStorage extends Storage {
+  readonly handle = 0n;
+  override get isReleased(): boolean {
+    return true;
+  }
+  protected free(): void {}
+}
+
+function writePart({ shard, tensor }: ShardedEntry, values: Float32Array): void {
+  const start = shard?.start ?? 0;
+  if (tensor.size > 0) tensor.device.write(tensor, values.subarray(start, start + tensor.size));
+}
+
+function copyPart({ shard, tensor }: ShardedEntry, source: Tensor): void {
+  if (tensor.size === 0) return;
+  noGrad(() => {
+    using dense = source.contiguous();
+    using flat = dense.reshape([source.size]);
+    const start = shard?.start ?? 0;
+    using part = shard ? flat.slice(0, start, start + tensor.size) : source.detach();
+    tensor.device.kernels.copy(tensor, part);
+  });
+}

@@ -1,0 +1,83 @@
+import { readFileSync } from "node:fs";
+import {
+  attention,
+  type Context,
+  fromArray,
+  masks,
+  MultiAxisAttention,
+  reduceGradients,
+  shard,
+  unshard,
+} from "@mosaic/core";
+import { expect, test } from "vitest";
+import { maxDifference } from "./reference/numbers.ts";
+import { alone, onMesh } from "./reference/world.ts";
+
+type Values = readonly number[];
+/** What attention-variants.py wrote: layers of Hugging Face transformers, in float32. */
+const { sizes, gptOss, gemma2 } = JSON.parse(
+  readFileSync(new URL("reference/attention-variants.json", import.meta.url), "utf8"),
+) as {
+  readonly sizes: Readonly<Record<"batch" | "length" | "embedDim" | "numHeads" | "numKvHeads" | "headDim", number>>;
+  readonly gptOss: readonly (Readonly<
+    Record<"x" | "qkvWeight" | "qkvBias" | "outWeight" | "outBias" | "sinks" | "dOut" | "out" | "dx" | "dSinks", Values>
+  > & { readonly window: number })[];
+  readonly gemma2: Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", Values>> & {
+    readonly softcap: number;
+  };
+};
+const { batch, length, embedDim, numHeads, numKvHeads, headDim } = sizes;
+/** Some roundings of sums of numbers about 1, on either side. */
+const float32Error = 5e-6;
+
+type GptOssLayer = (typeof gptOss)[number];
+
+/** The layer on this rank's rows of x, forward and backward: the whole out and dx, and the gradient of sinks that all ranks have. */
+async function runLayer(ctx: Context, expected: GptOssLayer, backend: string) {
+  const mask = masks.slidingWindow(expected.window);
+  const options = { embedDim, numHeads, numKvHeads, headDim, attentionAxis: 1, mask, sinks: true, backend };
+  using layer = new MultiAxisAttention(ctx, { ...options, sequenceLength: length });
+  const state = {
+    "qkv_proj.weight": fromArray(ctx, expected.qkvWeight, layer.qkvProjection.weight.shape),
+    "qkv_proj.bias": fromArray(ctx, expected.qkvBias, layer.qkvProjection.bias!.shape),
+    "out_proj.weight": fromArray(ctx, expected.outWeight, layer.outProjection.weight.shape),
+    "out_proj.bias": fromArray(ctx, expected.outBias, layer.outProjection.bias!.shape),
+    sinks: fromArray(ctx, expected.sinks, [numHeads]),
+  };
+  layer.loadStateDict(new Map(Object.entries(state)));
+  const own = (values: Values) => shard(ctx, fromArray(ctx, values, [batch, length, embedDim]), 1).detach();
+  const x = own(expected.x);
+  x.requiresGrad = true;
+  const out = layer.forward(x);
+  out.backward(own(expected.dOut));
+  reduceGradients(ctx, layer);
+  const whole = [unshard(ctx, out, 1, { length }), unshard(ctx, x.grad!, 1, { length }), layer.sinks!.grad!];
+  const [read, dx, dSinks] = await Promise.all(whole.map((each) => each.read()));
+  return { out: read!, dx: dx!, dSinks: dSinks! };
+}
+
+test.each(gptOss)("a layer of gpt-oss with sinks and a window of $window is that of transformers", async (expected) => {
+  const ranks = [
+    await alone((ctx) => runLayer(ctx, expected, "local")),
+    ...(await onMesh({ sp: 3 }, (ctx) => runLayer(ctx, expected, "ring"))),
+  ];
+  expect(Math.max(...expected.dSinks.map(Math.abs))).toBeGreaterThan(0.1);
+  for (const found of ranks) {
+    for (const name of ["out", "dx", "dSinks"] as const) {
+      expect(maxDifference(found[name], expected[name]), name).toBeLessThan(float32Error);
+    }
+  }
+});
+
+test("attention with the softcap of Gemma 2 is that of transformers", () =>
+  alone(async (ctx) => {
+    const tensor = (values: Values, heads: number) => fromArray(ctx, values, [batch, heads, length, headDim]);
+    const [q, k, v] = [tensor(gemma2.q, numHeads), tensor(gemma2.k, numKvHeads), tensor(gemma2.v, numKvHeads)];
+    for (const x of [q, k, v]) x.requiresGrad = true;
+    const out = attention(ctx, q, k, v, { mask: masks.causal(), softcap: gemma2.softcap });
+    out.backward(tensor(gemma2.dOut, numHeads));
+    const found = { out, dq: q.grad!, dk: k.grad!, dv: v.grad! };
+    for (const name of ["out", "dq", "dk", "dv"] as const) {
+      expect(maxDifference(await found[name].read(), gemma2[name]), name).toBeLessThan(float32Error);
+    }
+  }));

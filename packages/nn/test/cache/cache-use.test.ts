@@ -1,0 +1,372 @@
+import {
+  attention,
+  type Context,
+  fromArray,
+  local,
+  masks,
+  MultiAxisAttention,
+  MultiAxisAttention2D,
+  noGrad,
+  OutOfMemoryError,
+  randn,
+  scope,
+  type Tensor,
+} from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { BlockPool } from "../../src/cache/block-pool.ts";
+import { BlockTable, extendTables } from "../../src/cache/block-table.ts";
+import { type CacheSequence, KvCache, type KvCacheOptions } from "../../src/index.ts";
+import { maxDifference, numbers } from "../reference/numbers.ts";
+import { alone, onMesh } from "../reference/world.ts";
+
+const [heads, kvHeads, size] = [4, 2, 8];
+const shape = { numKvHeads: kvHeads, headSize: size, blockSize: 4 } as const;
+
+const make = (ctx: Context, options: Partial<KvCacheOptions> = {}): KvCache =>
+  new KvCache(ctx, { ...shape, maxTokens: 64, ...options });
+// The same on every rank.
+// oxlint-disable-next-line max-params -- where, how many, and which
+const keys = (ctx: Context, rows: number, batch = 1, stream = 1): Tensor =>
+  randn(ctx, [batch, kvHeads, rows, size], { seed: 1, stream });
+const queries = (ctx: Context, rows: number, batch = 1): Tensor =>
+  randn(ctx, [batch, heads, rows, size], { seed: 1, stream: 0 });
+
+/** Appends random tokens. */
+function extend(ctx: Context, cache: KvCache, sequence: CacheSequence, rows: number): void {
+  scope(() => cache.layer(0, [sequence]).append(keys(ctx, rows), keys(ctx, rows)));
+}
+
+describe("memory", () => {
+  test("a fork shares blocks, and copies the last one when it is written to", () =>
+    alone((ctx) => {
+      using cache = make(ctx);
+      using prompt = cache.createSequence();
+      extend(ctx, cache, prompt, 10);
+      expect(cache.freeTokens).toBe(64 - 12);
+      using first = prompt.fork();
+      using second = prompt.fork();
+      expect(cache.freeTokens).toBe(64 - 12);
+      extend(ctx, cache, first, 1);
+      expect(cache.freeTokens).toBe(64 - 16);
+      extend(ctx, cache, second, 1);
+      expect(cache.freeTokens).toBe(64 - 20);
+      // The block is its own by now.
+      extend(ctx, cache, prompt, 1);
+      expect(cache.freeTokens).toBe(64 - 20);
+      first.dispose();
+      first.dispose();
+      expect(cache.freeTokens).toBe(64 - 16);
+      second.truncate(8);
+      expect(cache.freeTokens).toBe(64 - 12);
+    }));
+
+  test("a full cache refuses what has no room, and keeps what it has", () =>
+    alone(async (ctx) => {
+      using cache = make(ctx, { maxTokens: 16 });
+      using sequence = cache.createSequence();
+      using other = cache.createSequence();
+      using q = queries(ctx, 1);
+      extend(ctx, cache, sequence, 10);
+      using before = cache.layer(0, [sequence]).attend(q);
+      const error = "KvCache: append: expected 2 free blocks of 4 tokens, received 1 of 4";
+      expect(() => extend(ctx, cache, sequence, 7)).toThrow(OutOfMemoryError);
+      expect(() => extend(ctx, cache, sequence, 7)).toThrow(error);
+      // Of a batch, no sequence gets its tokens.
+      using k = keys(ctx, 4, 2);
+      expect(() => cache.layer(0, [sequence, other]).append(k, k)).toThrow(OutOfMemoryError);
+      expect([sequence.length, other.length, cache.freeTokens]).toEqual([10, 0, 4]);
+      using after = cache.layer(0, [sequence]).attend(q);
+      expect(await after.read()).toEqual(await before.read());
+      extend(ctx, cache, sequence, 6);
+      expect(cache.freeTokens).toBe(0);
+      sequence.truncate(4);
+      cache.layer(0, [sequence, other]).append(k, k);
+      expect(cache.freeTokens).toBe(4);
+    }));
+
+  test("a sliding window drops blocks, and nothing that a rejected token's successor sees", () =>
+    alone((ctx) => {
+      using cache = make(ctx, { slidingWindow: 6 });
+      using sequence = cache.createSequence();
+      for (let i = 0; i < 200; i++) extend(ctx, cache, sequence, 1);
+      // The token at 199 sees those from 194 on.
+      expect(cache.freeTokens).toBe(64 - 8);
+      extend(ctx, cache, sequence, 9);
+      sequence.truncate(200);
+      expect(() => sequence.truncate(190)).toThrow(
+        /at least 197, as the sliding window has dropped the tokens before 192/,
+      );
+    }));
+
+  test.each([1, 3, 4])("each of %d ranks holds its share of every sequence within a block", (ranks) => {
+    const cache = {
+      ...{ pool: new BlockPool(ranks, 1000), blockSize: 8, numLayers: 1, slidingWindow: undefined, revision: 0 },
+      copyBlock: () => {},
+    };
+    const tables = Array.from({ length: 5 }, () => new BlockTable(cache));
+    for (let step = 0; step < 40; step++) {
+      extendTables(
+        0,
+        tables,
+        tables.map((_, i) => i + 1),
+      );
+    }
+    for (const [i, table] of tables.entries()) {
+      const length = 40 * (i + 1);
+      const held = Array.from({ length: ranks }, (_, rank) =>
+        table.rowsOn(rank, 0, length).reduce((sum, { length: rows }) => sum + rows, 0),
+      );
+      expect(held.reduce((sum, rows) => sum + rows)).toBe(length);
+      for (const rows of held) expect(Math.abs(rows - length / ranks)).toBeLessThanOrEqual(8);
+    }
+    // A sequence's blocks lie side by side, for the kernel to read them as one.
+    const rows = tables[4]!.rowsOn(0, 0, 200);
+    for (const [i, { row }] of rows.slice(1).entries()) expect(row).toBe(rows[i]!.row + 8);
+  });
+
+  test("thousands of steps leave nothing behind", () =>
+    alone(async (ctx) => {
+      using cache = make(ctx, { slidingWindow: 16 });
+      using sequence = cache.createSequence();
+      const step = (): void => {
+        using draft = sequence.fork();
+        scope(() => {
+          const layer = cache.layer(0, [sequence, draft]);
+          layer.append(keys(ctx, 2, 2), keys(ctx, 2, 2));
+          layer.attend(queries(ctx, 2, 2));
+          sequence.truncate(sequence.length - 1);
+        });
+      };
+      for (let i = 0; i < 100; i++) step();
+      await ctx.device.stream.synchronize();
+      const { allocated, reserved } = ctx.device.memory();
+      for (let i = 0; i < 3000; i++) step();
+      await ctx.device.stream.synchronize();
+      expect(ctx.device.memory()).toMatchObject({ allocated, reserved });
+    }));
+
+  test("bytes of a token, and of all", () =>
+    alone((ctx) => {
+      const before = ctx.device.memory().allocated;
+      using cache = make(ctx, { numLayers: 3, maxTokens: 100, blockSize: 8, dtype: "bfloat16" });
+      expect(cache.bytesPerToken).toBe(3 * kvHeads * 2 * size * 2);
+      expect(cache.maxTokens).toBe(104);
+      expect(ctx.device.memory().allocated - before).toBe(104 * cache.bytesPerToken);
+      cache.dispose();
+      expect(ctx.device.memory().allocated).toBe(before);
+    }));
+});
+
+test.each([1, 2, 4])("a step on %d ranks sends each rank's states to the others, and nothing else", async (ranks) => {
+  await onMesh({ sp: ranks }, async (ctx) => {
+    using cache = make(ctx);
+    using a = cache.createSequence();
+    using b = cache.createSequence();
+    extend(ctx, cache, a, 9);
+    const layer = cache.layer(0, [a, b]);
+    scope(() => layer.append(keys(ctx, 3, 2), keys(ctx, 3, 2)));
+    await ctx.device.stream.synchronize();
+    const before = ctx.world.traffic();
+    using q = queries(ctx, 3, 2);
+    using out = layer.attend(q);
+    await out.read();
+    const { bytesSent, bytesReceived } = ctx.world.traffic();
+    const expected = (ranks - 1) * 2 * 3 * heads * (size + 1) * 4;
+    expect([bytesSent - before.bytesSent, bytesReceived - before.bytesReceived]).toEqual([expected, expected]);
+  });
+});
+
+test.each([1, 3])("sinks join the denominator once, on %d ranks", async (sp) => {
+  await onMesh({ sp }, async (ctx) => {
+    using cache = make(ctx);
+    using sequence = cache.createSequence();
+    const rows = 13;
+    const [q, k, v] = [heads, kvHeads, kvHeads].map((count, i) =>
+      fromArray(ctx, numbers(count * rows * size, i + 1), [1, count, rows, size]),
+    ) as [Tensor, Tensor, Tensor];
+    using sinks = fromArray(ctx, [0.5, -1, 2, 0], [heads]);
+    const layer = cache.layer(0, [sequence]);
+    layer.append(k, v);
+    using found = layer.attend(q, { sinks });
+    const { out, lse } = attention(ctx, q, k, v, { backend: local(), mask: masks.causal(), returnLse: true });
+    const [plain, logSums] = [await out.read(), await lse.read()];
+    const expected = Array.from(plain, (value, i) => {
+      const row = Math.floor(i / size);
+      const sink = [0.5, -1, 2, 0][Math.floor(row / rows)]!;
+      return value / (1 + Math.exp(sink - logSums[row]!));
+    });
+    expect(maxDifference(Array.from(await found.read()), expected)).toBeLessThan(1e-6);
+  });
+});
+
+test.each([1, 2])("sequences of thousands of tokens, whose keys kernels split on their own: %d ranks", async (sp) => {
+  await onMesh({ sp }, async (ctx) => {
+    using cache = make(ctx, { maxTokens: 16_384, blockSize: 64 });
+    const lengths = [2500, 70, 3100];
+    const sequences = lengths.map(() => cache.createSequence());
+    using q = queries(ctx, 2, 3);
+    const expected: number[] = [];
+    for (const [i, length] of lengths.entries()) {
+      using k = keys(ctx, length, 1, 10 + i);
+      using v = keys(ctx, length, 1, 20 + i);
+      cache.layer(0, [sequences[i]!]).append(k, v);
+      using own = q.slice(0, i, i + 1);
+      using out = attention(ctx, own, k, v, { backend: local(), mask: masks.causal() });
+      expected.push(...(await out.read()));
+    }
+    using found = cache.layer(0, sequences).attend(q);
+    expect(maxDifference(Array.from(await found.read()), expected)).toBeLessThan(1e-6);
+  });
+});
+
+describe("refuses", () => {
+  test("what is no sequence of its own, and one twice", () =>
+    alone((ctx) => {
+      using cache = make(ctx);
+      using other = make(ctx);
+      using sequence = cache.createSequence();
+      const gone = cache.createSequence();
+      gone.dispose();
+      expect(() => cache.layer(0, [sequence, sequence])).toThrow(
+        /each sequence once, received one of them twice; fork/,
+      );
+      expect(() => cache.layer(1, [sequence])).toThrow(/expected a layer from 0 to 0, received 1/);
+      expect(() => other.layer(0, [sequence])).toThrow(/expected sequences of this cache/);
+      expect(() => cache.layer(0, [gone])).toThrow(/a disposed sequence/);
+      expect(() => cache.layer(0, [{} as CacheSequence])).toThrow(/a sequence from createSequence\(\) or fork\(\)/);
+      expect(() => gone.length).toThrow(/a disposed sequence/);
+      const layer = cache.layer(0, [sequence]);
+      sequence.dispose();
+      using k = keys(ctx, 1);
+      expect(() => layer.append(k, k)).toThrow(/a disposed/);
+      const disposed = make(ctx);
+      disposed.dispose();
+      expect(() => disposed.createSequence()).toThrow(/a disposed KvCache/);
+    }));
+
+  test("shapes that do not fit, before anything is stored", () =>
+    alone((ctx) => {
+      using cache = make(ctx);
+      using sequence = cache.createSequence();
+      const layer = cache.layer(0, [sequence]);
+      using k = keys(ctx, 2);
+      using two = keys(ctx, 2, 2);
+      using q = queries(ctx, 3);
+      using narrow = randn(ctx, [1, 3, 2, size]);
+      expect(() => layer.append(two, two)).toThrow(/expected k \[1,2,T,8\] and v \[1,2,T,8\].*received \[2,2,2,8\]/);
+      expect(() => layer.append(k, two)).toThrow(/received \[1,2,2,8\] and \[2,2,2,8\]/);
+      expect(() => layer.attend(narrow)).toThrow(/expected q \[1,H,T,8\], H a multiple of 2/);
+      expect(() => layer.attend(q)).toThrow(/expected q of at most 0 tokens.*received 3; append/);
+      expect(() => cache.layer(0, [sequence], { lengths: [1, 2] })).toThrow(/expected 1 lengths/);
+      expect(() => cache.layer(0, [sequence], { lengths: [3] }).append(k, k)).toThrow(
+        /lengths\[0\]: expected at most 2/,
+      );
+      using sinks = randn(ctx, [3]);
+      layer.append(k, k);
+      using own = queries(ctx, 2);
+      expect(() => layer.attend(own, { sinks })).toThrow(/sinks: expected \[4\], one for each head, received \[3\]/);
+      expect(() => sequence.truncate(3)).toThrow(/at most 2, the length of the sequence, received 3/);
+      expect(() => sequence.truncate(-1)).toThrow(/truncate: length: expected an integer ≥ 0/);
+    }));
+
+  test("masks that decoding one token at a time could not have had", () =>
+    alone((ctx) => {
+      using cache = make(ctx);
+      using windowed = make(ctx, { slidingWindow: 3 });
+      using k = keys(ctx, 5);
+      using q = queries(ctx, 2);
+      for (const each of [cache, windowed]) {
+        using sequence = each.createSequence();
+        const layer = each.layer(0, [sequence]);
+        layer.append(k, k);
+        expect(() => layer.attend(q, { mask: masks.full() })).toThrow(/expected a causal one, received "full"/);
+        using narrower = layer.attend(q, { mask: masks.slidingWindow(2) });
+        expect(narrower.shape).toEqual([1, heads, 2, size]);
+        if (each === windowed) {
+          expect(() => layer.attend(q, { mask: masks.causal() })).toThrow(/within the cache's sliding window of 3/);
+        }
+      }
+    }));
+
+  test("a module's call, and then has none of its tokens", () =>
+    alone((ctx) => {
+      using cache = make(ctx, { numKvHeads: 2, headSize: 4, numLayers: 2 });
+      using sequence = cache.createSequence();
+      using attn = new MultiAxisAttention(ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1 });
+      using x = randn(ctx, [1, 9, 8]);
+      const forward = (layer: number, mask = masks.causal()) =>
+        noGrad(() => attn.forward(x, { cache: cache.layer(layer, [sequence]), mask })).dispose();
+      expect(() => forward(0, masks.full())).toThrow(/expected a causal one/);
+      expect([sequence.length, cache.freeTokens]).toEqual([0, 64]);
+      forward(0);
+      expect(() => forward(1, masks.full())).toThrow(/expected a causal one/);
+      expect([cache.layer(0, [sequence]).starts, cache.layer(1, [sequence]).starts]).toEqual([[9], [0]]);
+      forward(1);
+      expect([sequence.length, cache.freeTokens]).toEqual([9, 52]);
+    }));
+
+  test("lengths of shards", () =>
+    onMesh({ sp: 2 }, (ctx) => {
+      using cache = make(ctx, { headSize: 8, numKvHeads: 1 });
+      using sequence = cache.createSequence();
+      const options = { embedDim: 8, numHeads: 1, attentionAxis: 1, causal: true, backend: "ring" } as const;
+      using attn = new MultiAxisAttention(ctx, options);
+      using x = randn(ctx, [1, 3, 8]);
+      const layer = cache.layer(0, [sequence], { sharded: true, lengths: [2] });
+      expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(/in shards without lengths/);
+    }));
+
+  test("nothing of an empty batch, and of no tokens", () =>
+    onMesh({ sp: 2 }, async (ctx) => {
+      using cache = make(ctx);
+      using sequence = cache.createSequence();
+      for (const sequences of [[], [sequence]]) {
+        const layer = cache.layer(0, sequences);
+        using k = keys(ctx, sequences.length === 0 ? 2 : 0, sequences.length);
+        using q = queries(ctx, sequences.length === 0 ? 2 : 0, sequences.length);
+        layer.append(k, k);
+        using out = layer.attend(q);
+        expect(out.size).toBe(0);
+        expect((await out.read()).length).toBe(0);
+      }
+    }));
+
+  test("gradients, and in modules what does not go with a cache", () =>
+    alone((ctx) => {
+      using cache = make(ctx, { numKvHeads: 2, headSize: 4 });
+      using sequence = cache.createSequence();
+      const options = { embedDim: 8, numHeads: 2 } as const;
+      using attn = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, causal: true });
+      using grid = new MultiAxisAttention2D(ctx, { ...options, axis1: 1, axis2: 2 });
+      using x = randn(ctx, [1, 3, 8]);
+      using pairs = randn(ctx, [2, 3, 8]);
+      using table = randn(ctx, [1, 3, 2, 8]);
+      const layer = cache.layer(0, [sequence]);
+      expect(() => attn.forward(x, { cache: layer })).toThrow(/within noGrad\(\)/);
+      expect(sequence.length).toBe(0);
+      noGrad(() => {
+        expect(() => attn.forward(pairs, { cache: layer })).toThrow(/a batch of 1, a sample for each sequence/);
+        expect(() => attn.forward(x, { cache: layer, lengths: [2] })).toThrow(
+          /pass the lengths of padded tokens to cache/,
+        );
+        expect(() => attn.forward(x, { cache: layer, mask: [masks.causal()] })).toThrow(/a mask for each sample/);
+        expect(() => grid.forward(table, { cache: layer })).toThrow(/use MultiAxisAttention/);
+        expect(() => attn.forward(x, { cache: {} as never })).toThrow(/cache: expected an AttentionCache/);
+      });
+      expect(sequence.length).toBe(0);
+    }));
+
+  test("shards along another axis than its own", () =>
+    onMesh({ node: 2, sp: 2 }, (ctx) => {
+      using cache = make(ctx, { axis: "node", headSize: 8, numKvHeads: 1 });
+      using sequence = cache.createSequence();
+      const options = { embedDim: 8, numHeads: 1, attentionAxis: 1, causal: true, backend: "ring" } as const;
+      using attn = new MultiAxisAttention(ctx, options);
+      using x = randn(ctx, [1, 3, 8]);
+      const layer = cache.layer(0, [sequence], { sharded: true });
+      expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(
+        /cut along the cache's axis, node, received/,
+      );
+      expect(() => make(ctx, { axis: "gpu" })).toThrow(/one of the axes node, sp/);
+    }));
+});

@@ -1,0 +1,238 @@
+import { ring } from "@mosaic/backend-ring";
+import {
+  attention,
+  type AttentionBackend,
+  AutogradError,
+  checkpoint,
+  type Context,
+  CrossAxisAttention,
+  fromArray,
+  Module,
+  MultiAxisAttention,
+  randn,
+  reduceGradients,
+  shard,
+  type Tensor,
+} from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { Dropout, RMSNorm, RotaryEmbedding, SwiGLU } from "../src/index.ts";
+import { numbers } from "./reference/numbers.ts";
+import { alone, onMesh } from "./reference/world.ts";
+
+const [length, embedDim] = [24, 8];
+
+/** How often each half of an attention call ran. */
+interface Calls {
+  forward: number;
+  backward: number;
+}
+
+/** A ring that counts its calls. */
+function counted(calls: Calls): AttentionBackend {
+  const inner = ring();
+  return {
+    ...inner,
+    name: "counted",
+    attend(...call) {
+      calls.forward++;
+      inner.attend(...call);
+    },
+    attendBackward(...call) {
+      calls.backward++;
+      inner.attendBackward(...call);
+    },
+  };
+}
+
+type Mode = "none" | "recompute" | "keepAttention" | "module" | "nested";
+
+/** A block of a language model, and how its activations are kept. */
+class Block extends Module {
+  readonly mode: Mode;
+  readonly norm: RMSNorm;
+  readonly attn: MultiAxisAttention;
+  readonly cross: CrossAxisAttention;
+  readonly drop: Dropout;
+  readonly mlp: SwiGLU;
+
+  constructor(
+    ctx: Context,
+    mode: Mode,
+    { backend, dtype }: { backend: AttentionBackend; dtype: "float32" | "bfloat16" },
+  ) {
+    super();
+    this.mode = mode;
+    const placement = "zigzag";
+    const useCheckpoint = mode === "module" ? "keepAttention" : mode === "nested";
+    const options = { embedDim, numHeads: 2, numKvHeads: 1, causal: true, placement, backend, dtype } as const;
+    const positions = new RotaryEmbedding(embedDim / 2);
+    this.norm = this.addChild("norm", new RMSNorm(ctx, embedDim, { dtype }));
+    const self = { ...options, positions, attentionAxis: 1, sequenceLength: length, useCheckpoint } as const;
+    this.attn = this.addChild("attn", new MultiAxisAttention(ctx, self));
+    const lengths = { sequenceLength: length, kvSequenceLength: length };
+    const cross = { ...options, ...lengths, qAxis: 1, kvAxis: 1, useCheckpoint } as const;
+    this.cross = this.addChild("cross", new CrossAxisAttention(ctx, cross));
+    this.drop = this.addChild("drop", new Dropout(ctx, 0.1, { placement, sequenceLength: length }));
+    this.mlp = this.addChild("mlp", new SwiGLU(ctx, { embedDim, hiddenDim: 12, dtype }));
+  }
+
+  forward(x: Tensor): Tensor {
+    const body = (x: Tensor): Tensor => {
+      const y = x.add(this.drop.forward(this.attn.forward(this.norm.forward(x))));
+      const z = y.add(this.cross.forward(y, x));
+      return z.add(this.mlp.forward(z));
+    };
+    if (this.mode === "none" || this.mode === "module") return body(x);
+    return checkpoint({ keepAttention: this.mode !== "recompute" }, body, x);
+  }
+}
+
+interface Run {
+  /** The output, and the gradients of the input and of every parameter. */
+  readonly values: readonly (readonly number[])[];
+  readonly calls: Calls;
+  /** Sent in the forward, and in the backward. */
+  readonly bytes: readonly [number, number];
+}
+
+/** By all that was enqueued so far. */
+async function bytesSent(ctx: Context): Promise<number> {
+  ctx.world.barrier().wait();
+  await ctx.device.stream.synchronize();
+  return ctx.world.traffic().bytesSent;
+}
+
+async function run(ctx: Context, mode: Mode, dtype: "float32" | "bfloat16" = "float32"): Promise<Run> {
+  const calls = { forward: 0, backward: 0 };
+  using model = new Block(ctx, mode, { backend: counted(calls), dtype });
+  using whole = fromArray(ctx, numbers(2 * length * embedDim, 1), [2, length, embedDim], dtype);
+  const x = shard(ctx, whole, 1, { placement: "zigzag" }).detach();
+  x.requiresGrad = true;
+  using seed = shard(ctx, whole, 1, { placement: "zigzag" });
+  const start = await bytesSent(ctx);
+  using out = model.forward(x);
+  const between = await bytesSent(ctx);
+  out.backward(seed);
+  const bytes = [between - start, (await bytesSent(ctx)) - between] as const;
+  reduceGradients(ctx, model);
+  const tensors = [out, x.grad!, ...model.parameters().map(({ grad }) => grad!)];
+  const values = await Promise.all(tensors.map(async (each) => Array.from(await each.read())));
+  return { values, calls, bytes };
+}
+
+describe.each([1, 2, 4])("on %d ranks", (sp) => {
+  test.each(["float32", "bfloat16"] as const)("gradients are the same, bit for bit, %s", async (dtype) => {
+    const expected = await onMesh({ sp }, (ctx) => run(ctx, "none", dtype));
+    for (const mode of ["recompute", "keepAttention", "module", "nested"] as const) {
+      const found = await onMesh({ sp }, (ctx) => run(ctx, mode, dtype));
+      expect(
+        found.map(({ values }) => values),
+        mode,
+      ).toEqual(expected.map(({ values }) => values));
+    }
+  });
+
+  test("attention is neither computed nor communicated again", async () => {
+    const [none, recompute, ...kept] = await Promise.all(
+      (["none", "recompute", "keepAttention", "module", "nested"] as const).map((mode) =>
+        onMesh({ sp }, (ctx) => run(ctx, mode)),
+      ),
+    );
+    for (const rank of none!.keys()) {
+      const [forward, backward] = none![rank]!.bytes;
+      expect(none![rank]!.calls).toEqual({ forward: 2, backward: 2 });
+      expect(forward > 0).toBe(sp > 1);
+      // What is not kept is sent once more.
+      expect(recompute![rank]!.calls).toEqual({ forward: 4, backward: 2 });
+      expect(recompute![rank]!.bytes).toEqual([forward, backward + forward]);
+      for (const each of kept) {
+        expect(each[rank]!.calls).toEqual({ forward: 2, backward: 2 });
+        expect(each[rank]!.bytes).toEqual([forward, backward]);
+      }
+    }
+  });
+});
+
+test("what is kept is the inputs, (out, lse) and the result, and all is given back", () =>
+  alone(async (ctx) => {
+    const [batch, heads, rows, dim] = [2, 4, 64, 8];
+    const shape = [batch, heads, rows, dim];
+    const size = 4 * batch * heads * rows * dim;
+    const before = ctx.device.memory().allocated;
+    const x = randn(ctx, shape);
+    x.requiresGrad = true;
+    const held = () => ctx.device.memory().allocated - before;
+    const body = (x: Tensor) => attention(ctx, x.tanh(), x, x).tanh();
+    const y = checkpoint({ keepAttention: true }, body, x);
+    expect(held()).toBe(3 * size + size / dim);
+    const loss = y.sum();
+    loss.backward();
+    x.grad!.dispose();
+    for (const each of [loss, y]) each.dispose();
+    expect(held()).toBe(size);
+    // Without a backward, when the result goes; and where the body throws.
+    checkpoint({ keepAttention: true }, body, x).dispose();
+    expect(held()).toBe(size);
+    const failing = (x: Tensor): Tensor => {
+      body(x);
+      throw new Error("body");
+    };
+    expect(() => checkpoint({ keepAttention: true }, failing, x)).toThrow("body");
+    expect(held()).toBe(size);
+    x.requiresGrad = false;
+    checkpoint({ keepAttention: true }, body, x).dispose();
+    expect(held()).toBe(size);
+    x.dispose();
+    await ctx.device.stream.synchronize();
+    expect(held()).toBe(0);
+  }));
+
+test("lse is kept, too, for a body that uses it", () =>
+  alone(async (ctx) => {
+    const gradient = async (keepAttention: boolean) => {
+      using x = fromArray(ctx, numbers(24, 3), [1, 1, 6, 4]);
+      x.requiresGrad = true;
+      const body = (x: Tensor) => {
+        const { out, lse } = attention(ctx, x, x, x, { returnLse: true });
+        return out.mul(lse.reshape([1, 1, 6, 1]));
+      };
+      using loss = checkpoint({ keepAttention }, body, x).sum();
+      loss.backward();
+      return Array.from(await x.grad!.read());
+    };
+    expect(await gradient(true)).toEqual(await gradient(false));
+  }));
+
+test("a body that does something else the second time, and a result that was mutated, are errors", () =>
+  alone((ctx) => {
+    using x = randn(ctx, [1, 1, 4, 2]);
+    x.requiresGrad = true;
+    const backward = (body: (x: Tensor) => Tensor): void => {
+      using loss = checkpoint({ keepAttention: true }, body, x).sum();
+      loss.backward();
+    };
+    let calls = 0;
+    const more = (x: Tensor) => {
+      const out = attention(ctx, x, x, x);
+      return calls++ === 0 ? out : attention(ctx, out, x, x);
+    };
+    expect(() => backward(more)).toThrow(/call 2 of attention in the body to give nothing/);
+    calls = 0;
+    const other = (x: Tensor) => {
+      const q = calls++ === 0 ? x : x.slice(2, 0, 2);
+      return attention(ctx, q, x, x).sum();
+    };
+    expect(() => backward(other)).toThrow(/to give \[1,1,4,2\].*received a call that gives \[1,1,2,2\]/s);
+    const mutated = (x: Tensor) => {
+      const out = attention(ctx, x, x, x);
+      ctx.device.kernels.scalar("mul", out, out, 2);
+      return out.tanh();
+    };
+    expect(() => backward(mutated)).toThrow(AutogradError);
+    expect(() => checkpoint({ keep: true } as never, (x: Tensor) => x.tanh(), x)).toThrow(
+      /options among keepAttention/,
+    );
+    expect(() => checkpoint({ keepAttention: true }, undefined as never, x)).toThrow(/body: expected a function/);
+    const options = { embedDim: 2, numHeads: 1, attentionAxis: 1, useCheckpoint: "keep" as never };
+    expect(() => new MultiAxisAttention(ctx, options)).toThrow(/useCheckpoint: expected a boolean, or "keepAttention"/);
+  }));

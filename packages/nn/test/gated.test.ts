@@ -1,0 +1,105 @@
+import { noGrad, OptionError, randn, type Tensor } from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { GeGLU, SwiGLU } from "../src/index.ts";
+import { checkLayer, linear } from "./reference/gradients.ts";
+import { normalCdf } from "./reference/normal.ts";
+import { maxDifference } from "./reference/numbers.ts";
+import { alone, onMesh } from "./reference/world.ts";
+
+const sizes = { embedDim: 3, hiddenDim: 4 };
+const silu = (x: number) => x / (1 + Math.exp(-x));
+const gelu = (x: number) => x * normalCdf(x);
+const geluTanh = (x: number) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
+
+type Parameters = Readonly<Record<string, readonly number[]>>;
+
+/** down(f(gate(x)) · up(x)) in float64. */
+function gated(x: readonly number[], p: Parameters, f: (x: number) => number): number[] {
+  const layer = (name: string, input: readonly number[], out: number) =>
+    linear(input, p[`${name}.weight`]!, p[`${name}.bias`] ?? new Array<number>(out).fill(0));
+  const up = layer("up_proj", x, sizes.hiddenDim);
+  const hidden = layer("gate_proj", x, sizes.hiddenDim).map((value, i) => f(value) * up[i]!);
+  return layer("down_proj", hidden, sizes.embedDim);
+}
+
+describe("forward and every gradient equal float64's", () => {
+  test.each([true, false])("SwiGLU, bias %s", (bias) =>
+    alone(async (ctx) => {
+      using module = new SwiGLU(ctx, { ...sizes, bias });
+      const reference = (x: readonly number[], p: Parameters) => gated(x, p, silu);
+      await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 2, 3], reference });
+    }),
+  );
+
+  test.each([
+    ["none", gelu],
+    ["tanh", geluTanh],
+  ] as const)("GeGLU, approximate %s", (approximate, f) =>
+    alone(async (ctx) => {
+      using module = new GeGLU(ctx, { ...sizes, approximate });
+      const reference = (x: readonly number[], p: Parameters) => gated(x, p, f);
+      await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3], reference });
+    }),
+  );
+});
+
+test("of 16 bits, the product is rounded once", () =>
+  alone(async (ctx) => {
+    using module = new SwiGLU(ctx, { ...sizes, dtype: "bfloat16" });
+    using x = randn(ctx, [64, 3]);
+    using narrow = x.to("bfloat16");
+    const input = Array.from(await narrow.read());
+    const p = Object.fromEntries(
+      await Promise.all(
+        module.namedParameters().map(async ([name, each]) => [name, Array.from(await each.read())] as const),
+      ),
+    );
+    using out = module.forward(narrow);
+    expect(out.dtype).toBe("bfloat16");
+    expect(maxDifference(await out.read(), gated(input, p, silu))).toBeLessThan(4 * 2 ** -8);
+  }));
+
+test("keeps what gate and up give for the backward, and nothing that is computed of them", () =>
+  alone((ctx) => {
+    using module = new SwiGLU(ctx, { embedDim: 8, hiddenDim: 1024 });
+    const rows = 512;
+    using x = randn(ctx, [rows, 8]);
+    const held = (run: () => Tensor): number => {
+      const before = ctx.device.memory().allocated;
+      using out = run();
+      return ctx.device.memory().allocated - before - 4 * out.size;
+    };
+    expect(held(() => noGrad(() => module.forward(x)))).toBe(0);
+    // gate, up, and their product, which the last layer needs.
+    expect(held(() => module.forward(x))).toBe(3 * 4 * rows * 1024);
+  }));
+
+test("dropout is the same on every mesh", async () => {
+  const run = (shards: number) =>
+    onMesh({ sp: shards }, async (ctx) => {
+      using module = new SwiGLU(ctx, { ...sizes, dropout: 0.5 });
+      using whole = randn(ctx, [1, 8, 3], { seed: 1, stream: 1 });
+      const rows = 8 / shards;
+      using x = whole.slice(1, ctx.rank * rows, (ctx.rank + 1) * rows);
+      using out = module.forward(x);
+      return Array.from(await out.read());
+    });
+  const [expected] = await run(1);
+  expect(expected!.filter((value) => value === 0).length).toBeGreaterThan(0);
+  expect(maxDifference((await run(4)).flat(), expected!)).toBeLessThan(1e-6);
+});
+
+test("an empty shard gives an empty result, and options that do not exist are refused", () =>
+  alone((ctx) => {
+    using module = new SwiGLU(ctx, sizes);
+    using x = randn(ctx, [0, 3]);
+    x.requiresGrad = true;
+    using out = module.forward(x);
+    expect(out.shape).toEqual([0, 3]);
+    using loss = out.sum();
+    loss.backward();
+    expect(x.grad!.shape).toEqual([0, 3]);
+    expect(() => new SwiGLU(ctx, { embedDim: 3 } as never)).toThrow(OptionError);
+    expect(() => new SwiGLU(ctx, { ...sizes, approximate: "tanh" } as never)).toThrow(OptionError);
+    expect(() => new GeGLU(ctx, { ...sizes, approximate: "erf" as never })).toThrow(OptionError);
+  }));

@@ -1,0 +1,357 @@
+import {
+  type Context,
+  fromArray,
+  full,
+  Linear,
+  loadState,
+  Module,
+  MultiAxisAttention,
+  noGrad,
+  OptionError,
+  randn,
+  reduceGradients,
+  shard,
+  type Tensor,
+  unshard,
+} from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import {
+  addLoRA,
+  AdamW,
+  type Layer,
+  LoRA,
+  loraStateDict,
+  markOnlyLoRATrainable,
+  ModuleList,
+  mseLoss,
+  readSafetensors,
+  RMSNorm,
+  Sequential,
+  SwiGLU,
+  writeSafetensors,
+} from "../src/index.ts";
+import { directory } from "./reference/directory.ts";
+import { linear } from "./reference/gradients.ts";
+import { derivative, maxDifference, numbers } from "./reference/numbers.ts";
+import { alone, onMesh } from "./reference/world.ts";
+
+const [ins, outs, rank, alpha] = [4, 3, 2, 5];
+
+describe("LoRA", () => {
+  test("and the gradients of x, A and B equal float64's; the base gets none", () =>
+    alone(async (ctx) => {
+      using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank, alpha });
+      const p = Object.fromEntries(
+        module.namedParameters().map(([name, each], i) => [name, numbers(each.size, 10 + i)] as const),
+      );
+      expect(Object.keys(p)).toEqual(["base_layer.weight", "base_layer.bias", "lora_A.weight", "lora_B.weight"]);
+      for (const [name, each] of module.namedParameters()) ctx.device.write(each, p[name]!);
+      const reference = (x: readonly number[], values: Readonly<Record<string, readonly number[]>>): number[] => {
+        const zeros = (size: number) => new Array<number>(size).fill(0);
+        const low = linear(x, values["lora_A.weight"]!, zeros(rank));
+        const added = linear(low, values["lora_B.weight"]!, zeros(outs));
+        return linear(x, values["base_layer.weight"]!, values["base_layer.bias"]!).map(
+          (value, i) => value + (alpha / rank) * added[i]!,
+        );
+      };
+      const [values, weights] = [numbers(2 * ins, 1), numbers(2 * outs, 2)];
+      using x = fromArray(ctx, values, [2, ins]);
+      x.requiresGrad = true;
+      using out = module.forward(x);
+      expect(maxDifference(await out.read(), reference(values, p))).toBeLessThan(2e-6);
+      using seed = fromArray(ctx, weights, [2, outs]);
+      out.backward(seed);
+      const total = (found: readonly number[]) => found.reduce((sum, value, i) => sum + value * weights[i]!, 0);
+      const dx = derivative((each) => total(reference(each, p)), values);
+      expect(maxDifference(await x.grad!.read(), dx)).toBeLessThan(1e-5);
+      for (const [name, parameter] of module.namedParameters()) {
+        if (name.startsWith("base_layer")) {
+          expect([parameter.requiresGrad, parameter.grad]).toEqual([false, null]);
+          continue;
+        }
+        const expected = derivative((each) => total(reference(values, { ...p, [name]: each })), p[name]!);
+        expect(maxDifference(await parameter.grad!.read(), expected), name).toBeLessThan(1e-5);
+      }
+    }));
+
+  test("changes nothing at first, and A is drawn as a Linear's weight", () =>
+    alone(async (ctx) => {
+      const base = new Linear(ctx, 64, 8);
+      using x = randn(ctx, [5, 64]);
+      using before = base.forward(x);
+      using module = new LoRA(ctx, base, { rank: 32 });
+      using after = module.forward(x);
+      expect(await after.read()).toEqual(await before.read());
+      const drawn = await module.a.weight.read();
+      expect(Math.max(...drawn.map(Math.abs))).toBeLessThanOrEqual(1 / 8);
+      expect(Math.sqrt(drawn.reduce((sum, value) => sum + value ** 2, 0) / drawn.length) * 8).toBeCloseTo(3 ** -0.5, 1);
+      expect(module.scale).toBe(1);
+    }));
+
+  test("drops what A receives, the base nothing, and nothing after eval()", () =>
+    alone(async (ctx) => {
+      using module = new LoRA(ctx, new Linear(ctx, 1, 1, { bias: false }), { rank: 1, alpha: 1, dropout: 0.5 });
+      for (const each of module.parameters()) ctx.device.kernels.fill(each, 1);
+      using x = full(ctx, [1000, 1], 1);
+      using out = module.forward(x);
+      expect(new Set(await out.read())).toEqual(new Set([1, 3]));
+      using plain = module.eval().forward(x);
+      expect(new Set(await plain.read())).toEqual(new Set([2]));
+    }));
+
+  test("trains to the same adapters on every mesh, and moves nothing else", async () => {
+    const run = (mesh: { dp?: number; sp: number }) =>
+      onMesh(mesh, async (ctx) => {
+        using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank, dropout: 0.25 });
+        const base = await module.base.weight.read();
+        using optimizer = new AdamW(module, { lr: 0.05 });
+        expect(optimizer.stateDict().tensors.size).toBe(4);
+        const rows = 8 / ctx.size;
+        for (let step = 0; step < 5; step++) {
+          using x = fromArray(ctx, numbers(8 * ins, step), [1, 8, ins]).slice(
+            1,
+            ctx.rank * rows,
+            (ctx.rank + 1) * rows,
+          );
+          using y = fromArray(ctx, numbers(8 * outs, 50 + step), [1, 8, outs]);
+          using own = y.slice(1, ctx.rank * rows, (ctx.rank + 1) * rows);
+          using loss = mseLoss(ctx, module.forward(x), own);
+          loss.backward();
+          reduceGradients(ctx, module);
+          optimizer.step();
+          optimizer.zeroGrad();
+        }
+        expect(await module.base.weight.read()).toEqual(base);
+        return (await Promise.all([...loraStateDict(module).values()].map((each) => each.read()))).flatMap((each) => [
+          ...each,
+        ]);
+      });
+    const [expected] = await run({ sp: 1 });
+    for (const sp of [2, 4]) {
+      for (const found of await run({ sp })) expect(maxDifference(found, expected!)).toBeLessThan(1e-5);
+    }
+  });
+});
+
+describe("merged", () => {
+  test.each(["float32", "bfloat16"] as const)(
+    "it is one product of a weight rounded once, and unmerged it is, bit for bit, what it was, %s",
+    (dtype) =>
+      alone(async (ctx) => {
+        using module = new LoRA(ctx, new Linear(ctx, 16, 8, { dtype }), { rank, alpha });
+        ctx.device.write(module.b.weight, numbers(module.b.weight.size, 3));
+        const [w, a, b] = await Promise.all([module.base, module.a, module.b].map(({ weight }) => weight.read()));
+        using x = fromArray(ctx, numbers(3 * 16, 1), [3, 16], dtype);
+        module.eval();
+        using before = module.forward(x);
+        const allocated = ctx.device.memory().allocated;
+        expect([module.isMerged, module.mergedWeight]).toEqual([false, null]);
+        using merged = module.merge().forward(x);
+        expect(module.isMerged).toBe(true);
+        const exact = Array.from(w!, (value, i) => {
+          const [row, column] = [Math.floor(i / 16), i % 16];
+          let sum = 0;
+          for (let k = 0; k < rank; k++) sum += b![row * rank + k]! * a![k * 16 + column]!;
+          return value + (alpha / rank) * sum;
+        });
+        const weight = await module.mergedWeight!.read();
+        const [unit, least] = dtype === "float32" ? [2 ** -21, 2 ** -3] : [2 ** -8, 2 ** -8];
+        for (const [i, value] of exact.entries()) {
+          expect(Math.abs(weight[i]! - value)).toBeLessThanOrEqual(unit * Math.max(Math.abs(value), least) * 1.001);
+        }
+        expect(maxDifference(await merged.read(), await before.read())).toBeLessThan(dtype === "float32" ? 2e-6 : 0.03);
+        expect(await module.base.weight.read()).toEqual(w);
+        merged.dispose();
+        using after = module.unmerge().forward(x);
+        expect(await after.read()).toEqual(await before.read());
+        after.dispose();
+        expect(ctx.device.memory().allocated).toBe(allocated);
+      }),
+  );
+
+  test("it follows the adapters that are loaded, and its state dict is that of one that is not", () =>
+    alone(async (ctx) => {
+      using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank });
+      using x = randn(ctx, [2, ins]);
+      const names = [...module.stateDict().keys()];
+      module.eval().merge();
+      using before = module.forward(x);
+      expect([...module.stateDict().keys()]).toEqual(names);
+      ctx.device.write(module.b.weight, numbers(outs * rank, 4));
+      using after = module.forward(x);
+      using plain = module.unmerge().forward(x);
+      expect(maxDifference(await after.read(), await plain.read())).toBeLessThan(2e-6);
+      expect(maxDifference(await after.read(), await before.read())).toBeGreaterThan(1e-2);
+    }));
+
+  test("it cannot be trained", () =>
+    alone((ctx) => {
+      using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank });
+      using x = randn(ctx, [2, ins]);
+      module.merge();
+      expect(() => module.forward(x)).toThrow(/not merged, to train them.*call unmerge\(\) before training/s);
+      module.unmerge().forward(x).dispose();
+    }));
+});
+
+class Model extends Module {
+  readonly layers: Sequential;
+
+  constructor(first: Layer, second: Layer) {
+    super();
+    this.layers = this.addChild("layers", new Sequential(first, second));
+  }
+
+  forward(x: Tensor): Tensor {
+    return this.layers.forward(x);
+  }
+}
+
+test("the adapters of a model alone are saved, and loaded into another of the same base", () =>
+  alone(async (ctx) => {
+    const make = () => new Model(new RMSNorm(ctx, ins), new LoRA(ctx, new Linear(ctx, ins, outs), { rank }));
+    const path = `${directory()}/adapters.safetensors`;
+    using tuned = make();
+    const [a, b] = [...loraStateDict(tuned).values()];
+    ctx.device.write(b!, numbers(b!.size, 5));
+    await writeSafetensors(path, loraStateDict(tuned));
+    const { tensors } = await readSafetensors(path);
+    expect([...tensors.keys()].toSorted()).toEqual(["layers.1.lora_A.weight", "layers.1.lora_B.weight"]);
+    using model = make();
+    const base = await model.stateDict().get("layers.1.base_layer.weight")!.read();
+    expect(loadState("adapters", loraStateDict(model), tensors)).toEqual({ missing: [], unexpected: [] });
+    const loaded = [...loraStateDict(model).values()];
+    expect(await loaded[0]!.read()).toEqual(await a!.read());
+    expect(await loaded[1]!.read()).toEqual(await b!.read());
+    expect(await model.stateDict().get("layers.1.base_layer.weight")!.read()).toEqual(base);
+  }));
+
+test("markOnlyLoRATrainable freezes the rest, which then takes no gradient and no optimizer state", () =>
+  alone((ctx) => {
+    using model = new Model(new RMSNorm(ctx, ins), new LoRA(ctx, new Linear(ctx, ins, outs), { rank }));
+    using x = randn(ctx, [2, ins]);
+    using before = model.forward(x).sum();
+    before.backward();
+    expect(model.stateDict().get("layers.0.weight")!.grad).not.toBe(null);
+    markOnlyLoRATrainable(model);
+    using after = model.forward(x).sum();
+    after.backward();
+    reduceGradients(ctx, model);
+    const trained = model.namedParameters().flatMap(([name, { grad }]) => (grad ? [name] : []));
+    expect(trained).toEqual(["layers.1.lora_A.weight", "layers.1.lora_B.weight"]);
+    using optimizer = new AdamW(model);
+    expect([...optimizer.stateDict().tensors.keys()].every((name) => name.includes("lora_"))).toBe(true);
+  }));
+
+/** As a transformer's block has its layers: in properties of attention and feed-forward modules, and in a list. */
+class Block extends Module {
+  readonly attn: MultiAxisAttention;
+  readonly mlps: ModuleList<SwiGLU>;
+
+  constructor(ctx: Context) {
+    super();
+    const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, causal: true, backend: "ring" } as const;
+    this.attn = this.addChild("attn", new MultiAxisAttention(ctx, { ...options, placement: "zigzag" }));
+    this.mlps = this.addChild("mlps", new ModuleList([new SwiGLU(ctx, { embedDim: 8, hiddenDim: 12 })]));
+  }
+
+  forward(x: Tensor): Tensor {
+    const y = x.add(this.attn.forward(x));
+    return y.add(this.mlps.at(0)!.forward(y));
+  }
+}
+
+describe("addLoRA", () => {
+  const targets = ["qkv_proj", "0.down_proj"];
+  const options = { targets, rank: 2, alpha: 4, dropout: 0.25, sharding: { placement: "zigzag" } } as const;
+
+  test("adapts the layers that are named, freezes the rest, and trains alike on every mesh", async () => {
+    const run = (sp: number) =>
+      onMesh({ sp }, async (ctx) => {
+        using model = new Block(ctx);
+        const placement = { placement: "zigzag" } as const;
+        using whole = fromArray(ctx, numbers(2 * 8 * 8, 1), [2, 8, 8]);
+        using x = shard(ctx, whole, 1, placement);
+        using before = model.forward(x);
+        expect(addLoRA(ctx, model, options)).toEqual(["attn.qkv_proj", "mlps.0.down_proj"]);
+        using same = model.eval().forward(x);
+        expect(await same.read()).toEqual(await before.read());
+        model.train();
+        using optimizer = new AdamW(model, { lr: 0.05 });
+        expect(optimizer.stateDict().tensors.size).toBe(2 * 4);
+        for (let step = 0; step < 4; step++) {
+          using loss = mseLoss(ctx, model.forward(x), x);
+          loss.backward();
+          reduceGradients(ctx, model);
+          optimizer.step();
+          optimizer.zeroGrad();
+        }
+        using after = model.eval().forward(x);
+        using gathered = unshard(ctx, after, 1, placement);
+        expect(maxDifference(await after.read(), await before.read())).toBeGreaterThan(1e-2);
+        for (const module of [model.attn.qkvProjection, model.mlps.at(0)!.downProjection]) {
+          expect(module).toBeInstanceOf(LoRA);
+        }
+        return Array.from(await gathered.read());
+      });
+    const [expected] = await run(1);
+    for (const found of await run(4)) expect(maxDifference(found, expected!)).toBeLessThan(1e-5);
+  });
+
+  test("keeps whether a model is trained, and one adapter for a layer that is shared", () =>
+    alone((ctx) => {
+      const layer = new Linear(ctx, 4, 4);
+      using shared = new Sequential(layer, layer).eval();
+      expect(addLoRA(ctx, shared, { targets: ["0", "1"], rank: 1 })).toEqual(["0", "1"]);
+      expect(shared.at(0)).toBe(shared.at(1));
+      expect(shared.at(0)!.training).toBe(false);
+      expect(shared.namedParameters().map(([name]) => name)).toEqual([
+        ...["0.base_layer.weight", "0.base_layer.bias", "0.lora_A.weight", "0.lora_B.weight"],
+      ]);
+      // Adapters within are not adapted again.
+      expect(() => addLoRA(ctx, shared, { targets: ["base_layer"], rank: 1 })).toThrow(
+        /among none, received "base_layer"/,
+      );
+    }));
+
+  test("refuses names of nothing, and layers out of reach", () =>
+    alone((ctx) => {
+      using model = new Block(ctx);
+      const names = [...model.stateDict().keys()];
+      expect(() => addLoRA(ctx, model, { targets: ["out_proj", "q_proj"], rank: 2 })).toThrow(
+        /among "attn.qkv_proj", "attn.out_proj", "mlps.0.gate_proj".*received "q_proj"/,
+      );
+      expect(() => addLoRA(ctx, model, { targets, rank: 0 })).toThrow(/rank: expected an integer ≥ 1/);
+      expect([...model.stateDict().keys()]).toEqual(names);
+      class Hidden extends Module {
+        readonly #layer = this.addChild("layer", new Linear(ctx, 2, 2));
+
+        forward(x: Tensor): Tensor {
+          return this.#layer.forward(x);
+        }
+      }
+      using hidden = new Hidden();
+      expect(() => addLoRA(ctx, hidden, { targets: ["layer"], rank: 1 })).toThrow(/keep the child in a property/);
+      expect(hidden.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
+      expect(() => hidden.replaceChild("other", new Linear(ctx, 2, 2))).toThrow(/among layer, received "other"/);
+    }));
+});
+
+test("disposes all it holds, and refuses what is no Linear and options that are none", () =>
+  alone((ctx) => {
+    const before = ctx.device.memory().allocated;
+    const module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank });
+    noGrad(() => module.eval().merge());
+    module.dispose();
+    expect(ctx.device.memory().allocated).toBe(before);
+    using base = new Linear(ctx, ins, outs);
+    for (const make of [
+      () => new LoRA(ctx, base, { rank: 0 }),
+      () => new LoRA(ctx, base, { rank, alpha: 0 }),
+      () => new LoRA(ctx, base, { rank, r: 2 } as never),
+      () => new LoRA(ctx, base, undefined as never),
+      () => new LoRA(ctx, new RMSNorm(ctx, 4) as never, { rank }),
+    ]) {
+      expect(make).toThrow(OptionError);
+    }
+  }));

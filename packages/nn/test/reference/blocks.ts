@@ -1,0 +1,93 @@
+import { type Context, type DType, Module, MultiAxisAttention, reduceGradients, type Tensor } from "@mosaic/core";
+import {
+  clipGradNorm,
+  Embedding,
+  linearCrossEntropy,
+  ModuleList,
+  type Optimizer,
+  RMSNorm,
+  RotaryEmbedding,
+  SwiGLU,
+} from "../../src/index.ts";
+import { part, samples } from "./model.ts";
+
+const [length, vocabulary, embedDim] = [12, 7, 16];
+
+class Block extends Module {
+  readonly norm: RMSNorm;
+  readonly attention: MultiAxisAttention;
+  readonly mlp: SwiGLU;
+
+  constructor(ctx: Context, dtype: DType) {
+    super();
+    const where = { placement: "zigzag", sequenceLength: length } as const;
+    const heads = { embedDim, numHeads: 2, attentionAxis: 1, causal: true, backend: "ring", dtype } as const;
+    const positions = new RotaryEmbedding(embedDim / 2);
+    this.norm = this.addChild("norm", new RMSNorm(ctx, embedDim, { dtype }));
+    this.attention = this.addChild("attention", new MultiAxisAttention(ctx, { ...heads, ...where, positions }));
+    this.mlp = this.addChild("mlp", new SwiGLU(ctx, { embedDim, hiddenDim: 24, dropout: 0.1, sharding: where, dtype }));
+  }
+
+  forward(x: Tensor): Tensor {
+    const y = x.add(this.attention.forward(this.norm.forward(x)));
+    return y.add(this.mlp.forward(y));
+  }
+}
+
+/** What may vary. */
+export interface BlocksOptions {
+  readonly dtype?: DType;
+  /** How a block is called: by a checkpoint, for instance. */
+  readonly around?: (block: Block, x: Tensor) => Tensor;
+}
+
+/** A transformer of equal blocks in a ModuleList, whose head is its embedding: the output projection is outside of its forward. */
+export class Blocks extends Module {
+  readonly embed: Embedding;
+  readonly blocks: ModuleList<Block>;
+  readonly norm: RMSNorm;
+  readonly #around: (block: Block, x: Tensor) => Tensor;
+
+  constructor(ctx: Context, { dtype = "float32", around = (block, x) => block.forward(x) }: BlocksOptions = {}) {
+    super();
+    this.embed = this.addChild("embed", new Embedding(ctx, vocabulary, embedDim, { std: 0.5, dtype }));
+    this.blocks = this.addChild("blocks", new ModuleList([0, 1, 2].map(() => new Block(ctx, dtype))));
+    this.norm = this.addChild("norm", new RMSNorm(ctx, embedDim, { dtype }));
+    this.#around = around;
+  }
+
+  forward(tokens: Tensor): Tensor {
+    let x = this.embed.forward(tokens);
+    for (const block of this.blocks) x = this.#around(block, x);
+    return this.norm.forward(x);
+  }
+}
+
+/** The loss of a batch. */
+export function forwardStep(ctx: Context, model: Blocks, step: number): Tensor {
+  const { tokens, targets } = samples(step);
+  using x = part(ctx, tokens);
+  using y = part(ctx, targets);
+  using hidden = model.forward(x);
+  return linearCrossEntropy(ctx, hidden, { weight: model.embed.weight }, y);
+}
+
+/** Forward and backward of a batch; the loss. */
+export function backwardStep(ctx: Context, model: Blocks, step: number): Tensor {
+  const loss = forwardStep(ctx, model, step);
+  loss.backward();
+  return loss;
+}
+
+/** One step; resolves to the loss. */
+export async function trainBlocks(
+  ctx: Context,
+  { model, optimizer, maxNorm = 1 }: { model: Blocks; optimizer: Optimizer; maxNorm?: number },
+): Promise<number> {
+  using loss = backwardStep(ctx, model, optimizer.steps);
+  reduceGradients(ctx, model);
+  if (maxNorm < Infinity) clipGradNorm(model, maxNorm).dispose();
+  optimizer.step();
+  optimizer.zeroGrad();
+  return loss.item();
+}

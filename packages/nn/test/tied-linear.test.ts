@@ -1,0 +1,119 @@
+import { type Context, fromArray, Module, reduceGradients, type Tensor } from "@mosaic/core";
+import { expect, test } from "vitest";
+import {
+  AdamW,
+  clipGradNorm,
+  crossEntropy,
+  Embedding,
+  loadCheckpoint,
+  readSafetensors,
+  saveCheckpoint,
+  TiedLinear,
+} from "../src/index.ts";
+import { directory } from "./reference/directory.ts";
+import { derivative, maxDifference, numbers } from "./reference/numbers.ts";
+import { alone, onMesh } from "./reference/world.ts";
+
+const [count, dim] = [5, 3];
+const tokens = [4, 0, 4, 2];
+const targets = [1, 4, 3, 0];
+
+class Tied extends Module {
+  readonly embed: Embedding;
+  readonly head: TiedLinear;
+
+  constructor(ctx: Context) {
+    super();
+    this.embed = this.addChild("embed", new Embedding(ctx, count, dim));
+    this.head = this.addChild("head", new TiedLinear(this.embed));
+  }
+
+  forward(tokens: Tensor): Tensor {
+    return this.head.forward(this.embed.forward(tokens).tanh());
+  }
+}
+
+/** Mean cross-entropy of the model, of one weight in both places, in float64. */
+function reference(weight: readonly number[]): number {
+  const row = (token: number) => weight.slice(token * dim, (token + 1) * dim);
+  const losses = tokens.map((token, i) => {
+    const x = row(token).map(Math.tanh);
+    const logits = Array.from({ length: count }, (_, c) => row(c).reduce((sum, w, k) => sum + w * x[k]!, 0));
+    return Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit), 0)) - logits[targets[i]!]!;
+  });
+  return losses.reduce((a, b) => a + b) / tokens.length;
+}
+
+/** The loss, whose gradients are those of the whole batch. */
+function train(ctx: Context, model: Tied): Tensor {
+  const each = tokens.length / ctx.size;
+  const own = (values: readonly number[]) => values.slice(ctx.rank * each, (ctx.rank + 1) * each);
+  using mine = fromArray(ctx, own(tokens), [each]);
+  using wanted = fromArray(ctx, own(targets), [each]);
+  using logits = model.forward(mine);
+  const loss = crossEntropy(ctx, logits, wanted);
+  loss.backward();
+  reduceGradients(ctx, model);
+  return loss;
+}
+
+test.each([1, 2, 4])("both uses add to one gradient, once, on %d ranks", async (sp) => {
+  const weight = numbers(count * dim, 1);
+  const expected = derivative(reference, weight);
+  await onMesh({ sp }, async (ctx) => {
+    using model = new Tied(ctx);
+    ctx.device.write(model.embed.weight, weight);
+    using loss = train(ctx, model);
+    expect(await loss.item()).toBeCloseTo(reference(weight), 5);
+    expect(maxDifference(await model.embed.weight.grad!.read(), expected)).toBeLessThan(1e-5);
+    using norm = clipGradNorm(model, 1e9);
+    expect(await norm.item()).toBeCloseTo(Math.hypot(...expected), 5);
+    expect(model.head.weight).toBe(model.embed.weight);
+  });
+});
+
+test("one entry in the state dict, the optimizer and a checkpoint, which resumes", () =>
+  alone(async (ctx) => {
+    const path = `${directory()}/tied.safetensors`;
+    const step = (model: Tied, optimizer: AdamW) => {
+      train(ctx, model).dispose();
+      optimizer.step();
+      optimizer.zeroGrad();
+    };
+    using model = new Tied(ctx);
+    using optimizer = new AdamW(model, { lr: 0.1 });
+    expect([...optimizer.stateDict().tensors.keys()]).toEqual(["embed.weight.exp_avg", "embed.weight.exp_avg_sq"]);
+    step(model, optimizer);
+    await saveCheckpoint(ctx, path, { model, optimizer });
+    const { tensors } = await readSafetensors(path);
+    expect([...tensors.keys()].filter((name) => name.endsWith(".weight"))).toHaveLength(1);
+    step(model, optimizer);
+    using other = new Tied(ctx);
+    using resumed = new AdamW(other, { lr: 0.1 });
+    await loadCheckpoint(ctx, path, { model: other, optimizer: resumed });
+    step(other, resumed);
+    expect(await other.embed.weight.read()).toEqual(await model.embed.weight.read());
+  }));
+
+test("a parameter under two names has one, the first", () =>
+  alone(async (ctx) => {
+    class Twice extends Module {
+      readonly embed = this.addChild("embed", new Embedding(ctx, 2, 2));
+      readonly again = this.addChild("again", this.embed);
+      readonly head = this.addParameter("head", this.embed.weight);
+    }
+    using model = new Twice();
+    expect([...model.stateDict().keys()]).toEqual(["head"]);
+    expect(model.parameters()).toEqual([model.embed.weight]);
+    model.loadStateDict(new Map([["head", { dtype: "float32", shape: [2, 2], values: Float32Array.of(1, 2, 3, 4) }]]));
+    expect(Array.from(await model.embed.weight.read())).toEqual([1, 2, 3, 4]);
+  }));
+
+test("the embedding alone owns the weight", () =>
+  alone((ctx) => {
+    using embed = new Embedding(ctx, 2, 2);
+    new TiedLinear(embed).dispose();
+    expect(embed.weight.isDisposed).toBe(false);
+    expect(() => new TiedLinear(embed.weight as never)).toThrow(/TiedLinear: expected an Embedding/);
+    expect(() => new TiedLinear(undefined as never)).toThrow(/TiedLinear: expected an Embedding/);
+  }));
