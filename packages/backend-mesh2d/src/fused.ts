@@ -47,9 +47,9 @@ export class FusedExecutor implements PassExecutor {
     const reduction: ReduceScatterStep = { results, transfers: [], arrivals: [] };
     if (tile.last) {
       this.#inputs[Symbol.dispose]();
-      returnSums(pass.queries, queries, reduction);
+      reduceToOwners(pass.queries, queries, reduction);
     }
-    returnSums(tile.keys, keys, reduction);
+    reduceToOwners(tile.keys, keys, reduction);
     sendRecv(pass, reduction.transfers);
     // This rank's own share first, then those of others by offset: the same order every time.
     if (tile.last) this.#accumulateOwn(pass.queries, queries);
@@ -133,7 +133,7 @@ function sliceByRank(
 }
 
 /** Adds the messages that return sums to their owners, and memory for those that arrive. */
-function returnSums(
+function reduceToOwners(
   operand: Operand,
   { sumsByRank }: GatheredOperand,
   { results, transfers, arrivals }: ReduceScatterStep,

@@ -205,13 +205,13 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
   }
 
   function createExecutor(pass: Pass, tile: Tile): PassExecutor {
-    const name = schedule === "auto" ? choose(pass, tile) : schedule;
+    const name = schedule === "auto" ? fastestSchedule(pass, tile) : schedule;
     if (name === "fused") return new FusedExecutor(pass);
     return new OverlappedExecutor(pass, (each) => schedules.get(pass, each));
   }
 
   /** By the tile as if it were the only one: every rank comes to the same. */
-  function choose(pass: Pass, tile: Tile): ScheduleName {
+  function fastestSchedule(pass: Pass, tile: Tile): ScheduleName {
     return chooseSchedule({
       schedule: schedules.get(pass, { ...tile, first: true, last: true }),
       queries: { chunks: pass.grid.columns, rows: pass.queries.meanRows },
@@ -225,7 +225,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
 class IncrementalPass<Kv extends KvShard> implements Disposable {
   readonly #pass: TiledPass<Kv>;
   readonly #from: readonly Coordinate[];
-  readonly #begin: (pass: Pass, tile: Tile) => PassExecutor;
+  readonly #createExecutor: (pass: Pass, tile: Tile) => PassExecutor;
   #executor: PassExecutor | undefined;
   #next = 0;
 
@@ -233,22 +233,22 @@ class IncrementalPass<Kv extends KvShard> implements Disposable {
   constructor(pass: TiledPass<Kv>, from: readonly Coordinate[], begin: (pass: Pass, tile: Tile) => PassExecutor) {
     this.#pass = pass;
     this.#from = from;
-    this.#begin = begin;
+    this.#createExecutor = begin;
   }
 
   add(kv: Kv): void {
     this.#checkCoordinate(kv.from, this.#from[this.#next]);
     const tile = this.#pass.tile(this.#next++, kv);
-    this.#executor ??= this.#begin(this.#pass, tile);
+    this.#executor ??= this.#createExecutor(this.#pass, tile);
     this.#executor.add(tile);
   }
 
   /** Dependencies were derived from the places that were named: keys from elsewhere would be sent to the wrong ranks. */
-  #checkCoordinate(from: Coordinate, named: Coordinate | undefined): void {
-    if (named && Object.keys(named).every((axis) => named[axis] === from[axis])) return;
+  #checkCoordinate(from: Coordinate, callCoordinate: Coordinate | undefined): void {
+    if (callCoordinate && Object.keys(callCoordinate).every((axis) => callCoordinate[axis] === from[axis])) return;
     throw new OptionError({
       where: this.#pass.label,
-      expected: named ? `keys from ${JSON.stringify(named)}` : "no more keys",
+      expected: callCoordinate ? `keys from ${JSON.stringify(callCoordinate)}` : "no further keys",
       received: `keys from ${JSON.stringify(from)}`,
       remedy: "pass blockwise the coordinates of all parts, in the order of the calls",
     });

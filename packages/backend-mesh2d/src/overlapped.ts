@@ -3,7 +3,7 @@ import { type Chunk, ChunkBuffers, recvTransfers, sendTransfers } from "@mosaic/
 import type { Operand, OperandChunks, Pass, PassExecutor, Tile } from "./pass.ts";
 import type { Schedule } from "./schedule.ts";
 import type { TilePeers } from "./tile.ts";
-import { type Move, rowKinds } from "./timeline.ts";
+import { type ChunkTransfer, rowKinds } from "./timeline.ts";
 
 /** Replays schedules: batches are posted ahead, blocks computed as their chunks come, each transfer behind others' blocks. */
 export class OverlappedExecutor implements PassExecutor {
@@ -41,13 +41,13 @@ export class OverlappedExecutor implements PassExecutor {
   }
 
   /** Queries come with the first tile, and the sums over them leave with the last. */
-  #post(moves: readonly Move[], { first, last }: Tile, keys: TileAxis): void {
+  #post(moves: readonly ChunkTransfer[], { first, last }: Tile, keys: TileAxis): void {
     const transfers: Transfer[] = [];
     const arrivals: (() => void)[] = [];
     for (const { kind, offset } of moves) {
       const axis = rowKinds.includes(kind) ? this.#queries : keys;
       if (kind === "kv" || (kind === "q" && first)) axis.receiveInputs(offset, transfers);
-      else if (kind === "dkv" || (kind === "out" && last)) arrivals.push(axis.returnSums(offset, transfers));
+      else if (kind === "dkv" || (kind === "out" && last)) arrivals.push(axis.reduceToOwner(offset, transfers));
     }
     const batch = this.#batches.post(transfers, arrivals);
     for (const { kind, offset } of moves) {
@@ -83,8 +83,8 @@ interface Batch {
 class BatchQueue implements Disposable {
   readonly #group: ProcessGroup;
   readonly #label: string;
-  readonly #posted: Batch[] = [];
-  #waited = 0;
+  readonly #postedBatches: Batch[] = [];
+  #waitedBatches = 0;
 
   constructor(group: ProcessGroup, label: string) {
     this.#group = group;
@@ -94,13 +94,13 @@ class BatchQueue implements Disposable {
   /** Posts a batch, perhaps an empty one; `arrivals` are called when it is waited for. Returns its number, from 1 on. */
   post(transfers: readonly Transfer[], arrivals: readonly (() => void)[]): number {
     const work = transfers.length > 0 ? this.#group.sendRecv(transfers, { label: this.#label }) : undefined;
-    return this.#posted.push({ work, arrivals });
+    return this.#postedBatches.push({ work, arrivals });
   }
 
   /** What is computed next comes after batch `number` and all before it; by default after all. */
-  wait(number: number = this.#posted.length): void {
-    while (this.#waited < number) {
-      const { work, arrivals } = this.#posted[this.#waited++]!;
+  wait(number: number = this.#postedBatches.length): void {
+    while (this.#waitedBatches < number) {
+      const { work, arrivals } = this.#postedBatches[this.#waitedBatches++]!;
       work?.wait();
       for (const arrived of arrivals) arrived();
     }
@@ -108,7 +108,7 @@ class BatchQueue implements Disposable {
 
   /** Leaves nothing under way, whatever happened. */
   [Symbol.dispose](): void {
-    while (this.#waited < this.#posted.length) this.#posted[this.#waited++]!.work?.wait();
+    while (this.#waitedBatches < this.#postedBatches.length) this.#postedBatches[this.#waitedBatches++]!.work?.wait();
   }
 }
 
@@ -125,7 +125,7 @@ class TileAxis {
   /** The batches that bring chunks. */
   readonly #batches: number[] = [];
   /** Blocks that were passed, computed or not. */
-  readonly #blocksDone: number[] = [];
+  readonly #completedBlocks: number[] = [];
 
   constructor(operand: Operand, buffers: ChunkBuffers) {
     this.#operand = operand;
@@ -155,7 +155,7 @@ class TileAxis {
    * Adds to a batch: the sums at an offset go to their owner, and those over this rank's own rows come. Returns what to do
    * when it has run.
    */
-  returnSums(offset: number, batch: Transfer[]): () => void {
+  reduceToOwner(offset: number, batch: Transfer[]): () => void {
     const { peers, sums, accumulate } = this.#operand;
     const buffers = this.#buffers;
     const to = peers.sources[offset];
@@ -173,8 +173,8 @@ class TileAxis {
 
   /** After each block of the last tile; gives a chunk's rows back after one for every chunk of the other dimension. */
   blockDone(offset: number, { sources }: TilePeers): void {
-    const blocksDone = (this.#blocksDone[offset] ?? 0) + 1;
-    this.#blocksDone[offset] = blocksDone;
+    const blocksDone = (this.#completedBlocks[offset] ?? 0) + 1;
+    this.#completedBlocks[offset] = blocksDone;
     const inputs = this.#inputs[offset];
     if (blocksDone === sources.length && inputs) this.#buffers.release(inputs);
   }

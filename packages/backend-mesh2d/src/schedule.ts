@@ -3,7 +3,7 @@ import type { Pass, Tile } from "./pass.ts";
 import {
   type Batch,
   type Block,
-  type Move,
+  type ChunkTransfer,
   type SchedulingRule,
   type ScheduleOptions,
   simulateSchedule,
@@ -121,7 +121,7 @@ function interleaveSteps(
   const row = new Array<number>(queries).fill(0);
   const column = new Array<number>(keys).fill(0);
   let posted = 0;
-  const isComplete = ({ kind, offset }: Move) =>
+  const isComplete = ({ kind, offset }: ChunkTransfer) =>
     (kind !== "out" || row[offset] === keys) && (kind !== "dkv" || column[offset] === queries);
   const post = () => {
     for (; posted < batches.length && batches[posted]!.moves.every(isComplete); posted++) steps.push(batches[posted]!);

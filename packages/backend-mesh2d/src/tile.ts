@@ -61,10 +61,10 @@ export interface TileDependencies extends Pick<DependencyTable, "needsCompute"> 
 export function createTile(grid: Grid, rank: number, dependencies: DependencyTable): TileDependencies {
   const { rows, columns } = grid;
   const { needsCompute, queryRows, keyRows } = dependencies;
-  const needsQueries = (who: number, of: number) => some(rows, (y) => needsCompute(of, keyOwner(grid, who, y)));
-  const needsKeys = (who: number, of: number) => some(columns, (x) => needsCompute(queryOwner(grid, who, x), of));
-  const queries = createPeers(rank, columns, { at: (x) => queryOwner(grid, rank, x), needs: needsQueries });
-  const keys = createPeers(rank, rows, { at: (y) => keyOwner(grid, rank, y), needs: needsKeys });
+  const needsQueries = (who: number, of: number) => anyOffset(rows, (y) => needsCompute(of, keyOwner(grid, who, y)));
+  const needsKeys = (who: number, of: number) => anyOffset(columns, (x) => needsCompute(queryOwner(grid, who, x), of));
+  const queries = createPeers(rank, columns, { at: (x) => queryOwner(grid, rank, x), isRequired: needsQueries });
+  const keys = createPeers(rank, rows, { at: (y) => keyOwner(grid, rank, y), isRequired: needsKeys });
   return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
 }
 
@@ -105,21 +105,21 @@ interface TileAxisLine {
   /** The rank at an offset from this one. */
   at(offset: number): number;
   /** Whether one rank computes on the chunk of another. */
-  needs(who: number, of: number): boolean;
+  isRequired(who: number, of: number): boolean;
 }
 
-function createPeers(rank: number, length: number, { at, needs }: TileAxisLine): Omit<TilePeers, "rows"> {
+function createPeers(rank: number, length: number, { at, isRequired }: TileAxisLine): Omit<TilePeers, "rows"> {
   const sources: (number | undefined)[] = [];
   const destinations: (number | undefined)[] = [];
   for (let offset = 0; offset < length; offset++) {
     const [source, destination] = [at(offset), at(-offset)];
-    sources.push(needs(rank, source) ? source : undefined);
-    destinations.push(offset > 0 && needs(destination, rank) ? destination : undefined);
+    sources.push(isRequired(rank, source) ? source : undefined);
+    destinations.push(offset > 0 && isRequired(destination, rank) ? destination : undefined);
   }
   return { sources, destinations };
 }
 
-function some(length: number, is: (offset: number) => boolean): boolean {
+function anyOffset(length: number, is: (offset: number) => boolean): boolean {
   for (let offset = 0; offset < length; offset++) if (is(offset)) return true;
   return false;
 }

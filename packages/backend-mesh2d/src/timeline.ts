@@ -22,7 +22,7 @@ export interface ScheduleOptions {
 }
 
 /** A transfer that all ranks make at once: chunk `offset` of queries or of keys comes in, or sums over it leave. */
-export interface Move {
+export interface ChunkTransfer {
   readonly kind: "q" | "kv" | "out" | "dkv";
   /** Which row or column of the tile, ≥ 1. */
   readonly offset: number;
@@ -50,7 +50,7 @@ export interface SchedulingRule {
 /** Moves that are made in one batch: they begin together and are complete together. */
 export interface Batch {
   readonly kind: "batch";
-  readonly moves: readonly Move[];
+  readonly moves: readonly ChunkTransfer[];
 }
 
 export interface Timeline {
@@ -60,8 +60,8 @@ export interface Timeline {
 }
 
 /** How long moves take that are made at once: one after the other on one channel, side by side on two. */
-export function batchTime(moves: readonly Move[], { costs, channels }: ScheduleOptions): number {
-  const along = (kinds: readonly Move["kind"][]) =>
+export function batchTime(moves: readonly ChunkTransfer[], { costs, channels }: ScheduleOptions): number {
+  const along = (kinds: readonly ChunkTransfer["kind"][]) =>
     moves.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
   const [row, column] = [along(rowKinds), along(columnKinds)];
   return channels === 1 ? row + column : Math.max(row, column);
@@ -107,18 +107,18 @@ export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule)
 }
 
 /** The moves along the rows of the grid, and those along its columns. */
-export const rowKinds: readonly Move["kind"][] = ["q", "out"];
-const columnKinds: readonly Move["kind"][] = ["kv", "dkv"];
-const allKinds: readonly Move["kind"][] = [...rowKinds, ...columnKinds];
+export const rowKinds: readonly ChunkTransfer["kind"][] = ["q", "out"];
+const columnKinds: readonly ChunkTransfer["kind"][] = ["kv", "dkv"];
+const allKinds: readonly ChunkTransfer["kind"][] = [...rowKinds, ...columnKinds];
 
-function isReduction(kind: Move["kind"]): kind is "out" | "dkv" {
+function isReduction(kind: ChunkTransfer["kind"]): kind is "out" | "dkv" {
   return kind === "out" || kind === "dkv";
 }
 
 /** Moves along one dimension that one batch makes. */
 interface AxisBatch {
-  readonly kinds: readonly Move["kind"][];
-  readonly moves: Move[];
+  readonly kinds: readonly ChunkTransfer["kind"][];
+  readonly moves: ChunkTransfer[];
   cost: number;
 }
 
@@ -127,7 +127,7 @@ class TileProgress {
   readonly #options: ScheduleOptions;
   readonly #rule: SchedulingRule;
   /** The offset of the next move of each kind. */
-  readonly #next: Record<Move["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
+  readonly #next: Record<ChunkTransfer["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
   /** Rows and columns that are here, one's own included. */
   #rows = 1;
   #columns = 1;
@@ -144,20 +144,20 @@ class TileProgress {
   }
 
   /** The moves to begin now, together; none if none can. */
-  takeBatch(): readonly Move[] {
+  takeBatch(): readonly ChunkTransfer[] {
     const { batches } = this.#rule;
     const kinds = batches === "single" ? [allKinds] : [rowKinds, columnKinds];
     const lines = kinds.map((each): AxisBatch => ({ kinds: each, moves: [], cost: 0 }));
-    for (const line of lines) this.#tryAddMove(line, Infinity);
+    for (const line of lines) this.#tryAddTransfer(line, Infinity);
     // Beside a move along one dimension alone nothing is gained by waiting for a second.
     if (batches === "filled" && lines.every(({ cost }) => cost > 0)) {
       const longest = Math.max(...lines.map(({ cost }) => cost)) * (1 + 1e-9);
-      for (const line of lines) while (this.#tryAddMove(line, longest));
+      for (const line of lines) while (this.#tryAddTransfer(line, longest));
     }
     return lines.flatMap(({ moves }) => moves);
   }
 
-  #tryAddMove(line: AxisBatch, limit: number): boolean {
+  #tryAddTransfer(line: AxisBatch, limit: number): boolean {
     const kind = this.#selectKind(line.kinds);
     if (kind === undefined || line.cost + this.#options.costs[kind] > limit) return false;
     line.moves.push({ kind, offset: this.#next[kind]++ });
@@ -166,15 +166,15 @@ class TileProgress {
   }
 
   /** The kind to move first, of some; of equals the earlier. */
-  #selectKind(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
+  #selectKind(kinds: readonly ChunkTransfer["kind"][]): ChunkTransfer["kind"] | undefined {
     const sums = kinds.filter(isReduction);
     const chunks = kinds.filter((kind) => !isReduction(kind));
     const [preferred, other] = this.#rule.first === "sums" ? [sums, chunks] : [chunks, sums];
     return this.#highestPriority(preferred) ?? this.#highestPriority(other);
   }
 
-  #highestPriority(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
-    let best: Move["kind"] | undefined;
+  #highestPriority(kinds: readonly ChunkTransfer["kind"][]): ChunkTransfer["kind"] | undefined {
+    let best: ChunkTransfer["kind"] | undefined;
     let most = -Infinity;
     for (const kind of kinds) {
       const profit = this.#priority(kind);
@@ -189,7 +189,7 @@ class TileProgress {
    * Of complete sums, how much is left to send of their kind; of chunks, how many blocks they unlock for what they cost.
    * Nothing of what cannot go now.
    */
-  #priority(kind: Move["kind"]): number | undefined {
+  #priority(kind: ChunkTransfer["kind"]): number | undefined {
     const { queries, keys, backward, costs } = this.#options;
     const next = this.#next[kind];
     switch (kind) {
@@ -200,14 +200,14 @@ class TileProgress {
           ? (keys - next) * costs.dkv
           : undefined;
       case "q":
-        return next < queries && this.#isNext(kind) ? this.#columns / costs.q : undefined;
+        return next < queries && this.#isRequiredNext(kind) ? this.#columns / costs.q : undefined;
       default:
-        return next < keys && this.#isNext(kind) ? this.#rows / costs.kv : undefined;
+        return next < keys && this.#isRequiredNext(kind) ? this.#rows / costs.kv : undefined;
     }
   }
 
   /** Whether the order of chunks, if there is one, has this kind next. */
-  #isNext(kind: "q" | "kv"): boolean {
+  #isRequiredNext(kind: "q" | "kv"): boolean {
     const { chunks } = this.#rule;
     return chunks === undefined || chunks[this.#next.q + this.#next.kv - 2] === kind;
   }
@@ -218,12 +218,12 @@ class TileProgress {
     return index < 0 ? undefined : this.#remainingBlocks.splice(index, 1)[0];
   }
 
-  complete(what: Move | Block): void {
-    if (what.kind === "q") this.#rows++;
-    else if (what.kind === "kv") this.#columns++;
-    else if (what.kind === "block") {
-      this.#completedByRow[what.x]!++;
-      this.#completedByColumn[what.y]!++;
+  complete(completed: ChunkTransfer | Block): void {
+    if (completed.kind === "q") this.#rows++;
+    else if (completed.kind === "kv") this.#columns++;
+    else if (completed.kind === "block") {
+      this.#completedByRow[completed.x]!++;
+      this.#completedByColumn[completed.y]!++;
     }
   }
 }

@@ -36,7 +36,7 @@ test("parts that come from elsewhere than was declared, or after the last, are r
     parts.attend(ctx, call, state, named);
     const again = () => parts.attend(ctx, call, state, named);
     expect(again).toThrow(OptionError);
-    expect(again).toThrow(/expected no more keys, received keys from .*blockwise/);
+    expect(again).toThrow(/expected no further keys, received keys from .*blockwise/);
     expect(ctx.world.traffic().messagesSent).toBe(0);
     using out = attention(ctx, q, q, q, { backend: mesh2d({ shape: [2, 1] }), queries: layout, keys: layout });
     expect((await out.read()).every(Number.isFinite)).toBe(true);

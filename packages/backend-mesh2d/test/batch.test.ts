@@ -1,4 +1,4 @@
-import { type Arrangement, batchSuite, broadcastSteps } from "@mosaic/conformance";
+import { type Arrangement, batchSuite, broadcastSteps, variantSuite } from "@mosaic/conformance";
 import { mesh2d } from "../src/index.ts";
 import type { GridShape } from "./shapes.ts";
 import { ways } from "./ways.ts";
@@ -25,3 +25,4 @@ const arrangements = ways.flatMap((way, i): Arrangement[] => {
 });
 
 register(batchSuite({ makeWorld, arrangements }));
+register(variantSuite({ makeWorld, arrangements }));

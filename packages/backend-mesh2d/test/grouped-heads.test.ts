@@ -1,4 +1,4 @@
-import { backendTrials, checkMeasurements, measureOn, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { backendTrials, checkMeasurements, measureBackend, onWorld, placements, type Trial } from "@mosaic/conformance";
 import { test } from "vitest";
 import { mesh2d } from "../src/index.ts";
 import { formatTitle, ways } from "./ways.ts";
@@ -16,7 +16,7 @@ test.each(cases)("%s: eight query heads on %d key heads, as exact as one device"
   const backend = mesh2d({ shape: [2, 3], ...way });
   const ranks = await onWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
     const measured = [];
-    for (const trial of trials) measured.push(await measureOn(ctx, backend, trial));
+    for (const trial of trials) measured.push(await measureBackend(ctx, backend, trial));
     return measured;
   });
   for (const i of trials.keys()) {

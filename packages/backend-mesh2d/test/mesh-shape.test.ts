@@ -54,7 +54,7 @@ describe.each(Object.entries(modules))("%s", (_, run) => {
     expect(reshaped.map(({ bytesSent }) => bytesSent).join()).toBe(sent[0]);
   });
 
-  test("a grid that does not fit, or no grid at all, is refused on every rank before anything is sent", async () => {
+  test("a grid that does not fit, or no grid at all, is rejected on every rank before anything is sent", async () => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {
       const wrong: [Options, string][] = [
         [{ backend: "mesh2d", meshShape: [2, 2] }, `mesh2d(sp), rank ${ctx.rank}: expected a shape of 6 ranks`],

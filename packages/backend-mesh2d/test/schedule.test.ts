@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { greedySchedule, type Schedule } from "../src/schedule.ts";
-import { type Move, type ScheduleOptions, batchTime } from "../src/timeline.ts";
+import { type ChunkTransfer, type ScheduleOptions, batchTime } from "../src/timeline.ts";
 
 interface Given {
   readonly g: number;
@@ -137,7 +137,7 @@ test("every block once after its chunks, every sum once after its blocks, chunks
       const here = { q: 1, kv: 1, out: 1, dkv: 1 };
       const done = new Set<number>();
       const isDone = (blocks: number[]) => blocks.every((block) => done.has(block));
-      const move = ({ kind, offset }: Move) => {
+      const move = ({ kind, offset }: ChunkTransfer) => {
         expect(offset).toBe(here[kind]++);
         const row = Array.from({ length: keys }, (_, y) => offset * keys + y);
         const column = Array.from({ length: queries }, (_, x) => x * keys + offset);

@@ -76,7 +76,7 @@ export function gradientTransfers(
   }
   if (sendPeer(dependencies, consumer, step) === rank) {
     // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, when nothing goes on.
-    toOwner = buffers.slot(toNext ? "arriving beside" : "arriving", own.tensors, keyRows(rank));
+    toOwner = buffers.slot(toNext ? "receive buffer" : "arriving", own.tensors, keyRows(rank));
     transfers.push(...recvTransfers(toOwner, consumer));
   }
   return { transfers, toNext, toOwner };

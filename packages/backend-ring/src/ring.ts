@@ -19,9 +19,11 @@ import {
   type DependencyTable,
   dependencyTableCache,
   modulo,
+  rowsOf,
   validator,
 } from "@mosaic/core/context-parallel";
 import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, maxChunkRows } from "./exchange.ts";
+import { type BackwardKeys, backwardKeysCache } from "./own-parts.ts";
 
 export const ringOptions = defineOptions("ring", {
   /** The mesh axis along which keys rotate. Default "sp". */
@@ -40,6 +42,9 @@ export type RingOptions = OptionsOf<typeof ringOptions>;
  * Ring attention: keys and values go from rank to rank along a mesh axis, and every rank folds them, as they come, into
  * the state of its own queries. Each transfer is hidden behind the step before it, what a mask leaves empty is neither
  * computed nor sent, and no rank ever holds more than two foreign chunks of keys.
+ *
+ * In backward a rank attends to its own keys in two parts, of 256 keys or more: the first hides the first transfer, the second
+ * the last one, of gradients that return to their owners.
  *
  * In a full ring of p ranks each sends p − 1 chunks of K and V, and in backward another p − 1 of float32 dK and dV;
  * `ringTraffic` gives the bytes for any mask and placement. With `inner: ring({ axis: "gpu" })` chunks go from node to
@@ -61,6 +66,7 @@ export function ring(options?: RingOptions): AttentionBackend {
   const { axis, inner = local() } = ringOptions.parse(options);
   const validate = validator({ name: "ring", axis, inner });
   const getDependencies = dependencyTableCache({ axis, inner });
+  const getBackwardKeys = backwardKeysCache(axis, inner);
   return {
     name: "ring",
     description: inner.name === "local" ? `ring(${axis})` : `ring(${axis}, ${describeBackend(inner)})`,
@@ -81,11 +87,13 @@ export function ring(options?: RingOptions): AttentionBackend {
       validate.attendBackward(ctx, call, grads, kv);
       const group = ctx.mesh.group(axis);
       const dependencies = getDependencies(ctx, call, kv.from);
-      const blocks = visibleCoordinates(group, dependencies, kv.from);
+      const keys = getBackwardKeys(call, kv.from, dependencies);
+      const blocks = backwardCoordinates(group, dependencies, { from: kv.from, keys });
+      const staged = { ...call, keys: keys.layout };
       const steps = rotate(group, kv, dependencies);
       using parts = blockwise(inner, blocks.filter(isVisible));
-      for (const { step, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, dependencies))
-        if (visible) parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
+      for (const { step, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, { dependencies, ...keys }))
+        if (visible) parts.attendBackward(ctx, staged, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
     },
   };
 }
@@ -102,6 +110,18 @@ function visibleCoordinates(
     blocks.push(needsCompute(rank, source) ? { ...from, [axis]: source } : undefined);
   }
   return blocks;
+}
+
+/** The same of backward, where the second part of the own keys, if they come in two, is the last step. */
+function backwardCoordinates(
+  group: ProcessGroup,
+  dependencies: DependencyTable,
+  { from, keys }: { readonly from: Coordinate; readonly keys: BackwardKeys },
+): (Coordinate | undefined)[] {
+  const blocks = visibleCoordinates(group, dependencies, from);
+  if (keys.firstRows === undefined) return blocks;
+  const { axis, size } = dependencies;
+  return [{ ...from, [axis]: size }, ...blocks.slice(1), { ...from, [axis]: size + 1 }];
 }
 
 function isVisible(block: Coordinate | undefined): block is Coordinate {
@@ -163,10 +183,16 @@ export function* rotate(
 /** A step around the ring with room for the gradients of its keys: float32 dk and dv, to add its contributions to. */
 export interface GradientStep extends Step, Pick<QkvGrads, "dk" | "dv"> {}
 
+/** What backward goes by on one rank. */
+export interface BackwardSteps extends Partial<Pick<BackwardKeys, "firstRows">> {
+  readonly dependencies: DependencyTable;
+}
+
 /**
  * Yields the steps with the gradients of K and V. What is added to `dk` and `dv` at a step travels while the next step
  * computes: to the right neighbour, which works on the same keys then, and from the last rank that needs them to their
- * owner, into `grads`. The gradients of one's own keys that one computes oneself never travel.
+ * owner, into `grads`. The gradients of one's own keys that one computes oneself never travel. With `firstRows` step 0
+ * has that many of the own keys, and one more step, behind the last gradients, has the rest of them.
  *
  * A step computes into memory of its own, to which the neighbour's sum is added when both are there. Computing right
  * into the neighbour's sum would save that pass over S·D numbers (of some S²·D), but the neighbour completes it only
@@ -176,9 +202,9 @@ export function* rotateGradients(
   group: ProcessGroup,
   steps: Iterable<Step>,
   grads: Pick<QkvGrads, "dk" | "dv">,
-  dependencies: DependencyTable,
+  { dependencies, firstRows }: BackwardSteps,
 ): Generator<GradientStep, void, undefined> {
-  const { rank, device } = group;
+  const { rank, size, device } = group;
   const label = `ring(${dependencies.axis})`;
   using buffers = new ChunkBuffers({ device, slotRows: maxChunkRows(dependencies, rank) });
   const own: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
@@ -187,25 +213,41 @@ export function* rotateGradients(
     for (const sum of sums.tensors) device.kernels.fill(sum, 0);
     return sums;
   };
+  let rest: GradientStep | undefined;
   let arriving: GradientTransfers | undefined;
   let work: Work | undefined;
   try {
     // To take the next of `steps` swaps the buffers of k and v (see `rotate`); those of dk and dv take turns by step.
-    for (const { step, source, visible, k, v } of steps) {
-      const current = source !== rank && visible ? zeroed(source, step) : own;
-      const { tensors } = current;
-      yield { step, source, visible, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
+    for (const current of steps) {
+      const { step, source, visible } = current;
+      const sums = source !== rank && visible ? zeroed(source, step) : own;
+      const whole = { ...current, dk: sums.tensors[0]!, dv: sums.tensors[1]! };
+      if (step === 0 && firstRows !== undefined) {
+        rest = { ...rowsOfStep(whole, { from: firstRows, to: whole.k.shape[2]! }, buffers), step: size };
+        yield rowsOfStep(whole, { from: 0, to: firstRows }, buffers); // compute
+      } else yield whole; // compute
       work?.wait(); // wait
       work = undefined;
-      accumulate(current, arriving?.toNext);
+      accumulate(sums, arriving?.toNext);
       accumulate(own, arriving?.toOwner);
-      arriving = gradientTransfers(dependencies, rank, step, { own, current, buffers });
+      arriving = gradientTransfers(dependencies, rank, step, { own, current: sums, buffers });
       work = post(group, arriving.transfers, label); // send
+      if (step === size - 1 && rest !== undefined) yield rest; // compute
     }
   } finally {
     work?.wait();
   }
   accumulate(own, arriving?.toOwner);
+}
+
+/** Some rows of a step, as views that `buffers` own. */
+function rowsOfStep(
+  step: GradientStep,
+  { from, to }: { readonly from: number; readonly to: number },
+  buffers: ChunkBuffers,
+): GradientStep {
+  const [k, v, dk, dv] = [step.k, step.v, step.dk, step.dv].map((x) => buffers.takeOwnership(rowsOf(x, from, to)));
+  return { ...step, k: k!, v: v!, dk: dk!, dv: dv! };
 }
 
 function post(group: ProcessGroup, transfers: readonly Transfer[], label: string): Work | undefined {

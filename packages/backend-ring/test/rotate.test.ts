@@ -51,7 +51,8 @@ test("gradients of a step travel while the next one computes", async () => {
     const log: string[] = [];
     const steps = rotate(ctx.world, createKv(ctx), createTable(3));
     const group = logged(ctx.world, log);
-    for (const { step } of rotateGradients(group, steps, createGrads(ctx), createTable(3))) log.push(`step ${step}`);
+    for (const { step } of rotateGradients(group, steps, createGrads(ctx), { dependencies: createTable(3) }))
+      log.push(`step ${step}`);
     await ctx.device.stream.synchronize();
     return log.join(", ");
   });
@@ -75,7 +76,9 @@ test("a full ring's gradients need three buffers: two to compute in and one to r
     const [kv, grads] = [createKv(ctx), createGrads(ctx)];
     const { allocated } = ctx.device.memory();
     let most = 0;
-    for (const _ of rotateGradients(ctx.world, rotate(ctx.world, kv, createTable(4)), grads, createTable(4))) {
+    for (const _ of rotateGradients(ctx.world, rotate(ctx.world, kv, createTable(4)), grads, {
+      dependencies: createTable(4),
+    })) {
       most = Math.max(most, ctx.device.memory().allocated - allocated);
     }
     await ctx.device.stream.synchronize();
@@ -91,7 +94,7 @@ test("a loop that is left early leaves nothing under way, and no memory", async 
     const [kv, grads] = [createKv(ctx), createGrads(ctx)];
     const { allocated } = ctx.device.memory();
     const forward = () => rotate(rank.world, kv, createTable(3));
-    const backward = () => rotateGradients(rank.world, forward(), grads, createTable(3));
+    const backward = () => rotateGradients(rank.world, forward(), grads, { dependencies: createTable(3) });
     for (const { step } of forward()) if (step === 1) break;
     expect(rank.inFlight()).toBe(0);
     for (const { step } of backward()) if (step === 1) break;

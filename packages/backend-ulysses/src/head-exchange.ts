@@ -73,15 +73,14 @@ export function groupedQueryParts({ numHeads, numKvHeads }: HeadCounts, { querie
     const begin = Math.max(0, (keys.first + key) * perKey - queries.first);
     const end = Math.min(queries.count, (keys.first + key + 1) * perKey - queries.first);
     const last = parts.at(-1);
-    if (last && last.queries.count === (end - begin) * last.keys.count)
-      parts[parts.length - 1] = extendByKey(last, end);
+    if (last && last.queries.count === (end - begin) * last.keys.count) parts[parts.length - 1] = addKeyHead(last, end);
     else parts.push({ queries: { first: begin, count: end - begin }, keys: { first: key, count: 1 } });
   }
   return parts;
 }
 
 /** The part with one more key head, and the query heads before `end`. */
-function extendByKey({ queries, keys }: HeadShard, end: number): HeadShard {
+function addKeyHead({ queries, keys }: HeadShard, end: number): HeadShard {
   return {
     queries: { first: queries.first, count: end - queries.first },
     keys: { first: keys.first, count: keys.count + 1 },
@@ -134,14 +133,14 @@ export class AllToAll implements Disposable {
   }
 
   /** The way back: every rank gets its rows of this rank's heads [B,h,ΣS,…]. The result, in `buffers`, is in rank order. */
-  toRows(all: Chunk, { rows, heads }: ShardSizes, buffers: ChunkBuffers): HeadChunk[] {
+  toRows(chunk: Chunk, { rows, heads }: ShardSizes, buffers: ChunkBuffers): HeadChunk[] {
     const { rank } = this.#group;
     let first = 0;
     return rows.map((count, other) => {
-      const peerRows = buffers.narrow(all, first, count);
+      const peerRows = buffers.narrow(chunk, first, count);
       first += count;
       if (other === rank) return { heads: heads[rank]!, tensors: peerRows.tensors };
-      const own = buffers.empty(withHeadCount(all.tensors, heads[other]!), rows[rank]!);
+      const own = buffers.empty(withHeadCount(chunk.tensors, heads[other]!), rows[rank]!);
       this.#enqueue(sendTransfers(peerRows, other));
       this.#enqueue(recvTransfers(own, other));
       return { heads: heads[other]!, tensors: own.tensors };

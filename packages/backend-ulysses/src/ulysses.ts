@@ -146,7 +146,7 @@ function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: C
   const queries = exchange.toHeads([call.q], splits.queries, inputs);
   const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
   exchange.run();
-  const { shape } = queries.tensors[0]!;
+  const shape = queries.tensors[0]!.shape.with(3, kv.v.shape[3]!);
   const sums = results.empty([float32(shape), float32(shape.slice(0, 3))], shape[2]!);
   kernels.fill(sums.tensors[0]!, 0);
   kernels.fill(sums.tensors[1]!, Number.NEGATIVE_INFINITY);

@@ -3,7 +3,7 @@ import {
   checkMeasurements,
   perturbed,
   type Measurement,
-  measureOn,
+  measureBackend,
   onWorld,
   placements,
   poisoned,
@@ -47,7 +47,7 @@ test.each(
   const ranks = await onWorld(makeWorld, { size: given.size, wrapDevice: poisoned }, async (ctx) => {
     const rank = perturbed(ctx, { completion: "late", seed: 9 });
     const measurements: Measurement[] = [];
-    for (const trial of trials) measurements.push(await measureOn(rank, ulysses(), trial));
+    for (const trial of trials) measurements.push(await measureBackend(rank, ulysses(), trial));
     return measurements;
   });
   for (const i of trials.keys())

@@ -7,7 +7,7 @@ import {
   check,
   perturbed,
   type Measurement,
-  measureOn,
+  measureBackend,
   placements,
   poisoned,
 } from "@mosaic/conformance";
@@ -30,8 +30,8 @@ for (const [i, way] of ways.entries()) {
     { mesh, axes: ["sp"] },
     { placement: placements()[i + 1]!, dtype: "float32", seed: 1, extents },
   )) {
-    measurements.push(await measureOn(rank, backend, { ...trial, name: `${formatTitle(way)}, ${trial.name}` }));
+    measurements.push(await measureBackend(rank, backend, { ...trial, name: `${formatTitle(way)}, ${trial.name}` }));
   }
-  check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
+  check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
 }
 writeFileSync(join(process.argv[4]!, `${ctx.rank}.json`), JSON.stringify(measurements));

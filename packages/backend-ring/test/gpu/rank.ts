@@ -1,5 +1,5 @@
 // One rank of a job on CUDA devices: measures ring attention, forward and backward, against float64, and reports what it found.
-import { backendTrials, perturbed, type Measurement, measureOn, placements, poisoned } from "@mosaic/conformance";
+import { backendTrials, perturbed, type Measurement, measureBackend, placements, poisoned } from "@mosaic/conformance";
 import { nccl } from "@mosaic/collectives-nccl";
 import { init } from "@mosaic/core";
 import { cuda } from "@mosaic/kernels-cuda";
@@ -26,7 +26,7 @@ const measurements: Measurement[] = [];
 for (const [i, placement] of placements().entries()) {
   const dtype = i % 2 === 0 ? "bfloat16" : "float32";
   for (const [j, trial] of backendTrials(arrangement, { placement, dtype, seed: 100 }).entries()) {
-    if (j % every === 0) measurements.push(await measureOn(rank, backend, trial));
+    if (j % every === 0) measurements.push(await measureBackend(rank, backend, trial));
   }
 }
 console.log(JSON.stringify(measurements));

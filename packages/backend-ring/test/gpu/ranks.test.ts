@@ -36,7 +36,7 @@ function pooled(trials: readonly (readonly Measurement[])[]): Measurement {
   const first = trials[0]![0]!;
   const names = Object.keys(first.results);
   const results = names.map((name) => {
-    const found = mergeErrorSums(trials.flatMap((ranks) => ranks.map((rank) => rank.results[name]!.found)));
+    const found = mergeErrorSums(trials.flatMap((ranks) => ranks.map((rank) => rank.results[name]!.measured)));
     const local = mergeErrorSums(trials.map(([rank]) => rank!.results[name]!.local));
     return [name, { ...first.results[name]!, found, local }] as const;
   });

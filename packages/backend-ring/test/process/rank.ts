@@ -10,7 +10,7 @@ import {
   type MakeWorld,
   type Measurement,
   measureModuleOn,
-  measureOn,
+  measureBackend,
   moduleTrials,
   runOnOneDevice,
   placements,
@@ -20,7 +20,7 @@ import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { nests, rings } from "../arrangements.ts";
 
-const [mesh, folder] = process.argv.slice(2);
+const [mesh, directory] = process.argv.slice(2);
 const arrangement = [...rings, ...nests].find((each) => formatMesh(each.mesh) === mesh)!;
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
@@ -31,7 +31,7 @@ const rank = perturb();
 for (const [i, placement] of placements().entries()) {
   const dtype = i % 2 === 0 ? "float32" : "bfloat16";
   for (const trial of backendTrials(arrangement, { placement, dtype, seed: 100 })) {
-    measurements.push(await measureOn(rank, arrangement.backend, trial));
+    measurements.push(await measureBackend(rank, arrangement.backend, trial));
   }
 }
 const alone: MakeWorld = async () => [await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 })];
@@ -39,5 +39,5 @@ for (const trial of moduleTrials()) {
   const one = await runOnOneDevice(alone, trial, arrangement);
   measurements.push(await measureModuleOn(perturb(), { arrangement, trial, one }));
 }
-check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
-writeFileSync(join(folder!, `${ctx.rank}.json`), JSON.stringify(measurements));
+check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
+writeFileSync(join(directory!, `${ctx.rank}.json`), JSON.stringify(measurements));

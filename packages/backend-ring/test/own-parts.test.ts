@@ -1,0 +1,114 @@
+import {
+  checkMeasurements,
+  measureBackend,
+  onWorld,
+  placements,
+  slicesToMaskMod,
+  type Trial,
+} from "@mosaic/conformance";
+import { type Context, layoutOf, local, type Mask, masks, randn } from "@mosaic/core";
+import { dependencyTable } from "@mosaic/core/context-parallel";
+import { expect, test } from "vitest";
+import { ring } from "../src/index.ts";
+import { backwardKeysCache, PART_ROWS } from "../src/own-parts.ts";
+import { rotate, rotateGradients } from "../src/ring.ts";
+import { createTable } from "./tables.ts";
+import { makeWorld } from "./world.ts";
+
+// Long enough for the own keys of every rank to come in two parts.
+
+/** The own parts on each rank of `size`: rows of the first, or nothing. */
+function firstRows(
+  mask: Mask,
+  length: number,
+  { size, inner = local() }: { size: number; inner?: ReturnType<typeof ring> },
+) {
+  const tokens = layoutOf({ mesh: { sp: size }, axes: ["sp"], length });
+  const getKeys = backwardKeysCache("sp", inner);
+  return Array.from({ length: size }, (_, sp) => {
+    const call = { at: { sp }, queries: tokens, keys: tokens, mask: mask.slices(length, length) };
+    return getKeys(call, call.at, dependencyTable({ axis: "sp", size, inner }, call, call.at)).firstRows;
+  });
+}
+
+test("the own keys are divided where half of the visible pairs lie, in whole blocks of the kernels", () => {
+  const rows = 8 * PART_ROWS;
+  expect(firstRows(masks.full(), 2 * rows, { size: 2 })).toEqual([rows / 2, rows / 2]);
+  // Of a causal tile the first 1 − √½ of the keys make half: 0.29 · 8 blocks.
+  expect(firstRows(masks.causal(), 2 * rows, { size: 2 })).toEqual([3 * PART_ROWS, 3 * PART_ROWS]);
+});
+
+test("they stay whole where nothing is sent last, where there are too few, and for an inner backend that communicates", () => {
+  const block = masks.documents([4 * PART_ROWS, 4 * PART_ROWS]);
+  expect(firstRows(block, 8 * PART_ROWS, { size: 2 })).toEqual([undefined, undefined]);
+  expect(firstRows(masks.full(), 4 * PART_ROWS - 2, { size: 2 })).toEqual([undefined, undefined]);
+  expect(firstRows(masks.full(), 4 * PART_ROWS, { size: 2 })).toEqual([PART_ROWS, PART_ROWS]);
+  expect(firstRows(masks.full(), 8 * PART_ROWS, { size: 1 })).toEqual([undefined]);
+  expect(firstRows(masks.full(), 8 * PART_ROWS, { size: 2, inner: ring({ axis: "gpu" }) })).toEqual([
+    undefined,
+    undefined,
+  ]);
+});
+
+test("the second part is attended to behind the last gradients, before they are waited for", async () => {
+  const logs = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
+    const log: string[] = [];
+    const group: Context["world"] = {
+      ...ctx.world,
+      rank: ctx.world.rank,
+      size: ctx.world.size,
+      device: ctx.device,
+      sendRecv(transfers, options) {
+        const work = ctx.world.sendRecv(transfers, options);
+        log.push("post");
+        return { wait: () => (log.push("wait"), work.wait()) };
+      },
+    };
+    const [k, v, dk, dv] = [0, 1, 2, 3].map(() => randn(ctx, [1, 1, 5, 2]));
+    const steps = rotate(ctx.world, { k: k!, v: v! }, createTable(3));
+    const backward = { dependencies: createTable(3), firstRows: 2 };
+    for (const { step, ...rows } of rotateGradients(group, steps, { dk: dk!, dv: dv! }, backward))
+      log.push(`step ${step}: ${rows.k.shape[2]} of ${rows.dk.shape[2]}`);
+    await ctx.device.stream.synchronize();
+    return log.join(", ");
+  });
+  const order = "step 0: 2 of 2, step 1: 5 of 5, post, step 2: 5 of 5, wait, post, step 3: 3 of 3, wait";
+  expect(logs).toEqual([order, order, order]);
+});
+
+const LENGTH = 1553;
+const documents = [700, 3, 850];
+const kinds: Readonly<Record<string, Mask>> = {
+  full: masks.full(),
+  causal: masks.causal(),
+  window: masks.slidingWindow(900),
+  documents: masks.documents(documents, masks.causal()),
+};
+
+test.each([2, 3])("%s ranks: gradients in two parts are as exact as on one device", async (size) => {
+  const trials = Object.entries(kinds).map(([name, kind], i): Trial => {
+    const mask = kind.slices(LENGTH, LENGTH);
+    const placement = placements()[(i + size) % placements().length]!;
+    return {
+      name: `${name}, ${placement.name}, ${size} ranks`,
+      mesh: { sp: size },
+      axes: ["sp"],
+      ...{ batch: 1, numHeads: 1, numKvHeads: 1, headDim: 4, scale: 0.5, dtype: "float32" },
+      mask,
+      maskMod: slicesToMaskMod(mask),
+      queries: { length: LENGTH, placement },
+      keys: { length: LENGTH, placement },
+      seed: i,
+    };
+  });
+  const measured = await onWorld(makeWorld, { size }, async (ctx) => {
+    const found = [];
+    for (const trial of trials) found.push(await measureBackend(ctx, ring(), trial));
+    return found;
+  });
+  for (const i of trials.keys())
+    checkMeasurements(
+      "ring",
+      measured.map((rank) => rank[i]!),
+    );
+});
