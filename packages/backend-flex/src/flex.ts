@@ -16,7 +16,7 @@ import {
 } from "@mosaic/core";
 import { validator } from "@mosaic/core/context-parallel";
 import { type FlexSettings, type PassName, planCache } from "./plan.ts";
-import { stageCostOptions } from "./stage-schedule.ts";
+import { stageCostOptions } from "./stage-time.ts";
 import { gradientStages, type PassContext, stages } from "./stages.ts";
 import { TravellingQueries } from "./travelling-queries.ts";
 
@@ -49,6 +49,12 @@ export const flexOptions = defineOptions("flex", {
    */
   queriesTravel: option.boolean({ default: false }),
   /**
+   * Whether a row that several ranks of another host require crosses to it once and is forwarded within it. Gradients return
+   * each by itself: their owner adds them in the order of ranks. No effect where all ranks share a host, none do, or hosts are
+   * not known. Not with an inner backend that communicates. Default false.
+   */
+  hierarchical: option.boolean({ default: false }),
+  /**
    * What attends to the rows of each stage. It may communicate along further axes. Then all ranks along those step together,
    * and its `attendBackward` must add to dk and dv what the queries of all of them contribute to the keys that this rank gave
    * it. Default: the device's own kernel.
@@ -64,18 +70,20 @@ export function flexSettings({
   stages: degree,
   cost,
   queriesTravel,
+  hierarchical,
   inner = local(),
 }: ResolvedOptionsOf<typeof flexOptions>): FlexSettings {
-  if (queriesTravel && inner.axes.length > 0) {
+  for (const [name, isSet] of Object.entries({ queriesTravel, hierarchical })) {
+    if (!isSet || inner.axes.length === 0) continue;
     throw new OptionError({
-      where: `flex(${axis}): queriesTravel`,
+      where: `flex(${axis}): ${name}`,
       expected: "false with an inner backend that communicates",
       received: `true with ${inner.name} along ${inner.axes.join(", ")}`,
-      remedy: "set queriesTravel in the innermost flex",
+      remedy: `set ${name} in the innermost flex`,
     });
   }
   const { forward, backward } = typeof degree === "number" ? { forward: degree, backward: degree } : (degree ?? {});
-  return { axis, inner, stages: { forward, backward }, cost: cost ?? {}, queriesTravel };
+  return { axis, inner, stages: { forward, backward }, cost: cost ?? {}, queriesTravel, hierarchical };
 }
 
 /**
@@ -90,6 +98,10 @@ export function flexSettings({
  *
  * With `queriesTravel`, queries go to keys and their results return, between ranks of which that moves fewer bytes
  * (MagiAttention's QO-communication): the state is merged, and dq added, when the last stage is done.
+ *
+ * With `hierarchical`, on ranks of several hosts, between hosts a row costs once for each host that requires it, not for each
+ * rank; gradients return each by itself. Both hops of a stage travel while the step before it is attended to. Ranks of a host
+ * receive what they share in the same stage. Each still receives what it requires, once: over all ranks the bytes are the same.
  *
  * `inner` attends to what a stage brought, and may communicate along further axes: with `flex({ axis: "node", inner: ring({
  * axis: "gpu" }) })` a rank receives, from the ranks of its place in other nodes, what any query of its node sees.
@@ -113,35 +125,36 @@ export function flex(options?: FlexOptions): AttentionBackend {
   const planOf = planCache(settings);
 
   function contextOf(ctx: Context, call: AttentionCall, kv: KvShard, pass: PassName): PassContext {
-    const plan = planOf(ctx.mesh.shape, call, kv.from);
+    const group = ctx.mesh.group(axis);
+    const plan = planOf({ mesh: ctx.mesh.shape, hosts: group.hosts }, call, kv.from);
     const [batch, numHeads, , headDim] = call.q.shape as [number, number, number, number];
     const numKvHeads = kv.k.shape[1]!;
     const bytesPerElement = dtypeBytes[kv.k.dtype];
     return {
-      group: ctx.mesh.group(axis),
+      group,
       member: plan.memberAt(kv.from),
-      plan: plan.pass(pass, { batch, numHeads, numKvHeads, headDim, bytesPerElement }),
-      label: `flex(${axis})`,
+      plan: plan.pass(pass, { batch, numHeads, numKvHeads, headDim, valueHeadDim: kv.v.shape[3]!, bytesPerElement }),
+      cast: { label: `flex(${axis})`, hierarchical: settings.hierarchical },
     };
   }
 
   /** By step: where, in the keys of the plan, the rows are that this rank attends to; nothing where it attends to none. */
-  function placesOf({ group: { rank }, plan }: PassContext, from: Coordinate): (Coordinate | undefined)[] {
+  function memberCoordinates({ group: { rank }, plan }: PassContext, from: Coordinate): (Coordinate | undefined)[] {
     return plan.steps.map((_, step) =>
-      plan.isVisible(rank, step) ? { ...from, [axis]: plan.place(rank, step) } : undefined,
+      plan.isVisible(rank, step) ? { ...from, [axis]: plan.peerIndex(rank, step) } : undefined,
     );
   }
 
   return {
     name: "flex",
-    description: describe(settings),
+    description: formatSettings(settings),
     axes: [axis, ...inner.axes],
     check: (ctx) => validate.context(ctx),
 
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
       const pass = contextOf(ctx, call, kv, "forward");
-      const places = placesOf(pass, kv.from);
+      const places = memberCoordinates(pass, kv.from);
       const staged = { ...call, keys: pass.plan.keys };
       using parts = blockwise(inner, places.filter(isVisible));
       using travelling = pass.plan.exchange && new TravellingQueries(pass, call, pass.plan.exchange);
@@ -157,7 +170,7 @@ export function flex(options?: FlexOptions): AttentionBackend {
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
       const pass = contextOf(ctx, call, kv, "backward");
-      const places = placesOf(pass, kv.from);
+      const places = memberCoordinates(pass, kv.from);
       const staged = { ...call, keys: pass.plan.keys };
       using parts = blockwise(inner, places.filter(isVisible));
       using travelling = pass.plan.exchange && new TravellingQueries(pass, call, pass.plan.exchange);
@@ -177,11 +190,11 @@ function isVisible(place: Coordinate | undefined): place is Coordinate {
 }
 
 /** What must be the same on every rank: stages and cost too. */
-function describe({ axis, inner, stages: degree, cost, queriesTravel }: FlexSettings): string {
+function formatSettings({ axis, inner, stages: degree, cost, ...settings }: FlexSettings): string {
   const { forward = "auto", backward = "auto" } = degree;
   const counts = degree.forward === undefined && degree.backward === undefined ? [] : [`stages ${forward}/${backward}`];
   const costs = Object.entries(cost).map(([name, value]) => `${name} ${value}`);
-  const queries = queriesTravel ? ["queriesTravel"] : [];
+  const flags = (["queriesTravel", "hierarchical"] as const).filter((name) => settings[name]);
   const within = inner.name === "local" ? [] : [describeBackend(inner)];
-  return `flex(${[axis, ...counts, ...costs, ...queries, ...within].join(", ")})`;
+  return `flex(${[axis, ...counts, ...costs, ...flags, ...within].join(", ")})`;
 }

@@ -1,5 +1,5 @@
 export { flex, type FlexOptions } from "./flex.ts";
-export type { StageCost } from "./stage-schedule.ts";
+export type { StageCost } from "./stage-time.ts";
 export { flexTraffic, type FlexTrafficOptions } from "./traffic.ts";
 export type { DispatchBounds } from "./dispatch/bounds.ts";
 export type { DispatchCost } from "./dispatch/cost.ts";

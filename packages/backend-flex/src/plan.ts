@@ -6,7 +6,6 @@ import {
   type Layout,
   OptionError,
   omitAxes,
-  type RowRange,
   type Span,
   spansLength,
 } from "@mosaic/core";
@@ -14,18 +13,16 @@ import {
   isVisibleUnchecked,
   LayoutCache,
   type ShardedAttentionCall,
+  sharedHosts,
+  spansOfRowsUnchecked,
   unionSlices,
   visiblePairsUnchecked,
 } from "@mosaic/core/context-parallel";
-import {
-  type RequiredRows,
-  RowOwners,
-  seeingQueries,
-  spansOfRows,
-  type VisiblePositions,
-  visibleKeys,
-} from "./required-rows.ts";
-import { type PassSize, type RankLoad, type StageCost, type StageSchedule, stageSchedule } from "./stage-schedule.ts";
+import { type RequiredRows, RowOwners, queriesVisibleTo, type VisiblePositions, visibleKeys } from "./required-rows.ts";
+import { Exchange } from "./exchange.ts";
+import { HostCuts, HostOrders } from "./host-stages.ts";
+import { stageSchedule } from "./stage-schedule.ts";
+import type { PassSize, RankLoad, StageCost, StageSchedule } from "./stage-time.ts";
 
 // Every rank has the layouts of all ranks and the mask, and derives alone what every rank requires, and in which stage it
 // arrives: nothing is sent for it. Required rows are found when they are asked for, rank by rank.
@@ -45,6 +42,8 @@ export interface FlexSettings {
   readonly cost: StageCost;
   /** Whether queries travel to keys, where that moves fewer bytes. */
   readonly queriesTravel: boolean;
+  /** Whether rows cross to another host once. */
+  readonly hierarchical: boolean;
 }
 
 /** The sizes of a call that the choice of stages depends on. */
@@ -53,6 +52,7 @@ export interface CallSize {
   readonly numHeads: number;
   readonly numKvHeads: number;
   readonly headDim: number;
+  readonly valueHeadDim: number;
   readonly bytesPerElement: number;
 }
 
@@ -63,6 +63,15 @@ export interface Step {
   /** The stage in which the others arrive, from 0; absent if none. */
   readonly stage?: number;
 }
+
+/** How ranks lie: the mesh, and the host of each rank along the axis, where hosts are known. */
+export interface FlexTopology {
+  readonly mesh: Coordinate;
+  readonly hosts?: readonly number[] | undefined;
+}
+
+/** Transfers between ranks beyond which their pairs are not counted one by one, which takes time, but by rows. */
+const MAX_COUNTED_PEERS = 2 ** 13;
 
 /** What all ranks along an axis require of each other in one call, whatever the sizes of heads and batch. */
 export class FlexPlan {
@@ -81,15 +90,21 @@ export class FlexPlan {
   readonly #visible: VisiblePositions[] = [];
   readonly #owners: RowOwners[] = [];
   readonly #required: RequiredRows[][] = [];
+  /** Where rows cross to another host once: the hosts of ranks. */
+  readonly hosts: HostOrders | undefined;
+  /** The host of each rank, where several share one of several. */
+  readonly #sharedHosts: readonly number[] | undefined;
   #queryOwners: RowOwners | undefined;
   readonly #requiredQueries: RequiredRows[] = [];
   readonly #passes = new Map<string, PassPlan>();
 
-  // oxlint-disable-next-line max-params -- settings, mesh, call and place, as everywhere
-  constructor(settings: FlexSettings, mesh: Coordinate, call: ShardedAttentionCall, from: Coordinate) {
+  // oxlint-disable-next-line max-params -- settings, mesh, call and place, as everywhere, and hosts
+  constructor(settings: FlexSettings, { mesh, hosts }: FlexTopology, call: ShardedAttentionCall, from: Coordinate) {
     const { axis, inner } = settings;
     this.axis = axis;
     this.size = mesh[axis] ?? 1;
+    this.#sharedHosts = sharedHosts(hosts);
+    this.hosts = settings.hierarchical && this.#sharedHosts ? new HostOrders(this.#sharedHosts) : undefined;
     this.#settings = settings;
     this.#call = call;
     this.mask = unionSlices(call);
@@ -102,7 +117,11 @@ export class FlexPlan {
   /** The rows of others that a member of a rank's group requires. */
   required(rank: number, member: number): RequiredRows {
     const ofRank = (this.#required[rank] ??= []);
-    return (ofRank[member] ??= this.#ownersOf(member).rowsOf(this.#visibleTo(rank), rank));
+    return (ofRank[member] ??= this.#ownersOf(member).rowsOf(
+      this.#visiblePositions(rank),
+      rank,
+      this.hosts?.order(rank),
+    ));
   }
 
   /** The queries of others that see a key of a rank. */
@@ -110,7 +129,7 @@ export class FlexPlan {
     const shards = () => Array.from({ length: this.size }, (_, each) => this.queries(each));
     this.#queryOwners ??= new RowOwners(shards());
     return (this.#requiredQueries[rank] ??= this.#queryOwners.rowsOf(
-      seeingQueries(this.shard(rank, 0), this.mask),
+      queriesVisibleTo(this.shard(rank, 0), this.mask),
       rank,
     ));
   }
@@ -124,7 +143,7 @@ export class FlexPlan {
 
   /** The shard of a member of a rank's group. */
   shard(rank: number, member: number): readonly Span[] {
-    return this.#call.keys.spans({ ...this.#from, ...this.#placeOf(member), [this.axis]: rank });
+    return this.#call.keys.spans({ ...this.#from, ...this.#memberCoordinate(member), [this.axis]: rank });
   }
 
   get keys(): Layout {
@@ -150,8 +169,8 @@ export class FlexPlan {
 
   /** How one pass goes, for these sizes. */
   pass(name: PassName, size: CallSize): PassPlan {
-    const { batch, numHeads, numKvHeads, headDim, bytesPerElement } = size;
-    const key = [name, batch, numHeads, numKvHeads, headDim, bytesPerElement].join();
+    const { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement } = size;
+    const key = [name, batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement].join();
     let pass = this.#passes.get(key);
     if (!pass) this.#passes.set(key, (pass = this.#passPlan(name, size)));
     return pass;
@@ -168,43 +187,49 @@ export class FlexPlan {
   #schedule(name: PassName, size: CallSize, exchange: Exchange | undefined): StageSchedule | undefined {
     const loads = this.#rankLoads(exchange);
     if (loads.every(({ rows }) => rows === 0)) return undefined;
-    const { batch, numHeads, numKvHeads, headDim, bytesPerElement } = size;
-    const width = 2 * batch * numKvHeads * headDim;
-    // Two products of matrices forward, five backward; 4 bytes of float32.
-    const [products, reduceBytes] = name === "forward" ? [2, 0] : [5, width * 4];
+    const { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement } = size;
+    const width = batch * numKvHeads * (headDim + valueHeadDim);
+    // Two products of matrices forward, five backward (q·k, dq, dk and dOut·v, dv); 4 bytes of float32.
+    const [depths, reduceBytes] =
+      name === "forward" ? [headDim + valueHeadDim, 0] : [3 * headDim + 2 * valueHeadDim, width * 4];
     const pass: PassSize = {
       castBytes: width * bytesPerElement,
       reduceBytes,
-      pairFlops: 2 * products * batch * numHeads * headDim,
+      pairFlops: 2 * depths * batch * numHeads,
     };
-    return stageSchedule(loads, pass, { cost: this.#settings.cost, degree: this.#settings.stages[name] });
+    const { cost, stages } = this.#settings;
+    return stageSchedule(loads, pass, { cost, degree: stages[name], hosts: this.#sharedHosts });
   }
 
   /** Of each rank the load of one member on average, whose rows are those of the busiest. */
   #rankLoads(exchange: Exchange | undefined): RankLoad[] {
     const { size, members, mask } = this;
-    const ranks = Array.from({ length: size }, (_, rank) => rank);
     const all = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
-    const rows = new Array<number>(size).fill(0);
-    for (let member = 0; member < members; member++) {
-      const sent = new Array<number>(size).fill(0);
-      for (const rank of ranks) {
-        const required = exchange ? exchange.keys(rank) : this.required(rank, member);
-        rows[rank] = Math.max(rows[rank]!, required.count);
-        for (const owner of required.owners(0, required.count)) sent[owner]! += required.rowsFrom(owner);
-      }
-      for (const rank of ranks) rows[rank] = Math.max(rows[rank]!, sent[rank]!);
-    }
+    const ranks = Array.from({ length: size }, (_, rank) => rank);
+    const busiest = ranks.map((rank) =>
+      Array.from({ length: members }, (_, member) => {
+        return { member, rows: exchange ? exchange.keys(rank) : this.required(rank, member) };
+      }).reduce((most, each) => (each.rows.count > most.rows.count ? each : most)),
+    );
+    const peers = busiest.map(({ rows }) => rows.peers());
+    const isFew = peers.reduce((sum, { length }) => sum + length, 0) <= MAX_COUNTED_PEERS;
     return ranks.map((rank) => {
       const queries = this.queries(rank);
       const group = this.#call.keys.spans({ ...omitAxes(this.#from, this.#innerAxes), [this.axis]: rank });
-      const ownPairs = visiblePairsUnchecked(queries, group, mask);
-      const pairs = visiblePairsUnchecked(queries, all, mask);
-      return { ownPairs: ownPairs / members, remotePairs: (pairs - ownPairs) / members, rows: rows[rank]! };
+      const ownPairs = visiblePairsUnchecked(queries, group, mask) / members;
+      const remotePairs = visiblePairsUnchecked(queries, all, mask) / members - ownPairs;
+      const { member, rows } = busiest[rank]!;
+      const pairsOf = (owner: number, count: number): number => {
+        if (!isFew) return (remotePairs * count) / rows.count;
+        const spans = spansOfRowsUnchecked(this.shard(owner, member), rows.ranges(owner, 0, rows.count));
+        return visiblePairsUnchecked(queries, spans, mask);
+      };
+      const counted = peers[rank]!.map((peer) => ({ ...peer, pairs: pairsOf(peer.owner, peer.rows) }));
+      return { ownPairs, remotePairs, queries: spansLength(queries) / members, peers: counted, rows: rows.count };
     });
   }
 
-  #visibleTo(rank: number): VisiblePositions {
+  #visiblePositions(rank: number): VisiblePositions {
     return (this.#visible[rank] ??= visibleKeys(this.queries(rank), this.mask));
   }
 
@@ -213,7 +238,7 @@ export class FlexPlan {
     return (this.#owners[member] ??= new RowOwners(shards()));
   }
 
-  #placeOf(member: number): Coordinate {
+  #memberCoordinate(member: number): Coordinate {
     const place: Record<string, number> = {};
     let rest = member;
     for (let i = this.#innerAxes.length - 1; i >= 0; i--) {
@@ -227,87 +252,45 @@ export class FlexPlan {
 /** Plans of a backend's calls, each derived once for all ranks along its axes, forward and backward. */
 export function planCache(
   settings: FlexSettings,
-): (mesh: Coordinate, call: ShardedAttentionCall, from: Coordinate) => FlexPlan {
-  // By mask: the layers of a model may have masks by turns.
-  const caches = new WeakMap<ShardedAttentionCall["mask"], LayoutCache<FlexPlan>>();
-  return (mesh, call, from) => {
+): (topology: FlexTopology, call: ShardedAttentionCall, from: Coordinate) => FlexPlan {
+  // By hosts, where they matter, and by mask: the layers of a model may have masks by turns.
+  const caches = new Map<string, WeakMap<ShardedAttentionCall["mask"], LayoutCache<FlexPlan>>>();
+  return (topology, call, from) => {
     const mask = unionSlices(call);
-    let plans = caches.get(mask);
-    if (!plans) caches.set(mask, (plans = new LayoutCache([settings.axis, ...settings.inner.axes])));
-    return plans.getOrCreate(call, from, () => new FlexPlan(settings, mesh, call, from));
+    const key = hostsKey(topology.hosts);
+    let byMask = caches.get(key);
+    if (!byMask) caches.set(key, (byMask = new WeakMap()));
+    let plans = byMask.get(mask);
+    if (!plans) byMask.set(mask, (plans = new LayoutCache([settings.axis, ...settings.inner.axes])));
+    return plans.getOrCreate(call, from, () => new FlexPlan(settings, topology, call, from));
   };
+}
+
+const hostsKeys = new WeakMap<readonly number[], string>();
+
+/** Hosts as a string: of many ranks it is long to make, and made once. */
+function hostsKey(hosts: readonly number[] | undefined): string {
+  if (hosts === undefined) return "";
+  let key = hostsKeys.get(hosts);
+  if (key === undefined) hostsKeys.set(hosts, (key = hosts.join()));
+  return key;
 }
 
 /** Bytes of a row of keys that travels, gradients included, and of a row of queries, with the results that return. */
 function bytesPerRow(
   name: PassName,
-  { batch, numHeads, numKvHeads, headDim, bytesPerElement }: CallSize,
+  { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement }: CallSize,
 ): Readonly<Record<"keys" | "queries", number>> {
   const isForward = name === "forward";
-  const sums = 4 * headDim; // float32 out or dq
+  const both = headDim + valueHeadDim;
+  // Of queries q, out and lse, or q, dOut, lse, delta and dq; what is summed is float32.
+  const ofQueries = isForward
+    ? headDim * bytesPerElement + 4 + 4 * valueHeadDim
+    : both * bytesPerElement + 8 + 4 * headDim;
   return {
-    keys: 2 * batch * numKvHeads * (headDim * bytesPerElement + (isForward ? 0 : sums)),
-    // q and lse, or q, dOut, lse and delta.
-    queries: batch * numHeads * ((isForward ? 1 : 2) * headDim * bytesPerElement + (isForward ? 4 : 8) + sums),
+    keys: batch * numKvHeads * both * (bytesPerElement + (isForward ? 0 : 4)),
+    queries: batch * numHeads * ofQueries,
   };
-}
-
-/** Which pairs of ranks exchange queries and results instead of keys: those of which that moves fewer bytes. */
-export class Exchange {
-  readonly #plan: FlexPlan;
-  readonly #bytes: Readonly<Record<"keys" | "queries", number>>;
-  readonly #keys: RequiredRows[] = [];
-  readonly #queries: RequiredRows[] = [];
-  /** Queries: from those whose they are to those whose keys they see. */
-  readonly queryCast: GroupCastPlan;
-  /** Their results: back. */
-  readonly resultCast: GroupCastPlan;
-
-  constructor(plan: FlexPlan, bytes: Readonly<Record<"keys" | "queries", number>>) {
-    this.#plan = plan;
-    this.#bytes = bytes;
-    const { size } = plan;
-    this.queryCast = { size, ranges: (sender, receiver) => this.queriesFrom(receiver, sender) };
-    this.resultCast = {
-      size,
-      ranges: (sender, receiver) => {
-        const queries = this.queries(sender);
-        const length = queries.rowsFrom(receiver);
-        if (length === 0) return [];
-        const before = queries.owners(0, queries.count).filter((owner) => owner < receiver);
-        return [{ start: before.reduce((rows, owner) => rows + queries.rowsFrom(owner), 0), length }];
-      },
-    };
-  }
-
-  /** The keys that come to a rank all the same. */
-  keys(rank: number): RequiredRows {
-    return (this.#keys[rank] ??= this.#plan.required(rank, 0).filter((owner) => !this.#isExchanged(rank, owner)));
-  }
-
-  /** The queries of others that come to a rank. */
-  queries(rank: number): RequiredRows {
-    return (this.#queries[rank] ??= this.#plan.requiredQueries(rank).filter((owner) => this.#isExchanged(owner, rank)));
-  }
-
-  /** The queries of one other that come to a rank, as its local rows. */
-  queriesFrom(rank: number, owner: number): RowRange[] {
-    const queries = this.queries(rank);
-    return queries.ranges(owner, 0, queries.count);
-  }
-
-  /** Global positions of the queries that come to a rank, in the order in which they lie there. */
-  spans(rank: number): Span[] {
-    const queries = this.queries(rank);
-    const owners = queries.owners(0, queries.count);
-    return joinSpans(owners.flatMap((owner) => spansOfRows(this.#plan.queries(owner), this.queriesFrom(rank, owner))));
-  }
-
-  /** Whether the queries of a rank go to the keys of another. */
-  #isExchanged(rank: number, owner: number): boolean {
-    const keys = this.#plan.required(rank, 0).rowsFrom(owner);
-    return keys > 0 && this.#plan.requiredQueries(owner).rowsFrom(rank) * this.#bytes.queries < keys * this.#bytes.keys;
-  }
 }
 
 /** One pass of a call: its steps, what is in each on every rank, and what travels for it. */
@@ -327,6 +310,8 @@ export class PassPlan {
   readonly #plan: FlexPlan;
   readonly #schedule: StageSchedule | undefined;
   readonly #castPlans: GroupCastPlan[] = [];
+  readonly #cuts: (readonly number[])[] = [];
+  readonly #hostCuts: HostCuts | undefined;
   readonly #spans = new Map<number, readonly Span[]>();
   readonly #visible: (boolean | undefined)[] = [];
 
@@ -334,24 +319,26 @@ export class PassPlan {
     this.exchange = exchange;
     this.#plan = plan;
     this.#schedule = schedule;
+    const required = (rank: number): RequiredRows => this.#required(rank, 0);
+    this.#hostCuts = schedule && plan.hosts && new HostCuts(plan.hosts, { required, cuts: schedule.cuts });
     this.steps = stepsOf(schedule);
     this.parts = schedule?.isSplit ? 2 : 1;
     this.stages = schedule === undefined ? 0 : Math.max(1, schedule.degree);
     const { length, axes } = plan.keys;
-    this.keys = { length, axes, spans: (at) => this.#spansAt(at) };
+    this.keys = { length, axes, spans: (at) => this.#spansAtCoordinate(at) };
   }
 
   /** The coordinate along the axis, in `keys`, of what a rank attends to in a step. */
-  place(rank: number, step: number): number {
+  peerIndex(rank: number, step: number): number {
     return rank * this.steps.length + step;
   }
 
   /** Whether the group of a rank sees anything in a step. */
   isVisible(rank: number, step: number): boolean {
-    const place = this.place(rank, step);
+    const place = this.peerIndex(rank, step);
     return (this.#visible[place] ??= isVisibleUnchecked(
       this.#plan.queries(rank),
-      this.#spansAt({ [this.#plan.axis]: place }),
+      this.#spansAtCoordinate({ [this.#plan.axis]: place }),
       this.#plan.mask,
     ));
   }
@@ -395,13 +382,19 @@ export class PassPlan {
 
   /** Of the rows that a member requires those of a stage: [from, to). */
   #stageRows(stage: number, rank: number, member: number): { readonly from: number; readonly to: number } {
-    const { count } = this.#required(rank, member);
-    if (this.#schedule!.degree === 0) return { from: 0, to: count };
-    const cuts = this.#schedule!.cuts[rank]!;
-    return { from: Math.round(count * cuts[stage]!), to: Math.round(count * cuts[stage + 1]!) };
+    const cuts = (this.#cuts[rank * this.#plan.members + member] ??= this.#cutsOf(rank, member));
+    return { from: cuts[stage]!, to: cuts[stage + 1]! };
   }
 
-  #spansAt(at: Coordinate): readonly Span[] {
+  /** Where the stages of a member begin in the rows that it requires, and the last one ends. */
+  #cutsOf(rank: number, member: number): readonly number[] {
+    const required = this.#required(rank, member);
+    const { degree, cuts } = this.#schedule!;
+    if (degree === 0) return [0, required.count];
+    return this.#hostCuts?.stageCuts(rank) ?? cuts[rank]!.map((cut) => Math.round(required.count * cut));
+  }
+
+  #spansAtCoordinate(at: Coordinate): readonly Span[] {
     const { axis, members } = this.#plan;
     const place = at[axis];
     if (place === undefined) {
@@ -429,13 +422,14 @@ export class PassPlan {
     const spans: Span[] = [];
     if (own !== undefined) {
       const { from, to } = this.ownRows(own, rank, member);
-      if (from < to) spans.push(...spansOfRows(this.#plan.shard(rank, member), [{ start: from, length: to - from }]));
+      if (from < to)
+        spans.push(...spansOfRowsUnchecked(this.#plan.shard(rank, member), [{ start: from, length: to - from }]));
     }
     if (stage !== undefined) {
       const { from, to } = this.#stageRows(stage, rank, member);
       const required = this.#required(rank, member);
       for (const owner of required.owners(from, to))
-        spans.push(...spansOfRows(this.#plan.shard(owner, member), required.ranges(owner, from, to)));
+        spans.push(...spansOfRowsUnchecked(this.#plan.shard(owner, member), required.ranges(owner, from, to)));
     }
     return spans;
   }

@@ -1,5 +1,6 @@
 import type { RowRange, Slice, Span } from "@mosaic/core";
 import { visibleRowsUnchecked } from "@mosaic/core/context-parallel";
+import type { PeerRows } from "./stage-time.ts";
 
 // Which keys some queries see, and which rows of which shard these are: intervals, never single rows, unless the answer itself
 // consists of single rows.
@@ -49,7 +50,7 @@ export function visibleKeys(queries: readonly Span[], mask: readonly Slice[]): V
  * The queries that see any of these keys, as `visibleKeys` states it of keys; exact where the keys' spans have step 1. Of others
  * some queries between may see none.
  */
-export function seeingQueries(keys: readonly Span[], mask: readonly Slice[]): VisiblePositions {
+export function queriesVisibleTo(keys: readonly Span[], mask: readonly Slice[]): VisiblePositions {
   const intervals: [number, number][] = [];
   for (const { q0, q1, k0, k1, type } of mask) {
     if (k0 >= k1 || q0 >= q1 || (type === "bidirectionalCausal" && k1 - k0 < q1 - q0)) continue;
@@ -106,7 +107,7 @@ export class RowOwners {
   }
 
   /** The rows of every rank but `rank` that hold one of these positions. */
-  rowsOf({ intervals, bands }: VisiblePositions, rank: number): RequiredRows {
+  rowsOf({ intervals, bands }: VisiblePositions, rank: number, order?: OwnerOrder): RequiredRows {
     const found = new RowCollector(rank);
     for (const [start, end] of intervals) {
       this.#collectInterval(found, start, end);
@@ -116,11 +117,11 @@ export class RowOwners {
       this.#collectDense(found, band);
       for (const span of this.#strided) collectStrided(found, band, span);
     }
-    return found.finish(this.size);
+    return found.finish(order ?? ownersBefore(rank, this.size));
   }
 
   #collectInterval(found: RowCollector, start: number, end: number): void {
-    for (let i = this.#firstAfter(start); i < this.#dense.length; i++) {
+    for (let i = this.#firstSpanEndingAfter(start); i < this.#dense.length; i++) {
       const span = this.#dense[i]!;
       if (span.start >= end) return;
       collectRows(found, span, start, end);
@@ -137,7 +138,7 @@ export class RowOwners {
   }
 
   /** The first dense span that ends behind a position. */
-  #firstAfter(position: number): number {
+  #firstSpanEndingAfter(position: number): number {
     let [low, high] = [0, this.#dense.length];
     while (low < high) {
       const middle = (low + high) >> 1;
@@ -173,20 +174,20 @@ function collectStrided(found: RowCollector, { start, width, step, count }: Band
 /** Collects rows by owner, in any order, overlapping or not. */
 class RowCollector {
   readonly #rank: number;
-  readonly #found: (readonly [owner: number, start: number, length: number])[] = [];
+  readonly #collected: (readonly [owner: number, start: number, length: number])[] = [];
 
   constructor(rank: number) {
     this.#rank = rank;
   }
 
   add(owner: number, start: number, length: number): void {
-    if (owner !== this.#rank) this.#found.push([owner, start, length]);
+    if (owner !== this.#rank) this.#collected.push([owner, start, length]);
   }
 
-  finish(size: number): RequiredRows {
-    this.#found.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  finish(order: OwnerOrder): RequiredRows {
+    this.#collected.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
     const [owners, starts, ends]: [number[], number[], number[]] = [[], [], []];
-    for (const [owner, start, length] of this.#found) {
+    for (const [owner, start, length] of this.#collected) {
       const last = starts.length - 1;
       if (last >= 0 && owners[last] === owner && start <= ends[last]!)
         ends[last] = Math.max(ends[last]!, start + length);
@@ -196,72 +197,150 @@ class RowCollector {
         ends.push(start + length);
       }
     }
-    return new RequiredRows(this.#rank, { size, owners, starts, ends });
+    return new RequiredRows(order, { owners, starts, ends });
   }
 }
 
+/** The order in which the rows of other ranks are received: by owner, the places from 0 on. */
+export interface OwnerOrder {
+  readonly size: number;
+  ownerAt(place: number): number;
+  placeOf(owner: number): number;
+}
+
+/** The rank before this one first, then the one before that, around the axis: no rank is asked by all others at once. */
+export function ownersBefore(rank: number, size: number): OwnerOrder {
+  return {
+    size,
+    ownerAt: (place) => (rank - 1 - place + size) % size,
+    placeOf: (owner) => (rank - 1 - owner + size) % size,
+  };
+}
+
+/** Where required rows are cut: before this local row of the owner at this place. */
+export interface RowCut {
+  readonly runIndex: number;
+  readonly row: number;
+}
+
+const emptyRanges: readonly RowRange[] = [];
+
+/** Ranges that were made last, by a hash: most of the millions between a thousand ranks are one of a few. */
+const lastRanges: (readonly RowRange[])[] = [];
+
+function singleRange(start: number, length: number): readonly RowRange[] {
+  const place = (Math.imul(start, 0x9e37_79b1) ^ Math.imul(length, 0x85eb_ca6b)) >>> 24;
+  const last = lastRanges[place];
+  if (last && last[0]!.start === start && last[0]!.length === length) return last;
+  return (lastRanges[place] = [{ start, length }]);
+}
+
 /**
- * The rows of other ranks that one rank requires, in the order in which it receives them: those of the rank before it first,
- * then those of the one before that, around the axis. So no rank is asked by all others at once, and neighbours come first.
- * Kept as numbers: a thousand ranks have a million such lists.
+ * The rows of other ranks that one rank requires, in the order in which it receives them: that of their owners, and ascending. Kept as
+ * numbers: a thousand ranks have a million such lists.
  */
 export class RequiredRows {
   /** How many there are. */
   readonly count: number;
-  readonly #rank: number;
-  readonly #size: number;
+  readonly #order: OwnerOrder;
   readonly #starts: Int32Array;
   readonly #lengths: Int32Array;
   /** By owner: its first range among all. */
   readonly #ranges: Int32Array;
-  /** By distance before the rank, from 1: rows of nearer owners. */
+  /** By place in the order: rows of owners before it. */
   readonly #rowsBefore: Int32Array;
 
-  // oxlint-disable-next-line max-params -- the rank, and the columns of its list
-  constructor(
-    rank: number,
-    { size, owners, starts, ends }: { size: number; owners: number[]; starts: number[]; ends: number[] },
-  ) {
-    this.#rank = rank;
-    this.#size = size;
+  constructor(order: OwnerOrder, { owners, starts, ends }: { owners: number[]; starts: number[]; ends: number[] }) {
+    this.#order = order;
+    const { size } = order;
     this.#starts = Int32Array.from(starts);
     this.#lengths = Int32Array.from(starts, (start, i) => ends[i]! - start);
     this.#ranges = new Int32Array(size + 1);
     for (const owner of owners) this.#ranges[owner + 1]!++;
     for (let owner = 0; owner < size; owner++) this.#ranges[owner + 1]! += this.#ranges[owner]!;
     this.#rowsBefore = new Int32Array(size + 1);
-    for (let distance = 1; distance < size; distance++) {
-      this.#rowsBefore[distance + 1] = this.#rowsBefore[distance]! + this.#rowsOfOwner(this.#ownerAt(distance));
+    for (let place = 0; place < size; place++) {
+      this.#rowsBefore[place + 1] = this.#rowsBefore[place]! + this.#rowsOfOwner(order.ownerAt(place));
     }
     this.count = this.#rowsBefore[size]!;
   }
 
+  /** What any of several ranks requires. */
+  static union(order: OwnerOrder, all: readonly RequiredRows[]): RequiredRows {
+    const found = new RowCollector(-1);
+    for (const each of all) {
+      for (let owner = 0; owner < order.size; owner++) {
+        for (let i = each.#ranges[owner]!; i < each.#ranges[owner + 1]!; i++)
+          found.add(owner, each.#starts[i]!, each.#lengths[i]!);
+      }
+    }
+    return found.finish(order);
+  }
+
+  /** Where the first so many of the rows end. */
+  cutAt(rows: number): RowCut {
+    const { size } = this.#order;
+    if (rows >= this.count) return { runIndex: size, row: 0 };
+    let runIndex = 0;
+    while (this.#rowsBefore[runIndex + 1]! <= rows) runIndex++;
+    const [next] = this.ranges(this.#order.ownerAt(runIndex), rows, rows + 1);
+    return { runIndex, row: next!.start };
+  }
+
+  /** How many of the rows come before a cut. */
+  countBefore({ runIndex, row }: RowCut): number {
+    let count = this.#rowsBefore[runIndex]!;
+    if (runIndex === this.#order.size) return count;
+    const owner = this.#order.ownerAt(runIndex);
+    for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++)
+      count += Math.max(0, Math.min(this.#lengths[i]!, row - this.#starts[i]!));
+    return count;
+  }
+
   /** Those of some owners. */
-  filter(keep: (owner: number) => boolean): RequiredRows {
+  filter(predicate: (owner: number) => boolean): RequiredRows {
     const [owners, starts, ends]: [number[], number[], number[]] = [[], [], []];
-    for (let owner = 0; owner < this.#size; owner++) {
-      if (!keep(owner)) continue;
+    for (let owner = 0; owner < this.#order.size; owner++) {
+      if (!predicate(owner)) continue;
       for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) {
         owners.push(owner);
         starts.push(this.#starts[i]!);
         ends.push(this.#starts[i]! + this.#lengths[i]!);
       }
     }
-    return new RequiredRows(this.#rank, { size: this.#size, owners, starts, ends });
+    return new RequiredRows(this.#order, { owners, starts, ends });
   }
 
   /** Rows from one owner. */
   rowsFrom(owner: number): number {
-    const distance = this.#distanceTo(owner);
-    return distance === 0 ? 0 : this.#rowsBefore[distance + 1]! - this.#rowsBefore[distance]!;
+    const place = this.#order.placeOf(owner);
+    return this.#rowsBefore[place + 1]! - this.#rowsBefore[place]!;
+  }
+
+  /** By owner, in the order in which they are received: rows, and the ranges in which they lie. */
+  peers(): Omit<PeerRows, "pairs">[] {
+    const peers: Omit<PeerRows, "pairs">[] = [];
+    for (let place = 0; place < this.#order.size; place++) {
+      const rows = this.#rowsBefore[place + 1]! - this.#rowsBefore[place]!;
+      if (rows === 0) continue;
+      const owner = this.#order.ownerAt(place);
+      peers.push({ owner, rows, ranges: this.#ranges[owner + 1]! - this.#ranges[owner]! });
+    }
+    return peers;
   }
 
   /** Those of the rows [from, to) that come from one owner: ascending, disjoint ranges of its local rows. */
-  ranges(owner: number, from: number, to: number): RowRange[] {
-    const distance = this.#distanceTo(owner);
-    if (distance === 0) return [];
-    let before = this.#rowsBefore[distance]!;
-    if (before >= to || this.#rowsBefore[distance + 1]! <= from) return [];
+  ranges(owner: number, from: number, to: number): readonly RowRange[] {
+    const place = this.#order.placeOf(owner);
+    let before = this.#rowsBefore[place]!;
+    if (before >= to || this.#rowsBefore[place + 1]! <= from) return emptyRanges;
+    const first = this.#ranges[owner]!;
+    if (this.#ranges[owner + 1] === first + 1) {
+      const [start, length] = [this.#starts[first]!, this.#lengths[first]!];
+      const skipped = Math.max(0, from - before);
+      const count = Math.min(length, to - before) - skipped;
+      return count > 0 ? singleRange(start + skipped, count) : emptyRanges;
+    }
     const ranges: RowRange[] = [];
     for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) {
       const [start, length] = [this.#starts[i]!, this.#lengths[i]!];
@@ -276,9 +355,9 @@ export class RequiredRows {
   /** The owners of the rows [from, to), ascending: the order in which they arrive. */
   owners(from: number, to: number): number[] {
     const owners: number[] = [];
-    for (let distance = 1; distance < this.#size; distance++) {
-      const [before, behind] = [this.#rowsBefore[distance]!, this.#rowsBefore[distance + 1]!];
-      if (before < behind && before < to && behind > from) owners.push(this.#ownerAt(distance));
+    for (let place = 0; place < this.#order.size; place++) {
+      const [before, behind] = [this.#rowsBefore[place]!, this.#rowsBefore[place + 1]!];
+      if (before < behind && before < to && behind > from) owners.push(this.#order.ownerAt(place));
     }
     return owners.sort((a, b) => a - b);
   }
@@ -288,27 +367,4 @@ export class RequiredRows {
     for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) rows += this.#lengths[i]!;
     return rows;
   }
-
-  #ownerAt(distance: number): number {
-    return (this.#rank - distance + this.#size) % this.#size;
-  }
-
-  #distanceTo(owner: number): number {
-    return (this.#rank - owner + this.#size) % this.#size;
-  }
-}
-
-/** The global positions of some rows of a shard. */
-export function spansOfRows(spans: readonly Span[], ranges: readonly RowRange[]): Span[] {
-  const found: Span[] = [];
-  for (const range of ranges) {
-    let row = 0;
-    for (const { start, length, step } of spans) {
-      const first = Math.max(0, range.start - row);
-      const end = Math.min(length, range.start + range.length - row);
-      if (first < end) found.push({ start: start + first * step, length: end - first, step });
-      row += length;
-    }
-  }
-  return found;
 }

@@ -1,5 +1,5 @@
-import type { KvBlock, ProcessGroup, QkvGrads, Tensor, Work } from "@mosaic/core";
-import { type Chunk, ChunkBuffers } from "@mosaic/core/context-parallel";
+import type { GroupCastOptions, KvBlock, ProcessGroup, QkvGrads, Tensor, Work } from "@mosaic/core";
+import { type Chunk, ChunkBuffers, rowsOf } from "@mosaic/core/context-parallel";
 import type { PassPlan } from "./plan.ts";
 
 /** One pass of a call on this rank. */
@@ -8,8 +8,13 @@ export interface PassContext {
   /** Which of its group of the inner backend this rank is. */
   readonly member: number;
   readonly plan: PassPlan;
-  /** The label of collectives in messages and traces. */
-  readonly label: string;
+  /** How rows travel, and the label of collectives in messages and traces. */
+  readonly cast: GroupCastOptions & { readonly label: string };
+}
+
+/** "flex(sp) stage 2: keys". */
+function stageLabel({ cast }: PassContext, stage: number, what: "keys" | "gradients"): string {
+  return `${cast.label} stage ${stage + 1}: ${what}`;
 }
 
 /** The keys and values [B,Hkv,S,D] of one step: own rows, rows that have arrived, or both, in this order. */
@@ -26,17 +31,19 @@ export interface Stage extends KvBlock {
  * overwrites nothing in use. If the loop is left early, nothing remains under way.
  */
 export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, undefined> {
-  const { group, member, plan, label } = pass;
+  const { group, member, plan, cast } = pass;
   const { rank, device } = group;
-  using buffers = new ChunkBuffers({ device, slotRows: plan.maxReceivedRows(rank, member) });
+  using buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: plan.maxReceivedRows(rank, member) });
   const like = [kv.k, kv.v];
-  const own = plan.stages > 0 ? buffers.contiguous(like) : { tensors: like, wire: [] };
+  const own: Chunk = { tensors: like, wire: [] };
+  const sent = plan.stages > 0 ? rowMatrices(buffers.contiguous(like), buffers) : [];
   let arriving: { readonly chunk: Chunk; readonly work: Work } | undefined;
   const post = (step: number): void => {
     const stage = plan.steps[step]?.stage;
     if (stage === undefined) return;
     const chunk = buffers.slot(slotName(stage), like, plan.receivedRows(stage, rank, member));
-    const work = group.groupCast(chunk.wire, own.wire, plan.castPlan(stage, member), { label }); // send
+    const options = { ...cast, label: stageLabel(pass, stage, "keys") };
+    const work = group.groupCast(rowMatrices(chunk, buffers), sent, plan.castPlan(stage, member), options); // send
     arriving = { chunk, work };
   };
   const takeArrived = (): Chunk | undefined => {
@@ -51,7 +58,7 @@ export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, 
       const remote = takeArrived();
       post(step + 1);
       const rows = part === undefined ? undefined : ownRows(pass, own, part, buffers);
-      const { tensors } = rows && remote ? joined(rows, remote, buffers) : (rows ?? remote)!;
+      const { tensors } = rows && remote ? concatenateChunks(rows, remote, buffers) : (rows ?? remote)!;
       yield { step, k: tensors[0]!, v: tensors[1]! }; // compute
     }
   } finally {
@@ -72,10 +79,10 @@ export function* gradientStages(
   steps: Iterable<Stage>,
   grads: Pick<QkvGrads, "dk" | "dv">,
 ): Generator<GradientStage, void, undefined> {
-  const { group, member, plan, label } = pass;
+  const { group, member, plan } = pass;
   const { rank, device } = group;
   const { kernels } = device;
-  using buffers = new ChunkBuffers({ device, slotRows: plan.maxReceivedRows(rank, member) });
+  using buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: plan.maxReceivedRows(rank, member) });
   const own: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
   const zeroed = (chunk: Chunk): Chunk => {
     for (const sum of chunk.tensors) kernels.fill(sum, 0);
@@ -100,14 +107,26 @@ export function* gradientStages(
       const both = rows && remote ? zeroed(buffers.empty(own.tensors, k.shape[2]!)) : undefined;
       const { tensors } = (both ?? rows ?? remote)!;
       yield { step, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
-      if (both) separate(both, { rows: rows!, remote: remote!, buffers });
+      if (both) splitChunks(both, { rows: rows!, remote: remote!, buffers });
       wait();
-      if (remote) work = group.groupReduce(returned!.wire, remote.wire, plan.castPlan(stage!, member), { label }); // send
+      if (!remote) continue;
+      const label = stageLabel(pass, stage!, "gradients");
+      const [sums, parts] = [returned!, remote].map((chunk) => rowMatrices(chunk, buffers));
+      work = group.groupReduce(sums!, parts!, plan.castPlan(stage!, member), { label }); // send
     }
   } finally {
     wait();
   }
   returned?.tensors.forEach((sum, i) => kernels.binary("add", own.tensors[i]!, own.tensors[i]!, sum));
+}
+
+/** Chunks as casts move them: [S,B·H·D], of which any rows are dense. */
+function rowMatrices({ wire }: Chunk, buffers: ChunkBuffers): Tensor[] {
+  return wire.map((x) => {
+    const [rows, ...rest] = x.shape as [number, ...number[]];
+    const width = rest.reduce((size, length) => size * length, 1);
+    return buffers.takeOwnership(x.view({ shape: [rows, width], strides: [width, 1] }));
+  });
 }
 
 /** Chunks of even and of odd stages take turns in two buffers. */
@@ -124,7 +143,7 @@ function ownRows({ group, member, plan }: PassContext, own: Chunk, part: 0 | 1, 
 }
 
 /** Own rows, then those that have arrived, in memory of their own. */
-function joined(rows: Chunk, remote: Chunk, buffers: ChunkBuffers): Chunk {
+function concatenateChunks(rows: Chunk, remote: Chunk, buffers: ChunkBuffers): Chunk {
   const [first, rest] = [rows.tensors[0]!.shape[2]!, remote.tensors[0]!.shape[2]!];
   const both = buffers.empty(rows.tensors, first + rest);
   for (const [i, x] of both.tensors.entries()) {
@@ -135,7 +154,7 @@ function joined(rows: Chunk, remote: Chunk, buffers: ChunkBuffers): Chunk {
 }
 
 /** The sums of both, added to those of the own rows, and copied to those of the others. */
-function separate(
+function splitChunks(
   both: Chunk,
   { rows, remote, buffers }: { readonly rows: Chunk; readonly remote: Chunk; readonly buffers: ChunkBuffers },
 ): void {
@@ -152,10 +171,4 @@ function separate(
 function copyRows(to: Tensor, from: Tensor): void {
   if (to.size > 0) to.device.kernels.copy(to, from);
   to.dispose();
-}
-
-/** Rows [from, to) of x [B,H,S,D], as a view. */
-export function rowsOf(x: Tensor, from: number, to: number): Tensor {
-  const offset = x.offset + (to > from ? from * x.strides[2]! : 0);
-  return x.view({ shape: x.shape.with(2, to - from), offset });
 }

@@ -1,7 +1,16 @@
-import { defineOptions, dtypeBytes, type GroupCastPlan, type OptionsOf, option } from "@mosaic/core";
+import {
+  defineOptions,
+  dtypeBytes,
+  expectValue,
+  type GroupCastPlan,
+  type OptionsOf,
+  option,
+  type ProcessGroup,
+} from "@mosaic/core";
 import {
   axisLength,
   type CallTraffic,
+  groupCastMessageRows,
   type ChunkFlow,
   parseTrafficOptions,
   reverseFlow,
@@ -21,6 +30,10 @@ export const flexTrafficOptions = defineOptions("flexTraffic", {
   cost: flexOptions.fields.cost,
   /** Whether queries travel, as given to `flex`. Default false. */
   queriesTravel: flexOptions.fields.queriesTravel,
+  /** Whether rows cross to a host once, as given to `flex`: what a rank sends depends on it, not what it receives. Default false. */
+  hierarchical: flexOptions.fields.hierarchical,
+  /** The host of each rank along the axis, by number: stages are chosen by it, and with `hierarchical` rows are forwarded. Default: all are on one. */
+  hosts: option.array(option.integer({ min: 0 }), { optional: true }),
   /** B, the batch. */
   batch: option.integer({ min: 1 }),
   /** H, the query heads. */
@@ -39,6 +52,8 @@ export type FlexTrafficOptions = OptionsOf<typeof flexTrafficOptions>;
  * Forward, of K and V: a rank receives every row of another rank that its queries see, once; over all ranks the bytes are
  * those of Σ |required rows|, by any number of stages. Backward, of K and V the same again, and of dK and dV, in float32, the
  * same rows the other way. In each stage what one rank sends another is two messages.
+ * With `hierarchical` a rank sends, of what several ranks of another host require of it, each row once, and forwards what it
+ * receives in this way; what it receives is the same.
  * With `queriesTravel`, of queries: rows of q, and of float32 out and lse back; in backward of q, dOut, lse and delta, and of dq back.
  *
  * @example
@@ -56,46 +71,48 @@ export type FlexTrafficOptions = OptionsOf<typeof flexTrafficOptions>;
 export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const settings = parseTrafficOptions(flexTrafficOptions, options);
   const { axis, mesh, call, from = call.at, dtype, batch, numHeads, numKvHeads, headDim } = settings;
-  axisLength("flexTraffic", mesh, { axis, from });
-  const plan = new FlexPlan(flexSettings(settings), mesh, call, from);
+  const ranks = axisLength("flexTraffic", mesh, { axis, from });
+  const { hierarchical, hosts } = settings;
+  expectValue("flexTraffic: hosts", !hosts || hosts.length === ranks, `the hosts of ${ranks} ranks`, hosts);
+  const plan = new FlexPlan(flexSettings(settings), { mesh, hosts }, call, from);
   const [rank, member] = [from[axis]!, plan.memberAt(from)];
-  const size = { batch, numHeads, numKvHeads, headDim, bytesPerElement: dtypeBytes[dtype] };
+  const size = { batch, numHeads, numKvHeads, headDim, valueHeadDim: headDim, bytesPerElement: dtypeBytes[dtype] };
   const width = batch * numKvHeads * headDim;
   const [kv, sum] = [width * dtypeBytes[dtype], width * dtypeBytes.float32];
-  const casts = (pass: PassPlan): ChunkFlow[] =>
-    Array.from({ length: pass.stages }, (_, stage) => castFlow(pass.castPlan(stage, member), rank, [kv, kv]));
+  const plansOf = (pass: PassPlan) => Array.from({ length: pass.stages }, (_, stage) => pass.castPlan(stage, member));
+  const group = { rank, size: ranks, ...(hierarchical && hosts && { hosts }) };
+  const casts = (pass: PassPlan): ChunkFlow[] => plansOf(pass).map((each) => castFlow(each, group, [kv, kv]));
   const [forward, backward] = [plan.pass("forward", size), plan.pass("backward", size)];
-  const keys = casts(backward);
+  const gradients = plansOf(backward).map((each) =>
+    reverseFlow(castFlow(each, { rank, size: ranks }, [kv, kv]), [sum, sum]),
+  );
   const statistic = batch * numHeads * dtypeBytes.float32;
   const [q, out] = [batch * numHeads * headDim * dtypeBytes[dtype], statistic * headDim];
   return {
-    forward: totalTraffic([...casts(forward), ...queryFlows(forward, rank, { there: [q], back: [out, statistic] })]),
+    forward: totalTraffic([...casts(forward), ...queryFlows(forward, group, { there: [q], back: [out, statistic] })]),
     backward: totalTraffic([
-      ...keys,
-      ...keys.map((flow) => reverseFlow(flow, [sum, sum])),
-      ...queryFlows(backward, rank, { there: [q, q, statistic, statistic], back: [out] }),
+      ...casts(backward),
+      ...gradients,
+      ...queryFlows(backward, group, { there: [q, q, statistic, statistic], back: [out] }),
     ]),
   };
 }
 
+/** Which rank, of how many, on which hosts: where rows cross to a host once. */
+type CastMember = Pick<ProcessGroup, "rank" | "size" | "hosts">;
+
 /** Rows that one rank sends and receives in a cast. */
-function castFlow({ size, ranges }: GroupCastPlan, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
-  const rows = (sender: number, receiver: number): number =>
-    ranges(sender, receiver).reduce((total, { length }) => total + length, 0);
-  const others = Array.from({ length: size }, (_, other) => other).filter((other) => other !== rank);
-  return {
-    bytesPerRow,
-    sent: others.map((other) => rows(rank, other)),
-    received: others.map((other) => rows(other, rank)),
-  };
+function castFlow(plan: GroupCastPlan, group: CastMember, bytesPerRow: readonly number[]): ChunkFlow {
+  return { bytesPerRow, ...groupCastMessageRows(plan, group) };
 }
 
 function queryFlows(
   { exchange }: PassPlan,
-  rank: number,
+  group: CastMember,
   { there, back }: Readonly<Record<"there" | "back", readonly number[]>>,
 ): ChunkFlow[] {
   if (!exchange) return [];
-  const queries = castFlow(exchange.queryCast, rank, there);
-  return [queries, reverseFlow(queries, back)];
+  const { rank, size } = group;
+  const results = reverseFlow(castFlow(exchange.queryCast, { rank, size }, there), back);
+  return [castFlow(exchange.queryCast, group, there), results];
 }

@@ -3,15 +3,16 @@ import type {
   AttentionCall,
   AttentionState,
   Context,
+  GroupCastOptions,
   KvShard,
   QkvGrads,
   SavedRows,
   Tensor,
   Work,
 } from "@mosaic/core";
-import { type Chunk, ChunkBuffers } from "@mosaic/core/context-parallel";
-import type { Exchange } from "./plan.ts";
-import { type PassContext, rowsOf } from "./stages.ts";
+import { type Chunk, ChunkBuffers, rowsOf } from "@mosaic/core/context-parallel";
+import type { Exchange } from "./exchange.ts";
+import type { PassContext } from "./stages.ts";
 
 /**
  * Queries that go to the keys of other ranks, in one pass of a call: sent before anything is computed, attended to behind the own
@@ -24,7 +25,7 @@ export class TravellingQueries implements Disposable {
   readonly #exchange: Exchange;
   readonly #buffers: ChunkBuffers;
   /** Queries of others, and in backward dOut, lse and delta of them: [B,H,S,D] or [B,H,S,1]. */
-  #visitors: Chunk | undefined;
+  #receivedQueries: Chunk | undefined;
   /** What of this rank's own queries returns: out and lse, or dq. */
   #returned: Chunk | undefined;
   #work: Work | undefined;
@@ -38,23 +39,25 @@ export class TravellingQueries implements Disposable {
 
   /** Sends queries, and what belongs to them, to those whose keys they see. */
   send(rows: readonly Tensor[]): void {
+    const own = this.#buffers.contiguous(rows.map((x) => this.#appendAxis(x)));
     const { group } = this.#pass;
-    const own = this.#buffers.contiguous(rows.map((x) => this.#withWidth(x)));
-    this.#visitors = this.#buffers.empty(own.tensors, this.#exchange.queries(group.rank).count);
-    this.#cast(this.#visitors, own, this.#exchange.queryCast);
+    this.#receivedQueries = this.#buffers.empty(own.tensors, this.#exchange.queries(group.rank).count);
+    this.#cast(this.#receivedQueries, own, { plan: this.#exchange.queryCast, name: "queries" });
   }
 
   /** Attends to the queries of others, and sends the states back. */
   attend(ctx: Context, inner: AttentionBackend, kv: KvShard): void {
     this.#wait();
-    const [q] = this.#visitors!.tensors as [Tensor];
-    const states = this.#buffers.empty(this.#stateLike(), q.shape[2]!);
+    const [q] = this.#receivedQueries!.tensors as [Tensor];
+    const spec = this.#stateSpec(kv.v.shape[3]!);
+    const states = this.#buffers.empty(spec, q.shape[2]!);
     const [out, lse] = states.tensors as [Tensor, Tensor];
     q.device.kernels.fill(out, 0);
     q.device.kernels.fill(lse, Number.NEGATIVE_INFINITY);
-    if (q.size > 0) inner.attend(ctx, this.#callOf(q), { out, lse: this.#withoutWidth(lse) }, kv);
-    this.#returned = this.#buffers.empty(this.#stateLike(), this.#returnedRows());
-    this.#cast(this.#returned, states, this.#exchange.resultCast);
+    if (q.size > 0) inner.attend(ctx, this.#callOf(q), { out, lse: this.#removeAxis(lse) }, kv);
+    this.#returned = this.#buffers.empty(spec, this.#returnedRows());
+    // Every row goes to one rank: one hop.
+    this.#cast(this.#returned, states, { plan: this.#exchange.resultCast, name: "results", hierarchical: false });
   }
 
   /** Merges what has returned, in the order of ranks. */
@@ -66,8 +69,8 @@ export class TravellingQueries implements Disposable {
     for (let owner = 0; owner < group.size; owner++) {
       for (const { start, length } of this.#exchange.queriesFrom(owner, group.rank)) {
         const [from, to] = [this.#rows(row, row + length), this.#rows(start, start + length)];
-        const into = { out: to(state.out), lse: this.#withoutWidth(to(this.#withWidth(state.lse))) };
-        group.device.kernels.merge(into, { out: from(out), lse: this.#withoutWidth(from(lse)) });
+        const into = { out: to(state.out), lse: this.#removeAxis(to(this.#appendAxis(state.lse))) };
+        group.device.kernels.merge(into, { out: from(out), lse: this.#removeAxis(from(lse)) });
         row += length;
       }
     }
@@ -77,16 +80,17 @@ export class TravellingQueries implements Disposable {
   // oxlint-disable-next-line max-params -- as AttentionBackend.attendBackward
   attendBackward(ctx: Context, inner: AttentionBackend, { dk, dv }: QkvGrads, kv: KvShard): void {
     this.#wait();
-    const [q, dOut, lse, delta] = this.#visitors!.tensors as [Tensor, Tensor, Tensor, Tensor];
+    const [q, dOut, lse, delta] = this.#receivedQueries!.tensors as [Tensor, Tensor, Tensor, Tensor];
     const like = [{ shape: q.shape, dtype: "float32" }] as const;
     const sums = this.#buffers.empty(like, q.shape[2]!);
     const dq = sums.tensors[0]!;
     q.device.kernels.fill(dq, 0);
-    const saved: SavedRows = { dOut, lse: this.#withoutWidth(lse), delta: this.#withoutWidth(delta) };
+    const saved: SavedRows = { dOut, lse: this.#removeAxis(lse), delta: this.#removeAxis(delta) };
     if (q.size > 0) inner.attendBackward(ctx, { ...this.#callOf(q), ...saved }, { dq, dk, dv }, kv);
     this.#returned = this.#buffers.empty(like, this.#call.q.shape[2]!);
     q.device.kernels.fill(this.#returned.tensors[0]!, 0);
-    const { group, label } = this.#pass;
+    const { group } = this.#pass;
+    const label = this.#labelOf("gradients of queries");
     this.#work = group.groupReduce(this.#returned.wire, sums.wire, this.#exchange.queryCast, { label });
   }
 
@@ -101,9 +105,17 @@ export class TravellingQueries implements Disposable {
     this.#buffers[Symbol.dispose]();
   }
 
-  #cast(out: Chunk, input: Chunk, plan: Exchange["queryCast"]): void {
-    const { group, label } = this.#pass;
-    this.#work = group.groupCast(out.wire, input.wire, plan, { label });
+  #cast(
+    out: Chunk,
+    input: Chunk,
+    { plan, name, ...rest }: GroupCastOptions & { plan: Exchange["queryCast"]; name: string },
+  ): void {
+    const { group, cast } = this.#pass;
+    this.#work = group.groupCast(out.wire, input.wire, plan, { ...cast, ...rest, label: this.#labelOf(name) });
+  }
+
+  #labelOf(name: string): string {
+    return `${this.#pass.cast.label}: ${name}`;
   }
 
   #wait(): void {
@@ -118,10 +130,10 @@ export class TravellingQueries implements Disposable {
     return { ...this.#call, q, queries: { length: queries.length, axes: queries.axes, spans: () => spans } };
   }
 
-  #stateLike() {
+  #stateSpec(valueHeadDim: number) {
     const { shape } = this.#call.q;
     return [
-      { shape, dtype: "float32" },
+      { shape: shape.with(3, valueHeadDim), dtype: "float32" },
       { shape: shape.with(3, 1), dtype: "float32" },
     ] as const;
   }
@@ -135,12 +147,12 @@ export class TravellingQueries implements Disposable {
   }
 
   /** [B,H,S] as [B,H,S,1], and back: rows are the last but one axis of what travels. */
-  #withWidth(x: Tensor): Tensor {
+  #appendAxis(x: Tensor): Tensor {
     if (x.shape.length === 4) return x;
     return this.#buffers.takeOwnership(x.view({ shape: [...x.shape, 1], strides: [...x.strides, 1] }));
   }
 
-  #withoutWidth(x: Tensor): Tensor {
+  #removeAxis(x: Tensor): Tensor {
     return this.#buffers.takeOwnership(x.view({ shape: x.shape.slice(0, 3), strides: x.strides.slice(0, 3) }));
   }
 

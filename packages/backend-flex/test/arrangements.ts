@@ -40,3 +40,14 @@ export const nests: readonly Arrangement[] = [
     backend: flex({ axis: "node", stages: 2, inner: broadcastSteps("gpu", local()) }),
   },
 ];
+
+/** Over hosts, one of which has a rank alone: within an outer backend too. */
+export const hierarchicals: readonly Arrangement[] = [
+  ...alongOneAxis((axis) => flex({ axis, hierarchical: true, stages: 2 }), [5]),
+  ...alongOneAxis((axis) => flex({ axis, hierarchical: true, queriesTravel: true }), [6]),
+  {
+    mesh: { node: 2, gpu: 3 },
+    axes: ["node", "gpu"],
+    backend: broadcastSteps("node", flex({ axis: "gpu", hierarchical: true, stages: { forward: 1, backward: 3 } })),
+  },
+];

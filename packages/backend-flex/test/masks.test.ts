@@ -1,91 +1,21 @@
 import {
   checkMeasurements,
   isPairVisible,
+  maskKinds,
+  maskKindsLength,
   slicesToMaskMod,
-  measureOn,
+  measureBackend,
   onWorld,
   placements,
   randomSlices,
   type Trial,
 } from "@mosaic/conformance";
-import { masks, type Slice, type SliceType } from "@mosaic/core";
+import { dtypeBytes, type Slice, type SliceType } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { flex } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
-
-const LENGTH = 61;
-
-const slice = (type: SliceType, [q0, q1]: readonly [number, number], [k0, k1]: readonly [number, number]): Slice => ({
-  q0,
-  q1,
-  k0,
-  k1,
-  type,
-});
-
-/** Documents of 3, 20, 1, 30 and 7 tokens. */
-const documents: readonly (readonly [number, number])[] = [
-  [0, 3],
-  [3, 23],
-  [23, 24],
-  [24, 54],
-  [54, 61],
-];
-
-/** Blocks of 8: a query sees its own block and all before it, within its document. */
-const blockCausal = ([start, end]: readonly [number, number]): Slice[] =>
-  Array.from({ length: Math.ceil((end - start) / 8) }, (_, i) => {
-    const q1 = Math.min(end, start + 8 * i + 8);
-    return slice("full", [start + 8 * i, q1], [start, q1]);
-  });
+import { makeWorld, requiredRows } from "./world.ts";
 
 const types: readonly SliceType[] = ["full", "causal", "inverseCausal", "bidirectionalCausal"];
-
-/** The kinds of masks that MagiAttention's pipeline tests have. */
-const kinds: Readonly<Record<string, readonly Slice[]>> = {
-  full: masks.full().slices(LENGTH, LENGTH),
-  causal: masks.causal().slices(LENGTH, LENGTH),
-  "inverse causal": masks.inverseCausal().slices(LENGTH, LENGTH),
-  "bidirectional causal": [slice("bidirectionalCausal", [0, 50], [3, 61])],
-  "documents, full": masks.documents([3, 20, 1, 30, 7]).slices(LENGTH, LENGTH),
-  "documents, causal": masks.documents([3, 20, 1, 30, 7], "causal").slices(LENGTH, LENGTH),
-  "block causal": blockCausal([0, LENGTH]),
-  "documents, block causal": documents.flatMap(blockCausal),
-  "sliding window": masks.slidingWindow(9).slices(LENGTH, LENGTH),
-  "two-sided window": [
-    slice("causal", [0, 7], [0, 11]),
-    slice("bidirectionalCausal", [7, 56], [2, 61]),
-    slice("inverseCausal", [56, 61], [51, 61]),
-  ],
-  "global tokens": [
-    slice("full", [0, 61], [0, 4]),
-    slice("full", [0, 4], [4, 61]),
-    slice("bidirectionalCausal", [4, 58], [4, 61]),
-  ],
-  prefix: masks.prefix(17).slices(LENGTH, LENGTH),
-  "shared question": [
-    slice("causal", [0, 15], [0, 15]),
-    ...(
-      [
-        [15, 30],
-        [30, 42],
-        [42, 61],
-      ] as const
-    ).flatMap((answer) => [slice("full", answer, [0, 15]), slice("causal", answer, answer)]),
-  ],
-  "queries of several slices": [
-    slice("full", [5, 40], [0, 9]),
-    slice("causal", [10, 50], [9, 30]),
-    slice("inverseCausal", [20, 61], [30, 61]),
-  ],
-  "full, in tiles": Array.from({ length: 121 }, (_, i) => [Math.floor(i / 11), i % 11] as const).map(([row, column]) =>
-    slice(
-      "full",
-      [Math.floor((row * 61) / 11), Math.floor(((row + 1) * 61) / 11)],
-      [Math.floor((column * 61) / 11), Math.floor(((column + 1) * 61) / 11)],
-    ),
-  ),
-};
 
 const sizes = [
   { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 8 },
@@ -98,7 +28,12 @@ const choices = [{}, { stages: 0 }, { stages: 1 }, { stages: { forward: 3, backw
 function trialOf(
   name: string,
   mask: readonly Slice[],
-  { size, i, queries = LENGTH, keys = LENGTH }: { size: number; i: number; queries?: number; keys?: number },
+  {
+    size,
+    i,
+    queries = maskKindsLength,
+    keys = maskKindsLength,
+  }: { size: number; i: number; queries?: number; keys?: number },
 ): Trial {
   const placement = placements()[i % placements().length]!;
   const { headDim, ...rest } = sizes[i % sizes.length]!;
@@ -118,36 +53,45 @@ function trialOf(
   };
 }
 
+/** As exact as one device, and all ranks together send the rows that are required, once each: forward, and twice in backward. */
 async function expectExact(size: number, trials: readonly Trial[]): Promise<void> {
   const measured = await onWorld(makeWorld, { size }, async (ctx) => {
     const found = [];
-    for (const [i, trial] of trials.entries())
-      found.push(await measureOn(ctx, flex(choices[(i + size) % choices.length]), trial));
+    for (const [i, trial] of trials.entries()) {
+      const before = ctx.world.traffic().bytesSent;
+      const measurement = await measureBackend(ctx, flex(choices[(i + size) % choices.length]), trial);
+      found.push({ measurement, bytesSent: ctx.world.traffic().bytesSent - before });
+    }
     return found;
   });
-  for (const i of trials.keys())
+  for (const [i, trial] of trials.entries()) {
     checkMeasurements(
       "flex",
-      measured.map((rank) => rank[i]!),
+      measured.map((rank) => rank[i]!.measurement),
     );
+    const { batch, numKvHeads, headDim, dtype } = trial;
+    const bytesPerRow = 2 * batch * numKvHeads * headDim * (2 * dtypeBytes[dtype] + dtypeBytes.float32);
+    const sent = measured.reduce((sum, rank) => sum + rank[i]!.bytesSent, 0);
+    expect(sent, trial.name).toBe(requiredRows(trial) * bytesPerRow);
+  }
 }
 
 test("there are fifteen kinds, of slices that do not overlap, and of all types", () => {
-  expect(Object.keys(kinds)).toHaveLength(15);
-  for (const [name, mask] of Object.entries(kinds)) {
-    for (let q = 0; q < LENGTH; q++) {
-      for (let k = 0; k < LENGTH; k++) {
+  expect(Object.keys(maskKinds)).toHaveLength(15);
+  for (const [name, mask] of Object.entries(maskKinds)) {
+    for (let q = 0; q < maskKindsLength; q++) {
+      for (let k = 0; k < maskKindsLength; k++) {
         const times = mask.filter((each) => isPairVisible(each, q, k)).length;
         expect(times, `${name}: query ${q}, key ${k}`).toBeLessThanOrEqual(1);
       }
     }
   }
-  expect(new Set(Object.values(kinds).flatMap((mask) => mask.map(({ type }) => type)))).toEqual(new Set(types));
+  expect(new Set(Object.values(maskKinds).flatMap((mask) => mask.map(({ type }) => type)))).toEqual(new Set(types));
 });
 
 for (const size of [1, 2, 3, 4, 5, 6, 7, 8]) {
   test(`${size} ranks: every kind of mask is as exact as on one device`, async () => {
-    const trials = Object.entries(kinds).map(([name, mask], i) => trialOf(name, mask, { size, i: i + size }));
+    const trials = Object.entries(maskKinds).map(([name, mask], i) => trialOf(name, mask, { size, i: i + size }));
     await expectExact(size, trials);
   });
 

@@ -1,27 +1,31 @@
 import {
   attendOn,
   backendTrials,
+  batchTrials,
   slicesToMaskMod,
   onWorld,
   placements,
   randomSlices,
   type Trial,
 } from "@mosaic/conformance";
-import { dtypeBytes, type Layout, layoutOf, positions, type Traffic } from "@mosaic/core";
+import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { flex, flexTraffic } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { flex, type FlexOptions, flexTraffic } from "../src/index.ts";
+import { hostsOf, layoutsOf, makeWorld, overHosts, requiredRows } from "./world.ts";
 
 const stages = [undefined, 0, 1, { forward: 3, backward: 2 }] as const;
 
+/** Beside the stages. */
+type Choice = Pick<FlexOptions, "queriesTravel" | "hierarchical">;
+
 /** What one forward and backward of each trial sent, by trial and rank. */
-// oxlint-disable-next-line max-params -- ranks, what they do, and how
-async function measured(size: number, trials: readonly Trial[], queriesTravel = false): Promise<Traffic[][]> {
-  const byRank = await onWorld(makeWorld, { size }, async (ctx) => {
+async function measured(size: number, trials: readonly Trial[], choice: Choice = {}): Promise<Traffic[][]> {
+  const make = choice.hierarchical ? overHosts : makeWorld;
+  const byRank = await onWorld(make, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
     for (const [i, trial] of trials.entries()) {
       const before = ctx.world.traffic();
-      await attendOn(ctx, flex({ stages: stages[i % stages.length], queriesTravel }), trial);
+      await attendOn(ctx, flex({ stages: stages[i % stages.length], ...choice }), trial);
       traffic.push(combine(ctx.world.traffic(), before, (after, earlier) => after - earlier));
     }
     return traffic;
@@ -30,38 +34,15 @@ async function measured(size: number, trials: readonly Trial[], queriesTravel = 
 }
 
 /** What the closed form states of it. */
-function predicted(trial: Trial, i: number, queriesTravel = false): Traffic[] {
-  const { mesh, mask, ...sizes } = trial;
-  const [queries, keys] = layouts(trial);
-  return Array.from({ length: mesh["sp"]! }, (_, sp) => {
-    const call = { at: { sp }, mask, queries, keys };
-    const { forward, backward } = flexTraffic({
-      ...sizes,
-      mesh,
-      call,
-      queriesTravel,
-      stages: stages[i % stages.length],
-    });
+function predicted(trial: Trial, i: number, choice: Choice = {}): Traffic[] {
+  const { mesh, mask, modifiers, ...sizes } = trial;
+  const hosts = hostsOf(mesh["sp"]!);
+  return hosts.map((_, sp) => {
+    const call = { at: { sp }, mask, modifiers, ...layoutsOf(trial) };
+    const settings = { ...choice, hosts, stages: stages[i % stages.length] };
+    const { forward, backward } = flexTraffic({ ...sizes, mesh, call, ...settings });
     return combine(forward, backward, (a, b) => a + b);
   });
-}
-
-function layouts({ mesh, axes, ...trial }: Trial): [Layout, Layout] {
-  return [layoutOf({ mesh, axes, ...trial.queries }), layoutOf({ mesh, axes, ...trial.keys })];
-}
-
-/** Σ over ranks of the rows of others that some query of theirs sees, pair by pair. */
-function requiredRows(trial: Trial): number {
-  const [queries, keys] = layouts(trial);
-  let rows = 0;
-  for (let rank = 0; rank < trial.mesh["sp"]!; rank++) {
-    const own = [...positions(queries.spans({ sp: rank }))];
-    const isOwn = new Set(positions(keys.spans({ sp: rank })));
-    for (let k = 0; k < trial.keys.length; k++) {
-      if (!isOwn.has(k) && own.some((q) => trial.maskMod(q, k))) rows++;
-    }
-  }
-  return rows;
 }
 
 function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
@@ -70,6 +51,14 @@ function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): T
     bytesReceived: f(a.bytesReceived, b.bytesReceived),
     messagesSent: f(a.messagesSent, b.messagesSent),
   };
+}
+
+/** All ranks together send the rows that are required, once each: of k and v in either pass, of dk and dv in float32. */
+function expectRequiredRows(trial: Trial, found: readonly Traffic[]): void {
+  const { batch, numKvHeads, headDim, dtype } = trial;
+  const bytesPerRow = 2 * batch * numKvHeads * headDim * (2 * dtypeBytes[dtype] + dtypeBytes.float32);
+  const total = found.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
+  expect(total, trial.name).toBe(requiredRows(trial) * bytesPerRow);
 }
 
 for (const size of [1, 2, 3, 5]) {
@@ -81,13 +70,34 @@ for (const size of [1, 2, 3, 5]) {
     const found = await measured(size, trials);
     for (const [i, trial] of trials.entries()) {
       expect(found[i], trial.name).toEqual(predicted(trial, i));
-      const { batch, numKvHeads, headDim } = trial;
-      const bytesPerRow = 2 * batch * numKvHeads * headDim * (2 * dtypeBytes[dtype] + dtypeBytes.float32);
-      const total = found[i]!.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
-      expect(total, trial.name).toBe(requiredRows(trial) * bytesPerRow);
+      expectRequiredRows(trial, found[i]!);
     }
   });
 }
+
+test.each([4, 7])("%i ranks, batches of unequal lengths and masks: what any sample requires", async (size) => {
+  const trials = batchTrials({ mesh: { sp: size }, axes: ["sp"] });
+  const found = await measured(size, trials);
+  for (const [i, trial] of trials.entries()) {
+    expect(found[i], trial.name).toEqual(predicted(trial, i));
+    expectRequiredRows(trial, found[i]!);
+  }
+});
+
+test("5 ranks of three hosts: the closed form, and the same rows arrive", async () => {
+  const size = 5;
+  const [first, , striped] = placements();
+  const trials = [first!, striped!].flatMap((placement) =>
+    backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype: "bfloat16", seed: 1 }),
+  );
+  const found = await measured(size, trials, { hierarchical: true });
+  for (const [i, trial] of trials.entries()) {
+    expect(found[i], trial.name).toEqual(predicted(trial, i, { hierarchical: true }));
+    const received = (traffic: readonly Traffic[]) => traffic.map(({ bytesReceived }) => bytesReceived);
+    expect(received(found[i]!), trial.name).toEqual(received(predicted(trial, i)));
+    expectRequiredRows(trial, found[i]!);
+  }
+});
 
 test("200 random lists of slices of all types: the rows that are required, and no others", () => {
   for (let seed = 0; seed < 200; seed++) {
@@ -111,10 +121,10 @@ test.each([2, 3, 5])(
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype: "bfloat16", seed: 1 }),
     );
-    const found = await measured(size, trials, true);
+    const found = await measured(size, trials, { queriesTravel: true });
     let fewer = 0;
     for (const [i, trial] of trials.entries()) {
-      expect(found[i], trial.name).toEqual(predicted(trial, i, true));
+      expect(found[i], trial.name).toEqual(predicted(trial, i, { queriesTravel: true }));
       const bytes = (traffic: readonly Traffic[]) => traffic.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
       const keysOnly = bytes(predicted(trial, i));
       expect(bytes(found[i]!), trial.name).toBeLessThanOrEqual(keysOnly);

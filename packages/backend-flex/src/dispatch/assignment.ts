@@ -18,15 +18,15 @@ export interface DispatchCandidate {
 }
 
 /** Rows by group: a rank, or a host. */
-export interface GroupRows {
+export interface RowTraffic {
   readonly received: Float64Array;
   readonly sent: Float64Array;
 }
 
 /** What ranks have to do, and the time it takes. */
-export interface AssignmentLoad extends GroupRows {
+export interface AssignmentLoad extends RowTraffic {
   readonly pairs: Float64Array;
-  readonly hosts: GroupRows | undefined;
+  readonly hosts: RowTraffic | undefined;
   /** Seconds of the slowest rank. */
   readonly time: number;
   /** What is minimized: `time` and a tenth of the mean receive time. */
@@ -34,7 +34,7 @@ export interface AssignmentLoad extends GroupRows {
 }
 
 /** Rank r gets the chunks [⌊r·n/P⌋, ⌊(r+1)·n/P⌋) of n in a sequential split; every candidate gives it as many. */
-export function quota({ ranks }: DispatchProblem, chunks: number, rank: number): number {
+export function chunkQuota({ ranks }: DispatchProblem, chunks: number, rank: number): number {
   return Math.floor(((rank + 1) * chunks) / ranks) - Math.floor((rank * chunks) / ranks);
 }
 
@@ -47,9 +47,9 @@ export function evaluateAssignment(problem: DispatchProblem, assignment: Assignm
   const { ranks, chunks, pairs: chunkPairs, model } = problem;
   const pairs = new Float64Array(ranks);
   for (let chunk = 0; chunk < chunks; chunk++) pairs[assignment[chunk]!]! += chunkPairs[chunk]!;
-  const rows = countRows(problem, assignment, ranks);
+  const rows = countRowTraffic(problem, assignment, ranks);
   const hosts = model.isTwoLevel
-    ? countRows(
+    ? countRowTraffic(
         problem,
         assignment.map((rank) => Math.floor(rank / model.ranksPerHost)),
         hostCount(problem),
@@ -70,15 +70,15 @@ export function timeOf(
     time = Math.max(time, model.rankTime(load, hosts && hostLoad(hosts, host)));
   }
   const hidden = (rows: Float64Array, level: Level): number =>
-    (model.hiddenRow(level) * rows.reduce((sum, each) => sum + each, 0)) / rows.length;
+    (model.hiddenRowCost(level) * rows.reduce((sum, each) => sum + each, 0)) / rows.length;
   return { time, objective: time + hidden(received, "rank") + (hosts ? hidden(hosts.received, "host") : 0) };
 }
 
-function hostLoad({ received, sent }: GroupRows, host: number): Load {
+function hostLoad({ received, sent }: RowTraffic, host: number): Load {
   return { pairs: 0, received: received[host]!, sent: sent[host]! };
 }
 
-function countRows(problem: DispatchProblem, groupOf: Int32Array, groups: number): GroupRows {
+function countRowTraffic(problem: DispatchProblem, groupOf: Int32Array, groups: number): RowTraffic {
   const { queryChunks, atomRows, atomOwner, required } = problem;
   const [received, sent] = [new Float64Array(groups), new Float64Array(groups)];
   const chunksOf: number[][] = Array.from({ length: groups }, () => []);

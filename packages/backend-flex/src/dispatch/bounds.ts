@@ -1,7 +1,7 @@
 import { visibleKeyRange, type Slice } from "@mosaic/core";
 import { hostCount } from "./assignment.ts";
 import type { Level } from "./cost.ts";
-import { type DispatchProblem, documentStarts, type WeightedMask } from "./problem.ts";
+import { type DispatchProblem, documentStarts, requiredRows, type WeightedMask } from "./problem.ts";
 
 /** What no placement goes below, of those that cut at multiples of the chunk size and give no rank more than ⌈n/P⌉ chunks. */
 export interface DispatchBounds {
@@ -9,7 +9,7 @@ export interface DispatchBounds {
   readonly imbalance: number;
   /** Mean over ranks of the rows received, whatever the balance. */
   readonly rows: number;
-  /** The same of placements whose imbalance is at most 1.01 times its bound. */
+  /** The same of placements whose imbalance is at most 1.02 times its bound. */
   readonly balancedRows: number;
   /** Seconds of the slowest rank. */
   readonly time: number;
@@ -17,7 +17,9 @@ export interface DispatchBounds {
   readonly objective: number;
 }
 
-const BALANCE = 1.01;
+const BALANCE_TOLERANCE = 1.02;
+/** Weighted sums of pairs and rows sent that are tried, and one. */
+const NUM_WEIGHTS = 8;
 
 /**
  * Lower bounds; M = ⌈n/P⌉ chunks are the most rows of a rank, B the most pairs.
@@ -32,38 +34,44 @@ const BALANCE = 1.01;
  * - Any mask: the rank of chunk c reads its keys, of which it has M at most; the i-th smallest of the ranks' widest chunks is
  *   at least chunk n − (P − i)·M − 1 in order of width.
  * - The most rows R of a rank: rank j + 1 of a document has h_j − R of its L rows, or more: Σ max(0, h_j − R) ≤ L.
+ * - The rows that the rank of a causal document's last chunk owns of it, x: it has that chunk; of any other one, each row is sent to
+ *   every rank with a row behind it, of which there are (L² − b²) / 2B at least behind row b. Its pairs and the rows that it sends
+ *   are limited: x is at most the value of that knapsack problem with two limits, relaxed to any one weighted sum of these, and to
+ *   parts of chunks. R ≥ L − x.
  * - Time: at t seconds no rank has more pairs than B = t / pair; the least t at which the rows that follow take no more than t.
  */
-export function boundsOf(problem: DispatchProblem): DispatchBounds {
+export function computeBounds(problem: DispatchProblem): DispatchBounds {
   const { model, totalPairs, ranks } = problem;
   const rank = new RowBounds(problem, "rank");
   const host = model.isTwoLevel ? new RowBounds(problem, "host") : undefined;
-  const mostPairs = leastMostPairs(problem);
-  const linkTime = (pairs: number): number => {
-    const time = model.leastLinkTime(rank.most(pairs), rank.mean(pairs), "rank");
-    return host ? Math.max(time, model.leastLinkTime(host.most(pairs), host.mean(pairs), "host")) : time;
+  const mostPairs = minMaxPairs(problem);
+  const linkTime = (time: number): number => {
+    const pairs = model.pair > 0 ? time / model.pair : Number.POSITIVE_INFINITY;
+    const most = rank.maxRows(pairs, model.maxRows(time, "rank"));
+    const least = model.minLinkTime(most, rank.meanRows(pairs), "rank");
+    return host ? Math.max(least, model.minLinkTime(host.maxRows(pairs), host.meanRows(pairs), "host")) : least;
   };
   let low = model.pair * mostPairs;
-  const fits = (time: number): boolean => linkTime(model.pair > 0 ? time / model.pair : Infinity) <= time;
+  const fits = (time: number): boolean => linkTime(time) <= time;
   if (!fits(low)) {
-    let high = linkTime(mostPairs);
+    let high = linkTime(low);
     for (let i = 0; i < 25 && high > low * 1.0001; i++) {
       const middle = (low + high) / 2;
       if (fits(middle)) high = middle;
       else low = middle;
     }
   }
-  const hidden = model.hiddenRow("rank") * rank.mean(Infinity);
+  const hidden = model.hiddenRowCost("rank") * rank.meanRows(Infinity);
   return {
     imbalance: totalPairs === 0 ? 1 : (mostPairs * ranks) / totalPairs,
-    rows: rank.mean(Infinity),
-    balancedRows: rank.mean(mostPairs * BALANCE),
+    rows: rank.meanRows(Infinity),
+    balancedRows: rank.meanRows(mostPairs * BALANCE_TOLERANCE),
     time: low,
-    objective: low + hidden + (host ? model.hiddenRow("host") * host.mean(Infinity) : 0),
+    objective: low + hidden + (host ? model.hiddenRowCost("host") * host.meanRows(Infinity) : 0),
   };
 }
 
-function leastMostPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem): number {
+function minMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem): number {
   const sorted = pairs.slice(0, queryChunks).sort().reverse();
   const each = Math.floor(queryChunks / ranks);
   const lightest = (count: number): number => {
@@ -78,7 +86,8 @@ function leastMostPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProbl
 }
 
 /** A stretch of rows of which each sees all before it, up to a window, or all. */
-interface Document {
+interface DocumentSpan {
+  readonly start: number;
   readonly length: number;
   readonly isFull: boolean;
   /** Keys that a row sees at least, itself included, if there are so many. */
@@ -90,64 +99,70 @@ interface Document {
 class RowBounds {
   readonly #groups: number;
   /** Ranks of a group. */
-  readonly #width: number;
+  readonly #windowWidth: number;
   /** Rows of a group at most. */
   readonly #rows: number;
-  readonly #documents: readonly Document[];
+  readonly #documents: readonly DocumentSpan[];
+  readonly #problem: DispatchProblem;
   /** By any mask's bound: the mean, and the most. */
-  readonly #widest: number;
-  readonly #meanWidth: number;
+  readonly #maxWindow: number;
+  readonly #meanWindow: number;
 
   constructor(problem: DispatchProblem, level: Level) {
-    const { masks, isSelf, ranks, chunkSize, queryChunks, chunks, model } = problem;
-    this.#width = level === "rank" ? 1 : model.ranksPerHost;
+    const { masks, isSelfAttention, ranks, chunkSize, queryChunks, chunks, model } = problem;
+    this.#problem = problem;
+    this.#windowWidth = level === "rank" ? 1 : model.ranksPerHost;
     this.#groups = level === "rank" ? ranks : hostCount(problem);
-    const keyChunks = isSelf ? chunks : chunks - queryChunks;
-    this.#rows = Math.ceil(keyChunks / ranks) * chunkSize * this.#width;
-    this.#documents = isSelf ? masks.flatMap(documentsOf) : [];
+    const keyChunks = isSelfAttention ? chunks : chunks - queryChunks;
+    this.#rows = Math.ceil(keyChunks / ranks) * chunkSize * this.#windowWidth;
+    this.#documents = isSelfAttention ? masks.flatMap(documentsOf) : [];
     const samples = masks.reduce((sum, mask) => sum + mask.samples, 0);
     const own = this.#rows * samples;
-    const widths = chunkWidths(problem);
-    const most = Math.ceil(queryChunks / ranks) * this.#width;
-    this.#widest = Math.max(0, (widths.at(-1) ?? 0) - own);
+    const widths = requiredRows(problem).subarray(0, queryChunks).sort();
+    const most = Math.ceil(queryChunks / ranks) * this.#windowWidth;
+    this.#maxWindow = Math.max(0, (widths.at(-1) ?? 0) - own);
     let sum = 0;
     for (let i = 1; i <= this.#groups; i++) {
       const chunk = queryChunks - (this.#groups - i) * most - 1;
       if (chunk >= 0) sum += Math.max(0, widths[chunk]! - own);
     }
-    this.#meanWidth = sum / this.#groups;
+    this.#meanWindow = sum / this.#groups;
   }
 
-  mean(pairs: number): number {
+  meanRows(pairs: number): number {
     let rows = 0;
     for (const document of this.#documents) {
       const { length, isFull, samples } = document;
-      if (isFull) rows += (this.#sharing(document, pairs) - 1) * length * samples;
-      else for (let j = 1, read = 0; (read = this.#read(document, j, pairs)) > 0; j++) rows += read * samples;
+      if (isFull) rows += (this.#ranksPerDocument(document, pairs) - 1) * length * samples;
+      else for (let j = 1, read = 0; (read = this.#visibleRows(document, j, pairs)) > 0; j++) rows += read * samples;
     }
-    return Math.max(this.#meanWidth, rows / this.#groups);
+    return Math.max(this.#meanWindow, rows / this.#groups);
   }
 
-  most(pairs: number): number {
-    let most = Math.max(this.#widest, this.mean(pairs));
+  /** The most rows that one of them receives at least, if no one has more pairs, or sends more rows. */
+  maxRows(pairs: number, sent = Number.POSITIVE_INFINITY): number {
+    let most = Math.max(this.#maxWindow, this.meanRows(pairs));
     for (const document of this.#documents) {
       const { length, isFull, samples } = document;
       if (length * samples <= most) continue;
       if (isFull) {
-        const own = Math.min(this.#rows, length / this.#sharing(document, pairs));
+        const own = Math.min(this.#rows, length / this.#ranksPerDocument(document, pairs));
         most = Math.max(most, (length - own) * samples);
-      } else if (document.window >= length)
-        most = Math.max(most, this.#mostOf(document, most / samples, pairs) * samples);
+      } else if (document.window >= length) {
+        most = Math.max(most, this.#maxRowsOfDocument(document, most / samples, pairs) * samples);
+        if (this.#windowWidth === 1)
+          most = Math.max(most, (length - this.#maxOwnedRows(document, pairs, sent)) * samples);
+      }
     }
     return most;
   }
 
   /** The most rows of one rank that has a part of a causal document, if that is more than `least`. */
-  #mostOf(document: Document, least: number, pairs: number): number {
+  #maxRowsOfDocument(document: DocumentSpan, least: number, pairs: number): number {
     const isPossible = (rows: number): boolean => {
       let own = 0;
       for (let j = 0; own <= document.length; j++) {
-        const read = j === 0 ? document.length : this.#read(document, j, pairs);
+        const read = j === 0 ? document.length : this.#visibleRows(document, j, pairs);
         if (read <= rows) return true;
         own += read - rows;
       }
@@ -163,37 +178,56 @@ class RowBounds {
     return low;
   }
 
+  /** Rows of a causal document that the rank of its last chunk owns at most. */
+  #maxOwnedRows({ start, length, samples }: DocumentSpan, pairs: number, sent: number): number {
+    const { masks, chunkSize, pairs: chunkPairs } = this.#problem;
+    const [first, last] = [Math.floor(start / chunkSize), Math.floor((start + length - 1) / chunkSize)];
+    const all = Math.min(length, this.#rows);
+    // Pairs are counted over all samples.
+    if (masks.length > 1 || last - first < 2 || !(pairs > 0) || !(sent > 0)) return all;
+    const [ofPairs, ofSent] = [new Float64Array(last - first), new Float64Array(last - first)];
+    for (let chunk = first; chunk < last; chunk++) {
+      const [begin, end] = [Math.max(0, chunk * chunkSize - start), (chunk + 1) * chunkSize - start];
+      const behind = ((length * length - end * end) / 2) * samples;
+      const receivers = Math.max(0, Math.ceil(Math.max(behind / pairs, (length - end) / this.#rows) - 1e-9) - 1);
+      ofPairs[chunk - first] = chunkPairs[chunk]! / pairs;
+      ofSent[chunk - first] = (receivers * (end - begin) * samples) / sent;
+    }
+    const rest = 1 - chunkPairs[last]! / pairs;
+    let most = all;
+    for (let step = 0; step <= NUM_WEIGHTS; step++) {
+      const weight = step / NUM_WEIGHTS;
+      const costs = ofPairs.map((cost, i) => weight * cost + (1 - weight) * ofSent[i]!).sort();
+      let [left, chunks] = [weight * rest + 1 - weight, 1];
+      for (let i = 0; i < costs.length && left > 0; i++) {
+        chunks += costs[i]! > left ? left / costs[i]! : 1;
+        left -= costs[i]!;
+      }
+      most = Math.min(most, chunks * chunkSize);
+    }
+    return most;
+  }
+
   /** Keys that the rank of the (j + 1)-th last row reads of those before it. */
-  #read({ length, window, samples }: Document, j: number, pairs: number): number {
+  #visibleRows({ length, window, samples }: DocumentSpan, j: number, pairs: number): number {
     const behind = length - j * this.#rows;
     if (window < length) return Math.max(0, Math.min(window - 1, behind));
-    const most = (pairs * this.#width) / samples;
+    const most = (pairs * this.#windowWidth) / samples;
     // Of whole rows: one less than the root.
     return Math.max(behind, Math.sqrt(Math.max(0, length * length - 2 * j * most)) - 1, 0);
   }
 
   /** Ranks that share a full document. */
-  #sharing({ length, samples }: Document, pairs: number): number {
-    const most = (pairs * this.#width) / samples;
+  #ranksPerDocument({ length, samples }: DocumentSpan, pairs: number): number {
+    const most = (pairs * this.#windowWidth) / samples;
     return Math.max(1, Math.ceil(Math.max(length / this.#rows, (length * length) / most) - 1e-9));
   }
-}
-
-function chunkWidths({ queryChunks, required, atomRows }: DispatchProblem): Float64Array {
-  const before = new Float64Array(atomRows.length + 1);
-  for (const [atom, rows] of atomRows.entries()) before[atom + 1] = before[atom]! + rows;
-  const widths = new Float64Array(queryChunks);
-  for (let chunk = 0; chunk < queryChunks; chunk++) {
-    const intervals = required[chunk]!;
-    for (let i = 0; i < intervals.length; i += 2) widths[chunk]! += before[intervals[i + 1]!]! - before[intervals[i]!]!;
-  }
-  return widths.sort();
 }
 
 /** More slices of one document are not looked at: then it has no bound of its own. */
 const MAX_SLICES = 2048;
 
-function documentsOf({ slices, samples }: WeightedMask): Document[] {
+function documentsOf({ slices, samples }: WeightedMask): DocumentSpan[] {
   const starts = documentStarts(slices);
   const byStart = new Map<number, Slice[]>();
   for (const [i, slice] of slices.entries()) {
@@ -205,27 +239,27 @@ function documentsOf({ slices, samples }: WeightedMask): Document[] {
   return [...byStart.values()].flatMap((each) => documentOf(each, samples));
 }
 
-function documentOf(slices: readonly Slice[], samples: number): Document[] {
+function documentOf(slices: readonly Slice[], samples: number): DocumentSpan[] {
   const start = Math.min(...slices.map(({ q0, k0 }) => Math.min(q0, k0)));
   const end = Math.max(...slices.map(({ q1, k1 }) => Math.max(q1, k1)));
   const length = end - start;
   const { q0, q1, k0, k1, type } = slices[0]!;
   const isWhole = q0 === start && k0 === start && q1 === end && k1 === end;
   if (slices.length === 1 && isWhole && type === "full")
-    return [{ length, isFull: true, window: Number.POSITIVE_INFINITY, samples }];
+    return [{ start, length, isFull: true, window: Number.POSITIVE_INFINITY, samples }];
   if (slices.length > MAX_SLICES) return [];
   // Borders are straight between the first and last rows of slices: what a row sees is least at one of them.
   const rows = new Set([start, end - 1, ...slices.flatMap((slice) => [slice.q0, slice.q1 - 1])]);
   let window = Number.POSITIVE_INFINITY;
   for (const row of rows) {
-    const seen = seenBefore(slices, row);
+    const seen = visibleKeysBefore(slices, row);
     if (seen < row - start + 1) window = Math.min(window, seen);
   }
-  return window < 2 ? [] : [{ length, isFull: false, window, samples }];
+  return window < 2 ? [] : [{ start, length, isFull: false, window, samples }];
 }
 
 /** How many keys a row sees up to itself, without a gap. */
-function seenBefore(slices: readonly Slice[], row: number): number {
+function visibleKeysBefore(slices: readonly Slice[], row: number): number {
   const ranges = slices
     .filter(({ q0, q1 }) => q0 <= row && row < q1)
     .map((slice) => visibleKeyRange(slice, row))

@@ -1,4 +1,4 @@
-import { type Assignment, quota } from "./assignment.ts";
+import { type Assignment, chunkQuota } from "./assignment.ts";
 import type { DispatchProblem } from "./problem.ts";
 
 // Assignments of the chunks of queries. All but `greedy` give every rank its quota, ⌊n/P⌋ or one more.
@@ -8,7 +8,7 @@ export function sequential(problem: DispatchProblem): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
   let chunk = 0;
   for (let rank = 0; rank < problem.ranks; rank++) {
-    const end = chunk + quota(problem, problem.queryChunks, rank);
+    const end = chunk + chunkQuota(problem, problem.queryChunks, rank);
     assignment.fill(rank, chunk, end);
     chunk = end;
   }
@@ -20,7 +20,7 @@ export function zigzag(problem: DispatchProblem): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
   let [low, high] = [0, problem.queryChunks];
   for (let rank = 0; rank < problem.ranks; rank++) {
-    const count = quota(problem, problem.queryChunks, rank);
+    const count = chunkQuota(problem, problem.queryChunks, rank);
     const first = Math.ceil(count / 2);
     assignment.fill(rank, low, low + first);
     assignment.fill(rank, high - (count - first), high);
@@ -53,7 +53,7 @@ function heaviestFirst(pairs: Float64Array, chunks: number): number[] {
 /** More chunk–rank–atom visits than this are not worth what affinity finds. */
 const MAX_AFFINITY_VISITS = 2e7;
 /** Affinity fills no rank beyond this share of the mean, while another one has room. */
-const AFFINITY_FILL = 1.05;
+const AFFINITY_CAPACITY = 1.05;
 
 /**
  * The heaviest chunk first, to the rank that requires or owns most of its keys and has room for its pairs. Undefined for
@@ -66,8 +66,8 @@ export function affinity(problem: DispatchProblem): Assignment | undefined {
   const assignment = new Int32Array(queryChunks);
   const [load, count] = [new Float64Array(ranks), new Int32Array(ranks)];
   const present = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
-  const limit = (AFFINITY_FILL * totalPairs) / ranks;
-  const room = Int32Array.from({ length: ranks }, (_, rank) => quota(problem, queryChunks, rank));
+  const limit = (AFFINITY_CAPACITY * totalPairs) / ranks;
+  const room = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
   for (const chunk of heaviestFirst(pairs, queryChunks)) {
     let [best, most, lightest] = [-1, -1, -1];
     for (let rank = 0; rank < ranks; rank++) {
@@ -106,15 +106,15 @@ function presentRows(intervals: Int32Array, present: Uint8Array, atomRows: Float
  * pairs, up to a chunk a level, in about two runs. Of windows whose pairs are within `tolerance` ranks' loads the one is taken
  * whose two cuts separate fewest keys from their queries. `isPeeled`: one rank at a time instead of half of them.
  */
-export function necklace(problem: DispatchProblem, tolerance: number, isPeeled = false): Assignment {
+export function necklace(problem: DispatchProblem, tolerance: number, isRankByRank = false): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
   const split = (list: Int32Array, first: number, end: number): void => {
     if (end - first === 1) {
       for (const chunk of list) assignment[chunk] = first;
       return;
     }
-    const middle = first + (isPeeled ? 1 : (end - first) >> 1);
-    const window = windowOf(problem, list, { first, middle, end, tolerance });
+    const middle = first + (isRankByRank ? 1 : (end - first) >> 1);
+    const window = createWindowPredicate(problem, list, { first, middle, end, tolerance });
     split(
       list.filter((_, i) => window(i)),
       first,
@@ -134,7 +134,7 @@ export function necklace(problem: DispatchProblem, tolerance: number, isPeeled =
   return assignment;
 }
 
-interface Split {
+interface BisectionRange {
   readonly first: number;
   readonly middle: number;
   readonly end: number;
@@ -142,21 +142,21 @@ interface Split {
 }
 
 /** Which chunks of a list the ranks [first, middle) of [first, end) get. */
-function windowOf(
+function createWindowPredicate(
   problem: DispatchProblem,
   list: Int32Array,
-  { first, middle, end, tolerance }: Split,
+  { first, middle, end, tolerance }: BisectionRange,
 ): (i: number) => boolean {
   const count = list.length;
   let width = 0;
-  for (let rank = first; rank < middle; rank++) width += quota(problem, problem.queryChunks, rank);
+  for (let rank = first; rank < middle; rank++) width += chunkQuota(problem, problem.queryChunks, rank);
   const before = new Float64Array(2 * count + 1);
   for (let i = 0; i < 2 * count; i++) before[i + 1] = before[i]! + problem.pairs[list[i % count]!]!;
   const share = (before[count]! * (middle - first)) / (end - first);
   const slack = (tolerance * problem.totalPairs * (middle - first)) / problem.ranks;
   const cutRows = (at: number): number => {
     const i = at % count;
-    return i === 0 || list[i] !== list[i - 1]! + 1 ? 0 : problem.reach[list[i]]!;
+    return i === 0 || list[i] !== list[i - 1]! + 1 ? 0 : problem.precedingRows[list[i]]!;
   };
   let [start, leastError, leastRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
   for (let at = 0; at < count; at++) {
@@ -173,29 +173,29 @@ function windowOf(
  * Runs of chunks of one document, heaviest first: one that has the pairs of g ranks, when each is filled to `fill` of the
  * mean, is cut in zigzag over the g least loaded ranks with room; others go whole to one rank. What does not fit is split.
  */
-export function groups(problem: DispatchProblem, fill: number): Assignment {
+export function documentGroups(problem: DispatchProblem, capacity: number): Assignment {
   const { queryChunks, ranks, pairs, totalPairs } = problem;
   const assignment = new Int32Array(queryChunks);
   const load = new Float64Array(ranks);
-  const room = Int32Array.from({ length: ranks }, (_, rank) => quota(problem, queryChunks, rank));
+  const room = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
   for (const run of runsOf(problem)) {
     const free = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => room[rank]! > 0);
     free.sort((a, b) => load[a]! - load[b]! || room[b]! - room[a]! || a - b);
-    const wanted = Math.ceil((run.pairs * ranks) / (fill * (totalPairs || 1)) - 0.02);
+    const wanted = Math.ceil((run.pairs * ranks) / (capacity * (totalPairs || 1)) - 0.02);
     const chosen = ranksWithRoom(free, room, { chunks: run.chunks.length, wanted });
-    foldOver(chosen, run.chunks, { room, assignment });
+    assignZigzag(chosen, run.chunks, { remainingChunks: room, assignment });
     for (const chunk of run.chunks) load[assignment[chunk]!]! += pairs[chunk]!;
   }
   return assignment;
 }
 
-interface Run {
+interface DocumentRun {
   readonly chunks: number[];
   pairs: number;
 }
 
-function runsOf({ queryChunks, document, pairs }: DispatchProblem): Run[] {
-  const runs: Run[] = [];
+function runsOf({ queryChunks, document, pairs }: DispatchProblem): DocumentRun[] {
+  const runs: DocumentRun[] = [];
   for (let chunk = 0; chunk < queryChunks; chunk++) {
     const last = runs.at(-1);
     if (last && document[chunk] === document[chunk - 1]) {
@@ -221,14 +221,14 @@ function ranksWithRoom(
 }
 
 /** Zigzag of chunks over ranks, each as many as the others but for room. */
-function foldOver(
+function assignZigzag(
   chosen: readonly number[],
   chunks: readonly number[],
-  { room, assignment }: { readonly room: Int32Array; readonly assignment: Assignment },
+  { remainingChunks, assignment }: { readonly remainingChunks: Int32Array; readonly assignment: Assignment },
 ): void {
   const counts = new Int32Array(chosen.length);
   for (let left = chunks.length, i = 0; left > 0; i = (i + 1) % chosen.length) {
-    if (counts[i]! >= room[chosen[i]!]!) continue;
+    if (counts[i]! >= remainingChunks[chosen[i]!]!) continue;
     counts[i]!++;
     left--;
   }
@@ -237,7 +237,7 @@ function foldOver(
     const first = Math.ceil(counts[i]! / 2);
     for (let k = 0; k < first; k++) assignment[chunks[low++]!] = rank;
     for (let k = first; k < counts[i]!; k++) assignment[chunks[--high]!] = rank;
-    room[rank]! -= counts[i]!;
+    remainingChunks[rank]! -= counts[i]!;
   }
 }
 
@@ -245,7 +245,7 @@ function foldOver(
  * Gives the chunks of keys to ranks, if they are separate from those of queries: in order, each to the rank that requires
  * most of its rows among those with room; of equal ones to that which has fewest keys.
  */
-export function withKeys(problem: DispatchProblem, queries: Assignment): Assignment {
+export function assignKeys(problem: DispatchProblem, queries: Assignment): Assignment {
   const { chunks, queryChunks, ranks, atomRows, required, owned } = problem;
   if (chunks === queryChunks) return queries;
   const present = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
@@ -256,7 +256,7 @@ export function withKeys(problem: DispatchProblem, queries: Assignment): Assignm
   }
   const assignment = new Int32Array(chunks);
   assignment.set(queries);
-  const room = Int32Array.from({ length: ranks }, (_, rank) => quota(problem, chunks - queryChunks, rank));
+  const room = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, chunks - queryChunks, rank));
   for (let chunk = queryChunks; chunk < chunks; chunk++) {
     let [best, most] = [-1, -1];
     for (let rank = 0; rank < ranks; rank++) {

@@ -1,34 +1,34 @@
 import { defineOptions, option, type OptionsOf, type ResolvedOptionsOf } from "@mosaic/core";
 
-const notNegative = { min: 0 } as const;
+const nonNegativeRange = { min: 0 } as const;
 
 // 64 query heads and 8 key heads of 128, bfloat16: 4 · 64 · 128 operations a pair, 2 · 8 · 128 · 2 bytes a row of k and v.
 export const dispatchCostOptions = defineOptions("DispatchCost", {
   /** Seconds of forward compute per visible pair: 64 heads of 128 at 500 Tflop/s have the default. Default: 6.5536e-11. */
-  pair: option.number({ ...notNegative, default: 6.5536e-11 }),
+  pair: option.number({ ...nonNegativeRange, default: 6.5536e-11 }),
   /** Seconds of backward compute per visible pair: five products of matrices instead of two. Default: 1.6384e-10. */
-  backwardPair: option.number({ ...notNegative, default: 1.6384e-10 }),
+  backwardPair: option.number({ ...nonNegativeRange, default: 1.6384e-10 }),
   /** Seconds that a row of k and v takes to be received, or sent: 8 heads of 128 in bfloat16 at 50 GB/s have the default. Default: 8.192e-8. */
-  row: option.number({ ...notNegative, default: 8.192e-8 }),
+  row: option.number({ ...nonNegativeRange, default: 8.192e-8 }),
   /** Seconds of a row of dk and dv, in float32. Default: 1.6384e-7. */
-  gradientRow: option.number({ ...notNegative, default: 1.6384e-7 }),
+  gradientRow: option.number({ ...nonNegativeRange, default: 1.6384e-7 }),
   /** Seconds that the transfers of a pass take besides their rows, if there are any. Default: 0.00002. */
-  latency: option.number({ ...notNegative, default: 20e-6 }),
+  latency: option.number({ ...nonNegativeRange, default: 20e-6 }),
   /** Weight of the forward pass. Default: 1. */
-  forward: option.number({ ...notNegative, default: 1 }),
+  forward: option.number({ ...nonNegativeRange, default: 1 }),
   /** Weight of the backward pass; 0 for inference. Default: 1. */
-  backward: option.number({ ...notNegative, default: 1 }),
+  backward: option.number({ ...nonNegativeRange, default: 1 }),
   /** Ranks of a host. Between hosts a row then counts once per host that requires it; `row` is of a rank's link between hosts. Default: 1. */
   ranksPerHost: option.integer({ min: 1, default: 1 }),
   /** What `row` and `gradientRow` take within a host, as a fraction: NVLink of 450 GB/s beside 50 GB/s. Default: 0.11. */
-  localRow: option.number({ ...notNegative, default: 0.11 }),
+  localRow: option.number({ ...nonNegativeRange, default: 0.11 }),
 });
 /** What placements are compared by: it must be the same on every rank. */
 export type DispatchCost = OptionsOf<typeof dispatchCostOptions>;
 export type ResolvedCost = ResolvedOptionsOf<typeof dispatchCostOptions>;
 
 /** Price of rows whose transfer is hidden behind compute: a tenth of their time. */
-const HIDDEN_PRICE = 0.1;
+const HIDDEN_TRANSFER_WEIGHT = 0.1;
 
 interface PassCost {
   readonly pair: number;
@@ -93,22 +93,34 @@ export class CostModel {
     return seconds;
   }
 
-  /** Seconds that a rank at least receives or sends: one that receives `most` rows, or, where that is more, the average of `mean`. */
-  leastLinkTime(most: number, mean: number, level: Level): number {
-    const share = this.share(level);
-    return this.#passes.reduce(
-      (sum, { cast, reduce }) => sum + share * Math.max(Math.max(cast, reduce) * most, (cast + reduce) * mean),
-      0,
-    );
+  /**
+   * Seconds of links at least, of the slowest rank: of one that receives `most` rows, and of one whose rows received and sent are
+   * twice `mean` together, which may be another one.
+   */
+  minLinkTime(maxRows: number, meanRows: number, level: Level): number {
+    if (maxRows === 0 && meanRows === 0) return 0;
+    const share = this.linkShare(level);
+    let [ofMost, ofMean] = [0, 0];
+    for (const { cast, reduce, latency } of this.#passes) {
+      ofMost += latency + share * Math.max(cast, reduce) * maxRows;
+      ofMean += latency + share * (cast + reduce) * meanRows;
+    }
+    return Math.max(ofMost, ofMean);
+  }
+
+  /** Rows that a rank sends at most in so many seconds. */
+  maxRows(seconds: number, level: Level): number {
+    const row = this.#passes.reduce((sum, { cast, reduce }) => sum + Math.max(cast, reduce), 0);
+    return seconds / (this.linkShare(level) * row);
   }
 
   /** What a row that is received costs in the objective, over the number of those who receive. */
-  hiddenRow(level: Level): number {
+  hiddenRowCost(level: Level): number {
     const row = this.#passes.reduce((sum, { cast, reduce }) => sum + cast + reduce, 0);
-    return HIDDEN_PRICE * this.share(level) * row;
+    return HIDDEN_TRANSFER_WEIGHT * this.linkShare(level) * row;
   }
 
-  share(level: Level): number {
+  linkShare(level: Level): number {
     return level === "rank" ? this.#localRow : 1 / this.ranksPerHost;
   }
 }

@@ -8,12 +8,12 @@ export const MAX_EXACT_CHUNKS = 64;
  * Swaps, and rotations of three where there are few chunks, as long as one lowers the objective itself: all pairs in turn. Stops
  * when about `work` atoms were visited. Unchanged for what has more than 64 chunks.
  */
-export function descend(problem: DispatchProblem, start: Assignment, work: number): Assignment {
+export function descend(problem: DispatchProblem, start: Assignment, maxVisits: number): Assignment {
   const { chunks, queryChunks, ranks, atomRows } = problem;
   if (chunks > MAX_EXACT_CHUNKS) return start;
   const assignment = start.slice();
   const cost = ranks * atomRows.length + chunks;
-  const budget = { left: Math.floor(work / cost) };
+  const budget = { left: Math.floor(maxVisits / cost) };
   let least = evaluateAssignment(problem, assignment).objective;
   const tryRotation = (list: readonly number[]): boolean => {
     const before = list.map((chunk) => assignment[chunk]!);

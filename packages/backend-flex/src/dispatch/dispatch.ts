@@ -12,12 +12,12 @@ import {
   type Span,
 } from "@mosaic/core";
 import type { DispatchCandidate } from "./assignment.ts";
-import { boundsOf, type DispatchBounds } from "./bounds.ts";
+import { computeBounds, type DispatchBounds } from "./bounds.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
 import { dispatchProblem, type DispatchProblem, type WeightedMask } from "./problem.ts";
 import { solve, startsOf } from "./solve.ts";
 
-const shared = {
+const sharedOptions = {
   /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */
   mask: option.either(option.mask(), option.array(option.mask())),
   /** How many ranks share the sequence. */
@@ -30,38 +30,38 @@ const shared = {
 
 export const dispatchOptions = defineOptions("dispatch", {
   /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */
-  mask: shared.mask,
+  mask: sharedOptions.mask,
   /** Length of the sequence. */
   length: option.integer({ min: 0 }),
   /** How many ranks share the sequence. */
-  ranks: shared.ranks,
+  ranks: sharedOptions.ranks,
   /** Rows of a chunk; the last one may be shorter. Default: 512, or less, so that a rank has 8 chunks. */
-  chunkSize: shared.chunkSize,
+  chunkSize: sharedOptions.chunkSize,
   /** What placements are compared by, the same on every rank: a DispatchCost. Default: an H100 with a port of 400 Gbit/s. */
-  cost: shared.cost,
+  cost: sharedOptions.cost,
 });
 /** What `dispatch` takes. */
 export type DispatchOptions = OptionsOf<typeof dispatchOptions>;
 
 export const crossDispatchOptions = defineOptions("crossDispatch", {
   /** Which queries see which keys; or one mask for each sample of the batch, whose pairs and rows are summed. */
-  mask: shared.mask,
+  mask: sharedOptions.mask,
   /** Length of the queries' sequence. */
   queries: option.integer({ min: 0 }),
   /** Length of the keys' sequence. */
   keys: option.integer({ min: 0 }),
   /** How many ranks share the sequences. */
-  ranks: shared.ranks,
+  ranks: sharedOptions.ranks,
   /** Rows of a chunk; the last one may be shorter. Default: 512, or less, so that a rank has 8 chunks of queries. */
-  chunkSize: shared.chunkSize,
+  chunkSize: sharedOptions.chunkSize,
   /** What placements are compared by, the same on every rank: a DispatchCost. Default: an H100 with a port of 400 Gbit/s. */
-  cost: shared.cost,
+  cost: sharedOptions.cost,
 });
 /** What `crossDispatch` takes. */
 export type CrossDispatchOptions = OptionsOf<typeof crossDispatchOptions>;
 
 const DEFAULT_CHUNK = 512;
-const LEAST_CHUNKS = 8;
+const MIN_CHUNKS = 8;
 
 /**
  * A placement of a sequence that suits its mask: of chunks of rows, each rank gets as many as the others, up to one, so that the
@@ -86,7 +86,7 @@ const LEAST_CHUNKS = 8;
  */
 export function dispatch(options: DispatchOptions): Placement {
   const settings = dispatchOptions.parse(options);
-  return found(selfProblemSettings(settings)).queries;
+  return solvePlacements(selfAttentionSettings(settings)).queries;
 }
 
 /**
@@ -105,41 +105,49 @@ export function crossDispatch(options: CrossDispatchOptions): {
   readonly queries: Placement;
   readonly keys: Placement;
 } {
-  return found({ ...crossDispatchOptions.parse(options), isSelf: false });
+  return solvePlacements({ ...crossDispatchOptions.parse(options), isSelfAttention: false });
 }
 
 /** Lower bounds of what `dispatch` minimizes. They hold for every placement in chunks; derivations are in `src/dispatch/bounds.ts`. */
 export function dispatchBounds(options: DispatchOptions): DispatchBounds {
-  return boundsOf(problemOf(selfProblemSettings(dispatchOptions.parse(options))));
+  return computeBounds(createProblem(selfAttentionSettings(dispatchOptions.parse(options))));
 }
 
 /** The starts of `dispatch`, each as a placement: what to compare with. */
 export function dispatchCandidates(
   options: DispatchOptions,
 ): readonly (DispatchCandidate & { placement: Placement })[] {
-  const problem = problemOf(selfProblemSettings(dispatchOptions.parse(options)));
+  const problem = createProblem(selfAttentionSettings(dispatchOptions.parse(options)));
   return startsOf(problem).map((each) => ({ ...each, placement: placementOf(problem, each, "queries") }));
 }
 
 interface ProblemSettings extends Omit<ResolvedOptionsOf<typeof crossDispatchOptions>, "cost"> {
-  readonly isSelf: boolean;
+  readonly isSelfAttention: boolean;
   readonly cost?: OptionsOf<typeof dispatchCostOptions> | undefined;
 }
 
-function selfProblemSettings({ length, ...rest }: ResolvedOptionsOf<typeof dispatchOptions>): ProblemSettings {
-  return { ...rest, queries: length, keys: length, isSelf: true };
+function selfAttentionSettings({ length, ...rest }: ResolvedOptionsOf<typeof dispatchOptions>): ProblemSettings {
+  return { ...rest, queries: length, keys: length, isSelfAttention: true };
 }
 
-export function problemOf(settings: ProblemSettings): DispatchProblem {
-  const { mask, queries, keys, ranks, isSelf } = settings;
+export function createProblem(settings: ProblemSettings): DispatchProblem {
+  const { mask, queries, keys, ranks, isSelfAttention } = settings;
   const chunkSize =
-    settings.chunkSize ?? Math.max(1, Math.min(DEFAULT_CHUNK, Math.ceil(queries / (LEAST_CHUNKS * ranks))));
+    settings.chunkSize ?? Math.max(1, Math.min(DEFAULT_CHUNK, Math.ceil(queries / (MIN_CHUNKS * ranks))));
   const model = new CostModel(dispatchCostOptions.parse(settings.cost ?? {}));
-  return dispatchProblem({ masks: weighted(mask, queries, keys), queries, keys, isSelf, ranks, chunkSize, model });
+  return dispatchProblem({
+    masks: countEqualMasks(mask, queries, keys),
+    queries,
+    keys,
+    isSelfAttention,
+    ranks,
+    chunkSize,
+    model,
+  });
 }
 
 /** Samples of one mask count together. */
-function weighted(mask: Mask | readonly Mask[], queries: number, keys: number): WeightedMask[] {
+function countEqualMasks(mask: Mask | readonly Mask[], queries: number, keys: number): WeightedMask[] {
   const samples = new Map<Mask, number>();
   for (const each of Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask])
     samples.set(each, (samples.get(each) ?? 0) + 1);
@@ -149,37 +157,37 @@ function weighted(mask: Mask | readonly Mask[], queries: number, keys: number): 
   return [...samples].map(([each, count]) => ({ slices: resolveSlices(each, queries, keys), samples: count }));
 }
 
-interface Placements {
+interface DispatchPlacements {
   readonly queries: Placement;
   readonly keys: Placement;
 }
 
 /** By the first mask: all masks and settings, and what was found. A pure function: what is dropped is found again. */
-const known = new WeakMap<
+const placementCache = new WeakMap<
   Mask,
-  { readonly masks: readonly Mask[]; readonly key: string; readonly placements: Placements }[]
+  { readonly masks: readonly Mask[]; readonly key: string; readonly placements: DispatchPlacements }[]
 >();
 const MAX_KNOWN = 32;
 
-function found(settings: ProblemSettings): Placements {
-  const { mask, queries, keys, ranks, chunkSize, cost, isSelf } = settings;
+function solvePlacements(settings: ProblemSettings): DispatchPlacements {
+  const { mask, queries, keys, ranks, chunkSize, cost, isSelfAttention } = settings;
   const masks = Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask];
   const resolved = dispatchCostOptions.parse(cost ?? {});
-  const key = JSON.stringify([queries, keys, ranks, chunkSize ?? null, isSelf, resolved]);
+  const key = JSON.stringify([queries, keys, ranks, chunkSize ?? null, isSelfAttention, resolved]);
   const first = masks[0];
-  const list = (first && known.get(first)) ?? [];
+  const list = (first && placementCache.get(first)) ?? [];
   const same = list.find(
     (each) =>
       each.key === key && each.masks.length === masks.length && each.masks.every((other, i) => other === masks[i]),
   );
   if (same) return same.placements;
-  const problem = problemOf(settings);
+  const problem = createProblem(settings);
   const { best } = solve(problem);
   const placed = placementOf(problem, best, "queries");
-  const placements = { queries: placed, keys: isSelf ? placed : placementOf(problem, best, "keys") };
+  const placements = { queries: placed, keys: isSelfAttention ? placed : placementOf(problem, best, "keys") };
   if (list.length >= MAX_KNOWN) list.shift();
   list.push({ masks: [...masks], key, placements });
-  known.set(first!, list);
+  placementCache.set(first!, list);
   return placements;
 }
 

@@ -32,7 +32,7 @@ export function documentZigzag(lengths: readonly number[]): Placement {
       const spans: Span[] = [];
       let start = 0;
       for (const each of documents) {
-        for (const piece of [index, 2 * count - 1 - index]) addPiece(spans, start, pieceOf(each, piece, count));
+        for (const piece of [index, 2 * count - 1 - index]) addPiece(spans, start, zigzagRange(each, piece, count));
         start += each;
       }
       return spans;
@@ -40,7 +40,7 @@ export function documentZigzag(lengths: readonly number[]): Placement {
   });
 }
 
-function pieceOf(length: number, piece: number, ranks: number): readonly [start: number, end: number] {
+function zigzagRange(length: number, piece: number, ranks: number): readonly [start: number, end: number] {
   return [Math.floor((piece * length) / (2 * ranks)), Math.floor(((piece + 1) * length) / (2 * ranks))];
 }
 
@@ -54,9 +54,9 @@ function addPiece(spans: Span[], offset: number, [start, end]: readonly [number,
 
 /** The placement with its load, in closed form, if the masks are one of documents, one behind another, causal or full. */
 export function documentZigzagCandidate(problem: DispatchProblem): DispatchCandidate | undefined {
-  const { masks, isSelf, model } = problem;
+  const { masks, isSelfAttention, model } = problem;
   const slices = masks[0]!.slices.toSorted((a, b) => a.q0 - b.q0);
-  if (!isSelf || masks.length > 1 || model.isTwoLevel || !arePacked(slices, problem.queries)) return undefined;
+  if (!isSelfAttention || masks.length > 1 || model.isTwoLevel || !arePacked(slices, problem.queries)) return undefined;
   const load = zigzagLoad(problem, slices, masks[0]!.samples);
   return {
     name: "documentZigzag",
@@ -85,7 +85,7 @@ function zigzagLoad(
   const later = new Int32Array(2 * ranks + 1);
   for (const { q0, q1, type } of slices) {
     const length = q1 - q0;
-    const piece = (i: number) => pieceOf(length, i, ranks);
+    const piece = (i: number) => zigzagRange(length, i, ranks);
     const isEmpty = (i: number): boolean => piece(i)[0] === piece(i)[1];
     later.fill(0);
     for (let rank = 0; rank < ranks; rank++) {

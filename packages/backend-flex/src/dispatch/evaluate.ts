@@ -88,9 +88,9 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
     throw new OptionError({ where: "evaluateDispatch: mask", expected: "a mask, or one a sample", received: "none" });
   }
   const pairs = new Float64Array(ranks);
-  const byRank = new Rows(keyShards);
+  const byRank = new RequiredRowCounter(keyShards);
   const hostSize = model.ranksPerHost;
-  const byHost = model.isTwoLevel ? new Rows(hostShards(keyShards, hostSize)) : undefined;
+  const byHost = model.isTwoLevel ? new RequiredRowCounter(hostShards(keyShards, hostSize)) : undefined;
   const hostQueries = byHost ? hostShards(queryShards, hostSize) : [];
   for (const mask of masks) {
     const slices = resolveSlices(mask, length, keys);
@@ -116,7 +116,7 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
   };
 }
 
-class Rows {
+class RequiredRowCounter {
   readonly received: Float64Array;
   readonly sent: Float64Array;
   readonly #owners: RowOwners;

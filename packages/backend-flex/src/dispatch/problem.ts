@@ -13,7 +13,7 @@ export interface ProblemOptions {
   readonly queries: number;
   readonly keys: number;
   /** Queries and keys are the same rows: a chunk is of both. */
-  readonly isSelf: boolean;
+  readonly isSelfAttention: boolean;
   readonly ranks: number;
   readonly chunkSize: number;
   readonly model: CostModel;
@@ -38,7 +38,7 @@ export interface DispatchProblem extends ProblemOptions {
   readonly required: readonly Int32Array[];
   readonly owned: readonly Int32Array[];
   /** By chunk of queries: rows before its own that it requires; which is 0 if queries and keys are separate. */
-  readonly reach: Float64Array;
+  readonly precedingRows: Float64Array;
   /** By chunk of queries: the number of the document that most of its pairs are of. */
   readonly document: Float64Array;
 }
@@ -46,16 +46,16 @@ export interface DispatchProblem extends ProblemOptions {
 type Interval = [start: number, end: number];
 
 export function dispatchProblem(options: ProblemOptions): DispatchProblem {
-  const { masks, queries, keys, isSelf, chunkSize } = options;
+  const { masks, queries, keys, isSelfAttention, chunkSize } = options;
   const queryChunks = Math.ceil(queries / chunkSize);
   const keyChunks = Math.ceil(keys / chunkSize);
-  const chunks = queryChunks + (isSelf ? 0 : keyChunks);
-  const firstOwner = isSelf ? 0 : queryChunks;
+  const chunks = queryChunks + (isSelfAttention ? 0 : keyChunks);
+  const firstOwner = isSelfAttention ? 0 : queryChunks;
   const pairs = new Float64Array(chunks);
   const largest = new Float64Array(queryChunks);
-  const reach = new Float64Array(queryChunks);
+  const precedingRows = new Float64Array(queryChunks);
   const document = Float64Array.from({ length: queryChunks }, (_, chunk) => -1 - chunk);
-  const atoms = new Atoms(chunks);
+  const atoms = new AtomBuilder(chunks);
   for (const { slices, samples } of masks) {
     const intervals: Interval[][] = Array.from({ length: queryChunks }, () => []);
     const starts = documentStarts(slices);
@@ -72,21 +72,37 @@ export function dispatchProblem(options: ProblemOptions): DispatchProblem {
       }
     }
     const merged = intervals.map(mergeIntervals);
-    if (isSelf) {
+    if (isSelfAttention) {
       for (const [chunk, [first]] of merged.entries()) {
-        if (first) reach[chunk]! += samples * Math.max(0, chunk * chunkSize - first[0]);
+        if (first) precedingRows[chunk]! += samples * Math.max(0, chunk * chunkSize - first[0]);
       }
     }
     atoms.add(merged, { keys, keyChunks, chunkSize, samples, firstOwner });
   }
   const totalPairs = pairs.reduce((sum, each) => sum + each, 0);
-  return { ...options, queryChunks, chunks, pairs, totalPairs, ...atoms.columns(), reach, document };
+  return { ...options, queryChunks, chunks, pairs, totalPairs, ...atoms.columns(), precedingRows, document };
 }
 
 function visiblePairs(slice: Slice): number {
   const { q0, q1, k0, k1 } = slice;
   const queries = [{ start: q0, length: q1 - q0, step: 1 }];
   return visiblePairsUnchecked(queries, [{ start: k0, length: k1 - k0, step: 1 }], [slice]);
+}
+
+/** By chunk: rows that it requires. */
+export function requiredRows({
+  chunks,
+  required,
+  atomRows,
+}: Pick<DispatchProblem, "chunks" | "required" | "atomRows">): Float64Array {
+  const before = new Float64Array(atomRows.length + 1);
+  for (const [atom, rows] of atomRows.entries()) before[atom + 1] = before[atom]! + rows;
+  const widths = new Float64Array(chunks);
+  for (let chunk = 0; chunk < chunks; chunk++) {
+    const intervals = required[chunk]!;
+    for (let i = 0; i < intervals.length; i += 2) widths[chunk]! += before[intervals[i + 1]!]! - before[intervals[i]!]!;
+  }
+  return widths;
 }
 
 /** By slice: where the document starts that it is of, which no slice reaches beyond; undefined if there is one alone. */
@@ -120,7 +136,7 @@ function mergeIntervals(intervals: Interval[]): Interval[] {
 }
 
 /** Collects the atoms of one mask after another: each has keys of its own. */
-class Atoms {
+class AtomBuilder {
   readonly #rows: number[] = [];
   readonly #owner: number[] = [];
   readonly #required: number[][];

@@ -1,62 +1,78 @@
 import { type Assignment, type DispatchCandidate, evaluateAssignment } from "./assignment.ts";
-import { boundsOf } from "./bounds.ts";
-import { affinity, greedy, groups, necklace, sequential, withKeys, zigzag } from "./candidates.ts";
+import { computeBounds } from "./bounds.ts";
+import { affinity, greedy, documentGroups, necklace, sequential, assignKeys, zigzag } from "./candidates.ts";
 import { descend, MAX_EXACT_CHUNKS } from "./descend.ts";
 import { documentZigzagCandidate } from "./document-zigzag.ts";
 import type { DispatchProblem } from "./problem.ts";
-import { refine } from "./refine.ts";
+import { refine, type RefineOptions } from "./refine.ts";
 
 const NECKLACE_TOLERANCES = [0, 0.003, 0.01, 0.03];
-const PEEL_TOLERANCES = [0, 0.01];
-const GROUP_FILLS = [1, 0.9, 0.75, 0.6];
-/** Atoms that refinement visits: about half a second of one core. */
-const WORK = 6e7;
-/** Refinement aims a little above the bound. */
-const SLACK = 1.002;
+const RANK_BY_RANK_TOLERANCES = [0, 0.01];
+const GROUP_CAPACITIES = [1, 0.9, 0.75, 0.6];
+/** Atoms that swaps visit: some 0.7 s of one core for 512 to 2048 chunks, in proportion for fewer and for more. */
+const SEARCH_MAX_VISITS = 9e7;
+const [SMALL_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 2048];
+/** Atoms that the descent of few chunks visits. */
+const DESCENT_MAX_VISITS = 6e6;
+/** Refinement aims a little above the bound, and once a little more above it: for fewer rows. */
+const TARGET_SLACK = 1.002;
+const LOOSER_TARGETS = [1, 1.01];
+const TIGHTER_TARGETS = [0.5, 0.8];
 
 /** The best placement, and what it was found from. */
 export function solve(
   problem: DispatchProblem,
-  work: number = WORK,
+  maxVisits: number = defaultMaxVisits(problem),
 ): { readonly best: DispatchCandidate; readonly candidates: readonly DispatchCandidate[] } {
   const candidates = startsOf(problem);
-  let best = least(candidates);
+  let best = minimumObjective(candidates);
   if (problem.ranks === 1 || problem.totalPairs === 0) return { best, candidates };
-  const { time, objective } = boundsOf(problem);
-  const goal = time * SLACK;
-  const floor = objective + goal - time;
-  const swapped = (from: DispatchCandidate, share: number, seed: number): DispatchCandidate =>
-    evaluated(problem, `${from.name}, swaps`, refine(problem, from.assignment, { goal, work: work * share, seed }));
+  const { time, objective } = computeBounds(problem);
+  const targetTime = time * TARGET_SLACK;
+  const floor = objective + targetTime - time;
   const movable = candidates.filter(({ placement }) => !placement);
+  const results: DispatchCandidate[] = [...movable];
+  const search = (from: DispatchCandidate, share: number, options: Omit<RefineOptions, "maxVisits">): void => {
+    if (best.objective <= floor) return;
+    const assignment = refine(problem, from.assignment, { ...options, maxVisits: maxVisits * share });
+    const result = evaluateCandidate(problem, `${from.name}, swaps`, assignment);
+    results.push(result);
+    best = minimumObjective([best, result]);
+  };
   const family = (name: string): DispatchCandidate[] => {
     const members = movable.filter((each) => each.name.startsWith(name));
-    return members.length > 0 ? [least(members)] : [];
+    return members.length > 0 ? [minimumObjective(members)] : [];
   };
-  const starts = new Set([least(movable), ...["groups", "necklace", "greedy", "affinity"].flatMap(family)]);
-  const results: DispatchCandidate[] = [...movable];
-  for (const start of starts) {
-    if (best.objective <= floor) break;
-    const result = swapped(start, 1 / 10, 12345);
-    results.push(result);
-    best = least([best, result]);
-  }
-  if (best.objective > floor) {
-    const result = swapped(least(results), 1 / 2, 777);
-    results.push(result);
-    best = least([best, result]);
+  const starts = new Set([minimumObjective(movable), ...["groups", "necklace", "greedy", "affinity"].flatMap(family)]);
+  for (const start of starts) search(start, 1 / 12, { targetTime, seed: 12345, threshold: 3 });
+  const from = minimumObjective(results);
+  for (const looser of LOOSER_TARGETS)
+    search(from, 1 / 6, { targetTime: targetTime * looser, seed: 777, threshold: 10 });
+  // Ranks that cannot reach the goal: aims near what there is, so that the slowest of them count and not their sum.
+  for (const share of TIGHTER_TARGETS) {
+    search(minimumObjective(results), 1 / 6 / TIGHTER_TARGETS.length, {
+      targetTime: targetTime + share * Math.max(0, best.time - targetTime),
+      seed: 777,
+    });
   }
   if (problem.chunks <= MAX_EXACT_CHUNKS && best.objective > floor) {
-    const share = work / 10 / results.length;
-    best = least([best, ...results.map((each) => descended(problem, each, share))]);
+    best = minimumObjective([
+      best,
+      ...results.map((each) => runDescent(problem, each, DESCENT_MAX_VISITS / results.length)),
+    ]);
   }
   return { best, candidates };
 }
 
-function descended(problem: DispatchProblem, from: DispatchCandidate, work: number): DispatchCandidate {
-  return evaluated(problem, `${from.name}, descent`, descend(problem, from.assignment, work));
+function defaultMaxVisits({ chunks }: DispatchProblem): number {
+  return SEARCH_MAX_VISITS * Math.max(Math.min(1, chunks / SMALL_CHUNK_COUNT), chunks / LARGE_CHUNK_COUNT);
 }
 
-function least(candidates: readonly DispatchCandidate[]): DispatchCandidate {
+function runDescent(problem: DispatchProblem, from: DispatchCandidate, maxVisits: number): DispatchCandidate {
+  return evaluateCandidate(problem, `${from.name}, descent`, descend(problem, from.assignment, maxVisits));
+}
+
+function minimumObjective(candidates: readonly DispatchCandidate[]): DispatchCandidate {
   return candidates.reduce((best, each) => (each.objective < best.objective ? each : best));
 }
 
@@ -69,17 +85,17 @@ export function startsOf(problem: DispatchProblem): DispatchCandidate[] {
     ["greedy", greedy(problem)],
     ...(near ? [["affinity", near] as const] : []),
     ...NECKLACE_TOLERANCES.map((tolerance) => [`necklace ${tolerance}`, necklace(problem, tolerance)] as const),
-    ...PEEL_TOLERANCES.map(
+    ...RANK_BY_RANK_TOLERANCES.map(
       (tolerance) => [`necklace ${tolerance}, peeled`, necklace(problem, tolerance, true)] as const,
     ),
-    ...GROUP_FILLS.map((fill) => [`groups ${fill}`, groups(problem, fill)] as const),
+    ...GROUP_CAPACITIES.map((fill) => [`groups ${fill}`, documentGroups(problem, fill)] as const),
   ];
-  const candidates = starts.map(([name, queries]) => evaluated(problem, name, withKeys(problem, queries)));
+  const candidates = starts.map(([name, queries]) => evaluateCandidate(problem, name, assignKeys(problem, queries)));
   const documents = documentZigzagCandidate(problem);
   return documents ? [...candidates, documents] : candidates;
 }
 
-function evaluated(problem: DispatchProblem, name: string, assignment: Assignment): DispatchCandidate {
+function evaluateCandidate(problem: DispatchProblem, name: string, assignment: Assignment): DispatchCandidate {
   const { time, objective } = evaluateAssignment(problem, assignment);
   return { name, assignment, time, objective };
 }

@@ -8,7 +8,7 @@ import {
   perturbed,
   formatMesh,
   type Measurement,
-  measureOn,
+  measureBackend,
   placements,
   poisoned,
 } from "@mosaic/conformance";
@@ -16,7 +16,7 @@ import { init } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { exchanges, nests, worlds } from "../arrangements.ts";
 
-const [mesh, folder] = process.argv.slice(2);
+const [mesh, directory] = process.argv.slice(2);
 const { backend, ...arrangement } = [...exchanges, ...worlds, ...nests].find((each) => formatMesh(each.mesh) === mesh)!;
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
@@ -25,8 +25,8 @@ const rank = perturbed(ctx, { completion: "late", seed: 3 });
 for (const [i, placement] of placements().entries()) {
   const dtype = i % 2 === 0 ? "float32" : "bfloat16";
   for (const trial of backendTrials(arrangement, { placement, dtype, seed: 100 })) {
-    measurements.push(await measureOn(rank, backend, trial));
+    measurements.push(await measureBackend(rank, backend, trial));
   }
 }
-check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
-writeFileSync(join(folder!, `${ctx.rank}.json`), JSON.stringify(measurements));
+check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
+writeFileSync(join(directory!, `${ctx.rank}.json`), JSON.stringify(measurements));

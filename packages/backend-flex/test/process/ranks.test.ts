@@ -14,14 +14,18 @@ const launcher = fileURLToPath(new URL("cli.js", import.meta.resolve("@mosaic/la
 const script = await bundled(new URL("rank.ts", import.meta.url));
 
 /** Runs the ranks of a mesh as processes; resolves to what each of them measured. */
-async function measured(mesh: Coordinate, folder: string): Promise<Measurement[][]> {
+async function measured(mesh: Coordinate, directory: string): Promise<Measurement[][]> {
   const size = meshSize(mesh);
-  const job = spawn(process.execPath, [launcher, "--nproc-per-node", String(size), script, formatMesh(mesh), folder], {
-    stdio: ["ignore", "pipe", "pipe"],
-  });
+  const job = spawn(
+    process.execPath,
+    [launcher, "--nproc-per-node", String(size), script, formatMesh(mesh), directory],
+    {
+      stdio: ["ignore", "pipe", "pipe"],
+    },
+  );
   const [reported, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
   expect(code, `${reported}\n${complained}`).toBe(0);
-  return Array.from({ length: size }, (_, rank) => JSON.parse(readFileSync(join(folder, `${rank}.json`), "utf8")));
+  return Array.from({ length: size }, (_, rank) => JSON.parse(readFileSync(join(directory, `${rank}.json`), "utf8")));
 }
 
 const meshes: Coordinate[] = [{ sp: 3 }, { node: 2, gpu: 2 }];
@@ -29,9 +33,9 @@ const meshes: Coordinate[] = [{ sp: 3 }, { node: 2, gpu: 2 }];
 test.each(meshes.map((mesh) => [formatMesh(mesh), mesh] as const))(
   "real processes, %s: every mask and placement, grouped heads, unequal shards",
   async (_, mesh) => {
-    const folder = mkdtempSync(join(tmpdir(), "mosaic-flex-"));
+    const directory = mkdtempSync(join(tmpdir(), "mosaic-flex-"));
     try {
-      const ranks = await measured(mesh, folder);
+      const ranks = await measured(mesh, directory);
       expect(ranks[0]!.length).toBeGreaterThan(100);
       for (const i of ranks[0]!.keys())
         checkMeasurements(
@@ -39,7 +43,7 @@ test.each(meshes.map((mesh) => [formatMesh(mesh), mesh] as const))(
           ranks.map((measurements) => measurements[i]!),
         );
     } finally {
-      rmSync(folder, { recursive: true });
+      rmSync(directory, { recursive: true });
     }
   },
 );

@@ -1,0 +1,74 @@
+import { type GroupCastPlan, joinSpans, type RowRange, type Span } from "@mosaic/core";
+import { spansOfRowsUnchecked } from "@mosaic/core/context-parallel";
+import type { RequiredRows } from "./required-rows.ts";
+
+/** What ranks along an axis require of each other: a FlexPlan. */
+interface Requirements {
+  readonly size: number;
+  /** The rows of others that a member of a rank's group requires. */
+  required(rank: number, member: number): RequiredRows;
+  /** The queries of others that see a key of a rank. */
+  requiredQueries(rank: number): RequiredRows;
+  /** The positions of a rank's queries. */
+  queries(rank: number): readonly Span[];
+}
+
+/** Which pairs of ranks exchange queries and results instead of keys: those of which that moves fewer bytes. */
+export class Exchange {
+  readonly #plan: Requirements;
+  readonly #bytes: Readonly<Record<"keys" | "queries", number>>;
+  readonly #keys: RequiredRows[] = [];
+  readonly #queries: RequiredRows[] = [];
+  /** Queries: from those whose they are to those whose keys they see. */
+  readonly queryCast: GroupCastPlan;
+  /** Their results: back. */
+  readonly resultCast: GroupCastPlan;
+
+  constructor(plan: Requirements, bytes: Readonly<Record<"keys" | "queries", number>>) {
+    this.#plan = plan;
+    this.#bytes = bytes;
+    const { size } = plan;
+    this.queryCast = { size, ranges: (sender, receiver) => this.queriesFrom(receiver, sender) };
+    this.resultCast = {
+      size,
+      ranges: (sender, receiver) => {
+        const queries = this.queries(sender);
+        const length = queries.rowsFrom(receiver);
+        if (length === 0) return [];
+        const before = queries.owners(0, queries.count).filter((owner) => owner < receiver);
+        return [{ start: before.reduce((rows, owner) => rows + queries.rowsFrom(owner), 0), length }];
+      },
+    };
+  }
+
+  /** The keys that come to a rank all the same. */
+  keys(rank: number): RequiredRows {
+    return (this.#keys[rank] ??= this.#plan.required(rank, 0).filter((owner) => !this.#isExchanged(rank, owner)));
+  }
+
+  /** The queries of others that come to a rank. */
+  queries(rank: number): RequiredRows {
+    return (this.#queries[rank] ??= this.#plan.requiredQueries(rank).filter((owner) => this.#isExchanged(owner, rank)));
+  }
+
+  /** The queries of one other that come to a rank, as its local rows. */
+  queriesFrom(rank: number, owner: number): readonly RowRange[] {
+    const queries = this.queries(rank);
+    return queries.ranges(owner, 0, queries.count);
+  }
+
+  /** Global positions of the queries that come to a rank, in the order in which they lie there. */
+  spans(rank: number): Span[] {
+    const queries = this.queries(rank);
+    const owners = queries.owners(0, queries.count);
+    return joinSpans(
+      owners.flatMap((owner) => spansOfRowsUnchecked(this.#plan.queries(owner), this.queriesFrom(rank, owner))),
+    );
+  }
+
+  /** Whether the queries of a rank go to the keys of another. */
+  #isExchanged(rank: number, owner: number): boolean {
+    const keys = this.#plan.required(rank, 0).rowsFrom(owner);
+    return keys > 0 && this.#plan.requiredQueries(owner).rowsFrom(rank) * this.#bytes.queries < keys * this.#bytes.keys;
+  }
+}

@@ -1,0 +1,102 @@
+import { type OwnerOrder, ownersBefore, RequiredRows, type RowCut } from "./required-rows.ts";
+
+// Where rows cross to another host once: what several ranks of a host require must come to all of them in the same stage, or it would
+// cross once for each stage. So they receive in one order, and are cut alike.
+
+/** The ranks of each host, and the order in which these receive rows. */
+export class HostOrders {
+  readonly hosts: readonly number[];
+  readonly #members = new Map<number, readonly number[]>();
+  readonly #orders = new Map<number, OwnerOrder>();
+
+  /** The host of each rank. */
+  constructor(hosts: readonly number[]) {
+    this.hosts = hosts;
+    for (const [rank, host] of hosts.entries()) this.#members.set(host, [...(this.#members.get(host) ?? []), rank]);
+  }
+
+  /** The ranks of a rank's host. */
+  members(rank: number): readonly number[] {
+    return this.#members.get(this.hosts[rank]!)!;
+  }
+
+  /** Those of the host first, then the ones before its first rank, around the axis. */
+  order(rank: number): OwnerOrder {
+    const host = this.hosts[rank]!;
+    let order = this.#orders.get(host);
+    if (!order) this.#orders.set(host, (order = this.#makeOrder(host, this.members(rank)[0]!)));
+    return order;
+  }
+
+  #makeOrder(host: number, first: number): OwnerOrder {
+    const { hosts } = this;
+    const size = hosts.length;
+    const around = hosts.map((_, place) => ownersBefore(first, size).ownerAt(place));
+    const owners = [...around.filter((each) => hosts[each] === host), ...around.filter((each) => hosts[each] !== host)];
+    const places = new Int32Array(size);
+    for (const [place, owner] of owners.entries()) places[owner] = place;
+    return { size, ownerAt: (place) => owners[place]!, placeOf: (owner) => places[owner]! };
+  }
+}
+
+/** Where a stage begins: behind a part of the rows of the own host; or if that is 1, of the rest. */
+interface HostCut {
+  readonly part: number;
+  readonly rest: RowCut;
+}
+
+/** What cuts follow from. */
+interface StagedRows {
+  /** The rows that each rank requires, in the order of its host. */
+  readonly required: (rank: number) => RequiredRows;
+  /** By rank: where its stages would begin and end by itself, from 0 to 1. */
+  readonly cuts: readonly (readonly number[])[];
+}
+
+/** Where the stages of ranks begin that share hosts: as they would on average, for all ranks of a host alike. */
+export class HostCuts {
+  readonly #orders: HostOrders;
+  readonly #rows: StagedRows;
+  readonly #cutCache = new Map<number, readonly HostCut[]>();
+
+  constructor(orders: HostOrders, rows: StagedRows) {
+    this.#orders = orders;
+    this.#rows = rows;
+  }
+
+  /** Of the rows that a rank requires, in order: where each stage begins, and the last one ends. */
+  stageCuts(rank: number): number[] {
+    const required = this.#rows.required(rank);
+    const own = this.#ownRows(rank);
+    return this.#cutsOfHost(rank).map(({ part, rest }) =>
+      part < 1 ? Math.round(own * part) : required.countBefore(rest),
+    );
+  }
+
+  /** Rows that a rank requires of others on its host. */
+  #ownRows(rank: number): number {
+    const required = this.#rows.required(rank);
+    return this.#orders.members(rank).reduce((rows, owner) => rows + required.rowsFrom(owner), 0);
+  }
+
+  /** Each rank has a part of what it requires of its own host first; the rest is cut for all of them together. */
+  #cutsOfHost(rank: number): readonly HostCut[] {
+    const { hosts } = this.#orders;
+    let known = this.#cutCache.get(hosts[rank]!);
+    if (!known) {
+      const { required, cuts } = this.#rows;
+      const members = this.#orders.members(rank);
+      const mean = (of: (member: number) => number): number =>
+        members.reduce((sum, member) => sum + of(member), 0) / members.length;
+      const others = members.map((member) => required(member).filter((owner) => hosts[owner] !== hosts[rank]));
+      const rest = RequiredRows.union(this.#orders.order(rank), others);
+      const own = mean((member) => this.#ownRows(member));
+      known = cuts[rank]!.map((_, stage) => {
+        const rows = mean((member) => cuts[member]![stage]!) * (own + rest.count);
+        return { part: rows < own ? rows / own : 1, rest: rest.cutAt(Math.max(0, Math.round(rows - own))) };
+      });
+      this.#cutCache.set(hosts[rank]!, known);
+    }
+    return known;
+  }
+}

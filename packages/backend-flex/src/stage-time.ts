@@ -1,0 +1,404 @@
+import { defineOptions, option, type OptionsOf } from "@mosaic/core";
+
+// What a pass takes, by a model of all ranks: a host that enqueues, a compute stream, a communication stream whose transfers
+// begin in order, and a port each way. It is what `stageSchedule` compares schedules by.
+
+const nonNegativeRange = { min: 0 } as const;
+const positive = { above: 0 } as const;
+
+export const stageCostOptions = defineOptions("StageCost", {
+  /** Seconds that a transfer takes before its first byte moves. Default: 0.00002. */
+  latency: option.number({ ...nonNegativeRange, default: 20e-6 }),
+  /** Bytes per second that a rank receives, or sends; a port of 400 Gbit/s has the default. Default: 50000000000. */
+  bandwidth: option.number({ ...positive, default: 50e9 }),
+  /** The latency between ranks of a host, where ranks lie on several hosts. Default: 0.000012. */
+  localLatency: option.number({ ...nonNegativeRange, default: 12e-6 }),
+  /** The bandwidth between ranks of a host, where ranks lie on several hosts; NVLink has the default. Default: 376000000000. */
+  localBandwidth: option.number({ ...positive, default: 376e9 }),
+  /** Seconds that a kernel takes beside its work. Default: 0.000001. */
+  launch: option.number({ ...nonNegativeRange, default: 1e-6 }),
+  /** Seconds that the host takes to enqueue an operation. Default: 0.00001. */
+  enqueue: option.number({ ...nonNegativeRange, default: 10e-6 }),
+  /** Floating-point operations per second of the attention kernel on many keys; FlashAttention-3 on an H100 has the default. Default: 680000000000000. */
+  flops: option.number({ ...positive, default: 680e12 }),
+  /** The same of the backward kernel. Default: 600000000000000. */
+  backwardFlops: option.number({ ...positive, default: 600e12 }),
+  /** Keys of a call at which the attention kernel has half its speed. Default: 160. */
+  halfKeys: option.number({ ...nonNegativeRange, default: 160 }),
+  /** The same of the backward kernel. Default: 330. */
+  backwardHalfKeys: option.number({ ...nonNegativeRange, default: 330 }),
+  /** Bytes per second, read and written, of copies and sums. Default: 2570000000000. */
+  memoryBandwidth: option.number({ ...positive, default: 2.57e12 }),
+});
+/** What stages are chosen by: it must be the same on every rank. */
+export type StageCost = OptionsOf<typeof stageCostOptions>;
+export type ResolvedStageCost = ReturnType<typeof stageCostOptions.parse>;
+
+/** Rows that one rank receives of another. */
+export interface PeerRows {
+  readonly owner: number;
+  readonly rows: number;
+  /** In how many ranges they lie there. */
+  readonly ranges: number;
+  /** Visible pairs on them. */
+  readonly pairs: number;
+}
+
+/** What one rank has to do in one attention. */
+export interface RankLoad {
+  /** Visible pairs on its own rows and on those of others. */
+  readonly ownPairs: number;
+  readonly remotePairs: number;
+  readonly queries: number;
+  /** Rows that it receives, in the order in which they come. */
+  readonly peers: readonly PeerRows[];
+  /** The sum over `peers`. */
+  readonly rows: number;
+}
+
+/** Bytes and arithmetic of one pass, forward or backward. */
+export interface PassSize {
+  /** Bytes of a row of keys and values. */
+  readonly castBytes: number;
+  /** Bytes of a row of their gradients; 0 in forward. */
+  readonly reduceBytes: number;
+  /** Floating-point operations per visible pair, over batch and heads. */
+  readonly pairFlops: number;
+}
+
+/** How a pass is cut into stages, on all ranks alike but for the numbers of rows. */
+export interface StageSchedule {
+  /** Remote stages. 0: the own and all remote rows in one call, when these have arrived. */
+  readonly degree: number;
+  /** Whether the own rows are attended to in two parts, the second behind the last reduction. */
+  readonly isSplit: boolean;
+  /** By rank: the share of its remote rows before each stage, and behind the last one. */
+  readonly cuts: readonly (readonly number[])[];
+  /** By rank: the share of the own rows that is attended to first. */
+  readonly ownCuts: readonly number[];
+}
+
+/** Ranks, what they do, and the speeds of what they do it with. */
+export interface PassProblem {
+  readonly loads: readonly RankLoad[];
+  readonly size: PassSize;
+  readonly cost: ResolvedStageCost;
+  /** The host of each rank, where several ranks share one of several hosts. */
+  readonly hosts: readonly number[] | undefined;
+}
+
+/** Kernel times of a pass, in seconds. */
+export class KernelModel {
+  readonly #size: PassSize;
+  readonly #cost: ResolvedStageCost;
+  readonly #flops: number;
+  readonly #halfSpeedKeys: number;
+
+  constructor({ size, cost }: Pick<PassProblem, "size" | "cost">) {
+    this.#size = size;
+    this.#cost = cost;
+    const isForward = size.reduceBytes === 0;
+    this.#flops = isForward ? cost.flops : cost.backwardFlops;
+    this.#halfSpeedKeys = isForward ? cost.halfKeys : cost.backwardHalfKeys;
+  }
+
+  /** One call over all queries; nothing visible, no call. */
+  attention(pairs: number, queries: number): number {
+    if (pairs <= 0) return 0;
+    return this.#cost.launch + ((pairs + this.#halfSpeedKeys * queries) * this.#size.pairFlops) / this.#flops;
+  }
+
+  /** Kernels that only move memory. */
+  memory(operations: number, bytes: number): number {
+    return operations * this.#cost.launch + bytes / this.#cost.memoryBandwidth;
+  }
+}
+
+/** The rows of one stage: by flow, and by rank what its ports and kernels have to do. */
+class StageRows {
+  /** By flow: the ranks that send and receive, and the rows. */
+  from: Int32Array = new Int32Array(0);
+  to: Int32Array = new Int32Array(0);
+  rows: Float64Array = new Float64Array(0);
+  readonly received: Float64Array;
+  readonly pairs: Float64Array;
+  readonly sent: Float64Array;
+  readonly sources: Int32Array;
+  readonly targets: Int32Array;
+  /** Rows sent in several ranges: their copies. */
+  readonly packed: Float64Array;
+  readonly packs: Float64Array;
+  /** Ranges that gradients are added to. */
+  readonly sums: Float64Array;
+
+  constructor(ranks: number) {
+    this.received = new Float64Array(ranks);
+    this.pairs = new Float64Array(ranks);
+    this.sent = new Float64Array(ranks);
+    this.sources = new Int32Array(ranks);
+    this.targets = new Int32Array(ranks);
+    this.packed = new Float64Array(ranks);
+    this.packs = new Float64Array(ranks);
+    this.sums = new Float64Array(ranks);
+  }
+
+  // oxlint-disable-next-line max-params -- a flow: from which rank to which, how many rows, in how many ranges
+  count(from: number, to: number, rows: number, ranges: number): void {
+    this.received[to]! += rows;
+    this.sent[from]! += rows;
+    this.sources[to]!++;
+    this.targets[from]!++;
+    this.sums[from]! += ranges;
+    if (ranges <= 1) return;
+    this.packs[from]! += ranges;
+    this.packed[from]! += rows;
+  }
+}
+
+/** The rows that all ranks receive, in columns: 1 024 ranks may have a million pairs that exchange some. */
+export class PeerColumns {
+  /** Where the peers of each rank begin, and the number of all. */
+  readonly starts: Int32Array;
+  readonly owners: Int32Array;
+  readonly rows: Float64Array;
+  readonly ranges: Float64Array;
+  readonly pairs: Float64Array;
+  /** By rank: all rows that it receives. */
+  readonly totals: Float64Array;
+
+  constructor(loads: readonly RankLoad[]) {
+    const count = loads.reduce((sum, load) => sum + load.peers.length, 0);
+    this.starts = new Int32Array(loads.length + 1);
+    this.owners = new Int32Array(count);
+    [this.rows, this.ranges, this.pairs] = [new Float64Array(count), new Float64Array(count), new Float64Array(count)];
+    this.totals = Float64Array.from(loads, (load) => load.rows);
+    let at = 0;
+    for (const [rank, { peers }] of loads.entries()) {
+      for (const { owner, rows, ranges, pairs } of peers) {
+        this.owners[at] = owner;
+        this.rows[at] = rows;
+        this.ranges[at] = ranges;
+        this.pairs[at++] = pairs;
+      }
+      this.starts[rank + 1] = at;
+    }
+  }
+
+  get ranks(): number {
+    return this.totals.length;
+  }
+}
+
+/** Cuts rows that ranks receive into stages, one stage after the other. */
+class StageSplitter {
+  readonly #peers: PeerColumns;
+  readonly #from: Int32Array;
+  readonly #to: Int32Array;
+  readonly #rows: Float64Array;
+  #flows = 0;
+  /** By rank: the peer whose rows come next, how many of these and of all rows are in earlier stages. */
+  readonly #peer: Int32Array;
+  readonly #ofPeer: Float64Array;
+  readonly #before: Float64Array;
+
+  constructor(peers: PeerColumns, stages: number) {
+    // A stage ends within the rows of one peer of each rank at most.
+    const flows = peers.owners.length + peers.ranks * (stages - 1);
+    this.#peers = peers;
+    [this.#from, this.#to, this.#rows] = [new Int32Array(flows), new Int32Array(flows), new Float64Array(flows)];
+    this.#peer = peers.starts.slice();
+    [this.#ofPeer, this.#before] = [new Float64Array(peers.ranks), new Float64Array(peers.ranks)];
+  }
+
+  /** The next stage: the rows of each rank before its `ends`. */
+  next(ends: (rank: number) => number): StageRows {
+    const { ranks } = this.#peers;
+    const stage = new StageRows(ranks);
+    const first = this.#flows;
+    for (let rank = 0; rank < ranks; rank++) this.#take(stage, rank, ends(rank));
+    stage.from = this.#from.subarray(first, this.#flows);
+    stage.to = this.#to.subarray(first, this.#flows);
+    stage.rows = this.#rows.subarray(first, this.#flows);
+    return stage;
+  }
+
+  #take(stage: StageRows, rank: number, end: number): void {
+    const { starts, owners, rows, ranges, pairs } = this.#peers;
+    const last = starts[rank + 1]!;
+    let [peer, ofPeer, before] = [this.#peer[rank]!, this.#ofPeer[rank]!, this.#before[rank]!];
+    while (before < end && peer < last) {
+      const ofAll = rows[peer]!;
+      const part = Math.min(ofAll - ofPeer, end - before);
+      if (part > 0) {
+        stage.count(owners[peer]!, rank, part, Math.max(1, Math.ceil((ranges[peer]! * part) / ofAll)));
+        stage.pairs[rank]! += (pairs[peer]! * part) / ofAll;
+        this.#from[this.#flows] = owners[peer]!;
+        this.#to[this.#flows] = rank;
+        this.#rows[this.#flows++] = part;
+      }
+      before += part;
+      ofPeer += part;
+      if (ofPeer < ofAll) continue;
+      peer++;
+      ofPeer = 0;
+    }
+    this.#peer[rank] = peer;
+    this.#ofPeer[rank] = ofPeer;
+    this.#before[rank] = before;
+  }
+}
+
+/** Cuts the rows that ranks receive into stages, as their shares prescribe. */
+export function stageRows(
+  peers: PeerColumns,
+  { degree, cuts }: Pick<StageSchedule, "degree" | "cuts">,
+): readonly StageRows[] {
+  const count = Math.max(1, degree);
+  const splitter = new StageSplitter(peers, count);
+  return Array.from({ length: count }, (_, stage) => {
+    const share = (rank: number): number => (stage === count - 1 ? 1 : cuts[rank]![stage + 1]!);
+    return splitter.next((rank) => Math.round(share(rank) * peers.totals[rank]!));
+  });
+}
+
+/** Predicts the seconds of a pass: of its slowest rank. `rows` are those of the schedule's stages. */
+export function passSeconds(
+  problem: PassProblem,
+  schedule: StageSchedule,
+  rows: readonly StageRows[] = stageRows(new PeerColumns(problem.loads), schedule),
+): number {
+  return new PassSimulation(problem, schedule, rows).run();
+}
+
+class PassSimulation {
+  readonly #problem: PassProblem;
+  readonly #schedule: StageSchedule;
+  readonly #stages: readonly StageRows[];
+  readonly #kernels: KernelModel;
+  /** By rank: when its host, its compute and its communication stream are done with what was enqueued so far. */
+  readonly #host: Float64Array;
+  readonly #compute: Float64Array;
+  readonly #communication: Float64Array;
+
+  constructor(problem: PassProblem, schedule: StageSchedule, stages: readonly StageRows[]) {
+    this.#problem = problem;
+    this.#schedule = schedule;
+    this.#stages = stages;
+    this.#kernels = new KernelModel(problem);
+    const zeros = (): Float64Array => new Float64Array(problem.loads.length);
+    [this.#host, this.#compute, this.#communication] = [zeros(), zeros(), zeros()];
+  }
+
+  run(): number {
+    const { degree, isSplit } = this.#schedule;
+    const isBackward = this.#problem.size.reduceBytes > 0;
+    let arriving = degree === 0 ? this.#cast(0) : undefined;
+    let returning: { readonly stage: number; readonly done: Float64Array } | undefined;
+    const steps = degree === 0 ? 1 : 1 + degree + (isSplit ? 1 : 0);
+    for (let step = 0; step < steps; step++) {
+      const stage = degree === 0 ? 0 : step - 1;
+      const hasRemote = stage >= 0 && stage < Math.max(1, degree);
+      if (hasRemote) this.#waitFor(arriving!);
+      if (degree > 0 && stage + 1 < degree) arriving = this.#cast(stage + 1);
+      this.#attend(step, hasRemote ? stage : undefined);
+      if (!isBackward) continue;
+      if (returning && hasRemote) returning = this.#addReturnedRows(returning);
+      if (hasRemote) returning = { stage, done: this.#reduce(stage) };
+    }
+    if (returning) this.#addReturnedRows(returning);
+    return this.#compute.reduce((most, seconds) => Math.max(most, seconds), 0);
+  }
+
+  /** Packs and posts the keys of a stage: when they have arrived, by rank. */
+  #cast(index: number): Float64Array {
+    const stage = this.#stages[index]!;
+    const { castBytes } = this.#problem.size;
+    for (let rank = 0; rank < this.#host.length; rank++) {
+      const operations = 2 * stage.packs[rank]!;
+      this.#run(rank, operations, this.#kernels.memory(operations, 2 * castBytes * stage.packed[rank]!));
+    }
+    return this.#transfer(stage, stage.from, stage.to, castBytes);
+  }
+
+  #reduce(index: number): Float64Array {
+    const stage = this.#stages[index]!;
+    return this.#transfer(stage, stage.to, stage.from, this.#problem.size.reduceBytes);
+  }
+
+  /** The owner waits for gradients and adds them. */
+  #addReturnedRows({ stage, done }: { readonly stage: number; readonly done: Float64Array }): undefined {
+    this.#waitFor(done);
+    const { sums, sent } = this.#stages[stage]!;
+    const bytes = 3 * this.#problem.size.reduceBytes;
+    for (let rank = 0; rank < done.length; rank++) {
+      this.#run(rank, 2 * sums[rank]!, this.#kernels.memory(2 * sums[rank]!, bytes * sent[rank]!));
+    }
+    return undefined;
+  }
+
+  #attend(step: number, stage: number | undefined): void {
+    const { degree, isSplit, ownCuts } = this.#schedule;
+    const { loads, size } = this.#problem;
+    for (const [rank, load] of loads.entries()) {
+      const received = stage === undefined ? 0 : this.#stages[stage]!.received[rank]!;
+      const own = step === 0 ? (isSplit ? ownCuts[rank]! : 1) : stage === undefined ? 1 - ownCuts[rank]! : 0;
+      const pairs = load.ownPairs * own + (stage === undefined ? 0 : this.#stages[stage]!.pairs[rank]!);
+      const copied = degree === 0 ? 2 * size.castBytes * received + 3 * size.reduceBytes * received : 0;
+      const cleared = received * size.reduceBytes;
+      const operations = (received > 0 && size.reduceBytes > 0 ? 2 : 0) + (degree === 0 ? 4 : 0);
+      const seconds = this.#kernels.attention(pairs, load.queries) + this.#kernels.memory(operations, copied + cleared);
+      this.#run(rank, operations + (pairs > 0 ? 1 : 0), seconds);
+    }
+  }
+
+  #waitFor(done: Float64Array): void {
+    for (let rank = 0; rank < done.length; rank++) {
+      this.#host[rank]! += this.#problem.cost.enqueue;
+      this.#compute[rank] = Math.max(this.#compute[rank]!, this.#host[rank]!, done[rank]!);
+    }
+  }
+
+  /** Enqueues kernels of so many seconds altogether. */
+  #run(rank: number, operations: number, seconds: number): void {
+    const before = this.#host[rank]!;
+    const after = before + operations * this.#problem.cost.enqueue;
+    this.#host[rank] = after;
+    const each = operations > 0 ? seconds / operations : 0;
+    const first = before + (operations > 0 ? this.#problem.cost.enqueue : 0);
+    this.#compute[rank] = Math.max(Math.max(this.#compute[rank]!, first) + seconds, after + each);
+  }
+
+  /** A transfer begins where both sides have their turn, and shares their ports. */
+  // oxlint-disable-next-line max-params -- rows, which way, and the size of one
+  #transfer(stage: StageRows, from: Int32Array, to: Int32Array, bytes: number): Float64Array {
+    const { hosts, cost } = this.#problem;
+    const forth = from === stage.from;
+    const [out, into] = forth ? [stage.sent, stage.received] : [stage.received, stage.sent];
+    const [targets, sources] = forth ? [stage.targets, stage.sources] : [stage.sources, stage.targets];
+    const ranks = this.#host.length;
+    const begin = new Float64Array(ranks);
+    for (let rank = 0; rank < ranks; rank++) {
+      this.#host[rank]! += cost.enqueue;
+      begin[rank] = Math.max(this.#host[rank]!, this.#compute[rank]!, this.#communication[rank]!);
+    }
+    const done = begin.slice();
+    for (let i = 0; i < from.length; i++) {
+      const [sender, receiver, rows] = [from[i]!, to[i]!, stage.rows[i]!];
+      const isLocal = hosts !== undefined && hosts[sender] === hosts[receiver];
+      const latency = isLocal ? cost.localLatency : cost.latency;
+      const row = bytes / (isLocal ? cost.localBandwidth : cost.bandwidth);
+      const end =
+        latency +
+        Math.max(begin[sender]!, begin[receiver]!) +
+        row *
+          Math.max(
+            Math.min(out[sender]!, targets[sender]! * rows),
+            Math.min(into[receiver]!, sources[receiver]! * rows),
+          );
+      if (end > done[sender]!) done[sender] = end;
+      if (end > done[receiver]!) done[receiver] = end;
+    }
+    this.#communication.set(done);
+    return done;
+  }
+}

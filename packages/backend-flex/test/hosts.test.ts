@@ -1,0 +1,11 @@
+import { backendSuite, batchSuite } from "@mosaic/conformance";
+import { hierarchicals } from "./arrangements.ts";
+import { overHosts, register } from "./world.ts";
+
+const extents = [
+  { queries: 41, keys: 41 },
+  { queries: 23, keys: 38, masks: ["causal", "bidirectionalCausal"] },
+  { queries: 5, keys: 0, masks: ["full"] },
+];
+register(backendSuite({ makeWorld: overHosts, arrangements: hierarchicals, dtypes: ["float32"], extents }));
+register(batchSuite({ makeWorld: overHosts, arrangements: hierarchicals.slice(0, 1), dtypes: ["float32"] }));

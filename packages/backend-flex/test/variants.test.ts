@@ -1,0 +1,5 @@
+import { variantSuite } from "@mosaic/conformance";
+import { exchanges, nests, worlds } from "./arrangements.ts";
+import { makeWorld, register } from "./world.ts";
+
+register(variantSuite({ makeWorld, arrangements: [...worlds, ...exchanges, ...nests] }));
