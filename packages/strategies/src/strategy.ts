@@ -116,7 +116,7 @@ function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRule
     where: `${requirements.name}, rank ${ctx.rank}`,
     expected: `a mesh with ${formatMesh(mesh)}`,
     received: fault,
-    remedy: `init({ mesh: ${formatMesh(ranks === ctx.size ? mesh : { dp: ctx.size / ranks, ...mesh })} })`,
+    remedy: `call init({ mesh: ${formatMesh(ranks === ctx.size ? mesh : { dp: ctx.size / ranks, ...mesh })} })`,
   });
 }
 

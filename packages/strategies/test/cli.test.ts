@@ -7,8 +7,8 @@ import { afterAll, describe, expect, test } from "vitest";
 
 const root = join(import.meta.dirname, "..");
 const bin = join(root, "bin/mosaic-plan.js");
-const folder = mkdtempSync(join(tmpdir(), "mosaic-plan-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-plan-"));
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 /** Runs the command as npm links it. */
 function mosaicPlan(...args: string[]) {
@@ -82,25 +82,35 @@ test("--json: one object with everything", () => {
   }
 });
 
-test("--prove, --svg, --tiles and --trace are about the best one", () => {
-  const [svg, tiles, trace] = ["a.svg", "b.svg", "c.json"].map((name) => join(folder, name)) as [
+test("--prove, --svg, --tiles, --trace and --html are about the best one", () => {
+  const [svg, tiles, trace, html] = ["a.svg", "b.svg", "c.json", "d.html"].map((name) => join(directory, name)) as [
+    string,
     string,
     string,
     string,
   ];
-  const { status, stdout } = mosaicPlan(...small, "--prove", "--svg", svg, "--tiles", tiles, "--trace", trace);
+  const pictures = ["--svg", svg, "--tiles", tiles, "--trace", trace, "--html", html];
+  const { status, stdout } = mosaicPlan(...small, "--prove", ...pictures);
   expect(status).toBe(0);
   expect(stdout).toMatch(/is proved on all 4 ranks/);
   expect(readFileSync(svg, "utf8")).toContain("computing");
   expect(readFileSync(tiles, "utf8")).toContain("computed by rank");
   expect(JSON.parse(readFileSync(trace, "utf8")).traceEvents.length).toBeGreaterThan(40);
+  const [, data = ""] = /class="viewer-data">(.*?)<\/script>/s.exec(readFileSync(html, "utf8")) ?? [];
+  const { runs, tiles: map, links, load } = JSON.parse(data);
+  expect([runs[0].ranks.length, map.layers.length > 0, links.nodes.length, load.pairs.length > 0]).toEqual([
+    4,
+    true,
+    4,
+    true,
+  ]);
 });
 
 test("files that cannot be written are found out before the work", () => {
-  const twice = join(folder, "twice.svg");
+  const twice = join(directory, "twice.svg");
   for (const [args, message] of [
-    [["--svg", join(folder, "nowhere/a.svg")], /--svg .*nowhere.*ENOENT/],
-    [["--trace", folder], /--trace .*expected a file, received a directory/],
+    [["--svg", join(directory, "nowhere/a.svg")], /--svg .*nowhere.*ENOENT/],
+    [["--trace", directory], /--trace .*expected a file, received a directory/],
     [["--svg", twice, "--tiles", twice], /--tiles .*expected a different file from --svg/],
   ] as const) {
     const { status, stdout, stderr } = mosaicPlan(...small, ...args);
@@ -124,7 +134,7 @@ test("a reader that closes its end is no error; a full disk is", () => {
 });
 
 test("a profile of one's own, and a limit on memory", () => {
-  const file = join(folder, "mine.json");
+  const file = join(directory, "mine.json");
   writeFileSync(file, JSON.stringify({ ...profiles["cpu-local"], name: "mine" }));
   const run = mosaicPlan(...small, "--profile", file, "--memory-limit", "1GB");
   expect(run.status).toBe(0);

@@ -3,7 +3,7 @@ import {
   checkMeasurements,
   perturbed,
   type Measurement,
-  measureOn,
+  measureBackend,
   onWorld,
   placements,
   poisoned,
@@ -30,7 +30,7 @@ test.each([
   const ranks = await onWorld(makeWorld, { size: 6, mesh, wrapDevice: poisoned }, async (ctx) => {
     const rank = perturbed(ctx, { completion: "late", seed: 3 });
     const measurements: Measurement[] = [];
-    for (const trial of trials) measurements.push(await measureOn(rank, strategy, trial));
+    for (const trial of trials) measurements.push(await measureBackend(rank, strategy, trial));
     expect(rank.inFlight()).toBe(0);
     return measurements;
   });

@@ -118,7 +118,7 @@ test("another mesh: the error reports which one to pass to init", async () => {
   const [lacking] = await refusals({ sp: 4 }, composed({ meshShape: { head: 2, seq: 2 } }));
   expect(lacking).toBe(
     "composed, rank 0: expected a mesh with { seq: 2, head: 2 }, received the mesh { sp: 4 }; " +
-      "init({ mesh: { seq: 2, head: 2 } })",
+      "call init({ mesh: { seq: 2, head: 2 } })",
   );
   const swapped = await refusals({ dp: 2, head: 1, seq: 2 }, composed({ meshShape: { head: 2, seq: 1 } }));
   expect(swapped[3]).toContain("rank 3: expected a mesh with { seq: 1, head: 2 }");
@@ -156,7 +156,7 @@ test("rails: a mesh whose node axis joins ranks of different nodes is refused", 
   const [message] = await refusals({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
   expect(message).toBe(
     "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received one in which gpu joins ranks 0, 2, " +
-      "which are on different nodes; init({ mesh: { node: 2, gpu: 2 } })",
+      "which are on different nodes; call init({ mesh: { node: 2, gpu: 2 } })",
   );
 });
 

@@ -149,7 +149,7 @@ describe("candidates of the caller's", () => {
 
 test("how many are simulated is an option, and progress is reported", () => {
   const stages: string[] = [];
-  const onProgress: PlanOptions["onProgress"] = ({ stage, done, of }) => stages.push(`${stage} ${done}/${of}`);
+  const onProgress: PlanOptions["onProgress"] = ({ stage, done, total }) => stages.push(`${stage} ${done}/${total}`);
   const { ranking } = plan({ ...call, ...machine, simulate: 2, onProgress });
   expect(ranking.filter(({ evaluatedBy }) => evaluatedBy === "simulation")).toHaveLength(2);
   expect(stages[0]).toBe(`estimate 0/${ranking.length}`);

@@ -27,9 +27,9 @@ test.each([
   });
   expect(best.code).toContain("npx mosaic-run --nproc-per-node 4 attend.ts");
   const program = best.code.replace(`"@mosaic/attention"`, JSON.stringify(umbrella));
-  const folder = join(root, "build/snippets");
-  mkdirSync(folder, { recursive: true });
-  const file = join(folder, `${name.replace(" ", "-")}.ts`);
+  const directory = join(root, "build/snippets");
+  mkdirSync(directory, { recursive: true });
+  const file = join(directory, `${name.replace(" ", "-")}.ts`);
   writeFileSync(file, `${program}console.log("done", out.shape.join());\n`);
   const run = spawnSync(process.execPath, [launcher, "--nproc-per-node", "4", file], { cwd: root, encoding: "utf8" });
   expect(run.stderr).toBe("");

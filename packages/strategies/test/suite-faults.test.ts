@@ -9,7 +9,7 @@ const right = ring();
 /** Of the suite of a backend, the case that calls it as an inner one is called. */
 function foldingCase(backend: AttentionBackend) {
   const cases = backendSuite({ makeWorld, arrangements: alongOneAxis(() => backend, [2]), dtypes: ["float32"] });
-  return cases.find(({ name }) => name.includes("folds into the state"))!;
+  return cases.find(({ name }) => name.includes("folds into an existing state"))!;
 }
 
 const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegExp]>> = {
@@ -22,7 +22,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         right.attend(ctx, call, { out, lse }, kv);
       },
     },
-    /beside what was there before: out: largest error/,
+    /beside the initial values: out: largest error/,
   ],
   "merges what is there twice": [
     {
@@ -36,7 +36,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         kernels.merge(state, { out, lse });
       },
     },
-    /beside what was there before: out: largest error/,
+    /beside the initial values: out: largest error/,
   ],
   "writes gradients where it should add": [
     {
@@ -45,7 +45,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         right.attendBackward(ctx, call, grads, kv);
       },
     },
-    /beside what was there before: dq: largest error/,
+    /beside the initial values: dq: largest error/,
   ],
   "spoils the caller's keys": [
     {
@@ -63,7 +63,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         right.attend(ctx, call, state, kv);
       },
     },
-    /\d+ bytes are still held when all is done/,
+    /\d+ bytes are still allocated after the pass/,
   ],
 };
 

@@ -6,29 +6,29 @@ import { parseCount } from "./quantity.ts";
 /** How a mask is written, and made of what stands after its name between colons; undefined if it is something else. */
 interface MaskRule {
   readonly usages: readonly string[];
-  make(args: readonly string[]): Mask | undefined;
+  create(args: readonly string[]): Mask | undefined;
 }
 
 function withoutParameters(name: "full" | "causal" | "inverseCausal" | "bidirectionalCausal"): MaskRule {
-  return { usages: [name], make: (args) => (args.length === 0 ? masks[name]() : undefined) };
+  return { usages: [name], create: (args) => (args.length === 0 ? masks[name]() : undefined) };
 }
 
 function withSize(name: "prefix" | "blockCausal"): MaskRule {
   return {
     usages: [`${name}:N`],
-    make: ([size, ...more]) =>
+    create: ([size, ...more]) =>
       size === undefined || more.length > 0 ? undefined : masks[name](parseCount(`mask ${name}`, size)),
   };
 }
 
-const rules: Readonly<Record<string, MaskRule>> = {
+const maskRules: Readonly<Record<string, MaskRule>> = {
   full: withoutParameters("full"),
   causal: withoutParameters("causal"),
   inverseCausal: withoutParameters("inverseCausal"),
   bidirectionalCausal: withoutParameters("bidirectionalCausal"),
   slidingWindow: {
     usages: ["slidingWindow:N", "slidingWindow:LEFT:RIGHT"],
-    make: ([first, right, ...more]) => {
+    create: ([first, right, ...more]) => {
       if (first === undefined || more.length > 0) return undefined;
       const where = "mask slidingWindow";
       if (right === undefined) return masks.slidingWindow(parseCount(where, first));
@@ -39,21 +39,21 @@ const rules: Readonly<Record<string, MaskRule>> = {
   blockCausal: withSize("blockCausal"),
   globalTokens: {
     usages: ["globalTokens:N", "globalTokens:N:queries"],
-    make: ([count, queries, ...more]) => {
+    create: ([count, queries, ...more]) => {
       if (count === undefined || more.length > 0 || (queries !== undefined && queries !== "queries")) return undefined;
       return masks.globalTokens(parseCount("mask globalTokens", count), { queries: queries !== undefined });
     },
   },
   documents: {
     usages: ["documents:LENGTHS", "documents:LENGTHS:MASK"],
-    make: ([lengths, ...inner]) => {
+    create: ([lengths, ...inner]) => {
       if (lengths === undefined) return undefined;
       return masks.documents(parseLengths("mask documents", lengths), inner.length === 0 ? "full" : parseAtom(inner));
     },
   },
   shareQuestion: {
     usages: ["shareQuestion:N:LENGTHS"],
-    make: ([question, answers, ...more]) => {
+    create: ([question, answers, ...more]) => {
       if (question === undefined || answers === undefined || more.length > 0) return undefined;
       const where = "mask shareQuestion";
       return masks.shareQuestion(parseCount(where, question, 0), parseLengths(where, answers));
@@ -62,7 +62,7 @@ const rules: Readonly<Record<string, MaskRule>> = {
 };
 
 /** All that --mask accepts but for what joins masks, in the order of the help. */
-export const maskUsages: readonly string[] = Object.values(rules).flatMap(({ usages }) => usages);
+export const maskUsages: readonly string[] = Object.values(maskRules).flatMap(({ usages }) => usages);
 
 /** `A+B` is what either of two masks shows, `A&B` what both show; & binds more tightly. */
 export function parseMask(text: string): Mask {
@@ -75,7 +75,7 @@ export function parseMask(text: string): Mask {
 
 function parseAtom(parts: readonly string[]): Mask {
   const [name, ...args] = parts as readonly [string, ...string[]];
-  const mask = Object.hasOwn(rules, name) ? rules[name]!.make(args) : undefined;
+  const mask = Object.hasOwn(maskRules, name) ? maskRules[name]!.create(args) : undefined;
   if (mask) return mask;
   throw new UsageError(`--mask: expected one of ${maskUsages.join(", ")}, received "${parts.join(":")}"`);
 }

@@ -9,12 +9,13 @@ import {
   prove,
   tileMapSvg,
   timelineSvg,
+  viewerHtml,
 } from "@mosaic/planner";
 import type { PlanProgress } from "../plan/job.ts";
 import { type Plan, plan, type RankedStrategy } from "../plan/plan.ts";
 import { formatMesh } from "../mesh-order.ts";
 import { loadCandidate, UsageError } from "./load.ts";
-import { help, readSettings, type Settings } from "./settings.ts";
+import { help, parseSettings, type Settings } from "./settings.ts";
 
 /** Where what was found goes cannot be written, full as it is perhaps: exit code 1. */
 class OutputError extends Error {
@@ -90,7 +91,7 @@ function selectRows({ ranking }: Plan, { top, all }: { top: number; all: boolean
   return [...rows.slice(0, top), ...ring];
 }
 
-const columns = ["", "a step", "forward", "waiting", "in nodes", "between", "memory", "strategy", "mesh"] as const;
+const tableColumns = ["", "a step", "forward", "waiting", "in nodes", "between", "memory", "strategy", "mesh"] as const;
 
 /** Lines of text: a head, then a line for each. */
 function formatTable(rows: readonly RankedStrategy[], ranking: readonly RankedStrategy[]): readonly string[] {
@@ -105,10 +106,10 @@ function formatTable(rows: readonly RankedStrategy[], ranking: readonly RankedSt
     planned.name,
     formatMesh(planned.mesh),
   ]);
-  const widths = columns.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
+  const widths = tableColumns.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
   // Numbers stand right, words left.
   const pad = (text: string, i: number): string => (i < 7 ? text.padStart(widths[i]!) : text.padEnd(widths[i]!));
-  return [columns, ...cells].map((row) => row.map(pad).join("  ").trimEnd());
+  return [tableColumns, ...cells].map((row) => row.map(pad).join("  ").trimEnd());
 }
 
 /** What the marks in the table mean. */
@@ -134,7 +135,7 @@ function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }:
 /** Runs the command; the exit code. */
 export async function run(args: readonly string[]): Promise<number> {
   try {
-    const settings = readSettings(args);
+    const settings = parseSettings(args);
     if (settings !== "help") return await createPlan(settings);
     await print(help);
     return 0;
@@ -146,14 +147,14 @@ export async function run(args: readonly string[]): Promise<number> {
 }
 
 async function createPlan(settings: Settings): Promise<number> {
-  const { svg, tiles, trace } = settings;
-  checkOutputPaths({ svg, tiles, trace });
+  const { svg, tiles, trace, html } = settings;
+  checkOutputPaths({ svg, tiles, trace, html });
   const candidates = [];
   for (const path of settings.backends) candidates.push(await loadCandidate(path, settings.plan));
   const progress = createProgress(process.stderr);
   let found: Plan;
   try {
-    found = plan({ ...settings.plan, candidates, onProgress: progress.show });
+    found = plan({ ...settings.plan, candidates, onProgress: progress.showProgress });
   } finally {
     progress.end();
   }
@@ -185,21 +186,25 @@ function formatProof({ best, job }: Plan, proof: Proof): readonly string[] {
   if (proof.total > 0)
     return [`${best.name} is wrong in ${proof.total} places:`, ...proof.violations.map(({ message }) => message)];
   return [
-    `${best.name} is proved on ${formatProvedRanks(job.ranks, proof)}: every visible pair counts once, every message meets its other side.`,
+    `${best.name} is proved on ${formatProvedRanks(job.ranks, proof)}: every visible pair counts once, every message has a matching send and receive.`,
   ];
 }
 
 /** Of a large mesh one rank of each class is replayed with its peers, and some others are compared with those. */
 function formatProvedRanks(ranks: number, { replayed }: Proof): string {
-  return replayed < ranks ? `${ranks} ranks by ${replayed} that stand for all` : `all ${ranks} ranks`;
+  return replayed < ranks ? `${ranks} ranks by ${replayed} representatives` : `all ${ranks} ranks`;
 }
 
-function writePictures({ best, job, prediction }: Plan, { svg, tiles, trace }: Settings): void {
+function writePictures({ best, job, prediction }: Plan, { svg, tiles, trace, html }: Settings): void {
   const { tokens, mask } = job.shape;
   const subtitle = `${tokens} tokens, ${mask.name}, ${job.nodes} × ${job.gpusPerNode} ranks, predicted for ${job.profile.name}`;
   if (svg !== undefined) writeOutput("svg", svg, timelineSvg(prediction.simulation, { title: best.name, subtitle }));
   if (tiles !== undefined) writeOutput("tiles", tiles, tileMapSvg(prediction.record, { title: best.name, subtitle }));
   if (trace !== undefined) writeOutput("trace", trace, perfettoTrace(prediction.simulation));
+  if (html === undefined) return;
+  const { record, simulation } = prediction;
+  const options = { title: best.name, subtitle, record, ranksPerNode: job.gpusPerNode };
+  writeOutput("html", html, viewerHtml(simulation, options));
 }
 
 /** All that was found, as plain data; times are seconds. */
@@ -223,14 +228,14 @@ function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefi
 }
 
 /** Reports on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
-function createProgress({ isTTY }: NodeJS.WriteStream): { show(progress: PlanProgress): void; end(): void } {
+function createProgress({ isTTY }: NodeJS.WriteStream): { showProgress(progress: PlanProgress): void; end(): void } {
   const words = { estimate: "estimating", simulate: "simulating" } as const;
   let stage: PlanProgress["stage"] | undefined;
   return {
-    show(progress) {
-      const { done, of } = progress;
-      if (isTTY) printNote(`\r\u001b[K${words[progress.stage]} ${done + 1} of ${of}`);
-      else if (stage !== progress.stage) printNote(`mosaic-plan: ${words[progress.stage]} ${of}\n`);
+    showProgress(progress) {
+      const { done, total } = progress;
+      if (isTTY) printNote(`\r\u001b[K${words[progress.stage]} ${done + 1} of ${total}`);
+      else if (stage !== progress.stage) printNote(`mosaic-plan: ${words[progress.stage]} ${total}\n`);
       ({ stage } = progress);
     },
     end() {

@@ -30,6 +30,8 @@ export interface Settings {
   readonly svg: string | undefined;
   readonly tiles: string | undefined;
   readonly trace: string | undefined;
+  /** The file for a page with all of these, and more. */
+  readonly html: string | undefined;
   readonly prove: boolean;
 }
 
@@ -54,12 +56,13 @@ const options = {
   svg: { type: "string" },
   tiles: { type: "string" },
   trace: { type: "string" },
+  html: { type: "string" },
   prove: { type: "boolean", default: false },
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
 /** Words in the column of the help, some on each line. */
-function wrap(words: readonly string[]): string {
+function wrapWords(words: readonly string[]): string {
   const lines: string[] = [];
   for (const word of words) {
     const last = lines.at(-1);
@@ -69,7 +72,7 @@ function wrap(words: readonly string[]): string {
   return lines.map((line, i) => `${" ".repeat(23)}${line}${i < lines.length - 1 ? "," : ""}`).join("\n");
 }
 
-export const help: string = `Ranks the ways to compute one attention, forward and backward, on a cluster, by the time predicted.
+export const help: string = `Ranks strategies of one attention, forward and backward, on a cluster, by predicted time.
 
   npx mosaic-plan --tokens 1M --heads 32 --kv-heads 8 --head-dim 128 --nodes 32 --gpus-per-node 8
 
@@ -81,7 +84,7 @@ What is computed
   --batch N          sequences (1)
   --dtype NAME       ${dtypes.join(", ")} (bfloat16)
   --mask MASK        one of (causal)
-${wrap(maskUsages)}
+${wrapWords(maskUsages)}
                      LENGTHS are such as 8k,512,4x2k; the MASK of documents is applied to each. A+B is what either of
                      two masks shows, "A&B" what both show: "slidingWindow:4k+causal&globalTokens:4"
   --placement NAME   ${placements.join(", ")} (zigzag if causal, else contiguous)
@@ -103,7 +106,8 @@ Shown
   --json             one JSON object instead of table and code
   --svg FILE         the best one's timeline        --tiles FILE   who computes what in it
   --trace FILE       its timeline for Perfetto      --prove        proves it exact and free of deadlock
-  -h, --help         this text
+  --html FILE        a page with its timeline, tiles, bytes by link, memory and load
+  -h, --help         show this help
 
 Exit code: 0; 1 if no strategy runs or fits, the proof fails, or what was found cannot be written; 2 if the command line
 cannot be understood.`;
@@ -111,17 +115,17 @@ cannot be understood.`;
 type Values = ReturnType<typeof parseArgs<{ options: typeof options }>>["values"];
 
 /** Reads the command line (without node and script), or "help"; throws a UsageError. */
-export function readSettings(args: readonly string[]): Settings | "help" {
-  const values = parse(args);
+export function parseSettings(args: readonly string[]): Settings | "help" {
+  const values = parseArgv(args);
   if (values.help) return "help";
-  const { svg, tiles, trace, prove, json, all } = values;
+  const { svg, tiles, trace, html, prove, json, all } = values;
   return {
     plan: {
       ...parseShape(values),
       nodes: parseCount("nodes", values.nodes),
       gpusPerNode: parseCount("gpus-per-node", values["gpus-per-node"]),
       profile: parseProfileOption(values.profile),
-      keepEvents: svg !== undefined || trace !== undefined,
+      keepEvents: svg !== undefined || trace !== undefined || html !== undefined,
       ...(values["memory-limit"] !== undefined && { memoryLimit: parseBytes("memory-limit", values["memory-limit"]) }),
       ...(values.simulate !== undefined && { simulate: parseCount("simulate", values.simulate) }),
     },
@@ -132,11 +136,12 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     svg,
     tiles,
     trace,
+    html,
     prove,
   };
 }
 
-function parse(args: readonly string[]): Values {
+function parseArgv(args: readonly string[]): Values {
   try {
     return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
   } catch (error) {
@@ -170,12 +175,12 @@ function parseShape(values: Values): ShapeOptions {
   };
 }
 
-const examples = { tokens: "128k", heads: "32" };
+const optionExamples = { tokens: "128k", heads: "32" };
 
-function requireOption(name: keyof typeof examples, text: string | undefined): string {
+function requireOption(name: keyof typeof optionExamples, text: string | undefined): string {
   if (text !== undefined) return text;
   throw new UsageError(
-    `--${name}: expected an integer ≥ 1, such as ${examples[name]}, received nothing; mosaic-plan --help lists all options`,
+    `--${name}: expected an integer ≥ 1, such as ${optionExamples[name]}, received nothing; mosaic-plan --help lists all options`,
   );
 }
 

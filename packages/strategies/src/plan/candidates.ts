@@ -227,12 +227,12 @@ export interface StrategyCandidate {
 }
 
 /** What the built-in candidates' code calls the umbrella package. */
-export const NAMESPACE = "mosaic.";
+export const UMBRELLA_NAMESPACE = "mosaic.";
 
 /** All candidates: the caller's own, and those built in. */
 export function createCandidates(job: PlanJob, { candidates = [], mesh }: PlanOptions): readonly StrategyCandidate[] {
   const builtIn = enumerateNestings(job).map((nest) => {
-    const [backend, code] = [createBackend(nest), formatCode(nest, NAMESPACE)];
+    const [backend, code] = [createBackend(nest), formatCode(nest, UMBRELLA_NAMESPACE)];
     return { name: formatName(nest), family: formatFamily(nest), backend, mesh: nest.mesh, code, imports: [] };
   });
   const own = candidates.map((candidate) => resolveCandidate(job, candidate));

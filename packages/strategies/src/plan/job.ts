@@ -30,7 +30,7 @@ export const candidateOptions = defineOptions("candidate", {
 /** One way to attend, to be compared with others. */
 export type Candidate = OptionsOf<typeof candidateOptions>;
 
-const positiveInteger = { min: 1 } as const;
+const positiveIntegerOption = { min: 1 } as const;
 /** Heads are distributed in every way that divides them: more are a mistake. */
 const headCount = { min: 1, max: 65_536 } as const;
 
@@ -44,17 +44,17 @@ function isCandidateList(value: unknown): value is readonly Candidate[] {
 
 export const planOptions = defineOptions("plan", {
   /** Length of the sequence of queries. */
-  tokens: option.integer(positiveInteger),
+  tokens: option.integer(positiveIntegerOption),
   /** Length of the sequence of keys. Default: tokens. */
-  keyTokens: option.integer({ ...positiveInteger, optional: true }),
+  keyTokens: option.integer({ ...positiveIntegerOption, optional: true }),
   /** Query heads. */
   numHeads: option.integer(headCount),
   /** Key heads; a divisor of numHeads. Default: numHeads. */
   numKvHeads: option.integer({ ...headCount, optional: true }),
   /** Size of a head. */
-  headDim: option.integer(positiveInteger),
+  headDim: option.integer(positiveIntegerOption),
   /** Sequences that the ranks work on together. Default 1. */
-  batch: option.integer({ ...positiveInteger, default: 1 }),
+  batch: option.integer({ ...positiveIntegerOption, default: 1 }),
   /** Of queries, keys and values. Default "bfloat16". */
   dtype: option.dtype({ default: "bfloat16" }),
   /** Which keys each query sees. Default: all. */
@@ -62,9 +62,9 @@ export const planOptions = defineOptions("plan", {
   /** How the sequence is cut. Default: "zigzag" if the mask is causal, else "contiguous". */
   placement: option.placement({ optional: true }),
   /** Nodes: rank = node · gpusPerNode + place in the node; at most 65 536 ranks. Default 1. */
-  nodes: option.integer({ ...positiveInteger, default: 1 }),
+  nodes: option.integer({ ...positiveIntegerOption, default: 1 }),
   /** Ranks on each node. */
-  gpusPerNode: option.integer(positiveInteger),
+  gpusPerNode: option.integer(positiveIntegerOption),
   /** What the ranks compute on, which selects the profile if none is given. Default "cpu". */
   device: option.oneOf(["cpu", "cuda"], {
     expected: '"cpu" or "cuda", or a profile',
@@ -83,7 +83,7 @@ export const planOptions = defineOptions("plan", {
   /** More ways to attend, beside those that are built in. Default: none. */
   candidates: option.custom("an array of candidates", isCandidateList, { optional: true }),
   /** How many of the best are simulated whole. Default: as many as take some seconds, at least one; one of over 1 024 ranks. */
-  simulate: option.integer({ ...positiveInteger, optional: true }),
+  simulate: option.integer({ ...positiveIntegerOption, optional: true }),
   /** Whether the simulations keep their events, to be drawn. Default false. */
   keepEvents: option.boolean({ default: false }),
   /** Called with how far the planning is. Default: nothing. */
@@ -100,7 +100,7 @@ function isProfileLike(value: unknown): value is Profile | ProfileName {
 export interface PlanProgress {
   readonly stage: "estimate" | "simulate";
   readonly done: number;
-  readonly of: number;
+  readonly total: number;
 }
 
 /** What is to be computed, as the planner records it: all but backend and mesh. */

@@ -89,7 +89,7 @@ export function plan(options: PlanOptions): Plan {
   const refused: Plan["refused"][number][] = [];
   for (const [i, candidate] of candidates.entries()) {
     const { name, backend, mesh } = candidate;
-    options.onProgress?.({ stage: "estimate", done: i, of: candidates.length });
+    options.onProgress?.({ stage: "estimate", done: i, total: candidates.length });
     try {
       checkSymmetry(candidate);
       estimated.push({ candidate, estimate: estimate({ ...job.shape, backend, mesh }, job.profile, sampled) });
@@ -108,7 +108,7 @@ export function plan(options: PlanOptions): Plan {
   };
   for (const each of finalists) {
     const { candidate } = each;
-    options.onProgress?.({ stage: "simulate", done: simulated.length, of: finalists.size });
+    options.onProgress?.({ stage: "simulate", done: simulated.length, total: finalists.size });
     try {
       const found = simulateCandidate(job, candidate, options.keepEvents ?? false);
       simulated.push(found);
@@ -123,7 +123,7 @@ export function plan(options: PlanOptions): Plan {
     }
   }
   if (simulated.length === 0) throw noStrategyError(job, [], refused);
-  const ranked = sortByCost(simulated, ({ prediction }) => prediction).toSorted(compareFit);
+  const ranked = sortByCost(simulated, ({ prediction }) => prediction).toSorted(compareMemoryFit);
   const [best] = ranked as [SimulatedCandidate, ...SimulatedCandidate[]];
   const others = order.filter((each) => !finalists.has(each));
   if (!best.planned.fits) {
@@ -139,7 +139,7 @@ export function plan(options: PlanOptions): Plan {
         createRankedStrategy(job, candidate, { evaluatedBy: "estimate", ...it }),
       ),
     ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
-    refused,
+    refused: refused,
   };
 }
 
@@ -235,7 +235,7 @@ function meshFor(where: string, mesh: Coordinate, { ranks, planned }: { ranks: n
 }
 
 /** Those that fit first. */
-function compareFit(a: SimulatedCandidate, b: SimulatedCandidate): number {
+function compareMemoryFit(a: SimulatedCandidate, b: SimulatedCandidate): number {
   return Number(b.planned.fits) - Number(a.planned.fits);
 }
 
@@ -247,16 +247,17 @@ function axisOrderError(planned: readonly string[], axes: readonly string[]): st
     : `one with its axes in the order ${found.join(", ")}`;
 }
 
-interface Cost {
+interface StrategyCost {
   readonly seconds: number;
   readonly peakBytes: number;
   readonly sent: Estimate["sent"];
 }
 
-function sortByCost<T>(all: readonly T[], costOf: (one: T) => Cost): readonly T[] {
+function sortByCost<T>(all: readonly T[], costOf: (one: T) => StrategyCost): readonly T[] {
   const fastest = all.reduce((least, one) => Math.min(least, costOf(one).seconds), Number.POSITIVE_INFINITY);
-  const place = ({ seconds }: Cost): number => Math.floor(Math.log(seconds / fastest) / Math.log1p(TIME_RESOLUTION));
-  const compare = (a: Cost, b: Cost): number =>
+  const place = ({ seconds }: StrategyCost): number =>
+    Math.floor(Math.log(seconds / fastest) / Math.log1p(TIME_RESOLUTION));
+  const compare = (a: StrategyCost, b: StrategyCost): number =>
     place(a) - place(b) ||
     a.sent["inter-node"].bytes - b.sent["inter-node"].bytes ||
     a.peakBytes - b.peakBytes ||

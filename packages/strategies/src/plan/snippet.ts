@@ -1,7 +1,7 @@
 import { type Mask, spansLength } from "@mosaic/core";
 import { formatSeconds } from "@mosaic/planner";
 import { formatMesh } from "../mesh-order.ts";
-import { NAMESPACE, type StrategyCandidate } from "./candidates.ts";
+import { UMBRELLA_NAMESPACE, type StrategyCandidate } from "./candidates.ts";
 import type { CallShape, PlanJob } from "./job.ts";
 
 /** A whole program that attends in this way, for this call, on this mesh. */
@@ -66,8 +66,8 @@ const maskCode =
 /** Masks state in their names how they are made, but for those with lists, and one's own. */
 function formatMask({ name }: Mask): readonly string[] {
   if (name === "full") return [];
-  if (masksWithoutParameters.has(name)) return [`mask: ${NAMESPACE}masks.${name}()`];
-  if (maskCode.test(name)) return [`mask: ${NAMESPACE}masks.${name}`];
+  if (masksWithoutParameters.has(name)) return [`mask: ${UMBRELLA_NAMESPACE}masks.${name}()`];
+  if (maskCode.test(name)) return [`mask: ${UMBRELLA_NAMESPACE}masks.${name}`];
   return [`// mask: ${name}`];
 }
 

@@ -1,0 +1,5 @@
+import { variantSuite } from "@mosaic/conformance";
+import { nests, strategies } from "./arrangements.ts";
+import { makeWorld, register } from "./world.ts";
+
+register(variantSuite({ makeWorld, arrangements: [...strategies, ...nests] }));
