@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-import { rankContract, rankEnvironment } from "./environment.ts";
+import { rankVariables, rankEnvironment } from "./environment.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import { AgentStdin } from "./hosts/agent-stdin.ts";
 import type { LaunchEvent, LaunchOptions } from "./job.ts";
@@ -13,7 +13,7 @@ import { isSlurmStep, resolveSources, type SourcedValue } from "./options/source
 import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
 import { jsonConsole } from "./output/json-console.ts";
-import { Sink } from "./output/sink.ts";
+import { OutputSink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
 import { jobSecret, TOKEN, TOKEN_FILE } from "./secret.ts";
 
@@ -22,8 +22,8 @@ const MAX_RANKS = 65_536;
 /** EX_SOFTWARE: the launcher itself failed. */
 const EX_SOFTWARE = 70;
 
-const out = new Sink(process.stdout);
-const err = new Sink(process.stderr);
+const out = new OutputSink(process.stdout);
+const err = new OutputSink(process.stderr);
 
 async function main(argv: readonly string[]): Promise<number> {
   const line = parseCommandLine(argv);
@@ -44,7 +44,7 @@ async function main(argv: readonly string[]): Promise<number> {
     return print(settings.json ? `${JSON.stringify(description)}\n` : dryRunText(description));
   }
   if (isRedundantTask(process.env)) {
-    err.write("mosaic-run: another task of this node starts the ranks; nothing to do here\n");
+    err.write("mosaic-run: another task of this node starts the ranks; this task exits\n");
     return 0;
   }
   if (isSlurmStep(process.env) && process.env.npm_config_user_agent !== undefined)
@@ -131,11 +131,11 @@ function entryOptions({ entry, args }: CommandLine): Pick<LaunchOptions, "entry"
 }
 
 function consoleFor(settings: ConsoleSettings, worldSize: number, color: boolean): (event: LaunchEvent) => void {
-  const shown = parseRanks(settings.consoleRanks, worldSize);
-  if (settings.json) return jsonConsole(out, shown);
+  const shownRanks = parseRanks(settings.consoleRanks, worldSize);
+  if (settings.json) return jsonConsole(out, shownRanks);
   const columns = process.stdout.isTTY ? process.stdout.columns : undefined;
-  const console = new TextConsole(out, err, { shown, prefix: settings.logPrefix, color, columns });
-  return (event) => console.show(event);
+  const console = new TextConsole(out, err, { shownRanks, prefix: settings.logPrefix, color, columns });
+  return (event) => console.writeEvent(event);
 }
 
 /** On several nodes the ranks are numbered once all are there; before that, no line comes from any. */
@@ -222,7 +222,7 @@ interface DryRun {
 function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, SourcedValue>): DryRun {
   const port = plan.masterPort === 0 ? "<port>" : String(plan.masterPort);
   const ranks = Array.from({ length: plan.nproc }, (_, local) => {
-    const environment = rankContract(plan, placeholderAssignment(plan), local, `<logs>/attempt_0/${local}/error.json`);
+    const environment = rankVariables(plan, placeholderAssignment(plan), local, `<logs>/attempt_0/${local}/error.json`);
     rankEnvironment(plan, environment);
     return {
       ...plan.env,

@@ -2,9 +2,9 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Agent as ControlAgent } from "./agent/agent.ts";
-import { type AttemptDecision, RestartPolicy, type StopRequest } from "./attempts.ts";
+import { type AttemptDecision, RestartPolicy, type StopRequest } from "./restart-policy.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
-import type { Emit } from "./job.ts";
+import type { EventListener } from "./job.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
 import { diagnose, type RankRecord } from "./report/diagnose.ts";
 import { portOwner } from "./report/port-owner.ts";
@@ -44,7 +44,7 @@ export interface NodeControl {
   kill(reason: string): void;
   /** Whether this node was signalled to end. */
   isEnding(): boolean;
-  readonly emit: Emit;
+  readonly emit: EventListener;
 }
 
 /**
@@ -84,7 +84,7 @@ export class LocalCoordinator implements Coordinator {
   readonly #policy: RestartPolicy;
   readonly privateDir: string;
   #attempt = -1;
-  #beganAt = 0;
+  #startTime = 0;
   #stopRequest: StopRequest | undefined;
 
   private constructor(plan: LaunchPlan, store: StoreServer, agent: ControlAgent, privateDir: string) {
@@ -122,7 +122,7 @@ export class LocalCoordinator implements Coordinator {
   async beginAttempt(): Promise<Assignment | undefined> {
     if (this.#stopRequest !== undefined) return undefined;
     const attempt = ++this.#attempt;
-    this.#beganAt = Date.now();
+    this.#startTime = Date.now();
     this.#store.beginAttempt(attempt);
     const { host, port, address: store } = this.#store;
     const place = { firstRank: 0, groupRank: 0, groupWorldSize: 1, nodeAddress: host };
@@ -137,7 +137,7 @@ export class LocalCoordinator implements Coordinator {
   async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision> {
     const attempt = this.#attempt;
     const failure = diagnose(records, { number: attempt, node: this.#plan.node }, hintOf);
-    return this.#policy.decide({ attempt, ranMs: Date.now() - this.#beganAt, failure, stop: this.#stopRequest });
+    return this.#policy.decide({ attempt, uptimeMs: Date.now() - this.#startTime, failure, stop: this.#stopRequest });
   }
 
   stop(request: StopRequest): void {

@@ -30,9 +30,9 @@ const currentNode: TypeScriptSupport = {
   typescript: Boolean((process.features as { typescript?: unknown }).typescript),
 };
 
-const JAVASCRIPT = [".js", ".mjs", ".cjs"];
+const JAVASCRIPT_EXTENSIONS = [".js", ".mjs", ".cjs"];
 const STRIPPABLE = [".ts", ".mts", ".cts"];
-const NEEDS_TSX = [".tsx", ".jsx"];
+const TSX_EXTENSIONS = [".tsx", ".jsx"];
 
 /** The script that every Node rank loads before anything of the user's. It lies beside this module in dist/. */
 const PRELOAD = fileURLToPath(new URL("./preload.cjs", import.meta.url));
@@ -42,7 +42,7 @@ export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = cur
   const path = resolve(options.cwd, options.entry);
   requireFile(path, options.entry);
   const imports = options.imports.flatMap((module) => ["--import", module]);
-  const loader = loaderFor(path, options, node);
+  const loader = loaderArguments(path, options, node);
   const own = ["--enable-source-maps", "--require", PRELOAD];
   return {
     program: process.execPath,
@@ -66,7 +66,7 @@ export function programCommand({ entry, args, cwd }: EntryOptions): Command {
   throw new UsageError(`--exec ${entry}: ${isThere ? "not a file" : "no such file"} (${path})`);
 }
 
-/** Undefined where the system refuses to look, as in a folder that this user may not enter. */
+/** Undefined where the system refuses to look, as in a directory that this user may not enter. */
 function tryRead<T>(look: () => T): T | undefined {
   try {
     return look();
@@ -79,7 +79,7 @@ function tryRead<T>(look: () => T): T | undefined {
 export function findProgram(name: string): string | undefined {
   return (process.env.PATH ?? "")
     .split(delimiter)
-    .map((folder) => join(folder, name))
+    .map((directory) => join(directory, name))
     .find(isExecutable);
 }
 
@@ -89,18 +89,20 @@ function requireFile(path: string, written: string): void {
   if (!stat.isFile()) throw new UsageError(`entry ${written}: not a file (${path})`);
 }
 
-function loaderFor(path: string, options: EntryOptions, node: TypeScriptSupport): readonly string[] {
+function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSupport): readonly string[] {
   const extension = extname(path);
-  if (JAVASCRIPT.includes(extension)) return [];
+  if (JAVASCRIPT_EXTENSIONS.includes(extension)) return [];
+  const tsx = findTsx(path, options.cwd);
   if (STRIPPABLE.includes(extension)) {
+    // Stripping types leaves `using` where it is, which Node has from 24 on.
+    if (tsx !== undefined && Number.parseInt(node.version, 10) < 24) return ["--import", tsx];
     if (node.typescript) return [];
     if (hasStripFlag(node.version)) return ["--experimental-strip-types"];
-  } else if (!NEEDS_TSX.includes(extension)) {
+  } else if (!TSX_EXTENSIONS.includes(extension)) {
     throw new UsageError(
       `entry ${options.entry}: expected .js, .mjs, .cjs, .ts or .mts, received "${extension}"; --exec runs any program`,
     );
   }
-  const tsx = findTsx(path, options.cwd);
   if (tsx !== undefined) return ["--import", tsx];
   throw new UsageError(
     `entry ${options.entry}: Node ${node.version} does not run ${extension} files by itself, and tsx is not installed ` +

@@ -1,13 +1,14 @@
 import type { Assignment } from "./coordinator.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
+import { attemptTraces } from "./output/trace-page.ts";
 import { TOKEN } from "./secret.ts";
 
 /** The variable that marks every process that one launcher has started: those of other nodes may be on the same machine. */
 export const LAUNCHER_ID = "MOSAIC_LAUNCHER_ID";
 
 /** What the launcher promises one rank. Torchrun's names where it has them, MOSAIC_* for the rest. */
-export function rankContract(
+export function rankVariables(
   plan: LaunchPlan,
   assignment: Assignment,
   localRank: number,
@@ -39,19 +40,20 @@ export function rankContract(
     MOSAIC_TOKEN_FILE: assignment.tokenFile,
     MOSAIC_AGENT: assignment.agent,
     MOSAIC_THREADS: plan.threads,
+    ...(plan.traceDir === undefined ? {} : { MOSAIC_TRACE_DIR: attemptTraces(plan.traceDir, assignment) }),
   };
 }
 
 /** A rank's whole environment: what the launcher inherited, then `--env`, then the contract, which nothing overrides. */
 export function rankEnvironment(
   plan: LaunchPlan,
-  contract: Readonly<Record<string, string>>,
-  base: NodeJS.ProcessEnv = process.env,
+  launcherVariables: Readonly<Record<string, string>>,
+  launcherEnvironment: NodeJS.ProcessEnv = process.env,
 ): NodeJS.ProcessEnv {
-  const taken = Object.keys(plan.env).find((name) => name in contract && name !== "MOSAIC_THREADS");
+  const taken = Object.keys(plan.env).find((name) => name in launcherVariables && name !== "MOSAIC_THREADS");
   if (taken !== undefined) throw new UsageError(`--env ${taken}: the launcher sets ${taken} itself; leave it out`);
   // Ranks read the secret from MOSAIC_TOKEN_FILE; their children need not inherit it.
-  const { [TOKEN]: _, ...inherited } = base;
-  const color = plan.color && base.NO_COLOR === undefined && base.FORCE_COLOR === undefined;
-  return { ...inherited, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...contract };
+  const { [TOKEN]: _, ...inherited } = launcherEnvironment;
+  const color = plan.color && inherited.NO_COLOR === undefined && inherited.FORCE_COLOR === undefined;
+  return { ...inherited, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...launcherVariables };
 }

@@ -47,6 +47,8 @@ export interface LaunchOptions {
   readonly minUptimeMs?: number;
   /** Keep logs in `<logDir>/<run id>`; default: a temporary directory, removed when the job succeeds, else after a week. */
   readonly logDir?: string;
+  /** Have ranks trace themselves (MOSAIC_TRACE_DIR), and write the page `<traceDir>/<run id>/index.html` when they have ended. */
+  readonly traceDir?: string;
   /** Make ranks use colours (FORCE_COLOR), because what they write ends on a terminal. */
   readonly color?: boolean;
   /** Ends the job as SIGTERM would. */
@@ -79,6 +81,8 @@ export interface RankError {
   readonly message: string;
   readonly stack?: string;
   readonly code?: string;
+  /** Where the documentation has its causes and remedies; errors of Mosaic have it. */
+  readonly help?: string;
   readonly cause?: RankError;
   /** Of an AggregateError. */
   readonly errors?: readonly RankError[];
@@ -110,7 +114,7 @@ export interface Failure {
   /** The logs of all ranks. */
   readonly logDir?: string;
   /** Whether they are temporary: kept for a week, and up to 1 GB together with those of other jobs. */
-  readonly logsExpire?: boolean;
+  readonly areLogsTemporary?: boolean;
   /** Why the job was not restarted although it had restarts left. */
   readonly noRestartReason?: string;
   /** Ranks that the launcher ended. */
@@ -184,6 +188,8 @@ export type LaunchEvent =
   | (EventHeader & { type: "node-lost"; lost: LostNode })
   /** `remote`: node 0 reports it. */
   | (EventHeader & { type: "failure"; failure: Failure; remote?: true })
+  /** The page of `ranks` ranks that traced themselves; without it, why there is none. */
+  | (EventHeader & { type: "trace"; directory: string; ranks: number; page?: string; reason?: string })
   | (EventHeader & { type: "restart"; attempt: number; delayMs: number })
   | (EventHeader & { type: "end"; result: Result });
 
@@ -194,4 +200,4 @@ export type EventBody = LaunchEvent extends infer E
     : never
   : never;
 /** Where the parts of the launcher send events. */
-export type Emit = (event: EventBody) => void;
+export type EventListener = (event: EventBody) => void;

@@ -36,6 +36,8 @@ export interface LaunchPlan {
   readonly restartBackoffMs: number;
   readonly minUptimeMs: number;
   readonly logDir: string | undefined;
+  /** Where the traces of all attempts go, below a directory for the run; undefined for none. */
+  readonly traceDir: string | undefined;
   /** Where the nodes meet; undefined for a job on one node. */
   readonly nodes: NodesPlan | undefined;
 }
@@ -43,7 +45,7 @@ export interface LaunchPlan {
 const optionNames: readonly string[] = [
   ...(["entry", "args", "exec", "cwd", "env", "nodeArgs", "imports", "nprocPerNode", "threads", "role"] as const),
   ...(["rdzvId", "masterPort", "graceMs", "failureGraceMs", "timeoutMs", "maxRestarts", "restartBackoffMs"] as const),
-  ...(["minUptimeMs", "logDir", "color", "abort", "onEvent"] as const),
+  ...(["minUptimeMs", "logDir", "traceDir", "color", "abort", "onEvent"] as const),
   ...(["nnodes", "nodeRank", "rdzvEndpoint", "rdzvTimeoutMs", "lastCallMs", "bindAny"] as const),
 ] satisfies readonly (keyof LaunchOptions)[];
 
@@ -57,7 +59,7 @@ function checkNames(options: LaunchOptions): void {
 }
 
 /** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started with these options. */
-export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = process.env): LaunchPlan {
+export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessEnv = process.env): LaunchPlan {
   checkNames(options);
   const cwd = options.cwd ?? workingDirectory();
   if (statSync(cwd, { throwIfNoEntry: false })?.isDirectory() !== true)
@@ -65,7 +67,7 @@ export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = pr
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)
     throw new UsageError("--exec: --node-arg and --import are options of Node; leave them out or leave out --exec");
-  const nproc = resolveProcesses(options.nprocPerNode ?? "auto", base);
+  const nproc = resolveProcesses(options.nprocPerNode ?? "auto", environment);
   const toCommand = options.exec === true ? programCommand : nodeCommand;
   return {
     runId: `${runName(options.rdzvId)}${randomBytes(5).toString("hex")}`,
@@ -73,7 +75,7 @@ export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = pr
     command: toCommand({ entry, args, cwd, nodeArgs, imports }),
     cwd,
     nproc,
-    threads: resolveThreads(options, nproc, base),
+    threads: resolveThreads(options, nproc, environment),
     role: options.role ?? "default",
     rdzvId: options.rdzvId ?? "none",
     masterPort: checkInteger("masterPort", options.masterPort ?? 0, 65_535),
@@ -81,13 +83,17 @@ export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = pr
     color: options.color ?? false,
     graceMs: checkTime("graceMs", options.graceMs ?? 30_000),
     // What is no time, as "" or "Unknown", counts as unset.
-    jobEndsAt: Number(base.SLURM_JOB_END_TIME) > 0 ? Number(base.SLURM_JOB_END_TIME) * 1000 : Number.POSITIVE_INFINITY,
+    jobEndsAt:
+      Number(environment.SLURM_JOB_END_TIME) > 0
+        ? Number(environment.SLURM_JOB_END_TIME) * 1000
+        : Number.POSITIVE_INFINITY,
     failureGraceMs: checkTime("failureGraceMs", options.failureGraceMs ?? 500),
     timeoutMs: checkTime("timeoutMs", options.timeoutMs ?? 0) || undefined,
     maxRestarts: checkInteger("maxRestarts", options.maxRestarts ?? 0),
     restartBackoffMs: checkTime("restartBackoffMs", options.restartBackoffMs ?? 1000),
     minUptimeMs: checkTime("minUptimeMs", options.minUptimeMs ?? 10_000),
     logDir: options.logDir,
+    traceDir: options.traceDir === undefined ? undefined : resolve(cwd, options.traceDir),
     nodes: resolveNodes(options, cwd),
   };
 }

@@ -2,17 +2,18 @@ import { rmSync } from "node:fs";
 import { constants } from "node:os";
 import { resolve } from "node:path";
 import { formatAddress } from "./agent/network.ts";
-import type { AttemptDecision, StopRequest } from "./attempts.ts";
+import type { AttemptDecision, StopRequest } from "./restart-policy.ts";
 import { type Assignment, type Coordinator, LocalCoordinator } from "./coordinator.ts";
 import type { Command } from "./entry.ts";
-import { rankContract, rankEnvironment } from "./environment.ts";
+import { rankVariables, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
-import type { Emit, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
-import { retainLogs, temporaryLogs } from "./output/log-retention.ts";
+import type { EventListener, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
+import { removeExpiredLogs, temporaryLogs } from "./output/log-retention.ts";
 import { createDirectory } from "./output/rank-log.ts";
+import { writeTracePage } from "./output/trace-page.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
 import { parentDeathSignal, NodeAgent } from "./ranks/agent.ts";
-import { Guard } from "./ranks/guard.ts";
+import { OrphanGuard } from "./ranks/guard.ts";
 import { SignalProbe } from "./ranks/signal-probe.ts";
 import { classifyExit, type RankRecord } from "./report/diagnose.ts";
 import { isSlurmStep } from "./options/sources.ts";
@@ -57,9 +58,9 @@ export async function launch(options: LaunchOptions): Promise<Result> {
 /** Like `launch`, with a handle on the job. Throws UsageError before anything is started. */
 export function start(options: LaunchOptions): Job {
   const plan = resolvePlan(options);
-  rankEnvironment(plan, rankContract(plan, placeholderAssignment(plan), 0, ""));
+  rankEnvironment(plan, rankVariables(plan, placeholderAssignment(plan), 0, ""));
   const onEvent = options.onEvent ?? ((): void => {});
-  const emit: Emit = (event) => onEvent({ ...event, time: Date.now(), node: plan.node });
+  const emit: EventListener = (event) => onEvent({ ...event, time: Date.now(), node: plan.node });
   const job = new RunningJob(plan, emit);
   const abort = (): void => job.signal("SIGTERM");
   options.abort?.addEventListener("abort", abort);
@@ -69,7 +70,7 @@ export function start(options: LaunchOptions): Job {
 }
 
 /** The assignment of a job that has not been started: what `--dry-run` shows, and what is checked first. */
-export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankContract>[1] {
+export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankVariables>[1] {
   const { nodes, nproc, masterPort, runId } = plan;
   const secrets = { tokenFile: "<private file>", agent: "<private socket>" };
   if (nodes !== undefined) {
@@ -86,8 +87,8 @@ export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankC
 
 interface JobComponents {
   readonly coordinator: Coordinator;
-  readonly guard: Guard;
-  readonly wrap: (command: Command) => Command;
+  readonly orphanGuard: OrphanGuard;
+  readonly wrapCommand: (command: Command) => Command;
   readonly signalProbe: SignalProbe | undefined;
 }
 
@@ -100,7 +101,7 @@ interface AttemptResult {
 
 class RunningJob {
   readonly #plan: LaunchPlan;
-  readonly #emit: Emit;
+  readonly #emit: EventListener;
   readonly #startedAt = Date.now();
   /** On several nodes the run id in it is known with the first assignment. */
   #logDir: string;
@@ -111,10 +112,12 @@ class RunningJob {
   #isEndedElsewhere = false;
   /** When ranks were last signalled to end, or were killed. */
   #signalledAt = Number.NEGATIVE_INFINITY;
+  /** The attempt that ended last. */
+  #traced: Assignment | undefined;
   /** Ends the pause before a restart. */
   #cancelBackoff: () => void = () => {};
 
-  constructor(plan: LaunchPlan, emit: Emit) {
+  constructor(plan: LaunchPlan, emit: EventListener) {
     this.#plan = plan;
     this.#emit = emit;
     this.#logDir = plan.logDir === undefined ? temporaryLogs(plan.runId) : resolve(plan.cwd, plan.logDir, plan.runId);
@@ -138,7 +141,9 @@ class RunningJob {
     try {
       const result = await this.#runGuarded();
       if (result.outcome === "succeeded") this.#removeLogs();
-      else if (this.#plan.logDir === undefined) retainLogs(this.#logDir);
+      else if (this.#plan.logDir === undefined) removeExpiredLogs(this.#logDir);
+      const { traceDir } = this.#plan;
+      if (traceDir !== undefined && this.#traced) this.#emit(await writeTracePage(traceDir, this.#traced));
       this.#emit({ type: "end", result });
       return result;
     } catch (error) {
@@ -158,17 +163,17 @@ class RunningJob {
     const timeout = { reason: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
     const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#end(timeout), timeoutMs);
     try {
-      const [coordinator, wrap] = await Promise.all([this.#openCoordinator(), parentDeathSignal()]);
+      const [coordinator, wrapCommand] = await Promise.all([this.#openCoordinator(), parentDeathSignal()]);
       this.#coordinator = coordinator;
       if (this.#stopRequest !== undefined) coordinator.stop(this.#stopRequest);
-      const guard = new Guard(runId, coordinator.privateDir);
+      const orphanGuard = new OrphanGuard(runId, coordinator.privateDir);
       const signalProbe = SignalProbe.start();
       try {
-        return await this.#attempts({ coordinator, guard, wrap, signalProbe });
+        return await this.#attempts({ coordinator, orphanGuard, wrapCommand, signalProbe });
       } finally {
         signalProbe?.[Symbol.dispose]();
         await coordinator.close();
-        await guard.close();
+        await orphanGuard.close();
       }
     } finally {
       clearTimeout(timer);
@@ -213,17 +218,18 @@ class RunningJob {
     this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)), true);
   }
 
-  async #attempts(parts: JobComponents): Promise<Result> {
-    const { coordinator } = parts;
+  async #attempts(components: JobComponents): Promise<Result> {
+    const { coordinator } = components;
     let records: readonly RankRecord[] = [];
     for (let attempts = 1; ; attempts++) {
       const oomKillsBefore = countOomKills();
       const assignment = await coordinator.beginAttempt();
       if (assignment === undefined)
         return this.#result(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
-      this.#agent ??= this.#prepare(assignment, parts);
+      this.#agent ??= this.#prepare(assignment, components);
       if (this.#stopRequest !== undefined) return this.#result(records, attempts, { stop: this.#stopRequest });
       records = await this.#agent.run(assignment);
+      this.#traced = assignment;
       const end = await coordinator.endAttempt(records, (record) => hintFor(record, oomKillsBefore));
       const reported = this.#report(end);
       if (end.restartInMs === undefined) return this.#result(records, attempts, reported);
@@ -250,7 +256,7 @@ class RunningJob {
   #report(end: AttemptDecision): AttemptDecision {
     if (end.lost !== undefined) this.#emit({ type: "node-lost", lost: end.lost });
     if (end.failure === undefined) return end;
-    const logs = { logDir: this.#logDir, logsExpire: this.#plan.logDir === undefined };
+    const logs = { logDir: this.#logDir, areLogsTemporary: this.#plan.logDir === undefined };
     const remote = (this.#plan.nodes?.nodeRank ?? 0) > 0;
     const failure = { ...end.failure, ...(remote ? {} : logs) };
     this.#emit({ type: "failure", failure, ...(remote ? { remote } : {}) });

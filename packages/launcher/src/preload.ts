@@ -49,7 +49,7 @@ function recordErrors(path: string, runId: string | undefined): void {
   });
 }
 
-function killWithLauncher(fd: number): void {
+function exitWithLauncher(fd: number): void {
   try {
     // No execArgv: the user's loaders have no business in this thread.
     const watcher = new Worker(parentWatcher, {
@@ -68,7 +68,7 @@ function killWithLauncher(fd: number): void {
 const parentPipe = process.env[PARENT_PIPE];
 if (isMainThread && parentPipe !== undefined) {
   delete process.env[PARENT_PIPE];
-  killWithLauncher(Number(parentPipe));
+  exitWithLauncher(Number(parentPipe));
   writeSynchronously(process.stdout);
   writeSynchronously(process.stderr);
   const errorFile = process.env.TORCHELASTIC_ERROR_FILE;

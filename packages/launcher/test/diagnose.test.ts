@@ -78,7 +78,7 @@ describe("the first failure", () => {
       left,
       record(2, { thrown: thrown(201, peerLost) }),
     );
-    expect(failure?.hint).toBe("exited with 0 before the others were done: rank 1");
+    expect(failure?.hint).toBe("exited with 0 before the other ranks ended: rank 1");
   });
 
   it("is not what a rank did after it was signalled to end, unless it crashed", () => {
@@ -94,14 +94,16 @@ describe("the first failure", () => {
 
 describe("an error's record", () => {
   it("holds name, message, code, causes and members, and stops at circles", () => {
-    const error: Error & { code?: string } = new RangeError("outer", {
+    const error: Error & { code?: string; help?: string } = new RangeError("outer", {
       cause: new AggregateError([new Error("a"), 7], "both"),
     });
     error.code = "E_OUTER";
+    error.help = "docs/troubleshooting.md#rangeerror";
     expect(errorRecord(error).error).toMatchObject({
       name: "RangeError",
       message: "outer",
       code: "E_OUTER",
+      help: "docs/troubleshooting.md#rangeerror",
       stack: expect.stringContaining("RangeError: outer\n    at "),
       cause: { name: "AggregateError", errors: [{ message: "a" }, { name: "Thrown", message: "7" }] },
     });
@@ -205,11 +207,15 @@ describe("the report", () => {
       expect(source(frame, print)).not.toHaveProperty("source");
   });
 
-  it("cuts long messages, long stacks and many causes, with where the whole is", () => {
+  it("names where the documentation has causes, and cuts long messages, stacks and many causes", () => {
     const report = (error: Partial<RankError>): string => {
       const root = record(5, { thrown: thrown(1, error) });
       return failureText(diagnosed(root) as Failure).join("\n");
     };
+    expect(report({ help: "docs/troubleshooting.md#shapeerror" })).toMatch(
+      /\n {2}causes and remedies: docs\/troubleshooting\.md#shapeerror\n/,
+    );
+    expect(report({})).not.toContain("causes and remedies");
     const long = report({ message: "x".repeat(1_000_000) });
     expect(long).toMatch(/: Error: x{1993} … \(998007 more characters in \/logs\/5\/stderr\.log\)\n/);
     const lines = report({ message: Array.from({ length: 500 }, (_, i) => `line ${i}`).join("\n") });

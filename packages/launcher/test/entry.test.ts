@@ -41,6 +41,9 @@ describe("an entry for node", () => {
     writeFileSync(join(tsx, "loader.mjs"), "");
     const own = ["--import", pathToFileURL(join(tsx, "loader.mjs")).href];
     expect(loaders(command(entry))).toEqual([...own, ...rest]);
+    // Node 22 strips types, and has no `using`.
+    expect(loaders(command(entry, { version: "22.18.0", typescript: true }))).toEqual([...own, ...rest]);
+    expect(loaders(command(entry, { version: "24.1.0", typescript: true }))).toEqual(rest);
     expect(loaders(command(file("a.tsx"), { version: "24.1.0", typescript: true }))).toEqual([...own, ...rest]);
   });
 
@@ -76,11 +79,11 @@ describe("a program", () => {
 
   it("is refused for its permission where PATH has it without; one that may be executed is preferred", () => {
     const [first, second] = ["first", "second"].map((name) => join(testDir(), name)) as [string, string];
-    for (const folder of [first, second]) {
-      mkdirSync(folder);
-      writeFileSync(join(folder, "tool"), "#!/bin/sh\n");
+    for (const directory of [first, second]) {
+      mkdirSync(directory);
+      writeFileSync(join(directory, "tool"), "#!/bin/sh\n");
     }
-    // A folder of that name is no program, however often it may be entered.
+    // A directory of that name is no program, however often it may be entered.
     mkdirSync(join(testDir(), "third", "tool"), { recursive: true });
     onTestFinished(() => void vi.unstubAllEnvs());
     vi.stubEnv("PATH", `${join(testDir(), "third")}:${first}:${second}`);

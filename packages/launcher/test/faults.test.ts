@@ -46,7 +46,7 @@ describe("a rank fails", { repeats }, () => {
     );
     expect(report(outcome)).toContain("  caused by Error: the weights are NaN\n    at ");
     expect(report(outcome)).toMatch(
-      / {2}exit 1 · 2 ranks stopped by launcher\n {2}log folder of all ranks: \S+, kept for a week; see --log-dir\n {2}logs \S+\/attempt_0\/1\/stderr\.log {3}exit code 1\n$/,
+      / {2}exit 1 · 2 ranks stopped by launcher\n {2}log directory of all ranks: \S+, kept for a week; see --log-dir\n {2}logs \S+\/attempt_0\/1\/stderr\.log {3}exit code 1\n$/,
     );
     expect(outcome.code).toBe(1);
   });
@@ -96,7 +96,7 @@ describe("a rank fails", { repeats }, () => {
 
   it("by SIGKILL from outside", async () => {
     const outcome = await fault("is-killed");
-    expect(report(outcome)).toMatch(/: killed by SIGKILL\n {2}hint: killed from outside, not by the launcher/);
+    expect(report(outcome)).toMatch(/: killed by SIGKILL\n {2}hint: killed by another process, not by the launcher/);
     expect(outcome.code).toBe(137);
   });
 

@@ -226,7 +226,7 @@ describe("the end of a job on hosts", () => {
     await job.waitForOutput("waits", 2);
     process.kill(agentOf(job, 1), "SIGKILL");
     const { code, stdout, stderr } = await job.outcome;
-    expect(stderr).toMatch(/mosaic-run: host reboots: its agent ended without a result \(.*\); starting it again/);
+    expect(stderr).toMatch(/mosaic-run: host reboots: its agent ended without a result \(.*\); restarting it/);
     expect(code).toBe(0);
     expect(stdout).toContain("[reboots:1] attempt 1: 1 0 2 1 1 2");
     // The second time it was not there yet.
@@ -237,7 +237,9 @@ describe("the end of a job on hosts", () => {
   it("nor where fewer hosts suffice", async () => {
     const options = ["-n", "1", "-N", "1:3", "--last-call", "500ms"];
     const { code, stdout, stderr } = await launch("n0,refused,n2", [...options, ...runScript()]).outcome;
-    expect(stderr).toMatch(/host refused: connection refused .*; the job goes on with the others \(--nnodes 1:3\)/);
+    expect(stderr).toMatch(
+      /host refused: connection refused .*; the job continues with the other hosts \(--nnodes 1:3\)/,
+    );
     expect(code).toBe(0);
     expect(splitLines(stdout)).toHaveLength(2);
   });
@@ -260,7 +262,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
     ["nonode", 2, /host nonode: Node is missing; install it there as \S+node/],
     ["nolauncher", 2, /host nolauncher: @mosaic\/launcher is missing; expected \S+cli\.js: share/],
     ["nodirectory", 2, /host nodirectory: the working directory is missing; the agent starts in \/\S+ as here/],
-    ["odd", 75, /host odd: \S+ssh\.sh ended before the agent was there \(exit 255\): Bad configuration option: odd/],
+    ["odd", 75, /host odd: \S+ssh\.sh ended before the agent started \(exit 255\): Bad configuration option: odd/],
   ])("%s", async (host, expected, message) => {
     const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...runScript()]).outcome;
     expect(stderr).toMatch(message);

@@ -10,13 +10,13 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, describe, expect, it, onTestFinished, vi } from "vitest";
-import { retainLogs, removeOldLogs, temporaryLogs } from "../src/output/log-retention.ts";
+import { removeExpiredLogs, removeOldLogs, temporaryLogs } from "../src/output/log-retention.ts";
 import { run, temporaryDir } from "./harness.ts";
 
 const DAY = 24 * 3_600_000;
 const now = Date.now();
 
-/** A folder of logs, last written so many days ago. */
+/** A directory of logs, last written so many days ago. */
 function logs(id: string, days: number, bytes: number, hasEnded = true): string {
   const dir = temporaryLogs(id);
   mkdirSync(join(dir, "attempt_0/0"), { recursive: true });
@@ -73,7 +73,7 @@ describe("temporary logs", () => {
     writeFileSync(join(dir, "attempt_0/0/stderr.log"), "short");
     writeFileSync(join(dir, "attempt_0/0/stdout.log"), `${"x".repeat(5000)}the end`);
     logs("older", 1, 100);
-    retainLogs(dir, { now, bytes: 1000 });
+    removeExpiredLogs(dir, { now, bytes: 1000 });
     const text = readFileSync(join(dir, "attempt_0/0/stdout.log"), "utf8");
     expect(text).toHaveLength(995);
     expect(text).toMatch(/^\[the first 4012 bytes were removed: logs are kept up to 1 GB\]\nx+the end$/);
@@ -84,7 +84,9 @@ describe("temporary logs", () => {
   it("of a failed job are named and marked, and the next that fails removes them when they are old", async () => {
     const { stderr } = await run(["-n", "1", "--exec", "sh", "-c", "exit 3"]);
     const [name = ""] = left();
-    expect(stderr).toMatch(new RegExp(`\\n {2}log folder of all ranks: \\S*/${name}, kept for a week; see --log-dir`));
+    expect(stderr).toMatch(
+      new RegExp(`\\n {2}log directory of all ranks: \\S*/${name}, kept for a week; see --log-dir`),
+    );
     const old = new Date(now - 8 * DAY);
     const files = readdirSync(temporaryDir(), { recursive: true }) as string[];
     for (const file of files) utimesSync(join(temporaryDir(), file), old, old);

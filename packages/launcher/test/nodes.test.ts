@@ -8,7 +8,7 @@ import { connectTls, TLS_PROTOCOLS } from "../src/agent/tls.ts";
 import { ProtocolError } from "../src/agent/wire.ts";
 import type { RankError } from "../src/job.ts";
 import { decodeEnd, decodeReport, encodeReport } from "../src/nodes/records.ts";
-import { findMismatch, gatheringMessage, type Registration } from "../src/nodes/registration.ts";
+import { findMismatch, waitingMessage, type Registration } from "../src/nodes/registration.ts";
 import type { RankRecord } from "../src/report/diagnose.ts";
 import {
   listChildren,
@@ -111,9 +111,7 @@ describe("a job on several nodes", () => {
     await waiting.waitForOutput("mosaic-run: 1/3 nodes; missing n1, n2\n");
     const { code, stderr, ms } = await waiting.outcome;
     expect(code).toBe(75);
-    expect(stderr).toContain(
-      "mosaic-run: rendezvous timed out after 2 s: 1/3 nodes; missing n1, n2; look at the output",
-    );
+    expect(stderr).toContain("mosaic-run: rendezvous timed out after 2 s: 1/3 nodes; missing n1, n2; check the output");
     expect(ms).toBeLessThan(5000);
     const open = node(0, ["-N", "2"], runScript());
     const port = lastPort - 1;
@@ -298,9 +296,7 @@ describe("node 0", () => {
       );
     expect(against({ nodeRank: 2 })).toMatch(/expected --node-rank 0 to 1/);
     expect(against({ minNodes: 1 })).toMatch(/has --nnodes 1:2, node 0 \(a\) 2;/);
-    expect(gatheringMessage(new Set([0, 20]), 21)).toBe(
-      "2/21 nodes; missing n1, n2, n3, n4, n5, n6, n7, n8 and 11 more",
-    );
+    expect(waitingMessage(new Set([0, 20]), 21)).toBe("2/21 nodes; missing n1, n2, n3, n4, n5, n6, n7, n8 and 11 more");
   });
 
   it("reads the report of a rank of another node on its own clock, and cuts what is too long", () => {

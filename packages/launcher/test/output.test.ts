@@ -5,7 +5,7 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { LaunchEvent } from "../src/job.ts";
 import { LineSplitter, MAX_LINE_BYTES, UncaughtFilter, uncaughtMark } from "../src/output/lines.ts";
-import { Sink } from "../src/output/sink.ts";
+import { OutputSink } from "../src/output/sink.ts";
 import { TextConsole } from "../src/output/text-console.ts";
 import { INDEX, mosaicRun, program, run, testDir, until } from "./harness.ts";
 
@@ -88,17 +88,17 @@ describe("the console", () => {
 
   function shown(events: readonly Partial<LaunchEvent>[], style: object): string {
     const screen = new PassThrough();
-    const sink = new Sink(screen);
+    const sink = new OutputSink(screen);
     const ranks = new Set([0, 1]);
     const console = new TextConsole(sink, sink, {
-      shown: ranks,
+      shownRanks: ranks,
       prefix: "[{rank}] ",
       color: false,
       columns: 20,
       ...style,
     });
     for (const event of events)
-      console.show({ ...line, type: "line", kind: "line", text: "", ...event } as LaunchEvent);
+      console.writeEvent({ ...line, type: "line", kind: "line", text: "", ...event } as LaunchEvent);
     return String(screen.read() ?? "");
   }
 
@@ -132,7 +132,7 @@ describe("the console", () => {
         else goOn = done;
       },
     });
-    const sink = new Sink(slow, 100);
+    const sink = new OutputSink(slow, 100);
     for (let i = 0; i < 50; i++) sink.write(`line ${i} of some length\n`);
     const resume = goOn;
     goOn = undefined;

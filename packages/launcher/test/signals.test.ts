@@ -49,7 +49,7 @@ describe("a signal to the launcher", { repeats }, () => {
     const job = await waiting("stubborn", "--grace", "100ms");
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
-    expect(outcome.stderr).toContain("still there after 0.1 s: killing ranks 0,1,2");
+    expect(outcome.stderr).toContain("still running after 0.1 s: killing ranks 0,1,2");
     expect(outcome.code).toBe(143);
   });
 
@@ -139,7 +139,7 @@ describe("a signal to the launcher", { repeats }, () => {
       job.child.kill("SIGTERM");
       await delay(pause);
     }
-    expect((await job.outcome).stderr).toContain("still there after 1.5 s: killing rank 0");
+    expect((await job.outcome).stderr).toContain("still running after 1.5 s: killing rank 0");
     expect(job.output()).not.toContain("during the grace");
   });
 

@@ -82,13 +82,13 @@ describe("store", () => {
   it("waits for keys, and a timeout names those that are missing", async () => {
     const [a, b] = [await join(), await join()];
     const both = a.wait(["x", "y", "x"]);
-    const taken = a.take("y");
+    const taken = a.waitFor("y");
     await b.set("x", "1");
     await b.set("y", "2");
     await both;
     expect(String(await taken)).toBe("2");
     await expect(a.wait(["x", "z"], { timeoutMs: 5 })).rejects.toThrow(/after 5 ms, wait: still missing z$/);
-    await expect(a.take("z", { timeoutMs: 0 })).rejects.toMatchObject({ code: "TIMEOUT" });
+    await expect(a.waitFor("z", { timeoutMs: 0 })).rejects.toMatchObject({ code: "TIMEOUT" });
   });
 
   it("holds a barrier until all are there, again and again, and reports who came when it times out", async () => {
@@ -114,7 +114,7 @@ describe("store", () => {
 
   it("answers what is ready while something waits on the same connection", async () => {
     const store = await join();
-    const waiting = store.take("later");
+    const waiting = store.waitFor("later");
     await store.set("now", "1");
     expect(String(await store.get("now"))).toBe("1");
     await store.set("later", "2");
@@ -124,7 +124,7 @@ describe("store", () => {
   it("waits for ever with an infinite timeout", async () => {
     const [a, b] = [await join(), await join()];
     vi.useFakeTimers({ toFake: ["setTimeout"] });
-    const waiting = a.take("later", { timeoutMs: Number.POSITIVE_INFINITY });
+    const waiting = a.waitFor("later", { timeoutMs: Number.POSITIVE_INFINITY });
     await a.get("sent after it: the server has received both");
     vi.advanceTimersByTime(2 * STORE_LIMITS.defaultTimeoutMs);
     vi.useRealTimers();
@@ -170,7 +170,7 @@ describe("store admission and limits", () => {
   it("gives every attempt keys of its own and disconnects the last one's ranks", async () => {
     const old = await join();
     await old.set("k", "old");
-    const stuck = old.take("never");
+    const stuck = old.waitFor("never");
     server.beginAttempt(1);
     await expect(stuck).rejects.toMatchObject({ code: "CLOSED" });
     await expect(old.get("k")).rejects.toMatchObject({ code: "CLOSED" });

@@ -4,16 +4,16 @@ import { hostname } from "node:os";
 import type { Duplex } from "node:stream";
 import { sameSecret } from "../secret.ts";
 import { Channel } from "./channel.ts";
-import { CODES, decode, type FrameOf, peekHello, MAGIC, PROTOCOL_VERSION, ROLES } from "./frames.ts";
-import { type Listener, type Network, tcp } from "./network.ts";
+import { FAILURE_CODES, decode, type FrameOf, peekHello, MAGIC, PROTOCOL_VERSION, ROLES } from "./frames.ts";
+import { type Listener, type Network, tcpNetwork } from "./network.ts";
 import { Parent } from "./parent.ts";
-import { claimSocket, type SocketClaim } from "./socket-file.ts";
+import { bindSocketFile, type SocketFile } from "./socket-file.ts";
 import { ProtocolError } from "./wire.ts";
 import { type Branch, WorldTable } from "./worlds.ts";
 
 /** The shape of the tree: agent `i` is a child of agent `(i − 1) / fanOut`, rounded down. */
 class AgentTree {
-  readonly #self: number;
+  readonly #agentRank: number;
   readonly #fanOut: number;
   /** At the root: where agents listen for children. */
   readonly #addresses = new Map<number, string>();
@@ -21,15 +21,15 @@ class AgentTree {
   readonly #pendingChildren = new Map<number, Channel[]>();
 
   constructor(self: number, fanOut: number) {
-    this.#self = self;
+    this.#agentRank = self;
     this.#fanOut = fanOut;
   }
 
   /** Where an agent belongs that has sent its hello: a child of this one, or redirected to its parent. */
   attach(channel: Channel, agent: number, address: string): "child" | "redirected" | "duplicate" {
     const parent = Math.floor((agent - 1) / this.#fanOut);
-    const isChild = parent === this.#self;
-    if (agent === this.#self || (isChild && this.#addresses.has(agent))) return "duplicate";
+    const isChild = parent === this.#agentRank;
+    if (agent === this.#agentRank || (isChild && this.#addresses.has(agent))) return "duplicate";
     this.#addresses.set(agent, address);
     for (const waiting of this.#pendingChildren.get(agent) ?? []) redirect(waiting, address);
     this.#pendingChildren.delete(agent);
@@ -96,13 +96,13 @@ export class Agent implements AsyncDisposable {
   readonly #connections = new Set<Channel>();
   /** Child agents. */
   readonly #children = new Map<Branch, number>();
-  #claim: SocketClaim | undefined;
+  #socketFile: SocketFile | undefined;
   #listener: Listener | undefined;
   #parent: Parent | undefined;
   #worlds: WorldTable;
   #heartbeat: NodeJS.Timeout | undefined;
   #lastTickAt = performance.now();
-  #isUsed = false;
+  #hasConnections = false;
   #closed = false;
 
   private constructor(options: AgentOptions) {
@@ -141,18 +141,18 @@ export class Agent implements AsyncDisposable {
   }
 
   /** Whether a rank or agent has ever sent a valid hello. */
-  get isUsed(): boolean {
-    return this.#isUsed;
+  get hasConnections(): boolean {
+    return this.#hasConnections;
   }
 
   /** Takes the socket's name away, so that no rank finds it any more; connections remain. */
   unlink(): void {
-    this.#claim?.unlink();
+    this.#socketFile?.unlink();
   }
 
   /** Gives the socket its name back. Rejects with EADDRINUSE where another agent has taken it. */
-  async relink(): Promise<void> {
-    await this.#claim?.relink();
+  async restoreSocketFile(): Promise<void> {
+    await this.#socketFile?.restore();
   }
 
   /** Ends all connections. The socket's name is gone when this returns, before it resolves. */
@@ -160,7 +160,7 @@ export class Agent implements AsyncDisposable {
     if (this.#closed) return;
     this.#closed = true;
     clearInterval(this.#heartbeat);
-    this.#claim?.release();
+    this.#socketFile?.release();
     this.#listener?.close();
     this.#parent?.close();
     this.#worlds.close("the agent of this host ended");
@@ -176,7 +176,7 @@ export class Agent implements AsyncDisposable {
   }
 
   async #start(): Promise<void> {
-    const { root, children = this.#index > 0, network = tcp(), secret = "" } = this.#options;
+    const { root, children = this.#index > 0, network = tcpNetwork(), secret = "" } = this.#options;
     if (this.#index > 0 && root === undefined)
       throw new TypeError(`Agent: agent ${this.#index} needs the root's address`);
     if (children) this.#listener = await network.listen((stream) => this.#accept(stream));
@@ -188,7 +188,7 @@ export class Agent implements AsyncDisposable {
       this.#worlds = new WorldTable({ agent: this.#index, name: this.#host }, this.#parent);
     }
     this.#heartbeat = setInterval(() => this.#tick(), this.#heartbeatMs).unref();
-    this.#claim = await claimSocket(this.#server, this.path);
+    this.#socketFile = await bindSocketFile(this.#server, this.path);
   }
 
   #onParentLost({ code, message }: { readonly code: number; readonly message: string }): void {
@@ -204,7 +204,7 @@ export class Agent implements AsyncDisposable {
         if (branch === undefined) branch = this.#handshake(channel, content);
         else this.#receive(branch, content);
       },
-      ended: () => {
+      onEnd: () => {
         clearTimeout(deadline);
         this.#removeConnection(channel);
         if (branch !== undefined) this.#onBranchLost(branch, branch.isAgent ? "its agent ended" : "");
@@ -225,7 +225,7 @@ export class Agent implements AsyncDisposable {
   /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
   #handshake(channel: Channel, content: Buffer): Branch | undefined {
     const hello = peekHello(content);
-    if (hello === undefined) throw new ProtocolError("another frame before hello");
+    if (hello === undefined) throw new ProtocolError("expected hello as the first frame, received another");
     if (!sameSecret(hello.secret, this.#options.secret ?? ""))
       return this.#reject(
         channel,
@@ -235,14 +235,14 @@ export class Agent implements AsyncDisposable {
       const message =
         `version ${hello.version} of the control plane's protocol, and version ${PROTOCOL_VERSION} of the agent of ` +
         `${this.#host}; install one version of Mosaic for the launcher, and on all hosts`;
-      this.#worlds.refuse({ code: CODES.mismatch, message: `a rank or agent has ${message}` });
+      this.#worlds.refuse({ code: FAILURE_CODES.mismatch, message: `a rank or agent has ${message}` });
       return this.#reject(channel, `this process has ${message}`);
     }
     const { role, agent, host, address } = decode(content) as FrameOf<"hello">;
     channel.authenticate();
-    this.#isUsed = true;
+    this.#hasConnections = true;
     const isAgent = role === ROLES.agent;
-    const branch: Branch = { channel, isAgent, worlds: new Map(), highest: -1 };
+    const branch: Branch = { channel, isAgent, worlds: new Map(), maxWorld: -1 };
     if (!isAgent) return branch;
     const place = this.#tree.attach(channel, agent, address);
     if (place === "duplicate")
@@ -254,14 +254,14 @@ export class Agent implements AsyncDisposable {
   }
 
   #reject(channel: Channel, message: string): undefined {
-    channel.send({ kind: "refused", world: 0, code: CODES.mismatch, message });
+    channel.send({ kind: "refused", world: 0, code: FAILURE_CODES.mismatch, message });
     channel.finish();
   }
 
   #receive(branch: Branch, content: Buffer): void {
     const frame = decode(content);
     if (frame.kind === "heartbeat" && branch.isAgent) return;
-    if (!("world" in frame)) throw new ProtocolError(`a ${frame.kind} frame after the hello`);
+    if (!("world" in frame)) throw new ProtocolError(`expected a frame of a world after hello, received ${frame.kind}`);
     this.#worlds.receive(branch, frame);
   }
 

@@ -63,7 +63,7 @@ export class Branches {
   readonly size: number;
   readonly isRoot: boolean;
   readonly #sendToParent: ((frame: LocalWorldFrame) => void) | undefined;
-  readonly #links = new Map<Link, Branch>();
+  readonly #branchOfLink = new Map<Link, Branch>();
   readonly #routes: (Link | undefined)[] = [];
 
   constructor(size: number, above: ((frame: LocalWorldFrame) => void) | undefined) {
@@ -74,16 +74,16 @@ export class Branches {
 
   /** Adds a connection; false if it is there. */
   add(link: Link, number: number): boolean {
-    if (this.#links.has(link)) return false;
-    this.#links.set(link, { number, ranks: new Set() });
+    if (this.#branchOfLink.has(link)) return false;
+    this.#branchOfLink.set(link, { number, ranks: new Set() });
     return true;
   }
 
   /** A rank is reached over this connection from now on; false if another one leads there. */
-  claim(link: Link, rank: number): boolean {
+  assignRank(link: Link, rank: number): boolean {
     if (this.#routes[rank] !== undefined) return false;
     this.#routes[rank] = link;
-    this.#links.get(link)?.ranks.add(rank);
+    this.#branchOfLink.get(link)?.ranks.add(rank);
     return true;
   }
 
@@ -91,24 +91,24 @@ export class Branches {
   release(rank: number): void {
     const link = this.#routes[rank];
     this.#routes[rank] = undefined;
-    if (link !== undefined) this.#links.get(link)?.ranks.delete(rank);
+    if (link !== undefined) this.#branchOfLink.get(link)?.ranks.delete(rank);
   }
 
   remove(link: Link): void {
     for (const rank of this.ranksOf(link)) this.#routes[rank] = undefined;
-    this.#links.delete(link);
+    this.#branchOfLink.delete(link);
   }
 
   get links(): readonly Link[] {
-    return [...this.#links.keys()];
+    return [...this.#branchOfLink.keys()];
   }
 
   numberOf(link: Link): number | undefined {
-    return this.#links.get(link)?.number;
+    return this.#branchOfLink.get(link)?.number;
   }
 
   /** The connection towards a rank; undefined for one that is not below this agent, or is gone. */
-  linkTo(rank: number): Link | undefined {
+  linkForRank(rank: number): Link | undefined {
     return this.#routes[rank];
   }
 
@@ -117,18 +117,18 @@ export class Branches {
   }
 
   ranksOf(link: Link): readonly number[] {
-    return [...(this.#links.get(link)?.ranks ?? [])];
+    return [...(this.#branchOfLink.get(link)?.ranks ?? [])];
   }
 
   get isEmpty(): boolean {
-    for (const { ranks } of this.#links.values()) if (ranks.size > 0) return false;
+    for (const { ranks } of this.#branchOfLink.values()) if (ranks.size > 0) return false;
     return true;
   }
 
   /** The ranks, in ascending order, by the connection that leads to them; those that are gone or not below are left out. */
   partition(ranks: RankRanges): ReadonlyMap<Link, RankRanges> {
     const parts = new Map<Link, RankRanges>();
-    for (const [link, branch] of this.#links) {
+    for (const [link, branch] of this.#branchOfLink) {
       const part: number[] = [];
       for (const rank of branch.ranks) if (includesRank(ranks, rank)) part.push(rank);
       if (part.length > 0) parts.set(link, toRankRanges(part));
@@ -138,38 +138,39 @@ export class Branches {
 
   /** How many connections lead to any of the ranks, which are in ascending order. */
   countLinks(ranks: RankRanges): number {
-    return this.#linksTo(ranks).length;
+    return this.#linksForRanks(ranks).length;
   }
 
   /** Whether all of the ranks, which are in ascending order, are below this agent. */
-  covers(ranks: RankRanges): boolean {
+  includesAll(ranks: RankRanges): boolean {
     let below = 0;
-    for (const { ranks: own } of this.#links.values()) for (const rank of own) if (includesRank(ranks, rank)) below++;
+    for (const { ranks: own } of this.#branchOfLink.values())
+      for (const rank of own) if (includesRank(ranks, rank)) below++;
     return below === countRanks(ranks);
   }
 
   /** Towards the root. */
-  sendUp(frame: LocalWorldFrame): void {
+  sendToParent(frame: LocalWorldFrame): void {
     this.#sendToParent?.(frame);
   }
 
   send(link: Link, frame: LocalWorldFrame): void {
-    const branch = this.#links.get(link);
+    const branch = this.#branchOfLink.get(link);
     if (branch !== undefined) link.channel.send({ ...frame, world: branch.number });
   }
 
   /** To each of the links, by default all: encoded once. */
-  broadcast(frame: LocalWorldFrame, links: Iterable<Link> = this.#links.keys()): void {
+  broadcast(frame: LocalWorldFrame, links: Iterable<Link> = this.#branchOfLink.keys()): void {
     this.forward(encode({ ...frame, world: 0 }), links);
   }
 
   /** To every connection that leads to one of the ranks, which are in ascending order. */
   multicast(frame: LocalWorldFrame, ranks: RankRanges): void {
-    this.broadcast(frame, this.#linksTo(ranks));
+    this.broadcast(frame, this.#linksForRanks(ranks));
   }
 
   /** The same of an encoded frame. */
-  forward(encoded: Buffer, links: Iterable<Link> = this.#links.keys()): void {
+  forward(encoded: Buffer, links: Iterable<Link> = this.#branchOfLink.keys()): void {
     const copies = new Map<number, Buffer>();
     for (const link of links) {
       const number = this.numberOf(link);
@@ -180,9 +181,9 @@ export class Branches {
     }
   }
 
-  #linksTo(ranks: RankRanges): readonly Link[] {
+  #linksForRanks(ranks: RankRanges): readonly Link[] {
     const links: Link[] = [];
-    for (const [link, branch] of this.#links)
+    for (const [link, branch] of this.#branchOfLink)
       for (const rank of branch.ranks)
         if (includesRank(ranks, rank)) {
           links.push(link);

@@ -42,7 +42,7 @@ export class CallChecker {
   readonly #groups: GroupTable;
   readonly #reports = new Map<string, Report>();
   /** Groups whose ranks have diverged. */
-  readonly #diverged = new Set<bigint>();
+  readonly #mismatchedGroups = new Set<bigint>();
   readonly #queries = new Map<number, (calls: CallLog) => void>();
   #nextQuery = 0;
 
@@ -51,9 +51,9 @@ export class CallChecker {
     this.#groups = groups;
   }
 
-  report(link: Link, { group, index, history, rank, ranks: explicitRanks }: FrameOf<"call">): void {
+  onReport(link: Link, { group, index, history, rank, ranks: explicitRanks }: FrameOf<"call">): void {
     const ranks = this.#ranksOf(group, explicitRanks);
-    if (ranks.length === 0 || this.#diverged.has(group) || !this.#branches.routesTo(link, rank)) return;
+    if (ranks.length === 0 || this.#mismatchedGroups.has(group) || !this.#branches.routesTo(link, rank)) return;
     const key = `${group}:${index}`;
     const report = this.#reports.get(key);
     if (report === undefined) {
@@ -68,13 +68,20 @@ export class CallChecker {
     const links = report?.links.size ?? 1;
     if (links < this.#branches.countLinks(ranks)) return;
     this.#reports.delete(key);
-    if (this.#branches.covers(ranks)) return;
-    this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank, ranks: explicitRanks });
+    if (this.#branches.includesAll(ranks)) return;
+    this.#branches.sendToParent({
+      kind: "call",
+      group,
+      index,
+      history,
+      rank: report?.rank ?? rank,
+      ranks: explicitRanks,
+    });
   }
 
   /** A request for the log of a rank below, from above. */
-  query({ query, rank, group }: FrameOf<"callLogQuery">): void {
-    this.#queryLog(rank, group, (calls) => this.#branches.sendUp({ kind: "callLogReply", query, rank, calls }));
+  onQuery({ query, rank, group }: FrameOf<"callLogQuery">): void {
+    this.#queryLog(rank, group, (calls) => this.#branches.sendToParent({ kind: "callLogReply", query, rank, calls }));
   }
 
   /** A log from below. */
@@ -85,13 +92,13 @@ export class CallChecker {
 
   /** What an agent below, or this one, has found. */
   reportMismatch({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
-    if (!this.#branches.isRoot) return this.#branches.sendUp({ kind: "mismatch", group, message, ranks });
-    if (!this.#diverged.has(group)) this.distribute({ group, message, ranks });
+    if (!this.#branches.isRoot) return this.#branches.sendToParent({ kind: "mismatch", group, message, ranks });
+    if (!this.#mismatchedGroups.has(group)) this.distribute({ group, message, ranks });
   }
 
   /** What the root has decided. */
   distribute({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
-    this.#diverged.add(group);
+    this.#mismatchedGroups.add(group);
     this.#branches.multicast({ kind: "mismatch", group, message, ranks }, this.#ranksOf(group, ranks));
   }
 
@@ -110,11 +117,11 @@ export class CallChecker {
         this.reportMismatch({ group, ranks, message: mismatchMessage(a, ofA, b, ofB) });
       });
     // From here on no report of the group is compared here.
-    if (!this.#branches.isRoot) this.#diverged.add(group);
+    if (!this.#branches.isRoot) this.#mismatchedGroups.add(group);
   }
 
-  #queryLog(rank: number, group: bigint, done: (calls: CallLog) => void): void {
-    const link = this.#branches.linkTo(rank);
+  #queryLog(rank: number, group: bigint, onReply: (calls: CallLog) => void): void {
+    const link = this.#branches.linkForRank(rank);
     const query = this.#nextQuery++;
     const timer = setTimeout(
       () => this.onQueryReply({ kind: "callLogReply", world: 0, query, rank, calls: [] }),
@@ -123,7 +130,7 @@ export class CallChecker {
     timer.unref();
     this.#queries.set(query, (calls) => {
       clearTimeout(timer);
-      done(calls);
+      onReply(calls);
     });
     if (link !== undefined) this.#branches.send(link, { kind: "callLogQuery", query, rank, group });
   }

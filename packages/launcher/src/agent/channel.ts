@@ -7,7 +7,7 @@ export interface ChannelEvents {
   /** A whole frame, without its length. May throw ProtocolError, which ends the channel. */
   content(content: Buffer): void;
   /** Nothing more arrives; called once. */
-  ended(reason: string): void;
+  onEnd(reason: string): void;
 }
 
 /** A peer with more unread bytes than this is disconnected. */
@@ -82,7 +82,7 @@ export class Channel {
     const [only] = this.#queue;
     this.#stream.write(this.#queue.length === 1 ? only : Buffer.concat(this.#queue));
     this.#queue = [];
-    if (this.#stream.writableLength > MAX_UNREAD_BYTES) this.#end("it does not read what it is sent");
+    if (this.#stream.writableLength > MAX_UNREAD_BYTES) this.#end("its receive buffer is full: it has stopped reading");
   }
 
   #receive(chunk: Buffer): void {
@@ -96,7 +96,7 @@ export class Channel {
       }
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
-      this.#end(`it sent ${error.message}`);
+      this.#end(`invalid frame: ${error.message}`);
     }
   }
 
@@ -104,6 +104,6 @@ export class Channel {
     if (this.#ended) return;
     this.#ended = true;
     this.#stream.destroy();
-    this.#events.ended(reason);
+    this.#events.onEnd(reason);
   }
 }

@@ -16,7 +16,7 @@ class RanksByReason {
   }
 
   /** All of them; none from then on. */
-  take<T>(make: (text: string, ranks: readonly number[]) => T): readonly T[] {
+  takeVerdicts<T>(make: (text: string, ranks: readonly number[]) => T): readonly T[] {
     const taken = [...this.#groups].map(([text, ranks]) => make(text, ranks));
     this.#groups.clear();
     return taken;
@@ -34,7 +34,7 @@ export class ExitTracker {
   readonly #batch: DebouncedFlush;
   // What follows is kept at the root.
   readonly #exited = new Map<number, string>();
-  readonly #lost = new Set<number>();
+  readonly #lostRanks = new Set<number>();
   #failed: number | undefined;
   #unsentExits: number[] = [];
 
@@ -50,7 +50,7 @@ export class ExitTracker {
 
   /** At the root: ranks that are gone without notice. */
   get lost(): ReadonlySet<number> {
-    return this.#lost;
+    return this.#lostRanks;
   }
 
   /** Ranks below have closed in order. */
@@ -70,7 +70,7 @@ export class ExitTracker {
   /** Ranks below are gone without notice. */
   recordLost(ranks: readonly number[], reason: string): void {
     for (const rank of ranks) this.#branches.release(rank);
-    if (this.#branches.isRoot) for (const rank of ranks) this.#lost.add(rank);
+    if (this.#branches.isRoot) for (const rank of ranks) this.#lostRanks.add(rank);
     const unknown = ranks.filter((rank) => rank !== this.#failed);
     if (unknown.length === 0) return;
     this.#pendingLost.add(reason, unknown);
@@ -80,7 +80,7 @@ export class ExitTracker {
   /** A rank below has failed. Only the first failure of a world is distributed: others follow from it. */
   recordFailure(frame: FrameOf<"failed">): void {
     this.#batch.flushNow();
-    if (!this.#branches.isRoot) return this.#branches.sendUp(frame);
+    if (!this.#branches.isRoot) return this.#branches.sendToParent(frame);
     if (this.#failed !== undefined) return;
     this.#failed = frame.rank;
     this.#branches.broadcast(frame);
@@ -96,16 +96,16 @@ export class ExitTracker {
   }
 
   #flush(): void {
-    const exits = this.#exiting.take((last, ranks) => ({ ranks: toRankRanges(ranks), last }));
-    const losses = this.#pendingLost.take((reason, ranks) => ({ ranks: toRankRanges(ranks), reason }));
+    const exits = this.#exiting.takeVerdicts((last, ranks) => ({ ranks: toRankRanges(ranks), last }));
+    const losses = this.#pendingLost.takeVerdicts((reason, ranks) => ({ ranks: toRankRanges(ranks), reason }));
     if (this.#branches.isRoot) {
       const ranks = toRankRanges(this.#unsentExits);
       this.#unsentExits = [];
       if (ranks.length > 0) this.#branches.broadcast({ kind: "exited", ranks });
       if (losses.length > 0) this.#branches.broadcast({ kind: "lost", losses });
     } else {
-      if (exits.length > 0) this.#branches.sendUp({ kind: "leave", exits });
-      if (losses.length > 0) this.#branches.sendUp({ kind: "lost", losses });
+      if (exits.length > 0) this.#branches.sendToParent({ kind: "leave", exits });
+      if (losses.length > 0) this.#branches.sendToParent({ kind: "lost", losses });
     }
   }
 }

@@ -9,7 +9,7 @@ import {
   LIMITS,
   list,
   ProtocolError,
-  Reader,
+  ByteReader,
   type RankRanges,
   record,
   rankRanges,
@@ -17,7 +17,7 @@ import {
   u8,
   u32,
   u64,
-  Writer,
+  ByteWriter,
 } from "./wire.ts";
 
 export const MAGIC = 0x3143_6f4d;
@@ -26,7 +26,7 @@ export const PROTOCOL_VERSION = 1;
 export const ROLES = { rank: 0, agent: 1 } as const;
 
 /** The codes of failures that agents send themselves; those of ranks pass through. As in mosaic/stream.h. */
-export const CODES = { peerLost: 2, timeout: 3, mismatch: 4 } as const;
+export const FAILURE_CODES = { peerLost: 2, timeout: 3, mismatch: 4 } as const;
 
 export interface JoinMember {
   readonly rank: number;
@@ -149,9 +149,9 @@ export type Frame = { [K in Kind]: FrameOf<K> }[Kind];
 export type WorldKind = { [K in Kind]: Frames[K] extends WorldScoped ? K : never }[Kind];
 export type WorldFrame = { [K in WorldKind]: FrameOf<K> }[WorldKind];
 
-const hosts = list(record({ agent: u32, name: text }));
-const members = list(record<JoinMember>({ rank: u32, pid: i32, host: u32 }));
-const calls = list(record<CallRecord>({ index: u64, history: u64, description: text }));
+const hostsCodec = list(record({ agent: u32, name: text }));
+const membersCodec = list(record<JoinMember>({ rank: u32, pid: i32, host: u32 }));
+const callsCodec = list(record<CallRecord>({ index: u64, history: u64, description: text }));
 const position = {
   activity: u8,
   group: u64,
@@ -170,7 +170,19 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   accept: [2, { heartbeatMs: u32, limitMs: u32 }],
   redirect: [3, { address: text }],
   heartbeat: [4, {}],
-  join: [5, { world, name: text, attempt: u32, size: u32, timeoutMs: u32, remainingMs: u32, hosts, members }],
+  join: [
+    5,
+    {
+      world,
+      name: text,
+      attempt: u32,
+      size: u32,
+      timeoutMs: u32,
+      remainingMs: u32,
+      hosts: hostsCodec,
+      members: membersCodec,
+    },
+  ],
   cancelJoin: [6, { world, ranks: rankRanges }],
   memberTable: [7, { world, hosts: list(text), members: list(record({ host: u32, pid: i32 })) }],
   refused: [8, { world, code: i32, message: text }],
@@ -184,7 +196,7 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   failed: [16, { world, rank: u32, code: i32, message: text }],
   call: [17, { world, group: u64, index: u64, history: u64, rank: u32, ranks: rankRanges }],
   callLogQuery: [18, { world, query: u32, rank: u32, group: u64 }],
-  callLogReply: [19, { world, query: u32, rank: u32, calls }],
+  callLogReply: [19, { world, query: u32, rank: u32, calls: callsCodec }],
   mismatch: [20, { world, group: u64, message: text, ranks: rankRanges }],
   split: [21, { world, group: u64, index: u64, ranks: rankRanges, colors: list(record({ rank: u32, color: i64 })) }],
   colors: [22, { world, group: u64, index: u64, ranks: rankRanges, colors: i64Array }],
@@ -226,7 +238,7 @@ for (const [name, [type, fields]] of Object.entries(layouts)) {
 /** Bytes of a frame, its length included. */
 export function encode(frame: Frame): Buffer {
   const { type, body } = byKind.get(frame.kind) as FrameCodec;
-  const out = new Writer();
+  const out = new ByteWriter();
   out.reserve(4);
   u8.write(out, type);
   body.write(out, frame);
@@ -257,18 +269,21 @@ export function peekHeader(content: Buffer): { readonly kind: Kind; readonly wor
 
 /** A frame without its length. Throws ProtocolError. */
 export function decode(content: Buffer): Frame {
-  const from = new Reader(content);
+  const from = new ByteReader(content);
   const type = u8.read(from);
   const coded = byType.get(type);
-  if (coded === undefined) throw new ProtocolError(`a frame of the unknown type ${type}`);
+  if (coded === undefined) throw new ProtocolError(`expected a frame type of the protocol, received ${type}`);
   const value = { kind: coded.kind, ...coded.body.read(from) } as Frame;
-  if (from.remaining > 0) throw new ProtocolError(`a ${coded.kind} frame with ${from.remaining} bytes after its end`);
+  if (from.remaining > 0)
+    throw new ProtocolError(
+      `expected a ${coded.kind} frame to end after its fields, received ${from.remaining} more bytes`,
+    );
   return value;
 }
 
 /** Version and secret of a hello of any version; undefined for what is no hello. */
 export function peekHello(content: Buffer): { readonly version: number; readonly secret: string } | undefined {
-  const from = new Reader(content);
+  const from = new ByteReader(content);
   if (u8.read(from) !== layouts.hello[0] || u32.read(from) !== MAGIC) return undefined;
   return { version: u32.read(from), secret: text.read(from) };
 }
@@ -291,7 +306,7 @@ export class FrameReader {
     if ((this.#chunks[0] as Buffer).length < 4) this.#join();
     const length = (this.#chunks[0] as Buffer).readUInt32LE();
     if (length === 0 || length > this.limit)
-      throw new ProtocolError(`a frame of ${length} bytes, where at most ${this.limit} are allowed`);
+      throw new ProtocolError(`expected a frame of at most ${this.limit} bytes, received ${length}`);
     if (this.#size < 4 + length) return undefined;
     if ((this.#chunks[0] as Buffer).length < 4 + length) this.#join();
     const joined = this.#chunks[0] as Buffer;

@@ -6,7 +6,7 @@
  */
 export { Agent, type AgentOptions } from "./agent.ts";
 export {
-  CODES,
+  FAILURE_CODES as CODES,
   decode,
   encode,
   type Frame,
@@ -17,11 +17,11 @@ export {
   PROTOCOL_VERSION,
   ROLES,
 } from "./frames.ts";
-export { HandshakeError, type Listener, type Network, tcp } from "./network.ts";
+export { HandshakeError, type Listener, type Network, tcpNetwork } from "./network.ts";
 export {
   connectTls,
   sharedTls,
-  tls,
+  tlsNetwork,
   TLS_PROTOCOLS,
   type TlsClientOptions,
   type TlsOptions,

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { connect, createServer, type Server } from "node:net";
 import type { Duplex } from "node:stream";
 
-/** How agents reach one another. Anything that gives streams of bytes will do: `tcp` on one host, `tls` between hosts. */
+/** How agents reach one another. Anything that gives streams of bytes will do: `tcpNetwork` on one host, `tlsNetwork` between hosts. */
 export interface Network {
   /** Accepts connections of other agents; resolves to the address that they connect to. */
   listen(accept: (stream: Duplex) => void): Promise<Listener>;
@@ -26,7 +26,7 @@ export class HandshakeError extends Error {
 }
 
 /** TCP without encryption, for agents of one host. `host` is the address to listen at; port 0 takes any free one. */
-export function tcp({
+export function tcpNetwork({
   host = "127.0.0.1",
   port = 0,
 }: {

@@ -1,9 +1,9 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { LocalWorldFrame } from "./branches.ts";
 import { Channel } from "./channel.ts";
-import { CODES, decode, encode, type FrameOf, peekHeader } from "./frames.ts";
+import { FAILURE_CODES, decode, encode, type FrameOf, peekHeader } from "./frames.ts";
 import { HandshakeError, type Network } from "./network.ts";
-import type { Refusal } from "./rendezvous.ts";
+import type { RendezvousRefusal } from "./rendezvous.ts";
 import type { World } from "./world.ts";
 
 export interface ParentOptions {
@@ -12,7 +12,7 @@ export interface ParentOptions {
   readonly root: string;
   readonly hello: FrameOf<"hello">;
   /** The parent is gone, or has refused this agent: no world is served any more. */
-  onLost(refusal: Refusal): void;
+  onLost(refusal: RendezvousRefusal): void;
 }
 
 /** A world's way towards the root. */
@@ -32,8 +32,8 @@ export class Parent {
   #channel: Channel | undefined;
   #accepted = false;
   #nextWorld = 0;
-  #failure: Refusal | undefined;
-  #problem = "no connection yet";
+  #failure: RendezvousRefusal | undefined;
+  #connectError = "no connection yet";
   #closed = false;
 
   constructor(options: ParentOptions) {
@@ -42,7 +42,7 @@ export class Parent {
   }
 
   /** Why no world can be served, if so. */
-  get failure(): Refusal | undefined {
+  get failure(): RendezvousRefusal | undefined {
     return this.#failure;
   }
 
@@ -50,7 +50,7 @@ export class Parent {
   get disconnected(): string | undefined {
     if (this.#accepted) return undefined;
     const { hello, root } = this.#options;
-    return `the agent of ${hello.host} cannot reach its parent through the root at ${root}: ${this.#problem}`;
+    return `the agent of ${hello.host} cannot reach its parent through the root at ${root}: ${this.#connectError}`;
   }
 
   openWorldLink(): ParentLink {
@@ -69,7 +69,7 @@ export class Parent {
     this.#channel.send({ kind: "heartbeat" });
     if (now - this.#channel.receivedAt < limitMs) return;
     this.#channel.destroy();
-    this.#fail(CODES.peerLost, `no heartbeat from the parent agent for ${limitMs / 1000} s`);
+    this.#fail(FAILURE_CODES.peerLost, `no heartbeat from the parent agent for ${limitMs / 1000} s`);
   }
 
   close(): void {
@@ -98,9 +98,10 @@ export class Parent {
     try {
       stream = await this.#options.network.connect(address);
     } catch (error) {
-      this.#problem = (error as Error).message;
+      this.#connectError = (error as Error).message;
       // Another secret will not become the right one.
-      if (error instanceof HandshakeError && error.reason === "secret") this.#fail(CODES.mismatch, error.message);
+      if (error instanceof HandshakeError && error.reason === "secret")
+        this.#fail(FAILURE_CODES.mismatch, error.message);
       return undefined;
     }
     if (this.#closed) return void stream.destroy();
@@ -117,9 +118,9 @@ export class Parent {
           else if ("world" in frame) this.#worlds.get(frame.world)?.receiveFromParent(frame);
           if (this.#accepted) resolve(undefined);
         },
-        ended: (reason) => {
-          this.#problem = reason;
-          if (this.#accepted) this.#fail(CODES.peerLost, "the parent agent ended");
+        onEnd: (reason) => {
+          this.#connectError = reason;
+          if (this.#accepted) this.#fail(FAILURE_CODES.peerLost, "the parent agent ended");
           resolve(redirected);
         },
       });

@@ -23,8 +23,8 @@ const MAX_REPLY_BYTES = 1024 * 1024;
 const MAX_REQUESTED = 1024;
 
 /** As in control_plane.h. */
-const EXITED = 3;
-const FAILED = 4;
+const STATE_EXITED = 3;
+const STATE_FAILED = 4;
 
 interface Requester {
   readonly link: Link;
@@ -34,7 +34,7 @@ interface Requester {
 
 interface PendingQuery {
   /** The connections that have not answered, and the ranks that were requested of them. */
-  readonly waiting: Map<Link, RankRanges>;
+  readonly pendingLinks: Map<Link, RankRanges>;
   readonly table: PositionTable;
   finish(): void;
 }
@@ -72,18 +72,18 @@ export class PositionCollector {
   /** From above: answered after `timeoutMs` at the latest. */
   query({ query, timeoutMs, ranks }: FrameOf<"positionsQuery">): void {
     const onQueryReply = (positions: readonly RankPosition[]): void =>
-      this.#branches.sendUp({ kind: "positionsReply", query, positions });
-    this.#gather(unionRankRanges([ranks]), timeoutMs, onQueryReply);
+      this.#branches.sendToParent({ kind: "positionsReply", query, positions });
+    this.#queryBranches(unionRankRanges([ranks]), timeoutMs, onQueryReply);
   }
 
   /** From below. */
   onQueryReply(link: Link, { query, positions }: FrameOf<"positionsReply">): void {
     const pending = this.#queries.get(query);
-    const expected = pending?.waiting.get(link);
+    const expected = pending?.pendingLinks.get(link);
     if (pending === undefined || expected === undefined) return;
     pending.table.addSubset(positions, expected);
-    pending.waiting.delete(link);
-    if (pending.waiting.size === 0) pending.finish();
+    pending.pendingLinks.delete(link);
+    if (pending.pendingLinks.size === 0) pending.finish();
   }
 
   /** From above. */
@@ -106,7 +106,7 @@ export class PositionCollector {
     this.#requested.set(request, requesters);
     // What the root never answers, because it is gone, is forgotten.
     if (this.#requested.size > MAX_REQUESTED) this.#requested.delete(this.#requested.keys().next().value as bigint);
-    this.#branches.sendUp({ kind: "positionsRequest", request, ranks });
+    this.#branches.sendToParent({ kind: "positionsRequest", request, ranks });
   }
 
   /** At the root: by the gather that is under way if it covers these ranks, else by another one. */
@@ -120,22 +120,22 @@ export class PositionCollector {
     const requested = 2 * countRanks(ranks) > this.#branches.size ? all : ranks;
     const gather = { ranks: requested, startedAt: performance.now(), requesters: [...requesters] };
     this.#gathering = gather;
-    this.#gather(requested, ROOT_TIMEOUT_MS, (positions) => {
+    this.#queryBranches(requested, ROOT_TIMEOUT_MS, (positions) => {
       if (this.#gathering === gather) this.#gathering = undefined;
       this.#deliver(gather.requesters, this.#addExited(positions, requested));
     });
   }
 
-  #gather(ranks: RankRanges, timeoutMs: number, done: (positions: readonly RankPosition[]) => void): void {
+  #queryBranches(ranks: RankRanges, timeoutMs: number, onComplete: (positions: readonly RankPosition[]) => void): void {
     const table = new PositionTable();
     const parts = this.#branches.partition(ranks);
     const query = this.#nextQuery++;
     const finish = (): void => {
       clearTimeout(timer);
-      if (this.#queries.delete(query)) done(table.positions);
+      if (this.#queries.delete(query)) onComplete(table.positions);
     };
     const timer = setTimeout(finish, timeoutMs);
-    this.#queries.set(query, { waiting: new Map(parts), table, finish });
+    this.#queries.set(query, { pendingLinks: new Map(parts), table, finish });
     const childMs = Math.max(MIN_TIMEOUT_MS, timeoutMs - TIMEOUT_STEP_MS);
     for (const [link, ranks] of parts)
       this.#branches.send(link, { kind: "positionsQuery", query, timeoutMs: childMs, ranks });
@@ -149,9 +149,10 @@ export class PositionCollector {
     const { exited, lost } = this.#exits;
     table.addSubset(positions, subtractRankRanges(requested, toRankRanges([...exited.keys(), ...lost])));
     for (const [rank, last] of exited)
-      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: EXITED, ...unknownPosition, last });
+      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: STATE_EXITED, ...unknownPosition, last });
     for (const rank of lost)
-      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: FAILED, ...unknownPosition, last: "" });
+      if (includesRank(requested, rank))
+        table.add([[rank, 1]], { activity: STATE_FAILED, ...unknownPosition, last: "" });
     return table.positions;
   }
 

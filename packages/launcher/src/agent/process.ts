@@ -12,7 +12,7 @@ import { jobSecret } from "../secret.ts";
 import { portOwner } from "../report/port-owner.ts";
 import { Agent, type AgentOptions } from "./agent.ts";
 import { parseAddress } from "./network.ts";
-import { sharedTls, tls, TlsServer } from "./tls.ts";
+import { sharedTls, tlsNetwork, TlsServer } from "./tls.ts";
 
 /** Until the first hello of a rank, this process ends after so long, or with the process that started it. */
 const HELLO_TIMEOUT_MS = 60_000;
@@ -22,17 +22,17 @@ const DRAIN_MS = 100;
 const BIND_TIMEOUT_MS = 5_000;
 const RETRY_MS = 100;
 /** Nothing numbers the hosts of such jobs densely, so each agent is a child of the root: no agent waits for a number that is not there. */
-const STAR = 65_536;
+const STAR_FAN_OUT = 65_536;
 
 // The parent process reads until this one is ready, and no longer.
 process.stdout.on("error", () => {});
 process.stderr.on("error", () => {});
 
-async function serve(path: string, tree: Partial<AgentOptions>): Promise<void> {
+async function serveAgent(path: string, tree: Partial<AgentOptions>): Promise<void> {
   let isAwaited = true;
   const agent = await Agent.listen({
     ...{ path, ...tree },
-    onIdle: () => void (isAwaited && !agent.isUsed ? undefined : closeIfUnused(agent)),
+    onIdle: () => void (isAwaited && !agent.hasConnections ? undefined : closeIfUnused(agent)),
   });
   const stopWaiting = (): void => {
     isAwaited = false;
@@ -55,7 +55,7 @@ async function closeIfUnused(agent: Agent): Promise<void> {
   await delay(DRAIN_MS);
   if (agent.connections === 0) process.exit(0);
   // It cannot have its name back where another agent has taken it; its ranks are served all the same.
-  await agent.relink().catch(() => {});
+  await agent.restoreSocketFile().catch(() => {});
 }
 
 function singleHostOptions(): Partial<AgentOptions> {
@@ -65,13 +65,13 @@ function singleHostOptions(): Partial<AgentOptions> {
 
 async function multiHostOptions(index: number, endpoint: string): Promise<Partial<AgentOptions>> {
   const secret = jobSecret();
-  if (index > 0) return { secret, index, root: endpoint, children: false, network: tls({ secret }) };
-  return { secret, children: true, fanOut: STAR, network: sharedTls(await listenAt(endpoint, secret), secret) };
+  if (index > 0) return { secret, index, root: endpoint, children: false, network: tlsNetwork({ secret }) };
+  return { secret, children: true, fanOut: STAR_FAN_OUT, network: sharedTls(await listenAt(endpoint, secret), secret) };
 }
 
 async function listenAt(address: string, secret: string): Promise<TlsServer> {
   const endpoint = parseAddress(address);
-  const isOver = deadline(BIND_TIMEOUT_MS);
+  const isOver = startDeadline(BIND_TIMEOUT_MS);
   const bindAny = ["1", "true"].includes(process.env.MOSAIC_BIND_ANY ?? "");
   const place = { endpoint, bindAny, timeoutMs: BIND_TIMEOUT_MS, name: "MASTER_ADDR" };
   const onWaiting = (message: string): void => console.error(message);
@@ -96,7 +96,7 @@ async function listenAt(address: string, secret: string): Promise<TlsServer> {
   }
 }
 
-function deadline(ms: number): () => boolean {
+function startDeadline(ms: number): () => boolean {
   const end = performance.now() + ms;
   return () => performance.now() >= end;
 }
@@ -104,7 +104,10 @@ function deadline(ms: number): () => boolean {
 const [path, index, endpoint] = process.argv.slice(2);
 try {
   if (path === undefined) throw new TypeError("expected the path of a socket");
-  await serve(path, endpoint === undefined ? singleHostOptions() : await multiHostOptions(Number(index), endpoint));
+  await serveAgent(
+    path,
+    endpoint === undefined ? singleHostOptions() : await multiHostOptions(Number(index), endpoint),
+  );
 } catch (error) {
   const { code, message } = error as NodeJS.ErrnoException;
   if (code === "EADDRINUSE") {

@@ -1,5 +1,5 @@
 import { DebouncedFlush, type Branches, type Link } from "./branches.ts";
-import { CODES, type FrameOf } from "./frames.ts";
+import { FAILURE_CODES, type FrameOf } from "./frames.ts";
 import { formatRankRanges, toRankRanges } from "./rank-ranges.ts";
 import { LIMITS } from "./wire.ts";
 
@@ -23,7 +23,7 @@ interface JoinParameters {
 }
 
 /** Why a world does not come together. */
-export interface Refusal {
+export interface RendezvousRefusal {
   readonly code: number;
   readonly message: string;
 }
@@ -41,7 +41,7 @@ export interface RendezvousOptions {
   readonly attempt: number;
   readonly branches: Branches;
   readonly host: Host;
-  refuse(refusal: Refusal): void;
+  refuse(refusal: RendezvousRefusal): void;
   /** All ranks have joined; only at the root. */
   complete(table: Pick<FrameOf<"memberTable">, "hosts" | "members">): void;
   /** Why this agent has no connection to its parent; undefined when it has one. */
@@ -53,7 +53,7 @@ export class Rendezvous {
   readonly #options: RendezvousOptions;
   readonly #members = new Map<number, Member>();
   /** Not yet sent towards the root. */
-  readonly #unsentMembers: { readonly member: Member; readonly terms: JoinParameters }[] = [];
+  readonly #unsentMembers: { readonly member: Member; readonly parameters: JoinParameters }[] = [];
   readonly #batch = new DebouncedFlush(WINDOW_MS, () => this.#flush());
   #parameters: JoinParameters | undefined;
   #timer: NodeJS.Timeout | undefined;
@@ -67,7 +67,7 @@ export class Rendezvous {
     return [...this.#members.keys()];
   }
 
-  join(link: Link, frame: FrameOf<"join">): void {
+  onJoin(link: Link, frame: FrameOf<"join">): void {
     const terms = {
       size: frame.size,
       timeoutMs: frame.timeoutMs,
@@ -91,7 +91,7 @@ export class Rendezvous {
       this.#members.delete(rank);
       branches.release(rank);
     }
-    if (ranks.length > 0) branches.sendUp({ kind: "cancelJoin", ranks: toRankRanges(ranks) });
+    if (ranks.length > 0) branches.sendToParent({ kind: "cancelJoin", ranks: toRankRanges(ranks) });
   }
 
   dispose(): void {
@@ -100,23 +100,23 @@ export class Rendezvous {
   }
 
   /** False when the world is refused because of this member. */
-  #add(link: Link, member: Member, terms: JoinParameters): boolean {
+  #add(link: Link, member: Member, parameters: JoinParameters): boolean {
     const { branches } = this.#options;
     if (branches.isRoot) {
-      const fault = this.#conflict(member, terms);
+      const fault = this.#describeConflict(member, parameters);
       if (fault !== undefined) {
-        this.#options.refuse({ code: CODES.mismatch, message: fault });
+        this.#options.refuse({ code: FAILURE_CODES.mismatch, message: fault });
         return false;
       }
     } else {
-      this.#unsentMembers.push({ member, terms });
+      this.#unsentMembers.push({ member, parameters });
     }
     // A second process of the same rank is refused by the root, where both arrive.
-    if (branches.claim(link, member.rank)) this.#members.set(member.rank, member);
+    if (branches.assignRank(link, member.rank)) this.#members.set(member.rank, member);
     return true;
   }
 
-  #conflict({ rank, pid, host }: Member, { size }: JoinParameters): string | undefined {
+  #describeConflict({ rank, pid, host }: Member, { size }: JoinParameters): string | undefined {
     const first = this.#members.values().next().value;
     const expected = this.#parameters?.size ?? size;
     if (size !== expected)
@@ -130,12 +130,12 @@ export class Rendezvous {
   }
 
   /** The earliest deadline counts. */
-  #setDeadline(terms: JoinParameters): void {
-    if (this.#parameters !== undefined && this.#parameters.deadline <= terms.deadline) return;
-    this.#parameters = { ...terms, size: this.#parameters?.size ?? terms.size };
+  #setDeadline(parameters: JoinParameters): void {
+    if (this.#parameters !== undefined && this.#parameters.deadline <= parameters.deadline) return;
+    this.#parameters = { ...parameters, size: this.#parameters?.size ?? parameters.size };
     clearTimeout(this.#timer);
     const delay = this.#options.branches.isRoot ? 0 : ROOT_EXPIRES_EARLIER_MS;
-    const remaining = Math.max(0, terms.deadline + delay - performance.now());
+    const remaining = Math.max(0, parameters.deadline + delay - performance.now());
     this.#timer = setTimeout(() => this.#expire(), Math.min(remaining, MAX_TIMER_MS));
   }
 
@@ -143,17 +143,17 @@ export class Rendezvous {
     const { branches } = this.#options;
     const after = `rendezvous timed out after ${(this.#parameters?.timeoutMs ?? 0) / 1000} s: `;
     const cause = branches.isRoot
-      ? this.#missing()
+      ? this.#describeMissing()
       : (this.#options.disconnected() ?? "the root agent does not respond");
-    this.#options.refuse({ code: CODES.timeout, message: after + cause });
+    this.#options.refuse({ code: FAILURE_CODES.timeout, message: after + cause });
   }
 
-  #missing(): string {
+  #describeMissing(): string {
     const { size } = this.#options.branches;
     const missing: number[] = [];
     for (let rank = 0; rank < size; rank++) if (!this.#members.has(rank)) missing.push(rank);
     return (
-      `${formatRankRanges(missing)} of ${size} ${missing.length === 1 ? "is" : "are"} missing; look at their output for why, ` +
+      `${formatRankRanges(missing)} of ${size} ${missing.length === 1 ? "is" : "are"} missing; see their output for the cause, ` +
       "and check that all ranks have the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID"
     );
   }
@@ -162,12 +162,12 @@ export class Rendezvous {
   #flush(): void {
     const { name, attempt, branches } = this.#options;
     const fresh = this.#unsentMembers.splice(0);
-    for (const size of new Set(fresh.map(({ terms }) => terms.size))) {
-      const alike = fresh.filter(({ terms }) => terms.size === size);
+    for (const size of new Set(fresh.map(({ parameters }) => parameters.size))) {
+      const alike = fresh.filter(({ parameters }) => parameters.size === size);
       for (let at = 0; at < alike.length; at += MEMBERS_PER_FRAME) {
         const part = alike.slice(at, at + MEMBERS_PER_FRAME);
         const { timeoutMs, deadline } = part
-          .map(({ terms }) => terms)
+          .map(({ parameters }) => parameters)
           .reduce((a, b) => (b.deadline < a.deadline ? b : a));
         const remainingMs = Math.max(0, Math.round(deadline - performance.now()));
         const hosts = [...new Map(part.map(({ member }) => [member.host.agent, member.host])).values()];
@@ -177,7 +177,7 @@ export class Rendezvous {
           pid,
           host: numbers.get(host.agent) ?? 0,
         }));
-        branches.sendUp({ kind: "join", name, attempt, size, timeoutMs, remainingMs, hosts, members });
+        branches.sendToParent({ kind: "join", name, attempt, size, timeoutMs, remainingMs, hosts, members });
       }
     }
   }

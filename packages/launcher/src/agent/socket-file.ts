@@ -8,11 +8,11 @@ import { setTimeout as delay } from "node:timers/promises";
 export const MAX_PATH_BYTES = 107;
 
 /** A path that a server of this process listens at. */
-export interface SocketClaim {
+export interface SocketFile {
   /** Takes the name away, unless another process has taken it since. Connections remain. */
   unlink(): void;
   /** Gives the name back after `hide`. Rejects with EADDRINUSE when another process has taken it. */
-  relink(): Promise<void>;
+  restore(): Promise<void>;
   /** Removes every name. */
   release(): void;
 }
@@ -25,7 +25,7 @@ let temporaryCount = 0;
  * The socket is bound under a name of its own and then linked: a link is made by one process only, and libuv, which
  * removes the name that was bound, cannot remove a successor's.
  */
-export async function claimSocket(server: Server, path: string): Promise<SocketClaim> {
+export async function bindSocketFile(server: Server, path: string): Promise<SocketFile> {
   if (Buffer.byteLength(path) > MAX_PATH_BYTES)
     throw new RangeError(`the path of an agent's socket has at most ${MAX_PATH_BYTES} bytes: ${path}`);
   const bound = join(dirname(path), `.${process.pid}-${temporaryCount++}`);
@@ -33,11 +33,11 @@ export async function claimSocket(server: Server, path: string): Promise<SocketC
   await once(server, "listening");
   const { ino } = statSync(bound);
   const isOurs = (name: string): boolean => getInode(name) === ino;
-  const claim: SocketClaim = {
+  const claim: SocketFile = {
     unlink() {
       if (isOurs(path)) renameSync(path, bound);
     },
-    async relink() {
+    async restore() {
       while (!tryLink(bound, path)) await removeStaleSocket(path);
       unlinkSync(bound);
     },
@@ -46,7 +46,7 @@ export async function claimSocket(server: Server, path: string): Promise<SocketC
     },
   };
   try {
-    await claim.relink();
+    await claim.restore();
   } catch (error) {
     claim.release();
     server.close();

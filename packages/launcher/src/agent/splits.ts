@@ -58,7 +58,7 @@ export class SplitCollector {
   }
 
   /** Colors from below; those of ranks that the connection does not lead to are left out. */
-  split(link: Link, { group, index, ranks, colors }: FrameOf<"split">): void {
+  onSplit(link: Link, { group, index, ranks, colors }: FrameOf<"split">): void {
     const key = `${group}:${index}`;
     const pending = this.#pending.get(key) ?? this.#open(key, { group, index, ranks });
     for (const { rank, color } of colors) if (this.#branches.routesTo(link, rank)) pending.colors.set(rank, color);
@@ -70,7 +70,7 @@ export class SplitCollector {
       this.distribute({ kind: "colors", world: 0, group, index, ranks: pending.ranks, colors: ordered });
     } else {
       const gathered = [...pending.colors].map(([rank, color]) => ({ rank, color }));
-      this.#branches.sendUp({ kind: "split", group, index, ranks: pending.ranks, colors: gathered });
+      this.#branches.sendToParent({ kind: "split", group, index, ranks: pending.ranks, colors: gathered });
     }
   }
 
@@ -80,7 +80,7 @@ export class SplitCollector {
     const ranks = [...expandRankRanges(frame.ranks)];
     const { isRoot } = this.#branches;
     // Elsewhere only the groups of the ranks below matter.
-    const own = new Set(isRoot ? colors : colors.filter((_, i) => this.#branches.linkTo(ranks[i] as number)));
+    const own = new Set(isRoot ? colors : colors.filter((_, i) => this.#branches.linkForRank(ranks[i] as number)));
     const parts = new Map<bigint, number[]>([...own].map((color) => [color, []]));
     for (const [i, rank] of ranks.entries()) parts.get(colors[i] as bigint)?.push(rank);
     for (const [color, part] of parts) this.#groups.add(splitId(group, index, color), toRankRanges(part));

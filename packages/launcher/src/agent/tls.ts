@@ -10,10 +10,10 @@ export const TLS_PROTOCOLS = { agent: "mosaic-agent/1", store: "mosaic-store/1",
 export type TlsProtocol = (typeof TLS_PROTOCOLS)[keyof typeof TLS_PROTOCOLS];
 
 /** Authentication and encryption by one shared secret, without certificates (RFC 4279, 5489, 7905). */
-const CIPHER = "ECDHE-PSK-CHACHA20-POLY1305";
-const VERSION = "TLSv1.2";
+const TLS_CIPHER = "ECDHE-PSK-CHACHA20-POLY1305";
+const TLS_VERSION = "TLSv1.2";
 /** The identity is sent in clear text: it names no job. */
-const IDENTITY = "mosaic";
+const PSK_IDENTITY = "mosaic";
 
 /** A connection without a complete handshake ends after this long. */
 const HANDSHAKE_MS = 5000;
@@ -27,10 +27,10 @@ function preSharedKey(secret: string): Buffer {
   return Buffer.from(hkdfSync("sha256", secret, "", "mosaic tls psk", 32));
 }
 
-const settings = {
-  minVersion: VERSION,
-  maxVersion: VERSION,
-  ciphers: CIPHER,
+const tlsSettings = {
+  minVersion: TLS_VERSION,
+  maxVersion: TLS_VERSION,
+  ciphers: TLS_CIPHER,
   // One handshake a connection: nothing to resume, nothing to renegotiate.
   secureOptions: constants.SSL_OP_NO_RENEGOTIATION | constants.SSL_OP_NO_TICKET,
 } as const;
@@ -60,10 +60,10 @@ export class TlsServer {
     this.#onRefused = onRefused ?? ((): void => {});
     const psk = preSharedKey(secret);
     this.#server = createServer({
-      ...settings,
+      ...tlsSettings,
       ALPNProtocols: Object.values(TLS_PROTOCOLS),
       handshakeTimeout: HANDSHAKE_MS,
-      pskCallback: (_socket, identity) => (identity === IDENTITY ? psk : null),
+      pskCallback: (_socket, identity) => (identity === PSK_IDENTITY ? psk : null),
     });
     this.#server.maxConnections = MAX_CONNECTIONS;
     this.#server.on("connection", (socket: Socket) => this.#limitHandshakes(socket));
@@ -152,9 +152,9 @@ export async function connectTls(address: string, { secret, protocol }: TlsClien
   const psk = preSharedKey(secret);
   const socket = connect({
     ...parseAddress(address),
-    ...settings,
+    ...tlsSettings,
     ALPNProtocols: [protocol],
-    pskCallback: () => ({ psk, identity: IDENTITY }),
+    pskCallback: () => ({ psk, identity: PSK_IDENTITY }),
     // There is no certificate: who completes the handshake has the secret.
     checkServerIdentity: () => undefined,
   });
@@ -204,8 +204,8 @@ export type TlsOptions = TlsServerOptions;
  * ```ts
  * import { randomBytes } from "node:crypto";
  * import { once } from "node:events";
- * import { tls } from "@mosaic/launcher/agent";
- * const network = tls({ secret: randomBytes(32).toString("hex") });
+ * import { tlsNetwork } from "@mosaic/launcher/agent";
+ * const network = tlsNetwork({ secret: randomBytes(32).toString("hex") });
  * const { address, close } = await network.listen((stream) => stream.end("sealed"));
  * const stream = await network.connect(address);
  * const [chunk] = await once(stream, "data");
@@ -213,7 +213,7 @@ export type TlsOptions = TlsServerOptions;
  * close();
  * ```
  */
-export function tls(options: TlsOptions): Network {
+export function tlsNetwork(options: TlsOptions): Network {
   return {
     async listen(accept) {
       const server = await TlsServer.listen(options);

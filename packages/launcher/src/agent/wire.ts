@@ -19,12 +19,12 @@ export const LIMITS = {
 /** How one field is written. Memory is little-endian wherever Node runs. `minBytes` bounds the length of lists before anything is allocated. */
 export interface Codec<T> {
   readonly minBytes: number;
-  write(out: Writer, value: T): void;
-  read(from: Reader): T;
+  write(out: ByteWriter, value: T): void;
+  read(from: ByteReader): T;
 }
 
 /** Little-endian bytes that grow. */
-export class Writer {
+export class ByteWriter {
   #bytes = Buffer.allocUnsafe(256);
   #size = 0;
 
@@ -51,59 +51,59 @@ export class Writer {
 }
 
 /** Reads what a Writer wrote; every read is checked against the end. */
-export class Reader {
+export class ByteReader {
   readonly #bytes: Buffer;
-  #at = 0;
+  #offset = 0;
 
   constructor(bytes: Buffer) {
     this.#bytes = bytes;
   }
 
   get remaining(): number {
-    return this.#bytes.length - this.#at;
+    return this.#bytes.length - this.#offset;
   }
 
-  take(count: number): Buffer {
+  readBytes(count: number): Buffer {
     if (count > this.remaining)
-      throw new ProtocolError(`a truncated frame, of which ${count - this.remaining} bytes are missing`);
-    this.#at += count;
-    return this.#bytes.subarray(this.#at - count, this.#at);
+      throw new ProtocolError(`expected a field of ${count} bytes, received ${this.remaining}: the frame is truncated`);
+    this.#offset += count;
+    return this.#bytes.subarray(this.#offset - count, this.#offset);
   }
 
   /** The length of a list whose elements take `least` bytes or more. */
   count(minBytes: number): number {
-    const count = this.take(4).readUInt32LE();
+    const count = this.readBytes(4).readUInt32LE();
     if (count * minBytes > this.remaining)
-      throw new ProtocolError(`a list of ${count} elements that is longer than its frame`);
+      throw new ProtocolError(`expected a list within its frame, received one of ${count} elements`);
     return count;
   }
 }
 
-export const u8: Codec<number> = fixed(
+export const u8: Codec<number> = fixedSizeCodec(
   1,
   (bytes, value, at) => bytes.writeUInt8(value, at),
   (bytes) => bytes.readUInt8(),
 );
 
-export const u32: Codec<number> = fixed(
+export const u32: Codec<number> = fixedSizeCodec(
   4,
   (bytes, value, at) => bytes.writeUInt32LE(value, at),
   (bytes) => bytes.readUInt32LE(),
 );
 
-export const i32: Codec<number> = fixed(
+export const i32: Codec<number> = fixedSizeCodec(
   4,
   (bytes, value, at) => bytes.writeInt32LE(value, at),
   (bytes) => bytes.readInt32LE(),
 );
 
-export const u64: Codec<bigint> = fixed(
+export const u64: Codec<bigint> = fixedSizeCodec(
   8,
   (bytes, value, at) => bytes.writeBigUInt64LE(value, at),
   (bytes) => bytes.readBigUInt64LE(),
 );
 
-export const i64: Codec<bigint> = fixed(
+export const i64: Codec<bigint> = fixedSizeCodec(
   8,
   (bytes, value, at) => bytes.writeBigInt64LE(value, at),
   (bytes) => bytes.readBigInt64LE(),
@@ -120,12 +120,12 @@ export const i64Array: Codec<BigInt64Array> = {
   read(from) {
     const count = from.count(8);
     const values = new BigInt64Array(count);
-    from.take(8 * count).copy(Buffer.from(values.buffer));
+    from.readBytes(8 * count).copy(Buffer.from(values.buffer));
     return values;
   },
 };
 
-function fixed<T>(
+function fixedSizeCodec<T>(
   minBytes: number,
   write: (bytes: Buffer, value: T, at: number) => void,
   read: (bytes: Buffer) => T,
@@ -136,7 +136,7 @@ function fixed<T>(
       const at = out.reserve(minBytes);
       write(out.memory, value, at);
     },
-    read: (from) => read(from.take(minBytes)),
+    read: (from) => read(from.readBytes(minBytes)),
   };
 }
 
@@ -153,16 +153,16 @@ export const bytes: Codec<Buffer> = {
   read: (from) => Buffer.from(readBytes(from, LIMITS.value)),
 };
 
-function writeBytes(out: Writer, value: Buffer): void {
+function writeBytes(out: ByteWriter, value: Buffer): void {
   u32.write(out, value.length);
   const at = out.reserve(value.length);
   value.copy(out.memory, at);
 }
 
-function readBytes(from: Reader, maxBytes: number): Buffer {
+function readBytes(from: ByteReader, maxBytes: number): Buffer {
   const length = from.count(1);
-  if (length > maxBytes) throw new ProtocolError(`a field of ${length} bytes, where at most ${maxBytes} are allowed`);
-  return from.take(length);
+  if (length > maxBytes) throw new ProtocolError(`expected a field of at most ${maxBytes} bytes, received ${length}`);
+  return from.readBytes(length);
 }
 
 export const rankRanges: Codec<RankRanges> = {
@@ -180,7 +180,9 @@ export const rankRanges: Codec<RankRanges> = {
       const [first, count] = [u32.read(from), u32.read(from)];
       total += count;
       if (count === 0 || first + count > LIMITS.ranks || total > LIMITS.ranks)
-        throw new ProtocolError(`a range of ${count} ranks from ${first}, where a world has at most ${LIMITS.ranks}`);
+        throw new ProtocolError(
+          `expected a range of ranks below ${LIMITS.ranks}, received ${count} ranks from ${first}`,
+        );
       return [first, count] as const;
     });
   },

@@ -1,9 +1,9 @@
 import { Branches, type Link, type LocalWorldFrame } from "./branches.ts";
 import { CallChecker } from "./calls.ts";
 import { ExitTracker } from "./exit-tracker.ts";
-import { CODES, encode, type FrameOf, type Kind, withLengthPrefix, type WorldFrame } from "./frames.ts";
+import { FAILURE_CODES, encode, type FrameOf, type Kind, withLengthPrefix, type WorldFrame } from "./frames.ts";
 import { PositionCollector } from "./positions.ts";
-import { type Host, type Refusal, Rendezvous } from "./rendezvous.ts";
+import { type Host, type RendezvousRefusal, Rendezvous } from "./rendezvous.ts";
 import { countRanks, expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 import { GroupTable, SplitCollector } from "./splits.ts";
 import { LIMITS, ProtocolError } from "./wire.ts";
@@ -18,7 +18,7 @@ const MAX_BYTES = 256 * 1024 * 1024;
 class WorldStore {
   readonly #branches: Branches;
   readonly #values = new Map<string, Buffer>();
-  readonly #waiting = new Map<string, Set<Link>>();
+  readonly #pendingLinks = new Map<string, Set<Link>>();
   #bytes = 0;
 
   constructor(branches: Branches) {
@@ -28,7 +28,7 @@ class WorldStore {
   /** A value from below. Returns why it cannot be kept, if so. */
   put({ key, value }: FrameOf<"put">): string | undefined {
     // Ranks of several hosts may put a key at the same time: which was first, and stays, is the root's decision.
-    if (!this.#branches.isRoot) return void this.#branches.sendUp({ kind: "put", key, value });
+    if (!this.#branches.isRoot) return void this.#branches.sendToParent({ kind: "put", key, value });
     if (this.#values.has(key)) return undefined;
     if (this.#values.size >= MAX_KEYS || this.#bytes + value.length > MAX_BYTES)
       return `a world keeps at most ${MAX_KEYS} values of ${MAX_BYTES} bytes in total`;
@@ -39,10 +39,10 @@ class WorldStore {
   get(link: Link, { key }: FrameOf<"get">): void {
     const value = this.#values.get(key);
     if (value !== undefined) return this.#branches.send(link, { kind: "value", key, value });
-    const waiting = this.#waiting.get(key);
+    const waiting = this.#pendingLinks.get(key);
     if (waiting !== undefined) return void waiting.add(link);
-    this.#waiting.set(key, new Set([link]));
-    this.#branches.sendUp({ kind: "get", key });
+    this.#pendingLinks.set(key, new Set([link]));
+    this.#branches.sendToParent({ kind: "get", key });
   }
 
   /** A value from above. */
@@ -53,8 +53,8 @@ class WorldStore {
   #store(key: string, value: Buffer): void {
     this.#values.set(key, value);
     this.#bytes += value.length;
-    const waiting = this.#waiting.get(key);
-    this.#waiting.delete(key);
+    const waiting = this.#pendingLinks.get(key);
+    this.#pendingLinks.delete(key);
     if (waiting !== undefined) this.#branches.broadcast({ kind: "value", key, value }, waiting);
   }
 }
@@ -74,7 +74,7 @@ interface WorldOptions {
   /** It has all its ranks: another of the same name may gather. */
   onComplete(): void;
   /** It was refused while it gathered. */
-  onRefused(refusal: Refusal, ranks: readonly number[]): void;
+  onRefused(refusal: RendezvousRefusal, ranks: readonly number[]): void;
   /** No rank of it is left below this agent. */
   onFinished(): void;
   /** A connection has no more to do with this world. */
@@ -105,7 +105,7 @@ export class World {
     this.#positions = new PositionCollector(this.#branches, this.#exits);
     this.#rendezvous = new Rendezvous({
       ...{ name, attempt, host, branches: this.#branches },
-      refuse: (refusal) => this.refuse(refusal),
+      refuse: (refusal) => this.rejectJoins(refusal),
       complete: (table) => this.#completeRendezvous(encode({ kind: "memberTable", world: 0, ...table })),
       disconnected: () => options.disconnected(),
     });
@@ -120,8 +120,9 @@ export class World {
     if (this.#state === "over") return;
     if (frame.kind === "join") return this.#join(link, number, frame);
     if (frame.kind === "cancelJoin") return this.#cancelJoin(link, frame);
-    if (frame.kind === "refused" && link.isAgent) return this.refuse(frame);
-    if (this.#state !== "complete") throw new ProtocolError(`a ${frame.kind} frame before the world is complete`);
+    if (frame.kind === "refused" && link.isAgent) return this.rejectJoins(frame);
+    if (this.#state !== "complete")
+      throw new ProtocolError(`expected only join and cancelJoin before the world is complete, received ${frame.kind}`);
     switch (frame.kind) {
       case "put": {
         const refusal = this.#values.put(frame);
@@ -134,26 +135,26 @@ export class World {
       case "lost":
         if (!link.isAgent) break;
         for (const { ranks, reason } of frame.losses)
-          this.#exits.recordLost(this.#ranksOn(link, expandRankRanges(ranks)), reason);
+          this.#exits.recordLost(this.#ranksOfLink(link, expandRankRanges(ranks)), reason);
         return this.#closeIfEmpty(link);
       case "failed":
         if (this.#branches.routesTo(link, frame.rank)) this.#exits.recordFailure(frame);
         return;
       case "call":
-        return this.#calls.report(link, frame);
+        return this.#calls.onReport(link, frame);
       case "callLogReply":
         return this.#calls.onQueryReply(frame);
       case "mismatch":
         if (!link.isAgent) break;
         return this.#calls.reportMismatch(frame);
       case "split":
-        return this.#splits.split(link, frame);
+        return this.#splits.onSplit(link, frame);
       case "positionsRequest":
         return this.#positions.request(link, frame);
       case "positionsReply":
         return this.#positions.onQueryReply(link, frame);
     }
-    throw new ProtocolError(`an unexpected ${frame.kind} frame`);
+    throw new ProtocolError(`expected a frame that ranks and child agents send, received ${frame.kind}`);
   }
 
   /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
@@ -169,13 +170,13 @@ export class World {
     if (this.#state === "over") return;
     switch (frame.kind) {
       case "refused":
-        return this.#refuseLocally(frame);
+        return this.#rejectLocalJoins(frame);
       case "closed":
         return this.close(frame.reason);
       case "value":
         return this.#values.onValue(frame);
       case "callLogQuery":
-        return this.#calls.query(frame);
+        return this.#calls.onQuery(frame);
       case "mismatch":
         return this.#calls.distribute(frame);
       case "colors":
@@ -185,7 +186,7 @@ export class World {
       case "positions":
         return this.#positions.distribute(frame);
     }
-    throw new ProtocolError(`an unexpected ${frame.kind} frame`);
+    throw new ProtocolError(`expected a frame that parent agents send, received ${frame.kind}`);
   }
 
   /** A connection has ended, with all ranks that it led to. */
@@ -198,11 +199,11 @@ export class World {
   }
 
   /** The world cannot come together: every rank that has joined is answered, here or by the root. */
-  refuse({ code, message }: Refusal): void {
+  rejectJoins({ code, message }: RendezvousRefusal): void {
     if (this.#state !== "gathering") return;
     // The root answers all others; this agent's ranks do not wait for it.
-    this.#branches.sendUp({ kind: "refused", code, message });
-    this.#refuseLocally({ code, message });
+    this.#branches.sendToParent({ kind: "refused", code, message });
+    this.#rejectLocalJoins({ code, message });
   }
 
   /** The control plane of this world ends here: ranks elsewhere lose those below, which lose the control plane. */
@@ -210,7 +211,7 @@ export class World {
     if (this.#state === "over") return;
     const ranks = this.#branches.links.flatMap((link) => this.#branches.ranksOf(link));
     if (this.#state === "complete")
-      this.#branches.sendUp({ kind: "lost", losses: [{ ranks: toRankRanges(ranks), reason }] });
+      this.#branches.sendToParent({ kind: "lost", losses: [{ ranks: toRankRanges(ranks), reason }] });
     this.#branches.broadcast({ kind: "closed", reason });
     this.#finish();
   }
@@ -219,16 +220,19 @@ export class World {
     if (this.#state !== "gathering") return;
     for (const { rank, host } of frame.members) {
       if (link.isAgent && frame.hosts[host] === undefined)
-        throw new ProtocolError("a join frame with a member on an unknown host");
+        throw new ProtocolError(
+          `expected a host of the frame for rank ${rank}, received number ${host} of ${frame.hosts.length}`,
+        );
       if (rank >= LIMITS.ranks)
-        throw new ProtocolError(`a join frame of rank ${rank}, where a world has at most ${LIMITS.ranks} ranks`);
+        throw new ProtocolError(`expected a join frame of a rank below ${LIMITS.ranks}, received rank ${rank}`);
     }
-    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a duplicate join frame");
-    this.#rendezvous.join(link, frame);
+    if (!this.#branches.add(link, number) && !link.isAgent)
+      throw new ProtocolError("expected one join frame of a rank, received a second");
+    this.#rendezvous.onJoin(link, frame);
   }
 
   #cancelJoin(link: Link, frame: FrameOf<"cancelJoin">): void {
-    const ranks = this.#ranksOn(link, expandRankRanges(frame.ranks));
+    const ranks = this.#ranksOfLink(link, expandRankRanges(frame.ranks));
     if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
     // The world has become complete meanwhile.
     else this.#exits.recordLost(ranks, "");
@@ -237,8 +241,9 @@ export class World {
 
   #leave(link: Link, { exits }: FrameOf<"leave">): void {
     const total = exits.reduce((sum, { ranks }) => sum + countRanks(ranks), 0);
-    const own = exits.flatMap(({ ranks }) => this.#ranksOn(link, expandRankRanges(ranks)));
-    if (own.length !== total) throw new ProtocolError("a leave frame of another rank");
+    const own = exits.flatMap(({ ranks }) => this.#ranksOfLink(link, expandRankRanges(ranks)));
+    if (own.length !== total)
+      throw new ProtocolError("expected a leave frame of the connection's own ranks, received another rank");
     this.#exits.recordExits(exits);
     if (!link.isAgent) link.channel.finish();
     this.#closeIfEmpty(link);
@@ -252,7 +257,7 @@ export class World {
     for (const link of this.#branches.links) {
       if (link.isAgent || this.#branches.ranksOf(link).length > 0) continue;
       const message = "another process has joined with this rank; RANK must differ on all ranks";
-      this.#branches.send(link, { kind: "refused", code: CODES.mismatch, message });
+      this.#branches.send(link, { kind: "refused", code: FAILURE_CODES.mismatch, message });
       this.#remove(link);
       link.channel.finish();
     }
@@ -260,7 +265,7 @@ export class World {
     this.#options.onComplete();
   }
 
-  #refuseLocally({ code, message }: Refusal): void {
+  #rejectLocalJoins({ code, message }: RendezvousRefusal): void {
     const ranks = this.#rendezvous.ranks;
     this.#branches.broadcast({ kind: "refused", code, message });
     this.#finish();
@@ -295,7 +300,7 @@ export class World {
   }
 
   /** Those of the ranks that this connection leads to. */
-  #ranksOn(link: Link, ranks: Iterable<number>): readonly number[] {
+  #ranksOfLink(link: Link, ranks: Iterable<number>): readonly number[] {
     return [...ranks].filter((rank) => this.#branches.routesTo(link, rank));
   }
 }

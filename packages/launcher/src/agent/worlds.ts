@@ -1,7 +1,7 @@
 import type { Link } from "./branches.ts";
-import { CODES, type FrameOf, type WorldFrame } from "./frames.ts";
+import { FAILURE_CODES, type FrameOf, type WorldFrame } from "./frames.ts";
 import type { Parent } from "./parent.ts";
-import type { Host, Refusal } from "./rendezvous.ts";
+import type { Host, RendezvousRefusal } from "./rendezvous.ts";
 import { ProtocolError } from "./wire.ts";
 import { World } from "./world.ts";
 
@@ -10,12 +10,12 @@ export interface Branch extends Link {
   /** By their numbers on this connection. */
   readonly worlds: Map<number, World>;
   /** The highest number so far: numbers are never used again. */
-  highest: number;
+  maxWorld: number;
 }
 
-interface CachedRefusal extends Refusal {
+interface CachedRefusal extends RendezvousRefusal {
   readonly ranks: Set<number>;
-  readonly until: number;
+  readonly expiresAt: number;
 }
 
 /** How long ranks that come later are answered with the refusal of those before them. */
@@ -29,7 +29,7 @@ export class WorldTable {
   /** Those that wait for ranks, by name and attempt. */
   readonly #gathering = new Map<string, World>();
   /** At the root: refused for a disagreement. */
-  readonly #refused = new Map<string, CachedRefusal>();
+  readonly #cachedRefusals = new Map<string, CachedRefusal>();
 
   constructor(host: Host, parent: Parent | undefined) {
     this.#host = host;
@@ -41,11 +41,14 @@ export class WorldTable {
     const world = branch.worlds.get(frame.world);
     if (world !== undefined) return world.receiveFromLink(branch, frame.world, frame);
     // Of a world that is over, what was still on its way is dropped.
-    if (frame.world <= branch.highest) return;
-    if (frame.kind !== "join") throw new ProtocolError(`a ${frame.kind} frame before join`);
+    if (frame.world <= branch.maxWorld) return;
+    if (frame.kind !== "join")
+      throw new ProtocolError(`expected join as the first frame of a world, received ${frame.kind}`);
     if (!branch.isAgent && (frame.world !== 0 || frame.members.length !== 1))
-      throw new ProtocolError("a join frame for another rank");
-    branch.highest = frame.world;
+      throw new ProtocolError(
+        "expected a join frame of one rank of world 0, received one of other ranks or another world",
+      );
+    branch.maxWorld = frame.world;
     this.#join(branch, frame);
   }
 
@@ -55,8 +58,8 @@ export class WorldTable {
   }
 
   /** Refuses what has not come together. */
-  refuse(refusal: Refusal): void {
-    for (const world of [...this.#gathering.values()]) world.refuse(refusal);
+  refuse(refusal: RendezvousRefusal): void {
+    for (const world of [...this.#gathering.values()]) world.rejectJoins(refusal);
   }
 
   /** Ends all of them here. */
@@ -71,7 +74,7 @@ export class WorldTable {
     branch.worlds.set(frame.world, world);
     world.receiveFromLink(branch, frame.world, frame);
     const refusal = remembered ?? this.#parent?.failure;
-    if (refusal !== undefined) world.refuse(refusal);
+    if (refusal !== undefined) world.rejectJoins(refusal);
   }
 
   #open(key: string, { name, attempt, size }: FrameOf<"join">): World {
@@ -98,19 +101,20 @@ export class WorldTable {
   }
 
   /** The refusal that ranks of this world have had, unless one of them tries again. */
-  #cachedRefusal(key: string, { members }: FrameOf<"join">): Refusal | undefined {
-    for (const [other, { until }] of this.#refused) if (until < performance.now()) this.#refused.delete(other);
-    const remembered = this.#refused.get(key);
+  #cachedRefusal(key: string, { members }: FrameOf<"join">): RendezvousRefusal | undefined {
+    for (const [other, { expiresAt }] of this.#cachedRefusals)
+      if (expiresAt < performance.now()) this.#cachedRefusals.delete(other);
+    const remembered = this.#cachedRefusals.get(key);
     if (remembered === undefined) return undefined;
     if (!members.some(({ rank }) => remembered.ranks.has(rank))) return remembered;
-    this.#refused.delete(key);
+    this.#cachedRefusals.delete(key);
     return undefined;
   }
 
-  #cacheRefusal(key: string, { code, message }: Refusal, ranks: readonly number[]): void {
-    if (this.#parent !== undefined || code !== CODES.mismatch) return;
-    const before = this.#refused.get(key);
-    const until = before?.until ?? performance.now() + REFUSAL_TTL_MS;
-    this.#refused.set(key, { code, message, until, ranks: new Set([...(before?.ranks ?? []), ...ranks]) });
+  #cacheRefusal(key: string, { code, message }: RendezvousRefusal, ranks: readonly number[]): void {
+    if (this.#parent !== undefined || code !== FAILURE_CODES.mismatch) return;
+    const before = this.#cachedRefusals.get(key);
+    const expiresAt = before?.expiresAt ?? performance.now() + REFUSAL_TTL_MS;
+    this.#cachedRefusals.set(key, { code, message, expiresAt, ranks: new Set([...(before?.ranks ?? []), ...ranks]) });
   }
 }

@@ -25,7 +25,7 @@ export interface ChannelEvents {
 export class Channel {
   readonly #child: ChildProcess;
   readonly #events: ChannelEvents;
-  readonly #early: string[] = [];
+  readonly #earlyLines: string[] = [];
   #isReady = false;
   #hasEnded = false;
   #spawnError: string | undefined;
@@ -38,7 +38,7 @@ export class Channel {
     this.#child = spawn(command.program, command.args, { cwd, detached: true, stdio: ["pipe", "pipe", "pipe"] });
     const { stdin, stdout, stderr } = this.#child;
     const out = new LineSplitter((_, text) => this.#output(text), MAX_EVENT_BYTES);
-    const err = new LineSplitter((_, text) => this.#text(text));
+    const err = new LineSplitter((_, text) => this.#receiveText(text));
     stdin?.on("error", () => {});
     stdout?.on("data", (chunk: Buffer) => out.push(chunk));
     stderr?.on("data", (chunk: Buffer) => err.push(chunk));
@@ -70,7 +70,7 @@ export class Channel {
 
   get exit(): AgentExit {
     const { exitCode: code, signalCode: signal } = this.#child;
-    return { code, signal, stderr: this.#early, spawnError: this.#spawnError };
+    return { code, signal, stderr: this.#earlyLines, spawnError: this.#spawnError };
   }
 
   /** The agent receives it as if its process did. */
@@ -88,19 +88,19 @@ export class Channel {
 
   #output(line: string): void {
     const event = decodeEvent(line);
-    if (event === undefined) return this.#text(line);
+    if (event === undefined) return this.#receiveText(line);
     if (event === "agent") {
       this.#isReady = true;
-      for (const early of this.#early.splice(0)) this.#events.text(early);
+      for (const early of this.#earlyLines.splice(0)) this.#events.text(early);
       return;
     }
     if (event.type === "end") this.hasResult = true;
     this.#events.event(event);
   }
 
-  #text(line: string): void {
+  #receiveText(line: string): void {
     if (this.#isReady) this.#events.text(line);
-    else if (this.#early.length < MAX_EARLY_LINES) this.#early.push(line);
+    else if (this.#earlyLines.length < MAX_EARLY_LINES) this.#earlyLines.push(line);
   }
 }
 

@@ -65,8 +65,8 @@ export class HostsJob {
   readonly #header: AgentHeader;
   readonly #channels: Channel[] = [];
   /** How often the agent of each host was lost. */
-  readonly #losses: number[];
-  readonly #unreachable = new Set<number>();
+  readonly #lossTimes: number[];
+  readonly #unreachableHosts = new Set<number>();
   readonly #timers = new Set<NodeJS.Timeout>();
   readonly #finished: Promise<number>;
   #finish: (exitCode: number) => void = () => {};
@@ -74,14 +74,14 @@ export class HostsJob {
   #failure: number | undefined;
   #signalled: NodeJS.Signals | undefined;
   #rootCode: number | undefined;
-  #hasShownLoss = false;
+  #isLossReported = false;
 
   constructor(plan: HostsPlan, console: HostsConsole) {
     this.#plan = plan;
     this.#console = console;
     const secret = plan.secret ?? randomBytes(SECRET_BYTES).toString("hex");
     this.#header = { env: plan.env, ...(plan.hosts.length > 1 ? { secret } : {}) };
-    this.#losses = plan.hosts.map(() => 0);
+    this.#lossTimes = plan.hosts.map(() => 0);
     this.#finished = new Promise((resolve) => (this.#finish = resolve));
   }
 
@@ -104,7 +104,7 @@ export class HostsJob {
       if (channel.isReady) channel.signal(name);
       else if (ends) channel.kill();
     }
-    if (ends) this.#finishIfOver();
+    if (ends) this.#finishIfEnded();
   }
 
   #start(rank: number): void {
@@ -145,8 +145,8 @@ export class HostsJob {
         return this.#failure === undefined && (rank === 0 || !/^\d+\/\d+ nodes; missing/.test(event.message));
       case "node-lost": {
         // Of the loss of node 0 the first other one reports.
-        if (rank === 0 || (event.lost.nodeRank === 0 && !this.#hasShownLoss)) {
-          this.#hasShownLoss ||= event.lost.nodeRank === 0;
+        if (rank === 0 || (event.lost.nodeRank === 0 && !this.#isLossReported)) {
+          this.#isLossReported ||= event.lost.nodeRank === 0;
           return true;
         }
         return false;
@@ -159,7 +159,7 @@ export class HostsJob {
   #onEnded(rank: number, channel: Channel): void {
     if (rank === 0) this.#onRootEnded(channel);
     else if (!channel.hasResult && !this.#isEnding) this.#onMemberLost(rank, channel);
-    this.#finishIfOver();
+    this.#finishIfEnded();
   }
 
   get #isEnding(): boolean {
@@ -178,12 +178,12 @@ export class HostsJob {
     const { code } = channel.exit;
     if (!channel.isReady) return this.#onUnreachable(rank, channel);
     if (code !== null && code !== EX_TEMPFAIL && code < 128) return this.#failWith(rank, channel);
-    const losses = (this.#losses[rank] ?? 0) + 1;
-    this.#losses[rank] = losses;
+    const losses = (this.#lossTimes[rank] ?? 0) + 1;
+    this.#lossTimes[rank] = losses;
     // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
     if (losses > this.#plan.maxRestarts)
       return this.#schedule(LOSS_DETECTION_MS, () => this.#isEnding || this.#failWith(rank, channel));
-    this.#console.message(`${this.#failureText(rank, channel)}; starting it again`);
+    this.#console.message(`${this.#failureText(rank, channel)}; restarting it`);
     this.#schedule(RESTART_DELAY_MS, () => this.#isEnding || this.#start(rank));
   }
 
@@ -192,12 +192,12 @@ export class HostsJob {
     const { minHosts, hosts } = this.#plan;
     // A host that was lost may be on its way back; node 0 ends the job where that takes longer than --rdzv-timeout.
     const isTransient = startFailure(hosts[rank] as Host, channel.exit, hostCommand(this.#plan, rank)).exitCode === 75;
-    if ((this.#losses[rank] ?? 0) > 0 && isTransient)
+    if ((this.#lossTimes[rank] ?? 0) > 0 && isTransient)
       return this.#schedule(RETRY_MS, () => this.#isEnding || this.#start(rank));
-    if (hosts.length - this.#unreachable.size - 1 < minHosts) return this.#failWith(rank, channel);
-    this.#unreachable.add(rank);
+    if (hosts.length - this.#unreachableHosts.size - 1 < minHosts) return this.#failWith(rank, channel);
+    this.#unreachableHosts.add(rank);
     const range = `--nnodes ${minHosts}:${hosts.length}`;
-    this.#console.message(`${this.#failureText(rank, channel)}; the job goes on with the others (${range})`);
+    this.#console.message(`${this.#failureText(rank, channel)}; the job continues with the other hosts (${range})`);
   }
 
   /** Reports what kept an agent from taking part, and ends the others. */
@@ -216,7 +216,7 @@ export class HostsJob {
         else other.kill();
       }
       this.#schedule(this.#plan.graceMs + EXIT_TIMEOUT_MS, () => this.#killAll());
-      this.#finishIfOver();
+      this.#finishIfEnded();
     };
     if (channel.isReady) this.#schedule(MISMATCH_REPORT_MS, end);
     else end();
@@ -235,7 +235,7 @@ export class HostsJob {
     if (left.length === 0) return;
     const names = this.#plan.hosts.filter((_, rank) => left.includes(this.#channels[rank] as Channel));
     this.#console.message(
-      `closing the connection to ${names.map(({ name }) => name).join(", ")}: no end of the agent; it ends once it finds that`,
+      `closing the connection to ${names.map(({ name }) => name).join(", ")}: its agent has not ended, and ends when it detects that`,
     );
     for (const channel of left) channel.kill();
   }
@@ -244,12 +244,12 @@ export class HostsJob {
     const timer = setTimeout(() => {
       this.#timers.delete(timer);
       work();
-      this.#finishIfOver();
+      this.#finishIfEnded();
     }, ms);
     this.#timers.add(timer);
   }
 
-  #finishIfOver(): void {
+  #finishIfEnded(): void {
     if (!this.#isEnding || !this.#channels.every(({ hasEnded }) => hasEnded)) return;
     if (this.#channels.length < this.#plan.hosts.length) return;
     for (const timer of this.#timers) clearTimeout(timer);

@@ -2,12 +2,12 @@ import { fileURLToPath } from "node:url";
 import type { Command } from "../entry.ts";
 import { type Host, isLocal } from "../options/hosts.ts";
 
-const CLI = fileURLToPath(new URL("./cli.js", import.meta.url));
+const CLI_PATH = fileURLToPath(new URL("./cli.js", import.meta.url));
 
 /** Options of OpenSSH behind the user's own, which come first and therefore count. */
 const SSH_OPTIONS = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"];
 /** Errors only: without it banners and notes on host keys stand between the output. */
-const QUIET = "LogLevel=ERROR";
+const QUIET_OPTION = "LogLevel=ERROR";
 
 /** What the script below writes where it cannot start the agent; `failureOf` has the words for it. */
 const NO_DIRECTORY = "mosaic-run-host: no-directory";
@@ -18,7 +18,7 @@ const NO_LAUNCHER = "mosaic-run-host: no-launcher";
  * Starts the agent on another host: $1 is the working directory, $2 Node, $3 the launcher; the rest are options. Node of the same path
  * comes first, for PATH of a shell that is not interactive often lacks it.
  */
-const SCRIPT = [
+const REMOTE_SCRIPT = [
   `cd "$1" 2>/dev/null || { echo "${NO_DIRECTORY}" >&2; exit 2; }`,
   `node=$2; [ -x "$node" ] || node=$(command -v node) || { echo "${NO_NODE}" >&2; exit 2; }`,
   `cli=$3; [ -f "$cli" ] || { echo "${NO_LAUNCHER}" >&2; exit 2; }`,
@@ -36,15 +36,15 @@ export interface AgentCommand {
 /** The command that starts the agent of a host: over ssh, or directly where the host is this machine. */
 export function agentCommand(host: Host, { ssh, cwd, args }: AgentCommand): Command {
   const own = ["--agent-stdin", ...args];
-  if (isLocal(host)) return { program: process.execPath, args: [CLI, ...own] };
+  if (isLocal(host)) return { program: process.execPath, args: [CLI_PATH, ...own] };
   const [program = "ssh", ...options] = ssh;
   // ssh gives one text to the user's shell there, whichever it is; all of them read single quotes alike.
-  const words = ["/bin/sh", "-c", SCRIPT, "mosaic-run", cwd, process.execPath, CLI, ...own];
-  const all = [...options, ...[...SSH_OPTIONS, QUIET].flatMap((option) => ["-o", option]), "-T"];
-  return { program, args: [...all, host.target, `exec ${words.map(quote).join(" ")}`] };
+  const words = ["/bin/sh", "-c", REMOTE_SCRIPT, "mosaic-run", cwd, process.execPath, CLI_PATH, ...own];
+  const all = [...options, ...[...SSH_OPTIONS, QUIET_OPTION].flatMap((option) => ["-o", option]), "-T"];
+  return { program, args: [...all, host.target, `exec ${words.map(shellQuote).join(" ")}`] };
 }
 
-const quote = (word: string): string =>
+const shellQuote = (word: string): string =>
   /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`;
 
 /** Why an agent could not be started. */
@@ -66,7 +66,7 @@ export interface AgentExit {
 
 interface FailurePattern {
   readonly pattern: RegExp;
-  readonly problem: string;
+  readonly error: string;
   readonly remedy: (target: string, command: AgentCommand) => string;
   readonly exitCode: 2 | 75;
 }
@@ -74,51 +74,51 @@ interface FailurePattern {
 const FAILURE_PATTERNS: readonly FailurePattern[] = [
   {
     pattern: new RegExp(NO_DIRECTORY),
-    problem: "the working directory is missing",
+    error: "the working directory is missing",
     remedy: (_, { cwd }) =>
       `the agent starts in ${cwd} as here: share the file system, or copy the project to that path`,
     exitCode: 2,
   },
   {
     pattern: new RegExp(NO_NODE),
-    problem: "Node is missing",
+    error: "Node is missing",
     remedy: () => `install it there as ${process.execPath}, or on the PATH of shells that are not interactive`,
     exitCode: 2,
   },
   {
     pattern: new RegExp(NO_LAUNCHER),
-    problem: "@mosaic/launcher is missing",
-    remedy: () => `expected ${CLI}: share the file system, or run npm ci there in the same folder`,
+    error: "@mosaic/launcher is missing",
+    remedy: () => `expected ${CLI_PATH}: share the file system, or run npm ci there in the same directory`,
     exitCode: 2,
   },
   {
     pattern: /Could not resolve hostname|[Nn]ame or service not known|name resolution/,
-    problem: "unknown host",
+    error: "unknown host",
     remedy: () => "correct the name, or add it to DNS, to /etc/hosts or as Host to ~/.ssh/config",
     exitCode: 2,
   },
   {
     pattern: /Host key verification failed|HOST IDENTIFICATION HAS CHANGED/,
-    problem: "its host key is not trusted",
-    remedy: (target) => `log in once by hand and compare the key: ssh ${target}`,
+    error: "its host key is not trusted",
+    remedy: (target) => `log in once interactively and verify the key: ssh ${target}`,
     exitCode: 2,
   },
   {
     pattern: /Permission denied|Too many authentication failures/,
-    problem: "permission denied",
+    error: "permission denied",
     remedy: (target) =>
       `ssh must log in without a password: ssh-copy-id ${target}, or ssh-add; --hosts user@host for another user`,
     exitCode: 2,
   },
   {
     pattern: /Connection refused/,
-    problem: "connection refused",
+    error: "connection refused",
     remedy: () => 'start sshd there, or name its port: --ssh "ssh -p PORT"',
     exitCode: 75,
   },
   {
     pattern: /timed out|No route to host|unreachable|Connection (closed|reset)/i,
-    problem: "no connection",
+    error: "no connection",
     remedy: (target) => `check that it is up and that firewalls pass ssh: ssh ${target} true`,
     exitCode: 75,
   },
@@ -137,13 +137,13 @@ export function startFailure(host: Host, exit: AgentExit, command: AgentCommand)
   if (cause !== undefined) {
     const line = exit.stderr.find((one) => cause.pattern.test(one)) ?? "";
     const quoted = line.startsWith("mosaic-run-host") ? "" : ` (${line.trim()})`;
-    const { problem, remedy, exitCode } = cause;
-    return { message: `host ${name}: ${problem}${quoted}; ${remedy(target, command)}`, exitCode };
+    const { error, remedy, exitCode } = cause;
+    return { message: `host ${name}: ${error}${quoted}; ${remedy(target, command)}`, exitCode };
   }
   const how = exit.spawnError ?? (exit.signal === null ? `exit ${exit.code}` : `killed by ${exit.signal}`);
   const last = exit.stderr.findLast((line) => line.trim() !== "");
   return {
-    message: `host ${name}: ${isLocal(host) ? "the agent" : program} ended before the agent was there (${how})${last === undefined ? "" : `: ${last.trim()}`}`,
+    message: `host ${name}: ${isLocal(host) ? "the agent" : program} ended before the agent started (${how})${last === undefined ? "" : `: ${last.trim()}`}`,
     exitCode: exit.code === 2 ? 2 : 75,
   };
 }

@@ -34,8 +34,8 @@ export interface BindOptions {
  * deadline, for the names of services and pods appear late. Rejects with UsageError where the name is one of the loopback interface:
  * /etc/hosts often has the host's own name there, and no other node would reach it.
  */
-export async function bindAddress(place: BindOptions, resolver: Resolver): Promise<string> {
-  const { endpoint, bindAny, timeoutMs, name = "--rdzv-endpoint" } = place;
+export async function bindAddress(options: BindOptions, resolver: Resolver): Promise<string> {
+  const { endpoint, bindAny, timeoutMs, name = "--rdzv-endpoint" } = options;
   const { host } = endpoint;
   if (bindAny) return isIP(host) === 6 ? "::" : "0.0.0.0";
   if (isIP(host) > 0) return host;

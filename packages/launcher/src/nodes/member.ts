@@ -4,11 +4,11 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type { TLSSocket } from "node:tls";
 import { Agent as ControlAgent } from "../agent/agent.ts";
-import { CODES, type Frame, type FrameOf } from "../agent/frames.ts";
+import { FAILURE_CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress, HandshakeError } from "../agent/network.ts";
-import { connectTls, tls, TLS_PROTOCOLS } from "../agent/tls.ts";
+import { connectTls, tlsNetwork, TLS_PROTOCOLS } from "../agent/tls.ts";
 import { ProtocolError } from "../agent/wire.ts";
-import type { AttemptDecision, StopRequest } from "../attempts.ts";
+import type { AttemptDecision, StopRequest } from "../restart-policy.ts";
 import { type Assignment, type Coordinator, type HintOf, makePrivateDir, type NodeControl } from "../coordinator.ts";
 import { RendezvousError, UsageError } from "../errors.ts";
 import type { LostNode } from "../job.ts";
@@ -54,12 +54,12 @@ export class MemberCoordinator implements Coordinator {
   #assigned = deferred<FrameOf<"assign"> | undefined>();
   #outcome = deferred<AttemptDecision>();
   #attempt = -1;
-  #beganAt = 0;
+  #startTime = 0;
   #isRunning = false;
   /** Between an assignment and its ranks. */
   #isStarting = false;
-  readonly #earlyStops: FrameOf<"stop">[] = [];
-  #lost: LostNode | undefined;
+  readonly #earlyStopFrames: FrameOf<"stop">[] = [];
+  #lostNode: LostNode | undefined;
   #stopRequest: StopRequest | undefined;
   #isClosed = false;
 
@@ -96,12 +96,12 @@ export class MemberCoordinator implements Coordinator {
       ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, index: groupRank, root },
       children: groupRank * FAN_OUT + 1 < groupWorldSize,
       fanOut: FAN_OUT,
-      network: tls({ secret: this.#secret, host: localAddress }),
+      network: tlsNetwork({ secret: this.#secret, host: localAddress }),
     });
-    if (this.#lost !== undefined) throw new RendezvousError(lostText(this.#lost));
+    if (this.#lostNode !== undefined) throw new RendezvousError(lostText(this.#lostNode));
     this.#isStarting = false;
     // Once the ranks are there.
-    for (const stop of this.#earlyStops.splice(0)) setImmediate(() => this.#onStop(stop));
+    for (const stop of this.#earlyStopFrames.splice(0)) setImmediate(() => this.#onStop(stop));
     const place = {
       firstRank,
       groupRank,
@@ -199,7 +199,7 @@ export class MemberCoordinator implements Coordinator {
     this.#socket = socket;
     const peer = new Peer(socket, {
       frame: (frame) => this.#receive(frame),
-      lost: (reason) => this.#onLost(reason),
+      onLost: (reason) => this.#onLost(reason),
     });
     this.#peer = peer;
     peer.authenticate();
@@ -212,14 +212,14 @@ export class MemberCoordinator implements Coordinator {
       case "clock":
         return;
       case "refused": {
-        const ErrorClass = frame.code === CODES.mismatch ? UsageError : RendezvousError;
+        const ErrorClass = frame.code === FAILURE_CODES.mismatch ? UsageError : RendezvousError;
         return this.#fail(new ErrorClass(frame.message));
       }
       case "rendezvousStatus":
         return this.#control.emit({ type: "rendezvous", message: frame.message });
       case "assign":
         this.#attempt = frame.attempt;
-        this.#beganAt = Date.now();
+        this.#startTime = Date.now();
         this.#isRunning = this.#isStarting = true;
         this.#outcome = deferred();
         return this.#assigned.resolve(frame);
@@ -227,9 +227,9 @@ export class MemberCoordinator implements Coordinator {
         if (frame.attempt === this.#attempt) this.#outcome.resolve(decodeEnd(frame.end));
         return;
       case "stop":
-        return this.#isStarting ? void this.#earlyStops.push(frame) : this.#onStop(frame);
+        return this.#isStarting ? void this.#earlyStopFrames.push(frame) : this.#onStop(frame);
     }
-    throw new ProtocolError(`an unexpected ${frame.kind} message`);
+    throw new ProtocolError(`expected a message that node 0 sends, received ${frame.kind}`);
   }
 
   #onStop({ signal, outcome, reason }: FrameOf<"stop">): void {
@@ -251,10 +251,10 @@ export class MemberCoordinator implements Coordinator {
     // A first rendezvous goes on where node 0 was started anew.
     if (this.#attempt < 0) return void this.#connect();
     const { nodeRank, node } = { nodeRank: 0, node: this.#endpoint };
-    this.#lost = { attempt: this.#attempt, nodeRank, node, reason, afterMs: Date.now() - this.#beganAt };
-    if (!this.#isRunning) return this.#fail(new RendezvousError(lostText(this.#lost)));
-    this.#outcome.resolve({ lost: this.#lost });
-    this.#control.stopRanks(lostText(this.#lost));
+    this.#lostNode = { attempt: this.#attempt, nodeRank, node, reason, afterMs: Date.now() - this.#startTime };
+    if (!this.#isRunning) return this.#fail(new RendezvousError(lostText(this.#lostNode)));
+    this.#outcome.resolve({ lost: this.#lostNode });
+    this.#control.stopRanks(lostText(this.#lostNode));
   }
 
   #fail(error: Error): void {

@@ -12,7 +12,7 @@ const CHECK_MS = 100;
 export interface PeerEvents {
   frame(frame: Frame): void;
   /** The connection has ended, or nothing has arrived for too long; called once. */
-  lost(reason: string): void;
+  onLost(reason: string): void;
 }
 
 /** A connection between the launchers of two nodes: frames, and a clock frame every 0.5 s in both directions. */
@@ -28,7 +28,7 @@ export class Peer {
     this.#events = events;
     this.#channel = new Channel(stream, {
       content: (content) => events.frame(decode(content)),
-      ended: (reason) => this.#lose(reason),
+      onEnd: (reason) => this.#reportLoss(reason),
     });
     this.#timer = setInterval(() => this.#tick(), CHECK_MS);
   }
@@ -64,13 +64,13 @@ export class Peer {
     }
     if (now - this.#channel.receivedAt < LIMIT_MS) return;
     this.#channel.destroy();
-    this.#lose(`no heartbeat for ${LIMIT_MS / 1000} s`);
+    this.#reportLoss(`no heartbeat for ${LIMIT_MS / 1000} s`);
   }
 
-  #lose(reason: string): void {
+  #reportLoss(reason: string): void {
     if (this.#isLost) return;
     this.#end();
-    this.#events.lost(reason);
+    this.#events.onLost(reason);
   }
 
   #end(): void {
@@ -85,6 +85,6 @@ export const OUTCOMES = { failed: 0, cancelled: 1, "timed-out": 2 } as const;
 /** The name of a signal that came as a number. Throws ProtocolError. */
 export function signalName(number: number): NodeJS.Signals {
   const found = Object.entries(constants.signals).find(([, value]) => value === number);
-  if (found === undefined) throw new ProtocolError(`the unknown signal number ${number}`);
+  if (found === undefined) throw new ProtocolError(`expected the number of a signal, received ${number}`);
   return found[0] as NodeJS.Signals;
 }

@@ -1,4 +1,4 @@
-import type { AttemptDecision } from "../attempts.ts";
+import type { AttemptDecision } from "../restart-policy.ts";
 import { constants } from "node:os";
 import { LIMITS, ProtocolError } from "../agent/wire.ts";
 import type { RankError } from "../job.ts";
@@ -38,7 +38,7 @@ export function encodeReport({ record, hint }: RankReport): Buffer {
 /** Reads a report of another node, whose clock is `offsetMs` behind this one. Throws ProtocolError. */
 export function decodeReport(bytes: Buffer, offsetMs: number): RankReport {
   const { record, hint } = parseObject(bytes);
-  const from = asObject(record);
+  const from = toObject(record);
   const time = (name: string): number => parseNumberField(from, name) + offsetMs;
   const thrown = from.thrown === undefined ? undefined : parseErrorRecord(JSON.stringify(from.thrown));
   return {
@@ -82,8 +82,8 @@ export function encodeEnd(end: AttemptDecision): Buffer {
 /** Reads what node 0 has decided. Throws ProtocolError. */
 export function decodeEnd(bytes: Buffer): AttemptDecision {
   const end = parseObject(bytes);
-  for (const part of ["failure", "lost", "stop"] as const) if (end[part] !== undefined) asObject(end[part]);
-  if (end.failure !== undefined) parseNumberField(asObject(end.failure), "exitCode");
+  for (const part of ["failure", "lost", "stop"] as const) if (end[part] !== undefined) toObject(end[part]);
+  if (end.failure !== undefined) parseNumberField(toObject(end.failure), "exitCode");
   if (end.restartInMs !== undefined) parseNumberField(end, "restartInMs");
   return end;
 }
@@ -108,33 +108,33 @@ type JsonObject = Readonly<Record<string, unknown>>;
 
 function parseObject(bytes: Buffer): JsonObject {
   try {
-    return asObject(JSON.parse(bytes.toString()));
+    return toObject(JSON.parse(bytes.toString()));
   } catch {
-    throw new ProtocolError("a value that is not a JSON object");
+    throw new ProtocolError("expected a JSON object, received other bytes");
   }
 }
 
-function asObject(value: unknown): JsonObject {
+function toObject(value: unknown): JsonObject {
   if (typeof value === "object" && value !== null && !Array.isArray(value)) return value as JsonObject;
-  throw new ProtocolError("a JSON value that is not an object");
+  throw new ProtocolError(`expected a JSON object, received ${JSON.stringify(value)}`);
 }
 
 function parseNumberField(from: JsonObject, name: string): number {
   const value = from[name];
   if (typeof value === "number" && Number.isFinite(value)) return value;
-  throw new ProtocolError(`a report whose ${name} is not a number`);
+  throw new ProtocolError(`expected a report with a number as ${name}, received ${JSON.stringify(value)}`);
 }
 
 function parseTextField(from: JsonObject, name: string): string {
   const value = from[name];
   if (typeof value === "string") return value;
-  throw new ProtocolError(`a report whose ${name} is not a string`);
+  throw new ProtocolError(`expected a report with a string as ${name}, received ${JSON.stringify(value)}`);
 }
 
 function parseSignalField(from: JsonObject): NodeJS.Signals {
   const name = parseTextField(from, "signal");
   if (Object.hasOwn(constants.signals, name)) return name as NodeJS.Signals;
-  throw new ProtocolError(`a report of the unknown signal ${name}`);
+  throw new ProtocolError(`expected a report with the name of a signal, received ${name}`);
 }
 
 function parseLinesField(from: JsonObject, name: string): readonly string[] {

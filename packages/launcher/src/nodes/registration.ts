@@ -58,9 +58,9 @@ const formatNodeRange = ({ minNodes, maxNodes }: Registration): string =>
   minNodes === maxNodes ? String(maxNodes) : `${minNodes}:${maxNodes}`;
 
 /** `2/3 nodes; missing n2`; of many the first eight. */
-export function gatheringMessage(present: ReadonlySet<number>, max: number): string {
-  const missing = Array.from({ length: max }, (_, rank) => rank).filter((rank) => !present.has(rank));
+export function waitingMessage(registered: ReadonlySet<number>, max: number): string {
+  const missing = Array.from({ length: max }, (_, rank) => rank).filter((rank) => !registered.has(rank));
   const names = missing.slice(0, 8).map((rank) => `n${rank}`);
   const rest = missing.length > names.length ? ` and ${missing.length - names.length} more` : "";
-  return `${present.size}/${max} nodes; missing ${names.join(", ")}${rest}`;
+  return `${registered.size}/${max} nodes; missing ${names.join(", ")}${rest}`;
 }

@@ -3,11 +3,11 @@ import { constants } from "node:os";
 import { join } from "node:path";
 import type { TLSSocket } from "node:tls";
 import { Agent as ControlAgent } from "../agent/agent.ts";
-import { CODES, type Frame, type FrameOf } from "../agent/frames.ts";
+import { FAILURE_CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress } from "../agent/network.ts";
 import { sharedTls, TLS_PROTOCOLS, TlsServer } from "../agent/tls.ts";
 import { ProtocolError } from "../agent/wire.ts";
-import { type AttemptDecision, RestartPolicy, type StopRequest } from "../attempts.ts";
+import { type AttemptDecision, RestartPolicy, type StopRequest } from "../restart-policy.ts";
 import {
   type Assignment,
   type Coordinator,
@@ -25,10 +25,10 @@ import { StoreServer } from "../store/server.ts";
 import { bindAddress } from "./address.ts";
 import { OUTCOMES, Peer, signalName } from "./peer.ts";
 import { decodeReport, encodeEnd, type RankReport } from "./records.ts";
-import { findMismatch, gatheringMessage, nodeName, type Registration, createRegistration } from "./registration.ts";
+import { findMismatch, waitingMessage, nodeName, type Registration, createRegistration } from "./registration.ts";
 
 /** While nodes are missing, who is reported so often. */
-const GATHERING_MS = 5000;
+const WAITING_NOTICE_MS = 5000;
 const CHECK_MS = 100;
 /** A launcher that has connected registers at once. */
 const REGISTER_MS = 5000;
@@ -38,7 +38,7 @@ const MAX_REFUSALS = 64;
 const FLUSH_MS = 1000;
 
 /** Another node, as node 0 sees it. */
-interface Member {
+interface MemberNode {
   readonly peer: Peer;
   readonly registration: Registration;
   readonly nodeRank: number;
@@ -66,11 +66,11 @@ export class RootCoordinator implements Coordinator {
   readonly #nodes: NodesPlan;
   readonly #control: NodeControl;
   readonly #secret: string;
-  readonly #self: Registration;
+  readonly #ownRegistration: Registration;
   readonly #policy: RestartPolicy;
   readonly #server: TlsServer;
   readonly #store: StoreServer;
-  readonly #members = new Map<number, Member>();
+  readonly #members = new Map<number, MemberNode>();
   readonly #connections = new Set<TLSSocket>();
   #agent: ControlAgent | undefined;
   #attempt = -1;
@@ -78,12 +78,12 @@ export class RootCoordinator implements Coordinator {
   #state: "gathering" | "running" | "between" = "between";
   /** Nodes without the right secret, and others that were refused, are reported once each. */
   readonly #refusals = new Set<string>();
-  #beganAt = 0;
+  #startTime = 0;
   #joinedAt = 0;
   #stopRequest: StopRequest | undefined;
   #failed: Error | undefined;
-  #lost: LostNode | undefined;
-  #wake: () => void = () => {};
+  #lostNode: LostNode | undefined;
+  #notifyWaiter: () => void = () => {};
   #firstFailingAt = Number.POSITIVE_INFINITY;
   #lostAt = Number.POSITIVE_INFINITY;
 
@@ -93,7 +93,7 @@ export class RootCoordinator implements Coordinator {
     this.#nodes = nodes;
     this.#control = control;
     this.#secret = secret;
-    this.#self = createRegistration(plan, nodes);
+    this.#ownRegistration = createRegistration(plan, nodes);
     this.#policy = new RestartPolicy(plan);
     this.#server = server;
     this.#store = StoreServer.share({ runId: plan.runId, server, token: secret });
@@ -137,7 +137,7 @@ export class RootCoordinator implements Coordinator {
   async beginAttempt(): Promise<Assignment | undefined> {
     this.#attempt++;
     for (;;) {
-      await this.#gather();
+      await this.#waitForNodes();
       if (this.#stopRequest !== undefined) return undefined;
       const assigned = [...this.#members.values()].toSorted((a, b) => a.nodeRank - b.nodeRank);
       await this.#agent?.close();
@@ -155,18 +155,20 @@ export class RootCoordinator implements Coordinator {
   }
 
   reportFailing(rank: number): void {
-    this.#onFailing(rank, this.#self);
+    this.#onFailing(rank, this.#ownRegistration);
   }
 
   async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision> {
-    await this.#until(() => [...this.#members.values()].every(({ isParticipant, ended }) => !isParticipant || ended));
+    await this.#waitUntil(() =>
+      [...this.#members.values()].every(({ isParticipant, ended }) => !isParticipant || ended),
+    );
     this.#state = "between";
     const failure = this.#diagnose(records.map((record) => ({ record, hint: hintOf(record) })));
-    const isLost = this.#lost !== undefined && !(failure !== undefined && this.#firstFailingAt < this.#lostAt);
+    const isLost = this.#lostNode !== undefined && !(failure !== undefined && this.#firstFailingAt < this.#lostAt);
     const end = this.#policy.decide({
-      ...{ attempt: this.#attempt, ranMs: Date.now() - this.#beganAt, stop: this.#stopRequest },
+      ...{ attempt: this.#attempt, uptimeMs: Date.now() - this.#startTime, stop: this.#stopRequest },
       failure: isLost ? undefined : failure,
-      lost: isLost ? this.#lost : undefined,
+      lost: isLost ? this.#lostNode : undefined,
     });
     this.#broadcast({ kind: "outcome", attempt: this.#attempt, end: encodeEnd(end) });
     for (const member of this.#members.values()) member.isParticipant = false;
@@ -177,7 +179,7 @@ export class RootCoordinator implements Coordinator {
     if (this.#stopRequest !== undefined) return;
     this.#stopRequest = request;
     this.#broadcastStop(request.signal, request);
-    this.#wake();
+    this.#notifyWaiter();
   }
 
   kill(reason: string): void {
@@ -187,7 +189,7 @@ export class RootCoordinator implements Coordinator {
   async close(): Promise<void> {
     for (const { peer } of this.#members.values()) peer.finish();
     const deadline = Date.now() + FLUSH_MS;
-    await this.#until(() => this.#connections.size === 0 || Date.now() > deadline);
+    await this.#waitUntil(() => this.#connections.size === 0 || Date.now() > deadline);
     for (const socket of this.#connections) socket.destroy();
     await this.#agent?.close();
     await this.#store.close();
@@ -196,22 +198,22 @@ export class RootCoordinator implements Coordinator {
   }
 
   /** Resolves when all nodes are there, or enough of them after the last call, or the job is to end. */
-  async #gather(): Promise<void> {
+  async #waitForNodes(): Promise<void> {
     const { min, max, timeoutMs, lastCallMs } = this.#nodes;
     this.#state = "gathering";
     const startedAt = Date.now();
     this.#joinedAt = startedAt;
-    let reportedAt = startedAt - GATHERING_MS + 1000;
-    await this.#until(() => {
+    let reportedAt = startedAt - WAITING_NOTICE_MS + 1000;
+    await this.#waitUntil(() => {
       if (this.#failed !== undefined || this.#stopRequest !== undefined) return true;
       const now = Date.now();
       const present = this.#members.size + 1;
       if (present === max || (present >= min && now - this.#joinedAt >= lastCallMs)) return true;
-      const message = gatheringMessage(new Set([0, ...this.#members.keys()]), max);
+      const message = waitingMessage(new Set([0, ...this.#members.keys()]), max);
       if (now - startedAt >= timeoutMs) {
-        const text = `rendezvous timed out after ${timeoutMs / 1000} s: ${message}; look at the output of the others, and at --rdzv-endpoint there`;
-        this.#fail(new RendezvousError(text), CODES.timeout);
-      } else if (now - reportedAt >= GATHERING_MS) {
+        const text = `rendezvous timed out after ${timeoutMs / 1000} s: ${message}; check the output of the other nodes, and their --rdzv-endpoint`;
+        this.#fail(new RendezvousError(text), FAILURE_CODES.timeout);
+      } else if (now - reportedAt >= WAITING_NOTICE_MS) {
         reportedAt = now;
         this.#control.emit({ type: "rendezvous", message });
         this.#broadcast({ kind: "rendezvousStatus", message });
@@ -222,14 +224,14 @@ export class RootCoordinator implements Coordinator {
   }
 
   /** Numbers the ranks in the order of the nodes. */
-  #assign(members: readonly Member[]): Assignment {
+  #assign(members: readonly MemberNode[]): Assignment {
     const { runId, nproc } = this.#plan;
     const worldSize = members.reduce((sum, { registration }) => sum + registration.nproc, nproc);
     const shared = { attempt: this.#attempt, worldSize, groupWorldSize: members.length + 1 };
     this.#state = "running";
     this.#hasRun = true;
-    this.#beganAt = Date.now();
-    this.#lost = undefined;
+    this.#startTime = Date.now();
+    this.#lostNode = undefined;
     this.#lostAt = this.#firstFailingAt = Number.POSITIVE_INFINITY;
     this.#store.beginAttempt(this.#attempt);
     let firstRank = nproc;
@@ -254,8 +256,8 @@ export class RootCoordinator implements Coordinator {
     return socket?.localAddress?.replace(/^::ffff:/, "") ?? host;
   }
 
-  #diagnose(own: readonly RankReport[]): Failure | undefined {
-    const all = [...own.map((report) => ({ ...report, from: this.#self }))];
+  #diagnose(localReports: readonly RankReport[]): Failure | undefined {
+    const all = [...localReports.map((report) => ({ ...report, from: this.#ownRegistration }))];
     for (const { reports, registration } of this.#members.values())
       all.push(...reports.map((report) => ({ ...report, from: registration })));
     const of = new Map(all.map((report) => [report.record.rank, report]));
@@ -265,7 +267,7 @@ export class RootCoordinator implements Coordinator {
     const root = of.get(failure?.rank ?? -1);
     if (failure === undefined || root === undefined) return undefined;
     // What others lost when a node was lost is no cause of it.
-    if (this.#lost !== undefined && classifyExit(root.record) === "peer-lost") return undefined;
+    if (this.#lostNode !== undefined && classifyExit(root.record) === "peer-lost") return undefined;
     return { ...failure, node: root.from.host, nodeRank: root.from.nodeRank };
   }
 
@@ -273,18 +275,19 @@ export class RootCoordinator implements Coordinator {
     this.#connections.add(socket);
     socket.on("close", () => {
       this.#connections.delete(socket);
-      this.#wake();
+      this.#notifyWaiter();
     });
-    let member: Member | undefined;
+    let member: MemberNode | undefined;
     const peer = new Peer(socket, {
       frame: (frame) => {
         if (member !== undefined) return this.#receive(member, frame);
-        if (frame.kind !== "register") throw new ProtocolError(`a ${frame.kind} message before register`);
+        if (frame.kind !== "register")
+          throw new ProtocolError(`expected register as the first message, received ${frame.kind}`);
         clearTimeout(deadline);
         peer.authenticate();
         member = this.#register(peer, frame, socket.remoteAddress ?? "unknown address");
       },
-      lost: (reason) => {
+      onLost: (reason) => {
         clearTimeout(deadline);
         if (member !== undefined) this.#onLost(member, reason);
       },
@@ -293,7 +296,7 @@ export class RootCoordinator implements Coordinator {
   }
 
   /** Undefined when the node was refused. */
-  #register(peer: Peer, registration: Registration, address: string): Member | undefined {
+  #register(peer: Peer, registration: Registration, address: string): MemberNode | undefined {
     const refuse = (code: number, message: string): undefined => {
       peer.send({ kind: "refused", world: 0, code, message });
       peer.finish();
@@ -304,22 +307,22 @@ export class RootCoordinator implements Coordinator {
     const { nodeRank } = registration;
     // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not perturbed.
     const isFirst = !this.#hasRun;
-    const wrong = findMismatch(this.#self, registration);
-    const other = nodeRank === 0 ? this.#self : this.#members.get(nodeRank)?.registration;
+    const wrong = findMismatch(this.#ownRegistration, registration);
+    const other = nodeRank === 0 ? this.#ownRegistration : this.#members.get(nodeRank)?.registration;
     const duplicate =
       other === undefined
         ? undefined
         : `two launchers have --node-rank ${nodeRank}: on ${other.host} and on ${registration.host} (${address}); --node-rank must differ on all nodes`;
     const message = wrong?.message ?? duplicate;
     if (message !== undefined && isFirst && wrong?.isOtherJob !== true) {
-      refuse(CODES.mismatch, message);
-      this.#fail(new UsageError(message), CODES.mismatch);
+      refuse(FAILURE_CODES.mismatch, message);
+      this.#fail(new UsageError(message), FAILURE_CODES.mismatch);
       return undefined;
     }
-    if (wrong !== undefined) return refuse(CODES.mismatch, wrong.message);
+    if (wrong !== undefined) return refuse(FAILURE_CODES.mismatch, wrong.message);
     if (duplicate !== undefined) {
       const why = `the job runs attempt ${this.#attempt} with ${this.#members.size + 1} nodes already: ${duplicate}`;
-      return refuse(CODES.peerLost, why);
+      return refuse(FAILURE_CODES.peerLost, why);
     }
     this.#joinedAt = Date.now();
     const member = {
@@ -332,11 +335,11 @@ export class RootCoordinator implements Coordinator {
       reports: [],
     };
     this.#members.set(nodeRank, member);
-    this.#wake();
+    this.#notifyWaiter();
     return member;
   }
 
-  #receive(member: Member, frame: Frame): void {
+  #receive(member: MemberNode, frame: Frame): void {
     switch (frame.kind) {
       case "clock":
         // The frame with the least latency bounds the difference of the clocks best.
@@ -347,15 +350,15 @@ export class RootCoordinator implements Coordinator {
         return;
       case "report":
         if (frame.attempt === this.#attempt && member.isParticipant)
-          member.reports.push(decodeReport(frame.record, finite(member.offsetMs)));
+          member.reports.push(decodeReport(frame.record, finiteOrZero(member.offsetMs)));
         return;
       case "ended":
         if (frame.attempt === this.#attempt) member.ended = true;
-        return this.#wake();
+        return this.#notifyWaiter();
       case "stop":
         return this.#onStop(member, frame);
     }
-    throw new ProtocolError(`an unexpected ${frame.kind} message`);
+    throw new ProtocolError(`expected a message that nodes send, received ${frame.kind}`);
   }
 
   #onFailing(rank: number, from: Registration): void {
@@ -365,12 +368,15 @@ export class RootCoordinator implements Coordinator {
   }
 
   /** Ends the ranks of all nodes but one. */
-  #endRanks(reason: string, except: number): void {
-    this.#broadcast({ kind: "stop", signal: constants.signals.SIGTERM, outcome: OUTCOMES.failed, reason }, except);
-    if (except !== 0) this.#control.stopRanks(reason);
+  #endRanks(reason: string, excludedNode: number): void {
+    this.#broadcast(
+      { kind: "stop", signal: constants.signals.SIGTERM, outcome: OUTCOMES.failed, reason },
+      excludedNode,
+    );
+    if (excludedNode !== 0) this.#control.stopRanks(reason);
   }
 
-  #onStop(member: Member, { signal, outcome, reason }: FrameOf<"stop">): void {
+  #onStop(member: MemberNode, { signal, outcome, reason }: FrameOf<"stop">): void {
     const name = signalName(signal);
     const forwarded = { reason: `${reason} on ${nodeName(member.registration)}`, signal: name } as const;
     if (name === "SIGKILL") {
@@ -385,27 +391,27 @@ export class RootCoordinator implements Coordinator {
     this.#stopRequest = request;
     this.#broadcastStop(name, request, member.nodeRank);
     this.#control.end(request);
-    this.#wake();
+    this.#notifyWaiter();
   }
 
-  #broadcastStop(signal: NodeJS.Signals, request: Pick<StopRequest, "reason" | "outcome">, except = 0): void {
+  #broadcastStop(signal: NodeJS.Signals, request: Pick<StopRequest, "reason" | "outcome">, excludedNode = 0): void {
     const { reason } = request;
     this.#broadcast(
       { kind: "stop", signal: constants.signals[signal], outcome: OUTCOMES[request.outcome], reason },
-      except,
+      excludedNode,
     );
   }
 
-  #onLost(member: Member, reason: string): void {
+  #onLost(member: MemberNode, reason: string): void {
     const { nodeRank, registration } = member;
     if (this.#members.get(nodeRank) !== member) return;
     this.#members.delete(nodeRank);
-    this.#wake();
+    this.#notifyWaiter();
     if (this.#state !== "running" || !member.isParticipant || member.ended) return;
-    if (this.#lost === undefined) {
+    if (this.#lostNode === undefined) {
       this.#lostAt = performance.now();
-      const afterMs = Date.now() - this.#beganAt;
-      this.#lost = { attempt: this.#attempt, nodeRank, node: registration.host, reason, afterMs };
+      const afterMs = Date.now() - this.#startTime;
+      this.#lostNode = { attempt: this.#attempt, nodeRank, node: registration.host, reason, afterMs };
     }
     this.#endRanks(`${nodeName(registration)} was lost: ${reason}`, nodeRank);
   }
@@ -418,19 +424,19 @@ export class RootCoordinator implements Coordinator {
       peer.finish();
     }
     this.#members.clear();
-    this.#wake();
+    this.#notifyWaiter();
   }
 
-  #broadcast(frame: Frame, except = 0): void {
-    for (const { peer, nodeRank } of this.#members.values()) if (nodeRank !== except) peer.send(frame);
+  #broadcast(frame: Frame, excludedNode = 0): void {
+    for (const { peer, nodeRank } of this.#members.values()) if (nodeRank !== excludedNode) peer.send(frame);
   }
 
   /** Looks at a condition whenever something has happened, and at deadlines every so often. */
-  async #until(condition: () => boolean): Promise<void> {
+  async #waitUntil(condition: () => boolean): Promise<void> {
     while (!condition())
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, CHECK_MS);
-        this.#wake = () => {
+        this.#notifyWaiter = () => {
           clearTimeout(timer);
           resolve();
         };
@@ -438,4 +444,4 @@ export class RootCoordinator implements Coordinator {
   }
 }
 
-const finite = (value: number): number => (Number.isFinite(value) ? value : 0);
+const finiteOrZero = (value: number): number => (Number.isFinite(value) ? value : 0);

@@ -1,9 +1,9 @@
 /** The candidate closest to `word`, or else one that begins like it, or undefined when none is close enough to be what was meant. */
-export function closestMatch(word: string, candidates: readonly string[]): string | undefined {
+export function closestMatch(name: string, candidates: readonly string[]): string | undefined {
   const scored = candidates
-    .map((candidate) => ({ candidate, distance: editDistance(word, candidate) }))
+    .map((candidate) => ({ candidate, distance: editDistance(name, candidate) }))
     .filter(({ candidate, distance }) => distance <= Math.max(2, Math.floor(candidate.length / 3)));
-  const alike = candidates.find((candidate) => word.length >= 4 && candidate.startsWith(word.slice(0, 4)));
+  const alike = candidates.find((candidate) => name.length >= 4 && candidate.startsWith(name.slice(0, 4)));
   return scored.toSorted((a, b) => a.distance - b.distance)[0]?.candidate ?? alike;
 }
 
@@ -14,15 +14,15 @@ export function editDistance(a: string, b: string): number {
   for (let i = 1; i <= a.length; i++) {
     const row = [i];
     for (let j = 1; j <= b.length; j++) {
-      const change = cell(last, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      const change = distanceAt(last, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1);
       const swaps = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
-      const swap = swaps ? cell(beforeLast, j - 2) + 1 : Number.POSITIVE_INFINITY;
-      row.push(Math.min(cell(last, j) + 1, cell(row, j - 1) + 1, change, swap));
+      const swap = swaps ? distanceAt(beforeLast, j - 2) + 1 : Number.POSITIVE_INFINITY;
+      row.push(Math.min(distanceAt(last, j) + 1, distanceAt(row, j - 1) + 1, change, swap));
     }
     beforeLast = last;
     last = row;
   }
-  return cell(last, b.length);
+  return distanceAt(last, b.length);
 }
 
-const cell = (row: readonly number[], j: number): number => row[j] ?? Number.POSITIVE_INFINITY;
+const distanceAt = (row: readonly number[], j: number): number => row[j] ?? Number.POSITIVE_INFINITY;

@@ -31,7 +31,8 @@ export interface HostsSettings {
 }
 
 /** `[user@]host[:slots]`; an address of IPv6 in brackets. A leading "-" would be an option of ssh. */
-const HOST = /^(?:([A-Za-z0-9_][\w.-]*)@)?(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)(?::([1-9]\d{0,4}))?$/;
+const HOST_PATTERN =
+  /^(?:([A-Za-z0-9_][\w.-]*)@)?(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)(?::([1-9]\d{0,4}))?$/;
 
 /** Reads `--hosts` or `--hostfile`; undefined where neither is given. Throws UsageError. */
 export function parseHosts(
@@ -76,7 +77,7 @@ function parseList(list: string, values: OptionValues): readonly Host[] {
 }
 
 function parseHost(text: string): Host | undefined {
-  const [whole, user, written = "", slots] = HOST.exec(text) ?? [];
+  const [whole, user, written = "", slots] = HOST_PATTERN.exec(text) ?? [];
   const name = written.replace(/^\[(.*)\]$/, "$1");
   if (whole === undefined || (written !== name && isIP(name) !== 6)) return undefined;
   const target = user === undefined ? name : `${user}@${name}`;
@@ -133,7 +134,7 @@ function formatEndpoint(values: OptionValues, names: readonly string[]): string 
   const address = values.text("master-addr") ?? first;
   if (isLoopback(address) && !names.every(isLoopback))
     throw new UsageError(
-      `node 0 is ${address}: other hosts cannot reach it by that name; pass the name or address that they have for it, or ` +
+      `node 0 is ${address}: other hosts cannot reach it by that name; pass a name or address by which they can, or ` +
         "--rdzv-endpoint",
     );
   const port = values.count("master-port", 0, 65_535) || DEFAULT_RDZV_PORT;

@@ -45,13 +45,13 @@ export function parseCommandLine(argv: readonly string[]): CommandLine {
     const word = argv[next] as string;
     if (word === "--" || !word.startsWith("-") || word === "-") break;
     next++;
-    const { spec, inline, negated } = recognizeOption(word);
-    if (spec.kind === "flag" || negated) {
-      if (inline !== undefined && negated) throw new UsageError(`${word}: --no-… takes no value`);
-      options.set(spec.name, negated ? (spec.negated ?? false) : (inline ?? true));
+    const { spec, inlineValue, isNegated } = recognizeOption(word);
+    if (spec.kind === "flag" || isNegated) {
+      if (inlineValue !== undefined && isNegated) throw new UsageError(`${word}: --no-… takes no value`);
+      options.set(spec.name, isNegated ? (spec.negatedName ?? false) : (inlineValue ?? true));
       continue;
     }
-    const value = inline ?? argv[next++];
+    const value = inlineValue ?? argv[next++];
     if (value === undefined) throw new UsageError(`${word}: expected a value, ${spec.value}`);
     const before = options.get(spec.name);
     options.set(spec.name, spec.kind === "list" ? [...(Array.isArray(before) ? before : []), value] : value);
@@ -62,27 +62,27 @@ export function parseCommandLine(argv: readonly string[]): CommandLine {
 
 interface RecognizedOption {
   readonly spec: OptionSpec;
-  readonly inline: string | undefined;
-  readonly negated: boolean;
+  readonly inlineValue: string | undefined;
+  readonly isNegated: boolean;
 }
 
 function recognizeOption(word: string): RecognizedOption {
   if (!word.startsWith("--")) {
-    const spec = OPTIONS.find(({ short }) => short === word[1]);
+    const spec = OPTIONS.find(({ shortName }) => shortName === word[1]);
     if (spec === undefined || (spec.kind === "flag" && word.length > 2)) throw unknownOption(word, word.slice(1));
     const rest = word.slice(2).replace(/^=/, "");
-    return { spec, inline: rest === "" ? undefined : rest, negated: false };
+    return { spec, inlineValue: rest === "" ? undefined : rest, isNegated: false };
   }
   const equals = word.indexOf("=");
   const name = word.slice(2, equals < 0 ? undefined : equals);
-  const inline = equals < 0 ? undefined : word.slice(equals + 1);
+  const inlineValue = equals < 0 ? undefined : word.slice(equals + 1);
   const spec = findOption(name);
-  if (spec !== undefined) return { spec, inline, negated: false };
+  if (spec !== undefined) return { spec, inlineValue, isNegated: false };
   const positive = /^no[-_]/.test(name) ? findOption(name.slice(3)) : undefined;
   if (positive === undefined) throw unknownOption(`--${name}`, name);
-  if (positive.kind !== "flag" && positive.negated === undefined)
+  if (positive.kind !== "flag" && positive.negatedName === undefined)
     throw new UsageError(`--${name}: --${positive.name} takes a value and cannot be switched off`);
-  return { spec: positive, inline, negated: true };
+  return { spec: positive, inlineValue, isNegated: true };
 }
 
 function unknownOption(written: string, name: string): UsageError {

@@ -41,6 +41,7 @@ export function parseSettings(sources: ReadonlyMap<string, SourcedValue>, argv: 
     ...optionalProperty("restartBackoffMs", values.duration("restart-backoff")),
     ...optionalProperty("minUptimeMs", values.duration("min-uptime")),
     ...optionalProperty("logDir", values.text("log-dir")),
+    ...optionalProperty("traceDir", values.text("trace")),
   };
   const console: ConsoleSettings = {
     json: values.flag("json"),

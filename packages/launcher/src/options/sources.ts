@@ -44,7 +44,7 @@ function findSource(
   }
   const configured = file.get(spec.name);
   if (configured !== undefined) return { value: configured, source: CONFIG_FILE };
-  const pet = spec.pet === true ? env[`PET_${variable}`] : undefined;
+  const pet = spec.isTorchElastic === true ? env[`PET_${variable}`] : undefined;
   if (pet !== undefined) return { value: pet, source: `PET_${variable}` };
   return slurmValue(spec.name, env) ?? { value: spec.default, source: "default" };
 }
@@ -65,7 +65,7 @@ function slurmValue(option: string, env: Environment): SourcedValue | undefined 
     case "nnodes":
       return given(isStep ? ["SLURM_STEP_NUM_NODES"] : SLURM_JOB_NODES, isPositive);
     case "nproc-per-node":
-      return given(["SLURM_GPUS_ON_NODE"], isPositive) ?? (isStep ? tasksOfNode(env) : undefined);
+      return given(["SLURM_GPUS_ON_NODE"], isPositive) ?? (isStep ? slurmTasksOfNode(env) : undefined);
     case "node-rank":
       return isStep && isPositive(env.SLURM_STEP_NUM_NODES ?? "") && env.SLURM_STEP_NUM_NODES !== "1"
         ? given(["SLURM_NODEID"], (value) => /^\d+$/.test(value))
@@ -88,7 +88,7 @@ export function isSlurmStep(env: Environment): boolean {
 }
 
 /** One rank for each task of this node, where there are several: `2(x3),1` lists those of all nodes. */
-function tasksOfNode(env: Environment): SourcedValue | undefined {
+function slurmTasksOfNode(env: Environment): SourcedValue | undefined {
   const source = "SLURM_STEP_TASKS_PER_NODE";
   const counts = (env[source] ?? "").split(",").flatMap((part) => {
     const [, tasks = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part) ?? [];
@@ -139,7 +139,7 @@ function configEntry(path: string, key: string, value: unknown): [string, RawVal
   }
   if (spec.kind === "list") return [spec.name, configList(path, key, value)];
   if (typeof value === "boolean" && spec.kind === "value") {
-    if (!value && spec.negated !== undefined) return [spec.name, spec.negated];
+    if (!value && spec.negatedName !== undefined) return [spec.name, spec.negatedName];
   } else if (["string", "number", "boolean"].includes(typeof value)) {
     return [spec.name, typeof value === "boolean" ? value : String(value)];
   }

@@ -5,140 +5,205 @@ type OptionKind = "flag" | "value" | "list";
 export interface OptionSpec {
   readonly name: string;
   readonly kind: OptionKind;
-  readonly short?: string;
+  readonly shortName?: string;
   /** How the value is named in `--help`. */
   readonly value?: string;
   /** As the user would write it; absent: nothing. */
   readonly default?: string;
   /** What `--no-<name>` means for an option that is not a flag. */
-  readonly negated?: string;
+  readonly negatedName?: string;
   /** torchrun reads this one from PET_<NAME> too. */
-  readonly pet?: boolean;
-  readonly help: string;
+  readonly isTorchElastic?: boolean;
+  readonly helpText: string;
 }
 
 export const OPTIONS: readonly OptionSpec[] = [
   {
     name: "nproc-per-node",
     kind: "value",
-    short: "n",
+    shortName: "n",
     value: "N|auto|cpu|gpu",
     default: "auto",
-    pet: true,
-    help: "ranks to start; auto: one per GPU, else 1",
+    isTorchElastic: true,
+    helpText: "ranks to start; auto: one per GPU, else 1",
   },
-  { name: "exec", kind: "flag", help: "run <entry> as a program, not with Node" },
-  { name: "node-arg", kind: "list", value: "ARG", help: "an option for node itself, as --node-arg=--inspect-brk" },
-  { name: "import", kind: "list", value: "MODULE", help: "a module that node imports before the entry" },
-  { name: "env", kind: "list", value: "NAME[=VALUE]", help: "a variable for every rank; without =VALUE as it is here" },
-  { name: "threads", kind: "value", value: "N", help: "MOSAIC_THREADS of a rank [cores / ranks]" },
-  { name: "role", kind: "value", value: "NAME", default: "default", pet: true, help: "ROLE_NAME of the ranks" },
+  { name: "exec", kind: "flag", helpText: "run <entry> as a program, not with Node" },
+  { name: "node-arg", kind: "list", value: "ARG", helpText: "an option for node itself, as --node-arg=--inspect-brk" },
+  { name: "import", kind: "list", value: "MODULE", helpText: "a module that node imports before the entry" },
+  {
+    name: "env",
+    kind: "list",
+    value: "NAME[=VALUE]",
+    helpText: "a variable for every rank; without =VALUE as it is here",
+  },
+  { name: "threads", kind: "value", value: "N", helpText: "MOSAIC_THREADS of a rank [cores / ranks]" },
+  {
+    name: "role",
+    kind: "value",
+    value: "NAME",
+    default: "default",
+    isTorchElastic: true,
+    helpText: "ROLE_NAME of the ranks",
+  },
   {
     name: "grace",
     kind: "value",
     value: "TIME",
     default: "30s",
-    help: "from the first signal or timeout to SIGKILL",
+    helpText: "from the first signal or timeout to SIGKILL",
   },
   {
     name: "failure-grace",
     kind: "value",
     value: "TIME",
     default: "500ms",
-    help: "from a rank's failure to SIGKILL of the others",
+    helpText: "from a rank's failure to SIGKILL of the others",
   },
   {
     name: "timeout",
     kind: "value",
     value: "TIME",
-    negated: "off",
+    negatedName: "off",
     default: "off",
-    help: "end the job after this long; 0: off",
+    helpText: "end the job after this long; 0: off",
   },
   {
     name: "max-restarts",
     kind: "value",
     value: "N",
     default: "0",
-    pet: true,
-    help: "restarts of all ranks on failure",
+    isTorchElastic: true,
+    helpText: "restarts of all ranks on failure",
   },
-  { name: "restart-backoff", kind: "value", value: "TIME", default: "1s", help: "before a restart; doubles up to 30s" },
+  {
+    name: "restart-backoff",
+    kind: "value",
+    value: "TIME",
+    default: "1s",
+    helpText: "before a restart; doubles up to 30s",
+  },
   {
     name: "min-uptime",
     kind: "value",
     value: "TIME",
     default: "10s",
-    help: "two failures in a row sooner than this end the job",
+    helpText: "two failures in a row sooner than this end the job",
   },
   {
     name: "log-dir",
     kind: "value",
     value: "DIR",
-    pet: true,
-    help: "keep logs in DIR/<run id> [a temporary directory, kept only on failure]",
+    isTorchElastic: true,
+    helpText: "keep logs in DIR/<run id> [a temporary directory, kept only on failure]",
+  },
+  {
+    name: "trace",
+    kind: "value",
+    value: "DIR",
+    helpText: "have ranks trace themselves, and write the page DIR/<run id>/index.html",
   },
   {
     name: "log-prefix",
     kind: "value",
     value: "TEXT",
     default: "[{rank}] ",
-    help: "before each line: {rank} {host} {attempt} {stream}",
+    helpText: "before each line: {rank} {host} {attempt} {stream}",
   },
-  { name: "console-ranks", kind: "value", value: "all|none|0,2-3", help: "ranks to show [all up to 8 ranks, else 0]" },
-  { name: "color", kind: "value", value: "auto|always|never", negated: "never", default: "auto", help: "colours" },
-  { name: "json", kind: "flag", help: "lines and events as JSON, one object a line" },
-  { name: "dry-run", kind: "flag", help: "print every value, where it comes from, and every rank's environment" },
+  {
+    name: "console-ranks",
+    kind: "value",
+    value: "all|none|0,2-3",
+    helpText: "ranks to show [all up to 8 ranks, else 0]",
+  },
+  {
+    name: "color",
+    kind: "value",
+    value: "auto|always|never",
+    negatedName: "never",
+    default: "auto",
+    helpText: "colours",
+  },
+  { name: "json", kind: "flag", helpText: "lines and events as JSON, one object a line" },
+  { name: "dry-run", kind: "flag", helpText: "print every value, where it comes from, and every rank's environment" },
   {
     name: "nnodes",
     kind: "value",
-    short: "N",
+    shortName: "N",
     value: "N|MIN:MAX",
     default: "1",
-    pet: true,
-    help: "nodes of the job; start mosaic-run on each",
+    isTorchElastic: true,
+    helpText: "nodes of the job; start mosaic-run on each",
   },
-  { name: "node-rank", kind: "value", value: "N", pet: true, help: "number of this node; 0 has the rendezvous" },
+  {
+    name: "node-rank",
+    kind: "value",
+    value: "N",
+    isTorchElastic: true,
+    helpText: "number of this node; 0 has the rendezvous",
+  },
   {
     name: "standalone",
     kind: "flag",
     default: "true",
-    pet: true,
-    help: "one node; with --nnodes 1 it changes nothing",
+    isTorchElastic: true,
+    helpText: "one node; with --nnodes 1 it changes nothing",
   },
-  { name: "rdzv-id", kind: "value", value: "NAME", pet: true, help: "a name for the job, the same on all nodes" },
-  { name: "rdzv-backend", kind: "value", value: "static|c10d", pet: true, help: "both mean the launcher's own store" },
-  { name: "rdzv-endpoint", kind: "value", value: "HOST[:PORT]", pet: true, help: "address of node 0; port 29400" },
+  {
+    name: "rdzv-id",
+    kind: "value",
+    value: "NAME",
+    isTorchElastic: true,
+    helpText: "a name for the job, the same on all nodes",
+  },
+  {
+    name: "rdzv-backend",
+    kind: "value",
+    value: "static|c10d",
+    isTorchElastic: true,
+    helpText: "both mean the launcher's own store",
+  },
+  {
+    name: "rdzv-endpoint",
+    kind: "value",
+    value: "HOST[:PORT]",
+    isTorchElastic: true,
+    helpText: "address of node 0; port 29400",
+  },
   {
     name: "rdzv-timeout",
     kind: "value",
     value: "TIME",
     default: "300s",
-    help: "until all nodes are there",
+    helpText: "until all nodes are there",
   },
   {
     name: "last-call",
     kind: "value",
     value: "TIME",
     default: "5s",
-    help: "with MIN:MAX nodes: wait for more once MIN are there",
+    helpText: "with MIN:MAX nodes: wait for more once MIN are there",
   },
-  { name: "bind-any", kind: "flag", help: "node 0 listens on all interfaces, not on the endpoint's address alone" },
-  { name: "master-addr", kind: "value", value: "HOST", pet: true, help: "as --rdzv-endpoint" },
+  { name: "bind-any", kind: "flag", helpText: "node 0 listens on all interfaces, not on the endpoint's address alone" },
+  { name: "master-addr", kind: "value", value: "HOST", isTorchElastic: true, helpText: "as --rdzv-endpoint" },
   {
     name: "master-port",
     kind: "value",
     value: "PORT",
     default: "0",
-    pet: true,
-    help: "the store's port on one node; 0: any",
+    isTorchElastic: true,
+    helpText: "the store's port on one node; 0: any",
   },
-  { name: "hosts", kind: "value", value: "A,B:SLOTS,…", help: "start the job on these hosts over ssh, A being node 0" },
-  { name: "hostfile", kind: "value", value: "FILE", help: "the same from a file: host [slots=N] a line" },
-  { name: "ssh", kind: "value", value: "COMMAND", default: "ssh", help: 'how hosts are reached, as "ssh -p 2222"' },
-  { name: "agent-stdin", kind: "flag", help: "what --hosts starts on each host: secret and signals come by stdin" },
-  { name: "help", kind: "flag", short: "h", help: "this text" },
-  { name: "version", kind: "flag", short: "V", help: "the launcher's version" },
+  {
+    name: "hosts",
+    kind: "value",
+    value: "A,B:SLOTS,…",
+    helpText: "start the job on these hosts over ssh, A being node 0",
+  },
+  { name: "hostfile", kind: "value", value: "FILE", helpText: "the same from a file: host [slots=N] a line" },
+  { name: "ssh", kind: "value", value: "COMMAND", default: "ssh", helpText: 'how hosts are reached, as "ssh -p 2222"' },
+  { name: "agent-stdin", kind: "flag", helpText: "what --hosts starts on each host: secret and signals come by stdin" },
+  { name: "help", kind: "flag", shortName: "h", helpText: "show this help" },
+  { name: "version", kind: "flag", shortName: "V", helpText: "the launcher's version" },
 ];
 
 /** The option a user may have meant: by name, in kebab-case or snake_case. */
@@ -147,10 +212,10 @@ export const findOption = (name: string): OptionSpec | undefined =>
 
 /** The text of `--help`. */
 export function helpText(): string {
-  const rows = OPTIONS.map(({ name, short, value, default: byDefault, help }) => {
-    const written = `${short === undefined ? "    " : `-${short}, `}--${name}${value === undefined ? "" : ` ${value}`}`;
+  const rows = OPTIONS.map(({ name, shortName, value, default: byDefault, helpText }) => {
+    const written = `${shortName === undefined ? "    " : `-${shortName}, `}--${name}${value === undefined ? "" : ` ${value}`}`;
     const shown = byDefault === undefined || byDefault.trim() !== byDefault ? "" : ` [${byDefault}]`;
-    return `  ${written.padEnd(36)} ${help}${shown}`;
+    return `  ${written.padEnd(36)} ${helpText}${shown}`;
   });
   return `Usage: mosaic-run [options] <entry> [entry arguments]
 

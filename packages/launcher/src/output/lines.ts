@@ -9,25 +9,25 @@ export const uncaughtMark = (runId: string): string => `\u001b]mosaic-uncaught;$
 
 /** Takes the mark out of a stream of bytes, wherever chunks end. */
 export class UncaughtFilter {
-  readonly #mark: Buffer;
+  readonly #marker: Buffer;
   /** The end of the last chunk, where it may be the beginning of the mark. */
   #pendingBytes: Buffer = Buffer.alloc(0);
-  #isFound = false;
+  #isMarkerFound = false;
 
   constructor(runId: string) {
-    this.#mark = Buffer.from(uncaughtMark(runId));
+    this.#marker = Buffer.from(uncaughtMark(runId));
   }
 
   /** The bytes before the mark, and those behind it; `uncaught` is undefined as long as there was none. */
   push(chunk: Buffer): { readonly before: Buffer; readonly uncaught: Buffer | undefined } {
     const none = Buffer.alloc(0);
-    if (this.#isFound) return { before: none, uncaught: chunk };
+    if (this.#isMarkerFound) return { before: none, uncaught: chunk };
     const data = this.#pendingBytes.length === 0 ? chunk : Buffer.concat([this.#pendingBytes, chunk]);
     this.#pendingBytes = none;
-    const at = data.indexOf(this.#mark);
-    this.#isFound = at >= 0;
-    if (this.#isFound) return { before: data.subarray(0, at), uncaught: data.subarray(at + this.#mark.length) };
-    const held = this.#partialMarkAt(data);
+    const at = data.indexOf(this.#marker);
+    this.#isMarkerFound = at >= 0;
+    if (this.#isMarkerFound) return { before: data.subarray(0, at), uncaught: data.subarray(at + this.#marker.length) };
+    const held = this.#partialMarkerOffset(data);
     this.#pendingBytes = data.subarray(held);
     return { before: data.subarray(0, held), uncaught: undefined };
   }
@@ -40,10 +40,10 @@ export class UncaughtFilter {
   }
 
   /** Where a mark begins that the next chunk may complete; the length of `data` if there is none. */
-  #partialMarkAt(data: Buffer): number {
-    const first = this.#mark[0] as number;
-    let at = data.indexOf(first, Math.max(0, data.length - this.#mark.length + 1));
-    while (at >= 0 && !data.subarray(at).equals(this.#mark.subarray(0, data.length - at)))
+  #partialMarkerOffset(data: Buffer): number {
+    const first = this.#marker[0] as number;
+    let at = data.indexOf(first, Math.max(0, data.length - this.#marker.length + 1));
+    while (at >= 0 && !data.subarray(at).equals(this.#marker.subarray(0, data.length - at)))
       at = data.indexOf(first, at + 1);
     return at < 0 ? data.length : at;
   }
@@ -56,7 +56,7 @@ const NEWLINE = 10;
 const CARRIAGE_RETURN = 13;
 
 /** What a splitter found. */
-type OnLine = (kind: LineEvent["kind"], text: string) => void;
+type LineListener = (kind: LineEvent["kind"], text: string) => void;
 
 /**
  * Cuts a rank's bytes into lines. Works on bytes, so that no character is ever cut in two.
@@ -64,19 +64,19 @@ type OnLine = (kind: LineEvent["kind"], text: string) => void;
  * `\n` and `\r\n` end a line; a lone `\r` ends a progress message that the next will overwrite.
  */
 export class LineSplitter {
-  readonly #onLine: OnLine;
+  readonly #onLine: LineListener;
   readonly #maxBytes: number;
-  #rest: Buffer = Buffer.alloc(0);
+  #incompleteLine: Buffer = Buffer.alloc(0);
   /** The text before a `\r` that ended a chunk: should `\n` come next, it was a line after all. */
   #carriageReturned: string | undefined;
 
-  constructor(onLine: OnLine, maxBytes: number = MAX_LINE_BYTES) {
+  constructor(onLine: LineListener, maxBytes: number = MAX_LINE_BYTES) {
     this.#onLine = onLine;
     this.#maxBytes = maxBytes;
   }
 
   push(chunk: Buffer): void {
-    let data = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk]);
+    let data = this.#incompleteLine.length === 0 ? chunk : Buffer.concat([this.#incompleteLine, chunk]);
     if (this.#carriageReturned !== undefined && data.length > 0) {
       if (data[0] === NEWLINE) {
         this.#onLine("line", this.#carriageReturned);
@@ -84,14 +84,14 @@ export class LineSplitter {
       }
       this.#carriageReturned = undefined;
     }
-    this.#rest = this.#splitLines(data);
+    this.#incompleteLine = this.#splitLines(data);
   }
 
   /** The stream has ended: what is left is a line, and so is a progress message that nothing overwrote. */
   end(): void {
-    if (this.#rest.length > 0) this.#emit("line", this.#rest);
+    if (this.#incompleteLine.length > 0) this.#emit("line", this.#incompleteLine);
     else if (this.#carriageReturned !== undefined) this.#onLine("line", this.#carriageReturned);
-    this.#rest = Buffer.alloc(0);
+    this.#incompleteLine = Buffer.alloc(0);
     this.#carriageReturned = undefined;
   }
 

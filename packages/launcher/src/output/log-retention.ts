@@ -12,8 +12,8 @@ import {
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
 
-const PREFIX = "mosaic-logs-";
-/** In a folder whose job has ended: a job under way has none, and keeps its logs however old they are. */
+const LOG_PREFIX = "mosaic-logs-";
+/** In a directory whose job has ended: a job under way has none, and keeps its logs however old they are. */
 const ENDED_MARKER = "ended";
 const RETENTION_MS = 7 * 24 * 3_600_000;
 /** A launcher that was killed leaves no mark; nothing was logged there for so long that its job is over, too. */
@@ -23,11 +23,11 @@ const RETENTION_BYTES = 1_000_000_000;
 /** What is kept, in the words of the report. */
 export const RETENTION_TEXT = "kept for a week";
 
-/** The temporary log folder of a run. */
-export const temporaryLogs = (runId: string): string => join(tmpdir(), `${PREFIX}${runId}`);
+/** The temporary log directory of a run. */
+export const temporaryLogs = (runId: string): string => join(tmpdir(), `${LOG_PREFIX}${runId}`);
 
 /** How much is kept; a parameter so that a test needs neither a week nor a gigabyte. */
-export interface Retention {
+export interface RetentionLimits {
   readonly now?: number;
   readonly bytes?: number;
 }
@@ -36,26 +36,26 @@ export interface Retention {
  * Keeps the logs of a job that failed, and removes what exceeds the limits. Only jobs that fail do that: a start does not
  * wait for a walk over the logs of other jobs.
  */
-export function retainLogs(dir: string, retention: Retention = {}): void {
+export function removeExpiredLogs(directory: string, retention: RetentionLimits = {}): void {
   const { bytes = RETENTION_BYTES } = retention;
   try {
-    truncateLogs(dir, bytes);
-    writeFileSync(join(dir, ENDED_MARKER), "");
+    truncateLogs(directory, bytes);
+    writeFileSync(join(directory, ENDED_MARKER), "");
   } catch {
-    // A folder that was taken away meanwhile needs no care.
+    // A directory that was taken away meanwhile needs no care.
   }
   removeOldLogs(retention);
 }
 
 /** Removes this user's temporary logs of jobs that ended a week ago, and the oldest beyond 1 GB. Never throws. */
-export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: Retention = {}): void {
+export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: RetentionLimits = {}): void {
   let left = bytes;
-  for (const folder of logFoldersByAge()) {
-    const age = now - folder.changedAt;
-    if (!folder.hasEnded && age < ABANDONED_AFTER_MS) continue;
-    left -= folder.bytes;
+  for (const directory of logDirectoriesByAge()) {
+    const age = now - directory.changedAt;
+    if (!directory.hasEnded && age < ABANDONED_AFTER_MS) continue;
+    left -= directory.bytes;
     if (age < RETENTION_MS && left >= 0) continue;
-    ignoreErrors(() => rmSync(folder.path, { recursive: true, force: true }));
+    ignoreErrors(() => rmSync(directory.path, { recursive: true, force: true }));
   }
 }
 
@@ -66,12 +66,12 @@ interface LogDirectory {
   readonly bytes: number;
 }
 
-/** The youngest first. Only folders of this user: any user may create names in a shared directory for temporary files. */
-function logFoldersByAge(): readonly LogDirectory[] {
+/** The youngest first. Only directories of this user: any user may create names in a shared directory for temporary files. */
+function logDirectoriesByAge(): readonly LogDirectory[] {
   const { uid } = userInfo();
   const names = ignoreErrors(() => readdirSync(tmpdir())) ?? [];
-  const folders = names
-    .filter((name) => name.startsWith(PREFIX))
+  const directories = names
+    .filter((name) => name.startsWith(LOG_PREFIX))
     .flatMap((name) => {
       const path = join(tmpdir(), name);
       const stat = ignoreErrors(() => lstatSync(path));
@@ -81,7 +81,7 @@ function logFoldersByAge(): readonly LogDirectory[] {
       const hasEnded = files.some((file) => file.path === join(path, ENDED_MARKER));
       return [{ path, hasEnded, changedAt, bytes: files.reduce((sum, file) => sum + file.bytes, 0) }];
     });
-  return folders.toSorted((a, b) => b.changedAt - a.changedAt);
+  return directories.toSorted((a, b) => b.changedAt - a.changedAt);
 }
 
 interface LogFile {
@@ -100,7 +100,7 @@ function listLogFiles(dir: string): readonly LogFile[] {
   });
 }
 
-/** Cuts the longest files of a folder to their ends, until all of it has at most `most` bytes. */
+/** Cuts the longest files of a directory to their ends, until all of it has at most `most` bytes. */
 function truncateLogs(dir: string, most: number): void {
   const files = listLogFiles(dir).toSorted((a, b) => a.bytes - b.bytes);
   let left = most;

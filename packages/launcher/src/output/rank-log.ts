@@ -9,11 +9,11 @@ import type { StreamName } from "../job.ts";
  * launcher too. When the disk is full, logging stops and the job goes on.
  */
 export class RankLog {
-  readonly dir: string;
+  readonly directory: string;
   readonly #files: Map<StreamName, number>;
 
   constructor(dir: string) {
-    this.dir = dir;
+    this.directory = dir;
     createDirectory(dir);
     this.#files = new Map([
       ["stdout", openSync(this.path("stdout"), "a")],
@@ -22,11 +22,11 @@ export class RankLog {
   }
 
   path(stream: StreamName): string {
-    return join(this.dir, `${stream}.log`);
+    return join(this.directory, `${stream}.log`);
   }
 
   get errorFile(): string {
-    return join(this.dir, "error.json");
+    return join(this.directory, "error.json");
   }
 
   write(stream: StreamName, chunk: Buffer): void {
@@ -51,9 +51,9 @@ export class RankLog {
 }
 
 /**
- * Makes a folder and what lacks above it. Throws the system's error.
+ * Makes a directory and what lacks above it. Throws the system's error.
  *
- * Not Node's own `recursive`: that tries for ever where a folder exists and the system refuses a new one with ENOENT, as in /proc.
+ * Not Node's own `recursive`: that tries for ever where a directory exists and the system refuses a new one with ENOENT, as in /proc.
  *
  * @example
  * ```ts
@@ -61,9 +61,9 @@ export class RankLog {
  * import { tmpdir } from "node:os";
  * import { join } from "node:path";
  * import { createDirectory } from "@mosaic/launcher";
- * const folder = join(mkdtempSync(join(tmpdir(), "mosaic-")), "runs", "1");
- * createDirectory(folder);
- * statSync(folder).isDirectory(); // => true
+ * const directory = join(mkdtempSync(join(tmpdir(), "mosaic-")), "runs", "1");
+ * createDirectory(directory);
+ * statSync(directory).isDirectory(); // => true
  * createDirectory("/proc/x"); // throws ENOENT
  * ```
  */
@@ -74,7 +74,7 @@ export function createDirectory(path: string): void {
   try {
     mkdirSync(path);
   } catch (error) {
-    // Made by another process since; what else has that name is no folder.
+    // Made by another process since; what else has that name is no directory.
     if ((error as NodeJS.ErrnoException).code !== "EEXIST" || !statSync(path).isDirectory()) throw error;
   }
 }

@@ -15,11 +15,11 @@ function setBlocking(stream: Writable, blocking: boolean): void {
  * A terminal is written asynchronously too, which is not Node's way: a user who presses Ctrl-S must not stop the ranks.
  * When the reader is gone (`| head`), output ends and the job goes on.
  */
-export class Sink {
+export class OutputSink {
   readonly #stream: Writable;
   readonly #maxUnread: number;
   #closed = false;
-  #dropped = 0;
+  #droppedLines = 0;
 
   constructor(stream: Writable, mostUnread: number = MAX_UNREAD_BYTES) {
     this.#stream = stream;
@@ -33,14 +33,14 @@ export class Sink {
   write(text: string): void {
     if (this.#closed) return;
     if (this.#stream.writableLength > this.#maxUnread) {
-      this.#dropped++;
+      this.#droppedLines++;
       return;
     }
-    if (this.#dropped > 0) {
+    if (this.#droppedLines > 0) {
       this.#stream.write(
-        `mosaic-run: ${this.#dropped} lines not shown: the reader was too slow; the log files have them\n`,
+        `mosaic-run: ${this.#droppedLines} lines not shown: the reader was too slow; the log files have them\n`,
       );
-      this.#dropped = 0;
+      this.#droppedLines = 0;
     }
     this.#stream.write(text);
   }

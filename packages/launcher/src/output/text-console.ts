@@ -1,10 +1,10 @@
 import type { LaunchEvent, LineEvent } from "../job.ts";
 import { failureText, lostNodeText } from "../report/failure-text.ts";
-import type { Sink } from "./sink.ts";
+import type { OutputSink } from "./sink.ts";
 
 /** How a terminal, or what stands in for it, is written. */
 export interface TextStyle {
-  readonly shown: ReadonlySet<number>;
+  readonly shownRanks: ReadonlySet<number>;
   /** `{rank}`, `{host}`, `{attempt}`, `{stream}` are filled in. */
   readonly prefix: string;
   readonly color: boolean;
@@ -23,49 +23,49 @@ const CLEAR_LINE = "\r\u001b[K";
 
 /** Shows a job as people read it: whole lines behind their rank, stderr on stderr, the launcher's own words last. */
 export class TextConsole {
-  readonly #out: Sink;
-  readonly #err: Sink;
+  readonly #stdout: OutputSink;
+  readonly #stderr: OutputSink;
   readonly #style: TextStyle;
   readonly #uncaught = new Map<number, LineEvent[]>();
   /** Whose error was reported last: lines of other hosts may come behind the report. */
-  #reported = "";
+  #lastReport = "";
   readonly #prefixes = new Map<string, string>();
   /** What the last line of the terminal shows now, to be drawn again under whatever is printed. */
   #progress = "";
 
-  constructor(out: Sink, err: Sink, style: TextStyle) {
-    this.#out = out;
-    this.#err = err;
+  constructor(out: OutputSink, err: OutputSink, style: TextStyle) {
+    this.#stdout = out;
+    this.#stderr = err;
     this.#style = style;
   }
 
   /** Takes one event of the job. */
-  show(event: LaunchEvent): void {
+  writeEvent(event: LaunchEvent): void {
     if (event.type === "line") return this.#line(event);
     if (event.type === "failure") {
       const { error, rank, attempt } = event.failure;
       this.#flushUncaught(error === undefined ? undefined : rank);
-      if (error !== undefined) this.#reported = `${rank} ${attempt}`;
+      if (error !== undefined) this.#lastReport = `${rank} ${attempt}`;
     }
     if (event.type === "node-lost") this.#report(lostNodeText(event.lost));
     if (event.type === "end") this.#flushUncaught(undefined);
     const words = formatEvent(event);
-    if (words !== undefined) this.#print(this.#err, `mosaic-run: ${words}\n`);
+    if (words !== undefined) this.#print(this.#stderr, `mosaic-run: ${words}\n`);
     if (event.type === "failure" && event.remote !== true) {
       const { rank, nodeRank = 0 } = event.failure;
-      this.#report(failureText(event.failure, nodeRank === 0 && this.#style.shown.has(rank)));
+      this.#report(failureText(event.failure, nodeRank === 0 && this.#style.shownRanks.has(rank)));
     }
   }
 
   #line(event: LineEvent): void {
-    if (!this.#style.shown.has(event.rank)) return;
+    if (!this.#style.shownRanks.has(event.rank)) return;
     if (event.uncaught === true) return this.#bufferUncaught(event);
-    this.#show(event);
+    this.#writeLine(event);
   }
 
   /** Node's print waits until it is known whose error the report has: that one is shown once. */
   #bufferUncaught(event: LineEvent): void {
-    if (this.#reported === `${event.rank} ${event.attempt}`) return;
+    if (this.#lastReport === `${event.rank} ${event.attempt}`) return;
     const lines = this.#uncaught.get(event.rank) ?? [];
     this.#uncaught.set(event.rank, lines);
     if (lines.length < MAX_UNCAUGHT_LINES) lines.push({ ...event, text: event.text.slice(0, MAX_UNCAUGHT_LENGTH) });
@@ -73,40 +73,40 @@ export class TextConsole {
   }
 
   #flushUncaught(reported: number | undefined): void {
-    for (const [rank, lines] of this.#uncaught) if (rank !== reported) for (const line of lines) this.#show(line);
+    for (const [rank, lines] of this.#uncaught) if (rank !== reported) for (const line of lines) this.#writeLine(line);
     this.#uncaught.clear();
   }
 
-  #show(event: LineEvent): void {
+  #writeLine(event: LineEvent): void {
     const prefix = this.#prefix(event);
     if (event.kind !== "progress") {
       if (event.rank === 0) this.#erase();
-      this.#print(event.stream === "stdout" ? this.#out : this.#err, `${prefix}${event.text}\n`);
+      this.#print(event.stream === "stdout" ? this.#stdout : this.#stderr, `${prefix}${event.text}\n`);
     } else if (event.rank === 0 && this.#style.columns !== undefined) {
       this.#erase();
       const room = this.#style.columns - this.#formatPrefix(event).length - 1;
       this.#progress = `${prefix}${event.text.slice(0, Math.max(0, room))}`;
-      this.#out.write(this.#progress);
+      this.#stdout.write(this.#progress);
     }
   }
 
-  #print(sink: Sink, text: string): void {
+  #print(sink: OutputSink, text: string): void {
     const progress = this.#progress;
     this.#erase();
     sink.write(text);
     this.#progress = progress;
-    if (progress !== "") this.#out.write(progress);
+    if (progress !== "") this.#stdout.write(progress);
   }
 
   #erase(): void {
-    if (this.#progress !== "") this.#out.write(CLEAR_LINE);
+    if (this.#progress !== "") this.#stdout.write(CLEAR_LINE);
     this.#progress = "";
   }
 
   #report(lines: readonly string[]): void {
     this.#erase();
     const [headline = "", ...rest] = lines;
-    this.#err.write(`${[this.#colorize(31, headline), ...rest].join("\n")}\n`);
+    this.#stderr.write(`${[this.#colorize(31, headline), ...rest].join("\n")}\n`);
   }
 
   #prefix(event: LineEvent): string {
@@ -145,6 +145,10 @@ function formatEvent(event: Exclude<LaunchEvent, LineEvent>): string | undefined
       const { rank, node, nodeRank, exitCode } = event.failure;
       return `rank ${rank} (node ${nodeRank}, ${node}) failed; the report is in the output of node 0   exit code ${exitCode}`;
     }
+    case "trace":
+      return event.page === undefined
+        ? `no trace: ${event.reason}`
+        : `trace of ${event.ranks} ${event.ranks === 1 ? "rank" : "ranks"}: ${event.page}`;
     case "restart":
       return `restarting all ranks in ${event.delayMs / 1000} s (attempt ${event.attempt})`;
     case "end": {

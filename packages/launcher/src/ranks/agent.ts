@@ -5,30 +5,30 @@ import { setTimeout as delay } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
 import type { Agent, Assignment } from "../coordinator.ts";
 import { type Command, findProgram } from "../entry.ts";
-import { rankContract, rankEnvironment } from "../environment.ts";
+import { rankVariables, rankEnvironment } from "../environment.ts";
 import { UsageError } from "../errors.ts";
-import type { Emit } from "../job.ts";
+import type { EventListener } from "../job.ts";
 import { RankLog } from "../output/rank-log.ts";
 import type { LaunchPlan } from "../launch-plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { TOO_MANY_FILES } from "../report/hints.ts";
-import type { Guard } from "./guard.ts";
+import type { OrphanGuard } from "./guard.ts";
 import { jobProcesses, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
 import type { SignalProbe } from "./signal-probe.ts";
 
-/** Killed processes that are still there after this long are stuck in the kernel, where nothing more can be done. */
+/** Killed processes that are still running after this long are stuck in the kernel, where nothing more can be done. */
 const ORPHAN_TIMEOUT_MS = 2000;
 
 export interface NodeAgentOptions {
   readonly plan: LaunchPlan;
   readonly logDir: string;
-  readonly guard: Guard;
-  readonly emit: Emit;
+  readonly orphanGuard: OrphanGuard;
+  readonly emit: EventListener;
   /** A rank has failed; the others are signalled to end next. */
   readonly onFailing: (rank: number) => void;
   /** What is really executed for a rank's command: see `deathSignal`. */
-  readonly wrap: (command: Command) => Command;
+  readonly wrapCommand: (command: Command) => Command;
   /** Under a scheduler that may signal ranks itself. */
   readonly signalProbe: SignalProbe | undefined;
 }
@@ -37,25 +37,25 @@ export interface NodeAgentOptions {
 export class NodeAgent implements Agent {
   readonly #plan: LaunchPlan;
   readonly #logDir: string;
-  readonly #guard: Guard;
-  readonly #emit: Emit;
+  readonly #orphanGuard: OrphanGuard;
+  readonly #emit: EventListener;
   readonly #onFailing: (rank: number) => void;
   readonly #wrap: (command: Command) => Command;
   readonly #signalProbe: SignalProbe | undefined;
   #ranks: readonly Rank[] = [];
   /** Those whose process or whose group may still be there. */
-  readonly #unfinished = new Set<Rank>();
+  readonly #runningRanks = new Set<Rank>();
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor({ plan, logDir, guard, emit, onFailing, wrap, signalProbe }: NodeAgentOptions) {
+  constructor({ plan, logDir, orphanGuard, emit, onFailing, wrapCommand, signalProbe }: NodeAgentOptions) {
     this.#signalProbe = signalProbe;
     this.#plan = plan;
     this.#logDir = logDir;
-    this.#guard = guard;
+    this.#orphanGuard = orphanGuard;
     this.#emit = emit;
     this.#onFailing = onFailing;
-    this.#wrap = wrap;
+    this.#wrap = wrapCommand;
   }
 
   /** Resolves when every rank of the attempt, and everything it started, is gone. */
@@ -97,7 +97,7 @@ export class NodeAgent implements Agent {
   stop(reason: string, signal: NodeJS.Signals, graceMs: number, isReceived = false): void {
     const running = this.#ranks.filter((rank) => rank.running);
     if (this.#deadline !== undefined || running.length === 0) return;
-    this.#deadline = setTimeout(() => this.kill(`still there after ${graceMs / 1000} s`), graceMs);
+    this.#deadline = setTimeout(() => this.kill(`still running after ${graceMs / 1000} s`), graceMs);
     for (const rank of running) rank.markStopped();
     if (isReceived) this.#deliver(running, signal);
     else for (const rank of running) rank.signal(signal);
@@ -108,7 +108,7 @@ export class NodeAgent implements Agent {
   /** Ends every rank and its children now. */
   kill(reason: string): void {
     const ranks = this.#ranks.filter((rank) => rank.running).map(({ rank }) => rank);
-    for (const rank of this.#unfinished) rank.kill();
+    for (const rank of this.#runningRanks) rank.kill();
     if (ranks.length > 0) this.#emit({ type: "kill", attempt: this.#attempt, reason, ranks });
   }
 
@@ -124,7 +124,7 @@ export class NodeAgent implements Agent {
     const rank = assignment.firstRank + local;
     const { attempt } = assignment;
     const log = openLog(join(this.#logDir, `attempt_${attempt}`, String(rank)));
-    const env = rankEnvironment(plan, rankContract(plan, assignment, local, log.errorFile));
+    const env = rankEnvironment(plan, rankVariables(plan, assignment, local, log.errorFile));
     const command = this.#wrap(plan.command);
     const onExit = (one: Rank): void => {
       if (!one.failed) return;
@@ -135,16 +135,16 @@ export class NodeAgent implements Agent {
       ...{ rank, local, attempt, command, env, log, onExit },
       ...{ runId: assignment.runId, cwd: plan.cwd, emit: this.#emit },
     });
-    this.#unfinished.add(started);
-    if (started.pid > 0) this.#guard.watch(started.pid);
+    this.#runningRanks.add(started);
+    if (started.pid > 0) this.#orphanGuard.addGroup(started.pid);
     this.#emit({ type: "spawn", rank, pid: started.pid, attempt });
     return started;
   }
 
   async #finish(rank: Rank): Promise<void> {
-    await rank.done;
-    this.#unfinished.delete(rank);
-    this.#guard.unwatch(rank.pid);
+    await rank.completed;
+    this.#runningRanks.delete(rank);
+    this.#orphanGuard.removeGroup(rank.pid);
   }
 
   /** Ends what left its rank's group but still carries the run id: daemons, children in sessions of their own. */
@@ -161,7 +161,7 @@ export class NodeAgent implements Agent {
   }
 }
 
-/** A folder for logs that is full, or was taken away while the job ran, is the user's to mend, and no bug. */
+/** A directory for logs that is full, or was taken away while the job ran, is the user's to mend, and no bug. */
 function openLog(dir: string): RankLog {
   try {
     return new RankLog(dir);
@@ -184,11 +184,11 @@ function isTooManyOpenFiles(error: unknown): boolean {
 export async function parentDeathSignal(): Promise<(command: Command) => Command> {
   const setpriv = process.platform === "linux" && isMainThread ? findProgram("setpriv") : undefined;
   const arm = ["--pdeathsig", "KILL", "--"];
-  if (setpriv === undefined || !(await succeeds(setpriv, [...arm, "true"]))) return (command) => command;
+  if (setpriv === undefined || !(await exitsWithZero(setpriv, [...arm, "true"]))) return (command) => command;
   return ({ program, args }) => ({ program: setpriv, args: [...arm, program, ...args] });
 }
 
-async function succeeds(program: string, args: readonly string[]): Promise<boolean> {
+async function exitsWithZero(program: string, args: readonly string[]): Promise<boolean> {
   try {
     const [exitCode] = await once(spawn(program, args, { stdio: "ignore" }), "exit");
     return exitCode === 0;

@@ -10,7 +10,7 @@ import { LAUNCHER_ID } from "../environment.ts";
  * A shell, because it must be small and must not share Node's fate. It looks again after 0.1 s for a rank that was being
  * born: such a one is not yet in /proc under its name.
  */
-const SCRIPT = `
+const GUARD_SCRIPT = `
 trap '' HUP INT TERM QUIT USR1 USR2
 groups= id= dir=
 while read -r word value; do
@@ -26,14 +26,18 @@ done
 `;
 
 /** The process that ends a job whose launcher was killed. */
-export class Guard {
+export class OrphanGuard {
   readonly #process: ChildProcess;
   readonly #groups = new Set<number>();
 
   constructor(launcherId: string, privateDir: string) {
     // An environment of its own: a guard that carried an outer launcher's id would be killed before it did its work.
     const env = { PATH: `${process.env.PATH ?? ""}:/usr/bin:/bin` };
-    this.#process = spawn("/bin/sh", ["-c", SCRIPT], { detached: true, env, stdio: ["pipe", "ignore", "ignore"] });
+    this.#process = spawn("/bin/sh", ["-c", GUARD_SCRIPT], {
+      detached: true,
+      env,
+      stdio: ["pipe", "ignore", "ignore"],
+    });
     // Without a shell, the ranks' own layers remain: the death signal and the parent pipe.
     this.#process.on("error", () => {});
     this.#process.stdin?.on("error", () => {});
@@ -42,13 +46,13 @@ export class Guard {
   }
 
   /** Adds a process group to what must not survive the launcher. */
-  watch(group: number): void {
+  addGroup(group: number): void {
     this.#groups.add(group);
     this.#sendGroups();
   }
 
   /** Removes a group that is gone: its number may be reused by another process. */
-  unwatch(group: number): void {
+  removeGroup(group: number): void {
     this.#groups.delete(group);
     this.#sendGroups();
   }

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { Readable } from "node:stream";
 import type { Command } from "../entry.ts";
-import type { StreamName, Emit } from "../job.ts";
+import type { StreamName, EventListener } from "../job.ts";
 import { LineSplitter, UncaughtFilter } from "../output/lines.ts";
 import type { RankLog } from "../output/rank-log.ts";
 import type { RankRecord } from "../report/diagnose.ts";
@@ -20,7 +20,7 @@ export interface RankStart {
   readonly cwd: string;
   readonly env: NodeJS.ProcessEnv;
   readonly log: RankLog;
-  readonly emit: Emit;
+  readonly emit: EventListener;
   /** Called the moment the process is gone, before its output is drained. */
   readonly onExit: (rank: Rank) => void;
 }
@@ -39,7 +39,7 @@ export class Rank {
   /** 0 when the system could not start it. */
   readonly pid: number;
   /** Resolves when the process is gone, its output is read to the end, and its group is empty. */
-  readonly done: Promise<void>;
+  readonly completed: Promise<void>;
   readonly #start: RankStart;
   readonly #child: ChildProcess;
   readonly #startedAt = Date.now();
@@ -67,7 +67,7 @@ export class Rank {
     this.pid = this.#child.pid ?? 0;
     this.#parentPipe?.on("error", () => {});
     const closed = Promise.all([this.#read("stdout"), this.#read("stderr")]);
-    this.done = this.#waitForExit().then(() => this.#drain(closed));
+    this.completed = this.#waitForExit().then(() => this.#drainOutput(closed));
   }
 
   get running(): boolean {
@@ -175,7 +175,7 @@ export class Rank {
   }
 
   /** Reads what the rank still had to report, then ends whatever it left in its group. */
-  async #drain(closed: Promise<unknown>): Promise<void> {
+  async #drainOutput(closed: Promise<unknown>): Promise<void> {
     const finished = closed.then(() => true);
     if (!(await this.#waitUntilIdle(finished))) {
       this.kill();

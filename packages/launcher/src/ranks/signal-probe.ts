@@ -15,7 +15,7 @@ const RECENT_MS = 1000;
 export class SignalProbe implements Disposable {
   readonly #receivedAt = new Map<NodeJS.Signals, number>();
   #process: ChildProcess | undefined;
-  #waiting: (() => void)[] = [];
+  #waiters: (() => void)[] = [];
   #isClosed = false;
 
   private constructor() {
@@ -55,7 +55,7 @@ export class SignalProbe implements Disposable {
     child.on("exit", (_, signal) => {
       if (this.#isClosed) return;
       if (signal !== null) this.#receivedAt.set(signal, performance.now());
-      for (const wake of this.#waiting.splice(0)) wake();
+      for (const wake of this.#waiters.splice(0)) wake();
       if (signal !== null && signal !== "SIGKILL") this.#start();
     });
     this.#process = child;
@@ -64,7 +64,7 @@ export class SignalProbe implements Disposable {
   #next(ms: number): Promise<void> {
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, ms);
-      this.#waiting.push(() => {
+      this.#waiters.push(() => {
         clearTimeout(timer);
         resolve();
       });

@@ -23,14 +23,14 @@ export interface RankRecord {
   readonly log: string;
 }
 
-type Verdict = RankExit["verdict"];
+type ExitVerdict = RankExit["verdict"];
 
 /** Errors that mean "another rank has ended": never the root cause while there is another. */
 const PEER_LOST_NAMES = ["PeerLostError"];
 const PEER_LOST_CODES = ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ECONNABORTED"];
 
 /** Why this rank ended. */
-export function classifyExit(record: RankRecord): Verdict {
+export function classifyExit(record: RankRecord): ExitVerdict {
   const { code, stoppedAt, thrown } = record;
   const before = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedBySignal(record);
   if (code === 0) return stoppedAt === undefined ? "ok" : "stopped";
@@ -50,7 +50,7 @@ export function shellCode({ code, signal }: Pick<RankRecord, "code" | "signal">)
 export function diagnose(
   records: readonly RankRecord[],
   attempt: { readonly number: number; readonly node: string },
-  hint: (root: RankRecord) => string | undefined,
+  findHint: (root: RankRecord) => string | undefined,
 ): Failure | undefined {
   const byTime = records.toSorted((a, b) => failedAt(a) - failedAt(b));
   const root =
@@ -58,7 +58,7 @@ export function diagnose(
     byTime.find((record) => classifyExit(record) === "peer-lost");
   if (root === undefined) return undefined;
   const others = records.filter((record) => record !== root);
-  const help = describeEarlyExits(root, records) ?? hint(root);
+  const help = describeEarlyExits(root, records) ?? findHint(root);
   return {
     attempt: attempt.number,
     node: attempt.node,
@@ -135,5 +135,5 @@ function describeEarlyExits(root: RankRecord, records: readonly RankRecord[]): s
     .filter((one) => classifyExit(one) === "ok" && one.exitedAt <= root.exitedAt)
     .map(({ rank }) => rank);
   if (left.length === 0) return undefined;
-  return `exited with 0 before the others were done: rank${left.length === 1 ? "" : "s"} ${left.join(",")}`;
+  return `exited with 0 before the other ranks ended: rank${left.length === 1 ? "" : "s"} ${left.join(",")}`;
 }

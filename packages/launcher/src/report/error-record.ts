@@ -57,7 +57,8 @@ function toRankError(thrown: unknown, depth: number): RankError {
       return undefined;
     }
   };
-  const [name, message, stack, code, cause, errors] = ["name", "message", "stack", "code", "cause", "errors"].map(read);
+  const [name, message, stack, code, help] = ["name", "message", "stack", "code", "help"].map(read);
+  const [cause, errors] = ["cause", "errors"].map(read);
   if (typeof message !== "string" && typeof stack !== "string")
     return { name: "Thrown", message: formatThrown(thrown) };
   return {
@@ -65,6 +66,7 @@ function toRankError(thrown: unknown, depth: number): RankError {
     message: typeof message === "string" ? message : "",
     ...(typeof stack === "string" ? { stack } : {}),
     ...(typeof code === "string" || typeof code === "number" ? { code: String(code) } : {}),
+    ...(typeof help === "string" ? { help } : {}),
     ...(cause !== undefined && depth > 0 ? { cause: toRankError(cause, depth - 1) } : {}),
     ...(Array.isArray(errors) && depth > 0
       ? { errors: errors.slice(0, MAX_ERRORS).map((error) => toRankError(error, depth - 1)) }
@@ -78,6 +80,6 @@ function formatThrown(thrown: unknown): string {
   try {
     return inspect(thrown, { customInspect: false });
   } catch {
-    return "an object that cannot be shown";
+    return "an object that cannot be formatted";
   }
 }

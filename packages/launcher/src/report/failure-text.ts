@@ -12,13 +12,15 @@ const MAX_DETAIL_LINES = 80;
  * The report of a first failure, the last thing a failed job prints; what the rank printed is left out where that was
  * shown; why a rank could not be started (pid 0) was not. Lines without ends.
  */
-export function failureText(failure: Failure, isShown = false): readonly string[] {
+export function failureText(failure: Failure, isOutputShown = false): readonly string[] {
   const { rank, local, pid, afterMs, attempt, error } = failure;
   const node = failure.nodeRank === undefined ? failure.node : `node ${failure.nodeRank}: ${failure.node}`;
   const what = error === undefined ? formatExit(failure) : truncate(formatHeading(error), failure.log);
   const when = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
   const source = (failure.source ?? []).map((line) => `    │ ${truncate(line, failure.log)}`);
-  const tail = (isShown && pid > 0 ? [] : failure.stderrTail).map((line) => `    │ ${truncate(line, failure.log)}`);
+  const tail = (isOutputShown && pid > 0 ? [] : failure.stderrTail).map(
+    (line) => `    │ ${truncate(line, failure.log)}`,
+  );
   const all =
     error === undefined ? tail : [...source, ...stackFrames(error), ...formatCauses(error, failure.log), ...tail];
   const rest = `    … ${all.length - MAX_DETAIL_LINES} more lines in ${displayPath(failure.log)}`;
@@ -28,9 +30,10 @@ export function failureText(failure: Failure, isShown = false): readonly string[
     ...`✖ rank ${rank} (${node}, local ${local}, pid ${pid}) failed ${when}: ${what}`.split("\n"),
     ...detail,
     ...(failure.hint === undefined ? [] : [`  hint: ${failure.hint}`]),
+    ...(error?.help === undefined ? [] : [`  causes and remedies: ${truncate(error.help, failure.log)}`]),
     ...(failure.noRestartReason === undefined ? [] : [`  not restarted: ${failure.noRestartReason}`]),
     `  ${[formatExit(failure), ...formatSecondary(failure)].join(" · ")}`,
-    ...(failure.logDir === undefined ? [] : [allLogs(failure.logDir, failure.logsExpire === true)]),
+    ...(failure.logDir === undefined ? [] : [allLogs(failure.logDir, failure.areLogsTemporary === true)]),
     `  logs ${displayPath(failure.log)}   exit code ${code}`,
   ];
 }
@@ -41,7 +44,7 @@ export function lostNodeText({ nodeRank, node, reason, afterMs, attempt }: LostN
 }
 
 const allLogs = (dir: string, expire: boolean): string =>
-  `  log folder of all ranks: ${displayPath(dir)}${expire ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
+  `  log directory of all ranks: ${displayPath(dir)}${expire ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
 
 const formatExit = ({ code, signal }: Failure): string => (signal === null ? `exit ${code}` : `killed by ${signal}`);
 

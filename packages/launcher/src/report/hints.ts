@@ -16,7 +16,7 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
   if (signal === "SIGKILL" || code === 137)
     return countOomKills() > oomKillsBefore
       ? "the kernel ran out of memory and killed it (cgroup oom_kill); use fewer ranks or smaller shards"
-      : "killed from outside, not by the launcher; the kernel's log shows if memory ran out (dmesg)";
+      : "killed by another process, not by the launcher; the kernel's log shows if memory ran out (dmesg)";
   if (code === EXIT_CANNOT_EXECUTE && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line))) return TOO_MANY_FILES;
   if (code === 13) return "a top-level await never settled, and the event loop is empty";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")

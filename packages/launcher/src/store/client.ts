@@ -72,7 +72,7 @@ export class Store implements AsyncDisposable {
   readonly #reader = new FrameReader();
   readonly #pending = new Map<number, PendingRequest>();
   #nextId = 0;
-  #lost: StoreError | undefined;
+  #connectionError: StoreError | undefined;
 
   /** Use `connectStore`. */
   constructor(socket: Socket, address: string) {
@@ -95,7 +95,7 @@ export class Store implements AsyncDisposable {
   }
 
   /** The value, once it is set. Rejects with StoreError("TIMEOUT"). */
-  async take(key: string, options: WaitOptions = {}): Promise<Buffer> {
+  async waitFor(key: string, options: WaitOptions = {}): Promise<Buffer> {
     return (await this.request({ op: "get", key, wait: true, timeout: resolveTimeout(options) })).payload;
   }
 
@@ -143,7 +143,7 @@ export class Store implements AsyncDisposable {
 
   /** Sends one request of the wire protocol and resolves to its reply. */
   async request(header: Header, payload?: Uint8Array): Promise<Frame> {
-    if (this.#lost !== undefined) throw this.#lost;
+    if (this.#connectionError !== undefined) throw this.#connectionError;
     const id = this.#nextId++;
     const frame = encodeFrame({ ...header, id }, payload);
     // The server would end the connection, as it must with a stranger's, and every other request with it.
@@ -178,13 +178,13 @@ export class Store implements AsyncDisposable {
     if (ok === true) return pending?.resolve(frame);
     const refusal = new StoreError(code as StoreCode, String(error));
     // What answers no request is why the server is about to close the connection.
-    if (pending === undefined) this.#lost ??= refusal;
+    if (pending === undefined) this.#connectionError ??= refusal;
     else pending.reject(refusal);
   }
 
   #onConnectionLost(reason: string): void {
-    this.#lost ??= new StoreError("CLOSED", `store at ${this.#address}: ${reason}`);
-    for (const { reject } of this.#pending.values()) reject(this.#lost);
+    this.#connectionError ??= new StoreError("CLOSED", `store at ${this.#address}: ${reason}`);
+    for (const { reject } of this.#pending.values()) reject(this.#connectionError);
     this.#pending.clear();
   }
 }

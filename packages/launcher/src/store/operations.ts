@@ -1,14 +1,14 @@
 import { type Header, STORE_LIMITS, StoreError } from "./protocol.ts";
-import { type Cancel, StoreTable } from "./table.ts";
+import { type CancelCallback, StoreTable } from "./table.ts";
 
-interface Arrival {
+interface BarrierArrival {
   readonly member: string | undefined;
   readonly release: () => void;
 }
 
 interface BarrierState {
   readonly count: number;
-  readonly arrivals: Set<Arrival>;
+  readonly arrivals: Set<BarrierArrival>;
 }
 
 /** Barriers by key. Each is empty again once released, so a name may be used for every step of a loop. */
@@ -16,7 +16,7 @@ class BarrierTable {
   readonly #barriers = new Map<string, BarrierState>();
 
   /** Arrives; `release` is called when `count` have. The cancel withdraws the arrival. */
-  arrive(key: string, count: number, arrival: Arrival): Cancel {
+  arrive(key: string, count: number, arrival: BarrierArrival): CancelCallback {
     if (!Number.isInteger(count) || count < 1)
       throw new StoreError("REQUEST", `store: barrier "${key}": count must be a positive integer, received ${count}`);
     const gathering = this.#barriers.get(key) ?? { count, arrivals: new Set() };
@@ -57,15 +57,15 @@ export interface StoreState {
 export const emptyStoreState = (): StoreState => ({ table: new StoreTable(), barriers: new BarrierTable() });
 
 /** One request and how to reply to its client. */
-interface Request {
+interface StoreRequest {
   readonly header: Header;
   readonly payload: Buffer;
   reply(fields: Header, payload?: Buffer): void;
-  refuse(error: StoreError): void;
+  reject(error: StoreError): void;
 }
 
 /** Does one request. Returns a cancel when the reply must wait; throws StoreError when it is refused at once. */
-export function runRequest({ table, barriers }: StoreState, request: Request): Cancel | undefined {
+export function runRequest({ table, barriers }: StoreState, request: StoreRequest): CancelCallback | undefined {
   const { header, payload, reply } = request;
   switch (header.op) {
     case "set":
@@ -82,14 +82,14 @@ export function runRequest({ table, barriers }: StoreState, request: Request): C
     case "wait": {
       const keys = textListField(header, "keys");
       const missing = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
-      const begin = (): Cancel => table.whenPresent(keys, () => reply({}));
+      const begin = (): CancelCallback => table.waitForKeys(keys, () => reply({}));
       return waitWithTimeout(request, begin, () => `wait: still missing ${missing()}`);
     }
     case "barrier": {
       const key = textField(header, "key");
       const member = header.member === undefined ? undefined : textField(header, "member");
       const count = integerField(header, "count");
-      const begin = (): Cancel => barriers.arrive(key, count, { member, release: () => reply({}) });
+      const begin = (): CancelCallback => barriers.arrive(key, count, { member, release: () => reply({}) });
       return waitWithTimeout(request, begin, () => `barrier "${key}": ${barriers.describe(key)}`);
     }
     default:
@@ -97,7 +97,7 @@ export function runRequest({ table, barriers }: StoreState, request: Request): C
   }
 }
 
-function get(table: StoreTable, request: Request): Cancel | undefined {
+function get(table: StoreTable, request: StoreRequest): CancelCallback | undefined {
   const key = textField(request.header, "key");
   const answer = (): void => {
     const value = table.get(key);
@@ -106,12 +106,12 @@ function get(table: StoreTable, request: Request): Cancel | undefined {
   if (request.header.wait !== true) return void answer();
   return waitWithTimeout(
     request,
-    () => table.whenPresent([key], answer),
+    () => table.waitForKeys([key], answer),
     () => `get: "${key}" was not set`,
   );
 }
 
-function compareAndSet(table: StoreTable, { header, payload, reply }: Request): void {
+function compareAndSet(table: StoreTable, { header, payload, reply }: StoreRequest): void {
   const key = textField(header, "key");
   const cut = header.expected === null ? 0 : integerField(header, "expected");
   if (cut < 0 || cut > payload.length)
@@ -122,7 +122,7 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: Request): 
 }
 
 /** Begins a wait, bounded: after the request's timeout it is cancelled and refused with what was still missing. */
-function waitWithTimeout(request: Request, begin: () => Cancel, missing: () => string): Cancel {
+function waitWithTimeout(request: StoreRequest, begin: () => CancelCallback, missing: () => string): CancelCallback {
   const timeout = request.header.timeout ?? STORE_LIMITS.defaultTimeoutMs;
   if (typeof timeout !== "number" || !(timeout >= 0))
     throw new StoreError("REQUEST", `store: timeout must be milliseconds, received ${JSON.stringify(timeout)}`);
@@ -131,7 +131,7 @@ function waitWithTimeout(request: Request, begin: () => Cancel, missing: () => s
     () => {
       const error = new StoreError("TIMEOUT", `store: after ${timeout} ms, ${missing()}`);
       cancel();
-      request.refuse(error);
+      request.reject(error);
     },
     Math.min(timeout, 2 ** 31 - 1),
   );

@@ -52,6 +52,8 @@ export type StoreCode = "AUTH" | "MISMATCH" | "PROTOCOL" | "REQUEST" | "LIMIT" |
 export class StoreError extends Error {
   override readonly name: string = "StoreError";
   readonly code: StoreCode;
+  /** Where the documentation has causes and remedies. */
+  readonly help: string = "docs/troubleshooting.md#storeerror";
   constructor(code: StoreCode, message: string) {
     super(message);
     this.code = code;
@@ -96,17 +98,17 @@ export class FrameReader {
 
   #next(): Frame | undefined {
     if (this.#headerLength === undefined) {
-      const length = this.#take(4)?.readUInt32BE();
+      const length = this.#takeBytes(4)?.readUInt32BE();
       if (length === undefined) return undefined;
       if (length > this.maxHeader) throw lengthError("header", length, this.maxHeader);
       this.#headerLength = length;
     }
     if (this.#header === undefined) {
-      const json = this.#take(this.#headerLength);
+      const json = this.#takeBytes(this.#headerLength);
       if (json === undefined) return undefined;
       this.#header = parseHeader(json);
     }
-    const payload = this.#take(payloadLength(this.#header, this.maxPayload));
+    const payload = this.#takeBytes(payloadLength(this.#header, this.maxPayload));
     if (payload === undefined) return undefined;
     const frame = { header: this.#header, payload };
     this.#headerLength = undefined;
@@ -115,7 +117,7 @@ export class FrameReader {
   }
 
   /** Exactly `count` bytes, or undefined until they are here: chunks are joined once, however small they came. */
-  #take(count: number): Buffer | undefined {
+  #takeBytes(count: number): Buffer | undefined {
     if (this.#size < count) return undefined;
     const joined = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);
     const rest = joined.subarray(count);

@@ -14,7 +14,7 @@ import {
   STORE_LIMITS,
   StoreError,
 } from "./protocol.ts";
-import type { Cancel } from "./table.ts";
+import type { CancelCallback } from "./table.ts";
 
 /** Where and for whom a store listens. */
 export interface StoreServerOptions {
@@ -88,7 +88,7 @@ export class StoreServer implements AsyncDisposable {
   beginAttempt(attempt: number): void {
     this.#attempt = attempt;
     this.#state = emptyStoreState();
-    for (const connection of this.#connections) if (!connection.uses(this.#state)) connection.close();
+    for (const connection of this.#connections) if (!connection.isServing(this.#state)) connection.close();
   }
 
   async close(): Promise<void> {
@@ -134,7 +134,7 @@ const mismatchError = (what: string, expected: string, received: unknown, remedy
   new StoreError("MISMATCH", `store: ${what} is ${expected}, the client sent ${JSON.stringify(received)}; ${remedy}`);
 
 /** Decides whether a hello is good: returns the state that it may use, or throws StoreError. */
-type Authenticate = (hello: Header) => StoreState;
+type AuthenticateHello = (hello: Header) => StoreState;
 
 /** A client that reads replies slower than it sends requests is dropped when this many bytes wait for it. */
 const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
@@ -142,12 +142,12 @@ const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 /** One client of the store, from hello to close. */
 class Connection {
   readonly #socket: Socket;
-  readonly #authenticate: Authenticate;
+  readonly #authenticate: AuthenticateHello;
   readonly #reader = new FrameReader();
-  readonly #pending = new Map<unknown, Cancel>();
+  readonly #pending = new Map<unknown, CancelCallback>();
   #state: StoreState | undefined;
 
-  constructor(socket: Socket, admit: Authenticate) {
+  constructor(socket: Socket, admit: AuthenticateHello) {
     this.#socket = socket;
     this.#authenticate = admit;
     this.#reader.maxHeader = STORE_LIMITS.helloHeader;
@@ -168,7 +168,7 @@ class Connection {
   }
 
   /** Whether this client was admitted to `state`. */
-  uses(state: StoreState): boolean {
+  isServing(state: StoreState): boolean {
     return this.#state === state;
   }
 
@@ -182,7 +182,7 @@ class Connection {
       for (const frame of this.#reader.push(chunk)) {
         if (this.#socket.destroyed || this.#socket.writableEnded) return;
         if (this.#state === undefined) this.#hello(frame.header);
-        else this.#request(this.#state, frame);
+        else this.#handleRequest(this.#state, frame);
       }
     } catch (error) {
       this.#end(0, toStoreError(error));
@@ -196,7 +196,7 @@ class Connection {
     this.#send({ id: header.id ?? 0, ok: true });
   }
 
-  #request(state: StoreState, { header, payload }: Frame): void {
+  #handleRequest(state: StoreState, { header, payload }: Frame): void {
     const { id } = header;
     if (this.#pending.has(id)) throw new StoreError("PROTOCOL", `store: request ${id} is still pending`);
     const settle = (reply: Header, bytes?: Buffer): void => {
@@ -206,14 +206,14 @@ class Connection {
       settled = true;
     };
     let settled = false;
-    const refuse = (error: StoreError): void => settle({ ok: false, code: error.code, error: error.message });
+    const reject = (error: StoreError): void => settle({ ok: false, code: error.code, error: error.message });
     const reply = (fields: Header, bytes?: Buffer): void => settle({ ...fields, ok: true }, bytes);
     try {
-      const cancel = runRequest(state, { header, payload, reply, refuse });
+      const cancel = runRequest(state, { header, payload, reply, reject });
       if (settled) cancel?.();
       else if (cancel !== undefined) this.#pending.set(id, cancel);
     } catch (error) {
-      refuse(toStoreError(error));
+      reject(toStoreError(error));
     }
   }
 

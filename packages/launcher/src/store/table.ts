@@ -1,7 +1,7 @@
 import { STORE_LIMITS, StoreError } from "./protocol.ts";
 
 /** Stops waiting; safe to call more than once. */
-export type Cancel = () => void;
+export type CancelCallback = () => void;
 
 /** The keys of one attempt. Independent of sockets: waiting is a callback, and every method refuses by throwing. */
 export class StoreTable {
@@ -20,9 +20,12 @@ export class StoreTable {
     if (value.length > STORE_LIMITS.value)
       throw limitError(`a value of ${value.length} bytes`, `${STORE_LIMITS.value} bytes`);
     if (total > STORE_LIMITS.total)
-      throw limitError(`${total} bytes in all`, `${STORE_LIMITS.total}; delete keys that are done`);
+      throw limitError(`${total} bytes in all`, `${STORE_LIMITS.total}; delete keys that are no longer used`);
     if (before === undefined && this.#values.size >= STORE_LIMITS.keys)
-      throw limitError(`key number ${STORE_LIMITS.keys + 1}`, `${STORE_LIMITS.keys} keys; delete keys that are done`);
+      throw limitError(
+        `key number ${STORE_LIMITS.keys + 1}`,
+        `${STORE_LIMITS.keys} keys; delete keys that are no longer used`,
+      );
     this.#values.set(key, Buffer.from(value));
     this.#totalBytes = total;
     if (before === undefined) for (const notify of [...(this.#watchers.get(key) ?? [])]) notify();
@@ -56,7 +59,7 @@ export class StoreTable {
   }
 
   /** Calls `ready` once, as soon as every key exists: now, if they all do. */
-  whenPresent(keys: readonly string[], ready: () => void): Cancel {
+  waitForKeys(keys: readonly string[], ready: () => void): CancelCallback {
     const missing = new Map<string, () => void>();
     const cancel = (): void => {
       for (const [key, notify] of missing) this.#unwatch(key, notify);

@@ -10,7 +10,7 @@ import { connect as rawTls } from "node:tls";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { Agent } from "../../src/agent/agent.ts";
 import { HandshakeError, listeningPort, type Network } from "../../src/agent/network.ts";
-import { connectTls, tls, TLS_PROTOCOLS, TlsServer } from "../../src/agent/tls.ts";
+import { connectTls, tlsNetwork, TLS_PROTOCOLS, TlsServer } from "../../src/agent/tls.ts";
 import { connectStore } from "../../src/store/client.ts";
 import { StoreServer } from "../../src/store/server.ts";
 import { program, until } from "../harness.ts";
@@ -108,16 +108,16 @@ describe("TLS with a pre-shared key", () => {
     const at = (name: string, network: Network): Parameters<typeof Agent.listen>[0] => ({
       ...{ path: join(directory, name), secret, network, host: name },
     });
-    const root = await Agent.listen({ ...at("n0", tls({ secret })), children: true });
+    const root = await Agent.listen({ ...at("n0", tlsNetwork({ secret })), children: true });
     onTestFinished(() => root.close());
     const join1 = { root: root.address as string, children: false };
-    const child = await Agent.listen({ ...at("n1", tls({ secret })), ...join1, index: 1 });
+    const child = await Agent.listen({ ...at("n1", tlsNetwork({ secret })), ...join1, index: 1 });
     onTestFinished(() => child.close());
     await until(
-      () => root.connections === 1 && root.isUsed,
+      () => root.connections === 1 && root.hasConnections,
       () => "the child agent is not connected",
     );
-    const stranger = await Agent.listen({ ...at("n2", tls({ secret: createSecret() })), ...join1, index: 2 });
+    const stranger = await Agent.listen({ ...at("n2", tlsNetwork({ secret: createSecret() })), ...join1, index: 2 });
     onTestFinished(() => stranger.close());
     const rank = connect({ path: stranger.path });
     const { encode, MAGIC, PROTOCOL_VERSION } = await import("../../src/agent/frames.ts");

@@ -60,7 +60,7 @@ PartitionName=p Nodes=n[0-2] Default=YES MaxTime=INFINITE State=UP
 C
 }
 
-# A /sys of the network namespace, and folders where SLURM expects cgroups.
+# A /sys of the network namespace, and directories where SLURM expects cgroups.
 own_sys() {
   mount -t sysfs sysfs /sys
   mount -t tmpfs tmpfs /sys/fs/cgroup
@@ -95,8 +95,8 @@ mkdir "$root"/{upper,work,root}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$root/upper,workdir=$root/work" "$root/root"
 mount --rbind /dev "$root/root/dev"
 # Where the repository or Node are file systems of their own, the overlay lacks them.
-for folder in "$repository" "$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")"; do
-  [ "$(findmnt -nT "$folder" -o TARGET)" = / ] || { mkdir -p "$root/root$folder"; mount --bind "$folder" "$root/root$folder"; }
+for directory in "$repository" "$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")"; do
+  [ "$(findmnt -nT "$directory" -o TARGET)" = / ] || { mkdir -p "$root/root$directory"; mount --bind "$directory" "$root/root$directory"; }
 done
 missing=()
 for package in "${packages[@]}"; do

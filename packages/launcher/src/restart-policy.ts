@@ -24,7 +24,7 @@ export interface AttemptDecision {
 /** What is known when no rank of an attempt is left. */
 export interface AttemptSummary {
   readonly attempt: number;
-  readonly ranMs: number;
+  readonly uptimeMs: number;
   readonly failure: Failure | undefined;
   readonly lost?: LostNode | undefined;
   readonly stop: StopRequest | undefined;
@@ -34,20 +34,20 @@ export interface AttemptSummary {
 export class RestartPolicy {
   readonly #plan: LaunchPlan;
   /** Failures in a row that came too soon. */
-  #soon = 0;
+  #earlyFailures = 0;
 
   constructor(plan: LaunchPlan) {
     this.#plan = plan;
   }
 
-  decide({ attempt, ranMs, failure, lost, stop }: AttemptSummary): AttemptDecision {
+  decide({ attempt, uptimeMs, failure, lost, stop }: AttemptSummary): AttemptDecision {
     const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
     const hasRestarts = attempt < this.#plan.maxRestarts && stop === undefined;
     if (lost !== undefined) return { lost, ...(hasRestarts ? { restartInMs } : {}) };
     // A rank that died of the very signal that ends the job was signalled by another process first: no failure.
     const isCancelled = failure !== undefined && failure.signal !== null && failure.signal === stop?.signal;
     if (failure === undefined || isCancelled) return stop === undefined ? {} : { stop };
-    this.#soon = ranMs < this.#plan.minUptimeMs ? this.#soon + 1 : 0;
+    this.#earlyFailures = uptimeMs < this.#plan.minUptimeMs ? this.#earlyFailures + 1 : 0;
     if (!hasRestarts) return { failure };
     const noRestartReason = this.#noRestartReason(failure);
     return noRestartReason === undefined ? { failure, restartInMs } : { failure: { ...failure, noRestartReason } };
@@ -56,7 +56,7 @@ export class RestartPolicy {
   #noRestartReason({ exitCode }: Failure): string | undefined {
     if (exitCode === EX_CONFIG) return `exit code ${EX_CONFIG} (EX_CONFIG) is not retried`;
     const { minUptimeMs } = this.#plan;
-    if (this.#soon < 2) return undefined;
+    if (this.#earlyFailures < 2) return undefined;
     return `two failures in a row, each within ${minUptimeMs / 1000} s of its start (--min-uptime)`;
   }
 }

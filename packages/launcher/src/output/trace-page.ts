@@ -1,0 +1,64 @@
+import { once } from "node:events";
+import { createWriteStream, type WriteStream } from "node:fs";
+import { readdir, readFile, rename } from "node:fs/promises";
+import { join } from "node:path";
+import type { Assignment } from "../coordinator.ts";
+import type { EventBody } from "../job.ts";
+
+/** Where the ranks of an attempt leave their traces. */
+export function attemptTraces(traceDir: string, { runId, attempt }: Pick<Assignment, "runId" | "attempt">): string {
+  return join(traceDir, runId, `attempt_${attempt}`);
+}
+
+/** Stands in the ranks' viewer.html where the traces belong. */
+const DATA_MARKER = "<!-- data -->";
+
+/**
+ * Puts the traces of an attempt, `rank-N.json`, into the page that a rank left beside them, `viewer.html`: a script element for each.
+ * What they hold is for the page to read. Of nodes that share the directory, the last to end writes the page of all.
+ */
+export async function writeTracePage(traceDir: string, assignment: Assignment): Promise<EventBody> {
+  const directory = attemptTraces(traceDir, assignment);
+  try {
+    const names = (await readdir(directory)).filter((name) => /^rank-\d+\.json$/.test(name));
+    if (names.length === 0) throw new Error("no rank wrote a trace");
+    const [head = "", tail] = (await readFile(join(directory, "viewer.html"), "utf8")).split(DATA_MARKER);
+    if (tail === undefined) throw new Error("viewer.html has no place for traces");
+    const page = join(traceDir, assignment.runId, "index.html");
+    await writeParts(`${page}.${process.pid}.partial`, partsOf(directory, { names, head, tail }));
+    await rename(`${page}.${process.pid}.partial`, page);
+    return { type: "trace", directory, ranks: names.length, page };
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const reason =
+      code === "ENOENT" ? "no rank wrote a trace; ranks do when they close the context of @mosaic/attention" : message;
+    return { type: "trace", directory, ranks: 0, reason };
+  }
+}
+
+/** One trace in memory at a time: a thousand ranks have hundreds of megabytes. */
+async function* partsOf(
+  directory: string,
+  { names, head, tail }: { readonly names: readonly string[]; readonly head: string; readonly tail: string },
+): AsyncGenerator<string, void, undefined> {
+  yield head;
+  for (const name of names) {
+    const text = await readFile(join(directory, name), "utf8");
+    // In JSON `<` stands in strings alone, and there may be escaped: nothing in a trace ends the element.
+    yield `<script type="application/json" class="trace-data">${text.replaceAll("<", "\\u003c")}</script>\n`;
+  }
+  yield tail;
+}
+
+async function writeParts(path: string, parts: AsyncIterable<string>): Promise<void> {
+  const stream: WriteStream = createWriteStream(path);
+  const closed = new Promise<void>((done, fail) => {
+    stream.once("close", done);
+    stream.once("error", fail);
+  });
+  for await (const part of parts) {
+    if (!stream.write(part)) await Promise.race([closed, once(stream, "drain")]);
+  }
+  stream.end();
+  await closed;
+}
