@@ -26,10 +26,10 @@ export function logAddExp(into: Tensor, from: Tensor): void {
 }
 
 /** e^(part − whole): the share of a softmax that lies on some of its keys; 0 where the row saw nothing. */
-export function softmaxShare(part: Tensor, whole: Tensor): Tensor {
+export function softmaxShare(part: Tensor, total: Tensor): Tensor {
   const { kernels } = part.device;
   const share = part.device.empty(part.shape, "float32");
-  kernels.scalar("max", share, whole, LOWEST_FLOAT32);
+  kernels.scalar("max", share, total, LOWEST_FLOAT32);
   kernels.binary("sub", share, part, share);
   kernels.unary("exp", share, share);
   return share;

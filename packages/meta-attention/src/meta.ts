@@ -72,15 +72,15 @@ function disposeMeta(meta: Omit<Meta, typeof Symbol.dispose>): void {
 }
 
 /**
- * Makes what was attended the result of a differentiable operation on q, k and v and the router's numbers [B,c,N]: the chunks'
+ * Makes what was attended the result of a differentiable operation on q, k and v and the combine weights [B,c,N]: the chunks'
  * weights if soft, the logarithms of the routing distribution if exact. Takes ownership of `attention`.
  * Returns [B,S,parts·H·D] in the dtype of q.
  */
-function recordRoutedAttention(attention: RoutedAttention, { q, k, v }: Qkv, router: Tensor): Tensor {
-  if (attention.config.combine === "soft") applyRouterWeights(attention, router);
+function recordRoutedAttention(attention: RoutedAttention, { q, k, v }: Qkv, combineWeights: Tensor): Tensor {
+  if (attention.config.combine === "soft") applyCombineWeights(attention, combineWeights);
   const output = attention.result();
-  const kept = keep(router.detach());
-  return output.record([q, k, v, router], {
+  const kept = keep(combineWeights.detach());
+  return output.record([q, k, v, combineWeights], {
     name: "routedAttention",
     backward: (dOutput) => routedBackward(attention, kept, dOutput),
     free() {
@@ -91,7 +91,7 @@ function recordRoutedAttention(attention: RoutedAttention, { q, k, v }: Qkv, rou
 }
 
 /** combined ← Σ w·o over chosen chunks; where none was chosen it stays what it is over the own chunk. */
-function applyRouterWeights(attention: RoutedAttention, weights: Tensor): void {
+function applyCombineWeights(attention: RoutedAttention, weights: Tensor): void {
   const { combined, attended: inputs, config, q } = attention;
   const { kernels } = q.device;
   for (const [query, chunk] of config.chunks.own.entries()) {
@@ -121,8 +121,8 @@ interface OutputInputs {
   readonly attention: RoutedAttention;
   readonly x: Tensor;
   readonly qkv: ProjectedQkv;
-  /** What the attention takes of the router, [B,c,N]. */
-  readonly router: Tensor;
+  /** The weights of the chunks in the sum, [B,c,N], of the router. */
+  readonly combineWeights: Tensor;
   readonly chosen: ChosenChunks;
 }
 
@@ -134,20 +134,20 @@ interface ProjectedOutput {
 
 /** From what was attended to the result; with `useCheckpoint` the tape keeps x and the choice, and all else is done again. */
 export function computeOutput(projections: Projections, inputs: OutputInputs): ProjectedOutput {
-  const { attention, x, qkv, router, chosen } = inputs;
-  if (!projections.settings.useCheckpoint) return projectOutput(projections, attention, { qkv, router });
+  const { attention, x, qkv, combineWeights, chosen } = inputs;
+  if (!projections.settings.useCheckpoint) return projectOutput(projections, attention, { qkv, combineWeights });
   const { config } = attention;
   let done: ProjectedOutput | undefined;
-  const body = (x: Tensor, router: Tensor): Tensor => {
-    if (!done) return (done = projectOutput(projections, attention, { qkv, router })).out;
+  const body = (x: Tensor, combineWeights: Tensor): Tensor => {
+    if (!done) return (done = projectOutput(projections, attention, { qkv, combineWeights })).out;
     using recomputed = projectQkv(x, projections);
     const recomputedAttention = new RoutedAttention(config, recomputed);
     recomputedAttention.attendChosen(chosen);
-    const { out, gateValues } = projectOutput(projections, recomputedAttention, { qkv: recomputed, router });
+    const { out, gateValues } = projectOutput(projections, recomputedAttention, { qkv: recomputed, combineWeights });
     gateValues?.dispose();
     return out;
   };
-  const out = checkpoint(body, x, router);
+  const out = checkpoint(body, x, combineWeights);
   return { out, gateValues: done!.gateValues };
 }
 
@@ -155,9 +155,9 @@ export function computeOutput(projections: Projections, inputs: OutputInputs): P
 function projectOutput(
   { gateProjection, outProjection }: Projections,
   attention: RoutedAttention,
-  { qkv, router }: { qkv: Qkv; router: Tensor },
+  { qkv, combineWeights }: { qkv: Qkv; combineWeights: Tensor },
 ): ProjectedOutput {
-  using packed = recordRoutedAttention(attention, qkv, router);
+  using packed = recordRoutedAttention(attention, qkv, combineWeights);
   if (!gateProjection) return { out: outProjection.forward(packed), gateValues: null };
   const width = packed.shape[2]! / 2;
   return scope(() => {
@@ -188,7 +188,7 @@ export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvPr
   const withPositions = (numHeads: Tensor): Tensor => {
     if (!positions) return numHeads;
     using plain = numHeads;
-    const encoded = positions.encode(plain, chunks.shards[chunks.rank]!);
+    const encoded = positions.encode(plain, chunks.shards[chunks.rank]!, chunks.length);
     if (encoded.strides.at(-1) === 1) return encoded;
     using strided = encoded;
     return strided.contiguous();

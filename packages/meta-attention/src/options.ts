@@ -122,9 +122,9 @@ export interface ResolvedOptions extends Omit<ParsedOptions, DerivedOption | "ca
 type DerivedOption = "numKvHeads" | "headDim" | "summaryHeads" | "topK" | "mask" | "placement" | "scale";
 
 /** Checks options against each other and the mesh, and fills in the defaults that follow from others. */
-export function resolveOptions(name: string, ctx: Context, given: HierarchicalMetaAttentionOptions): ResolvedOptions {
+export function resolveOptions(name: string, ctx: Context, input: HierarchicalMetaAttentionOptions): ResolvedOptions {
   checkContext(name, ctx);
-  const { causal, ...options } = hierarchicalMetaAttentionOptions.parse(given, name);
+  const { causal, ...options } = hierarchicalMetaAttentionOptions.parse(input, name);
   const { embedDim, numHeads, numKvHeads = numHeads, summaryDim, metaHeads, chunksPerRank } = options;
   if (options.headDim === undefined) checkHeads(name, ["numHeads", "embedDim"], numHeads, embedDim);
   const { summaryHeads = embedDim % numHeads === 0 ? numHeads : 1, headDim = embedDim / numHeads } = options;

@@ -30,7 +30,7 @@ import {
 import { recordRouting, type RoutingCall } from "./record-call.ts";
 import { chooseTopK, type ChosenChunks, type ChunkVisibility } from "./route/choose.ts";
 import type { MetaAttention, Routing } from "./route/meta-attention.ts";
-import { gatherAndRoute, type GatheredRouting, routerWeights } from "./route/router.ts";
+import { gatherAndRoute, type GatheredRouting, combineWeights } from "./route/router.ts";
 import type { ResolvedOptions, RoutedAttentionConfig } from "./options.ts";
 import { type ChunkSummaryEncoder, type PendingSummaries, startSummaries } from "./encoder.ts";
 import { ResourceStack, type RunWithGradMode } from "./tensor-views.ts";
@@ -66,13 +66,13 @@ export class ForwardPass implements Disposable {
     recordRouting(this.#config, this.#x, settings, call);
     // In "exact" the output is no smooth function of the scores: its gradient stays with its parameters, so that
     // gradients of the input are those of attention over what was attended to.
-    const routerInput = settings.combine === "exact" ? this.#use(this.#x.detach()) : this.#x;
-    const pending = this.#use(startSummaries(summary, routerInput, chunks));
+    const routerInput = settings.combine === "exact" ? this.#track(this.#x.detach()) : this.#x;
+    const pending = this.#track(startSummaries(summary, routerInput, chunks));
     const reading = call.dryRun ? null : pending.weights.map((weights) => weights.read());
     // Enqueued before the host waits, so that the device has work meanwhile.
     const projected = (): ProjectedQkv => projectQkv(this.#x, this.#parts);
-    const qkv = this.#use(settings.useCheckpoint ? noGrad(projected) : projected());
-    const keys = settings.certificate ? this.#use(keyStatistics(qkv.k, chunks.own)) : null;
+    const qkv = this.#track(settings.useCheckpoint ? noGrad(projected) : projected());
+    const keys = settings.certificate ? this.#track(keyStatistics(qkv.k, chunks.own)) : null;
     const values = reading && (await Promise.all(reading));
     const { routing, gathered } = this.#gradMode(() => this.#route(call, { pending, values, keys, routerInput }));
     const first = call.chosen ?? chooseTopK(await routing.scores.read(), call.topK, chunks.visibility);
@@ -86,7 +86,7 @@ export class ForwardPass implements Disposable {
     return this.#gradMode(() => this.#createResult({ call, qkv, chosen, routing, statistics, mayExtend }));
   }
 
-  #use<T extends Disposable>(resource: T): T {
+  #track<T extends Disposable>(resource: T): T {
     return this.#resources.use(resource);
   }
 
@@ -95,8 +95,8 @@ export class ForwardPass implements Disposable {
     using summaries = pending.finish(values);
     const own = { summaries, keyStatistics: keys, dependencies: [routerInput, ...summary.parameters()] };
     const routed = gatherAndRoute(metaAttention, own, { plan: this.#config, noise });
-    this.#use(routed.gathered);
-    this.#use(routed.routing);
+    this.#track(routed.gathered);
+    this.#track(routed.routing);
     return routed;
   }
 
@@ -113,9 +113,15 @@ export class ForwardPass implements Disposable {
       mass: { mean: mass.mean.detach(), peak: mass.peak },
       chunks,
     };
-    using numbers = routerWeights(ctx, routing, { ...settings, chosen, chunks });
+    using weights = combineWeights(ctx, routing, { ...settings, chosen, chunks });
     this.#attention = undefined;
-    const { out, gateValues } = computeOutput(this.#parts, { attention, x: this.#x, qkv, router: numbers, chosen });
+    const { out, gateValues } = computeOutput(this.#parts, {
+      attention,
+      x: this.#x,
+      qkv,
+      combineWeights: weights,
+      chosen,
+    });
     return createResult(out, {
       routingWeights: routing.routing.detach(),
       chunkAttention: routing.chunkAttention.detach(),

@@ -47,7 +47,7 @@ test.each([
   const rows = (["out", "dx"] as const).map((name) => [
     name,
     {
-      found: errorSum(together(three, name), right[name]),
+      measured: errorSum(together(three, name), right[name]),
       local: errorSum(together(one, name), right[name]),
       expected: measureExtent(right[name]),
     },
@@ -55,7 +55,7 @@ test.each([
   const gradients = Object.entries(right.gradients).map(([name, expected]) => [
     name,
     {
-      found: errorSum(three[0]!.gradients[name]!, expected),
+      measured: errorSum(three[0]!.gradients[name]!, expected),
       local: errorSum(first.gradients[name]!, expected),
       expected: measureExtent(expected),
       partial: dtype,

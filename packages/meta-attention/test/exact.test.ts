@@ -79,7 +79,7 @@ function measured(
       trial,
     );
   const result = (mine: ArrayLike<number>, theirs: ArrayLike<number>, expected: Float64Array) => ({
-    found: errorSum(mine, expected),
+    measured: errorSum(mine, expected),
     local: errorSum(theirs, expected),
     expected: measureExtent(expected),
   });

@@ -47,7 +47,7 @@ export function routedBackward(attention: RoutedAttention, router: Tensor, dOutp
 }
 
 /** Each own chunk attends to itself: with its share of the whole softmax if exact, and alone where the gate looks. */
-function ownBackward(attention: RoutedAttention, grads: Gradients): void {
+function ownBackward(attention: RoutedAttention, grads: BackwardOperands): void {
   using resources = new ResourceStack();
   const { dOut, lse, delta } = ownGradients(attention, grads, resources);
   const { config, q, k, v } = attention;
@@ -71,8 +71,8 @@ interface OwnGradients {
 }
 
 /** What the kernel needs for the keys of own chunks. */
-function ownGradients(attention: RoutedAttention, grads: Gradients, resources: ResourceStack): OwnGradients {
-  const { config, own, combined } = attention;
+function ownGradients(attention: RoutedAttention, grads: BackwardOperands, resources: ResourceStack): OwnGradients {
+  const { config, ownState, combined } = attention;
   const { dCombined, dOwn, delta } = grads;
   const { device } = dCombined;
   const { kernels } = device;
@@ -83,20 +83,20 @@ function ownGradients(attention: RoutedAttention, grads: Gradients, resources: R
   if (config.combine === "exact") {
     // o_i feeds the gate and, with its share a of the softmax, the combined output:
     // dOut = dOwn + a·dC, and rowsum(dOut·o_i) − dlse = rowsum(dOwn·o_i) + a·delta.
-    const share = resources.use(softmaxShare(own.lse, combined.lse));
+    const share = resources.use(softmaxShare(ownState.lse, combined.lse));
     const heads = resources.use(share.reshape([...share.shape, 1]));
     const shared = resources.use(device.empty(delta.shape, "float32"));
     kernels.binary("mul", dOut, dCombined, heads);
     kernels.binary("add", dOut, dOut, dOwn);
-    kernels.rowDot(sums, dOwn, own.out);
+    kernels.rowDot(sums, dOwn, ownState.out);
     kernels.binary("mul", shared, share, delta);
     kernels.binary("add", sums, sums, shared);
-    return { dOut, lse: own.lse, delta: sums };
+    return { dOut, lse: ownState.lse, delta: sums };
   }
   kernels.copy(dOut, dOwn);
   addUnroutedGradients(dOut, dCombined, attention);
-  kernels.rowDot(sums, dOut, own.out);
-  return { dOut, lse: own.lse, delta: sums };
+  kernels.rowDot(sums, dOut, ownState.out);
+  return { dOut, lse: ownState.lse, delta: sums };
 }
 
 /** There the combined output is the own one. */
@@ -118,7 +118,7 @@ interface ChunkBackward {
 }
 
 /** Adds what a read of a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
-function chunkBackward(attention: RoutedAttention, given: ChunkBackward, grads: Gradients): void {
+function chunkBackward(attention: RoutedAttention, given: ChunkBackward, grads: BackwardOperands): void {
   using resources = new ResourceStack();
   const rows: RowsView = (x) =>
     resources.use(
@@ -132,7 +132,7 @@ function chunkBackward(attention: RoutedAttention, given: ChunkBackward, grads: 
 type RowsView = (x: Tensor) => Tensor;
 
 interface BackwardContext {
-  readonly grads: Gradients;
+  readonly grads: BackwardOperands;
   readonly rows: RowsView;
 }
 
@@ -197,7 +197,7 @@ function keysBackward(
 }
 
 /** The gradients that a backward works on: [B,H,S,D] each, of keys and values [B,Hkv,S,D], and the rows' dot products [B,H,S]. */
-interface Gradients {
+interface BackwardOperands {
   /** Of the combined output, and of that over own chunks alone if there is a gate. */
   readonly dCombined: Tensor;
   readonly dOwn: Tensor | null;

@@ -41,7 +41,7 @@ export class RoutedAttention implements Disposable {
   readonly attended: AttendedChunk[] = [];
   /** What comes out, [B,S,parts·H·D]: over own chunks alone if there is a gate, then combined. */
   #packed: Tensor;
-  #own: AttentionState;
+  #ownState: AttentionState;
   #combined: AttentionState;
   /** Query chunks and batch elements that attended to any chunk but their own: query · B + b. */
   readonly #attendedRows = new Set<number>();
@@ -61,13 +61,13 @@ export class RoutedAttention implements Disposable {
     this.v = use(v.detach());
     const lse = (): Tensor => use(q.device.empty([batch, numHeads, rows], "float32"));
     this.#packed = this.#outputs.use(q.device.empty([batch, rows, this.#parts * numHeads * plan.headDim], "float32"));
-    this.#own = { out: this.#outputPart(0), lse: lse() };
+    this.#ownState = { out: this.#outputPart(0), lse: lse() };
     this.#combined = { out: this.#outputPart(this.#parts - 1), lse: lse() };
   }
 
   /** Over own chunks alone; without a gate `out` is that of `combined`. */
-  get own(): AttentionState {
-    return this.#own;
+  get ownState(): AttentionState {
+    return this.#ownState;
   }
 
   /** Combined; its lse is that over everything attended to. */
@@ -98,9 +98,9 @@ export class RoutedAttention implements Disposable {
     this.#fetches.push(fetch);
     this.#chosen.push(chosen);
     fetch.wait();
-    const isLocal = (chunk: Chunk, b: number): boolean => earlier.some((each) => each.has(chunk, b));
+    const isLocal = (chunk: Chunk, b: number): boolean => earlier.some((each) => each.isFetched(chunk, b));
     for (const each of this.#fetches) {
-      const has = each === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : each.has.bind(each);
+      const has = each === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : each.isFetched.bind(each);
       for (const read of chunkReads(chosen, config.chunks, has)) this.attended.push(this.#attendChunk(read, each));
     }
   }
@@ -121,7 +121,7 @@ export class RoutedAttention implements Disposable {
     this.#outputs = new ResourceStack();
     this.#packed = this.#outputs.use(q.device.empty(shape, q.dtype));
     q.device.kernels.copy(this.#packed, exact);
-    this.#own = { ...this.#own, out: this.#outputPart(0) };
+    this.#ownState = { ...this.#ownState, out: this.#outputPart(0) };
     this.#combined = { ...this.#combined, out: this.#outputPart(this.#parts - 1) };
     return this.#packed.detach();
   }
@@ -135,18 +135,18 @@ export class RoutedAttention implements Disposable {
   }
 
   #attendOwn(): void {
-    const { config, own, combined, q } = this;
+    const { config, ownState, combined, q } = this;
     const { kernels } = q.device;
-    kernels.fill(own.out, 0);
-    kernels.fill(own.lse, -Infinity);
+    kernels.fill(ownState.out, 0);
+    kernels.fill(ownState.lse, -Infinity);
     for (const [query, chunk] of config.chunks.own.entries()) {
-      using rows = this.#rows(own, { query, b0: 0, b1: q.shape[0]! });
+      using rows = this.#rows(ownState, { query, b0: 0, b1: q.shape[0]! });
       using k = chunkRows(this.k, chunk);
       using v = chunkRows(this.v, chunk);
       kernels.attend(rows, rows.q, { k, v }, tileFor(config, chunk, chunk));
     }
-    kernels.copy(combined.lse, own.lse);
-    if (config.gate) kernels.copy(combined.out, own.out);
+    kernels.copy(combined.lse, ownState.lse);
+    if (config.gate) kernels.copy(combined.out, ownState.out);
   }
 
   #attendChunk(read: ChunkRead, fetch: ChunkFetch): AttendedChunk {
@@ -216,7 +216,7 @@ export interface AttentionMass {
 
 /** Where attention fell, from what was computed anyway: the lse of each part beside that of the whole. */
 export function attentionMass(attention: RoutedAttention): AttentionMass {
-  const { own, combined, config, q } = attention;
+  const { ownState, combined, config, q } = attention;
   const { kernels } = q.device;
   const { chunks } = config;
   const batch = q.shape[0]!;
@@ -229,7 +229,7 @@ export function attentionMass(attention: RoutedAttention): AttentionMass {
     kernels.scalar("mul", mean, mean, 1 / (mass.shape[1]! * mass.shape[2]!));
     reduceInto("max", peak, mass);
   };
-  using shares = softmaxShare(own.lse, combined.lse);
+  using shares = softmaxShare(ownState.lse, combined.lse);
   for (const [i, chunk] of chunks.own.entries()) {
     using rows = chunkRows(shares, chunk);
     writeMass(rows, { b0: 0, b1: batch, i, j: chunk.index });

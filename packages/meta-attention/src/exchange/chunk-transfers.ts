@@ -19,7 +19,7 @@ interface KvFormat {
  */
 export class KvChunkBuffers implements Disposable {
   readonly #resources = new ResourceStack();
-  readonly #chunks = new Map<number, { readonly places: ReadonlyMap<number, number>; readonly memory: Tensor }>();
+  readonly #chunks = new Map<number, { readonly slots: ReadonlyMap<number, number>; readonly memory: Tensor }>();
 
   /** Uninitialised. */
   constructor(device: Device, runs: readonly BatchRun[], { numKvHeads, headDim, dtype }: KvFormat) {
@@ -33,7 +33,7 @@ export class KvChunkBuffers implements Disposable {
       if (this.#chunks.has(chunk.index)) continue;
       const batch = byChunk.get(chunk.index)!;
       const memory = this.#resources.use(device.empty([batch.length, 2, numKvHeads, chunk.length, headDim], dtype));
-      this.#chunks.set(chunk.index, { places: new Map(batch.map((b, place) => [b, place])), memory });
+      this.#chunks.set(chunk.index, { slots: new Map(batch.map((b, place) => [b, place])), memory });
     }
   }
 
@@ -45,8 +45,8 @@ export class KvChunkBuffers implements Disposable {
 
   /** The run as it travels, dense [b1 − b0,2,Hkv,S,D]. */
   packed({ chunk, b0, b1 }: BatchRun): Tensor {
-    const { places, memory } = this.#chunks.get(chunk.index)!;
-    const first = places.get(b0)!;
+    const { slots, memory } = this.#chunks.get(chunk.index)!;
+    const first = slots.get(b0)!;
     return memory.slice(0, first, first + b1 - b0);
   }
 

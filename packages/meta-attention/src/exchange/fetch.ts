@@ -18,7 +18,7 @@ import {
 export class GradientExchange implements Disposable {
   readonly #config: RoutedAttentionConfig;
   readonly #transfers: ChunkTransfers;
-  readonly #own: KvBlock;
+  readonly #ownKv: KvBlock;
   readonly #memory: KvChunkBuffers;
   readonly #resources = new ResourceStack();
   #arrivals: (BatchRun & { readonly tensor: Tensor })[] = [];
@@ -28,7 +28,7 @@ export class GradientExchange implements Disposable {
   constructor(config: RoutedAttentionConfig, planned: ChunkTransfers, own: KvBlock) {
     this.#config = config;
     this.#transfers = planned;
-    this.#own = own;
+    this.#ownKv = own;
     this.#memory = this.#resources.use(
       new KvChunkBuffers(own.k.device, planned.receives, { ...config, dtype: "float32" }).clear(),
     );
@@ -37,7 +37,7 @@ export class GradientExchange implements Disposable {
   /** Where to add the gradients of a run's keys and values: k stands for dk, v for dv. */
   sums({ chunk, b0, b1 }: BatchRun): DisposableKv {
     if (chunk.owner !== this.#config.chunks.rank) return this.#memory.kv({ chunk, b0, b1 });
-    return localKv(this.#own, { chunk, b0, b1 });
+    return localKv(this.#ownKv, { chunk, b0, b1 });
   }
 
   post(): void {
@@ -62,7 +62,7 @@ export class GradientExchange implements Disposable {
     for (const { chunk, b0, b1, tensor } of this.#arrivals) {
       using arrived = unpackKv(tensor);
       for (const part of ["k", "v"] as const) {
-        using sum = chunkRows(this.#own[part], chunk, b0, b1);
+        using sum = chunkRows(this.#ownKv[part], chunk, b0, b1);
         sum.device.kernels.binary("add", sum, sum, arrived[part]);
       }
     }
@@ -81,7 +81,7 @@ export class GradientExchange implements Disposable {
 export class ChunkFetch implements Disposable {
   readonly transfers: ChunkTransfers;
   readonly #rank: number;
-  readonly #own: KvBlock;
+  readonly #ownKv: KvBlock;
   readonly #memory: KvChunkBuffers;
   /** What is sent, until it is. */
   readonly #messages = new ResourceStack();
@@ -90,7 +90,7 @@ export class ChunkFetch implements Disposable {
   constructor(config: RoutedAttentionConfig, planned: ChunkTransfers, own: KvBlock) {
     this.transfers = planned;
     this.#rank = config.chunks.rank;
-    this.#own = own;
+    this.#ownKv = own;
     this.#memory = new KvChunkBuffers(own.k.device, planned.receives, { ...config, dtype: own.k.dtype });
     this.#work = this.#post(config);
   }
@@ -102,7 +102,7 @@ export class ChunkFetch implements Disposable {
     const packed = new Map<number, KvChunkBuffers>();
     for (const run of sends) {
       if (packed.has(run.chunk.index)) continue;
-      const { device, dtype, shape } = this.#own.k;
+      const { device, dtype, shape } = this.#ownKv.k;
       const whole: BatchRun = { chunk: run.chunk, b0: 0, b1: shape[0]! };
       const memory = resources.use(new KvChunkBuffers(device, [whole], { numKvHeads, headDim, dtype }));
       this.#pack(memory, whole);
@@ -119,7 +119,7 @@ export class ChunkFetch implements Disposable {
   #pack(memory: KvChunkBuffers, run: BatchRun): void {
     using block = memory.kv(run);
     for (const part of ["k", "v"] as const) {
-      using rows = chunkRows(this.#own[part], run.chunk);
+      using rows = chunkRows(this.#ownKv[part], run.chunk);
       rows.device.kernels.copy(block[part], rows);
     }
   }
@@ -132,14 +132,14 @@ export class ChunkFetch implements Disposable {
   }
 
   /** Whether a foreign chunk came, or comes, for a batch element. */
-  has(chunk: Chunk, b: number): boolean {
+  isFetched(chunk: Chunk, b: number): boolean {
     return this.transfers.receives.some((run) => run.chunk === chunk && run.b0 <= b && b < run.b1);
   }
 
   /** Keys and values of a run, wherever they lie. */
   kv({ chunk, b0, b1 }: BatchRun): DisposableKv {
     if (chunk.owner !== this.#rank) return this.#memory.kv({ chunk, b0, b1 });
-    return localKv(this.#own, { chunk, b0, b1 });
+    return localKv(this.#ownKv, { chunk, b0, b1 });
   }
 
   [Symbol.dispose](): void {

@@ -103,14 +103,18 @@ export function chunkVisibility(
   };
 }
 
-/** [N,N]: `yes` where the rule holds, `no` elsewhere. */
+/** [N,N]: `valueIfTrue` where the predicate is true, `valueIfFalse` elsewhere. */
 export function chunkPairs(
   ctx: Context,
   chunks: number,
-  { rule, yes, no }: { rule: (i: number, j: number) => boolean; yes: number; no: number },
+  {
+    predicate,
+    valueIfTrue,
+    valueIfFalse,
+  }: { predicate: (i: number, j: number) => boolean; valueIfTrue: number; valueIfFalse: number },
 ): Tensor {
   const values = Float32Array.from({ length: chunks * chunks }, (_, at) =>
-    rule(Math.floor(at / chunks), at % chunks) ? yes : no,
+    predicate(Math.floor(at / chunks), at % chunks) ? valueIfTrue : valueIfFalse,
   );
   return fromArray(ctx, values, [chunks, chunks]);
 }

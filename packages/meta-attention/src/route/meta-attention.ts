@@ -49,7 +49,7 @@ export interface Routing extends Disposable {
   /** Attention of summary i over all summaries, mean of the heads [B,N,N]. */
   readonly chunkAttention: Tensor;
   /** The summaries after that attention [B,N,M]. */
-  readonly refined: Tensor;
+  readonly refinedSummaries: Tensor;
 }
 
 /**
@@ -108,21 +108,27 @@ export class MetaAttention extends Module {
     const call = routeOptions.parse(options);
     const { noise, visibility = chunkVisibility(summaries.shape[1] ?? 0, { causal: this.#causal }) } = call;
     this.#checkInput(summaries, visibility);
-    const { refined, chunkAttention } = this.#refine(summaries.layerNorm(), visibility);
-    const { scores, routing } = this.#route(this.#scores(refined, visibility), { noise, visibility });
-    const all = [scores, routing, chunkAttention, refined];
-    return { scores, routing, chunkAttention, refined, [Symbol.dispose]: () => all.forEach((x) => x.dispose()) };
+    const { refinedSummaries, chunkAttention } = this.#refine(summaries.layerNorm(), visibility);
+    const { scores, routing } = this.#route(this.#scores(refinedSummaries, visibility), { noise, visibility });
+    const all = [scores, routing, chunkAttention, refinedSummaries];
+    return {
+      scores,
+      routing,
+      chunkAttention,
+      refinedSummaries,
+      [Symbol.dispose]: () => all.forEach((x) => x.dispose()),
+    };
   }
 
-  #refine(normal: Tensor, { chunks, causal }: ChunkVisibility): Pick<Routing, "refined" | "chunkAttention"> {
+  #refine(normal: Tensor, { chunks, causal }: ChunkVisibility): Pick<Routing, "refinedSummaries" | "chunkAttention"> {
     const qkv = this.qkvProjection.forward(normal);
     const [q, k, v] = [this.#head(qkv, 0), this.#head(qkv, 1), this.#head(qkv, 2)];
-    const rule = (i: number, l: number) => l <= i || !causal;
-    const mask = chunkPairs(this.#ctx, chunks, { rule, yes: 0, no: -Infinity });
+    const predicate = (i: number, l: number) => l <= i || !causal;
+    const mask = chunkPairs(this.#ctx, chunks, { predicate, valueIfTrue: 0, valueIfFalse: -Infinity });
     const scores = q.matmul(k.transpose(-2, -1)).scale((this.#size / this.#heads) ** -0.5);
     const weights = scores.add(mask).softmax();
     const merged = weights.matmul(v).permute([0, 2, 1, 3]).reshape(normal.shape);
-    return { refined: normal.add(this.outProjection.forward(merged)), chunkAttention: weights.mean(1) };
+    return { refinedSummaries: normal.add(this.outProjection.forward(merged)), chunkAttention: weights.mean(1) };
   }
 
   /** Part of [q|k|v] as heads [B,H,N,M/H]. */
@@ -134,24 +140,24 @@ export class MetaAttention extends Module {
 
   /** Every chunk's query against every chunk's key. */
   #scores(refined: Tensor, { causal }: ChunkVisibility): Tensor {
-    const queries = this.queryProjection.forward(causal ? this.#shifted(refined) : refined);
+    const queries = this.queryProjection.forward(causal ? this.#shiftScores(refined) : refined);
     const keys = this.keyProjection.forward(refined);
     return queries.matmul(keys.transpose(-2, -1)).scale(this.#size ** -0.5);
   }
 
   /** Each chunk's query is the summary of the one before: its own has seen tokens that its first queries must not. */
-  #shifted(refined: Tensor): Tensor {
+  #shiftScores(refined: Tensor): Tensor {
     const { batch, chunks } = this.#sizes(refined);
     const first = zeros(this.#ctx, [batch, 1, this.#size]);
     return concatenate([first, refined.slice(1, 0, chunks - 1)], 1);
   }
 
   #route(
-    plain: Tensor,
+    unmaskedScores: Tensor,
     { noise, visibility: { chunks, canAttend } }: { noise: Tensor | undefined; visibility: ChunkVisibility },
   ): Pick<Routing, "scores" | "routing"> {
-    const mask = chunkPairs(this.#ctx, chunks, { rule: canAttend, yes: 0, no: -Infinity });
-    const scores = plain.add(noise ? mask.add(noise) : mask);
+    const mask = chunkPairs(this.#ctx, chunks, { predicate: canAttend, valueIfTrue: 0, valueIfFalse: -Infinity });
+    const scores = unmaskedScores.add(noise ? mask.add(noise) : mask);
     return { scores, routing: scores.softmax() };
   }
 

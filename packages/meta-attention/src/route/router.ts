@@ -91,12 +91,12 @@ export interface GatheredRouting {
 /** Gathers summaries and routes by them. */
 export function gatherAndRoute(
   metaAttention: MetaAttention,
-  own: SummaryInputs,
+  inputs: SummaryInputs,
   { plan, noise }: { plan: RoutedAttentionConfig; noise: NoiseSpec | null },
 ): GatheredRouting {
   const { ctx, group, label, chunks } = plan;
-  const gathered = gatherSummaries(own, { chunks, group, label });
-  using summaries = gathered.slice(2, 0, own.summaries.shape[2]);
+  const gathered = gatherSummaries(inputs, { chunks, group, label });
+  using summaries = gathered.slice(2, 0, inputs.summaries.shape[2]);
   using byBatch = summaries.permute([1, 0, 2]);
   const { visibility } = chunks;
   if (!noise) return { routing: metaAttention.forward(byBatch, { visibility }), gathered };
@@ -111,7 +111,7 @@ function drawNoise(ctx: Context, { std, stream, step }: NoiseSpec, shape: readon
 }
 
 /** What the attention takes of the router, [B,c,N]: weights of the chosen if soft, logarithms of the distribution if exact. */
-export function routerWeights(
+export function combineWeights(
   ctx: Context,
   { scores }: Routing,
   { combine, chosen, chunks }: { combine: Combine; chosen: ChosenChunks; chunks: Chunks },

@@ -17,19 +17,19 @@ const script = await bundled(new URL("rank.ts", import.meta.url));
 
 test("3 real processes do, to the bit, what 3 ranks of one process do", async () => {
   const expected = await onWorld(makeWorld, { size: 3 }, (ctx) => runStep(ctx, trial));
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-meta-"));
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-meta-"));
   try {
-    const job = spawn(process.execPath, [launcher, "--nproc-per-node", "3", script, folder], {
+    const job = spawn(process.execPath, [launcher, "--nproc-per-node", "3", script, directory], {
       stdio: ["ignore", "pipe", "pipe"],
     });
     const [reported, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
     expect(code, `${reported}\n${complained}`).toBe(0);
     for (const [rank, { out, dx, gradients, chosen }] of expected.entries()) {
-      const found = JSON.parse(readFileSync(join(folder, `${rank}.json`), "utf8"));
+      const found = JSON.parse(readFileSync(join(directory, `${rank}.json`), "utf8"));
       const plain = Object.fromEntries(Object.entries(gradients).map(([name, values]) => [name, Array.from(values)]));
       expect(found).toEqual({ out: Array.from(out), dx: Array.from(dx), gradients: plain, chosen });
     }
   } finally {
-    rmSync(folder, { recursive: true });
+    rmSync(directory, { recursive: true });
   }
 });
