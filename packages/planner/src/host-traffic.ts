@@ -1,6 +1,6 @@
 import { expectValue } from "@mosaic/core";
 import { listMessages } from "./count.ts";
-import { type RecordedRank, Recorder, type RecordOptions } from "./record.ts";
+import { Recorder, type RecordOptions } from "./record.ts";
 
 /** Bytes that the ranks of one host send to those of others in one attention. */
 export interface HostTraffic {
@@ -11,7 +11,7 @@ export interface HostTraffic {
 /**
  * What the ranks of host 0 send to other hosts in one attention, for each of several arrangements of the mesh's ranks on hosts: an
  * arrangement is the number of the host of each place, row-major in `mesh`. The backend's own code is run, on the ranks of these
- * hosts alone, each once; collectives count in their direct form, as `count` does.
+ * hosts alone, as in that arrangement; collectives count in their direct form, as `count` does.
  *
  * @example
  * ```ts
@@ -25,23 +25,19 @@ export interface HostTraffic {
  */
 export function countHostTraffic(
   options: RecordOptions,
-  arrangements: readonly (readonly number[])[],
+  hostAssignments: readonly (readonly number[])[],
 ): readonly HostTraffic[] {
-  const recorder = new Recorder("countHostTraffic", options);
+  const { size } = new Recorder("countHostTraffic", options);
   const fits =
-    Array.isArray(arrangements) &&
-    arrangements.every((hosts: unknown) => Array.isArray(hosts) && hosts.length === recorder.size);
-  expectValue("countHostTraffic", fits, `arrays of ${recorder.size} hosts, one for each rank`, arrangements);
-  const recorded = new Map<number, RecordedRank>();
-  const recordOnce = (rank: number): RecordedRank => {
-    if (!recorded.has(rank)) recorded.set(rank, recorder.rank(rank));
-    return recorded.get(rank)!;
-  };
-  return arrangements.map((hosts) => {
+    Array.isArray(hostAssignments) &&
+    hostAssignments.every((hosts: unknown) => Array.isArray(hosts) && hosts.length === size);
+  expectValue("countHostTraffic", fits, `arrays of ${size} hosts, one for each rank`, hostAssignments);
+  return hostAssignments.map((hosts) => {
+    const recorder = new Recorder("countHostTraffic", { ...options, hosts });
     const total = { forward: 0, backward: 0 };
     for (const [rank, host] of hosts.entries()) {
       if (host !== 0) continue;
-      const own = recordOnce(rank);
+      const own = recorder.rank(rank);
       for (const { phase, peer, sent, bytes } of listMessages(recorder.recordOf([own]), own)) {
         if (sent && hosts[peer] !== 0) total[phase] += bytes;
       }

@@ -3,15 +3,16 @@ export {
   type RecordRepresentativesOptions,
   recordRepresentatives,
 } from "./symmetry/record-representatives.ts";
-export type { Digit, Translations } from "./symmetry/translations.ts";
+export type { RankDigit, Translations } from "./symmetry/translations.ts";
 export { type TrafficCount, count, type TrafficTotals, type RankTraffic } from "./count.ts";
 export { formatBytes, formatSeconds, formatPercent } from "./draw/axis.ts";
 export { countHostTraffic, type HostTraffic } from "./host-traffic.ts";
+export { drawDispatch, type DrawDispatchOptions } from "./draw/dispatch-svg.ts";
 export { drawMask, type DrawMaskOptions } from "./draw/mask-svg.ts";
 export { perfettoTrace } from "./draw/perfetto.ts";
 export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
 export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";
-export { type TimeBreakdown, timeBreakdown } from "./draw/wait-intervals.ts";
+export { type TimeBreakdown, timeBreakdown } from "./draw/time-breakdown.ts";
 export type { Violation } from "./prove/context.ts";
 export { type Proof, prove, type ProveOptions } from "./prove/prove.ts";
 export {
@@ -46,6 +47,15 @@ export {
   type Waves,
 } from "./time/profile.ts";
 export { profiles } from "./time/profiles.ts";
+export { type ContextTrace, traceContext, type TraceContextOptions } from "./trace-context.ts";
+export { viewerHtml, type ViewerHtmlOptions, viewerTemplate } from "./viewer-html.ts";
 export { type SimulatedRank, simulate, type SimulateOptions, type Simulation } from "./time/simulate.ts";
 export { type Estimate, estimate } from "./time/estimate.ts";
-export { type TimelineEvent, type RankTimeline, type RankTrace, type Timeline, timelineOf } from "./time/timeline.ts";
+export {
+  type MemorySample,
+  type TimelineEvent,
+  type RankTimeline,
+  type RankTrace,
+  type Timeline,
+  timelineOf,
+} from "./time/timeline.ts";

@@ -46,9 +46,19 @@ export const recordOptions = defineOptions("record", {
   numKvHeads: option.integer({ ...count, optional: true }),
   /** Size of a head. */
   headDim: option.integer(count),
+  /** Size of a head of the values. Default: headDim. */
+  valueHeadDim: option.integer({ ...count, optional: true }),
+  /** As of `attention`. Costs and messages do not depend on it. Default: none. */
+  softcap: option.number({ above: 0, optional: true }),
+  /** Whether heads have ALiBi slopes. Default false. */
+  alibiSlopes: option.boolean({ default: false }),
+  /** Probability of a weight to become 0. Default 0. */
+  dropout: option.number({ min: 0, below: 1, default: 0 }),
   /** Sequences on each rank. Default 1. */
   batch: option.integer({ ...count, default: 1 }),
   ...batchMaskOptions.fields,
+  /** The host of each rank, row-major in the mesh, by number: what `ProcessGroup.hosts` has. Default: not known. */
+  hosts: option.array(option.integer({ min: 0 }), { optional: true }),
   /** How the sequence is cut. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
   /** Of q, k, v and dOut. Default "bfloat16". */
@@ -61,6 +71,7 @@ export type RecordOptions = OptionsOf<typeof recordOptions>;
 export interface ResolvedRecordOptions extends ResolvedOptionsOf<typeof recordOptions> {
   readonly keyTokens: number;
   readonly numKvHeads: number;
+  readonly valueHeadDim: number;
   readonly mask: Mask | readonly Mask[];
   readonly placement: Placement;
 }
@@ -139,10 +150,11 @@ function checkRankCount(where: string, ranks: number, mesh: Coordinate): void {
 }
 
 /** As `record`, of some ranks alone: enough to count what these send and hold, not to prove or to simulate. */
-export function recordRanks(where: string, options: RecordOptions, only: readonly number[]): AttentionRecord {
+export function recordRanks(where: string, options: RecordOptions, rankSubset: readonly number[]): AttentionRecord {
   const recorder = new Recorder(where, options);
-  for (const rank of only) checkArgument(`${where}: rank`, rank, option.integer({ min: 0, max: recorder.size - 1 }));
-  return recorder.recordOf(only.map((rank) => recorder.rank(rank)));
+  for (const rank of rankSubset)
+    checkArgument(`${where}: rank`, rank, option.integer({ min: 0, max: recorder.size - 1 }));
+  return recorder.recordOf(rankSubset.map((rank) => recorder.rank(rank)));
 }
 
 /** Runs a backend on symbolic ranks, one at a time, on demand. */
@@ -159,8 +171,8 @@ export class Recorder {
   /** @throws OptionError that names `where`, as `record`. */
   constructor(where: string, options: RecordOptions) {
     this.options = resolveOptions(where, options);
-    const { backend, mesh, tokens, keyTokens, batch, placement } = this.options;
-    this.#world = new LazyWorld(where, mesh);
+    const { backend, mesh, tokens, keyTokens, batch, placement, hosts } = this.options;
+    this.#world = new LazyWorld(where, mesh, { hosts });
     this.size = this.#world.size;
     const { axes } = backend;
     this.queries = layoutOf({ mesh, axes, placement, length: tokens });
@@ -201,8 +213,9 @@ export class Recorder {
 /** Heads and their size are for `attention` to check too: they are shapes. */
 function resolveOptions(where: string, options: RecordOptions): ResolvedRecordOptions {
   const parsed = recordOptions.parse(options, where);
-  const { tokens, numHeads, keyTokens = tokens, numKvHeads = numHeads, mask = masks.full() } = parsed;
-  return { ...parsed, keyTokens, numKvHeads, mask, placement: resolvePlacement(parsed.placement) };
+  const { tokens, numHeads, headDim, keyTokens = tokens, numKvHeads = numHeads, mask = masks.full() } = parsed;
+  const { valueHeadDim = headDim } = parsed;
+  return { ...parsed, keyTokens, numKvHeads, valueHeadDim, mask, placement: resolvePlacement(parsed.placement) };
 }
 
 interface RecordedCall {
@@ -218,20 +231,23 @@ function recordRank(ctx: SymbolicContext, run: RecordedCall): RecordedRank {
 }
 
 function recordAttention(ctx: SymbolicContext, { options, queries, keys }: RecordedCall): RecordedRank {
-  const { backend, numHeads, numKvHeads, headDim, batch, dtype, mask, lengths, padding } = options;
+  const { backend, numHeads, numKvHeads, headDim, valueHeadDim, batch, dtype, mask, lengths, padding } = options;
+  const { softcap, dropout } = options;
   const { device } = ctx;
   const at = ctx.mesh.coordinate;
   const tape = device.record;
-  const made = (of: number, rows: Layout): Tensor =>
-    device.empty([batch, of, spansLength(rows.spans(at)), headDim], dtype);
+  const made = (of: number, rows: Layout, width: number = headDim): Tensor =>
+    device.empty([batch, of, spansLength(rows.spans(at)), width], dtype);
   const mark = (phase: string): void => tape.push(opcodes.mark, [tape.interned.stringId(phase)]);
   using q = made(numHeads, queries);
   using k = made(numKvHeads, keys);
-  using v = made(numKvHeads, keys);
-  using dOut = made(numHeads, queries);
+  using v = made(numKvHeads, keys, valueHeadDim);
+  using dOut = made(numHeads, queries, valueHeadDim);
+  using slopes = options.alibiSlopes ? device.empty([numHeads], "float32") : undefined;
+  const modifiers = { softcap, dropout, ...(slopes && { alibiSlopes: slopes }) };
   for (const input of [q, k, v]) input.requiresGrad = true;
   mark("forward");
-  using out = attention(ctx, q, k, v, { backend, mask, lengths, padding, queries, keys });
+  using out = attention(ctx, q, k, v, { backend, mask, lengths, padding, ...modifiers, queries, keys });
   mark("backward");
   // The check of what came out needs the output too, after the tape has let go of what it saved.
   out.backward(dOut);

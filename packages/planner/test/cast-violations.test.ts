@@ -7,12 +7,13 @@ const sizes = { mesh: { sp: 4 }, tokens: 64, numHeads: 2, headDim: 4, mask: mask
 
 type Tap = Parameters<typeof tappedFlex>[1];
 
-function recordOf(tap: Tap) {
-  return record({ backend: tappedFlex({ stages: 2 }, tap), ...sizes });
+/** On one host, or on several: rows then cross to another once. */
+function recordOf(tap: Tap, hosts?: readonly number[]) {
+  return record({ backend: tappedFlex({ stages: 2, hierarchical: hosts !== undefined }, tap), ...sizes, hosts });
 }
 
-function messagesOf(tap: Tap): string[] {
-  return prove(recordOf(tap)).violations.map(({ kind, message }) => `${kind}: ${message}`);
+function messagesOf(tap: Tap, hosts?: readonly number[]): string[] {
+  return prove(recordOf(tap, hosts)).violations.map(({ kind, message }) => `${kind}: ${message}`);
 }
 
 const untouched: Tap = (_, plan, sender, receiver) => plan.ranges(sender, receiver);
@@ -43,7 +44,7 @@ test("a range that its sender omits", () => {
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "message: rank 3, forward, flex(sp) #0 receives from rank 2, which never sends it",
+      "message: rank 3, forward, flex(sp) stage 1: keys #0 receives from rank 2, which never sends it",
     ]
   `);
 });
@@ -54,7 +55,7 @@ test("a range that all ranks omit", () => {
       isPlanted(site, sender, receiver) ? [] : plan.ranges(sender, receiver),
     );
   expect(run).toThrowErrorMatchingInlineSnapshot(
-    `[ShapeError: flex(sp), rank 3: groupCast (world): expected out[0] of 8 rows, by the plan, received [1,2,24,4]]`,
+    `[ShapeError: flex(sp) stage 1: keys, rank 3: groupCast (world): expected out[0] of 8 rows, by the plan, received [24,8]]`,
   );
 });
 
@@ -68,7 +69,13 @@ test("a range that is sent twice: in a second stage again, in place of another",
     [
       "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k should hold rows 0..15 and 24..31, but holds k 0..23",
       "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
+      "data: rank 3, backward, tile 3 (queries 48..63, keys 0..15 and 24..31): k should hold rows 0..15 and 24..31, but holds k 0..23",
+      "missing: rank 0, dk: keys 0..7, queries 48..63: 128 visible pairs are missing",
+      "missing: rank 0, dv: keys 0..7, queries 48..63: 128 visible pairs are missing",
+      "missing: rank 1, dk: keys 24..31, queries 48..63: 128 visible pairs are missing",
+      "missing: rank 1, dv: keys 24..31, queries 48..63: 128 visible pairs are missing",
       "missing: rank 3, out: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
+      "missing: rank 3, dq: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
     ]
   `);
 });
@@ -80,8 +87,8 @@ test("a range that goes to one more rank, which does not require it", () => {
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "message: rank 0, forward, flex(sp) #0 to rank 2 sends 256 bytes of bfloat16, rank 2, forward, flex(sp) #0 expects 128 bytes of bfloat16",
-      "message: rank 0, forward, flex(sp) #0 to rank 2 sends 256 bytes of bfloat16, rank 2, forward, flex(sp) #0 expects 128 bytes of bfloat16",
+      "message: rank 0, forward, flex(sp) stage 1: keys #0 to rank 2 sends 256 bytes of bfloat16, rank 2, forward, flex(sp) stage 1: keys #0 expects 128 bytes of bfloat16",
+      "message: rank 0, forward, flex(sp) stage 1: keys #0 to rank 2 sends 256 bytes of bfloat16, rank 2, forward, flex(sp) stage 1: keys #0 expects 128 bytes of bfloat16",
       "data: rank 2, forward, tile 2 (queries 32..47, keys 0..7 and 16..31): k should hold rows 0..7 and 16..31, but holds k 16..31",
       "missing: rank 2, backward, tile 1 (queries 32..47, keys 32..47), lse: queries 32..47, keys 0..15 and 16..31: 384 visible pairs are missing",
       "missing: rank 2, out: queries 32..47, keys 0..15 and 16..31: 384 visible pairs are missing",
@@ -101,6 +108,128 @@ test("rows that return to another owner", () => {
       "data: rank 1, dv: part of its content is unknown",
       "data: rank 2, dk: part of its content is unknown",
       "data: rank 2, dv: part of its content is unknown",
+    ]
+  `);
+});
+
+const twoHosts = [0, 0, 1, 1];
+
+/** Of rank 0's rows in any cast: what rank 3 receives of them, by rank 2, its neighbour. */
+const isForwarded = ({ op }: CastSite, sender: number, receiver: number): boolean =>
+  op === "groupCast" && sender === 0 && receiver === 3;
+
+test("over hosts: casts are proved", () => {
+  expect(messagesOf(untouched, twoHosts)).toEqual([]);
+});
+
+test("over hosts: rows that a rank does not forward", () => {
+  const faults = messagesOf(
+    (site, plan, sender, receiver) =>
+      isForwarded(site, sender, receiver) && site.rank === 2 ? [] : plan.ranges(sender, receiver),
+    twoHosts,
+  );
+  expect(faults).toMatchInlineSnapshot(`
+    [
+      "message: rank 2, backward, flex(sp) stage 1: keys #4 to rank 3 sends 96 bytes of bfloat16, rank 3, forward, flex(sp) stage 2: keys #3 expects 256 bytes of bfloat16",
+      "message: rank 3, forward, flex(sp) stage 2: keys #3 receives from rank 2 what rank 2, backward, flex(sp) stage 1: keys #4 sends in another groupCast",
+      "message: rank 2, backward, flex(sp) stage 1: keys #4 to rank 3 sends 96 bytes of bfloat16, rank 3, forward, flex(sp) stage 2: keys #3 expects 256 bytes of bfloat16",
+      "message: rank 3, forward, flex(sp) stage 2: keys #3 receives from rank 2 what rank 2, backward, flex(sp) stage 1: keys #4 sends in another groupCast",
+      "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k should hold rows 0..15 and 24..31, but holds k 24..31",
+      "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
+      "message: rank 2, backward, flex(sp) stage 2: keys #6 to rank 3 sends 160 bytes of bfloat16, rank 3, backward, flex(sp) stage 1: keys #4 expects 96 bytes of bfloat16",
+      "message: rank 3, backward, flex(sp) stage 1: keys #4 receives from rank 2 what rank 2, backward, flex(sp) stage 2: keys #6 sends in another groupCast",
+      "message: rank 2, backward, flex(sp) stage 2: keys #6 to rank 3 sends 160 bytes of bfloat16, rank 3, backward, flex(sp) stage 1: keys #4 expects 96 bytes of bfloat16",
+      "message: rank 3, backward, flex(sp) stage 1: keys #4 receives from rank 2 what rank 2, backward, flex(sp) stage 2: keys #6 sends in another groupCast",
+    ]
+  `);
+});
+
+test("over hosts: rows that are sent twice, in place of others", () => {
+  // Rank 1's rows come to rank 3 in two stages, by rank 3 itself: the second brings the first ones again.
+  const faults = messagesOf((site, plan, sender, receiver) => {
+    const ranges = plan.ranges(sender, receiver);
+    if (site.op !== "groupCast" || sender !== 1 || receiver !== 3) return ranges;
+    return ranges.map(({ length }): RowRange => ({ start: 0, length }));
+  }, twoHosts);
+  expect(faults).toMatchInlineSnapshot(`
+    [
+      "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k should hold rows 0..15 and 24..31, but holds k 0..23",
+      "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
+      "missing: rank 3, out: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
+    ]
+  `);
+});
+
+test("over hosts: rows that return to another owner", () => {
+  // Some of what rank 3 received of rank 1, on the other host, goes to rank 2, and the other way round.
+  const faults = messagesOf((site, plan, sender, receiver) => {
+    if (site.op !== "groupReduce" || receiver !== 3) return plan.ranges(sender, receiver);
+    return plan.ranges(([0, 2, 1, 3] as const)[sender]!, receiver);
+  }, twoHosts);
+  expect(faults).toMatchInlineSnapshot(`
+    [
+      "data: rank 1, dk: part of its content is unknown",
+      "data: rank 1, dv: part of its content is unknown",
+      "data: rank 2, dk: part of its content is unknown",
+      "data: rank 2, dv: part of its content is unknown",
+    ]
+  `);
+});
+
+// Of more than a few messages and regions memory is kept in order, and searched.
+const many = { mesh: { sp: 24 }, tokens: 384, numHeads: 2, headDim: 4, mask: masks.full() };
+
+function messagesAmongMany(tap: Tap): string[] {
+  const proof = prove(record({ backend: tappedFlex({ stages: 2 }, tap), ...many }), { limit: 3 });
+  return proof.violations.map(({ kind, message }) => `${kind}: ${message}`);
+}
+
+test("among many ranks: casts are proved", () => {
+  expect(messagesAmongMany(untouched)).toEqual([]);
+});
+
+test("among many ranks: a range that its sender omits", () => {
+  const faults = messagesAmongMany((site, plan, sender, receiver) => {
+    const ranges = plan.ranges(sender, receiver);
+    const omitted = site.op === "groupCast" && site.call === 0 && site.rank === 17 && sender === 17 && receiver === 20;
+    return omitted ? [] : ranges;
+  });
+  expect(faults).toMatchInlineSnapshot(`
+    [
+      "message: rank 20, forward, flex(sp) stage 1: keys #0 receives from rank 17, which never sends it",
+    ]
+  `);
+});
+
+test("among many ranks: a range that is sent twice, in place of another", () => {
+  // Half of rank 15's rows come to rank 3 in either stage.
+  const faults = messagesAmongMany((site, plan, sender, receiver) => {
+    const ranges = plan.ranges(sender, receiver);
+    if (site.op !== "groupCast" || sender !== 15 || receiver !== 3) return ranges;
+    return ranges.map(({ length }): RowRange => ({ start: 0, length }));
+  });
+  expect(faults).toMatchInlineSnapshot(`
+    [
+      "data: rank 3, forward, tile 3 (queries 48..63, keys 64..239 and 248..255): k should hold rows 64..239 and 248..255, but holds k 64..247",
+      "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 64..79 and 80..95 and 96..111 and 112..127 and 128..143 and 144..159 and 160..175 and 176..191 and 192..207 and 208..223 and 224..239 and 240..255: 2944 visible pairs are missing",
+      "missing: rank 3, out: queries 48..63, keys 64..79 and 80..95 and 96..111 and 112..127 and 128..143 and 144..159 and 160..175 and 176..191 and 192..207 and 208..223 and 224..239 and 240..255: 2944 visible pairs are missing",
+    ]
+  `);
+});
+
+test("among many ranks: rows that return to another owner", () => {
+  const swapped = new Map([
+    [4, 17],
+    [17, 4],
+  ]);
+  const faults = messagesAmongMany((site, plan, sender, receiver) =>
+    plan.ranges(site.op === "groupReduce" && receiver === 20 ? (swapped.get(sender) ?? sender) : sender, receiver),
+  );
+  expect(faults).toMatchInlineSnapshot(`
+    [
+      "data: rank 4, dk: part of its content is unknown",
+      "data: rank 4, dv: part of its content is unknown",
+      "data: rank 5, dk: part of its content is unknown",
     ]
   `);
 });

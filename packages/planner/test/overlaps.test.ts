@@ -122,7 +122,7 @@ test("results that a collective still writes must not be returned", () => {
 test("what the caller passed stays as it was", () => {
   const spoil = (ctx: Context, _: Tensor, k: Tensor): void => ctx.device.kernels.fill(k, 0);
   expect(messages(besides({ backward: spoil }))).toEqual([
-    "rank 0, k: what the caller passed was overwritten",
-    "rank 1, k: what the caller passed was overwritten",
+    "rank 0, k: an input of the caller was overwritten",
+    "rank 1, k: an input of the caller was overwritten",
   ]);
 });

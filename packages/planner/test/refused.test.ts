@@ -1,15 +1,5 @@
 import { ring } from "@mosaic/backend-ring";
-import {
-  type AttentionModifiers,
-  DTypeError,
-  type DType,
-  local,
-  OptionError,
-  type ReduceOp,
-  ShapeError,
-  type Tile,
-  zigzag,
-} from "@mosaic/core";
+import { DTypeError, type DType, local, OptionError, type ReduceOp, ShapeError, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
 import {
   count,
@@ -57,32 +47,6 @@ test("symbolicWorld refuses a mesh of no ranks", () => {
 const { contexts } = symbolicWorld({ mesh: { sp: 2 } });
 const [ctx, other] = [contexts[0]!, contexts[1]!];
 const x = (size: number, dtype: DType = "float32") => ctx.device.empty([size], dtype);
-
-test("attention with a feature that the symbolic device does not have", () => {
-  const size = (...shape: number[]) => ctx.device.empty(shape, "float32");
-  const state = { out: size(1, 1, 4, 2), lse: size(1, 1, 4) };
-  const [q, k, v] = [size(1, 1, 4, 2), size(1, 1, 4, 2), size(1, 1, 4, 3)];
-  const saved = { dOut: q, lse: state.lse, delta: state.lse };
-  const rows = [{ start: 0, length: 4, step: 1 }];
-  const tile: Tile = { q: rows, k: rows, mask: [], scale: 1 };
-  const { kernels } = ctx.device;
-  expect(() => kernels.attend(state, q, { k, v: k }, tile)).not.toThrow();
-  expect(() => kernels.attend(state, q, { k, v }, tile)).toThrow(/symbolic:0.*valueHeadSize.*size 2, values of 3/);
-  const modifiers: AttentionModifiers[] = [
-    { softcap: 30 },
-    { slopes: size(1) },
-    { dropout: { probability: 0.1, seed: 0, stream: 0 } },
-  ];
-  for (const each of modifiers) {
-    const [[feature]] = Object.entries(each) as [[string, unknown]];
-    const refused = new RegExp(`attention on symbolic:0: expected a call without ${feature}.*omit it`);
-    const asked = { ...tile, modifiers: each };
-    const grads = { dq: q, dk: k, dv: k };
-    expect(() => kernels.attend(state, q, { k, v: k }, asked)).toThrow(refused);
-    expect(() => kernels.attendBackward(grads, q, saved, { k, v: k }, asked)).toThrow(refused);
-  }
-  expect(() => kernels.attend(state, q, { k, v: k }, { ...tile, modifiers: {} })).not.toThrow();
-});
 
 // The same that groups of real devices refuse: see checks.test.ts of collectives-local.
 test.each<[string, () => unknown, new (...args: never[]) => Error]>([
@@ -148,7 +112,7 @@ test.each<[string, () => unknown, string]>([
   [
     "symbolicWorld",
     () => symbolicWorld({ mesh: { sp: 2 }, backend: [] } as never),
-    'symbolicWorld: expected options among mesh, backends, received "backend"',
+    'symbolicWorld: expected options among mesh, backends, hosts, received "backend"',
   ],
   [
     "symbolicWorld",

@@ -86,7 +86,7 @@ test("rows in part, or in another order, are not taken for the rows", () => {
   const turned = (x: Tensor): Tensor => x.transpose(2, 3);
   const half = (x: Tensor): Tensor => x.slice(3, 0, 2);
   for (const [spoil, held] of [
-    [turned, "nothing that is known"],
+    [turned, "unknown contents"],
     [half, "k 0..3 (columns 0 to 1)"],
   ] as const) {
     const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v: spoil(v) }) });
@@ -166,8 +166,8 @@ test("a rank that stays away from a collective is named", () => {
   };
   const violations = findViolations(backend, { mesh: { dp: 3 } });
   expect(violations.map(({ message }) => message)).toEqual([
-    "rank 0, forward, meeting #0: rank 2 does not come to it",
-    "rank 1, forward, meeting #0: rank 2 does not come to it",
+    "rank 0, forward, meeting #0: rank 2 does not reach it",
+    "rank 1, forward, meeting #0: rank 2 does not reach it",
   ]);
 });
 

@@ -1,4 +1,5 @@
 import { expectValue } from "@mosaic/core";
+import { bytesText, percentText, secondsText } from "./quantity.ts";
 import { theme, page, formatCoordinate, text } from "./svg.ts";
 
 /** Where moments lie across the page. */
@@ -46,9 +47,7 @@ export function tickStep(min: number): number {
  */
 export function formatBytes(value: number): string {
   expectValue("formatBytes", typeof value === "number", "a number", value);
-  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
-  const unit = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
-  return `${Number((value / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
+  return bytesText(value);
 }
 
 /**
@@ -63,14 +62,11 @@ export function formatBytes(value: number): string {
  */
 export function formatSeconds(value: number): string {
   expectValue("formatSeconds", typeof value === "number", "a number", value);
-  const digits = (scaled: number): number => Number(scaled.toPrecision(3));
-  if (value === 0) return "0 s";
-  if (value < 0.9995e-3) return `${digits(value * 1e6)} µs`;
-  return value < 0.9995 ? `${digits(value * 1000)} ms` : `${digits(value)} s`;
+  return secondsText(value);
 }
 
 /** A share as a percentage. */
 export function formatPercent(share: number): string {
   expectValue("formatPercent", typeof share === "number", "a number", share);
-  return `${Number((share * 100).toPrecision(3))} %`;
+  return percentText(share);
 }

@@ -1,5 +1,4 @@
 import type { Timeline, TimelineEvent } from "../time/timeline.ts";
-import { page, rect, text, textWidth, theme, tooltip, truncate } from "./svg.ts";
 
 /**
  * Colors that readers without red or green distinguish, too (after Okabe and Ito 2008; darker where white text stands
@@ -96,10 +95,10 @@ export function colorScheme(timelines: readonly Timeline[], group?: (event: Time
 }
 
 type Lane = TimelineEvent["lane"];
-type Totals = Readonly<Record<Lane, ReadonlyMap<string, number>>>;
+type LaneTotals = Readonly<Record<Lane, ReadonlyMap<string, number>>>;
 type Styles = ReadonlyMap<string, Style>;
 
-function stylesByLane({ compute, communication }: Totals): Readonly<Record<Lane, Styles>> {
+function stylesByLane({ compute, communication }: LaneTotals): Readonly<Record<Lane, Styles>> {
   const inOrder = new Intl.Collator("en", { numeric: true }).compare;
   const names = [...new Set([...compute.keys(), ...communication.keys()])].toSorted(inOrder);
   const all = new Map(names.map((name, i) => [name, { name, fill: paletteColor(i) }]));
@@ -107,7 +106,7 @@ function stylesByLane({ compute, communication }: Totals): Readonly<Record<Lane,
   return { compute: of(compute), communication: of(communication) };
 }
 
-function rankByTime(totals: Totals, lane: Lane): Styles {
+function rankByTime(totals: LaneTotals, lane: Lane): Styles {
   const palette = paletteByLane[lane];
   const rest = { name: lane === "compute" ? "other kernels" : "other transfers", fill: paletteByLane.rest };
   // Attention's own kernels first: the same colors in every picture.
@@ -123,62 +122,3 @@ function rankByTime(totals: Totals, lane: Lane): Styles {
     }),
   );
 }
-
-export interface Fragment {
-  readonly svg: string;
-  /** The first free line below. */
-  readonly bottom: number;
-}
-
-/** Stripes of gradients, and of waiting. */
-export const patterns = `<defs><pattern id="backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.4" height="7" fill="#ffffff" fill-opacity="0.24"/></pattern>
-<pattern id="waiting" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><rect width="6" height="6" fill="#f7d9d4"/><rect width="1.6" height="6" fill="#b3261e"/></pattern></defs>`;
-
-const FONT_SIZE = 13;
-
-interface LegendEntry {
-  readonly name: string;
-  readonly fills: readonly string[];
-}
-
-/** What the colors mean, from `top` on. */
-export function drawLegend({ compute, communication }: ColorScheme, top: number): Fragment {
-  const plain = ({ name, fill }: Style): LegendEntry => {
-    return { name, fills: name.startsWith("attendBackward") ? [fill, "url(#backward)"] : [fill] };
-  };
-  const shared = compute.some(({ fill }) => communication.some((other) => other.fill === fill));
-  const waiting = { name: "waits for transfers", fills: ["url(#waiting)"] };
-  if (shared) {
-    const all = [...new Set([...compute, ...communication])];
-    return drawLegendRow("colors", [...all.map(plain), waiting], top);
-  }
-  const first = drawLegendRow("computes", [...compute.map(plain), waiting], top);
-  const second = drawLegendRow("transfers", communication.map(plain), first.bottom);
-  return { svg: `${first.svg}\n${second.svg}`, bottom: second.bottom };
-}
-
-/** Entries side by side, wrapped at the margin, after a faint heading. */
-function drawLegendRow(heading: string, entries: readonly LegendEntry[], top: number): Fragment {
-  if (entries.length === 0) return { svg: "", bottom: top };
-  const first = page.edge + 88;
-  let [x, y] = [first, top];
-  const availableWidth = page.width - page.edge - first - 20;
-  const drawn = entries.map(({ name: whole, fills }) => {
-    const name = truncate(whole, FONT_SIZE, availableWidth);
-    const width = textWidth(name, FONT_SIZE) + 44;
-    if (x > first && x + width > page.width - page.edge) [x, y] = [first, y + 22];
-    const box = { x, y: y - 11, width: 13, height: 13 };
-    const svg =
-      fills.map((fill) => rect(box, `fill="${fill}" rx="3"`)).join("") +
-      text(x + 20, y, name, `font-size="${FONT_SIZE}"`);
-    x += width;
-    return name === whole ? svg : tooltip(whole, svg);
-  });
-  const head = text(page.edge, top, heading, `font-size="${FONT_SIZE}" fill="${theme.faint}"`);
-  return { svg: [head, ...drawn].join("\n"), bottom: y + 24 };
-}
-
-/**
- * Colours that readers without red or green distinguish, too (after Okabe and Ito 2008; darker where white text stands
- * on them). Beyond them, hues a golden angle apart.
- */

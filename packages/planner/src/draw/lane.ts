@@ -2,7 +2,7 @@ import type { TimelineEvent } from "../time/timeline.ts";
 import { formatBytes, formatSeconds, type TimeScale } from "./axis.ts";
 import { type ColorScheme, contrastColor, isBackward, type Style } from "./color-scheme.ts";
 import { type Box, theme, page, rect, text, tooltip, textWidth } from "./svg.ts";
-import { type Interval, waitIntervals } from "./wait-intervals.ts";
+import { type Interval, waitIntervals } from "./intervals.ts";
 
 /** Heights within a rank's band, and the size of its text. */
 export interface BandHeights {
@@ -38,10 +38,14 @@ export function drawLanes(events: readonly TimelineEvent[], { scale, top, height
   return [
     rect({ ...across, y: top, height: heights.compute }, `fill="${theme.track}" rx="3"`),
     rect({ ...across, y: sendTop, height: heights.send }, `fill="${theme.track}" rx="2"`),
-    ...hatched.map((wait) => drawWait(wait, barBox(wait, scale, { y: top, height: heights.compute }))),
-    ...compute.map((run) => drawBar(run, barBox(run, scale, { y: top, height: heights.compute }))),
-    ...compute.map((run) => drawLabel(run, barBox(run, scale, { y: top, height: heights.compute }), heights.font)),
-    ...communication.map((run, i) => drawBar(run, barBox(run, scale, { y: sendTop + depths[i]! * height, height }))),
+    ...hatched.map((wait) => drawWait(wait, barRectangle(wait, scale, { y: top, height: heights.compute }))),
+    ...compute.map((run) => drawBar(run, barRectangle(run, scale, { y: top, height: heights.compute }))),
+    ...compute.map((run) =>
+      drawLabel(run, barRectangle(run, scale, { y: top, height: heights.compute }), heights.font),
+    ),
+    ...communication.map((run, i) =>
+      drawBar(run, barRectangle(run, scale, { y: sendTop + depths[i]! * height, height })),
+    ),
   ]
     .filter((part) => part !== "")
     .join("\n");
@@ -50,6 +54,8 @@ export function drawLanes(events: readonly TimelineEvent[], { scale, top, height
 /** Neighbouring events of one style, too thin to be distinguished, as one. */
 interface EventRun extends Interval {
   readonly style: Style;
+  /** What the tooltip calls it. */
+  readonly name: string;
   readonly backward: boolean;
   readonly events: number;
   readonly bytes: number;
@@ -79,13 +85,26 @@ function mergeRuns(
       end: event.end,
       events: 1,
       bytes: event.bytesSent ?? 0,
+      name: nameOf(event, style.name),
     };
     if (last && last.style === style && gap < MIN_VISIBLE_WIDTH && gap > -MIN_BAR_WIDTH && width < MIN_BAR_WIDTH) {
       const end = Math.max(last.end, event.end);
-      runs[runs.length - 1] = { ...last, end, events: last.events + 1, bytes: last.bytes + run.bytes };
+      runs[runs.length - 1] = {
+        ...last,
+        name: style.name,
+        end,
+        events: last.events + 1,
+        bytes: last.bytes + run.bytes,
+      };
     } else if (width >= MIN_VISIBLE_WIDTH || gap >= MIN_VISIBLE_WIDTH) runs.push(run);
   }
   return runs;
+}
+
+/** What a tooltip calls an event of a group: by its own name, too, unless the group's is part of that. */
+function nameOf({ lane, name, label }: TimelineEvent, group: string): string {
+  const own = lane === "compute" ? name : (label ?? name);
+  return own.includes(group) ? own : `${group}, ${own}`;
 }
 
 /** Transfers at the same time lie beside one another: which row each has. */
@@ -99,7 +118,7 @@ function assignRows(runs: readonly EventRun[]): readonly number[] {
   });
 }
 
-function barBox({ start, end }: Interval, { x }: TimeScale, { y, height }: Pick<Box, "y" | "height">): Box {
+function barRectangle({ start, end }: Interval, { x }: TimeScale, { y, height }: Pick<Box, "y" | "height">): Box {
   const [left, right] = [x(start), x(end)];
   return {
     x: left,
@@ -109,10 +128,10 @@ function barBox({ start, end }: Interval, { x }: TimeScale, { y, height }: Pick<
   };
 }
 
-function drawBar({ style, backward, start, end, events, bytes, lane }: EventRun, box: Box): string {
+function drawBar({ style, name, backward, start, end, events, bytes, lane }: EventRun, box: Box): string {
   const many = events > 1 ? ` (${events} of them)` : "";
   const sent = lane === "communication" ? `, sends ${formatBytes(bytes)}` : "";
-  const words = `${style.name}${many}${sent}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
+  const words = `${name}${many}${sent}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
   const corner = box.width > 2 * MIN_BAR_WIDTH ? ` rx="${Math.min(3, box.height / 3).toFixed(1)}"` : "";
   const filled = (fill: string): string => rect(box, `fill="${fill}"${corner}`);
   return tooltip(words, filled(style.fill) + (backward ? filled("url(#backward)") : ""));

@@ -1,6 +1,5 @@
 import {
   checkArgument,
-  clipQueries,
   defineOptions,
   type Mask,
   OptionError,
@@ -9,15 +8,22 @@ import {
   resolvePlacement,
   resolveShards,
   resolveSlices,
-  visibleKeyRange,
-  visibleRows,
   type Slice,
-  sliceArea,
   type Span,
 } from "@mosaic/core";
-import { formatPercent, tickStep } from "./axis.ts";
+import { formatPercent } from "./axis.ts";
 import { paletteColor } from "./color-scheme.ts";
-import { document, formatCoordinate, heading, isText, page, rect, text, theme, tooltip, truncate } from "./svg.ts";
+import {
+  drawGroups,
+  drawPlaneAxes,
+  formatCount,
+  groupByType,
+  planeScale,
+  type SliceGroup,
+  slicesByShard,
+  totalArea,
+} from "./mask-plane.ts";
+import { document, heading, isText, page, rect, text, theme, truncate } from "./svg.ts";
 
 export const drawMaskOptions = defineOptions("drawMask", {
   /** Length of the queries' sequence. */
@@ -36,18 +42,12 @@ export const drawMaskOptions = defineOptions("drawMask", {
 /** What a picture of a mask shows. */
 export type DrawMaskOptions = OptionsOf<typeof drawMaskOptions>;
 
-/** Of the longer sequence; the other one is in proportion, but never a line. */
-const SIDE = 640;
-const MIN_SIDE = 48;
-const TOP = 150;
-const LEFT = 150;
+/** Of the longer sequence. */
+const PLOT_SIZE = 640;
+const MARGIN_TOP = 150;
+const MARGIN_LEFT = 150;
 const LINE_HEIGHT = 22;
 const MAX_ENTRIES = 28;
-/** More are one path of each color: without tooltips, and without gaps between them. */
-const MAX_TOOLTIPS = 1000;
-const MAX_PIECES = 200_000;
-/** Rows that are at least as high are drawn as steps; lower ones as a line through their middles. */
-const STEP_PIXELS = 4;
 
 /**
  * Draws a mask as an SVG document: queries from the top, keys from the left, each slice a polygon, with the number of visible
@@ -77,12 +77,15 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
     placement === undefined
       ? groupByType(slices)
       : groupByShard(slices, resolveShards(resolvePlacement(placement), shards!, queries));
-  const scale = scaleOf(queries, keys);
-  const area = slices.reduce((sum, slice) => sum + sliceArea(slice), 0);
+  const scale = planeScale({ queries, keys }, { left: MARGIN_LEFT, top: MARGIN_TOP, side: PLOT_SIZE });
+  const area = totalArea(slices);
   const facts = `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}`;
   const line = subtitle === "" ? facts : `${subtitle} · ${facts}`;
-  const plane = { x: LEFT, y: TOP, width: scale.width, height: scale.height };
-  const bottom = Math.max(TOP + scale.height, TOP + Math.min(MAX_ENTRIES + 1, groups.length) * LINE_HEIGHT);
+  const plane = { x: MARGIN_LEFT, y: MARGIN_TOP, width: scale.width, height: scale.height };
+  const bottom = Math.max(
+    MARGIN_TOP + scale.height,
+    MARGIN_TOP + Math.min(MAX_ENTRIES + 1, groups.length) * LINE_HEIGHT,
+  );
   return document({
     title,
     description: `${line}. ${formatCount(slices.length)} slices.`,
@@ -93,182 +96,29 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
       rect(plane, `fill="${theme.track}"`),
       ...drawGroups(groups, scale),
       rect(plane, `fill="none" stroke="${theme.rule}"`),
-      drawAxes({ queries, keys }, scale),
-      drawLegend(groups, LEFT + scale.width + 28),
+      drawPlaneAxes({ queries, keys }, scale),
+      drawLegend(groups, MARGIN_LEFT + scale.width + 28),
     ],
   });
 }
 
-/** Slices of one color. */
-interface Group {
-  readonly name: string;
-  readonly fill: string;
-  readonly pieces: readonly Slice[];
-}
-
-const typeNames = {
-  full: "full",
-  causal: "causal",
-  inverseCausal: "inverse causal",
-  bidirectionalCausal: "bidirectional causal",
-} as const;
-
-function groupByType(slices: readonly Slice[]): readonly Group[] {
-  return Object.entries(typeNames).flatMap(([type, name], i) => {
-    const pieces = slices.filter((slice) => slice.type === type);
-    if (pieces.length === 0) return [];
-    const counted = `${name}: ${formatCount(pieces.length)} ${pieces.length === 1 ? "slice" : "slices"}`;
-    return [{ name: counted, fill: paletteColor(i), pieces }];
-  });
-}
-
-function groupByShard(slices: readonly Slice[], shards: readonly (readonly Span[])[]): readonly Group[] {
-  checkPieces(shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0));
-  const clipped = shards.map((spans) => spans.flatMap(contiguousSpans).flatMap((span) => clipTo(slices, span)));
-  checkPieces(clipped.reduce((sum, pieces) => sum + pieces.length, 0));
-  const areas = clipped.map((pieces) => pieces.reduce((sum, piece) => sum + sliceArea(piece), 0));
+function groupByShard(slices: readonly Slice[], shards: readonly (readonly Span[])[]): readonly SliceGroup[] {
+  const pieces = slicesByShard("drawMask", slices, shards);
+  const areas = pieces.map(totalArea);
   const mean = areas.reduce((sum, area) => sum + area, 0) / areas.length;
-  return clipped.map((pieces, i) => {
+  return pieces.map((each, i) => {
     const load = mean === 0 ? "no pairs" : `${(areas[i]! / mean).toFixed(2)} × the mean`;
-    return { name: `shard ${i}: ${load}`, fill: paletteColor(i), pieces };
+    return { name: `shard ${i}: ${load}`, owner: `shard ${i}`, fill: paletteColor(i), pieces: each };
   });
 }
 
-function checkPieces(count: number): void {
-  if (count <= MAX_PIECES) return;
-  throw new OptionError({
-    where: "drawMask",
-    expected: `at most ${formatCount(MAX_PIECES)} pieces`,
-    received: formatCount(count),
-    remedy: "draw fewer queries, or a placement of longer spans",
-  });
-}
-
-/** A strided span is as many spans as it has positions. */
-function contiguousSpans(span: Span): readonly Span[] {
-  if (span.step === 1) return [span];
-  return Array.from({ length: span.length }, (_, i) => ({ start: span.start + i * span.step, length: 1, step: 1 }));
-}
-
-function clipTo(slices: readonly Slice[], { start, length }: Span): readonly Slice[] {
-  const end = start + length;
-  return slices.flatMap((slice) => {
-    if (slice.q1 <= start || end <= slice.q0) return [];
-    return [clipQueries(slice, start, end)!];
-  });
-}
-
-interface Scale {
-  readonly width: number;
-  readonly height: number;
-  x(key: number): number;
-  y(query: number): number;
-}
-
-function scaleOf(queries: number, keys: number): Scale {
-  const longer = Math.max(queries, keys);
-  const width = Math.max(MIN_SIDE, (keys / longer) * SIDE);
-  const height = Math.max(MIN_SIDE, (queries / longer) * SIDE);
-  return {
-    width,
-    height,
-    x: (key) => LEFT + (key / keys) * width,
-    y: (query) => TOP + (query / queries) * height,
-  };
-}
-
-function drawGroups(groups: readonly Group[], scale: Scale): readonly string[] {
-  const count = groups.reduce((sum, { pieces }) => sum + pieces.length, 0);
-  if (count <= MAX_TOOLTIPS) return groups.flatMap((group) => drawPieces(group, scale));
-  return groups.map(({ pieces, fill }) => {
-    const outlines = pieces.map((piece) => outlineOf(piece, scale)).join("");
-    return outlines === "" ? "" : `<path d="${outlines}" fill="${fill}" stroke="${fill}" stroke-width="0.5"/>`;
-  });
-}
-
-function drawPieces({ pieces, fill, name }: Group, scale: Scale): readonly string[] {
-  return pieces.map((piece) => {
-    const outline = outlineOf(piece, scale);
-    if (outline === "") return "";
-    const smaller = Math.min(scale.x(piece.k1) - scale.x(piece.k0), scale.y(piece.q1) - scale.y(piece.q0));
-    // A gap shows where slices meet, unless it would hide them; of what is thinner than a pixel one is drawn.
-    const [color, width] = smaller < 1 ? [fill, 1 - smaller] : [theme.paper, Math.min(1, smaller / 8)];
-    const stroke = `stroke="${color}" stroke-width="${formatCoordinate(width)}"`;
-    return tooltip(describe(piece, name), `<path d="${outline}" fill="${fill}" ${stroke}/>`);
-  });
-}
-
-function describe({ q0, q1, k0, k1, type }: Slice, group: string): string {
-  const kind = group.startsWith("shard") ? `${group.split(":")[0]}, ${typeNames[type]}` : typeNames[type];
-  return `queries ${q0} to ${q1 - 1}, keys ${k0} to ${k1 - 1}: ${kind}`;
-}
-
-/** The border of what a slice shows, as commands of a path; nothing for a slice that shows nothing. */
-function outlineOf(slice: Slice, { x, y }: Scale): string {
-  const rows = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
-  if (rows.length === 0) return "";
-  const [first, last] = [rows.start, rows.start + rows.length - 1];
-  const inSteps = y(1) - y(0) >= STEP_PIXELS;
-  const border = (side: "start" | "end"): (readonly [key: number, query: number])[] => {
-    const [from, to] = [visibleKeyRange(slice, first)[side], visibleKeyRange(slice, last)[side]];
-    if (from === to || !inSteps) {
-      const half = from === to ? 0 : 0.5;
-      return [
-        [from - half, first],
-        [to + half, last + 1],
-      ];
-    }
-    return Array.from({ length: rows.length }, (_, i) => first + i).flatMap((q) => [
-      [visibleKeyRange(slice, q)[side], q] as const,
-      [visibleKeyRange(slice, q)[side], q + 1] as const,
-    ]);
-  };
-  const corners = [...border("end"), ...border("start").toReversed()];
-  const points = corners.map(([key, query]) => `${formatCoordinate(x(key))} ${formatCoordinate(y(query))}`);
-  return `M${points.join("L")}Z`;
-}
-
-/** Positions at round numbers, and the ends. */
-function drawAxes({ queries, keys }: { queries: number; keys: number }, { x, y, width, height }: Scale): string {
-  const faint = `font-size="12" fill="${theme.faint}"`;
-  const columns = ticksOf(keys, width / 80).map((key) => {
-    const at = formatCoordinate(x(key));
-    const line = `<line x1="${at}" x2="${at}" y1="${TOP - 5}" y2="${TOP}" stroke="${theme.faint}"/>`;
-    return line + text(x(key), TOP - 10, formatCount(key), `text-anchor="middle" ${faint}`);
-  });
-  const rows = ticksOf(queries, height / 40).map((query) => {
-    const at = formatCoordinate(y(query));
-    const line = `<line x1="${LEFT - 5}" x2="${LEFT}" y1="${at}" y2="${at}" stroke="${theme.faint}"/>`;
-    return line + text(LEFT - 10, y(query) + 4, formatCount(query), `text-anchor="end" ${faint}`);
-  });
-  return [
-    text(LEFT + width / 2, TOP - 34, "keys →", `text-anchor="middle" font-size="13" fill="${theme.faint}"`),
-    text(LEFT - 10, TOP - 34, "queries ↓", `text-anchor="end" font-size="13" fill="${theme.faint}"`),
-    ...columns,
-    ...rows,
-  ].join("\n");
-}
-
-/** Round positions from 0, as many as have room, and the length, which displaces one that is too near to it. */
-function ticksOf(length: number, most: number): readonly number[] {
-  const step = Math.max(1, tickStep(length / Math.max(1, most)));
-  const round = Array.from({ length: Math.floor(length / step) + 1 }, (_, i) => i * step);
-  return [...round.filter((position) => length - position >= 0.7 * step), length];
-}
-
-function drawLegend(groups: readonly Group[], left: number): string {
+function drawLegend(groups: readonly SliceGroup[], left: number): string {
   const entry = (words: string, fill: string, i: number): string => {
-    const y = TOP + 12 + i * LINE_HEIGHT;
+    const y = MARGIN_TOP + 12 + i * LINE_HEIGHT;
     const square = rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`);
     return square + text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`);
   };
   const shown = groups.slice(0, MAX_ENTRIES).map(({ name, fill }, i) => entry(name, fill, i));
   const others = groups.length - shown.length;
   return [...shown, ...(others > 0 ? [entry(`and ${others} more`, theme.rule, shown.length)] : [])].join("\n");
-}
-
-const grouped = new Intl.NumberFormat("en-US");
-
-function formatCount(count: number): string {
-  return grouped.format(count);
 }

@@ -21,11 +21,11 @@ export interface Document {
   readonly definitions?: string;
 }
 
-const anyText = option.custom("text", (value): value is string => typeof value === "string");
-const texts = option.array(anyText);
+const textOption = option.custom("text", (value): value is string => typeof value === "string");
+const texts = option.array(textOption);
 
 function checkTexts(where: string, ...values: readonly unknown[]): void {
-  for (const each of values) if (typeof each !== "string") checkArgument(where, each, anyText);
+  for (const each of values) if (typeof each !== "string") checkArgument(where, each, textOption);
 }
 
 function checkNumbers(where: string, ...values: readonly unknown[]): void {
@@ -64,9 +64,9 @@ export function heading(title: string, subtitle: string): string {
 const contentWidth = page.width - 2 * page.edge;
 
 /** Facts at the foot of the page, one a line. */
-export function footnotes(facts: readonly string[], top: number): string {
-  checkArgument("footnotes", facts, texts);
-  return facts.map((fact, i) => text(page.edge, top + i * 20, fact, `font-size="13" fill="${theme.faint}"`)).join("\n");
+export function footnotes(lines: readonly string[], top: number): string {
+  checkArgument("footnotes", lines, texts);
+  return lines.map((fact, i) => text(page.edge, top + i * 20, fact, `font-size="13" fill="${theme.faint}"`)).join("\n");
 }
 
 /** A rectangle in pixels: x to the right, y downward. */
@@ -86,22 +86,22 @@ export interface Box {
  * rect({ x: 0, y: 1 / 3, width: 10, height: 5 }, 'rx="2"'); // => '<rect x="0" y="0.33" width="10" height="5" rx="2"/>'
  * ```
  */
-export function rect(box: Box, rest: string): string {
+export function rect(box: Box, attributes: string): string {
   const { x, y, width, height } = box ?? {};
-  checkTexts("rect", rest);
-  return `<rect x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" width="${formatCoordinate(width)}" height="${formatCoordinate(height)}" ${rest}/>`;
+  checkTexts("rect", attributes);
+  return `<rect x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" width="${formatCoordinate(width)}" height="${formatCoordinate(height)}" ${attributes}/>`;
 }
 
 /** Words whose baseline begins at (x, y), or ends there, or has its middle there, by `text-anchor`. */
-export function text(x: number, y: number, words: string, rest: string): string {
-  checkTexts("text", words, rest);
-  return `<text x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" ${rest}>${escape(words)}</text>`;
+export function text(x: number, y: number, content: string, attributes: string): string {
+  checkTexts("text", content, attributes);
+  return `<text x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" ${attributes}>${escape(content)}</text>`;
 }
 
 /** The tooltip of `content`. */
-export function tooltip(words: string, content: string): string {
-  checkTexts("tooltip", words, content);
-  return `<g><title>${escape(words)}</title>${content}</g>`;
+export function tooltip(title: string, content: string): string {
+  checkTexts("tooltip", title, content);
+  return `<g><title>${escape(title)}</title>${content}</g>`;
 }
 
 /** A coordinate, to a hundredth. */
@@ -111,9 +111,9 @@ export function formatCoordinate(value: number): string {
 }
 
 /** Text and attribute values, without the characters that XML has no way to write. */
-export function escape(words: string): string {
-  checkTexts("escape", words);
-  return words
+export function escape(value: string): string {
+  checkTexts("escape", value);
+  return value
     .replaceAll(/\s/g, " ")
     .replaceAll(/[\p{Cc}\p{Cs}\ufffe\uffff]/gu, "\ufffd")
     .replaceAll("&", "&amp;")
@@ -123,22 +123,22 @@ export function escape(words: string): string {
 }
 
 /** Width that a line of text takes, about: fonts differ. */
-export function textWidth(words: string, size: number): number {
-  checkTexts("textWidth", words);
+export function textWidth(line: string, size: number): number {
+  checkTexts("textWidth", line);
   checkNumbers("textWidth", size);
-  return words.length * size * 0.6;
+  return line.length * size * 0.6;
 }
 
 /**
  * Words cut where they would leave their room: they stand whole in the document's title or description, or where one points.
  * Letters of most fonts are half as wide as high: what would just fit is not cut.
  */
-export function truncate(words: string, size: number, maxWidth: number): string {
-  checkTexts("truncate", words);
+export function truncate(line: string, size: number, maxWidth: number): string {
+  checkTexts("truncate", line);
   checkNumbers("truncate", size, maxWidth);
   const most = Math.floor(maxWidth / (size * 0.53));
-  const characters = [...words];
-  if (characters.length <= most) return words;
+  const characters = [...line];
+  if (characters.length <= most) return line;
   return `${characters
     .slice(0, Math.max(0, most - 1))
     .join("")

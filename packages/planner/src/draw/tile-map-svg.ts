@@ -12,8 +12,8 @@ import { contrastColor, paletteColor } from "./color-scheme.ts";
 import { type Box, document, footnotes, heading, isText, page, rect, text, theme, tooltip, truncate } from "./svg.ts";
 
 export const tileMapSvgOptions = defineOptions("tileMapSvg", {
-  /** The heading, and the document's title. Default "Who computes what". */
-  title: option.custom("a string", isText, { default: "Who computes what" }),
+  /** The heading, and the document's title. Default "Which rank computes which tile". */
+  title: option.custom("a string", isText, { default: "Which rank computes which tile" }),
   /** A line below the heading. Default "". */
   subtitle: option.custom("a string", isText, { default: "" }),
   /** The ranks that are colored, others grey. Default: all of up to 28; of more, eight. */
@@ -29,7 +29,7 @@ const MARGIN_TOP = 130;
 const MARGIN_LEFT = 120;
 /** Between the lines of the legend. */
 const LINE_HEIGHT = 22;
-const GREY = "#c3cad4";
+const EMPTY_COLOR = "#c3cad4";
 
 /**
  * Draws which rank computes which tile of the (query, key) plane in a record's forward pass, as an SVG document: queries
@@ -144,7 +144,7 @@ interface CellStyle {
 
 function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colors, name }: CellStyle): string {
   const gap = Math.min(width, height) < 6 ? 0 : 1;
-  if (ranks.length === 0) return rect({ x, y, width, height }, `fill="${GREY}"`);
+  if (ranks.length === 0) return rect({ x, y, width, height }, `fill="${EMPTY_COLOR}"`);
   const share = (height - gap) / ranks.length;
   const bars = ranks.map((rank, i) => {
     const bar = { x, y: y + i * share, width: width - gap, height: share };
@@ -185,7 +185,7 @@ function drawLegend(
     return entry(`rank ${rank} (${at.join(" · ")}): ${counts.get(rank)} tiles`, fill, i);
   });
   const others = counts.size - colors.size;
-  return [...shown, ...(others > 0 ? [entry(`${others} other ranks`, GREY, colors.size)] : [])].join("\n");
+  return [...shown, ...(others > 0 ? [entry(`${others} other ranks`, EMPTY_COLOR, colors.size)] : [])].join("\n");
 }
 
 function drawNotes(map: TileMap, others: number): readonly string[] {
@@ -240,7 +240,7 @@ export function tileMap(record: AttentionRecord): TileMap {
 }
 
 /** Whether the mask leaves anything of a tile; of strided pieces, of what lies between their ends. */
-function isVisible(slices: readonly Slice[], query: Span, key: Span): boolean {
+export function isVisible(slices: readonly Slice[], query: Span, key: Span): boolean {
   const [q0, q1] = spanBounds(query);
   const [k0, k1] = spanBounds(key);
   return slices.some((slice) => sliceIntersects(slice, { q0, q1, k0, k1 }));
@@ -250,7 +250,7 @@ function spanBounds({ start, length, step }: Span): readonly [number, number] {
   return [start, start + (length - 1) * step + 1];
 }
 
-function shardSpans(record: AttentionRecord, side: "queries" | "keys"): readonly Span[] {
+export function shardSpans(record: AttentionRecord, side: "queries" | "keys"): readonly Span[] {
   const spans = record.ranks
     .filter(({ firstSequence }) => firstSequence === 0)
     .flatMap(({ at }) => record[side].spans(at))
@@ -260,7 +260,7 @@ function shardSpans(record: AttentionRecord, side: "queries" | "keys"): readonly
 }
 
 /** Whether a tile's rows have a part of a piece: its first, middle or last position. Tiles are made of pieces or more. */
-function includesSample(rows: readonly Span[], { start, length, step }: Span): boolean {
+export function includesSample(rows: readonly Span[], { start, length, step }: Span): boolean {
   const samples = [0, length >> 1, length - 1].map((i) => start + i * step);
   return samples.some((position) =>
     rows.some((span) => {

@@ -1,7 +1,8 @@
 import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { checkTimeline, type Timeline, type TimelineEvent } from "../time/timeline.ts";
 import { formatPercent, formatSeconds, type TimeScale, timeAxis, timeScale } from "./axis.ts";
-import { type ColorScheme, colorScheme, drawLegend, type Fragment, patterns, type Style } from "./color-scheme.ts";
+import { type ColorScheme, colorScheme, type Style } from "./color-scheme.ts";
+import { drawLegend, type Fragment, hatchPatterns } from "./legend.ts";
 import { type BandHeights, bandHeights, drawLanes } from "./lane.ts";
 import {
   document,
@@ -17,7 +18,8 @@ import {
   tooltip,
   truncate,
 } from "./svg.ts";
-import { timeBreakdown, waitIntervals } from "./wait-intervals.ts";
+import { waitIntervals } from "./intervals.ts";
+import { timeBreakdown } from "./time-breakdown.ts";
 
 /** One run, or what was predicted of it beside what was measured. */
 export type Timelines = Timeline | { readonly predicted: Timeline; readonly measured: Timeline };
@@ -37,7 +39,8 @@ export const timelineSvgOptions = defineOptions("timelineSvg", {
 /** What a picture of a timeline shows, and how. */
 export type TimelineSvgOptions = OptionsOf<typeof timelineSvgOptions>;
 
-interface NamedTimeline {
+/** A timeline, and which of two it is; "" for the only one. */
+export interface NamedTimeline {
   readonly name: string;
   readonly timeline: Timeline;
 }
@@ -64,7 +67,7 @@ const MARGIN_TOP = 112;
  */
 export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions): string {
   const { title, subtitle, facts, ranks, group } = timelineSvgOptions.parse(options);
-  const named = namedTimelines(timelines);
+  const named = namedTimelines("timelineSvg", timelines);
   const runs = named.map(({ timeline }) => timeline);
   const scale = timeScale(Math.max(...runs.map(({ seconds }) => seconds)));
   const scheme = colorScheme(runs, group);
@@ -93,7 +96,7 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
     title,
     description: [subtitle, ...notes].filter((words) => words !== "").join(" "),
     height: legend.bottom + notes.length * 20 + 28,
-    definitions: patterns,
+    definitions: hatchPatterns,
     body: [
       heading(title, subtitle),
       timeAxis(scale, MARGIN_TOP - 12, bottom + 2),
@@ -105,12 +108,13 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
   });
 }
 
-function namedTimelines(timelines: Timelines): readonly NamedTimeline[] {
+/** Throws an OptionError, which names `where`, for what is no timeline. */
+export function namedTimelines(where: string, timelines: Timelines): readonly NamedTimeline[] {
   const isPair = typeof timelines === "object" && timelines !== null && "predicted" in timelines;
   const named = isPair
     ? (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }))
     : [{ name: "", timeline: timelines }];
-  for (const { timeline } of named) checkTimeline("timelineSvg", timeline);
+  for (const { timeline } of named) checkTimeline(where, timeline);
   return named;
 }
 

@@ -1,4 +1,8 @@
+import type { DType } from "@mosaic/core";
+import type { RankRecord } from "../symbolic/rank-record.ts";
+import type { StridedLayout } from "../symbolic/strided-layout.ts";
 import { isBatch, type TapeOp, type TapeReader } from "../symbolic/tape.ts";
+import type { Content } from "./content.ts";
 
 /** A collective that a rank posted; what it moves stands on the rank's tape. */
 export class PostedBatch {
@@ -12,20 +16,27 @@ export class PostedBatch {
   /** Number of the word that messages call it. */
   readonly label: number;
   /** Views that it reads and writes: those of a batch's messages, or input and output of another collective. */
-  readonly uses: number;
+  readonly viewCount: number;
   /** Messages that have not met their other half, if it is a batch of messages. */
   open: number;
   isDone = false;
   /** Of a groupCast or groupReduce: its number among those of its group, on this rank. */
   cast = 0;
+  readonly #tape: RankRecord;
+  readonly #isBatch: boolean;
   readonly #code: Int32Array;
   /** Where its arguments after the label begin. */
   readonly #at: number;
   readonly #end: number;
+  /** By message: what the storage of a send held when the batch began; what the sender of a receive had sent from. */
+  #contents: (Content | undefined)[] = [];
+  /** By receive: where in that its message begins. */
+  #lows: number[] = [];
 
   // oxlint-disable-next-line max-params -- whose it is, and where it stands
-  constructor(rank: number, index: number, event: TapeReader, phase: string) {
-    this.rank = rank;
+  constructor(tape: RankRecord, index: number, event: TapeReader, phase: string) {
+    this.rank = tape.rank;
+    this.#tape = tape;
     this.index = index;
     this.op = event.op;
     this.phase = phase;
@@ -33,10 +44,11 @@ export class PostedBatch {
     this.group = event.arg(1);
     this.label = event.arg(2);
     this.#code = event.code;
-    this.#at = event.at + 3;
-    this.#end = event.at + event.count;
-    this.open = isBatch(this.op) ? (event.count - 3) / 3 : 0;
-    this.uses = isBatch(this.op) ? this.open : this.op === "barrier" ? 0 : 2;
+    this.#at = event.firstArgument + 3;
+    this.#end = event.firstArgument + event.count;
+    this.#isBatch = isBatch(this.op);
+    this.open = this.#isBatch ? (event.count - 3) / 3 : 0;
+    this.viewCount = this.#isBatch ? this.open : this.op === "barrier" ? 0 : 2;
   }
 
   // Of the messages of a batch, by number; and of the views that another collective uses, its output first.
@@ -52,11 +64,71 @@ export class PostedBatch {
 
   /** −1 if a collective has none. */
   view(i: number): number {
-    return isBatch(this.op) ? this.#code[this.#at + 3 * i + 2]! : this.#code[this.#at + 1 + i]!;
+    return this.#isBatch ? this.#code[this.#at + 3 * i + 2]! : this.#code[this.#at + 1 + i]!;
+  }
+
+  /** How it lies in its storage. */
+  layout(i: number): StridedLayout {
+    return this.#tape.views[this.view(i)]!.layout;
+  }
+
+  storage(i: number): number {
+    return this.#tape.storageOf[this.view(i)]!;
+  }
+
+  /** The first element of its storage that it uses, and the one after the last. */
+  low(i: number): number {
+    return this.layout(i).low;
+  }
+
+  high(i: number): number {
+    return this.layout(i).high;
+  }
+
+  /** Elements. */
+  size(i: number): number {
+    return this.layout(i).size;
+  }
+
+  dtype(i: number): DType {
+    return this.#tape.views[this.view(i)]!.dtype;
   }
 
   writes(i: number): boolean {
-    return isBatch(this.op) ? !this.sends(i) : i === 0;
+    return this.#isBatch ? !this.sends(i) : i === 0;
+  }
+
+  /** It has its turn: what it sends is what memory holds now. No message is cut out of it until it is placed. */
+  begin(memory: { content(view: number): Content }): void {
+    this.#contents = new Array<Content | undefined>(this.viewCount);
+    this.#lows = new Array<number>(this.viewCount);
+    for (let i = 0; i < this.viewCount; i++) if (this.sends(i)) this.#contents[i] = memory.content(this.view(i));
+  }
+
+  /** What a send was cut out of, or what is to be cut out for a receive: the elements from `lowIn(i)` on. */
+  source(i: number): Content {
+    return this.#contents[i]!;
+  }
+
+  sourceStart(i: number): number {
+    return this.#lows[i]!;
+  }
+
+  /** What a send carries, counted from its first element. */
+  messageSent(i: number): Content {
+    return this.source(i).range(this.low(i), this.high(i));
+  }
+
+  /** A receive meets its send: its message begins at an element of what that is cut out of. */
+  receive(i: number, source: Content, low: number): void {
+    this.#contents[i] = source;
+    this.#lows[i] = low;
+  }
+
+  /** What has arrived is placed, and what it was cut out of may be released. */
+  release(): void {
+    this.#contents = [];
+    this.#lows = [];
   }
 
   // Of collectives other than batches of messages; see `ops`.

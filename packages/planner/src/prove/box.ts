@@ -28,7 +28,7 @@ export function isDense({ low, high, sizes }: Box): boolean {
 }
 
 /** Whether two boxes are one. */
-export function isSame(a: Box, b: Box): boolean {
+export function areEqualBoxes(a: Box, b: Box): boolean {
   if (a === b) return true;
   if (a.offset !== b.offset) return false;
   for (let i = 0; i < 4; i++) {
@@ -95,27 +95,27 @@ export function differInStrides(a: Box, b: Box): boolean {
 
 /** What two boxes share, as a place in each. */
 export interface Intersection {
-  readonly atFirst: readonly number[];
-  readonly atSecond: readonly number[];
+  readonly originInFirst: readonly number[];
+  readonly originInSecond: readonly number[];
   readonly sizes: readonly number[];
 }
 
 /** What a box shares with another in whose coordinates its origin is `from`. */
-export function intersect(one: Box, other: Box, from: readonly number[]): Intersection {
-  const atFirst = from.map((c) => Math.max(0, -c));
-  const sizes = from.map((c, i) => Math.min(one.sizes[i]!, other.sizes[i]! - c) - atFirst[i]!);
-  return { atFirst, atSecond: atFirst.map((c, i) => c + from[i]!), sizes };
+export function intersect(first: Box, second: Box, from: readonly number[]): Intersection {
+  const originInFirst = from.map((c) => Math.max(0, -c));
+  const sizes = from.map((c, i) => Math.min(first.sizes[i]!, second.sizes[i]! - c) - originInFirst[i]!);
+  return { originInFirst, originInSecond: originInFirst.map((c, i) => c + from[i]!), sizes };
 }
 
 /** A place in a box and how much of it. */
 export interface BoxRange {
-  readonly at: readonly number[];
+  readonly origin: readonly number[];
   readonly sizes: readonly number[];
 }
 
 /** What of a box lies within a range of elements: all of it, or a range of its outermost axis and parts of the slabs beside. */
 export function clipToRange(box: Box, low: number, high: number): BoxRange[] {
-  if (low <= box.low && box.high <= high) return [{ at: origin, sizes: box.sizes }];
+  if (low <= box.low && box.high <= high) return [{ origin, sizes: box.sizes }];
   if (low >= box.high || box.low >= high || low >= high) return [];
   const axes = [0, 1, 2, 3].filter((i) => box.sizes[i]! > 1);
   const outer = axes.reduce((best, i) => (box.strides[i]! > box.strides[best]! ? i : best), axes[0]!);
@@ -125,25 +125,25 @@ export function clipToRange(box: Box, low: number, high: number): BoxRange[] {
   const first = Math.max(0, Math.ceil((low - box.low) / step));
   const end = Math.min(count, Math.floor((high - box.low - inner) / step) + 1);
   const parts: BoxRange[] =
-    end > first ? [{ at: origin.with(outer, first), sizes: box.sizes.with(outer, end - first) }] : [];
+    end > first ? [{ origin: origin.with(outer, first), sizes: box.sizes.with(outer, end - first) }] : [];
   const beside = end > first ? [first - 1, end] : [Math.floor((low - box.low) / step), first];
   for (const slab of new Set(beside)) {
     if (slab < 0 || slab >= count) continue;
     const slabAt = { at: origin.with(outer, slab), sizes: box.sizes.with(outer, 1) };
-    for (const { at, sizes } of clipToRange(subBox(box, slabAt.at, slabAt.sizes), low, high)) {
-      parts.push({ at: at.with(outer, slab), sizes });
+    for (const { origin: at, sizes } of clipToRange(subBox(box, slabAt.at, slabAt.sizes), low, high)) {
+      parts.push({ origin: at.with(outer, slab), sizes });
     }
   }
   return parts;
 }
 
 /** The parts of a box around the one at a place in it. */
-export function complement(sizes: readonly number[], hole: BoxRange): BoxRange[] {
+export function complement(sizes: readonly number[], excluded: BoxRange): BoxRange[] {
   const parts: BoxRange[] = [];
-  let core: BoxRange = { at: origin, sizes };
+  let core: BoxRange = { origin, sizes };
   for (let axisIndex = 0; axisIndex < 4; axisIndex++) {
-    const first = hole.at[axisIndex]!;
-    const end = first + hole.sizes[axisIndex]!;
+    const first = excluded.origin[axisIndex]!;
+    const end = first + excluded.sizes[axisIndex]!;
     if (first > 0) parts.push(sliceAxis(core, axisIndex, 0, first));
     if (end < sizes[axisIndex]!) parts.push(sliceAxis(core, axisIndex, end, sizes[axisIndex]!));
     core = sliceAxis(core, axisIndex, first, end);
@@ -152,6 +152,6 @@ export function complement(sizes: readonly number[], hole: BoxRange): BoxRange[]
 }
 
 // oxlint-disable-next-line max-params -- an axis and a range of it
-function sliceAxis({ at, sizes }: BoxRange, axisIndex: number, first: number, end: number): BoxRange {
-  return { at: at.with(axisIndex, first), sizes: sizes.with(axisIndex, end - first) };
+function sliceAxis({ origin, sizes }: BoxRange, axisIndex: number, first: number, end: number): BoxRange {
+  return { origin: origin.with(axisIndex, first), sizes: sizes.with(axisIndex, end - first) };
 }

@@ -19,7 +19,7 @@ export interface CollectiveMember {
   readonly input: Content;
   readonly translation: number;
   /** The place, in the representative's group, of the rank that the translation takes to member i. */
-  place(i: number): number;
+  index(i: number): number;
   /** The member that the translation takes the rank at a place of the representative's group to. */
   member(place: number): number;
 }
@@ -39,14 +39,15 @@ export function createMember(
   own: Pick<CollectiveMember, "batch" | "memory" | "input">,
 ): CollectiveMember {
   const translation = quotient.classes.translationTo(rank);
-  if (own.batch.group === group && translation === 0) return { ...own, translation, place: (i) => i, member: (i) => i };
+  if (own.batch.group === group && translation === 0) return { ...own, translation, index: (i) => i, member: (i) => i };
   const { classes } = quotient;
   const back = classes.inverse(translation);
   return {
     ...own,
     translation,
-    place: (i) => quotient.place(own.batch.group, classes.apply(back, quotient.rankAt(group, i))),
-    member: (place) => quotient.place(group, classes.apply(translation, quotient.rankAt(own.batch.group, place))),
+    index: (i) => quotient.groupRank(own.batch.group, classes.apply(back, quotient.worldRank(group, i))),
+    member: (place) =>
+      quotient.groupRank(group, classes.apply(translation, quotient.worldRank(own.batch.group, place))),
   };
 }
 
@@ -55,10 +56,10 @@ export function createMember(
  * unknown after. Returns what does not fit, if anything.
  */
 export function runCollective(
-  meeting: PairedCollective,
+  collective: PairedCollective,
   context: CombineContext & { readonly relabeling: Relabeling },
 ): string | undefined {
-  return new CollectiveReplay(meeting, context).run();
+  return new CollectiveReplay(collective, context).run();
 }
 
 class CollectiveReplay {
@@ -144,7 +145,7 @@ class CollectiveReplay {
       const regions: Region[] = [];
       let start = 0;
       for (const [j, other] of this.#members.entries()) {
-        const place = other.place(receiver);
+        const place = other.index(receiver);
         const theirs = other.batch.counts[place]!;
         const count = batch.counts[size + j]!;
         if (theirs !== count) {
@@ -210,7 +211,7 @@ class CollectiveReplay {
       }
       const share = (j: number): Content => {
         const other = this.#members[j]!;
-        const from = this.#offsetOf(other.batch, other.place(receiver));
+        const from = this.#offsetOf(other.batch, other.index(receiver));
         return this.#inputOf(j, from, from + shares[receiver]!);
       };
       const from = this.#offsetOf(batch, receiver);
@@ -229,7 +230,7 @@ class CollectiveReplay {
       : uninitialized;
   }
 
-  #offsetOf(batch: PostedBatch, place: number): number {
+  #offsetOf(batch: PostedBatch, memberIndex: number): number {
     let offsets = this.#offsets.get(batch);
     if (!offsets) {
       const { counts } = batch;
@@ -237,7 +238,7 @@ class CollectiveReplay {
       for (let i = 1; i < offsets.length; i++) offsets[i] = offsets[i - 1]! + counts[i - 1]!;
       this.#offsets.set(batch, offsets);
     }
-    return offsets[place]!;
+    return offsets[memberIndex]!;
   }
 }
 

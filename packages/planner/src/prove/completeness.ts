@@ -1,9 +1,9 @@
 import { clipKeys, clipQueries, type Slice, slicesOverlap, type Span } from "@mosaic/core";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { Completeness, CoverageQuery, Verdict, VerifierContext } from "./context.ts";
-import { commonPositions, type Positions } from "./positions.ts";
+import { commonPositions, type PositionSet } from "./positions.ts";
 import { type Tile, describeTile } from "./sums.ts";
-import { formatPositions, type Side } from "./values.ts";
+import { formatPositions, type RowSide } from "./values.ts";
 
 /** Lists with more spans in all are compared sum by sum. */
 const MAX_SPANS = 10_000;
@@ -14,7 +14,7 @@ const MAX_SPANS = 10_000;
  */
 class DisjointTiles {
   readonly #context: VerifierContext;
-  readonly #sides: Readonly<Record<Side, DisjointnessCheck>>;
+  readonly #sides: Readonly<Record<RowSide, DisjointnessCheck>>;
   #sums = 0;
 
   constructor(context: VerifierContext) {
@@ -42,12 +42,12 @@ class DisjointnessCheck {
   /** For each list of positions, the last sum that had it. */
   readonly lastSum: number[] = [];
   readonly #context: VerifierContext;
-  readonly #side: Side;
+  readonly #side: RowSide;
   readonly #spans: Span[] = [];
   #compared = 0;
   #disjoint = true;
 
-  constructor(context: VerifierContext, side: Side) {
+  constructor(context: VerifierContext, side: RowSide) {
     this.#context = context;
     this.#side = side;
   }
@@ -56,7 +56,7 @@ class DisjointnessCheck {
   readonly isDisjoint = (): boolean => {
     const ids = this.#context.tiles.distinct[this.#side];
     for (; this.#disjoint && this.#compared < ids.length; this.#compared++) {
-      const { sorted: spans } = this.#context.positions.at(ids[this.#compared]!);
+      const { sorted: spans } = this.#context.positions.byId(ids[this.#compared]!);
       this.#disjoint =
         this.#spans.length < MAX_SPANS && !spans.some((span) => this.#spans.some((known) => intersect(known, span)));
       this.#spans.push(...spans);
@@ -73,8 +73,8 @@ function intersect(a: Span, b: Span): boolean {
 
 /** A verdict, and the query it answers. */
 interface CachedVerdict {
-  readonly side: Side;
-  readonly rows: Positions;
+  readonly side: RowSide;
+  readonly rows: PositionSet;
   readonly verdict: Verdict;
 }
 
@@ -84,7 +84,7 @@ export class SumCompleteness implements Completeness {
   readonly #disjointTiles: DisjointTiles;
   readonly #verdicts = new Map<number, CachedVerdict[]>();
   readonly #group: number;
-  readonly #all: Readonly<Record<Side, Positions>>;
+  readonly #all: Readonly<Record<RowSide, PositionSet>>;
   /** The number of the call's own mask. */
   readonly #mask: number;
   readonly #submasks = new Map<number, boolean>();
@@ -95,12 +95,13 @@ export class SumCompleteness implements Completeness {
     this.#context = context;
     this.#disjointTiles = new DisjointTiles(context);
     this.#group = options.numHeads / options.numKvHeads;
-    const whole = (length: number): Positions => positions.of(length > 0 ? [{ start: 0, length, step: 1 }] : []);
+    const whole = (length: number): PositionSet =>
+      positions.fromSpans(length > 0 ? [{ start: 0, length, step: 1 }] : []);
     this.#all = { queries: whole(queries.length), keys: whole(keys.length) };
     this.#mask = interned.maskId(slices);
   }
 
-  verdictOf(sum: number, side: Side, rows: Positions): Verdict {
+  verdictOf(sum: number, side: RowSide, rows: PositionSet): Verdict {
     let known = this.#verdicts.get(sum);
     if (!known) this.#verdicts.set(sum, (known = []));
     for (const each of known) if (each.side === side && each.rows === rows) return each.verdict;
@@ -109,7 +110,7 @@ export class SumCompleteness implements Completeness {
     return verdict;
   }
 
-  isVisible(queries: Positions, keys: Positions, mask: number): boolean {
+  isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean {
     return this.#context.visibility.pairs(queries, keys, mask) > 0;
   }
 
@@ -135,7 +136,7 @@ export class SumCompleteness implements Completeness {
     return { kind: "missing", message: describeMissing(this.#context, query, { missingPairs, mask: this.#mask }) };
   }
 
-  #expectedPairs(rows: Positions, side: Side): number {
+  #expectedPairs(rows: PositionSet, side: RowSide): number {
     const { visibility } = this.#context;
     return side === "queries"
       ? visibility.pairs(rows, this.#all.keys, this.#mask)
@@ -143,12 +144,12 @@ export class SumCompleteness implements Completeness {
   }
 
   /** Pairs of a tile in these rows, counted once for every query head of a key head's group where rows are keys. */
-  #pairsOfTile(id: number, side: Side, rows: Positions): number {
+  #pairsOfTile(id: number, side: RowSide, rows: PositionSet): number {
     const { tiles, positions, visibility } = this.#context;
     const queries = side === "queries";
     const heads = queries ? 1 : tiles.headsOf(id);
     if ((queries ? tiles.queriesOf(id) : tiles.keysOf(id)) === rows.id) return heads * tiles.pairsOf(id);
-    const others = positions.at(queries ? tiles.keysOf(id) : tiles.queriesOf(id));
+    const others = positions.byId(queries ? tiles.keysOf(id) : tiles.queriesOf(id));
     const [q, k] = queries ? [rows, others] : [others, rows];
     return heads * visibility.pairs(q, k, tiles.maskOf(id));
   }
@@ -211,7 +212,7 @@ function overlapInPairs(
   const heads = side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
   const common = heads ? commonPositions(a.span, b.span) : undefined;
   if (!common) return false;
-  const others = positions.of([common]);
+  const others = positions.fromSpans([common]);
   const [q, k] = side === "queries" ? [rows, others] : [others, rows];
   if (visibility.pairs(q, k, a.tile.mask) === 0) return false;
   if (a.tile.mask === b.tile.mask) return true;
@@ -251,7 +252,7 @@ function countPairs(
   others: readonly Span[],
   mask: number,
 ): number {
-  const all = positions.of(others);
-  const { side, rows } = query as { side: Side; rows: typeof all };
+  const all = positions.fromSpans(others);
+  const { side, rows } = query as { side: RowSide; rows: typeof all };
   return side === "queries" ? visibility.pairs(rows, all, mask) : visibility.pairs(all, rows, mask);
 }

@@ -1,19 +1,20 @@
 import type { RecordedRank } from "../record.ts";
 import type { TapeReader } from "../symbolic/tape.ts";
-import { origin } from "./box.ts";
-import { type ContentEntry, shiftRows } from "./content.ts";
+import { origin, volume } from "./box.ts";
+import { type Content, type ContentEntry, shiftRows } from "./content.ts";
 import {
   shiftExpectedRows,
   hasRows,
   type CombineMode,
   combine,
   intersectEntries,
+  reduceMessages,
   sameRows,
   sumNumber,
 } from "./entries.ts";
 import type { ReplayContext } from "./context.ts";
 import { AttentionOperands } from "./operands.ts";
-import type { Positions } from "./positions.ts";
+import type { PositionSet } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { emptySum } from "./sums.ts";
 import {
@@ -24,23 +25,23 @@ import {
   decodePayload,
   formatPositions,
   type Rows,
-  type Side,
+  type RowSide,
   type SumName,
   encodeValue,
 } from "./values.ts";
 
-const sides = { out: "queries", lse: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Record<
+const resultSides = { out: "queries", lse: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Record<
   SumName,
-  Side
+  RowSide
 >;
 
 /** The rows of what has none: a fill. */
-function placeholderRows(positions: Positions): Rows {
+function placeholderRows(positions: PositionSet): Rows {
   return { batch: 0, head: 0, column: 0, positions };
 }
 
 /** All orders of four axes, their own first: rows may be moved and added through views whose axes are not in attention's order. */
-const axisOrders: readonly (readonly number[])[] = permutations([0, 1, 2, 3]);
+const axisPermutations: readonly (readonly number[])[] = permutations([0, 1, 2, 3]);
 
 function permutations(axes: readonly number[]): number[][] {
   if (axes.length === 0) return [[]];
@@ -59,7 +60,7 @@ export class ComputeReplay {
   /** Sums already reported as used before they are complete. */
   readonly #partials = new Set<number>();
   /** What was found complete last: for every tile of a backward the same. */
-  #lastComplete: { sum: number; rows: Positions | undefined } = { sum: emptySum, rows: undefined };
+  #lastComplete: { sum: number; rows: PositionSet | undefined } = { sum: emptySum, rows: undefined };
 
   /** The statistics that were found right last: for which queries, the views, and what their storages held. */
   #lastStatistics: readonly unknown[] = [];
@@ -68,7 +69,7 @@ export class ComputeReplay {
     this.#context = context;
     this.#memory = memory;
     this.#operands = new AttentionOperands(context, recorded, memory);
-    this.#placeholderRows = placeholderRows(context.positions.of([]));
+    this.#placeholderRows = placeholderRows(context.positions.fromSpans([]));
   }
 
   /** The phase, and how many tiles were computed in it. */
@@ -131,15 +132,17 @@ export class ComputeReplay {
     const same = box.sizes.every((size, i) => size === from.sizes[i]);
     const only = same ? this.#memory.singleRegion(x) : undefined;
     if (only) this.#memory.writeSingle(out, only.value, only.rows);
+    else if (same && this.#memory.isDense(out) && this.#memory.isDense(x))
+      this.#memory.receive(out, this.#memory.message(x));
     else if (!same || !this.#copyPermuted(out, x)) this.#memory.write(out, same ? this.#memory.read(x).entries : []);
   }
 
   /** A copy through views whose axes are in some other order, as on the way to a message. */
   #copyPermuted(out: number, x: number): boolean {
-    for (const order of axisOrders) {
-      const { whole, entries } = this.#memory.readPermuted(x, order);
-      if (whole) this.#memory.writePermuted(out, order, entries);
-      if (whole) return true;
+    for (const order of axisPermutations) {
+      const { isComplete, entries } = this.#memory.readPermuted(x, order);
+      if (isComplete) this.#memory.writePermuted(out, order, entries);
+      if (isComplete) return true;
     }
     return false;
   }
@@ -159,7 +162,7 @@ export class ComputeReplay {
       if (x.value !== encodeValue("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
       if (sum !== emptySum && !sameRows(x.rows, y.rows)) continue;
       const value = sum === emptySum ? y.value : encodeValue("delta", sum);
-      entries.push({ value, rows: y.rows, at: x.at.with(3, 0), sizes: x.sizes.with(3, 1) });
+      entries.push({ value, rows: y.rows, origin: x.origin.with(3, 0), sizes: x.sizes.with(3, 1) });
     }
     this.#memory.write(event.arg(0), entries);
   }
@@ -180,9 +183,9 @@ export class ComputeReplay {
       return;
     }
     const read = this.#memory.read(view);
-    const problem = read.whole
+    const problem = read.isComplete
       ? read.entries.map((entry) => this.#mismatchOf(entry, name, expected)).find((text) => text !== undefined)
-      : `${name} is not initialised throughout`;
+      : `${name} is not initialized throughout`;
     if (problem) {
       this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
       return;
@@ -191,7 +194,7 @@ export class ComputeReplay {
       const value = encodeValue(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
       return { ...toEntry(entry), value, rows: isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows };
     };
-    const heads = sides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
+    const heads = resultSides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
     const entries = parts
       ? parts.flatMap((part, i) =>
           read.entries.flatMap((entry) => selectHeads(entry, i * heads, heads).map((each) => added(each, part))),
@@ -214,11 +217,11 @@ export class ComputeReplay {
     const { sums } = this.#context;
     const [one, two] = [this.#memory.singleRegion(out), this.#memory.singleRegion(lse)];
     if (one && two) {
-      if (sums.same(decodePayload(one.value), decodePayload(two.value))) return;
+      if (sums.areEqual(decodePayload(one.value), decodePayload(two.value))) return;
     } else {
       let same = true;
       for (const [a, b] of intersectEntries(this.#memory.read(out), this.#memory.read(lse), false)) {
-        same &&= sums.same(decodePayload(a.value), decodePayload(b.value));
+        same &&= sums.areEqual(decodePayload(a.value), decodePayload(b.value));
       }
       if (same) return;
     }
@@ -230,7 +233,7 @@ export class ComputeReplay {
     const [one, two] = [this.#memory.singleRegion(lse), this.#memory.singleRegion(delta)];
     if (one && two && one.rows === queries && two.rows === queries) {
       const [sum, other] = [decodePayload(one.value), decodePayload(two.value)];
-      if (decodeKind(one.value) === "lse" && isDelta(two.value) && this.#context.sums.same(sum, other)) {
+      if (decodeKind(one.value) === "lse" && isDelta(two.value) && this.#context.sums.areEqual(sum, other)) {
         this.#checkComplete(sum, queries.positions);
         return true;
       }
@@ -238,7 +241,7 @@ export class ComputeReplay {
     const statistics = [queries, lse, delta, this.#memory.content(lse), this.#memory.content(delta)];
     if (statistics.every((each, i) => each === this.#lastStatistics[i])) return true;
     const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
-    let problem = a.whole && b.whole ? undefined : "lse or delta is not there throughout";
+    let problem = a.isComplete && b.isComplete ? undefined : "lse or delta is not initialized throughout";
     for (const [x, y] of intersectEntries(a, b, false)) problem ??= this.#statisticsMismatch(x, y, queries);
     if (problem) this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
     else this.#lastStatistics = statistics;
@@ -248,21 +251,21 @@ export class ComputeReplay {
   #statisticsMismatch(lse: ContentEntry, delta: ContentEntry, queries: Rows): string | undefined {
     const { initialValues, record, sums } = this.#context;
     if (initialValues.isInitial(lse.value, "lse") && initialValues.isInitial(delta.value, "out")) {
-      this.#checkComplete(emptySum, queries.positions.part(lse.at[2]!, lse.sizes[2]!));
+      this.#checkComplete(emptySum, queries.positions.part(lse.origin[2]!, lse.sizes[2]!));
       return undefined;
     }
     if (decodeKind(lse.value) !== "lse" || !isDelta(delta.value)) {
       return `lse holds ${describeValue(lse.value, record.interned)}, delta ${describeValue(delta.value, record.interned)}`;
     }
-    if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta is of other queries";
-    if (!sums.same(decodePayload(lse.value), decodePayload(delta.value)))
+    if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta belongs to other queries";
+    if (!sums.areEqual(decodePayload(lse.value), decodePayload(delta.value)))
       return "delta is not of the output that lse belongs to";
     this.#checkComplete(decodePayload(lse.value), lse.rows.positions);
     return undefined;
   }
 
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
-  #checkComplete(sum: number, rows: Positions): void {
+  #checkComplete(sum: number, rows: PositionSet): void {
     if (sum === this.#lastComplete.sum && rows === this.#lastComplete.rows) return;
     const verdict = this.#context.completeness.verdictOf(sum, "queries", rows);
     if (!verdict) this.#lastComplete = { sum, rows };
@@ -272,39 +275,57 @@ export class ComputeReplay {
   }
 
   /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
-  #combine(out: number, [a, b]: readonly [number, number], how: CombineMode): boolean {
+  #combine(out: number, [a, b]: readonly [number, number], mode: CombineMode): boolean {
+    if (mode === "add" && this.#addDense(out, a, b)) return true;
     const [one, two] = [this.#memory.singleRegion(a), this.#memory.singleRegion(b)];
     if (one && two) {
-      const combined = combine(one, two, how, this.#context);
+      const combined = combine(one, two, mode, this.#context);
       if (combined) this.#memory.writeSingle(out, combined.value, combined.rows);
       return combined !== undefined;
     }
-    for (const order of axisOrders) {
+    for (const order of axisPermutations) {
       const [x, y] = [this.#memory.readPermuted(a, order), this.#memory.readPermuted(b, order)];
-      if (!x.whole || !y.whole) continue;
+      if (!x.isComplete || !y.isComplete) continue;
       const entries: ContentEntry[] = [];
       for (const [p, q] of intersectEntries(x, y, true)) {
-        const combined = combine(p, q, how, this.#context);
+        const combined = combine(p, q, mode, this.#context);
         if (!combined) return false;
-        entries.push({ value: combined.value, rows: combined.rows, at: p.at, sizes: p.sizes });
+        entries.push({ value: combined.value, rows: combined.rows, origin: p.origin, sizes: p.sizes });
       }
       this.#memory.writePermuted(out, order, entries);
       return true;
     }
     return false;
   }
+
+  /** Adds dense views as messages are summed: rows of a cast have fewer axes than attention. False, and nothing written, if they differ. */
+  #addDense(out: number, a: number, b: number): boolean {
+    const memory = this.#memory;
+    if (!memory.isDense(out) || !memory.isDense(a) || !memory.isDense(b)) return false;
+    const sum = reduceMessages([memory.message(a), memory.message(b)], this.#context);
+    if (sizeOf(sum) < memory.size(a)) return false;
+    memory.receive(out, sum);
+    return true;
+  }
+}
+
+/** Elements that are known. */
+function sizeOf({ regions }: Content): number {
+  let size = 0;
+  for (const { box } of regions) size += volume(box.sizes);
+  return size;
 }
 
 /** What of an entry belongs to some heads of the view. */
 function selectHeads(entry: ContentEntry, first: number, count: number): ContentEntry[] {
-  const begin = Math.max(first, entry.at[1]!);
-  const end = Math.min(first + count, entry.at[1]! + entry.sizes[1]!);
+  const begin = Math.max(first, entry.origin[1]!);
+  const end = Math.min(first + count, entry.origin[1]! + entry.sizes[1]!);
   if (begin >= end) return [];
   const sizes = entry.sizes.with(1, end - begin);
-  const within = origin.with(1, begin - entry.at[1]!);
-  return [{ value: entry.value, rows: shiftRows(entry, within, sizes), at: entry.at.with(1, begin), sizes }];
+  const within = origin.with(1, begin - entry.origin[1]!);
+  return [{ value: entry.value, rows: shiftRows(entry, within, sizes), origin: entry.origin.with(1, begin), sizes }];
 }
 
-function toEntry({ value, rows, at, sizes }: ContentEntry): ContentEntry {
-  return { value, rows, at, sizes };
+function toEntry({ value, rows, origin, sizes }: ContentEntry): ContentEntry {
+  return { value, rows, origin, sizes };
 }

@@ -4,7 +4,7 @@ import {
   createBox,
   differInStrides,
   isDense,
-  isSame,
+  areEqualBoxes,
   origin,
   originIn,
   type BoxRange,
@@ -13,17 +13,18 @@ import {
   volume,
   clipToRange,
 } from "./box.ts";
-import { isFill, isSource, type Rows, type Value } from "./values.ts";
+import { PositionSet } from "./positions.ts";
+import { isFill, isInputRow, type Rows, type MemoryValue } from "./values.ts";
 
 // What a storage holds, as strided boxes of elements: intervals, never single elements. A box that is read through other
 // strides than it was written through is not found, so whatever scrambles rows is refused.
 
 /** Part of a view and what it holds; `rows` are those of its own origin. */
 export interface ContentEntry {
-  readonly value: Value;
+  readonly value: MemoryValue;
   readonly rows: Rows;
   /** Its origin and sizes in the view: batch, head, row, column. */
-  readonly at: readonly number[];
+  readonly origin: readonly number[];
   readonly sizes: readonly number[];
 }
 
@@ -31,9 +32,9 @@ export interface ContentEntry {
 export interface ReadResult {
   readonly entries: readonly ContentEntry[];
   /** Whether every element of the view is known. */
-  readonly whole: boolean;
+  readonly isComplete: boolean;
   /** The last check of this very read: what was expected, and what it found. */
-  memo?: { readonly name: string; readonly positions: object; readonly answer: unknown } | undefined;
+  cachedCheck?: { readonly name: string; readonly positions: object; readonly result: unknown } | undefined;
 }
 
 /** What a storage holds; never changed, so that one that is sent from rank to rank is looked at once. */
@@ -63,22 +64,22 @@ export function toContent(regions: readonly Region[]): Content {
  * nearly everything that is written, sent and read is one of these, and no more objects are made for it.
  */
 export class Region implements ContentEntry, ReadResult, Content {
-  readonly value: Value;
+  readonly value: MemoryValue;
   readonly rows: Rows;
   readonly box: Box;
-  memo: ReadResult["memo"];
+  cachedCheck: ReadResult["cachedCheck"];
 
-  constructor(value: Value, rows: Rows, box: Box) {
+  constructor(value: MemoryValue, rows: Rows, box: Box) {
     this.value = value;
     this.rows = rows;
     this.box = box;
   }
 
-  get at(): readonly number[] {
+  get origin(): readonly number[] {
     return origin;
   }
 
-  get whole(): boolean {
+  get isComplete(): boolean {
     return true;
   }
 
@@ -94,7 +95,7 @@ export class Region implements ContentEntry, ReadResult, Content {
     return this.box.sizes;
   }
 
-  part({ at, sizes }: BoxRange): Region {
+  part({ origin: at, sizes }: BoxRange): Region {
     if (at === origin && sizes === this.sizes) return this;
     return new Region(this.value, shiftRows(this, at, sizes), subBox(this.box, at, sizes));
   }
@@ -106,11 +107,11 @@ export class Region implements ContentEntry, ReadResult, Content {
   }
 
   singleRegion(layout: StridedLayout): Region | undefined {
-    return isSame(this.box, layout.box) ? this : undefined;
+    return areEqualBoxes(this.box, layout.box) ? this : undefined;
   }
 
   read(layout: StridedLayout): ReadResult {
-    return isSame(this.box, layout.box) ? this : readRegions(layout, [this]);
+    return areEqualBoxes(this.box, layout.box) ? this : readRegions(layout, [this]);
   }
 
   write(layout: StridedLayout, entries: readonly ContentEntry[]): Content {
@@ -118,7 +119,23 @@ export class Region implements ContentEntry, ReadResult, Content {
   }
 
   range(low: number, high: number): Content {
-    return low === 0 && this.box.high <= high ? this : new Regions([this]).range(low, high);
+    if (low === 0 && this.box.high <= high) return this;
+    return this.rowRange(low, high, 0) ?? new Regions([this]).range(low, high);
+  }
+
+  /** A range of elements as one that begins at `at`, where these are whole rows of all that is here; else undefined. */
+  // oxlint-disable-next-line max-params -- a range, and where to; called for each of millions of messages
+  rowRange(low: number, high: number, at: number): Region | undefined {
+    const { box, value, rows } = this;
+    const width = rowWidth(box);
+    const [first, count] = [(low - box.low) / width, (high - low) / width];
+    if (first < 0 || count <= 0 || high > box.high || !Number.isInteger(first) || !Number.isInteger(count))
+      return undefined;
+    if (box.strides[2] !== width || !isDense(box)) return undefined;
+    const [batches, heads, all, columns] = box.sizes as [number, number, number, number];
+    const sizes = all === count ? box.sizes : [batches, heads, count, columns];
+    const part = all === count || isFill(value) ? rows : { ...rows, positions: rows.positions.part(first, count) };
+    return new Region(value, part, { offset: at, sizes, strides: box.strides, low: at, high: at + high - low });
   }
 
   shifted(by: number): readonly Region[] {
@@ -129,6 +146,11 @@ export class Region implements ContentEntry, ReadResult, Content {
     if (layout.offset === 0 && layout.size === size) return message;
     return new Regions([this]).receive(layout, message, size);
   }
+}
+
+/** Elements of a row: of all sequences, heads and columns. */
+export function rowWidth({ sizes }: Box): number {
+  return sizes[0]! * sizes[1]! * sizes[3]!;
 }
 
 /** The rows of a part of something. A fill has none: its rows are nowhere, wherever it is cut. */
@@ -148,9 +170,18 @@ export function shiftRows(
   };
 }
 
+/** Among so many regions one is looked for by walking along them. */
+const MAX_LINEAR_SEARCH = 8;
+
+function areOrdered(regions: readonly Region[]): boolean {
+  for (let i = 1; i < regions.length; i++) if (regions[i]!.box.low < regions[i - 1]!.box.high) return false;
+  return true;
+}
+
 /** Several, or none. */
 class Regions implements Content {
   readonly regions: readonly Region[];
+  #ordered: boolean | undefined;
   #last: { readonly layout: StridedLayout; readonly read: ReadResult } | undefined;
   #reads: Map<StridedLayout, ReadResult> | undefined;
 
@@ -172,7 +203,7 @@ class Regions implements Content {
     if (this.#last?.layout === layout) return this.#last.read;
     let read = this.#reads?.get(layout);
     if (!read) {
-      read = readRegions(layout, this.regions);
+      read = readRegions(layout, this.#regionsNear(layout.low, layout.high));
       // Most are read through one view only, and need no map.
       if (this.#last) this.#reads = (this.#reads ?? new Map<StridedLayout, ReadResult>()).set(layout, read);
       else this.#last = { layout, read };
@@ -184,15 +215,18 @@ class Regions implements Content {
     if (layout.size === 0) return this;
     const made = entries.map((entry) => toRegion(layout, entry));
     const found = this.#find(layout);
-    if (found < 0) return toContent([...this.#outside(layout), ...made]);
+    if (found < 0) return toContent([...this.#regionsOutside(layout), ...made]);
     if (made.length === 1) return toContent(this.regions.with(found, made[0]!));
     return toContent([...this.regions.slice(0, found), ...this.regions.slice(found + 1), ...made]);
   }
 
   range(low: number, high: number): Content {
     if (low === 0 && this.#endsBy(high)) return this;
+    const near = this.#regionsNear(low, high);
+    const whole = near.length === 1 ? near[0]!.rowRange(low, high, 0) : undefined;
+    if (whole) return whole;
     const inside: Region[] = [];
-    for (const region of this.regions) {
+    for (const region of near) {
       if (region.box.low >= high || low >= region.box.high) continue;
       for (const part of clipToRange(region.box, low, high)) inside.push(region.part(part).shiftedBy(-low));
     }
@@ -210,7 +244,7 @@ class Regions implements Content {
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
     if (layout.offset === 0 && layout.size === size) return message;
-    const outside = this.#outside(layout);
+    const outside = this.#regionsOutside(layout);
     return outside.length === 0 && layout.offset === 0
       ? message
       : toContent([...outside, ...message.shifted(layout.offset)]);
@@ -218,22 +252,61 @@ class Regions implements Content {
 
   /** Where the region is that a view shows, and nothing else; −1 if it shows part of one, or several. */
   #find({ box }: StridedLayout): number {
-    for (let i = 0; i < this.regions.length; i++) {
+    const ordered = this.#isOrdered();
+    const first = ordered ? this.#firstEndingAfter(box.low) : 0;
+    const end = ordered ? Math.min(first + 1, this.regions.length) : this.regions.length;
+    for (let i = first; i < end; i++) {
       const other = this.regions[i]!.box;
-      if (other.offset === box.offset && isSame(other, box)) return i;
+      if (other.offset === box.offset && areEqualBoxes(other, box)) return i;
     }
     return -1;
   }
 
-  #outside(layout: StridedLayout): readonly Region[] {
+  /** The regions that may have elements of a range, and perhaps others. */
+  #regionsNear(low: number, high: number): readonly Region[] {
+    if (!this.#isOrdered()) return this.regions;
+    const first = this.#firstEndingAfter(low);
+    let end = first;
+    while (end < this.regions.length && this.regions[end]!.box.low < high) end++;
+    return this.regions.slice(first, end);
+  }
+
+  /** Of ordered regions the first that ends behind an element. */
+  #firstEndingAfter(element: number): number {
+    let [low, high] = [0, this.regions.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.regions[middle]!.box.high <= element) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /** Whether there are many, one behind the other, so that a search finds one sooner than a walk. */
+  #isOrdered(): boolean {
+    return (this.#ordered ??= this.regions.length > MAX_LINEAR_SEARCH && areOrdered(this.regions));
+  }
+
+  #regionsOutside(layout: StridedLayout): readonly Region[] {
+    if (!this.#isOrdered()) return this.#subtractLayout(this.regions, layout);
+    // What a message leaves of the regions that it meets; all others stay.
+    const first = this.#firstEndingAfter(layout.low);
+    let end = first;
+    while (end < this.regions.length && this.regions[end]!.box.low < layout.high) end++;
+    if (first === end) return this.regions;
+    const left = this.#subtractLayout(this.regions.slice(first, end), layout);
+    return [...this.regions.slice(0, first), ...left, ...this.regions.slice(end)];
+  }
+
+  #subtractLayout(regions: readonly Region[], layout: StridedLayout): readonly Region[] {
     const covered = layout.high - layout.low === layout.size;
     const isInside = ({ box: { low, high } }: Region): boolean => layout.low <= low && high <= layout.high;
-    if (covered && this.regions.every(isInside)) return noRegions;
+    if (covered && regions.every(isInside)) return noRegions;
     // Messages mostly come to where nothing is yet.
-    if (this.regions.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return this.regions;
+    if (regions.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return regions;
     const outside: Region[] = [];
     let left = layout.size;
-    for (const region of this.regions) {
+    for (const region of regions) {
       if (left > 0) left -= addRemainder(outside, region, layout);
       else outside.push(region);
     }
@@ -246,8 +319,8 @@ const noRegions: readonly Region[] = [];
 /** Memory that was never written. */
 export const uninitialized: Content = new Regions(noRegions);
 
-function toRegion({ box }: StridedLayout, { value, rows, at, sizes }: ContentEntry): Region {
-  return new Region(value, rows, subBox(box, at, sizes));
+function toRegion({ box }: StridedLayout, { value, rows, origin, sizes }: ContentEntry): Region {
+  return new Region(value, rows, subBox(box, origin, sizes));
 }
 
 function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadResult {
@@ -260,20 +333,20 @@ function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadRes
     entries.push(entry);
     known += volume(entry.sizes);
   }
-  const whole = known === layout.size;
+  const isComplete = known === layout.size;
   const joined = joinRows(joinColumns(entries, layout.box.sizes[3]!), layout.box.sizes[2]!);
   const [only] = joined;
-  if (whole && joined.length === 1) return new Region(only!.value, only!.rows, layout.box);
-  return { entries: joined, whole };
+  if (isComplete && joined.length === 1) return new Region(only!.value, only!.rows, layout.box);
+  return { entries: joined, isComplete };
 }
 
 /** Rows of an input that were put together again from several ranks' become one. */
 function joinRows(entries: readonly ContentEntry[], count: number): readonly ContentEntry[] {
   const [first] = entries;
-  if (!first || entries.length === 1 || !isSource(first.value)) return entries;
-  const sorted = entries.toSorted((a, b) => a.at[2]! - b.at[2]!);
+  if (!first || entries.length === 1 || !isInputRow(first.value)) return entries;
+  const sorted = entries.toSorted((a, b) => a.origin[2]! - b.origin[2]!);
   let next = 0;
-  for (const { value, rows, at, sizes } of sorted) {
+  for (const { value, rows, origin: at, sizes } of sorted) {
     const alike = value === first.value && rows.batch === first.rows.batch && rows.head === first.rows.head;
     const whole = at[0] === 0 && at[1] === 0 && at[3] === 0 && rows.column === first.rows.column;
     const wide = sizes[0] === first.sizes[0] && sizes[1] === first.sizes[1] && sizes[3] === first.sizes[3];
@@ -281,9 +354,9 @@ function joinRows(entries: readonly ContentEntry[], count: number): readonly Con
     next += sizes[2]!;
   }
   if (next !== count) return entries;
-  const [top, ...rest] = sorted.map(({ rows }) => rows.positions);
-  const rows = { ...sorted[0]!.rows, positions: top!.concatenated(rest) };
-  return [{ value: first.value, rows, at: origin, sizes: first.sizes.with(2, count) }];
+  const parts = sorted.map(({ rows: { positions } }) => ({ positions, first: 0, count: positions.length }));
+  const rows = { ...sorted[0]!.rows, positions: PositionSet.concatenate(parts) };
+  return [{ value: first.value, rows, origin, sizes: first.sizes.with(2, count) }];
 }
 
 /** What of a region a view shows. */
@@ -291,21 +364,26 @@ function visibleEntry(layout: StridedLayout, region: Region): ContentEntry | und
   const { value, rows, box } = region;
   if (layout.low >= box.high || box.low >= layout.high) return undefined;
   const { sizes } = layout.box;
-  if (isSame(layout.box, box)) return { value, rows, at: origin, sizes };
+  if (areEqualBoxes(layout.box, box)) return { value, rows, origin, sizes };
   if (isFill(value) && isDense(box) && layout.low >= box.low && layout.high <= box.high) {
-    return { value, rows, at: origin, sizes };
+    return { value, rows, origin, sizes };
   }
   const from = originIn(layout.box, box);
   if (!from) return undefined;
   const shared = intersect(layout.box, box, from);
-  return { value, rows: shiftRows(region, shared.atSecond, shared.sizes), at: shared.atFirst, sizes: shared.sizes };
+  return {
+    value,
+    rows: shiftRows(region, shared.originInSecond, shared.sizes),
+    origin: shared.originInFirst,
+    sizes: shared.sizes,
+  };
 }
 
 /** Rows that were put together again from ranges of columns become one: the same value of the same rows, side by side. */
 function joinColumns(entries: ContentEntry[], columns: number): ContentEntry[] {
   if (entries.every(({ sizes }) => sizes[3] === columns)) return entries;
   const result: ContentEntry[] = [];
-  for (const entry of entries.toSorted((a, b) => a.at[3]! - b.at[3]!)) {
+  for (const entry of entries.toSorted((a, b) => a.origin[3]! - b.origin[3]!)) {
     const left = result.findIndex((other) => isAdjacentColumns(other, entry));
     if (left < 0) result.push(entry);
     else result[left] = { ...result[left]!, sizes: entry.sizes.with(3, result[left]!.sizes[3]! + entry.sizes[3]!) };
@@ -314,8 +392,8 @@ function joinColumns(entries: ContentEntry[], columns: number): ContentEntry[] {
 }
 
 function isAdjacentColumns(a: ContentEntry, b: ContentEntry): boolean {
-  for (let i = 0; i < 3; i++) if (a.at[i] !== b.at[i] || a.sizes[i] !== b.sizes[i]) return false;
-  if (a.value !== b.value || a.at[3]! + a.sizes[3]! !== b.at[3]) return false;
+  for (let i = 0; i < 3; i++) if (a.origin[i] !== b.origin[i] || a.sizes[i] !== b.sizes[i]) return false;
+  if (a.value !== b.value || a.origin[3]! + a.sizes[3]! !== b.origin[3]) return false;
   if (isFill(a.value)) return true;
   const [x, y] = [a.rows, b.rows];
   const follows = y.column === x.column + a.sizes[3]!;
@@ -341,8 +419,8 @@ function addRemainder(outside: Region[], region: Region, layout: StridedLayout):
   }
   const from = originIn(layout.box, box);
   if (from) {
-    const { atSecond, sizes } = intersect(layout.box, box, from);
-    for (const part of complement(box.sizes, { at: atSecond, sizes })) outside.push(region.part(part));
+    const { originInSecond, sizes } = intersect(layout.box, box, from);
+    for (const part of complement(box.sizes, { origin: originInSecond, sizes })) outside.push(region.part(part));
     return volume(sizes);
   }
   if (!differInStrides(layout.box, box)) outside.push(region);

@@ -1,8 +1,8 @@
 import type { AttentionRecord } from "../record.ts";
-import { type Positions, PositionTable } from "./positions.ts";
+import { type PositionSet, PositionTable } from "./positions.ts";
 import { Relabeling } from "./relabeling.ts";
 import { SumTable, TileTable } from "./sums.ts";
-import { type Side, InitialValues } from "./values.ts";
+import { type RowSide, InitialValues } from "./values.ts";
 import { Visibility } from "./visibility.ts";
 
 /** What is wrong with a record, and where. */
@@ -23,7 +23,7 @@ export interface Violation {
 
 /** One mistake shows in many places: the first ones are kept, the rest counted. */
 export class Violations {
-  readonly list: Violation[] = [];
+  readonly reported: Violation[] = [];
   readonly #limit: number;
   /** For how many ranks what is reported stands. */
   readonly #ranks: number;
@@ -41,7 +41,7 @@ export class Violations {
   report(violation: Violation): void {
     // Of ranks that wait for each other one circle is named, however many there are.
     this.#total += violation.kind === "cycle" ? 1 : this.#ranks;
-    if (this.list.length < this.#limit) this.list.push(violation);
+    if (this.reported.length < this.#limit) this.reported.push(violation);
   }
 }
 
@@ -65,8 +65,8 @@ export interface ReplayContext extends VerifierContext {
 /** A sum over the other side of some rows: what a verdict is about. */
 export interface CoverageQuery {
   readonly tiles: readonly number[];
-  readonly side: Side;
-  readonly rows: Positions;
+  readonly side: RowSide;
+  readonly rows: PositionSet;
 }
 
 /** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
@@ -74,9 +74,9 @@ export type Verdict = Pick<Violation, "kind" | "message"> | undefined;
 
 /** Decides whether sums are complete. */
 export interface Completeness {
-  verdictOf(sum: number, side: Side, rows: Positions): Verdict;
+  verdictOf(sum: number, side: RowSide, rows: PositionSet): Verdict;
   /** Whether any of these queries sees any of these keys. */
-  isVisible(queries: Positions, keys: Positions, mask: number): boolean;
+  isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean;
 }
 
 export function verifierContext(record: AttentionRecord): VerifierContext {

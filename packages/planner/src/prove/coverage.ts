@@ -2,9 +2,9 @@ import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { SumCompleteness } from "./completeness.ts";
 import type { Segment, Shards } from "../symmetry/shards.ts";
 import type { Completeness, Verdict, VerifierContext } from "./context.ts";
-import { mergeAdjacentSpans, type Positions } from "./positions.ts";
+import { mergeAdjacentSpans, type PositionSet } from "./positions.ts";
 import { type Addend, emptySum } from "./sums.ts";
-import type { Side } from "./values.ts";
+import type { RowSide } from "./values.ts";
 
 /** Pairs of spans that are checked, rank by rank, where it does not follow from one that all ranks of a class see nothing. */
 const MAX_SPAN_PAIRS = 2 ** 24;
@@ -20,8 +20,8 @@ export class Coverage implements Completeness {
   readonly #context: VerifierContext;
   readonly #scope: "rank" | "class";
   readonly #mask: number;
-  readonly #verdicts = new Map<number, { side: Side; rows: Positions; verdict: Verdict }[]>();
-  readonly #segments = new Map<Positions, Readonly<Partial<Record<Side, readonly Segment[]>>>>();
+  readonly #verdicts = new Map<number, { side: RowSide; rows: PositionSet; verdict: Verdict }[]>();
+  readonly #segments = new Map<PositionSet, Readonly<Partial<Record<RowSide, readonly Segment[]>>>>();
   readonly #sumCompleteness: SumCompleteness;
 
   constructor(context: VerifierContext, scope: "rank" | "class") {
@@ -32,7 +32,7 @@ export class Coverage implements Completeness {
     this.#sumCompleteness = new SumCompleteness(context);
   }
 
-  verdictOf(sum: number, side: Side, rows: Positions): Verdict {
+  verdictOf(sum: number, side: RowSide, rows: PositionSet): Verdict {
     const { sums, relabeling } = this.#context;
     const origin = sums.origin(sum);
     if (this.#scope === "class" && origin.translation > 0) {
@@ -48,7 +48,7 @@ export class Coverage implements Completeness {
     return verdict;
   }
 
-  isVisible(queries: Positions, keys: Positions, mask: number): boolean {
+  isVisible(queries: PositionSet, keys: PositionSet, mask: number): boolean {
     if (this.#sumCompleteness.isVisible(queries, keys, mask)) return true;
     if (this.#scope === "rank") return false;
     // Of whole shards that none of this rank's sees, no other rank of the class sees any.
@@ -58,7 +58,7 @@ export class Coverage implements Completeness {
     return !whole || mask !== this.#mask;
   }
 
-  #evaluate(addends: readonly Addend[], side: Side, rows: Positions): Verdict {
+  #evaluate(addends: readonly Addend[], side: RowSide, rows: PositionSet): Verdict {
     const { tiles } = this.#context;
     const whole = addends.every(({ tile }) => tiles.maskOf(tile) === this.#mask);
     const irregular = whole ? this.#rowsNotCoveredOnce(addends, side) : [];
@@ -80,7 +80,7 @@ export class Coverage implements Completeness {
   }
 
   /** The rows of the other side that no tile has, or more than one, for some heads. */
-  #rowsNotCoveredOnce(addends: readonly Addend[], side: Side): Segment[] {
+  #rowsNotCoveredOnce(addends: readonly Addend[], side: RowSide): Segment[] {
     const { tiles, record } = this.#context;
     const shards = this.#context.relabeling.shards[oppositeSide(side)];
     const group = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
@@ -103,11 +103,11 @@ export class Coverage implements Completeness {
     });
   }
 
-  #segmentsNotCoveredOnce(addends: readonly Addend[], side: Side, shards: Shards): Segment[] {
+  #segmentsNotCoveredOnce(addends: readonly Addend[], side: RowSide, shards: Shards): Segment[] {
     const { tiles, positions, relabeling } = this.#context;
     const cover = new RowIntervals(shards);
     for (const { tile, translation } of addends) {
-      const rows = positions.at(side === "keys" ? tiles.keysOf(tile) : tiles.queriesOf(tile));
+      const rows = positions.byId(side === "keys" ? tiles.keysOf(tile) : tiles.queriesOf(tile));
       for (const { shard, first, count } of this.#segmentsOf(rows, side)) {
         cover.add(relabeling.shard(shard, translation), first, count);
       }
@@ -115,7 +115,7 @@ export class Coverage implements Completeness {
     return cover.notCoveredOnce();
   }
 
-  #segmentsOf(rows: Positions, side: Side): readonly Segment[] {
+  #segmentsOf(rows: PositionSet, side: RowSide): readonly Segment[] {
     let known = this.#segments.get(rows);
     let found = known?.[side];
     if (!found) {
@@ -126,14 +126,14 @@ export class Coverage implements Completeness {
     return found;
   }
 
-  #areWholeShards(segments: readonly Segment[], side: Side): boolean {
+  #areWholeShards(segments: readonly Segment[], side: RowSide): boolean {
     const shards = this.#context.relabeling.shards[side];
     return segments.every(({ shard, first, count }) => first === 0 && count === shards.rows(shard));
   }
 
   /** Whether any pair of rows and odd ones is visible, where a translation takes both. */
   // oxlint-disable-next-line max-params -- which rows of which side, which of the other, and where
-  #anyVisible(rows: Positions, side: Side, irregular: readonly Segment[], translation: number): boolean {
+  #anyVisible(rows: PositionSet, side: RowSide, irregular: readonly Segment[], translation: number): boolean {
     const { relabeling, record } = this.#context;
     const shards = relabeling.shards[oppositeSide(side)];
     const moved = irregular.flatMap((segment) =>
@@ -150,7 +150,12 @@ export class Coverage implements Completeness {
 
   /** Evaluates the sum for every rank of the class. */
   // oxlint-disable-next-line max-params -- a sum, and what of it is odd
-  #evaluateAllRanks(addends: readonly Addend[], side: Side, rows: Positions, irregular: readonly Segment[]): Verdict {
+  #evaluateAllRanks(
+    addends: readonly Addend[],
+    side: RowSide,
+    rows: PositionSet,
+    irregular: readonly Segment[],
+  ): Verdict {
     const { translations } = this.#context.relabeling;
     if (translations.order * irregular.length * rows.spans.length > MAX_SPAN_PAIRS) {
       return {
@@ -171,7 +176,7 @@ export class Coverage implements Completeness {
   }
 
   /** The verdict, and its text, of a sum whose tiles are written down where translations take them. */
-  #materializedVerdict(addends: readonly Addend[], side: Side, rows: Positions): Verdict {
+  #materializedVerdict(addends: readonly Addend[], side: RowSide, rows: PositionSet): Verdict {
     const { sums, tiles, relabeling, visibility } = this.#context;
     let sum = emptySum;
     for (const { tile, translation } of addends) {
@@ -189,7 +194,7 @@ export class Coverage implements Completeness {
   }
 }
 
-function oppositeSide(side: Side): Side {
+function oppositeSide(side: RowSide): RowSide {
   return side === "queries" ? "keys" : "queries";
 }
 

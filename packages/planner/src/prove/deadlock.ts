@@ -45,7 +45,7 @@ function missingPeerViolation(streams: ReplayStreams, head: PostedBatch): Violat
   return {
     kind: "message",
     rank: head.rank,
-    message: `${streams.describe(head)}: rank ${peers.join(", ")} does not come to it`,
+    message: `${streams.describe(head)}: rank ${peers.join(", ")} does not reach it`,
   };
 }
 

@@ -1,4 +1,4 @@
-import { isDense, isSame, originIn, intersect, clipToRange } from "./box.ts";
+import { isDense, areEqualBoxes, originIn, intersect, clipToRange } from "./box.ts";
 import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
 import { emptySum, type SumTable } from "./sums.ts";
 import {
@@ -9,7 +9,7 @@ import {
   decodeKind,
   decodePayload,
   type Rows,
-  type Value,
+  type MemoryValue,
   encodeValue,
   type InitialValues,
 } from "./values.ts";
@@ -24,18 +24,18 @@ export interface CombineContext {
 }
 
 /** Whether an entry's rows are those that its place in a view requires: all of the columns of rows that begin at `expected`. */
-export function hasRows({ at, sizes, rows }: ContentEntry, expected: Rows): boolean {
+export function hasRows({ origin, sizes, rows }: ContentEntry, expected: Rows): boolean {
   return (
-    rows.batch === expected.batch + at[0]! &&
-    rows.head === expected.head + at[1]! &&
-    rows.column === expected.column + at[3]! &&
-    rows.positions.equals(expected.positions.part(at[2]!, sizes[2]!))
+    rows.batch === expected.batch + origin[0]! &&
+    rows.head === expected.head + origin[1]! &&
+    rows.column === expected.column + origin[3]! &&
+    rows.positions.equals(expected.positions.part(origin[2]!, sizes[2]!))
   );
 }
 
 /** An entry of nothing, as one of the rows that are expected there. */
-export function shiftExpectedRows({ at, sizes }: ContentEntry, expected: Rows): Rows {
-  return shiftRows({ value: encodeValue("out"), rows: expected }, at, sizes);
+export function shiftExpectedRows({ origin, sizes }: ContentEntry, expected: Rows): Rows {
+  return shiftRows({ value: encodeValue("out"), rows: expected }, origin, sizes);
 }
 
 /** Whether two things belong to the same sequences, heads, columns and positions. */
@@ -55,21 +55,21 @@ export type CombineMode = "out" | "lse" | "add";
 export function combine(
   x: ValueRows,
   y: ValueRows,
-  how: CombineMode,
+  mode: CombineMode,
   { sums, initialValues }: CombineContext,
 ): ValueRows | undefined {
-  const kind: ValueKind = how === "add" ? "dq" : how;
+  const kind: ValueKind = mode === "add" ? "dq" : mode;
   if (initialValues.isInitial(y.value, kind)) return x;
   if (initialValues.isInitial(x.value, kind)) return y;
   if (!isSum(x.value) || !sameKind(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
   const found = decodeKind(x.value);
-  if (how === "add" ? found === "out" || found === "lse" : found !== how) return undefined;
+  if (mode === "add" ? found === "out" || found === "lse" : found !== mode) return undefined;
   const sum = sums.join(decodePayload(x.value), decodePayload(y.value));
   return { value: encodeValue(found, sum), rows: x.rows };
 }
 
 /** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
-export function sumNumber(value: Value, kind: ValueKind, initialValues: InitialValues): number | undefined {
+export function sumNumber(value: MemoryValue, kind: ValueKind, initialValues: InitialValues): number | undefined {
   if (initialValues.isInitial(value, kind)) return emptySum;
   return decodeKind(value) === kind ? decodePayload(value) : undefined;
 }
@@ -83,13 +83,13 @@ export function* intersectEntries(
   const axes = columns ? 4 : 3;
   for (const one of a.entries) {
     for (const two of b.entries) {
-      if (one.at === two.at && equalAxes(one.sizes, two.sizes, axes)) {
+      if (one.origin === two.origin && equalAxes(one.sizes, two.sizes, axes)) {
         yield [one, two];
         continue;
       }
       if (areDisjoint(one, two, axes)) continue;
-      const at = one.at.map((c, i) => Math.max(c, two.at[i]!));
-      const sizes = at.map((c, i) => Math.min(one.at[i]! + one.sizes[i]!, two.at[i]! + two.sizes[i]!) - c);
+      const at = one.origin.map((c, i) => Math.max(c, two.origin[i]!));
+      const sizes = at.map((c, i) => Math.min(one.origin[i]! + one.sizes[i]!, two.origin[i]! + two.sizes[i]!) - c);
       yield [subEntry(one, at, { sizes, axes }), subEntry(two, at, { sizes, axes })];
     }
   }
@@ -97,7 +97,7 @@ export function* intersectEntries(
 
 function areDisjoint(a: ContentEntry, b: ContentEntry, axes: number): boolean {
   for (let i = 0; i < axes; i++) {
-    if (a.at[i]! >= b.at[i]! + b.sizes[i]! || b.at[i]! >= a.at[i]! + a.sizes[i]!) return true;
+    if (a.origin[i]! >= b.origin[i]! + b.sizes[i]! || b.origin[i]! >= a.origin[i]! + a.sizes[i]!) return true;
   }
   return false;
 }
@@ -112,10 +112,10 @@ function subEntry(
   from: readonly number[],
   { sizes: to, axes }: { sizes: readonly number[]; axes: number },
 ): ContentEntry {
-  const at = axes === 4 ? from : from.with(3, entry.at[3]!);
+  const origin = axes === 4 ? from : from.with(3, entry.origin[3]!);
   const sizes = axes === 4 ? to : to.with(3, entry.sizes[3]!);
-  const within = at.map((c, i) => c - entry.at[i]!);
-  return { value: entry.value, rows: shiftRows(entry, within, sizes), at, sizes };
+  const within = origin.map((c, i) => c - entry.origin[i]!);
+  return { value: entry.value, rows: shiftRows(entry, within, sizes), origin, sizes };
 }
 
 /**
@@ -124,6 +124,10 @@ function subEntry(
  */
 export function reduceMessages(messages: readonly Content[], tables: CombineContext): Content {
   return messages.reduce((total, message) => {
+    if (total instanceof Region && message instanceof Region && areEqualBoxes(total.box, message.box)) {
+      const combined = combine(total, message, "add", tables);
+      return combined ? new Region(combined.value, combined.rows, total.box) : toContent([]);
+    }
     const regions: Region[] = [];
     for (const a of total.regions) {
       for (const b of message.regions) {
@@ -139,11 +143,11 @@ export function reduceMessages(messages: readonly Content[], tables: CombineCont
 
 /** The parts of two regions that are the same elements. */
 function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
-  if (isSame(a.box, b.box)) return [[a, b]];
+  if (areEqualBoxes(a.box, b.box)) return [[a, b]];
   const from = originIn(a.box, b.box);
   if (from) {
-    const { atFirst, atSecond, sizes } = intersect(a.box, b.box, from);
-    return [[a.part({ at: atFirst, sizes }), b.part({ at: atSecond, sizes })]];
+    const { originInFirst, originInSecond, sizes } = intersect(a.box, b.box, from);
+    return [[a.part({ origin: originInFirst, sizes }), b.part({ origin: originInSecond, sizes })]];
   }
   // A fill has no rows to be kept apart: what it shares with the other region has the other's shape.
   if (isFill(b.value) && isDense(b.box))

@@ -3,10 +3,19 @@ import type { TapeReader } from "../symbolic/tape.ts";
 import type { Violation, ReplayContext } from "./context.ts";
 import type { ContentEntry, ReadResult } from "./content.ts";
 import { hasRows } from "./entries.ts";
-import type { Positions } from "./positions.ts";
+import type { PositionSet } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { type Tile, describeTile } from "./sums.ts";
-import { describeValue, isFill, isSource, formatPositions, type Rows, type SourceName, encodeValue } from "./values.ts";
+import {
+  decodeKind,
+  describeValue,
+  isFill,
+  isInputRow,
+  formatPositions,
+  type Rows,
+  type SourceName,
+  encodeValue,
+} from "./values.ts";
 
 /** Which rows of an input a view holds, and the entries that are something else. */
 interface InputRows {
@@ -20,8 +29,8 @@ export class AttentionOperands implements Tile {
   phase = "";
   /** Of the last tile; how many were computed in the phase. */
   number = 0;
-  q!: Positions;
-  k!: Positions;
+  q!: PositionSet;
+  k!: PositionSet;
   mask = 0;
   firstHead = 0;
   endHead = 0;
@@ -35,16 +44,17 @@ export class AttentionOperands implements Tile {
   keys!: Rows;
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
-  readonly #headDim: number;
+  /** Columns of q and k, and of v and dOut. */
+  readonly #widths: Readonly<Record<SourceName, number>>;
   /** Query heads per key head. */
   readonly #group: number;
 
   constructor(context: ReplayContext, { tape }: RecordedRank, memory: RankMemory) {
-    const { headDim, numHeads, numKvHeads } = context.record.options;
+    const { headDim, valueHeadDim, numHeads, numKvHeads } = context.record.options;
     this.rank = tape.rank;
     this.#context = context;
     this.#memory = memory;
-    this.#headDim = headDim;
+    this.#widths = { q: headDim, k: headDim, v: valueHeadDim, dOut: valueHeadDim };
     this.#group = numHeads / numKvHeads;
   }
 
@@ -56,8 +66,8 @@ export class AttentionOperands implements Tile {
   /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if its operands are not what they are named. */
   tile(event: TapeReader, first: number, views: { readonly q: number; readonly k: number }): number {
     const { positions, visibility } = this.#context;
-    const q = positions.at(event.arg(first));
-    const k = positions.at(event.arg(first + 1));
+    const q = positions.byId(event.arg(first));
+    const k = positions.byId(event.arg(first + 1));
     this.q = q;
     this.k = k;
     this.mask = event.arg(first + 2);
@@ -96,7 +106,7 @@ export class AttentionOperands implements Tile {
    */
   source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
     const only = this.#memory.singleRegion(view);
-    if (only && only.value === encodeValue(name) && only.sizes[3] === this.#headDim) {
+    if (only && only.value === encodeValue(name) && only.sizes[3] === this.#widths[name]) {
       const { rows } = only;
       const like = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
       if (like && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
@@ -104,8 +114,7 @@ export class AttentionOperands implements Tile {
     const read = this.#memory.read(view);
     const found = this.#inputRows(read, name, expected.positions);
     if (found && this.#checkSource(found, name, expected)) return found.rows;
-    const held =
-      [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "nothing that is known";
+    const held = [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "unknown contents";
     const rows = formatPositions(expected.positions.spans);
     this.reportViolation("data", `${this.text}: ${name} should hold rows ${rows}, but holds ${held}`);
     return undefined;
@@ -122,27 +131,28 @@ export class AttentionOperands implements Tile {
   ): boolean {
     if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
     if (mismatched.length === 0) return true;
-    const isSeen = ({ at, sizes }: ContentEntry): boolean =>
-      this.#context.completeness.isVisible(this.q, expected.positions.part(at[2]!, sizes[2]!), this.mask);
+    const isSeen = ({ origin, sizes }: ContentEntry): boolean =>
+      this.#context.completeness.isVisible(this.q, expected.positions.part(origin[2]!, sizes[2]!), this.mask);
     return (name === "k" || name === "v") && !mismatched.some(isSeen);
   }
 
   /** Undefined if no row of the input is there, or if something is not known at all. */
-  #inputRows(read: ReadResult, name: SourceName, positions: Positions): InputRows | undefined {
-    const { memo } = read;
-    if (memo?.name === name && memo.positions === positions) return memo.answer as InputRows | undefined;
+  #inputRows(read: ReadResult, name: SourceName, positions: PositionSet): InputRows | undefined {
+    const { cachedCheck } = read;
+    if (cachedCheck?.name === name && cachedCheck.positions === positions)
+      return cachedCheck.result as InputRows | undefined;
     const value = encodeValue(name);
     const first = read.entries.find((entry) => entry.value === value);
-    let answer: InputRows | undefined;
-    if (read.whole && first) {
-      const { at } = first;
-      const rows = { batch: first.rows.batch - at[0]!, head: first.rows.head - at[1]!, column: 0, positions };
+    let result: InputRows | undefined;
+    if (read.isComplete && first) {
+      const { origin } = first;
+      const rows = { batch: first.rows.batch - origin[0]!, head: first.rows.head - origin[1]!, column: 0, positions };
       const isOdd = (entry: ContentEntry): boolean =>
-        entry.value !== value || entry.sizes[3] !== this.#headDim || !hasRows(entry, rows);
-      answer = { rows, mismatched: read.entries.filter(isOdd) };
+        entry.value !== value || entry.sizes[3] !== this.#widths[name] || !hasRows(entry, rows);
+      result = { rows, mismatched: read.entries.filter(isOdd) };
     }
-    read.memo = { name, positions, answer };
-    return answer;
+    read.cachedCheck = { name, positions, result };
+    return result;
   }
 
   /** How many query heads each key head meets, as many each and in order; 0 if some are not of its group. */
@@ -165,7 +175,8 @@ export class AttentionOperands implements Tile {
     if (isFill(value)) return describeValue(value, interned);
     const { column, positions } = rows;
     const end = column + sizes[3]!;
-    const columns = sizes[3] === this.#headDim || !isSource(value) ? "" : ` (columns ${column} to ${end - 1})`;
+    const isWhole = !isInputRow(value) || sizes[3] === this.#widths[decodeKind(value) as SourceName];
+    const columns = isWhole ? "" : ` (columns ${column} to ${end - 1})`;
     return `${describeValue(value, interned)} ${formatPositions(positions.spans)}${columns}`;
   }
 }

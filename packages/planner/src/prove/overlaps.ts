@@ -8,22 +8,24 @@ const MAX_PAIRWISE = 8;
  * Whether a collective writes where it also reads, or twice to one place. Its messages move side by side, in no order and
  * in pieces, so that what arrives may overwrite what is still to be sent. `place`: the rank's in the group.
  */
-export function overlapsItself(batch: PostedBatch, memory: RankMemory, place: number): boolean {
+export function overlapsItself(batch: PostedBatch, memory: RankMemory, groupRank: number): boolean {
   switch (batch.op) {
     case "sendRecv":
     case "groupCast":
     case "groupReduce":
-      return batch.uses > MAX_PAIRWISE ? overlapSorted(batch, memory) : overlapPairwise(batch, memory);
+      return batch.viewCount > MAX_PAIRWISE ? overlapSorted(batch) : overlapPairwise(batch, memory);
     case "allToAll":
       return overlap(memory, batch.output, batch.input);
     // In place is legal: a rank's own share, where it belongs in the whole.
     case "allGather":
       return (
-        overlap(memory, batch.output, batch.input) && !isInPlaceShare(batch, memory, place, batch.output, batch.input)
+        overlap(memory, batch.output, batch.input) &&
+        !isInPlaceShard(batch, memory, groupRank, batch.output, batch.input)
       );
     case "reduceScatter":
       return (
-        overlap(memory, batch.output, batch.input) && !isInPlaceShare(batch, memory, place, batch.input, batch.output)
+        overlap(memory, batch.output, batch.input) &&
+        !isInPlaceShard(batch, memory, groupRank, batch.input, batch.output)
       );
     default:
       return false;
@@ -38,32 +40,54 @@ function overlap(memory: RankMemory, a: number, b: number): boolean {
 }
 
 // oxlint-disable-next-line max-params -- whose share, and of what
-function isInPlaceShare(
+function isInPlaceShard(
   { counts }: PostedBatch,
   memory: RankMemory,
-  place: number,
+  groupRank: number,
   whole: number,
   share: number,
 ): boolean {
-  const before = counts.subarray(0, place).reduce((sum, count) => sum + count, 0);
+  const before = counts.subarray(0, groupRank).reduce((sum, count) => sum + count, 0);
   return memory.view(share).layout.low === memory.view(whole).layout.low + before;
 }
 
 function overlapPairwise(batch: PostedBatch, memory: RankMemory): boolean {
-  for (let i = 0; i < batch.uses; i++) {
+  for (let i = 0; i < batch.viewCount; i++) {
     if (!batch.writes(i)) continue;
-    for (let j = 0; j < batch.uses; j++) {
+    for (let j = 0; j < batch.viewCount; j++) {
       if (i !== j && overlap(memory, batch.view(i), batch.view(j))) return true;
     }
   }
   return false;
 }
 
-function overlapSorted(batch: PostedBatch, memory: RankMemory): boolean {
-  const uses = Array.from({ length: batch.uses }, (_, i) => {
-    const view = batch.view(i);
-    const { low, high } = memory.view(view).layout;
-    return { storage: memory.storageOf(view), low, high, writes: batch.writes(i) };
+/** Whether what is written to a storage is used twice: mostly one range is written behind the other, and nothing else used there. */
+function overlapSorted(batch: PostedBatch): boolean {
+  const uses = new Map<number, StorageUse>();
+  let isSimple = true;
+  let last: StorageUse | undefined;
+  for (let i = 0; i < batch.viewCount && isSimple; i++) {
+    const [storage, low, high] = [batch.storage(i), batch.low(i), batch.high(i)];
+    if (low >= high) continue;
+    if (last?.storage !== storage) {
+      last = uses.get(storage);
+      if (!last) uses.set(storage, (last = { storage, writes: batch.writes(i), end: 0 }));
+    }
+    isSimple = last.writes === batch.writes(i) && (!last.writes || low >= last.end);
+    last.end = high;
+  }
+  return !isSimple && overlapInAnyOrder(batch);
+}
+
+interface StorageUse {
+  readonly storage: number;
+  readonly writes: boolean;
+  end: number;
+}
+
+function overlapInAnyOrder(batch: PostedBatch): boolean {
+  const uses = Array.from({ length: batch.viewCount }, (_, i) => {
+    return { storage: batch.storage(i), low: batch.low(i), high: batch.high(i), writes: batch.writes(i) };
   });
   uses.sort((a, b) => a.storage - b.storage || a.low - b.low);
   let [storage, used, written] = [-1, 0, 0];

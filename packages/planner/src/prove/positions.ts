@@ -1,8 +1,18 @@
 import { type Span, spansLength } from "@mosaic/core";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 
+/** Of longer lists parts are not kept. */
+const MAX_SPANS_OF_CACHED = 16;
+
+/** Some rows of a list of positions. */
+export interface PositionRange {
+  readonly positions: PositionSet;
+  readonly first: number;
+  readonly count: number;
+}
+
 /** Global positions of some rows, in order. Equal lists of spans of one table are one object. */
-export class Positions {
+export class PositionSet {
   /** The number of the spans among the interned rows. */
   readonly id: number;
   readonly spans: readonly Span[];
@@ -13,7 +23,8 @@ export class Positions {
   /** The first position, and the one after the last. */
   readonly first: number;
   readonly end: number;
-  #parts: Map<number, Positions> | undefined;
+  #parts: Map<number, PositionSet> | undefined;
+  #firstRows: Float64Array | undefined;
   #runs: string | undefined;
 
   constructor(table: PositionTable, id: number, spans: readonly Span[]) {
@@ -27,24 +38,69 @@ export class Positions {
   }
 
   /** `count` of them, from number `first` on. */
-  part(first: number, count: number): Positions {
+  part(first: number, count: number): PositionSet {
     if (first === 0 && count === this.length) return this;
     const key = first * (this.length + 1) + count;
     let part = this.#parts?.get(key);
     if (!part) {
-      part = this.#table.of(sliceSpans(this.spans, first, count));
-      (this.#parts ??= new Map<number, Positions>()).set(key, part);
+      part = this.#table.fromSpans(this.#slice(first, count));
+      // A rank's share of what it received from a thousand others is cut a thousand times, each part looked at once.
+      if (this.spans.length <= MAX_SPANS_OF_CACHED) (this.#parts ??= new Map<number, PositionSet>()).set(key, part);
     }
     return part;
   }
 
-  /** These, and others after them. */
-  concatenated(others: readonly Positions[]): Positions {
-    return this.#table.of(mergeAdjacentSpans([this, ...others].flatMap(({ spans }) => spans)));
+  /** Rows of several, one after the other. */
+  static concatenate(parts: readonly PositionRange[]): PositionSet {
+    const [{ positions, first, count }] = parts as [PositionRange];
+    if (parts.length === 1) return positions.part(first, count);
+    const spans: Span[] = [];
+    for (const part of parts)
+      for (const span of part.positions.#spansOf(part.first, part.count)) appendSpan(spans, span);
+    return positions.#table.fromSpans(spans);
+  }
+
+  #spansOf(first: number, count: number): readonly Span[] {
+    return first === 0 && count === this.length ? this.spans : this.#slice(first, count);
+  }
+
+  #slice(first: number, count: number): readonly Span[] {
+    const { spans } = this;
+    const found: Span[] = [];
+    for (let i = this.#spanAt(first); i < spans.length; i++) {
+      const { start, length, step } = spans[i]!;
+      const row = this.#rowOfSpan(i);
+      if (row >= first + count) break;
+      const from = Math.max(first, row);
+      const end = Math.min(first + count, row + length);
+      if (from < end) found.push({ start: start + (from - row) * step, length: end - from, step });
+    }
+    return found;
+  }
+
+  /** The span that a row lies in. */
+  #spanAt(row: number): number {
+    let [low, high] = [0, this.spans.length - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.#rowOfSpan(middle) <= row) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+
+  /** The number of the first row of a span. */
+  #rowOfSpan(i: number): number {
+    if (!this.#firstRows) {
+      this.#firstRows = new Float64Array(this.spans.length);
+      for (let each = 1; each < this.spans.length; each++)
+        this.#firstRows[each] = this.#firstRows[each - 1]! + this.spans[each - 1]!.length;
+    }
+    return this.#firstRows[i]!;
   }
 
   /** Whether the other ones are the same, in the same order, however both are cut into spans. */
-  equals(other: Positions): boolean {
+  equals(other: PositionSet): boolean {
     return this === other || (this.length === other.length && this.#canonicalRuns() === other.#canonicalRuns());
   }
 
@@ -56,34 +112,22 @@ export class Positions {
 /** All positions in a proof, by the numbers that tapes use. */
 export class PositionTable {
   readonly #interned: InternPool;
-  readonly #cache: (Positions | undefined)[] = [];
+  readonly #cache: (PositionSet | undefined)[] = [];
 
   constructor(interned: InternPool) {
     this.#interned = interned;
   }
 
-  of(spans: readonly Span[]): Positions {
-    return this.at(this.#interned.rowsId(spans));
+  fromSpans(spans: readonly Span[]): PositionSet {
+    return this.byId(this.#interned.rowsId(spans));
   }
 
   /** By number. */
-  at(id: number): Positions {
+  byId(id: number): PositionSet {
     let positions = this.#cache[id];
-    if (!positions) this.#cache[id] = positions = new Positions(this, id, this.#interned.rows[id]!);
+    if (!positions) this.#cache[id] = positions = new PositionSet(this, id, this.#interned.rows[id]!);
     return positions;
   }
-}
-
-function sliceSpans(spans: readonly Span[], first: number, count: number): Span[] {
-  const found: Span[] = [];
-  let row = 0;
-  for (const { start, length, step } of spans) {
-    const from = Math.max(first, row);
-    const end = Math.min(first + count, row + length);
-    if (from < end) found.push({ start: start + (from - row) * step, length: end - from, step });
-    row += length;
-  }
-  return found;
 }
 
 function sortedSpans(spans: readonly Span[]): readonly Span[] {
@@ -93,14 +137,17 @@ function sortedSpans(spans: readonly Span[]): readonly Span[] {
 /** The same positions in as few spans as neighbours make, as layouts have them. */
 export function mergeAdjacentSpans(spans: readonly Span[]): readonly Span[] {
   const found: Span[] = [];
-  for (const span of spans) {
-    const last = found.at(-1);
-    if (span.length === 0) continue;
-    const follows = last?.step === span.step && last.start + last.length * last.step === span.start;
-    if (follows) found[found.length - 1] = { ...last, length: last.length + span.length };
-    else found.push(span);
-  }
+  for (const span of spans) appendSpan(found, span);
   return found;
+}
+
+/** Appends a span, to the last one if it continues it. */
+function appendSpan(spans: Span[], span: Span): void {
+  if (span.length === 0) return;
+  const last = spans.at(-1);
+  const follows = last?.step === span.step && last.start + last.length * last.step === span.start;
+  if (follows) spans[spans.length - 1] = { ...last, length: last.length + span.length };
+  else spans.push(span);
 }
 
 /** The positions as runs of one step each, which begin and end where no cut between spans can make a difference. */

@@ -53,7 +53,7 @@ export interface Proof {
 export function prove(run: AttentionRecord, options?: ProveOptions): Proof {
   checkRecord("prove", run);
   const { limit } = proveOptions.parse(options);
-  if (run.classes.isTrivial) return proveRanks(run, limit);
+  if (run.classes.isIdentity) return proveRanks(run, limit);
   // Where every rank can be recorded, that is the stronger proof, and takes as long as checking each against its class.
   return run.classes.ranks > maxRecordedRanks
     ? proveRepresentatives(run, limit)
@@ -65,7 +65,7 @@ function proveRanks(run: AttentionRecord, limit: number): Proof {
   const context = verifierContext(run);
   replayAll(context, { violations, completeness: new SumCompleteness(context) });
   return {
-    violations: violations.list,
+    violations: violations.reported,
     total: violations.total,
     peakBytes: peakBytesByRank(run),
     replayed: run.ranks.length,
@@ -82,7 +82,7 @@ export function proveRepresentatives(run: AttentionRecord, limit: number, compar
   const messageLog = new MessageLog(quotient);
   const memories = replayAll(context, { violations, completeness: new Coverage(context, "class"), messageLog });
   const proof = { peakBytes: peakBytesByRank(run), replayed: run.ranks.length };
-  if (violations.total > 0) return { violations: violations.list, total: violations.total, ...proof };
+  if (violations.total > 0) return { violations: violations.reported, total: violations.total, ...proof };
   const others = (compared ?? sampledRanks(ranks, events)).filter((rank) => run.classes.translationTo(rank) > 0);
   const found = new Violations(limit);
   const completeness = new Coverage(context, "rank");
@@ -91,7 +91,7 @@ export function proveRepresentatives(run: AttentionRecord, limit: number, compar
     const difference = checkRank(run.recordRank(rank), classProof);
     if (difference) found.report({ kind: "class", rank, message: difference });
   }
-  return { violations: found.list, total: found.total, ...proof, replayed: run.ranks.length + others.length };
+  return { violations: found.reported, total: found.total, ...proof, replayed: run.ranks.length + others.length };
 }
 
 interface ReplayChecks {

@@ -3,20 +3,21 @@ import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import { isBatch, type TapeReader } from "../symbolic/tape.ts";
 import { PostedBatch } from "./batch.ts";
-import { isSame } from "./box.ts";
+import { areEqualBoxes } from "./box.ts";
 import { type Content, uninitialized, type Region } from "./content.ts";
 import { SumCompleteness } from "./completeness.ts";
 import { Violations, type ReplayContext, verifierContext } from "./context.ts";
 import { sameRows } from "./entries.ts";
+import { mergeRows } from "./arrivals.ts";
 import { runCollective, createMember } from "./collective.ts";
 import { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
-import type { Positions } from "./positions.ts";
+import type { PositionSet } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
 import { initialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { type Addend, emptySum } from "./sums.ts";
-import { sameKind, isDelta, isSum, decodePayload, type Value } from "./values.ts";
+import { sameKind, isDelta, isSum, decodePayload, type MemoryValue } from "./values.ts";
 
 /** A proof of representatives that has come to its end. */
 export interface RepresentativesProof {
@@ -57,8 +58,8 @@ export function checkRank(recorded: RecordedRank, classProof: RepresentativesPro
  * Nothing arrives, so that what is made of that is not compared: a first look, before ranks are taken to be of one class.
  */
 export function sendEqualMessages(
-  one: RecordedRank,
-  others: readonly RecordedRank[],
+  expected: RecordedRank,
+  candidates: readonly RecordedRank[],
   record: AttentionRecord,
 ): boolean {
   const violations = new Violations(0);
@@ -77,8 +78,8 @@ export function sendEqualMessages(
     new Replay(context, recorded, { index: 0, memory, streams }).run();
     return streams;
   };
-  run(one, () => new LoggingExchange(messageLog));
-  return others.every((other) => run(other, () => emptyExchange).difference === undefined);
+  run(expected, () => new LoggingExchange(messageLog));
+  return candidates.every((other) => run(other, () => emptyExchange).difference === undefined);
 }
 
 /** What becomes of the collectives of a rank whose peers are not there. */
@@ -148,12 +149,12 @@ class RepresentativeExchange implements PeerExchange {
   runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
-    const me = quotient.place(group, rank);
+    const me = quotient.groupRank(group, rank);
     const members = context.record.groups[group]!.ranks.map((other) => {
       const joined = messageLog.collectiveInput(other, group, call)!;
       return createMember(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
     });
-    members[me] = { batch, memory, input, translation: 0, place: (i) => i, member: (i) => i };
+    members[me] = { batch, memory, input, translation: 0, index: (i) => i, member: (i) => i };
     runCollective({ members, receivers: [me] }, context);
   }
 }
@@ -182,11 +183,11 @@ class SingleRankStreams {
   post(_: number, event: TapeReader, phase: string): void {
     const { quotient, context } = this.#classProof;
     const { rank } = this.#recorded.tape;
-    const batch = new PostedBatch(rank, quotient.index(rank), event, phase);
+    const batch = new PostedBatch(this.#recorded.tape, quotient.index(rank), event, phase);
     this.#memory.acquire(batch);
-    const place = isBatch(batch.op) ? -1 : quotient.place(batch.group, rank);
+    const place = isBatch(batch.op) ? -1 : quotient.groupRank(batch.group, rank);
     if (overlapsItself(batch, this.#memory, place)) {
-      const message = `rank ${rank}, ${phase}: a collective writes where it also reads, or twice to one place`;
+      const message = `rank ${rank}, ${phase}: a collective writes to memory that it also reads, or twice to one range`;
       context.violations.report({ kind: "race", rank, message });
     }
     if (isBatch(batch.op)) this.#transfer(batch);
@@ -197,7 +198,7 @@ class SingleRankStreams {
   #transfer(batch: PostedBatch): void {
     const { context, messageLog, quotient } = this.#classProof;
     const { rank, group } = batch;
-    for (let i = 0; i < batch.uses; i++) {
+    for (let i = 0; i < batch.viewCount; i++) {
       if (!batch.sends(i)) continue;
       const to = batch.peer(i);
       const content = this.#memory.message(batch.view(i));
@@ -211,15 +212,15 @@ class SingleRankStreams {
         expected && context.relabeling.content(expected, quotient.classes.translationTo(rank)),
       );
     }
-    for (let i = 0; i < batch.uses; i++) {
+    for (let i = 0; i < batch.viewCount; i++) {
       if (batch.sends(i)) continue;
       const from = batch.peer(i);
       this.#memory.receive(batch.view(i), this.#peers.receive(batch, from, this.#count("received", group, from)));
     }
   }
 
-  #count(way: "sent" | "received", group: number, peer: number): number {
-    const counts = this.#counts[way];
+  #count(direction: "sent" | "received", group: number, peer: number): number {
+    const counts = this.#counts[direction];
     const key = this.#classProof.quotient.family(group) * this.#classProof.quotient.size + peer;
     const count = counts.get(key) ?? 0;
     counts.set(key, count + 1);
@@ -236,7 +237,7 @@ class SingleRankStreams {
     if (joined) {
       const { length } = context.record.groups[group]!.ranks;
       const expected = createMember(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
-      for (const [from, end, start] of shareRanges(batch, joined.batch, length, expected.place)) {
+      for (const [from, end, start] of shareRanges(batch, joined.batch, length, expected.index)) {
         const moved = context.relabeling.content(joined.input.range(from, end), expected.translation);
         this.#compare(batch, input.range(start, start + end - from), moved);
       }
@@ -245,7 +246,7 @@ class SingleRankStreams {
   }
 
   #compare(batch: PostedBatch, content: Content, expected: Content | undefined): void {
-    if (this.difference !== undefined || (expected && this.#comparison.same(content, expected))) return;
+    if (this.difference !== undefined || (expected && this.#comparison.areEqual(content, expected))) return;
     this.difference = `${batch.phase}, ${this.#classProof.context.record.interned.strings[batch.label]} #${batch.work}`;
   }
 }
@@ -279,26 +280,30 @@ const MAX_TILES = 2 ** 24;
 class ContentComparison {
   readonly #context: ReplayContext;
   /** Lists of positions by number, sorted: tiles may have theirs in any order. */
-  readonly #sorted = new Map<Positions, number>();
+  readonly #sorted = new Map<PositionSet, number>();
   #budget = MAX_TILES;
 
   constructor(context: ReplayContext) {
     this.#context = context;
   }
 
-  same(a: Content, b: Content): boolean {
+  areEqual(a: Content, b: Content): boolean {
     if (a === b) return true;
-    if (a.regions.length !== b.regions.length) return false;
-    if (a.regions.length === 1) return this.#sameRegion(a.regions[0]!, b.regions[0]!);
-    const [one, two] = [sortByOffset(a.regions), sortByOffset(b.regions)];
-    return one.every((region, i) => this.#sameRegion(region, two[i]!));
+    if (a.regions.length === 1 && b.regions.length === 1) return this.#sameRegion(a.regions[0]!, b.regions[0]!);
+    // Rows that came in one batch may have become one region, those of another way to do the same not.
+    const [one, two] = [mergeRows(sortByOffset(a.regions)), mergeRows(sortByOffset(b.regions))];
+    return one.length === two.length && one.every((region, i) => this.#sameRegion(region, two[i]!));
   }
 
   #sameRegion(a: Region, b: Region): boolean {
-    return isSame(a.box, b.box) && this.#sameValue(a.value, b.value) && (a.rows === b.rows || sameRows(a.rows, b.rows));
+    return (
+      areEqualBoxes(a.box, b.box) &&
+      this.#sameValue(a.value, b.value) &&
+      (a.rows === b.rows || sameRows(a.rows, b.rows))
+    );
   }
 
-  #sameValue(a: Value, b: Value): boolean {
+  #sameValue(a: MemoryValue, b: MemoryValue): boolean {
     if (a === b) return true;
     if (!sameKind(a, b) || !(isSum(a) || isDelta(a))) return false;
     return this.#sameSum(decodePayload(a), decodePayload(b));
@@ -314,7 +319,7 @@ class ContentComparison {
       const ta = translations.apply(next.ta, one.translation);
       const tb = translations.apply(next.tb, two.translation);
       if (one.sum === two.sum && (ta === tb || one.sum === emptySum)) continue;
-      const [x, y] = [sums.lastOf(one.sum), sums.lastOf(two.sum)];
+      const [x, y] = [sums.lastAddition(one.sum), sums.lastAddition(two.sum)];
       if (!x || !y || (x.tile === undefined) !== (y.tile === undefined)) return this.#sameTiles(a, b);
       if (x.tile !== undefined) {
         const same = this.#keyOf({ tile: x.tile, translation: ta }) === this.#keyOf({ tile: y.tile!, translation: tb });
@@ -343,9 +348,9 @@ class ContentComparison {
     return `${queries},${keys},${mask},${firstHead},${endHead}`;
   }
 
-  #sortedId(positions: Positions): number {
+  #sortedId(positions: PositionSet): number {
     let id = this.#sorted.get(positions);
-    if (id === undefined) this.#sorted.set(positions, (id = this.#context.positions.of(positions.sorted).id));
+    if (id === undefined) this.#sorted.set(positions, (id = this.#context.positions.fromSpans(positions.sorted).id));
     return id;
   }
 }

@@ -1,9 +1,10 @@
 import type { StridedLayout, View } from "../symbolic/strided-layout.ts";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
+import { writeMessages } from "./arrivals.ts";
 import type { PostedBatch } from "./batch.ts";
 import { type Content, type ContentEntry, uninitialized, Region, type ReadResult } from "./content.ts";
-import type { Rows, Value } from "./values.ts";
+import type { Rows, MemoryValue } from "./values.ts";
 
 /** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
 export class RankMemory {
@@ -17,6 +18,10 @@ export class RankMemory {
   /** Collectives under way that read or write a storage: mostly none, which is quickly seen. */
   readonly #readers: Int32Array;
   readonly #writers: Int32Array;
+  /** Batches of messages, in order, that have arrived and are not placed yet: most are when the rank goes on, and looked at right after. */
+  #arrived: PostedBatch[] = [];
+  /** By storage: how many messages of these it will hold. */
+  readonly #arriving: Int32Array;
 
   constructor({ interned, views, storageOf, storages }: RankRecord) {
     this.#interned = interned;
@@ -26,6 +31,7 @@ export class RankMemory {
     this.#contents = storages.map(() => uninitialized);
     this.#readers = new Int32Array(storages.length);
     this.#writers = new Int32Array(storages.length);
+    this.#arriving = new Int32Array(storages.length);
   }
 
   view(id: number): View {
@@ -44,7 +50,7 @@ export class RankMemory {
 
   /** What the storage of a view holds. */
   content(id: number): Content {
-    return this.#contents[this.#storageOf[id]!]!;
+    return this.#contentOf(this.#storageOf[id]!);
   }
 
   read(id: number): ReadResult {
@@ -66,15 +72,25 @@ export class RankMemory {
   }
 
   /** Writes one thing in the place of all that a view shows. */
-  writeSingle(id: number, value: Value, rows: Rows): void {
+  writeSingle(id: number, value: MemoryValue, rows: Rows): void {
     const { layout } = this.#views[id]!;
     if (layout.size === 0) return;
     const storage = this.#storageOf[id]!;
-    const before = this.#contents[storage]!;
+    const before = this.#contentOf(storage);
     const region = new Region(value, rows, layout.box);
     // Nearly always there is nothing else in the storage.
     const alone = before instanceof Region ? before.singleRegion(layout) !== undefined : before.regions.length === 0;
     this.#contents[storage] = alone ? region : before.write(layout, [region]);
+  }
+
+  /** Elements of a view. */
+  size(id: number): number {
+    return this.#views[id]!.layout.size;
+  }
+
+  /** Whether a view shows elements that follow one another, in their order. */
+  isDense(id: number): boolean {
+    return this.#views[id]!.layout.dense;
   }
 
   /** What a dense view holds, as a message: counted from its first element. */
@@ -85,11 +101,18 @@ export class RankMemory {
 
   receive(id: number, message: Content): void {
     const storage = this.#storageOf[id]!;
-    this.#contents[storage] = this.#contents[storage]!.receive(this.#views[id]!.layout, message, this.#sizes[storage]!);
+    this.#contents[storage] = this.#contentOf(storage).receive(this.#views[id]!.layout, message, this.#sizes[storage]!);
   }
 
   invalidate(storage: number): void {
+    if (this.#arriving[storage]! > 0) this.#writeArrived();
     this.#contents[storage] = uninitialized;
+  }
+
+  /** All messages of a batch have arrived, each paired with what its sender sends. */
+  arrive(batch: PostedBatch): void {
+    this.#arrived.push(batch);
+    for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arriving[batch.storage(i)]!++;
   }
 
   /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */
@@ -116,7 +139,7 @@ export class RankMemory {
     if (this.#writers[storage] === 0 && !(written && this.#readers[storage]! > 0)) return undefined;
     const { layout } = this.#views[id]!;
     for (const batch of this.#pending) {
-      for (let i = 0; i < batch.uses; i++) {
+      for (let i = 0; i < batch.viewCount; i++) {
         if (!written && !batch.writes(i)) continue;
         const other = batch.view(i);
         const { low, high } = this.#views[other]!.layout;
@@ -124,6 +147,24 @@ export class RankMemory {
       }
     }
     return undefined;
+  }
+
+  #contentOf(storage: number): Content {
+    if (this.#arriving[storage]! > 0) this.#writeArrived();
+    return this.#contents[storage]!;
+  }
+
+  /** Places what has arrived, in order. */
+  #writeArrived(): void {
+    const arrived = this.#arrived;
+    this.#arrived = [];
+    for (const batch of arrived) {
+      for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arriving[batch.storage(i)]!--;
+      writeMessages(batch, (storage, layout, message) => {
+        this.#contents[storage] = this.#contents[storage]!.receive(layout, message, this.#sizes[storage]!);
+      });
+      batch.release();
+    }
   }
 
   #permuted(id: number, order: readonly number[]): StridedLayout {
@@ -134,10 +175,10 @@ export class RankMemory {
     return this.#interned.layouts.layout(pick(sizes), pick(strides), offset);
   }
 
-  #countUses(batch: PostedBatch, by: number): void {
-    for (let i = 0; i < batch.uses; i++) {
+  #countUses(batch: PostedBatch, delta: number): void {
+    for (let i = 0; i < batch.viewCount; i++) {
       const counts = batch.writes(i) ? this.#writers : this.#readers;
-      counts[this.#storageOf[batch.view(i)]!]! += by;
+      counts[this.#storageOf[batch.view(i)]!]! += delta;
     }
   }
 }

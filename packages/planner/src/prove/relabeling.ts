@@ -3,7 +3,7 @@ import { Shards } from "../symmetry/shards.ts";
 import { GroupAction, type Translations } from "../symmetry/translations.ts";
 import type { AttentionRecord } from "../record.ts";
 import { type Content, toContent, Region } from "./content.ts";
-import { mergeAdjacentSpans, type Positions, type PositionTable } from "./positions.ts";
+import { mergeAdjacentSpans, type PositionSet, type PositionTable } from "./positions.ts";
 import type { SumTable } from "./sums.ts";
 import {
   isDelta,
@@ -12,9 +12,9 @@ import {
   decodeKind,
   decodePayload,
   type Rows,
-  type Side,
+  type RowSide,
   valueSide,
-  type Value,
+  type MemoryValue,
   encodeValue,
 } from "./values.ts";
 
@@ -24,14 +24,14 @@ import {
  */
 export class Relabeling {
   readonly translations: Translations;
-  readonly shards: Readonly<Record<Side, Shards>>;
+  readonly shards: Readonly<Record<RowSide, Shards>>;
   readonly #positions: PositionTable;
   readonly #sums: SumTable;
   readonly #onShards: GroupAction;
   readonly #onSequences: GroupAction;
   /** Sequences of a rank. */
   readonly #batch: number;
-  readonly #cache: Readonly<Record<Side, Map<Positions, Map<number, Positions>>>>;
+  readonly #cache: Readonly<Record<RowSide, Map<PositionSet, Map<number, PositionSet>>>>;
 
   constructor(record: AttentionRecord, positions: PositionTable, sums: SumTable) {
     const { classes, queries, keys, options } = record;
@@ -58,12 +58,12 @@ export class Relabeling {
     return new Region(this.value(value, translation), this.rows(rows, valueSide(decodeKind(value)), translation), box);
   }
 
-  value(value: Value, translation: number): Value {
+  value(value: MemoryValue, translation: number): MemoryValue {
     if (!isSum(value) && !isDelta(value)) return value;
     return encodeValue(decodeKind(value), this.#sums.shiftRanks(decodePayload(value), translation));
   }
 
-  rows({ batch, head, column, positions }: Rows, side: Side, translation: number): Rows {
+  rows({ batch, head, column, positions }: Rows, side: RowSide, translation: number): Rows {
     const sequence = Math.floor(batch / this.#batch);
     const moved = this.#onSequences.apply(translation, sequence);
     return {
@@ -79,23 +79,23 @@ export class Relabeling {
     return this.#onShards.apply(translation, shard);
   }
 
-  positions(positions: Positions, side: Side, translation: number): Positions {
+  positions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
     if (translation === 0 || positions.length === 0) return positions;
     const all = this.#cache[side];
     let known = all.get(positions);
-    if (!known) all.set(positions, (known = new Map<number, Positions>()));
+    if (!known) all.set(positions, (known = new Map<number, PositionSet>()));
     let moved = known.get(translation);
     if (!moved) known.set(translation, (moved = this.#translatePositions(positions, side, translation)));
     return moved;
   }
 
-  #translatePositions(positions: Positions, side: Side, translation: number): Positions {
+  #translatePositions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
     const shards = this.shards[side];
     const segments = shards.segments(positions.spans);
-    if (!segments) throw new RangeError("prove: rows that belong to no shard");
+    if (!segments) throw new RangeError("prove: expected rows of one shard each, received rows that belong to none");
     const spans = segments.flatMap((segment) =>
       shards.positions({ ...segment, shard: this.shard(segment.shard, translation) }),
     );
-    return this.#positions.of(mergeAdjacentSpans(spans));
+    return this.#positions.fromSpans(mergeAdjacentSpans(spans));
   }
 }

@@ -6,7 +6,7 @@ import { ComputeReplay } from "./compute.ts";
 import type { ReplayContext } from "./context.ts";
 import type { PositionTable } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
-import { type Rows, type Side, encodeValue } from "./values.ts";
+import { type Rows, type RowSide, encodeValue } from "./values.ts";
 
 /** What a rank replays on. */
 export interface ReplayState {
@@ -21,8 +21,8 @@ export interface ReplayState {
 export function initialMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionTable): RankMemory {
   const { tape, at, firstSequence, tensorViews } = recorded;
   const memory = new RankMemory(tape);
-  const rowsOf = (side: Side): Rows => {
-    return { batch: firstSequence, head: 0, column: 0, positions: table.of(record[side].spans(at)) };
+  const rowsOf = (side: RowSide): Rows => {
+    return { batch: firstSequence, head: 0, column: 0, positions: table.fromSpans(record[side].spans(at)) };
   };
   // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
   const [queries, keys] = [rowsOf("queries"), rowsOf("keys")];

@@ -8,17 +8,20 @@ import {
   isFill,
   formatPositions,
   type Rows,
-  type Side,
+  type RowSide,
   type SourceName,
   type SumName,
   encodeValue,
 } from "./values.ts";
 
-const sides = { out: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Partial<
-  Record<SumName, Side>
+const resultSides = { out: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Partial<
+  Record<SumName, RowSide>
 >;
 
-const inputs = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as const satisfies Record<SourceName, Side>;
+const sourceSides = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as const satisfies Record<
+  SourceName,
+  RowSide
+>;
 
 /**
  * Whether a rank ends with what it should: out, dq, dk and dv of its own rows, each of all their visible pairs, once; and
@@ -28,28 +31,28 @@ export function checkResults(context: ReplayContext, recorded: RecordedRank, mem
   const { record, positions, violations } = context;
   const { tape, at, firstSequence, tensorViews } = recorded;
   for (const name of ["out", "dq", "dk", "dv"] as const) {
-    const own = positions.of(record[sides[name]].spans(at));
+    const own = positions.fromSpans(record[resultSides[name]].spans(at));
     if (own.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
-    const { entries, whole } = memory.read(tensorViews[name]);
-    let problem: Verdict = whole ? undefined : { kind: "data", message: "part of its content is unknown" };
+    const { entries, isComplete } = memory.read(tensorViews[name]);
+    let problem: Verdict = isComplete ? undefined : { kind: "data", message: "part of its content is unknown" };
     for (const entry of entries) problem ??= resultVerdict(entry, { name, expected, context });
     if (problem)
       violations.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
   }
   for (const name of ["q", "k", "v", "dOut"] as const) {
-    const own = positions.of(record[inputs[name]].spans(at));
+    const own = positions.fromSpans(record[sourceSides[name]].spans(at));
     if (own.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
-    const { entries, whole } = memory.read(tensorViews[name]);
+    const { entries, isComplete: whole } = memory.read(tensorViews[name]);
     if (whole && entries.every((entry) => entry.value === encodeValue(name) && hasRows(entry, expected))) continue;
-    const message = `rank ${tape.rank}, ${name}: what the caller passed was overwritten`;
+    const message = `rank ${tape.rank}, ${name}: an input of the caller was overwritten`;
     violations.report({ kind: "data", rank: tape.rank, message });
   }
 }
 
 interface ExpectedResult {
-  readonly name: keyof typeof sides;
+  readonly name: keyof typeof resultSides;
   readonly expected: Rows;
   readonly context: ReplayContext;
 }
@@ -59,7 +62,8 @@ function resultVerdict(entry: ContentEntry, { name, expected, context }: Expecte
   const sum = sumNumber(entry.value, name, initialValues);
   if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.interned)}` };
   const rows = isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows;
-  if (isFill(entry.value) || hasRows(entry, expected)) return completeness.verdictOf(sum, sides[name], rows.positions);
+  if (isFill(entry.value) || hasRows(entry, expected))
+    return completeness.verdictOf(sum, resultSides[name], rows.positions);
   const [held, due] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
     formatPositions(positions.spans),
   );

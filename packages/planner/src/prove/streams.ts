@@ -1,14 +1,14 @@
 import { dtypeBytes } from "@mosaic/core";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
-import type { View } from "../symbolic/strided-layout.ts";
 import { isBatch, type TapeReader } from "../symbolic/tape.ts";
 import { PostedBatch } from "./batch.ts";
-import { type Content, uninitialized } from "./content.ts";
+import { uninitialized } from "./content.ts";
 import type { ReplayContext } from "./context.ts";
 import { runCollective, createMember } from "./collective.ts";
 import type { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
+import { UnmatchedMessages } from "./unmatched-messages.ts";
 import type { RankMemory } from "./rank-memory.ts";
 
 /** First in, first out. Most hold one thing or two, and millions of them pass: taking one moves none of the others. */
@@ -36,27 +36,6 @@ class Queue<T> {
     if (this.#begin === this.#end) this.#begin = this.#end = 0;
     return item;
   }
-
-  some(is: (item: T) => boolean): boolean {
-    for (let i = this.#begin; i < this.#end; i++) if (is(this.#items[i]!)) return true;
-    return false;
-  }
-}
-
-/** One half of a message whose rank's turn has come, while the other half's has not. */
-interface PostedTransfer {
-  readonly batch: PostedBatch;
-  /** World rank of the other side, and the view that is sent or written. */
-  readonly peer: number;
-  readonly view: number;
-  /** What is sent. */
-  readonly message: Content | undefined;
-}
-
-/** The messages from one rank to another in one group; they meet in order, so that only one side ever waits. */
-interface Channel {
-  readonly sends: Queue<PostedTransfer>;
-  readonly receives: Queue<PostedTransfer>;
 }
 
 /** The ranks of a group that have come to one of its collectives, by number. */
@@ -92,14 +71,13 @@ export class ReplayStreams {
   readonly #quotient: Quotient;
   /** By number of the rank: batches in order; the first has its turn. */
   readonly queues: readonly Queue<PostedBatch>[];
-  /** By number of the sending rank. */
-  readonly #channels: Map<number, Channel>[];
+  readonly #unmatched: UnmatchedMessages;
   /** By group, or all groups that are translations of one. */
   readonly #pendingCollectives = new Map<number, Map<number, PendingCollective>>();
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
   readonly #ready: PostedBatch[] = [];
   /** By rank and group: casts posted. */
-  readonly #casts = new Map<number, number>();
+  readonly #castCounts = new Map<number, number>();
   /** By block of ranks: those that became runnable. */
   readonly #runnable: number[][];
   #block = 0;
@@ -111,23 +89,24 @@ export class ReplayStreams {
     this.#quotient = new Quotient(record);
     this.queues = record.ranks.map(() => new Queue<PostedBatch>());
     this.#runnable = Array.from({ length: Math.ceil(record.ranks.length / RANKS_PER_BLOCK) }, () => []);
-    this.#channels = record.ranks.map(() => new Map<number, Channel>());
+    this.#unmatched = new UnmatchedMessages(this.#quotient);
   }
 
   /** A rank, by its number, has come to where it posts a collective. */
   post(index: number, event: TapeReader, phase: string): void {
-    const { rank } = this.#record.ranks[index]!.tape;
-    const batch = new PostedBatch(rank, index, event, phase);
+    const { tape } = this.#record.ranks[index]!;
+    const { rank } = tape;
+    const batch = new PostedBatch(tape, index, event, phase);
     const memory = this.#context.memories[index]!;
     memory.acquire(batch);
-    if (overlapsItself(batch, memory, isBatch(batch.op) ? -1 : this.#quotient.place(batch.group, rank))) {
-      const message = `${this.describe(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
+    if (overlapsItself(batch, memory, isBatch(batch.op) ? -1 : this.#quotient.groupRank(batch.group, rank))) {
+      const message = `${this.describe(batch)} writes to memory that it also reads, or twice to one range: its messages are unordered`;
       this.#context.violations.report({ kind: "race", rank, message });
     }
     if (batch.op === "groupCast" || batch.op === "groupReduce") {
       const key = index * this.#record.groups.length + batch.group;
-      batch.cast = (this.#casts.get(key) ?? 0) + 1;
-      this.#casts.set(key, batch.cast);
+      batch.cast = (this.#castCounts.get(key) ?? 0) + 1;
+      this.#castCounts.set(key, batch.cast);
     }
     const queue = this.queues[index]!;
     queue.push(batch);
@@ -158,12 +137,7 @@ export class ReplayStreams {
       return ranks.filter((rank) => !joined?.has(this.#quotient.index(rank)));
     }
     const peers = new Set<number>();
-    for (let i = 0; i < batch.uses; i++) {
-      const [peer, sent] = [batch.peer(i), batch.sends(i)];
-      const channel = sent ? this.#channel(family, batch.rank, peer) : this.#channel(family, peer, batch.rank);
-      const open = (sent ? channel.sends : channel.receives).some((half) => half.batch === batch && half.peer === peer);
-      if (open) peers.add(peer);
-    }
+    for (let i = 0; i < batch.viewCount; i++) if (this.#unmatched.includes(family, batch, i)) peers.add(batch.peer(i));
     return [...peers];
   }
 
@@ -183,58 +157,43 @@ export class ReplayStreams {
       this.#joinCollective(batch);
       return;
     }
-    if (batch.uses === 0) this.#finish(batch);
+    if (batch.viewCount === 0) this.#finish(batch);
+    const memory = this.#context.memories[batch.index]!;
+    batch.begin(memory);
+    const { messageLog } = this.#context;
     const { family } = this.#record.groups[batch.group]!;
     for (const sent of [true, false]) {
-      let channel: Channel | undefined;
-      let last = -1;
-      for (let i = 0; i < batch.uses; i++) {
+      for (let i = 0; i < batch.viewCount; i++) {
         if (batch.sends(i) !== sent) continue;
-        const peer = batch.peer(i);
-        // Messages to one rank mostly follow one another.
-        if (peer !== last) {
-          channel = sent ? this.#channel(family, batch.rank, peer) : this.#channel(family, peer, batch.rank);
-        }
-        last = peer;
-        if (sent) this.#send(channel!, batch, i);
-        else this.#receive(channel!, batch, i);
+        if (sent)
+          messageLog?.addMessage(batch.group, { from: batch.rank, to: batch.peer(i) }, memory.message(batch.view(i)));
+        if (!this.#unmatched.match(family, batch, i)) continue;
+        const { batch: other, message: number } = this.#unmatched;
+        if (sent) this.#deliver(batch, i, other, number);
+        else this.#deliver(other, number, batch, i);
       }
     }
   }
 
-  #send(channel: Channel, batch: PostedBatch, i: number): void {
-    const [peer, view] = [batch.peer(i), batch.view(i)];
-    const message = this.#context.memories[batch.index]!.message(view);
-    this.#context.messageLog?.addMessage(batch.group, { from: batch.rank, to: peer }, message);
-    const half = { batch, peer, view, message };
-    const other = channel.receives.shift();
-    if (!other) channel.sends.push(half);
-    else this.#deliver(half, other);
-  }
-
-  #receive(channel: Channel, batch: PostedBatch, i: number): void {
-    const half = { batch, peer: batch.peer(i), view: batch.view(i), message: undefined };
-    const other = channel.sends.shift();
-    if (!other) channel.receives.push(half);
-    else this.#deliver(other, half);
-  }
-
   /** Both halves of a message have met: it arrives as the receiver's peer sends it, whose representative the sender is. */
-  #deliver(send: PostedTransfer, receive: PostedTransfer): void {
-    const { memories, relabeling, record } = this.#context;
-    const [sending, receiving] = [send.batch, receive.batch];
-    const message = relabeling.content(send.message!, record.classes.translationTo(receive.peer));
-    memories[receiving.index]!.receive(receive.view, message);
-    const a = memories[sending.index]!.view(send.view);
-    const b = memories[receiving.index]!.view(receive.view);
-    if (a.layout.size !== b.layout.size || a.dtype !== b.dtype) {
-      const bytes = ({ layout, dtype }: View): string => `${layout.size * dtypeBytes[dtype]} bytes of ${dtype}`;
-      const sizes = `sends ${bytes(a)}, ${this.describe(receiving)} expects ${bytes(b)}`;
-      const text = `${this.describe(sending)} to rank ${send.peer} ${sizes}`;
+  // oxlint-disable-next-line max-params -- message i of one batch and message j of another: millions of them, for which an object each would be made
+  #deliver(sending: PostedBatch, i: number, receiving: PostedBatch, j: number): void {
+    const { relabeling, record } = this.#context;
+    const fits = sending.size(i) === receiving.size(j);
+    const translation = record.classes.isIdentity ? 0 : record.classes.translationTo(receiving.peer(j));
+    // Of a message of another size than what it fills nothing is known.
+    if (!fits) receiving.receive(j, uninitialized, 0);
+    else if (translation === 0) receiving.receive(j, sending.source(i), sending.low(i));
+    else receiving.receive(j, relabeling.content(sending.messageSent(i), translation), 0);
+    if (!fits || sending.dtype(i) !== receiving.dtype(j)) {
+      const bytes = (batch: PostedBatch, k: number): string =>
+        `${batch.size(k) * dtypeBytes[batch.dtype(k)]} bytes of ${batch.dtype(k)}`;
+      const sizes = `sends ${bytes(sending, i)}, ${this.describe(receiving)} expects ${bytes(receiving, j)}`;
+      const text = `${this.describe(sending)} to rank ${sending.peer(i)} ${sizes}`;
       this.#context.violations.report({ kind: "message", rank: sending.rank, message: text });
     }
     if (sending.cast !== receiving.cast || sending.op !== receiving.op) {
-      const text = `${this.describe(receiving)} receives from rank ${receive.peer} what ${this.describe(sending)} sends in another ${sending.op}`;
+      const text = `${this.describe(receiving)} receives from rank ${receiving.peer(j)} what ${this.describe(sending)} sends in another ${sending.op}`;
       this.#context.violations.report({ kind: "message", rank: receiving.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);
@@ -284,7 +243,7 @@ export class ReplayStreams {
       });
       const receivers = joined
         .filter((each) => each.group === group)
-        .map(({ rank }) => this.#quotient.place(group, rank));
+        .map(({ rank }) => this.#quotient.groupRank(group, rank));
       const problem = runCollective({ members, receivers }, this.#context);
       if (problem) return problem;
     }
@@ -294,19 +253,11 @@ export class ReplayStreams {
   /** The next of the rank has its turn. */
   #finish(batch: PostedBatch): void {
     batch.isDone = true;
+    if (isBatch(batch.op)) this.#context.memories[batch.index]!.arrive(batch);
     const queue = this.queues[batch.index]!;
     queue.shift();
     this.makeRunnable(batch.index);
     const next = queue.first;
     if (next) this.#ready.push(next);
-  }
-
-  #channel(family: number, from: number, to: number): Channel {
-    const { sender, key } = this.#quotient.channel(family, from, to);
-    const channels = this.#channels[sender]!;
-    let channel = channels.get(key);
-    if (!channel)
-      channels.set(key, (channel = { sends: new Queue<PostedTransfer>(), receives: new Queue<PostedTransfer>() }));
-    return channel;
   }
 }

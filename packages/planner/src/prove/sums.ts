@@ -1,7 +1,7 @@
 import type { Translations } from "../symmetry/translations.ts";
-import type { Positions, PositionTable } from "./positions.ts";
+import type { PositionSet, PositionTable } from "./positions.ts";
 import type { InternPool } from "../symbolic/intern-pool.ts";
-import { formatPositions, type Side } from "./values.ts";
+import { formatPositions, type RowSide } from "./values.ts";
 
 /** A block of queries on a block of keys, as some kernel call computed it, and where. */
 export interface Tile {
@@ -9,8 +9,8 @@ export interface Tile {
   readonly phase: string;
   /** Among the rank's tiles of the phase, from 1 on. */
   readonly number: number;
-  readonly q: Positions;
-  readonly k: Positions;
+  readonly q: PositionSet;
+  readonly k: PositionSet;
   /** Number of the mask. */
   readonly mask: number;
   /** Which query heads of each key head's group: [0, H/Hkv) unless groups are cut. */
@@ -20,17 +20,17 @@ export interface Tile {
   readonly pairs: number;
 }
 
-const FIELDS = 8;
+const TILE_FIELDS = 8;
 
 /** The tiles of all ranks, by number: a thousand ranks compute millions, in memory of a few numbers each. */
 export class TileTable {
   readonly #positions: PositionTable;
   readonly #interned: InternPool;
-  #fields = new Int32Array(FIELDS * 64);
+  #fields = new Int32Array(TILE_FIELDS * 64);
   #pairs = new Float64Array(64);
   #length = 0;
   /** Numbers of the queries, and of the keys, that tiles have, each once. */
-  readonly distinct: Readonly<Record<Side, number[]>> = { queries: [], keys: [] };
+  readonly distinct: Readonly<Record<RowSide, number[]>> = { queries: [], keys: [] };
   readonly #hasQueries: boolean[] = [];
   readonly #hasKeys: boolean[] = [];
 
@@ -45,7 +45,7 @@ export class TileTable {
       this.#fields = growCapacity(this.#fields);
       this.#pairs = growCapacity(this.#pairs);
     }
-    const at = id * FIELDS;
+    const at = id * TILE_FIELDS;
     const fields = this.#fields;
     fields[at] = rank;
     fields[at + 1] = this.#interned.stringId(phase);
@@ -64,13 +64,13 @@ export class TileTable {
   }
 
   at(id: number): Tile {
-    const field = (i: number): number => this.#fields[id * FIELDS + i]!;
+    const field = (i: number): number => this.#fields[id * TILE_FIELDS + i]!;
     return {
       rank: field(0),
       phase: this.#interned.strings[field(1)]!,
       number: field(2),
-      q: this.#positions.at(field(3)),
-      k: this.#positions.at(field(4)),
+      q: this.#positions.byId(field(3)),
+      k: this.#positions.byId(field(4)),
       mask: field(5),
       firstHead: field(6),
       endHead: field(7),
@@ -79,23 +79,23 @@ export class TileTable {
   }
 
   queriesOf(id: number): number {
-    return this.#fields[id * FIELDS + 3]!;
+    return this.#fields[id * TILE_FIELDS + 3]!;
   }
 
   keysOf(id: number): number {
-    return this.#fields[id * FIELDS + 4]!;
+    return this.#fields[id * TILE_FIELDS + 4]!;
   }
 
   maskOf(id: number): number {
-    return this.#fields[id * FIELDS + 5]!;
+    return this.#fields[id * TILE_FIELDS + 5]!;
   }
 
   firstHeadOf(id: number): number {
-    return this.#fields[id * FIELDS + 6]!;
+    return this.#fields[id * TILE_FIELDS + 6]!;
   }
 
   headsOf(id: number): number {
-    return this.#fields[id * FIELDS + 7]! - this.#fields[id * FIELDS + 6]!;
+    return this.#fields[id * TILE_FIELDS + 7]! - this.#fields[id * TILE_FIELDS + 6]!;
   }
 
   pairsOf(id: number): number {
@@ -139,7 +139,7 @@ export class SumTable {
   /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x; 0 for a translation of the one. */
   #parts = new Int32Array(128);
   #length = 1;
-  readonly #recent = new Int32Array(CACHE_SIZE);
+  readonly #recentMerges = new Int32Array(CACHE_SIZE);
   /** Of translations of sums. */
   readonly #translationOf = new Map<number, number>();
   readonly #translated = new Map<number, number>();
@@ -181,14 +181,14 @@ export class SumTable {
   }
 
   /** What a sum was made of last: one sum and a tile, or two sums; undefined for nothing and for translations. */
-  lastOf(sum: number): { readonly left: number; readonly right?: number; readonly tile?: number } | undefined {
+  lastAddition(sum: number): { readonly left: number; readonly right?: number; readonly tile?: number } | undefined {
     const [left, right] = [this.#parts[2 * sum]!, this.#parts[2 * sum + 1]!];
     if (sum === emptySum || right === emptySum) return undefined;
     return right < 0 ? { left, tile: -1 - right } : { left, right };
   }
 
   /** Whether two sums are of the same tiles, added in the same order. */
-  same(a: number, b: number): boolean {
+  areEqual(a: number, b: number): boolean {
     if (a === b) return true;
     const [one, two] = [this.addendsOf(a), this.addendsOf(b)];
     const equal = ({ tile, translation }: Addend, i: number): boolean =>
@@ -223,16 +223,17 @@ export class SumTable {
   #intern(left: number, right: number): number {
     const hash = Math.imul(Math.imul(left, 0x9e37_79b1) ^ right, 0x85eb_ca6b);
     const place = (hash ^ (hash >>> 15)) & (CACHE_SIZE - 1);
-    const known = this.#recent[place]!;
+    const known = this.#recentMerges[place]!;
     if (known !== 0 && this.#parts[2 * known] === left && this.#parts[2 * known + 1] === right) return known;
     const id = this.#push(left, right);
-    this.#recent[place] = id;
+    this.#recentMerges[place] = id;
     return id;
   }
 
   #push(left: number, right: number): number {
     const id = this.#length++;
-    if (id >= MAX_SUMS) throw new RangeError(`prove: more than ${MAX_SUMS} sums of tiles`);
+    if (id >= MAX_SUMS)
+      throw new RangeError(`prove: expected at most ${MAX_SUMS} partial sums, received more: use fewer ranks or tiles`);
     if (2 * id === this.#parts.length) this.#parts = growCapacity(this.#parts);
     this.#parts[2 * id] = left;
     this.#parts[2 * id + 1] = right;

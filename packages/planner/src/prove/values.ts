@@ -1,12 +1,12 @@
 import type { Span } from "@mosaic/core";
 import type { InternPool } from "../symbolic/intern-pool.ts";
-import type { Positions } from "./positions.ts";
+import type { PositionSet } from "./positions.ts";
 
 /**
  * What memory holds, as far as attention is concerned, as one number: which kind of thing, and which sum or which fill. Two
  * places hold the same if they hold the same number. A proof of a thousand ranks sees millions.
  */
-export type Value = number;
+export type MemoryValue = number;
 
 /** Inputs; sums over keys, by query (out, lse, dq), and over queries, by key (dk, dv); delta of a sum `out`; a fill. */
 export const valueKinds = ["q", "k", "v", "dOut", "out", "lse", "dq", "dk", "dv", "delta", "fill"] as const;
@@ -14,8 +14,8 @@ export type ValueKind = (typeof valueKinds)[number];
 export type SourceName = "q" | "k" | "v" | "dOut";
 export type SumName = "out" | "lse" | "dq" | "dk" | "dv";
 
-const BITS = 4;
-const MASK = (1 << BITS) - 1;
+const KIND_BITS = 4;
+const KIND_MASK = (1 << KIND_BITS) - 1;
 const [OUT, DV, DELTA, FILL] = [4, 8, 9, 10];
 
 const kindCodes = Object.fromEntries(valueKinds.map((kind, code) => [kind, code])) as Readonly<
@@ -23,44 +23,44 @@ const kindCodes = Object.fromEntries(valueKinds.map((kind, code) => [kind, code]
 >;
 
 /** `payload`: a sum's number, of delta too; the number of a fill's word; 0 for inputs. */
-export function encodeValue(kind: ValueKind, payload = 0): Value {
-  return (payload << BITS) | kindCodes[kind];
+export function encodeValue(kind: ValueKind, payload = 0): MemoryValue {
+  return (payload << KIND_BITS) | kindCodes[kind];
 }
 
-export function decodeKind(value: Value): ValueKind {
-  return valueKinds[value & MASK]!;
+export function decodeKind(value: MemoryValue): ValueKind {
+  return valueKinds[value & KIND_MASK]!;
 }
 
-export function decodePayload(value: Value): number {
-  return value >> BITS;
+export function decodePayload(value: MemoryValue): number {
+  return value >> KIND_BITS;
 }
 
-export function isSource(value: Value): boolean {
-  return (value & MASK) < OUT;
+export function isInputRow(value: MemoryValue): boolean {
+  return (value & KIND_MASK) < OUT;
 }
 
-export function isSum(value: Value): boolean {
-  const code = value & MASK;
+export function isSum(value: MemoryValue): boolean {
+  const code = value & KIND_MASK;
   return code >= OUT && code <= DV;
 }
 
-export function isDelta(value: Value): boolean {
-  return (value & MASK) === DELTA;
+export function isDelta(value: MemoryValue): boolean {
+  return (value & KIND_MASK) === DELTA;
 }
 
-export function isFill(value: Value): boolean {
-  return (value & MASK) === FILL;
+export function isFill(value: MemoryValue): boolean {
+  return (value & KIND_MASK) === FILL;
 }
 
 /** Whether both are of the same kind. */
-export function sameKind(a: Value, b: Value): boolean {
-  return (a & MASK) === (b & MASK);
+export function sameKind(a: MemoryValue, b: MemoryValue): boolean {
+  return (a & KIND_MASK) === (b & KIND_MASK);
 }
 
 /** What sums begin with, as a record calls it: −Infinity for lse, 0 for the others. */
 export class InitialValues {
-  readonly #zero: Value;
-  readonly #negativeInfinity: Value;
+  readonly #zero: MemoryValue;
+  readonly #negativeInfinity: MemoryValue;
 
   constructor(interned: InternPool) {
     this.#zero = encodeValue("fill", interned.stringId("0"));
@@ -68,16 +68,16 @@ export class InitialValues {
   }
 
   /** Whether a value is what sums of a kind begin with. */
-  isInitial(value: Value, name: ValueKind): boolean {
+  isInitial(value: MemoryValue, name: ValueKind): boolean {
     return value === (name === "lse" ? this.#negativeInfinity : this.#zero);
   }
 }
 
 /** A sum's own rows: queries for out, lse and dq, keys for dk and dv. */
-export type Side = "queries" | "keys";
+export type RowSide = "queries" | "keys";
 
 /** The rows of a kind: those of the output of attention and its gradient, or of keys and values and theirs. */
-export function valueSide(kind: ValueKind): Side {
+export function valueSide(kind: ValueKind): RowSide {
   return kind === "k" || kind === "v" || kind === "dk" || kind === "dv" ? "keys" : "queries";
 }
 
@@ -86,11 +86,11 @@ export interface Rows {
   readonly batch: number;
   readonly head: number;
   readonly column: number;
-  readonly positions: Positions;
+  readonly positions: PositionSet;
 }
 
 /** As messages call it. */
-export function describeValue(value: Value, { strings }: InternPool): string {
+export function describeValue(value: MemoryValue, { strings }: InternPool): string {
   return isFill(value) ? `a fill with ${strings[decodePayload(value)]}` : decodeKind(value);
 }
 

@@ -1,7 +1,7 @@
 import type { Slice } from "@mosaic/core";
 import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import type { InternPool } from "../symbolic/intern-pool.ts";
-import type { Positions } from "./positions.ts";
+import type { PositionSet } from "./positions.ts";
 
 /** How many pairs the masks of a record show, by their numbers. */
 export class Visibility {
@@ -12,7 +12,7 @@ export class Visibility {
     this.#interned = interned;
   }
 
-  pairs(queries: Positions, keys: Positions, mask: number): number {
+  pairs(queries: PositionSet, keys: PositionSet, mask: number): number {
     let sorted = this.#masks[mask];
     if (!sorted) this.#masks[mask] = sorted = new SortedSlices(this.#interned.masks[mask]!);
     return visiblePairsUnchecked(queries.sorted, keys.sorted, sorted.intersecting(queries.first, queries.end));

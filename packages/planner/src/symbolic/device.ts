@@ -10,6 +10,7 @@ import {
   type KernelFeature,
   type KernelName,
   type Kernels,
+  kernelFeatures,
   kernelSchema,
   type MemoryStats,
   type Operand,
@@ -31,28 +32,28 @@ const capturedNames = ["device", "record", "interned", "checkFeatures"] as const
 
 // Kernels that move or sum rows of attention have events of their own: their operands, in the order of the schema, and what
 // a tile states of rows. A thousand ranks make millions of them, so that what writes them is compiled.
-const attend = compileKernel("attend", eventSource("attend", opcodes.attend), capturedNames);
+const attend = compileKernel("attend", recorderSource("attend", opcodes.attend), capturedNames);
 const attendBackward = compileKernel(
   "attendBackward",
-  eventSource("attendBackward", opcodes.attendBackward),
+  recorderSource("attendBackward", opcodes.attendBackward),
   capturedNames,
 );
-const merge = compileKernel("merge", eventSource("merge", opcodes.merge), capturedNames);
-const rowDot = compileKernel("rowDot", eventSource("rowDot", opcodes.rowDot), capturedNames);
-const copy = compileKernel("copy", eventSource("copy", opcodes.copy), capturedNames);
-const fill = compileKernel("fill", eventSource("fill", opcodes.fill), capturedNames);
-const add = compileKernel("binary", eventSource("binary", opcodes.add), capturedNames);
+const merge = compileKernel("merge", recorderSource("merge", opcodes.merge), capturedNames);
+const rowDot = compileKernel("rowDot", recorderSource("rowDot", opcodes.rowDot), capturedNames);
+const copy = compileKernel("copy", recorderSource("copy", opcodes.copy), capturedNames);
+const fill = compileKernel("fill", recorderSource("fill", opcodes.fill), capturedNames);
+const add = compileKernel("binary", recorderSource("binary", opcodes.add), capturedNames);
 
-const computeRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
-  (kernel) => [kernel, computeRecorder(kernel)] as const,
+const kernelRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
+  (kernel) => [kernel, createKernelRecorder(kernel)] as const,
 );
 
 /** Source that writes an event of a kernel's operands, then of the other fields of the tape. */
-function eventSource(kernel: KernelName, code: number): string {
+function recorderSource(kernel: KernelName, code: number): string {
   const parameters: readonly { readonly name: string }[] = kernelSchema[kernel];
   const has = (parameter: string): boolean => parameters.some(({ name }) => name === parameter);
   const views = getOperands(kernel)
-    .filter(({ feature }) => feature === undefined) // what has a feature is refused
+    .filter(({ feature }) => feature === undefined) // slopes: constants, of which nothing is moved or summed
     .map(({ name }) => `record.viewOf(${name})`);
   const rows = has("tile") ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.tileMaskId(tile)"] : [];
   const value = kernel === "fill" ? ["interned.stringId(String(value))"] : [];
@@ -68,7 +69,7 @@ function eventSource(kernel: KernelName, code: number): string {
 function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
   const values = { device, record, interned: record.interned, checkFeatures };
   const kernels = Object.fromEntries(
-    computeRecorders.map(([kernel, recorder]) => [kernel, recorder(record)]),
+    kernelRecorders.map(([kernel, recorder]) => [kernel, recorder(record)]),
   ) as unknown as Kernels;
   const [recordAdd, otherBinary] = [add(values), kernels.binary];
   return {
@@ -84,7 +85,7 @@ function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
 }
 
 /** Writes the event of any other kernel: its name, what it mutates, what it reads. */
-function computeRecorder(kernel: KernelName): (record: RankRecord) => (...args: readonly unknown[]) => void {
+function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...args: readonly unknown[]) => void {
   const operands = getOperands(kernel);
   const mutated = operands.filter(({ isMutated }) => isMutated);
   const onlyRead = operands.filter(({ isMutated }) => !isMutated);
@@ -111,7 +112,7 @@ function computeRecorder(kernel: KernelName): (record: RankRecord) => (...args: 
  */
 export class SymbolicDevice implements Device {
   readonly type = "symbolic";
-  readonly features: readonly KernelFeature[] = ["sampleMasks"];
+  readonly features: readonly KernelFeature[] = kernelFeatures;
   readonly index: number;
   readonly stream: Stream;
   readonly kernels: Kernels;

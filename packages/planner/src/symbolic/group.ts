@@ -5,10 +5,10 @@ import {
   type CollectiveOp,
   type ProcessGroup,
   reduceOps,
+  type RowTransfer,
   ShapeError,
   type Storage,
   type Traffic,
-  type Transfer,
   type Work,
 } from "@mosaic/core";
 import type { SymbolicDevice } from "./device.ts";
@@ -24,6 +24,8 @@ export interface GroupInfo {
   readonly name: string;
   /** World ranks, by rank in the group. */
   readonly ranks: readonly number[];
+  /** The host of each member; absent where hosts are not known. */
+  readonly hosts?: readonly number[];
   /** Makes a group for a color once every member has named its own. */
   readonly split: (call: SplitCall) => Promise<GroupInfo>;
 }
@@ -40,6 +42,7 @@ export interface SplitCall {
 export class SymbolicGroup extends CheckedGroup {
   readonly device: SymbolicDevice;
   readonly rank: number;
+  declare readonly hosts?: readonly number[];
   readonly info: GroupInfo;
   #calls = 0;
   #sent = 0;
@@ -52,6 +55,7 @@ export class SymbolicGroup extends CheckedGroup {
     this.device = device;
     this.info = members;
     this.rank = members.ranks.indexOf(device.record.rank);
+    if (members.hosts) this.hosts = members.hosts;
   }
 
   get name(): string {
@@ -68,7 +72,12 @@ export class SymbolicGroup extends CheckedGroup {
 
   protected post(call: CollectiveCall, label: string): Work {
     const { op } = call;
-    return isBatch(op) ? this.#batch(op, call.transfers!, label || op) : this.#collective(op, call, label || op);
+    if (!isBatch(op)) return this.#collective(op, call, label || op);
+    const transfers = call.transfers!.map((each) => {
+      const isSent = "to" in each;
+      return { tensor: each.tensor, rows: undefined, peer: isSent ? each.to : each.from, isSent };
+    });
+    return this.#batch(op, transfers, label || op);
   }
 
   /** A proof compares what ranks do. */
@@ -95,22 +104,25 @@ export class SymbolicGroup extends CheckedGroup {
     this.#closed = true;
   }
 
+  /** Messages of rows: of millions no tensor is made. */
+  protected override postRows({ op }: CollectiveCall, messages: readonly RowTransfer[], label: string): Work {
+    return this.#batch(op, messages, label || op);
+  }
+
   // oxlint-disable-next-line max-params -- operation, arguments, label: as in `post`
-  #batch(op: CollectiveOp, transfers: readonly Transfer[], label: string): Work {
+  #batch(op: CollectiveOp, transfers: readonly RowTransfer[], label: string): Work {
     const { record } = this.device;
-    const work = record.nextWork();
+    const work = record.nextWorkId();
     const at = record.open(opcodes[op], 3 + 3 * transfers.length);
     record.set(at, work);
     record.set(at + 1, this.info.id);
     record.set(at + 2, record.interned.stringId(label));
     const storages: Storage[] = [];
     let next = at + 3;
-    for (const transfer of transfers) {
-      const isSent = "to" in transfer;
-      const peer = isSent ? transfer.to : transfer.from;
-      const view = record.viewOf(transfer.tensor);
+    for (const { tensor, rows, peer, isSent } of transfers) {
+      const view = rows ? record.viewOfRows(tensor, rows) : record.viewOf(tensor);
       if (peer !== this.rank) this.#countMessage(isSent, record.views[view]!);
-      storages.push(transfer.tensor.storage);
+      if (storages.at(-1) !== tensor.storage && storages.at(-2) !== tensor.storage) storages.push(tensor.storage);
       record.set(next++, this.ranks[peer]!);
       record.set(next++, isSent ? 1 : 0);
       record.set(next++, view);
@@ -122,12 +134,12 @@ export class SymbolicGroup extends CheckedGroup {
   #collective(op: CollectiveOp, call: CollectiveCall, label: string): Work {
     const { out, input = out, send = [], receive = [] } = call;
     const counts = [...send, ...receive];
-    checkShares(`${this.name}: ${op}`, counts);
+    checkShardCounts(`${this.name}: ${op}`, counts);
     const { record } = this.device;
     const tensors = out && input ? [out, input] : [];
     const views = out && input ? tensors.map((tensor) => record.viewOf(tensor)) : [-1, -1];
     const root = call.root ?? (call.reduce ? reduceOps.indexOf(call.reduce) : 0);
-    const work = record.nextWork();
+    const work = record.nextWorkId();
     const args = [work, this.info.id, record.interned.stringId(label), this.#calls++, ...views, root, ...counts];
     record.push(opcodes[op], args);
     return new SymbolicWork(
@@ -148,7 +160,7 @@ export class SymbolicGroup extends CheckedGroup {
 /** The largest number that a tape can hold: 32 bits. */
 const MAX_SHARE = 2 ** 31 - 1;
 
-function checkShares(where: string, counts: readonly number[]): void {
+function checkShardCounts(where: string, counts: readonly number[]): void {
   const max = counts.reduce((a, b) => Math.max(a, b), 0);
   if (max <= MAX_SHARE) return;
   throw new ShapeError({
@@ -163,7 +175,7 @@ class SymbolicWork implements Work {
   readonly #record: RankRecord;
   readonly #work: number;
   readonly #storages: readonly Storage[];
-  #waited = false;
+  #isWaited = false;
 
   constructor(record: RankRecord, work: number, storages: readonly Storage[]) {
     this.#record = record;
@@ -173,9 +185,9 @@ class SymbolicWork implements Work {
   }
 
   wait(): void {
-    if (this.#waited)
+    if (this.#isWaited)
       throw new CollectiveMismatchError(`collective #${this.#work}: expected one call of wait(), received a second`);
-    this.#waited = true;
+    this.#isWaited = true;
     this.#record.set(this.#record.open(opcodes.wait, 1), this.#work);
     for (const storage of this.#storages) storage.release();
   }

@@ -1,4 +1,4 @@
-import { type DType, dtypeBytes, Storage, type Tensor } from "@mosaic/core";
+import { type DType, dtypeBytes, type RowRange, Storage, type Tensor } from "@mosaic/core";
 import { isLayout, type View } from "./strided-layout.ts";
 import type { InternPool } from "./intern-pool.ts";
 import { opcodes, type TapeReader, Tape } from "./tape.ts";
@@ -6,20 +6,32 @@ import { opcodes, type TapeReader, Tape } from "./tape.ts";
 /** Memory that is not there: it has a size and a number. */
 export class SymbolicStorage extends Storage {
   readonly id: number;
-  /** Nothing is lost with it, and a record must not depend on when garbage is collected. */
-  override readonly leakRegistry = undefined;
+  readonly #free: (storage: SymbolicStorage) => void;
   /** The tensor that an event used last, which the next one mostly uses too, and the number of its view. */
   lastTensor: Tensor | undefined;
   lastView = -1;
   /** Where among its views to look first. */
   nextView = 0;
-  /** Numbers of the views of it that events used: few, so that a walk finds one sooner than a hash would. */
+  /** Numbers of the views of it that events used: mostly few, so that a walk finds one sooner than a map would. */
   readonly views: number[] = [];
+  /** Of many views, by offset: the one that was made last. */
+  lastByOffset: Map<number, number> | undefined;
 
   constructor(id: number, byteLength: number, free: (storage: SymbolicStorage) => void) {
-    // An address as good as any: no two storages share one.
-    super((BigInt(id) + 1n) << 44n, byteLength, () => free(this));
+    super(byteLength);
     this.id = id;
+    this.#free = free;
+  }
+
+  /** An address as good as any: no two storages share one. */
+  get handle(): bigint {
+    return (BigInt(this.id) + 1n) << 44n;
+  }
+
+  /** Not at the collection of garbage, too: nothing is lost with it, and a record must not depend on when that happens. */
+  protected free(): void {
+    this.resetReferences();
+    this.#free(this);
   }
 }
 
@@ -32,10 +44,14 @@ export class RankRecord {
   readonly storageOf: number[] = [];
   /** Elements of every storage, by number. What is freed is allocated again, as on a device, so that a few numbers do. */
   readonly storages: number[] = [];
+  /** Bytes of every storage, by number. */
+  readonly storageBytes: number[] = [];
   readonly #tape = new Tape();
   /** Storages that were freed, by number and size of elements. */
   readonly #freeLists = new Map<number, SymbolicStorage[]>();
-  #works = 0;
+  /** By view: the one of the same storage and offset that was made before; −1 if none. */
+  #sameOffset: number[] = [];
+  #workCount = 0;
 
   constructor(rank: number, interned: InternPool) {
     this.rank = rank;
@@ -45,6 +61,7 @@ export class RankRecord {
   /** Nothing more will be enqueued: releases what only that would need. */
   close(): void {
     this.#freeLists.clear();
+    this.#sameOffset = [];
   }
 
   /** As `Tape.push`. */
@@ -71,8 +88,8 @@ export class RankRecord {
   }
 
   /** A fresh number for a collective. */
-  nextWork(): number {
-    return this.#works++;
+  nextWorkId(): number {
+    return this.#workCount++;
   }
 
   /** Memory for so many elements; `onFree` is called, with its bytes, when no tensor uses it any more. */
@@ -88,6 +105,7 @@ export class RankRecord {
 
   #newStorage(size: number, byteLength: number, { free, onFree }: FreeList): SymbolicStorage {
     const id = this.storages.push(size) - 1;
+    this.storageBytes.push(byteLength);
     return new SymbolicStorage(id, byteLength, (storage) => {
       this.#tape.set(this.#tape.open(opcodes.free, 1), id);
       storage.lastTensor = undefined;
@@ -106,23 +124,60 @@ export class RankRecord {
     return storage.lastView;
   }
 
-  #findView({ shape, strides, offset, dtype }: Tensor, storage: SymbolicStorage): number {
-    const { id, views, nextView } = storage;
+  /** The number of the view that some rows of a tensor [..., rows, width] are. */
+  viewOfRows({ storage, shape, strides, offset, dtype }: Tensor, { start, length }: RowRange): number {
+    const first = offset + start * strides[shape.length - 2]!;
+    const view = { shape: shape.with(-2, length), strides, offset: first, dtype };
+    return this.#findView(view, storage as SymbolicStorage);
+  }
+
+  #findView(view: ViewInit, storage: SymbolicStorage): number {
+    const { views, nextView, lastByOffset } = storage;
+    if (lastByOffset) {
+      for (let number = lastByOffset.get(view.offset) ?? -1; number >= 0; number = this.#sameOffset[number]!)
+        if (this.#isView(number, view)) return number;
+      return this.#addView(view, storage);
+    }
     // Views are mostly used again in the same order: the next one is tried first.
     for (let i = 0, at = nextView; i < views.length; i++, at++) {
       if (at >= views.length) at -= views.length;
-      const view = this.views[views[at]!]!;
-      if (view.dtype !== dtype || !isLayout(view.layout, shape, strides, offset)) continue;
+      if (!this.#isView(views[at]!, view)) continue;
       storage.nextView = at + 1;
       return views[at]!;
     }
+    return this.#addView(view, storage);
+  }
+
+  #isView(number: number, { dtype, shape, strides, offset }: ViewInit): boolean {
+    const view = this.views[number]!;
+    return view.dtype === dtype && isLayout(view.layout, shape, strides, offset);
+  }
+
+  #addView({ dtype, shape, strides, offset }: ViewInit, storage: SymbolicStorage): number {
     const { layouts } = this.interned;
     const number = this.views.push(layouts.view(layouts.layout(shape, strides, offset), dtype)) - 1;
-    this.storageOf.push(id);
-    views.push(number);
+    this.storageOf.push(storage.id);
+    if (!storage.lastByOffset) {
+      storage.views.push(number);
+      if (storage.views.length <= MAX_SEARCHED_VIEWS) return number;
+      storage.lastByOffset = new Map<number, number>();
+      for (const each of storage.views) this.#index(storage.lastByOffset, each);
+    } else this.#index(storage.lastByOffset, number);
     return number;
   }
+
+  #index(lastByOffset: Map<number, number>, number: number): void {
+    const { offset } = this.views[number]!.layout;
+    this.#sameOffset[number] = lastByOffset.get(offset) ?? -1;
+    lastByOffset.set(offset, number);
+  }
 }
+
+/** Of more views of a storage one is looked for by its offset. */
+const MAX_SEARCHED_VIEWS = 32;
+
+/** What distinguishes a view from others of its storage. */
+type ViewInit = Pick<Tensor, "dtype" | "shape" | "strides" | "offset">;
 
 /** Where a storage goes when it is free, and who is notified of it. */
 interface FreeList {

@@ -75,11 +75,11 @@ function layoutOfView(shape: Shape, strides: Shape, offset: number): StridedLayo
   const size = shape.reduce((product, length) => product * length, 1);
   const reach = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
   const high = size === 0 ? offset : offset + reach;
-  const box = { ...fourAxes({ shape, strides, size }), offset, low: offset, high };
+  const box = { ...padToFourAxes({ shape, strides, size }), offset, low: offset, high };
   return { shape, strides, offset, size, dense: isContiguous(shape, strides), low: offset, high, box };
 }
 
-function fourAxes({
+function padToFourAxes({
   shape,
   strides,
   size,

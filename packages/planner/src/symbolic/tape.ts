@@ -39,18 +39,18 @@ export const opcodes: Readonly<Record<TapeOp, number>> = Object.fromEntries(
   tapeOps.map((op, code) => [op, code]),
 ) as Record<TapeOp, number>;
 
-const collectives: ReadonlySet<TapeOp> = new Set(collectiveOps);
+const collectiveSet: ReadonlySet<TapeOp> = new Set(collectiveOps);
 
 /** Whether an operation is a collective: batches of messages are, waiting for one is not. */
 export function isCollective(op: TapeOp): op is CollectiveOp {
-  return collectives.has(op);
+  return collectiveSet.has(op);
 }
 
-const batches: ReadonlySet<TapeOp> = new Set<CollectiveOp>(["sendRecv", "groupCast", "groupReduce"]);
+const batchOps: ReadonlySet<TapeOp> = new Set<CollectiveOp>(["sendRecv", "groupCast", "groupReduce"]);
 
 /** Whether an operation is recorded as a batch of messages; rows of a cast are packed and placed by copies of their own. */
 export function isBatch(op: TapeOp): boolean {
-  return batches.has(op);
+  return batchOps.has(op);
 }
 
 /** One event: its operation, and where its arguments lie. Reused from event to event; do not keep it. */
@@ -58,7 +58,7 @@ export interface TapeEvent {
   readonly op: TapeOp;
   readonly code: Int32Array;
   /** Index of the first argument. */
-  readonly at: number;
+  readonly firstArgument: number;
   readonly count: number;
 }
 
@@ -119,7 +119,7 @@ export class TapeReader implements TapeEvent {
   #next = 0;
   code: Int32Array;
   op: TapeOp = "mark";
-  at = 0;
+  firstArgument = 0;
   count = 0;
 
   constructor(chunks: readonly Int32Array[]) {
@@ -136,13 +136,13 @@ export class TapeReader implements TapeEvent {
     }
     this.op = tapeOps[this.code[this.#next]!]!;
     this.count = this.code[this.#next + 1]!;
-    this.at = this.#next + 2;
-    this.#next = this.at + this.count;
+    this.firstArgument = this.#next + 2;
+    this.#next = this.firstArgument + this.count;
     return true;
   }
 
   /** Argument i of the event. */
   arg(i: number): number {
-    return this.code[this.at + i]!;
+    return this.code[this.firstArgument + i]!;
   }
 }

@@ -3,12 +3,13 @@ import {
   type Coordinate,
   coordinateOf,
   defineOptions,
+  expectValue,
   option,
   OptionError,
   type OptionsOf,
   type ProcessGroup,
 } from "@mosaic/core";
-import { type Digit, meshDigits, meshSize } from "../symmetry/translations.ts";
+import { type RankDigit, meshDigits, meshSize } from "../symmetry/translations.ts";
 import { symbolicMesh, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
 import { type GroupInfo, type SplitCall, SymbolicGroup } from "./group.ts";
@@ -20,6 +21,8 @@ export const symbolicWorldOptions = defineOptions("symbolicWorld", {
   mesh: option.meshShape(),
   /** Backends that may be named. Default []. */
   backends: option.array(option.backend(), { default: [] }),
+  /** The host of each rank, row-major in the mesh, by number. Default: not known. */
+  hosts: option.array(option.integer({ min: 0 }), { optional: true }),
 });
 /** The mesh of a symbolic world. */
 export type SymbolicWorldOptions = OptionsOf<typeof symbolicWorldOptions>;
@@ -52,8 +55,8 @@ export const maxRanks: number = 2 ** 16;
  * @throws OptionError for a mesh that `init` would refuse, or of more than 65 536 ranks.
  */
 export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
-  const { mesh, backends } = symbolicWorldOptions.parse(options);
-  const world = new LazyWorld("symbolicWorld", mesh, backends);
+  const { mesh, ...rest } = symbolicWorldOptions.parse(options);
+  const world = new LazyWorld("symbolicWorld", mesh, rest);
   const contexts = Array.from({ length: world.size }, (_, rank) => world.context(rank));
   return { contexts, groups: world.groups, interned: world.interned };
 }
@@ -69,6 +72,13 @@ function checkMesh(where: string, mesh: Coordinate): void {
   });
 }
 
+interface LazyWorldOptions {
+  /** Backends that may be named. */
+  readonly backends?: readonly AttentionBackend[];
+  /** The host of each rank. */
+  readonly hosts?: readonly number[] | undefined;
+}
+
 /** A world whose ranks are created on first use, and no groups but theirs. */
 export class LazyWorld {
   /** Number of ranks. */
@@ -76,15 +86,21 @@ export class LazyWorld {
   readonly interned: InternPool = new InternPool();
   readonly #mesh: Coordinate;
   readonly #backends: readonly AttentionBackend[];
-  readonly #axes: readonly Digit[];
-  readonly #registry = new GroupRegistry();
+  readonly #axes: readonly RankDigit[];
+  readonly #registry: GroupRegistry;
   /** By axis and the first rank of the line along it. */
   readonly #groupsByLine = new Map<string, GroupInfo>();
 
   /** @throws OptionError for a mesh that `init` would refuse, or that is too large. */
-  constructor(where: string, mesh: Coordinate, backends: readonly AttentionBackend[] = []) {
+  constructor(where: string, mesh: Coordinate, { backends = [], hosts }: LazyWorldOptions = {}) {
     checkMesh(where, mesh);
     this.size = meshSize(mesh);
+    expectValue(
+      `${where}: hosts`,
+      !hosts || hosts.length === this.size,
+      `a host for each of ${this.size} ranks`,
+      hosts,
+    );
     if (this.size > maxRanks) {
       throw new OptionError({
         where,
@@ -95,6 +111,7 @@ export class LazyWorld {
     }
     this.#mesh = mesh;
     this.#backends = backends;
+    this.#registry = new GroupRegistry(hosts);
     this.#axes = meshDigits(mesh);
   }
 
@@ -116,7 +133,7 @@ export class LazyWorld {
     return new SymbolicContext({ device, mesh, backends: this.#backends });
   }
 
-  #groupAlong(axis: string, { stride, length }: Pick<Digit, "stride" | "length">, rank: number): GroupInfo {
+  #groupAlong(axis: string, { stride, length }: Pick<RankDigit, "stride" | "length">, rank: number): GroupInfo {
     const first = rank - (Math.floor(rank / stride) % length) * stride;
     const key = `${axis}:${first}`;
     let members = this.#groupsByLine.get(key);
@@ -142,15 +159,21 @@ interface PendingSplit extends SplitCall {
 /** Numbers groups, and makes those that ranks split off: when the last member has called, all are notified of it. */
 class GroupRegistry {
   readonly groups: GroupInfo[] = [];
+  readonly #hosts: readonly number[] | undefined;
   readonly #families = new Map<string, number>();
   readonly #pendingSplits = new Map<GroupInfo, PendingSplit[]>();
+
+  constructor(hosts: readonly number[] | undefined) {
+    this.#hosts = hosts;
+  }
 
   /** `family`: what groups along one axis have in common. */
   add(name: string, family: string, ranks: readonly number[]): GroupInfo {
     const split = (call: SplitCall): Promise<GroupInfo> => this.#split(call);
     let number = this.#families.get(family);
     if (number === undefined) this.#families.set(family, (number = this.#families.size));
-    const members = { id: this.groups.length, family: number, name, ranks, split };
+    const hosts = this.#hosts && ranks.map((rank) => this.#hosts![rank]!);
+    const members = { id: this.groups.length, family: number, name, ranks, ...(hosts && { hosts }), split };
     this.groups.push(members);
     return members;
   }

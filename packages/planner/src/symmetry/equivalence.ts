@@ -17,28 +17,28 @@ export interface TapeComparison {
  * the same messages to and from the peers that the translation leads to, and as much memory. Where in memory operands lie, and
  * in which order a batch names its peers, may differ: neither takes time, nor makes a difference to what arrives.
  */
-export function isEquivalent(one: RecordedRank, other: RecordedRank, comparison: TapeComparison): boolean {
-  if (one.peakBytes !== other.peakBytes) return false;
-  return new Equivalence(one, other, comparison).holds();
+export function isEquivalent(first: RecordedRank, second: RecordedRank, comparison: TapeComparison): boolean {
+  if (first.peakBytes !== second.peakBytes) return false;
+  return new Equivalence(first, second, comparison).areTapesEqual();
 }
 
 class Equivalence {
-  readonly #one: RecordedRank;
-  readonly #other: RecordedRank;
+  readonly #first: RecordedRank;
+  readonly #second: RecordedRank;
   readonly #comparison: TapeComparison;
   readonly #translation: number;
 
   constructor(one: RecordedRank, other: RecordedRank, comparison: TapeComparison) {
     const { translations } = comparison;
-    this.#one = one;
-    this.#other = other;
+    this.#first = one;
+    this.#second = other;
     this.#comparison = comparison;
     const back = translations.inverse(translations.translationTo(one.tape.rank));
     this.#translation = translations.apply(translations.translationTo(other.tape.rank), back);
   }
 
-  holds(): boolean {
-    const [a, b] = [this.#one.tape.read(), this.#other.tape.read()];
+  areTapesEqual(): boolean {
+    const [a, b] = [this.#first.tape.read(), this.#second.tape.read()];
     for (;;) {
       const [more, too] = [nextOperation(a), nextOperation(b)];
       if (!more || !too) return more === too;
@@ -75,11 +75,11 @@ class Equivalence {
 
   // oxlint-disable-next-line max-params -- two events, and which of their arguments
   #sameViews(a: TapeReader, b: TapeReader, first: number, end: number): boolean {
-    for (let i = first; i < end; i++) if (!sameShape(this.#view(a, i), this.#view(b, i, this.#other))) return false;
+    for (let i = first; i < end; i++) if (!sameShape(this.#view(a, i), this.#view(b, i, this.#second))) return false;
     return true;
   }
 
-  #view(event: TapeReader, i: number, { tape }: RecordedRank = this.#one): View | undefined {
+  #view(event: TapeReader, i: number, { tape }: RecordedRank = this.#first): View | undefined {
     return tape.views[event.arg(i)];
   }
 
@@ -90,7 +90,7 @@ class Equivalence {
     at: { readonly q: number; readonly k: number; readonly rows: number },
   ): boolean {
     for (const i of [at.q, at.k]) {
-      const [one, other] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#other)!.layout.box];
+      const [one, other] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#second)!.layout.box];
       for (let axis = 0; axis < 4; axis++) if (one.sizes[axis] !== other.sizes[axis]) return false;
       const [width, row] = [one.sizes[3]!, 2];
       if (one.strides[row]! > width !== other.strides[row]! > width) return false;
@@ -114,7 +114,7 @@ class Equivalence {
   // oxlint-disable-next-line max-params -- two messages, each by its event and place
   #sameMessage(a: TapeReader, i: number, b: TapeReader, j: number): boolean {
     if (b.arg(j) !== this.#translated(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
-    return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#other));
+    return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#second));
   }
 
   /** As `sameTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */

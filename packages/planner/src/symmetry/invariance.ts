@@ -47,14 +47,14 @@ export class Invariance {
     this.#uniform ??= this.#isUniform();
     if (this.#uniform) return true;
     const [own, { count }] = [this.#fingerprintsOf(), this.#keys];
-    const drawn = weights(count);
+    const drawn = fingerprintWeights(count);
     const moved = drawn.map(() => new Float64Array(count)) as [Float64Array, Float64Array];
     for (const [i, each] of drawn.entries()) {
       for (let shard = 0; shard < count; shard++) moved[i]![permutation(shard)] = each[shard]!;
     }
     const images = this.#fingerprints(moved);
     for (let shard = 0; shard < this.#queries.count; shard++) {
-      const [one, other] = [own.of(shard), images.of(permutation(shard))];
+      const [one, other] = [own.pairCounts(shard), images.pairCounts(permutation(shard))];
       if (one[0] !== other[0] || one[1] !== other[1]) return false;
     }
     return true;
@@ -65,7 +65,7 @@ export class Invariance {
    * the earliest last query of a shard and the columns up to the latest first key, or the mirror image. If all of it is
    * visible, every shard has a query and a key in it. Otherwise false, though all may be visible for another reason.
    */
-  get allVisible(): boolean {
+  get isEveryShardVisible(): boolean {
     const [queries, keys] = [shardPositionBounds(this.#queries), shardPositionBounds(this.#keys)];
     if (!queries || !keys) return false;
     const after = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
@@ -78,23 +78,27 @@ export class Invariance {
   /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */
   #isUniform(): boolean {
     const { count } = this.#keys;
-    const [own, drawn] = [this.#fingerprintsOf(), weights(count)];
+    const [own, drawn] = [this.#fingerprintsOf(), fingerprintWeights(count)];
     const pairs = (q: number, k: number): number =>
-      visiblePairsUnchecked(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % PRIME;
+      visiblePairsUnchecked(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % FINGERPRINT_PRIME;
     const [same, others] = [pairs(0, 0), count > 1 ? pairs(0, 1) : 0];
-    const totals = drawn.map((each) => each.reduce((sum, weight) => (sum + weight) % PRIME, 0));
+    const totals = drawn.map((each) => each.reduce((sum, weight) => (sum + weight) % FINGERPRINT_PRIME, 0));
     for (let shard = 0; shard < count; shard++) {
-      const found = own.of(shard);
+      const found = own.pairCounts(shard);
       for (const [i, each] of drawn.entries()) {
-        const rest = (totals[i]! - each[shard]! + PRIME) % PRIME;
-        if (found[i] !== (((others * rest) % PRIME) + ((same * each[shard]!) % PRIME)) % PRIME) return false;
+        const rest = (totals[i]! - each[shard]! + FINGERPRINT_PRIME) % FINGERPRINT_PRIME;
+        if (
+          found[i] !==
+          (((others * rest) % FINGERPRINT_PRIME) + ((same * each[shard]!) % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME
+        )
+          return false;
       }
     }
     return true;
   }
 
   #fingerprintsOf(): Fingerprints {
-    return (this.#fingerprintsOfIdentity ??= this.#fingerprints(weights(this.#keys.count)));
+    return (this.#fingerprintsOfIdentity ??= this.#fingerprints(fingerprintWeights(this.#keys.count)));
   }
 
   #findAllVisible(): boolean {
@@ -132,10 +136,10 @@ function shardPositionBounds(shards: Shards): { minLast: number; maxFirst: numbe
 
 // Sums of pairs, each weighted by the shard of its key, modulo a prime below 2²⁶: products are exact in 53 bits.
 
-const PRIME = 67_108_859;
+const FINGERPRINT_PRIME = 67_108_859;
 
 /** Two lists of numbers below the prime, the same every time. */
-function weights(count: number): [Float64Array, Float64Array] {
+function fingerprintWeights(count: number): [Float64Array, Float64Array] {
   const draw = (seed: number): Float64Array => {
     let state = seed;
     return Float64Array.from({ length: count }, () => {
@@ -143,7 +147,7 @@ function weights(count: number): [Float64Array, Float64Array] {
       state ^= state << 13;
       state ^= state >>> 17;
       state ^= state << 5;
-      return (state >>> 0) % PRIME;
+      return (state >>> 0) % FINGERPRINT_PRIME;
     });
   };
   return [draw(0x9e37_79b9), draw(0x85eb_ca6b)];
@@ -168,7 +172,7 @@ class Fingerprints {
     return this.#keys.every(({ isDefined }) => isDefined) && this.#queries.spansWithStep(1) !== undefined;
   }
 
-  of(shard: number): readonly number[] {
+  pairCounts(shard: number): readonly number[] {
     return (this.#cache[shard] ??= this.#keys.map((keys) => {
       let sum = 0;
       for (const span of this.#queries.spans(shard)) {
@@ -176,7 +180,7 @@ class Fingerprints {
         for (const slice of this.#slices.intersecting(span.start, span.start + span.length))
           sum += keys.pairs(span, slice);
       }
-      return sum % PRIME;
+      return sum % FINGERPRINT_PRIME;
     }));
   }
 }
@@ -204,8 +208,8 @@ class WeightedKeys {
       this.#starts[i] = start;
       this.#weight[i] = weight[shard]!;
       this.#starts[i + 1] = end;
-      this.#sum[i + 1] = (this.#sum[i]! + this.#weight[i] * (length % PRIME)) % PRIME;
-      this.#sumOfSums[i + 1] = this.#prefixSum(i, length);
+      this.#sum[i + 1] = (this.#sum[i]! + this.#weight[i] * (length % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+      this.#sumOfSums[i + 1] = this.#sumWithinPiece(i, length);
     }
     this.isDefined = dense && n > 0 && end === keys.layout.length;
   }
@@ -215,23 +219,28 @@ class WeightedKeys {
     const { q0, q1, k0, k1, type } = slice;
     const rows = visibleRowsUnchecked(queries, slice);
     if (rows.length === 0) return 0;
-    const right = hasDiagonalEnd(type) ? this.#sumOverRows(rows, k1 - q1 + 1) : this.#sumConstant(rows, k1);
-    const left = hasDiagonalStart(type) ? this.#sumOverRows(rows, k0 - q0) : this.#sumConstant(rows, k0);
-    return right - left + PRIME;
+    const right = hasDiagonalEnd(type) ? this.#sumMovingBound(rows, k1 - q1 + 1) : this.#sumFixedBound(rows, k1);
+    const left = hasDiagonalStart(type) ? this.#sumMovingBound(rows, k0 - q0) : this.#sumFixedBound(rows, k0);
+    return right - left + FINGERPRINT_PRIME;
   }
 
-  /** Σ C(q + shift) over the rows q. */
-  #sumOverRows({ start, length }: Span, shift: number): number {
-    return (this.#prefixSums(start + length + shift).sums - this.#prefixSums(start + shift).sums + PRIME) % PRIME;
+  /** Σ C(q + shift) over the rows q: the bound moves with the row. */
+  #sumMovingBound({ start, length }: Span, shift: number): number {
+    return (
+      (this.#cumulative(start + length + shift).sumOfSums -
+        this.#cumulative(start + shift).sumOfSums +
+        FINGERPRINT_PRIME) %
+      FINGERPRINT_PRIME
+    );
   }
 
-  /** As often C(x) as there are rows. */
-  #sumConstant({ length }: Span, x: number): number {
-    return (this.#prefixSums(x).sum * (length % PRIME)) % PRIME;
+  /** Σ C(x) over the rows: the bound is the same for all. */
+  #sumFixedBound({ length }: Span, x: number): number {
+    return (this.#cumulative(x).sum * (length % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
   }
 
   /** C(x), and Σ C(y) over y < x. */
-  #prefixSums(x: number): { readonly sum: number; readonly sums: number } {
+  #cumulative(x: number): { readonly sum: number; readonly sumOfSums: number } {
     let [low, high] = [0, this.#starts.length];
     while (high - low > 1) {
       const middle = (low + high) >> 1;
@@ -239,17 +248,17 @@ class WeightedKeys {
       else high = middle;
     }
     const rows = x - this.#starts[low]!;
-    const sum = (this.#sum[low]! + this.#weight[low]! * (rows % PRIME)) % PRIME;
-    return { sum, sums: this.#prefixSum(low, rows) };
+    const sum = (this.#sum[low]! + this.#weight[low]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+    return { sum, sumOfSums: this.#sumWithinPiece(low, rows) };
   }
 
-  #prefixSum(piece: number, rows: number): number {
+  #sumWithinPiece(piece: number, rows: number): number {
     // Of rows and rows − 1 one is even.
     const half =
       rows % 2 === 0
-        ? ((rows / 2) % PRIME) * ((rows - 1 + PRIME) % PRIME)
-        : (rows % PRIME) * (((rows - 1) / 2) % PRIME);
-    const flat = (this.#sum[piece]! * (rows % PRIME)) % PRIME;
-    return (this.#sumOfSums[piece]! + flat + this.#weight[piece]! * (half % PRIME)) % PRIME;
+        ? ((rows / 2) % FINGERPRINT_PRIME) * ((rows - 1 + FINGERPRINT_PRIME) % FINGERPRINT_PRIME)
+        : (rows % FINGERPRINT_PRIME) * (((rows - 1) / 2) % FINGERPRINT_PRIME);
+    const flat = (this.#sum[piece]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+    return (this.#sumOfSums[piece]! + flat + this.#weight[piece]! * (half % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
   }
 }

@@ -15,18 +15,18 @@ export class Quotient {
   readonly #groups: readonly GroupInfo[];
   readonly #orbits: (number | undefined)[] = [];
   readonly #members: (readonly number[] | undefined)[] = [];
-  readonly #places: (ReadonlyMap<number, number> | undefined)[] = [];
+  readonly #groupRanks: (ReadonlyMap<number, number> | undefined)[] = [];
 
   constructor({ ranks, classes, groups }: AttentionRecord) {
     this.classes = classes;
     this.size = classes.ranks;
     this.#groups = groups;
-    if (!classes.isTrivial) for (const [index, { tape }] of ranks.entries()) this.#indexes.set(tape.rank, index);
+    if (!classes.isIdentity) for (const [index, { tape }] of ranks.entries()) this.#indexes.set(tape.rank, index);
   }
 
   /** Where in `record.ranks` the representative of a rank stands. */
   index(rank: number): number {
-    return this.classes.isTrivial ? rank : this.#indexes.get(this.classes.representative(rank))!;
+    return this.classes.isIdentity ? rank : this.#indexes.get(this.classes.representative(rank))!;
   }
 
   /**
@@ -34,8 +34,12 @@ export class Quotient {
    * sender's representative has it. Equal for a message and all that are translations of it.
    */
   channel(family: number, from: number, to: number): { readonly sender: number; readonly key: number } {
-    const receiver = this.classes.isTrivial ? to : this.classes.relativeTo(from, to);
-    return { sender: this.index(from), key: family * this.size + receiver };
+    return { sender: this.index(from), key: family * this.size + this.receiver(from, to) };
+  }
+
+  /** A receiver as the sender's representative has it. */
+  receiver(from: number, to: number): number {
+    return this.classes.isIdentity ? to : this.classes.relativeTo(from, to);
   }
 
   /** The number of a group's ranks of different classes, and the same number for groups that are translations of it. */
@@ -54,14 +58,14 @@ export class Quotient {
   }
 
   /** The place of a rank in a group. */
-  place(group: number, rank: number): number {
-    const places = (this.#places[group] ??= new Map(this.#groups[group]!.ranks.map((each, i) => [each, i])));
+  groupRank(group: number, rank: number): number {
+    const places = (this.#groupRanks[group] ??= new Map(this.#groups[group]!.ranks.map((each, i) => [each, i])));
     return places.get(rank)!;
   }
 
   /** The rank at a place of a group. */
-  rankAt(group: number, place: number): number {
-    return this.#groups[group]!.ranks[place]!;
+  worldRank(group: number, groupRank: number): number {
+    return this.#groups[group]!.ranks[groupRank]!;
   }
 
   /** What all groups along one axis have in common. */

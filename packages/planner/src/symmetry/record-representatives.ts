@@ -13,7 +13,7 @@ import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, ty
 import { isEquivalent } from "./equivalence.ts";
 import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
-import { GroupAction, type Digit, meshDigits, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
+import { GroupAction, type RankDigit, meshDigits, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
 
 export const recordRepresentativesOptions = defineOptions("recordRepresentatives", {
   /**
@@ -76,9 +76,9 @@ export function checkRepresentatives(where: string, options: RecordOptions, rank
 }
 
 /** Why ranks are in classes of their own. */
-type Difference = "rows" | "pairs" | "behaviour";
+type ClassDifference = "rows" | "pairs" | "behaviour";
 
-const remedies: Readonly<Record<Difference, (shards: number) => string>> = {
+const differenceRemedies: Readonly<Record<ClassDifference, (shards: number) => string>> = {
   rows: (shards) => `make the number of tokens a multiple of ${2 * shards}, so that all shards are of one length`,
   pairs: () => "use a mask and a placement that give all ranks equal work, such as causal() with zigzag()",
   behaviour: () => "use a backend that does the same on every rank, or fewer ranks",
@@ -95,7 +95,7 @@ class SymmetrySearch {
   readonly #recorded = new Map<number, RecordedRank>();
   /** Translations of shards that were found to keep rows and pairs, or not: by the axis, and how the digit lies in it. */
   readonly #preserved = new Map<string, boolean>();
-  #difference: Difference = "behaviour";
+  #difference: ClassDifference = "behaviour";
 
   constructor(where: string, options: RecordOptions, ranksPerNode: number | undefined) {
     this.#where = where;
@@ -113,7 +113,7 @@ class SymmetrySearch {
     const { size } = this.#recorder;
     if (size > maxRecordedRanks) this.checkShards();
     const translations = this.#translations();
-    if (!translations.isTrivial) {
+    if (!translations.isIdentity) {
       if (translations.classes > maxRecordedRanks) throw this.#tooManyClassesError(translations.classes);
       const ranks = translations.representatives().map((rank) => this.#rank(rank));
       const record = this.#recorder.recordOf(ranks, translations);
@@ -140,7 +140,7 @@ class SymmetrySearch {
     return new Translations(digits, this.#recorder.size);
   }
 
-  #candidateDigits(axis: Digit): Digit[] {
+  #candidateDigits(axis: RankDigit): RankDigit[] {
     let [best, most] = [[{ ...axis, step: axis.length }], 1];
     // No grid has more translations than the axis itself could have.
     const enough = axis.length / divisors(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
@@ -156,19 +156,34 @@ class SymmetrySearch {
   }
 
   /** A digit that moves by as little as leaves nodes, rows and pairs alone; by nothing if there is no such step. */
-  #smallestStep(digit: Digit): Digit {
+  #smallestStep(digit: RankDigit): RankDigit {
     const steps = divisors(digit.length).map((step) => ({ ...digit, step }));
     return steps.find(
       (each) => each.step === each.length || (this.#alignsWithNodes(each) && this.#preservesShards(each)),
     )!;
   }
 
-  #alignsWithNodes(digit: Digit): boolean {
+  #alignsWithNodes(digit: RankDigit): boolean {
     const { step, length } = digit;
-    return step === length || this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
+    if (step === length) return true;
+    const keepsNodes = this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
+    return keepsNodes && this.#preservesHosts(digit);
   }
 
-  #preservesShards(digit: Digit): boolean {
+  /** Whether ranks that share a host still do where a step of the digit takes them: backends may use it. */
+  #preservesHosts(digit: RankDigit): boolean {
+    const { hosts } = this.#recorder.options;
+    if (!hosts) return true;
+    const translations = new Translations([digit], hosts.length);
+    const movedTo = new Map<number, number>();
+    return hosts.every((host, rank) => {
+      const moved = hosts[translations.apply(digit.step * digit.stride, rank)]!;
+      if (!movedTo.has(host)) movedTo.set(host, moved);
+      return movedTo.get(host) === moved;
+    });
+  }
+
+  #preservesShards(digit: RankDigit): boolean {
     const { axis, stride, step, length } = digit;
     const key = `${axis} ${stride} ${length} ${step}`;
     let kept = this.#preserved.get(key);
@@ -176,7 +191,7 @@ class SymmetrySearch {
     return kept;
   }
 
-  #checkPreserved(digit: Digit): boolean {
+  #checkPreserved(digit: RankDigit): boolean {
     const { size, queries } = this.#recorder;
     const action = new GroupAction(new Translations([digit], size), this.#mesh, queries.axes);
     const moved = (shard: number): number => action.apply(digit.step * digit.stride, shard);
@@ -186,7 +201,7 @@ class SymmetrySearch {
     }
     if (this.#invariance.preservesPairs(moved)) return true;
     // Backends derive from pairs only whether there are any.
-    if (!this.#pairs && this.#invariance.allVisible) return true;
+    if (!this.#pairs && this.#invariance.isEveryShardVisible) return true;
     this.#difference = "pairs";
     return false;
   }
@@ -239,13 +254,13 @@ class SymmetrySearch {
       where: this.#where,
       expected: `at most ${maxRecordedRanks} equivalence classes of ranks`,
       received: `${size} ranks in ${classes} (${what})`,
-      remedy: remedies[this.#difference](shards),
+      remedy: differenceRemedies[this.#difference](shards),
     });
   }
 }
 
 /** The ways to lay the ranks along an axis out in rows and columns, more than one of each. */
-function axisDigits({ axis, stride, length }: Digit): Digit[][] {
+function axisDigits({ axis, stride, length }: RankDigit): RankDigit[][] {
   return divisors(length)
     .filter((columns) => columns > 1 && columns < length)
     .map((columns) => [

@@ -108,8 +108,8 @@ export class Shards {
         // A step of a single position is any.
         const step = length > 1 ? span.step : 1;
         if (length > 0) {
-          const byRemainder = getOr(pieces, step, () => new Map<number, ShardSpan[]>());
-          getOr(byRemainder, span.start % step, (): ShardSpan[] => []).push({ ...span, step, shard, row });
+          const byRemainder = getOrCreate(pieces, step, () => new Map<number, ShardSpan[]>());
+          getOrCreate(byRemainder, span.start % step, (): ShardSpan[] => []).push({ ...span, step, shard, row });
         }
         row += length;
       }
@@ -122,7 +122,7 @@ export class Shards {
   }
 }
 
-function getOr<K, V>(map: Map<K, V>, key: K, make: () => V): V {
+function getOrCreate<K, V>(map: Map<K, V>, key: K, make: () => V): V {
   let value = map.get(key);
   if (value === undefined) map.set(key, (value = make()));
   return value;

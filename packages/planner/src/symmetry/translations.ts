@@ -4,7 +4,7 @@ import type { Coordinate } from "@mosaic/core";
  * One digit of a rank's number, which is Σ value · stride: a mesh axis, or one of the two dimensions of a grid that a backend
  * lays out along an axis. Translations add multiples of `step` to it, modulo `length`.
  */
-export interface Digit {
+export interface RankDigit {
   readonly axis: string;
   readonly stride: number;
   readonly length: number;
@@ -18,24 +18,24 @@ export interface Digit {
  * translation is written as the rank that it takes rank 0 to.
  */
 export class Translations {
-  readonly digits: readonly Digit[];
+  readonly digits: readonly RankDigit[];
   /** All ranks. */
   readonly ranks: number;
   /** Translations, which are as many as the ranks of a class. */
   readonly order: number;
   /** Those digits that move. */
-  readonly #movingDigits: readonly Digit[];
+  readonly #translatedDigits: readonly RankDigit[];
 
-  constructor(digits: readonly Digit[], ranks: number) {
+  constructor(digits: readonly RankDigit[], ranks: number) {
     this.digits = digits;
     this.ranks = ranks;
-    this.#movingDigits = digits.filter(({ length, step }) => step < length);
-    this.order = this.#movingDigits.reduce((order, { length, step }) => (order * length) / step, 1);
+    this.#translatedDigits = digits.filter(({ length, step }) => step < length);
+    this.order = this.#translatedDigits.reduce((order, { length, step }) => (order * length) / step, 1);
   }
 
   /** Whether every rank is in a class of its own. */
-  get isTrivial(): boolean {
-    return this.#movingDigits.length === 0;
+  get isIdentity(): boolean {
+    return this.#translatedDigits.length === 0;
   }
 
   /** How many classes there are. */
@@ -46,7 +46,7 @@ export class Translations {
   /** The translation that takes the representative of a rank's class to the rank. */
   translationTo(rank: number): number {
     let translation = 0;
-    for (const { stride, length, step } of this.#movingDigits) {
+    for (const { stride, length, step } of this.#translatedDigits) {
       const value = Math.floor(rank / stride) % length;
       translation += (value - (value % step)) * stride;
     }
@@ -61,7 +61,7 @@ export class Translations {
   /** Where a translation takes a rank. */
   apply(translation: number, rank: number): number {
     let moved = rank;
-    for (const { stride, length } of this.#movingDigits) {
+    for (const { stride, length } of this.#translatedDigits) {
       const by = Math.floor(translation / stride) % length;
       const value = Math.floor(rank / stride) % length;
       moved += (value + by < length ? by : by - length) * stride;
@@ -72,7 +72,7 @@ export class Translations {
   /** What undoes a translation. */
   inverse(translation: number): number {
     let back = 0;
-    for (const { stride, length } of this.#movingDigits) {
+    for (const { stride, length } of this.#translatedDigits) {
       const by = Math.floor(translation / stride) % length;
       if (by > 0) back += (length - by) * stride;
     }
@@ -80,8 +80,8 @@ export class Translations {
   }
 
   /** A rank as the representative of `of`'s class has it: moved back by the translation that leads to `of`. */
-  relativeTo(of: number, rank: number): number {
-    return this.apply(this.inverse(this.translationTo(of)), rank);
+  relativeTo(reference: number, rank: number): number {
+    return this.apply(this.inverse(this.translationTo(reference)), rank);
   }
 
   /** The representatives, in order. */
@@ -96,7 +96,10 @@ export class Translations {
 
   /** All translations: where they take rank 0, from 0 on. */
   *all(): Generator<number, void, undefined> {
-    const steps = this.#movingDigits.map(({ stride, length, step }) => ({ by: step * stride, count: length / step }));
+    const steps = this.#translatedDigits.map(({ stride, length, step }) => ({
+      by: step * stride,
+      count: length / step,
+    }));
     for (let i = 0; i < this.order; i++) {
       let [rest, translation] = [i, 0];
       for (const { by, count } of steps) {
@@ -117,7 +120,7 @@ export function preservesNodes({ digits }: Translations, ranksPerNode: number): 
 }
 
 /** Whether steps of a digit lead from node to node, and so does its wrapping around. */
-export function stepsOverNodes({ stride, length, step }: Digit, ranksPerNode: number): boolean {
+export function stepsOverNodes({ stride, length, step }: RankDigit, ranksPerNode: number): boolean {
   return (step * stride) % ranksPerNode === 0 && (length * stride) % ranksPerNode === 0;
 }
 
@@ -128,7 +131,7 @@ export function identityTranslations(mesh: Coordinate): Translations {
 }
 
 /** The axes of a mesh as digits of its ranks' numbers, each of which may move by one. */
-export function meshDigits(mesh: Coordinate): Digit[] {
+export function meshDigits(mesh: Coordinate): RankDigit[] {
   let stride = meshSize(mesh);
   return Object.entries(mesh).map(([axis, length]) => {
     stride /= length;

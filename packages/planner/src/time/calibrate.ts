@@ -11,14 +11,14 @@ import {
   type OptionSettings,
   type PresenceOf,
 } from "@mosaic/core";
-import { type AttentionSample, fitAttention, fitBytes, leastSquares } from "./fit.ts";
+import { type AttentionTiming, fitAttention, fitBytes, leastSquares } from "./fit.ts";
 import { type MeasuredRanks, timeCopies, timeExchanges, timeLockstep, timeTiles } from "./measure.ts";
 import { timeHost } from "./measure-host.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile, SharedCores } from "./profile.ts";
 import { profiles } from "./profiles.ts";
 
 /** An array of one or more, each of which a kind accepts. */
-function oneOrMore<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
+function nonEmptyArray<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
   kind: Option<Value>,
   settings?: S,
 ): Option<readonly Value[], PresenceOf<S>> {
@@ -29,13 +29,13 @@ function oneOrMore<Value, const S extends OptionSettings<readonly NoInfer<Value>
 
 export const calibrateOptions = defineOptions("calibrate", {
   /** The ranks that this process drives: all of a `world(n)`, or its own one under the launcher. */
-  contexts: oneOrMore(option.custom("a Context, as init returns", option.hasMethods<Context>("assertOpen"))),
+  contexts: nonEmptyArray(option.custom("a Context, as init returns", option.hasMethods<Context>("assertOpen"))),
   /** The profile's. Default "calibrated". */
   name: option.string({ default: "calibrated" }),
   /** What attention is measured in. Default ["float32", "bfloat16"]. */
-  dtypes: oneOrMore(option.dtype(), { default: ["float32", "bfloat16"] }),
+  dtypes: nonEmptyArray(option.dtype(), { default: ["float32", "bfloat16"] }),
   /** Sizes of heads. Default [64, 128]. */
-  headDims: oneOrMore(option.integer({ min: 1, max: 256 }), { default: [64, 128] }),
+  headDims: nonEmptyArray(option.integer({ min: 1, max: 256 }), { default: [64, 128] }),
   /** How often each measurement is repeated, for the median of them to count. Default 5. */
   repetitions: option.integer({ min: 1, max: 1000, default: 5 }),
   /** Threads of each rank's device. Default 1. */
@@ -47,14 +47,14 @@ export const calibrateOptions = defineOptions("calibrate", {
 export type CalibrateOptions = OptionsOf<typeof calibrateOptions>;
 
 const KIB = 2 ** 10;
-const HEADS = 4;
+const CALIBRATION_HEADS = 4;
 const HEAD_DIM = 64;
 
 /**
  * Rows × keys of the tiles that are measured: short and long in either dimension, and more that are too long for inner caches:
  * errors are relative, and most of a step is spent on long ones.
  */
-const shapes = [
+const tileShapes = [
   [64, 1024],
   [1024, 64],
   [256, 256],
@@ -123,11 +123,11 @@ async function measureAttention(
   const kinds = dtypes.flatMap((dtype) => (["attend", "attendBackward"] as const).map((kind) => ({ dtype, kind })));
   const tiles = kinds.flatMap(({ dtype, kind }) =>
     headDims.flatMap((headDim) =>
-      shapes.map(([rows, keys]) => ({ dtype, kind, numHeads: HEADS, rows, keys, headDim })),
+      tileShapes.map(([rows, keys]) => ({ dtype, kind, numHeads: CALIBRATION_HEADS, rows, keys, headDim })),
     ),
   );
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
-  const square = { numHeads: HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
+  const square = { numHeads: CALIBRATION_HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const pairs = kinds.flatMap((kind) => [false, true].map((interleaved) => ({ ...kind, ...square, interleaved })));
   const all = await timeTiles(measured, [...tiles, ...pairs]);
   const samples = all.slice(0, tiles.length);
@@ -137,7 +137,7 @@ async function measureAttention(
   >;
   for (const [i, { dtype, kind }] of kinds.entries()) {
     const own = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
-    const [dense, interleaved] = all.slice(tiles.length + 2 * i) as [AttentionSample, AttentionSample];
+    const [dense, interleaved] = all.slice(tiles.length + 2 * i) as [AttentionTiming, AttentionTiming];
     const fitted = fitAttention(own, kind === "attend" ? 4 : 10, launch);
     speeds[kind][dtype] = { ...fitted, interleaved: Math.max(1, interleaved.seconds / dense.seconds) };
   }
@@ -164,7 +164,7 @@ async function measureLockstep(
   { perNode, link, dtype }: LockstepCases,
 ): Promise<Pick<SharedCores, "efficiency" | "wait">> {
   const tiles = [256, 512, 1024, 2048].map((length) => ({
-    ...{ kind: "attend" as const, dtype, numHeads: HEADS, headDim: HEAD_DIM },
+    ...{ kind: "attend" as const, dtype, numHeads: CALIBRATION_HEADS, headDim: HEAD_DIM },
     ...{ rows: length, keys: length },
   }));
   const samples = await timeLockstep(measured, tiles);

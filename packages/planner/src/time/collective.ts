@@ -35,17 +35,17 @@ export function collectiveTraffic(
   profile: Profile,
   ranks: readonly number[],
   rank: number,
-  part: CollectiveArguments,
+  collective: CollectiveArguments,
 ): CollectiveTraffic {
-  const { op } = part;
+  const { op } = collective;
   const n = ranks.length;
   if (op === "barrier") return { transfers: [], steps: Math.ceil(Math.log2(n)) };
   if (profile.collectives === "ring" && op !== "allToAll") {
-    return { transfers: [ringTransfer(ranks, rank, part)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
+    return { transfers: [ringTransfer(ranks, rank, collective)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
   }
   const transfers: PeerTransfer[] = [];
   for (let other = 0; other < n; other++) {
-    const bytes = other === rank ? 0 : directBytes(part, rank, other, n);
+    const bytes = other === rank ? 0 : directBytes(collective, rank, other, n);
     if (bytes > 0) transfers.push({ to: ranks[other]!, bytes });
   }
   return { transfers, steps: op === "allReduce" ? 2 : 1 };

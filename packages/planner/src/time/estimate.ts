@@ -36,7 +36,7 @@ export interface Estimate {
 export function estimate(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Estimate {
   const checked = parseProfile(profile);
   const { mesh } = recordOptions.parse(options, "estimate");
-  if (ranks !== undefined) checkArgument("estimate: ranks", ranks, rankList);
+  if (ranks !== undefined) checkArgument("estimate: ranks", ranks, rankListOption);
   const size = meshSize(mesh);
   const record = recordRanks("estimate", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.interned);
@@ -54,7 +54,7 @@ export function estimate(options: RecordOptions, profile: Profile, ranks?: reado
   };
 }
 
-const rankList = option.array(option.integer({ min: 0 }));
+const rankListOption = option.array(option.integer({ min: 0 }));
 
 interface RankTimes {
   seconds: number;
@@ -131,16 +131,16 @@ function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, 
   const bytes = linkBytes(event, tape, { profile, record });
   let seconds = 0;
   for (const kind of linkClasses) {
-    const { out, into, messages } = bytes[kind];
+    const { sent, received, messages } = bytes[kind];
     if (messages === 0) continue;
     const { latency, bandwidth, duplex, sharedBy } = profile.links[kind];
     const speed = (bandwidth * rates.transfer) / Math.min(sharedBy, profile.ranksPerNode);
-    seconds = Math.max(seconds, latency + (duplex ? Math.max(out, into) : out + into) / speed);
+    seconds = Math.max(seconds, latency + (duplex ? Math.max(sent, received) : sent + received) / speed);
   }
   return seconds;
 }
 
-type LinkBytes = Record<LinkClass, { out: number; into: number; messages: number }>;
+type LinkBytes = Record<LinkClass, { sent: number; received: number; messages: number }>;
 
 /** What an event moves over each class of links. Collectives count whole, over the farthest link of their group. */
 function linkBytes(
@@ -148,15 +148,15 @@ function linkBytes(
   { rank, views }: RankRecord,
   { profile, record }: Pick<EstimateContext, "profile" | "record">,
 ): LinkBytes {
-  const none = () => ({ out: 0, into: 0, messages: 0 });
+  const none = () => ({ sent: 0, received: 0, messages: 0 });
   const bytes: LinkBytes = { self: none(), "intra-node": none(), "inter-node": none() };
   const size = (view: number): number => (view < 0 ? 0 : views[view]!.layout.size * dtypeBytes[views[view]!.dtype]);
   if (isBatch(event.op)) {
     for (let i = 3; i < event.count; i += 3) {
       const tally = bytes[linkClass(profile, rank, event.arg(i))];
       tally.messages++;
-      if (event.arg(i + 1) === 1) tally.out += size(event.arg(i + 2));
-      else tally.into += size(event.arg(i + 2));
+      if (event.arg(i + 1) === 1) tally.sent += size(event.arg(i + 2));
+      else tally.received += size(event.arg(i + 2));
     }
     return bytes;
   }
@@ -164,7 +164,7 @@ function linkBytes(
   const far = ranks.some((other) => linkClass(profile, rank, other) === "inter-node");
   const tally = bytes[far ? "inter-node" : "intra-node"];
   tally.messages = 1;
-  tally.out = size(event.arg(5));
-  tally.into = size(event.arg(4));
+  tally.sent = size(event.arg(5));
+  tally.received = size(event.arg(4));
   return bytes;
 }

@@ -1,7 +1,7 @@
 import type { AttentionSpeed } from "./profile.ts";
 
-/** How long one call of an attention kernel took, without a mask: `heads` heads of rows × keys, of size headDim. */
-export interface AttentionSample {
+/** How long one call of an attention kernel took, without a mask: `numHeads` heads of rows × keys, of size headDim. */
+export interface AttentionTiming {
   readonly numHeads: number;
   readonly rows: number;
   readonly keys: number;
@@ -10,7 +10,7 @@ export interface AttentionSample {
 }
 
 /** How long a call took that moved so many bytes. */
-export interface BytesSample {
+export interface TransferTiming {
   readonly bytes: number;
   readonly seconds: number;
 }
@@ -19,9 +19,9 @@ export interface BytesSample {
  * The speed that explains the samples best: relative squares are least. `operations` is 4 forward and 10 backward. With one
  * size of heads only, halfDim is 0. Of samples so noisy that more pairs take no longer, the fastest counts.
  */
-export function fitAttention(samples: readonly AttentionSample[], operations: number, launch: number): AttentionSpeed {
+export function fitAttention(samples: readonly AttentionTiming[], operations: number, launch: number): AttentionSpeed {
   const sizes = new Set(samples.map(({ headDim }) => headDim));
-  const fitted = (halfDim: number): Fit => {
+  const fitted = (halfDim: number): LinearFit => {
     const rows = samples.map(({ numHeads, rows: r, keys, headDim }) => {
       const each = operations * (headDim + halfDim) * numHeads;
       return [each * r * keys, each * r, each * keys];
@@ -45,7 +45,7 @@ export function fitAttention(samples: readonly AttentionSample[], operations: nu
 }
 
 /** Latency in seconds and bandwidth in bytes per second; of samples so noisy that more takes no longer, the fastest's. */
-export function fitBytes(samples: readonly BytesSample[]): { readonly latency: number; readonly bandwidth: number } {
+export function fitBytes(samples: readonly TransferTiming[]): { readonly latency: number; readonly bandwidth: number } {
   const { factors } = leastSquares(
     samples.map(({ bytes }) => [bytes, 1]),
     samples.map(({ seconds }) => seconds),
@@ -55,7 +55,7 @@ export function fitBytes(samples: readonly BytesSample[]): { readonly latency: n
   return { latency: 0, bandwidth: Math.max(...samples.map(({ bytes, seconds }) => bytes / seconds)) };
 }
 
-interface Fit {
+interface LinearFit {
   readonly factors: readonly number[];
   /** Sum of the squared relative errors. */
   readonly error: number;
@@ -69,13 +69,13 @@ export function leastSquares(
   rows: readonly (readonly number[])[],
   values: readonly number[],
   measures: readonly number[] = values,
-): Fit {
+): LinearFit {
   const weighed = rows.map((row, i) => row.map((x) => x / measures[i]!));
   const targets = values.map((value, i) => value / measures[i]!);
   let used = weighed[0]!.map((_, column) => column);
   for (;;) {
     const columns = weighed.map((row) => used.map((column) => row[column]!));
-    const found = solve(columns, targets);
+    const found = solveLeastSquares(columns, targets);
     const worst = found.reduce((min, x, i) => (x < found[min]! ? i : min), 0);
     if (found[worst]! < 0 && used.length > 1) {
       used = used.filter((_, i) => i !== worst);
@@ -88,7 +88,7 @@ export function leastSquares(
 }
 
 /** The x with A·x nearest to b: normal equations, columns scaled, Gauss–Jordan with pivots. */
-function solve(a: readonly (readonly number[])[], b: readonly number[]): number[] {
+function solveLeastSquares(a: readonly (readonly number[])[], b: readonly number[]): number[] {
   const n = a[0]!.length;
   const scale = Array.from({ length: n }, (_, i) => Math.sqrt(a.reduce((sum, row) => sum + row[i]! ** 2, 0)) || 1);
   const scaled = a.map((row) => row.map((x, i) => x / scale[i]!));

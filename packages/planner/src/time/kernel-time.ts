@@ -65,29 +65,38 @@ export class KernelTimes {
 
   seconds(event: TapeReader, { views }: RankRecord): number {
     const { kernels } = this.#profile;
+    const view = (i: number): View => views[event.arg(i)]!;
     switch (event.op) {
       case "attend":
-        return this.#attention(event, "attend", views[event.arg(2)]!, views[event.arg(3)]!, 5);
+        return this.#attention(event, "attend", { q: view(2), k: view(3), v: view(4) }, 5);
       case "attendBackward":
-        return this.#attention(event, "attendBackward", views[event.arg(3)]!, views[event.arg(7)]!, 9);
+        return this.#attention(event, "attendBackward", { q: view(3), k: view(7), v: view(8) }, 9);
       case "fill":
-        return kernels.launch + viewBytes(views[event.arg(0)]!) / kernels.bandwidth;
+        return kernels.launch + viewBytes(view(0)) / kernels.bandwidth;
       case "compute":
         return kernels.launch + this.#nonAttention(event, views);
       default: {
         let bytes = 0;
-        for (let i = 0; i < event.count; i++) bytes += viewBytes(views[event.arg(i)]!);
+        for (let i = 0; i < event.count; i++) bytes += viewBytes(view(i));
         return kernels.launch + bytes / kernels.bandwidth;
       }
     }
   }
 
   // oxlint-disable-next-line max-params -- the event, and where its parts lie
-  #attention(event: TapeReader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
-    const [batch, numHeads, rows, headDim] = q.layout.box.sizes as [number, number, number, number];
+  #attention(
+    event: TapeReader,
+    kind: "attend" | "attendBackward",
+    { q, k, v }: Readonly<Record<"q" | "k" | "v", View>>,
+    first: number,
+  ): number {
+    const [batch, numHeads, rows, size] = q.layout.box.sizes as [number, number, number, number];
+    const valueSize = v.layout.box.sizes[3]!;
+    // Of the products two have the size of keys and values in turn; backward three that of keys, and two that of values.
+    const headDim = kind === "attend" ? (size + valueSize) / 2 : (3 * size + 2 * valueSize) / 5;
     const pairs = this.#pairs.count(event.arg(first), event.arg(first + 1), event.arg(first + 2));
     const { sizes, strides } = k.layout.box;
-    const interleaved = strides[2]! > headDim;
+    const interleaved = strides[2]! > size;
     const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, numHeads: batch * numHeads, interleaved };
     return attentionSeconds(this.#profile.kernels, kind, work);
   }
@@ -96,10 +105,12 @@ export class KernelTimes {
   #nonAttention(event: TapeReader, views: readonly View[]): number {
     const { kernels } = this.#profile;
     const used = Array.from({ length: event.count - 2 }, (_, i) => views[event.arg(2 + i)]!);
-    if (this.#interned.strings[event.arg(0)] !== "matmul") {
+    const name = this.#interned.strings[event.arg(0)];
+    if (name !== "matmul" && name !== "linear") {
       return used.reduce((sum, view) => sum + viewBytes(view), 0) / kernels.bandwidth;
     }
-    const inner = used[1]!.layout.shape.at(-1)!;
+    const a = used[event.arg(1)]!; // behind what is written
+    const inner = a.layout.shape.at(-1)!;
     return (2 * used[0]!.layout.size * inner) / kernels.matmul;
   }
 }

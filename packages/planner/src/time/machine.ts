@@ -12,8 +12,8 @@ interface LinkPort {
 /** The cores of a node. Messages go first: threads that move them wake rarely and briefly, and schedulers favour such threads. */
 interface SimulatedNode {
   /** Ranks that move bytes, and kernels and hosts that run. */
-  moving: number;
-  busy: number;
+  transferCount: number;
+  kernelCount: number;
   /** How fast each message, and each kernel and host, goes on. */
   messageRate: number;
   kernelRate: number;
@@ -29,7 +29,7 @@ export class Activity implements Task {
   readonly peer: number;
   /** What it is part of. */
   owner: unknown;
-  at = 0;
+  endTime = 0;
   queueIndex = -1;
   /** Seconds alone, or bytes, still to do at the time `since`. */
   remaining = 0;
@@ -39,11 +39,11 @@ export class Activity implements Task {
   isChanged = false;
   /** Of a message: which link, whether it does not yet move, where it passes, and its places there. */
   link: LinkClass = "self";
-  isLatent = false;
-  from: LinkPort | undefined = undefined;
-  into: LinkPort | undefined = undefined;
-  fromIndex = -1;
-  intoIndex = -1;
+  isInLatency = false;
+  sendPort: LinkPort | undefined = undefined;
+  receivePort: LinkPort | undefined = undefined;
+  sendPortIndex = -1;
+  receivePortIndex = -1;
 
   // oxlint-disable-next-line max-params -- made by the million
   constructor(kind: Task["kind"], rank: number, peer: number, owner: unknown) {
@@ -76,7 +76,7 @@ export class MachineSimulator {
   readonly #ports: LinkPort[];
   readonly #nodes: SimulatedNode[];
   /** Messages that move, by rank. */
-  readonly #moving: Int32Array;
+  readonly #activeTransfers: Int32Array;
   /** The kernel of each rank: one at a time. */
   readonly #kernels: Activity[];
   // What changed at this moment, each once.
@@ -88,10 +88,10 @@ export class MachineSimulator {
   constructor(profile: Profile, ranks: number) {
     this.#profile = profile;
     const nodes = Math.ceil(ranks / profile.ranksPerNode);
-    const idle = { moving: 0, busy: 0, messageRate: 1, kernelRate: 1, isChanged: false };
+    const idle = { transferCount: 0, kernelCount: 0, messageRate: 1, kernelRate: 1, isChanged: false };
     this.#nodes = Array.from({ length: nodes }, () => ({ ...idle, activities: new Set<Activity>() }));
     this.#ports = createPorts(profile, ranks);
-    this.#moving = new Int32Array(ranks);
+    this.#activeTransfers = new Int32Array(ranks);
     this.#kernels = Array.from({ length: ranks }, (_, rank) => new Activity("compute", rank, rank, undefined));
   }
 
@@ -113,9 +113,9 @@ export class MachineSimulator {
   }
 
   /** Lets something under way end when so many seconds of it would be left. */
-  truncate(work: Activity, rest: number): void {
+  truncate(work: Activity, removedSeconds: number): void {
     this.#advance(work);
-    work.remaining = Math.max(0, work.remaining - rest);
+    work.remaining = Math.max(0, work.remaining - removedSeconds);
     this.#markActivity(work);
   }
 
@@ -124,31 +124,31 @@ export class MachineSimulator {
     const work = new Activity("flow", from, to, owner);
     work.remaining = bytes;
     work.link = link;
-    work.from = this.#ports[portIndex(from, link, 0)]!;
+    work.sendPort = this.#ports[portIndex(from, link, 0)]!;
     const into = this.#ports[portIndex(to, link, 1)]!;
     // What a rank sends to itself passes a port of both ways once.
-    if (into !== work.from || link !== "self") work.into = into;
-    work.isLatent = true;
-    work.at = this.now + this.#profile.links[link].latency;
+    if (into !== work.sendPort || link !== "self") work.receivePort = into;
+    work.isInLatency = true;
+    work.endTime = this.now + this.#profile.links[link].latency;
     this.#queue.set(work);
   }
 
   /** Lets time pass; the owner gets it back like anything that ends. */
-  timer(rank: number, until: number, owner: unknown): void {
+  timer(rank: number, endTime: number, owner: unknown): void {
     const work = new Activity("timer", rank, rank, owner);
-    work.at = until;
+    work.endTime = endTime;
     this.#queue.set(work);
   }
 
   /** Goes on to when the next kernel, message or timer ends; undefined when nothing is under way. */
   next(): Activity | undefined {
     for (;;) {
-      if (this.#queue.first?.at !== this.now && this.#updateRates()) continue;
+      if (this.#queue.first?.endTime !== this.now && this.#updateRates()) continue;
       const work = this.#queue.pop();
       if (!work) return undefined;
-      this.now = work.at;
-      if (work.isLatent) {
-        work.isLatent = false;
+      this.now = work.endTime;
+      if (work.isInLatency) {
+        work.isInLatency = false;
         this.#beginTransfer(work);
         continue;
       }
@@ -160,7 +160,7 @@ export class MachineSimulator {
 
   #run(work: Activity, seconds: number): void {
     work.remaining = seconds;
-    this.#countBusy(work.rank, "busy", 1);
+    this.#adjustActivityCount(work.rank, "kernelCount", 1);
     this.#start(work);
   }
 
@@ -178,31 +178,31 @@ export class MachineSimulator {
   /** A kernel ends, or a host is done. */
   #finish(work: Activity): void {
     this.#cancel(work);
-    this.#countBusy(work.rank, "busy", -1);
+    this.#adjustActivityCount(work.rank, "kernelCount", -1);
   }
 
   /** A message begins to move. */
   #beginTransfer(work: Activity): void {
-    const { from, into, rank, peer, link } = work;
-    work.fromIndex = from!.flows.push(work) - 1;
-    if (into) work.intoIndex = into.flows.push(work) - 1;
-    this.#countMoving(rank, 1);
-    if (link !== "self") this.#countMoving(peer, 1);
+    const { sendPort, receivePort, rank, peer, link } = work;
+    work.sendPortIndex = sendPort!.flows.push(work) - 1;
+    if (receivePort) work.receivePortIndex = receivePort.flows.push(work) - 1;
+    this.#adjustTransferCount(rank, 1);
+    if (link !== "self") this.#adjustTransferCount(peer, 1);
     this.#start(work);
-    this.#markPort(from!);
-    if (into) this.#markPort(into);
+    this.#markPort(sendPort!);
+    if (receivePort) this.#markPort(receivePort);
   }
 
   /** A message ends. */
   #endTransfer(work: Activity): void {
-    const { from, into, rank, peer, link } = work;
-    removeFlow(from!, work.fromIndex);
-    if (into) removeFlow(into, work.intoIndex);
+    const { sendPort, receivePort, rank, peer, link } = work;
+    removeFlow(sendPort!, work.sendPortIndex);
+    if (receivePort) removeFlow(receivePort, work.receivePortIndex);
     this.#cancel(work);
-    this.#countMoving(rank, -1);
-    if (link !== "self") this.#countMoving(peer, -1);
-    this.#markPort(from!);
-    if (into) this.#markPort(into);
+    this.#adjustTransferCount(rank, -1);
+    if (link !== "self") this.#adjustTransferCount(peer, -1);
+    this.#markPort(sendPort!);
+    if (receivePort) this.#markPort(receivePort);
   }
 
   #cancel(work: Activity): void {
@@ -212,20 +212,20 @@ export class MachineSimulator {
     this.#nodeOf(work.peer).activities.delete(work);
   }
 
-  /** A rank moves bytes or no longer does: its kernel feels it, and so do all on its cores. */
-  #countMoving(rank: number, change: 1 | -1): void {
-    const before = this.#moving[rank]!;
-    this.#moving[rank] = before + change;
+  /** A rank moves bytes or no longer does: this changes the rate of its kernel, and of all on its cores. */
+  #adjustTransferCount(rank: number, change: 1 | -1): void {
+    const before = this.#activeTransfers[rank]!;
+    this.#activeTransfers[rank] = before + change;
     if (before > 0 && before + change > 0) return;
-    this.#countBusy(rank, "moving", change);
+    this.#adjustActivityCount(rank, "transferCount", change);
     const kernel = this.#kernels[rank]!;
     if (kernel.isRunning && this.#profile.communicationTax > 0) this.#markActivity(kernel);
   }
 
-  #countBusy(rank: number, what: "moving" | "busy", change: 1 | -1): void {
+  #adjustActivityCount(rank: number, count: "transferCount" | "kernelCount", change: 1 | -1): void {
     if (!this.#profile.cores) return;
     const node = this.#nodeOf(rank);
-    node[what] += change;
+    node[count] += change;
     if (node.isChanged) return;
     node.isChanged = true;
     this.#changedNodes.push(node);
@@ -272,15 +272,16 @@ export class MachineSimulator {
   /** Whether the rates on the cores of a node are others than before. */
   #updateNodeRates(node: SimulatedNode): boolean {
     const { perNode, efficiency = 1 } = this.#profile.cores!;
-    const messageRate = Math.min(1, perNode / node.moving);
-    const kernelRate = efficiency * Math.min(1, Math.max(0, perNode - node.moving) / Math.max(1, node.busy));
+    const messageRate = Math.min(1, perNode / node.transferCount);
+    const kernelRate =
+      efficiency * Math.min(1, Math.max(0, perNode - node.transferCount) / Math.max(1, node.kernelCount));
     if (messageRate === node.messageRate && kernelRate === node.kernelRate) return false;
     node.messageRate = messageRate;
     node.kernelRate = kernelRate;
     return true;
   }
 
-  /** Does what was done so far, and sets how fast it goes on. */
+  /** Advances the activity to now, and sets its new rate. */
   #updateRate(work: Activity): void {
     const rate = this.#rateOf(work);
     if (rate === work.rate) return;
@@ -296,19 +297,19 @@ export class MachineSimulator {
 
   /** A rate of 0 means never, as things stand. */
   #schedule(work: Activity): void {
-    work.at = work.remaining === 0 ? work.since : work.since + work.remaining / work.rate;
+    work.endTime = work.remaining === 0 ? work.since : work.since + work.remaining / work.rate;
     this.#queue.set(work);
   }
 
-  #rateOf({ kind, rank, peer, from, into }: Activity): number {
+  #rateOf({ kind, rank, peer, sendPort, receivePort }: Activity): number {
     const { cores, communicationTax } = this.#profile;
     if (kind === "flow") {
       const factor = cores ? Math.min(this.#nodeOf(rank).messageRate, this.#nodeOf(peer).messageRate) : 1;
-      const there = from!.bandwidth / from!.flows.length;
-      return factor * (into ? Math.min(there, into.bandwidth / into.flows.length) : there);
+      const there = sendPort!.bandwidth / sendPort!.flows.length;
+      return factor * (receivePort ? Math.min(there, receivePort.bandwidth / receivePort.flows.length) : there);
     }
     const factor = cores ? this.#nodeOf(rank).kernelRate : 1;
-    return kind === "compute" && this.#moving[rank]! > 0 ? factor * (1 - communicationTax) : factor;
+    return kind === "compute" && this.#activeTransfers[rank]! > 0 ? factor * (1 - communicationTax) : factor;
   }
 
   #nodeOf(rank: number): SimulatedNode {
@@ -345,6 +346,6 @@ function removeFlow({ flows }: LinkPort, place: number): void {
   const last = flows.pop()!;
   if (place === end) return;
   flows[place] = last;
-  if (last.from?.flows === flows && last.fromIndex === end) last.fromIndex = place;
-  else last.intoIndex = place;
+  if (last.sendPort?.flows === flows && last.sendPortIndex === end) last.sendPortIndex = place;
+  else last.receivePortIndex = place;
 }

@@ -16,7 +16,7 @@ import { countOperations } from "./host.ts";
 import { runOnAllRanks, type MeasuredRanks, median, eventSpan } from "./measure.ts";
 
 /** What `timeHost` measures. */
-export interface HostSample {
+export interface HostTiming {
   /** Seconds that the host takes for one operation. */
   readonly enqueue: number;
   /** Seconds of a step in which none of its operations runs: before the first, and after the last. */
@@ -28,7 +28,7 @@ export interface HostSample {
  * in exchanges between all ranks, too. The kernels are long enough that code and data leave the caches between steps, as they
  * do at work.
  */
-export async function timeHost(measured: MeasuredRanks): Promise<HostSample> {
+export async function timeHost(measured: MeasuredRanks): Promise<HostTiming> {
   const { contexts, repetitions, concurrentRanks } = measured;
   const sizes = { tokens: 256, numHeads: 4, headDim: 64, backend: local() };
   const operations = countOperations(record({ ...sizes, mesh: { one: 1 } }).ranks[0]!);
@@ -37,7 +37,7 @@ export async function timeHost(measured: MeasuredRanks): Promise<HostSample> {
   const [first] = contexts as readonly [Context, ...Context[]];
   const step = first.rank < concurrentRanks ? new LocalStep(first, sizes) : undefined;
   const words = contexts.map((ctx) => [full(ctx, [1], 0), full(ctx, [1], 0)] as const);
-  const samples: HostSample[] = [];
+  const samples: HostTiming[] = [];
   try {
     for (let round = 0; round < rounds; round++) {
       for (const { world } of contexts) world.barrier().wait();
@@ -56,7 +56,7 @@ export async function timeHost(measured: MeasuredRanks): Promise<HostSample> {
   // Code that runs for the first time is slow, and steps are warm: the first half does not count. Of the rest the median,
   // for what a host does now and then, collecting garbage for one, is in few of them.
   const warm = samples.slice(samples.length / 2);
-  const typical = (of: (sample: HostSample) => number): number => (warm.length > 0 ? median(warm.map(of)) : 0);
+  const typical = (of: (sample: HostTiming) => number): number => (warm.length > 0 ? median(warm.map(of)) : 0);
   return { enqueue: typical(({ enqueue }) => enqueue), stepOverhead: typical(({ stepOverhead }) => stepOverhead) };
 }
 

@@ -1,5 +1,5 @@
 import { type Context, type DType, empty, fromArray, full, randn, type Tensor, type TraceEvent } from "@mosaic/core";
-import type { AttentionSample, BytesSample } from "./fit.ts";
+import type { AttentionTiming, TransferTiming } from "./fit.ts";
 
 // Everything is timed by the traces of devices and collectives: the host has no part in it, and a chain of calls is as long
 // as from the start of its first to the end of its last. Of several the median counts.
@@ -21,7 +21,7 @@ export async function traceChain(
   { contexts }: MeasuredRanks,
   { lane, ranks }: { readonly lane?: "compute" | "communication"; readonly ranks: number },
   chain: CallChain,
-): Promise<ReadonlyMap<Context, Span>> {
+): Promise<ReadonlyMap<Context, TimeSpan>> {
   for (const { world } of contexts) world.barrier().wait();
   await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
   const runners = contexts.filter(({ rank }) => rank < ranks);
@@ -30,7 +30,7 @@ export async function traceChain(
     chain(ctx);
   }
   await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-  const spans = new Map<Context, Span>();
+  const spans = new Map<Context, TimeSpan>();
   for (const ctx of runners) {
     const events = (await ctx.stopTrace()).filter((event) => lane === undefined || event.lane === lane);
     spans.set(ctx, eventSpan(events));
@@ -39,7 +39,7 @@ export async function traceChain(
 }
 
 /** From the start of the first event to the end of the last. */
-export function eventSpan(events: readonly TraceEvent[]): Span {
+export function eventSpan(events: readonly TraceEvent[]): TimeSpan {
   return {
     start: events.reduce((min, event) => Math.min(min, event.start), Number.POSITIVE_INFINITY),
     end: events.reduce((max, event) => Math.max(max, event.end), 0),
@@ -56,29 +56,31 @@ async function timeKernels(measured: MeasuredRanks, chain: CallChain): Promise<n
   const spans = await traceChain(measured, { lane: "compute", ranks: concurrentRanks }, chain);
   const longest = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
-    return await maximum(ctx, span ? (span.end - span.start) / 1e9 : 0);
+    return await maxOverRanks(ctx, span ? (span.end - span.start) / 1e9 : 0);
   });
   return longest[0]!;
 }
 
 /** Nanoseconds of the clock that all processes of a host share. */
-export interface Span {
+export interface TimeSpan {
   readonly start: number;
   readonly end: number;
 }
 
 /** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
-async function hostUnion(contexts: readonly Context[], spans: ReadonlyMap<Context, Span>): Promise<number> {
+async function hostUnion(contexts: readonly Context[], spans: ReadonlyMap<Context, TimeSpan>): Promise<number> {
   const begins = await runOnAllRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
   const widest = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
     const since = (time: number): number => (time - begins[contexts.indexOf(ctx)]!) / 1e9;
-    return (await maximum(ctx, span ? -since(span.start) : 0)) + (await maximum(ctx, span ? since(span.end) : 0));
+    return (
+      (await maxOverRanks(ctx, span ? -since(span.start) : 0)) + (await maxOverRanks(ctx, span ? since(span.end) : 0))
+    );
   });
   return widest[0]!;
 }
 
-async function maximum(ctx: Context, value: number): Promise<number> {
+async function maxOverRanks(ctx: Context, value: number): Promise<number> {
   using all = fromArray(ctx, [value], [1]);
   ctx.world.allReduce(all, "max").wait();
   const [most] = await all.read();
@@ -104,7 +106,7 @@ async function broadcastNumber(ctx: Context, whole: number): Promise<number> {
  * Runs every timing once more than `repetitions`, in turns, and returns the median of each; the first round only warms up. The
  * best would be of moments that no step as a whole meets.
  */
-async function typicalTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
+async function medianTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
   const times = timings.map((): number[] => []);
   for (let round = 0; round <= measured.repetitions; round++) {
     for (const [i, timing] of timings.entries()) {
@@ -134,10 +136,10 @@ export interface TileShape {
 }
 
 /** Seconds of one call for each tile. */
-export async function timeTiles(measured: MeasuredRanks, tiles: readonly TileShape[]): Promise<AttentionSample[]> {
+export async function timeTiles(measured: MeasuredRanks, tiles: readonly TileShape[]): Promise<AttentionTiming[]> {
   const operands = measured.contexts.map((ctx) => new TileOperands(ctx, tiles));
   try {
-    const seconds = await typicalTimes(
+    const seconds = await medianTimes(
       measured,
       tiles.map((tile) => () => timeTile(measured, operands, tile)),
     );
@@ -219,13 +221,13 @@ function tensorKey({ numHeads, rows, keys, headDim, dtype, interleaved }: TileSh
 }
 
 /** What caches near a core do not hold: memory that a step comes back to has left them. */
-const FAR_BYTES = 16 * 2 ** 20;
+const LARGE_MESSAGE_BYTES = 16 * 2 ** 20;
 
 /** Seconds of one copy of each size, of ever other memory; its bytes are those read and those written. */
-export async function timeCopies(measured: MeasuredRanks, sizes: readonly number[]): Promise<BytesSample[]> {
+export async function timeCopies(measured: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
   const calls = 32;
   // Of each of the two, what is read and what is written.
-  const most = Math.max(FAR_BYTES, ...sizes) / 2;
+  const most = Math.max(LARGE_MESSAGE_BYTES, ...sizes) / 2;
   const from = measured.contexts.map((ctx) => full(ctx, [most / 4], 1));
   const to = measured.contexts.map((ctx) => full(ctx, [most / 4], 1));
   const timings = sizes.map((bytes) => () => {
@@ -243,7 +245,7 @@ export async function timeCopies(measured: MeasuredRanks, sizes: readonly number
     return timeKernels(measured, chain);
   });
   try {
-    const seconds = await typicalTimes(measured, timings);
+    const seconds = await medianTimes(measured, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
   } finally {
     for (const tensor of [...from, ...to]) tensor[Symbol.dispose]();
@@ -251,7 +253,7 @@ export async function timeCopies(measured: MeasuredRanks, sizes: readonly number
 }
 
 /** Seconds of one exchange in which every rank sends so many bytes to its right neighbour, in a chain of them. */
-export async function timeExchanges(measured: MeasuredRanks, sizes: readonly number[]): Promise<BytesSample[]> {
+export async function timeExchanges(measured: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
   const out = measured.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 4], 1)));
   const into = measured.contexts.map((ctx) => sizes.map((bytes) => empty(ctx, [bytes / 4])));
   const calls = 8;
@@ -271,7 +273,7 @@ export async function timeExchanges(measured: MeasuredRanks, sizes: readonly num
     );
   });
   try {
-    const seconds = await typicalTimes(measured, timings);
+    const seconds = await medianTimes(measured, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
   } finally {
     for (const tensor of [...out, ...into].flat()) tensor[Symbol.dispose]();
@@ -279,7 +281,7 @@ export async function timeExchanges(measured: MeasuredRanks, sizes: readonly num
 }
 
 /** An exchange beside a kernel, in a chain. */
-export interface LockstepSample {
+export interface LockstepTiming {
   /** Seconds of the kernel on a rank that waits for none. */
   readonly kernel: number;
   /** What every rank sends, and as much is received. */
@@ -292,7 +294,7 @@ export interface LockstepSample {
 export async function timeLockstep(
   measured: MeasuredRanks,
   tiles: readonly TileShape[],
-): Promise<readonly LockstepSample[]> {
+): Promise<readonly LockstepTiming[]> {
   const { contexts } = measured;
   const operands = contexts.map((ctx) => new TileOperands(ctx, tiles));
   const sent = (tile: TileShape): number => tile.numHeads * tile.keys * tile.headDim;
@@ -321,7 +323,7 @@ export async function timeLockstep(
   const timings = chains.map((chain) => async () => hostUnion(contexts, await traceChain(measured, { ranks }, chain)));
   const alone = tiles.map((tile) => () => timeTile(measured, operands, tile));
   try {
-    const seconds = await typicalTimes(measured, [...timings, ...alone]);
+    const seconds = await medianTimes(measured, [...timings, ...alone]);
     return tiles.map((tile, i) => ({
       kernel: seconds[tiles.length + i]!,
       bytes: 4 * sent(tile),

@@ -4,17 +4,17 @@ import { checkArgument, defineOptions, type DType, option, OptionError, type Opt
 export const linkClasses = ["self", "intra-node", "inter-node"] as const;
 export type LinkClass = (typeof linkClasses)[number];
 
-const positive = { above: 0 } as const;
-const notNegative = { min: 0 } as const;
-const atLeastOne = { min: 1 } as const;
+const positiveNumber = { above: 0 } as const;
+const nonNegative = { min: 0 } as const;
+const positiveRange = { min: 1 } as const;
 
 export const linkOptions = defineOptions("Link", {
   /** Seconds from when both sides have come until the first byte moves. */
-  latency: option.number(notNegative),
+  latency: option.number(nonNegative),
   /** Bytes per second of one port: each way if it is duplex, else both ways together. */
-  bandwidth: option.number(positive),
+  bandwidth: option.number(positiveNumber),
   /** Ranks of a node that share a port; 1 where each has its own. */
-  sharedBy: option.integer(atLeastOne),
+  sharedBy: option.integer(positiveRange),
   /** Whether what a port sends leaves what it receives alone. */
   duplex: option.boolean(),
 });
@@ -26,15 +26,15 @@ export type Link = OptionsOf<typeof linkOptions>;
 
 export const attentionSpeedOptions = defineOptions("AttentionSpeed", {
   /** Floating-point operations per second reached on large tiles. */
-  flops: option.number(positive),
+  flops: option.number(positiveNumber),
   /** Query rows of a tile (of many keys) at which it runs at half of full speed. */
-  halfRows: option.number(notNegative),
+  halfRows: option.number(nonNegative),
   /** Keys of a tile (of many rows) at which it runs at half of full speed. */
-  halfKeys: option.number(notNegative),
+  halfKeys: option.number(nonNegative),
   /** Size of a head at which it runs at half of full speed. */
-  halfDim: option.number(notNegative),
+  halfDim: option.number(nonNegative),
   /** How many times as long it takes where the rows of a head do not lie side by side, but the heads of a row. Default: 1. */
-  interleaved: option.number({ ...positive, optional: true }),
+  interleaved: option.number({ ...positiveNumber, optional: true }),
 });
 /**
  * Speed of an attention kernel for one dtype. Of P visible pairs of a query and a key, counted over all heads of size D,
@@ -46,9 +46,9 @@ export type AttentionSpeed = OptionsOf<typeof attentionSpeedOptions>;
 
 export const wavesOptions = defineOptions("Waves", {
   /** Multiprocessors. */
-  units: option.integer(atLeastOne),
+  units: option.integer(positiveRange),
   /** Query rows of a head that one of them takes at a time. */
-  rows: option.integer(atLeastOne),
+  rows: option.integer(positiveRange),
 });
 /** How much of a device one call can fill: `units` multiprocessors each take `rows` query rows of a head at a time. */
 export type Waves = OptionsOf<typeof wavesOptions>;
@@ -64,11 +64,11 @@ const speedsByDType = {
 
 export const kernelSpeedsOptions = defineOptions("KernelSpeeds", {
   /** Seconds that every kernel takes besides. */
-  launch: option.number(notNegative),
+  launch: option.number(nonNegative),
   /** Bytes per second, read and written, of copies, sums, merges and all that only moves memory. */
-  bandwidth: option.number(positive),
+  bandwidth: option.number(positiveNumber),
   /** Floating-point operations per second of matrix products. */
-  matmul: option.number(positive),
+  matmul: option.number(positiveNumber),
   /** An AttentionSpeed for each dtype that is simulated: of the forward. */
   attend: option.nested(speedsByDType),
   /** An AttentionSpeed for each dtype that is simulated: of the backward. */
@@ -81,11 +81,11 @@ export type KernelSpeeds = OptionsOf<typeof kernelSpeedsOptions>;
 
 export const sharedCoresOptions = defineOptions("SharedCores", {
   /** What all cores together achieve, in units of one rank alone: 2 on two cores, less where memory limits them. */
-  perNode: option.number(positive),
+  perNode: option.number(positiveNumber),
   /** Share of that speed which ranks keep that wait for each other: threads are not scheduled evenly, and the last counts. Default: 1. */
   efficiency: option.number({ above: 0, max: 1, optional: true }),
   /** Seconds besides for which a rank stands still at each wait for a collective: until its threads are scheduled again. Default: 0. */
-  wait: option.number({ ...notNegative, optional: true }),
+  wait: option.number({ ...nonNegative, optional: true }),
 });
 /** Cores that the ranks of a node share: kernels and messages alike slow down when more of them run than there are cores. */
 export type SharedCores = OptionsOf<typeof sharedCoresOptions>;
@@ -103,15 +103,15 @@ export const profileOptions = defineOptions("Profile", {
   /** What messages and pictures call the machine. */
   name: option.string({ expected: "a name" }),
   /** Ranks 0 … ranksPerNode − 1 are the first node's, and so on. */
-  ranksPerNode: option.integer(atLeastOne),
+  ranksPerNode: option.integer(positiveRange),
   /** A Link for each class: of a rank to itself, of ranks of one node, of ranks of different nodes. */
   links: option.nested(linksByClass),
   /** How long kernels take: a KernelSpeeds. */
   kernels: option.nested(kernelSpeedsOptions),
   /** Seconds that the host takes to enqueue one operation; nothing begins before it is enqueued. */
-  enqueue: option.number(notNegative),
+  enqueue: option.number(nonNegative),
   /** Seconds between the end of a step and the first operation of the next: the host is notified, releases, checks and plans. Default: 0. */
-  stepOverhead: option.number({ ...notNegative, optional: true }),
+  stepOverhead: option.number({ ...nonNegative, optional: true }),
   /** Share of a rank's compute that its communication takes while bytes move: multiprocessors lent to it. */
   communicationTax: option.number({ min: 0, below: 1 }),
   /** Which algorithm collectives follow; allToAll is always direct. sendRecv, groupCast and groupReduce state their own transfers. */

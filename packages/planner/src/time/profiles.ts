@@ -40,10 +40,10 @@ const NVLINK_LATENCY = 11.8e-6;
 const NETWORK_LATENCY = 22.4e-6;
 
 /** Of kernels enqueued ahead of time, each takes about a microsecond more than it runs (Gray, "CUDA Graphs", NVIDIA 2019). */
-const LAUNCH = 1e-6;
+const LAUNCH_SECONDS = 1e-6;
 
 /** What this library's own JavaScript takes for an operation, measured on a CPU device, and 2.5 µs for CUDA's launch. */
-const ENQUEUE = 10e-6;
+const ENQUEUE_SECONDS = 10e-6;
 
 /** 20 of 132 multiprocessors carry NVLink and InfiniBand at full speed (DeepSeek-V3, 2024, arXiv 2412.19437, 3.2.2). */
 const COMMUNICATION_SHARE = 20 / 132;
@@ -52,14 +52,14 @@ const h100: Profile = {
   name: "h100-ib400",
   ranksPerNode: 8,
   links: {
-    self: dedicatedLink(LAUNCH, 1.28e12),
+    self: dedicatedLink(LAUNCH_SECONDS, 1.28e12),
     // 376 to 380 GB/s of 450 between two GPUs of a node (NVIDIA/nccl, issue 1264).
     "intra-node": dedicatedLink(NVLINK_LATENCY, 376e9),
     // "For NDR @ 400Gbps you should see 46-48GB/s per NIC" (NVIDIA/nccl-tests, issue 290).
     "inter-node": dedicatedLink(NETWORK_LATENCY, 47e9),
   },
   kernels: {
-    launch: LAUNCH,
+    launch: LAUNCH_SECONDS,
     // Read and written by copies within a GPU: 2.57 TB/s (NVIDIA/nccl, issue 1264), of 3.35.
     bandwidth: 2.57e12,
     // 70 % of the data sheet's 989 TFLOP/s: a guess, and attention makes no use of it.
@@ -68,7 +68,7 @@ const h100: Profile = {
     // Multiprocessors of the data sheet; FlashAttention-3 takes 128 rows at a time.
     waves: { units: 132, rows: 128 },
   },
-  enqueue: ENQUEUE,
+  enqueue: ENQUEUE_SECONDS,
   communicationTax: COMMUNICATION_SHARE,
   collectives: "ring",
   channels: "rank",
@@ -78,7 +78,7 @@ const h100: Profile = {
 const h200: Profile = {
   ...h100,
   name: "h200-ib400",
-  links: { ...h100.links, self: dedicatedLink(LAUNCH, 1.84e12) },
+  links: { ...h100.links, self: dedicatedLink(LAUNCH_SECONDS, 1.84e12) },
   kernels: { ...h100.kernels, bandwidth: 3.68e12 },
 };
 
@@ -86,14 +86,14 @@ const a100: Profile = {
   ...h100,
   name: "a100-ib200",
   links: {
-    self: dedicatedLink(LAUNCH, 0.78e12),
+    self: dedicatedLink(LAUNCH_SECONDS, 0.78e12),
     // 430 to 520 GB/s both ways together (NVIDIA/nccl-tests, issue 149).
     "intra-node": dedicatedLink(NVLINK_LATENCY, 240e9),
     // "24GB/s is the peak performance per 200G NIC" (NVIDIA/nccl-tests, issue 119).
     "inter-node": dedicatedLink(NETWORK_LATENCY, 24e9),
   },
   kernels: {
-    launch: LAUNCH,
+    launch: LAUNCH_SECONDS,
     // 2.04 TB/s (data sheet, 80 GB), of which copies are given the same share as on H100.
     bandwidth: 1.56e12,
     // 70 % of the data sheet's 312 TFLOP/s, as on H100: a guess.

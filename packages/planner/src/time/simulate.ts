@@ -13,12 +13,14 @@ import {
   simulationError,
   SimulatedStreams,
 } from "./streams.ts";
-import type { TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
+import type { MemorySample, TimelineEvent, RankTimeline, Timeline } from "./timeline.ts";
 
 /** One rank of a simulation, with what it spent its time on, in seconds. */
 export interface SimulatedRank extends RankTimeline {
   /** In order of their starts. Empty unless `keep` selects the rank. */
   readonly events: readonly TimelineEvent[];
+  /** At each allocation and release, in the order of the compute stream. Absent unless `keep` selects the rank. */
+  readonly memory?: readonly MemorySample[];
   /** When its forward ended, and when all did. */
   readonly forwardSeconds: number;
   readonly seconds: number;
@@ -108,8 +110,8 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
   throw new OptionError({
     where: "simulate",
     expected: `classes whose ranks have the same local rank on nodes of ${ranksPerNode}, the ranksPerNode of profile ${name}`,
-    received: `${classes.classes} classes of ${classes.order} ranks`,
-    remedy: `recordRepresentatives(options, { ranksPerNode: ${ranksPerNode} })`,
+    received: `classes that mix local ranks: ${classes.classes} classes of ${classes.order} ranks`,
+    remedy: `call recordRepresentatives(options, { ranksPerNode: ${ranksPerNode} })`,
   });
 }
 
@@ -148,17 +150,19 @@ class ComputeStream {
   readonly #reader: TapeReader;
   readonly #done = new Set<number>();
   readonly #events: TimelineEvent[] = [];
+  readonly #memory: MemorySample[] = [];
+  #allocated = 0;
   /** The collective that it waits for, since when. */
   #awaited: number | undefined;
-  #since = 0;
+  #waitStart = 0;
   readonly #host: HostThread;
   /** Operations that it came to, and whether the last of them is still to be run. */
   #operations = 0;
   #isPending = false;
   #forward = 0;
   #end = 0;
-  #busy = 0;
-  #exposed = 0;
+  #busySeconds = 0;
+  #exposedSeconds = 0;
   #ended = false;
 
   constructor(record: AttentionRecord, recorded: RecordedRank, state: SimulationState) {
@@ -194,9 +198,9 @@ class ComputeStream {
   /** The kernel that ran is done. */
   kernelDone(): void {
     const { now } = this.#state.machine;
-    this.#busy += now - this.#since;
-    if (this.#state.keepEvents && now > this.#since) {
-      this.#events.push({ lane: "compute", name: this.#kernelName(), start: this.#since, end: now });
+    this.#busySeconds += now - this.#waitStart;
+    if (this.#state.keepEvents && now > this.#waitStart) {
+      this.#events.push({ lane: "compute", name: this.#kernelName(), start: this.#waitStart, end: now });
     }
     this.resume();
   }
@@ -217,7 +221,7 @@ class ComputeStream {
   /** The threads of the rank are scheduled again after a wait. */
   waitDone(): void {
     this.#awaited = undefined;
-    this.#exposed += this.#state.machine.now - this.#since;
+    this.#exposedSeconds += this.#state.machine.now - this.#waitStart;
     this.resume();
   }
 
@@ -226,10 +230,11 @@ class ComputeStream {
       rank: this.rank,
       at: this.#recorded.at,
       events: this.#events.toSorted((a, b) => a.start - b.start),
+      ...(this.#state.keepEvents && { memory: this.#memory }),
       forwardSeconds: this.#forward,
       seconds: this.#end,
-      computeSeconds: this.#busy,
-      exposedCommunicationSeconds: this.#exposed,
+      computeSeconds: this.#busySeconds,
+      exposedCommunicationSeconds: this.#exposedSeconds,
     };
   }
 
@@ -237,9 +242,10 @@ class ComputeStream {
   #step(): boolean {
     const event = this.#reader;
     if (!event.next()) return false;
+    if (event.op === "empty" || event.op === "free") this.#allocate(event.op === "empty" ? 1 : -1, event.arg(0));
     if (event.op !== "mark" && !isEnqueuedOp(event.op)) return true;
     if (event.op === "mark") {
-      this.#mark(this.#record.interned.strings[event.arg(0)]!);
+      this.#beginPhase(this.#record.interned.strings[event.arg(0)]!);
       return true;
     }
     this.#operations++;
@@ -247,7 +253,20 @@ class ComputeStream {
     return true;
   }
 
-  #mark(phase: string): void {
+  /** Memory changes hands in the order of the stream. Of several changes at one moment the most and the last are kept. */
+  #allocate(sign: 1 | -1, storage: number): void {
+    if (!this.#state.keepEvents) return;
+    this.#allocated += sign * this.#recorded.tape.storageBytes[storage]!;
+    const { now: time } = this.#state.machine;
+    const [most, last] = [this.#memory.at(-2), this.#memory.at(-1)];
+    if (most?.time === time) {
+      if (last!.bytes > most.bytes) this.#memory[this.#memory.length - 2] = last!;
+      this.#memory.pop();
+    }
+    this.#memory.push({ time, bytes: this.#allocated });
+  }
+
+  #beginPhase(phase: string): void {
     const { now } = this.#state.machine;
     if (phase === "backward") this.#forward = now;
     if (phase !== "end") return;
@@ -265,7 +284,7 @@ class ComputeStream {
     }
     const isDone = event.op === "wait" && this.#done.delete(event.arg(0));
     if (isDone && this.#state.wait === 0) return false;
-    this.#since = machine.now;
+    this.#waitStart = machine.now;
     if (event.op === "wait") this.#awaited = event.arg(0);
     else machine.compute(index, times.seconds(event, this.#recorded.tape));
     if (isDone) this.#endWait();

@@ -35,7 +35,7 @@ export class PostedCollective {
     this.group = event.arg(1);
     this.label = words[event.arg(2)]!;
     this.#code = event.code;
-    this.#first = event.at + 3;
+    this.#first = event.firstArgument + 3;
     this.#count = event.count - 3;
   }
 
@@ -129,9 +129,9 @@ export class SimulatedStreams {
   }
 
   /** A load of a collective is through; with the last one it is done everywhere. */
-  transferDone(meeting: RunningCollective): void {
-    if (--meeting.transfers > 0) return;
-    for (const member of meeting.members) this.#finish(member);
+  transferDone(collective: RunningCollective): void {
+    if (--collective.transfers > 0) return;
+    for (const member of collective.members) this.#finish(member);
   }
 
   /** Collectives that have their turn and are not done. */

@@ -2,7 +2,7 @@
 export interface Task {
   readonly kind: "compute" | "host" | "flow" | "timer";
   /** When it ends as things stand. */
-  at: number;
+  endTime: number;
   /** Its place in the queue; −1 if it is not there. */
   queueIndex: number;
 }
@@ -32,7 +32,7 @@ export class TaskQueue<T extends Task> {
     if (first === undefined) return undefined;
     const last = this.#heap.pop()!;
     if (last !== first) {
-      this.#put(last, 0);
+      this.#setIndex(last, 0);
       this.#siftDown(last);
     }
     first.queueIndex = -1;
@@ -44,11 +44,11 @@ export class TaskQueue<T extends Task> {
     while (queueIndex > 0) {
       const above = (queueIndex - 1) >> 1;
       const other = this.#heap[above]!;
-      if (other.at <= task.at) break;
-      this.#put(other, queueIndex);
+      if (other.endTime <= task.endTime) break;
+      this.#setIndex(other, queueIndex);
       queueIndex = above;
     }
-    this.#put(task, queueIndex);
+    this.#setIndex(task, queueIndex);
     return task;
   }
 
@@ -58,17 +58,17 @@ export class TaskQueue<T extends Task> {
     for (;;) {
       let below = 2 * queueIndex + 1;
       if (below >= heap.length) break;
-      if (below + 1 < heap.length && heap[below + 1]!.at < heap[below]!.at) below++;
+      if (below + 1 < heap.length && heap[below + 1]!.endTime < heap[below]!.endTime) below++;
       const other = heap[below]!;
-      if (other.at >= task.at) break;
-      this.#put(other, queueIndex);
+      if (other.endTime >= task.endTime) break;
+      this.#setIndex(other, queueIndex);
       queueIndex = below;
     }
-    this.#put(task, queueIndex);
+    this.#setIndex(task, queueIndex);
   }
 
-  #put(task: T, place: number): void {
-    this.#heap[place] = task;
-    task.queueIndex = place;
+  #setIndex(task: T, index: number): void {
+    this.#heap[index] = task;
+    task.queueIndex = index;
   }
 }

@@ -1,17 +1,17 @@
 import { type Coordinate, expectValue, type TraceEvent } from "@mosaic/core";
 import type { ClockOffset } from "./clock-offset.ts";
+import { synchronizationEvents } from "./synchronization.ts";
 
 /** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
 export interface RankTrace {
   readonly rank: number;
   readonly at: Coordinate;
   readonly events: readonly TraceEvent[];
+  /** What its device had allocated, from time to time, on the clock of the events. */
+  readonly memory?: readonly MemorySample[];
   /** How the rank's clock differs, as `clockOffset` measured it. Default: not at all, as on one host. */
   readonly clock?: ClockOffset;
 }
-
-/** What compute streams do for collectives, which is no computing: predicted timelines have none of it. */
-const synchronizationEvents: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);
 
 /**
  * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank. Ranks of several hosts have clocks
@@ -32,8 +32,9 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
     "an array of traces",
     traces,
   );
-  const aligned = traces.map(({ rank, at, events, clock: { offset, error } = { offset: 0, error: 0 } }) => ({
+  const aligned = traces.map(({ rank, at, events, memory, clock: { offset, error } = { offset: 0, error: 0 } }) => ({
     ...{ rank, at, offset, error },
+    memory: memory?.map(({ time, bytes }) => ({ time: time + offset, bytes })),
     events:
       offset === 0 ? events : events.map((each) => ({ ...each, start: each.start + offset, end: each.end + offset })),
   }));
@@ -42,9 +43,10 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
   const seconds = (nanoseconds: number): number => (nanoseconds - first) / 1e9;
   const ranks = aligned
     .toSorted((a, b) => a.rank - b.rank)
-    .map(({ rank, at, events }) => ({
+    .map(({ rank, at, events, memory }) => ({
       rank,
       at,
+      ...(memory && { memory: memory.map(({ time, bytes }) => ({ time: seconds(time), bytes })) }),
       events: events
         .filter(({ name }) => !synchronizationEvents.has(name))
         .map((event) => ({ ...event, start: seconds(event.start), end: seconds(event.end) }))
@@ -73,11 +75,19 @@ export interface TimelineEvent {
   readonly bytesReceived?: number;
 }
 
+/** The bytes that a rank had allocated, from a moment on. Of timelines times are seconds, of traces nanoseconds. */
+export interface MemorySample {
+  readonly time: number;
+  readonly bytes: number;
+}
+
 /** What one rank did when. */
 export interface RankTimeline {
   readonly rank: number;
   readonly at: Coordinate;
   readonly events: readonly TimelineEvent[];
+  /** In order. Absent: not known. */
+  readonly memory?: readonly MemorySample[];
 }
 
 /** What the ranks did when. A predicted one and a measured one have the same form, so that they can be drawn side by side. */

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { type TimelineEvent, type Timeline, timelineSvg, timeBreakdown } from "../../src/index.ts";
-import { waitIntervals } from "../../src/draw/wait-intervals.ts";
+import { waitIntervals } from "../../src/draw/intervals.ts";
 import { ringTimeline } from "./timelines.ts";
 import { all, type Element, parse } from "./xml.ts";
 

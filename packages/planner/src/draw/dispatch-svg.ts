@@ -1,0 +1,467 @@
+import {
+  checkArgument,
+  defineOptions,
+  type Mask,
+  option,
+  type OptionsOf,
+  type Placement,
+  resolvePlacement,
+  resolveShards,
+  resolveSlices,
+  type Slice,
+  type Span,
+  visibleKeyRange,
+  visibleRows,
+} from "@mosaic/core";
+import { formatBytes, formatPercent, tickStep } from "./axis.ts";
+import { paletteColor } from "./color-scheme.ts";
+import {
+  contiguousSpans,
+  drawGroups,
+  drawPlaneAxes,
+  formatCount,
+  type PlaneLengths,
+  planeScale,
+  type SliceGroup,
+  slicesByShard,
+  totalArea,
+} from "./mask-plane.ts";
+import {
+  type Box,
+  document,
+  footnotes,
+  formatCoordinate,
+  heading,
+  isText,
+  page,
+  rect,
+  text,
+  textWidth,
+  theme,
+  tooltip,
+  truncate,
+} from "./svg.ts";
+
+export const sidePlacementsOptions = defineOptions("drawDispatch: placements", {
+  /** How the queries are cut. */
+  queries: option.placement(),
+  /** How the keys are cut. */
+  keys: option.placement(),
+});
+
+export const drawDispatchOptions = defineOptions("drawDispatch", {
+  /** Length of the sequence, of the queries if keys are another one. */
+  queries: option.integer({ min: 1 }),
+  /** Length of the keys' sequence. Default: as many as queries. */
+  keys: option.integer({ min: 1, optional: true }),
+  /** How many ranks share the sequence. */
+  ranks: option.integer({ min: 1, max: 256 }),
+  /** What is compared with. Default "contiguous". */
+  before: option.either(option.placement(), option.nested(sidePlacementsOptions), {
+    expected: "a placement, or { queries, keys }, a placement each",
+    default: "contiguous",
+  }),
+  /** What `dispatch` or `crossDispatch` of @mosaic/backend-flex returned, or any other. */
+  after: option.either(option.placement(), option.nested(sidePlacementsOptions), {
+    expected: "a placement, or { queries, keys }, a placement each",
+  }),
+  /** Bytes of k and v of one key: 2 · Hkv · D · bytes of the dtype. Default: rows are counted. */
+  bytesPerRow: option.number({ above: 0, optional: true }),
+  /** The heading, and the document's title. Default: the mask's name and the number of ranks. */
+  title: option.custom("a string", isText, { optional: true }),
+  /** What stands before the facts in the line below the heading. Default "". */
+  subtitle: option.custom("a string", isText, { default: "" }),
+});
+/** What a picture of a dispatch compares. */
+export type DrawDispatchOptions = OptionsOf<typeof drawDispatchOptions>;
+
+type Placements = DrawDispatchOptions["after"];
+
+/** The two columns; what is drawn in one begins `INSET` to the right of it, behind labels. */
+const COLUMN_GAP = 40;
+const COLUMN_WIDTH = (page.width - 2 * page.edge - COLUMN_GAP) / 2;
+const PLANE_INSET = 86;
+const PLOT_SIZE = COLUMN_WIDTH - PLANE_INSET - 8;
+/** Top of the columns' titles, and of the mask. */
+const MARGIN_TOP = 116;
+const PLANE_TOP = 226;
+/** Width of the borders that show who holds the positions. */
+const OWNER_BORDER = 9;
+
+/**
+ * Draws what a dispatch changes, as an SVG document of two columns: a placement before, and one after. In each the mask with its
+ * rows in the color of their rank, and along its borders who holds which queries and keys; how many rows of keys each rank
+ * receives from each other one, those that its queries see, each once, which is what `flex` moves; and the visible pairs of
+ * every rank beside the mean, with what it receives and sends. Equal lengths mean equal numbers in both columns.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * import { drawDispatch } from "@mosaic/planner";
+ * const svg = drawDispatch(masks.causal(), { queries: 64, ranks: 2, after: "zigzag" });
+ * svg.includes("most loaded rank 1.49 → 1.00 × the mean"); // => true
+ * ```
+ * @throws What the mask and the placements throw for the lengths; OptionError for what would be more than 200 000 polygons.
+ */
+export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
+  checkArgument("drawDispatch", mask, option.mask());
+  const { queries, keys = queries, ranks, before, after, bytesPerRow, ...words } = drawDispatchOptions.parse(options);
+  const { title = `${mask.name} on ${formatCount(ranks)} ${ranks === 1 ? "rank" : "ranks"}`, subtitle } = words;
+  const slices = resolveSlices(mask, queries, keys);
+  const load = (name: string, placed: Placements): PlacementLoad =>
+    computeLoad(name, placed, { slices, ranks, lengths: { queries, keys } });
+  const columns = [load("before", before), load("after", after)] as const;
+  const formatRows = (rows: number): string =>
+    bytesPerRow === undefined ? formatCount(rows) : formatBytes(rows * bytesPerRow);
+  const unit = bytesPerRow === undefined ? " rows" : "";
+  const facts = formatChange(columns, (rows) => formatRows(rows) + unit);
+  const line = subtitle === "" ? facts : `${subtitle} · ${facts}`;
+  const matrixTop = PLANE_TOP + planeScale({ queries, keys }, { left: 0, top: 0, side: PLOT_SIZE }).height + 64;
+  const barsTop = matrixTop + matrixCell(ranks).height * ranks + 62;
+  const bottom = barsTop + rowHeight(ranks) * ranks;
+  const maxima = {
+    pairs: Math.max(1, ...columns.flatMap(({ pairs }) => pairs)),
+    rows: Math.max(1, ...columns.flatMap(({ received, sent }) => [...received, ...sent])),
+    transfer: Math.max(1, ...columns.flatMap(({ transfers }) => transfers.map((row) => Math.max(...row)))),
+  };
+  const notes = describeUnits({ queries, keys }, slices, bytesPerRow);
+  return document({
+    title,
+    description: `${line}. ${notes.join(" ")}`,
+    height: bottom + 40 + notes.length * 20,
+    body: [
+      heading(truncate(title, 27, page.width - 2 * page.edge), line),
+      ...columns.flatMap((each, i) => {
+        const left = page.edge + i * (COLUMN_WIDTH + COLUMN_GAP);
+        const column: PlacementColumn = { ...each, left, maxima, unit, formatRows };
+        return [
+          drawColumnTitle(column),
+          drawPlane(column, { queries, keys }),
+          drawMatrix(column, matrixTop),
+          drawBars(column, barsTop),
+        ];
+      }),
+      footnotes(notes, bottom + 36),
+    ],
+  });
+}
+
+/** What a placement gives every rank to do. */
+interface PlacementLoad {
+  /** "before" or "after". */
+  readonly name: string;
+  readonly placement: string;
+  readonly queryShards: readonly (readonly Span[])[];
+  readonly keyShards: readonly (readonly Span[])[];
+  /** By rank: the slices of its queries. */
+  readonly pieces: readonly (readonly Slice[])[];
+  /** By rank: visible pairs. */
+  readonly pairs: readonly number[];
+  /** By receiver, by sender: rows of keys. */
+  readonly transfers: readonly (readonly number[])[];
+  readonly received: readonly number[];
+  readonly sent: readonly number[];
+}
+
+/** A placement's load, where it is drawn, and in what units. */
+interface PlacementColumn extends PlacementLoad {
+  readonly left: number;
+  /** The largest numbers of both columns. */
+  readonly maxima: { readonly pairs: number; readonly rows: number; readonly transfer: number };
+  /** Of what `amount` returns, if it does not state it: " rows". */
+  readonly unit: string;
+  formatRows(rows: number): string;
+}
+
+function computeLoad(
+  name: string,
+  placed: Placements,
+  {
+    slices,
+    ranks,
+    lengths,
+  }: { readonly slices: readonly Slice[]; readonly ranks: number; readonly lengths: PlaneLengths },
+): PlacementLoad {
+  const isPair = typeof placed === "object" && !("spans" in placed);
+  const [forQueries, forKeys] = (isPair ? [placed.queries, placed.keys] : [placed, placed]).map((each) =>
+    resolvePlacement(each),
+  ) as [Placement, Placement];
+  const queryShards = resolveShards(forQueries, ranks, lengths.queries);
+  const keyShards = resolveShards(forKeys, ranks, lengths.keys);
+  const pieces = slicesByShard("drawDispatch", slices, queryShards);
+  const transfers = transfersOf(pieces, keyShards);
+  return {
+    name,
+    placement: isPair ? `queries ${forQueries.name}, keys ${forKeys.name}` : forQueries.name,
+    queryShards,
+    keyShards,
+    pieces,
+    pairs: pieces.map(totalArea),
+    transfers,
+    received: transfers.map(sum),
+    sent: transfers.map((_, sender) => sum(transfers.map((row) => row[sender]!))),
+  };
+}
+
+type Interval = readonly [start: number, end: number];
+
+/** By receiver and sender: keys of the sender that queries of the receiver see, each counted once. */
+function transfersOf(
+  pieces: readonly (readonly Slice[])[],
+  keyShards: readonly (readonly Span[])[],
+): readonly (readonly number[])[] {
+  const owned = keyShards
+    .flatMap((spans, owner) =>
+      spans.flatMap(contiguousSpans).map(({ start, length }) => ({ start, end: start + length, owner })),
+    )
+    .filter(({ start, end }) => start < end)
+    .sort((a, b) => a.start - b.start);
+  return pieces.map((slices, receiver) => {
+    const rows = keyShards.map(() => 0);
+    let first = 0;
+    for (const [start, end] of mergeIntervals(slices.flatMap(keysOf))) {
+      while (first < owned.length && owned[first]!.end <= start) first++;
+      for (let i = first; i < owned.length && owned[i]!.start < end; i++) {
+        const { owner, ...span } = owned[i]!;
+        if (owner !== receiver) rows[owner]! += Math.min(end, span.end) - Math.max(start, span.start);
+      }
+    }
+    return rows;
+  });
+}
+
+/** The keys that a slice shows: its rows follow one another, and borders move by one a row, so that they are an interval. */
+function keysOf(slice: Slice): Interval[] {
+  const { start, length } = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
+  if (length === 0) return [];
+  return [[visibleKeyRange(slice, start).start, visibleKeyRange(slice, start + length - 1).end]];
+}
+
+function mergeIntervals(intervals: Interval[]): Interval[] {
+  const merged: [number, number][] = [];
+  for (const [start, end] of intervals.sort((a, b) => a[0] - b[0])) {
+    const last = merged.at(-1);
+    if (last && start <= last[1]) last[1] = Math.max(last[1], end);
+    else merged.push([start, end]);
+  }
+  return merged;
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, each) => total + each, 0);
+}
+
+/** The most loaded rank's pairs over the mean; 1 where there are none. */
+function loadImbalance({ pairs }: PlacementLoad): number {
+  const total = sum(pairs);
+  return total === 0 ? 1 : (Math.max(...pairs) * pairs.length) / total;
+}
+
+function formatChange(
+  [before, after]: readonly [PlacementLoad, PlacementLoad],
+  amount: (rows: number) => string,
+): string {
+  return [
+    `most loaded rank ${loadImbalance(before).toFixed(2)} → ${loadImbalance(after).toFixed(2)} × the mean`,
+    `received by all ${amount(sum(before.received))} → ${amount(sum(after.received))}`,
+    `by one rank at most ${amount(Math.max(...before.received))} → ${amount(Math.max(...after.received))}`,
+  ].join(" · ");
+}
+
+function describeUnits(
+  { queries, keys }: PlaneLengths,
+  slices: readonly Slice[],
+  bytesPerRow: number | undefined,
+): string[] {
+  const area = totalArea(slices);
+  const unit = bytesPerRow === undefined ? "" : ` A row of k and v is ${formatBytes(bytesPerRow)}.`;
+  return [
+    `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}. Load: the visible pairs of a rank over the mean of all.`,
+    `Received and sent: rows of k and v that a rank requires of another, each once, in the forward pass.${unit}`,
+  ];
+}
+
+function drawColumnTitle(column: PlacementColumn): string {
+  const { left, name, placement, received, formatRows, unit } = column;
+  const line = `most loaded rank ${loadImbalance(column).toFixed(2)} × the mean, ${formatRows(sum(received))}${unit} received by all`;
+  return [
+    text(left, MARGIN_TOP, truncate(`${name}: ${placement}`, 17, COLUMN_WIDTH), `font-size="16" font-weight="600"`),
+    text(left, MARGIN_TOP + 22, truncate(line, 13, COLUMN_WIDTH), `font-size="13" fill="${theme.faint}"`),
+  ].join("\n");
+}
+
+/** The mask, pieces in the color of the queries' rank; above and beside it who holds the keys and the queries. */
+function drawPlane({ left, pieces, queryShards, keyShards }: PlacementColumn, lengths: PlaneLengths): string {
+  const scale = planeScale(lengths, { left: left + PLANE_INSET, top: PLANE_TOP, side: PLOT_SIZE });
+  const plane: Box = { x: scale.left, y: scale.top, width: scale.width, height: scale.height };
+  const groups = pieces.map((each, rank): SliceGroup => {
+    return { name: `rank ${rank}`, owner: `rank ${rank}`, fill: paletteColor(rank), pieces: each };
+  });
+  const edge = OWNER_BORDER + 3;
+  const borders = queryShards.flatMap((_, rank) => [
+    drawBorder(queryShards[rank]!, rank, ({ start, length }) => {
+      const y = scale.y(start);
+      return { x: scale.left - edge, y, width: OWNER_BORDER, height: scale.y(start + length) - y };
+    }),
+    drawBorder(keyShards[rank]!, rank, ({ start, length }) => {
+      const x = scale.x(start);
+      return { x, y: scale.top - edge, width: scale.x(start + length) - x, height: OWNER_BORDER };
+    }),
+  ]);
+  return [
+    rect(plane, `fill="${theme.track}"`),
+    ...drawGroups(groups, scale),
+    rect(plane, `fill="none" stroke="${theme.rule}"`),
+    ...borders,
+    drawPlaneAxes(lengths, scale, edge + 1),
+  ].join("\n");
+}
+
+/** The positions of one rank, along a border: one path. */
+function drawBorder(spans: readonly Span[], rank: number, boxOf: (span: Span) => Box): string {
+  const outlines = spans.flatMap(contiguousSpans).map((span) => borderPath(boxOf(span)));
+  if (outlines.length === 0) return "";
+  return tooltip(`held by rank ${rank}`, `<path d="${outlines.join("")}" fill="${paletteColor(rank)}"/>`);
+}
+
+function borderPath({ x, y, width, height }: Box): string {
+  const [w, h] = [width, height].map(formatCoordinate) as [string, string];
+  return `M${formatCoordinate(x)} ${formatCoordinate(y)}h${w}v${h}h-${w}Z`;
+}
+
+/** Few ranks have room for numbers. */
+function matrixCell(ranks: number): { readonly width: number; readonly height: number } {
+  return { width: Math.min(64, PLOT_SIZE / ranks), height: Math.min(26, PLOT_SIZE / ranks) };
+}
+
+const MATRIX_FONT = 11;
+/** Shades of what travels, from next to nothing to the most of both columns. */
+const NUM_SHADES = 10;
+/** More are a path of each shade: without tooltips. */
+const MAX_CELLS = 1024;
+
+/** Rows between each pair of ranks: senders from the left, receivers from the top; darker is more. */
+function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColumn, top: number): string {
+  const ranks = transfers.length;
+  const { width, height } = matrixCell(ranks);
+  const x = (sender: number): number => left + PLANE_INSET + sender * width;
+  const y = (receiver: number): number => top + receiver * height;
+  const label = `font-size="12" fill="${theme.faint}"`;
+  const shadeAt = (rows: number): number =>
+    rows === 0 ? 0 : Math.max(1, Math.round((rows / maxima.transfer) * NUM_SHADES));
+  const drawCell = (rows: number, sender: number, receiver: number): string => {
+    if (rows === 0) return "";
+    const box = { x: x(sender), y: y(receiver), width, height };
+    const shade = shadeAt(rows);
+    const words = formatRows(rows);
+    const fits = textWidth(words, MATRIX_FONT) < width && height >= MATRIX_FONT + 4;
+    const look = `text-anchor="middle" font-size="${MATRIX_FONT}" fill="${shade > NUM_SHADES / 2 ? "#ffffff" : theme.text}"`;
+    const number = fits ? text(box.x + width / 2, box.y + height / 2 + 4, words, look) : "";
+    return tooltip(`rank ${sender} sends ${words}${unit} to rank ${receiver}`, rect(box, shadeColor(shade)) + number);
+  };
+  const cells =
+    ranks * ranks <= MAX_CELLS
+      ? transfers.flatMap((row, receiver) => row.map((rows, sender) => drawCell(rows, sender, receiver)))
+      : drawShades(
+          transfers.map((row) => row.map(shadeAt)),
+          ({ row, from, to }) => borderPath({ x: x(from), y: y(row), width: (to - from) * width, height }),
+        );
+  const grid = { x: x(0), y: y(0), width: ranks * width, height: ranks * height };
+  return [
+    text(left, top - 34, `transfers per pair${unit && ","}${unit}`, `font-size="13" font-weight="600"`),
+    text(left + PLANE_INSET + PLOT_SIZE, top - 34, "from →, to ↓", `text-anchor="end" ${label}`),
+    rect(grid, `fill="${theme.track}"`),
+    ...cells,
+    // A rank requires nothing of itself.
+    `<path d="${transfers.map((_, rank) => borderPath({ x: x(rank), y: y(rank), width, height })).join("")}" fill="${theme.rule}"/>`,
+    rect(grid, `fill="none" stroke="${theme.rule}"`),
+    ...labelledRanks(ranks, width, textWidth(String(ranks), 12) + 4).map((rank) =>
+      text(x(rank) + width / 2, top - 9, String(rank), `text-anchor="middle" ${label}`),
+    ),
+    ...labelledRanks(ranks, height, LABEL_HEIGHT).map((rank) =>
+      text(x(0) - 10, y(rank) + height / 2 + 4, String(rank), `text-anchor="end" ${label}`),
+    ),
+  ].join("\n");
+}
+
+/** Cells of a row, [from, to). */
+interface CellRun {
+  readonly row: number;
+  readonly from: number;
+  readonly to: number;
+}
+
+/** A path of each shade but 0: cells side by side of one shade are one piece of it. */
+function drawShades(shades: readonly (readonly number[])[], outline: (run: CellRun) => string): readonly string[] {
+  const outlines: string[] = Array.from({ length: NUM_SHADES + 1 }, () => "");
+  for (const [row, values] of shades.entries()) {
+    for (let from = 0, to = 1; from < values.length; from = to, to++) {
+      while (to < values.length && values[to] === values[from]) to++;
+      outlines[values[from]!] += outline({ row, from, to });
+    }
+  }
+  return outlines.flatMap((each, shade) =>
+    shade > 0 && each !== "" ? [`<path d="${each}" ${shadeColor(shade)}/>`] : [],
+  );
+}
+
+function shadeColor(shade: number): string {
+  return `fill="#0072b2" fill-opacity="${formatCoordinate(0.1 + (0.9 * shade) / NUM_SHADES)}"`;
+}
+
+const LABEL_HEIGHT = 14;
+
+/** Every rank, or every so many, round, where one has less room than its label needs. */
+function labelledRanks(ranks: number, width: number, needed: number): readonly number[] {
+  const every = width >= needed ? 1 : tickStep(needed / width);
+  return Array.from({ length: Math.ceil(ranks / every) }, (_, i) => i * every);
+}
+
+function rowHeight(ranks: number): number {
+  return Math.min(22, Math.max(2, PLOT_SIZE / ranks));
+}
+
+/** Each bar with its number to the right, in a third of the column. */
+const NUMBER_WIDTH = 62;
+
+/** Load, received and sent of every rank. */
+function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: PlacementColumn, top: number): string {
+  const ranks = pairs.length;
+  const [step, third] = [rowHeight(ranks), PLOT_SIZE / 3];
+  const mean = sum(pairs) / ranks;
+  const load = (value: number): string => (mean === 0 ? "0" : (value / mean).toFixed(2));
+  const metrics = [
+    { name: "load", unit: " × the mean", values: pairs, largest: maxima.pairs, words: load },
+    { name: "received", unit, values: received, largest: maxima.rows, words: formatRows },
+    { name: "sent", unit, values: sent, largest: maxima.rows, words: formatRows },
+  ];
+  const label = `font-size="12" fill="${theme.faint}"`;
+  const [barHeight, width] = [Math.max(1, step - 6 * Math.min(1, step / 22)), third - NUMBER_WIDTH - 8];
+  const bars = metrics.flatMap(({ name, unit: of, values, largest, words }, i) => {
+    const x = left + PLANE_INSET + i * third;
+    return values.map((value, rank) => {
+      const box = { x, y: top + rank * step, width: (value / largest) * width, height: barHeight };
+      const number =
+        step < 14 ? "" : text(x + width + 6, box.y + barHeight - 4, words(value), `font-size="${MATRIX_FONT}"`);
+      const bar = rect({ ...box, width }, `fill="${theme.track}"`) + rect(box, `fill="${paletteColor(rank)}"`);
+      return tooltip(`rank ${rank}: ${name} ${words(value)}${of}`, bar + number);
+    });
+  });
+  const meanAt = formatCoordinate(left + PLANE_INSET + (mean / maxima.pairs) * width);
+  return [
+    text(left, top - 14, "per rank", `font-size="13" font-weight="600"`),
+    ...metrics.map(({ name, unit: of }, i) =>
+      text(left + PLANE_INSET + i * third, top - 14, `${name}${of && `,${of}`}`, label),
+    ),
+    ...bars,
+    `<line x1="${meanAt}" x2="${meanAt}" y1="${top - 5}" y2="${formatCoordinate(top + ranks * step)}" stroke="${theme.text}" stroke-dasharray="3 2"/>`,
+    ...labelledRanks(ranks, step, LABEL_HEIGHT).map((rank) =>
+      text(
+        left + PLANE_INSET - 10,
+        top + rank * step + barHeight / 2 + 4,
+        `rank ${rank}`,
+        `text-anchor="end" ${label}`,
+      ),
+    ),
+  ].join("\n");
+}

@@ -1,0 +1,56 @@
+import type { ColorScheme, Style } from "./color-scheme.ts";
+import { page, rect, text, textWidth, theme, tooltip, truncate } from "./svg.ts";
+
+export interface Fragment {
+  readonly svg: string;
+  /** The first free line below. */
+  readonly bottom: number;
+}
+
+/** Stripes of gradients, and of waiting. */
+export const hatchPatterns = `<defs><pattern id="backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.4" height="7" fill="#ffffff" fill-opacity="0.24"/></pattern>
+<pattern id="waiting" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><rect width="6" height="6" fill="#f7d9d4"/><rect width="1.6" height="6" fill="#b3261e"/></pattern></defs>`;
+
+const FONT_SIZE = 13;
+
+interface LegendEntry {
+  readonly name: string;
+  readonly fills: readonly string[];
+}
+
+/** What the colors mean, from `top` on. */
+export function drawLegend({ compute, communication }: ColorScheme, top: number): Fragment {
+  const plain = ({ name, fill }: Style): LegendEntry => {
+    return { name, fills: name.startsWith("attendBackward") ? [fill, "url(#backward)"] : [fill] };
+  };
+  const shared = compute.some(({ fill }) => communication.some((other) => other.fill === fill));
+  const waiting = { name: "waits for transfers", fills: ["url(#waiting)"] };
+  if (shared) {
+    const all = [...new Set([...compute, ...communication])];
+    return drawLegendRow("colors", [...all.map(plain), waiting], top);
+  }
+  const first = drawLegendRow("computes", [...compute.map(plain), waiting], top);
+  const second = drawLegendRow("transfers", communication.map(plain), first.bottom);
+  return { svg: `${first.svg}\n${second.svg}`, bottom: second.bottom };
+}
+
+/** Entries side by side, wrapped at the margin, after a faint heading. */
+function drawLegendRow(heading: string, entries: readonly LegendEntry[], top: number): Fragment {
+  if (entries.length === 0) return { svg: "", bottom: top };
+  const first = page.edge + 88;
+  let [x, y] = [first, top];
+  const availableWidth = page.width - page.edge - first - 20;
+  const drawn = entries.map(({ name: whole, fills }) => {
+    const name = truncate(whole, FONT_SIZE, availableWidth);
+    const width = textWidth(name, FONT_SIZE) + 44;
+    if (x > first && x + width > page.width - page.edge) [x, y] = [first, y + 22];
+    const box = { x, y: y - 11, width: 13, height: 13 };
+    const svg =
+      fills.map((fill) => rect(box, `fill="${fill}" rx="3"`)).join("") +
+      text(x + 20, y, name, `font-size="${FONT_SIZE}"`);
+    x += width;
+    return name === whole ? svg : tooltip(whole, svg);
+  });
+  const head = text(page.edge, top, heading, `font-size="${FONT_SIZE}" fill="${theme.faint}"`);
+  return { svg: [head, ...drawn].join("\n"), bottom: y + 24 };
+}

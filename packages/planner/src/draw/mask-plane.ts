@@ -1,0 +1,213 @@
+import { clipQueries, OptionError, type Slice, sliceArea, type Span, visibleKeyRange, visibleRows } from "@mosaic/core";
+import { tickStep } from "./axis.ts";
+import { paletteColor } from "./color-scheme.ts";
+import { formatCoordinate, text, theme, tooltip } from "./svg.ts";
+
+// A mask in the plane of queries, from the top, and keys, from the left: each slice a polygon.
+
+/** The smaller side of a plane is in proportion to the larger one, but never a line. */
+const MIN_PLOT_SIZE = 48;
+/** More are one path of each color: without tooltips, and without gaps between them. */
+const MAX_TOOLTIPS = 1000;
+const MAX_SHAPES = 200_000;
+/** Rows that are at least as high are drawn as steps; lower ones as a line through their middles. */
+const STEP_PIXELS = 4;
+
+/** How many queries and keys a plane has. */
+export interface PlaneLengths {
+  readonly queries: number;
+  readonly keys: number;
+}
+
+/** Slices of one color. */
+export interface SliceGroup {
+  /** What the legend states. */
+  readonly name: string;
+  /** What tooltips add to the type. */
+  readonly owner?: string;
+  readonly fill: string;
+  readonly pieces: readonly Slice[];
+}
+
+const typeNames = {
+  full: "full",
+  causal: "causal",
+  inverseCausal: "inverse causal",
+  bidirectionalCausal: "bidirectional causal",
+} as const;
+
+/** Those of a type are a group. */
+export function groupByType(slices: readonly Slice[]): readonly SliceGroup[] {
+  return Object.entries(typeNames).flatMap(([type, name], i) => {
+    const pieces = slices.filter((slice) => slice.type === type);
+    if (pieces.length === 0) return [];
+    const counted = `${name}: ${formatCount(pieces.length)} ${pieces.length === 1 ? "slice" : "slices"}`;
+    return [{ name: counted, fill: paletteColor(i), pieces }];
+  });
+}
+
+/** The slices, cut where the queries change their shard: for each shard its own. */
+export function slicesByShard(
+  where: string,
+  slices: readonly Slice[],
+  shards: readonly (readonly Span[])[],
+): readonly (readonly Slice[])[] {
+  checkShapeCount(
+    where,
+    shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0),
+  );
+  const clipped = shards.map((spans) => spans.flatMap(contiguousSpans).flatMap((span) => clipTo(slices, span)));
+  checkShapeCount(
+    where,
+    clipped.reduce((sum, pieces) => sum + pieces.length, 0),
+  );
+  return clipped;
+}
+
+/** Visible pairs of some slices. */
+export function totalArea(slices: readonly Slice[]): number {
+  return slices.reduce((sum, slice) => sum + sliceArea(slice), 0);
+}
+
+function checkShapeCount(where: string, count: number): void {
+  if (count <= MAX_SHAPES) return;
+  throw new OptionError({
+    where,
+    expected: `at most ${formatCount(MAX_SHAPES)} pieces`,
+    received: formatCount(count),
+    remedy: "draw fewer queries, or a placement of longer spans",
+  });
+}
+
+/** A strided span is as many spans as it has positions. */
+export function contiguousSpans(span: Span): readonly Span[] {
+  if (span.step === 1) return [span];
+  return Array.from({ length: span.length }, (_, i) => ({ start: span.start + i * span.step, length: 1, step: 1 }));
+}
+
+function clipTo(slices: readonly Slice[], { start, length }: Span): readonly Slice[] {
+  const end = start + length;
+  return slices.flatMap((slice) => {
+    if (slice.q1 <= start || end <= slice.q0) return [];
+    return [clipQueries(slice, start, end)!];
+  });
+}
+
+/** Where the plane lies on the page, and where its positions do. */
+export interface PlaneScale {
+  readonly left: number;
+  readonly top: number;
+  readonly width: number;
+  readonly height: number;
+  x(key: number): number;
+  y(query: number): number;
+}
+
+/** A plane whose longer side has `side` pixels. */
+export function planeScale(
+  { queries, keys }: PlaneLengths,
+  { left, top, side }: { readonly left: number; readonly top: number; readonly side: number },
+): PlaneScale {
+  const longer = Math.max(queries, keys);
+  const width = Math.max(MIN_PLOT_SIZE, (keys / longer) * side);
+  const height = Math.max(MIN_PLOT_SIZE, (queries / longer) * side);
+  return {
+    left,
+    top,
+    width,
+    height,
+    x: (key) => left + (key / keys) * width,
+    y: (query) => top + (query / queries) * height,
+  };
+}
+
+/** The polygons of all groups. */
+export function drawGroups(groups: readonly SliceGroup[], scale: PlaneScale): readonly string[] {
+  const count = groups.reduce((sum, { pieces }) => sum + pieces.length, 0);
+  if (count <= MAX_TOOLTIPS) return groups.flatMap((group) => drawPieces(group, scale));
+  return groups.map(({ pieces, fill, owner }) => {
+    const outlines = pieces.map((piece) => slicePath(piece, scale)).join("");
+    // A stroke closes the seams of one color; of several it would leave the last one of those in a pixel.
+    const seams = owner === undefined ? ` stroke="${fill}" stroke-width="0.5"` : "";
+    return outlines === "" ? "" : `<path d="${outlines}" fill="${fill}"${seams}/>`;
+  });
+}
+
+function drawPieces({ pieces, fill, owner }: SliceGroup, scale: PlaneScale): readonly string[] {
+  return pieces.map((piece) => {
+    const outline = slicePath(piece, scale);
+    if (outline === "") return "";
+    const smaller = Math.min(scale.x(piece.k1) - scale.x(piece.k0), scale.y(piece.q1) - scale.y(piece.q0));
+    // A gap shows where slices meet, unless it would hide them; of what is thinner than a pixel one is drawn.
+    const [color, width] = smaller < 1 ? [fill, 1 - smaller] : [theme.paper, Math.min(1, smaller / 8)];
+    const stroke = `stroke="${color}" stroke-width="${formatCoordinate(width)}"`;
+    return tooltip(describeSlice(piece, owner), `<path d="${outline}" fill="${fill}" ${stroke}/>`);
+  });
+}
+
+function describeSlice({ q0, q1, k0, k1, type }: Slice, owner: string | undefined): string {
+  const kind = owner === undefined ? typeNames[type] : `${owner}, ${typeNames[type]}`;
+  return `queries ${q0} to ${q1 - 1}, keys ${k0} to ${k1 - 1}: ${kind}`;
+}
+
+/** The border of what a slice shows, as commands of a path; nothing for a slice that shows nothing. */
+function slicePath(slice: Slice, { x, y }: PlaneScale): string {
+  const rows = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
+  if (rows.length === 0) return "";
+  const [first, last] = [rows.start, rows.start + rows.length - 1];
+  const inSteps = y(1) - y(0) >= STEP_PIXELS;
+  const border = (side: "start" | "end"): (readonly [key: number, query: number])[] => {
+    const [from, to] = [visibleKeyRange(slice, first)[side], visibleKeyRange(slice, last)[side]];
+    if (from === to || !inSteps) {
+      const half = from === to ? 0 : 0.5;
+      return [
+        [from - half, first],
+        [to + half, last + 1],
+      ];
+    }
+    return Array.from({ length: rows.length }, (_, i) => first + i).flatMap((q) => [
+      [visibleKeyRange(slice, q)[side], q] as const,
+      [visibleKeyRange(slice, q)[side], q + 1] as const,
+    ]);
+  };
+  const corners = [...border("end"), ...border("start").toReversed()];
+  const points = corners.map(([key, query]) => `${formatCoordinate(x(key))} ${formatCoordinate(y(query))}`);
+  return `M${points.join("L")}Z`;
+}
+
+/** Positions at round numbers, and the ends, outside the plane; `gap` pixels lie between. */
+export function drawPlaneAxes({ queries, keys }: PlaneLengths, scale: PlaneScale, gap = 0): string {
+  const { x, y, width, height } = scale;
+  const [left, top] = [scale.left - gap, scale.top - gap];
+  const faint = `font-size="12" fill="${theme.faint}"`;
+  const columns = tickPositions(keys, width / 80).map((key) => {
+    const at = formatCoordinate(x(key));
+    const line = `<line x1="${at}" x2="${at}" y1="${top - 5}" y2="${top}" stroke="${theme.faint}"/>`;
+    return line + text(x(key), top - 10, formatCount(key), `text-anchor="middle" ${faint}`);
+  });
+  const rows = tickPositions(queries, height / 40).map((query) => {
+    const at = formatCoordinate(y(query));
+    const line = `<line x1="${left - 5}" x2="${left}" y1="${at}" y2="${at}" stroke="${theme.faint}"/>`;
+    return line + text(left - 10, y(query) + 4, formatCount(query), `text-anchor="end" ${faint}`);
+  });
+  return [
+    text(scale.left + width / 2, top - 34, "keys →", `text-anchor="middle" font-size="13" fill="${theme.faint}"`),
+    text(left - 10, top - 34, "queries ↓", `text-anchor="end" font-size="13" fill="${theme.faint}"`),
+    ...columns,
+    ...rows,
+  ].join("\n");
+}
+
+/** Round positions from 0, as many as have room, and the length, which displaces one that is too near to it. */
+function tickPositions(length: number, maxTicks: number): readonly number[] {
+  const step = Math.max(1, tickStep(length / Math.max(1, maxTicks)));
+  const round = Array.from({ length: Math.floor(length / step) + 1 }, (_, i) => i * step);
+  return [...round.filter((position) => length - position >= 0.7 * step), length];
+}
+
+const groupedDigits = new Intl.NumberFormat("en-US");
+
+/** A count with its thousands apart. */
+export function formatCount(count: number): string {
+  return groupedDigits.format(count);
+}

@@ -1,0 +1,21 @@
+// Quantities as texts of three digits, for what runs in browsers too.
+
+/** Bytes in decimal units. */
+export function bytesText(value: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  const unit = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  return `${Number((value / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
+}
+
+/** A time in the unit that suits it. */
+export function secondsText(value: number): string {
+  const digits = (scaled: number): number => Number(scaled.toPrecision(3));
+  if (value === 0) return "0 s";
+  if (value < 0.9995e-3) return `${digits(value * 1e6)} µs`;
+  return value < 0.9995 ? `${digits(value * 1000)} ms` : `${digits(value)} s`;
+}
+
+/** A share as a percentage. */
+export function percentText(share: number): string {
+  return `${Number((share * 100).toPrecision(3))} %`;
+}

@@ -1,0 +1,43 @@
+import { checkTimeline, type Timeline } from "../time/timeline.ts";
+import { busySeconds } from "./intervals.ts";
+
+/** How a run's time was spent: shares of all ranks' time until the last one ended. They sum to 1. */
+export interface TimeBreakdown {
+  readonly computing: number;
+  /** Nothing to compute while one's own transfers were under way: communication that compute does not hide. */
+  readonly waiting: number;
+  /** Nothing at all: not begun, waiting for a peer that is not ready, or ended before the others. */
+  readonly idle: number;
+}
+
+/**
+ * What share of the ranks' time was spent computing, waiting for transfers, and idle.
+ *
+ * @example
+ * ```ts
+ * import { timeBreakdown } from "@mosaic/planner";
+ * const events = [
+ *   { lane: "compute", name: "attend", start: 0, end: 3 },
+ *   { lane: "communication", name: "sendRecv", start: 1, end: 4 },
+ * ] as const;
+ * timeBreakdown({ seconds: 5, ranks: [{ rank: 0, at: {}, events }] }); // => { computing: 0.6, waiting: 0.2, idle: 0.2 }
+ * ```
+ */
+export function timeBreakdown(timeline: Timeline): TimeBreakdown {
+  checkTimeline("timeBreakdown", timeline);
+  const { seconds, ranks } = timeline;
+  const whole = seconds * ranks.length;
+  if (whole <= 0) return { computing: 0, waiting: 0, idle: 1 };
+  let computing = 0;
+  let waiting = 0;
+  for (const { events } of ranks) {
+    const spent = busySeconds(events);
+    computing += spent.computing;
+    waiting += spent.waiting;
+  }
+  return {
+    computing: computing / whole,
+    waiting: waiting / whole,
+    idle: Math.max(0, whole - computing - waiting) / whole,
+  };
+}

@@ -1,0 +1,164 @@
+import type { StridedLayout } from "../symbolic/strided-layout.ts";
+import type { PostedBatch } from "./batch.ts";
+import { createBox, isDense } from "./box.ts";
+import { type Content, Region, rowWidth, toContent } from "./content.ts";
+import { type PositionRange, PositionSet } from "./positions.ts";
+import { isInputRow } from "./values.ts";
+
+/** Writes a message into a storage, in the place of what a dense view of it showed. */
+type WriteMessage = (storage: number, layout: StridedLayout, message: Content) => void;
+
+/** Runs that are open at once: a batch mostly fills k and v by turns. */
+const MAX_RUNS = 4;
+
+/**
+ * Places the messages of a batch that has arrived. A rank may receive thousands at once, one behind the other in few storages:
+ * these are written as one, and rows of an input that come from several ranks become one region.
+ */
+export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): void {
+  const runs: MessageRun[] = [];
+  const close = (run: MessageRun): void => writeMessage(run.storage, run.layout, run.content());
+  for (let i = 0; i < batch.viewCount; i++) {
+    if (batch.sends(i)) continue;
+    const storage = batch.storage(i);
+    let at = 0;
+    while (at < runs.length && runs[at]!.storage !== storage) at++;
+    let run = runs[at];
+    if (run?.end !== batch.low(i)) {
+      // What is not one behind the other is written in the order of messages.
+      if (run) close(runs.splice(at, 1)[0]!);
+      else if (runs.length === MAX_RUNS) close(runs.shift()!);
+      runs.push((run = new MessageRun(storage, batch.layout(i))));
+    }
+    run.append(batch, i);
+  }
+  for (const run of runs) close(run);
+}
+
+/** Messages that lie one behind the other in a storage. */
+class MessageRun {
+  readonly storage: number;
+  /** Where the next one begins. */
+  end: number;
+  readonly #first: StridedLayout;
+  readonly #regions: Region[] = [];
+  #rows: RowRun | undefined;
+
+  constructor(storage: number, first: StridedLayout) {
+    this.storage = storage;
+    this.#first = first;
+    this.end = first.low;
+  }
+
+  /** All that its messages fill, as one view. */
+  get layout(): StridedLayout {
+    const { low, high } = this.#first;
+    return this.end === high ? this.#first : denseLayout(low, this.end);
+  }
+
+  append(batch: PostedBatch, i: number): void {
+    const at = this.end - this.#first.low;
+    this.end = batch.high(i);
+    const content = batch.source(i);
+    const low = batch.sourceStart(i);
+    const high = low + batch.size(i);
+    if (content instanceof Region) {
+      if (isRowRange(content, low, high)) return this.#appendRows(content, { low, high, at });
+      const part = content.rowRange(low, high, at);
+      if (part) return this.#appendRegions([part]);
+    }
+    this.#appendRegions(content.range(low, high).shifted(at));
+  }
+
+  /** What its messages hold, counted from the first element. */
+  content(): Content {
+    this.#closeRows();
+    return toContent(this.#regions);
+  }
+
+  #appendRegions(regions: readonly Region[]): void {
+    this.#closeRows();
+    for (const region of regions) this.#regions.push(region);
+  }
+
+  #appendRows(region: Region, range: { readonly low: number; readonly high: number; readonly at: number }): void {
+    let rows = this.#rows;
+    if (!rows?.isContinuedBy(region, range.at)) {
+      this.#closeRows();
+      this.#rows = rows = new RowRun(region, range.at);
+    }
+    rows.append(region, range.low, range.high);
+  }
+
+  #closeRows(): void {
+    if (this.#rows) this.#regions.push(this.#rows.region());
+    this.#rows = undefined;
+  }
+}
+
+/** Whether a range of elements is some rows of an input that lie in memory row by row, with all that belongs to them. */
+function isRowRange({ value, box }: Region, low: number, high: number): boolean {
+  if (!isInputRow(value) || low < box.low || high > box.high || low >= high || !isDense(box)) return false;
+  const width = rowWidth(box);
+  return box.strides[2] === width && (low - box.low) % width === 0 && (high - box.low) % width === 0;
+}
+
+/** Regions in the order of memory, those of rows that follow one another as one. */
+export function mergeRows(regions: readonly Region[]): readonly Region[] {
+  const merged: Region[] = [];
+  let run: RowRun | undefined;
+  for (const region of regions) {
+    const { low, high } = region.box;
+    const isRows = isRowRange(region, low, high);
+    if (run && (!isRows || !run.isContinuedBy(region, low))) {
+      merged.push(run.region());
+      run = undefined;
+    }
+    if (!isRows) merged.push(region);
+    else (run ??= new RowRun(region, low)).append(region, low, high);
+  }
+  if (run) merged.push(run.region());
+  return merged;
+}
+
+/** Rows of an input, of the same sequences, heads and columns, one behind the other. */
+class RowRun {
+  readonly #first: Region;
+  readonly #at: number;
+  readonly #parts: PositionRange[] = [];
+  #count = 0;
+
+  constructor(first: Region, at: number) {
+    this.#first = first;
+    this.#at = at;
+  }
+
+  isContinuedBy({ value, rows, box }: Region, at: number): boolean {
+    const { value: own, rows: ownRows, box: ownBox } = this.#first;
+    if (value !== own || at !== this.#at + this.#count * rowWidth(ownBox)) return false;
+    if (rows.batch !== ownRows.batch || rows.head !== ownRows.head || rows.column !== ownRows.column) return false;
+    return [0, 1, 3].every(
+      (axis) => box.sizes[axis] === ownBox.sizes[axis] && box.strides[axis] === ownBox.strides[axis],
+    );
+  }
+
+  append({ rows: { positions }, box }: Region, low: number, high: number): void {
+    const width = rowWidth(box);
+    const [first, count] = [(low - box.low) / width, (high - low) / width];
+    this.#parts.push({ positions, first, count });
+    this.#count += count;
+  }
+
+  region(): Region {
+    const { value, rows, box } = this.#first;
+    const positions = PositionSet.concatenate(this.#parts);
+    return new Region(value, { ...rows, positions }, createBox(this.#at, box.sizes.with(2, this.#count), box.strides));
+  }
+}
+
+/** Elements of a storage one after the other, as messages are. */
+function denseLayout(low: number, high: number): StridedLayout {
+  const size = high - low;
+  const box = createBox(low, [1, 1, 1, size], [size, size, size, 1]);
+  return { shape: [size], strides: [1], offset: low, size, dense: true, low, high, box };
+}

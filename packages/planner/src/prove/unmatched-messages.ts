@@ -1,0 +1,94 @@
+import type { Quotient } from "../symmetry/quotient.ts";
+import type { PostedBatch } from "./batch.ts";
+
+/** The number of no half. */
+const NO_ENTRY = 0;
+
+/** Numbers of a half: the next one of its channel, and which message of its batch it is. */
+const FIELDS_PER_ENTRY = 2;
+
+/**
+ * Halves of messages whose ranks have their turn while those of the other halves have not. Messages from one rank to another in one
+ * group meet in order, so that in each such channel either sends wait or receives. A thousand ranks that cast to one another have a
+ * million channels and as many halves, in memory of a few numbers each.
+ */
+export class UnmatchedMessages {
+  readonly #quotient: Quotient;
+  /** By sender, and family of groups: by receiver the first half that waits, and the last one. */
+  readonly #channels: (Int32Array | undefined)[][] = [];
+  #fields = new Int32Array(FIELDS_PER_ENTRY * 256);
+  readonly #batches: (PostedBatch | undefined)[] = [undefined];
+  /** The first number that is free again. */
+  #free = NO_ENTRY;
+  /** The half that `meet` found. */
+  batch!: PostedBatch;
+  message = 0;
+
+  constructor(quotient: Quotient) {
+    this.#quotient = quotient;
+  }
+
+  /** Whether the other half of a batch's message waits: it is `message` of `batch` then, and waits no more. If not, this one does. */
+  match(family: number, batch: PostedBatch, i: number): boolean {
+    const [channel, at] = [this.#channel(family, batch, i), this.#channelOffset(batch, i)];
+    const first = channel[at]!;
+    if (
+      first !== NO_ENTRY &&
+      this.#batches[first]!.sends(this.#fields[FIELDS_PER_ENTRY * first + 1]!) !== batch.sends(i)
+    ) {
+      channel[at] = this.#remove(first);
+      return true;
+    }
+    const half = this.#add(batch, i);
+    if (first === NO_ENTRY) channel[at] = half;
+    else this.#fields[FIELDS_PER_ENTRY * channel[at + 1]!] = half;
+    channel[at + 1] = half;
+    return false;
+  }
+
+  /** Whether the half of a batch's message waits. */
+  includes(family: number, batch: PostedBatch, i: number): boolean {
+    let half = this.#channel(family, batch, i)[this.#channelOffset(batch, i)]!;
+    while (half !== NO_ENTRY && (this.#batches[half] !== batch || this.#fields[FIELDS_PER_ENTRY * half + 1] !== i))
+      half = this.#fields[FIELDS_PER_ENTRY * half]!;
+    return half !== NO_ENTRY;
+  }
+
+  #add(batch: PostedBatch, i: number): number {
+    let half = this.#free;
+    if (half === NO_ENTRY) half = this.#batches.length;
+    else this.#free = this.#fields[FIELDS_PER_ENTRY * half]!;
+    if (FIELDS_PER_ENTRY * half === this.#fields.length) {
+      const larger = new Int32Array(2 * this.#fields.length);
+      larger.set(this.#fields);
+      this.#fields = larger;
+    }
+    this.#batches[half] = batch;
+    this.#fields[FIELDS_PER_ENTRY * half] = NO_ENTRY;
+    this.#fields[FIELDS_PER_ENTRY * half + 1] = i;
+    return half;
+  }
+
+  /** Frees the number of a half; the next one of its channel. */
+  #remove(entry: number): number {
+    const next = this.#fields[FIELDS_PER_ENTRY * entry]!;
+    this.batch = this.#batches[entry]!;
+    this.message = this.#fields[FIELDS_PER_ENTRY * entry + 1]!;
+    this.#batches[entry] = undefined;
+    this.#fields[FIELDS_PER_ENTRY * entry] = this.#free;
+    this.#free = entry;
+    return next;
+  }
+
+  #channel(family: number, batch: PostedBatch, i: number): Int32Array {
+    const sender = batch.sends(i) ? batch.index : this.#quotient.index(batch.peer(i));
+    const families = (this.#channels[sender] ??= []);
+    return (families[family] ??= new Int32Array(2 * this.#quotient.size));
+  }
+
+  /** Where in the channels of its sender a message is: by the receiver, as the sender's representative has it. */
+  #channelOffset(batch: PostedBatch, i: number): number {
+    const [own, peer] = [batch.rank, batch.peer(i)];
+    return 2 * (batch.sends(i) ? this.#quotient.receiver(own, peer) : this.#quotient.receiver(peer, own));
+  }
+}

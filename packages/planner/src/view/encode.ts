@@ -1,0 +1,140 @@
+import { busySeconds } from "../draw/intervals.ts";
+import type { MemorySample, RankTimeline, Timeline, TimelineEvent } from "../time/timeline.ts";
+import type { EventColumns, EventKind, MemoryColumns, RunData } from "./data.ts";
+
+/** A timeline as a page holds it; of more than `maxEvents` events runs are merged, so that no rank loses the time it was busy. */
+export function encodeRun(name: string, timeline: Timeline, maxEvents: number): RunData {
+  const { seconds, ranks, clockError } = timeline;
+  const total = ranks.reduce((sum, { events }) => sum + events.length, 0);
+  const share = Math.max(2, Math.floor(maxEvents / Math.max(1, ranks.length)));
+  return {
+    name,
+    seconds,
+    events: total,
+    ...(clockError !== undefined && { clockError }),
+    ranks: ranks.map((rank) => ({
+      rank: rank.rank,
+      at: rank.at,
+      spent: busySeconds(rank.events),
+      events: encodeRank(rank, total > maxEvents ? share : Number.POSITIVE_INFINITY, seconds),
+      ...(rank.memory && rank.memory.length > 0 && { memory: encodeMemory(rank.memory, maxEvents / ranks.length) }),
+    })),
+  };
+}
+
+/** A stretch of one lane: an event, or many that are too short to be distinguished. */
+interface EventRun {
+  kind: number;
+  start: number;
+  end: number;
+  count: number;
+  /** Time within it that events take; of two at once both. */
+  busy: number;
+  sent: number;
+  received: number;
+}
+
+/** Of more than `most` events runs are merged; `seconds` is the longest that one becomes. */
+export function encodeRank({ events }: Pick<RankTimeline, "events">, most: number, seconds: number): EventColumns {
+  const kinds = new KindTable();
+  const runs = events.map((event): EventRun => {
+    const { start, end, bytesSent = 0, bytesReceived = 0 } = event;
+    const kind = kinds.index(event);
+    return { kind, start, end, count: 1, busy: end - start, sent: bytesSent, received: bytesReceived };
+  });
+  if (runs.length <= most) return toColumns(runs, kinds.kinds, false);
+  const lanes = (["compute", "communication"] as const).map((lane) => {
+    return runs.filter(({ kind }) => kinds.kinds[kind]!.lane === lane).sort((a, b) => a.start - b.start);
+  });
+  let merged: readonly EventRun[] = runs;
+  for (let quantum = seconds / 65_536; merged.length > most && quantum <= seconds; quantum *= 1.5) {
+    merged = lanes.flatMap((lane) => mergeShort(lane, quantum));
+  }
+  return toColumns(merged, kinds.kinds, true);
+}
+
+/** Joins events shorter than the quantum that follow one another within it. The kind that takes the most time names the run. */
+function mergeShort(lane: readonly EventRun[], quantum: number): readonly EventRun[] {
+  const merged: EventRun[] = [];
+  let byKind = new Map<number, number>();
+  for (const run of lane) {
+    const last = merged.at(-1);
+    const isShort = run.end - run.start < quantum && last !== undefined && last.end - last.start < quantum;
+    if (!isShort || run.start - last.end > quantum) {
+      merged.push({ ...run });
+      byKind = new Map([[run.kind, run.busy]]);
+      continue;
+    }
+    last.end = Math.max(last.end, run.end);
+    last.count += run.count;
+    last.busy += run.busy;
+    last.sent += run.sent;
+    last.received += run.received;
+    byKind.set(run.kind, (byKind.get(run.kind) ?? 0) + run.busy);
+    if (byKind.get(run.kind)! > (byKind.get(last.kind) ?? 0)) last.kind = run.kind;
+  }
+  return merged;
+}
+
+/** Kinds by what distinguishes them. */
+class KindTable {
+  readonly kinds: EventKind[] = [];
+  readonly #indices = new Map<string, number>();
+
+  index({ lane, name, label }: Pick<TimelineEvent, "lane" | "name" | "label">): number {
+    const key = `${lane}\n${name}\n${label ?? ""}`;
+    const known = this.#indices.get(key);
+    if (known !== undefined) return known;
+    this.#indices.set(key, this.kinds.length);
+    return this.kinds.push({ lane, name, ...(label !== undefined && { label }) }) - 1;
+  }
+}
+
+function toColumns(runs: readonly EventRun[], kinds: readonly EventKind[], isMerged: boolean): EventColumns {
+  const ordered = runs.toSorted((a, b) => a.start - b.start);
+  const starts = ordered.map(({ start }) => nanoseconds(start));
+  const communication = ordered.filter(({ kind }) => kinds[kind]!.lane === "communication");
+  return {
+    kinds,
+    kind: ordered.map(({ kind }) => kind),
+    start: differences(starts),
+    duration: ordered.map(({ end }, i) => nanoseconds(end) - starts[i]!),
+    bytes: communication.flatMap(({ sent, received }) => [sent, received]),
+    ...(isMerged && {
+      merged: {
+        count: ordered.map(({ count }) => count),
+        share: ordered.map(({ start, end, busy }) => shareOf(busy, end - start)),
+      },
+    }),
+  };
+}
+
+/** In thousandths; at least one, so that nothing vanishes. */
+function shareOf(busy: number, length: number): number {
+  return length > 0 ? Math.min(1000, Math.max(1, Math.round((1000 * busy) / length))) : 1000;
+}
+
+/** Of too many samples, the most that was held within each of `most` equal stretches. */
+export function encodeMemory(samples: readonly MemorySample[], most: number): MemoryColumns {
+  const kept = samples.length <= Math.max(64, most) ? samples : peaksOf(samples, Math.max(64, Math.floor(most)));
+  return { time: differences(kept.map(({ time }) => nanoseconds(time))), bytes: kept.map(({ bytes }) => bytes) };
+}
+
+function peaksOf(samples: readonly MemorySample[], stretches: number): readonly MemorySample[] {
+  const [first, last] = [samples[0]!.time, samples.at(-1)!.time];
+  const width = (last - first) / stretches || 1;
+  const peaks: MemorySample[] = [];
+  let stretch = -1;
+  for (const sample of samples) {
+    const at = Math.min(stretches - 1, Math.floor((sample.time - first) / width));
+    if (at !== stretch) peaks.push(sample);
+    else if (sample.bytes > peaks.at(-1)!.bytes) peaks[peaks.length - 1] = { ...sample, time: peaks.at(-1)!.time };
+    stretch = at;
+  }
+  return [...peaks, samples.at(-1)!];
+}
+
+const nanoseconds = (seconds: number): number => Math.round(seconds * 1e9);
+
+const differences = (values: readonly number[]): readonly number[] =>
+  values.map((value, i) => (i === 0 ? value : value - values[i - 1]!));

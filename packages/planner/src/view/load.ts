@@ -1,0 +1,21 @@
+import { slicesByShard, totalArea } from "../draw/mask-plane.ts";
+import type { AttentionRecord } from "../record.ts";
+import type { LoadData } from "./data.ts";
+
+/** More slices than these, of striped shards of long sequences, are not cut: the page then has no load. */
+const MAX_PIECES = 200_000;
+
+/** The pairs that the queries of each rank see. */
+export function encodeLoad(record: AttentionRecord): LoadData | undefined {
+  const { mask, placement } = record.options;
+  const ranks = record.ranks.filter(({ firstSequence }) => firstSequence === 0);
+  const shards = ranks.map(({ at }) => record.queries.spans(at));
+  const pieces = shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0);
+  if (pieces * record.slices.length > MAX_PIECES) return undefined;
+  return {
+    mask: Array.isArray(mask) ? "masks of samples" : (mask as { readonly name: string }).name,
+    placement: placement.name,
+    ranks: ranks.map(({ tape }) => tape.rank),
+    pairs: slicesByShard("viewerHtml", record.slices, shards).map(totalArea),
+  };
+}

@@ -1,0 +1,202 @@
+import { crossDispatch, dispatch, evaluateDispatch } from "@mosaic/backend-flex";
+import { type Mask, masks, type Placement, type PlacementName } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { drawDispatch, type DrawDispatchOptions } from "../../src/index.ts";
+import { all, type Element, parse } from "./xml.ts";
+
+const lengths = [300, 500, 1, 199];
+const packed = masks.documents(lengths, "causal");
+
+const textsOf = (svg: Element): readonly string[] => all(svg, "text").map(({ text }) => text);
+
+/** The tooltips of each column, before and after, by what matches. */
+function matchesIn(svg: Element, pattern: RegExp): readonly (readonly string[])[][] {
+  const columns: (readonly string[])[][] = [[], []];
+  for (const group of all(svg, "g")) {
+    const found = pattern.exec(group.children[0]!.text);
+    const shape = group.children[1]!;
+    const x = Number(shape.attributes["x"] ?? /^M([\d.]+)/.exec(shape.attributes["d"]!)![1]);
+    if (found) columns[x < 560 ? 0 : 1]!.push(found.slice(1));
+  }
+  return columns;
+}
+
+const toNumber = (text: string): number => Number(text.replaceAll(",", ""));
+
+/** Rows by receiver and by sender that the matrix of each column states. */
+function transfersIn(svg: Element, ranks: number): { received: number[]; sent: number[] }[] {
+  return matchesIn(svg, /^rank (\d+) sends ([\d,]+) rows to rank (\d+)$/).map((cells) => {
+    const totals = { received: Array<number>(ranks).fill(0), sent: Array<number>(ranks).fill(0) };
+    for (const [sender, rows, receiver] of cells) {
+      totals.received[Number(receiver)]! += toNumber(rows!);
+      totals.sent[Number(sender)]! += toNumber(rows!);
+    }
+    return totals;
+  });
+}
+
+/** What the bars of each column state. */
+function barsIn(svg: Element, metric: "load" | "received" | "sent"): number[][] {
+  return matchesIn(svg, new RegExp(`^rank \\d+: ${metric} ([\\d.,]+)`)).map((bars) =>
+    bars.map(([value]) => toNumber(value!)),
+  );
+}
+
+const trials: [mask: Mask, ranks: number, after: (mask: Mask) => Placement | PlacementName][] = [
+  [packed, 4, (mask) => dispatch({ mask, length: 1000, ranks: 4, chunkSize: 16 })],
+  [packed, 3, () => "striped"],
+  [masks.full(), 5, () => "zigzag"],
+  [masks.slidingWindow({ left: 70, right: 20 }), 7, (mask) => dispatch({ mask, length: 1000, ranks: 7, chunkSize: 8 })],
+  [masks.bidirectionalCausal(), 2, () => "striped"],
+  [masks.or(masks.slidingWindow(64), masks.globalTokens(4, { queries: true })), 4, () => "zigzag"],
+  [masks.shareQuestion(400, [250, 200, 150]), 1, () => "contiguous"],
+  [masks.fromSlices([]), 2, () => "zigzag"],
+];
+
+test.each(trials)(
+  "%o: transfers, rows and load are those that evaluateDispatch counts",
+  (mask, ranks, placementFor) => {
+    const after = placementFor(mask);
+    const svg = parse(drawDispatch(mask, { queries: 1000, ranks, after }));
+    const drawn = transfersIn(svg, ranks);
+    for (const [i, placement] of ["contiguous" as const, after].entries()) {
+      const { ranks: loads } = evaluateDispatch({ mask, length: 1000, ranks, placement });
+      const expected = { received: loads.map(({ received }) => received), sent: loads.map(({ sent }) => sent) };
+      expect(drawn[i]).toEqual(expected);
+      expect(barsIn(svg, "received")[i]).toEqual(expected.received);
+      expect(barsIn(svg, "sent")[i]).toEqual(expected.sent);
+      const mean = loads.reduce((sum, { pairs }) => sum + pairs, 0) / ranks;
+      const load = loads.map(({ pairs }) => (mean === 0 ? 0 : Number((pairs / mean).toFixed(2))));
+      expect(barsIn(svg, "load")[i]).toEqual(load);
+    }
+  },
+);
+
+test("states what changes, in rows or in bytes", () => {
+  const options = { queries: 1000, ranks: 2, after: "zigzag" } as const;
+  const [before, after] = (["contiguous", "zigzag"] as const).map((placement) =>
+    evaluateDispatch({ mask: packed, length: 1000, ranks: 2, placement }),
+  ) as [ReturnType<typeof evaluateDispatch>, ReturnType<typeof evaluateDispatch>];
+  const most = [before, after].map(({ ranks }) => Math.max(...ranks.map(({ received }) => received)));
+  const svg = parse(drawDispatch(packed, { ...options, title: "<Packed>", subtitle: "four documents" }));
+  expect(svg.children[0]!.text).toBe("<Packed>");
+  const texts = textsOf(svg);
+  const imbalance = `most loaded rank ${before.imbalance.toFixed(2)} → ${after.imbalance.toFixed(2)} × the mean`;
+  expect(texts.slice(0, 2)).toEqual([
+    "<Packed>",
+    `four documents · ${imbalance} · received by all ${before.rows} rows → ${after.rows} rows · by one rank at most ${most[0]} rows → ${most[1]} rows`,
+  ]);
+  expect(texts).toEqual(expect.arrayContaining(["before: contiguous", "after: zigzag", "received, rows"]));
+  const inBytes = textsOf(parse(drawDispatch(packed, { ...options, bytesPerRow: 100 })));
+  expect(inBytes[1]).toContain(`received by all ${before.rows / 10} kB → ${after.rows / 10} kB`);
+  expect(inBytes).toEqual(expect.arrayContaining(["received", expect.stringContaining("A row of k and v is 100 B.")]));
+});
+
+test("each rank has a color of its own: in the mask, along its borders and in its bars", () => {
+  const after = dispatch({ mask: packed, length: 1000, ranks: 4, chunkSize: 50 });
+  const svg = parse(drawDispatch(packed, { queries: 1000, ranks: 4, after }));
+  for (const rank of [0, 1, 2, 3]) {
+    const fills = all(svg, "g")
+      .filter(({ children }) => new RegExp(`(: |held by |^)rank ${rank}\\b(?! sends)`).test(children[0]!.text))
+      .map(({ children }) => children.findLast(({ name }) => name === "path" || name === "rect")!.attributes["fill"]);
+    // 2 borders and 3 bars in 2 columns, and pieces.
+    expect(fills.length).toBeGreaterThan(10);
+    expect(new Set(fills)).toEqual(new Set([["#0072b2", "#d55e00", "#009e73", "#aa4499"][rank]]));
+  }
+});
+
+test("queries and keys may be placed apart", () => {
+  const mask = masks.causal();
+  const after = crossDispatch({ mask, queries: 400, keys: 1000, ranks: 3, chunkSize: 20 });
+  const before = { queries: "zigzag", keys: "contiguous" } as const;
+  const svg = parse(drawDispatch(mask, { queries: 400, keys: 1000, ranks: 3, before, after }));
+  const drawn = transfersIn(svg, 3);
+  for (const [i, { queries, keys }] of [before, after].entries()) {
+    const evaluated = evaluateDispatch({
+      mask,
+      length: 400,
+      keys: 1000,
+      ranks: 3,
+      placement: queries,
+      keyPlacement: keys,
+    });
+    expect(drawn[i]!.received).toEqual(evaluated.ranks.map(({ received }) => received));
+  }
+  expect(textsOf(svg)).toContain("before: queries zigzag, keys contiguous");
+});
+
+const sizes: DrawDispatchOptions[] = [
+  { queries: 1000, ranks: 1, after: "zigzag" },
+  { queries: 1000, ranks: 8, after: "zigzag", bytesPerRow: 123_456 },
+  { queries: 1000, ranks: 33, after: "striped" },
+  { queries: 1000, ranks: 256, after: "zigzag", bytesPerRow: 4096 },
+];
+
+test.each(sizes)("stays on its page, on paper of its own, and is the same each time: %o", (options) => {
+  const drawn = drawDispatch(packed, options);
+  expect(drawDispatch(packed, options)).toBe(drawn);
+  expect(drawn.length).toBeLessThan(1_500_000);
+  const svg = parse(drawn);
+  const [width, height] = [Number(svg.attributes["width"]), Number(svg.attributes["height"])];
+  // Read on dark pages, too: everything is on a white sheet.
+  expect(all(svg, "rect")[0]!.attributes).toMatchObject({
+    width: String(width),
+    height: String(height),
+    fill: "#ffffff",
+  });
+  for (const { attributes } of all(svg, "rect")) {
+    expect(Number(attributes["x"] ?? 0) + Number(attributes["width"])).toBeLessThanOrEqual(width);
+    expect(Number(attributes["y"] ?? 0) + Number(attributes["height"])).toBeLessThanOrEqual(height);
+  }
+  for (const { attributes, text } of all(svg, "text")) {
+    const wide = text.length * Number(attributes["font-size"]) * 0.53;
+    const anchor = attributes["text-anchor"];
+    const left = Number(attributes["x"]) - (anchor === "end" ? wide : anchor === "middle" ? wide / 2 : 0);
+    expect([text, left >= 0, left + wide <= width, Number(attributes["y"]) <= height]).toEqual([
+      text,
+      true,
+      true,
+      true,
+    ]);
+  }
+});
+
+test("words of a line do not overlap", () => {
+  for (const ranks of [1, 2, 8, 16, 48, 256]) {
+    for (const bytesPerRow of [undefined, 98_765]) {
+      const options = { queries: 100_000, ranks, after: "zigzag", ...(bytesPerRow && { bytesPerRow }) } as const;
+      const svg = parse(drawDispatch(masks.causal(), options));
+      const lines = new Set(all(svg, "text").map(({ attributes }) => attributes["y"]!));
+      for (const y of lines) {
+        const ends = all(svg, "text")
+          .filter(({ attributes }) => attributes["y"] === y)
+          .map(({ attributes, text }) => {
+            const wide = text.length * Number(attributes["font-size"]) * 0.5;
+            const anchor = attributes["text-anchor"];
+            const left = Number(attributes["x"]) - (anchor === "end" ? wide : anchor === "middle" ? wide / 2 : 0);
+            return { text, left, right: left + wide };
+          })
+          .sort((a, b) => a.left - b.left);
+        for (const [i, { text, left }] of ends.slice(1).entries())
+          expect([ranks, ends[i]!.text, text, left >= ends[i]!.right]).toEqual([ranks, ends[i]!.text, text, true]);
+      }
+    }
+  }
+});
+
+test("refusals state what is wrong", () => {
+  const options = { queries: 8, ranks: 2, after: "zigzag" } as const;
+  expect(() => drawDispatch("causal" as never, options)).toThrow(/drawDispatch: expected a Mask, .* received "causal"/);
+  expect(() => drawDispatch(packed, options)).toThrow(/documents\(4, causal\): expected a sequence of 1000/);
+  const refused =
+    (change: object): (() => string) =>
+    () =>
+      drawDispatch(masks.causal(), { ...options, ...change });
+  expect(refused({ ranks: 257 })).toThrow(/drawDispatch: ranks: expected an integer from 1 to 256, received 257/);
+  expect(refused({ after: undefined })).toThrow(/drawDispatch: after: expected a placement, or \{ queries, keys \}/);
+  expect(refused({ after: { queries: "zigzag" } })).toThrow(/drawDispatch: after: expected a placement/);
+  expect(refused({ bytesPerRow: 0 })).toThrow(/drawDispatch: bytesPerRow: expected a number > 0/);
+  const other = dispatch({ mask: masks.causal(), length: 8, ranks: 4 });
+  expect(refused({ after: other })).toThrow(/dispatch: spans: expected a shard of 4, of 8 positions/);
+  expect(refused({ queries: 2 ** 18, before: "striped" })).toThrow(/at most 200,000 pieces, received 262,144/);
+});

@@ -1,0 +1,222 @@
+import { expect, test } from "vitest";
+import { type Timeline, timelineOf } from "../../src/index.ts";
+import type { EventKind, RankTraceData } from "../../src/view/data.ts";
+import { encodeRun } from "../../src/view/encode.ts";
+import { memoryOverTime } from "../../viewer/memory.ts";
+import { Coverage } from "../../viewer/coverage.ts";
+import { criticalPath } from "../../viewer/critical-path.ts";
+import { decodeRun, decodeTraces, Kinds, listEvents } from "../../viewer/model.ts";
+import { layoutRows, pan, reveal, wholeViewport, zoom } from "../../viewer/viewport.ts";
+
+type Made = readonly [lane: "compute" | "communication", name: string, start: number, end: number, label?: string];
+
+function timelineFrom(ranks: readonly (readonly Made[])[]): Timeline {
+  const made = ranks.map((events, rank) => ({
+    rank,
+    at: { sp: rank },
+    events: events.map(([lane, name, start, end, label]) => ({ lane, name, start, end, ...(label && { label }) })),
+  }));
+  return { seconds: Math.max(0, ...ranks.flat().map(([, , , end]) => end)), ranks: made };
+}
+
+function pathOf(timeline: Timeline): readonly string[] {
+  const kinds = new Kinds();
+  const run = decodeRun(encodeRun("", timeline, 1e6), kinds);
+  return criticalPath(run, kinds).map(({ rank, event }) => {
+    const { start } = run.ranks[rank]!.events;
+    return `${rank} ${kinds.all[run.ranks[rank]!.events.kind[event]!]!.name} ${start[event]}`;
+  });
+}
+
+test("the critical path follows a rank's events back to its beginning", () => {
+  expect(
+    pathOf(
+      timelineFrom([
+        [
+          ["compute", "a", 0, 1],
+          ["compute", "b", 1, 2],
+        ],
+        [["compute", "a", 0, 1.5]],
+      ]),
+    ),
+  ).toEqual(["0 b 1", "0 a 0"]);
+});
+
+test("the critical path goes on at the rank that joined a collective last", () => {
+  const path = pathOf(
+    timelineFrom([
+      [
+        ["compute", "fast", 0, 1],
+        ["communication", "allReduce", 1, 4, "sum(sp)"],
+        ["compute", "end", 4, 6],
+      ],
+      [
+        ["compute", "slow", 0, 3],
+        ["communication", "allReduce", 3, 4, "sum(sp)"],
+        ["compute", "end", 4, 5],
+      ],
+    ]),
+  );
+  expect(path).toEqual(["0 end 4", "0 allReduce 1", "1 slow 0"]);
+});
+
+test("collectives of other groups hold nothing up", () => {
+  const events = (late: number): readonly Made[] => [
+    ["compute", "own", 0, late],
+    ["communication", "allReduce", late, 4, "sum(tp)"],
+  ];
+  const base = timelineFrom([events(1), events(3)]);
+  const apart = { ...base, ranks: base.ranks.map((rank, dp) => ({ ...rank, at: { dp, tp: 0 } })) };
+  expect(pathOf(apart)).toEqual(["0 allReduce 1", "0 own 0"]);
+  const together = { ...base, ranks: base.ranks.map((rank, tp) => ({ ...rank, at: { dp: 0, tp } })) };
+  expect(pathOf(together)).toEqual(["0 allReduce 1", "1 own 0"]);
+});
+
+test("an empty timeline, and events that take no time, have no critical path", () => {
+  expect(pathOf({ seconds: 0, ranks: [] })).toEqual([]);
+  expect(pathOf(timelineFrom([[["compute", "a", 1, 1]]]))).toEqual([]);
+});
+
+test("coverage is the share of each pixel's time, summed over ranks", () => {
+  const kinds = new Kinds();
+  const made: Made[] = Array.from({ length: 200 }, (_, i) => [
+    "compute",
+    i % 3 ? "a" : "b",
+    i * 0.37,
+    i * 0.37 + 0.05 * (i % 7),
+  ]);
+  const [rank] = decodeRun(encodeRun("", timelineFrom([made]), 1e6), kinds).ranks;
+  const window = { start: 10, end: 61, pixels: 83 };
+  const coverage = new Coverage(window.pixels, 2);
+  coverage.add(rank!.events, window, {
+    styleOf: Int16Array.from(kinds.all, ({ name }) => (name === "a" ? 0 : 1)),
+    weight: 0.5,
+  });
+  for (const [style, name] of ["a", "b"].entries()) {
+    const width = (window.end - window.start) / window.pixels;
+    const expected = Array.from({ length: window.pixels }, (_, pixel) => {
+      const [from, to] = [window.start + pixel * width, window.start + (pixel + 1) * width];
+      const overlap = made
+        .filter((event) => event[1] === name)
+        .map(([, , start, end]) => Math.max(0, Math.min(to, end) - Math.max(from, start)));
+      return (0.5 * overlap.reduce((sum, each) => sum + each, 0)) / width;
+    });
+    const shares = coverage.shares(style);
+    for (const [pixel, share] of expected.entries()) expect(shares[pixel]).toBeCloseTo(share, 4);
+  }
+});
+
+test("colors are blended over what is there by their shares, and the sums begin anew", () => {
+  const kinds = new Kinds();
+  const events: readonly Made[] = [
+    ["compute", "a", 0, 1],
+    ["compute", "a", 2, 2.5],
+  ];
+  const [rank] = decodeRun(encodeRun("", timelineFrom([events]), 1e6), kinds).ranks;
+  const coverage = new Coverage(4, 1);
+  const row = new Uint32Array(6).fill(0xff000000);
+  const paint = { styleOf: Int16Array.from([0]), weight: 1 };
+  coverage.add(rank!.events, { start: 0, end: 4, pixels: 4 }, paint);
+  coverage.blend(row, 1, Float32Array.from([200, 100, 50]));
+  expect([...row].map((pixel) => [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255])).toEqual([
+    [0, 0, 0],
+    [200, 100, 50],
+    [0, 0, 0],
+    [100, 50, 25],
+    [0, 0, 0],
+    [0, 0, 0],
+  ]);
+  coverage.blend(row, 1, Float32Array.from([9, 9, 9]));
+  expect(row[1]).toBe((0xff000000 | (50 << 16) | (100 << 8) | 200) >>> 0);
+});
+
+test("a view stays within what there is", () => {
+  const extent = { seconds: 10, ranks: 100 };
+  const whole = wholeViewport(extent);
+  expect(pan(whole, extent, [0.5, 0.5])).toEqual(whole);
+  const near = zoom(whole, extent, { time: 0.1, ranks: 0.25, at: [1, 0] });
+  expect(near).toEqual({ start: 9, end: 10, first: 0, last: 25 });
+  expect(pan(near, extent, [-20, 20])).toEqual({ start: 0, end: 1, first: 75, last: 100 });
+  expect(zoom(near, extent, { time: 1e-30, ranks: 1e-30, at: [0.5, 0.5] }).last).toBe(13);
+  const narrowest = zoom(near, extent, { time: 1e-30, at: [0.5, 0.5] });
+  expect(narrowest.end - narrowest.start).toBeCloseTo(2e-8, 9);
+  const { start, end, first, last } = reveal(near, extent, { start: 2, end: 2.5, rank: 60 });
+  expect([start <= 2 && end >= 2.5, first <= 60 && last >= 61]).toEqual([true, true]);
+});
+
+test("rows fill the height, and stand for several ranks where these are too many", () => {
+  const few = layoutRows({ start: 0, end: 1, first: 0, last: 3 }, 2, { height: 60, least: 4 });
+  expect(few.map(({ run, from, to, top, height }) => [run, from, to, top, height])).toEqual([
+    [0, 0, 1, 0, 10],
+    [1, 0, 1, 10, 10],
+    [0, 1, 2, 20, 10],
+    [1, 1, 2, 30, 10],
+    [0, 2, 3, 40, 10],
+    [1, 2, 3, 50, 10],
+  ]);
+  const many = layoutRows({ start: 0, end: 1, first: 0, last: 1024 }, 1, { height: 500, least: 4 });
+  expect(many.every(({ height }) => height >= 3)).toBe(true);
+  expect(many.reduce((sum, { height }) => sum + height, 0)).toBe(500);
+  expect([many[0]!.from, many.at(-1)!.to >= 1024]).toEqual([0, true]);
+});
+
+test("traces on clocks of several hosts are aligned as the planner aligns them", () => {
+  const kinds: readonly EventKind[] = [
+    { lane: "compute", name: "attend" },
+    { lane: "compute", name: "collective wait" },
+    { lane: "communication", name: "sendRecv", label: "ring(sp)" },
+  ];
+  const trace = (rank: number, offset: number): RankTraceData => ({
+    ...{ format: "mosaic-trace/1", rank, worldSize: 2, host: rank, at: { sp: rank } },
+    clock: { offset, error: 100 * rank },
+    events: {
+      kinds,
+      kind: [0, 1, 2],
+      start: [5e12 - offset + 50 * rank, 300, 100],
+      duration: [200, 500, 600],
+      bytes: [64, 32],
+    },
+    memory: { time: [5e12 - offset, 900], bytes: [10, 20] },
+  });
+  const page = new Kinds();
+  const run = decodeTraces([trace(1, 2e9), trace(0, 0)], page);
+  const events = (rank: number, offset: number) => [
+    {
+      lane: "compute",
+      name: "attend",
+      start: 5e12 - offset + 50 * rank,
+      end: 5e12 - offset + 50 * rank + 200,
+    } as const,
+    {
+      lane: "compute",
+      name: "collective wait",
+      start: 5e12 - offset + 50 * rank + 300,
+      end: 5e12 - offset + 50 * rank + 800,
+    } as const,
+    {
+      ...({ lane: "communication", name: "sendRecv", label: "ring(sp)", bytesSent: 64, bytesReceived: 32 } as const),
+      start: 5e12 - offset + 50 * rank + 400,
+      end: 5e12 - offset + 50 * rank + 1000,
+    },
+  ];
+  const planned = timelineOf(
+    [0, 1].map((rank) => ({
+      rank,
+      at: { sp: rank },
+      events: events(rank, rank * 2e9),
+      clock: { offset: rank * 2e9, error: 100 * rank },
+    })),
+  );
+  expect(run.seconds).toBeCloseTo(planned.seconds, 12);
+  expect(run.clockError).toBeCloseTo(planned.clockError!, 12);
+  for (const [i, { events: expected }] of planned.ranks.entries()) {
+    const listed = listEvents(run.ranks[i]!.events, page);
+    expect(listed.map(({ name }) => name)).toEqual(expected.map(({ name }) => name));
+    for (const [j, event] of expected.entries()) expect(listed[j]!.start).toBeCloseTo(event.start, 12);
+  }
+  const { most, mean } = memoryOverTime(run.ranks, run.seconds, 3);
+  expect([most, mean]).toEqual([
+    [10, 20, 20],
+    [10, 20, 20],
+  ]);
+});

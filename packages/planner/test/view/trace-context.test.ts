@@ -1,0 +1,94 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { world } from "@mosaic/collectives-local";
+import { randn } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { traceContext } from "../../src/index.ts";
+import type { RankTraceData } from "../../src/view/data.ts";
+import { decodeTraces, Kinds } from "../../viewer/model.ts";
+
+let directory = "";
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), "mosaic-trace-"));
+});
+afterEach(() => rmSync(directory, { recursive: true, force: true }));
+
+const readTrace = (rank: number): RankTraceData =>
+  JSON.parse(readFileSync(join(directory, `rank-${rank}.json`), "utf8")) as RankTraceData;
+
+test("each rank writes what it ran, sent and held, and the page beside it", async () => {
+  const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
+  const traces = await Promise.all(contexts.map((ctx) => traceContext(ctx, { directory, memoryInterval: 1 })));
+  await Promise.all(
+    contexts.map(async (ctx) => {
+      using x = randn(ctx, [256, 256]);
+      using y = x.add(x);
+      ctx.world.allReduce(y, "sum", { label: "sum(sp)" }).wait();
+      await y.read();
+    }),
+  );
+  const paths = await Promise.all(traces.map((trace) => trace.stop()));
+  expect(paths).toEqual([0, 1].map((rank) => join(directory, `rank-${rank}.json`)));
+  expect(await traces[0]!.stop()).toBe(paths[0]);
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+  expect(readdirSync(directory).toSorted()).toEqual(["rank-0.json", "rank-1.json", "viewer.html"]);
+  const kinds = new Kinds();
+  const run = decodeTraces([0, 1].map(readTrace), kinds);
+  expect(run.ranks.map(({ rank, at }) => [rank, at])).toEqual([
+    [0, { sp: 0 }],
+    [1, { sp: 1 }],
+  ]);
+  for (const { events, memory, computing } of run.ranks) {
+    const names = [...events.kind].map((kind) => kinds.all[kind]!);
+    expect(names.some(({ lane, name }) => lane === "compute" && name === "binary")).toBe(true);
+    expect(names.some(({ lane, label }) => lane === "communication" && label === "sum(sp)")).toBe(true);
+    expect(names.some(({ name }) => name.startsWith("collective "))).toBe(false);
+    expect(events.sent.reduce((sum, each) => sum + each, 0)).toBeGreaterThan(0);
+    expect(Math.max(...memory!.bytes)).toBeGreaterThanOrEqual(0);
+    expect(computing).toBeGreaterThan(0);
+    expect(Math.min(...events.start)).toBeGreaterThanOrEqual(0);
+  }
+});
+
+test("a program that runs longer is traced until the limit, and its trace states so", async () => {
+  const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
+  const trace = await traceContext(ctx!, { directory, seconds: 0.001 });
+  const written = await new Promise<RankTraceData>((found) => {
+    const look = setInterval(() => {
+      if (!readdirSync(directory).includes("rank-0.json")) return;
+      clearInterval(look);
+      found(readTrace(0));
+    }, 5);
+  });
+  expect(written.note).toBe("The trace ends after 0.001 s: the program ran longer.");
+  await trace.stop();
+  await ctx!.close();
+  expect(readTrace(0).note).toBe(written.note);
+});
+
+test("a context that is closed without stop is left alone, and leaves no trace", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "setTimeout", "clearTimeout"] });
+  try {
+    const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
+    const trace = await traceContext(ctx!, { directory });
+    vi.advanceTimersByTime(50);
+    await ctx!.close();
+    vi.advanceTimersByTime(120_000);
+    expect(vi.getTimerCount()).toBe(0);
+    await expect(trace.stop()).rejects.toThrow(/expected an open context/);
+  } finally {
+    vi.useRealTimers();
+  }
+  expect(readdirSync(directory)).toEqual([]);
+});
+
+test("options that cannot be are refused before anything is traced", async () => {
+  const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
+  await expect(traceContext(ctx!, { directory: "" })).rejects.toThrow(/traceContext: directory/);
+  await expect(traceContext(ctx!, { directory, seconds: 0 })).rejects.toThrow(/seconds/);
+  await expect(traceContext(undefined as never, { directory })).rejects.toThrow(/Context/);
+  expect(readdirSync(directory)).toEqual([]);
+  await ctx!.close();
+});

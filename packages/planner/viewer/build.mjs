@@ -1,0 +1,27 @@
+// Builds the page of the viewer, one file without data: dist/viewer.html.
+import { readFileSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { build } from "esbuild";
+
+const { outputFiles } = await build({
+  entryPoints: ["viewer/main.ts"],
+  bundle: true,
+  write: false,
+  platform: "browser",
+  target: ["chrome111", "firefox113", "safari16.4"],
+  format: "iife",
+  minify: true,
+  charset: "utf8",
+  legalComments: "inline",
+});
+const read = (path) => readFileSync(path, "utf8");
+const { resolve } = createRequire(import.meta.url);
+const license = read(resolve("uplot/LICENSE")).trim().replaceAll("--", "- -");
+const styles = `${read(resolve("uplot/dist/uPlot.min.css"))}${read("viewer/page.css")}`;
+// Of a script element only its own end may end it.
+const script = outputFiles[0].text.replaceAll("</script", "<\\/script");
+const page = read("viewer/page.html")
+  .replace("<!-- license -->", () => `<!-- Contains uPlot:\n${license}\n-->`)
+  .replace("/* styles */", () => styles)
+  .replace("/* script */", () => script);
+writeFileSync("dist/viewer.html", page);

@@ -1,0 +1,139 @@
+import uPlot from "uplot";
+import { bytesText } from "../src/draw/quantity.ts";
+import type { LoadData } from "../src/view/data.ts";
+import { readTheme } from "./colors.ts";
+import { element, section, tableOf } from "./elements.ts";
+import { memoryOverTime, peakBytes } from "./memory.ts";
+import type { Run } from "./model.ts";
+import { axis, makePlot, timeAxis } from "./plot.ts";
+
+/** Points of a line of memory: as many as a wide screen has pixels. */
+const POINTS = 1200;
+
+const RUN_COLORS = ["#0072b2", "#d55e00"];
+
+/** What ranks had allocated: the most of any, and the mean. */
+export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
+  const known = runs.filter(({ ranks }) => ranks.some(({ memory }) => memory && memory.time.length > 0));
+  if (known.length === 0) return undefined;
+  const seconds = Math.max(...known.map((run) => run.seconds));
+  const lines = known.flatMap((run, i) => {
+    const { time, most, mean } = memoryOverTime(run.ranks, seconds, POINTS);
+    const prefix = run.name === "" ? "" : `${run.name}, `;
+    const stroke = RUN_COLORS[i % 2]!;
+    return [
+      { time, values: most, series: { label: `${prefix}most of any rank`, stroke, width: 2 } },
+      { time, values: mean, series: { label: `${prefix}mean`, stroke, width: 1.5, dash: [5, 4] } },
+    ];
+  });
+  const peaks = known.map(
+    (run) => `${run.name === "" ? "" : `${run.name}: `}${bytesText(Math.max(...run.ranks.map(peakBytes)))}`,
+  );
+  const frame = element("div", {
+    class: "canvas",
+    role: "img",
+    "aria-label": `Memory over time; at most ${peaks.join("; ")}`,
+  });
+  onShown(frame, () => {
+    const bytes = axis({ size: 72, values: (_, values) => values.map(bytesText), incrs: binaryFree });
+    makePlot(
+      {
+        height: 240,
+        padding: [8, 12, 0, 0],
+        scales: { x: { time: false }, y: { range: (_, __, max) => [0, max * 1.06 || 1] } },
+        axes: [timeAxis(), bytes],
+        series: [
+          { value: (_, time) => `${time}` },
+          ...lines.map(({ series }) => ({
+            ...series,
+            points: { show: false },
+            value: (_: uPlot, value: number | null) => bytesText(value ?? 0),
+          })),
+        ],
+        cursor: { drag: { x: false, y: false } },
+        legend: { show: true, live: false },
+      },
+      [lines[0]!.time, ...lines.map(({ values }) => values)],
+      frame,
+    );
+  });
+  return section(
+    "memory",
+    "Memory over time",
+    element("p", {}, `Bytes allocated on a rank; at most ${peaks.join("; ")}.`),
+    frame,
+  );
+}
+
+/** Round numbers of bytes: 1, 2, 5 times powers of ten. */
+const binaryFree: number[] = Array.from({ length: 15 }, (_, power) =>
+  [1, 2, 5].map((digit) => digit * 10 ** power),
+).flat();
+
+/** Visible pairs of each rank beside the mean. */
+export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLElement {
+  const mean = pairs.reduce((sum, each) => sum + each, 0) / Math.max(1, pairs.length) || 1;
+  const loads = pairs.map((each) => each / mean);
+  const most = Math.max(...loads);
+  const words = `${mask}, ${placement}: the most loaded rank has ${most.toFixed(2)} × the mean.`;
+  const frame = element("div", { class: "canvas", role: "img", "aria-label": `Load by rank. ${words}` });
+  onShown(frame, () => {
+    const bars = uPlot.paths.bars!({ size: [0.8, 64], gap: ranks.length > 200 ? 0 : 1 });
+    makePlot(
+      {
+        height: 220,
+        padding: [8, 12, 0, 0],
+        scales: { x: { time: false, range: [-0.6, ranks.length - 0.4] }, y: { range: [0, Math.max(1.2, most * 1.1)] } },
+        axes: [
+          axis({
+            incrs: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
+            values: (_, at) => at.map((i) => (Number.isInteger(i) ? `${ranks[i] ?? ""}` : "")),
+            label: "rank",
+            labelSize: 20,
+          }),
+          axis({ size: 56, values: (_, values) => values.map((value) => `${Number(value.toPrecision(3))} ×`) }),
+        ],
+        series: [{}, { paths: bars, fill: "#0072b2", stroke: "#0072b2", width: 0, points: { show: false } }],
+        cursor: { show: false },
+        hooks: { draw: [drawMean] },
+      },
+      [ranks.map((_, i) => i), loads],
+      frame,
+    );
+  });
+  const table = tableOf(
+    "load by rank",
+    [
+      { name: "rank", isNumber: true, text: (i: number) => `${ranks[i]}` },
+      { name: "visible pairs", isNumber: true, text: (i: number) => pairs[i]!.toLocaleString("en-US") },
+      { name: "load", isNumber: true, text: (i: number) => `${loads[i]!.toFixed(3)} ×` },
+    ],
+    () => [...ranks.keys()],
+  );
+  return section(
+    "load",
+    "Load by rank",
+    element("p", {}, `Pairs of queries and keys that a rank's queries see, beside the mean of all. ${words}`),
+    frame,
+    table,
+  );
+}
+
+function drawMean(plot: uPlot): void {
+  const { ctx, bbox } = plot;
+  const y = plot.valToPos(1, "y", true);
+  ctx.save();
+  ctx.strokeStyle = readTheme().ink;
+  ctx.setLineDash([6, 4]);
+  ctx.beginPath();
+  ctx.moveTo(bbox.left, y);
+  ctx.lineTo(bbox.left + bbox.width, y);
+  ctx.stroke();
+  ctx.restore();
+}
+
+/** Once an element is in the page and has a width. */
+function onShown(frame: HTMLElement, act: () => void): void {
+  requestAnimationFrame(act);
+  frame.classList.add("pending");
+}

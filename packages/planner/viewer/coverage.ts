@@ -1,0 +1,130 @@
+import { type Events, lowerBound } from "./model.ts";
+
+/** A stretch of time, `pixels` wide. */
+export interface Window {
+  readonly start: number;
+  readonly end: number;
+  readonly pixels: number;
+}
+
+/** Which events are drawn in a lane, and how. */
+export interface Paint {
+  /** By kind: the number of its style, or −1 where it is not drawn. */
+  readonly styleOf: Int16Array;
+  /** What an event counts: 1, or a share of it where several ranks are drawn as one row. */
+  readonly weight: number;
+}
+
+/**
+ * How much of each pixel's time events of each style take. An event shorter than a pixel takes its part of it, so that a million of them
+ * look as busy as they were. An event costs the same however long it is: sums are of differences from one pixel to the next.
+ */
+export class Coverage {
+  readonly #pixels: number;
+  /** By style: differences, two more than pixels. */
+  readonly #differences: Float32Array;
+  readonly #isUsed: Uint8Array;
+
+  constructor(pixels: number, styles: number) {
+    this.#pixels = pixels;
+    this.#differences = new Float32Array(styles * (pixels + 2));
+    this.#isUsed = new Uint8Array(styles);
+  }
+
+  add(
+    { start: starts, end: ends, kind, share, count, longest }: Events,
+    { start, end, pixels }: Window,
+    paint: Paint,
+  ): void {
+    const { styleOf, weight } = paint;
+    const scale = pixels / (end - start);
+    const differences = this.#differences;
+    for (let i = lowerBound(starts, start - longest); i < count && starts[i]! < end; i++) {
+      const style = styleOf[kind[i]!]!;
+      if (style < 0 || ends[i]! <= start) continue;
+      const from = Math.max(0, (starts[i]! - start) * scale);
+      const to = Math.min(pixels, (ends[i]! - start) * scale);
+      const amount = weight * share[i]!;
+      const first = Math.trunc(from);
+      const last = Math.trunc(to);
+      const row = style * (pixels + 2);
+      const [before, within] = [amount * (from - first), amount * (to - last)];
+      differences[row + first]! += amount - before;
+      differences[row + first + 1]! += before;
+      differences[row + last]! -= amount - within;
+      differences[row + last + 1]! -= within;
+      this.#isUsed[style] = 1;
+    }
+  }
+
+  /** The share of each pixel that a style takes. */
+  shares(style: number): Float32Array {
+    let share = 0;
+    const row = style * (this.#pixels + 2);
+    return Float32Array.from({ length: this.#pixels }, (_, pixel) => (share += this.#differences[row + pixel]!));
+  }
+
+  /**
+   * Draws over a row of pixels, packed as in an image's bytes, from `at` on; and is empty again. `colors` has red, green and blue of each
+   * style, from 0 to 255. What events at the same time take beyond the whole is shared among them.
+   */
+  blend(row: Uint32Array, at: number, colors: Float32Array): void {
+    const used = Array.from(this.#isUsed.keys()).filter((style) => this.#isUsed[style] === 1);
+    const sums = new Float32Array(used.length);
+    const starts = Int32Array.from(used, (style) => style * (this.#pixels + 2));
+    let under = -1;
+    let blended = 0;
+    for (let pixel = 0; pixel < this.#pixels; pixel++) {
+      // Within an event nothing changes from one pixel to the next.
+      let isSame = row[at + pixel] === under;
+      for (let i = 0; i < starts.length; i++) {
+        const difference = this.#differences[starts[i]! + pixel]!;
+        if (difference === 0) continue;
+        sums[i]! += difference;
+        isSame = false;
+      }
+      if (!isSame) {
+        under = row[at + pixel]!;
+        blended = mix(under, sums, used, colors);
+      }
+      row[at + pixel] = blended;
+    }
+    this.#clear(used);
+  }
+
+  #clear(used: readonly number[]): void {
+    const length = this.#pixels + 2;
+    for (const style of used) this.#differences.fill(0, style * length, (style + 1) * length);
+    this.#isUsed.fill(0);
+  }
+}
+
+/** Colors by their shares over a pixel; all of it where they have nothing. */
+// oxlint-disable-next-line max-params -- for each pixel: an object would cost more than the sums
+function mix(under: number, shares: Float32Array, styles: readonly number[], colors: Float32Array): number {
+  let whole = 0;
+  let red = 0;
+  let green = 0;
+  let blue = 0;
+  for (let i = 0; i < shares.length; i++) {
+    const share = Math.max(0, shares[i]!);
+    const color = 3 * styles[i]!;
+    whole += share;
+    red += share * colors[color]!;
+    green += share * colors[color + 1]!;
+    blue += share * colors[color + 2]!;
+  }
+  if (whole < 1e-4) return under;
+  const scale = whole > 1 ? 1 / whole : 1;
+  const rest = Math.max(0, 1 - whole);
+  const r = (red * scale + (under & 255) * rest + 0.5) | 0;
+  const g = (green * scale + ((under >> 8) & 255) * rest + 0.5) | 0;
+  const b = (blue * scale + ((under >> 16) & 255) * rest + 0.5) | 0;
+  return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
+}
+
+/** A color from 0 to 1 as a pixel of an image's bytes, on machines that store the lowest byte first. */
+export function packColor([red, green, blue]: readonly [red: number, green: number, blue: number]): number {
+  const [r, g, b] = [red, green, blue].map((part) => Math.round(part * 255)) as [number, number, number];
+  return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
+}

@@ -1,0 +1,124 @@
+import { type Kinds, lowerBound, type Rank, type Run } from "./model.ts";
+
+/** An event of a run: indices of its rank among the run's, and of it among the rank's. */
+export interface EventReference {
+  readonly rank: number;
+  readonly event: number;
+}
+
+/**
+ * The chain of events that ended last, from its end to its beginning: what each waited for. That is the event of its own rank that ended
+ * last before it began; of a collective that a rank of its group joined later, the one before that. Found from times alone, so that it
+ * serves measured timelines, too: a wait for something that no event shows is not on it.
+ */
+export function criticalPath(run: Run, kinds: Kinds): readonly EventReference[] {
+  const orders = run.ranks.map(({ events }) => new EndOrder(events.start, events.end));
+  const collectives = new Collectives(run, kinds);
+  let current = lastEvent(run);
+  const path: EventReference[] = [];
+  while (current) {
+    path.push(current);
+    const joined: EventReference = collectives.lastToJoin(current) ?? current;
+    const { start } = run.ranks[joined.rank]!.events;
+    const event = orders[joined.rank]!.lastBefore(start[joined.event]!);
+    current = event === undefined ? undefined : { rank: joined.rank, event };
+  }
+  return path;
+}
+
+function lastEvent({ ranks }: Run): EventReference | undefined {
+  let last: EventReference | undefined;
+  let latest = Number.NEGATIVE_INFINITY;
+  for (const [rank, { events }] of ranks.entries()) {
+    for (let event = 0; event < events.count; event++) {
+      if (events.end[event]! <= latest || events.end[event]! <= events.start[event]!) continue;
+      latest = events.end[event]!;
+      last = { rank, event };
+    }
+  }
+  return last;
+}
+
+/** Times are rounded to nanoseconds: an event may begin this much before the one ends that it waited for. */
+const ROUNDING = 1.5e-9;
+
+/** The events of a rank by their ends. Those that take no time are left out: they hold nothing up. */
+class EndOrder {
+  readonly #order: readonly number[];
+  readonly #ends: Float64Array;
+  readonly #start: Float64Array;
+
+  constructor(start: Float64Array, end: Float64Array) {
+    this.#start = start;
+    this.#order = Array.from(start.keys())
+      .filter((i) => end[i]! - start[i]! > ROUNDING)
+      .sort((a, b) => end[a]! - end[b]!);
+    this.#ends = Float64Array.from(this.#order, (i) => end[i]!);
+  }
+
+  /** Of those that ended by a moment, and began before it, the last. */
+  lastBefore(moment: number): number | undefined {
+    for (let at = lowerBound(this.#ends, moment + ROUNDING) - 1; at >= 0; at--) {
+      const event = this.#order[at]!;
+      if (this.#start[event]! < moment) return event;
+    }
+    return undefined;
+  }
+}
+
+/** Which events of several ranks are one collective: the n-th of its kind of each rank of a group. */
+class Collectives {
+  readonly #run: Run;
+  readonly #members = new Map<string, EventReference[]>();
+  readonly #keys: readonly (readonly string[])[];
+
+  constructor(run: Run, kinds: Kinds) {
+    this.#run = run;
+    this.#keys = run.ranks.map((rank, index) => this.#number(rank, index, kinds));
+  }
+
+  /** The event of the same collective that began last, if that was after this one and before its end. */
+  lastToJoin(of: EventReference): EventReference | undefined {
+    const key = this.#keys[of.rank]![of.event];
+    const { start, end } = this.#run.ranks[of.rank]!.events;
+    let latest = start[of.event]! + ROUNDING;
+    let last: EventReference | undefined;
+    for (const member of key === undefined ? [] : this.#members.get(key)!) {
+      const joined = this.#run.ranks[member.rank]!.events.start[member.event]!;
+      if (joined <= latest || joined >= end[of.event]!) continue;
+      latest = joined;
+      last = member;
+    }
+    return last;
+  }
+
+  #number({ events, at }: Rank, rank: number, kinds: Kinds): readonly string[] {
+    const calls = new Map<string, number>();
+    const keys: string[] = [];
+    for (let event = 0; event < events.count; event++) {
+      const { lane, name, label = "" } = kinds.all[events.kind[event]!]!;
+      // Runs of merged events have no numbers that would match.
+      if (lane !== "communication" || events.merged[event]! > 1) continue;
+      const group = `${name} ${label} ${groupOf(label, at)}`;
+      const call = calls.get(group) ?? 0;
+      calls.set(group, call + 1);
+      const key = `${group} #${call}`;
+      keys[event] = key;
+      const members = this.#members.get(key);
+      if (members) members.push({ rank, event });
+      else this.#members.set(key, [{ rank, event }]);
+    }
+    return keys;
+  }
+}
+
+/** The coordinates that ranks of a group share: all but those along the axes that the label names, as `ring(sp)` does. */
+function groupOf(label: string, at: Rank["at"]): string {
+  const axes = new Set(label.match(/\w+/g));
+  const along = Object.keys(at).filter((axis) => axes.has(axis));
+  if (along.length === 0) return "";
+  return Object.entries(at)
+    .filter(([axis]) => !along.includes(axis))
+    .map(([axis, place]) => `${axis} ${place}`)
+    .join(" ");
+}

@@ -1,0 +1,68 @@
+// What runs in the page: reads its data, and builds the figures that there is data for.
+import { secondsText } from "../src/draw/quantity.ts";
+import type { RankTraceData, ViewerData } from "../src/view/data.ts";
+import { loadSection, memorySection } from "./charts.ts";
+import { styleKinds } from "./colors.ts";
+import { element } from "./elements.ts";
+import { linkSection } from "./link-view.ts";
+import { decodeRun, decodeTraces, Kinds, type Run } from "./model.ts";
+import { tileSection } from "./tile-view.ts";
+import { timelineSection } from "./timeline-section.ts";
+
+function readScripts<T>(kind: string): readonly T[] {
+  const scripts = [...document.querySelectorAll(`script.${kind}`)];
+  return scripts.map(({ textContent }) => JSON.parse(textContent ?? "") as T);
+}
+
+function show(): void {
+  const [data] = readScripts<ViewerData>("viewer-data");
+  const traces = readScripts<RankTraceData>("trace-data");
+  const kinds = new Kinds();
+  const runs = [
+    ...(data?.runs.map((run) => decodeRun(run, kinds)) ?? []),
+    ...(traces.length > 0 ? [decodeTraces(traces, kinds)] : []),
+  ];
+  const main = document.querySelector("main")!;
+  const { title = document.title, subtitle = "", facts = [] } = data ?? {};
+  main.append(element("h1", {}, title));
+  if (subtitle !== "") main.append(element("p", { class: "subtitle" }, subtitle));
+  const notes = [...facts, ...describeRuns(runs, traces)];
+  main.append(element("ul", { class: "facts" }, ...notes.map((fact) => element("li", {}, fact))));
+  if (runs.length === 0) {
+    main.append(element("p", { role: "alert" }, "This page has no data: no rank wrote a trace."));
+    return;
+  }
+  const timeline = timelineSection({ runs, kinds, styles: styleKinds(runs, kinds) });
+  const memory = memorySection(runs);
+  const sections = [
+    timeline.section,
+    ...(data?.tiles ? [tileSection(data.tiles)] : []),
+    ...(data?.links ? [linkSection(data.links)] : []),
+    ...(memory ? [memory] : []),
+    ...(data?.load ? [loadSection(data.load)] : []),
+  ];
+  main.append(...sections);
+  document
+    .querySelector("nav")!
+    .append(
+      ...sections.map((each) => element("a", { href: `#${each.id}` }, each.querySelector("h2")!.textContent ?? "")),
+    );
+  timeline.start();
+  document.documentElement.dataset["ready"] = "true";
+}
+
+function describeRuns(runs: readonly Run[], traces: readonly RankTraceData[]): readonly string[] {
+  const notes = runs.map(({ name, seconds, ranks, events, clockError }) => {
+    const drawn = ranks.reduce((sum, rank) => sum + rank.events.count, 0);
+    const merged = drawn < events ? `, short ones merged to ${drawn.toLocaleString("en-US")}` : "";
+    const clocks = clockError > 0 ? `; events of two hosts may be shifted by up to ${secondsText(clockError)}` : "";
+    const head = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
+    return `${head}${ranks.length} ranks, ${secondsText(seconds)}, ${events.toLocaleString("en-US")} events${merged}${clocks}.`;
+  });
+  const size = Math.max(0, ...traces.map(({ worldSize }) => worldSize));
+  const missing = size - new Set(traces.map(({ rank }) => rank)).size;
+  const ended = new Set(traces.flatMap(({ note }) => (note === undefined ? [] : [note])));
+  return [...notes, ...(missing > 0 ? [`${missing} of ${size} ranks wrote no trace.`] : []), ...ended];
+}
+
+show();

@@ -1,0 +1,44 @@
+import uPlot from "uplot";
+import { secondsText } from "../src/draw/quantity.ts";
+import { onThemeChange, readTheme } from "./colors.ts";
+
+const FONT = "12px system-ui, sans-serif";
+
+/** An axis in the page's colors, with `values` of its own. */
+export function axis(options: uPlot.Axis): uPlot.Axis {
+  return {
+    font: FONT,
+    labelFont: FONT,
+    stroke: () => readTheme().faint,
+    grid: { stroke: () => readTheme().rule, width: 1 },
+    ticks: { stroke: () => readTheme().rule, width: 1, size: 5 },
+    ...options,
+  };
+}
+
+/** The axis of time, below a plot; differences too small for three digits are shown to as many as they need. */
+export function timeAxis(): uPlot.Axis {
+  return axis({ space: 90, values: (_, times) => formatTimes(times) });
+}
+
+export function formatTimes(times: readonly number[]): string[] {
+  const step = times.length > 1 ? times[1]! - times[0]! : 0;
+  const largest = Math.max(...times.map(Math.abs), 0);
+  const [unit, scale] = largest < 0.9995e-3 ? ["µs", 1e6] : largest < 0.9995 ? ["ms", 1e3] : ["s", 1];
+  const digits = step > 0 ? Math.min(9, Math.max(0, -Math.floor(Math.log10(step * scale) + 1e-9))) : undefined;
+  return times.map((time) => {
+    if (time === 0 || digits === undefined) return secondsText(time);
+    return `${(time * scale).toFixed(digits)} ${unit}`;
+  });
+}
+
+/** A plot that is as wide as what it is in, and is drawn again when that, or the theme, changes. */
+export function makePlot(options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData, into: HTMLElement): uPlot {
+  const width = (): number => Math.max(240, into.clientWidth);
+  const plot = new uPlot({ ...options, width: width(), legend: { show: false, ...options.legend } }, data, into);
+  new ResizeObserver(() => {
+    if (width() !== plot.width) plot.setSize({ width: width(), height: plot.height });
+  }).observe(into);
+  onThemeChange(() => plot.redraw());
+  return plot;
+}

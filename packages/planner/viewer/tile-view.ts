@@ -1,0 +1,202 @@
+import { contrastColor, paletteColor } from "../src/draw/color-scheme.ts";
+import type { Band, TileData } from "../src/view/data.ts";
+import { onThemeChange, parseColor, readTheme, type Rgb } from "./colors.ts";
+import { decodeTiles, type Layer } from "./tile-layers.ts";
+import { button, element, labelled, section, tableOf } from "./elements.ts";
+
+const SIDE = 560;
+const FRAME_MS = 500;
+/** Tiles of earlier steps fade, but not out. */
+const PAST_SHARE = 0.45;
+
+/** Which rank computes which tile, step by step. */
+export function tileSection(tiles: TileData): HTMLElement {
+  const layers = decodeTiles(tiles);
+  const canvas = element("canvas", { class: "tiles", role: "img", width: `${SIDE}`, height: `${SIDE}` });
+  const output = element("output", { "aria-live": "polite" });
+  const last = Math.max(0, tiles.steps - 1);
+  const slider = element("input", { type: "range", min: "0", max: `${last}`, value: `${last}`, "aria-label": "Step" });
+  const rank = element("input", { type: "number", min: "0", placeholder: "all", inputmode: "numeric", size: "6" });
+  const draw = (): void => {
+    const step = slider.valueAsNumber;
+    const count = drawTiles(canvas, tiles, layers, { step, only: rank.value === "" ? undefined : rank.valueAsNumber });
+    const words = `Step ${step + 1} of ${last + 1}: ${count.now} ${count.now === 1 ? "tile" : "tiles"} computed in it, ${count.done} of ${count.all} by its end.`;
+    output.value = words;
+    slider.setAttribute("aria-valuetext", words);
+    canvas.setAttribute(
+      "aria-label",
+      `Tiles of queries, from the top, and keys, from the left, in the colors of ranks. ${words}`,
+    );
+  };
+  const play = player(slider, draw);
+  slider.addEventListener("input", draw);
+  rank.addEventListener("input", draw);
+  onThemeChange(draw);
+  draw();
+  const controls = element("div", { class: "controls" }, play, labelled("Step", slider), labelled("Only rank", rank));
+  return section(
+    "tiles",
+    "Tiles",
+    element(
+      "p",
+      {},
+      "Which rank attends from which queries (rows) to which keys (columns), forward: this step in full color, earlier ones faded. Empty: hidden by the mask, or not yet.",
+    ),
+    controls,
+    element("div", { class: "square" }, canvas),
+    output,
+    tileTable(tiles, layers),
+  );
+}
+
+/** Steps from the first to the last, twice a second; at once where motion is to be reduced, each press is one step. */
+function player(slider: HTMLInputElement, draw: () => void): HTMLButtonElement {
+  let timer: ReturnType<typeof setInterval> | undefined;
+  const isReduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const stop = (): void => {
+    clearInterval(timer);
+    timer = undefined;
+    made.textContent = isReduced ? "Next step" : "Play";
+  };
+  const advance = (): void => {
+    const last = Number(slider.max);
+    slider.valueAsNumber = slider.valueAsNumber >= last ? 0 : slider.valueAsNumber + 1;
+    if (slider.valueAsNumber >= last) stop();
+    draw();
+  };
+  const made = button("", "Step through the tiles", () => {
+    if (timer !== undefined) return stop();
+    if (isReduced) return advance();
+    made.textContent = "Pause";
+    timer = setInterval(advance, FRAME_MS);
+    advance();
+  });
+  stop();
+  return made;
+}
+
+interface Moment {
+  readonly step: number;
+  readonly only: number | undefined;
+}
+
+/** Draws each cell as wide as its band is long; the tiles that there are now, by now, and in all. */
+function drawTiles(
+  canvas: HTMLCanvasElement,
+  { queries, keys }: TileData,
+  layers: readonly Layer[],
+  { step, only }: Moment,
+): { now: number; done: number; all: number } {
+  const context = canvas.getContext("2d")!;
+  const theme = readTheme();
+  const track = parseColor(theme.track);
+  const [rows, columns] = [edges(queries), edges(keys)];
+  const counts = { now: 0, done: 0, all: 0 };
+  context.fillStyle = theme.track;
+  context.fillRect(0, 0, SIDE, SIDE);
+  for (let row = 0; row < queries.length; row++) {
+    for (let column = 0; column < keys.length; column++) {
+      const cell = row * keys.length + column;
+      const shown = layers.filter(({ rank }) => rank[cell]! >= 0 && (only === undefined || rank[cell] === only));
+      const done = shown.filter((layer) => layer.step[cell]! <= step);
+      counts.all += shown.length;
+      counts.done += done.length;
+      for (const [i, layer] of done.entries()) {
+        const isNow = layer.step[cell] === step;
+        if (isNow) counts.now++;
+        const [top, height] = [rows[row]!, (rows[row + 1]! - rows[row]!) / shown.length];
+        context.fillStyle = mix(parseColor(paletteColor(layer.rank[cell]!)), track, isNow ? 1 : PAST_SHARE);
+        const box = {
+          x: columns[column]!,
+          y: top + i * height,
+          width: columns[column + 1]! - columns[column]!,
+          height,
+        };
+        context.fillRect(box.x, box.y, box.width, box.height);
+        if (isNow) drawNumber(context, box, layer.rank[cell]!);
+      }
+    }
+  }
+  return counts;
+}
+
+/** The rank, where it has room. */
+function drawNumber(
+  context: CanvasRenderingContext2D,
+  { x, y, width, height }: Readonly<Record<"x" | "y" | "width" | "height", number>>,
+  rank: number,
+): void {
+  const size = Math.min(16, height * 0.6);
+  if (size < 8 || width < 1.6 * size) return;
+  context.fillStyle = contrastColor(paletteColor(rank));
+  context.font = `${size}px system-ui, sans-serif`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(`${rank}`, x + width / 2, y + height / 2);
+}
+
+function edges(bands: readonly Band[]): readonly number[] {
+  const whole = bands.reduce((sum, { length }) => sum + length, 0) || 1;
+  let at = 0;
+  return [0, ...bands.map(({ length }) => Math.round(((at += length) / whole) * SIDE))];
+}
+
+function mix(color: Rgb, into: Rgb, share: number): string {
+  const parts = color.map((part, i) => Math.round(255 * (part * share + into[i]! * (1 - share))));
+  return `rgb(${parts.join(" ")})`;
+}
+
+function tileTable({ queries, keys }: TileData, layers: readonly Layer[]): HTMLDetailsElement {
+  return tableOf(
+    "tiles by rank",
+    [
+      { name: "rank", isNumber: true, text: ({ rank }) => `${rank}` },
+      { name: "tiles", isNumber: true, text: ({ tiles }) => `${tiles}` },
+      { name: "steps", isNumber: true, text: ({ steps }) => `${steps.size}` },
+      { name: "queries", text: ({ rows }) => formatBands(queries, rows) },
+      { name: "keys", text: ({ columns }) => formatBands(keys, columns) },
+    ],
+    () => countByRank(layers, keys.length),
+  );
+}
+
+interface RankTiles {
+  readonly rank: number;
+  tiles: number;
+  readonly steps: Set<number>;
+  readonly rows: Set<number>;
+  readonly columns: Set<number>;
+}
+
+function countByRank(layers: readonly Layer[], width: number): readonly RankTiles[] {
+  const ranks = new Map<number, RankTiles>();
+  for (const { rank, step } of layers) {
+    for (const [cell, number] of rank.entries()) {
+      if (number < 0) continue;
+      let counted = ranks.get(number);
+      if (!counted)
+        ranks.set(
+          number,
+          (counted = { rank: number, tiles: 0, steps: new Set(), rows: new Set(), columns: new Set() }),
+        );
+      counted.tiles++;
+      counted.steps.add(step[cell]!);
+      counted.rows.add(Math.floor(cell / width));
+      counted.columns.add(cell % width);
+    }
+  }
+  return [...ranks.values()].toSorted((a, b) => a.rank - b.rank);
+}
+
+/** Positions as ranges; of many the first and the last. */
+function formatBands(bands: readonly Band[], numbers: ReadonlySet<number>): string {
+  const ranges: { start: number; last: number }[] = [];
+  for (const number of [...numbers].toSorted((a, b) => a - b)) {
+    const { start, last } = bands[number]!;
+    const before = ranges.at(-1);
+    if (before && start <= before.last + 1) before.last = Math.max(before.last, last);
+    else ranges.push({ start, last });
+  }
+  const texts = ranges.map(({ start, last }) => `${start}–${last}`);
+  return texts.length > 4 ? `${texts[0]}, …, ${texts.at(-1)} (${texts.length} ranges)` : texts.join(", ");
+}

@@ -1,0 +1,211 @@
+import type uPlot from "uplot";
+import { contrastColor, type Style } from "../src/draw/color-scheme.ts";
+import { parseColor, readTheme, type Styles, type Theme } from "./colors.ts";
+import { Coverage, packColor } from "./coverage.ts";
+import type { EventReference } from "./critical-path.ts";
+import { type Kinds, lowerBound, type Run } from "./model.ts";
+import { layoutRows, type Row, type Viewport } from "./viewport.ts";
+
+/** What is drawn of the timelines. */
+export interface TimelineScene {
+  readonly runs: readonly Run[];
+  readonly kinds: Kinds;
+  readonly styles: Styles;
+  readonly view: Viewport;
+  /** By kind: 1 if it is shown. */
+  readonly isShown: Uint8Array;
+  /** By run; empty if it is not to be drawn. */
+  readonly paths: readonly (readonly EventReference[])[];
+  readonly selected: (EventReference & { readonly run: number }) | undefined;
+}
+
+/** CSS pixels of a row at least, of the gap below one, and from which on its lanes are apart and its events have names. */
+const MIN_ROW = 4;
+const LANES_FROM = 8;
+const NAMES_FROM = 22;
+/** The share of a row that its compute lane takes. */
+const COMPUTE_SHARE = 0.66;
+
+/** The lanes of a row, in pixels of the device: top and height. A low row has one lane for both. */
+export function lanesOf({ top, height }: Row, ratio: number): Lanes {
+  if (height < LANES_FROM * ratio) return { compute: [top, height], communication: [top, height] };
+  const inner = height - Math.max(1, Math.round(height * 0.1));
+  const compute = Math.round(inner * COMPUTE_SHARE);
+  return { compute: [top, compute], communication: [top + compute, inner - compute] };
+}
+
+type Lanes = Readonly<Record<"compute" | "communication", readonly [top: number, height: number]>>;
+
+export function rowsOf(
+  { view, runs }: Pick<TimelineScene, "view" | "runs">,
+  height: number,
+  ratio: number,
+): readonly Row[] {
+  return layoutRows(view, runs.length, { height, least: MIN_ROW * ratio });
+}
+
+/** Paints rows of events into the plot's area, pixel by pixel: what it costs depends on the events in sight, and little on the pixels. */
+export class TimelinePainter {
+  #image: ImageData | undefined;
+  #coverage: Coverage | undefined;
+
+  paint(plot: uPlot, scene: TimelineScene): void {
+    const { left, top, width, height } = plot.bbox;
+    if (width < 2 || height < 2) return;
+    const theme = readTheme();
+    const rows = rowsOf(scene, height, devicePixelRatio);
+    const styles = [...scene.styles.compute, ...scene.styles.communication];
+    if (this.#image?.width !== width || this.#image.height !== height) {
+      this.#image = new ImageData(width, height);
+      this.#coverage = undefined;
+    }
+    this.#coverage ??= new Coverage(width, styles.length);
+    const pixels = new Uint32Array(this.#image.data.buffer);
+    pixels.fill(packColor(parseColor(theme.paper)));
+    const paint: ScenePaint = {
+      scene,
+      pixels,
+      width,
+      colors: Float32Array.from(styles.flatMap(({ fill }) => parseColor(fill).map((part) => part * 255))),
+      compute: stylesOf(scene, "compute", styles),
+      communication: stylesOf(scene, "communication", styles),
+      track: packColor(parseColor(theme.track)),
+    };
+    for (const row of rows) this.#paintRow(row, paint);
+    plot.ctx.putImageData(this.#image, left, top);
+    const overlay = { plot, scene, rows, theme, ratio: devicePixelRatio };
+    drawNames(overlay);
+    drawPaths(overlay);
+    drawSelection(overlay);
+  }
+
+  /** Low rows have one lane: computing over communication, so that time is in the color of the transfers that nothing hides. */
+  #paintRow(row: Row, paint: ScenePaint): void {
+    const { scene, pixels, width, track } = paint;
+    const ranks = scene.runs[row.run]!.ranks.slice(row.from, row.to);
+    const lanes = lanesOf(row, devicePixelRatio);
+    const isOne = lanes.compute[0] === lanes.communication[0];
+    for (const lane of ["communication", "compute"] as const) {
+      const [top, height] = lanes[lane];
+      if (height < 1) continue;
+      const at = top * width;
+      if (!isOne || lane === "communication") pixels.fill(track, at, at + width);
+      const window = { start: scene.view.start, end: scene.view.end, pixels: width };
+      const weight = 1 / Math.max(1, ranks.length);
+      for (const { events } of ranks) this.#coverage!.add(events, window, { styleOf: paint[lane], weight });
+      this.#coverage!.blend(pixels, at, paint.colors);
+      for (let line = 1; line < height; line++) pixels.copyWithin(at + line * width, at, at + width);
+    }
+  }
+}
+
+interface ScenePaint {
+  readonly scene: TimelineScene;
+  readonly pixels: Uint32Array;
+  readonly width: number;
+  readonly colors: Float32Array;
+  readonly compute: Int16Array;
+  readonly communication: Int16Array;
+  readonly track: number;
+}
+
+/** By kind the number of its style, where it is shown in a lane. */
+function stylesOf({ kinds, styles, isShown }: TimelineScene, lane: string, all: readonly Style[]): Int16Array {
+  return Int16Array.from(kinds.all, (kind, i) =>
+    kind.lane === lane && isShown[i] === 1 ? all.indexOf(styles.byKind[i]!) : -1,
+  );
+}
+
+interface Overlay {
+  readonly plot: uPlot;
+  readonly scene: TimelineScene;
+  readonly rows: readonly Row[];
+  readonly theme: Theme;
+  readonly ratio: number;
+}
+
+/** Names of the events that have room for them. */
+function drawNames({ plot, scene, rows, ratio }: Overlay): void {
+  const { ctx, bbox } = plot;
+  const { start, end } = scene.view;
+  const scale = bbox.width / (end - start);
+  ctx.save();
+  ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+  ctx.textBaseline = "middle";
+  for (const row of rows) {
+    const [top, height] = lanesOf(row, ratio).compute;
+    const rank = scene.runs[row.run]!.ranks[row.from];
+    if (row.height < NAMES_FROM * ratio || row.to - row.from > 1 || !rank) continue;
+    const { events } = rank;
+    for (let i = lowerBound(events.start, start - events.longest); i < events.count && events.start[i]! < end; i++) {
+      const kind = scene.kinds.all[events.kind[i]!]!;
+      if (kind.lane !== "compute" || scene.isShown[events.kind[i]!] === 0) continue;
+      const from = Math.max(0, (events.start[i]! - start) * scale);
+      const to = Math.min(bbox.width, (events.end[i]! - start) * scale);
+      if (to - from < 30 * ratio || ctx.measureText(kind.name).width > to - from - 6 * ratio) continue;
+      ctx.fillStyle = contrastColor(scene.styles.byKind[events.kind[i]!]!.fill);
+      ctx.fillText(kind.name, bbox.left + from + 3 * ratio, bbox.top + top + height / 2);
+    }
+  }
+  ctx.restore();
+}
+
+/** The critical path: a line along its events, and across from rank to rank. */
+function drawPaths({ plot, scene, rows, theme, ratio }: Overlay): void {
+  const { ctx, bbox } = plot;
+  const { start, end } = scene.view;
+  const x = (time: number): number => bbox.left + ((time - start) / (end - start)) * bbox.width;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.strokeStyle = theme.accent;
+  ctx.lineWidth = 2 * ratio;
+  for (const [run, path] of scene.paths.entries()) {
+    const middles = middlesOf(rows, run, scene);
+    ctx.beginPath();
+    let later: number | undefined;
+    for (const { rank, event } of path) {
+      const { events } = scene.runs[run]!.ranks[rank]!;
+      const y = bbox.top + middles(rank);
+      if (later !== undefined) ctx.lineTo(x(events.end[event]!), y);
+      else ctx.moveTo(x(events.end[event]!), y);
+      ctx.lineTo(x(events.start[event]!), y);
+      later = y;
+      if (events.end[event]! < start) break;
+    }
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+/** Where the middle of a rank's compute lane is, in sight or not. */
+function middlesOf(rows: readonly Row[], run: number, { view }: TimelineScene): (rank: number) => number {
+  const shown = new Map(
+    rows
+      .filter((row) => row.run === run)
+      .flatMap(({ from, to, top, height }) =>
+        Array.from({ length: to - from }, (_, i) => [from + i, top + height * 0.33]),
+      ),
+  );
+  const [first] = rows;
+  const height = first ? (first.height * 2) / (first.to - first.from) : 0;
+  return (rank) => shown.get(rank) ?? (rank < view.first ? -1 : 1e5 + height);
+}
+
+function drawSelection({ plot, scene, rows, theme, ratio }: Overlay): void {
+  const { selected, view } = scene;
+  const row = rows.find(({ run, from, to }) => selected?.run === run && selected.rank >= from && selected.rank < to);
+  if (!selected || !row) return;
+  const { events } = scene.runs[selected.run]!.ranks[selected.rank]!;
+  const [top, height] = lanesOf(row, ratio)[scene.kinds.all[events.kind[selected.event]!]!.lane];
+  const scale = plot.bbox.width / (view.end - view.start);
+  const from = Math.max(0, (events.start[selected.event]! - view.start) * scale);
+  const to = Math.min(plot.bbox.width, (events.end[selected.event]! - view.start) * scale);
+  if (to <= from) return;
+  plot.ctx.save();
+  plot.ctx.strokeStyle = theme.ink;
+  plot.ctx.lineWidth = 2 * ratio;
+  plot.ctx.strokeRect(plot.bbox.left + from, plot.bbox.top + top, Math.max(2 * ratio, to - from), Math.max(2, height));
+  plot.ctx.restore();
+}

@@ -1,0 +1,309 @@
+import uPlot from "uplot";
+import { bytesText, secondsText } from "../src/draw/quantity.ts";
+import type { Styles } from "./colors.ts";
+import { criticalPath, type EventReference } from "./critical-path.ts";
+import { element } from "./elements.ts";
+import { followPointers, followWheel } from "./gestures.ts";
+import { type Kinds, lowerBound, type Run } from "./model.ts";
+import { axis, makePlot, timeAxis } from "./plot.ts";
+import { lanesOf, rowsOf, TimelinePainter } from "./timeline-painter.ts";
+import { type Extent, pan, reveal, type Viewport, wholeViewport, zoom } from "./viewport.ts";
+
+export type SelectedEvent = EventReference & { readonly run: number };
+
+/** What the timeline notifies the page of. */
+export interface TimelineListener {
+  onSelect(selected: SelectedEvent | undefined): void;
+  onView(view: Viewport): void;
+}
+
+/** Ranks by time, on a canvas: moves by pointer, wheel and keys. */
+export class TimelineView {
+  readonly canvas: HTMLDivElement;
+  readonly #runs: readonly Run[];
+  readonly #kinds: Kinds;
+  readonly #styles: Styles;
+  readonly #extent: Extent;
+  readonly #listener: TimelineListener;
+  readonly #plot: uPlot;
+  readonly #painter = new TimelinePainter();
+  #shownRuns: readonly number[];
+  #isShown: Uint8Array;
+  #view: Viewport;
+  #selected: SelectedEvent | undefined;
+  #showPath = false;
+  #paths: readonly (readonly EventReference[])[] | undefined;
+
+  constructor(
+    into: HTMLElement,
+    { runs, kinds, styles }: { runs: readonly Run[]; kinds: Kinds; styles: Styles },
+    listener: TimelineListener,
+  ) {
+    this.#runs = runs;
+    this.#kinds = kinds;
+    this.#styles = styles;
+    this.#listener = listener;
+    this.#shownRuns = [...runs.keys()];
+    this.#isShown = new Uint8Array(kinds.all.length).fill(1);
+    const ranks = Math.max(1, ...runs.map((run) => run.ranks.length));
+    this.#extent = { seconds: Math.max(1e-9, ...runs.map(({ seconds }) => seconds)), ranks };
+    this.#view = wholeViewport(this.#extent);
+    this.canvas = element("div", {
+      class: "canvas",
+      tabindex: "0",
+      role: "application",
+      "aria-roledescription": "timeline",
+      "aria-label": this.#describe(),
+      "aria-describedby": "timeline-keys",
+    });
+    into.append(this.canvas);
+    const height = Math.round(Math.min(560, Math.max(170, 60 + ranks * runs.length * 40)));
+    this.#plot = makePlot(
+      this.#plotOptions(height),
+      [
+        [0, 1],
+        [null, null],
+      ] as unknown as uPlot.AlignedData,
+      this.canvas,
+    );
+    this.#listen();
+  }
+
+  get view(): Viewport {
+    return this.#view;
+  }
+
+  show(view: Viewport): void {
+    this.#view = view;
+    // Of both scales at once: the plot is drawn once.
+    this.#plot.batch(() => {
+      this.#plot.setScale("x", { min: view.start, max: view.end });
+      this.#plot.setScale("y", { min: view.first, max: view.last });
+    });
+    this.#listener.onView(view);
+  }
+
+  showAll(): void {
+    this.show(wholeViewport(this.#extent));
+  }
+
+  /** Shows runs by number, and kinds by theirs. */
+  filter(runs: readonly number[], isShown: Uint8Array): void {
+    this.#shownRuns = runs;
+    this.#isShown = isShown;
+    this.#plot.redraw();
+  }
+
+  showCriticalPath(isShown: boolean): readonly (readonly EventReference[])[] {
+    this.#showPath = isShown;
+    this.#paths ??= this.#runs.map((run) => criticalPath(run, this.#kinds));
+    this.#plot.redraw();
+    return this.#paths;
+  }
+
+  select(selected: SelectedEvent | undefined): void {
+    this.#selected = selected;
+    if (selected) {
+      const { events } = this.#runs[selected.run]!.ranks[selected.rank]!;
+      const [start, end] = [events.start[selected.event]!, events.end[selected.event]!];
+      const view = reveal(this.#view, this.#extent, { start, end, rank: selected.rank });
+      if (view.start !== this.#view.start || view.first !== this.#view.first) this.show(view);
+    }
+    this.#plot.redraw();
+    this.#listener.onSelect(selected);
+  }
+
+  /** Scales time by a factor about the middle. */
+  zoomTime(factor: number): void {
+    this.show(zoom(this.#view, this.#extent, { time: factor, at: [0.5, 0.5] }));
+  }
+
+  zoomRanks(factor: number): void {
+    this.show(zoom(this.#view, this.#extent, { ranks: factor, at: [0.5, 0] }));
+  }
+
+  #describe(): string {
+    const runs = this.#runs.map(({ name, ranks, seconds, events }) => {
+      return `${name === "" ? "" : `${name}: `}${ranks.length} ranks, ${events} events, ${secondsText(seconds)}`;
+    });
+    return `Timeline of ${runs.join("; ")}`;
+  }
+
+  #plotOptions(height: number): Omit<uPlot.Options, "width"> {
+    return {
+      height,
+      padding: [6, 12, 0, 0],
+      cursor: { drag: { x: false, y: false }, y: false, points: { show: false } },
+      scales: {
+        x: { time: false, auto: false, min: 0, max: this.#extent.seconds },
+        // Rank 0 at the top.
+        y: { auto: false, min: 0, max: this.#extent.ranks, dir: -1 },
+      },
+      series: [{}, { show: true, paths: () => null, points: { show: false } }],
+      axes: [{ ...timeAxis(), grid: { show: false } }, this.#rankAxis()],
+      hooks: { drawClear: [(plot) => this.#paint(plot)] },
+    };
+  }
+
+  /** Numbers of ranks, beside the middles of their rows. */
+  #rankAxis(): uPlot.Axis {
+    return axis({
+      size: 64,
+      grid: { show: false },
+      ticks: { show: false },
+      splits: (plot) => {
+        const { first, last } = this.#view;
+        const most = Math.max(1, Math.floor(plot.bbox.height / devicePixelRatio / 18));
+        const step = Math.max(1, 2 ** Math.ceil(Math.log2((last - first) / most)));
+        const begin = Math.ceil((first - 0.5) / step) * step;
+        const count = Math.max(0, Math.ceil((last - 0.5 - begin) / step));
+        return Array.from({ length: count }, (_, i) => begin + i * step + 0.5);
+      },
+      values: (_, splits) => splits.map((at) => `rank ${this.#rankAt(Math.floor(at))}`),
+    });
+  }
+
+  #rankAt(index: number): number {
+    return (this.#runs.find(({ ranks }) => ranks[index])?.ranks[index] ?? { rank: index }).rank;
+  }
+
+  #paint(plot: uPlot): void {
+    this.#painter.paint(plot, {
+      runs: this.#shownRuns.map((run) => this.#runs[run]!),
+      kinds: this.#kinds,
+      styles: this.#styles,
+      view: this.#view,
+      isShown: this.#isShown,
+      paths: this.#showPath ? this.#shownRuns.map((run) => this.#paths![run]!) : [],
+      selected: this.#selected && {
+        ...this.#selected,
+        run: this.#shownRuns.indexOf(this.#selected.run),
+      },
+    });
+  }
+
+  #listen(): void {
+    const { over } = this.#plot;
+    const change = (update: (view: Viewport, extent: Extent) => Viewport): void =>
+      this.show(update(this.#view, this.#extent));
+    followPointers(over, {
+      onPan: (shares) => change((view, extent) => pan(view, extent, shares)),
+      onPinch: (factor, at) => change((view, extent) => zoom(view, extent, { time: factor, at })),
+      onTap: (at) => this.select(this.#eventAt(at)),
+    });
+    followWheel(over, {
+      onPan: (shares) => change((view, extent) => pan(view, extent, shares)),
+      onZoom: (factor, at) => change((view, extent) => zoom(view, extent, { time: factor, at })),
+      onZoomRanks: (factor, at) => change((view, extent) => zoom(view, extent, { ranks: factor, at })),
+    });
+    over.addEventListener("pointermove", (event) => this.#hover(event));
+    this.canvas.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !this.#onKey(event.key)) return;
+      event.preventDefault();
+    });
+  }
+
+  #hover(event: PointerEvent): void {
+    const { over } = this.#plot;
+    const found =
+      event.buttons === 0
+        ? this.#eventAt([event.offsetX / over.clientWidth, event.offsetY / over.clientHeight])
+        : undefined;
+    over.title = found ? this.describeEvent(found) : "";
+  }
+
+  /** What a key does; false if nothing. */
+  #onKey(key: string): boolean {
+    const keys: Readonly<Record<string, () => void>> = {
+      ArrowLeft: () => this.show(pan(this.#view, this.#extent, [-0.1, 0])),
+      ArrowRight: () => this.show(pan(this.#view, this.#extent, [0.1, 0])),
+      ArrowUp: () => this.show(pan(this.#view, this.#extent, [0, -0.1])),
+      ArrowDown: () => this.show(pan(this.#view, this.#extent, [0, 0.1])),
+      "+": () => this.zoomTime(0.5),
+      "=": () => this.zoomTime(0.5),
+      "-": () => this.zoomTime(2),
+      "[": () => this.zoomRanks(2),
+      "]": () => this.zoomRanks(0.5),
+      Home: () => this.showAll(),
+      "0": () => this.showAll(),
+      Escape: () => this.select(undefined),
+      n: () => this.#step(1),
+      p: () => this.#step(-1),
+      j: () => this.#changeRank(1),
+      k: () => this.#changeRank(-1),
+    };
+    keys[key]?.();
+    return key in keys;
+  }
+
+  /** Selects the next event of the rank, or the first in sight. */
+  #step(by: 1 | -1): void {
+    const from = this.#selected ?? { run: this.#shownRuns[0] ?? 0, rank: Math.floor(this.#view.first), event: -1 };
+    const events = this.#runs[from.run]?.ranks[from.rank]?.events;
+    if (!events || events.count === 0) return;
+    let event = from.event < 0 ? lowerBound(events.start, this.#view.start) : from.event + by;
+    while (event >= 0 && event < events.count && this.#isShown[events.kind[event]!] === 0) event += by;
+    if (event >= 0 && event < events.count) this.select({ ...from, event });
+  }
+
+  /** Selects what another rank does at the same time. */
+  #changeRank(by: 1 | -1): void {
+    if (!this.#selected) return this.#step(1);
+    const { run, rank, event } = this.#selected;
+    const { ranks } = this.#runs[run]!;
+    const next = Math.min(ranks.length - 1, Math.max(0, rank + by));
+    const { events } = ranks[next]!;
+    const at = lowerBound(events.start, ranks[rank]!.events.start[event]!);
+    if (events.count > 0) this.select({ run, rank: next, event: Math.min(events.count - 1, at) });
+  }
+
+  #eventAt([across, down]: readonly [number, number]): SelectedEvent | undefined {
+    const { height } = this.#plot.bbox;
+    const y = down * height;
+    const runs = this.#shownRuns.map((run) => this.#runs[run]!);
+    const row = rowsOf({ view: this.#view, runs }, height, devicePixelRatio).find(
+      ({ top, height: tall }) => y >= top && y < top + tall,
+    );
+    if (!row) return undefined;
+    const { compute, communication } = lanesOf(row, devicePixelRatio);
+    const lanes =
+      compute[0] === communication[0]
+        ? ["compute", "communication"]
+        : [y < communication[0] ? "compute" : "communication"];
+    const time = this.#view.start + across * (this.#view.end - this.#view.start);
+    // A pixel to each side.
+    const slack = (this.#view.end - this.#view.start) / this.#plot.bbox.width;
+    const ranks = runs[row.run]!.ranks;
+    for (let rank = row.from; rank < Math.min(row.to, ranks.length); rank++) {
+      const { events } = ranks[rank]!;
+      for (let event = lowerBound(events.start, time + slack) - 1; event >= 0; event--) {
+        if (events.start[event]! < time - slack - events.longest) break;
+        const kind = events.kind[event]!;
+        const isHit =
+          events.end[event]! >= time - slack &&
+          lanes.includes(this.#kinds.all[kind]!.lane) &&
+          this.#isShown[kind] === 1;
+        if (isHit) return { run: this.#shownRuns[row.run]!, rank, event };
+      }
+    }
+    return undefined;
+  }
+
+  /** An event in words. */
+  describeEvent({ run, rank, event }: SelectedEvent): string {
+    const { name: runName, ranks } = this.#runs[run]!;
+    const { events, rank: number, at } = ranks[rank]!;
+    const { lane, name, label } = this.#kinds.all[events.kind[event]!]!;
+    const [start, end] = [events.start[event]!, events.end[event]!];
+    const place = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
+    const many = events.merged[event]! > 1 ? ` and others, ${events.merged[event]} events` : "";
+    const bytes =
+      lane === "communication"
+        ? `; sent ${bytesText(events.sent[event]!)}, received ${bytesText(events.received[event]!)}`
+        : "";
+    return [
+      `${runName === "" ? "" : `${runName}, `}rank ${number}${place.length > 0 ? ` (${place.join(", ")})` : ""}: ${label ?? name}${many}`,
+      `${secondsText(start)} to ${secondsText(end)}, ${secondsText(end - start)}${bytes}`,
+    ].join("; ");
+  }
+}
