@@ -1,0 +1,168 @@
+import { formatValue } from "@mosaic/core";
+import { FileError } from "@mosaic/nn";
+import type { Fields, Json } from "./fields.ts";
+import type { LayerType } from "./rope.ts";
+
+// What follows from model_type alone: which fields a config.json has, and their defaults, as in the configuration classes of
+// transformers 5.
+
+interface Biases {
+  readonly qkvBias: boolean;
+  readonly outBias: boolean;
+  readonly mlpBias: boolean;
+}
+
+export interface Architecture {
+  readonly activationField: "hidden_act" | "hidden_activation";
+  readonly defaults: { readonly maxLength: number; readonly isTied: boolean };
+  /** Default of head_dim; hiddenSize / numHeads if absent. */
+  readonly headDim?: number;
+  /** Default of num_key_value_heads; numHeads if absent. */
+  readonly numKvHeads?: number;
+  readonly hasHeadNorms: boolean;
+  /** Gemma's: norms behind attention and feed-forward layer, weights of norms about 0, scaled embeddings. */
+  readonly hasPostNorms: boolean;
+  /** Whether scores and logits have a softcap by default. */
+  readonly softcaps: boolean;
+  readonly rope: {
+    readonly bases: Readonly<Record<LayerType, { readonly field: string; readonly fallback: number }>>;
+    readonly scalesFullAttentionOnly: boolean;
+  };
+  biases(fields: Fields): Biases;
+  layerTypes(fields: Fields, numLayers: number): readonly LayerType[];
+}
+
+const noBiases = (): Biases => ({ qkvBias: false, outBias: false, mlpBias: false });
+
+/** attention_bias is that of all four projections. */
+function attentionBiases(fields: Fields): Biases {
+  const bias = fields.boolean("attention_bias", false);
+  return { qkvBias: bias, outBias: bias, mlpBias: false };
+}
+
+const oneBase = {
+  bases: {
+    full_attention: { field: "rope_theta", fallback: 10_000 },
+    sliding_attention: { field: "rope_theta", fallback: 10_000 },
+  },
+  scalesFullAttentionOnly: false,
+};
+
+const repeat = (type: LayerType, count: number): LayerType[] => Array.from({ length: count }, () => type);
+
+/** layer_types, or what the older fields make of each layer. */
+function listedTypes(fields: Fields, numLayers: number, older: (layer: number) => LayerType): readonly LayerType[] {
+  const listed = fields.strings("layer_types", null);
+  if (!listed) return repeat("full_attention", numLayers).map((_, layer) => older(layer));
+  const isKnown = (type: string): type is LayerType => type === "full_attention" || type === "sliding_attention";
+  if (listed.length === numLayers && listed.every(isKnown)) return listed;
+  const expected = `full_attention or sliding_attention for each of ${numLayers} layers`;
+  throw fields.error("layer_types", expected, "layers of other types are not supported");
+}
+
+/** As Qwen 2 and 3: the layers from max_window_layers on, if use_sliding_window is set. */
+function upperLayerTypes(fields: Fields, numLayers: number): readonly LayerType[] {
+  const isUsed = fields.boolean("use_sliding_window", false) && !fields.isNull("sliding_window");
+  const first = fields.count("max_window_layers", 28);
+  const types = listedTypes(fields, numLayers, (layer) => (layer >= first ? "sliding_attention" : "full_attention"));
+  return isUsed ? types : repeat("full_attention", numLayers);
+}
+
+const llama: Architecture = {
+  activationField: "hidden_act",
+  defaults: { maxLength: 2048, isTied: false },
+  hasHeadNorms: false,
+  hasPostNorms: false,
+  softcaps: false,
+  rope: oneBase,
+  biases: (fields) => ({ ...attentionBiases(fields), mlpBias: fields.boolean("mlp_bias", false) }),
+  layerTypes: (_, numLayers) => repeat("full_attention", numLayers),
+};
+
+const mistral: Architecture = {
+  ...llama,
+  defaults: { maxLength: 131_072, isTied: false },
+  numKvHeads: 8,
+  biases: noBiases,
+  layerTypes: (fields, numLayers) =>
+    repeat(fields.isNull("sliding_window") ? "full_attention" : "sliding_attention", numLayers),
+};
+
+const qwen2: Architecture = {
+  ...llama,
+  defaults: { maxLength: 32_768, isTied: false },
+  biases: () => ({ qkvBias: true, outBias: false, mlpBias: false }),
+  layerTypes: upperLayerTypes,
+};
+
+const qwen3: Architecture = { ...qwen2, headDim: 128, hasHeadNorms: true, biases: attentionBiases };
+
+const gemma2: Architecture = {
+  activationField: "hidden_activation",
+  defaults: { maxLength: 8192, isTied: true },
+  headDim: 256,
+  numKvHeads: 4,
+  hasHeadNorms: false,
+  hasPostNorms: true,
+  softcaps: true,
+  rope: oneBase,
+  biases: attentionBiases,
+  layerTypes: (fields, numLayers) =>
+    listedTypes(fields, numLayers, (layer) => (layer % 2 === 0 ? "sliding_attention" : "full_attention")),
+};
+
+const gemma3: Architecture = {
+  ...gemma2,
+  defaults: { maxLength: 131_072, isTied: true },
+  hasHeadNorms: true,
+  softcaps: false,
+  rope: {
+    bases: {
+      full_attention: { field: "rope_theta", fallback: 1_000_000 },
+      sliding_attention: { field: "rope_local_base_freq", fallback: 10_000 },
+    },
+    scalesFullAttentionOnly: true,
+  },
+  layerTypes(fields, numLayers) {
+    const every = fields.size("sliding_window_pattern", 6);
+    return listedTypes(fields, numLayers, (layer) =>
+      (layer + 1) % every === 0 ? "full_attention" : "sliding_attention",
+    );
+  },
+};
+
+/** By model_type. */
+const architectures: Readonly<Record<string, Architecture>> = {
+  llama,
+  mistral,
+  qwen2,
+  qwen3,
+  gemma2,
+  gemma3_text: gemma3,
+};
+
+/** The architecture of a config. */
+export function architectureOf(path: string, json: Json): Architecture {
+  const type = json.model_type;
+  const found = typeof type === "string" && Object.hasOwn(architectures, type) ? architectures[type] : undefined;
+  if (!found) {
+    throw new FileError({
+      where: `${path}: model_type`,
+      expected: `one of ${Object.keys(architectures).join(", ")}`,
+      received: formatValue(type),
+      remedy:
+        type === "gemma3"
+          ? "of Gemma 3, folders of the text model alone are supported"
+          : "such a model is not supported",
+    });
+  }
+  if (json.use_bidirectional_attention) {
+    throw new FileError({
+      where: `${path}: use_bidirectional_attention`,
+      expected: "a causal model",
+      received: formatValue(json.use_bidirectional_attention),
+      remedy: "encoders are not supported",
+    });
+  }
+  return found;
+}

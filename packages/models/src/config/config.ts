@@ -1,0 +1,191 @@
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { type DType, expectValue, formatValue, type UnaryOp } from "@mosaic/core";
+import { FileError } from "@mosaic/nn";
+import { architectureOf } from "./architectures.ts";
+import { Fields, isJson, type Json } from "./fields.ts";
+import { parseRope, type RopeConfig } from "./rope.ts";
+
+// config.json of a Hugging Face folder, in the terms of this package.
+
+/** What distinguishes the layers of a model; layers of one type have the same object. */
+export interface LayerConfig {
+  /** Keys that a query sees, itself among them; null for all before it. */
+  readonly window: number | null;
+  readonly rope: RopeConfig;
+}
+
+/** A decoder-only language model by its config.json. */
+export interface ModelConfig {
+  /** model_type: "llama", "gemma3_text", …. */
+  readonly modelType: string;
+  readonly vocabSize: number;
+  readonly hiddenSize: number;
+  readonly intermediateSize: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
+  readonly headDim: number;
+  readonly layers: readonly LayerConfig[];
+  /** max_position_embeddings, the longest sequence. */
+  readonly maxLength: number;
+  readonly activation: Extract<UnaryOp, "silu" | "gelu" | "geluTanh">;
+  readonly normEpsilon: number;
+  /** Added to the weights of norms: 1 in Gemma. */
+  readonly normWeightOffset: 0 | 1;
+  /** Whether the outputs of attention and of the feed-forward layer are normalised, too, as in Gemma. */
+  readonly hasPostNorms: boolean;
+  /** Whether query and key heads are normalised, as in Qwen 3 and Gemma 3. */
+  readonly hasHeadNorms: boolean;
+  readonly qkvBias: boolean;
+  readonly outBias: boolean;
+  readonly mlpBias: boolean;
+  /** Whether the output projection is the embedding. */
+  readonly isTied: boolean;
+  /** Whether embeddings are multiplied by √hiddenSize, as in Gemma. */
+  readonly scalesEmbeddings: boolean;
+  /** Factor on q·k. */
+  readonly attentionScale: number;
+  /** Scores become softcap · tanh(score / softcap): Gemma 2. */
+  readonly attentionSoftcap: number | null;
+  /** Logits become softcap · tanh(logit / softcap): Gemma 2. */
+  readonly logitSoftcap: number | null;
+  /** What the folder's weights are stored in. */
+  readonly dtype: DType;
+  /** eos_token_id; generation_config.json has precedence. */
+  readonly endTokens: readonly number[];
+}
+
+/**
+ * The model that a config.json describes: Llama 2 and 3, Mistral, Qwen 2 and 3, Gemma 2 and 3 (text), as transformers 5 or older ones wrote it.
+ * Defaults of fields that are absent are those of transformers.
+ *
+ * @example
+ * ```ts
+ * import { parseConfig } from "@mosaic/models";
+ * const config = parseConfig("config.json", {
+ *   model_type: "qwen3",
+ *   vocab_size: 151_936,
+ *   hidden_size: 1024,
+ *   intermediate_size: 3072,
+ *   num_hidden_layers: 28,
+ *   num_attention_heads: 16,
+ *   num_key_value_heads: 8,
+ *   head_dim: 128,
+ *   rope_theta: 1_000_000,
+ *   tie_word_embeddings: true,
+ * });
+ * [config.layers.length, config.hasHeadNorms, config.layers[0]!.rope.base]; // => [28, true, 1000000]
+ * parseConfig("config.json", { model_type: "mamba" }); // throws expected one of llama, mistral, qwen2, qwen3, gemma2, gemma3_text, received "mamba"
+ * ```
+ * @throws FileError for another architecture, a field that is missing or of another kind, and what is not supported.
+ */
+export function parseConfig(path: string, json: unknown): ModelConfig {
+  expectValue("parseConfig: path", typeof path === "string", "the path of the file, for messages", path);
+  if (!isJson(json)) {
+    throw new FileError({ where: path, expected: "the object of a config.json", received: formatValue(json) });
+  }
+  const fields = new Fields(path, json);
+  const architecture = architectureOf(path, json);
+  const { defaults } = architecture;
+  const numHeads = fields.size("num_attention_heads");
+  const hiddenSize = fields.size("hidden_size");
+  const numLayers = fields.size("num_hidden_layers");
+  const headDim = fields.size("head_dim", architecture.headDim ?? Math.floor(hiddenSize / numHeads));
+  const maxLength = fields.size("max_position_embeddings", defaults.maxLength);
+  const rope = { where: path, json, maxLength, ...architecture.rope };
+  // One object for all layers of a type.
+  const full = { window: null, rope: parseRope("full_attention", rope) };
+  const sliding = { window: slidingWindow(fields), rope: parseRope("sliding_attention", rope) };
+  const byType = { full_attention: full, sliding_attention: sliding };
+  const scalar = architecture.hasPostNorms ? fields.number("query_pre_attn_scalar", 256) : headDim;
+  return {
+    modelType: fields.string("model_type"),
+    vocabSize: fields.size("vocab_size"),
+    hiddenSize,
+    intermediateSize: fields.size("intermediate_size"),
+    numHeads,
+    numKvHeads: fields.size("num_key_value_heads", architecture.numKvHeads ?? numHeads),
+    headDim,
+    layers: architecture.layerTypes(fields, numLayers).map((type) => byType[type]),
+    maxLength,
+    activation: parseActivation(fields, architecture.activationField),
+    normEpsilon: fields.number("rms_norm_eps", 1e-6),
+    normWeightOffset: architecture.hasPostNorms ? 1 : 0,
+    hasPostNorms: architecture.hasPostNorms,
+    hasHeadNorms: architecture.hasHeadNorms,
+    ...architecture.biases(fields),
+    isTied: fields.boolean("tie_word_embeddings", defaults.isTied),
+    scalesEmbeddings: architecture.hasPostNorms,
+    attentionScale: scalar ** -0.5,
+    attentionSoftcap: architecture.softcaps ? parseSoftcap(fields, "attn_logit_softcapping", 50) : null,
+    logitSoftcap: architecture.hasPostNorms
+      ? parseSoftcap(fields, "final_logit_softcapping", architecture.softcaps ? 30 : null)
+      : null,
+    dtype: fields.oneOf("dtype", ["float32", "bfloat16", "float16"], torchDType(fields)),
+    endTokens: parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
+  };
+}
+
+/** `dtype` of transformers 5 was `torch_dtype` before. */
+const torchDType = (fields: Fields): DType =>
+  fields.oneOf("torch_dtype", ["float32", "bfloat16", "float16"], "float32");
+
+const slidingWindow = (fields: Fields): number | null =>
+  fields.isNull("sliding_window") ? null : fields.size("sliding_window", 4096);
+
+const parseSoftcap = (fields: Fields, name: string, fallback: number | null): number | null =>
+  fields.isNull(name) ? null : fields.number(name, fallback);
+
+const activations = { silu: "silu", swish: "silu", gelu: "gelu", gelu_pytorch_tanh: "geluTanh" } as const;
+
+function parseActivation(fields: Fields, field: "hidden_act" | "hidden_activation"): ModelConfig["activation"] {
+  const names = Object.keys(activations) as (keyof typeof activations)[];
+  const fallback = field === "hidden_act" ? "silu" : "gelu_pytorch_tanh";
+  return activations[fields.oneOf(field, names, fallback)];
+}
+
+/** An id, several or none. */
+export function parseTokenIds(where: string, value: unknown): readonly number[] {
+  const ids: readonly unknown[] = Array.isArray(value) ? value : value === undefined || value === null ? [] : [value];
+  const isId = (id: unknown): id is number => Number.isSafeInteger(id) && (id as number) >= 0;
+  if (ids.every(isId)) return ids;
+  throw new FileError({ where, expected: "a token id, an array of them, or null", received: formatValue(value) });
+}
+
+/** Reads and parses a JSON file of a folder; undefined if it is not there and need not be. */
+export async function readJson(folder: string, name: string, isOptional = false): Promise<Json | undefined> {
+  const text = await readText(folder, name, isOptional);
+  return text === undefined ? undefined : parseJson(join(folder, name), text);
+}
+
+/** The text of a file of a folder; undefined if it is not there and need not be. */
+export async function readText(folder: string, name: string, isOptional = false): Promise<string | undefined> {
+  const path = join(folder, name);
+  try {
+    return await readFile(path, "utf8");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+    if (isOptional) return undefined;
+    throw new FileError(
+      {
+        where: path,
+        expected: "a file of a Hugging Face folder",
+        received: "no such file",
+        remedy: "download all files of the folder",
+      },
+      { cause: error },
+    );
+  }
+}
+
+export function parseJson(path: string, text: string): Json {
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (cause) {
+    const received = (cause as Error).message;
+    throw new FileError({ where: path, expected: "JSON", received, remedy: "download the file again" }, { cause });
+  }
+  if (isJson(json)) return json;
+  throw new FileError({ where: path, expected: "a JSON object", received: text.slice(0, 40) });
+}

@@ -1,0 +1,73 @@
+import { type RopeScaling, ropeScaling } from "@mosaic/nn";
+import { Fields, isJson, type Json } from "./fields.ts";
+
+// Rotary embeddings of a config.json: `rope_parameters` of transformers 5, or `rope_theta` beside `rope_scaling` as older folders have them.
+
+/** The rotary embedding of some layers. */
+export interface RopeConfig {
+  /** rope_theta. */
+  readonly base: number;
+  readonly scaling: RopeScaling | null;
+}
+
+export type LayerType = "full_attention" | "sliding_attention";
+
+interface RopeDefaults {
+  /** The config's object, and what errors name it by. */
+  readonly where: string;
+  readonly json: Json;
+  /** max_position_embeddings. */
+  readonly maxLength: number;
+  /** The fields that hold the bases of each layer type in older folders, and their defaults. */
+  readonly bases: Readonly<Record<LayerType, { readonly field: string; readonly fallback: number }>>;
+  /** Whether the scaling of older folders is for full attention alone. */
+  readonly scalesFullAttentionOnly: boolean;
+}
+
+/** The rotary embedding of the layers of one type. */
+export function parseRope(layerType: LayerType, defaults: RopeDefaults): RopeConfig {
+  const { where, json, maxLength, bases } = defaults;
+  const { field, fallback } = bases[layerType];
+  const outer = new Fields(where, json);
+  const parameters = outer.object("rope_parameters");
+  const own = parameters?.[layerType];
+  const applies = layerType === "full_attention" || !defaults.scalesFullAttentionOnly;
+  const older = applies ? outer.object("rope_scaling") : undefined;
+  const chosen = isJson(own) ? own : (parameters ?? older ?? {});
+  const base = new Fields(`${where}: rope_parameters`, chosen).number("rope_theta", outer.number(field, fallback));
+  return { base, scaling: parseScaling(`${where}: rope_parameters`, chosen, maxLength) };
+}
+
+function parseScaling(where: string, json: Json, maxLength: number): RopeScaling | null {
+  const fields = new Fields(where, json);
+  const type = fields.string("rope_type", fields.string("type", "default"));
+  if (fields.number("partial_rotary_factor", 1) !== 1) {
+    throw fields.error("partial_rotary_factor", "1", "rotary embeddings of a part of a head are not supported");
+  }
+  const originalLength = fields.size("original_max_position_embeddings", maxLength);
+  switch (type) {
+    case "default":
+      return null;
+    case "linear":
+      return ropeScaling.linear({ factor: fields.number("factor") });
+    case "dynamic":
+      return ropeScaling.dynamicNtk({ factor: fields.number("factor"), originalLength: maxLength });
+    case "llama3": {
+      const [lowFreqFactor, highFreqFactor] = [fields.number("low_freq_factor"), fields.number("high_freq_factor")];
+      return ropeScaling.llama3({ factor: fields.number("factor"), originalLength, lowFreqFactor, highFreqFactor });
+    }
+    case "yarn":
+      return ropeScaling.yarn({
+        factor: fields.number("factor", maxLength / originalLength),
+        originalLength,
+        betaFast: fields.number("beta_fast", 32),
+        betaSlow: fields.number("beta_slow", 1),
+        attentionFactor: fields.number("attention_factor", null) ?? undefined,
+        mscale: fields.number("mscale", null) ?? undefined,
+        mscaleAllDim: fields.number("mscale_all_dim", null) ?? undefined,
+        truncate: fields.boolean("truncate", true),
+      });
+    default:
+      throw fields.error("rope_type", "one of default, linear, dynamic, yarn, llama3", "others are not supported");
+  }
+}

@@ -1,0 +1,249 @@
+import {
+  defineOptions,
+  formatValue,
+  fromArray,
+  layoutOf,
+  noGrad,
+  option,
+  OptionError,
+  type OptionsOf,
+  OutOfMemoryError,
+  positions,
+  rand,
+  type ResolvedOptionsOf,
+  scope,
+  type Tensor,
+  zeros,
+} from "@mosaic/core";
+import type { GenerationConfig } from "../config/generation-config.ts";
+import type { ModelForwardOptions } from "../model/decoder-layer.ts";
+import type { ChatMessage, Tokenizer } from "../tokenizer/tokenizer.ts";
+import { cacheAxis, type CachedModel, GenerationCache, type GenerationSequence } from "./generation-cache.ts";
+import { type SampledToken, sampleToken, type SamplingSettings } from "./sampling.ts";
+import { TextStream } from "./text-stream.ts";
+
+const isMessage = (value: unknown): value is ChatMessage =>
+  typeof (value as Partial<ChatMessage> | null)?.role === "string";
+
+export const generateOptions = defineOptions("generate", {
+  /** A text to continue; the tokenizer adds its special tokens. Default: see tokens. */
+  prompt: option.string({ optional: true }),
+  /** A conversation to answer, `[{ role: "user", content: "…" }]`, by the folder's chat template. Default: see tokens. */
+  messages: option.array(option.custom("a message { role, content }", isMessage), { optional: true }),
+  /** The ids of a text to continue. Default: those of prompt or messages; one of the three must be given. */
+  tokens: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** The most tokens that are generated. Default: 256, or what the model's length leaves. */
+  maxNewTokens: option.integer({ min: 1, optional: true }),
+  /** Whether tokens are drawn by their probabilities; else each is the most probable. Default: do_sample of generation_config.json, or false. */
+  doSample: option.boolean({ optional: true }),
+  /** Logits are divided by it before they become probabilities. Default: that of generation_config.json, or 1. */
+  temperature: option.number({ above: 0, optional: true }),
+  /** Draw among so many of the most probable tokens; 0: among all. Default: top_k of generation_config.json, or 50. */
+  topK: option.integer({ min: 0, optional: true }),
+  /** Draw among the most probable tokens whose probabilities add up to this. Default: top_p of generation_config.json, or 1. */
+  topP: option.number({ above: 0, max: 1, optional: true }),
+  /** Divides the logits of tokens that occurred if they are positive, multiplies them if not. Default: that of generation_config.json, or 1. */
+  repetitionPenalty: option.number({ above: 0, optional: true }),
+  /** Texts that end the generation; they are not returned. Default: none. */
+  stopStrings: option.array(option.string(), { optional: true }),
+  /** Tokens that end the generation; `[]` for none. Default: eos_token_id of generation_config.json, or of config.json. */
+  endTokens: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** What random numbers follow from: the same seed gives the same text on every mesh. Default: the context's seed. */
+  seed: option.integer({ min: 0, optional: true }),
+  /** Memory for keys and values that calls share. Default: one for this call. */
+  cache: option.instance(GenerationCache, { optional: true }),
+});
+/** What `CausalLM.generate` takes. */
+export type GenerateOptions = OptionsOf<typeof generateOptions>;
+type ParsedOptions = ResolvedOptionsOf<typeof generateOptions>;
+
+/** One step of a generation. */
+export interface GeneratedToken extends SampledToken {
+  /** What it adds to the text, which may be nothing: characters of several tokens come with the last. Always "" without a tokenizer. */
+  readonly text: string;
+  /** Of the last token: "stop" for an end token or a stop string, "length" for `maxNewTokens`. */
+  readonly finishReason: "stop" | "length" | null;
+}
+
+/** What is generated with. */
+export interface GenerativeModel extends CachedModel {
+  readonly tokenizer: Tokenizer | null;
+  readonly generationConfig: GenerationConfig;
+  readonly decoder: { forward(tokens: Tensor, options: ModelForwardOptions): Tensor };
+  project(hidden: Tensor): Tensor;
+}
+
+/** A call of `generate`, checked. */
+interface Generation {
+  readonly prompt: readonly number[];
+  readonly maxNewTokens: number;
+  readonly settings: SamplingSettings;
+  readonly stopStrings: readonly string[];
+  readonly endTokens: readonly number[];
+  readonly seed: number;
+  readonly cache: GenerationCache | undefined;
+}
+
+const where = "generate";
+
+/** Checks the options of a call; nothing is computed or sent. */
+export function resolveGeneration(model: GenerativeModel, options: GenerateOptions): Generation {
+  const parsed = generateOptions.parse(options);
+  const { config, generationConfig: defaults, ctx } = model;
+  const prompt = promptTokens(model, parsed);
+  const left = config.maxLength - prompt.length;
+  const { maxNewTokens = Math.min(256, Math.max(left, 1)), stopStrings = [] } = parsed;
+  if (maxNewTokens > left) {
+    throw new OptionError({
+      where: `${where}: maxNewTokens`,
+      expected: `at most ${config.maxLength} tokens in all, the model's max_position_embeddings`,
+      received: `a prompt of ${prompt.length} and ${maxNewTokens} new ones`,
+      remedy: "shorten the prompt, or generate fewer tokens",
+    });
+  }
+  if (stopStrings.length > 0) tokenizerOf(model, "stopStrings");
+  const { cache } = parsed;
+  if (cache && cache.freeTokens < prompt.length + maxNewTokens) {
+    throw new OutOfMemoryError({
+      where: `${where}: cache`,
+      expected: `memory for ${prompt.length + maxNewTokens} tokens`,
+      received: `${cache.freeTokens} free`,
+      remedy: "make it with a larger maxTokens, or wait for other generations to end",
+    });
+  }
+  return {
+    ...{ prompt, maxNewTokens, stopStrings, cache },
+    settings: {
+      doSample: parsed.doSample ?? defaults.doSample,
+      temperature: parsed.temperature ?? defaults.temperature,
+      topK: parsed.topK ?? defaults.topK,
+      topP: parsed.topP ?? defaults.topP,
+      repetitionPenalty: parsed.repetitionPenalty ?? defaults.repetitionPenalty,
+    },
+    endTokens: parsed.endTokens ?? defaults.endTokens,
+    seed: parsed.seed ?? ctx.seed,
+  };
+}
+
+function promptTokens(model: GenerativeModel, { prompt, messages, tokens }: ParsedOptions): readonly number[] {
+  const given = Object.entries({ prompt, messages, tokens }).filter(([, value]) => value !== undefined);
+  if (given.length !== 1) {
+    throw new OptionError({
+      where,
+      expected: "one of prompt, messages and tokens",
+      received: given.map(([name]) => name).join(" and ") || "none",
+    });
+  }
+  const ids =
+    tokens ??
+    (messages
+      ? tokenizerOf(model, "messages").encode(tokenizerOf(model, "messages").applyChatTemplate(messages), {
+          addSpecialTokens: false,
+        })
+      : tokenizerOf(model, "prompt").encode(prompt!));
+  const { vocabSize } = model.config;
+  const unknown = ids.find((id) => id >= vocabSize);
+  if (ids.length > 0 && unknown === undefined) return ids;
+  throw new OptionError({
+    where: `${where}: ${given[0]![0]}`,
+    expected: `at least one token, each below ${vocabSize}, the model's vocabulary`,
+    received: unknown === undefined ? "none" : formatValue(unknown),
+    remedy: "use the tokenizer of this model",
+  });
+}
+
+function tokenizerOf({ tokenizer }: GenerativeModel, option: string): Tokenizer {
+  if (tokenizer) return tokenizer;
+  throw new OptionError({
+    where: `${where}: ${option}`,
+    expected: "a model with a tokenizer",
+    received: "a folder without tokenizer.json",
+    remedy: "pass tokens, or add the file to the folder",
+  });
+}
+
+/** Generates the tokens of a checked call. Collective: every rank of the backend's axes iterates to the end, and gets the same tokens. */
+export async function* generateTokens(model: GenerativeModel, call: Generation): AsyncGenerator<GeneratedToken, void> {
+  const { prompt, maxNewTokens, settings, endTokens } = call;
+  using own = call.cache ? null : new GenerationCache(model, { maxTokens: prompt.length + maxNewTokens });
+  using sequence = (call.cache ?? own!).createSequence();
+  const numbers = await uniformNumbers(model, call);
+  const stream = model.tokenizer ? new TextStream(model.tokenizer, prompt, call.stopStrings) : null;
+  const tokens = [...prompt];
+  let logits = await prefill(model, prompt, sequence);
+  for (let step = 0; step < maxNewTokens; step++) {
+    const sampled = sampleToken(logits, tokens, settings, numbers?.[step] ?? 0);
+    tokens.push(sampled.token);
+    const isEnd = endTokens.includes(sampled.token);
+    const piece = isEnd ? undefined : stream?.push(sampled.token);
+    const isStopped = isEnd || piece?.isStopped === true;
+    const isLast = isStopped || step === maxNewTokens - 1;
+    const rest = isLast && piece?.isStopped !== true ? (stream?.flush() ?? "") : "";
+    const finishReason = isStopped ? "stop" : isLast ? "length" : null;
+    yield { ...sampled, text: (piece?.text ?? "") + rest, finishReason };
+    if (isLast) return;
+    logits = await decode(model, sampled.token, sequence);
+  }
+}
+
+/** A number in [0, 1) for each step, the same on every rank and mesh; none without sampling. */
+async function uniformNumbers(
+  { ctx }: GenerativeModel,
+  { seed, maxNewTokens, settings }: Generation,
+): Promise<Float32Array | null> {
+  if (!settings.doSample) return null;
+  using numbers = rand(ctx, [maxNewTokens], { seed, stream: 0 });
+  return await numbers.read();
+}
+
+/** The logits [V] after a prompt, which goes through the model's backend in shards where that cuts sequences along one axis. */
+async function prefill(
+  model: GenerativeModel,
+  prompt: readonly number[],
+  sequence: GenerationSequence,
+): Promise<Float32Array> {
+  const { ctx, settings } = model;
+  const { axis, isSharded } = cacheAxis(model);
+  if (axis === null || !isSharded) return lastLogits(model, prompt, { cache: sequence.forCall(false) });
+  const { placement } = settings;
+  const length = prompt.length;
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes: [axis], placement, length });
+  const rows = positions(layout.spans(ctx.mesh.coordinate));
+  const own = Array.from(rows, (position) => prompt[position]!);
+  const options = { cache: sequence.forCall(true), placement, sequenceLength: length };
+  using logits = noGrad(() =>
+    scope(() => {
+      using hidden = forward(model, own, options);
+      const row = rows.indexOf(length - 1);
+      // The last token's row, and zeros on the other ranks: their sum is that row.
+      const size = hidden.shape[2]!;
+      const last = row < 0 ? zeros(ctx, [1, 1, size], hidden.dtype) : hidden.slice(1, row, row + 1).contiguous();
+      ctx.mesh.group(axis).allReduce(last, "sum", { label: "last token" }).wait();
+      return model.project(last);
+    }),
+  );
+  return readLogits(logits);
+}
+
+/** The logits [V] after one token more, which is the same on every rank. */
+function decode(model: GenerativeModel, token: number, sequence: GenerationSequence): Promise<Float32Array> {
+  return lastLogits(model, [token], { cache: sequence.forCall(false) });
+}
+
+async function lastLogits(
+  model: GenerativeModel,
+  tokens: readonly number[],
+  options: ModelForwardOptions,
+): Promise<Float32Array> {
+  using logits = noGrad(() => scope(() => model.project(forward(model, tokens, options).slice(1, -1))));
+  return readLogits(logits);
+}
+
+function forward(model: GenerativeModel, tokens: readonly number[], options: ModelForwardOptions): Tensor {
+  using ids = fromArray(model.ctx, tokens, [1, tokens.length]);
+  return model.decoder.forward(ids, options);
+}
+
+async function readLogits(logits: Tensor): Promise<Float32Array> {
+  return logits.read();
+}

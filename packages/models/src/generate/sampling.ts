@@ -1,0 +1,109 @@
+import { MosaicError } from "@mosaic/core";
+
+/** How a token is chosen. */
+export interface SamplingSettings {
+  /** False: the most probable one. */
+  readonly doSample: boolean;
+  readonly temperature: number;
+  /** Only so many of the most probable; 0: all. */
+  readonly topK: number;
+  /** Only the most probable ones whose probabilities add up to this. */
+  readonly topP: number;
+  readonly repetitionPenalty: number;
+}
+
+/** A token, and the logarithm of its probability among those that it was chosen from. */
+export interface SampledToken {
+  readonly token: number;
+  readonly logProbability: number;
+}
+
+/**
+ * Chooses a token by its logits [V], which it changes: the repetition penalty of the tokens so far (Keskar et al. 2019), temperature, top-k
+ * and top-p (Holtzman et al. 2020), in the order of transformers. `uniform` in [0, 1) decides; the same arguments give the same token.
+ *
+ * @throws MosaicError for logits that are NaN.
+ */
+// oxlint-disable-next-line max-params -- the numbers, what they follow, how, and the random one
+export function sampleToken(
+  logits: Float32Array,
+  before: Iterable<number>,
+  settings: SamplingSettings,
+  uniform: number,
+): SampledToken {
+  const { doSample, temperature, topK, topP, repetitionPenalty } = settings;
+  penalizeRepetition(logits, before, repetitionPenalty);
+  const best = argmax(logits);
+  if (!doSample) return { token: best, logProbability: -Math.log(sumOfWeights(logits, logits[best]!, 1)) };
+  const weights = Float64Array.from(logits, (logit) => Math.exp((logit - logits[best]!) / temperature));
+  if (topK > 0 && topK < weights.length) keepTopK(weights, topK);
+  if (topP < 1) keepTopP(weights, topP);
+  return draw(weights, uniform);
+}
+
+/** Logits of tokens that occurred, divided by the penalty if positive, else multiplied. */
+function penalizeRepetition(logits: Float32Array, before: Iterable<number>, penalty: number): void {
+  if (penalty === 1) return;
+  for (const token of new Set(before)) {
+    const logit = logits[token]!;
+    logits[token] = logit > 0 ? logit / penalty : logit * penalty;
+  }
+}
+
+/** The first of the largest. */
+function argmax(logits: Float32Array): number {
+  let best = 0;
+  for (let i = 0; i < logits.length; i++) {
+    if (Number.isNaN(logits[i])) throw nanError(i);
+    if (logits[i]! > logits[best]!) best = i;
+  }
+  return best;
+}
+
+function nanError(token: number): MosaicError {
+  return new MosaicError({
+    where: "generate",
+    expected: "logits that are numbers",
+    received: `NaN for token ${token}`,
+    remedy: "the model's weights, or its dtype, do not fit: float16 overflows in some models, bfloat16 does not",
+  });
+}
+
+function sumOfWeights(logits: Float32Array, largest: number, temperature: number): number {
+  let sum = 0;
+  for (const logit of logits) sum += Math.exp((logit - largest) / temperature);
+  return sum;
+}
+
+/** Sets all weights below the k-th largest to 0; ties with it stay, as in transformers. */
+function keepTopK(weights: Float64Array, topK: number): void {
+  const threshold = weights.toSorted()[weights.length - topK]!;
+  for (let i = 0; i < weights.length; i++) if (weights[i]! < threshold) weights[i] = 0;
+}
+
+/** Sets a weight to 0 if those above it make up topP already; of equal ones, those with the larger ids. */
+function keepTopP(weights: Float64Array, topP: number): void {
+  const sorted = weights.toSorted().reverse();
+  const needed = topP * sorted.reduce((sum, each) => sum + each, 0);
+  let count = 0;
+  for (let sum = 0; count < sorted.length && (count === 0 || sum < needed); count++) sum += sorted[count]!;
+  const threshold = sorted[count - 1]!;
+  let ties = count - sorted.indexOf(threshold);
+  for (let i = 0; i < weights.length; i++) {
+    const weight = weights[i]!;
+    if (weight < threshold || (weight === threshold && --ties < 0)) weights[i] = 0;
+  }
+}
+
+/** The token at which the sum of weights exceeds `uniform` of the whole. */
+function draw(weights: Float64Array, uniform: number): SampledToken {
+  const total = weights.reduce((sum, each) => sum + each, 0);
+  let [rest, token] = [uniform * total, 0];
+  for (let i = 0; i < weights.length; i++) {
+    if (weights[i] === 0) continue;
+    token = i;
+    rest -= weights[i]!;
+    if (rest < 0) break;
+  }
+  return { token, logProbability: Math.log(weights[token]! / total) };
+}

@@ -1,0 +1,145 @@
+import { readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { checkContext, type Context, defineOptions, expectValue, option, type OptionsOf, skipInit } from "@mosaic/core";
+import { FileError } from "@mosaic/nn";
+import { type ModelConfig, parseConfig, parseJson, readJson, readText } from "./config/config.ts";
+import { parseGenerationConfig } from "./config/generation-config.ts";
+import { CausalLM } from "./model/causal-lm.ts";
+import { Tokenizer } from "./tokenizer/tokenizer.ts";
+import { loadWeights } from "./weights/load.ts";
+import { weightsOf } from "./weights/names.ts";
+import { openShards } from "./weights/shards.ts";
+
+export const loadModelOptions = defineOptions("loadModel", {
+  /**
+   * How ranks attend: a registered name or the backend itself. Required where the mesh cuts sequences, by an axis other than "dp" of
+   * length > 1. Default: "local".
+   */
+  backend: option.either(option.string(), option.backend(), { optional: true }),
+  /** How sequences are cut into shards. Default "contiguous". */
+  placement: option.placement({ default: "contiguous" }),
+  /** Of parameters and activations. Default: that of the folder. */
+  dtype: option.dtype({ optional: true }),
+});
+/** What `loadModel` takes beside the folder. */
+export type LoadModelOptions = OptionsOf<typeof loadModelOptions>;
+
+export const createModelOptions = defineOptions("createModel", loadModelOptions.fields);
+/** What `createModel` takes beside the config. */
+export type CreateModelOptions = OptionsOf<typeof createModelOptions>;
+
+/**
+ * A model with random weights by the fields of a config.json, for training from the start: transformers' `from_config`. Collective.
+ *
+ * @example
+ * ```ts
+ * import { init, fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { createModel } from "@mosaic/models";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const sizes = { vocab_size: 100, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 4 };
+ * using model = createModel(ctx, { model_type: "llama", ...sizes });
+ * using tokens = fromArray(ctx, [1, 2, 3], [1, 3]);
+ * using logits = model.forward(tokens);
+ * logits.shape; // => [1, 3, 100]
+ * ```
+ * @throws FileError for an architecture that is not supported and for fields that do not fit; OptionError for options.
+ */
+export function createModel(ctx: Context, config: object, options?: CreateModelOptions): CausalLM {
+  checkContext("createModel", ctx);
+  const parsed = parseConfig("createModel: config", config);
+  const { backend, placement, dtype } = createModelOptions.parse(options);
+  return new CausalLM(ctx, {
+    config: parsed,
+    settings: { backend, placement, dtype: dtype ?? parsed.dtype },
+    tokenizer: null,
+    generationConfig: parseGenerationConfig("generation_config.json", undefined, parsed),
+    source: { folder: null, configText: JSON.stringify(config), files: [] },
+  });
+}
+
+/**
+ * A Hugging Face folder, as `save_pretrained` writes it, as a model on this rank's mesh: config.json, weights in safetensors (one file, or shards with an index),
+ * tokenizer.json, tokenizer_config.json and generation_config.json, the latter three if they are there. Every rank reads the weights, a range of
+ * bytes at a time, into its own parameters: beside these it takes a few MiB.
+ *
+ * All files are checked before the model is made. Every rank calls it with the same folder, or a copy of it.
+ *
+ * @example
+ * ```ts
+ * import { mkdtemp } from "node:fs/promises";
+ * import { tmpdir } from "node:os";
+ * import { join } from "node:path";
+ * import { init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { createModel, loadModel } from "@mosaic/models";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const folder = await mkdtemp(join(tmpdir(), "mosaic-"));
+ * const sizes = { vocab_size: 100, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 4 };
+ * using made = createModel(ctx, { model_type: "qwen2", num_key_value_heads: 2, ...sizes });
+ * await made.save(folder);
+ * using model = await loadModel(ctx, folder);
+ * model.config.modelType; // => "qwen2"
+ * const tokens: number[] = [];
+ * for await (const { token } of model.generate({ tokens: [1, 2, 3], maxNewTokens: 5 })) tokens.push(token);
+ * tokens.length; // => 5
+ * ```
+ * @throws FileError for an architecture that is not supported, files that are missing or damaged, weights that do not fit the config, and a
+ * tokenizer with more tokens than the model has; OptionError for options.
+ */
+export async function loadModel(ctx: Context, folder: string, options?: LoadModelOptions): Promise<CausalLM> {
+  checkContext("loadModel", ctx);
+  const isPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
+  expectValue("loadModel: folder", isPath, "the path of a folder", folder);
+  const { backend, placement, dtype } = loadModelOptions.parse(options);
+  const configText = (await readText(folder, "config.json"))!;
+  const config = parseConfig(join(folder, "config.json"), parseJson(join(folder, "config.json"), configText));
+  const generationPath = join(folder, "generation_config.json");
+  const generationConfig = parseGenerationConfig(
+    generationPath,
+    await readJson(folder, "generation_config.json", true),
+    config,
+  );
+  const tokenizer = await readTokenizer(folder, config);
+  const weights = weightsOf(config);
+  await using shards = await openShards(folder, weights, config.isTied);
+  const settings = { backend, placement, dtype: dtype ?? config.dtype };
+  const source = { folder, configText, files: await listFiles(folder) };
+  const model = skipInit(() => new CausalLM(ctx, { config, settings, tokenizer, generationConfig, source }));
+  try {
+    await loadWeights(ctx, model, { weights, shards });
+    return model;
+  } catch (error) {
+    model.dispose();
+    throw error;
+  }
+}
+
+async function readTokenizer(folder: string, config: ModelConfig): Promise<Tokenizer | null> {
+  const json = await readJson(folder, "tokenizer.json", true);
+  if (!json) return null;
+  const path = join(folder, "tokenizer.json");
+  const tokenizerConfig = (await readJson(folder, "tokenizer_config.json", true)) ?? {};
+  const chatTemplate = await readText(folder, "chat_template.jinja", true);
+  const tokenizer = new Tokenizer(path, { tokenizer: json, config: tokenizerConfig, chatTemplate });
+  // Gemma 3 of text has an added token for images beyond its vocabulary: what uses it is refused, not what has it.
+  const vocabSize = tokenizer.vocabSize(false);
+  if (vocabSize <= config.vocabSize) return tokenizer;
+  throw new FileError({
+    where: path,
+    expected: `at most ${config.vocabSize} tokens, the vocab_size of config.json`,
+    received: String(vocabSize),
+    remedy: "use the tokenizer of this model; nothing was loaded",
+  });
+}
+
+/** What belongs to a folder beside its config and weights, and is copied when the model is saved. */
+const copiedFiles = [
+  ...["generation_config.json", "chat_template.jinja", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"],
+  ...["special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"],
+];
+
+async function listFiles(folder: string): Promise<readonly string[]> {
+  const found = new Set(await readdir(folder));
+  return copiedFiles.filter((name) => found.has(name));
+}

@@ -1,0 +1,165 @@
+import { checkTensor, type Context, Linear, Module, scope, ShapeError, type Tensor } from "@mosaic/core";
+import { Embedding, ModuleList, RMSNorm, TiedLinear } from "@mosaic/nn";
+import type { ModelConfig } from "../config/config.ts";
+import type { GenerationConfig } from "../config/generation-config.ts";
+import { type GeneratedToken, type GenerateOptions, generateTokens, resolveGeneration } from "../generate/generate.ts";
+import type { Tokenizer } from "../tokenizer/tokenizer.ts";
+import { type ModelSource, saveModel, type SaveModelOptions } from "../weights/save.ts";
+import {
+  DecoderLayer,
+  type ModelForwardOptions,
+  modelForwardOptions,
+  type ModelSettings,
+  RotaryEmbeddings,
+} from "./decoder-layer.ts";
+
+/** Embedding, layers and the last norm: tokens [B,S] → [B,S,E]. */
+export class Decoder extends Module {
+  readonly embedding: Embedding;
+  readonly layers: ModuleList<DecoderLayer>;
+  readonly norm: RMSNorm;
+  readonly #rotary: RotaryEmbeddings;
+  readonly #embeddingScale: number | null;
+
+  constructor(ctx: Context, config: ModelConfig, settings: ModelSettings) {
+    super();
+    const { vocabSize, hiddenSize, normEpsilon: epsilon, normWeightOffset: weightOffset } = config;
+    const { dtype } = settings;
+    const rotary = new RotaryEmbeddings(config.headDim);
+    this.#rotary = rotary;
+    this.#embeddingScale = config.scalesEmbeddings ? roundTo(dtype, hiddenSize ** 0.5) : null;
+    this.embedding = this.addChild("embed_tokens", new Embedding(ctx, vocabSize, hiddenSize, { std: 0.02, dtype }));
+    const layers = config.layers.map((layer) => new DecoderLayer(ctx, config, { layer, settings, rotary }));
+    this.layers = this.addChild("layers", new ModuleList(layers));
+    this.norm = this.addChild("norm", new RMSNorm(ctx, hiddenSize, { epsilon, weightOffset, dtype }));
+  }
+
+  /** tokens [B,S] → [B,S,E]: this rank's shard. Collective along the backend's axes. */
+  forward(tokens: Tensor, options?: ModelForwardOptions): Tensor {
+    const { cache, ...call } = modelForwardOptions.parse(options, "Decoder.forward");
+    const embedded = this.embedding.forward(tokens);
+    let x = this.#embeddingScale === null ? embedded : embedded.scale(this.#embeddingScale);
+    for (const [index, layer] of [...this.layers].entries()) {
+      using before = x;
+      x = layer.forward(before, { ...call, cache: cache?.layer(index) });
+    }
+    return this.norm.forward(x);
+  }
+
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    this.#rotary.dispose();
+  }
+}
+
+/** Hugging Face's models round the factor of the embeddings to the dtype of these. */
+function roundTo(dtype: ModelSettings["dtype"], value: number): number {
+  const bits = { float32: 24, bfloat16: 8, float16: 11 }[dtype];
+  const unit = 2 ** (Math.floor(Math.log2(value)) - bits + 1);
+  return Math.round(value / unit) * unit;
+}
+
+/** What `CausalLM` is made of beside its config. */
+export interface CausalLMParts {
+  readonly config: ModelConfig;
+  readonly settings: ModelSettings;
+  readonly tokenizer: Tokenizer | null;
+  readonly generationConfig: GenerationConfig;
+  readonly source: ModelSource;
+}
+
+/**
+ * A decoder-only language model: `loadModel` makes it. Parameters have Hugging Face's names, but for qkv_proj, which is q_proj, k_proj and
+ * v_proj one after another, and out_proj, which is o_proj there.
+ */
+export class CausalLM extends Module {
+  readonly ctx: Context;
+  readonly config: ModelConfig;
+  readonly settings: ModelSettings;
+  /** Null in a folder without tokenizer.json. */
+  readonly tokenizer: Tokenizer | null;
+  readonly generationConfig: GenerationConfig;
+  readonly source: ModelSource;
+  readonly decoder: Decoder;
+  readonly head: Linear | TiedLinear;
+
+  constructor(ctx: Context, { config, settings, tokenizer, generationConfig, source }: CausalLMParts) {
+    super();
+    const { hiddenSize, vocabSize, isTied } = config;
+    this.ctx = ctx;
+    this.config = config;
+    this.settings = settings;
+    this.tokenizer = tokenizer;
+    this.generationConfig = generationConfig;
+    this.source = source;
+    this.decoder = this.addChild("model", new Decoder(ctx, config, settings));
+    const head = isTied
+      ? new TiedLinear(this.decoder.embedding)
+      : new Linear(ctx, hiddenSize, vocabSize, { bias: false, dtype: settings.dtype });
+    this.head = this.addChild("lm_head", head);
+  }
+
+  /**
+   * tokens [B,S] → logits [B,S,V]: this rank's shard. Collective along the backend's axes.
+   *
+   * @throws ShapeError for a sequence beyond the model's `maxLength`, before anything is sent.
+   */
+  forward(tokens: Tensor, options?: ModelForwardOptions): Tensor {
+    this.ctx.assertOpen("CausalLM");
+    const { sequenceLength } = modelForwardOptions.parse(options);
+    checkTensor("CausalLM: tokens", tokens, 2);
+    this.#checkLength(tokens.shape[1]!, sequenceLength);
+    return this.project(this.decoder.forward(tokens, options));
+  }
+
+  #checkLength(rows: number, sequenceLength: number | undefined): void {
+    const { ctx, config, settings } = this;
+    const { axes } = ctx.backend(settings.backend ?? "local");
+    const shards = axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
+    const length = sequenceLength ?? rows * shards;
+    if (!(length > config.maxLength)) return;
+    throw new ShapeError({
+      where: "CausalLM",
+      expected: `at most ${config.maxLength} tokens, the model's max_position_embeddings`,
+      received: String(length),
+      remedy: "cut the text into parts",
+    });
+  }
+
+  /**
+   * Continues a text, a token at a time: `for await (const { text } of model.generate({ prompt }))`. Options are checked at the call. Collective:
+   * every rank makes the same call, iterates to the same end, and gets the same tokens. A prompt goes through the model's backend, and a new token
+   * attends to the keys and values that the ranks have cached.
+   *
+   * @throws OptionError for options, a text beyond the model's length, or texts without a tokenizer; OutOfMemoryError for a full cache.
+   */
+  generate(options: GenerateOptions): AsyncGenerator<GeneratedToken, void> {
+    this.ctx.assertOpen("generate");
+    return generateTokens(this, resolveGeneration(this, options));
+  }
+
+  /**
+   * Saves the model as a folder that transformers loads: config.json, the weights in safetensors, and copies of the tokenizer's files and
+   * generation_config.json if the folder has any that the model was loaded from. Collective: rank 0 writes, the others wait for it.
+   *
+   * @throws OptionError for what is no path; the system's error on rank 0 if a file cannot be written, a MosaicError on the others.
+   */
+  async save(folder: string, options?: SaveModelOptions): Promise<void> {
+    this.ctx.assertOpen("saveModel");
+    await saveModel(this, folder, options);
+  }
+
+  /** The logits of what the decoder gives: [..,E] → [..,V]. */
+  project(hidden: Tensor): Tensor {
+    const logits = this.head.forward(hidden);
+    const { logitSoftcap: softcap } = this.config;
+    return softcap === null
+      ? logits
+      : scope(() =>
+          logits
+            .scale(1 / softcap)
+            .tanh()
+            .scale(softcap),
+        );
+  }
+}

@@ -1,0 +1,139 @@
+import {
+  type AttentionBackend,
+  type AttentionCache,
+  type Context,
+  defineOptions,
+  type DType,
+  masks,
+  Module,
+  MultiAxisAttention,
+  option,
+  type OptionsOf,
+  type Placement,
+  type PlacementName,
+  type Tensor,
+} from "@mosaic/core";
+import { GeGLU, RMSNorm, RotaryEmbedding, SwiGLU } from "@mosaic/nn";
+import type { LayerConfig, ModelConfig } from "../config/config.ts";
+import type { RopeConfig } from "../config/rope.ts";
+
+/** How a model runs on a mesh. */
+export interface ModelSettings {
+  readonly backend: string | AttentionBackend | undefined;
+  readonly placement: PlacementName | Placement;
+  readonly dtype: DType;
+}
+
+/** The cache of every layer, for the sequences of one call. */
+export interface DecoderCache {
+  layer(index: number): AttentionCache;
+}
+
+export const modelForwardOptions = defineOptions("CausalLM.forward", {
+  /** Rows of the whole sequence over all shards; needed if shards are unequal. Default: local rows times shards. */
+  sequenceLength: option.integer({ min: 0, optional: true }),
+  /** How the sequence is cut into shards in this call. Default: the model's. */
+  placement: option.placement({ optional: true }),
+  /** Which keys each query sees, in all layers, such as causal documents packed in a row: one mask, or one for each sample. Default: the layers' own. */
+  mask: option.either(option.mask(), option.array(option.mask()), { optional: true }),
+  /** Tokens of each sample, `[5, 8]`, where sequences are padded to one length. Default: no padding. */
+  lengths: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** Where the padding lies, before the tokens or after them. Default "right". */
+  padding: option.oneOf(["left", "right"], { default: "right" }),
+  /** The keys and values of earlier tokens. Default: none. */
+  cache: option.custom("a DecoderCache", option.hasMethods<DecoderCache>("layer"), { optional: true }),
+});
+/** What a call of the model may set: what `MultiAxisAttention.forward` takes. */
+export type ModelForwardOptions = OptionsOf<typeof modelForwardOptions>;
+
+/** `ModelForwardOptions`, of one layer. */
+type LayerForwardOptions = Omit<ModelForwardOptions, "cache"> & { readonly cache?: AttentionCache | undefined };
+
+/** One rotary embedding for all layers that turn alike, so that they share its tables. */
+export class RotaryEmbeddings {
+  readonly #headDim: number;
+  readonly #byConfig = new Map<RopeConfig, RotaryEmbedding>();
+
+  constructor(headDim: number) {
+    this.#headDim = headDim;
+  }
+
+  get(rope: RopeConfig): RotaryEmbedding {
+    const { base, scaling } = rope;
+    const known = this.#byConfig.get(rope) ?? new RotaryEmbedding(this.#headDim, { base, ...(scaling && { scaling }) });
+    this.#byConfig.set(rope, known);
+    return known;
+  }
+
+  dispose(): void {
+    for (const each of this.#byConfig.values()) each.dispose();
+    this.#byConfig.clear();
+  }
+}
+
+/**
+ * A layer of a decoder-only model, by its config: x + attention(norm(x)), then x + mlp(norm(x)), in Gemma with a norm behind each
+ * of both, too. Names of parameters are Hugging Face's, but for qkv_proj, which is q_proj, k_proj and v_proj one after another.
+ */
+export class DecoderLayer extends Module {
+  readonly attention: MultiAxisAttention;
+  readonly mlp: SwiGLU | GeGLU;
+  readonly inputNorm: RMSNorm;
+  readonly preMlpNorm: RMSNorm;
+  readonly postAttentionNorm: RMSNorm | null;
+  readonly postMlpNorm: RMSNorm | null;
+
+  constructor(
+    ctx: Context,
+    config: ModelConfig,
+    { layer, settings, rotary }: { layer: LayerConfig; settings: ModelSettings; rotary: RotaryEmbeddings },
+  ) {
+    super();
+    const { dtype } = settings;
+    const norm = (dim: number) =>
+      new RMSNorm(ctx, dim, { epsilon: config.normEpsilon, weightOffset: config.normWeightOffset, dtype });
+    const { hiddenSize, headDim, hasPostNorms, hasHeadNorms } = config;
+    this.attention = this.addChild(
+      "self_attn",
+      new MultiAxisAttention(ctx, {
+        ...attentionOptions(config, layer, settings),
+        positions: rotary.get(layer.rope),
+        ...(hasHeadNorms && { qNorm: norm(headDim), kNorm: norm(headDim) }),
+      }),
+    );
+    this.mlp = this.addChild("mlp", feedForward(ctx, config, dtype));
+    this.inputNorm = this.addChild("input_layernorm", norm(hiddenSize));
+    // The name is that of the norm before the feed-forward layer where there is no other, as in Llama.
+    const first = this.addChild("post_attention_layernorm", norm(hiddenSize));
+    this.postAttentionNorm = hasPostNorms ? first : null;
+    this.preMlpNorm = hasPostNorms ? this.addChild("pre_feedforward_layernorm", norm(hiddenSize)) : first;
+    this.postMlpNorm = hasPostNorms ? this.addChild("post_feedforward_layernorm", norm(hiddenSize)) : null;
+  }
+
+  /** x [B,S,E] → the same shape: this rank's shard. Collective along the backend's axes. */
+  forward(x: Tensor, options: LayerForwardOptions = {}): Tensor {
+    const attended = this.attention.forward(this.inputNorm.forward(x), options);
+    const between = x.add(this.postAttentionNorm?.forward(attended) ?? attended);
+    const fed = this.mlp.forward(this.preMlpNorm.forward(between));
+    return between.add(this.postMlpNorm?.forward(fed) ?? fed);
+  }
+}
+
+function attentionOptions(config: ModelConfig, { window }: LayerConfig, settings: ModelSettings) {
+  const { backend, placement, dtype } = settings;
+  const { hiddenSize: embedDim, numHeads, numKvHeads, headDim, attentionScale: scale } = config;
+  return {
+    ...{ embedDim, numHeads, numKvHeads, headDim, scale, dtype, placement, attentionAxis: 1 },
+    bias: config.qkvBias,
+    outBias: config.outBias,
+    ...(config.attentionSoftcap !== null && { softcap: config.attentionSoftcap }),
+    ...(window === null ? { causal: true } : { mask: masks.slidingWindow(window) }),
+    ...(backend !== undefined && { backend }),
+  };
+}
+
+function feedForward(ctx: Context, config: ModelConfig, dtype: DType): SwiGLU | GeGLU {
+  const options = { embedDim: config.hiddenSize, hiddenDim: config.intermediateSize, bias: config.mlpBias, dtype };
+  if (config.activation === "silu") return new SwiGLU(ctx, options);
+  return new GeGLU(ctx, { ...options, approximate: config.activation === "geluTanh" ? "tanh" : "none" });
+}

@@ -1,0 +1,199 @@
+import { Template } from "@huggingface/jinja";
+import { Tokenizer as HuggingFaceTokenizer } from "@huggingface/tokenizers";
+import {
+  checkArgument,
+  defineOptions,
+  expectValue,
+  formatValue,
+  option,
+  OptionError,
+  type OptionsOf,
+} from "@mosaic/core";
+import { FileError } from "@mosaic/nn";
+import { isJson, type Json } from "../config/fields.ts";
+
+/** A message of a conversation, as chat templates take it; templates may read further fields. */
+export interface ChatMessage {
+  readonly role: string;
+  readonly content: unknown;
+  readonly [field: string]: unknown;
+}
+
+export const chatTemplateOptions = defineOptions("applyChatTemplate", {
+  /** Whether the text ends in what begins the model's answer. Default true. */
+  addGenerationPrompt: option.boolean({ default: true }),
+  /** Further variables of the template: `{ enable_thinking: false }`. Default: none. */
+  variables: option.custom("an object", isJson, { optional: true }),
+});
+/** What `applyChatTemplate` takes beside messages. */
+export type ChatTemplateOptions = OptionsOf<typeof chatTemplateOptions>;
+
+export const encodeOptions = defineOptions("encode", {
+  /** Whether the tokenizer adds its special tokens, such as that of the beginning. Default true. */
+  addSpecialTokens: option.boolean({ default: true }),
+});
+/** What `encode` takes beside a text. */
+export type EncodeOptions = OptionsOf<typeof encodeOptions>;
+
+export const decodeOptions = defineOptions("decode", {
+  /** Whether special tokens are left out of the text. Default true. */
+  skipSpecialTokens: option.boolean({ default: true }),
+});
+/** What `decode` takes beside ids. */
+export type DecodeOptions = OptionsOf<typeof decodeOptions>;
+
+/** What a tokenizer is made of. */
+export interface TokenizerFiles {
+  /** tokenizer.json. */
+  readonly tokenizer: Json;
+  /** tokenizer_config.json. */
+  readonly config: Json;
+  /** chat_template.jinja; without it the config's chat_template. */
+  readonly chatTemplate?: string | undefined;
+}
+
+/**
+ * The tokenizer of a Hugging Face folder: @huggingface/tokenizers, and chat templates by @huggingface/jinja.
+ *
+ * @example
+ * ```ts
+ * import { Tokenizer } from "@mosaic/models";
+ * const tokenizer = new Tokenizer("tokenizer.json", {
+ *   tokenizer: {
+ *     model: { type: "BPE", vocab: { a: 0, b: 1, ab: 2 }, merges: [["a", "b"]] },
+ *     added_tokens: [],
+ *     ...{ normalizer: null, pre_tokenizer: null, post_processor: null, decoder: null },
+ *   },
+ *   config: { chat_template: "{% for message in messages %}{{ message.content }}{% endfor %}" },
+ * });
+ * tokenizer.encode("aab"); // => [0, 2]
+ * tokenizer.applyChatTemplate([{ role: "user", content: "ba" }]); // => "ba"
+ * ```
+ * @throws FileError for a tokenizer that is not supported.
+ */
+export class Tokenizer {
+  readonly #path: string;
+  readonly #inner: HuggingFaceTokenizer;
+  /** chat_template, as long as it is not parsed. */
+  readonly #templateText: unknown;
+  readonly #specialTokens: Readonly<Record<string, string>>;
+  #template: Template | undefined;
+
+  constructor(path: string, files: TokenizerFiles) {
+    const areFiles = isJson(files) && isJson(files.tokenizer) && isJson(files.config);
+    expectValue("Tokenizer", areFiles, "{ tokenizer, config }, the JSON of both files", files);
+    expectValue("Tokenizer: path", typeof path === "string", "the path of tokenizer.json, for messages", path);
+    this.#path = path;
+    this.#templateText = files.chatTemplate ?? defaultTemplate(files.config.chat_template);
+    this.#specialTokens = specialTokensOf(files.config);
+    this.#inner = convertErrors(
+      this.#path,
+      "a tokenizer of a supported type",
+      () => new HuggingFaceTokenizer(files.tokenizer, files.config),
+    );
+  }
+
+  /** One more than the largest id; added tokens, which a model need not have, count unless `withAddedTokens` is false. */
+  vocabSize(withAddedTokens = true): number {
+    expectValue("Tokenizer.vocabSize", typeof withAddedTokens === "boolean", "a boolean", withAddedTokens);
+    let size = 0;
+    for (const id of this.#inner.get_vocab(withAddedTokens).values()) size = Math.max(size, id + 1);
+    return size;
+  }
+
+  /** The id of a token by its text, special ones among them. */
+  tokenId(token: string): number | undefined {
+    expectValue("Tokenizer.tokenId", typeof token === "string", "a string", token);
+    return this.#inner.token_to_id(token);
+  }
+
+  /** A text as ids, with the special tokens that the tokenizer adds, such as that of the beginning. */
+  encode(text: string, options?: EncodeOptions): number[] {
+    expectValue("Tokenizer.encode", typeof text === "string", "a string", text);
+    const { addSpecialTokens } = encodeOptions.parse(options, "Tokenizer.encode");
+    return this.#inner.encode(text, { add_special_tokens: addSpecialTokens }).ids;
+  }
+
+  /** The text of ids, without special tokens. */
+  decode(ids: readonly number[], options?: DecodeOptions): string {
+    checkArgument("Tokenizer.decode", ids, option.array(option.integer({ min: 0 })));
+    const { skipSpecialTokens } = decodeOptions.parse(options, "Tokenizer.decode");
+    const unknown = ids.find((id) => this.#inner.id_to_token(id) === undefined);
+    if (unknown !== undefined) {
+      throw new OptionError({
+        where: "Tokenizer.decode",
+        expected: `ids of the vocabulary, below ${this.vocabSize()}`,
+        received: String(unknown),
+        remedy: "use the tokenizer of the model that generated them",
+      });
+    }
+    if (ids.length === 0) return "";
+    // As transformers 5: removing spaces before punctuation would corrupt what these tokenizers restore exactly.
+    const settings = { skip_special_tokens: skipSpecialTokens, clean_up_tokenization_spaces: false };
+    return this.#inner.decode([...ids], settings);
+  }
+
+  /**
+   * A conversation as the text that the model was trained on, by the folder's chat template. Its special tokens are in the text: encode it
+   * with `addSpecialTokens: false`.
+   *
+   * @throws FileError for a folder without a chat template; OptionError for messages that the template refuses.
+   */
+  applyChatTemplate(messages: readonly ChatMessage[], options?: ChatTemplateOptions): string {
+    const where = "Tokenizer.applyChatTemplate";
+    const areMessages =
+      Array.isArray(messages) && messages.every((each: unknown) => isJson(each) && typeof each.role === "string");
+    expectValue(where, areMessages, "messages { role, content }", messages);
+    const { addGenerationPrompt, variables } = chatTemplateOptions.parse(options, where);
+    this.#template ??= this.#parseTemplate();
+    const template = this.#template;
+    try {
+      return template.render({
+        ...this.#specialTokens,
+        ...variables,
+        messages,
+        add_generation_prompt: addGenerationPrompt,
+      });
+    } catch (cause) {
+      const received = (cause as Error).message;
+      throw new OptionError({ where, expected: "messages that the chat template takes", received }, { cause });
+    }
+  }
+
+  #parseTemplate(): Template {
+    const text = this.#templateText;
+    if (typeof text === "string")
+      return convertErrors(this.#path, "a chat template in Jinja", () => new Template(text));
+    throw new FileError({
+      where: `${this.#path}: chat_template`,
+      expected: "a template in Jinja",
+      received: formatValue(text),
+      remedy: "the model has no chat format: pass a prompt instead of messages",
+    });
+  }
+}
+
+/** bos_token, eos_token, … as templates name them. */
+function specialTokensOf(config: Json): Record<string, string> {
+  const entries = Object.entries(config).flatMap(([name, value]): [string, string][] => {
+    if (!name.endsWith("_token")) return [];
+    if (typeof value === "string") return [[name, value]];
+    return isJson(value) && typeof value.content === "string" ? [[name, value.content]] : [];
+  });
+  return Object.fromEntries(entries);
+}
+
+/** A template, or the one named "default" of several. */
+function defaultTemplate(value: unknown): unknown {
+  if (!Array.isArray(value)) return value;
+  const named: unknown = value.find((each: unknown) => isJson(each) && each.name === "default");
+  return isJson(named) ? named.template : undefined;
+}
+
+function convertErrors<T>(path: string, expected: string, body: () => T): T {
+  try {
+    return body();
+  } catch (cause) {
+    throw new FileError({ where: path, expected, received: (cause as Error).message }, { cause });
+  }
+}

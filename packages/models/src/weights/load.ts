@@ -1,0 +1,38 @@
+import type { Context, Module, Tensor } from "@mosaic/core";
+import { numel } from "@mosaic/core";
+import type { SafetensorsReader } from "@mosaic/nn";
+import type { Weight } from "./names.ts";
+import type { OpenShards } from "./shards.ts";
+
+/** Elements that are on the host at a time, 2 MiB of float32, beside the model itself. */
+const chunkSize = 2 ** 19;
+
+/** Reads the weights of a folder into the parameters of a model, a range of bytes at a time; any float dtype becomes the parameter's. */
+export async function loadWeights(
+  ctx: Context,
+  model: Module,
+  { weights, shards }: { readonly weights: readonly Weight[]; readonly shards: OpenShards },
+): Promise<void> {
+  const parameters = new Map(model.namedParameters());
+  for (const weight of weights) {
+    await loadWeight(ctx, parameters.get(weight.parameter)!, { weight, file: shards.fileOf.get(weight.name)! });
+  }
+}
+
+async function loadWeight(
+  ctx: Context,
+  parameter: Tensor,
+  { weight, file }: { readonly weight: Weight; readonly file: SafetensorsReader },
+): Promise<void> {
+  const { name, shape, row } = weight;
+  const start = parameter.offset + row * numel(shape.slice(1));
+  const size = numel(shape);
+  for (let from = 0; from < size; from += chunkSize) {
+    const to = Math.min(size, from + chunkSize);
+    const values = await file.readRange(name, from, to);
+    using part = parameter.view({ shape: [to - from], strides: [1], offset: start + from });
+    ctx.device.write(part, values);
+    // The device holds a copy of the values until it has written them.
+    await ctx.device.stream.synchronize();
+  }
+}

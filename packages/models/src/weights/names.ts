@@ -1,0 +1,70 @@
+import type { Shape } from "@mosaic/core";
+import type { ModelConfig } from "../config/config.ts";
+
+// The weights of a folder by Hugging Face's names, and where each lies in the parameters of a model: qkv_proj is q_proj, k_proj and v_proj
+// one after another.
+
+/** A weight of a folder, which is rows [row, row + shape[0]) of a parameter. */
+export interface Weight {
+  readonly name: string;
+  readonly shape: Shape;
+  readonly parameter: string;
+  readonly row: number;
+}
+
+/** A weight that is a parameter of the same name. */
+const whole = (name: string, ...shape: number[]): Weight => ({ name, shape, parameter: name, row: 0 });
+
+/** All weights of a model, in the order of its parameters. */
+export function weightsOf(config: ModelConfig): readonly Weight[] {
+  const { vocabSize, hiddenSize, isTied, layers } = config;
+  return [
+    whole("model.embed_tokens.weight", vocabSize, hiddenSize),
+    ...layers.flatMap((_, layer) => layerWeights(config, `model.layers.${layer}`)),
+    whole("model.norm.weight", hiddenSize),
+    ...(isTied ? [] : [whole("lm_head.weight", vocabSize, hiddenSize)]),
+  ];
+}
+
+function layerWeights(config: ModelConfig, path: string): Weight[] {
+  const { hiddenSize, intermediateSize, mlpBias, hasPostNorms } = config;
+  const norms = ["input_layernorm", "post_attention_layernorm"];
+  const gemmaNorms = ["pre_feedforward_layernorm", "post_feedforward_layernorm"];
+  const mlp = (name: string, rows: number, columns: number): Weight[] =>
+    linear(`${path}.mlp.${name}`, [rows, columns], mlpBias);
+  return [
+    ...attentionWeights(config, `${path}.self_attn`),
+    ...mlp("gate_proj", intermediateSize, hiddenSize),
+    ...mlp("up_proj", intermediateSize, hiddenSize),
+    ...mlp("down_proj", hiddenSize, intermediateSize),
+    ...[...norms, ...(hasPostNorms ? gemmaNorms : [])].map((name) => whole(`${path}.${name}.weight`, hiddenSize)),
+  ];
+}
+
+function linear(path: string, [rows, columns]: readonly [number, number], bias: boolean): Weight[] {
+  return [whole(`${path}.weight`, rows, columns), ...(bias ? [whole(`${path}.bias`, rows)] : [])];
+}
+
+function attentionWeights(config: ModelConfig, path: string): Weight[] {
+  const { hiddenSize, numHeads, numKvHeads, headDim, qkvBias, outBias, hasHeadNorms } = config;
+  const [q, kv] = [numHeads * headDim, numKvHeads * headDim];
+  const projections = [
+    { name: "q_proj", rows: q, row: 0 },
+    { name: "k_proj", rows: kv, row: q },
+    { name: "v_proj", rows: kv, row: q + kv },
+  ];
+  const qkv = (kind: string, ...columns: number[]): Weight[] =>
+    projections.map(({ name, rows, row }) => ({
+      name: `${path}.${name}.${kind}`,
+      shape: [rows, ...columns],
+      parameter: `${path}.qkv_proj.${kind}`,
+      row,
+    }));
+  const out = linear(`${path}.o_proj`, [hiddenSize, q], outBias);
+  return [
+    ...qkv("weight", hiddenSize),
+    ...(qkvBias ? qkv("bias") : []),
+    ...out.map((weight) => ({ ...weight, parameter: weight.name.replace(".o_proj.", ".out_proj.") })),
+    ...(hasHeadNorms ? ["q_norm", "k_norm"].map((name) => whole(`${path}.${name}.weight`, headDim)) : []),
+  ];
+}

@@ -1,0 +1,153 @@
+import { copyFile, mkdir, rm, writeFile } from "node:fs/promises";
+import { join, resolve } from "node:path";
+import {
+  defineOptions,
+  dtypeBytes,
+  expectValue,
+  fromArray,
+  type Module,
+  MosaicError,
+  noGrad,
+  numel,
+  option,
+  type OptionsOf,
+  StateDictError,
+  type Tensor,
+} from "@mosaic/core";
+import { writeSafetensors } from "@mosaic/nn";
+import { editJson } from "../config/json-text.ts";
+import type { CachedModel } from "../generate/generation-cache.ts";
+import { type Weight, weightsOf } from "./names.ts";
+import { indexName, singleName } from "./shards.ts";
+
+export const saveModelOptions = defineOptions("saveModel", {
+  /** The most bytes of weights in one file; beyond that there are several, and an index. Each is on the host, as float32, while it is written. Default 1000000000. */
+  maxShardBytes: option.integer({ min: 1, default: 1_000_000_000 }),
+});
+/** What `CausalLM.save` takes beside the folder. */
+export type SaveModelOptions = OptionsOf<typeof saveModelOptions>;
+
+/** The folder that a model was loaded from, if it was. */
+export interface ModelSource {
+  readonly folder: string | null;
+  /** config.json. */
+  readonly configText: string;
+  /** Names of the files that a saved folder has, too. */
+  readonly files: readonly string[];
+}
+
+/** What is saved. */
+export interface SavedModel extends CachedModel {
+  readonly source: ModelSource;
+  namedParameters(): ReturnType<Module["namedParameters"]>;
+}
+
+/** Writes a model as a Hugging Face folder, on rank 0, while the others wait; see `CausalLM.save`. */
+export async function saveModel(model: SavedModel, folder: string, options?: SaveModelOptions): Promise<void> {
+  const isPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
+  expectValue("saveModel: folder", isPath, "the path of a folder", folder);
+  const { maxShardBytes } = saveModelOptions.parse(options);
+  const { ctx } = model;
+  const weights = savedTensors(model);
+  let failure: unknown;
+  if (ctx.rank === 0) {
+    try {
+      await writeFiles(model, folder);
+      await writeWeights(folder, weights, maxShardBytes);
+    } catch (error) {
+      failure = error;
+    }
+  }
+  for (const { tensor } of weights) tensor.dispose();
+  const isFailed = await isFailedAnywhere(model, failure !== undefined);
+  if (failure !== undefined) throw failure;
+  if (isFailed) {
+    throw new MosaicError({
+      where: `saveModel, rank ${ctx.rank}`,
+      expected: "rank 0 to write the folder",
+      received: "its failure",
+    });
+  }
+}
+
+/** Every rank learns whether rank 0 failed, so that none goes on as if there were a folder. */
+async function isFailedAnywhere({ ctx }: CachedModel, isFailed: boolean): Promise<boolean> {
+  if (ctx.size === 1) return isFailed;
+  using failures = fromArray(ctx, [isFailed ? 1 : 0], [1]);
+  ctx.world.allReduce(failures, "sum", { label: "saveModel" }).wait();
+  return (await failures.read())[0] !== 0;
+}
+
+interface SavedTensor {
+  readonly name: string;
+  readonly tensor: Tensor;
+}
+
+/** The weights by Hugging Face's names, as views of the parameters. */
+function savedTensors(model: SavedModel): SavedTensor[] {
+  const parameters = new Map(model.namedParameters());
+  const weights = weightsOf(model.config);
+  const missing = weights.find(({ parameter }) => !parameters.has(parameter));
+  if (missing) {
+    throw new StateDictError({
+      where: "saveModel",
+      expected: `a parameter "${missing.parameter}"`,
+      received: "none, as a layer of the model was replaced",
+      remedy: "save before addLoRA, or put the merged layers back",
+    });
+  }
+  return noGrad(() =>
+    weights.map(({ name, parameter, row, shape }: Weight) => ({
+      name,
+      tensor: parameters.get(parameter)!.slice(0, row, row + shape[0]!),
+    })),
+  );
+}
+
+async function writeFiles({ source, settings }: SavedModel, folder: string): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  const config = editJson(source.configText, { torch_dtype: undefined, dtype: settings.dtype });
+  await writeFile(join(folder, "config.json"), config);
+  const { folder: from, files } = source;
+  if (from === null || resolve(folder) === resolve(from)) return;
+  for (const name of files) await copyFile(join(from, name), join(folder, name));
+}
+
+async function writeWeights(folder: string, weights: readonly SavedTensor[], maxShardBytes: number): Promise<void> {
+  const shards = cutIntoShards(weights, maxShardBytes);
+  const number = (value: number): string => String(value).padStart(5, "0");
+  const names = shards.map((_, i) =>
+    shards.length === 1 ? singleName : `model-${number(i + 1)}-of-${number(shards.length)}.safetensors`,
+  );
+  for (const [i, shard] of shards.entries()) {
+    const tensors = new Map(shard.map(({ name, tensor }) => [name, tensor]));
+    // Transformers refuses files without the format.
+    await writeSafetensors(join(folder, names[i]!), tensors, { format: "pt" });
+  }
+  const index = join(folder, indexName);
+  if (shards.length === 1) {
+    await rm(index, { force: true });
+    return;
+  }
+  const map = Object.fromEntries(shards.flatMap((shard, i) => shard.map(({ name }) => [name, names[i]])));
+  const total = weights.reduce((sum, { tensor }) => sum + bytesOf(tensor), 0);
+  await writeFile(index, `${JSON.stringify({ metadata: { total_size: total }, weight_map: map }, null, 2)}\n`);
+}
+
+const bytesOf = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[dtype];
+
+/** Consecutive weights, as many as fit; one that is larger has a shard of its own. */
+function cutIntoShards(weights: readonly SavedTensor[], maxShardBytes: number): readonly SavedTensor[][] {
+  const shards: SavedTensor[][] = [];
+  let room = 0;
+  for (const weight of weights) {
+    const bytes = bytesOf(weight.tensor);
+    if (bytes > room || shards.length === 0) {
+      shards.push([]);
+      room = maxShardBytes;
+    }
+    shards.at(-1)!.push(weight);
+    room -= bytes;
+  }
+  return shards;
+}

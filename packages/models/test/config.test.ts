@@ -1,0 +1,113 @@
+import { describe, expect, test } from "vitest";
+import { parseConfig } from "../src/index.ts";
+import { models } from "./reference/references.ts";
+
+const parse = (json: Readonly<Record<string, unknown>>) => parseConfig("config.json", json);
+
+/** Without the functions of scalings, which differ by identity. */
+function described(json: Readonly<Record<string, unknown>>) {
+  const { layers, ...rest } = parse(json);
+  return {
+    ...rest,
+    layers: layers.map(({ window, rope: { base, scaling } }) => ({
+      window,
+      base,
+      frequencies: scaling?.compute({ headDim: 16, base, sequenceLength: undefined }),
+    })),
+  };
+}
+
+describe("folders of older transformers", () => {
+  /** As transformers 4 wrote it: rope_theta and rope_scaling beside each other, no layer types. */
+  function older(name: string, fields: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
+    const { rope_parameters: _, layer_types: __, dtype: ___, ...config } = models[name]!.config;
+    return { ...config, ...fields };
+  }
+
+  test.each([
+    [
+      "llama3",
+      {
+        rope_theta: 5e5,
+        rope_scaling: {
+          rope_type: "llama3",
+          factor: 8,
+          low_freq_factor: 1,
+          high_freq_factor: 4,
+          original_max_position_embeddings: 64,
+        },
+      },
+    ],
+    ["qwen2", { rope_theta: 1e6, rope_scaling: { type: "yarn", factor: 4, original_max_position_embeddings: 128 } }],
+    ["qwen2-window", { rope_theta: 1e4 }],
+    ["mistral-full", { rope_theta: 1e6, rope_scaling: null }],
+    ["gemma2", { rope_theta: 1e4 }],
+    [
+      "gemma3",
+      {
+        rope_theta: 1e6,
+        rope_local_base_freq: 1e4,
+        rope_scaling: { rope_type: "linear", factor: 8 },
+        sliding_window_pattern: 3,
+      },
+    ],
+  ] as const)("%s", (name, fields) => {
+    expect(described(older(name, { ...fields, torch_dtype: "float32" }))).toEqual(described(models[name]!.config));
+  });
+});
+
+test("layers that see a window, and those that see all", () => {
+  const windows = (name: string) => parse(models[name]!.config).layers.map(({ window }) => window);
+  expect(windows("mistral")).toEqual([8, 8]);
+  expect(windows("mistral-full")).toEqual([null, null]);
+  expect(windows("qwen2")).toEqual([null, null]);
+  expect(windows("qwen2-window")).toEqual([null, 6]);
+  expect(windows("gemma2")).toEqual([8, null]);
+  expect(windows("gemma3")).toEqual([8, 8, null]);
+});
+
+test("null turns softcaps off", () => {
+  const { attentionSoftcap, logitSoftcap } = parse({
+    ...models.gemma2!.config,
+    attn_logit_softcapping: null,
+    final_logit_softcapping: null,
+  });
+  expect([attentionSoftcap, logitSoftcap]).toEqual([null, null]);
+});
+
+describe("what is not supported is an error that names the field", () => {
+  test.each([
+    [{ model_type: "mamba" }, /config.json: model_type: expected one of llama, mistral, .*, received "mamba"/],
+    [{ model_type: "gemma3" }, /received "gemma3"; of Gemma 3, folders of the text model alone/],
+    [{ model_type: undefined }, /model_type: expected one of .*, received undefined/],
+    [
+      { vocab_size: undefined },
+      /config.json: vocab_size: expected an integer ≥ 1, received undefined; its model type must have/,
+    ],
+    [{ hidden_size: "48" }, /hidden_size: expected an integer ≥ 1, received "48"; correct the file/],
+    [{ hidden_act: "relu" }, /hidden_act: expected one of silu, .*, received "relu"/],
+    [{ dtype: "float8" }, /dtype: expected one of float32, bfloat16, float16, received "float8"/],
+    [
+      { rope_parameters: { rope_type: "longrope" } },
+      /rope_type: expected one of default, linear, .*received "longrope"/,
+    ],
+    [
+      { rope_parameters: { rope_type: "linear" } },
+      /rope_parameters: factor: expected a number > 0, received undefined/,
+    ],
+    [{ rope_parameters: { partial_rotary_factor: 0.5 } }, /partial_rotary_factor: expected 1, received 0.5/],
+    [{ rope_parameters: [] }, /rope_parameters: expected an object, received \[\]/],
+    [{ eos_token_id: "</s>" }, /eos_token_id: expected a token id, an array of them, or null, received "<\/s>"/],
+    [{ use_bidirectional_attention: true }, /use_bidirectional_attention: expected a causal model, received true/],
+    [{ tie_word_embeddings: 1 }, /tie_word_embeddings: expected a boolean, received 1/],
+  ] as const)("%o", (fields, message) => {
+    expect(() => parse({ ...models.llama2!.config, ...fields })).toThrow(message);
+  });
+
+  test("layer types", () => {
+    const types = { layer_types: ["full_attention"] };
+    expect(() => parse({ ...models.gemma2!.config, ...types })).toThrow(
+      /layer_types: expected full_attention or sliding_attention for each of 2 layers, received \["full_attention"\]/,
+    );
+  });
+});

@@ -1,0 +1,45 @@
+import { describe, expect, test } from "vitest";
+import { loadModel } from "../src/index.ts";
+import { type Arrangement, arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
+import { models, reference, tokens } from "./reference/references.ts";
+import { writeFolder } from "./reference/weights.ts";
+
+const prompt = tokens.values.slice(0, 9);
+const names = Object.keys(models).filter((name) => models[name]!.errors.generated !== undefined);
+
+/** The ids that every rank generates. */
+async function generated(name: string, arrangement: Arrangement, count: number): Promise<number[][]> {
+  await using folder = await writeFolder(models[name]!);
+  return await onRanks(arrangement, async (ctx) => {
+    using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
+    const ids: number[] = [];
+    for await (const { token } of model.generate({ tokens: prompt, maxNewTokens: count, endTokens: [] }))
+      ids.push(token);
+    return ids;
+  });
+}
+
+/** How many of transformers' ids are certain: up to the first step where the two largest logits are closer than two float32 errors. */
+function certainSteps(name: string): number {
+  // Transformers' own error, and twice as much as ours may be.
+  const error = 3 * models[name]!.errors.generated!;
+  const first = reference(`${name}.margins`).findIndex((margin) => margin < 2 * error);
+  return first < 0 ? 200 : first;
+}
+
+describe.each(names)("%s", (name) => {
+  const expected = Array.from(reference(`${name}.ids`));
+
+  test("greedy ids of 200 steps are transformers'", async () => {
+    const [ids] = await generated(name, oneRank, 200);
+    const certain = certainSteps(name);
+    expect(certain).toBeGreaterThan(100);
+    expect(ids).toHaveLength(200);
+    expect(ids!.slice(0, certain)).toEqual(expected.slice(0, certain));
+  });
+
+  test.each(arrangements.map((each) => [each.name, each] as const))("on every rank of %s", async (_, arrangement) => {
+    const count = Math.min(40, certainSteps(name));
+    for (const ids of await generated(name, arrangement, count)) expect(ids).toEqual(expected.slice(0, count));
+  });
+});

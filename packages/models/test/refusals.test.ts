@@ -1,0 +1,209 @@
+import { truncate, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { fromArray } from "@mosaic/core";
+import { writeSafetensors } from "@mosaic/nn";
+import { describe, expect, test } from "vitest";
+import { GenerationCache, loadModel } from "../src/index.ts";
+import type { GenerateOptions } from "../src/index.ts";
+import { arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
+import { models, type ReferenceModel } from "./reference/references.ts";
+import { type FolderOptions, weightsOf, writeFolder } from "./reference/weights.ts";
+
+const model = models.llama3!;
+
+/** What loading a folder throws on both of two ranks; nothing was sent before. */
+async function failure(
+  change: (path: string) => Promise<unknown>,
+  { of = model, ...options }: FolderOptions & { readonly of?: ReferenceModel } = {},
+): Promise<string> {
+  await using folder = await writeFolder(of, options);
+  await change(folder.path);
+  const [ring] = arrangements;
+  const [first, second] = await onRanks(ring!, async (ctx) => {
+    const error = await loadModel(ctx, folder.path, loadOptions(ring!)).catch((caught: unknown) => caught);
+    expect(ctx.world.traffic().messagesSent).toBe(0);
+    return String(error).replaceAll(folder.path, "FOLDER");
+  });
+  expect(second).toBe(first);
+  return first!;
+}
+
+const unchanged = () => Promise.resolve();
+const withConfig = (fields: Readonly<Record<string, unknown>>) => (path: string) =>
+  writeFile(join(path, "config.json"), JSON.stringify({ ...model.config, ...fields }));
+
+/** model.safetensors with some weights replaced, or left out where undefined. */
+const withWeights = (changes: Readonly<Record<string, unknown>>) => (path: string) => {
+  const weights = new Map<string, unknown>(Object.entries({ ...Object.fromEntries(weightsOf(model)), ...changes }));
+  for (const [name, value] of weights) if (value === undefined) weights.delete(name);
+  return writeSafetensors(join(path, "model.safetensors"), weights as ReturnType<typeof weightsOf>, { format: "pt" });
+};
+
+const single = { shards: 1 };
+const norm = { dtype: "float32", shape: [47], values: new Float32Array(47) };
+
+describe("a folder is refused before anything is sent", () => {
+  test("of another architecture", async () => {
+    expect(await failure(withConfig({ model_type: "bert" }))).toMatch(
+      /FileError: FOLDER\/config.json: model_type: expected one of llama, .*, received "bert"; such a model is not supported/,
+    );
+  });
+
+  test("whose config is no JSON, or not there", async () => {
+    expect(await failure((path) => writeFile(join(path, "config.json"), "{"))).toMatch(
+      /FileError: FOLDER\/config.json: expected JSON, received .*; download the file again/,
+    );
+    expect(await failure((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, "config.json"))))).toMatch(
+      /FOLDER\/config.json: expected a file of a Hugging Face folder, received no such file; download all files/,
+    );
+  });
+
+  test("with a tensor missing", async () => {
+    expect(await failure(withWeights({ "model.norm.weight": undefined }), single)).toMatch(
+      /FileError: FOLDER: expected the 21 weights that config.json describes, received missing "model.norm.weight"; .*nothing was loaded/,
+    );
+  });
+
+  test("with a tensor of another shape", async () => {
+    expect(await failure(withWeights({ "model.norm.weight": norm }), single)).toMatch(
+      /received "model.norm.weight" \[47\] instead of \[48\]; use the config.json of these weights/,
+    );
+  });
+
+  test("with a tensor that the model has not", async () => {
+    expect(await failure(withWeights({ "model.layers.0.self_attn.q_proj.bias": norm }), single)).toMatch(
+      /received unexpected "model.layers.0.self_attn.q_proj.bias"/,
+    );
+  });
+
+  test("with the config of another size", async () => {
+    expect(await failure(withConfig({ num_hidden_layers: 3 }))).toMatch(
+      /expected the 30 weights .*, received missing "model.layers.2.self_attn.q_proj.weight"; .* and 1 more/,
+    );
+  });
+
+  test("with a shard that is truncated, or missing", async () => {
+    const shard = "model-00002-of-00003.safetensors";
+    expect(await failure((path) => truncate(join(path, shard), 5000))).toMatch(
+      /FileError: FOLDER\/model-00002-of-00003.safetensors: expected \d+ bytes of tensors, received \d+; the file is truncated; nothing was loaded/,
+    );
+    expect(await failure((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, shard))))).toMatch(
+      /FOLDER\/model-00002-of-00003.safetensors: expected weights in safetensors format, received no such file beside model-00001/,
+    );
+  });
+
+  test("with an index that names the wrong file", async () => {
+    const index = (path: string) =>
+      writeFile(
+        join(path, "model.safetensors.index.json"),
+        JSON.stringify({
+          weight_map: {
+            "model.norm.weight": "model-00001-of-00003.safetensors",
+            x: "model-00002-of-00003.safetensors",
+          },
+        }),
+      );
+    expect(await failure(index)).toMatch(/expected tensor ".*", as model.safetensors.index.json states, received/);
+    const outside = (path: string) =>
+      writeFile(join(path, "model.safetensors.index.json"), JSON.stringify({ weight_map: { a: "../x.safetensors" } }));
+    expect(await failure(outside)).toMatch(/weight_map: expected names of .safetensors files by the names of tensors/);
+  });
+
+  test("with a tokenizer of a larger vocabulary, or of none that is supported", async () => {
+    const vocab = Object.fromEntries(Array.from({ length: 70 }, (_, id) => [`t${id}`, id]));
+    const parts = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: { type: "ByteLevel" } };
+    const tokenizer = { model: { type: "BPE", vocab, merges: [] }, added_tokens: [], ...parts };
+    expect(await failure(unchanged, { files: { "tokenizer.json": tokenizer } })).toMatch(
+      /FOLDER\/tokenizer.json: expected at most 64 tokens, the vocab_size of config.json, received 70; use the tokenizer of this model/,
+    );
+    expect(await failure(unchanged, { files: { "tokenizer.json": { model: { type: "Other" } } } })).toMatch(
+      /FOLDER\/tokenizer.json: expected a tokenizer of a supported type, received/,
+    );
+  });
+});
+
+describe("generate refuses before anything is sent", () => {
+  const tokens = [1, 2, 3];
+  const refused: readonly (readonly [name: string, options: GenerateOptions, message: RegExp])[] = [
+    ["nothing to continue", {}, /generate: expected one of prompt, messages and tokens, received none/],
+    ["two things to continue", { tokens, prompt: "a" }, /received prompt and tokens/],
+    [
+      "no token",
+      { tokens: [] },
+      /tokens: expected at least one token, each below 64, the model's vocabulary, received none/,
+    ],
+    ["a token of another vocabulary", { tokens: [64] }, /received 64; use the tokenizer of this model/],
+    [
+      "text without a tokenizer",
+      { prompt: "a" },
+      /prompt: expected a model with a tokenizer, received a folder without tokenizer.json/,
+    ],
+    [
+      "messages without a tokenizer",
+      { messages: [{ role: "user", content: "a" }] },
+      /messages: expected a model with a tokenizer/,
+    ],
+    [
+      "a stop string without a tokenizer",
+      { tokens, stopStrings: ["a"] },
+      /stopStrings: expected a model with a tokenizer/,
+    ],
+    [
+      "a context beyond the model's",
+      { tokens, maxNewTokens: 510 },
+      /maxNewTokens: expected at most 512 tokens in all, the model's max_position_embeddings, received a prompt of 3 and 510 new ones; shorten/,
+    ],
+    [
+      "a prompt as long as the model's context",
+      { tokens: Array.from({ length: 512 }, () => 1) },
+      /received a prompt of 512 and 1 new ones/,
+    ],
+    ["a temperature of 0", { tokens, temperature: 0 }, /temperature: expected a number > 0, received 0/],
+  ];
+
+  test.each(refused)("%s", async (_, options, message) => {
+    await using folder = await writeFolder(model);
+    await onRanks(oneRank, async (ctx) => {
+      using loaded = await loadModel(ctx, folder.path);
+      expect(() => loaded.generate(options)).toThrow(message);
+    });
+  });
+
+  test("an added token that the model has no embedding of", async () => {
+    const vocab = { a: 0, b: 1 };
+    const image = { id: 64, content: "<image>", special: true, normalized: false, lstrip: false, rstrip: false };
+    const parts = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: { type: "ByteLevel" } };
+    const tokenizer = { model: { type: "BPE", vocab, merges: [] }, added_tokens: [image], ...parts };
+    await using folder = await writeFolder(model, { files: { "tokenizer.json": tokenizer } });
+    await onRanks(oneRank, async (ctx) => {
+      using loaded = await loadModel(ctx, folder.path);
+      expect(loaded.tokenizer!.vocabSize()).toBe(65);
+      expect(() => loaded.generate({ prompt: "ab<image>" })).toThrow(
+        /prompt: expected .* each below 64, .*, received 64/,
+      );
+      expect(() => loaded.generate({ prompt: "ab" })).not.toThrow();
+    });
+  });
+
+  test("a full cache", async () => {
+    await using folder = await writeFolder(model);
+    await onRanks(arrangements[0]!, async (ctx) => {
+      using loaded = await loadModel(ctx, folder.path, loadOptions(arrangements[0]!));
+      using cache = new GenerationCache(loaded, { maxTokens: 16, blockSize: 4 });
+      expect(cache.freeTokens).toBe(16);
+      expect(() => loaded.generate({ tokens, cache, maxNewTokens: 14 })).toThrow(
+        /generate: cache: expected memory for 17 tokens, received 16 free; make it with a larger maxTokens/,
+      );
+      expect(ctx.world.traffic().messagesSent).toBe(0);
+    });
+  });
+
+  test("a sequence beyond the model's context in forward", async () => {
+    await using folder = await writeFolder(model);
+    await onRanks(oneRank, async (ctx) => {
+      using loaded = await loadModel(ctx, folder.path);
+      using long = fromArray(ctx, new Float32Array(513), [1, 513]);
+      expect(() => loaded.forward(long)).toThrow(/CausalLM: expected at most 512 tokens, .*, received 513/);
+    });
+  });
+});
