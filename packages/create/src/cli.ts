@@ -1,0 +1,52 @@
+import { spawnSync } from "node:child_process";
+import { parseArgs } from "node:util";
+import { CreateError, createProject, templates } from "./index.ts";
+
+const options = {
+  template: { type: "string", short: "t", default: "train" },
+  "no-install": { type: "boolean", default: false },
+  help: { type: "boolean", short: "h", default: false },
+} as const;
+
+const rows = Object.entries(templates).map(([name, what]) => `  ${name.padEnd(10)} ${what}`);
+const help = `npm create @mosaic <folder> -- [--template <name>] [--no-install]
+
+templates, of which the first is the default:
+${rows.join("\n")}
+`;
+
+/** The package manager that started this: "npm/11.0.0 node/v20.19.0 …". */
+function packageManager(): string {
+  return /^(npm|pnpm|yarn)\//.exec(process.env.npm_config_user_agent ?? "")?.[1] ?? "npm";
+}
+
+function main(): number {
+  const { values, positionals } = parseArgs({ options, allowPositionals: true });
+  const [directory] = positionals;
+  if (values.help || directory === undefined || positionals.length > 1) {
+    process.stdout.write(help);
+    return values.help ? 0 : 1;
+  }
+  const path = createProject({ directory, template: values.template });
+  const manager = packageManager();
+  if (!values["no-install"]) {
+    const { status } = spawnSync(manager, ["install"], {
+      cwd: path,
+      stdio: "inherit",
+      shell: process.platform === "win32",
+    });
+    if (status !== 0) return status ?? 1;
+  }
+  process.stdout.write(`\n${path}: ${templates[values.template]}\n\n  cd ${directory} && ${manager} start\n`);
+  return 0;
+}
+
+try {
+  process.exitCode = main();
+} catch (error) {
+  const isOfCaller =
+    error instanceof CreateError || (error as NodeJS.ErrnoException).code?.startsWith("ERR_PARSE_ARGS");
+  if (!isOfCaller) throw error;
+  process.stderr.write(`${(error as Error).message}\n\n${help}`);
+  process.exitCode = 1;
+}

@@ -1,0 +1,77 @@
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { basename, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+
+/** The projects there are to start from, and what each does. */
+export const templates: Readonly<Record<string, string>> = {
+  train: "a transformer, trained on two ranks that share each sequence",
+  backend: "an attention backend of your own, checked by the suites that ours pass",
+  transport: "collectives over a transport of your own, in C++ (needs g++)",
+  plan: "the best way to shard a model over a cluster, before there is one",
+};
+
+/** What to create, and where. */
+export interface ProjectOptions {
+  /** A folder that does not exist yet, or is empty; its last part names the package. */
+  readonly directory: string;
+  /** One of `templates`. */
+  readonly template: string;
+}
+
+/** A project that cannot be created; the message states where, what was expected and received, and the remedy. */
+export class CreateError extends Error {
+  override name = "CreateError";
+}
+
+const packageRoot = fileURLToPath(new URL("..", import.meta.url));
+
+/** Files that npm would not publish by their own names. */
+const RENAMED: Readonly<Record<string, string>> = { gitignore: ".gitignore" };
+
+/**
+ * Writes the files of a template; installs nothing.
+ *
+ * @returns the absolute path of the project.
+ * @throws CreateError if there is no such template, or the folder is not empty.
+ *
+ * @example
+ * ```ts
+ * import { templates } from "@mosaic/create";
+ * Object.keys(templates); // => ["train", "backend", "transport", "plan"]
+ * ```
+ */
+export function createProject({ directory, template }: ProjectOptions): string {
+  if (typeof template !== "string" || !Object.hasOwn(templates, template)) {
+    const names = Object.keys(templates).join(", ");
+    throw new CreateError(`createProject: template: expected one of ${names}, received ${String(template)}`);
+  }
+  if (typeof directory !== "string" || directory === "") {
+    throw new CreateError(`createProject: directory: expected a path, received ${String(directory)}`);
+  }
+  const path = resolve(directory);
+  if (existsSync(path) && readdirSync(path).length > 0) {
+    throw new CreateError(`createProject: expected an empty folder, received ${path}; name another one`);
+  }
+  mkdirSync(path, { recursive: true });
+  for (const source of ["shared", template]) cpSync(join(packageRoot, "templates", source), path, { recursive: true });
+  for (const [from, to] of Object.entries(RENAMED)) {
+    writeFileSync(join(path, to), readFileSync(join(packageRoot, "templates/shared", from)));
+  }
+  writeManifest(path);
+  return path;
+}
+
+/** The project's name, and packages of the version that this one has: all of them are published together. */
+function writeManifest(path: string): void {
+  const { version } = JSON.parse(readFileSync(join(packageRoot, "package.json"), "utf8")) as { version: string };
+  const manifest = readFileSync(join(path, "package.json"), "utf8");
+  const name = basename(path)
+    .toLowerCase()
+    .replace(/[^a-z0-9-]+/g, "-");
+  writeFileSync(
+    join(path, "package.json"),
+    manifest
+      .replace('"name": "template"', `"name": "${name}"`)
+      .replace(/("@mosaic\/[\w-]+": )"\*"/g, `$1"^${version}"`),
+  );
+}

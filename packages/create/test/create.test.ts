@@ -1,0 +1,91 @@
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { expect, onTestFinished, test } from "vitest";
+import { CreateError, createProject, templates } from "../dist/index.js";
+
+const packageRoot = fileURLToPath(new URL("..", import.meta.url));
+const read = (path: string) => readFileSync(path, "utf8");
+const manifestOf = (path: string) =>
+  JSON.parse(read(join(path, "package.json"))) as Record<string, Record<string, string>>;
+
+function temporary(): string {
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-create-"));
+  onTestFinished(() => rmSync(directory, { recursive: true }));
+  return directory;
+}
+
+const create = (args: string[], env: NodeJS.ProcessEnv = {}) =>
+  spawnSync(process.execPath, [join(packageRoot, "bin/create.js"), ...args], {
+    encoding: "utf8",
+    env: { ...process.env, ...env },
+  });
+
+test.each(Object.keys(templates))("%s: a project with the versions that are published together", (template) => {
+  const path = createProject({ directory: join(temporary(), "My Project"), template });
+  const { name, dependencies, devDependencies, scripts } = manifestOf(path);
+  const { version } = manifestOf(packageRoot);
+  expect(name).toBe("my-project");
+  expect(Object.values(dependencies!)).toEqual(Object.keys(dependencies!).map(() => `^${version}`));
+  const repository = manifestOf(join(packageRoot, "../..")).devDependencies!;
+  for (const [tool, pinned] of Object.entries(devDependencies!)) expect(pinned).toBe(repository[tool]);
+  const program = /(\S+\.ts)$/.exec(scripts!.start!)![1]!;
+  expect(existsSync(join(path, program))).toBe(true);
+  expect(read(join(path, ".gitignore"))).toContain("node_modules");
+});
+
+test("what a template imports, its manifest lists", () => {
+  for (const template of Object.keys(templates)) {
+    const path = join(packageRoot, "templates", template);
+    const { dependencies } = manifestOf(path);
+    for (const file of readdirSync(path).filter((each) => each.endsWith(".ts"))) {
+      const imported = [...read(join(path, file)).matchAll(/from "(@mosaic\/[\w-]+)/g)].map(([, name]) => name!);
+      for (const name of imported) expect(Object.keys(dependencies!)).toContain(name);
+    }
+  }
+});
+
+test("the transport is the one that docs/transports.md explains", () => {
+  const ours = join(packageRoot, "../collectives-local/native/test/minimal_transport.cc");
+  expect(read(join(packageRoot, "templates/transport/transport.cc"))).toBe(read(ours));
+});
+
+test("the README lists every template", () => {
+  for (const [name, what] of Object.entries(templates)) {
+    expect(read(join(packageRoot, "README.md"))).toContain(`| \`${name}\` | ${what} |`);
+  }
+});
+
+test("refuses unknown templates, folders that are not empty, and what is no path", () => {
+  const directory = temporary();
+  expect(() => createProject({ directory, template: "toString" })).toThrow(
+    /expected one of train, .* received toString/,
+  );
+  expect(() => createProject({ directory: "", template: "train" })).toThrow(CreateError);
+  writeFileSync(join(directory, "mine.txt"), "");
+  expect(() => createProject({ directory, template: "train" })).toThrow(/expected an empty folder/);
+  expect(readdirSync(directory)).toEqual(["mine.txt"]);
+});
+
+test("the command creates, and installs with what started it", () => {
+  const directory = temporary();
+  const [bin, path] = [join(directory, "bin"), join(directory, "project")];
+  mkdirSync(bin);
+  writeFileSync(join(bin, "pnpm"), '#!/bin/sh\necho "pnpm $@ in $PWD"\n', { mode: 0o755 });
+  const env = { PATH: `${bin}:${process.env.PATH}`, npm_config_user_agent: "pnpm/10.0.0 npm/? node/v20.19.0" };
+  const { status, stdout } = create([path, "--template", "plan"], env);
+  expect(status).toBe(0);
+  expect(stdout).toContain(`pnpm install in ${path}`);
+  expect(stdout).toContain("pnpm start");
+  expect(existsSync(join(path, "plan.ts"))).toBe(true);
+});
+
+test("the command explains itself where it cannot create", () => {
+  expect(create(["--help"])).toMatchObject({ status: 0, stdout: expect.stringContaining("npm create @mosaic") });
+  expect(create([])).toMatchObject({ status: 1 });
+  const unknown = create([join(temporary(), "p"), "--template", "nothing", "--no-install"]);
+  expect(unknown).toMatchObject({ status: 1, stderr: expect.stringContaining("expected one of train") });
+  expect(create(["p", "--unknown"])).toMatchObject({ status: 1, stderr: expect.stringContaining("--unknown") });
+});
