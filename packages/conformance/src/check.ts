@@ -1,8 +1,8 @@
 import { AssertionError } from "node:assert";
 
 /** Throws an AssertionError that reports what was found where. */
-export function check(holds: boolean, message: string): asserts holds {
-  if (!holds) throw new AssertionError({ message, stackStartFn: check });
+export function check(condition: boolean, message: string): asserts condition {
+  if (!condition) throw new AssertionError({ message, stackStartFn: check });
 }
 
 /** Rejects unless `action` throws, or rejects with, an error whose name is `name` and whose message matches. */
@@ -46,7 +46,7 @@ export function checkClose(
   actual: ArrayLike<number>,
   expected: ArrayLike<number>,
   tolerance: number,
-  what: string,
+  description: string,
 ): void {
   const error = maxError(actual, expected);
   if (error <= tolerance) return;
@@ -54,17 +54,20 @@ export function checkClose(
   while (Math.abs(actual[at]! - expected[at]!) <= tolerance || actual[at] === expected[at]) at++;
   check(
     false,
-    `${what}: largest error ${error.toExponential(2)} exceeds ${tolerance.toExponential(2)}; ` +
+    `${description}: largest error ${error.toExponential(2)} exceeds ${tolerance.toExponential(2)}; ` +
       `element ${at} is ${actual[at]}, expected ${expected[at]}`,
   );
 }
 
 /** Not one bit of difference, NaN equal to NaN. */
-export function checkEqual(actual: ArrayLike<number>, expected: ArrayLike<number>, what: string): void {
-  check(actual.length === expected.length, `${what}: expected ${expected.length} numbers, received ${actual.length}`);
+export function checkEqual(actual: ArrayLike<number>, expected: ArrayLike<number>, description: string): void {
+  check(
+    actual.length === expected.length,
+    `${description}: expected ${expected.length} numbers, received ${actual.length}`,
+  );
   for (let i = 0; i < actual.length; i++) {
     if (Object.is(actual[i], expected[i]) || actual[i] === expected[i]) continue;
-    check(false, `${what}: element ${i} is ${actual[i]}, expected ${expected[i]}`);
+    check(false, `${description}: element ${i} is ${actual[i]}, expected ${expected[i]}`);
   }
 }
 

@@ -1,4 +1,8 @@
-export { attendLocally, attendOn, type AttentionNumbers } from "./backend/attend.ts";
+export {
+  runLocalAttention as attendLocally,
+  runBackendOnRank as attendOn,
+  type AttentionNumbers,
+} from "./backend/attend.ts";
 export { agreementSuite, type AgreementSuiteOptions } from "./backend/agreement.ts";
 export {
   checkMeasurements,
@@ -12,8 +16,9 @@ export {
 } from "./measure/gate.ts";
 export { type BatchSuiteOptions, batchSuite, batchTrials } from "./backend/batch.ts";
 export { broadcastSteps } from "./backend/broadcast-steps.ts";
+export { maskKinds, maskKindsLength } from "./backend/mask-kinds.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
-export { measureOn } from "./backend/measure.ts";
+export { measureBackend } from "./backend/measure.ts";
 export {
   type Arrangement,
   backendTrials,
@@ -30,10 +35,10 @@ export { type Case, check, checkClose, checkEqual, checkThrows, magnitude, maxEr
 export {
   type CompletionTime,
   type Perturbation,
-  perturbed,
+  perturbContext as perturbed,
   type PerturbedContext,
   PerturbedGroup,
-  poisoned,
+  poisonMemory as poisoned,
 } from "./perturb/group.ts";
 export {
   attentionOracle,
@@ -48,6 +53,8 @@ export {
 } from "./oracle/attention.ts";
 export { type Combination, type Factors, pairwise } from "./pairwise.ts";
 export { epsilon, integer, normals, roundTo, uniforms } from "./oracle/numbers.ts";
+export { type OracleModifiers, philox } from "./oracle/score-modifiers.ts";
+export { variantSuite, type VariantSuiteOptions } from "./backend/variants.ts";
 export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";
 export { type DeviceSuiteOptions, deviceSuite } from "./device/suite.ts";
 export type { MakeDevice } from "./device/tensors.ts";
@@ -72,7 +79,7 @@ export {
 } from "./modules/oracle.ts";
 export { moduleSuite, type ModuleSuiteOptions } from "./modules/suite.ts";
 export {
-  measureModuleOn,
+  measureModule as measureModuleOn,
   type SingleDeviceResult,
   runOnOneDevice,
 } from "./modules/measure.ts";

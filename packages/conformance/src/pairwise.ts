@@ -29,7 +29,8 @@ export function pairwise<const F extends Factors>(factors: F): Combination<F>[] 
   while (open.size > 0) {
     const [first] = open;
     const row = new Map<string, number>(JSON.parse(first!) as [string, number][]);
-    for (const name of names) if (!row.has(name)) row.set(name, bestLevel(name, factors[name]!.length, { row, open }));
+    for (const name of names)
+      if (!row.has(name)) row.set(name, bestParameterValue(name, factors[name]!.length, { row, open }));
     const chosen = [...row];
     for (const [i, one] of chosen.entries()) for (const other of chosen.slice(i + 1)) open.delete(pairKey(one, other));
     const levels = names.map((name) => [name, factors[name]![row.get(name)!]]);
@@ -38,15 +39,15 @@ export function pairwise<const F extends Factors>(factors: F): Combination<F>[] 
   return rows;
 }
 
-type Level = readonly [name: string, index: number];
+type ParameterValue = readonly [name: string, index: number];
 
 /** In the order of names, so that a pair has one key. */
-function pairKey(a: Level, b: Level): string {
+function pairKey(a: ParameterValue, b: ParameterValue): string {
   return JSON.stringify(a[0] < b[0] ? [a, b] : [b, a]);
 }
 
 /** The level that closes most pairs with those of the row so far. */
-function bestLevel(
+function bestParameterValue(
   name: string,
   count: number,
   { row, open }: { readonly row: ReadonlyMap<string, number>; readonly open: ReadonlySet<string> },

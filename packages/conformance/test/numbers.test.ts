@@ -52,7 +52,7 @@ test("measurements: ranks together, against twice the error of one device", () =
   const local = errorSum([1, 2, 3, 4 + 2 ** -20], expected);
   const rank = (actual: number[], part: Float64Array) => ({
     trial: "t",
-    results: { out: { found: errorSum(actual, part), local, expected: measureExtent(expected) } },
+    results: { out: { measured: errorSum(actual, part), local, expected: measureExtent(expected) } },
     lse: 0,
   });
   const half = [expected.subarray(0, 2), expected.subarray(2)] as const;
@@ -62,7 +62,11 @@ test("measurements: ranks together, against twice the error of one device", () =
   expect(() => checkMeasurements("ring", [good, bad])).toThrow(/ring, t: out: mean error .* exceeds/);
   const poisoned = JSON.parse(JSON.stringify(rank([3, Number.NaN], half[1]))) as typeof good;
   expect(() => checkMeasurements("ring", [good, poisoned])).toThrow(/exceeds/);
-  expect(() => checkMeasurements("ring", [good, { ...good, trial: "other" }])).toThrow("ranks tried different things");
-  expect(() => checkMeasurements("ring", [good, { ...good, common: "x" }])).toThrow("other gradients");
-  expect(mergeErrorSums([errorSum([1], [0]), errorSum([3, 0], [0, 0])])).toEqual({ count: 3, squares: 10, largest: 3 });
+  expect(() => checkMeasurements("ring", [good, { ...good, trial: "other" }])).toThrow("ranks ran different trials");
+  expect(() => checkMeasurements("ring", [good, { ...good, common: "x" }])).toThrow("differ from those of rank 0");
+  expect(mergeErrorSums([errorSum([1], [0]), errorSum([3, 0], [0, 0])])).toEqual({
+    count: 3,
+    sumOfSquares: 10,
+    largest: 3,
+  });
 });

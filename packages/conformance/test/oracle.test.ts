@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import {
   attentionOracle,
   attentionOracleBackward,
@@ -7,6 +7,8 @@ import {
   moduleOracle,
   type ModuleProblem,
   normals,
+  type OracleModifiers,
+  philox,
   randomSlices,
   slicesToMaskMod,
 } from "../src/index.ts";
@@ -85,6 +87,54 @@ test.each([1, 2, 3, 4, 5])("the gradients of attention are its slopes, mask %d",
       slope(problem.v, (v) => loss({ v })),
     ),
   ).toBeLessThan(1e-8);
+});
+
+describe("variants", () => {
+  const valueHeadDim = 5;
+  const all: OracleModifiers & { readonly sinks: readonly number[] } = {
+    sinks: [0.5, -1, 2, 0],
+    softcap: 0.8,
+    slopes: [0.5, 0.25, 0.1, 0.3],
+    dropout: { probability: 0.3, seed: 5, stream: 6, batchOffset: 1 },
+  };
+  const plain = { ...createProblem(2), maskMod: (query: number, key: number) => key <= query + 2 };
+  const values = normals(sizes.batch * sizes.numKvHeads * sizes.keys * valueHeadDim, 3);
+  const problem: AttentionProblem = { ...plain, valueHeadDim, v: values, modifiers: all };
+
+  test("their gradients are their slopes", () => {
+    const dOut = normals(sizes.batch * sizes.numHeads * sizes.queries * valueHeadDim, 4);
+    const loss = (change: Partial<AttentionProblem>) => inner(attentionOracle({ ...problem, ...change }).out, dOut);
+    const found = attentionOracleBackward(problem, dOut);
+    const expected = {
+      dq: slope(problem.q, (q) => loss({ q })),
+      dk: slope(problem.k, (k) => loss({ k })),
+      dv: slope(problem.v, (v) => loss({ v })),
+      dSinks: slope(Float64Array.from(all.sinks), (sinks) => loss({ modifiers: { ...all, sinks: Array.from(sinks) } })),
+    };
+    for (const name of ["dq", "dk", "dv", "dSinks"] as const) {
+      expect(maxError(found[name], expected[name]), name).toBeLessThan(1e-8);
+      expect(Math.max(...expected[name]), name).toBeGreaterThan(1e-3);
+    }
+  });
+
+  test("each changes the result, and none has no sinks' gradients", () => {
+    const { out } = attentionOracle({ ...problem, modifiers: {} });
+    for (const [name, value] of Object.entries(all)) {
+      const changed = attentionOracle({ ...problem, modifiers: { [name]: value } });
+      expect(maxError(changed.out, out), name).toBeGreaterThan(1e-3);
+    }
+    expect(attentionOracleBackward({ ...problem, modifiers: {} }, out).dSinks).toHaveLength(0);
+  });
+
+  test("Philox gives the known answers of its authors", () => {
+    // Random123, kat_vectors: philox4x32 10.
+    const ones = [0xffffffff, 0xffffffff];
+    expect(philox([0, 0, 0, 0], [0, 0])).toEqual([0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+    expect(philox([...ones, ...ones], ones)).toEqual([0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
+    expect(philox([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0])).toEqual([
+      0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1,
+    ]);
+  });
 });
 
 test("the gradients of the module are its slopes", () => {

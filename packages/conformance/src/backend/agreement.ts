@@ -4,13 +4,16 @@ import {
   CollectiveMismatchError,
   type Context,
   contiguous,
+  type KernelFeature,
   layoutOf,
   type Mask,
   masks,
+  OptionError,
   type Placement,
   randn,
   striped,
   type Tensor,
+  zeros,
 } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import { checkMessage, waitForError, expectError, openTestWorld } from "../failures/test-world.ts";
@@ -23,7 +26,7 @@ export interface AgreementSuiteOptions {
 }
 
 /** What a rank passes to attention; its shard has 4 rows, whatever it is. */
-interface Options {
+interface AgreementOptions {
   readonly mask: Mask;
   readonly placement: Placement;
   readonly scale: number;
@@ -32,9 +35,11 @@ interface Options {
   /** Samples, and the tokens of each. */
   readonly batch: number;
   readonly tokens: readonly number[] | undefined;
+  readonly softcap: number | undefined;
+  readonly hasSinks: boolean;
 }
 
-const usual: Options = {
+const defaultOptions: AgreementOptions = {
   mask: masks.full(),
   placement: contiguous(),
   scale: 0.25,
@@ -42,72 +47,90 @@ const usual: Options = {
   dropsBackward: true,
   batch: 1,
   tokens: undefined,
+  softcap: undefined,
+  hasSinks: false,
 };
 
 /** What rank 1 of 3 does otherwise, and how both sides are named. */
-interface Difference {
-  readonly what: string;
-  readonly all?: Partial<Options>;
-  readonly odd: Partial<Options>;
-  readonly sides: readonly [usual: string | RegExp, odd: string | RegExp];
+interface RankDisagreement {
+  readonly title: string;
+  /** What a device must have for it: one that has not refuses the call before anything is sent. */
+  readonly feature?: KernelFeature;
+  readonly commonOptions?: Partial<AgreementOptions>;
+  readonly differingOptions: Partial<AgreementOptions>;
+  readonly errorPatterns: readonly [usual: string | RegExp, odd: string | RegExp];
 }
 
-const differences: readonly Difference[] = [
+const disagreements: readonly RankDisagreement[] = [
   {
-    what: "masks that differ",
-    odd: { mask: masks.causal() },
-    sides: ["mask full 0:12 × 0:12, ", "mask causal 0:12 × 0:12, "],
+    title: "masks that differ",
+    differingOptions: { mask: masks.causal() },
+    errorPatterns: ["mask full 0:12 × 0:12, ", "mask causal 0:12 × 0:12, "],
   },
   {
-    what: "masks that differ, of which one lets no rank see another's keys,",
-    all: { mask: masks.documents([4, 4, 4]) },
-    odd: { mask: masks.causal() },
-    sides: ["mask full 0:4 × 0:4 + full 4:8 × 4:8 + full 8:12 × 8:12, ", "mask causal 0:12 × 0:12, "],
+    title: "masks that differ, of which one lets no rank see another's keys,",
+    commonOptions: { mask: masks.documents([4, 4, 4]) },
+    differingOptions: { mask: masks.causal() },
+    errorPatterns: ["mask full 0:4 × 0:4 + full 4:8 × 4:8 + full 8:12 × 8:12, ", "mask causal 0:12 × 0:12, "],
   },
   {
-    what: "masks of many slices that differ",
-    all: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 1, 1]) },
-    odd: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 2]) },
-    sides: [" of 9 slices (", " of 8 slices ("],
+    title: "masks of many slices that differ",
+    commonOptions: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 1, 1]) },
+    differingOptions: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 2]) },
+    errorPatterns: [" of 9 slices (", " of 8 slices ("],
   },
   {
-    what: "lengths of samples that differ",
-    all: { batch: 2, tokens: [5, 12] },
-    odd: { tokens: [12, 5] },
-    sides: [
+    title: "lengths of samples that differ",
+    commonOptions: { batch: 2, tokens: [5, 12] },
+    differingOptions: { tokens: [12, 5] },
+    errorPatterns: [
       "masks of samples full 0:5 × 0:5 | full 0:12 × 0:12, ",
       "masks of samples full 0:12 × 0:12 | full 0:5 × 0:5, ",
     ],
   },
   {
-    what: "lengths of many samples that differ",
-    all: { batch: 6, tokens: [5, 12, 3, 4, 2, 7] },
-    odd: { tokens: [5, 12, 3, 4, 7, 2] },
-    sides: [" of 6 samples (", " of 6 samples ("],
+    title: "lengths of many samples that differ",
+    commonOptions: { batch: 6, tokens: [5, 12, 3, 4, 2, 7] },
+    differingOptions: { tokens: [5, 12, 3, 4, 7, 2] },
+    errorPatterns: [" of 6 samples (", " of 6 samples ("],
   },
   {
-    what: "placements that differ",
-    odd: { placement: striped() },
-    sides: ["rows 12 over sp: 0:4 | 4:8 | 8:12", "rows 12 over sp: 0:12:3 | 1:13:3 | 2:14:3"],
+    title: "placements that differ",
+    differingOptions: { placement: striped() },
+    errorPatterns: ["rows 12 over sp: 0:4 | 4:8 | 8:12", "rows 12 over sp: 0:12:3 | 1:13:3 | 2:14:3"],
   },
-  { what: "scales that differ", odd: { scale: 0.5 }, sides: ["scale 0.25, ", "scale 0.5, "] },
+  { title: "scales that differ", differingOptions: { scale: 0.5 }, errorPatterns: ["scale 0.25, ", "scale 0.5, "] },
   {
-    what: "scales that differ, where no rank expects a message,",
-    all: { mask: masks.documents([4, 4, 4]) },
-    odd: { scale: 0.5 },
-    sides: ["scale 0.25, ", "scale 0.5, "],
+    title: "scales that differ, where no rank expects a message,",
+    commonOptions: { mask: masks.documents([4, 4, 4]) },
+    differingOptions: { scale: 0.5 },
+    errorPatterns: ["scale 0.25, ", "scale 0.5, "],
   },
   {
-    what: "lengths that differ",
-    odd: { length: 13 },
+    title: "softcaps that differ",
+    feature: "softcap",
+    differingOptions: { softcap: 30 },
+    errorPatterns: ["scale 0.25, mask ", "scale 0.25, softcap 30, mask "],
+  },
+  {
+    title: "sinks that other ranks lack",
+    differingOptions: { hasSinks: true },
+    errorPatterns: ["scale 0.25, mask ", "scale 0.25, sinks, mask "],
+  },
+  {
+    title: "lengths that differ",
+    differingOptions: { length: 13 },
     // Messages that follow from them differ, too: of those without signatures either may be found first.
-    sides: [/rows 12 over sp: 0:4 \| 4:8 \| 8:12|\[1,2,4,8\]/, /rows 13 over sp: 0:5 \| 5:9 \| 9:13|\[1,2,5,8\]/],
+    errorPatterns: [
+      /rows 12 over sp: 0:4 \| 4:8 \| 8:12|\[1,2,4,8\]/,
+      /rows 13 over sp: 0:5 \| 5:9 \| 9:13|\[1,2,5,8\]/,
+    ],
   },
   {
-    what: "backwards that one rank does not call",
-    all: { dropsBackward: false },
-    odd: { dropsBackward: true },
-    sides: ["attention backward by ", "at barrier #"],
+    title: "a backward that one rank does not call",
+    commonOptions: { dropsBackward: false },
+    differingOptions: { dropsBackward: true },
+    errorPatterns: ["attention backward by ", "at barrier #"],
   },
 ];
 
@@ -126,25 +149,32 @@ const differences: readonly Difference[] = [
  * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
  *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
  * const cases = agreementSuite({ makeWorld, backend: (axis) => ring({ axis }) });
- * await cases.find(({ name }) => name === "scales that differ are named on every rank")!.run();
+ * await cases.find(({ name }) => name === "scales that differ are reported on every rank")!.run();
  * ```
  */
 export function agreementSuite(options: AgreementSuiteOptions): Case[] {
   return [
-    ...differences.map((difference) => ({
-      name: `${difference.what} are named on every rank`,
+    ...disagreements.map((difference) => ({
+      name: `${difference.title} are reported on every rank`,
       run: () => checkAtNextCall(options, difference),
     })),
-    { name: "scales that differ, where ranks only read and close, are named", run: () => checkAtClose(options) },
-    { name: "the same calls with masks and layouts made anew agree", run: () => checkAgreement(options) },
+    { name: "scales that differ, where ranks only read and close, are reported", run: () => checkAtClose(options) },
+    { name: "equal calls with masks and layouts created again agree", run: () => checkAgreement(options) },
   ];
 }
 
-async function checkAtNextCall({ makeWorld, backend }: AgreementSuiteOptions, difference: Difference): Promise<void> {
-  const { all, odd, sides } = difference;
+async function checkAtNextCall(
+  { makeWorld, backend }: AgreementSuiteOptions,
+  difference: RankDisagreement,
+): Promise<void> {
+  const { commonOptions, differingOptions, errorPatterns, feature } = difference;
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
+  if (feature !== undefined && !testWorld.contexts[0]!.device.features?.includes(feature)) {
+    for (const ctx of testWorld.contexts) checkRefused(ctx, backend("sp"), difference);
+    return;
+  }
   const outcomes = testWorld.contexts.map((ctx) => {
-    const chosen = { ...usual, ...all, ...(ctx.rank === 1 && odd) };
+    const chosen = { ...defaultOptions, ...commonOptions, ...(ctx.rank === 1 && differingOptions) };
     return waitForError(
       ctx.world,
       () => attend(ctx, backend("sp"), chosen),
@@ -153,7 +183,7 @@ async function checkAtNextCall({ makeWorld, backend }: AgreementSuiteOptions, di
   });
   for (const outcome of await Promise.all(outcomes)) {
     const message = expectError(outcome, CollectiveMismatchError);
-    for (const side of sides) checkMessage(message, side);
+    for (const side of errorPatterns) checkMessage(message, side);
     checkMessage(
       message,
       /\brank 1 (is )?at .*; all ranks of a group must call the same collectives in the same order/,
@@ -161,13 +191,24 @@ async function checkAtNextCall({ makeWorld, backend }: AgreementSuiteOptions, di
   }
 }
 
-function attend(ctx: Context, backend: AttentionBackend, chosen: Options): Tensor {
-  const { mask, placement, scale, length, batch, tokens } = chosen;
+function checkRefused(ctx: Context, backend: AttentionBackend, { differingOptions, feature }: RankDisagreement): void {
+  let thrown: unknown;
+  try {
+    attend(ctx, backend, { ...defaultOptions, ...differingOptions });
+  } catch (error) {
+    thrown = error;
+  }
+  checkMessage(expectError(thrown as Error | undefined, OptionError), `a call without ${feature}`);
+}
+
+function attend(ctx: Context, backend: AttentionBackend, chosen: AgreementOptions): Tensor {
+  const { mask, placement, scale, length, batch, tokens, softcap, hasSinks } = chosen;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length, placement });
   const [q, k, v] = [0, 1, 2].map(() => randn(ctx, [batch, 2, 4, 8])) as [Tensor, Tensor, Tensor];
   for (const x of [q, k, v]) x.requiresGrad = true;
   const lengths = tokens && { queries: tokens, keys: tokens };
-  const out = attention(ctx, q, k, v, { backend, mask, lengths, scale, queries: layout, keys: layout });
+  const variant = { softcap, ...(hasSinks && { sinks: zeros(ctx, [2]) }) };
+  const out = attention(ctx, q, k, v, { backend, mask, lengths, scale, ...variant, queries: layout, keys: layout });
   if (!chosen.dropsBackward) out.sum().backward();
   return out;
 }
@@ -178,14 +219,14 @@ async function checkAtClose({ makeWorld, backend }: AgreementSuiteOptions): Prom
   const ended = await Promise.allSettled(
     contexts.map(async (ctx) => {
       try {
-        await attend(ctx, backend("sp"), { ...usual, mask, scale: ctx.rank === 1 ? 0.5 : 0.25 }).read();
+        await attend(ctx, backend("sp"), { ...defaultOptions, mask, scale: ctx.rank === 1 ? 0.5 : 0.25 }).read();
       } finally {
         await ctx.close();
       }
     }),
   );
   const failed = ended.filter((each) => each.status === "rejected");
-  check(failed.length > 0, "expected that a rank fails to read or to close, received none");
+  check(failed.length > 0, "expected a rank that fails to read or to close, received none");
   for (const { reason } of failed) {
     const message = expectError(reason as Error, CollectiveMismatchError);
     for (const side of ["scale 0.25, ", "scale 0.5, "]) checkMessage(message, side);
@@ -198,7 +239,7 @@ async function checkAgreement({ makeWorld, backend }: AgreementSuiteOptions): Pr
   for (let call = 0; call < 20; call++) {
     const mask = () => (call % 2 === 0 ? masks.causal() : masks.documents([3, 1, 2, 1, 1, 4]));
     for (const ctx of testWorld.contexts) {
-      attend(ctx, backend("sp"), { ...usual, mask: mask(), scale: 1 + call, dropsBackward: call % 3 > 0 });
+      attend(ctx, backend("sp"), { ...defaultOptions, mask: mask(), scale: 1 + call, dropsBackward: call % 3 > 0 });
     }
   }
   for (const group of testWorld.groups) group.barrier().wait();

@@ -17,7 +17,7 @@ const emptyState: InitialState = { out: 0, lse: Number.NEGATIVE_INFINITY, gradie
 
 /** What `attend` folds and `attendBackward` adds, by whatever means. */
 interface AttendFunctions {
-  readonly before: InitialState;
+  readonly initialState: InitialState;
   attend(q: Tensor, state: { out: Tensor; lse: Tensor }, kv: { k: Tensor; v: Tensor }): void;
   attendBackward(
     q: Tensor,
@@ -34,17 +34,17 @@ interface RankPositions {
 }
 
 /** One rank's part of a trial, forward and backward, by the backend. Every rank of the mesh must call it. */
-export function attendOn(
+export function runBackendOnRank(
   ctx: Context,
   backend: AttentionBackend,
   trial: Trial,
-  before: InitialState = emptyState,
+  initialState: InitialState = emptyState,
 ): Promise<AttentionNumbers> {
   const layouts = trialLayouts(trial);
   const at = ctx.mesh.coordinate;
   const call = { at, scale: trial.scale, mask: trial.mask, modifiers: trial.modifiers, ...layouts };
   const way: AttendFunctions = {
-    before,
+    initialState: initialState,
     attend: (q, state, kv) => backend.attend(ctx, { ...call, q }, state, { ...kv, from: at }),
     attendBackward: (q, saved, grads, kv) =>
       backend.attendBackward(ctx, { ...call, q, ...saved }, grads, { ...kv, from: at }),
@@ -53,16 +53,16 @@ export function attendOn(
 }
 
 /** The whole trial on one device, by its own kernel. */
-export function attendLocally(
+export function runLocalAttention(
   device: Device,
   trial: Trial,
-  before: InitialState = emptyState,
+  initialState: InitialState = emptyState,
 ): Promise<AttentionNumbers> {
   const { queries, keys, mask, modifiers, scale } = trial;
   const whole = (length: number) => [{ start: 0, length, step: 1 }];
   const tile = { q: whole(queries.length), k: whole(keys.length), mask, scale, modifiers };
   const way: AttendFunctions = {
-    before,
+    initialState: initialState,
     attend: (q, state, block) => device.kernels.attend(state, q, block, tile),
     attendBackward: (q, saved, grads, block) => device.kernels.attendBackward(grads, q, saved, block, tile),
   };
@@ -70,9 +70,9 @@ export function attendLocally(
   return attendRows(device, trial, rows, way);
 }
 
-export function positionsOfRank(trial: Trial, at: Coordinate): RankPositions {
+export function positionsOfRank(trial: Trial, coordinate: Coordinate): RankPositions {
   const { queries, keys } = trialLayouts(trial);
-  return { queries: listPositions(queries.spans(at)), keys: listPositions(keys.spans(at)) };
+  return { queries: listPositions(queries.spans(coordinate)), keys: listPositions(keys.spans(coordinate)) };
 }
 
 /** The part of float64's answer that belongs to some rows. */
@@ -123,15 +123,15 @@ async function attendRows(
   using keys = headsFirst(device, given.k, kShape, dtype);
   using values = headsFirst(device, given.v, kShape, dtype);
   using dOut = headsFirst(device, given.dOut, qShape, dtype);
-  using out = fullTensor(device, qShape, way.before.out);
-  using lse = fullTensor(device, rowShape, way.before.lse);
+  using out = fullTensor(device, qShape, way.initialState.out);
+  using lse = fullTensor(device, rowShape, way.initialState.lse);
   way.attend(queries, { out, lse }, { k: keys, v: values });
 
   using delta = fullTensor(device, rowShape, 0);
   device.kernels.rowDot(delta, dOut, out);
-  using dq = fullTensor(device, qShape, way.before.gradients);
-  using dk = fullTensor(device, kShape, way.before.gradients);
-  using dv = fullTensor(device, kShape, way.before.gradients);
+  using dq = fullTensor(device, qShape, way.initialState.gradients);
+  using dk = fullTensor(device, kShape, way.initialState.gradients);
+  using dv = fullTensor(device, kShape, way.initialState.gradients);
   way.attendBackward(queries, { dOut, lse, delta }, { dq, dk, dv }, { k: keys, v: values });
   const [outRead, lseRead, dqRead, dkRead, dvRead] = await Promise.all([out, lse, dq, dk, dv].map((x) => x.read()));
   // Inputs are the caller's, and rounded already: read back, not a bit of them may differ.

@@ -12,14 +12,14 @@ import {
 } from "@mosaic/core";
 import { resolveBatchMaskUnchecked } from "@mosaic/core/context-parallel";
 import { type Case, check, checkClose } from "../check.ts";
-import { poisoned } from "../perturb/group.ts";
+import { poisonMemory } from "../perturb/group.ts";
 import { checkMeasurements, type Measurement } from "../measure/gate.ts";
 import { type MaskMod } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
 import { pairwise } from "../pairwise.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { type MaskTrial, maskTrials } from "./masks.ts";
-import { measureOn } from "./measure.ts";
+import { measureBackend } from "./measure.ts";
 import { headsFirst, listPositions, takeRows } from "./shard.ts";
 import type { Trial } from "./trial.ts";
 import { type Arrangement, formatMesh, placements, meshSize } from "./trials.ts";
@@ -33,18 +33,18 @@ interface BatchInput {
   readonly padding: "left" | "right";
 }
 
-const sizes = [
+const headSizes = [
   { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 3 },
   { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 },
   { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 4 },
 ] as const;
 
-const combinations = pairwise({
+const trialCombinations = pairwise({
   placement: placements(),
   padding: ["left", "right", "none"],
   // One of all, each a kind of its own, documents where queries and keys are as many, or random slices.
   masks: ["one", "different", "documents", "random"],
-  size: sizes,
+  size: headSizes,
   extent: [
     { queries: 41, keys: 41 },
     { queries: 3, keys: 3 },
@@ -53,7 +53,7 @@ const combinations = pairwise({
   ],
   dtype: ["float32", "bfloat16"],
 });
-type BatchCombination = (typeof combinations)[number];
+type BatchCombination = (typeof trialCombinations)[number];
 
 /** Tokens of each sample: all, some, none, few, and not the same of queries as of keys. */
 function lengthsOf({ padding, masks: choice, size, extent }: BatchCombination): BatchInput["lengths"] {
@@ -121,7 +121,7 @@ export function batchTrials(
   { mesh, axes }: Pick<Arrangement, "mesh" | "axes">,
   dtypes: readonly DType[] = ["float32", "bfloat16"],
 ): Trial[] {
-  const some = combinations.filter(({ dtype }) => dtypes.includes(dtype));
+  const some = trialCombinations.filter(({ dtype }) => dtypes.includes(dtype));
   return some.map((combination, i) => {
     const { placement, padding, masks: choice, size, extent, dtype } = combination;
     const { mask, modifiers, maskMod } = resolveBatch(combination);
@@ -175,7 +175,7 @@ export function batchSuite(options: BatchSuiteOptions): Case[] {
         name: `${title}: masks and lengths of each sample, as exact as one device`,
         run: () => checkExact(options, arrangement),
       },
-      { name: `${title}: NaN in the padding reaches nothing`, run: () => checkPadding(options, arrangement) },
+      { name: `${title}: NaN in the padding has no effect`, run: () => checkPadding(options, arrangement) },
     ];
   });
 }
@@ -183,9 +183,9 @@ export function batchSuite(options: BatchSuiteOptions): Case[] {
 async function checkExact({ makeWorld, dtypes }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   const trials = batchTrials(arrangement, dtypes);
-  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisoned }, async (ctx) => {
+  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, async (ctx) => {
     const measurements: Measurement[] = [];
-    for (const trial of trials) measurements.push(await measureOn(ctx, backend, trial));
+    for (const trial of trials) measurements.push(await measureBackend(ctx, backend, trial));
     return measurements;
   });
   for (const i of trials.keys()) {
@@ -194,7 +194,7 @@ async function checkExact({ makeWorld, dtypes }: BatchSuiteOptions, arrangement:
   }
 }
 
-const padded = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, headDim: 8, lengths: [7, 19, 0] } as const;
+const padSamples = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, headDim: 8, lengths: [7, 19, 0] } as const;
 
 /** Through `attention` and its backward: what lies in the padding, NaN or 0, makes no difference. */
 async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
@@ -210,7 +210,7 @@ async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arran
         // Not to the bit: beside NaN a kernel may sum in another order.
         checkClose(dirty.values[name], clean.values[name], 1e-5, `${what} beside NaN`);
         const nothing = name === "lse" ? Number.NEGATIVE_INFINITY : 0;
-        const width = name === "lse" ? 1 : padded.headDim;
+        const width = name === "lse" ? 1 : padSamples.headDim;
         const wrong = clean.values[name].findIndex(
           (value, i) => clean.isPadding(Math.floor(i / width), name) && value !== nothing,
         );
@@ -233,7 +233,7 @@ async function attendPadded(
   filler: number,
   padding: "left" | "right",
 ): Promise<PaddedNumbers> {
-  const { batch, numHeads, numKvHeads, length, headDim, lengths } = padded;
+  const { batch, numHeads, numKvHeads, length, headDim, lengths } = padSamples;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length, placement: placements()[1]! });
   const positions = listPositions(layout.spans(ctx.mesh.coordinate));
   const isToken = (sample: number, position: number): boolean =>

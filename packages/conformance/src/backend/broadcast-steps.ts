@@ -27,15 +27,15 @@ export function broadcastSteps(axis: string, inner: AttentionBackend): Attention
     ctx: Context,
     call: AttentionCall,
     kv: KvShard,
-  ): Generator<KvShard & { readonly mine: boolean }> {
+  ): Generator<KvShard & { readonly isLocal: boolean }> {
     const group = ctx.mesh.group(axis);
     for (const [source, from] of listCoordinates(ctx, kv).entries()) {
-      const shape = kv.k.shape.with(2, spansLength(call.keys.spans(from)));
-      const mine = source === group.rank;
-      using k = mine ? kv.k.contiguous() : ctx.device.empty(shape, kv.k.dtype);
-      using v = mine ? kv.v.contiguous() : ctx.device.empty(shape, kv.v.dtype);
+      const rows = spansLength(call.keys.spans(from));
+      const isLocal = source === group.rank;
+      using k = isLocal ? kv.k.contiguous() : ctx.device.empty(kv.k.shape.with(2, rows), kv.k.dtype);
+      using v = isLocal ? kv.v.contiguous() : ctx.device.empty(kv.v.shape.with(2, rows), kv.v.dtype);
       for (const tensor of [k, v]) group.broadcast(tensor, source).wait();
-      yield { k, v, from, mine };
+      yield { k, v, from, isLocal };
     }
   }
 
@@ -50,13 +50,13 @@ export function broadcastSteps(axis: string, inner: AttentionBackend): Attention
 
     attendBackward(ctx, call, grads, kv) {
       using parts = blockwise(inner, listCoordinates(ctx, kv));
-      for (const { mine, ...theirs } of broadcastShards(ctx, call, kv)) {
+      for (const { isLocal, ...theirs } of broadcastShards(ctx, call, kv)) {
         using dk = zeros(ctx, theirs.k.shape);
         using dv = zeros(ctx, theirs.v.shape);
         parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);
         for (const sum of [dk, dv]) ctx.mesh.group(axis).allReduce(sum).wait();
-        if (mine) ctx.device.kernels.binary("add", grads.dk, grads.dk, dk);
-        if (mine) ctx.device.kernels.binary("add", grads.dv, grads.dv, dv);
+        if (isLocal) ctx.device.kernels.binary("add", grads.dk, grads.dk, dk);
+        if (isLocal) ctx.device.kernels.binary("add", grads.dv, grads.dv, dv);
       }
     },
   };

@@ -8,23 +8,24 @@ import {
   type Measured,
   type Measurement,
 } from "../measure/gate.ts";
-import { expectedFor, attendLocally, type AttentionNumbers, attendOn, positionsOfRank } from "./attend.ts";
+import { expectedFor, runLocalAttention, type AttentionNumbers, runBackendOnRank, positionsOfRank } from "./attend.ts";
 import { type Reference, getReference, type Trial } from "./trial.ts";
 
 const names = ["out", "lse", "dq", "dk", "dv"] as const;
 
 /** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
-export async function measureOn(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<Measurement> {
-  const actual = await attendOn(ctx, backend, trial);
+export async function measureBackend(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<Measurement> {
+  const actual = await runBackendOnRank(ctx, backend, trial);
   const mine = expectedFor(trial, positionsOfRank(trial, ctx.mesh.coordinate));
   const { errors, extents, lse } = await referenceErrors(ctx.device, trial);
   const measured = (name: (typeof names)[number]): Measured => ({
-    found: errorSum(actual[name], mine[name]),
+    measured: errorSum(actual[name], mine[name]),
     local: errors[name],
     expected: extents[name],
+    weights: trial.dtype,
   });
   const results = Object.fromEntries(names.map((name) => [name, measured(name)]));
-  return { trial: trial.name, results, lse: trial.values?.isApart ? 0 : lse };
+  return { trial: trial.name, results, lse: trial.values?.isNearTie ? 0 : lse };
 }
 
 /** What a rank's errors are held to. */
@@ -53,7 +54,7 @@ function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors>
 
 async function measureReference(device: Device, trial: Trial): Promise<ReferenceErrors> {
   const expected = getReference(trial);
-  const actual = await attendLocally(device, trial);
+  const actual = await runLocalAttention(device, trial);
   const eachName = <T>(measure: (name: (typeof names)[number]) => T) =>
     Object.fromEntries(names.map((name) => [name, measure(name)])) as Record<(typeof names)[number], T>;
   return {

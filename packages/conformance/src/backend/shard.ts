@@ -54,6 +54,6 @@ export function fullTensor(device: Device, shape: Shape, value: number): Tensor 
   return tensor;
 }
 
-export function concatenate(parts: readonly Float64Array[]): Float64Array {
-  return Float64Array.from(parts.flatMap((part) => Array.from(part)));
+export function concatenate(arrays: readonly Float64Array[]): Float64Array {
+  return Float64Array.from(arrays.flatMap((part) => Array.from(part)));
 }

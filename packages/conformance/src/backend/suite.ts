@@ -1,10 +1,10 @@
 import type { AttentionBackend, DType } from "@mosaic/core";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
-import { type CompletionTime, perturbed, poisoned } from "../perturb/group.ts";
+import { type CompletionTime, perturbContext, poisonMemory } from "../perturb/group.ts";
 import { checkMeasurements, type Measurement } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
-import { attendLocally, attendOn, type InitialState, selectRows, positionsOfRank } from "./attend.ts";
-import { measureOn } from "./measure.ts";
+import { runLocalAttention, runBackendOnRank, type InitialState, selectRows, positionsOfRank } from "./attend.ts";
+import { measureBackend } from "./measure.ts";
 import {
   type Arrangement,
   backendTrials,
@@ -66,11 +66,11 @@ export function backendSuite({ dtypes = ["float32", "bfloat16"], ...options }: B
       }),
     ),
     {
-      name: `${caseTitle(arrangement)}: folds into the state that is there, adds to gradients, and keeps no memory`,
+      name: `${caseTitle(arrangement)}: folds into an existing state, adds to gradients, and retains no memory`,
       run: () => checkFolding(options, arrangement),
     },
     {
-      name: `${caseTitle(arrangement)}: the same bits however messages arrive, twice over`,
+      name: `${caseTitle(arrangement)}: the same bits for every order of arrival, in two runs`,
       run: () => checkReproducible(options, arrangement),
     },
   ]);
@@ -99,14 +99,14 @@ async function checkExact(
   const trials = Array.from({ length: countSequences(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }),
   );
-  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisoned }, async (ctx) => {
-    const rank = perturbed(ctx, { completion, seed: 7 });
+  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, async (ctx) => {
+    const rank = perturbContext(ctx, { completion, seed: 7 });
     const sequence = sequenceIndex(rank, axes);
     const measurements: Measurement[] = [];
     for (const trial of trials[sequence]!) {
-      measurements.push(await measureOn(rank, backend, trial));
+      measurements.push(await measureBackend(rank, backend, trial));
       const { name } = trial;
-      check(rank.inFlight() === 0, `${name}, rank ${ctx.rank}: ${rank.inFlight()} collectives were never waited for`);
+      check(rank.inFlight() === 0, `${name}, rank ${ctx.rank}: ${rank.inFlight()} collectives were not waited for`);
     }
     return { sequence, measurements };
   });
@@ -131,18 +131,18 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
     const { allocated } = ctx.device.memory();
     // Of the first, full one, and of the last, in which there may be no keys: then the state stays as it was.
     for (const trial of new Set([trials[0]!, trials.at(-1)!])) {
-      const expected = await attendLocally(ctx.device, trial, priorState);
-      const actual = await attendOn(ctx, backend, trial, priorState);
+      const expected = await runLocalAttention(ctx.device, trial, priorState);
+      const actual = await runBackendOnRank(ctx, backend, trial, priorState);
       const mine = selectRows(expected, trial, positionsOfRank(trial, ctx.mesh.coordinate));
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
-        const what = `${backend.name}, ${trial.name}, rank ${ctx.rank}, beside what was there before: ${name}`;
+        const what = `${backend.name}, ${trial.name}, rank ${ctx.rank}, beside the initial values: ${name}`;
         checkClose(actual[name], mine[name], 1e-4 * Math.max(1, magnitude(expected[name])), what);
       }
     }
     ctx.world.barrier().wait();
     await ctx.device.stream.synchronize();
     const held = ctx.device.memory().allocated - allocated;
-    check(held === 0, `${backend.name}, rank ${ctx.rank}: ${held} bytes are still held when all is done`);
+    check(held === 0, `${backend.name}, rank ${ctx.rank}: ${held} bytes are still allocated after the pass`);
   });
 }
 
@@ -151,14 +151,14 @@ async function checkReproducible({ makeWorld, extents }: SuiteContext, arrangeme
   const options = { placement: placements()[1]!, dtype: "float32", seed: 5, ...(extents && { extents }) } as const;
   const trial = backendTrials(arrangement, options)[1]!;
   await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
-    const expected = await attendOn(ctx, backend, trial);
+    const expected = await runBackendOnRank(ctx, backend, trial);
     const ways = [
       ctx,
-      perturbed(ctx, { completion: "late", seed: 1 }),
-      perturbed(ctx, { completion: "soon", seed: 2 }),
+      perturbContext(ctx, { completion: "late", seed: 1 }),
+      perturbContext(ctx, { completion: "soon", seed: 2 }),
     ];
     for (const way of ways) {
-      const actual = await attendOn(way, backend, trial);
+      const actual = await runBackendOnRank(way, backend, trial);
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         checkEqual(actual[name], expected[name], `${backend.name}, rank ${ctx.rank}: ${name}`);
       }

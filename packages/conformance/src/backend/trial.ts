@@ -18,24 +18,24 @@ export interface ValueTransform {
    * Whether scores are so far apart that no rounding changes which is the largest of a row: that key takes all, and results
    * are as exact as those of ordinary scores, although an lse of 1e9 is rounded by 32.
    */
-  readonly isApart: boolean;
-  change(problem: AttentionProblem, dtype: DType): Pick<AttentionProblem, "q" | "k">;
+  readonly isNearTie: boolean;
+  transform(problem: AttentionProblem, dtype: DType): Pick<AttentionProblem, "q" | "k">;
 }
 
 /** Queries, and so scores, so many times as large. */
-function scaledScores(size: number, isApart: boolean): ValueTransform {
+function scaledScores(size: number, isNearTie: boolean): ValueTransform {
   return {
     name: `scores of ${size}`,
-    isApart,
-    change: ({ q, k }, dtype) => ({ q: q.map((x) => roundTo(x * size, dtype)), k }),
+    isNearTie,
+    transform: ({ q, k }, dtype) => ({ q: q.map((x) => roundTo(x * size, dtype)), k }),
   };
 }
 
 /** Every other key is one that no query takes notice of. */
 const minusInfinity: ValueTransform = {
   name: "scores of −Infinity",
-  isApart: false,
-  change({ q, k, headDim }) {
+  isNearTie: false,
+  transform({ q, k, headDim }) {
     const first = (i: number) => i % headDim === 0;
     return {
       q: q.map((x, i) => (first(i) ? 1 : x)),
@@ -46,8 +46,8 @@ const minusInfinity: ValueTransform = {
 
 const denormal: ValueTransform = {
   name: "denormal scores",
-  isApart: false,
-  change({ q, k }, dtype) {
+  isNearTie: false,
+  transform({ q, k }, dtype) {
     const tiny = (x: number) => roundTo(x * 1e-20, dtype);
     return { q: q.map(tiny), k: k.map(tiny) };
   },
@@ -131,9 +131,9 @@ function computeReference(trial: Trial): Reference {
     v: normals(keyRows, 4 * seed + 2, dtype),
   };
   const { values } = trial;
-  const problem = values ? { ...normal, ...values.change(normal, dtype) } : normal;
-  const isApart = !values?.isApart || smallestGap(problem) > 1e-5 * magnitude(problem.q);
-  check(isApart, `${trial.name}: two scores are too close to be ordered in float32`);
+  const problem = values ? { ...normal, ...values.transform(normal, dtype) } : normal;
+  const isApart = !values?.isNearTie || smallestGap(problem) > 1e-5 * magnitude(problem.q);
+  check(isApart, `${trial.name}: two scores are closer than the resolution of float32`);
   const dOut = normals(rows, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
 }

@@ -40,7 +40,7 @@ export interface Extents {
 }
 
 /** Lengths that divide nothing, shorter than the world, different for queries and keys, and none; extreme scores. */
-const irregular: readonly Extents[] = [
+const irregularExtents: readonly Extents[] = [
   { queries: 41, keys: 41 },
   { queries: 3, keys: 3, masks: ["full", "causal", "sliceMask"] },
   { queries: 23, keys: 38, masks: ["causal", "slidingWindow", "bidirectionalCausal"] },
@@ -50,7 +50,7 @@ const irregular: readonly Extents[] = [
 ];
 
 /** Query heads, key heads, head size, batch: even and odd, grouped and not. */
-const sizes = [
+const headSizes = [
   { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 1 },
   { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 1 },
   { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 2 },
@@ -58,14 +58,14 @@ const sizes = [
 
 /** Every mask on one placement, with heads grouped and not. */
 export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">, options: TrialOptions): Trial[] {
-  const { placement, dtype, seed, extents = irregular } = options;
+  const { placement, dtype, seed, extents = irregularExtents } = options;
   const cases = extents.flatMap(({ queries, keys, masks, values }) =>
     maskTrials(queries, keys, seed)
       .filter(({ mask }) => !masks || masks.includes(mask.name.replace(/\(.*/, "")))
       .map(({ mask, maskMod }) => ({ queries, keys, mask, maskMod, values })),
   );
   return cases.map(({ queries, keys, mask, maskMod, values }, i) => {
-    const size = sizes[i % sizes.length]!;
+    const size = headSizes[i % headSizes.length]!;
     const { numHeads, numKvHeads, headDim } = size;
     const heading = `${mask.name} ${queries}×${keys}, ${numHeads}/${numKvHeads} heads of ${headDim}`;
     return {
@@ -112,7 +112,7 @@ export function sequenceIndex({ mesh }: Context, axes: readonly string[]): numbe
 }
 
 /** Shards that grow from nothing: the first are empty as soon as there are many, and no two are equal. */
-function ragged(): Placement {
+function unequalPlacement(): Placement {
   return {
     name: "ragged",
     spans(index, count, length) {
@@ -139,5 +139,5 @@ function randomBlocks(): Placement {
 
 /** Core's placements, and two that are as irregular as the rules allow. */
 export function placements(): Placement[] {
-  return [contiguous(), zigzag(), striped(), ragged(), randomBlocks()];
+  return [contiguous(), zigzag(), striped(), unequalPlacement(), randomBlocks()];
 }

@@ -27,7 +27,7 @@ export interface ValidationSuiteOptions {
 }
 
 /** Tensors of a call on two ranks that have 5 of 10 tokens each. */
-const shapes = {
+const operandShapes = {
   q: [1, 4, 5, 8],
   k: [1, 2, 5, 8],
   v: [1, 2, 5, 8],
@@ -39,14 +39,14 @@ const shapes = {
   dk: [1, 2, 5, 8],
   dv: [1, 2, 5, 8],
 } as const satisfies Record<string, Shape>;
-type TensorName = keyof typeof shapes;
+type TensorName = keyof typeof operandShapes;
 
 /** What a half of a call takes beside q, k and v. */
-const passes = {
+const passOperands = {
   attend: ["out", "lse"],
   attendBackward: ["dOut", "lse", "delta", "dq", "dk", "dv"],
 } as const satisfies Record<string, readonly TensorName[]>;
-type Pass = keyof typeof passes;
+type Pass = keyof typeof passOperands;
 
 /** A call, right or wrong: tensors, axes that the sequences are sharded along, and where their spans come from. */
 interface BackendCall {
@@ -59,9 +59,9 @@ interface BackendCall {
 }
 
 interface InvalidCall {
-  readonly what: string;
+  readonly title: string;
   readonly pass: Pass;
-  readonly change: (given: BackendCall, ctx: Context) => Partial<BackendCall>;
+  readonly invalidate: (given: BackendCall, ctx: Context) => Partial<BackendCall>;
   /** The error's class and message. */
   readonly error: string;
   readonly message: RegExp;
@@ -93,11 +93,11 @@ export function validationSuite({ makeWorld, backend, sharded = ["queries", "key
   const { name } = backend("sp");
   return [
     ...mistakes.map((invalid) => ({
-      name: `${name}, ${invalid.pass}: ${invalid.what} is refused on every rank before anything is sent`,
+      name: `${name}, ${invalid.pass}: ${invalid.title} is rejected on every rank before anything is sent`,
       run: () => checkRejected(makeWorld, backend("sp"), invalid),
     })),
     ...contractViolations.map((broken) => ({
-      name: `${name}: ${broken.what} is refused on every rank before anything is sent`,
+      name: `${name}: ${broken.title} is rejected on every rank before anything is sent`,
       run: () => violationRejected(makeWorld, backend("sp"), broken),
     })),
   ];
@@ -105,28 +105,48 @@ export function validationSuite({ makeWorld, backend, sharded = ["queries", "key
 
 /** A user's placement or mask that violates its contract, over 10 tokens on two ranks. */
 interface ContractViolation {
-  readonly what: string;
+  readonly title: string;
   readonly shards?: readonly [readonly Span[], readonly Span[]];
   readonly slices?: readonly Slice[];
   readonly message: RegExp;
 }
 
-const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
-const slice = (change: Partial<Slice>): Slice => ({ q0: 0, q1: 10, k0: 0, k1: 10, type: "full", ...change });
+const makeSpan = (start: number, length: number, step = 1): Span => ({ start, length, step });
+const makeSlice = (change: Partial<Slice>): Slice => ({ q0: 0, q1: 10, k0: 0, k1: 10, type: "full", ...change });
 
 const contractViolations: readonly ContractViolation[] = [
   ...[0, 0.5, -1, Number.NaN].map((step) => ({
-    what: `a placement with a step of ${step}`,
-    shards: [[span(0, 5)], [span(5, 5, step)]] as const,
+    title: `a placement with a step of ${step}`,
+    shards: [[makeSpan(0, 5)], [makeSpan(5, 5, step)]] as const,
     message: new RegExp(`step ≥ 1.*step ${step}`),
   })),
-  { what: "a placement that overlaps", shards: [[span(0, 5)], [span(4, 5)]], message: /position 4 in shards 0 and 1/ },
-  { what: "a placement with a gap", shards: [[span(0, 5)], [span(6, 4)]], message: /position 5 is in no shard/ },
-  { what: "a placement that reaches outside", shards: [[span(0, 5)], [span(6, 5)]], message: /before position 10/ },
-  { what: "a mask whose slices overlap", slices: [slice({}), slice({ q0: 9 })], message: /overlapping slices/ },
-  { what: "a mask with NaN", slices: [slice({ k0: Number.NaN })], message: /keys \[NaN,10\)/ },
-  { what: "a mask that reaches outside", slices: [slice({ k1: 11 })], message: /within 10 queries and 10 keys/ },
-  { what: "a mask of an unknown type", slices: [slice({ type: 7 as never })], message: /a type among full, causal/ },
+  {
+    title: "a placement that overlaps",
+    shards: [[makeSpan(0, 5)], [makeSpan(4, 5)]],
+    message: /position 4 in shards 0 and 1/,
+  },
+  {
+    title: "a placement with a gap",
+    shards: [[makeSpan(0, 5)], [makeSpan(6, 4)]],
+    message: /position 5 is in no shard/,
+  },
+  {
+    title: "a placement beyond the sequence",
+    shards: [[makeSpan(0, 5)], [makeSpan(6, 5)]],
+    message: /before position 10/,
+  },
+  {
+    title: "a mask whose slices overlap",
+    slices: [makeSlice({}), makeSlice({ q0: 9 })],
+    message: /overlapping slices/,
+  },
+  { title: "a mask with NaN", slices: [makeSlice({ k0: Number.NaN })], message: /keys \[NaN,10\)/ },
+  { title: "a mask beyond the sequence", slices: [makeSlice({ k1: 11 })], message: /within 10 queries and 10 keys/ },
+  {
+    title: "a mask of an unknown type",
+    slices: [makeSlice({ type: 7 as never })],
+    message: /a type among full, causal/,
+  },
 ];
 
 async function violationRejected(
@@ -135,7 +155,7 @@ async function violationRejected(
   { shards, slices, message }: ContractViolation,
 ): Promise<void> {
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
-    using x = randn(ctx, shapes.q);
+    using x = randn(ctx, operandShapes.q);
     const placement = shards ? { name: "mine", spans: (index: number) => shards[index]! } : contiguous();
     const mask = slices ? { name: "mine", slices: () => slices } : masks.full();
     const run = (how: Placement, shown: Mask): Tensor => {
@@ -144,31 +164,39 @@ async function violationRejected(
     };
     await checkThrows(() => run(placement, mask), "ShapeError", message);
     const { messagesSent } = ctx.world.traffic();
-    check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it refused the call`);
+    check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it rejected the call`);
     using out = run(contiguous(), masks.full());
-    check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a right call fails after one that was refused`);
+    check(
+      (await out.read()).every(Number.isFinite),
+      `rank ${ctx.rank}: a valid call fails after one that was rejected`,
+    );
   });
 }
 
 async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, invalid: InvalidCall): Promise<void> {
-  const { pass, change, error, message } = invalid;
+  const { pass, invalidate, error, message } = invalid;
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
     const right = validCall(ctx, backend);
-    const wrong = { ...right, ...change(right, ctx) };
+    const wrong = { ...right, ...invalidate(right, ctx) };
     await checkThrows(() => callBackend(ctx, wrong, pass), error, message);
     await checkThrows(() => callBackend(ctx, wrong, pass), error, new RegExp(`\\(\\w+\\).*, rank ${ctx.rank}: `));
     const { messagesSent } = ctx.world.traffic();
-    check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it refused the call`);
+    check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it rejected the call`);
     for (const tensor of Object.values(wrong.tensors)) tensor.dispose();
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, length: 10 });
-    using x = randn(ctx, shapes.q);
+    using x = randn(ctx, operandShapes.q);
     using out = attention(ctx, x, x, x, { backend, queries: layout, keys: layout });
-    check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a right call fails after one that was refused`);
+    check(
+      (await out.read()).every(Number.isFinite),
+      `rank ${ctx.rank}: a valid call fails after one that was rejected`,
+    );
   });
 }
 
 function validCall(ctx: Context, backend: AttentionBackend): BackendCall {
-  const made = Object.entries(shapes).map(([name, shape]) => [name, ctx.device.empty(shape, "float32")] as const);
+  const made = Object.entries(operandShapes).map(
+    ([name, shape]) => [name, ctx.device.empty(shape, "float32")] as const,
+  );
   const tensors = Object.fromEntries(made) as Record<TensorName, Tensor>;
   const { coordinate } = ctx.mesh;
   return { backend, tensors, queries: backend.axes, keys: backend.axes, at: coordinate, from: coordinate };
@@ -184,9 +212,9 @@ function callBackend(ctx: Context, { backend, tensors, at, from, ...sharded }: B
 }
 
 function invalidAxis(backend: (axis: string) => AttentionBackend): InvalidCall {
-  const change = (): Partial<BackendCall> => ({ backend: backend("gpu") });
+  const invalidate = (): Partial<BackendCall> => ({ backend: backend("gpu") });
   const message = /expected one of the mesh's axes sp, received "gpu"/;
-  return { what: "an axis that the mesh lacks", pass: "attend", change, error: "OptionError", message };
+  return { title: "an axis that the mesh lacks", pass: "attend", invalidate, error: "OptionError", message };
 }
 
 function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
@@ -195,20 +223,20 @@ function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
   return [
     {
       ...invalid,
-      what: `whole ${name}`,
-      change: () => ({ [name]: [] }),
+      title: `whole ${name}`,
+      invalidate: () => ({ [name]: [] }),
       message: new RegExp(`${name} sharded along sp, received unsharded ${name}`),
     },
     {
       ...invalid,
-      what: `${name} of another rank`,
-      change: (_, { rank }) => ({ [place]: { sp: 1 - rank } }),
+      title: `${name} of another rank`,
+      invalidate: (_, { rank }) => ({ [place]: { sp: 1 - rank } }),
       message: new RegExp(`this rank's shard of the ${name}, sp = \\d, received ${name} from \\{"sp":\\d\\}`),
     },
     {
       ...invalid,
-      what: `${name} of all ranks`,
-      change: () => ({ [place]: {} }),
+      title: `${name} of all ranks`,
+      invalidate: () => ({ [place]: {} }),
       message: new RegExp(`this rank's shard of the ${name}, sp = \\d, received ${name} from \\{\\}`),
     },
   ];
@@ -216,9 +244,9 @@ function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
 
 function invalidInputs(): InvalidCall[] {
   const shape = (name: TensorName, to: Shape, message: RegExp) =>
-    invalidTensor("attend", name, { what: `${name} [${to}]`, shape: to, error: "ShapeError", message });
+    invalidTensor("attend", name, { title: `${name} [${to}]`, shape: to, error: "ShapeError", message });
   const dtype = (name: TensorName, message: RegExp) =>
-    invalidTensor("attend", name, { what: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
+    invalidTensor("attend", name, { title: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
   return [
     shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as their layout states, received \[1,4,4,8\]/),
     shape("q", [4, 5, 8], /queries \[B,H,5,D\], as their layout states, received \[4,5,8\]/),
@@ -226,11 +254,12 @@ function invalidInputs(): InvalidCall[] {
     shape("k", [1, 3, 5, 8], /keys \[1,Hkv,S,8\] with Hkv a divisor of 4, .* received \[1,3,5,8\]/),
     shape("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
     shape("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
-    shape("v", [1, 2, 5, 4], /values of the keys' shape \[1,2,5,8\], received \[1,2,5,4\]/),
+    shape("v", [1, 2, 4, 8], /values of the keys' shape \[1,2,5,8\], received \[1,2,4,8\]/),
+    shape("v", [1, 2, 5, 4], /out \[1,4,5,4\], received \[1,4,5,8\]/),
     dtype("v", /values of dtype float32, as the keys, received bfloat16/),
     dtype("q", /queries of dtype float32, as the keys, received bfloat16/),
     invalidTensor("attendBackward", "k", {
-      what: "k [1,2,6,8]",
+      title: "k [1,2,6,8]",
       shape: [1, 2, 6, 8],
       error: "ShapeError",
       message: /backward.*keys \[B,H,5,D\]/,
@@ -240,22 +269,22 @@ function invalidInputs(): InvalidCall[] {
 
 /** State, saved rows and gradients: of the shapes of what they belong to, and float32 but for dOut. */
 function invalidStates(pass: Pass): InvalidCall[] {
-  return passes[pass].flatMap((name) => {
-    const shape = (shapes[name] as Shape).with(2, 4);
-    const message = new RegExp(`expected ${name} \\[${shapes[name]}\\], received \\[${shape}\\]`);
-    const wrong = invalidTensor(pass, name, { what: `${name} [${shape}]`, shape, error: "ShapeError", message });
+  return passOperands[pass].flatMap((name) => {
+    const shape = (operandShapes[name] as Shape).with(2, 4);
+    const message = new RegExp(`expected ${name} \\[${operandShapes[name]}\\], received \\[${shape}\\]`);
+    const wrong = invalidTensor(pass, name, { title: `${name} [${shape}]`, shape, error: "ShapeError", message });
     if (name === "dOut") return [wrong];
     const rounded = new RegExp(`expected ${name} of dtype float32, received bfloat16`);
-    const what = `${name} of bfloat16`;
-    return [wrong, invalidTensor(pass, name, { what, dtype: "bfloat16", error: "DTypeError", message: rounded })];
+    const title = `${name} of bfloat16`;
+    return [wrong, invalidTensor(pass, name, { title, dtype: "bfloat16", error: "DTypeError", message: rounded })];
   });
 }
 
 function disposedTensors(pass: Pass): InvalidCall[] {
-  return (["q", "k", "v", ...passes[pass]] as const).map((name) => ({
-    what: `a disposed ${name}`,
+  return (["q", "k", "v", ...passOperands[pass]] as const).map((name) => ({
+    title: `a disposed ${name}`,
     pass,
-    change({ tensors }) {
+    invalidate({ tensors }) {
       tensors[name].dispose();
       return {};
     },
@@ -264,7 +293,7 @@ function disposedTensors(pass: Pass): InvalidCall[] {
   }));
 }
 
-interface InvalidTensor extends Pick<InvalidCall, "what" | "error" | "message"> {
+interface InvalidTensor extends Pick<InvalidCall, "title" | "error" | "message"> {
   readonly shape?: Shape;
   readonly dtype?: DType;
 }
@@ -277,9 +306,9 @@ function invalidTensor(
   return {
     ...invalid,
     pass,
-    change({ tensors }, { device }) {
+    invalidate({ tensors }, { device }) {
       tensors[name].dispose();
-      return { tensors: { ...tensors, [name]: device.empty(shape ?? shapes[name], dtype) } };
+      return { tensors: { ...tensors, [name]: device.empty(shape ?? operandShapes[name], dtype) } };
     },
   };
 }

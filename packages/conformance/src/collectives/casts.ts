@@ -2,20 +2,20 @@ import type { DType, GroupCastPlan, ProcessGroup, RowRange, Shape, Tensor } from
 import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import { integer, normals, roundTo, uniforms } from "../oracle/numbers.ts";
 import type { MakeWorld } from "../world.ts";
-import { dtypes, groupRanks, makeTensor, onRanks } from "./tensors.ts";
+import { dtypes, groupRanks, makeTensor, runOnRanks } from "./tensors.ts";
 
 /** groupCast and groupReduce, against a reference that copies and adds row by row, to the last bit. */
 export function castCases(makeWorld: MakeWorld, size: number): Case[] {
   const on = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
-    run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world)),
+    run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
     on("groupCast by random plans, its bytes and versions", castsRandomPlans),
-    on("groupCast over hosts", castsOverHosts),
+    on("groupCast over hosts", checkCastsOverHosts),
     on("groupReduce by random plans, in rank order", reducesRandomPlans),
-    on("groupReduce after groupCast multiplies each row by its receivers", reduceAfterCast),
-    on("groupCast and groupReduce refuse what does not fit before anything is posted", refuses),
+    on("groupReduce after groupCast multiplies each row by the number of its receivers", checkReduceAfterCast),
+    on("groupCast and groupReduce reject mismatched arguments before anything is posted", invalidPlansRejected),
   ];
 }
 
@@ -28,7 +28,7 @@ interface DrawnPlan {
 const MAX_ROWS = 40;
 
 /** The same on all ranks. Some ranks have no rows, some pairs exchange none; several receivers share rows. */
-function drawPlan(size: number, seed: number): DrawnPlan {
+function randomPlan(size: number, seed: number): DrawnPlan {
   const next = uniforms(seed);
   const rows = Array.from({ length: size }, () => (next() < 0.1 ? 0 : 1 + integer(next, MAX_ROWS)));
   const all = rows.map((count, sender) =>
@@ -59,8 +59,8 @@ function extremePlans(size: number): DrawnPlan[] {
   ];
 }
 
-function drawnPlans(size: number): DrawnPlan[] {
-  return [...extremePlans(size), ...Array.from({ length: 4 }, (_, i) => drawPlan(size, 100 * size + i))];
+function randomPlans(size: number): DrawnPlan[] {
+  return [...extremePlans(size), ...Array.from({ length: 4 }, (_, i) => randomPlan(size, 100 * size + i))];
 }
 
 /** Shapes of tensors that travel together: several planes, one, and no leading axis. */
@@ -85,13 +85,13 @@ function rowsIn(ranges: readonly RowRange[]): number[] {
   return ranges.flatMap(({ start, length }) => Array.from({ length }, (_, i) => start + i));
 }
 
-interface Matrix {
+interface RowMatrix {
   readonly values: Float64Array;
   readonly shape: Shape;
 }
 
 /** The elements of one row, over all planes: where each lies. */
-function elementsOf({ shape }: Matrix, row: number): number[] {
+function elementsOf({ shape }: RowMatrix, row: number): number[] {
   const [rows, width] = shape.slice(-2) as [number, number];
   const planes = shape.slice(0, -2).reduce((a, b) => a * b, 1);
   return Array.from({ length: planes * width }, (_, i) => (Math.floor(i / width) * rows + row) * width + (i % width));
@@ -104,7 +104,7 @@ function receivedRows(plan: GroupCastPlan, rank: number): [sender: number, row: 
   );
 }
 
-function expectedCast({ plan, rows }: DrawnPlan, rank: number, i: number, dtype: DType): Matrix {
+function expectedCast({ plan, rows }: DrawnPlan, rank: number, i: number, dtype: DType): RowMatrix {
   const received = receivedRows(plan, rank);
   const shape = shapesOf(received.length)[i]!;
   const out = { shape, values: new Float64Array(shape.reduce((a, b) => a * b, 1)) };
@@ -151,7 +151,7 @@ async function checkCast(group: ProcessGroup, drawn: DrawnPlan, dtype: DType, hi
 async function castsRandomPlans(group: ProcessGroup): Promise<void> {
   const bytesPerRow = { float32: 4, bfloat16: 2, float16: 2 };
   const perRow = shapesOf(1).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
-  for (const [i, drawn] of drawnPlans(group.size).entries()) {
+  for (const [i, drawn] of randomPlans(group.size).entries()) {
     const dtype = dtypes[i % dtypes.length]!;
     await group.device.stream.synchronize();
     const before = group.traffic();
@@ -167,18 +167,18 @@ async function castsRandomPlans(group: ProcessGroup): Promise<void> {
 }
 
 /** Ranks that pass for those of several hosts: what arrives is the same. */
-async function castsOverHosts(group: ProcessGroup): Promise<void> {
+async function checkCastsOverHosts(group: ProcessGroup): Promise<void> {
   for (const hosts of [2, 3]) {
     const part = await group.split(0, `${hosts} hosts`);
     Object.defineProperty(part, "hosts", { value: groupRanks(part).map((rank) => rank % hosts) });
-    for (const drawn of drawnPlans(part.size)) await checkCast(part, drawn, "float32", true);
+    for (const drawn of randomPlans(part.size)) await checkCast(part, drawn, "float32", true);
   }
-  for (const drawn of drawnPlans(group.size)) await checkCast(group, drawn, "bfloat16", true);
+  for (const drawn of randomPlans(group.size)) await checkCast(group, drawn, "bfloat16", true);
 }
 
 async function reducesRandomPlans(group: ProcessGroup): Promise<void> {
   const { rank } = group;
-  for (const [number, { plan, rows }] of drawnPlans(group.size).entries()) {
+  for (const [number, { plan, rows }] of randomPlans(group.size).entries()) {
     const wire = number % 2 === 0 ? "float32" : "bfloat16";
     const input = inputsOf(group, receivedRows(plan, rank).length, "float32");
     const sums = shapesOf(rows[rank]!).map((shape, i) => ({
@@ -209,9 +209,9 @@ async function reducesRandomPlans(group: ProcessGroup): Promise<void> {
   }
 }
 
-async function reduceAfterCast(group: ProcessGroup): Promise<void> {
+async function checkReduceAfterCast(group: ProcessGroup): Promise<void> {
   const { rank } = group;
-  for (const { plan, rows } of drawnPlans(group.size)) {
+  for (const { plan, rows } of randomPlans(group.size)) {
     const count = receivedRows(plan, rank).length;
     const shapes = shapesOf(rows[rank]!);
     // Whole numbers: their sums are exact.
@@ -238,7 +238,7 @@ async function reduceAfterCast(group: ProcessGroup): Promise<void> {
   }
 }
 
-async function refuses(group: ProcessGroup): Promise<void> {
+async function invalidPlansRejected(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   const planOf = (ranges: GroupCastPlan["ranges"], ranks = size): GroupCastPlan => ({ size: ranks, ranges });
   const none = planOf(() => []);

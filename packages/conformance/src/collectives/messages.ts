@@ -1,19 +1,19 @@
 import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkHolds, dtypes, groupRanks, recvBuffer, onRanks, makeTensor, rankValues } from "./tensors.ts";
+import { checkTensorValues, dtypes, groupRanks, recvBuffer, runOnRanks, makeTensor, rankValues } from "./tensors.ts";
 
 /** sendRecv, and the traffic it counts. */
 export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
   const on = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
-    run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world)),
+    run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
     ...dtypes.map((dtype) => on(`sendRecv around a ring, ${dtype}`, (group) => ringExchange(group, dtype))),
     on("sendRecv from all to all, sizes from 0 up", allPairs),
-    on("sendRecv keeps the order between the same two ranks", preservesOrder),
-    on("sendRecv by some of the ranks only", pairwiseExchange),
+    on("sendRecv preserves the order between two ranks", preservesOrder),
+    on("sendRecv among a subset of the ranks", pairwiseExchange),
     on("traffic counts payloads", countsTraffic),
   ];
 }
@@ -30,7 +30,11 @@ async function ringExchange(group: ProcessGroup, dtype: (typeof dtypes)[number])
         { tensor: out, to: (rank + 1) % size },
       ])
       .wait();
-    await checkHolds(arriving, rankValues(left, length, dtype), `${length} numbers from rank ${left} on rank ${rank}`);
+    await checkTensorValues(
+      arriving,
+      rankValues(left, length, dtype),
+      `${length} numbers from rank ${left} on rank ${rank}`,
+    );
   }
 }
 
@@ -39,7 +43,7 @@ async function allPairs(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   const messageLength = (from: number, to: number) => from * size + to;
   const sent = groupRanks(group).map((to) =>
-    makeTensor(group, message(rank, to, messageLength(rank, to)), { dtype: "float32" }),
+    makeTensor(group, messageContent(rank, to, messageLength(rank, to)), { dtype: "float32" }),
   );
   const received = groupRanks(group).map((from) => recvBuffer(group, messageLength(from, rank), "float32"));
   const transfers: Transfer[] = [
@@ -48,12 +52,16 @@ async function allPairs(group: ProcessGroup): Promise<void> {
   ];
   group.sendRecv(transfers).wait();
   for (const [from, tensor] of received.entries()) {
-    await checkHolds(tensor, message(from, rank, messageLength(from, rank)), `from rank ${from} on rank ${rank}`);
+    await checkTensorValues(
+      tensor,
+      messageContent(from, rank, messageLength(from, rank)),
+      `from rank ${from} on rank ${rank}`,
+    );
   }
   for (const tensor of [...sent, ...received]) tensor[Symbol.dispose]();
 }
 
-function message(from: number, to: number, length: number): Float64Array {
+function messageContent(from: number, to: number, length: number): Float64Array {
   return Float64Array.from({ length }, (_, i) => 10_000 * from + 100 * to + i);
 }
 
@@ -66,7 +74,7 @@ async function preservesOrder(group: ProcessGroup): Promise<void> {
   group
     .sendRecv([...received.map((tensor) => ({ tensor, from: left })), ...sent.map((tensor) => ({ tensor, to: right }))])
     .wait();
-  for (const [i, tensor] of received.entries()) await checkHolds(tensor, [left, i + 1], `message ${i}`);
+  for (const [i, tensor] of received.entries()) await checkTensorValues(tensor, [left, i + 1], `message ${i}`);
   for (const tensor of [...sent, ...received]) tensor[Symbol.dispose]();
 }
 
@@ -79,9 +87,9 @@ async function pairwiseExchange(group: ProcessGroup): Promise<void> {
     if (rank === turn) group.sendRecv([{ tensor: token, to: turn + 1 }]).wait();
     if (rank === turn + 1) group.sendRecv([{ tensor: seen, from: turn }]).wait();
   }
-  await checkHolds(seen, [rank], "the left neighbour's token");
+  await checkTensorValues(seen, [rank], "the left neighbour's token");
   group.allReduce(token).wait();
-  await checkHolds(token, [(size * (size + 1)) / 2], "the sum of tokens");
+  await checkTensorValues(token, [(size * (size + 1)) / 2], "the sum of tokens");
 }
 
 async function countsTraffic(group: ProcessGroup): Promise<void> {

@@ -1,47 +1,47 @@
 import type { ProcessGroup, Work } from "@mosaic/core";
 import { type Case, check, checkEqual } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkHolds, groupRanks, recvBuffer, onRanks, makeTensor } from "./tensors.ts";
+import { checkTensorValues, groupRanks, recvBuffer, runOnRanks, makeTensor } from "./tensors.ts";
 
 /** What is promised of the order between collectives and compute, and of memory; and groups within groups. */
 export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
   const on = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
-    run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world)),
+    run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    on("a collective takes what compute before it left", postWaitsForCompute),
-    on("compute after wait finds what came", waitPrecedesCompute),
-    on("a pipeline of two buffers", pipeline),
-    on("memory may be disposed after the post", disposeAfterPost),
-    on("work without a wait is done all the same", withoutWait),
-    on("what a collective writes has another version, what it only reads has not", versionCounters),
-    on("barrier", barriers),
-    on("split, and operations of several groups in between", split),
+    on("a collective reads the results of the compute before it", postWaitsForCompute),
+    on("compute after wait reads the received values", waitPrecedesCompute),
+    on("a pipeline of two buffers", checkPipeline),
+    on("tensors may be disposed after the post", disposeAfterPost),
+    on("work without a wait completes", closeWithoutWait),
+    on("a collective raises the version of its output, not of its input", versionCounters),
+    on("barrier", checkBarriers),
+    on("split, and operations of several groups between splits", checkSplits),
   ];
 }
 
-const LONG_WORK = 4_000;
+const LONG_KERNEL_COUNT = 4_000;
 
 /** Long compute before the post: were it not waited for, old values would leave. */
 async function postWaitsForCompute(group: ProcessGroup): Promise<void> {
   const { kernels } = group.device;
-  using x = makeTensor(group, new Float64Array(LONG_WORK), { dtype: "float32" });
+  using x = makeTensor(group, new Float64Array(LONG_KERNEL_COUNT), { dtype: "float32" });
   for (let i = 0; i < 40; i++) kernels.scalar("add", x, x, 1);
   kernels.scalar("mul", x, x, group.rank + 1);
   group.allReduce(x).wait();
   const sum = groupRanks(group).reduce((total, rank) => total + 40 * (rank + 1), 0);
-  await checkHolds(x, new Float64Array(LONG_WORK).fill(sum), "the sum");
+  await checkTensorValues(x, new Float64Array(LONG_KERNEL_COUNT).fill(sum), "the sum");
 }
 
 /** Ranks post at different times; who is early must wait before it computes on what has not come. */
 async function waitPrecedesCompute(group: ProcessGroup): Promise<void> {
   const { kernels } = group.device;
   const { rank, size } = group;
-  using delay = makeTensor(group, new Float64Array(LONG_WORK), { dtype: "float32" });
+  using delay = makeTensor(group, new Float64Array(LONG_KERNEL_COUNT), { dtype: "float32" });
   for (let round = 0; round < size; round++) {
-    using x = makeTensor(group, new Float64Array(LONG_WORK).fill(rank + round), { dtype: "float32" });
-    using arriving = recvBuffer(group, LONG_WORK, "float32");
+    using x = makeTensor(group, new Float64Array(LONG_KERNEL_COUNT).fill(rank + round), { dtype: "float32" });
+    using arriving = recvBuffer(group, LONG_KERNEL_COUNT, "float32");
     if (rank === round) for (let i = 0; i < 50; i++) kernels.unary("exp", delay, delay);
     const left = (rank + size - 1) % size;
     group
@@ -51,7 +51,11 @@ async function waitPrecedesCompute(group: ProcessGroup): Promise<void> {
       ])
       .wait();
     kernels.scalar("add", arriving, arriving, 0.5);
-    await checkHolds(arriving, new Float64Array(LONG_WORK).fill(left + round + 0.5), `round ${round} on rank ${rank}`);
+    await checkTensorValues(
+      arriving,
+      new Float64Array(LONG_KERNEL_COUNT).fill(left + round + 0.5),
+      `round ${round} on rank ${rank}`,
+    );
     kernels.fill(delay, 0);
   }
 }
@@ -83,17 +87,17 @@ async function versionCounters(group: ProcessGroup): Promise<void> {
   group.broadcast(rank === 0 ? sent : received, 0).wait();
   const raised = (rank === 0 ? sent : received).storage.version - root;
   check(rank === 0 ? raised === 0 : raised > 0, `broadcast: the version was raised by ${raised} on rank ${rank}`);
-  await checkHolds(mine, [Number.NaN], "the input");
+  await checkTensorValues(mine, [Number.NaN], "the input");
 }
 
 /** As a ring does: the transfer into one buffer runs beside compute on the other, round and round. */
-async function pipeline(group: ProcessGroup): Promise<void> {
+async function checkPipeline(group: ProcessGroup): Promise<void> {
   const { rank, size, device } = group;
   const buffers = [
-    makeTensor(group, new Float64Array(LONG_WORK).fill(rank), { dtype: "float32" }),
-    recvBuffer(group, LONG_WORK, "float32"),
+    makeTensor(group, new Float64Array(LONG_KERNEL_COUNT).fill(rank), { dtype: "float32" }),
+    recvBuffer(group, LONG_KERNEL_COUNT, "float32"),
   ];
-  using sum = makeTensor(group, new Float64Array(LONG_WORK), { dtype: "float32" });
+  using sum = makeTensor(group, new Float64Array(LONG_KERNEL_COUNT), { dtype: "float32" });
   const rounds = 3 * size;
   for (let round = 0; round < rounds; round++) {
     const [held, next] = [buffers[round % 2]!, buffers[(round + 1) % 2]!];
@@ -105,7 +109,11 @@ async function pipeline(group: ProcessGroup): Promise<void> {
     device.kernels.binary("add", sum, sum, held);
     work.wait();
   }
-  await checkHolds(sum, new Float64Array(LONG_WORK).fill((3 * size * (size - 1)) / 2), "three times every rank");
+  await checkTensorValues(
+    sum,
+    new Float64Array(LONG_KERNEL_COUNT).fill((3 * size * (size - 1)) / 2),
+    "three times the sum of all ranks",
+  );
   for (const buffer of buffers) buffer[Symbol.dispose]();
 }
 
@@ -113,32 +121,32 @@ async function disposeAfterPost(group: ProcessGroup): Promise<void> {
   const works: Work[] = [];
   const results = [];
   for (let i = 0; i < 10; i++) {
-    using x = makeTensor(group, new Float64Array(LONG_WORK).fill(group.rank + i), { dtype: "float32" });
-    const out = recvBuffer(group, LONG_WORK * group.size, "float32");
+    using x = makeTensor(group, new Float64Array(LONG_KERNEL_COUNT).fill(group.rank + i), { dtype: "float32" });
+    const out = recvBuffer(group, LONG_KERNEL_COUNT * group.size, "float32");
     works.push(group.allGather(out, x));
     results.push(out);
   }
   // What was disposed may be handed out again, but not before the collective is done with it.
-  using other = recvBuffer(group, LONG_WORK, "float32");
+  using other = recvBuffer(group, LONG_KERNEL_COUNT, "float32");
   for (const work of works) work.wait();
   for (const [i, out] of results.entries()) {
-    const expected = groupRanks(group).flatMap((rank) => new Array<number>(LONG_WORK).fill(rank + i));
+    const expected = groupRanks(group).flatMap((rank) => new Array<number>(LONG_KERNEL_COUNT).fill(rank + i));
     checkEqual(await out.read(), expected, `gathered ${i}`);
     out[Symbol.dispose]();
   }
-  await checkHolds(other, new Float64Array(LONG_WORK).fill(Number.NaN), "other memory");
+  await checkTensorValues(other, new Float64Array(LONG_KERNEL_COUNT).fill(Number.NaN), "memory of another tensor");
 }
 
-async function withoutWait(group: ProcessGroup): Promise<void> {
+async function closeWithoutWait(group: ProcessGroup): Promise<void> {
   using x = makeTensor(group, [group.rank], { dtype: "float32" });
   group.allReduce(x);
   using y = makeTensor(group, [1], { dtype: "float32" });
   group.allReduce(y).wait(); // collectives of one rank run in order: the one before is done as well
-  await checkHolds(y, [group.size], "the second");
-  await checkHolds(x, [(group.size * (group.size - 1)) / 2], "the first");
+  await checkTensorValues(y, [group.size], "the second");
+  await checkTensorValues(x, [(group.size * (group.size - 1)) / 2], "the first");
 }
 
-async function barriers(group: ProcessGroup): Promise<void> {
+async function checkBarriers(group: ProcessGroup): Promise<void> {
   const before = group.traffic().bytesSent;
   for (let i = 0; i < 20; i++) group.barrier().wait();
   await group.device.stream.synchronize();
@@ -147,7 +155,7 @@ async function barriers(group: ProcessGroup): Promise<void> {
 }
 
 /** Even and odd ranks, each pair of halves again; ranks in a part keep their order. */
-async function split(group: ProcessGroup): Promise<void> {
+async function checkSplits(group: ProcessGroup): Promise<void> {
   const parity = group.rank % 2;
   const part = await group.split(parity, "parity");
   const members = groupRanks(group).filter((rank) => rank % 2 === parity);
@@ -156,9 +164,9 @@ async function split(group: ProcessGroup): Promise<void> {
     members.map((rank) => group.ranks[rank]!),
     "members",
   );
-  check(part.rank === members.indexOf(group.rank) && part.size === members.length, "place in the part");
+  check(part.rank === members.indexOf(group.rank) && part.size === members.length, "rank in the split group");
   const alone = await part.split(part.rank, "alone");
-  check(alone.size === 1, `a part of one has ${alone.size}`);
+  check(alone.size === 1, `a split group of one rank has ${alone.size}`);
 
   using inPart = makeTensor(group, [group.rank], { dtype: "float32" });
   using inAll = makeTensor(group, [group.rank], { dtype: "float32" });
@@ -166,7 +174,7 @@ async function split(group: ProcessGroup): Promise<void> {
   const works = [part.allReduce(inPart), group.allReduce(inAll), alone.allReduce(own), part.allReduce(inPart)];
   for (const work of works) work.wait();
   const sum = (ranks: readonly number[]) => ranks.reduce((a, b) => a + b, 0);
-  await checkHolds(inPart, [sum(members) * members.length], "the part's sum, twice");
-  await checkHolds(inAll, [sum(groupRanks(group))], "the sum of all");
-  await checkHolds(own, [group.rank], "the sum of one");
+  await checkTensorValues(inPart, [sum(members) * members.length], "the sum of the split group, twice");
+  await checkTensorValues(inAll, [sum(groupRanks(group))], "the sum of all");
+  await checkTensorValues(own, [group.rank], "the sum of one");
 }

@@ -7,14 +7,14 @@ import { castCases } from "./casts.ts";
 import { messageCases } from "./messages.ts";
 import { orderCases } from "./order.ts";
 import {
-  checkHolds,
+  checkTensorValues,
   dtypes,
   groupRanks,
   recvBuffer,
-  onRanks,
+  runOnRanks,
   unevenCounts,
   makeTensor,
-  total,
+  sumOfCounts,
   rankValues,
 } from "./tensors.ts";
 
@@ -26,11 +26,11 @@ function reductionCollectiveCases(makeWorld: MakeWorld, size: number): Case[] {
     ops.flatMap((op) => [
       {
         name: `allReduce ${op}, ${dtype}, ${size} ranks`,
-        run: () => onRanks(makeWorld, size, (ctx) => allReduce(ctx.world, op, dtype)),
+        run: () => runOnRanks(makeWorld, size, (ctx) => allReduce(ctx.world, op, dtype)),
       },
       {
         name: `reduceScatter ${op}, ${dtype}, ${size} ranks`,
-        run: () => onRanks(makeWorld, size, (ctx) => reduceScatter(ctx.world, op, dtype)),
+        run: () => runOnRanks(makeWorld, size, (ctx) => reduceScatter(ctx.world, op, dtype)),
       },
     ]),
   );
@@ -49,14 +49,14 @@ async function reduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DType): P
   const { rank, size } = group;
   const equal = groupRanks(group).map(() => 17);
   for (const counts of [equal, unevenCounts(size)]) {
-    const inputs = groupRanks(group).map((each) => rankValues(each, total(counts), dtype));
+    const inputs = groupRanks(group).map((each) => rankValues(each, sumOfCounts(counts), dtype));
     using input = makeTensor(group, inputs[rank]!, { dtype });
     using out = recvBuffer(group, counts[rank]!, dtype);
     group.reduceScatter(out, input, op, counts === equal ? undefined : { counts }).wait();
-    const start = total(counts.slice(0, rank));
+    const start = sumOfCounts(counts.slice(0, rank));
     const expected = expectedReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
-    await checkHolds(out, expected, `shares ${counts.join()}, rank ${rank}`);
-    await checkHolds(input, inputs[rank]!, "the input, which stays as it is");
+    await checkTensorValues(out, expected, `shares ${counts.join()}, rank ${rank}`);
+    await checkTensorValues(input, inputs[rank]!, "the input, which is not modified");
   }
 }
 
@@ -105,7 +105,7 @@ function gatherCases(makeWorld: MakeWorld, size: number): Case[] {
   return dtypes.flatMap((dtype) =>
     Object.entries(collectives).map(([name, body]) => ({
       name: `${name}, ${dtype}, ${size} ranks`,
-      run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world, dtype)),
+      run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world, dtype)),
     })),
   );
 }
@@ -115,9 +115,9 @@ async function allGather(group: ProcessGroup, dtype: DType): Promise<void> {
   for (const counts of [equal, unevenCounts(group.size)]) {
     const inputs = counts.map((count, rank) => rankValues(rank, count, dtype));
     using input = makeTensor(group, inputs[group.rank]!, { dtype });
-    using out = recvBuffer(group, total(counts), dtype);
+    using out = recvBuffer(group, sumOfCounts(counts), dtype);
     group.allGather(out, input, counts === equal ? undefined : { counts }).wait();
-    await checkHolds(out, concatenate(inputs), `shares ${counts.join()} on rank ${group.rank}`);
+    await checkTensorValues(out, concatenate(inputs), `shares ${counts.join()} on rank ${group.rank}`);
   }
 }
 
@@ -127,16 +127,20 @@ async function allToAll(group: ProcessGroup, dtype: DType): Promise<void> {
   const uneven = (from: number, to: number): number => (from + 2 * to) % 4;
   for (const count of [equal, uneven]) {
     const sent = (from: number) => groupRanks(group).map((to) => count(from, to));
-    const row = (from: number) => rankValues(from, total(sent(from)), dtype);
+    const row = (from: number) => rankValues(from, sumOfCounts(sent(from)), dtype);
     const part = (from: number, to: number) => {
-      const start = total(sent(from).slice(0, to));
+      const start = sumOfCounts(sent(from).slice(0, to));
       return row(from).subarray(start, start + count(from, to));
     };
     const received = groupRanks(group).map((from) => count(from, rank));
     using input = makeTensor(group, row(rank), { dtype });
-    using out = recvBuffer(group, total(received), dtype);
+    using out = recvBuffer(group, sumOfCounts(received), dtype);
     group.allToAll(out, input, count === equal ? undefined : { send: sent(rank), receive: received }).wait();
-    await checkHolds(out, concatenate(groupRanks(group).map((from) => part(from, rank))), `rank ${rank} of ${size}`);
+    await checkTensorValues(
+      out,
+      concatenate(groupRanks(group).map((from) => part(from, rank))),
+      `rank ${rank} of ${size}`,
+    );
   }
 }
 
@@ -148,7 +152,7 @@ async function broadcast(group: ProcessGroup, dtype: DType): Promise<void> {
           ? makeTensor(group, rankValues(root, length, dtype), { dtype })
           : recvBuffer(group, length, dtype);
       group.broadcast(x, root).wait();
-      await checkHolds(x, rankValues(root, length, dtype), `${length} numbers from ${root} on ${group.rank}`);
+      await checkTensorValues(x, rankValues(root, length, dtype), `${length} numbers from ${root} on ${group.rank}`);
     }
   }
 }

@@ -6,7 +6,7 @@ import { onWorld, type MakeWorld } from "../world.ts";
 export const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
 /** Runs `body` on every rank of a fresh world. */
-export async function onRanks(
+export async function runOnRanks(
   makeWorld: MakeWorld,
   size: number,
   body: (ctx: Context) => Promise<void>,
@@ -37,8 +37,12 @@ export function recvBuffer(group: ProcessGroup, length: number, dtype: DType): T
   return tensor;
 }
 
-export async function checkHolds(tensor: Tensor, expected: ArrayLike<number>, what: string): Promise<void> {
-  checkEqual(await tensor.read(), expected, what);
+export async function checkTensorValues(
+  tensor: Tensor,
+  expected: ArrayLike<number>,
+  description: string,
+): Promise<void> {
+  checkEqual(await tensor.read(), expected, description);
 }
 
 /** Ranks of a group. */
@@ -51,6 +55,6 @@ export function unevenCounts(size: number): number[] {
   return Array.from({ length: size }, (_, rank) => (size > 1 && rank % 3 === 1 ? 0 : 3 * rank + 2));
 }
 
-export function total(counts: readonly number[]): number {
+export function sumOfCounts(counts: readonly number[]): number {
   return counts.reduce((sum, count) => sum + count, 0);
 }

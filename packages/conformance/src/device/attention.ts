@@ -20,7 +20,8 @@ import {
   randomSlices,
 } from "../oracle/attention.ts";
 import { epsilon, normals, roundTo } from "../oracle/numbers.ts";
-import { type StorageOrder, type MakeDevice, onDevice, type TensorOptions, tensorFrom, allocate } from "./tensors.ts";
+import type { OracleModifiers } from "../oracle/score-modifiers.ts";
+import { type StorageOrder, type MakeDevice, withDevice, type TensorOptions, tensorFrom, allocate } from "./tensors.ts";
 
 /** Attention in blocks: which rows of the whole sequences there are, and in what pieces the keys are folded. */
 interface AttentionBlocks {
@@ -41,7 +42,7 @@ export interface AttentionCase extends AttentionBlocks {
   readonly factors?: Partial<Readonly<Record<AttentionResult, number>>>;
 }
 
-const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
+const makeSpan = (start: number, length: number, step = 1): Span => ({ start, length, step });
 
 /** attend and attendBackward; `tolerance` is relative to the largest value, by dtype of the inputs. */
 export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DType, number>> = tolerances): Case[] {
@@ -57,15 +58,15 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
     })),
     ...[1, 2, 3, 5, 8, 15, 16, 17, 32, 40, 64, 80, 96, 100, 128, 192, 255, 256].map((headDim) => ({
       name: `attention: heads of ${headDim}`,
-      run: () => run(causal({ headDim, numHeads: 3, numKvHeads: 1 })),
+      run: () => run(randomCausalCase({ headDim, numHeads: 3, numKvHeads: 1 })),
     })),
     ...(["bfloat16", "float16"] as const).map((dtype) => ({
       name: `attention: ${dtype}`,
-      run: () => run(causal({ headDim: 24, numHeads: 4, numKvHeads: 2, dtype })),
+      run: () => run(randomCausalCase({ headDim: 24, numHeads: 4, numKvHeads: 2, dtype })),
     })),
     ...(["reversed", "gapped"] as const).map((storageOrder) => ({
       name: `attention: strided, ${storageOrder}`,
-      run: () => run({ ...causal({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
+      run: () => run({ ...randomCausalCase({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
     })),
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) => [
       { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(checkPoisonOutside(dtype)) },
@@ -74,15 +75,15 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
     ...sampleMaskCases(make, run),
     {
       name: "attention: NaN in a key does not reach earlier queries, float32",
-      run: () => onDevice(make, earlierQueries),
+      run: () => withDevice(make, earlierQueries),
     },
     {
-      name: "attention: the rest of a state when keys are few, none, or the queries none",
-      run: () => onDevice(make, edgeCases),
+      name: "attention: a state after few keys, no keys, or no queries",
+      run: () => withDevice(make, edgeCases),
     },
     {
       name: "attention: scores too large for exp",
-      run: () => run(causal({ headDim: 16, numHeads: 2, numKvHeads: 2, size: 30 })),
+      run: () => run(randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 2, size: 30 })),
     },
   ];
 }
@@ -92,7 +93,7 @@ export function attentionRunner(
   make: MakeDevice,
   tolerance: Readonly<Record<DType, number>> = tolerances,
 ): (attention: AttentionCase) => Promise<void> {
-  return (attention) => onDevice(make, (device) => attend(device, attention, tolerance));
+  return (attention) => withDevice(make, (device) => checkAttention(device, attention, tolerance));
 }
 
 /** Rounding of products and sums in float32; with narrow inputs a device may also round probabilities to their dtype. */
@@ -110,28 +111,33 @@ interface MaskedRows {
 }
 
 /** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
-async function checkMask(run: (attention: AttentionCase) => Promise<void>, masked: MaskedRows): Promise<void> {
+export async function checkMask(
+  run: (attention: AttentionCase) => Promise<void>,
+  masked: MaskedRows & Partial<AttentionSizes>,
+): Promise<void> {
   const { queries, keys, slices } = masked;
-  const problem = makeProblem({ ...masked, numHeads: 2, numKvHeads: 1, headDim: 8 });
+  const problem = makeProblem({ numHeads: 2, numKvHeads: 1, headDim: 8, ...masked });
   const third = Math.floor(keys / 3);
-  const halves = [[span(third, keys - third)], [span(0, third)]];
-  const striped = [[span(1, Math.floor(keys / 2), 2)], [span(0, Math.ceil(keys / 2), 2)]];
-  const zigzag = [[span(0, 10), span(keys - 9, 9)], [span(10, keys - 19)]];
+  const halves = [[makeSpan(third, keys - third)], [makeSpan(0, third)]];
+  const striped = [[makeSpan(1, Math.floor(keys / 2), 2)], [makeSpan(0, Math.ceil(keys / 2), 2)]];
+  const zigzag = [[makeSpan(0, 10), makeSpan(keys - 9, 9)], [makeSpan(10, keys - 19)]];
   const arrangements: AttentionBlocks[] = [
-    { queries: [span(0, queries)], keys: [[span(0, keys)]] },
-    { queries: [span(5, 20)], keys: halves },
-    { queries: [span(2, Math.floor((queries - 2) / 3), 3)], keys: striped },
-    { queries: [span(queries - 7, 7), span(0, 7)], keys: zigzag },
+    { queries: [makeSpan(0, queries)], keys: [[makeSpan(0, keys)]] },
+    { queries: [makeSpan(5, 20)], keys: halves },
+    { queries: [makeSpan(2, Math.floor((queries - 2) / 3), 3)], keys: striped },
+    { queries: [makeSpan(queries - 7, 7), makeSpan(0, 7)], keys: zigzag },
   ];
   for (const arrangement of arrangements) {
     await run({ ...arrangement, mask: slices, problem, dtype: "float32" });
   }
 }
 
-export interface Sizes {
+export interface AttentionSizes {
   readonly numHeads: number;
   readonly numKvHeads: number;
   readonly headDim: number;
+  readonly valueHeadDim?: number;
+  readonly modifiers?: OracleModifiers;
   readonly dtype?: DType;
   /** Factor on the queries: scores, and with them the relative error of their exponentials, grow with it. */
   readonly size?: number;
@@ -142,35 +148,37 @@ export function makeProblem({
   keys,
   maskMod,
   ...sizes
-}: Sizes & Omit<MaskedRows, "slices">): AttentionProblem {
-  const { numHeads, numKvHeads, headDim, dtype = "float32", size = 1 } = sizes;
+}: AttentionSizes & Omit<MaskedRows, "slices">): AttentionProblem {
+  const { numHeads, numKvHeads, headDim, valueHeadDim = headDim, dtype = "float32", size = 1, modifiers } = sizes;
   const batch = 2;
   const q = normals(batch * numHeads * queries * headDim, 1, dtype).map((x) => roundTo(x * size, dtype));
   const k = normals(batch * numKvHeads * keys * headDim, 2, dtype);
-  const v = normals(batch * numKvHeads * keys * headDim, 3, dtype);
-  return { batch, numHeads, numKvHeads, queries, keys, headDim, scale: 1 / Math.sqrt(headDim), maskMod, q, k, v };
+  const v = normals(batch * numKvHeads * keys * valueHeadDim, 3, dtype);
+  const scale = 1 / Math.sqrt(headDim);
+  const extra = { valueHeadDim, ...(modifiers && { modifiers }) };
+  return { batch, numHeads, numKvHeads, queries, keys, headDim, scale, maskMod, q, k, v, ...extra };
 }
 
-function causal(sizes: Sizes): AttentionCase {
+function randomCausalCase(sizes: AttentionSizes): AttentionCase {
   const { size = 1 } = sizes;
   const factors = { out: size, lse: size, dq: size, dk: size, dv: size };
   return { ...causalCase(makeProblem({ ...sizes, ...causalExtent }), sizes.dtype), factors };
 }
 
-const length = 41;
+const SEQUENCE_LENGTH = 41;
 /** 41 queries and keys, each query seeing no later key. */
 export const causalExtent: Pick<AttentionProblem, "queries" | "keys" | "maskMod"> = {
-  queries: length,
-  keys: length,
+  queries: SEQUENCE_LENGTH,
+  keys: SEQUENCE_LENGTH,
   maskMod: (q, k) => k <= q,
 };
 
 /** A problem of that extent, its keys in two pieces. */
 export function causalCase(problem: AttentionProblem, dtype: DType = "float32"): AttentionCase {
   return {
-    queries: [span(0, length)],
-    keys: [[span(0, 17)], [span(17, length - 17)]],
-    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: "causal" }],
+    queries: [makeSpan(0, SEQUENCE_LENGTH)],
+    keys: [[makeSpan(0, 17)], [makeSpan(17, SEQUENCE_LENGTH - 17)]],
+    mask: [{ q0: 0, q1: SEQUENCE_LENGTH, k0: 0, k1: SEQUENCE_LENGTH, type: "causal" }],
     problem,
     dtype,
   };
@@ -192,13 +200,13 @@ function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Pr
       })),
     ),
     ...[1, 2, 3].map((seed) => ({
-      name: `attention: random masks of samples beside one of all, ${seed}`,
+      name: `attention: random masks of samples, and one of all samples, ${seed}`,
       run: () => where(randomSamples(seed)),
     })),
     {
       name: "attention: equal masks of samples, numbered from an origin",
       run: async () => {
-        const { mask, ...rest } = causal({ headDim: 16, numHeads: 2, numKvHeads: 1 });
+        const { mask, ...rest } = randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 1 });
         const modifiers = { sampleMasks: [[], mask, [...mask]], origin: { batch: 1, head: 0 } };
         await where({ ...rest, mask: [], modifiers });
       },
@@ -207,15 +215,15 @@ function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Pr
 }
 
 /** Two samples, the one padded on the left, the other on the right; the padding is NaN. */
-function paddedSamples(sizes: Sizes): AttentionCase {
-  const range = (sample: number): readonly [number, number] => (sample === 0 ? [11, length] : [0, 25]);
+function paddedSamples(sizes: AttentionSizes): AttentionCase {
+  const range = (sample: number): readonly [number, number] => (sample === 0 ? [11, SEQUENCE_LENGTH] : [0, 25]);
   const isInside = (sample: number, at: number): boolean => at >= range(sample)[0] && at < range(sample)[1];
   const maskMod: MaskMod = (q, k, sample = 0) => k <= q && isInside(sample, q) && isInside(sample, k);
   const problem = makeProblem({ ...sizes, ...causalExtent, maskMod });
   const poisoned = (x: Float64Array, heads: number): Float64Array =>
     x.map((value, i) => {
       const row = Math.floor(i / problem.headDim);
-      return isInside(Math.floor(row / length / heads), row % length) ? value : Number.NaN;
+      return isInside(Math.floor(row / SEQUENCE_LENGTH / heads), row % SEQUENCE_LENGTH) ? value : Number.NaN;
     });
   const [q, k] = [poisoned(problem.q, problem.numHeads), poisoned(problem.k, problem.numKvHeads)];
   const given = { ...problem, q, k, v: poisoned(problem.v, problem.numKvHeads) };
@@ -228,7 +236,7 @@ function paddedSamples(sizes: Sizes): AttentionCase {
 
 /** Of a random list every third slice is of all samples, and of the others each sample has its own. */
 function randomSamples(seed: number): AttentionCase {
-  const slices = randomSlices(length, length, 20 + seed);
+  const slices = randomSlices(SEQUENCE_LENGTH, SEQUENCE_LENGTH, 20 + seed);
   const mask = slices.filter((_, i) => i % 3 === 0);
   const sampleMasks = [1, 2].map((rest) => slices.filter((_, i) => i % 3 === rest || (i % 3 === 2 && rest === 1)));
   const sees = sampleMasks.map((own) => slicesToMaskMod([...mask, ...own]));
@@ -244,7 +252,7 @@ function checkPoisonOutside(dtype: DType): AttentionCase {
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod: inside, dtype });
   const poisoned = (x: Float64Array) =>
     x.map((value, i) => {
-      const row = Math.floor(i / problem.headDim) % length;
+      const row = Math.floor(i / problem.headDim) % SEQUENCE_LENGTH;
       return row >= first && row < last ? value : Number.NaN;
     });
   const given = { ...problem, q: poisoned(problem.q), k: poisoned(problem.k), v: poisoned(problem.v) };
@@ -258,36 +266,51 @@ function checkPoisonAfter(dtype: DType): AttentionCase {
   const maskMod = (q: number, k: number) => q < rows && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod, dtype });
   const poisoned = (x: Float64Array) =>
-    x.map((value, i) => (Math.floor(i / problem.headDim) % length < rows ? value : Number.NaN));
+    x.map((value, i) => (Math.floor(i / problem.headDim) % SEQUENCE_LENGTH < rows ? value : Number.NaN));
   const given = { ...problem, k: poisoned(problem.k), v: poisoned(problem.v) };
-  return { ...causalCase(given, dtype), queries: [span(0, rows)] };
+  return { ...causalCase(given, dtype), queries: [makeSpan(0, rows)] };
 }
 
-async function attend(
+async function checkAttention(
   device: Device,
   attention: AttentionCase,
   tolerance: Readonly<Record<DType, number>>,
 ): Promise<void> {
   const { problem, queries, keys, mask, modifiers, dtype, storageOrder = "dense", factors = {} } = attention;
-  const { batch, numHeads, numKvHeads, headDim, scale } = problem;
+  const { batch, numHeads, numKvHeads, headDim, valueHeadDim = headDim, scale } = problem;
   const rows = listPositions(queries);
   const qExtent = { rows: problem.queries, width: headDim };
   const kExtent = { rows: problem.keys, width: headDim };
+  const [outExtent, vExtent] = [qExtent, kExtent].map((extent) => ({ ...extent, width: valueHeadDim })) as [
+    typeof qExtent,
+    typeof qExtent,
+  ];
   const qShape = [batch, numHeads, rows.length, headDim];
-  const dOutAll = normals(problem.q.length, 4, dtype).map((x, i) => (Number.isNaN(problem.q[i]) ? Number.NaN : x));
+  const outShape = qShape.with(3, valueHeadDim);
+  const ofRow = (i: number): number => Math.floor(i / valueHeadDim) * headDim;
+  const dOutAll = normals((problem.q.length / headDim) * valueHeadDim, 4, dtype).map((x, i) =>
+    Number.isNaN(problem.q[ofRow(i)]) ? Number.NaN : x,
+  );
   const forward = attentionOracle(problem);
-  const backward = attentionOracleBackward(problem, maskRows(dOutAll, rows, qExtent));
+  const backward = attentionOracleBackward(problem, maskRows(dOutAll, rows, outExtent));
+  const { softcap, dropout, origin, slopes: perHead } = problem.modifiers ?? {};
+  using slopes = perHead && tensorFrom(device, perHead, { shape: [perHead.length] });
+  const modified = problem.modifiers && { softcap, slopes, dropout, ...(origin && { origin }) };
 
-  using q = strided(device, takeRows(problem.q, rows, qExtent), { shape: qShape, dtype, storageOrder });
-  using dOut = strided(device, takeRows(dOutAll, rows, qExtent), { shape: qShape, dtype, storageOrder });
-  using out = constantTensor(device, 0, { shape: qShape, storageOrder });
+  using q = stridedTensor(device, takeRows(problem.q, rows, qExtent), { shape: qShape, dtype, storageOrder });
+  using dOut = stridedTensor(device, takeRows(dOutAll, rows, outExtent), { shape: outShape, dtype, storageOrder });
+  using out = constantTensor(device, 0, { shape: outShape, storageOrder });
   using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), storageOrder });
   const blocks = keys.map((spans) => {
     const positions = listPositions(spans);
     const place = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
-    const k = strided(device, takeRows(problem.k, positions, kExtent), place);
-    const v = strided(device, takeRows(problem.v, positions, kExtent), place);
-    return { k, v, positions, tile: { q: queries, k: spans, mask, scale, modifiers } };
+    const k = stridedTensor(device, takeRows(problem.k, positions, kExtent), place);
+    const v = stridedTensor(device, takeRows(problem.v, positions, vExtent), {
+      ...place,
+      shape: place.shape.with(3, valueHeadDim),
+    });
+    const all = modifiers || modified ? { ...modifiers, ...modified } : undefined;
+    return { k, v, positions, tile: { q: queries, k: spans, mask, scale, modifiers: all } };
   });
   for (const { k, v, tile } of blocks) device.kernels.attend({ out, lse }, q, { k, v }, tile);
   const near = (actual: Float32Array, expected: Float64Array, what: string) => {
@@ -295,7 +318,7 @@ async function attend(
     if (factor === Infinity) return;
     checkClose(actual, expected, factor * tolerance[dtype] * (1 + magnitude(expected)), what);
   };
-  near(await out.read(), takeRows(forward.out, rows, qExtent), "out");
+  near(await out.read(), takeRows(forward.out, rows, outExtent), "out");
   near(await lse.read(), takeRows(forward.lse, rows, { ...qExtent, width: 1 }), "lse");
 
   using delta = constantTensor(device, Number.NaN, { shape: qShape.slice(0, 3), storageOrder });
@@ -312,7 +335,7 @@ async function attend(
     );
     near(
       await dv.read(),
-      takeRows(backward.dv, positions, kExtent).map((x) => x + 1),
+      takeRows(backward.dv, positions, vExtent).map((x) => x + 1),
       "dv, added to 1",
     );
   }
@@ -324,10 +347,10 @@ async function attend(
  * Attention's operands are dense along the last axis and free otherwise: "reversed" are heads as a module makes them,
  * views of [B,S,H,D]; "gapped" every other row of more, NaN between them.
  */
-function strided(
+function stridedTensor(
   device: Device,
   values: ArrayLike<number>,
-  { shape, dtype = "float32", storageOrder }: Strided,
+  { shape, dtype = "float32", storageOrder }: StridedOptions,
 ): Tensor {
   const tensor = storageOrder === "gapped" ? stridedRows(device, shape, dtype) : allocate(device, shape, { dtype });
   if (storageOrder === "reversed" && shape.length === 4) {
@@ -338,7 +361,7 @@ function strided(
   return tensor;
 }
 
-interface Strided extends TensorOptions {
+interface StridedOptions extends TensorOptions {
   readonly shape: readonly number[];
 }
 
@@ -347,8 +370,8 @@ function stridedRows(device: Device, shape: readonly number[], dtype: DType): Te
   return rows.slice(2, 1, 2 * shape[2]! + 1, 2);
 }
 
-function constantTensor(device: Device, value: number, place: Strided): Tensor {
-  return strided(device, new Float64Array(numel(place.shape)).fill(value), place);
+function constantTensor(device: Device, value: number, place: StridedOptions): Tensor {
+  return stridedTensor(device, new Float64Array(numel(place.shape)).fill(value), place);
 }
 
 /** Zero but in some rows: queries that are not there contribute nothing to dk and dv. */
@@ -366,7 +389,7 @@ async function earlierQueries(device: Device): Promise<void> {
   const [rows, width, bad] = [24, 8, 10];
   const shape = [1, 1, rows, width];
   const mask = masks.causal().slices(rows, rows);
-  const tile = { q: [span(0, rows)], k: [span(0, rows)], mask, scale: 1 };
+  const tile = { q: [makeSpan(0, rows)], k: [makeSpan(0, rows)], mask, scale: 1 };
   using q = tensorFrom(device, normals(rows * width, 1), { shape });
   using dOut = tensorFrom(device, normals(rows * width, 4), { shape });
   const found = [];
@@ -405,7 +428,7 @@ async function edgeCases(device: Device): Promise<void> {
   using out = tensorFrom(device, normals(12, 4), { shape });
   using lse = tensorFrom(device, [0.5, Number.NEGATIVE_INFINITY, -2], { shape: [1, 1, 3] });
   const before = [await out.read(), await lse.read()] as const;
-  const tile = { q: [span(0, 3)], k: [span(0, 2)], mask: [], scale: 1 };
+  const tile = { q: [makeSpan(0, 3)], k: [makeSpan(0, 2)], mask: [], scale: 1 };
   device.kernels.attend({ out, lse }, q, { k, v }, tile);
   checkEqual(await out.read(), before[0], "out under an empty mask");
   checkEqual(await lse.read(), before[1], "lse under an empty mask");

@@ -6,7 +6,7 @@ import {
   checkRounded,
   storageOrders,
   type MakeDevice,
-  onDevice,
+  withDevice,
   tensorFrom,
   allocate,
 } from "./tensors.ts";
@@ -20,20 +20,37 @@ interface UnaryReference {
 }
 
 const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
-const density = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math.PI);
-const approximate: Tolerance = { roundings: 8, scale: 1 };
+/** ½ (1 + tanh(√(2/π) (x + 0.044715 x³))). */
+const tanhGate = (x: number) => sigmoid(2 * Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3));
+const normalDensity = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math.PI);
+const transcendentalTolerance: Tolerance = { roundings: 8, scale: 1 };
 
 /** What each operation means, in float64. */
 export const unaryOps: Readonly<Record<UnaryOp, UnaryReference>> = {
   neg: { f: (x) => -x, derivative: () => -1 },
   exp: { f: Math.exp, derivative: Math.exp, tolerance: { roundings: 16 } },
-  log: { f: Math.log, derivative: (x) => 1 / x, positive: true, tolerance: approximate },
+  log: { f: Math.log, derivative: (x) => 1 / x, positive: true, tolerance: transcendentalTolerance },
   sqrt: { f: Math.sqrt, derivative: (x) => 0.5 / Math.sqrt(x), positive: true },
   rsqrt: { f: (x) => 1 / Math.sqrt(x), derivative: (x) => -0.5 / (x * Math.sqrt(x)), positive: true },
-  tanh: { f: Math.tanh, derivative: (x) => 1 - Math.tanh(x) ** 2, tolerance: approximate },
-  sigmoid: { f: sigmoid, derivative: (x) => sigmoid(x) * (1 - sigmoid(x)), tolerance: approximate },
+  tanh: { f: Math.tanh, derivative: (x) => 1 - Math.tanh(x) ** 2, tolerance: transcendentalTolerance },
+  sigmoid: { f: sigmoid, derivative: (x) => sigmoid(x) * (1 - sigmoid(x)), tolerance: transcendentalTolerance },
   relu: { f: (x) => Math.max(x, 0), derivative: (x) => (x > 0 ? 1 : 0) },
-  gelu: { f: (x) => x * normalCdf(x), derivative: (x) => normalCdf(x) + x * density(x), tolerance: approximate },
+  gelu: {
+    f: (x) => x * normalCdf(x),
+    derivative: (x) => normalCdf(x) + x * normalDensity(x),
+    tolerance: transcendentalTolerance,
+  },
+  geluTanh: {
+    f: (x) => x * tanhGate(x),
+    derivative: (x) =>
+      tanhGate(x) + x * tanhGate(x) * tanhGate(-x) * 2 * Math.sqrt(2 / Math.PI) * (1 + 3 * 0.044715 * x ** 2),
+    tolerance: transcendentalTolerance,
+  },
+  silu: {
+    f: (x) => x * sigmoid(x),
+    derivative: (x) => sigmoid(x) * (1 + x * sigmoid(-x)),
+    tolerance: transcendentalTolerance,
+  },
   square: { f: (x) => x * x, derivative: (x) => 2 * x },
 };
 
@@ -45,7 +62,7 @@ export function normalCdf(x: number): number {
     term *= (x * x) / i;
     sum += term;
   }
-  return 0.5 + sum * density(x);
+  return 0.5 + sum * normalDensity(x);
 }
 
 const binaryOps: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = {
@@ -58,7 +75,7 @@ const binaryOps: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = 
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const shape = [3, 5, 7];
-const size = 105;
+const SIZE = 105;
 
 /** fill, copy, unary, binary and scalar kernels. */
 export function elementwiseCases(make: MakeDevice): Case[] {
@@ -66,35 +83,35 @@ export function elementwiseCases(make: MakeDevice): Case[] {
   const binary = Object.keys(binaryOps) as BinaryOp[];
   return [
     ...dtypes.flatMap((dtype) => [
-      { name: `fill, ${dtype}`, run: () => onDevice(make, (device) => fill(device, dtype)) },
-      { name: `copy from ${dtype}`, run: () => onDevice(make, (device) => copy(device, dtype)) },
+      { name: `fill, ${dtype}`, run: () => withDevice(make, (device) => checkFill(device, dtype)) },
+      { name: `copy from ${dtype}`, run: () => withDevice(make, (device) => checkCopy(device, dtype)) },
       ...unary.map((op) => ({
         name: `${op}, ${dtype}`,
-        run: () => onDevice(make, (device) => checkUnary(device, op, dtype)),
+        run: () => withDevice(make, (device) => checkUnary(device, op, dtype)),
       })),
       ...binary.map((op) => ({
         name: `${op}, ${dtype}`,
-        run: () => onDevice(make, (device) => checkBinary(device, op, dtype)),
+        run: () => withDevice(make, (device) => checkBinary(device, op, dtype)),
       })),
     ]),
-    { name: "in place", run: () => onDevice(make, checkInPlace) },
-    { name: "nothing to do on empty tensors", run: () => onDevice(make, checkEmpty) },
+    { name: "in place", run: () => withDevice(make, checkInPlace) },
+    { name: "empty tensors", run: () => withDevice(make, checkEmpty) },
   ];
 }
 
-async function fill(device: Device, dtype: DType): Promise<void> {
+async function checkFill(device: Device, dtype: DType): Promise<void> {
   for (const storageOrder of storageOrders) {
     using out = allocate(device, shape, { dtype, storageOrder });
     device.kernels.fill(out, 0.3);
-    checkRounded(await out.read(), roundAll(new Float64Array(size).fill(0.3), dtype), {
-      what: `fill ${storageOrder}`,
+    checkRounded(await out.read(), roundAll(new Float64Array(SIZE).fill(0.3), dtype), {
+      description: `fill ${storageOrder}`,
       roundings: 0,
     });
   }
 }
 
-async function copy(device: Device, from: DType): Promise<void> {
-  const values = normals(size, 1, from);
+async function checkCopy(device: Device, from: DType): Promise<void> {
+  const values = normals(SIZE, 1, from);
   for (const to of dtypes) {
     for (const storageOrder of storageOrders) {
       using x = tensorFrom(device, values, { shape, dtype: from, storageOrder });
@@ -103,37 +120,45 @@ async function copy(device: Device, from: DType): Promise<void> {
         storageOrder: storageOrder === "gapped" ? "reversed" : "gapped",
       });
       device.kernels.copy(out, x);
-      checkRounded(await out.read(), roundAll(values, to), { what: `copy ${storageOrder} to ${to}`, roundings: 0 });
+      checkRounded(await out.read(), roundAll(values, to), {
+        description: `copy ${storageOrder} to ${to}`,
+        roundings: 0,
+      });
     }
   }
   using row = tensorFrom(device, values.subarray(0, 7), { shape: [1, 7], dtype: from });
   using out = allocate(device, [4, 7], { dtype: from });
   device.kernels.copy(out, row);
   const repeated = Float64Array.from({ length: 28 }, (_, i) => values[i % 7]!);
-  checkRounded(await out.read(), repeated, { what: "copy that broadcasts", roundings: 0 });
+  checkRounded(await out.read(), repeated, { description: "copy that broadcasts", roundings: 0 });
 }
 
 async function checkUnary(device: Device, op: UnaryOp, dtype: DType): Promise<void> {
   const { f, derivative, positive, tolerance } = unaryOps[op];
-  const values = normals(size, 2, dtype).map((x) => (positive ? Math.abs(x) : x));
-  const dys = normals(size, 3, dtype);
+  const values = normals(SIZE, 2, dtype).map((x) => (positive ? Math.abs(x) : x));
+  const dys = normals(SIZE, 3, dtype);
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, values, { shape, dtype, storageOrder });
     using y = allocate(device, shape, { dtype, storageOrder });
     device.kernels.unary(op, y, x);
-    checkRounded(await y.read(), values.map(f), { dtype, ...tolerance, what: `${op} ${storageOrder}` });
+    checkRounded(await y.read(), values.map(f), { dtype, ...tolerance, description: `${op} ${storageOrder}` });
     using dy = tensorFrom(device, dys, { shape, dtype, storageOrder });
     using dx = allocate(device, shape, { dtype, storageOrder });
     device.kernels.unaryBackward(op, dx, x, dy);
     const expected = dys.map((d, i) => d * derivative(values[i]!));
-    checkRounded(await dx.read(), expected, { dtype, roundings: 16, scale: 4, what: `${op} backward ${storageOrder}` });
+    checkRounded(await dx.read(), expected, {
+      dtype,
+      roundings: 16,
+      scale: 4,
+      description: `${op} backward ${storageOrder}`,
+    });
   }
 }
 
 async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<void> {
   const f = binaryOps[op];
-  const a = normals(size, 4, dtype);
-  const b = normals(size, 5, dtype).map((x) => (op === "div" && Math.abs(x) < 0.1 ? 1 : x));
+  const a = normals(SIZE, 4, dtype);
+  const b = normals(SIZE, 5, dtype).map((x) => (op === "div" && Math.abs(x) < 0.1 ? 1 : x));
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, a, { shape, dtype, storageOrder });
     using y = tensorFrom(device, b, { shape, dtype, storageOrder });
@@ -142,7 +167,7 @@ async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<
     checkRounded(
       await out.read(),
       a.map((value, i) => f(value, b[i]!)),
-      { dtype, what: `${op} ${storageOrder}` },
+      { dtype, description: `${op} ${storageOrder}` },
     );
     // [3,1,7] and [5,1]: both sides broadcast.
     using column = x.slice(1, 0, 1);
@@ -153,19 +178,19 @@ async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<
     const expected = a.map((_, i) =>
       f(a[Math.floor(i / 35) * 35 + (i % 7)]!, b[35 + (Math.floor(i / 7) % 5) * 7 + 2]!),
     );
-    checkRounded(await out.read(), expected, { dtype, what: `${op} ${storageOrder} that broadcasts` });
+    checkRounded(await out.read(), expected, { dtype, description: `${op} ${storageOrder} that broadcasts` });
     device.kernels.scalar(op, out, x, 0.75);
     checkRounded(
       await out.read(),
       a.map((value) => f(value, 0.75)),
-      { dtype, what: `scalar ${op} ${storageOrder}` },
+      { dtype, description: `scalar ${op} ${storageOrder}` },
     );
   }
 }
 
 async function checkInPlace(device: Device): Promise<void> {
-  const a = normals(size, 6);
-  const b = normals(size, 7);
+  const a = normals(SIZE, 6);
+  const b = normals(SIZE, 7);
   using x = tensorFrom(device, a, { shape });
   using y = tensorFrom(device, b, { shape });
   device.kernels.binary("add", x, x, y);
@@ -174,7 +199,7 @@ async function checkInPlace(device: Device): Promise<void> {
   checkRounded(
     await x.read(),
     a.map((value, i) => b[i]! * (value + b[i]!) - 1),
-    { scale: 2, what: "in place" },
+    { scale: 2, description: "in place" },
   );
 }
 
@@ -184,5 +209,5 @@ async function checkEmpty(device: Device): Promise<void> {
   device.kernels.copy(nothing, nothing);
   device.kernels.unary("exp", nothing, nothing);
   device.kernels.binary("add", nothing, nothing, nothing);
-  checkRounded(await nothing.read(), new Float64Array(0), { what: "an empty tensor" });
+  checkRounded(await nothing.read(), new Float64Array(0), { description: "an empty tensor" });
 }

@@ -2,10 +2,17 @@ import type { DType } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import { type AttentionProblem, smallestGap } from "../oracle/attention.ts";
 import { roundTo } from "../oracle/numbers.ts";
-import { type AttentionCase, attentionRunner, causalExtent, causalCase, makeProblem, type Sizes } from "./attention.ts";
+import {
+  type AttentionCase,
+  attentionRunner,
+  causalExtent,
+  causalCase,
+  makeProblem,
+  type AttentionSizes,
+} from "./attention.ts";
 import type { MakeDevice } from "./tensors.ts";
 
-const sizes: Sizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
+const sizes: AttentionSizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
 
 /** Attention where scores are as large as float32 holds, −Infinity or denormal: as right as where they are ordinary. */
 export function extremeScoreCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
@@ -43,7 +50,7 @@ function largeScores(dtype: DType, size: number): AttentionCase {
 /** Scores so far apart that no rounding changes which is the largest: that key takes all. */
 function separatedScores(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
   const problem = makeProblem({ ...sizes, headDim, ...causalExtent, dtype, size });
-  check(smallestGap(problem) > 1e-5 * size, "two scores are too close to be ordered in float32");
+  check(smallestGap(problem) > 1e-5 * size, "two scores are closer than the resolution of float32");
   // What a score gets is 0 but for rounding, times a query.
   return { ...causalCase(problem, dtype), factors: { dk: size } };
 }

@@ -1,19 +1,19 @@
 import type { Device, DType, Shape, Tensor } from "@mosaic/core";
 import type { Case } from "../check.ts";
-import { normals } from "../oracle/numbers.ts";
+import { epsilon, normals } from "../oracle/numbers.ts";
 import {
   checkRounded,
   type StorageOrder,
   storageOrders,
   type MakeDevice,
-  onDevice,
+  withDevice,
   tensorFrom,
   allocate,
 } from "./tensors.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
-interface Product {
+interface MatmulCase {
   readonly m: number;
   readonly n: number;
   readonly k: number;
@@ -32,18 +32,60 @@ const sizes = [
   [0, 5, 6],
 ] as const;
 
-/** matmul: sizes, transposes, broadcasting, accumulation. */
+/** matmul: sizes, transposes, broadcasting, accumulation; linear: bias, activation, what it is applied to. */
 export function matmulCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) => [
     ...sizes.map(([m, n, k]) => ({
       name: `matmul ${m}×${k} · ${k}×${n}, ${dtype}`,
-      run: () => onDevice(make, (device) => product(device, { m, n, k, dtype })),
+      run: () => withDevice(make, (device) => checkMatmul(device, { m, n, k, dtype })),
     })),
-    { name: `matmul of a batch, ${dtype}`, run: () => onDevice(make, (device) => batch(device, dtype)) },
+    ...epilogues.map((epilogue) => ({
+      name: `linear: ${epilogue.hasBias ? "bias" : "no bias"}, ${epilogue.activation ?? "no activation"}${epilogue.isSaved ? ", what it is applied to" : ""}, ${dtype}`,
+      run: () => withDevice(make, (device) => checkLinear(device, epilogue, dtype)),
+    })),
+    { name: `matmul of a batch, ${dtype}`, run: () => withDevice(make, (device) => batch(device, dtype)) },
   ]);
 }
 
-async function product(device: Device, { m, n, k, dtype }: Product): Promise<void> {
+interface EpilogueCase {
+  readonly hasBias: boolean;
+  readonly activation: "relu" | "tanh" | null;
+  readonly isSaved: boolean;
+}
+
+const epilogues: readonly EpilogueCase[] = [
+  { hasBias: true, activation: null, isSaved: false },
+  { hasBias: true, activation: "relu", isSaved: false },
+  { hasBias: true, activation: "tanh", isSaved: true },
+  { hasBias: false, activation: "tanh", isSaved: false },
+  { hasBias: false, activation: null, isSaved: true },
+];
+
+const activations = { relu: (x: number) => Math.max(x, 0), tanh: Math.tanh } as const;
+
+async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType): Promise<void> {
+  const { hasBias, activation, isSaved } = epilogue;
+  for (const [m, n, k] of sizes) {
+    const [a, b, c] = [normals(m * k, 1, dtype), normals(k * n, 2, dtype), normals(n, 3, dtype)];
+    const sums = matmulOracle(a, b, { m, n, k }).map((value, i) => value + (hasBias ? c[i % n]! : 0));
+    using x = tensorFrom(device, a, { shape: [m, k], dtype });
+    using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: "reversed" });
+    using bias = hasBias ? tensorFrom(device, c, { shape: [n], dtype }) : null;
+    using out = allocate(device, [m, n], { dtype });
+    using preActivation = isSaved ? allocate(device, [m, n], { dtype }) : null;
+    device.kernels.linear(out, x, y, { bias, activation, preActivation });
+    const allowance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) + 1 };
+    const description = `${m}×${k} · ${k}×${n}`;
+    if (preActivation)
+      checkRounded(await preActivation.read(), sums, { ...allowance, description: `sums of ${description}` });
+    // A device may round the sums before the activation.
+    const twice = { ...allowance, scale: (allowance.scale * epsilon[dtype]) / epsilon.float32 };
+    const expected = activation === null ? sums : sums.map(activations[activation]);
+    checkRounded(await out.read(), expected, { ...twice, description });
+  }
+}
+
+async function checkMatmul(device: Device, { m, n, k, dtype }: MatmulCase): Promise<void> {
   const a = normals(m * k, 1, dtype);
   const b = normals(k * n, 2, dtype);
   const c = normals(m * n, 3, dtype);
@@ -51,19 +93,19 @@ async function product(device: Device, { m, n, k, dtype }: Product): Promise<voi
   const seeded = expected.map((value, i) => value + c[i]!);
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, a, { shape: [m, k], dtype, storageOrder });
-    using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: otherOrder(storageOrder) });
+    using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: oppositeOrder(storageOrder) });
     using out = allocate(device, [m, n], { dtype });
     device.kernels.matmul(out, x, y, false);
     const allowance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) };
-    checkRounded(await out.read(), expected, { ...allowance, what: `product ${storageOrder}` });
+    checkRounded(await out.read(), expected, { ...allowance, description: `product ${storageOrder}` });
     using sum = tensorFrom(device, c, { shape: [m, n], dtype });
     device.kernels.matmul(sum, x, y, true);
-    checkRounded(await sum.read(), seeded, { ...allowance, what: `product added, ${storageOrder}` });
+    checkRounded(await sum.read(), seeded, { ...allowance, description: `product added, ${storageOrder}` });
   }
 }
 
 /** A different arrangement for the second operand, so that all pairs of transposes come up. */
-function otherOrder(storageOrder: StorageOrder): StorageOrder {
+function oppositeOrder(storageOrder: StorageOrder): StorageOrder {
   return storageOrders[(storageOrders.indexOf(storageOrder) + 1) % storageOrders.length]!;
 }
 
@@ -95,7 +137,12 @@ async function checkProduct(
 ): Promise<void> {
   using out = allocate(device, shape, { dtype });
   device.kernels.matmul(out, a, b, false);
-  checkRounded(await out.read(), expected, { dtype, roundings: 8, scale: 4, what: `a batch for ${b.shape.join("×")}` });
+  checkRounded(await out.read(), expected, {
+    dtype,
+    roundings: 8,
+    scale: 4,
+    description: `a batch for ${b.shape.join("×")}`,
+  });
 }
 
 export interface MatmulSize {

@@ -1,25 +1,31 @@
 import type { Device } from "@mosaic/core";
 import { type Case, check, checkEqual, checkThrows } from "../check.ts";
-import { type MakeDevice, onDevice, tensorFrom, allocate } from "./tensors.ts";
+import { type MakeDevice, withDevice, tensorFrom, allocate } from "./tensors.ts";
 
 /** Memory, reading and writing. */
 export function memoryCases(make: MakeDevice): Case[] {
   return [
-    { name: "write takes the values at the call", run: () => onDevice(make, writeCopies) },
-    { name: "read gives what was there at the call", run: () => onDevice(make, readReturnsLatest) },
-    { name: "freed memory is used again, in order", run: () => onDevice(make, reuse) },
-    { name: "memory is counted", run: () => onDevice(make, allocationCounts) },
-    { name: "views keep memory", run: () => onDevice(make, views) },
+    { name: "write copies the values before it returns", run: () => withDevice(make, writeCopies) },
+    { name: "read returns the values at the time of the call", run: () => withDevice(make, readReturnsLatest) },
+    { name: "freed memory is reused, in stream order", run: () => withDevice(make, memoryReuse) },
+    { name: "memory statistics count allocations", run: () => withDevice(make, allocationCounts) },
+    { name: "views retain memory", run: () => withDevice(make, views) },
     {
       name: "freed memory is reused, and no more is allocated from the system",
-      run: () => onDevice(make, outOfMemory),
+      run: () => withDevice(make, outOfMemory),
     },
-    { name: "empty tensors and scalars have memory of their own", run: () => onDevice(make, smallestAllocation) },
-    { name: "a request beyond all memory is an error, not a crash", run: () => onDevice(make, oversizedAllocation) },
-    { name: "devices keep separate accounts", run: () => onDevice(make, (device) => memoryLimits(device, make)) },
+    { name: "empty tensors and scalars have separate storages", run: () => withDevice(make, smallestAllocation) },
     {
-      name: "reads and writes of all sizes at once each get their own values",
-      run: () => onDevice(make, allocationSizes),
+      name: "an allocation larger than memory throws OutOfMemoryError",
+      run: () => withDevice(make, oversizedAllocation),
+    },
+    {
+      name: "devices have separate memory statistics",
+      run: () => withDevice(make, (device) => memoryLimits(device, make)),
+    },
+    {
+      name: "concurrent reads and writes of all sizes return their own values",
+      run: () => withDevice(make, allocationSizes),
     },
   ];
 }
@@ -46,7 +52,7 @@ async function readReturnsLatest(device: Device): Promise<void> {
 }
 
 /** What was freed may be handed out at once, while work on the old tensor is still to run: order must keep them apart. */
-async function reuse(device: Device): Promise<void> {
+async function memoryReuse(device: Device): Promise<void> {
   const size = 100_000;
   using total = tensorFrom(device, [0], { shape: [1] });
   for (let i = 0; i < 50; i++) {
@@ -56,7 +62,7 @@ async function reuse(device: Device): Promise<void> {
     device.kernels.reduce("max", sum, x);
     device.kernels.binary("add", total, total, sum);
   }
-  checkEqual(await total.read(), [1225], "a sum over memory that was handed out again");
+  checkEqual(await total.read(), [1225], "a sum over reused memory");
   check(
     device.memory().reserved < 20 * 4 * size,
     `${device.memory().reserved} bytes are kept for 50 tensors of ${4 * size}`,
@@ -72,7 +78,7 @@ async function allocationCounts(device: Device): Promise<void> {
   x[Symbol.dispose]();
   await device.stream.synchronize();
   check(device.memory().allocated === before, `${device.memory().allocated - before} bytes remain`);
-  check(device.memory().peak >= allocated, "the peak was forgotten");
+  check(device.memory().peak >= allocated, "the peak was lost");
   device.resetPeakMemory();
   check(device.memory().peak === before, `a reset peak of ${device.memory().peak}, expected ${before}`);
 }
@@ -111,7 +117,7 @@ async function oversizedAllocation(device: Device): Promise<void> {
   );
   using x = device.empty([2], "float32");
   device.kernels.fill(x, 5);
-  checkEqual(await x.read(), [5, 5], "memory after a request beyond all memory");
+  checkEqual(await x.read(), [5, 5], "memory after an allocation that failed");
 }
 
 async function memoryLimits(device: Device, make: MakeDevice): Promise<void> {

@@ -1,15 +1,16 @@
 import type { Device } from "@mosaic/core";
 import { type Case, checkClose, checkEqual } from "../check.ts";
 import { epsilon, normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice, tensorFrom } from "./tensors.ts";
+import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
 const minusInfinity = Number.NEGATIVE_INFINITY;
 
 /** merge: the algebra of states. */
 export function mergeCases(make: MakeDevice): Case[] {
   return [
-    { name: "merge: two states over disjoint keys, either of them empty", run: () => onDevice(make, merge) },
-    { name: "merge: two states of large lse, equal and apart", run: () => onDevice(make, mergeLarge) },
+    { name: "merge: two states over disjoint keys, either of them empty", run: () => withDevice(make, merge) },
+    { name: "merge: two states of large lse, equal and far from one another", run: () => withDevice(make, mergeLarge) },
+    { name: "merge: a state of broadcast rows, as sinks are", run: () => withDevice(make, mergeBroadcast) },
   ];
 }
 
@@ -49,6 +50,31 @@ async function mergeLarge(device: Device): Promise<void> {
   device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
   checkEqual(await lse.read(), [large, -large, larger, larger], "lse");
   checkEqual(await out.read(), [1.5, 1.5, 2, 1], "out");
+}
+
+/** One row of zeros for all rows, and an lse for each head: strides of 0. */
+async function mergeBroadcast(device: Device): Promise<void> {
+  const [heads, rows, width] = [2, 3, 5];
+  const shape = [1, heads, rows, width];
+  const a = normals(heads * rows * width, 1);
+  const lseA = Float64Array.from([0, minusInfinity, 2, -3, 90, minusInfinity]);
+  const sinks = [0.5, minusInfinity];
+  using out = tensorFrom(device, a, { shape, storageOrder: "reversed" });
+  using lse = tensorFrom(device, lseA, { shape: shape.slice(0, 3) });
+  using zeros = tensorFrom(device, new Float64Array(width), { shape: [width] });
+  using logits = tensorFrom(device, sinks, { shape: [1, heads, 1] });
+  using fromOut = zeros.expand(shape);
+  using fromLse = logits.expand(shape.slice(0, 3));
+  device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
+  const total = lseA.map((x, i) => logAddExp(x, sinks[Math.floor(i / rows)]!));
+  checkClose(await lse.read(), total, 90 * 4 * epsilon.float32, "lse");
+  const expected = a.map((x, i) => {
+    const row = Math.floor(i / width);
+    // A row that has seen nothing, and a state of nothing: left as it was, whatever lies there.
+    if (total[row] === minusInfinity) return x;
+    return lseA[row] === minusInfinity ? 0 : x * Math.exp(lseA[row]! - total[row]!);
+  });
+  checkClose(await out.read(), expected, 64 * epsilon.float32, "out");
 }
 
 function logAddExp(a: number, b: number): number {

@@ -1,7 +1,7 @@
 import type { Device, DType, Tensor } from "@mosaic/core";
 import type { Case } from "../check.ts";
 import { normals, roundTo } from "../oracle/numbers.ts";
-import { checkRounded, type MakeDevice, onDevice, tensorFrom, allocate } from "./tensors.ts";
+import { checkRounded, type MakeDevice, withDevice, tensorFrom, allocate } from "./tensors.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const epsilon = 1e-3;
@@ -12,7 +12,7 @@ export function normCases(make: MakeDevice): Case[] {
     (["layerNorm", "rmsNorm"] as const).flatMap((kind) =>
       [true, false].map((parameters) => ({
         name: `${kind}${parameters ? "" : " without parameters"}, ${dtype}`,
-        run: () => onDevice(make, (device) => norm(device, { kind, dtype, parameters })),
+        run: () => withDevice(make, (device) => norm(device, { kind, dtype, parameters })),
       })),
     ),
   );
@@ -29,32 +29,33 @@ const width = 21;
 const shape = [2, 3, width];
 
 async function norm(device: Device, { kind, dtype, parameters }: NormCase): Promise<void> {
-  const centred = kind === "layerNorm";
+  const isCentered = kind === "layerNorm";
   const x = normals(rows * width, 1, dtype).map((value) => roundTo(value + 2, dtype));
   const dOut = normals(rows * width, 2, dtype);
   const weight = normals(width, 3, dtype);
   const bias = normals(width, 4, dtype);
-  const expected = normOracle({ x, dOut, weight: parameters ? weight : undefined, bias, centred, parameters });
+  const expected = normOracle({ x, dOut, weight: parameters ? weight : undefined, bias, isCentered, parameters });
 
   using xTensor = tensorFrom(device, x, { shape, dtype });
   using dOutTensor = tensorFrom(device, dOut, { shape, dtype });
   using weightTensor = parameters ? tensorFrom(device, weight, { shape: [width], dtype }) : null;
-  using biasTensor = parameters && centred ? tensorFrom(device, bias, { shape: [width], dtype }) : null;
+  using biasTensor = parameters && isCentered ? tensorFrom(device, bias, { shape: [width], dtype }) : null;
   using out = allocate(device, shape, { dtype });
-  using mean = centred ? allocate(device, [2, 3, 1]) : null;
+  using mean = isCentered ? allocate(device, [2, 3, 1]) : null;
   using rstd = allocate(device, [2, 3, 1]);
   const stats = { mean, rstd };
   device.kernels[kind](out, xTensor, { weight: weightTensor, bias: biasTensor, epsilon }, stats);
-  checkRounded(await out.read(), expected.out, { dtype, roundings: 16, scale: 4, what: kind });
+  checkRounded(await out.read(), expected.out, { dtype, roundings: 16, scale: 4, description: kind });
 
   using dx = allocate(device, shape, { dtype });
   using dWeight = parameters ? gradientTensor(device) : null;
-  using dBias = parameters && centred ? gradientTensor(device) : null;
+  using dBias = parameters && isCentered ? gradientTensor(device) : null;
   device.kernels[`${kind}Backward`]({ dx, dWeight, dBias }, xTensor, dOutTensor, weightTensor, stats);
-  checkRounded(await dx.read(), expected.dx, { dtype, roundings: 16, scale: 8, what: `${kind} dx` });
+  checkRounded(await dx.read(), expected.dx, { dtype, roundings: 16, scale: 8, description: `${kind} dx` });
   if (dWeight)
-    checkRounded(await dWeight.read(), expected.dWeight, { roundings: 16, scale: 16, what: `${kind} dWeight` });
-  if (dBias) checkRounded(await dBias.read(), expected.dBias, { roundings: 16, scale: 8, what: `${kind} dBias` });
+    checkRounded(await dWeight.read(), expected.dWeight, { roundings: 16, scale: 16, description: `${kind} dWeight` });
+  if (dBias)
+    checkRounded(await dBias.read(), expected.dBias, { roundings: 16, scale: 8, description: `${kind} dBias` });
 }
 
 /** Something for the gradients of parameters to be added to. */
@@ -67,13 +68,13 @@ interface NormProblem {
   readonly dOut: Float64Array;
   readonly weight: Float64Array | undefined;
   readonly bias: Float64Array;
-  readonly centred: boolean;
+  readonly isCentered: boolean;
   readonly parameters: boolean;
 }
 
 type NormReference = Readonly<Record<"out" | "dx" | "dWeight" | "dBias", Float64Array>>;
 
-function normOracle({ x, dOut, weight, bias, centred, parameters }: NormProblem): NormReference {
+function normOracle({ x, dOut, weight, bias, isCentered, parameters }: NormProblem): NormReference {
   const out = new Float64Array(x.length);
   const dx = new Float64Array(x.length);
   const dWeight = new Float64Array(width).fill(1);
@@ -81,15 +82,15 @@ function normOracle({ x, dOut, weight, bias, centred, parameters }: NormProblem)
   const average = (values: Float64Array) => values.reduce((sum, value) => sum + value, 0) / width;
   for (let at = 0; at < x.length; at += width) {
     const line = x.subarray(at, at + width);
-    const mean = centred ? average(line) : 0;
+    const mean = isCentered ? average(line) : 0;
     const rstd = 1 / Math.sqrt(average(line.map((value) => (value - mean) ** 2)) + epsilon);
     const normed = line.map((value) => (value - mean) * rstd);
     const upstream = dOut.subarray(at, at + width);
     const dNormed = upstream.map((value, i) => value * (weight?.[i] ?? 1));
-    const dMean = centred ? average(dNormed) : 0;
+    const dMean = isCentered ? average(dNormed) : 0;
     const dScale = average(dNormed.map((value, i) => value * normed[i]!));
     for (let i = 0; i < width; i++) {
-      out[at + i] = normed[i]! * (weight?.[i] ?? 1) + (centred && parameters ? bias[i]! : 0);
+      out[at + i] = normed[i]! * (weight?.[i] ?? 1) + (isCentered && parameters ? bias[i]! : 0);
       dx[at + i] = rstd * (dNormed[i]! - dMean - normed[i]! * dScale);
       dWeight[i] = dWeight[i]! + upstream[i]! * normed[i]!;
       dBias[i] = dBias[i]! + upstream[i]!;

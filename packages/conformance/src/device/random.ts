@@ -1,35 +1,35 @@
 import type { Device, RandomSpec } from "@mosaic/core";
 import { type Case, check, checkEqual } from "../check.ts";
 import { roundTo } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice, allocate } from "./tensors.ts";
+import { type MakeDevice, withDevice, allocate } from "./tensors.ts";
 
 const uniform: RandomSpec = { kind: "uniform", low: -2, high: 3, seed: 5, stream: 9 };
 const normal: RandomSpec = { kind: "normal", mean: 1, std: 2, seed: 5, stream: 9 };
-const length = 20_000;
+const SAMPLE_SIZE = 20_000;
 
 /** random: its distribution, and what it may depend on. */
-export function randomCases(make: MakeDevice): Case[] {
+export function rngCases(make: MakeDevice): Case[] {
   return [
-    { name: "random: distributions", run: () => onDevice(make, distributions) },
-    { name: "random: element i depends on seed, stream and i alone", run: () => onDevice(make, independence) },
+    { name: "random: distributions", run: () => withDevice(make, checkDistributions) },
+    { name: "random: element i depends on seed, stream and i alone", run: () => withDevice(make, checkIndependence) },
   ];
 }
 
-async function sample(device: Device, spec: RandomSpec, count: number = length): Promise<Float32Array> {
+async function drawSample(device: Device, spec: RandomSpec, count: number = SAMPLE_SIZE): Promise<Float32Array> {
   using out = allocate(device, [count]);
   device.kernels.random(out, spec);
   return await out.read();
 }
 
 /** Five standard deviations of the estimates: one false alarm in a million, and the numbers are the same every time. */
-async function distributions(device: Device): Promise<void> {
-  const flat = await sample(device, uniform);
+async function checkDistributions(device: Device): Promise<void> {
+  const flat = await drawSample(device, uniform);
   check(
     flat.every((x) => x >= -2 && x < 3),
     "uniform numbers outside [low, high)",
   );
   checkMoments(flat, { mean: 0.5, std: 5 / Math.sqrt(12), kurtosis: 1.8 });
-  checkMoments(await sample(device, normal), { mean: 1, std: 2, kurtosis: 3 });
+  checkMoments(await drawSample(device, normal), { mean: 1, std: 2, kurtosis: 3 });
 }
 
 function checkMoments(x: Float32Array, expected: { mean: number; std: number; kurtosis: number }): void {
@@ -43,10 +43,10 @@ function checkMoments(x: Float32Array, expected: { mean: number; std: number; ku
   check(Math.abs(moment(4) / std ** 4 - kurtosis) < five * Math.sqrt(96), `kurtosis ${moment(4) / std ** 4}`);
 }
 
-async function independence(device: Device): Promise<void> {
+async function checkIndependence(device: Device): Promise<void> {
   for (const spec of [uniform, normal]) {
-    const all = await sample(device, spec);
-    checkEqual(await sample(device, spec, 1001), all.subarray(0, 1001), "the same seed, fewer numbers");
+    const all = await drawSample(device, spec);
+    checkEqual(await drawSample(device, spec, 1001), all.subarray(0, 1001), "the same seed, fewer numbers");
     using folded = allocate(device, [4, 5, 50], { storageOrder: "reversed" });
     device.kernels.random(folded, spec);
     checkEqual(await folded.read(), all.subarray(0, 1000), "the same seed, another shape and strides");
@@ -58,8 +58,8 @@ async function independence(device: Device): Promise<void> {
       { ...spec, seed: 6 },
       { ...spec, stream: 10 },
     ]) {
-      const equal = (await sample(device, other)).filter((x, i) => x === all[i]).length;
-      check(equal < length / 1000, `${equal} of ${length} numbers are the same for another seed or stream`);
+      const equal = (await drawSample(device, other)).filter((x, i) => x === all[i]).length;
+      check(equal < SAMPLE_SIZE / 1000, `${equal} of ${SAMPLE_SIZE} numbers are the same for another seed or stream`);
     }
   }
 }

@@ -1,16 +1,16 @@
 import type { Device, DType } from "@mosaic/core";
 import type { Case } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { checkRounded, storageOrders, type MakeDevice, onDevice, tensorFrom, allocate } from "./tensors.ts";
+import { checkRounded, storageOrders, type MakeDevice, withDevice, tensorFrom, allocate } from "./tensors.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
 /** reduce, rowDot and softmax. */
 export function reductionCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) => [
-    { name: `reduce, ${dtype}`, run: () => onDevice(make, (device) => reduce(device, dtype)) },
-    { name: `rowDot, ${dtype}`, run: () => onDevice(make, (device) => rowDot(device, dtype)) },
-    { name: `softmax, ${dtype}`, run: () => onDevice(make, (device) => softmax(device, dtype)) },
+    { name: `reduce, ${dtype}`, run: () => withDevice(make, (device) => reduce(device, dtype)) },
+    { name: `rowDot, ${dtype}`, run: () => withDevice(make, (device) => rowDot(device, dtype)) },
+    { name: `softmax, ${dtype}`, run: () => withDevice(make, (device) => softmax(device, dtype)) },
   ]);
 }
 
@@ -43,7 +43,7 @@ async function reduce(device: Device, dtype: DType): Promise<void> {
         checkRounded(await out.read(), expected, {
           dtype,
           scale,
-          what: `${kind} to ${outShape.join("×")}, ${storageOrder}`,
+          description: `${kind} to ${outShape.join("×")}, ${storageOrder}`,
         });
       }
     }
@@ -62,7 +62,7 @@ async function rowDot(device: Device, dtype: DType): Promise<void> {
     using y = tensorFrom(device, b, { shape });
     using out = allocate(device, shape.slice(0, 3));
     device.kernels.rowDot(out, x, y);
-    checkRounded(await out.read(), expected, { scale: 9, what: `rowDot ${storageOrder}` });
+    checkRounded(await out.read(), expected, { scale: 9, description: `rowDot ${storageOrder}` });
   }
 }
 
@@ -86,7 +86,7 @@ async function softmax(device: Device, dtype: DType): Promise<void> {
     using x = tensorFrom(device, values, { shape: [2, 3, width], dtype, storageOrder });
     using y = allocate(device, [2, 3, width], { dtype, storageOrder });
     device.kernels.softmax(y, x);
-    checkRounded(await y.read(), out, { dtype, roundings: 64, what: `softmax ${storageOrder}` });
+    checkRounded(await y.read(), out, { dtype, roundings: 64, description: `softmax ${storageOrder}` });
 
     const stored = Float64Array.from(await y.read());
     using dOut = tensorFrom(device, dOuts, { shape: [2, 3, width], dtype, storageOrder });
@@ -99,6 +99,6 @@ async function softmax(device: Device, dtype: DType): Promise<void> {
       for (let i = at; i < at + width; i++) inner += stored[i]! * dOuts[i]!;
       for (let i = at; i < at + width; i++) expected[i] = stored[i]! * (dOuts[i]! - inner);
     }
-    checkRounded(await dx.read(), expected, { dtype, scale: 4, what: `softmax backward ${storageOrder}` });
+    checkRounded(await dx.read(), expected, { dtype, scale: 4, description: `softmax backward ${storageOrder}` });
   }
 }

@@ -17,7 +17,7 @@ import {
 } from "@mosaic/core";
 import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice, tensorFrom } from "./tensors.ts";
+import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
 // What the schema states of all kernels alike.
 
@@ -27,11 +27,11 @@ export function schemaCases(make: MakeDevice): Case[] {
   return [
     ...kernels.map((kernel) => ({
       name: `${kernel}: reads and mutates what the schema states, and nothing else`,
-      run: () => onDevice(make, (device) => checkAccess(device, kernel)),
+      run: () => withDevice(make, (device) => checkAccess(device, kernel)),
     })),
     ...kernelFeatures.map((feature) => ({
-      name: `attention with ${feature}: refused, unless the device has it`,
-      run: () => onDevice(make, (device) => checkFeatureRefused(device, feature)),
+      name: `attention with ${feature}: rejected, unless the device supports it`,
+      run: () => withDevice(make, (device) => checkFeatureRefused(device, feature)),
     })),
   ];
 }
@@ -47,7 +47,7 @@ function tensorFactory(device: Device): TensorFactory {
 const [rows, width, count] = [3, 4, 5];
 
 /** A call of each kernel whose arguments hold numbers; every optional operand is there. */
-const samples: { readonly [K in KernelName]: (x: TensorFactory) => KernelArguments<K> } = {
+const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => KernelArguments<K> } = {
   attend: (x) => [state(x), x([1, 2, rows, width]), keys(x), tile],
   attendBackward: (x) => {
     const grads = { dq: x([1, 2, rows, width]), dk: x([1, 1, count, width]), dv: x([1, 1, count, width]) };
@@ -64,6 +64,10 @@ const samples: { readonly [K in KernelName]: (x: TensorFactory) => KernelArgumen
   unaryBackward: (x) => ["gelu", x([rows]), x([rows]), x([rows])],
   reduce: (x) => ["sum", x([rows, 1]), x([rows, width])],
   matmul: (x) => [x([rows, count]), x([rows, width]), x([width, count]), false],
+  linear: (x) => {
+    const epilogue = { bias: x([count]), activation: "square", preActivation: x([rows, count]) } as const;
+    return [x([rows, count]), x([rows, width]), x([width, count]), epilogue];
+  },
   softmax: (x) => [x([rows, width]), x([rows, width])],
   softmaxBackward: (x) => [x([rows, width]), x([rows, width]), x([rows, width])],
   layerNorm: (x) => [x([rows, width]), x([rows, width]), parameters(x), { mean: x([rows, 1]), rstd: x([rows, 1]) }],
@@ -114,7 +118,7 @@ const gradients = (x: TensorFactory) => ({ dx: x([rows, width]), dWeight: x([wid
 interface OperandTrace {
   readonly operand: Operand;
   /** By how much the call raised the version of the operand's memory. */
-  readonly raised: number;
+  readonly versionIncrease: number;
   readonly before: Float32Array;
   readonly after: Float32Array;
 }
@@ -124,14 +128,17 @@ async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
   const flag = parameters.findIndex((field) => "scalar" in field && field.scalar === "boolean");
   for (const isSet of flag < 0 ? [false] : [false, true]) {
     const call = async (shift: number): Promise<OperandTrace[]> => {
-      const args: unknown[] = [...samples[kernel](tensorFactory(device))];
+      const args: unknown[] = [...sampleArguments[kernel](tensorFactory(device))];
       if (flag >= 0) args[flag] = isSet;
       return callKernel(device, kernel, { args, shift });
     };
     const [first, second] = [await call(0), await call(0.5)];
-    for (const [i, { operand, raised, before, after }] of first.entries()) {
+    for (const [i, { operand, versionIncrease, before, after }] of first.entries()) {
       const what = `${kernel}: ${operand.name}`;
-      check(raised > 0 === operand.isMutated, `${what}: its version was raised by ${raised}; see \`versionedKernels\``);
+      check(
+        versionIncrease > 0 === operand.isMutated,
+        `${what}: its version was raised by ${versionIncrease}; see \`versionedKernels\``,
+      );
       if (!operand.isMutated) {
         checkEqual(after, before, what);
         continue;
@@ -158,8 +165,8 @@ async function callKernel(
   }
   (device.kernels[kernel] as (...all: readonly unknown[]) => void)(...args);
   const done = runs.map(async ({ operand, tensor, before, version }) => {
-    const raised = tensor.storage.version - version;
-    return { operand, raised, before, after: await tensor.read() };
+    const versionIncrease = tensor.storage.version - version;
+    return { operand, versionIncrease, before, after: await tensor.read() };
   });
   const result = await Promise.all(done);
   for (const { tensor } of runs) tensor[Symbol.dispose]();
@@ -172,7 +179,7 @@ function isEqual(a: Float32Array, b: Float32Array): boolean {
 
 async function checkFeatureRefused(device: Device, feature: KernelFeature): Promise<void> {
   const x = tensorFactory(device);
-  const [[{ out, lse }, q, kv], modifiers] = [samples.attend(x), modifiersFor[feature](x)];
+  const [[{ out, lse }, q, kv], modifiers] = [sampleArguments.attend(x), modifiersFor[feature](x)];
   const v = feature === "valueHeadSize" ? x([1, 1, count, width + 2]) : kv.v;
   const wide = feature === "valueHeadSize" ? x([1, 2, rows, width + 2]) : out;
   const call = { ...tile, ...(modifiers && { modifiers }) };
@@ -181,17 +188,17 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   const before = await wide.read();
   const message = new RegExp(`${device.type}:${device.index}.*${feature}.*omit it`);
   await checkThrows(attend, "OptionError", message);
-  const [grads, , saved] = samples.attendBackward(x);
+  const [grads, , saved] = sampleArguments.attendBackward(x);
   const backward: Kernels["attendBackward"] = device.kernels.attendBackward;
   await checkThrows(() => backward(grads, q, saved, { k: kv.k, v }, call), "OptionError", message);
-  checkEqual(await wide.read(), before, "out after a call that was refused");
+  checkEqual(await wide.read(), before, "out after a call that was rejected");
 }
 
 /** What uses each feature; `valueHeadSize` is used through shapes. */
 const modifiersFor: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
   softcap: () => ({ softcap: 30 }),
   slopes: (x) => ({ slopes: x([2]) }),
-  dropout: () => ({ dropout: { probability: 0.5, seed: 1, stream: 2 } }),
+  dropout: () => ({ dropout: { probability: 0.5, seed: 1, stream: 2, batchOffset: 0 } }),
   sampleMasks: () => ({ sampleMasks: [[]] }),
   valueHeadSize: () => undefined,
 };

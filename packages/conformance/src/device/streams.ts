@@ -1,28 +1,28 @@
 import type { Device, Fence, Tensor, TraceEvent } from "@mosaic/core";
 import { type Case, check, checkClose, checkEqual, checkThrows } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice, tensorFrom } from "./tensors.ts";
+import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
 /** Order within a stream and between streams, failure, the end of a device. `clockError`: see DeviceSuiteOptions. */
 export function streamCases(make: MakeDevice, clockError: number): Case[] {
   const on = (name: string, body: (device: Device) => Promise<void>): Case => ({
     name,
-    run: () => onDevice(make, body),
+    run: () => withDevice(make, body),
   });
   return [
-    on("fences and synchronize", fences),
+    on("fences and synchronize", checkFences),
     on("waits for the fence of another stream, whose work is slow", (device) =>
       crossStreamWait(device, make, clockError),
     ),
-    on("passes fences that are long past, its own, and those of closed devices", (device) =>
+    on("passes fences that have completed, its own, and those of closed devices", (device) =>
       completedFences(device, make),
     ),
-    on("refuses a fence of another device type", foreignFence),
-    on("many reads at once", manyReads),
-    on("a read gives what a tensor held that was disposed right after", disposeAfterEnqueue),
-    on("keeps its first failure, and starts nothing after it", firstFailure),
-    on("finishes what was enqueued before dispose, and refuses all after", disposed),
-    on("refuses operands of another device, and disposed ones", (device) => foreignOperands(device, make)),
+    on("rejects a fence of another device type", foreignFence),
+    on("concurrent reads", checkConcurrentReads),
+    on("a read returns the values of a tensor that is disposed after the call", disposeAfterEnqueue),
+    on("reports its first failure, and executes nothing after it", firstFailure),
+    on("executes all work enqueued before dispose, and rejects work after it", checkDisposed),
+    on("rejects operands of another device, and disposed ones", (device) => foreignOperands(device, make)),
   ];
 }
 
@@ -96,7 +96,7 @@ async function firstFailure(device: Device): Promise<void> {
   await checkThrows(() => device.stream.synchronize(), "DeviceError", reported);
 }
 
-async function disposed(device: Device): Promise<void> {
+async function checkDisposed(device: Device): Promise<void> {
   const x = fullTensor(device, 5, 100_000);
   for (let i = 0; i < 5; i++) device.kernels.unary("tanh", x, x);
   const read = x.read();
@@ -124,7 +124,7 @@ async function foreignOperands(device: Device, make: MakeDevice): Promise<void> 
   await checkThrows(() => device.kernels.copy(x, gone), "DisposedError", /copy: .*disposed/);
 }
 
-async function fences(device: Device): Promise<void> {
+async function checkFences(device: Device): Promise<void> {
   using x = tensorFrom(device, [1], { shape: [1] });
   const fence = device.stream.record();
   device.kernels.scalar("add", x, x, 1);
@@ -135,7 +135,7 @@ async function fences(device: Device): Promise<void> {
   check(fence.stream === device.stream, "a fence names its stream");
 }
 
-async function manyReads(device: Device): Promise<void> {
+async function checkConcurrentReads(device: Device): Promise<void> {
   using x = tensorFrom(device, [0], { shape: [1] });
   const reads: Promise<Float32Array>[] = [];
   for (let i = 0; i < 200; i++) {
@@ -152,12 +152,12 @@ async function manyReads(device: Device): Promise<void> {
 /** What a device records of its work. */
 export function traceCases(make: MakeDevice): Case[] {
   return [
-    { name: "a trace shows what ran when", run: () => onDevice(make, trace) },
-    { name: "records what it ran between startTrace and stopTrace only", run: () => onDevice(make, tracesOnRequest) },
+    { name: "a trace has the kernels with their times", run: () => withDevice(make, checkTrace) },
+    { name: "records kernels between startTrace and stopTrace only", run: () => withDevice(make, tracesOnRequest) },
   ];
 }
 
-async function trace(device: Device): Promise<void> {
+async function checkTrace(device: Device): Promise<void> {
   using x = tensorFrom(device, normals(10_000, 1), { shape: [100, 100] });
   using out = device.empty([100, 100], "float32");
   await device.stream.synchronize();

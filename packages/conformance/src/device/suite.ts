@@ -1,7 +1,8 @@
 import type { DType } from "@mosaic/core";
 import type { Case } from "../check.ts";
-import { poisoned } from "../perturb/group.ts";
+import { poisonMemory } from "../perturb/group.ts";
 import { attentionCases } from "./attention.ts";
+import { attentionVariantCases } from "./attention-variants.ts";
 import { elementwiseCases } from "./elementwise.ts";
 import { extremeScoreCases } from "./extreme-scores.ts";
 import { matmulCases } from "./matmul.ts";
@@ -9,7 +10,7 @@ import { memoryCases } from "./memory.ts";
 import { mergeCases } from "./merge.ts";
 import { normCases } from "./norms.ts";
 import type { MakeDevice } from "./tensors.ts";
-import { randomCases } from "./random.ts";
+import { rngCases } from "./random.ts";
 import { reductionCases } from "./reductions.ts";
 import { schemaCases } from "./schema.ts";
 import { streamCases, traceCases } from "./streams.ts";
@@ -36,7 +37,7 @@ export interface DeviceSuiteOptions {
  * ```
  */
 export function deviceSuite(make: MakeDevice, { attentionTolerance, clockError = 0 }: DeviceSuiteOptions = {}): Case[] {
-  const makePoisoned = () => poisoned(make());
+  const makePoisoned = () => poisonMemory(make());
   return [
     ...memoryCases(make),
     ...streamCases(make, clockError),
@@ -46,10 +47,11 @@ export function deviceSuite(make: MakeDevice, { attentionTolerance, clockError =
     ...reductionCases(makePoisoned),
     ...normCases(makePoisoned),
     ...matmulCases(makePoisoned),
-    ...randomCases(makePoisoned),
+    ...rngCases(makePoisoned),
     ...trainingCases(makePoisoned),
     ...mergeCases(makePoisoned),
     ...attentionCases(makePoisoned, attentionTolerance),
+    ...attentionVariantCases(makePoisoned, attentionTolerance),
     ...extremeScoreCases(makePoisoned, attentionTolerance),
   ];
 }

@@ -41,10 +41,10 @@ export interface TensorOptions {
 export function tensorFrom(
   device: Device,
   values: ArrayLike<number>,
-  place: TensorOptions & { readonly shape: Shape },
+  options: TensorOptions & { readonly shape: Shape },
 ): Tensor {
-  const tensor = allocate(device, place.shape, place);
-  check(values.length === numel(place.shape), `${values.length} values for ${place.shape.join("×")}`);
+  const tensor = allocate(device, options.shape, options);
+  check(values.length === numel(options.shape), `${values.length} values for ${options.shape.join("×")}`);
   device.write(tensor, values);
   return tensor;
 }
@@ -68,10 +68,13 @@ export interface Tolerance {
 export function checkRounded(
   actual: Float32Array,
   expected: Float64Array,
-  allowance: Tolerance & { what: string },
+  tolerance: Tolerance & { description: string },
 ): void {
-  const { dtype = "float32", roundings = 4, scale = 0, what } = allowance;
-  check(actual.length === expected.length, `${what}: expected ${expected.length} numbers, received ${actual.length}`);
+  const { dtype = "float32", roundings = 4, scale = 0, description } = tolerance;
+  check(
+    actual.length === expected.length,
+    `${description}: expected ${expected.length} numbers, received ${actual.length}`,
+  );
   for (let i = 0; i < expected.length; i++) {
     const e = expected[i]!;
     if (Object.is(actual[i], e) || actual[i] === e || (Number.isNaN(actual[i]) && Number.isNaN(e))) continue;
@@ -79,7 +82,7 @@ export function checkRounded(
     const tolerance = stored + roundings * epsilon.float32 * (Math.abs(e) + scale) + smallestSpacing.float32;
     check(
       Math.abs(actual[i]! - e) <= tolerance,
-      `${what}: element ${i} is ${actual[i]}, expected ${e} ± ${tolerance.toExponential(1)}`,
+      `${description}: element ${i} is ${actual[i]}, expected ${e} ± ${tolerance.toExponential(1)}`,
     );
   }
 }
@@ -91,7 +94,7 @@ const smallestSpacing: Readonly<Record<DType, number>> = { float32: 2 ** -126, b
 export type MakeDevice = () => Device;
 
 /** Runs `body` on a fresh device and closes it. */
-export async function onDevice(make: MakeDevice, body: (device: Device) => Promise<void>): Promise<void> {
+export async function withDevice(make: MakeDevice, body: (device: Device) => Promise<void>): Promise<void> {
   using device = make();
   await body(device);
 }

@@ -6,7 +6,7 @@ import {
   type StorageOrder,
   storageOrders,
   type MakeDevice,
-  onDevice,
+  withDevice,
   tensorFrom,
   allocate,
 } from "./tensors.ts";
@@ -17,13 +17,16 @@ const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 export function trainingCases(make: MakeDevice): Case[] {
   return [
     ...dtypes.flatMap((dtype) => [
-      { name: `dropout, ${dtype}`, run: () => onDevice(make, (device) => dropout(device, dtype)) },
-      { name: `rows by index, ${dtype}`, run: () => onDevice(make, (device) => indexed(device, dtype)) },
-      { name: `crossEntropy, ${dtype}`, run: () => onDevice(make, (device) => crossEntropy(device, dtype)) },
-      { name: `adamW, ${dtype}`, run: () => onDevice(make, (device) => adam(device, "adamW", dtype)) },
-      { name: `scheduleFree, ${dtype}`, run: () => onDevice(make, (device) => adam(device, "scheduleFree", dtype)) },
+      { name: `dropout, ${dtype}`, run: () => withDevice(make, (device) => dropout(device, dtype)) },
+      { name: `rows by index, ${dtype}`, run: () => withDevice(make, (device) => checkIndexed(device, dtype)) },
+      { name: `crossEntropy, ${dtype}`, run: () => withDevice(make, (device) => crossEntropy(device, dtype)) },
+      { name: `adamW, ${dtype}`, run: () => withDevice(make, (device) => checkAdam(device, "adamW", dtype)) },
+      {
+        name: `scheduleFree, ${dtype}`,
+        run: () => withDevice(make, (device) => checkAdam(device, "scheduleFree", dtype)),
+      },
     ]),
-    { name: "an index that names nothing fails the stream", run: () => onDevice(make, outOfRangeIndex) },
+    { name: "an index out of range fails the stream", run: () => withDevice(make, outOfRangeIndex) },
   ];
 }
 
@@ -40,7 +43,7 @@ async function dropout(device: Device, dtype: DType): Promise<void> {
     using x = tensorFrom(device, values, { shape: [2, rows, columns], dtype, storageOrder });
     using out = allocate(device, [2, rows, columns], { dtype, storageOrder });
     device.kernels.dropout(out, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
-    checkRounded(await out.read(), expected, { dtype, what: `dropout ${storageOrder}` });
+    checkRounded(await out.read(), expected, { dtype, description: `dropout ${storageOrder}` });
     // Rows 1, 3 and 5 of the second matrix, as a shard with an offset.
     using matrix = x.slice(0, 1);
     using part = matrix.slice(1, 1, rows, 2);
@@ -58,7 +61,7 @@ async function dropout(device: Device, dtype: DType): Promise<void> {
 }
 
 /** gatherRows, and scatterAddRows into what is there already. */
-async function indexed(device: Device, dtype: DType): Promise<void> {
+async function checkIndexed(device: Device, dtype: DType): Promise<void> {
   const [count, width] = [9, 37];
   const next = uniforms(3);
   const named = Array.from({ length: 10 }, () => integer(next, count));
@@ -78,45 +81,45 @@ async function indexed(device: Device, dtype: DType): Promise<void> {
     using weights = tensorFrom(device, table, { shape: [count, width], dtype, storageOrder });
     using out = allocate(device, [2, 5, width], { dtype, storageOrder });
     device.kernels.gatherRows(out, weights, index);
-    checkRounded(await out.read(), gathered, { what: `gatherRows ${storageOrder}`, roundings: 0 });
+    checkRounded(await out.read(), gathered, { description: `gatherRows ${storageOrder}`, roundings: 0 });
     using x = tensorFrom(device, rows, { shape: [2, 5, width], dtype, storageOrder });
     using into = tensorFrom(device, new Float64Array(count * width).fill(2), { shape: [count, width], storageOrder });
     device.kernels.scatterAddRows(into, x, index);
-    checkRounded(await into.read(), added, { what: `scatterAddRows ${storageOrder}`, scale: 10 });
+    checkRounded(await into.read(), added, { description: `scatterAddRows ${storageOrder}`, scale: 10 });
   }
 }
 
-const classes = 21;
-const ignored = -100;
+const CLASS_COUNT = 21;
+const IGNORE_INDEX = -100;
 
 async function crossEntropy(device: Device, dtype: DType): Promise<void> {
   const next = uniforms(6);
-  const x = normals(8 * classes, 7, dtype).map((value) => roundTo(20 * value, dtype));
-  const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? ignored : integer(next, classes)));
+  const x = normals(8 * CLASS_COUNT, 7, dtype).map((value) => roundTo(20 * value, dtype));
+  const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? IGNORE_INDEX : integer(next, CLASS_COUNT)));
   const dLoss = normals(8, 8);
   for (const smoothing of [0, 0.1]) {
     const expected = lossOracle(x, { targets, dLoss, smoothing });
     for (const storageOrder of storageOrders) {
-      using logits = tensorFrom(device, x, { shape: [2, 4, classes], dtype, storageOrder });
+      using logits = tensorFrom(device, x, { shape: [2, 4, CLASS_COUNT], dtype, storageOrder });
       using target = tensorFrom(device, targets, { shape: [2, 4], storageOrder });
       const rows = {
         loss: allocate(device, [2, 4], { storageOrder }),
         lse: allocate(device, [2, 4]),
         counted: allocate(device, [2, 4]),
       };
-      const spec = { smoothing, ignored };
+      const spec = { smoothing, ignored: IGNORE_INDEX };
       device.kernels.crossEntropy(rows, logits, target, spec);
-      checkRounded(await rows.loss.read(), expected.loss, { scale: 60, what: `crossEntropy ${storageOrder}` });
+      checkRounded(await rows.loss.read(), expected.loss, { scale: 60, description: `crossEntropy ${storageOrder}` });
       checkEqual(
         await rows.counted.read(),
-        targets.map((each) => (each === ignored ? 0 : 1)),
-        "rows that count",
+        targets.map((each) => (each === IGNORE_INDEX ? 0 : 1)),
+        "rows with a target class",
       );
       using upstream = tensorFrom(device, dLoss, { shape: [2, 4], storageOrder });
-      using dx = allocate(device, [2, 4, classes], { dtype, storageOrder });
+      using dx = allocate(device, [2, 4, CLASS_COUNT], { dtype, storageOrder });
       device.kernels.crossEntropyBackward(dx, { x: logits, target, lse: rows.lse }, upstream, spec);
-      const what = `crossEntropy backward ${storageOrder}`;
-      checkRounded(await dx.read(), expected.dx, { dtype, roundings: 64, scale: 3, what });
+      const description = `crossEntropy backward ${storageOrder}`;
+      checkRounded(await dx.read(), expected.dx, { dtype, roundings: 64, scale: 3, description });
       for (const each of Object.values(rows)) each.dispose();
     }
   }
@@ -135,14 +138,14 @@ function lossOracle(
   const loss = new Float64Array(targets.length);
   const dx = new Float64Array(x.length);
   for (const [row, target] of targets.entries()) {
-    if (target === ignored) continue;
-    const line = x.subarray(row * classes, (row + 1) * classes);
+    if (target === IGNORE_INDEX) continue;
+    const line = x.subarray(row * CLASS_COUNT, (row + 1) * CLASS_COUNT);
     const top = Math.max(...line);
     const lse = top + Math.log(line.reduce((sum, value) => sum + Math.exp(value - top), 0));
     for (const [i, value] of line.entries()) {
-      const wanted = smoothing / classes + (i === target ? 1 - smoothing : 0);
+      const wanted = smoothing / CLASS_COUNT + (i === target ? 1 - smoothing : 0);
       loss[row] = loss[row]! + wanted * (lse - value);
-      dx[row * classes + i] = dLoss[row]! * (Math.exp(value - lse) - wanted);
+      dx[row * CLASS_COUNT + i] = dLoss[row]! * (Math.exp(value - lse) - wanted);
     }
   }
   return { loss, dx };
@@ -150,7 +153,7 @@ function lossOracle(
 
 const length = 5 * 7 * 3;
 
-async function adam(device: Device, kind: AdamStep["kind"], dtype: DType): Promise<void> {
+async function checkAdam(device: Device, kind: AdamStep["kind"], dtype: DType): Promise<void> {
   const step: AdamStep = {
     kind,
     rate: 0.01,
@@ -174,9 +177,9 @@ async function adam(device: Device, kind: AdamStep["kind"], dtype: DType): Promi
     using first = place(m!, lie);
     using second = place(v, lie);
     device.kernels.adam({ parameter, first, second }, gradient, step);
-    checkRounded(await parameter.read(), expected.p, { dtype, scale: 1, what: `${kind} ${lie}: parameter` });
-    checkRounded(await first.read(), expected.m, { scale: 1, what: `${kind} ${lie}: first` });
-    checkRounded(await second.read(), expected.v, { what: `${kind} ${lie}: second` });
+    checkRounded(await parameter.read(), expected.p, { dtype, scale: 1, description: `${kind} ${lie}: parameter` });
+    checkRounded(await first.read(), expected.m, { scale: 1, description: `${kind} ${lie}: first` });
+    checkRounded(await second.read(), expected.v, { description: `${kind} ${lie}: second` });
   }
 }
 

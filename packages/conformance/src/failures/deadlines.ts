@@ -6,26 +6,29 @@ import { checkMessage, expectError, openTestWorld, readOutcome } from "./test-wo
 /** Collectives that take too long, and the errors of the other ranks then. */
 export function deadlineCases(makeWorld: MakeWorld): Case[] {
   return [
-    { name: "a rank that is late: the positions of all ranks are named", run: () => lateRank(makeWorld) },
-    { name: "a rank that called nothing, and one that is elsewhere", run: () => axisGroups(makeWorld) },
+    { name: "a late rank: the error has the positions of all ranks", run: () => checkLateRank(makeWorld) },
+    { name: "a rank without calls, and one in another collective", run: () => axisGroups(makeWorld) },
     {
-      name: "a rank that called nothing since its groups opened, and one that is elsewhere",
+      name: "a rank without calls since its groups opened, and one in another collective",
       run: () => axisGroups(makeWorld, { dp: 1, sp: 3 }),
     },
     {
       name: "ranks that joined different numbers of sendRecv wait for a late one without a mismatch",
       run: () => lateAfterMessages(makeWorld),
     },
-    { name: "what was posted after a failure fails at the call, with the cause", run: () => afterTimeout(makeWorld) },
     {
-      name: "after a failure memory is given back, and ranks may meet anew",
+      name: "a collective posted after a failure fails at the call, with the cause",
+      run: () => afterTimeout(makeWorld),
+    },
+    {
+      name: "after a failure memory is released, and ranks can connect again",
       run: () => newWorldAfterTimeout(makeWorld),
     },
   ];
 }
 
 /** Rank 1 computes for long, and rank 2 has gone another way. */
-async function lateRank(makeWorld: MakeWorld): Promise<void> {
+async function checkLateRank(makeWorld: MakeWorld): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 4, timeout: 0.4 });
   const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
   const release = await stage.hold([stage.devices[1]!]);

@@ -6,26 +6,26 @@ import {
   waitForError,
   expectError,
   openTestWorld,
-  type Outcome,
+  type ReadOutcome,
   readOutcome,
   type TestWorld,
 } from "./test-world.ts";
 
 /** Ranks that call different things. `late`: see `lateNotice`. */
-export function mismatchCases(makeWorld: MakeWorld, late: boolean): Case[] {
+export function mismatchCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case[] {
   return [
     {
-      name: "different shapes: both sides are named, with their shapes, on every rank",
-      run: () => differentShapes(makeWorld, late),
+      name: "different shapes: the error has both ranks with their shapes, on every rank",
+      run: () => checkDifferentShapes(makeWorld, isNoticeLate),
     },
     ...mismatchedCalls.map((each) => ({
-      name: `${each.what} on one rank is a mismatch on all`,
-      run: () => oneRankDiffers(makeWorld, each, late),
+      name: `${each.title} on one rank is a mismatch on all`,
+      run: () => checkOneRankDiffers(makeWorld, each, isNoticeLate),
     })),
   ];
 }
 
-async function differentShapes(makeWorld: MakeWorld, late: boolean): Promise<void> {
+async function checkDifferentShapes(makeWorld: MakeWorld, late: boolean): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = stage.devices.map((device, rank) => device.empty([2, 8, rank === 2 ? 128 : 100, 64], "float32"));
   const results = stage.devices.map((device) => device.empty([2, 8, 100, 64], "float32"));
@@ -50,9 +50,9 @@ async function differentShapes(makeWorld: MakeWorld, late: boolean): Promise<voi
 }
 
 interface MismatchCase {
-  readonly what: string;
+  readonly title: string;
   readonly call: (group: ProcessGroup, operands: Operands, odd: boolean) => void;
-  readonly mention: string | RegExp;
+  readonly expectedText: string | RegExp;
 }
 
 /** `x` is float32, `y` bfloat16, both [6]. */
@@ -63,53 +63,53 @@ interface Operands {
 
 const mismatchedCalls: readonly MismatchCase[] = [
   {
-    what: "another operation",
+    title: "another operation",
     call: (group, { x }, odd) => (odd ? group.allReduce(x) : group.barrier()).wait(),
-    mention: "barrier #1",
+    expectedText: "barrier #1",
   },
   {
-    what: "another reduction",
+    title: "another reduction",
     call: (group, { x }, odd) => group.allReduce(x, odd ? "max" : "sum").wait(),
-    mention: "allReduce #1 (world) max",
+    expectedText: "allReduce #1 (world) max",
   },
   {
-    what: "another root",
+    title: "another root",
     call: (group, { x }, odd) => group.broadcast(x, odd ? 1 : 0).wait(),
-    mention: "broadcast #1 (world) from rank",
+    expectedText: "broadcast #1 (world) from rank",
   },
   {
-    what: "another dtype",
+    title: "another dtype",
     call: (group, { x, y }, odd) => group.allReduce(odd ? y : x).wait(),
-    mention: "bfloat16 [6]",
+    expectedText: "bfloat16 [6]",
   },
   {
-    what: "another shape",
+    title: "another shape",
     call: (group, { x }, odd) => group.allReduce(odd ? x.reshape([2, 3]) : x).wait(),
-    mention: "float32 [2,3]",
+    expectedText: "float32 [2,3]",
   },
   {
-    what: "another plan of the same bytes",
-    call: (group, { x }, odd) => castToNext(group, x, odd ? 1 : 0),
-    mention:
+    title: "another plan of the same bytes",
+    call: (group, { x }, odd) => castToNextRank(group, x, odd ? 1 : 0),
+    expectedText:
       /groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8}, rank [12] at groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8};/,
   },
   {
-    what: "a plan by which nothing is sent",
-    call: (group, { x }, odd) => castToNext(group, x, odd ? undefined : 0),
-    mention: "groupCast #1 (world) float32 [6,1], plan",
+    title: "a plan without transfers",
+    call: (group, { x }, odd) => castToNextRank(group, x, odd ? undefined : 0),
+    expectedText: "groupCast #1 (world) float32 [6,1], plan",
   },
   {
-    what: "another order",
+    title: "another order",
     call(group, { x, y }, odd) {
       const calls = [() => group.allReduce(x), () => group.broadcast(y, 0)];
       for (const call of odd ? calls.toReversed() : calls) call().wait();
     },
-    mention: "allReduce #1",
+    expectedText: "allReduce #1",
   },
 ];
 
 /** Two rows from `start` on to the next rank, or none. */
-function castToNext(group: ProcessGroup, x: Tensor, start: number | undefined): void {
+function castToNextRank(group: ProcessGroup, x: Tensor, start: number | undefined): void {
   const { size } = group;
   const rows = start === undefined ? 0 : 2;
   const plan: GroupCastPlan = {
@@ -122,7 +122,11 @@ function castToNext(group: ProcessGroup, x: Tensor, start: number | undefined): 
   group.groupCast([out], [input], plan).wait();
 }
 
-async function oneRankDiffers(makeWorld: MakeWorld, { call, mention }: MismatchCase, late: boolean): Promise<void> {
+async function checkOneRankDiffers(
+  makeWorld: MakeWorld,
+  { call, expectedText }: MismatchCase,
+  late: boolean,
+): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6]));
   const ys = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6], "bfloat16"));
@@ -144,7 +148,7 @@ async function oneRankDiffers(makeWorld: MakeWorld, { call, mention }: MismatchC
     : await afterAllPosted(stage, xs, post);
   for (const outcome of outcomes) {
     const message = expectError(outcome, CollectiveMismatchError);
-    checkMessage(message, mention);
+    checkMessage(message, expectedText);
     checkMessage(message, /rank 1\b.*all ranks of a group must call the same collectives in the same order/);
     checkMessage(message, /rank [02]\b/);
   }
@@ -155,7 +159,7 @@ async function afterAllPosted(
   stage: TestWorld,
   tensors: readonly Tensor[],
   post: (rank: number) => void,
-): Promise<Outcome[]> {
+): Promise<ReadOutcome[]> {
   const release = await stage.hold(stage.devices);
   for (const group of stage.groups) post(group.rank);
   release();

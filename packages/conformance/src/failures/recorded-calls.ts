@@ -1,7 +1,7 @@
 import { CollectiveMismatchError, type Context, fromArray, type ProcessGroup } from "@mosaic/core";
 import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkMessage, waitForError, expectError, openTestWorld, type Outcome } from "./test-world.ts";
+import { checkMessage, waitForError, expectError, openTestWorld, type ReadOutcome } from "./test-world.ts";
 
 /** Calls that ranks record in the history of a group, and that differ between them though no message does. */
 export function recordedCallCases(makeWorld: MakeWorld): Case[] {
@@ -14,13 +14,13 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
     },
     {
       name: "a call that one rank alone has recorded is named at a barrier, beside what the others called",
-      run: () => checkOneMoreCall(makeWorld),
+      run: () => checkExtraCall(makeWorld),
     },
     {
       name: "recorded calls that differ are named on a rank that expects no message",
       run: () => checkWithoutMessage(makeWorld),
     },
-    { name: "long ago recorded calls that differ, and many calls since", run: () => checkOldDifference(makeWorld) },
+    { name: "early recorded calls that differ, followed by many calls", run: () => checkEarlierMismatch(makeWorld) },
     {
       name: "recorded calls that differ are named when ranks close together",
       run: () => checkAtClose(makeWorld, "together"),
@@ -29,7 +29,10 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
       name: "recorded calls that differ are named when ranks close one after the other",
       run: () => checkAtClose(makeWorld, "one after the other"),
     },
-    { name: "recorded calls of a part that differ are named at close", run: () => checkSplitGroupAtClose(makeWorld) },
+    {
+      name: "recorded calls of a split group that differ are reported at close",
+      run: () => checkSplitGroupAtClose(makeWorld),
+    },
     { name: "ranks that close after different numbers of calls", run: () => checkCallCounts(makeWorld) },
     {
       name: "ranks that close after a failure, with recorded calls that differ",
@@ -46,14 +49,14 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
 const mismatchRemedy = "all ranks of a group must call the same collectives in the same order, with the same shapes";
 
 /** Both sides of calls #1 of the world, of which rank 1's is another. */
-function checkNamed(outcome: Outcome | undefined, group = "world"): void {
+function checkNamed(outcome: ReadOutcome | undefined, group = "world"): void {
   const message = expectError(outcome, CollectiveMismatchError);
   const odd = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
   const even = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
   checkMessage(message, new RegExp(`^(${odd}, ${even}|${even}, ${odd}); ${mismatchRemedy}$`));
 }
 
-function record(group: ProcessGroup, odd: boolean): void {
+function recordCall(group: ProcessGroup, odd: boolean): void {
   group.recordCall(`attention of ${odd ? "causal" : "full"}`);
 }
 
@@ -71,7 +74,7 @@ async function checkAtMessage(makeWorld: MakeWorld): Promise<void> {
     return waitForError(
       group,
       () => {
-        record(group, group.rank === 1);
+        recordCall(group, group.rank === 1);
         around();
       },
       around,
@@ -83,7 +86,7 @@ async function checkAtMessage(makeWorld: MakeWorld): Promise<void> {
 async function checkAtBarrier(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const outcomes = testWorld.groups.map((group) => {
-    record(group, group.rank === 1);
+    recordCall(group, group.rank === 1);
     return waitForError(group, () => group.barrier().wait());
   });
   for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
@@ -93,16 +96,16 @@ async function checkAtBarrier(makeWorld: MakeWorld): Promise<void> {
 async function checkAtWorldBarrier(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
   const outcomes = testWorld.contexts.map(({ mesh, world, rank }) => {
-    record(mesh.group("sp"), rank === 1);
+    recordCall(mesh.group("sp"), rank === 1);
     return waitForError(world, () => world.barrier().wait());
   });
   for (const outcome of await Promise.all(outcomes)) checkNamed(outcome, "sp");
 }
 
-async function checkOneMoreCall(makeWorld: MakeWorld): Promise<void> {
+async function checkExtraCall(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const outcomes = testWorld.groups.map((group) => {
-    record(group, false);
+    recordCall(group, false);
     if (group.rank === 1) group.recordCall("attention backward");
     return waitForError(group, () => group.barrier().wait());
   });
@@ -120,7 +123,7 @@ async function checkWithoutMessage(makeWorld: MakeWorld): Promise<void> {
     return waitForError(
       group,
       () => {
-        record(group, group.rank === 1);
+        recordCall(group, group.rank === 1);
         group.sendRecv([group.rank === 0 ? { tensor: x, to: 1 } : { tensor: x, from: 0 }]).wait();
       },
       () => group.barrier().wait(),
@@ -130,21 +133,21 @@ async function checkWithoutMessage(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** More than logs keep: the call that differed is not known any more, but that one did. */
-async function checkOldDifference(makeWorld: MakeWorld): Promise<void> {
+async function checkEarlierMismatch(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
   for (const { world, rank } of contexts) {
-    record(world, rank === 1);
+    recordCall(world, rank === 1);
     for (let i = 0; i < 100; i++) world.recordCall("the same");
   }
   const closed = await Promise.allSettled(contexts.map((context) => context.close()));
   const failed = closed.filter((each) => each.status === "rejected");
-  check(failed.length > 0, "expected that a rank fails to close, received none");
+  check(failed.length > 0, "expected a rank that fails to close, received none");
   for (const { reason } of failed) expectError(reason as Error, CollectiveMismatchError);
 }
 
 async function checkAtClose(makeWorld: MakeWorld, when: "together" | "one after the other"): Promise<void> {
   const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
-  for (const { world, rank } of contexts) record(world, rank === 1);
+  for (const { world, rank } of contexts) recordCall(world, rank === 1);
   const closed: PromiseSettledResult<void>[] = [];
   if (when === "together") closed.push(...(await Promise.allSettled(contexts.map((context) => context.close()))));
   else for (const context of contexts) closed.push(...(await Promise.allSettled([context.close()])));
@@ -153,14 +156,14 @@ async function checkAtClose(makeWorld: MakeWorld, when: "together" | "one after 
 
 async function checkSplitGroupAtClose(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(4, { wrapDevice: (device) => device, timeout: 20, mesh: { dp: 2, sp: 2 } });
-  for (const { mesh, rank } of contexts) record(mesh.group("sp"), rank === 1);
+  for (const { mesh, rank } of contexts) recordCall(mesh.group("sp"), rank === 1);
   checkFailedToClose(await Promise.allSettled(contexts.map((context) => context.close())), "sp");
 }
 
 /** The rank that closes last has what the others called; those that closed before it have nothing to compare with. */
 function checkFailedToClose(closed: readonly PromiseSettledResult<void>[], group: string): void {
   const failed = closed.filter((each) => each.status === "rejected");
-  check(failed.length > 0, "expected that a rank fails to close, received none");
+  check(failed.length > 0, "expected a rank that fails to close, received none");
   for (const { reason } of failed) checkNamed(reason as Error, group);
 }
 
@@ -168,7 +171,7 @@ function checkFailedToClose(closed: readonly PromiseSettledResult<void>[], group
 async function checkCallCounts(makeWorld: MakeWorld): Promise<void> {
   for (const more of [0, 1]) {
     const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
-    for (const { world, rank } of contexts) for (let i = 0; i < (rank === more ? 40 : 1); i++) record(world, false);
+    for (const { world, rank } of contexts) for (let i = 0; i < (rank === more ? 40 : 1); i++) recordCall(world, false);
     for (const context of contexts) await context.close();
   }
 }
@@ -182,7 +185,7 @@ async function closeAfterFailure(makeWorld: MakeWorld): Promise<void> {
   await checkThrows(() => x.read(), "CollectiveTimeoutError", /rank 0 waits in allReduce #1/);
   // Rank 1 has not noticed it yet, or throws the same.
   try {
-    record(second.world, true);
+    recordCall(second.world, true);
   } catch (error) {
     checkMessage((error as Error).message, "rank 0 waits in allReduce #1");
   }

@@ -7,23 +7,23 @@ import { checkMessage, waitForError, expectError, openTestWorld, readOutcome } f
 export function shutdownCases(makeWorld: MakeWorld, late: boolean): Case[] {
   return [
     {
-      name: "a rank that leaves: what it sent arrives, what it owes is lost",
+      name: "a rank that exits: its messages arrive, collectives that need it fail",
       run: () => rankExits(makeWorld, { next: (tensor) => ({ tensor, from: 0 }), late: false }),
     },
     {
-      name: "a rank that leaves: what it sent arrives, what it is owed is lost",
+      name: "a rank that exits: its messages arrive, messages to it fail",
       run: () => rankExits(makeWorld, { next: (tensor) => ({ tensor, to: 0 }), late }),
     },
-    { name: "groups without the rank that left go on", run: () => otherGroupsContinue(makeWorld) },
-    { name: "closing finishes what was posted, even while compute holds it up", run: () => closeDrains(makeWorld) },
-    { name: "a closed group throws, and closing twice is fine", run: () => closedTwice(makeWorld) },
+    { name: "groups without the rank that exited continue", run: () => otherGroupsContinue(makeWorld) },
+    { name: "closing completes posted collectives, even while compute delays them", run: () => closeDrains(makeWorld) },
+    { name: "a closed group throws, and closing twice is allowed", run: () => checkRepeatedClose(makeWorld) },
     {
-      name: "a rank that gives up in the middle of a collective is reported with its place",
+      name: "a rank that closes in the middle of a collective is reported with its position",
       run: () => closeTimesOut(makeWorld),
     },
     {
-      name: "ranks closed one after the other do not wait for one another for ever",
-      run: () => sequentialClose(makeWorld),
+      name: "ranks closed one after the other do not wait for one another",
+      run: () => checkSequentialClose(makeWorld),
     },
   ];
 }
@@ -58,7 +58,7 @@ async function otherGroupsContinue(makeWorld: MakeWorld): Promise<void> {
   await stage.groups[3]![Symbol.asyncDispose]();
   const even = [0, 2].map((rank) => ({ pair: pairs[rank]!, x: fromArray(stage.devices[rank]!, [rank + 1], [1]) }));
   for (const { pair, x } of even) pair.allReduce(x).wait();
-  for (const { x } of even) checkEqual(await x.read(), [4], "a sum without the rank that left");
+  for (const { x } of even) checkEqual(await x.read(), [4], "a sum without the rank that exited");
   pairs[1]!.barrier().wait();
   await checkThrows(() => stage.devices[1]!.stream.synchronize(), "PeerLostError", /rank 3 exited/);
 }
@@ -75,11 +75,11 @@ async function closeDrains(makeWorld: MakeWorld): Promise<void> {
   checkEqual(
     (await reads).map(([first]) => first!),
     [3, 3],
-    "what was posted before closing",
+    "collectives posted before closing",
   );
 }
 
-async function closedTwice(makeWorld: MakeWorld): Promise<void> {
+async function checkRepeatedClose(makeWorld: MakeWorld): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 2 });
   const pair = await Promise.all(stage.groups.map((group) => group.split(7, "pair")));
   const x = fromArray(stage.devices[0]!, [1], [1]);
@@ -108,7 +108,7 @@ async function closeTimesOut(makeWorld: MakeWorld): Promise<void> {
   );
 }
 
-async function sequentialClose(makeWorld: MakeWorld): Promise<void> {
+async function checkSequentialClose(makeWorld: MakeWorld): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 2 });
   stage.groups[0]!.barrier();
   const started = performance.now();

@@ -50,20 +50,20 @@ function deviceFailureCases(makeWorld: MakeWorld): Case[] {
   return [
     {
       name: "a failed device fails its own rank with its own error, and its peers with PeerLostError that gives the cause",
-      run: () => failsBeforePost(makeWorld),
+      run: () => deviceFailsBeforePost(makeWorld),
     },
     {
       name: "a device that fails while others wait for this rank's next collective",
-      run: () => failsDuringCollective(makeWorld),
+      run: () => deviceFailsDuringCollective(makeWorld),
     },
     {
-      name: "a failed device ends what waits for its peers, in groups that it is not in",
-      run: () => failsBeyondGroup(makeWorld),
+      name: "a failed device fails collectives that wait for its peers, in groups without it",
+      run: () => deviceFailureReachesOtherGroups(makeWorld),
     },
   ];
 }
 
-async function failsBeforePost(makeWorld: MakeWorld): Promise<void> {
+async function deviceFailsBeforePost(makeWorld: MakeWorld): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
   const cause = await failDevice(stage.devices[1]!);
@@ -73,7 +73,7 @@ async function failsBeforePost(makeWorld: MakeWorld): Promise<void> {
   for (const rank of [0, 2]) checkCause(expectError(outcomes[rank], PeerLostError), cause);
 }
 
-async function failsDuringCollective(makeWorld: MakeWorld): Promise<void> {
+async function deviceFailsDuringCollective(makeWorld: MakeWorld): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 2 });
   const [first, second] = stage.contexts as [Context, Context];
   const [a, b] = [fromArray(first, [1], [1]), fromArray(second, [1], [1])];
@@ -86,7 +86,7 @@ async function failsDuringCollective(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** Rank 3 shares a group with ranks 1 and 2 only; rank 0 waits for rank 1, which fails with rank 3 and never comes. */
-async function failsBeyondGroup(makeWorld: MakeWorld): Promise<void> {
+async function deviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 4, mesh: { node: 2, gpu: 2 } });
   const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
   const cause = await failDevice(stage.devices[3]!);

@@ -21,13 +21,13 @@ export interface TestWorldOptions {
 }
 
 /** What becomes of a rank that reads: values, or its error. */
-export type Outcome = Float32Array | Error;
+export type ReadOutcome = Float32Array | Error;
 
 export async function openTestWorld(
   makeWorld: MakeWorld,
   { size, timeout = 20, ...options }: TestWorldOptions,
 ): Promise<TestWorld> {
-  const contexts = await makeWorld(size, { ...options, timeout, wrapDevice: identity });
+  const contexts = await makeWorld(size, { ...options, timeout, wrapDevice: identityDevice });
   const gates: StreamGate[] = [];
   const close = async (): Promise<void> => {
     await Promise.all(contexts.map((context) => context.close()));
@@ -57,7 +57,7 @@ interface StreamGate {
 
 /** Any stream can be held up by one that waits for a barrier which the other rank of a world of two joins later. */
 async function blockStreams(makeWorld: MakeWorld, devices: readonly Device[]): Promise<StreamGate> {
-  const [held, key] = (await makeWorld(2, { timeout: 60, wrapDevice: identity })) as [Context, Context];
+  const [held, key] = (await makeWorld(2, { timeout: 60, wrapDevice: identityDevice })) as [Context, Context];
   held.world.barrier().wait();
   const fence = held.device.stream.record();
   for (const device of devices) device.stream.wait(fence);
@@ -73,12 +73,12 @@ async function blockStreams(makeWorld: MakeWorld, devices: readonly Device[]): P
   };
 }
 
-function identity(device: Device): Device {
+function identityDevice(device: Device): Device {
   return device;
 }
 
 /** Posts, then reads. The error may come at the call already. */
-export async function readOutcome(x: Tensor, post: () => void = () => {}): Promise<Outcome> {
+export async function readOutcome(x: Tensor, post: () => void = () => {}): Promise<ReadOutcome> {
   try {
     post();
     return await x.read();
@@ -88,22 +88,22 @@ export async function readOutcome(x: Tensor, post: () => void = () => {}): Promi
 }
 
 /** The error of a rank that goes on until the failure reaches it. */
-export async function waitForError(group: ProcessGroup, post: () => void, goOn: () => void = post): Promise<Error> {
+export async function waitForError(group: ProcessGroup, post: () => void, resume: () => void = post): Promise<Error> {
   const limit = performance.now() + 10_000;
   try {
     post();
     while (performance.now() < limit) {
       await group.device.stream.synchronize();
-      goOn();
+      resume();
     }
   } catch (error) {
     return error as Error;
   }
-  throw new Error(`rank ${group.rank} had no failure for 10 s`);
+  throw new Error(`rank ${group.rank}: expected a failure within 10 s, received none`);
 }
 
 /** The message of an outcome that must be an error of this class. */
-export function expectError(outcome: Outcome | undefined, kind: new (...args: never[]) => Error): string {
+export function expectError(outcome: ReadOutcome | undefined, kind: new (...args: never[]) => Error): string {
   const received =
     outcome instanceof Error ? `${outcome.name}: ${outcome.message}` : `values ${outcome?.subarray(0, 6).join()}`;
   check(outcome instanceof kind, `expected ${kind.name}, received ${received}`);

@@ -4,13 +4,15 @@ import { epsilon } from "../oracle/numbers.ts";
 
 /** One rank's part of a result, measured. */
 export interface Measured {
-  readonly found: ErrorSum;
+  readonly measured: ErrorSum;
   /** What one device's own kernel makes of the whole of the same data. */
   readonly local: ErrorSum;
   /** Of the whole result. */
   readonly expected: Extent;
   /** The dtype in which each rank stores its part of a sum before ranks add theirs; float32 if absent. */
   readonly partial?: DType;
+  /** The dtype to which kernels may round the weights of attention; float32 if absent. */
+  readonly weights?: DType;
 }
 
 /** What one rank measured of one trial. Survives JSON: ranks may be processes. */
@@ -28,12 +30,15 @@ export interface Measurement {
 export function checkMeasurements(subject: string, ranks: readonly Measurement[]): void {
   const { trial, results, lse, common } = ranks[0]!;
   for (const [rank, other] of ranks.entries()) {
-    check(other.trial === trial, `ranks tried different things: ${trial}, ${other.trial}`);
-    check(other.common === common, `${subject}, ${trial}: rank ${rank} has other gradients of parameters than rank 0`);
+    check(other.trial === trial, `ranks ran different trials: ${trial}, ${other.trial}`);
+    check(
+      other.common === common,
+      `${subject}, ${trial}: rank ${rank} has gradients of parameters that differ from those of rank 0`,
+    );
   }
   for (const [name, measured] of Object.entries(results)) {
-    const found = mergeErrorSums(ranks.map((rank) => rank.results[name]!.found));
-    checkGate({ ...measured, found }, lse * Math.sqrt(ranks.length), `${subject}, ${trial}: ${name}`);
+    const found = mergeErrorSums(ranks.map((rank) => rank.results[name]!.measured));
+    checkGate({ ...measured, measured: found }, lse * Math.sqrt(ranks.length), `${subject}, ${trial}: ${name}`);
   }
 }
 
@@ -45,12 +50,17 @@ export function checkMeasurements(subject: string, ranks: readonly Measurement[]
  * |lse| half units in everything. That is allowed on top: in full for the largest error, and over √3, the root of the mean
  * square of what rounding does, for the mean. `lse` is rounded once for each of p ranks, which adds up as √p. All this
  * matters where terms are so few that the kernel's own error is small by luck.
+ *
+ * Weights that are rounded to 16 bits are so relative to the maximum of a piece: over all keys the largest weight of a row is 1, without
+ * an error; in pieces it may be off by half a unit, of which the result is a mean. That is allowed for the largest error alone.
  */
-function checkGate({ found, local, expected, partial = "float32" }: Measured, lse: number, what: string): void {
+function checkGate(measured: Measured, lse: number, what: string): void {
+  const { measured: found, local, expected, partial = "float32", weights = "float32" } = measured;
   const rounding = epsilon.float32 * (1 + lse) + epsilon[partial];
+  const ofWeights = weights === "float32" ? 0 : epsilon[weights];
   const limits = {
     mean: [rootMeanSquare(found), 2 * rootMeanSquare(local) + (rounding / Math.sqrt(3)) * expected.mean],
-    largest: [found.largest, 2 * local.largest + rounding * expected.largest],
+    largest: [found.largest, 2 * local.largest + (rounding + ofWeights) * expected.largest],
   } as const;
   for (const [name, [error, limit]] of Object.entries(limits)) {
     check(
@@ -66,7 +76,7 @@ function checkGate({ found, local, expected, partial = "float32" }: Measured, ls
 /** How far numbers are from what they should be; sums, so that ranks can be taken together. */
 export interface ErrorSum {
   readonly count: number;
-  readonly squares: number;
+  readonly sumOfSquares: number;
   readonly largest: number;
 }
 
@@ -79,38 +89,38 @@ export interface Extent {
 /** NaN, and an infinity that should not be there or is missing, count as the largest number there is. */
 export function errorSum(actual: ArrayLike<number>, expected: ArrayLike<number>): ErrorSum {
   check(actual.length === expected.length, `expected ${expected.length} numbers, received ${actual.length}`);
-  let squares = 0;
+  let sumOfSquares = 0;
   let largest = 0;
   for (let i = 0; i < actual.length; i++) {
     const difference = actual[i] === expected[i] ? 0 : Math.abs(actual[i]! - expected[i]!);
     const error = difference < Number.MAX_VALUE ? difference : Number.MAX_VALUE;
-    squares = Math.min(squares + error * error, Number.MAX_VALUE);
+    sumOfSquares = Math.min(sumOfSquares + error * error, Number.MAX_VALUE);
     largest = Math.max(largest, error);
   }
-  return { count: actual.length, squares, largest };
+  return { count: actual.length, sumOfSquares, largest };
 }
 
 /** The errors of several ranks as one. */
 export function mergeErrorSums(sums: readonly ErrorSum[]): ErrorSum {
   return {
     count: sums.reduce((total, { count }) => total + count, 0),
-    squares: sums.reduce((total, { squares }) => Math.min(total + squares, Number.MAX_VALUE), 0),
+    sumOfSquares: sums.reduce((total, { sumOfSquares }) => Math.min(total + sumOfSquares, Number.MAX_VALUE), 0),
     largest: Math.max(0, ...sums.map(({ largest }) => largest)),
   };
 }
 
 /** Root mean square. */
-function rootMeanSquare({ count, squares }: Pick<ErrorSum, "count" | "squares">): number {
-  return count === 0 ? 0 : Math.sqrt(squares / count);
+function rootMeanSquare({ count, sumOfSquares }: Pick<ErrorSum, "count" | "sumOfSquares">): number {
+  return count === 0 ? 0 : Math.sqrt(sumOfSquares / count);
 }
 
 /** Of the finite numbers. */
 export function measureExtent(values: Float64Array): Extent {
-  let [count, squares] = [0, 0];
+  let [count, sumOfSquares] = [0, 0];
   for (const x of values) {
     if (!Number.isFinite(x)) continue;
     count++;
-    squares += x * x;
+    sumOfSquares += x * x;
   }
-  return { mean: rootMeanSquare({ count, squares }), largest: magnitude(values) };
+  return { mean: rootMeanSquare({ count, sumOfSquares }), largest: magnitude(values) };
 }

@@ -15,13 +15,13 @@ export interface LeakOptions {
 
 /** Bytes by which what is resident may wander: the heap of JavaScript and the allocator of C breathe, even at their least. */
 const RESIDENT_SLACK = 24 << 20;
-const SAMPLES = 10;
+const NUM_SAMPLES = 10;
 
 /** Thousands of forward and backward steps, after which no device holds a byte more than after the first few. */
 export function leakCase({ makeWorld, arrangement, steps = 10_000 }: LeakOptions): Case {
   const { mesh, backend } = arrangement;
   return {
-    name: `${steps} forward and backward steps of ${backend.name} on ${formatMesh(mesh)} leave nothing behind`,
+    name: `${steps} forward and backward steps of ${backend.name} on ${formatMesh(mesh)} release all memory`,
     async run() {
       const fifth = Math.ceil(steps / 5);
       const held = await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
@@ -38,8 +38,8 @@ export function leakCase({ makeWorld, arrangement, steps = 10_000 }: LeakOptions
 /** The least that is held at any of several moments of a training: what grows for good raises that, too. */
 async function minMemory(ctx: Context, arrangement: Arrangement, steps: number): Promise<MemoryUse> {
   let least: MemoryUse | undefined;
-  for (let sample = 0; sample < SAMPLES; sample++) {
-    await train(ctx, arrangement, Math.ceil(steps / SAMPLES));
+  for (let sample = 0; sample < NUM_SAMPLES; sample++) {
+    await train(ctx, arrangement, Math.ceil(steps / NUM_SAMPLES));
     const now = memoryUse(ctx);
     const before = least ?? now;
     least = {

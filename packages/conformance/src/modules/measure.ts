@@ -20,7 +20,7 @@ type GradientName = (typeof gradientNames)[number];
 /** What is right, and how far from it one device is that has all sequences to itself. */
 export interface SingleDeviceResult {
   /** By sequence. */
-  readonly answers: readonly ModuleReference[];
+  readonly references: readonly ModuleReference[];
   /** Their mean. */
   readonly gradients: ModuleParameters;
   readonly local: Readonly<Record<GradientName | "out" | "dx", ErrorSum>>;
@@ -34,19 +34,21 @@ export async function runOnOneDevice(
 ): Promise<SingleDeviceResult> {
   const arrangement = { mesh: { sp: 1 }, axes: [], backend: local() };
   const sequences = countSequences(mesh, axes);
-  const steps: { result: ModuleResult; answer: ModuleReference }[] = [];
+  const steps: { result: ModuleResult; reference: ModuleReference }[] = [];
   for (let sequence = 0; sequence < sequences; sequence++) {
     const part = { arrangement, sequence, sequences };
     const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, part));
-    steps.push({ result: result!, answer: computeReference(trial, result!.parameters, part) });
+    steps.push({ result: result!, reference: computeReference(trial, result!.parameters, part) });
   }
   const everywhere = Array.from({ length: trial.sizes.length }, (_, i) => i);
-  const errors = steps.map(({ result, answer }) => computeShardErrors(trial, { result, answer, rows: everywhere }));
-  const gradients = meanGradients(steps.map(({ answer }) => answer.gradients));
+  const errors = steps.map(({ result, reference }) =>
+    computeShardErrors(trial, { result, reference, rows: everywhere }),
+  );
+  const gradients = meanGradients(steps.map(({ reference }) => reference.gradients));
   const found = meanGradients(steps.map(({ result }) => result.gradients));
   const ofGradients = gradientNames.map((name) => [name, errorSum(found[name], gradients[name])]);
   return {
-    answers: steps.map(({ answer }) => answer),
+    references: steps.map(({ reference }) => reference),
     gradients,
     local: {
       ...(Object.fromEntries(ofGradients) as Record<GradientName, ErrorSum>),
@@ -57,33 +59,33 @@ export async function runOnOneDevice(
 }
 
 /** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
-export async function measureModuleOn(
+export async function measureModule(
   ctx: Context,
-  { arrangement, trial, one }: { arrangement: Arrangement; trial: ModuleTrial; one: SingleDeviceResult },
+  { arrangement, trial, one: singleDevice }: { arrangement: Arrangement; trial: ModuleTrial; one: SingleDeviceResult },
 ): Promise<Measurement> {
   const { mesh, axes } = arrangement;
   const part = { arrangement, sequence: sequenceIndex(ctx, axes), sequences: countSequences(mesh, axes) };
   const result = await runStep(ctx, trial, part);
-  const answer = one.answers[part.sequence]!;
-  const errors = computeShardErrors(trial, { result, answer, rows: rankPositions(ctx, trial, arrangement) });
-  const whole = (name: "out" | "dx") => measureExtent(concatenate(one.answers.map((each) => each[name])));
+  const reference = singleDevice.references[part.sequence]!;
+  const errors = computeShardErrors(trial, { result, reference, rows: rankPositions(ctx, trial, arrangement) });
+  const whole = (name: "out" | "dx") => measureExtent(concatenate(singleDevice.references.map((each) => each[name])));
   const ofGradients = gradientNames.map((name): [string, Measured] => [
     name,
     {
-      found: errorSum(result.gradients[name], one.gradients[name]),
-      local: one.local[name],
-      expected: measureExtent(one.gradients[name]),
+      measured: errorSum(result.gradients[name], singleDevice.gradients[name]),
+      local: singleDevice.local[name],
+      expected: measureExtent(singleDevice.gradients[name]),
       partial: trial.dtype,
     },
   ]);
   return {
     trial: trial.name,
     results: {
-      out: { found: errors.out, local: one.local.out, expected: whole("out") },
-      dx: { found: errors.dx, local: one.local.dx, expected: whole("dx") },
+      out: { measured: errors.out, local: singleDevice.local.out, expected: whole("out") },
+      dx: { measured: errors.dx, local: singleDevice.local.dx, expected: whole("dx") },
       ...Object.fromEntries(ofGradients),
     },
-    lse: Math.max(...one.answers.map(({ lse }) => lse)),
+    lse: Math.max(...singleDevice.references.map(({ lse }) => lse)),
     common: digest(result.gradients),
   };
 }
@@ -116,14 +118,14 @@ function meanGradients(all: readonly ModuleParameters[]): ModuleParameters {
 
 interface ShardResult {
   readonly result: ModuleResult;
-  readonly answer: ModuleReference;
+  readonly reference: ModuleReference;
   readonly rows: readonly number[];
 }
 
 function computeShardErrors(
   { sizes }: ModuleTrial,
-  { result, answer, rows }: ShardResult,
+  { result, reference, rows }: ShardResult,
 ): Record<"out" | "dx", ErrorSum> {
   const mine = (values: Float64Array) => takeRows(values, rows, { rows: sizes.length, width: sizes.embed });
-  return { out: errorSum(result.out, mine(answer.out)), dx: errorSum(result.dx, mine(answer.dx)) };
+  return { out: errorSum(result.out, mine(reference.out)), dx: errorSum(result.dx, mine(reference.dx)) };
 }

@@ -48,7 +48,7 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
   const outLayer: LinearSizes = { rows, from: inner, to: embed };
 
   const qkv = linear(x, parameters["qkv_proj.weight"], parameters["qkv_proj.bias"], qkvLayer);
-  const part = (first: number, count: number): HeadRange => ({ first, count, of: numHeads + 2 * numKvHeads });
+  const part = (first: number, count: number): HeadRange => ({ first, count, headCount: numHeads + 2 * numKvHeads });
   const parts = { q: part(0, numHeads), k: part(numHeads, numKvHeads), v: part(numHeads + numKvHeads, numKvHeads) };
   const problem: AttentionProblem = {
     batch,
@@ -63,7 +63,7 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
     k: splitHeads(qkv, sizes, parts.k),
     v: splitHeads(qkv, sizes, parts.v),
   };
-  const whole = { first: 0, count: numHeads, of: numHeads };
+  const whole = { first: 0, count: numHeads, headCount: numHeads };
   const { out: attended, lse } = attentionOracle(problem);
   const merged = new Float64Array(rows * inner);
   mergeHeads(merged, attended, { sizes, range: whole });
@@ -127,7 +127,7 @@ function transpose(x: Float64Array, rows: number, columns: number): Float64Array
 interface HeadRange {
   readonly first: number;
   readonly count: number;
-  readonly of: number;
+  readonly headCount: number;
 }
 
 /** [B,S,heads·D] → [B,count,S,D]. */
@@ -148,13 +148,13 @@ function mergeHeads(
 
 function forEachHead(
   { batch, length, headDim }: ModuleSizes,
-  { first, count, of }: HeadRange,
+  { first, count, headCount }: HeadRange,
   visit: (inRow: number, inHead: number) => void,
 ): void {
   for (let b = 0; b < batch; b++) {
     for (let head = 0; head < count; head++) {
       for (let s = 0; s < length; s++) {
-        visit(((b * length + s) * of + first + head) * headDim, ((b * count + head) * length + s) * headDim);
+        visit(((b * length + s) * headCount + first + head) * headDim, ((b * count + head) * length + s) * headDim);
       }
     }
   }

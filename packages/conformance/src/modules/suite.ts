@@ -1,9 +1,9 @@
 import { type Arrangement, formatMesh, meshSize } from "../backend/trials.ts";
 import type { Case } from "../check.ts";
-import { poisoned } from "../perturb/group.ts";
+import { poisonMemory } from "../perturb/group.ts";
 import { checkMeasurements } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
-import { measureModuleOn, runOnOneDevice } from "./measure.ts";
+import { measureModule, runOnOneDevice } from "./measure.ts";
 import { type ModuleTrial, moduleTrials } from "./trial.ts";
 
 export interface ModuleSuiteOptions {
@@ -41,8 +41,8 @@ export function moduleSuite({ makeWorld, arrangements }: ModuleSuiteOptions): Ca
 async function matchesOneDevice(makeWorld: MakeWorld, arrangement: Arrangement, trial: ModuleTrial): Promise<void> {
   const { mesh, backend } = arrangement;
   const one = await runOnOneDevice(makeWorld, trial, arrangement);
-  const ranks = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisoned }, (ctx) =>
-    measureModuleOn(ctx, { arrangement, trial, one }),
+  const ranks = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, (ctx) =>
+    measureModule(ctx, { arrangement, trial, one }),
   );
   checkMeasurements(`MultiAxisAttention over ${backend.name}`, ranks);
 }

@@ -1,10 +1,11 @@
 import { type Slice, type SliceType, hasDiagonalStart, hasDiagonalEnd } from "@mosaic/core";
 import { integer, uniforms } from "./numbers.ts";
+import { modifyScore, type OracleModifiers, weightFactors } from "./score-modifiers.ts";
 
 /** Whether the query at one global position sees the key at another, in a sample of the batch if these differ. */
 export type MaskMod = (query: number, key: number, sample?: number) => boolean;
 
-/** Attention over whole sequences, dense and row-major: q [B,H,Sq,D], k and v [B,Hkv,Sk,D]. */
+/** Attention over whole sequences, dense and row-major: q [B,H,Sq,D], k [B,Hkv,Sk,D] and v [B,Hkv,Sk,Dv]. */
 export interface AttentionProblem {
   readonly batch: number;
   readonly numHeads: number;
@@ -12,17 +13,21 @@ export interface AttentionProblem {
   readonly queries: number;
   readonly keys: number;
   readonly headDim: number;
+  /** Dv; that of the keys if absent. */
+  readonly valueHeadDim?: number;
   readonly scale: number;
   readonly maskMod: MaskMod;
+  /** None if absent. */
+  readonly modifiers?: OracleModifiers;
   readonly q: Float64Array;
   readonly k: Float64Array;
   readonly v: Float64Array;
 }
 
 export interface OracleForward {
-  /** [B,H,Sq,D]; 0 in rows that see nothing, or nothing but scores of −Infinity. */
+  /** [B,H,Sq,Dv]; 0 in rows that see nothing, or nothing but scores of −Infinity. */
   readonly out: Float64Array;
-  /** [B,H,Sq], natural logarithm; −Infinity in these. */
+  /** [B,H,Sq], natural logarithm, sinks included; −Infinity where there is neither a sink nor a key. */
   readonly lse: Float64Array;
 }
 
@@ -30,6 +35,8 @@ export interface OracleBackward {
   readonly dq: Float64Array;
   readonly dk: Float64Array;
   readonly dv: Float64Array;
+  /** [H] if there are sinks, else empty. */
+  readonly dSinks: Float64Array;
 }
 
 /**
@@ -45,88 +52,109 @@ export interface OracleBackward {
  * ```
  */
 export function attentionOracle(problem: AttentionProblem): OracleForward {
-  const { batch, numHeads, queries, keys, headDim, v } = problem;
+  const { batch, numHeads, queries, keys, v, headDim, valueHeadDim = headDim } = problem;
   const weights = new Float64Array(keys);
-  const out = new Float64Array(batch * numHeads * queries * headDim);
+  const out = new Float64Array(batch * numHeads * queries * valueHeadDim);
   const lse = new Float64Array(batch * numHeads * queries);
-  forEachRow(problem, ({ row, keyRow, seen, scores }) => {
-    lse[row] = softmaxInto(weights, scores, seen.length);
-    for (let i = 0; i < seen.length; i++) {
-      addScaled({ x: out, row }, weights[i]!, { x: v, row: keyRow + seen[i]! }, headDim);
+  forEachRow(problem, ({ row, keyRow, visibleKeys, scores, factors, sink }) => {
+    lse[row] = softmaxInto(weights, scores.subarray(0, visibleKeys.length), sink);
+    for (let i = 0; i < visibleKeys.length; i++) {
+      addScaled({ x: out, row }, weights[i]! * factors[i]!, { x: v, row: keyRow + visibleKeys[i]! }, valueHeadDim);
     }
   });
   return { out, lse };
 }
 
-/** Its gradients, given dOut [B,H,Sq,D]: dS = P ∘ (dOut·vᵀ − rowsum(P ∘ dOut·vᵀ)). */
+/** Its gradients, given dOut [B,H,Sq,Dv]: dS = P ∘ (dOut·vᵀ − rowsum(P ∘ dOut·vᵀ)), times what modifiers derive. */
 export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64Array): OracleBackward {
-  const { q, k, v, headDim, scale, keys } = problem;
+  const { q, k, v, headDim, valueHeadDim = headDim, scale, keys, modifiers } = problem;
   const dq = new Float64Array(q.length);
   const dk = new Float64Array(k.length);
   const dv = new Float64Array(v.length);
+  const dSinks = new Float64Array(modifiers?.sinks?.length ?? 0);
   const weights = new Float64Array(keys);
   const dWeights = new Float64Array(keys);
-  forEachRow(problem, ({ row, keyRow, seen, scores }) => {
-    softmaxInto(weights, scores, seen.length);
+  forEachRow(problem, ({ row, head, keyRow, visibleKeys, scores, derivatives, factors, sink }) => {
+    const lse = softmaxInto(weights, scores.subarray(0, visibleKeys.length), sink);
     let delta = 0;
-    for (let i = 0; i < seen.length; i++) {
-      dWeights[i] = dot({ x: dOut, row }, { x: v, row: keyRow + seen[i]! }, headDim);
+    for (let i = 0; i < visibleKeys.length; i++) {
+      dWeights[i] = factors[i]! * dot({ x: dOut, row }, { x: v, row: keyRow + visibleKeys[i]! }, valueHeadDim);
       delta += weights[i]! * dWeights[i]!;
     }
-    for (let i = 0; i < seen.length; i++) {
-      const key = keyRow + seen[i]!;
+    if (dSinks.length > 0) dSinks[head]! -= Math.exp(sink - lse) * delta;
+    for (let i = 0; i < visibleKeys.length; i++) {
+      const key = keyRow + visibleKeys[i]!;
       const weight = weights[i]!;
-      const dScore = weight * (dWeights[i]! - delta) * scale;
+      const dScore = weight * (dWeights[i]! - delta) * derivatives[i]! * scale;
       addScaled({ x: dq, row }, dScore, { x: k, row: key }, headDim);
       addScaled({ x: dk, row: key }, dScore, { x: q, row }, headDim);
-      addScaled({ x: dv, row: key }, weight, { x: dOut, row }, headDim);
+      addScaled({ x: dv, row: key }, weight * factors[i]!, { x: dOut, row }, valueHeadDim);
     }
   });
-  return { dq, dk, dv };
+  return { dq, dk, dv, dSinks };
 }
 
 interface ScoreRow {
-  /** Number of the row in [B,H,Sq]. */
+  /** Number of the row in [B,H,Sq], and its head. */
   readonly row: number;
+  readonly head: number;
   /** Number of the first row of its keys in [B,Hkv,Sk]. */
   readonly keyRow: number;
-  /** The visible keys, and first in `scores` their scaled scores. */
-  readonly seen: readonly number[];
+  /** The visible keys; the first of the arrays belong to these. */
+  readonly visibleKeys: readonly number[];
+  /** Scores, scaled and modified. */
   readonly scores: Float64Array;
+  /** Of these, by the scaled scores. */
+  readonly derivatives: Float64Array;
+  /** What weights count after dropout. */
+  readonly factors: Float64Array;
+  /** −Infinity: none. */
+  readonly sink: number;
 }
 
 function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): void {
-  const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, maskMod, q, k } = problem;
+  const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, maskMod, q, k, modifiers = {} } = problem;
   const seenBy = Array.from({ length: batch * queries }, (_, row) => {
     const sample = Math.floor(row / queries);
     return Array.from({ length: keys }, (_, key) => key).filter((key) => maskMod(row % queries, key, sample));
   });
-  const scores = new Float64Array(keys);
+  const factorOf = weightFactors(modifiers);
+  const [scores, derivatives, factors] = [1, 2, 3].map(() => new Float64Array(keys)) as [
+    Float64Array,
+    Float64Array,
+    Float64Array,
+  ];
   for (let row = 0; row < batch * numHeads * queries; row++) {
     const head = Math.floor(row / queries) % numHeads;
     const kvHead = Math.floor(head / (numHeads / numKvHeads));
     const sample = Math.floor(row / queries / numHeads);
+    const query = row % queries;
     const keyRow = (sample * numKvHeads + kvHead) * keys;
-    const seen = seenBy[sample * queries + (row % queries)]!;
-    for (let i = 0; i < seen.length; i++) {
-      scores[i] = scale * dot({ x: q, row }, { x: k, row: keyRow + seen[i]! }, headDim);
+    const visibleKeys = seenBy[sample * queries + query]!;
+    for (let i = 0; i < visibleKeys.length; i++) {
+      const pair = { sample, head, query, key: visibleKeys[i]! };
+      const scaled = scale * dot({ x: q, row }, { x: k, row: keyRow + visibleKeys[i]! }, headDim);
+      const { score, derivative } = modifyScore(modifiers, scaled, pair);
+      scores[i] = score;
+      derivatives[i] = derivative;
+      factors[i] = factorOf(pair);
     }
-    visit({ row, keyRow, seen, scores });
+    const sink = modifiers.sinks?.[head] ?? Number.NEGATIVE_INFINITY;
+    visit({ row, head, keyRow, visibleKeys, scores, derivatives, factors, sink });
   }
 }
 
-/** Weights of the first `count` scores; returns their lse. 0 and −Infinity if there is none, or none but −Infinity. */
-function softmaxInto(weights: Float64Array, scores: Float64Array, count: number): number {
-  let max = Number.NEGATIVE_INFINITY;
-  for (let i = 0; i < count; i++) max = Math.max(max, scores[i]!);
-  weights.fill(0, 0, count);
+/** Weights of scores beside a sink; returns their lse. 0 and −Infinity if there is nothing, or nothing but −Infinity. */
+function softmaxInto(weights: Float64Array, scores: Float64Array, sink: number): number {
+  const max = scores.reduce((most, score) => Math.max(most, score), sink);
+  weights.fill(0, 0, scores.length);
   if (max === Number.NEGATIVE_INFINITY) return max;
-  let sum = 0;
-  for (let i = 0; i < count; i++) {
+  let sum = Math.exp(sink - max);
+  for (let i = 0; i < scores.length; i++) {
     weights[i] = Math.exp(scores[i]! - max);
     sum += weights[i]!;
   }
-  for (let i = 0; i < count; i++) weights[i]! /= sum;
+  for (let i = 0; i < scores.length; i++) weights[i]! /= sum;
   return max + Math.log(sum);
 }
 
@@ -182,8 +210,8 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
 /** The least distance between the two largest scores of a row, over all rows; Infinity if none sees two keys. */
 export function smallestGap(problem: AttentionProblem): number {
   let least = Number.POSITIVE_INFINITY;
-  forEachRow(problem, ({ scores, seen }) => {
-    const [first, second] = scores.slice(0, seen.length).toSorted((a, b) => b - a);
+  forEachRow(problem, ({ scores, visibleKeys }) => {
+    const [first, second] = scores.slice(0, visibleKeys.length).toSorted((a, b) => b - a);
     if (second !== undefined) least = Math.min(least, first! - second);
   });
   return least;

@@ -63,6 +63,6 @@ export function normals(length: number, seed: number, dtype: DType = "float32"):
 }
 
 /** An integer in [0, below). */
-export function integer(next: () => number, below: number): number {
-  return Math.floor(next() * below);
+export function integer(next: () => number, limit: number): number {
+  return Math.floor(next() * limit);
 }

@@ -42,9 +42,11 @@ export class PerturbedGroup implements ProcessGroup {
   readonly #perturbation: Perturbation;
   readonly #next: () => number;
   #inFlight = 0;
+  readonly hosts?: readonly number[];
 
   constructor(group: ProcessGroup, perturbation: Perturbation) {
     this.#group = group;
+    if (group.hosts) this.hosts = group.hosts;
     this.#perturbation = perturbation;
     this.#next = uniforms(perturbation.seed + group.rank);
   }
@@ -175,7 +177,7 @@ export interface PerturbedContext extends Context {
  * The same context, as unfriendly as the rules of collectives allow. It numbers random tensors anew, from 0, so that
  * modules made on it have the weights that they have on a fresh context.
  */
-export function perturbed(ctx: Context, perturbation: Perturbation): PerturbedContext {
+export function perturbContext(ctx: Context, perturbation: Perturbation): PerturbedContext {
   const groups = new Map<ProcessGroup, PerturbedGroup>();
   const wrap = (group: ProcessGroup): PerturbedGroup => {
     const wrapped = groups.get(group) ?? new PerturbedGroup(group, perturbation);
@@ -212,8 +214,8 @@ export function perturbed(ctx: Context, perturbation: Perturbation): PerturbedCo
 }
 
 /**
- * The same device, but all memory that it hands out holds NaN, memory used before just as fresh memory. What reads
- * what he has not written, or adds to what he has not cleared, gets NaN.
+ * The same device, but all memory that it hands out holds NaN, memory used before just as fresh memory. A kernel that
+ * reads what was not written, or adds to what was not cleared, gets NaN.
  *
  * @example
  * ```ts
@@ -224,7 +226,7 @@ export function perturbed(ctx: Context, perturbation: Perturbation): PerturbedCo
  * Array.from(await x.read()); // => [NaN, NaN]
  * ```
  */
-export function poisoned(device: Device): Device {
+export function poisonMemory(device: Device): Device {
   const wrapper: Device = {
     type: device.type,
     index: device.index,

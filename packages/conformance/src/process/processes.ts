@@ -59,14 +59,14 @@ export class RankProcesses implements AsyncDisposable {
   }
 
   /** All ranks of a job. */
-  async startAll(size: number, scenario: string, more: Environment = {}): Promise<readonly RankProcess[]> {
+  async startAll(size: number, scenario: string, extraEnvironment: Environment = {}): Promise<readonly RankProcess[]> {
     const job = await this.openJob(size);
-    return Array.from({ length: size }, (_, rank) => this.start(scenario, { ...job.env(rank), ...more }));
+    return Array.from({ length: size }, (_, rank) => this.start(scenario, { ...job.env(rank), ...extraEnvironment }));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     for (const each of this.#running) each.kill();
-    await Promise.all(this.#running.map((each) => each.ended));
+    await Promise.all(this.#running.map((each) => each.exited));
     for (const job of this.#jobs) await job[Symbol.asyncDispose]();
   }
 }
@@ -102,7 +102,7 @@ export interface RankProcess {
   proceed(): void;
   kill(): void;
   /** Its exit code, or the signal that ended it. */
-  readonly ended: Promise<number | string>;
+  readonly exited: Promise<number | string>;
 }
 
 /**
@@ -119,10 +119,10 @@ export function startRank(script: string, scenario: string, env: Readonly<Record
     events.push(JSON.parse(line) as RankEvent);
     for (const listener of listeners) listener();
   });
-  const ended = once(child, "close").then(([code, signal]) => (code as number | null) ?? (signal as string));
+  const exited = once(child, "close").then(([code, signal]) => (code as number | null) ?? (signal as string));
   return {
     pid: child.pid!,
-    ended,
+    exited,
     proceed: () => child.stdin.write("go\n"),
     kill: () => child.kill("SIGKILL"),
     waitForEvent(event) {
@@ -133,7 +133,7 @@ export function startRank(script: string, scenario: string, env: Readonly<Record
         };
         listeners.add(check);
         check();
-        void ended.then((code) => {
+        void exited.then((code) => {
           check();
           reject(new Error(`${scenario}: ended with ${code} before "${event}"; received ${JSON.stringify(events)}`));
         });

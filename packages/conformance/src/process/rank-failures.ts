@@ -17,19 +17,19 @@ export interface RankFailureOptions {
 /** One of three ranks fails; the others name it, and end. */
 export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFailureOptions): Case[] {
   return [
-    processCase(program, "a rank that is killed is named at once, and all ranks end", (processes) =>
-      killRank(processes, { failing: 1, noticeSeconds }),
+    processCase(program, "a killed rank is reported at once, and all ranks end", (processes) =>
+      checkKilledRank(processes, { failing: 1, noticeSeconds }),
     ),
     processCase(program, "rank 0, the host of the rendezvous, that is killed", (processes) =>
-      killRank(processes, { failing: 0, noticeSeconds }),
+      checkKilledRank(processes, { failing: 0, noticeSeconds }),
     ),
-    processCase(program, "a rank that exits early is named", (processes) => closesEarly(processes, "exits")),
-    processCase(program, "a rank that leaves early is named", (processes) => closesEarly(processes, "leaves")),
-    processCase(program, "a rank that throws", throwsError),
-    processCase(program, "a rank that is exceedsTimeout beyond the deadline: each rank's position", exceedsTimeout),
+    processCase(program, "a rank that exits early is reported", (processes) => checkEarlyClose(processes, "exits")),
+    processCase(program, "a rank that closes early is reported", (processes) => checkEarlyClose(processes, "leaves")),
+    processCase(program, "a rank that throws", checkThrownError),
+    processCase(program, "a rank that exceeds the timeout: the position of each rank", checkTimeout),
     processCase(program, "shapes that differ between processes", shapesDiffer),
     processCase(program, "recorded calls that differ between processes, at a barrier", recordedDiffer),
-    processCase(program, "recorded calls that differ between processes, at close", closedDiffer),
+    processCase(program, "recorded calls that differ between processes, at close", mismatchAtClose),
   ];
 }
 
@@ -45,9 +45,12 @@ interface FailedRun {
 async function failOneRank(
   processes: RankProcesses,
   scenario: string,
-  { failing = 1, more = {} }: { readonly failing?: number; readonly more?: Environment } = {},
+  { failing = 1, more: extraEnvironment = {} }: { readonly failing?: number; readonly more?: Environment } = {},
 ): Promise<FailedRun> {
-  const ranks = await processes.startAll(3, scenario, { [scenarioVariables.failingRank]: String(failing), ...more });
+  const ranks = await processes.startAll(3, scenario, {
+    [scenarioVariables.failingRank]: String(failing),
+    ...extraEnvironment,
+  });
   const ready = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
   const started = performance.now();
   ranks[failing]!.proceed();
@@ -56,37 +59,37 @@ async function failOneRank(
   return { ranks, pid: ready[failing]!.pid as number, failures, seconds: (performance.now() - started) / 1000 };
 }
 
-async function killRank(
+async function checkKilledRank(
   processes: RankProcesses,
   { failing, noticeSeconds }: RankFailureOptions & { readonly failing: number },
 ) {
   const { ranks, pid, failures, seconds } = await failOneRank(processes, "is killed", { failing });
   const needed = `step 3: rank ${failing} \\(pid ${pid}( on \\S+)?\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
   for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${needed}$`));
-  check(seconds < noticeSeconds, `the others noticed after ${seconds} s, expected less than ${noticeSeconds} s`);
+  check(seconds < noticeSeconds, `the other ranks failed after ${seconds} s, expected less than ${noticeSeconds} s`);
   await checkEnds(
     ranks,
     ranks.map((_, rank) => (rank === failing ? "SIGKILL" : 0)),
   );
 }
 
-const exitsEarly =
+const checkEarlyExit =
   /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+( on \S+)?\) died); rank [02] needed it in allReduce #2 /;
 
-async function closesEarly(processes: RankProcesses, scenario: string): Promise<void> {
+async function checkEarlyClose(processes: RankProcesses, scenario: string): Promise<void> {
   const { ranks, failures } = await failOneRank(processes, scenario);
-  for (const failure of failures) checkFailed(failure, "PeerLostError", exitsEarly);
+  for (const failure of failures) checkFailed(failure, "PeerLostError", checkEarlyExit);
   await checkEnds(ranks, [0, 0, 0]);
 }
 
-async function throwsError(processes: RankProcesses): Promise<void> {
+async function checkThrownError(processes: RankProcesses): Promise<void> {
   const { ranks, failures } = await failOneRank(processes, "throws");
-  for (const failure of failures) checkFailed(failure, "PeerLostError", exitsEarly);
-  checkFailed(await ranks[1]!.waitForEvent("failed"), "Error", /^bad loss$/);
+  for (const failure of failures) checkFailed(failure, "PeerLostError", checkEarlyExit);
+  checkFailed(await ranks[1]!.waitForEvent("failed"), "Error", /^the loss is NaN$/);
   await checkEnds(ranks, [0, 0, 0]);
 }
 
-async function exceedsTimeout(processes: RankProcesses): Promise<void> {
+async function checkTimeout(processes: RankProcesses): Promise<void> {
   const { failures } = await failOneRank(processes, "is late", { more: { [scenarioVariables.timeout]: "1" } });
   for (const failure of failures) {
     const { message } = checkFailed(
@@ -111,19 +114,19 @@ async function shapesDiffer(processes: RankProcesses): Promise<void> {
   await checkEnds(ranks, [0, 0, 0]);
 }
 
-const sides = ["attention of causal", "attention of full"];
+const mismatchedCalls = ["attention of causal", "attention of full"];
 
 async function recordedDiffer(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(4, "records another call", { [scenarioVariables.failingRank]: "1" });
   for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
     const { message } = checkFailed(failure, "CollectiveMismatchError", /rank 1 at call #1 \(pair\): /);
-    for (const side of sides) checkMessage(message, side);
+    for (const side of mismatchedCalls) checkMessage(message, side);
   }
   await checkEnds(ranks, [0, 0, 0, 0]);
 }
 
 /** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
-async function closedDiffer(processes: RankProcesses): Promise<void> {
+async function mismatchAtClose(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(3, "records another call and closes", {
     [scenarioVariables.failingRank]: "1",
   });
@@ -131,14 +134,14 @@ async function closedDiffer(processes: RankProcesses): Promise<void> {
   const [first, odd, last] = ranks as [RankProcess, RankProcess, RankProcess];
   first.proceed();
   await first.waitForEvent("closed");
-  await first.ended;
+  await first.exited;
   odd.proceed();
   const own = checkFailed(
     await odd.waitForEvent("failed"),
     "CollectiveMismatchError",
     /^rank 0 is at call #1 \(world\): /,
   );
-  for (const side of sides) checkMessage(own.message, side);
+  for (const side of mismatchedCalls) checkMessage(own.message, side);
   // A rank that closes after a failure compares nothing.
   last.proceed();
   await checkEnds(ranks, [0, 0, 0]);
@@ -154,6 +157,6 @@ export function checkFailed(failure: RankEvent, name: string, pattern: RegExp): 
 
 /** Exit codes, or the signals that ended them. */
 async function checkEnds(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
-  const ends = await Promise.all(ranks.map((rank) => rank.ended));
+  const ends = await Promise.all(ranks.map((rank) => rank.exited));
   check(ends.join() === expected.join(), `expected ranks that end with ${expected}, received ${ends}`);
 }

@@ -45,17 +45,17 @@ export interface RunRankOptions {
  * ```
  */
 export async function runRank({ open, scenarios }: RunRankOptions): Promise<void> {
-  const io: ScenarioIo = { report, waitForLine };
+  const io: ScenarioIo = { report: reportEvent, waitForLine };
   try {
-    report("connecting");
+    reportEvent("connecting");
     const [name = ""] = process.argv.slice(2);
     const ctx = await open(timeouts());
     await { ...suiteScenarios, ...scenarios }[name]!(ctx, io);
     await ctx.close();
-    report("closed");
+    reportEvent("closed");
   } catch (error) {
     const { name, message } = error as Error;
-    report("failed", { name, message });
+    reportEvent("failed", { name, message });
   } finally {
     process.stdin.destroy();
   }
@@ -78,7 +78,7 @@ function isFailingRank(ctx: Context): boolean {
   return ctx.rank === Number(process.env[scenarioVariables.failingRank] ?? -1);
 }
 
-function report(event: string, details: object = {}): void {
+function reportEvent(event: string, details: object = {}): void {
   process.stdout.write(`${JSON.stringify({ event, rank: Number(process.env.RANK), ...details })}\n`);
 }
 
@@ -89,14 +89,14 @@ function waitForLine(): Promise<void> {
 const suiteScenarios: Readonly<Record<string, Scenario>> = {
   conforms: runSuite,
   differs: mismatchedShapes,
-  "records another call": recordsAnother,
+  "records another call": recordMismatchedCall,
   "records another call and closes": recordsAndCloses,
   "is killed": skipCollective(() => process.kill(process.pid, "SIGKILL")),
   exits: skipCollective(() => process.exit(0)),
   leaves: skipCollective((ctx) => ctx.close()),
   "is late": skipCollective((_, io) => io.waitForLine()),
   throws: skipCollective(() => {
-    throw new Error("bad loss");
+    throw new Error("the loss is NaN");
   }),
 };
 
@@ -140,7 +140,7 @@ function skipCollective(then: Scenario): Scenario {
 }
 
 /** Records another call than the others in its part of the world, and meets them at barriers until the failure is there. */
-async function recordsAnother(ctx: Context): Promise<void> {
+async function recordMismatchedCall(ctx: Context): Promise<void> {
   const { world, device } = ctx;
   const pair = await world.split(Math.floor(ctx.rank / 2), "pair");
   pair.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);

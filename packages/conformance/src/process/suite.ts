@@ -49,14 +49,14 @@ interface RendezvousOptions {
 function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: RendezvousOptions): Case[] {
   return [
     ...sizes.map((size) =>
-      processCase(program, `${size} processes: every collective, every promise of order`, async (processes) =>
+      processCase(program, `${size} processes: all collectives, all guarantees of order`, async (processes) =>
         expectAllPass(await processes.startAll(size, "conforms")),
       ),
     ),
-    processCase(program, "ranks that do not join are named by those that did", missingRank),
-    processCase(program, "rank 0 that does not join", (processes) => rankZeroMissing(processes, withoutRankZero)),
-    processCase(program, "a rank that dies while it waits for the others may be replaced", duplicateRank),
-    processCase(program, "ranks that disagree about the world", worldSizeMismatch),
+    processCase(program, "ranks that do not connect are reported by those that do", missingRank),
+    processCase(program, "rank 0 that does not connect", (processes) => rankZeroMissing(processes, withoutRankZero)),
+    processCase(program, "a rank that dies during the rendezvous can be replaced", duplicateRank),
+    processCase(program, "ranks with different world sizes", worldSizeMismatch),
   ];
 }
 
@@ -66,7 +66,7 @@ async function expectAllPass(ranks: readonly RankProcess[]): Promise<void> {
     check((cases as number) > 40, `only ${cases} cases ran`);
   }
   for (const rank of ranks) await rank.waitForEvent("closed");
-  const ends = await Promise.all(ranks.map((rank) => rank.ended));
+  const ends = await Promise.all(ranks.map((rank) => rank.exited));
   check(
     ends.every((end) => end === 0),
     `expected ranks that end with 0, received ${ends}`,
@@ -96,7 +96,7 @@ async function duplicateRank(processes: RankProcesses): Promise<void> {
   const first = processes.start("conforms", job.env(1));
   await first.waitForEvent("connecting");
   first.kill();
-  await first.ended;
+  await first.exited;
   await expectAllPass([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
 }
 

@@ -1,0 +1,319 @@
+import {
+  attention,
+  type AttentionBackend,
+  type AttentionOptions,
+  type Context,
+  fromArray,
+  layoutOf,
+  masks,
+  type Tensor,
+} from "@mosaic/core";
+import { type Case, magnitude } from "../check.ts";
+import { perturbContext, poisonMemory } from "../perturb/group.ts";
+import { checkMeasurements, errorSum, measureExtent, type Measurement } from "../measure/gate.ts";
+import {
+  attentionOracle,
+  attentionOracleBackward,
+  type AttentionProblem,
+  type MaskMod,
+  type OracleForward,
+  type OracleBackward,
+} from "../oracle/attention.ts";
+import { normals, uniforms } from "../oracle/numbers.ts";
+import type { OracleModifiers } from "../oracle/score-modifiers.ts";
+import { pairwise } from "../pairwise.ts";
+import { type MakeWorld, onWorld } from "../world.ts";
+import { type MaskTrial, maskTrials } from "./masks.ts";
+import { headsFirst, listPositions, takeRows } from "./shard.ts";
+import { type Arrangement, formatMesh, meshSize, placements } from "./trials.ts";
+
+// Variants of attention, through `attention` and its backward: on some ranks, and on one device in one piece.
+
+const headSizes = [
+  { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 1 },
+  { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 },
+  { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 3 },
+] as const;
+
+const factors = {
+  variant: ["sinks", "softcap", "slopes", "dropout", "value head size", "all of them"],
+  mask: ["full", "causal", "slidingWindow", "prefix", "documents", "sliceMask", "lengths"],
+  placement: placements(),
+  size: headSizes,
+  extent: [
+    { queries: 41, keys: 41 },
+    { queries: 3, keys: 3 },
+    { queries: 23, keys: 38 },
+    { queries: 38, keys: 23 },
+  ],
+  dtype: ["float32", "bfloat16"],
+} as const;
+
+/** One of each factor, on the arrangement of a number. */
+type VariantTrial = { readonly [Name in keyof typeof factors]: (typeof factors)[Name][number] } & {
+  readonly arrangement: number;
+};
+
+/** The trials of each arrangement: over all of them every two levels of two factors meet, an arrangement being one. */
+function variantTrials(arrangements: number): readonly (readonly VariantTrial[])[] {
+  const numbers = Array.from({ length: arrangements }, (_, i) => i);
+  const trials: readonly VariantTrial[] = pairwise({ arrangement: numbers, ...factors });
+  return numbers.map((number) => trials.filter(({ arrangement }) => arrangement === number));
+}
+
+const SINK_SEED = 11;
+
+/** Which context computes: its seed, and its place along "dp", which other ranks have other samples of. */
+interface RandomPlace {
+  readonly seed: number;
+  readonly dp: number;
+}
+
+/** What a trial adds to plain attention; the random stream is the first of a context. */
+function modifiersOf(
+  { variant, size }: VariantTrial,
+  { seed, dp }: RandomPlace,
+): OracleModifiers & { readonly isWide: boolean } {
+  const has = (name: VariantTrial["variant"]): boolean => variant === name || variant === "all of them";
+  const next = uniforms(SINK_SEED);
+  const perHead = (from: number, to: number): number[] =>
+    Array.from({ length: size.numHeads }, () => Math.fround(from + (to - from) * next()));
+  return {
+    ...(has("sinks") && { sinks: perHead(-2, 2) }),
+    ...(has("softcap") && { softcap: 1.5 }),
+    ...(has("slopes") && { slopes: perHead(0.02, 0.5) }),
+    ...(has("dropout") && { dropout: { probability: 0.3, seed, stream: 0, batchOffset: dp * size.batch } }),
+    isWide: has("value head size"),
+  };
+}
+
+/** The mask as `attention` takes it, and its definition. */
+interface MaskChoice {
+  readonly options: Pick<AttentionOptions, "mask" | "lengths" | "padding">;
+  readonly maskMod: MaskMod;
+}
+
+function maskOf({ mask: name, size, extent: { queries, keys } }: VariantTrial): MaskChoice {
+  if (name !== "lengths") {
+    const own = maskTrials(queries, keys, 3);
+    const { mask, maskMod }: MaskTrial = own.find((each) => each.mask.name.startsWith(name)) ?? own[1]!;
+    return { options: { mask }, maskMod };
+  }
+  const some = (length: number): number[] => [Math.ceil(length / 2), length, 1].slice(0, size.batch);
+  const lengths = { queries: some(queries), keys: some(keys) };
+  const maskMod: MaskMod = (query, key, sample = 0) =>
+    query < lengths.queries[sample]! &&
+    key < lengths.keys[sample]! &&
+    key - lengths.keys[sample]! <= query - lengths.queries[sample]!;
+  return { options: { mask: masks.causal(), lengths, padding: "right" }, maskMod };
+}
+
+/** A trial with its whole tensors and float64's answer. */
+interface PreparedTrial extends OracleForward, OracleBackward {
+  readonly name: string;
+  readonly trial: VariantTrial;
+  readonly mask: MaskChoice;
+  readonly modifiers: OracleModifiers;
+  readonly problem: AttentionProblem & { readonly valueHeadDim: number };
+  readonly dOut: Float64Array;
+}
+
+function prepare(trial: VariantTrial, number: number, place: RandomPlace): PreparedTrial {
+  const { variant, placement, size, extent, dtype } = trial;
+  const { batch, numHeads, numKvHeads, headDim } = size;
+  const { isWide, ...modifiers } = modifiersOf(trial, place);
+  const mask = maskOf(trial);
+  const valueHeadDim = isWide ? [24, 5, 9][headSizes.indexOf(size)]! : headDim;
+  const values = (heads: number, rows: number, width: number, nth: number): Float64Array =>
+    normals(batch * heads * rows * width, 4 * number + nth, dtype);
+  const problem = {
+    ...size,
+    ...extent,
+    valueHeadDim,
+    scale: 1 / Math.sqrt(headDim),
+    maskMod: mask.maskMod,
+    modifiers,
+    q: values(numHeads, extent.queries, headDim, 0),
+    k: values(numKvHeads, extent.keys, headDim, 1),
+    v: values(numKvHeads, extent.keys, valueHeadDim, 2),
+  };
+  const dOut = values(numHeads, extent.queries, valueHeadDim, 3);
+  const heading = `${variant}, ${trial.mask} ${extent.queries}×${extent.keys}, ${numHeads}/${numKvHeads} heads of ${headDim}`;
+  const name = `${heading} and ${valueHeadDim}, batch ${batch}, ${placement.name}, ${dtype}`;
+  return {
+    name,
+    trial,
+    mask,
+    modifiers,
+    problem,
+    dOut,
+    ...attentionOracle(problem),
+    ...attentionOracleBackward(problem, dOut),
+  };
+}
+
+const names = ["out", "lse", "dq", "dk", "dv", "dSinks"] as const;
+type VariantNumbers<Values> = Readonly<Record<(typeof names)[number], Values>>;
+
+/** How a trial is computed: by what, and which of its rows are here. */
+interface VariantRun {
+  readonly backend: AttentionBackend | "local";
+  readonly axes: readonly string[];
+}
+
+/** Rows of queries and keys that are on a rank. */
+function layoutsOf(ctx: Context, { trial }: PreparedTrial, axes: readonly string[]) {
+  const of = (length: number) => {
+    const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length, placement: trial.placement });
+    return { layout, rows: listPositions(layout.spans(ctx.mesh.coordinate)) };
+  };
+  return { queries: of(trial.extent.queries), keys: of(trial.extent.keys) };
+}
+
+/** What belongs to these rows of whole results or tensors. */
+function takeResults(
+  { problem }: PreparedTrial,
+  whole: VariantNumbers<ArrayLike<number>>,
+  { queries, keys }: { readonly queries: readonly number[]; readonly keys: readonly number[] },
+): VariantNumbers<Float64Array> {
+  const [q, k] = [problem.queries, problem.keys];
+  const { headDim, valueHeadDim } = problem;
+  return {
+    out: takeRows(whole.out, queries, { rows: q, width: valueHeadDim }),
+    lse: takeRows(whole.lse, queries, { rows: q, width: 1 }),
+    dq: takeRows(whole.dq, queries, { rows: q, width: headDim }),
+    dk: takeRows(whole.dk, keys, { rows: k, width: headDim }),
+    dv: takeRows(whole.dv, keys, { rows: k, width: valueHeadDim }),
+    dSinks: Float64Array.from(whole.dSinks),
+  };
+}
+
+async function runVariant(
+  ctx: Context,
+  prepared: PreparedTrial,
+  run: VariantRun,
+): Promise<VariantNumbers<Float32Array>> {
+  const { problem, trial, mask, modifiers } = prepared;
+  const { numHeads, numKvHeads, batch, headDim, valueHeadDim } = problem;
+  const { queries, keys } = layoutsOf(ctx, prepared, run.axes);
+  const shard = (
+    values: Float64Array,
+    heads: number,
+    at: { rows: readonly number[]; length: number; width: number },
+  ) => {
+    const mine = takeRows(values, at.rows, { rows: at.length, width: at.width });
+    return headsFirst(ctx.device, mine, [batch, heads, at.rows.length, at.width], trial.dtype);
+  };
+  const queryRows = { rows: queries.rows, length: problem.queries };
+  const keyRows = { rows: keys.rows, length: problem.keys };
+  using q = shard(problem.q, numHeads, { ...queryRows, width: headDim });
+  using k = shard(problem.k, numKvHeads, { ...keyRows, width: headDim });
+  using v = shard(problem.v, numKvHeads, { ...keyRows, width: valueHeadDim });
+  using dOut = shard(prepared.dOut, numHeads, { ...queryRows, width: valueHeadDim });
+  using sinks = fromArray(ctx, modifiers.sinks ?? new Array<number>(numHeads).fill(0), [numHeads]);
+  using slopes = fromArray(ctx, modifiers.slopes ?? new Array<number>(numHeads).fill(0), [numHeads]);
+  for (const x of [q, k, v, sinks]) x.requiresGrad = true;
+  const { out, lse } = attention(ctx, q, k, v, {
+    backend: run.backend,
+    ...mask.options,
+    scale: problem.scale,
+    ...(modifiers.sinks && { sinks }),
+    ...(modifiers.softcap !== undefined && { softcap: modifiers.softcap }),
+    ...(modifiers.slopes && { alibiSlopes: slopes }),
+    ...(modifiers.dropout && { dropout: modifiers.dropout.probability }),
+    queries: queries.layout,
+    keys: keys.layout,
+    returnLse: true,
+  });
+  out.backward(dOut);
+  const results: readonly (Tensor | null)[] = [out, lse, q.grad, k.grad, v.grad, sinks.grad];
+  if (sinks.grad) for (const axis of run.axes) ctx.mesh.group(axis).allReduce(sinks.grad, "sum").wait();
+  const read = await Promise.all(results.map(async (x) => (x ? await x.read() : new Float32Array(0))));
+  for (const x of results) x?.dispose();
+  return Object.fromEntries(names.map((name, i) => [name, read[i]!])) as VariantNumbers<Float32Array>;
+}
+
+async function measureVariant(
+  ctx: Context,
+  prepared: PreparedTrial,
+  { axes, backend }: Arrangement,
+): Promise<Measurement> {
+  // Each numbers its random streams from 0: the same weights are dropped.
+  const fresh = (): Context => perturbContext(ctx, { completion: "late", seed: 3 });
+  const actual = await runVariant(fresh(), prepared, { backend, axes });
+  const local = await runVariant(fresh(), prepared, { backend: "local", axes: [] });
+  const { queries, keys } = layoutsOf(ctx, prepared, axes);
+  const mine = takeResults(prepared, prepared, { queries: queries.rows, keys: keys.rows });
+  const results = names.map((name) => [
+    name,
+    {
+      measured: errorSum(actual[name], mine[name]),
+      local: errorSum(local[name], prepared[name]),
+      expected: measureExtent(prepared[name]),
+      weights: prepared.trial.dtype,
+    },
+  ]);
+  return { trial: prepared.name, results: Object.fromEntries(results), lse: magnitude(prepared.lse) };
+}
+
+export interface VariantSuiteOptions {
+  readonly makeWorld: MakeWorld;
+  readonly arrangements: readonly Arrangement[];
+}
+
+/**
+ * What a backend must do with variants of attention: sinks, softcap, ALiBi slopes, dropout and values of another head size, and all of them at once.
+ * Forward and all gradients are as exact as one device; so the same weights are dropped on every mesh. Over the arrangements every two of an arrangement,
+ * a variant, a mask, a placement, a size of heads, lengths and a dtype meet.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { world } from "@mosaic/collectives-local";
+ * import { alongOneAxis, type MakeWorld, variantSuite } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+ *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
+ * const cases = variantSuite({ makeWorld, arrangements: alongOneAxis((axis) => ring({ axis }), [1, 2]) });
+ * await cases[1]!.run();
+ * ```
+ */
+export function variantSuite({ makeWorld, arrangements }: VariantSuiteOptions): Case[] {
+  const trials = variantTrials(arrangements.length);
+  return arrangements.map((arrangement, i) => ({
+    name: `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trials[i]!.length} variants of attention, as exact as one device`,
+    run: () => checkVariants(makeWorld, arrangement, trials[i]!),
+  }));
+}
+
+async function checkVariants(
+  makeWorld: MakeWorld,
+  arrangement: Arrangement,
+  trials: readonly VariantTrial[],
+): Promise<void> {
+  const { mesh, backend } = arrangement;
+  const prepared = new Map<string, PreparedTrial>();
+  const prepareOnce = (i: number, place: RandomPlace): PreparedTrial => {
+    const key = `${i} ${place.dp}`;
+    const known = prepared.get(key) ?? prepare(trials[i]!, i, place);
+    prepared.set(key, known);
+    return known;
+  };
+  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, async (ctx) => {
+    const { dp = 0 } = ctx.mesh.coordinate;
+    const measurements: Measurement[] = [];
+    for (const i of trials.keys()) {
+      measurements.push(await measureVariant(ctx, prepareOnce(i, { seed: ctx.seed, dp }), arrangement));
+    }
+    return { dp, measurements };
+  });
+  for (const i of trials.keys()) {
+    for (let dp = 0; dp < (mesh.dp ?? 1); dp++) {
+      const ranks = measured.filter((rank) => rank.dp === dp);
+      checkMeasurements(
+        backend.name,
+        ranks.map(({ measurements }) => measurements[i]!),
+      );
+    }
+  }
+}

@@ -1,0 +1,162 @@
+import { type AttentionDropout, type Device, type DType, type KernelFeature, masks, type Tile } from "@mosaic/core";
+import { maskTrials } from "../backend/masks.ts";
+import { type Case, check } from "../check.ts";
+import type { OracleModifiers } from "../oracle/score-modifiers.ts";
+import {
+  type AttentionCase,
+  attentionRunner,
+  type AttentionSizes,
+  causalCase,
+  causalExtent,
+  checkMask,
+  makeProblem,
+} from "./attention.ts";
+import { allocate, type MakeDevice, tensorFrom, withDevice } from "./tensors.ts";
+
+// Variants of attention, each for devices that have its feature; others must refuse it (schema.ts).
+
+const dropout: AttentionDropout = { probability: 0.25, seed: 2 ** 33 + 5, stream: 2 ** 32 + 9, batchOffset: 3 };
+const slopes = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.3];
+const origin = { batch: 2, head: 2 };
+
+const variants: readonly { readonly name: KernelFeature; readonly modifiers: OracleModifiers }[] = [
+  { name: "softcap", modifiers: { softcap: 1.5 } },
+  { name: "slopes", modifiers: { slopes, origin } },
+  { name: "dropout", modifiers: { dropout, origin } },
+];
+const together: OracleModifiers = { softcap: 2.5, slopes, dropout, origin };
+
+/** attend and attendBackward with score modifiers, dropout and values of another head size. */
+export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
+  const run = attentionRunner(make, tolerance);
+  const whereSupported = (features: readonly KernelFeature[], body: () => Promise<void>) => async (): Promise<void> => {
+    using device = make();
+    if (features.every((feature) => device.features?.includes(feature))) await body();
+  };
+  const modified: readonly KernelFeature[] = ["softcap", "slopes", "dropout"];
+  const all: readonly KernelFeature[] = [...modified, "valueHeadSize"];
+  const heads = { numHeads: 4, numKvHeads: 2, headDim: 24 };
+  return [
+    ...variants.flatMap(({ name, modifiers }) =>
+      (["float32", "bfloat16", "float16"] as const).map((dtype) => ({
+        name: `attention: ${name}, ${dtype}`,
+        run: whereSupported([name], () => run(variantCase({ ...heads, dtype, modifiers }))),
+      })),
+    ),
+    ...valueSizes.flatMap(([headDim, valueHeadDim]) =>
+      (["float32", "bfloat16"] as const).map((dtype) => ({
+        name: `attention: values of head size ${valueHeadDim}, keys of ${headDim}, ${dtype}`,
+        run: whereSupported(["valueHeadSize"], () => run(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
+      })),
+    ),
+    ...(["reversed", "gapped"] as const).map((storageOrder) => ({
+      name: `attention: all modifiers at once, strided, ${storageOrder}`,
+      run: whereSupported(all, () =>
+        run({ ...variantCase({ ...heads, valueHeadDim: 33, modifiers: together }), storageOrder }),
+      ),
+    })),
+    ...maskTrials(70, 70, 3).map(({ mask, maskMod }) => ({
+      name: `attention: all modifiers at once, ${mask.name}`,
+      run: whereSupported(modified, () =>
+        checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), maskMod, modifiers: together }),
+      ),
+    })),
+    ...shortSizes.map((sizes) => ({
+      name: `attention: all modifiers at once, ${sizes.queries} queries to ${sizes.keys} keys of ${sizes.numHeads}/${sizes.numKvHeads} heads`,
+      run: whereSupported(all, () => run(fullCase(sizes))),
+    })),
+    {
+      name: "attention: scores beyond what exp holds, capped",
+      run: whereSupported(["softcap"], () =>
+        run(variantCase({ numHeads: 2, numKvHeads: 2, headDim: 16, size: 1000, modifiers: { softcap: 20 } })),
+      ),
+    },
+    {
+      name: "attention: as many weights are dropped as the probability has it, others under another seed or stream",
+      run: whereSupported(["dropout"], () => withDevice(make, checkDropRate)),
+    },
+  ];
+}
+
+/** Keys and values: of multi-head latent attention (DeepSeek-V2), and such as fit no vector. */
+const valueSizes = [
+  [192, 128],
+  [128, 192],
+  [5, 9],
+  [17, 1],
+  [1, 256],
+] as const;
+
+/** Few queries to many keys, as decoding has them, and many sequences that are short. */
+const shortSizes = [
+  { queries: 1, keys: 3000, numHeads: 6, numKvHeads: 2 },
+  { queries: 3, keys: 200, numHeads: 4, numKvHeads: 4 },
+  { queries: 7, keys: 7, numHeads: 16, numKvHeads: 16 },
+] as const;
+
+function variantCase(sizes: AttentionSizes): AttentionCase {
+  const { size = 1 } = sizes;
+  const problem = makeProblem({ ...sizes, ...causalExtent });
+  // Of scores that are cut off derivatives are differences of numbers close to 1, times queries.
+  return { ...causalCase(problem, sizes.dtype), factors: { dq: size, dk: size } };
+}
+
+function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): AttentionCase {
+  const perHead = Array.from({ length: origin.head + heads.numHeads }, (_, i) => 0.1 / (1 + i));
+  const modifiers = { ...together, slopes: perHead };
+  const problem = makeProblem({
+    ...heads,
+    headDim: 16,
+    valueHeadDim: 8,
+    queries,
+    keys,
+    maskMod: () => true,
+    modifiers,
+  });
+  const whole = (length: number) => ({ start: 0, length, step: 1 });
+  return {
+    queries: [whole(queries)],
+    keys: [[whole(keys)]],
+    mask: masks.full().slices(queries, keys),
+    problem,
+    dtype: "float32",
+  };
+}
+
+/** Of equal scores and values of 1, out is the number of weights that are kept, over what is expected. */
+async function checkDropRate(device: Device): Promise<void> {
+  const [batch, heads, rows] = [2, 3, 96];
+  const shape = [batch, heads, rows, 4];
+  using zeros = tensorFrom(device, new Float64Array(batch * heads * rows * 4), { shape });
+  using ones = tensorFrom(device, new Float64Array(batch * heads * rows * 4).fill(1), { shape });
+  const span = { start: 0, length: rows, step: 1 };
+  const tile: Tile = { q: [span], k: [span], mask: masks.full().slices(rows, rows), scale: 1 };
+  const kept = async (change: Partial<AttentionDropout>): Promise<Float64Array> => {
+    using out = allocate(device, shape);
+    using lse = allocate(device, shape.slice(0, 3));
+    device.kernels.fill(out, 0);
+    device.kernels.fill(lse, Number.NEGATIVE_INFINITY);
+    const modifiers = { dropout: { ...dropout, ...change } };
+    device.kernels.attend({ out, lse }, zeros, { k: zeros, v: ones }, { ...tile, modifiers });
+    const { probability } = modifiers.dropout;
+    return Float64Array.from(
+      (await out.read()).filter((_, i) => i % 4 === 0),
+      (x) => x * rows * (1 - probability),
+    );
+  };
+  const pairs = batch * heads * rows * rows;
+  for (const probability of [0.05, 0.25, 0.8]) {
+    const counts = await kept({ probability });
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    // Five standard deviations: one false alarm in a million, and the numbers are the same every time.
+    const bound = 5 * Math.sqrt(pairs * probability * (1 - probability));
+    const expected = pairs * (1 - probability);
+    check(Math.abs(total - expected) < bound, `${total} of ${pairs} weights are kept, expected ${expected} ± ${bound}`);
+  }
+  const first = await kept({});
+  for (const change of [{ seed: 1 }, { stream: 1 }, { batchOffset: 5 }]) {
+    const equal = (await kept(change)).filter((count, i) => Math.round(count) === Math.round(first[i]!)).length;
+    const name = Object.keys(change)[0]!;
+    check(equal < first.length / 4, `${equal} of ${first.length} rows keep as many weights with another ${name}`);
+  }
+}

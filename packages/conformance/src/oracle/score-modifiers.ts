@@ -1,0 +1,79 @@
+import type { AttentionDropout, HeadOrigin } from "@mosaic/core";
+
+/** What attention computes beyond plain attention, by its definition. */
+export interface OracleModifiers {
+  /** s ← softcap · tanh(s / softcap), after the scale. */
+  readonly softcap?: number;
+  /** Of each query head: s ← s − slope · |query − key|. */
+  readonly slopes?: readonly number[];
+  readonly dropout?: AttentionDropout;
+  /** Of each query head: a logit that the softmax counts beside the scores. */
+  readonly sinks?: readonly number[];
+  /** Numbers of the first sample and of the first query head, by which slopes and dropout go. Default: 0. */
+  readonly origin?: HeadOrigin;
+}
+
+/** A pair of a query and a key. */
+export interface Pair {
+  readonly sample: number;
+  readonly head: number;
+  readonly query: number;
+  readonly key: number;
+}
+
+/** A score, modified, and its derivative by the score before. */
+export function modifyScore(
+  { softcap, slopes, origin }: OracleModifiers,
+  score: number,
+  { head, query, key }: Pair,
+): { readonly score: number; readonly derivative: number } {
+  const t = softcap === undefined ? 0 : Math.tanh(score / softcap);
+  const capped = softcap === undefined ? score : softcap * t;
+  const penalty = slopes ? slopes[(origin?.head ?? 0) + head]! * Math.abs(query - key) : 0;
+  return { score: capped - penalty, derivative: 1 - t * t };
+}
+
+/** What weights count after dropout, pair by pair: 0 or 1 / (1 − probability). Without dropout 1. */
+export function weightFactors({ dropout, origin = { batch: 0, head: 0 } }: OracleModifiers): (pair: Pair) => number {
+  if (!dropout) return () => 1;
+  const { seed, stream, batchOffset } = dropout;
+  // As kernels get it.
+  const probability = Math.fround(dropout.probability);
+  const limit = probability * 2 ** 24;
+  const halves = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
+  const [first, second] = philox([...halves(stream), 0, 0], halves(seed));
+  return ({ sample, head, query, key }) => {
+    const counter = [Math.floor(key / 4), query, batchOffset + origin.batch + sample, origin.head + head];
+    const words = philox(counter, [first!, second!]);
+    return words[key % 4]! >>> 8 < limit ? 0 : 1 / (1 - probability);
+  };
+}
+
+/**
+ * Philox4x32-10 (Salmon et al. 2011): four words of a counter and a key, all unsigned 32-bit integers.
+ *
+ * @example
+ * ```ts
+ * import { philox } from "@mosaic/conformance";
+ * philox([0, 0, 0, 0], [0, 0]); // => [1713891541, 3781805453, 3159862348, 2600524760]
+ * ```
+ */
+export function philox(counter: readonly number[], key: readonly number[]): number[] {
+  let [c0, c1, c2, c3] = counter as [number, number, number, number];
+  let [k0, k1] = key as [number, number];
+  for (let round = 0; round < 10; round++) {
+    const [high0, high1] = [multiplyHigh(0xd2511f53, c0), multiplyHigh(0xcd9e8d57, c2)];
+    const [low0, low1] = [Math.imul(0xd2511f53, c0) >>> 0, Math.imul(0xcd9e8d57, c2) >>> 0];
+    [c0, c1, c2, c3] = [(high1 ^ c1 ^ k0) >>> 0, low1, (high0 ^ c3 ^ k1) >>> 0, low0];
+    [k0, k1] = [(k0 + 0x9e3779b9) >>> 0, (k1 + 0xbb67ae85) >>> 0];
+  }
+  return [c0, c1, c2, c3];
+}
+
+/** The upper word of a product of two words. */
+function multiplyHigh(a: number, b: number): number {
+  const [aLow, aHigh, bLow, bHigh] = [a & 0xffff, a >>> 16, b & 0xffff, b >>> 16];
+  const middle = aHigh * bLow + Math.floor((aLow * bLow) / 65536);
+  const other = aLow * bHigh + (middle % 65536);
+  return (aHigh * bHigh + Math.floor(middle / 65536) + Math.floor(other / 65536)) >>> 0;
+}
