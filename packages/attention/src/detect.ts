@@ -124,7 +124,7 @@ export interface Machine {
   nccl(): Promise<unknown>;
 }
 
-const thisMachine: Machine = {
+const currentMachine: Machine = {
   env: process.env,
   exists: existsSync,
   cuda: async () => (await importCuda()).cudaSystem(),
@@ -146,7 +146,7 @@ const thisMachine: Machine = {
  */
 export async function detect(options?: DetectOptions): Promise<DetectedHardware> {
   detectOptions.parse(options);
-  return detectMachine(thisMachine, options ?? {});
+  return detectMachine(currentMachine, options ?? {});
 }
 
 /** `detect` for a machine. */

@@ -183,8 +183,8 @@ export function sharesGpus(env: Environment = process.env): boolean {
  *
  * @throws OptionError if there are more ranks than GPUs and they may not share.
  */
-export function gpuIndex({ rank, ranks }: LocalRank, gpus: number, share: boolean): number {
-  if (share && gpus > 0) return rank % gpus;
+export function gpuIndex({ rank, ranks }: LocalRank, gpus: number, isShared: boolean): number {
+  if (isShared && gpus > 0) return rank % gpus;
   if (ranks <= gpus) return rank;
   throw new OptionError({
     where: 'init: device "cuda"',

@@ -1,6 +1,6 @@
 // What most programs need. What belongs to one subject stands under its subpath, which this file does not evaluate: nn,
-// planner, meta, testing, core (all of tensors and contracts, for authors of parts), context-parallel.
-export { flex } from "@mosaic/backend-flex";
+// models, planner, meta, testing, core (all of tensors and contracts, for authors of parts), context-parallel.
+export { crossDispatch, dispatch, flex } from "@mosaic/backend-flex";
 export { mesh2d } from "@mosaic/backend-mesh2d";
 export { ring } from "@mosaic/backend-ring";
 export { ulysses } from "@mosaic/backend-ulysses";
@@ -49,6 +49,7 @@ export {
   reduceGradients,
   relu,
   rmsNorm,
+  roll,
   SelfAttention,
   scale,
   scope,

@@ -11,6 +11,7 @@ import {
   type Device,
   expectValue,
   init as initCore,
+  type InitOptions as CoreInitOptions,
   initOptions as coreOptions,
   launchEnvironment,
   option,
@@ -19,6 +20,7 @@ import {
   type ResolvedOptionsOf,
 } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
+import type { ContextTrace } from "@mosaic/planner";
 import { selectDevice } from "./detect.ts";
 import { collectivesNames, deviceNames, quoteNames } from "./device-factories.ts";
 
@@ -70,7 +72,7 @@ export async function init(options?: InitOptions): Promise<Context> {
   const requested = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
   const { device, isOwned, collectives } = await selectDevice(requested, size);
   try {
-    return await initCore({
+    return await initTraced({
       ...rest,
       device,
       backends: withDefaultBackends(backends),
@@ -80,6 +82,29 @@ export async function init(options?: InitOptions): Promise<Context> {
     if (isOwned) device[Symbol.dispose]();
     throw error;
   }
+}
+
+/** With MOSAIC_TRACE_DIR, which `mosaic-run --trace` sets, a rank traces itself until it closes its context. */
+async function initTraced(options: CoreInitOptions): Promise<Context> {
+  const { MOSAIC_TRACE_DIR: directory, MOSAIC_TRACE_SECONDS: seconds } = process.env;
+  if (!directory) return initCore(options);
+  const { traceContext } = await import("@mosaic/planner");
+  let trace: ContextTrace | undefined;
+  const { beforeClose } = options;
+  const ctx = await initCore({
+    ...options,
+    beforeClose: async (own) => {
+      await beforeClose?.(own);
+      await trace?.stop();
+    },
+  });
+  try {
+    trace = await traceContext(ctx, { directory, ...(seconds && { seconds: Number(seconds) }) });
+  } catch (error) {
+    await ctx.close();
+    throw error;
+  }
+  return ctx;
 }
 
 /** Adds the backends over "sp" whose names are not taken already; `local` core adds itself. */

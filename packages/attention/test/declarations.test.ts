@@ -50,22 +50,22 @@ test.each([
   ["of @mosaic/attention compile without its optional peers and", ["@mosaic/attention"], program],
   ["of native packages compile", native, listImports(native)],
 ] as const)("declarations %s without the types of Node", (_, names, source) => {
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-declarations-"));
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-declarations-"));
   try {
     const installed = new Set<string>();
-    for (const name of names) install(name, join(folder, "node_modules"), installed);
+    for (const name of names) install(name, join(directory, "node_modules"), installed);
     const compilerOptions = {
       ...{ target: "es2022", lib: ["es2023", "esnext.disposable"], module: "nodenext", types: [], strict: true },
       ...{ noEmit: true, skipLibCheck: false, preserveSymlinks: true },
     };
-    writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions, files: ["train.ts"] }));
-    writeFileSync(join(folder, "package.json"), JSON.stringify({ type: "module" }));
-    writeFileSync(join(folder, "train.ts"), source);
+    writeFileSync(join(directory, "tsconfig.json"), JSON.stringify({ compilerOptions, files: ["train.ts"] }));
+    writeFileSync(join(directory, "package.json"), JSON.stringify({ type: "module" }));
+    writeFileSync(join(directory, "train.ts"), source);
     const tsc = join(dirname(createRequire(import.meta.url).resolve("typescript/package.json")), "bin/tsc");
-    const { stdout, status } = spawnSync(process.execPath, [tsc, "-p", folder], { encoding: "utf8" });
+    const { stdout, status } = spawnSync(process.execPath, [tsc, "-p", directory], { encoding: "utf8" });
     expect(stdout).toBe("");
     expect(status).toBe(0);
   } finally {
-    rmSync(folder, { recursive: true });
+    rmSync(directory, { recursive: true });
   }
 });

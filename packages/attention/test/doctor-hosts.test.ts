@@ -30,7 +30,7 @@ test("three hosts that fit together: matrices of all pairs, and exit code 0", as
   expect(stdout).toMatch(
     /✓ sockets +bandwidth, MB\/s +to n0 +to n1 +to n2\n +from n0 +– +[\d.]+ +[\d.]+\n +from n1 +[\d.]+ +– +[\d.]+\n +from n2 +[\d.]+ +[\d.]+ +–\n +latency/,
   );
-  expect(stdout).toMatch(/the hosts of this job fit together|· UCX +not installed/);
+  expect(stdout).toMatch(/the hosts of this job are compatible|· UCX +not installed/);
   expect(code).toBe(0);
   for (const host of [0, 1, 2]) expect(bytesFrom(host) - before[host]!).toBeGreaterThan(2 * 2 ** 20);
 }, 60_000);
@@ -43,14 +43,14 @@ test("--json is a profile, of links that were measured, which mosaic-plan accept
   expect([name, ranksPerNode, links["inter-node"].sharedBy]).toEqual(["measured-2x2", 2, 2]);
   expect(links["inter-node"].latency).toBeLessThan(5e-3);
   expect(links["inter-node"].bandwidth).toBeGreaterThan(1e7);
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-doctor-"));
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-doctor-"));
   try {
-    writeFileSync(join(folder, "measured.json"), stdout);
-    const plan = await planWith(join(folder, "measured.json"), 2);
+    writeFileSync(join(directory, "measured.json"), stdout);
+    const plan = await planWith(join(directory, "measured.json"), 2);
     expect(plan.stderr).not.toMatch(/profile/);
     expect((JSON.parse(plan.stdout) as { profile: Profile }).profile.name).toBe("measured-2x2");
   } finally {
-    rmSync(folder, { recursive: true });
+    rmSync(directory, { recursive: true });
   }
 }, 120_000);
 

@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import manifest from "../package.json" with { type: "json" };
 import { diagnose, formatReport } from "../src/doctor/diagnose.ts";
-import { thisSystem } from "../src/doctor/system.ts";
+import { currentSystem } from "../src/doctor/system.ts";
 import { type Changes, h200s, machine, noDriver } from "./doctor/machines.ts";
 
 const shown = async (changes: Changes): Promise<string> => formatReport(await diagnose(machine(changes)));
@@ -87,8 +87,8 @@ describe("what is wrong, with what to do", () => {
     ["a missing driver", nvidia, /✗ GPU driver +no CUDA driver: .*\n.*→ Install NVIDIA's driver/],
     [
       "a driver that crashes",
-      { answers: { cuda: { error: { name: "Crash", message: "the process died of SIGSEGV" } } } },
-      /✗ GPU driver +the process died of SIGSEGV/,
+      { answers: { cuda: { error: { name: "Crash", message: "the process was killed by SIGSEGV" } } } },
+      /✗ GPU driver +the process was killed by SIGSEGV/,
     ],
     [
       "an old GPU",
@@ -258,7 +258,7 @@ describe("a probe", () => {
   it("that cannot be started is a finding, and does not end the doctor", async () => {
     const { execPath } = process;
     process.execPath = "/nowhere/node";
-    const asked = thisSystem.runProbe("cpu");
+    const asked = currentSystem.runProbe("cpu");
     process.execPath = execPath;
     expect(await asked).toEqual({ error: { name: "Crash", message: expect.stringContaining("ENOENT") } });
   });

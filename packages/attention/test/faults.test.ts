@@ -1,7 +1,6 @@
-import { cpSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
-import { createRequire } from "node:module";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { leftovers } from "./faults/leftovers.ts";
@@ -60,30 +59,36 @@ interface Manifest {
   readonly dependencies?: Readonly<Record<string, string>>;
 }
 
+/** Where a package lies; some export no package.json. */
+function packageDirectory(name: string): string {
+  return realpathSync(fileURLToPath(new URL(`../../../node_modules/${name}`, import.meta.url)));
+}
+
 /** A package and all that it needs. */
 function collectDependencies(name: string, found: Set<string> = new Set()): Set<string> {
   if (found.has(name)) return found;
   found.add(name);
-  const { dependencies = {} } = createRequire(import.meta.url)(`${name}/package.json`) as Manifest;
+  const { dependencies = {} } = JSON.parse(
+    readFileSync(join(packageDirectory(name), "package.json"), "utf8"),
+  ) as Manifest;
   for (const each of Object.keys(dependencies)) collectDependencies(each, found);
   return found;
 }
 
 describe("an installation without the native addon", () => {
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-no-addon-"));
-  const entry = join(folder, "rank.mjs");
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-no-addon-"));
+  const entry = join(directory, "rank.mjs");
 
   beforeAll(() => {
-    const require = createRequire(import.meta.url);
     for (const each of collectDependencies("@mosaic/attention")) {
-      const from = dirname(require.resolve(`${each}/package.json`));
-      const to = join(folder, "node_modules", each);
+      const from = packageDirectory(each);
+      const to = join(directory, "node_modules", each);
       mkdirSync(to, { recursive: true });
       for (const part of ["package.json", "dist"]) cpSync(join(from, part), join(to, part), { recursive: true });
     }
     cpSync(fileURLToPath(new URL("./faults/rank.mjs", import.meta.url)), entry);
   });
-  afterAll(() => rmSync(folder, { recursive: true, force: true }));
+  afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
   it.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("reports what to do, time %i", () =>
     runWithFault(

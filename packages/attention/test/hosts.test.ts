@@ -12,10 +12,10 @@ import { type AttentionRecord, countLinks, record } from "../src/planner.ts";
 
 const built = (path: string): string => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 const mosaicRun = built("packages/launcher/dist/cli.js");
-const folder = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
-const token = join(folder, "token");
+const directory = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
+const token = join(directory, "token");
 beforeAll(() => writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 }));
-afterAll(() => rmSync(folder, { recursive: true }));
+afterAll(() => rmSync(directory, { recursive: true }));
 
 const env = {
   ...process.env,
@@ -66,7 +66,7 @@ function bytesSentByHosts(hosts: number): readonly number[] {
   });
 }
 
-/** What files of a folder hold, by name. */
+/** What files of a directory hold, by name. */
 function filesIn(path: string, pattern: RegExp): Readonly<Record<string, string>> {
   const names = readdirSync(path).filter((name) => pattern.test(name));
   return Object.fromEntries(names.map((name) => [name, readFileSync(join(path, name)).toString("base64")]));
@@ -87,8 +87,8 @@ const settings = {
 };
 
 async function attend(ranks: readonly number[]): Promise<string> {
-  const results = mkdtempSync(join(folder, "quickstart-"));
-  const job = { settings, folder: results, recordEvents: { forward: 4, backward: 4 } };
+  const results = mkdtempSync(join(directory, "quickstart-"));
+  const job = { settings, directory: results, recordEvents: { forward: 4, backward: 4 } };
   await runOn(ranks, [built("apps/quickstart/dist/rank.js"), JSON.stringify(job)]);
   return results;
 }
@@ -150,10 +150,10 @@ describe("the quickstart", () => {
 // ── a training
 
 async function train(ranks: readonly number[], method: string): Promise<Readonly<Record<string, string>>> {
-  const results = mkdtempSync(join(folder, "training-"));
+  const results = mkdtempSync(join(directory, "training-"));
   const steps = ["--steps", "6", "--evaluate-every", "3", "--checkpoint-every", "6"];
   const model = ["--task", "genome", "--method", method, "--chunks", "8", "--chunk-length", "64", "--batch", "2"];
-  await runOn(ranks, [built("apps/genome/dist/rank.js"), ...model, ...steps, "--folder", results]);
+  await runOn(ranks, [built("apps/genome/dist/rank.js"), ...model, ...steps, "--directory", results]);
   return filesIn(results, /^(curve\.jsonl|model\.safetensors)$/);
 }
 

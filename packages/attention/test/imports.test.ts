@@ -24,7 +24,7 @@ async function packagesIn(code: string): Promise<readonly string[]> {
   return [...new Set(found)].toSorted();
 }
 
-test("the root evaluates nothing of the subpaths: no planner, nn, meta-attention or conformance", async () => {
+test("the root evaluates nothing of the subpaths: no planner, nn, models, meta-attention or conformance", async () => {
   expect(await packagesIn('export * from "../src/index.ts";')).toEqual([
     "backend-flex",
     "backend-mesh2d",

@@ -1,6 +1,10 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import * as conformance from "@mosaic/conformance";
 import * as core from "@mosaic/core";
 import * as metaAttention from "@mosaic/meta-attention";
+import * as models from "@mosaic/models";
 import * as nn from "@mosaic/nn";
 import * as planner from "@mosaic/planner";
 import * as plan from "@mosaic/strategies/plan";
@@ -8,6 +12,7 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import * as coreSubpath from "../src/core.ts";
 import * as mosaic from "../src/index.ts";
 import * as metaSubpath from "../src/meta.ts";
+import * as modelsSubpath from "../src/models.ts";
 import * as nnSubpath from "../src/nn.ts";
 import { importOptional } from "../src/device-factories.ts";
 import * as plannerSubpath from "../src/planner.ts";
@@ -15,11 +20,39 @@ import * as testingSubpath from "../src/testing.ts";
 
 afterEach(() => vi.unstubAllEnvs());
 
+describe("a traced program", () => {
+  it("writes its trace when it closes its context, and calls what the caller has for that", async () => {
+    const directory = mkdtempSync(join(tmpdir(), "mosaic-init-"));
+    try {
+      vi.stubEnv("MOSAIC_TRACE_DIR", join(directory, "attempt_0"));
+      const before: (readonly string[])[] = [];
+      const ctx = await mosaic.init({
+        device: "cpu",
+        rank: 0,
+        worldSize: 1,
+        beforeClose: () => void before.push(readdirSync(join(directory, "attempt_0"))),
+      });
+      using x = mosaic.randn(ctx, [8, 8]);
+      await x.read();
+      await ctx.close();
+      expect(before).toEqual([[]]);
+      const trace = JSON.parse(readFileSync(join(directory, "attempt_0/rank-0.json"), "utf8"));
+      expect(trace.events.kinds).toContainEqual({ lane: "compute", name: "random" });
+      vi.stubEnv("MOSAIC_TRACE_SECONDS", "many");
+      const refused = mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
+      await expect(refused).rejects.toThrow(/seconds: expected a number above 0/);
+    } finally {
+      rmSync(directory, { recursive: true, force: true });
+    }
+  });
+});
+
 describe("the umbrella", () => {
   it("has under each subpath everything of its packages", () => {
     for (const [subpath, ...parts] of [
       [coreSubpath, core],
       [metaSubpath, metaAttention],
+      [modelsSubpath, models],
       [nnSubpath, nn],
       [plannerSubpath, planner, plan],
       [testingSubpath, conformance],

@@ -4,14 +4,14 @@ import { expect, it } from "vitest";
 import { leftovers } from "./faults/leftovers.ts";
 import { runRanks } from "./faults/run.ts";
 
-const folder = fileURLToPath(new URL("../build/readme/", import.meta.url));
+const directory = fileURLToPath(new URL("../build/readme/", import.meta.url));
 
 it("runs the README's program on four ranks, on fewer tokens", async () => {
   const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
   const program = /```ts.*\n([^]*?)```/.exec(readme)![1]!;
   expect(program).toContain("37_500");
-  mkdirSync(folder, { recursive: true });
-  const entry = `${folder}train.ts`;
+  mkdirSync(directory, { recursive: true });
+  const entry = `${directory}train.ts`;
   writeFileSync(entry, `${program.replace("37_500", "75")}console.log(out.shape.join());\n`);
   const ended = await runRanks({ ranks: 4, entry });
   expect(ended).toMatchObject({ code: 0, output: expect.stringMatching(/(?:[^]*2,75,128){4}/) });

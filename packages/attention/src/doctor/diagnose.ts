@@ -1,13 +1,23 @@
 import { launchEnvironment } from "@mosaic/core";
 import { type DetectedHardware, detectMachine } from "../detect.ts";
-import { driver, gpus, links, nccl } from "./gpu.ts";
-import { job, limits, memory, network, node, os, processor, settings, sharedMemory } from "./host.ts";
+import { driverCheck, gpusCheck, gpuLinksCheck, ncclCheck } from "./gpu.ts";
+import {
+  jobCheck,
+  resourceLimitsCheck,
+  memoryCheck,
+  networkCheck,
+  nodeVersionCheck,
+  os,
+  cpuCheck,
+  environmentCheck,
+  sharedMemory,
+} from "./host.ts";
 import {
   type ProbeResult,
   type Check,
   formatFailure,
   type Finding,
-  type Level,
+  type FindingLevel,
   note,
   ok,
   problem,
@@ -17,14 +27,14 @@ import {
 const UMBRELLA_PACKAGE = "@mosaic/attention";
 const REQUIRED_PACKAGES = [
   ...["core", "kernels-cpu", "collectives-local", "backend-ring", "backend-mesh2d", "backend-ulysses", "backend-flex"],
-  ...["planner", "strategies", "meta-attention", "nn"],
+  ...["planner", "strategies", "meta-attention", "models", "nn"],
 ].map((name) => `@mosaic/${name}`);
 const OPTIONAL_PACKAGES = ["launcher", "kernels-cuda", "collectives-nccl", "collectives-ucx"].map(
   (name) => `@mosaic/${name}`,
 );
 
 /** What is installed, and whether the parts that every machine must run do run. */
-const packages: Check = {
+const packagesCheck: Check = {
   name: "packages",
   async run(system) {
     const version = system.version(UMBRELLA_PACKAGE);
@@ -68,7 +78,7 @@ async function checkTwoRanks(system: System): Promise<readonly Finding[]> {
 }
 
 /** What `init()` without options comes to here. */
-const selection: Check = {
+const selectionCheck: Check = {
   name: "init()",
   async run(system) {
     try {
@@ -102,9 +112,9 @@ async function unwrapProbe<T>(asked: Promise<ProbeResult<T>>): Promise<T> {
 
 /** In the order in which they are reported. */
 const checks: readonly Check[] = [
-  ...[node, os, processor, memory, sharedMemory, limits],
-  ...[packages, driver, gpus, links, nccl, network],
-  ...[job, settings, selection],
+  ...[nodeVersionCheck, os, cpuCheck, memoryCheck, sharedMemory, resourceLimitsCheck],
+  ...[packagesCheck, driverCheck, gpusCheck, gpuLinksCheck, ncclCheck, networkCheck],
+  ...[jobCheck, environmentCheck, selectionCheck],
 ];
 
 /** What a check found. */
@@ -132,10 +142,10 @@ async function runCheck({ name, run }: Check, system: System): Promise<Section> 
   }
 }
 
-const levelSymbols: Readonly<Record<Level, string>> = { ok: "✓", note: "·", problem: "✗" };
+const levelSymbols: Readonly<Record<FindingLevel, string>> = { ok: "✓", note: "·", problem: "✗" };
 
 /** For people: a line for each finding, what to do below it, a sum last. */
-export function formatReport(sections: readonly Section[], good = "all installed packages work"): string {
+export function formatReport(sections: readonly Section[], summary = "all installed packages work"): string {
   const width = Math.max(...sections.map(({ name }) => name.length)) + 2;
   const lines = sections.flatMap(({ name, findings }) =>
     findings.flatMap(({ level, text, remedy }, i) => {
@@ -145,7 +155,7 @@ export function formatReport(sections: readonly Section[], good = "all installed
       return remedy === undefined ? [first] : [first, `${indent}→ ${remedy.trim().replaceAll("\n", `\n${indent}  `)}`];
     }),
   );
-  return [...lines, "", formatSummary(sections, good)].join("\n");
+  return [...lines, "", formatSummary(sections, summary)].join("\n");
 }
 
 function formatSummary(sections: readonly Section[], good: string): string {
@@ -156,7 +166,7 @@ function formatSummary(sections: readonly Section[], good: string): string {
   return `${good}${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
 }
 
-export function countFindings(sections: readonly Section[], level: Level): number {
+export function countFindings(sections: readonly Section[], level: FindingLevel): number {
   return sections.flatMap(({ findings }) => findings).filter((finding) => finding.level === level).length;
 }
 

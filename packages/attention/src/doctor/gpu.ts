@@ -6,7 +6,7 @@ import { type Check, formatFailure, type Finding, formatGigabytes, note, ok, pro
 
 const DRIVER_VERSION_PATH = "/proc/driver/nvidia/version";
 
-export const driver: Check = {
+export const driverCheck: Check = {
   name: "GPU driver",
   async run(system) {
     const module = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.read(DRIVER_VERSION_PATH) ?? "")?.[1];
@@ -26,7 +26,7 @@ export const driver: Check = {
   },
 };
 
-export const gpus: Check = {
+export const gpusCheck: Check = {
   name: "GPUs",
   async run(system) {
     const found = await system.runProbe("cuda");
@@ -67,12 +67,12 @@ async function checkProducts(
   const wrong = found.value.findIndex((product) => product !== 6);
   if (wrong < 0) return [ok(all.length === 1 ? "test matmul passed" : "test matmul passed on each")];
   return [
-    problem(`GPU ${wrong} computed ${found.value[wrong]}, not 6`, "test it with compute-sanitizer and dcgmi diag"),
+    problem(`GPU ${wrong} computed ${found.value[wrong]}, not 6`, "test the GPU with compute-sanitizer and dcgmi diag"),
   ];
 }
 
 /** What connects GPUs of this host, as `nvidia-smi topo -m` reports: NV12 is twelve NVLinks; the rest go over PCIe or further. */
-export const links: Check = {
+export const gpuLinksCheck: Check = {
   name: "GPU links",
   async run(system) {
     const cuda = await system.runProbe("cuda");
@@ -127,9 +127,9 @@ export function rdmaDevices({ list }: System): readonly string[] {
 export function rdmaPorts(system: System): readonly RdmaPort[] {
   const { list, read } = system;
   return rdmaDevices(system).flatMap((device) => {
-    const folder = `/sys/class/infiniband/${device}/ports`;
-    return list(folder).map((port) => {
-      const about = (what: string): string => (read(`${folder}/${port}/${what}`) ?? "unknown").trim();
+    const directory = `/sys/class/infiniband/${device}/ports`;
+    return list(directory).map((port) => {
+      const about = (what: string): string => (read(`${directory}/${port}/${what}`) ?? "unknown").trim();
       return {
         name: `${device}/${port}`,
         isActive: about("state").includes("ACTIVE"),
@@ -139,7 +139,7 @@ export function rdmaPorts(system: System): readonly RdmaPort[] {
   });
 }
 
-export const nccl: Check = {
+export const ncclCheck: Check = {
   name: "NCCL",
   async run(system) {
     const cuda = await system.runProbe("cuda");

@@ -6,7 +6,7 @@ import { type Check, type Finding, formatGigabytes, note, ok, problem, type Syst
 
 const MIN_NODE_VERSION = [20, 19] as const;
 
-export const node: Check = {
+export const nodeVersionCheck: Check = {
   name: "Node",
   run({ node: { version, platform, glibc } }) {
     const [major = 0, minor = 0] = version.split(".").map(Number);
@@ -33,7 +33,7 @@ export const os: Check = {
 };
 
 /** What the kernels' speed depends on; whether they run at all, `packages` reports. */
-export const processor: Check = {
+export const cpuCheck: Check = {
   name: "processor",
   async run(system) {
     const model = /^model name\s*:\s*(.*)$/m.exec(system.read("/proc/cpuinfo") ?? "")?.[1] ?? "unknown model";
@@ -93,16 +93,16 @@ function readCgroupFiles(system: System, controller: string, file: string): read
     .find(([, controllers]) => controllers?.split(",").includes(controller))?.[2];
   if (group === undefined) return [];
   const parts = group.split("/").filter(Boolean);
-  const folders = parts.map((_, depth) => parts.slice(0, depth + 1).join("/"));
-  return ["", ...folders].flatMap((folder) => {
-    const path = ["/sys/fs/cgroup", controller, folder, file].filter(Boolean).join("/");
+  const directories = parts.map((_, depth) => parts.slice(0, depth + 1).join("/"));
+  return ["", ...directories].flatMap((directory) => {
+    const path = ["/sys/fs/cgroup", controller, directory, file].filter(Boolean).join("/");
     return system.read(path) ?? [];
   });
 }
 
 const LOW_MEMORY_BYTES = 2e9;
 
-export const memory: Check = {
+export const memoryCheck: Check = {
   name: "memory",
   run(system) {
     const { total, free } = system.memory;
@@ -135,7 +135,7 @@ export const sharedMemory: Check = {
 
 const LOW_FILE_LIMIT = 4096;
 
-export const limits: Check = {
+export const resourceLimitsCheck: Check = {
   name: "limits",
   run(system) {
     const files = readLimit(system, "Max open files");
@@ -160,7 +160,7 @@ function readLimit({ read }: System, name: string): number | undefined {
 
 const formatLimit = (limit: number): string => (limit === Number.POSITIVE_INFINITY ? "unlimited" : String(limit));
 
-export const network: Check = {
+export const networkCheck: Check = {
   name: "network",
   run(system) {
     const { interfaces } = system;
@@ -178,7 +178,7 @@ export const network: Check = {
 };
 
 /** Whether this process is a rank of a job, and whether its environment is consistent. */
-export const job: Check = {
+export const jobCheck: Check = {
   name: "job",
   async run(system) {
     const { env } = system;
@@ -231,7 +231,7 @@ function detectLauncher(env: NodeJS.ProcessEnv): string | undefined {
 }
 
 /** Settings from the environment. */
-export const settings: Check = {
+export const environmentCheck: Check = {
   name: "settings",
   run({ env }) {
     const set = Object.entries(env)

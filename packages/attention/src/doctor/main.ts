@@ -2,9 +2,9 @@
 import { parseArgs } from "node:util";
 import type { Profile } from "@mosaic/planner";
 import { countFindings, diagnose, formatReport, formatReportJson } from "./diagnose.ts";
-import { formatFailure, runProbeProcess, thisSystem } from "./system.ts";
+import { formatFailure, runProbeProcess, currentSystem } from "./system.ts";
 
-const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what is installed, and prints what to do.
+const help = `mosaic-doctor: inspects this machine, tests the installed packages, and prints remedies.
 
   npx mosaic-doctor [options]
   npx mosaic-run -N 2 … --exec npx mosaic-doctor --hosts [options]
@@ -13,7 +13,7 @@ const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what
                  matrices and remedies on rank 0; on one node the ranks measure among themselves
   --ports A-B    with --hosts: TCP ports to listen on, as a firewall allows them
   --json         one JSON object; with --hosts a profile for mosaic-plan --profile FILE.json, and the findings on stderr
-  -h, --help     this text
+  -h, --help     show this help
   -V, --version  the version of @mosaic/attention
 
 Marks: ✓ works, · worth knowing, ✗ broken. Exit code: 0 if all installed packages work, 1 if something is broken,
@@ -25,19 +25,19 @@ class UsageError extends Error {}
 const CALIBRATION_TIMEOUT_MS = 300_000;
 
 async function main(args: readonly string[]): Promise<number> {
-  const values = parse(args);
-  const version = thisSystem.version("@mosaic/attention");
+  const values = parseArguments(args);
+  const version = currentSystem.version("@mosaic/attention");
   if (values.help || values.version) {
     console.log(values.help ? help : version);
     return 0;
   }
   if (values.hosts) return await compareHosts(values.ports, values.json ?? false);
-  const sections = await diagnose(thisSystem);
+  const sections = await diagnose(currentSystem);
   console.log(values.json ? formatReportJson(sections, version) : formatReport(sections));
   return countFindings(sections, "problem") > 0 ? 1 : 0;
 }
 
-function parse(args: readonly string[]) {
+function parseArguments(args: readonly string[]) {
   const options = { json: { type: "boolean" }, help: { type: "boolean", short: "h" } } as const;
   const more = {
     version: { type: "boolean", short: "V" },
@@ -53,16 +53,16 @@ function parse(args: readonly string[]) {
 
 async function compareHosts(portsText: string | undefined, asJson: boolean): Promise<number> {
   const ports = portsText === undefined ? undefined : parsePorts(portsText);
-  const { env } = thisSystem;
+  const { env } = currentSystem;
   if (!env["MOSAIC_STORE"] || env["RANK"] === undefined) {
     throw new UsageError("--hosts needs a job: npx mosaic-run -N 2 --node-rank … --exec npx mosaic-doctor --hosts");
   }
   const { measureHosts } = await import("./hosts/run.ts");
-  const result = await measureHosts(thisSystem, { ports });
+  const result = await measureHosts(currentSystem, { ports });
   if (!result) return 0;
   const { reportHosts } = await import("./hosts/report.ts");
   const sections = reportHosts(result);
-  const report = formatReport(sections, "the hosts of this job fit together");
+  const report = formatReport(sections, "the hosts of this job are compatible");
   const status = countFindings(sections, "problem") > 0 ? 1 : 0;
   if (!asJson) {
     console.log(report);

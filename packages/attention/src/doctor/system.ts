@@ -10,14 +10,14 @@ import type { CpuFeatures } from "@mosaic/kernels-cpu";
 import type { CudaSystem } from "@mosaic/kernels-cuda";
 
 /** How a probe failed. */
-export interface Failure {
+export interface ProbeFailure {
   readonly name: string;
   readonly message: string;
   readonly remedy?: string;
 }
 
 /** What a probe answered, or how it failed. */
-export type ProbeResult<T> = { readonly value: T } | { readonly error: Failure };
+export type ProbeResult<T> = { readonly value: T } | { readonly error: ProbeFailure };
 
 /** All that checks may ask of a machine. Nothing here throws: what cannot be had is undefined or empty. */
 export interface System {
@@ -47,7 +47,7 @@ const PROBE_TIMEOUT_MS = 60_000;
 const COMMAND_TIMEOUT_MS = 10_000;
 
 /** The machine that this process runs on. */
-export const thisSystem: System = {
+export const currentSystem: System = {
   env: process.env,
   node: { version: process.versions.node, platform: `${process.platform}-${process.arch}`, glibc: glibcVersion() },
   release: release(),
@@ -118,11 +118,13 @@ export async function runProbeProcess<T>(
   // A process that could not be started, as where no process may be added, has no "close" to wait for.
   const how = await new Promise<string>((resolve) => {
     child.on("error", ({ message }) => resolve(message));
-    child.on("close", (_, signal) => resolve(signal === null ? "the process died" : `the process died of ${signal}`));
+    child.on("close", (_, signal) =>
+      resolve(signal === null ? "the process died" : `the process was killed by ${signal}`),
+    );
   });
   const answered = tryRead(() => JSON.parse(reported) as ProbeResult<T>);
   if (answered !== undefined) return answered;
-  const message = child.killed ? `no answer within ${timeout / 1000} s` : how;
+  const message = child.killed ? `timed out after ${timeout / 1000} s` : how;
   return { error: { name: "Crash", message } };
 }
 
@@ -140,11 +142,11 @@ export interface ProbeValues {
 }
 
 /** A problem is something installed that does not work; a note is something to know, or to make better. */
-export type Level = "ok" | "note" | "problem";
+export type FindingLevel = "ok" | "note" | "problem";
 
 /** One thing found out. */
 export interface Finding {
-  readonly level: Level;
+  readonly level: FindingLevel;
   readonly text: string;
   /** What to do about it. */
   readonly remedy?: string;
@@ -170,7 +172,7 @@ export function formatGigabytes(bytes: number): string {
 }
 
 /** A failure as a finding's text and remedy; where these are not apart, the first sentence reports what is wrong. */
-export function formatFailure({ message, remedy }: Failure): readonly [text: string, remedy?: string] {
+export function formatFailure({ message, remedy }: ProbeFailure): readonly [text: string, remedy?: string] {
   if (remedy !== undefined) return [message, remedy];
   const end = /\.\s+(?=[A-Z])|\n|; (?=install )/.exec(message);
   return end ? [message.slice(0, end.index), message.slice(end.index + end[0].length)] : [message];

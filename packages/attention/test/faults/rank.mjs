@@ -14,7 +14,7 @@ function sockets() {
     try {
       return /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/self/fd/${fd}`))?.[1] ?? [];
     } catch {
-      return []; // the descriptor that listed the folder
+      return []; // the descriptor that listed the directory
     }
   });
 }

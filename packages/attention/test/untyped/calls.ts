@@ -1,13 +1,12 @@
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ring } from "@mosaic/backend-ring";
 import * as core from "@mosaic/core";
 import { trafficOptions } from "@mosaic/core/context-parallel";
 import { cpu } from "@mosaic/kernels-cpu";
-import { AdamW, GELU, ScheduleFreeAdamW } from "@mosaic/nn";
+import { GELU } from "@mosaic/nn";
+import { type Arguments, linearModel, modelCalls } from "./model-calls.ts";
 import type { Fixture } from "./fixture.ts";
-
-/** Makes the right arguments of a call, new ones each time. */
-type Arguments = (fixture: Fixture) => readonly unknown[] | Promise<readonly unknown[]>;
 
 const layout = { mesh: { sp: 1 }, axes: ["sp"], length: 4 } as const;
 const span = { start: 0, length: 4, step: 1 };
@@ -27,11 +26,6 @@ function call({ ctx }: Fixture): core.AttentionCall {
 }
 
 const qkv = ({ tensor }: Fixture) => [tensor(1, 2, 4, 8), tensor(1, 2, 4, 8), tensor(1, 2, 4, 8)] as const;
-const model = ({ ctx }: Fixture) => {
-  const linear = new core.Linear(ctx, 4, 4);
-  linear.weight.grad = core.ones(ctx, [4, 4]);
-  return linear;
-};
 const kv = (f: Fixture) => ({ k: f.tensor(1, 2, 4, 8), v: f.tensor(1, 2, 4, 8), from: f.ctx.mesh.coordinate });
 const state = (f: Fixture) => core.emptyState(f.tensor(1, 2, 4, 8));
 
@@ -70,14 +64,17 @@ export const byName: Readonly<Record<string, Arguments>> = {
   matmul: ({ tensor }) => [tensor(2, 4), tensor(4, 3)],
   linear: ({ tensor }) => [tensor(2, 4), tensor(3, 4), tensor(3)],
   layerNorm: ({ tensor }) => [tensor(2, 4), tensor(4), tensor(4), { epsilon: 1e-3 }],
-  rmsNorm: ({ tensor }) => [tensor(2, 4), tensor(4), { epsilon: 1e-3 }],
+  gelu: ({ tensor }) => [tensor(2, 4), { approximate: "tanh" }],
+  "geluOptions.parse": () => [{ approximate: "tanh" }, "test"],
+  rmsNorm: ({ tensor }) => [tensor(2, 4), tensor(4), { epsilon: 1e-3, weightOffset: 1 }],
   sum: ({ tensor }) => [tensor(2, 4), [0, -1], { keepDims: true }],
   mean: ({ tensor }) => [tensor(2, 4), 1, { keepDims: true }],
   max: ({ tensor }) => [tensor(2, 4), 1, { keepDims: true }],
   concatenate: ({ tensor }) => [[tensor(2, 4), tensor(2, 4)], 0],
+  roll: ({ tensor }) => [tensor(2, 4), -1, 1],
   attention: (f) => [f.ctx, ...qkv(f), { mask: core.masks.causal(), scale: 0.5, returnLse: true }],
   emptyState: (f) => [qkv(f)[0]],
-  checkpoint: ({ tensor }) => [(x: core.Tensor) => core.relu(x), tensor(2, 4)],
+  checkpoint: ({ tensor }) => [{ keepAttention: true }, (x: core.Tensor) => core.relu(x), tensor(2, 4)],
   keep: ({ tensor }) => [tensor(2)],
   defineOp: () => [
     {
@@ -182,11 +179,12 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "option.isObject": () => [{}],
   "option.checkOption": () => ["test", core.option.integer()],
   "option.checkFields": () => ["test", { a: core.option.integer() }],
-  Storage: () => [1n, 8, () => {}],
+  Storage: () => [8],
+  FinalizedStorage: () => [1n, 8, () => {}],
   "option.acceptsAbsent": () => [core.option.integer(), 1],
   createParameter: ({ ctx }) => [ctx, [2, 2], { initial: { kind: "normal", mean: 0, std: 1 }, dtype: "float32" }],
   loadState: ({ tensor }) => ["test", new Map([["x", tensor(2)]]), new Map([["x", tensor(2)]]), { strict: false }],
-  reduceGradients: (f) => [f.ctx, model(f)],
+  reduceGradients: (f) => [f.ctx, linearModel(f)],
   // core: modules
   Linear: ({ ctx }) => [ctx, 4, 2, { bias: true }],
   MultiAxisAttention: ({ ctx }) => [ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1, causal: true }],
@@ -201,6 +199,8 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "*.addChild": () => ["extra", new GELU()],
   "*.loadStateDict": ({ tensor }) => [new Map([["other", tensor(4, 2)]]), { strict: false }],
   "*.train": () => [true],
+  "*.replaceChild": () => ["out_proj", new GELU()],
+  "*.replaceReferences": () => [new GELU(), new GELU()],
   // core: context-parallel
   ChunkBuffers: ({ ctx }) => [{ device: ctx.device, order: "sbhd", slotRows: 4 }],
   "ChunkBuffers.empty": ({ tensor }) => [[tensor(1, 2, 4, 8)], 3],
@@ -210,6 +210,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "ChunkBuffers.copy": ({ tensor }) => [[tensor(1, 2, 4, 8)]],
   "ChunkBuffers.narrow": ({ tensor }) => [{ tensors: [], wire: [tensor(3, 1, 2, 8)] }, 1, 2],
   "ChunkBuffers.takeOwnership": ({ tensor }) => [tensor(2)],
+  rowsOf: ({ tensor }) => [tensor(1, 2, 4, 8), 1, 3],
+  groupCastMessageRows: () => [noRows, { rank: 0, size: 1, hosts: [0] }],
+  sharedHosts: () => [[0, 0, 1]],
   LayoutCache: () => [["sp"]],
   "LayoutCache.getOrCreate": (f) => [call(f), { sp: 0 }, () => 1],
   dependencyTable: (f) => [{ axis: "sp", size: 1 }, call(f), { sp: 0 }],
@@ -241,6 +244,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "Tensor.linear": ({ tensor }) => [tensor(3, 4), tensor(3)],
   "Tensor.softmax": () => [1],
   "Tensor.layerNorm": ({ tensor }) => [tensor(4), tensor(4), { epsilon: 1e-3 }],
+  "Tensor.gelu": () => [{ approximate: "tanh" }],
   "Tensor.rmsNorm": ({ tensor }) => [tensor(4), { epsilon: 1e-3 }],
   "Tensor.sum": () => [1, { keepDims: true }],
   "Tensor.mean": () => [1, { keepDims: true }],
@@ -270,44 +274,11 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "Layout.spans": () => [{ sp: 0 }],
   "Placement.spans": () => [0, 2, 8],
   "Mask.slices": () => [4, 4],
-  // nn
-  Dropout: ({ ctx }) => [ctx, 0.5, { placement: "zigzag", sequenceAxis: -2 }],
-  Embedding: ({ ctx }) => [ctx, 3, 4, { std: 1 }],
-  LayerNorm: ({ ctx }) => [ctx, 4, { epsilon: 1e-3 }],
-  RMSNorm: ({ ctx }) => [ctx, 4, { epsilon: 1e-3 }],
-  MLP: ({ ctx }) => [ctx, { embedDim: 4, hiddenDim: 8, dropout: 0.1, sharding: { placement: "zigzag" } }],
-  GELU: () => [],
-  Sequential: () => [new GELU(), new GELU()],
-  ModuleList: () => [[new GELU()]],
-  "*.append": () => [new GELU()],
-  "ModuleList.at": () => [0],
-  RotaryEmbedding: () => [8, { base: 100 }],
-  "RotaryEmbedding.encode": ({ tensor }) => [tensor(1, 2, 4, 8), [span]],
-  AdamW: (f) => [model(f), { lr: 0.1, betas: [0.9, 0.9], forParameter: () => ({ lrScale: 1 }) }],
-  ScheduleFreeAdamW: (f) => [model(f), { lr: 0.1, warmupSteps: 2 }],
-  "*.forward": ({ tensor }) => [tensor(2, 4)],
-  "*.step": ({ tensor }) => [{ loss: tensor() }],
-  "AdamW.loadStateDict": (f) => [new AdamW(model(f)).stateDict(), { dryRun: true }],
-  "ScheduleFreeAdamW.loadStateDict": (f) => [new ScheduleFreeAdamW(model(f)).stateDict(), { dryRun: true }],
-  embedding: ({ tensor }) => [tensor(2), tensor(3, 4)],
-  clipGradNorm: (f) => [model(f), 1],
-  crossEntropy: ({ ctx, tensor }) => [ctx, tensor(2, 3), tensor(2), { labelSmoothing: 0.1 }],
-  crossEntropyTerms: ({ tensor }) => [tensor(2, 3), tensor(2), { ignoreIndex: 0 }],
-  lossTerms: ({ tensor }) => [tensor(2, 3), tensor(2, 3)],
-  meanOverMesh: ({ ctx, tensor }) => [ctx, tensor(2)],
-  mseLoss: ({ ctx, tensor }) => [ctx, tensor(2), tensor(2), tensor(2)],
-  mseLossTerms: ({ tensor }) => [tensor(2), tensor(2), tensor(2)],
-  cosine: () => [4, { end: 0.1 }],
-  linearDecay: () => [4, { end: 0.1 }],
-  linearWarmup: () => [4, (step: number) => step],
-  inverseSquareRoot: () => [4],
-  multiStep: () => [[1, 2], 0.5],
-  fromTorch: (f) => [new Map([["weight", host(4, 4)]]), model(f)],
-  readSafetensors: ({ folder }) => [join(folder, "saved.safetensors")],
-  writeSafetensors: ({ folder, tensor }) => [join(folder, "out"), new Map([["x", tensor(2)]]), { note: "text" }],
-  saveCheckpoint: (f) => [f.ctx, join(f.folder, "out"), { model: model(f), data: { epoch: 1 } }],
-  findCheckpoint: (f) => [f.ctx, join(f.folder, "saved.safetensors"), { copies: "perHost", host: "n0" }],
-  loadCheckpoint: (f) => [f.ctx, join(f.folder, "saved.safetensors"), { model: model(f) }],
+  "*.registerForwardPreHook": () => [(args: readonly unknown[]) => args],
+  "*.registerForwardHook": () => [(output: unknown) => output],
+  "*.addResource": () => [{ [Symbol.dispose]() {} }],
+  "Tensor.setData": ({ tensor }) => [tensor(2, 4)],
+  ...modelCalls,
   // meta-attention
   ChunkSummaryEncoder: ({ ctx }) => [ctx, { embedDim: 8, summaryDim: 8, numHeads: 2 }],
   "ChunkSummaryEncoder.forward": ({ tensor }) => [tensor(1, 4, 8)],
@@ -363,7 +334,16 @@ export const byName: Readonly<Record<string, Arguments>> = {
   symbolicWorld: () => [{ mesh: { sp: 2 }, backends: [ring()] }],
   timelineOf: () => [[{ rank: 0, at: { sp: 0 }, events: [] }]],
   timelineSvg: ({ simulation }) => [simulation, { title: "t", ranks: [0] }],
+  drawDispatch: () => [
+    core.masks.causal(),
+    { queries: 8, keys: 8, ranks: 2, before: "contiguous", after: "zigzag", bytesPerRow: 8, title: "t", subtitle: "s" },
+  ],
   drawMask: () => [core.masks.causal(), { queries: 8, keys: 8, title: "t", placement: "zigzag", shards: 2 }],
+  traceContext: ({ ctx }) => [
+    ctx,
+    { directory: join(tmpdir(), "mosaic-untyped-traces"), seconds: 1, memoryInterval: 5 },
+  ],
+  viewerHtml: ({ simulation, record }) => [simulation, { title: "t", record, ranksPerNode: 8, maxEvents: 1000 }],
   tileMapSvg: ({ record }) => [record, { title: "t", ranks: [0] }],
   count: ({ record }) => [record],
   simulate: ({ record, profile }) => [record, profile, { keep: () => true }],
@@ -406,11 +386,8 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "collectives-local.world": () => [2, { spSize: 2, device: () => cpu({ threads: 1 }) }],
   "collectives-local.local": () => [{ name: "test", connectTimeout: 1 }],
   fmaPeak: () => [1],
+  readBandwidth: () => [1 << 20, 1],
 };
-
-function host(...shape: readonly number[]): core.HostTensor {
-  return { dtype: "float32", shape, values: new Float32Array(core.numel(shape)) };
-}
 
 /** A plan of one rank. */
 const noRows: core.GroupCastPlan = { size: 1, ranges: () => [] };

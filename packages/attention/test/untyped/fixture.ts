@@ -5,16 +5,21 @@ import { ring } from "@mosaic/backend-ring";
 import * as core from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { HierarchicalMetaAttention, type Meta } from "@mosaic/meta-attention";
+import { createModel } from "@mosaic/models";
 import { saveCheckpoint } from "@mosaic/nn";
 import { type Profile, profiles, record, simulate } from "@mosaic/planner";
 
 /** Bytes of a device: what a wrong number requests is refused before it fills the machine. */
 const memoryLimit = 64 * 2 ** 20;
 
+const layers = { num_hidden_layers: 2, num_attention_heads: 2 };
+/** config.json of a language model. */
+export const languageModel = { model_type: "llama", vocab_size: 8, hidden_size: 8, intermediate_size: 8, ...layers };
+
 /** What is made once, and no call changes. */
 export interface Shared extends AsyncDisposable {
-  /** With a checkpoint, saved.safetensors, of a model of one Linear of 4 features. */
-  readonly folder: string;
+  /** With a checkpoint, saved.safetensors, of a model of one Linear of 4 features, and a language model, model. */
+  readonly directory: string;
   readonly meta: Meta;
   readonly record: ReturnType<typeof record>;
   readonly simulation: ReturnType<typeof simulate>;
@@ -40,18 +45,19 @@ async function openContext(): Promise<core.Context> {
 export async function openShared(): Promise<Shared> {
   const [ctx, closed] = [await openContext(), await openContext()];
   await closed.close();
-  const folder = await mkdtemp(join(tmpdir(), "mosaic-untyped-"));
-  await saveCheckpoint(ctx, join(folder, "saved.safetensors"), { model: new core.Linear(ctx, 4, 4) });
+  const directory = await mkdtemp(join(tmpdir(), "mosaic-untyped-"));
+  await saveCheckpoint(ctx, join(directory, "saved.safetensors"), { model: new core.Linear(ctx, 4, 4) });
+  await createModel(ctx, languageModel).save(join(directory, "model"));
   const router = new HierarchicalMetaAttention(ctx, { embedDim: 8, numHeads: 2, summaryDim: 8, chunksPerRank: 3 });
   const { meta } = await router.forward(core.randn(ctx, [1, 6, 8]));
   const recorded = record({ mesh: { sp: 2 }, backend: ring(), numHeads: 2, headDim: 4, tokens: 8 });
   const profile = profiles["cpu-local"];
   return {
-    ...{ folder, meta, record: recorded, profile, simulation: simulate(recorded, profile), closed },
+    ...{ directory, meta, record: recorded, profile, simulation: simulate(recorded, profile), closed },
     foreign: core.zeros(ctx, [2, 4]),
     async [Symbol.asyncDispose]() {
       await ctx.close();
-      await rm(folder, { recursive: true });
+      await rm(directory, { recursive: true });
     },
   };
 }

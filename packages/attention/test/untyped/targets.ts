@@ -1,5 +1,7 @@
 import * as core from "@mosaic/core";
-import type { Fixture } from "./fixture.ts";
+import { createModel } from "@mosaic/models";
+import { type CacheSequence, KvCache, type KvCacheLayer } from "@mosaic/nn";
+import { type Fixture, languageModel } from "./fixture.ts";
 import { byName, byParameter } from "./calls.ts";
 
 /** A public function, constructor or method, and how it is called. */
@@ -26,7 +28,20 @@ const objects: Readonly<Record<string, (fixture: Fixture) => object>> = {
   Placement: () => core.zigzag(),
   Mask: () => core.masks.causal(),
   Backend: ({ ctx }) => ctx.backend("ring"),
+  CausalLM: ({ ctx }) => createModel(ctx, languageModel),
+  KvCacheLayer: (fixture) => filledCache(fixture).layer,
+  CacheSequence: (fixture) => filledCache(fixture).sequence,
 };
+
+/** A cache that holds three tokens of a sequence. */
+function filledCache({ ctx }: Fixture): { readonly layer: KvCacheLayer; readonly sequence: CacheSequence } {
+  const cache = new KvCache(ctx, { numKvHeads: 2, headSize: 4, maxTokens: 64, blockSize: 4 });
+  const sequence = cache.createSequence();
+  const layer = cache.layer(0, [sequence]);
+  using x = core.zeros(ctx, [1, 2, 3, 4]);
+  layer.append(x, x);
+  return { layer, sequence };
+}
 
 /** Methods that not every object of a class has a right call of. */
 const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {

@@ -32,7 +32,7 @@ function describeHost({ label, hostname, address, ranks, node, instructionSet, u
 }
 
 interface ComparedProperty {
-  readonly what: string;
+  readonly description: string;
   readonly remedy: string;
   readonly level: typeof note;
   valueOf(host: HostInfo): string | undefined;
@@ -43,7 +43,7 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
   const packages = names.map(
     (name): ComparedProperty => ({
       ...{
-        what: name,
+        description: name,
         level: problem,
         remedy: "install the same version on all hosts: npm ci with one package-lock.json",
       },
@@ -52,27 +52,27 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
   );
   const compared: readonly ComparedProperty[] = [
     {
-      ...{ what: "Node's major version", level: problem, remedy: "install the same Node on all hosts" },
+      ...{ description: "Node's major version", level: problem, remedy: "install the same Node on all hosts" },
       valueOf: ({ node }) => node.split(".")[0],
     },
     ...packages,
     {
       ...{
-        what: "UCX",
+        description: "UCX",
         level: note,
         remedy: "install the same UCX on all hosts that have CPU ranks: apt-get install libucx0",
       },
       valueOf: ({ ucx }) => ucx,
     },
     {
-      ...{ what: "the instruction set of CPU kernels", level: problem },
-      remedy: "ranks would round differently, so init refuses them: set MOSAIC_ISA on all hosts to one that each has",
+      ...{ description: "the instruction set of CPU kernels", level: problem },
+      remedy: "ranks would round differently, so init rejects them: set MOSAIC_ISA on all hosts to one that each has",
       valueOf: ({ instructionSet }) => instructionSet,
     },
   ];
-  const differing = compared.flatMap(({ what, remedy, level, valueOf }) => {
+  const differing = compared.flatMap(({ description, remedy, level, valueOf }) => {
     const groups = groupBy(hosts, (host) => valueOf(host) ?? "none");
-    return groups.size === 1 ? [] : [level(`${what} differs: ${formatGroups(groups)}`, remedy)];
+    return groups.size === 1 ? [] : [level(`${description} differs: ${formatGroups(groups)}`, remedy)];
   });
   if (differing.length > 0 || hosts.length < 2) return differing;
   return [ok("Node, Mosaic, UCX and instruction sets agree")];
@@ -143,14 +143,17 @@ function checkMtu(hosts: readonly HostInfo[]): readonly Finding[] {
   return [
     problem(
       `differs: ${formatGroups(groups)}`,
-      `${remedy}, if the switches between them carry it; else the least everywhere`,
+      `${remedy}, if the switches between them carry it; else the smallest of them on all hosts`,
     ),
   ];
 }
 
-type Pair<T> = { readonly from: HostInfo; readonly to: HostInfo; readonly value: T };
+type HostPair<T> = { readonly from: HostInfo; readonly to: HostInfo; readonly value: T };
 
-function listPairs<T>({ hosts }: HostsResult, valueOf: (from: number, to: number) => T | null | undefined): Pair<T>[] {
+function listPairs<T>(
+  { hosts }: HostsResult,
+  valueOf: (from: number, to: number) => T | null | undefined,
+): HostPair<T>[] {
   return hosts.flatMap((from, i) =>
     hosts.flatMap((to, j) => {
       const value = i === j ? null : valueOf(i, j);
@@ -161,13 +164,13 @@ function listPairs<T>({ hosts }: HostsResult, valueOf: (from: number, to: number
 
 function checkSockets(result: HostsResult): readonly Finding[] {
   const all = listPairs(result, (from, to) => result.measured[from]!.sockets[to]);
-  const failed = all.filter((pair): pair is Pair<SocketFailure> => "phase" in pair.value);
-  const links = all.filter((pair): pair is Pair<SocketLink> => !("phase" in pair.value));
+  const failed = all.filter((pair): pair is HostPair<SocketFailure> => "phase" in pair.value);
+  const links = all.filter((pair): pair is HostPair<SocketLink> => !("phase" in pair.value));
   const matrices = formatMatrices(result, (from, to) => toLink(result.measured[from]!.sockets[to]));
   return [...(links.length > 0 ? [ok(matrices)] : []), ...failed.map(describeFailure), ...findSlow(links)];
 }
 
-function describeFailure({ from, to, value: { phase, reason } }: Pair<SocketFailure>): Finding {
+function describeFailure({ from, to, value: { phase, reason } }: HostPair<SocketFailure>): Finding {
   const direction = `${from.label} → ${to.label}`;
   if (phase === "transfer") {
     return problem(
@@ -179,7 +182,7 @@ function describeFailure({ from, to, value: { phase, reason } }: Pair<SocketFail
   if (phase === "ping")
     return problem(
       `${direction}: ${target} is connected, but nothing arrives (${reason})`,
-      "look for a proxy or firewall",
+      "check for a proxy or firewall",
     );
   const cause =
     reason === "ECONNREFUSED"
@@ -192,7 +195,7 @@ function describeFailure({ from, to, value: { phase, reason } }: Pair<SocketFail
 }
 
 /** Pairs far from the median of all. */
-function findSlow(links: readonly Pair<MeasuredLink>[]): readonly Finding[] {
+function findSlow(links: readonly HostPair<MeasuredLink>[]): readonly Finding[] {
   if (links.length < 3) return [];
   const bandwidth = median(links.map(({ value }) => value.bandwidth));
   const latency = median(links.map(({ value }) => value.latency));
@@ -213,7 +216,7 @@ function findSlow(links: readonly Pair<MeasuredLink>[]): readonly Finding[] {
         ? [
             note(
               `${direction}: latency ${formatMicroseconds(value.latency)} µs, the median of all pairs is ${formatMicroseconds(latency)}`,
-              "look for a longer route (traceroute), power saving, or load",
+              "check the route (traceroute), power saving and load",
             ),
           ]
         : []),
@@ -247,7 +250,7 @@ function checkUcx(result: HostsResult): readonly Finding[] {
     return sockets && value.bandwidth < 0.5 * sockets.bandwidth;
   });
   const pairs = slower.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
-  const remedy = "look at UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what it chooses";
+  const remedy = "check UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what UCX selects";
   const slow = slower.length > 0 ? [note(`less than half of what sockets reach: ${pairs}`, remedy)] : [];
   return [ok(formatMatrices(result, listLinks)), ...findings, ...slow, ...findSlow(links)];
 }

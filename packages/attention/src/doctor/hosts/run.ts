@@ -59,11 +59,11 @@ export async function measureHosts(system: System, options: HostsOptions = {}): 
   const server = await listen(address, nonce, options.ports);
   try {
     const { port } = server.address() as AddressInfo;
-    const hosts = await exchange.all("facts", await collectHostInfo(system, { address, port, nonce }));
+    const hosts = await exchange.allGather("facts", await collectHostInfo(system, { address, port, nonce }));
     const names = await resolveNames(hosts);
     const sockets = await measureSockets(exchange, hosts);
     const ucx = await measureUcx(exchange, { hosts, sockets, ...options });
-    const measured = await exchange.all<HostMeasurement>("measured", { names, sockets, ucx });
+    const measured = await exchange.allGather<HostMeasurement>("measured", { names, sockets, ucx });
     return place.index === 0 ? { hosts, measured } : undefined;
   } finally {
     closeServer(server);
@@ -88,11 +88,11 @@ class StoreExchange {
   }
 
   /** Every host's value, by host. Once for each name. */
-  async all<T>(name: string, own: T): Promise<readonly T[]> {
-    await this.#store.set(`doctor/${name}/${this.index}`, JSON.stringify(own));
+  async allGather<T>(name: string, value: T): Promise<readonly T[]> {
+    await this.#store.set(`doctor/${name}/${this.index}`, JSON.stringify(value));
     const values: T[] = [];
     for (let host = 0; host < this.count; host++) {
-      const text = await this.#store.take(`doctor/${name}/${host}`, { timeoutMs: EXCHANGE_TIMEOUT_MS });
+      const text = await this.#store.waitFor(`doctor/${name}/${host}`, { timeoutMs: EXCHANGE_TIMEOUT_MS });
       values.push(JSON.parse(text.toString()) as T);
     }
     return values;
@@ -110,7 +110,7 @@ async function measureSockets(
     for (const half of [0, 1]) {
       const isMine = peer >= 0 && exchange.index < peer === (half === 0);
       if (isMine) links[peer] = await measureSocket(hosts[peer]!);
-      await exchange.all(`round/${round}/${half}`, true);
+      await exchange.allGather(`round/${round}/${half}`, true);
     }
   }
   return links;
@@ -121,7 +121,7 @@ async function measureUcx(
   exchange: StoreExchange,
   { hosts, sockets, ports }: HostsOptions & Pick<HostsResult, "hosts"> & Pick<HostMeasurement, "sockets">,
 ): Promise<HostMeasurement["ucx"]> {
-  const reached = await exchange.all("sockets", sockets);
+  const reached = await exchange.allGather("sockets", sockets);
   const without = hosts.filter(({ ucx }) => ucx === undefined).map(({ label }) => label);
   if (without.length > 0) return `not installed on ${without.join(", ")}`;
   const all = reached.flat().filter((link) => link !== null);

@@ -4,14 +4,14 @@ import { connect, createServer, type Server, type Socket } from "node:net";
 
 const CONNECT_TIMEOUT_MS = 3000;
 const STALL_TIMEOUT_MS = 5000;
-const PINGS = 200;
+const PING_COUNT = 200;
 /** Of the server's answer to a ping: nanoseconds of CLOCK_MONOTONIC, milliseconds since the epoch. */
 const PONG_BYTES = 16;
 const FIRST_BYTES = 2 ** 20;
 const MAX_BYTES = 2 ** 28;
 /** Seconds that a measurement of bandwidth is to take. */
 const TRANSFER_SECONDS = 0.4;
-const chunk = Buffer.alloc(2 ** 18);
+const payloadChunk = Buffer.alloc(2 ** 18);
 
 /** Where a host listens. The nonce admits the hosts of the job: only the store of the job has it. */
 export interface SocketAddress {
@@ -44,7 +44,7 @@ export interface SocketFailure {
 
 /** Answers the measurements of other hosts until it is closed. @throws the system's error where no port of the range is free. */
 export async function listen(address: string, nonce: string, ports?: readonly [number, number]): Promise<Server> {
-  const server = createServer((socket) => serve(socket, nonce));
+  const server = createServer((socket) => serveConnection(socket, nonce));
   const [first, last] = ports ?? [0, 0];
   for (let port = first; ; port++) {
     try {
@@ -60,7 +60,7 @@ export async function listen(address: string, nonce: string, ports?: readonly [n
 }
 
 /** The first bytes are the nonce and the number of bytes that follow; 0: pings. */
-function serve(socket: Socket, nonce: string): void {
+function serveConnection(socket: Socket, nonce: string): void {
   const header = Buffer.alloc(nonce.length + 8);
   let [read, expected, received] = [0, -1, 0];
   socket.setNoDelay(true);
@@ -98,7 +98,7 @@ function pong(): Buffer {
 export async function measureSocket(to: SocketAddress): Promise<SocketLink | SocketFailure> {
   let phase: SocketFailure["phase"] = "connect";
   try {
-    using pings = await Client.open(to, 0);
+    using pings = await ProbeClient.open(to, 0);
     phase = "ping";
     const { latency, clock } = await ping(pings);
     phase = "transfer";
@@ -112,9 +112,9 @@ export async function measureSocket(to: SocketAddress): Promise<SocketLink | Soc
   }
 }
 
-async function ping(client: Client): Promise<Pick<SocketLink, "latency" | "clock">> {
+async function ping(client: ProbeClient): Promise<Pick<SocketLink, "latency" | "clock">> {
   const samples: { readonly milliseconds: number; readonly wallClock: number }[] = [];
-  for (let i = 0; i < PINGS; i++) {
+  for (let i = 0; i < PING_COUNT; i++) {
     const [sent, sentAt] = [performance.now(), Date.now()];
     client.socket.write(Buffer.alloc(1));
     const answer = await client.read(PONG_BYTES);
@@ -123,7 +123,7 @@ async function ping(client: Client): Promise<Pick<SocketLink, "latency" | "clock
   }
   samples.sort((a, b) => a.milliseconds - b.milliseconds);
   const [shortest] = samples as [(typeof samples)[0]];
-  const median = samples[PINGS / 2]!.milliseconds;
+  const median = samples[PING_COUNT / 2]!.milliseconds;
   // Date.now counts whole milliseconds, on both sides.
   const clock = { wallClock: shortest.wallClock, error: shortest.milliseconds / 2 + 1 };
   return { latency: median / 2 / 1000, clock };
@@ -131,17 +131,17 @@ async function ping(client: Client): Promise<Pick<SocketLink, "latency" | "clock
 
 /** Seconds until a host has received so many bytes. */
 async function transfer(to: SocketAddress, bytes: number): Promise<number> {
-  using client = await Client.open(to, bytes);
+  using client = await ProbeClient.open(to, bytes);
   const begin = performance.now();
-  for (let left = bytes; left > 0; left -= chunk.length) {
-    await client.write(left < chunk.length ? chunk.subarray(0, left) : chunk);
+  for (let left = bytes; left > 0; left -= payloadChunk.length) {
+    await client.write(left < payloadChunk.length ? payloadChunk.subarray(0, left) : payloadChunk);
   }
   await client.read(1);
   return (performance.now() - begin) / 1000;
 }
 
 /** A connection of which every step has a deadline. */
-class Client implements Disposable {
+class ProbeClient implements Disposable {
   readonly socket: Socket;
   #received: Buffer = Buffer.alloc(0);
   #failure: Error | undefined;
@@ -161,9 +161,9 @@ class Client implements Disposable {
     });
   }
 
-  static async open({ address, port, nonce }: SocketAddress, bytes: number): Promise<Client> {
+  static async open({ address, port, nonce }: SocketAddress, bytes: number): Promise<ProbeClient> {
     const socket = connect({ host: address, port });
-    const client = new Client(socket);
+    const client = new ProbeClient(socket);
     let isConnected = false;
     socket.once("connect", () => {
       isConnected = true;

@@ -1,0 +1,52 @@
+// mosaic-bench: how long attention takes with each backend, side by side.
+import { accessSync, constants, writeFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { dirname, resolve } from "node:path";
+import { MosaicError } from "@mosaic/core";
+import { UsageError } from "@mosaic/strategies/command-line";
+import { type Measurement, measureLength } from "./measure.ts";
+import { describeBench, drawBench, formatBenchTable } from "./report.ts";
+import { type BenchSettings, help, parseBenchSettings } from "./settings.ts";
+
+async function main(args: readonly string[]): Promise<number> {
+  const settings = parseBenchSettings(args);
+  if (settings === "help") {
+    console.log(help);
+    return 0;
+  }
+  checkWritable(settings);
+  const measured: Measurement[] = [];
+  for (const length of settings.seqLengths) {
+    if (process.stderr.isTTY) process.stderr.write(`\r\u001b[Kmeasuring ${length} tokens`);
+    measured.push(...(await measureLength(settings, length)));
+  }
+  if (process.stderr.isTTY) process.stderr.write("\r\u001b[K");
+  const title = describeBench(settings);
+  if (settings.svg !== undefined) writeFileSync(settings.svg, drawBench(measured, title));
+  const { mask, seqLengths: _, json, svg: __, ...rest } = settings;
+  const cores = availableParallelism();
+  if (json) console.log(JSON.stringify({ ...rest, mask: mask.name, cores, measurements: measured }));
+  else console.log(`${title}; ${cores} cores\n\n${formatBenchTable(measured)}\n\n${notes(settings)}`);
+  return 0;
+}
+
+function notes({ turns, backends }: BenchSettings): string {
+  return `Medians of ${turns} turns, in which the backends run one after the other; the ratio is to ${backends[0]} in the same turn.\nRanks share this process's cores: what several hosts or GPUs gain does not show here.`;
+}
+
+function checkWritable({ svg }: BenchSettings): void {
+  if (svg === undefined) return;
+  try {
+    accessSync(dirname(resolve(svg)), constants.W_OK);
+  } catch (error) {
+    throw new UsageError(`--svg ${svg}: ${(error as Error).message}`, { cause: error });
+  }
+}
+
+try {
+  process.exitCode = await main(process.argv.slice(2));
+} catch (error) {
+  if (!(error instanceof UsageError || error instanceof MosaicError)) throw error;
+  console.error(`mosaic-bench: ${error.message}`);
+  process.exitCode = error instanceof UsageError ? 2 : 1;
+}

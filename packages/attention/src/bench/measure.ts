@@ -1,0 +1,176 @@
+import { availableParallelism } from "node:os";
+import {
+  attention,
+  type Context,
+  fromArray,
+  type Layout,
+  layoutOf,
+  resolveSlices,
+  sliceArea,
+  spansLength,
+  type Tensor,
+} from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { world } from "../init.ts";
+import type { BenchSettings } from "./settings.ts";
+
+/** What one backend took for one length. */
+export interface Measurement {
+  readonly seqLength: number;
+  readonly backend: string;
+  readonly ranks: number;
+  /** The median of the turns, and the shortest and longest. */
+  readonly seconds: number;
+  readonly shortest: number;
+  readonly longest: number;
+  /** The median of what it took over what the first backend took in the same turn. */
+  readonly ratio: number;
+  /** Floating-point operations of the visible pairs, forward 4 · pairs · heads · size, backward 2.5 times as many. */
+  readonly flopsPerSecond: number;
+  /** Payload that all ranks together send. */
+  readonly bytesSent: number;
+}
+
+/** Measures every backend at one length, in turns, so that what else the machine does falls on all alike. */
+export async function measureLength(settings: BenchSettings, seqLength: number): Promise<readonly Measurement[]> {
+  const runs: AttentionBench[] = [];
+  try {
+    for (const backend of settings.backends) runs.push(await AttentionBench.open(settings, backend, seqLength));
+    const seconds: number[][] = runs.map(() => []);
+    for (let turn = 0; turn <= settings.turns; turn++) {
+      for (const [i, run] of runs.entries()) {
+        const took = await run.once();
+        // Turn 0 warms up: memory, threads, plans.
+        if (turn > 0) seconds[i]!.push(took);
+      }
+    }
+    return runs.map((run, i) => ({
+      ...{ seqLength, backend: settings.backends[i]!, ranks: run.ranks, bytesSent: run.bytesSent },
+      seconds: median(seconds[i]!),
+      shortest: Math.min(...seconds[i]!),
+      longest: Math.max(...seconds[i]!),
+      ratio: median(seconds[i]!.map((each, turn) => each / seconds[0]![turn]!)),
+      flopsPerSecond: countFlops(settings, seqLength) / median(seconds[i]!),
+    }));
+  } finally {
+    for (const run of runs) await run[Symbol.asyncDispose]();
+  }
+}
+
+function countFlops({ mask, numHeads, headDim, backward }: BenchSettings, length: number): number {
+  const pairs = resolveSlices(mask, length, length).reduce((sum, slice) => sum + sliceArea(slice), 0);
+  return 4 * pairs * numHeads * headDim * (backward ? 3.5 : 1);
+}
+
+/** The middle one, or the mean of the two. */
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+interface Shard {
+  readonly ctx: Context;
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+  readonly dOut: Tensor;
+}
+
+/** One backend's ranks, with their shards of q, k and v. */
+class AttentionBench implements AsyncDisposable {
+  readonly #settings: BenchSettings;
+  readonly #backend: string;
+  readonly #layout: Layout;
+  readonly #shards: readonly Shard[];
+  /** Of the last call. */
+  bytesSent = 0;
+
+  private constructor(settings: BenchSettings, backend: string, layout: Layout, contexts: readonly Context[]) {
+    this.#settings = settings;
+    this.#backend = backend;
+    this.#layout = layout;
+    this.#shards = contexts.map((ctx) => makeShard(ctx, settings, spansLength(layout.spans(ctx.mesh.coordinate))));
+  }
+
+  static async open(settings: BenchSettings, backend: string, length: number): Promise<AttentionBench> {
+    const { ranks: wanted, placement } = settings;
+    const isOne = backend === "local";
+    const ranks = isOne ? 1 : wanted;
+    const threads = Math.max(1, Math.floor(availableParallelism() / wanted));
+    const contexts = await world(ranks, { device: () => cpu({ threads: isOne ? threads * wanted : threads }) });
+    try {
+      return new AttentionBench(
+        settings,
+        backend,
+        layoutOf({ mesh: { sp: ranks }, axes: isOne ? [] : ["sp"], placement, length }),
+        contexts,
+      );
+    } catch (error) {
+      for (const ctx of contexts) await ctx.close();
+      throw error;
+    }
+  }
+
+  get ranks(): number {
+    return this.#shards.length;
+  }
+
+  /** Seconds from when all ranks are idle until all are done. */
+  async once(): Promise<number> {
+    await this.#synchronize();
+    const before = this.#sent();
+    const began = performance.now();
+    const outputs = this.#shards.map(({ ctx, q, k, v }) => {
+      const { mask } = this.#settings;
+      return attention(ctx, q, k, v, { backend: this.#backend, mask, queries: this.#layout, keys: this.#layout });
+    });
+    if (this.#settings.backward) for (const [i, out] of outputs.entries()) out.backward(this.#shards[i]!.dOut);
+    await this.#synchronize();
+    const seconds = (performance.now() - began) / 1000;
+    this.bytesSent = this.#sent() - before;
+    for (const out of outputs) out[Symbol.dispose]();
+    for (const { q, k, v } of this.#shards) {
+      for (const x of [q, k, v]) {
+        x.grad?.[Symbol.dispose]();
+        x.grad = null;
+      }
+    }
+    return seconds;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const { q, k, v, dOut } of this.#shards) for (const x of [q, k, v, dOut]) x[Symbol.dispose]();
+    await Promise.all(this.#shards.map(({ ctx }) => ctx.close()));
+  }
+
+  async #synchronize(): Promise<void> {
+    await Promise.all(this.#shards.map(({ ctx }) => ctx.device.stream.synchronize()));
+  }
+
+  #sent(): number {
+    return this.#shards.reduce((sum, { ctx }) => sum + ctx.mesh.group("sp").traffic().bytesSent, 0);
+  }
+}
+
+function makeShard(
+  ctx: Context,
+  { numHeads, numKvHeads, headDim, dtype, backward }: BenchSettings,
+  rows: number,
+): Shard {
+  const make = (heads: number, seed: number): Tensor => {
+    const x = fromArray(ctx, noise(heads * rows * headDim, seed + 17 * ctx.rank), [1, heads, rows, headDim], dtype);
+    x.requiresGrad = backward && seed < 3;
+    return x;
+  };
+  return { ctx, q: make(numHeads, 0), k: make(numKvHeads, 1), v: make(numKvHeads, 2), dOut: make(numHeads, 3) };
+}
+
+/** From −1 to 1, the same each time (Lehmer 1951). */
+function noise(length: number, seed: number): Float32Array {
+  let state = seed + 1;
+  return Float32Array.from({ length }, () => {
+    state = (state * 48_271) % 2_147_483_647;
+    return (2 * state) / 2_147_483_647 - 1;
+  });
+}

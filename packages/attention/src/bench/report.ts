@@ -1,0 +1,81 @@
+import { formatBytes, formatSeconds } from "@mosaic/planner";
+import { escape, rect, text, tooltip } from "@mosaic/planner/svg";
+import type { Measurement } from "./measure.ts";
+import type { BenchSettings } from "./settings.ts";
+
+/** What was measured, in a line. */
+export function describeBench({
+  numHeads,
+  numKvHeads,
+  headDim,
+  dtype,
+  mask,
+  placement,
+  backward,
+  ranks,
+}: BenchSettings): string {
+  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} for keys)`;
+  return `${ranks} ranks, ${numHeads} heads${kv} of ${headDim}, ${dtype}, ${mask.name}, ${placement}, ${backward ? "forward and backward" : "forward"}`;
+}
+
+const columns = ["tokens", "backend", "median", "from", "to", "ratio", "GFLOP/s", "sent"] as const;
+
+/** A head, then a line for each measurement. */
+export function formatBenchTable(measured: readonly Measurement[]): string {
+  const cells = measured.map((each) => [
+    `${each.seqLength}`,
+    each.ranks === 1 ? `${each.backend} (one device)` : each.backend,
+    formatSeconds(each.seconds),
+    formatSeconds(each.shortest),
+    formatSeconds(each.longest),
+    `${each.ratio.toFixed(2)} ×`,
+    (each.flopsPerSecond / 1e9).toFixed(1),
+    formatBytes(each.bytesSent),
+  ]);
+  const widths = columns.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
+  const pad = (word: string, i: number): string => (i === 1 ? word.padEnd(widths[i]!) : word.padStart(widths[i]!));
+  return [columns, ...cells].map((row) => row.map(pad).join("  ").trimEnd()).join("\n");
+}
+
+const WIDTH = 760;
+const LABEL = 190;
+const LINE = 26;
+const COLORS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00"];
+
+/** A bar for each measurement, as long as its median beside the longest of its length; each has its number. */
+export function drawBench(measured: readonly Measurement[], title: string): string {
+  const names = [...new Set(measured.map(({ backend }) => backend))];
+  const room = WIDTH - LABEL - 190;
+  const bars = measured.map((each, i) => {
+    const longest = Math.max(
+      ...measured.filter(({ seqLength }) => seqLength === each.seqLength).map(({ seconds }) => seconds),
+    );
+    const y = 60 + i * LINE;
+    const width = Math.max(1, (each.seconds / longest) * room);
+    const number = `${formatSeconds(each.seconds)}, ${each.ratio.toFixed(2)} ×`;
+    const bar = rect(
+      { x: LABEL, y, width, height: LINE - 8 },
+      `fill="${COLORS[names.indexOf(each.backend) % COLORS.length]}"`,
+    );
+    const spread = `${each.backend}, ${each.seqLength} tokens: ${formatSeconds(each.shortest)} to ${formatSeconds(each.longest)}`;
+    return [
+      text(
+        LABEL - 10,
+        y + 13,
+        `${each.seqLength} · ${each.backend}`,
+        `text-anchor="end" font-size="13" fill="#1c2430"`,
+      ),
+      tooltip(spread, bar),
+      text(LABEL + width + 8, y + 13, number, `font-size="13" fill="#1c2430"`),
+    ].join("\n");
+  });
+  const height = 60 + measured.length * LINE + 16;
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" role="img" aria-labelledby="title" font-family="system-ui, sans-serif">`,
+    `<title id="title">${escape(title)}</title>`,
+    rect({ x: 0, y: 0, width: WIDTH, height }, `fill="#ffffff"`),
+    text(16, 32, title, `font-size="14" font-weight="600" fill="#1c2430"`),
+    ...bars,
+    "</svg>\n",
+  ].join("\n");
+}

@@ -1,0 +1,111 @@
+import { parseArgs } from "node:util";
+import { type DType, dtypeBytes, type Mask, type PlacementName } from "@mosaic/core";
+import { checkMaskLength, maskUsages, parseCount, parseMask, UsageError } from "@mosaic/strategies/command-line";
+
+/** What one run of `mosaic-bench` measures. */
+export interface BenchSettings {
+  readonly seqLengths: readonly number[];
+  /** The first is what the others are compared with. */
+  readonly backends: readonly string[];
+  readonly ranks: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
+  readonly headDim: number;
+  readonly dtype: DType;
+  readonly mask: Mask;
+  readonly placement: PlacementName;
+  readonly backward: boolean;
+  /** Turns that count; one more warms up. */
+  readonly turns: number;
+  readonly json: boolean;
+  readonly svg: string | undefined;
+}
+
+const backendNames = ["local", "ring", "mesh2d", "ulysses", "flex"] as const;
+const placementNames = ["contiguous", "zigzag", "striped"] as const;
+const dtypeNames = Object.keys(dtypeBytes) as DType[];
+
+const options = {
+  "seq-lengths": { type: "string", default: "1k,4k" },
+  backends: { type: "string", default: "local,ring" },
+  ranks: { type: "string", default: "2" },
+  heads: { type: "string", default: "8" },
+  "kv-heads": { type: "string" },
+  "head-dim": { type: "string", default: "64" },
+  dtype: { type: "string", default: "float32" },
+  mask: { type: "string", default: "causal" },
+  placement: { type: "string" },
+  backward: { type: "boolean", default: false },
+  turns: { type: "string", default: "5" },
+  json: { type: "boolean", default: false },
+  svg: { type: "string" },
+  help: { type: "boolean", short: "h", default: false },
+} as const;
+
+export const help = `mosaic-bench: how long attention takes with each backend on this machine's CPU, side by side in one run.
+
+  npx mosaic-bench --seq-lengths 1k,4k,16k --backends local,ring,ulysses --ranks 4 [options]
+
+  --seq-lengths A,B  lengths of the sequence; k, M and G are powers of 1024 (1k,4k)
+  --backends A,B     of ${backendNames.join(", ")}; the others are compared with the first (local,ring).
+                     local is one device, with as many threads as all ranks together
+  --ranks N          ranks, all in this process, that share its cores (2)
+  --heads N          query heads (8)
+  --kv-heads N       key heads, a divisor of heads (as many as heads)
+  --head-dim N       size of a head (64)
+  --dtype NAME       ${dtypeNames.join(", ")} (float32)
+  --mask MASK        as mosaic-plan has it: ${maskUsages.slice(0, 5).join(", ")}, … (causal)
+  --placement NAME   ${placementNames.join(", ")} (zigzag if the mask is causal, else contiguous)
+  --backward         gradients too
+  --turns N          how often each backend is measured, in turns; the median counts (5)
+  --json             one JSON object instead of the table
+  --svg FILE         a chart
+  -h, --help         this text
+
+Exit code: 0; 1 if a backend cannot run; 2 if the command line cannot be understood.`;
+
+/** Reads the command line (without node and script), or "help"; throws a UsageError. */
+export function parseBenchSettings(args: readonly string[]): BenchSettings | "help" {
+  const values = parseArgv(args);
+  if (values.help) return "help";
+  const numHeads = parseCount("heads", values.heads);
+  const numKvHeads = values["kv-heads"] === undefined ? numHeads : parseCount("kv-heads", values["kv-heads"]);
+  if (numHeads % numKvHeads !== 0)
+    throw new UsageError(`--kv-heads: expected a divisor of --heads ${numHeads}, received ${numKvHeads}`);
+  const mask = parseMask(values.mask);
+  const seqLengths = values["seq-lengths"].split(",").map((length) => parseCount("seq-lengths", length));
+  for (const length of seqLengths) checkMaskLength(values.mask, mask, length);
+  return {
+    seqLengths,
+    backends: values.backends.split(",").map((name) => parseChoice("backends", name, backendNames)),
+    ranks: parseCount("ranks", values.ranks),
+    numHeads,
+    numKvHeads,
+    headDim: parseCount("head-dim", values["head-dim"]),
+    dtype: parseChoice("dtype", values.dtype, dtypeNames),
+    mask,
+    placement: parseChoice(
+      "placement",
+      values.placement ?? (values.mask === "causal" ? "zigzag" : "contiguous"),
+      placementNames,
+    ),
+    backward: values.backward,
+    turns: parseCount("turns", values.turns),
+    json: values.json,
+    svg: values.svg,
+  };
+}
+
+function parseArgv(args: readonly string[]) {
+  try {
+    return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
+  } catch (error) {
+    throw new UsageError((error as Error).message, { cause: error });
+  }
+}
+
+function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
+  const found = choices.find((choice) => choice === text);
+  if (found !== undefined) return found;
+  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
+}

@@ -1,0 +1,2 @@
+// Language models in Hugging Face folders: load, generate, save.
+export * from "@mosaic/models";

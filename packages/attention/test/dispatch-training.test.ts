@@ -1,0 +1,151 @@
+import { describe, expect, it } from "vitest";
+import * as mosaic from "../src/index.ts";
+import { AdamW, crossEntropy, Embedding, MLP, RMSNorm, RotaryEmbedding } from "../src/nn.ts";
+
+// What a program does at every step: loader → dispatch → shard → forward(x, { mask, placement }). Documents of unequal length,
+// packed into one sequence, which counts on in each of them.
+
+const [VOCABULARY, EMBED, CHUNK, STEPS, IGNORED] = [11, 16, 4, 12, -100];
+
+interface Batch {
+  readonly lengths: readonly number[];
+  readonly tokens: readonly number[];
+  readonly length: number;
+}
+
+/** The loader: another packing at every step, the same on every rank. */
+function load(step: number): Batch {
+  const lengths = [
+    [29, 2, 9, 1, 7],
+    [3, 40, 5],
+    [1, 1, 50, 6, 2],
+    [17, 16, 15],
+  ][step % 4]!;
+  const tokens = lengths.flatMap((length, document) =>
+    Array.from({ length }, (_, i) => (step + document * 3 + i * (1 + (document % 2))) % VOCABULARY),
+  );
+  return { lengths, tokens, length: tokens.length };
+}
+
+class Model extends mosaic.Module {
+  readonly embed: Embedding;
+  readonly norm1: RMSNorm;
+  readonly attention: mosaic.MultiAxisAttention;
+  readonly norm2: RMSNorm;
+  readonly mlp: MLP;
+  readonly head: mosaic.Linear;
+
+  constructor(ctx: mosaic.Context, backend: string) {
+    super();
+    const heads = { embedDim: EMBED, numHeads: 4, numKvHeads: 2, attentionAxis: 1, backend } as const;
+    this.embed = this.addChild("embed", new Embedding(ctx, VOCABULARY, EMBED, { std: 0.5 }));
+    this.norm1 = this.addChild("norm1", new RMSNorm(ctx, EMBED));
+    const positions = new RotaryEmbedding(EMBED / 4);
+    this.attention = this.addChild("attention", new mosaic.MultiAxisAttention(ctx, { ...heads, positions }));
+    this.norm2 = this.addChild("norm2", new RMSNorm(ctx, EMBED));
+    this.mlp = this.addChild("mlp", new MLP(ctx, { embedDim: EMBED, hiddenDim: 32, dropout: 0.1 }));
+    this.head = this.addChild("head", new mosaic.Linear(ctx, EMBED, VOCABULARY));
+  }
+
+  forward(
+    tokens: mosaic.Tensor,
+    mask: mosaic.Mask,
+    placed: { placement: mosaic.Placement; sequenceLength: number },
+  ): mosaic.Tensor {
+    const x = this.embed.forward(tokens);
+    const y = x.add(this.attention.forward(this.norm1.forward(x), { mask, ...placed }));
+    return this.head.forward(y.add(this.mlp.forward(this.norm2.forward(y), placed)));
+  }
+}
+
+/** The labels of all tokens: the next of the same document. */
+function labelsOf(ctx: mosaic.Context, tokens: mosaic.Tensor, { lengths, length }: Batch): mosaic.Tensor {
+  const last = new Set(lengths.map((_, i) => lengths.slice(0, i + 1).reduce((sum, each) => sum + each, 0) - 1));
+  const keep = Array.from({ length }, (_, i) => (last.has(i) ? 0 : 1));
+  const kept = mosaic.fromArray(ctx, keep, [1, length]);
+  const ignored = mosaic.fromArray(
+    ctx,
+    keep.map((each) => (each ? 0 : IGNORED)),
+    [1, length],
+  );
+  return mosaic.roll(tokens, -1, 1).mul(kept).add(ignored);
+}
+
+async function train(ctx: mosaic.Context, backend: string): Promise<number[]> {
+  using model = new Model(ctx, backend);
+  using optimizer = new AdamW(model, { lr: 2e-2 });
+  const losses: number[] = [];
+  for (let step = 0; step < STEPS; step++) {
+    const batch = load(step);
+    const mask = mosaic.masks.documents(batch.lengths, "causal");
+    const placement = mosaic.dispatch({ mask, length: batch.length, ranks: ctx.size, chunkSize: CHUNK });
+    using loss = mosaic.scope(() => {
+      const tokens = mosaic.fromArray(ctx, batch.tokens, [1, batch.length]);
+      const labels = labelsOf(ctx, tokens, batch); // before the sequence is cut: the next token may lie on another rank
+      const cut = (x: mosaic.Tensor): mosaic.Tensor => mosaic.shard(ctx, x, 1, { placement });
+      const logits = model.forward(cut(tokens), mask, { placement, sequenceLength: batch.length });
+      const loss = crossEntropy(ctx, logits, cut(labels));
+      loss.backward();
+      return loss;
+    });
+    mosaic.reduceGradients(ctx, model);
+    optimizer.step();
+    optimizer.zeroGrad();
+    losses.push(await loss.item());
+  }
+  return losses;
+}
+
+async function curves(size: number, backend: string): Promise<number[][]> {
+  const contexts = await mosaic.world(size, { mesh: { sp: size }, seed: 5 });
+  try {
+    return await Promise.all(contexts.map((ctx) => train(ctx, backend)));
+  } finally {
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  }
+}
+
+describe("training with a dispatch for every step", () => {
+  it("has the loss curve of one rank, with flex and with a ring", async () => {
+    const [one] = await curves(1, "flex");
+    const mean = (losses: readonly number[]): number => losses.reduce((sum, each) => sum + each, 0) / losses.length;
+    expect(mean(one!.slice(-4))).toBeLessThan(0.7 * mean(one!.slice(0, 4)));
+    for (const [size, backend] of [
+      [4, "flex"],
+      [3, "flex"],
+      [4, "ring"],
+    ] as const) {
+      for (const losses of await curves(size, backend)) {
+        expect(losses).toHaveLength(STEPS);
+        for (const [step, loss] of losses.entries()) {
+          const off = Math.abs(loss - one![step]!) / one![step]!;
+          expect([size, backend, step, off < 1e-5]).toEqual([size, backend, step, true]);
+        }
+      }
+    }
+  });
+
+  it("cuts so that ranks hold unequal shards, in pieces, and puts them together again", async () => {
+    const { lengths, length, tokens } = load(0);
+    const mask = mosaic.masks.documents(lengths, "causal");
+    const placement = mosaic.dispatch({ mask, length, ranks: 4, chunkSize: CHUNK });
+    const rows = [0, 1, 2, 3].map((rank) => placement.spans(rank, 4, length));
+    expect(Math.max(...rows.map((spans) => spans.length))).toBeGreaterThan(1);
+    const contexts = await mosaic.world(4, { mesh: { sp: 4 } });
+    try {
+      await Promise.all(
+        contexts.map(async (ctx) => {
+          const whole = mosaic.fromArray(ctx, tokens, [1, length]);
+          const mine = mosaic.shard(ctx, whole, 1, { placement });
+          expect(Array.from(await mine.read())).toEqual(
+            rows[ctx.rank]!.flatMap(({ start, length: count }) => tokens.slice(start, start + count)),
+          );
+          const again = mosaic.unshard(ctx, mine, 1, { placement, length });
+          expect(Array.from(await again.read())).toEqual(tokens);
+        }),
+      );
+    } finally {
+      await Promise.all(contexts.map((ctx) => ctx.close()));
+    }
+  });
+});

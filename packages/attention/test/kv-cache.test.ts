@@ -1,0 +1,57 @@
+import { type AttentionBackend, randn, scope } from "@mosaic/core";
+import { KvCache } from "@mosaic/nn";
+import { count, profiles, record, simulate } from "@mosaic/planner";
+import { expect, test } from "vitest";
+
+// The cache's own code on symbolic ranks. A record is that of a backend: one whose keys are those of a cache.
+
+const sizes = { numHeads: 8, numKvHeads: 2, headDim: 64, batch: 2 } as const;
+
+/** Attends with `tokens` new tokens of each sequence to `length` that a cache holds. */
+function decodeStep(length: number): AttentionBackend {
+  return {
+    name: "decode",
+    axes: [],
+    attend(ctx, { q }, _state, { k, v }) {
+      using cache = new KvCache(ctx, { numKvHeads: 2, headSize: 64, maxTokens: 2 * length + 4096, dtype: "bfloat16" });
+      const sequences = [cache.createSequence(), cache.createSequence()];
+      const layer = cache.layer(0, sequences);
+      scope(() => {
+        const prompt = randn(ctx, [2, 2, length, 64], { dtype: "bfloat16" });
+        layer.append(prompt, prompt);
+        layer.append(k, v);
+        layer.attend(q);
+      });
+      for (const each of sequences) each.dispose();
+    },
+    attendBackward() {},
+  };
+}
+
+test.each([1, 2, 4, 32])(
+  "a recorded step sends its states, (ranks − 1) · B · T · H · (D + 1) · 4 bytes: %d ranks",
+  (sp) => {
+    for (const tokens of [1, 5]) {
+      const run = record({ ...sizes, backend: decodeStep(4096), mesh: { sp }, tokens });
+      for (const { forward } of count(run).ranks) {
+        const bytes = (sp - 1) * 2 * tokens * 8 * (64 + 1) * 4;
+        expect([forward.sent.bytes, forward.received.bytes]).toEqual([bytes, bytes]);
+        expect(forward.sent.messages).toBe(sp - 1);
+      }
+    }
+  },
+);
+
+test("each rank's kernel reads its share of the keys, and is predicted to take as much less", () => {
+  const [one, four] = [1, 4].map((sp) => {
+    const { ranks } = simulate(
+      record({ ...sizes, backend: decodeStep(2 ** 17), mesh: { sp }, tokens: 1 }),
+      profiles["h100-ib400"],
+    );
+    const attends = ranks.map(({ events }) => events.filter(({ name }) => name === "attend"));
+    for (const each of attends) expect(each.length).toBe(1);
+    return Math.max(...attends.map(([event]) => event!.end - event!.start));
+  });
+  expect(four! / one!).toBeGreaterThan(0.2);
+  expect(four! / one!).toBeLessThan(0.35);
+});
