@@ -1,0 +1,41 @@
+import { readFileSync } from "node:fs";
+import { gunzipSync } from "node:zlib";
+
+/** A book as one text: a line for each verse, and an empty one between chapters. */
+export interface Book {
+  /** As the references name it: "Ge", "1Sm". */
+  readonly name: string;
+  readonly text: string;
+}
+
+/** The corpus: what a model learns from, and what it is judged by. */
+export interface Corpus {
+  readonly train: readonly Book[];
+  readonly heldOut: readonly Book[];
+}
+
+/** Books that no model is trained on: a story, a longer one, prophecy with stories, a letter. No other book has their stories. */
+const heldOutBooks: readonly string[] = ["Ruth", "Est", "Dan", "Jas"];
+
+const referencePattern = /^(\d?[A-Za-z]+)(\d+):(\d+) (.*)$/;
+
+/** The King James Version, by books. */
+export function readCorpus(path: URL = new URL("../data/kjv.txt.gz", import.meta.url)): Corpus {
+  const lines = gunzipSync(readFileSync(path)).toString("utf8").split("\n").filter(Boolean);
+  const texts = new Map<string, string>();
+  let previous = "";
+  for (const line of lines) {
+    const [, book, chapter, , verse] = referencePattern.exec(line) ?? [];
+    if (book === undefined)
+      throw new Error(`${path.pathname}: expected a verse with its reference, received "${line}"`);
+    const before = texts.get(book);
+    const isNewChapter = before !== undefined && previous !== `${book} ${chapter}`;
+    texts.set(book, `${before ?? ""}${isNewChapter ? "\n" : ""}${verse}\n`);
+    previous = `${book} ${chapter}`;
+  }
+  const books = [...texts].map(([name, text]) => ({ name, text }));
+  return {
+    train: books.filter(({ name }) => !heldOutBooks.includes(name)),
+    heldOut: books.filter(({ name }) => heldOutBooks.includes(name)),
+  };
+}

@@ -1,0 +1,151 @@
+import { rect } from "@mosaic/planner/svg";
+import {
+  axisTicks,
+  linearAxis,
+  logAxis,
+  paletteColor,
+  polyline,
+  smallText,
+  svg,
+  svgLine,
+  svgText,
+} from "@mosaic/program";
+import type { NeedleResult } from "../needle.ts";
+import type { PerplexityResult } from "../perplexity.ts";
+import type { TrainSettings } from "../settings.ts";
+import type { LossPoint } from "../train-model.ts";
+
+const [width, height] = [760, 460];
+const area = { left: 72, right: 720, top: 96, bottom: 400 } as const;
+
+type Range = readonly [number, number];
+
+/** A little beyond the lowest and the highest value. */
+function padded(values: readonly number[]): Range {
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const pad = Math.max(0.05, 0.06 * (high - low));
+  return [low - pad, high + pad];
+}
+
+/** Lines and numbers of the vertical axis. */
+function lossAxis(range: Range, y: (loss: number) => number): readonly string[] {
+  return axisTicks(range).flatMap((loss) => [
+    svgLine([area.left, y(loss), area.right, y(loss)], 'stroke="#e4e8ee"'),
+    smallText({ x: area.left - 8, y: y(loss) + 4 }, String(loss), 'text-anchor="end"'),
+  ]);
+}
+
+const xAxisTitle = (words: string): string =>
+  smallText({ x: (area.left + area.right) / 2, y: area.bottom + 40 }, words, 'text-anchor="middle"');
+const yAxisTitle: string = smallText({ x: area.left - 40, y: area.top - 14 }, "cross-entropy of a token (nats)");
+
+/** The loss of every step, and of held-out books where it was measured. */
+export function drawLossCurve(points: readonly LossPoint[], settings: TrainSettings): string {
+  const held = points.flatMap(({ step, heldOut }) => (heldOut === undefined ? [] : [{ step, loss: heldOut }]));
+  const losses = [...points, ...held].map(({ loss }) => loss);
+  const steps = [0, Math.max(1, points.at(-1)?.step ?? 1)] as const;
+  const [range, x] = [padded(losses), linearAxis(steps, [area.left, area.right])];
+  const y = linearAxis(range, [area.bottom, area.top]);
+  const { layers, hidden, length, ranks, backend, seed } = settings;
+  const subtitle = `${layers} layers of ${hidden}, rows of ${length} tokens, ${backend} on ${ranks} ranks, seed ${seed}`;
+  return svg({ width, height, title: "Loss of training, and of held-out books", subtitle }, [
+    ...lossAxis(range, y),
+    ...axisTicks(steps).map((step) =>
+      smallText({ x: x(step), y: area.bottom + 18 }, String(step), 'text-anchor="middle"'),
+    ),
+    xAxisTitle("step"),
+    yAxisTitle,
+    polyline(
+      points.map(({ step, loss }) => [x(step), y(loss)] as const),
+      `stroke="${paletteColor(0)}" opacity="0.55"`,
+    ),
+    polyline(
+      held.map(({ step, loss }) => [x(step), y(loss)] as const),
+      `stroke="${paletteColor(1)}" stroke-width="2"`,
+    ),
+    ...held.map(({ step, loss }) => circle(x(step), y(loss), 1)),
+    ...legend(["training", "held-out books"]),
+  ]);
+}
+
+function circle(x: number, y: number, series: number): string {
+  return `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="3.5" fill="${paletteColor(series)}"/>`;
+}
+
+function legend(names: readonly string[]): readonly string[] {
+  return names.flatMap((name, i) => [
+    rect({ x: area.right - 150, y: area.top + 6 + 20 * i, width: 12, height: 4 }, `fill="${paletteColor(i)}"`),
+    svgText({ x: area.right - 130, y: area.top + 12 + 20 * i }, name),
+  ]);
+}
+
+/** Two curves over tokens before a token: by position in a text, and of the same tokens with less before them. */
+export function drawPerplexity({ positions, contexts, length, texts }: PerplexityResult): string {
+  const middle = positions.map(({ from, to, loss, error }) => ({ at: Math.max(4, (from + to) / 2), loss, error }));
+  const x = logAxis([4, length], [area.left, area.right]);
+  const range = padded([...middle, ...contexts].map(({ loss }) => loss));
+  const y = linearAxis(range, [area.bottom, area.top]);
+  const ticks = Array.from({ length: 20 }, (_, i) => 4 * 4 ** i).filter((each) => each <= length);
+  return svg(
+    {
+      ...{ width, height, title: "What a longer context brings" },
+      subtitle: `${texts} texts of ${length} tokens of held-out books; bars are standard errors`,
+    },
+    [
+      ...lossAxis(range, y),
+      ...ticks.map((each) => smallText({ x: x(each), y: area.bottom + 18 }, String(each), 'text-anchor="middle"')),
+      xAxisTitle("tokens before a token"),
+      yAxisTitle,
+      ...middle.map(({ at, loss, error }) =>
+        svgLine([x(at), y(loss - error), x(at), y(loss + error)], `stroke="${paletteColor(0)}" opacity="0.5"`),
+      ),
+      ...[middle, contexts.map(({ context, loss }) => ({ at: context, loss }))].flatMap((series, i) => [
+        polyline(
+          series.map(({ at, loss }) => [x(at), y(loss)] as const),
+          `stroke="${paletteColor(i)}" stroke-width="1.8"`,
+        ),
+        ...series.map(({ at, loss }) => circle(x(at), y(loss), i)),
+      ]),
+      ...legend(["by position", "the same tokens"]),
+    ],
+  );
+}
+
+/** A heat map: depth by length. */
+export function drawNeedles({ cells, trials, chance }: NeedleResult): string {
+  const lengths = [...new Set(cells.map(({ length }) => length))];
+  const depths = [...new Set(cells.map(({ depth }) => depth))];
+  const [cellWidth, cellHeight] = [(area.right - area.left) / lengths.length, (area.bottom - area.top) / depths.length];
+  const body = cells.flatMap(({ length, depth, accuracy }) => {
+    const [x, y] = [area.left + lengths.indexOf(length) * cellWidth, area.top + depths.indexOf(depth) * cellHeight];
+    const center = { x: x + cellWidth / 2, y: y + cellHeight / 2 + 4 };
+    return [
+      rect({ x, y, width: cellWidth - 2, height: cellHeight - 2 }, `fill="hsl(${Math.round(120 * accuracy)} 55% 78%)"`),
+      svgText(center, accuracy.toFixed(2), 'text-anchor="middle"'),
+    ];
+  });
+  return svg(
+    {
+      ...{ width, height, title: "Needles found, by depth and length" },
+      subtitle: `share of ${trials} texts in which the right name is the most probable; chance is ${chance.toFixed(3)}`,
+    },
+    [
+      ...body,
+      ...lengths.map((length, i) =>
+        smallText(
+          { x: area.left + (i + 0.5) * cellWidth, y: area.bottom + 18 },
+          `${length} tokens`,
+          'text-anchor="middle"',
+        ),
+      ),
+      ...depths.map((depth, i) =>
+        smallText(
+          { x: area.left - 8, y: area.top + (i + 0.5) * cellHeight + 4 },
+          `${100 * depth} %`,
+          'text-anchor="end"',
+        ),
+      ),
+      smallText({ x: area.left - 40, y: area.top - 14 }, "depth of the sentence in the text"),
+    ],
+  );
+}

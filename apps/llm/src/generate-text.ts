@@ -1,0 +1,16 @@
+import type { Context } from "@mosaic/attention";
+import { loadModel } from "@mosaic/models";
+import type { ModelSettings } from "./settings.ts";
+
+/** Continues a prompt by a folder's model; `onText` is called with each piece of the text. Collective. */
+export async function generateText(
+  ctx: Context,
+  { model: folder, backend, prompt, tokens, temperature, seed }: ModelSettings,
+  onText: (piece: { readonly text: string }) => void,
+): Promise<void> {
+  using model = await loadModel(ctx, folder, { backend, placement: backend === "local" ? "contiguous" : "zigzag" });
+  const ids = model.tokenizer!.encode(prompt);
+  const maxNewTokens = Math.min(tokens, model.config.maxLength - ids.length);
+  const sampling = temperature > 0 ? { doSample: true, temperature } : { doSample: false };
+  for await (const { text } of model.generate({ tokens: ids, maxNewTokens, seed, ...sampling })) onText({ text });
+}

@@ -1,0 +1,36 @@
+import type { Context, Tensor } from "@mosaic/attention";
+import { scope, noGrad, shard, fromArray } from "@mosaic/attention";
+import { linearCrossEntropyTerms, meanOverMesh } from "@mosaic/attention/nn";
+import type { CausalLM } from "@mosaic/models";
+
+/** What is measured: tokens of one text, and for each question a label for some of them, the others −100. */
+export interface ScoredText {
+  readonly tokens: readonly number[];
+  readonly questions: readonly (readonly number[])[];
+}
+
+/** The mean cross-entropy of each question's labels, nats, on any number of ranks that share the text. Collective. */
+export async function scoreText(ctx: Context, { decoder, settings }: CausalLM, text: ScoredText): Promise<number[]> {
+  const { length } = text.tokens;
+  const { placement } = settings;
+  const row = (values: readonly number[]): Tensor => {
+    using whole = fromArray(ctx, values, [1, length]);
+    return shard(ctx, whole, 1, { placement });
+  };
+  const losses = scope(() =>
+    noGrad(() => {
+      const hidden = decoder.forward(row(text.tokens), { sequenceLength: length });
+      const { weight } = decoder.embedding;
+      return text.questions.map((labels) => {
+        const terms = linearCrossEntropyTerms(hidden, { weight }, row(labels));
+        return meanOverMesh(ctx, terms);
+      });
+    }),
+  );
+  const values: number[] = [];
+  for (const loss of losses) {
+    values.push(await loss.item());
+    loss.dispose();
+  }
+  return values;
+}

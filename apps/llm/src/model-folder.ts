@@ -1,0 +1,105 @@
+import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { Context } from "@mosaic/attention";
+import { type CausalLM, createModel as createCausalLM } from "@mosaic/models";
+import { readCorpus } from "./corpus.ts";
+import { type ModelSizes, UsageError } from "./settings.ts";
+import { tokenizeCorpus } from "./tokenizer/corpus-tokens.ts";
+
+/** What a folder of this program holds: a Hugging Face folder, and what its training goes on from. */
+export const folderFiles = (folder: string) =>
+  ({
+    config: join(folder, "config.json"),
+    generation: join(folder, "generation_config.json"),
+    tokenizer: join(folder, "tokenizer.json"),
+    tokenizerConfig: join(folder, "tokenizer_config.json"),
+    trainTokens: join(folder, "training", "train.bin"),
+    heldOutTokens: join(folder, "training", "held-out.bin"),
+    checkpoint: join(folder, "training", "checkpoint.safetensors"),
+    curve: join(folder, "training", "curve.jsonl"),
+    picture: join(folder, "loss.svg"),
+  }) as const;
+
+/** The id of the end token. */
+export const endTokenId = 0;
+
+/** config.json of Llama with these sizes. */
+export function createConfig(sizes: ModelSizes): Readonly<Record<string, unknown>> {
+  const { vocabulary, hidden, layers, heads, kvHeads, length } = sizes;
+  return {
+    architectures: ["LlamaForCausalLM"],
+    model_type: "llama",
+    vocab_size: vocabulary,
+    hidden_size: hidden,
+    // Three matrices of 8/3 · hidden have as many parameters as two of 4 · hidden; a multiple of 32.
+    intermediate_size: 32 * Math.ceil((8 * hidden) / 3 / 32),
+    num_hidden_layers: layers,
+    num_attention_heads: heads,
+    num_key_value_heads: kvHeads,
+    head_dim: hidden / heads,
+    max_position_embeddings: length,
+    hidden_act: "silu",
+    rms_norm_eps: 1e-5,
+    rope_theta: 10_000,
+    tie_word_embeddings: true,
+    attention_bias: false,
+    mlp_bias: false,
+    bos_token_id: null,
+    eos_token_id: endTokenId,
+    torch_dtype: "float32",
+  };
+}
+
+/** Writes a file whole or not at all: ranks may be reading it. */
+function writeWhole(path: string, contents: string | Uint8Array): void {
+  writeFileSync(`${path}.${process.pid}`, contents);
+  renameSync(`${path}.${process.pid}`, path);
+}
+
+/**
+ * Makes a folder ready for ranks that train: tokenizer, tokens and config. One that is there is kept.
+ *
+ * @throws UsageError for a folder that holds a model of other sizes.
+ */
+export function prepareFolder(folder: string, sizes: ModelSizes): void {
+  const files = folderFiles(folder);
+  const config = createConfig(sizes);
+  if (existsSync(files.config)) {
+    const found = readJson(files.config);
+    const differing = Object.keys(config).filter(
+      (name) => name !== "torch_dtype" && String(found[name]) !== String(config[name]),
+    );
+    if (differing.length === 0) return;
+    const shown = differing
+      .map((name) => `${name} ${String(found[name])} instead of ${String(config[name])}`)
+      .join(", ");
+    throw new UsageError(`${folder}: expected a model of the sizes given, received ${shown}; remove it, or set --out`);
+  }
+  mkdirSync(join(folder, "training"), { recursive: true });
+  const { tokenizerFiles, train, heldOut } = tokenizeCorpus(readCorpus(), sizes.vocabulary);
+  writeWhole(files.trainTokens, new Uint8Array(Uint16Array.from(train.flat()).buffer));
+  writeWhole(files.heldOutTokens, new Uint8Array(Uint16Array.from(heldOut.flat()).buffer));
+  writeWhole(files.tokenizer, `${JSON.stringify(tokenizerFiles.tokenizer)}\n`);
+  writeWhole(files.tokenizerConfig, `${JSON.stringify(tokenizerFiles.config, null, 2)}\n`);
+  const generation = { eos_token_id: endTokenId, do_sample: true, temperature: 0.8, top_k: 50, top_p: 0.95 };
+  writeWhole(files.generation, `${JSON.stringify(generation, null, 2)}\n`);
+  // The last one: a folder that has it has all.
+  writeWhole(files.config, `${JSON.stringify(config, null, 2)}\n`);
+}
+
+/** The standard deviation that Llama's embeddings begin with. */
+const embeddingStd = 0.02;
+
+/** A model of a prepared folder, as it is before training. Collective. */
+export function createModel(ctx: Context, folder: string, backend: string): CausalLM {
+  const config = readJson(folderFiles(folder).config);
+  const model = createCausalLM(ctx, config, { backend, placement: "zigzag", dtype: "float32" });
+  // The output projection is the embedding: with a deviation of 1 its logits would begin far apart.
+  const { weight } = model.decoder.embedding;
+  ctx.device.kernels.scalar("mul", weight, weight, embeddingStd);
+  return model;
+}
+
+function readJson(path: string): Record<string, unknown> {
+  return JSON.parse(readFileSync(path, "utf8")) as Record<string, unknown>;
+}

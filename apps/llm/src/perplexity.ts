@@ -1,0 +1,109 @@
+import type { Context } from "@mosaic/attention";
+import { loadModel } from "@mosaic/models";
+import { readCorpus } from "./corpus.ts";
+import { scoreText } from "./held-out.ts";
+import type { ModelSettings } from "./settings.ts";
+import { encodeBooks } from "./tokenizer/corpus-tokens.ts";
+
+/** Tokens [from, to) of a text, and what a model makes of them. */
+export interface PositionLoss {
+  readonly from: number;
+  readonly to: number;
+  /** Mean cross-entropy of held-out tokens, nats. */
+  readonly loss: number;
+  /** Its standard error over the texts. */
+  readonly error: number;
+}
+
+/** Losses by position, and of the same tokens with little before them. */
+export interface PerplexityResult {
+  readonly length: number;
+  readonly texts: number;
+  readonly positions: readonly PositionLoss[];
+  /** Mean loss of tokens in the last half of the texts, by how many tokens before them the model was given. */
+  readonly contexts: readonly { readonly context: number; readonly loss: number }[];
+}
+
+/** Bounds of positions: doubled from 16 on. */
+export function positionBounds(length: number): readonly number[] {
+  const bounds = [0];
+  for (let each = 16; each < length; each *= 2) bounds.push(each);
+  return [...bounds, length];
+}
+
+/**
+ * The loss of held-out books by position in the text that is given, and the loss of the same tokens with shorter texts before them: what a model
+ * gains by a long context. No text crosses the end of a book. Collective.
+ */
+export async function measurePerplexity(
+  ctx: Context,
+  settings: ModelSettings,
+  progress: (share: number) => void,
+): Promise<PerplexityResult> {
+  const { backend } = settings;
+  using model = await loadModel(ctx, settings.model, {
+    backend,
+    placement: backend === "local" ? "contiguous" : "zigzag",
+  });
+  const length = settings.length || model.config.maxLength;
+  const heldOut = encodeBooks(model.tokenizer!, readCorpus().heldOut);
+  const texts = evenly(
+    heldOut.flatMap((book) => stretches(book, length + 1)),
+    settings.trials,
+  );
+  const bounds = positionBounds(length);
+  const spans = bounds.slice(0, -1).map((from, i) => [from, bounds[i + 1]!] as const);
+  const byText: number[][] = [];
+  const contexts = contextLengths(length);
+  const byContext = contexts.map(() => [] as number[]);
+  for (const [i, text] of texts.entries()) {
+    const labels = text.slice(1);
+    const questions = spans.map(([from, to]) => labels.map((label, at) => (at >= from && at < to ? label : -100)));
+    byText.push(await scoreText(ctx, model, { tokens: text.slice(0, -1), questions }));
+    for (const [c, context] of contexts.entries()) byContext[c]!.push(await scoreTail(ctx, { model, text, context }));
+    progress((i + 1) / texts.length);
+  }
+  return {
+    length,
+    texts: texts.length,
+    positions: spans.map(([from, to], i) => ({ from, to, ...statistics(byText.map((losses) => losses[i]!)) })),
+    contexts: contexts.map((context, c) => ({ context, loss: statistics(byContext[c]!).loss })),
+  };
+}
+
+/** Half the length, and less by factors of four. */
+function contextLengths(length: number): readonly number[] {
+  const half = Math.floor(length / 2);
+  return [Math.floor(half / 64), Math.floor(half / 16), Math.floor(half / 4), half].filter((each) => each >= 4);
+}
+
+/** The mean loss of tokens in the second half of a text, taken in pieces, with `context` tokens before each piece. */
+async function scoreTail(
+  ctx: Context,
+  { model, text, context }: { model: Awaited<ReturnType<typeof loadModel>>; text: readonly number[]; context: number },
+): Promise<number> {
+  const half = Math.floor((text.length - 1) / 2);
+  // As many tokens for every context: the first few of the second half.
+  const count = Math.min(16, half);
+  const window = text.slice(half - context, half + count + 1);
+  const labels = window.slice(1).map((label, at) => (at >= context ? label : -100));
+  const [loss] = await scoreText(ctx, model, { tokens: window.slice(0, -1), questions: [labels] });
+  return loss!;
+}
+
+function stretches(book: readonly number[], length: number): readonly (readonly number[])[] {
+  const count = Math.floor(book.length / length);
+  return Array.from({ length: count }, (_, i) => book.slice(i * length, (i + 1) * length));
+}
+
+/** So many of a list, as far apart as can be. */
+function evenly<T>(all: readonly T[], count: number): readonly T[] {
+  if (all.length <= count) return all;
+  return Array.from({ length: count }, (_, i) => all[Math.floor((i * all.length) / count)]!);
+}
+
+function statistics(values: readonly number[]): { loss: number; error: number } {
+  const loss = values.reduce((sum, each) => sum + each, 0) / values.length;
+  const variance = values.reduce((sum, each) => sum + (each - loss) ** 2, 0) / Math.max(1, values.length - 1);
+  return { loss, error: Math.sqrt(variance / values.length) };
+}

@@ -1,0 +1,31 @@
+// What each rank runs, with a command and its settings as JSON. RANK and WORLD_SIZE come from the launcher; rank 0 prints lines of JSON.
+import { init } from "@mosaic/attention";
+import { generateText } from "./generate-text.ts";
+import { measureNeedles } from "./needle.ts";
+import { measurePerplexity } from "./perplexity.ts";
+import type { ModelSettings, TrainSettings } from "./settings.ts";
+import { trainModel } from "./train-model.ts";
+
+const [command, json] = process.argv.slice(2) as [string, string];
+const settings = JSON.parse(json) as Omit<TrainSettings, "dp"> & Partial<Pick<TrainSettings, "dp">> & ModelSettings;
+const { dp = 1, ranks, seed } = settings;
+await using ctx = await init({ seed, mesh: { dp, sp: ranks / dp } });
+
+/** What the program that has started the ranks reads. */
+function report(line: object): void {
+  if (ctx.rank === 0) console.log(JSON.stringify(line));
+}
+
+switch (command) {
+  case "train":
+    await trainModel(ctx, { ...settings, dp }, report);
+    break;
+  case "perplexity":
+    report({ step: 0, result: await measurePerplexity(ctx, settings, (share) => report({ step: 0, share })) });
+    break;
+  case "needle":
+    report({ step: 0, result: await measureNeedles(ctx, settings, (share) => report({ step: 0, share })) });
+    break;
+  default:
+    await generateText(ctx, settings, (piece) => report({ step: 0, ...piece }));
+}

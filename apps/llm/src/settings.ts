@@ -1,0 +1,179 @@
+import { parseArgs } from "node:util";
+
+/** The command line cannot be understood; the message reports what would be. */
+export class UsageError extends Error {
+  override readonly name: string = "UsageError";
+}
+
+/** Sizes of a model, and of its tokenizer. */
+export interface ModelSizes {
+  readonly vocabulary: number;
+  readonly hidden: number;
+  readonly layers: number;
+  readonly heads: number;
+  readonly kvHeads: number;
+  /** Tokens of a row, and the longest text. */
+  readonly length: number;
+}
+
+/** How ranks attend. */
+export const backendNames = ["ring", "flex", "ulysses", "local"] as const;
+export type BackendName = (typeof backendNames)[number];
+
+/** What a training does. */
+export interface TrainSettings extends ModelSizes {
+  /** Where the model goes; a training found there is continued. */
+  readonly out: string;
+  /** Minutes of training, all runs together; 0: until `steps`. */
+  readonly minutes: number;
+  /** Steps at most; 0: until the minutes are over. */
+  readonly steps: number;
+  readonly ranks: number;
+  /** Ranks along "dp", each with rows of its own; the others share rows. */
+  readonly dp: number;
+  /** Stage of ZeRO over "dp"; 0: nothing is sharded. */
+  readonly zero: number;
+  readonly backend: BackendName;
+  /** Rows of a step. */
+  readonly batch: number;
+  readonly learningRate: number;
+  readonly seed: number;
+  readonly checkpointEvery: number;
+  readonly evaluateEvery: number;
+}
+
+/** What is measured of a trained model, or written by it. */
+export interface ModelSettings {
+  readonly model: string;
+  readonly ranks: number;
+  readonly backend: BackendName;
+  /** Where pictures and numbers go. */
+  readonly out: string;
+  /** Tokens of the longest text that is measured; 0: the model's. */
+  readonly length: number;
+  /** Texts of each kind. */
+  readonly trials: number;
+  readonly prompt: string;
+  /** The most that are generated. */
+  readonly tokens: number;
+  readonly temperature: number;
+  readonly seed: number;
+}
+
+/** What an option does, its default, and what its value must be. */
+interface OptionHelp {
+  readonly fallback: string | number;
+  readonly text: string;
+  readonly min?: number;
+  readonly isReal?: boolean;
+}
+
+const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
+  out: { fallback: "runs/llm", text: "folder of the model; a training found there is continued" },
+  minutes: {
+    fallback: 2,
+    text: "minutes of training, all runs together; 0: as many as --steps take",
+    min: 0,
+    isReal: true,
+  },
+  steps: { fallback: 0, text: "steps at most; 0: as many as --minutes allow", min: 0 },
+  ranks: { fallback: 4, text: "processes", min: 1 },
+  dp: { fallback: 1, text: "of them along dp, each with rows of its own; the others share rows", min: 1 },
+  zero: { fallback: 0, text: "stage of ZeRO over dp, 1 to 3; 0: nothing is sharded", min: 0 },
+  backend: { fallback: "ring", text: backendNames.join(", ") },
+  vocabulary: { fallback: 2048, text: "tokens of the tokenizer", min: 257 },
+  hidden: { fallback: 128, text: "features", min: 2 },
+  layers: { fallback: 4, text: "layers", min: 1 },
+  heads: { fallback: 4, text: "heads of queries", min: 1 },
+  kvHeads: { fallback: 2, text: "heads of keys and values", min: 1 },
+  length: { fallback: 512, text: "tokens of a row", min: 2 },
+  batch: { fallback: 4, text: "rows of a step", min: 1 },
+  learningRate: { fallback: 4e-3, text: "learning rate", min: 0, isReal: true },
+  seed: { fallback: 0, text: "seed", min: 0 },
+  checkpointEvery: { fallback: 50, text: "steps between checkpoints", min: 1 },
+  evaluateEvery: { fallback: 50, text: "steps between evaluations on held-out books", min: 1 },
+};
+
+const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
+  model: { fallback: "runs/llm", text: "folder of the model" },
+  ranks: { fallback: 4, text: "processes", min: 1 },
+  backend: { fallback: "ring", text: backendNames.join(", ") },
+  out: { fallback: "", text: "folder of pictures and numbers; that of the model if absent" },
+  length: { fallback: 0, text: "tokens of the longest text that is measured; 0: the model's", min: 0 },
+  trials: { fallback: 16, text: "texts of each kind that are measured", min: 1 },
+  prompt: { fallback: "And it came to pass in those days, that", text: "what is continued" },
+  tokens: { fallback: 120, text: "tokens to generate", min: 1 },
+  temperature: {
+    fallback: 0.8,
+    text: "0: the most probable token; else logits are divided by it",
+    min: 0,
+    isReal: true,
+  },
+  seed: { fallback: 0, text: "seed", min: 0 },
+};
+
+const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+
+function formatHelp(options: Readonly<Record<string, OptionHelp>>): string {
+  const lines = Object.entries(options).map(([name, { fallback, text }]) => {
+    return `  --${toFlag(name).padEnd(18)} ${text}${fallback === "" ? "" : ` (${fallback})`}`;
+  });
+  return lines.join("\n");
+}
+
+/** What the options mean. */
+export const help: string = `train:\n${formatHelp(trainOptions)}\n\nperplexity, needle, generate:\n${formatHelp(modelOptions)}`;
+
+/** Reads options; throws a UsageError. */
+function parse(
+  args: readonly string[],
+  options: Readonly<Record<string, OptionHelp>>,
+): Record<string, string | number> {
+  let given: Readonly<Record<string, unknown>>;
+  try {
+    const flags = Object.fromEntries(Object.keys(options).map((name) => [toFlag(name), { type: "string" } as const]));
+    given = parseArgs({ args: [...args], options: flags, strict: true }).values;
+  } catch (error) {
+    throw new UsageError((error as Error).message, { cause: error });
+  }
+  const entries = Object.entries(options).map(([name, option]): [string, string | number] => {
+    const text = given[toFlag(name)];
+    if (typeof text !== "string") return [name, option.fallback];
+    return [name, typeof option.fallback === "string" ? text : parseNumber(toFlag(name), text, option)];
+  });
+  const settings = Object.fromEntries(entries);
+  if (!(backendNames as readonly unknown[]).includes(settings["backend"])) {
+    throw new UsageError(`--backend: expected one of ${backendNames.join(", ")}, received "${settings["backend"]}"`);
+  }
+  return settings;
+}
+
+function parseNumber(flag: string, text: string, { min = 0, isReal = false }: OptionHelp): number {
+  const value = Number(text);
+  if (text.trim() !== "" && value >= min && (isReal ? Number.isFinite(value) : Number.isSafeInteger(value)))
+    return value;
+  throw new UsageError(`--${flag}: expected ${isReal ? "a number" : "an integer"} ≥ ${min}, received "${text}"`);
+}
+
+/** The settings of a training; throws a UsageError for sizes that do not fit together. */
+export function parseTrainSettings(args: readonly string[]): TrainSettings {
+  const settings = parse(args, trainOptions) as unknown as TrainSettings;
+  const { ranks, dp, zero, batch, heads, kvHeads, hidden, minutes, steps, backend } = settings;
+  const rules: readonly (readonly [boolean, string, string])[] = [
+    [ranks % dp === 0, "--dp", `a divisor of the ${ranks} ranks, received ${dp}`],
+    [batch % dp === 0, "--batch", `a multiple of --dp, ${dp}, received ${batch}`],
+    [zero <= 3, "--zero", `0 to 3, received ${zero}`],
+    [heads % kvHeads === 0, "--kv-heads", `a divisor of the ${heads} heads, received ${kvHeads}`],
+    [hidden % (2 * heads) === 0, "--hidden", `a multiple of twice the heads, ${2 * heads}, received ${hidden}`],
+    [minutes > 0 || steps > 0, "--steps", "more than 0 without --minutes"],
+    [backend !== "local" || ranks === dp, "--backend", `ring, flex or ulysses where ranks share rows, received local`],
+  ];
+  const broken = rules.find(([holds]) => !holds);
+  if (broken) throw new UsageError(`${broken[1]}: expected ${broken[2]}`);
+  return settings;
+}
+
+/** The settings of what is done with a trained model. */
+export function parseModelSettings(args: readonly string[]): ModelSettings {
+  return parse(args, modelOptions) as unknown as ModelSettings;
+}

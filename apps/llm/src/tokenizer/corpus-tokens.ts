@@ -1,0 +1,41 @@
+import { Tokenizer, type TokenizerFiles } from "@mosaic/models";
+import type { Book, Corpus } from "../corpus.ts";
+import { splitWords } from "./byte-level.ts";
+import { endToken, toTokenizerJson, trainBytePairs } from "./train-bpe.ts";
+
+/** A corpus as tokens; every book ends with the end token. */
+export interface CorpusTokens {
+  readonly tokenizer: Tokenizer;
+  /** tokenizer.json and tokenizer_config.json. */
+  readonly tokenizerFiles: TokenizerFiles;
+  readonly train: readonly (readonly number[])[];
+  readonly heldOut: readonly (readonly number[])[];
+}
+
+/** Trains a tokenizer on the books that a model is trained on, and encodes all. */
+export function tokenizeCorpus({ train, heldOut }: Corpus, vocabulary: number): CorpusTokens {
+  const texts = train.map(({ text }) => text);
+  const json = toTokenizerJson(trainBytePairs(texts, vocabulary));
+  const config = { tokenizer_class: "PreTrainedTokenizerFast", eos_token: endToken, model_max_length: 2 ** 20 };
+  const tokenizerFiles: TokenizerFiles = { tokenizer: json, config };
+  const tokenizer = new Tokenizer("tokenizer.json", tokenizerFiles);
+  return { tokenizer, tokenizerFiles, train: encodeBooks(tokenizer, train), heldOut: encodeBooks(tokenizer, heldOut) };
+}
+
+/** Books as tokens; every book ends with the end token. */
+export function encodeBooks(tokenizer: Tokenizer, books: readonly Book[]): readonly (readonly number[])[] {
+  const encode = wordEncoder(tokenizer);
+  const end = tokenizer.tokenId(endToken)!;
+  return books.map(({ text }) => [...encode(text), end]);
+}
+
+/** As `tokenizer.encode`, where each distinct word is encoded once: tokens never cross the bounds of words. */
+export function wordEncoder(tokenizer: Tokenizer): (text: string) => number[] {
+  const known = new Map<string, readonly number[]>();
+  return (text) =>
+    splitWords(text).flatMap((word) => {
+      let ids = known.get(word);
+      if (!ids) known.set(word, (ids = tokenizer.encode(word)));
+      return ids;
+    });
+}

@@ -1,0 +1,114 @@
+import { alphabet, byteCharacters, splitWords } from "./byte-level.ts";
+
+/** The token that ends every document. */
+export const endToken = "</s>";
+
+/** A byte-pair tokenizer: ids by token, and pairs of tokens in the order in which they are merged. */
+export interface BytePairs {
+  readonly vocabulary: ReadonlyMap<string, number>;
+  readonly merges: readonly (readonly [string, string])[];
+}
+
+/** A distinct word, as ids, and how often it occurs. */
+interface WordCount {
+  ids: number[];
+  readonly count: number;
+}
+
+/** Of pairs of ids: pairs are numbers. */
+const pairKey = (a: number, b: number): number => a * 2 ** 20 + b;
+
+/**
+ * Byte-pair encoding (Sennrich et al. 2016) on bytes: the most frequent pair of neighbours becomes a token, until there are `size`; of pairs
+ * that are as frequent, that with the smaller ids. The same texts give the same tokenizer, to the last byte. Words are never joined.
+ */
+export function trainBytePairs(texts: readonly string[], size: number): BytePairs {
+  const tokens = [endToken, ...alphabet];
+  if (!(Number.isSafeInteger(size) && size >= tokens.length)) {
+    throw new RangeError(`trainBytePairs: expected a vocabulary of at least ${tokens.length}, received ${size}`);
+  }
+  const idOf = new Map(tokens.map((token, id) => [token, id]));
+  const words = countWords(texts, idOf);
+  const pairs = new PairCounts(words);
+  const merges: [string, string][] = [];
+  while (tokens.length < size) {
+    const best = pairs.mostFrequent();
+    if (!best) break;
+    const [a, b] = best;
+    merges.push([tokens[a]!, tokens[b]!]);
+    tokens.push(tokens[a]! + tokens[b]!);
+    pairs.merge(best, tokens.length - 1);
+  }
+  return { vocabulary: new Map(tokens.map((token, id) => [token, id])), merges };
+}
+
+function countWords(texts: readonly string[], idOf: ReadonlyMap<string, number>): readonly WordCount[] {
+  const counts = new Map<string, number>();
+  for (const text of texts) for (const word of splitWords(text)) counts.set(word, (counts.get(word) ?? 0) + 1);
+  return [...counts].map(([word, count]) => ({ ids: byteCharacters(word).map((each) => idOf.get(each)!), count }));
+}
+
+/** How often each pair of neighbours occurs, and in which words. */
+class PairCounts {
+  readonly #counts = new Map<number, number>();
+  readonly #words = new Map<number, Set<WordCount>>();
+
+  constructor(words: readonly WordCount[]) {
+    for (const word of words) this.#add(word, 1);
+  }
+
+  #add(word: WordCount, sign: 1 | -1): void {
+    const { ids, count } = word;
+    for (let i = 0; i + 1 < ids.length; i++) {
+      const key = pairKey(ids[i]!, ids[i + 1]!);
+      const total = (this.#counts.get(key) ?? 0) + sign * count;
+      if (total > 0) this.#counts.set(key, total);
+      else this.#counts.delete(key);
+      const within = this.#words.get(key) ?? new Set();
+      if (sign > 0) this.#words.set(key, within.add(word));
+      else within.delete(word);
+    }
+  }
+
+  /** A pair that occurs more than once; undefined if none does. */
+  mostFrequent(): readonly [number, number] | undefined {
+    let [best, most] = [-1, 1];
+    for (const [key, count] of this.#counts) {
+      if (count > most || (count === most && best >= 0 && key < best)) [best, most] = [key, count];
+    }
+    return best < 0 ? undefined : [Math.floor(best / 2 ** 20), best % 2 ** 20];
+  }
+
+  /** Puts the new token in the place of the pair, in every word. */
+  merge([a, b]: readonly [number, number], merged: number): void {
+    for (const word of [...(this.#words.get(pairKey(a, b)) ?? [])]) {
+      this.#add(word, -1);
+      const ids: number[] = [];
+      for (let i = 0; i < word.ids.length; i++) {
+        const isPair = word.ids[i] === a && word.ids[i + 1] === b;
+        ids.push(isPair ? merged : word.ids[i]!);
+        if (isPair) i++;
+      }
+      word.ids = ids;
+      this.#add(word, 1);
+    }
+  }
+}
+
+/** The tokenizer as Hugging Face's tokenizer.json. */
+export function toTokenizerJson({ vocabulary, merges }: BytePairs): Readonly<Record<string, unknown>> {
+  const byteLevel = { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true };
+  const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false, special: true };
+  return {
+    ...{ version: "1.0", truncation: null, padding: null, normalizer: null, post_processor: null },
+    added_tokens: [{ id: vocabulary.get(endToken)!, content: endToken, ...flags }],
+    pre_tokenizer: byteLevel,
+    decoder: byteLevel,
+    model: {
+      ...{ type: "BPE", dropout: null, unk_token: null, continuing_subword_prefix: null, end_of_word_suffix: null },
+      ...{ fuse_unk: false, byte_fallback: false, ignore_merges: false },
+      vocab: Object.fromEntries(vocabulary),
+      merges,
+    },
+  };
+}

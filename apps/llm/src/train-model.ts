@@ -1,0 +1,181 @@
+import { type Context, dispatch, noGrad, reduceGradients, scope, type Tensor } from "@mosaic/attention";
+import {
+  AdamW,
+  clipGradNorm,
+  DataLoader,
+  type DataLoaderState,
+  findCheckpoint,
+  fullyShard,
+  inverseSquareRoot,
+  linearCrossEntropy,
+  linearWarmup,
+  loadCheckpoint,
+  type PlacementOfMask,
+  saveCheckpoint,
+  type TokenBatch,
+  tokenFile,
+} from "@mosaic/attention/nn";
+import type { CausalLM } from "@mosaic/models";
+import { LearningCurve } from "@mosaic/program";
+import { createModel, endTokenId, folderFiles } from "./model-folder.ts";
+import type { TrainSettings } from "./settings.ts";
+
+/** One line of a training's log. */
+export interface LossPoint {
+  readonly step: number;
+  /** Mean cross-entropy of the step's tokens, nats. */
+  readonly loss: number;
+  /** Of held-out books, at the steps that evaluate. */
+  readonly heldOut?: number;
+}
+
+/** What a checkpoint holds beside model and optimizer. */
+interface TrainingProgress {
+  readonly loader: DataLoaderState;
+  readonly seconds: number;
+}
+
+/** Steps in which the learning rate rises, and about which it falls to 1/√2 of its height. */
+const [warmupSteps, decaySteps] = [20, 400];
+/** Batches of held-out rows that an evaluation takes. */
+const evaluationBatches = 4;
+
+/** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
+export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementOfMask {
+  if (backend !== "flex") return backend === "local" ? "contiguous" : "zigzag";
+  const { sp = 1 } = ctx.mesh.shape;
+  return (mask, length) => dispatch({ mask, length, ranks: sp });
+}
+
+/** A loss of a batch: the same on every rank and mesh. */
+export function batchLoss(ctx: Context, { decoder }: CausalLM, batch: TokenBatch, length: number): Tensor {
+  const { tokens, labels, mask, placement } = batch;
+  return scope(() => {
+    const hidden = decoder.forward(tokens, { mask, placement, sequenceLength: length });
+    return linearCrossEntropy(ctx, hidden, { weight: decoder.embedding.weight }, labels);
+  });
+}
+
+/** A model in training, on any mesh. */
+class Training implements Disposable {
+  readonly model: CausalLM;
+  readonly optimizer: AdamW;
+  readonly loader: DataLoader;
+  readonly #ctx: Context;
+  readonly #settings: TrainSettings;
+  readonly #sources: readonly ReturnType<typeof tokenFile>[];
+  readonly #heldOut: DataLoader;
+
+  constructor(ctx: Context, settings: TrainSettings) {
+    const { out, backend, dp, zero, length, batch, learningRate: lr, seed } = settings;
+    this.#ctx = ctx;
+    this.#settings = settings;
+    this.model = createModel(ctx, out, backend);
+    if (dp > 1 && zero > 0) fullyShard(ctx, this.model.decoder, { stage: zero as 1 | 2 | 3 });
+    const schedule = linearWarmup(warmupSteps, inverseSquareRoot(decaySteps));
+    const forParameter = (_: string, { rank }: Tensor) => (rank < 2 ? { weightDecay: 0 } : {});
+    this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.1, betas: [0.9, 0.95], forParameter });
+    const files = folderFiles(out);
+    this.#sources = [files.trainTokens, files.heldOutTokens].map((path) => tokenFile(path, { separator: endTokenId }));
+    const options = { rowLength: length, batchSize: batch, seed, placement: placementFor(ctx, backend) };
+    this.loader = new DataLoader(ctx, this.#sources[0]!, options);
+    this.#heldOut = new DataLoader(ctx, this.#sources[1]!, { ...options, shuffle: false });
+  }
+
+  /** One step; resolves to its loss. */
+  async step(): Promise<number> {
+    const { model, optimizer } = this;
+    using batch = this.loader.next();
+    using loss = batchLoss(this.#ctx, model, batch, this.#settings.length);
+    loss.backward();
+    reduceGradients(this.#ctx, model);
+    clipGradNorm(model, 1).dispose();
+    optimizer.step();
+    optimizer.zeroGrad();
+    return loss.item();
+  }
+
+  /** The mean loss of the same rows of held-out books each time. */
+  async evaluate(): Promise<number> {
+    const start = this.#heldOut.state();
+    const count = Math.min(evaluationBatches, this.#heldOut.batchesPerEpoch);
+    let sum = 0;
+    for (let i = 0; i < count; i++) {
+      using batch = this.#heldOut.next();
+      using loss = noGrad(() => batchLoss(this.#ctx, this.model, batch, this.#settings.length));
+      sum += await loss.item();
+    }
+    this.#heldOut.load(start);
+    return sum / count;
+  }
+
+  [Symbol.dispose](): void {
+    for (const each of [...this.#sources, this.optimizer, this.model]) each[Symbol.dispose]();
+  }
+}
+
+/** What rank 0 reports of each step. */
+export interface TrainReport extends LossPoint {
+  /** Of the training, by steps or by minutes, whichever ends first. */
+  readonly share: number;
+}
+
+/**
+ * What each rank does: trains until the steps or the minutes are over, from the checkpoint in the folder if there is one, and writes the
+ * weights. Rank 0 writes the curve. Resolves to the steps taken.
+ */
+export async function trainModel(
+  ctx: Context,
+  settings: TrainSettings,
+  progress: (report: TrainReport) => void,
+): Promise<number> {
+  const { out, checkpointEvery, evaluateEvery } = settings;
+  const files = folderFiles(out);
+  using training = new Training(ctx, settings);
+  const { model, optimizer, loader } = training;
+  let seconds = 0;
+  if (await findCheckpoint(ctx, files.checkpoint)) {
+    const data = (await loadCheckpoint(ctx, files.checkpoint, { model, optimizer })).data as TrainingProgress;
+    loader.load(data.loader);
+    seconds = data.seconds;
+  }
+  const curve = ctx.rank === 0 ? new LearningCurve<LossPoint>(files.curve) : undefined;
+  curve?.truncateAfter(optimizer.steps);
+  const start = performance.now() / 1000 - seconds;
+  const elapsed = (): number => performance.now() / 1000 - start;
+  const save = (): Promise<void> => {
+    const data: TrainingProgress = { loader: loader.state(), seconds: elapsed() };
+    return saveCheckpoint(ctx, files.checkpoint, { model, optimizer, data });
+  };
+  let share = await shareDone(ctx, settings, { step: optimizer.steps, seconds: elapsed() });
+  while (share < 1) {
+    const loss = await training.step();
+    const step = optimizer.steps;
+    share = await shareDone(ctx, settings, { step, seconds: elapsed() });
+    const isJudged = step % evaluateEvery === 0 || share >= 1;
+    const point = { step, loss, ...(isJudged && { heldOut: await training.evaluate() }) };
+    curve?.append(point);
+    if (step % checkpointEvery === 0 || share >= 1) await save();
+    progress({ ...point, share });
+  }
+  // Whole, also where the training's own is sharded.
+  using whole = createModel(ctx, out, settings.backend);
+  await loadCheckpoint(ctx, files.checkpoint, { model: whole });
+  await whole.save(out);
+  return optimizer.steps;
+}
+
+/** How much of a training is over: rank 0's clock counts, so that all ranks end with the same step. */
+async function shareDone(
+  ctx: Context,
+  { steps, minutes }: TrainSettings,
+  at: { readonly step: number; readonly seconds: number },
+): Promise<number> {
+  const byStep = steps > 0 ? at.step / steps : 0;
+  if (minutes === 0) return byStep;
+  const own = ctx.rank === 0 ? at.seconds / (60 * minutes) : 0;
+  using time = ctx.device.empty([1], "float32");
+  ctx.device.write(time, [own]);
+  if (ctx.size > 1) ctx.world.broadcast(time, 0, { label: "time" }).wait();
+  return Math.max(byStep, await time.item());
+}

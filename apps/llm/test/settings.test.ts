@@ -1,0 +1,86 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { drawLossCurve, drawNeedles, drawPerplexity } from "../src/draw/pictures.ts";
+import { prepareFolder } from "../src/model-folder.ts";
+import { hideNeedle, needleLengths } from "../src/needle.ts";
+import { positionBounds } from "../src/perplexity.ts";
+import { parseModelSettings, parseTrainSettings, UsageError } from "../src/settings.ts";
+
+test.each([
+  [["--ranks", "4", "--dp", "3"], /--dp: expected a divisor of the 4 ranks, received 3/],
+  [["--ranks", "4", "--dp", "4", "--batch", "2"], /--batch: expected a multiple of --dp, 4, received 2/],
+  [["--zero", "4"], /--zero: expected 0 to 3/],
+  [["--kv-heads", "3"], /--kv-heads: expected a divisor of the 4 heads/],
+  [["--hidden", "100"], /--hidden: expected a multiple of twice the heads, 8, received 100/],
+  [["--minutes", "0"], /--steps: expected more than 0 without --minutes/],
+  [["--backend", "local"], /--backend: expected ring, flex or ulysses where ranks share rows/],
+  [["--backend", "star"], /--backend: expected one of ring, flex, ulysses, local, received "star"/],
+  [["--steps", "1.5"], /--steps: expected an integer ≥ 0, received "1.5"/],
+  [["--stepz", "1"], /--stepz/],
+])("%j is a usage error", (args, message) => {
+  expect(() => parseTrainSettings(args)).toThrow(UsageError);
+  expect(() => parseTrainSettings(args)).toThrow(message);
+});
+
+test("defaults", () => {
+  expect(parseTrainSettings([])).toMatchObject({ minutes: 2, ranks: 4, backend: "ring", vocabulary: 2048 });
+  expect(parseModelSettings(["--tokens", "5"])).toMatchObject({ model: "runs/llm", tokens: 5, temperature: 0.8 });
+});
+
+test("a folder is prepared once, and refuses other sizes", () => {
+  const folder = mkdtempSync(join(tmpdir(), "llm-folder-"));
+  const sizes = parseTrainSettings(["--vocabulary", "300"]);
+  prepareFolder(folder, sizes);
+  prepareFolder(folder, sizes);
+  expect(() => prepareFolder(folder, { ...sizes, layers: 7 })).toThrow(
+    /num_hidden_layers 4 instead of 7; remove it, or set --out/,
+  );
+  rmSync(folder, { recursive: true });
+});
+
+test("a needle stands at its depth, and the text has its length", () => {
+  const filler = Array.from({ length: 100 }, (_, i) => i);
+  const needle = { statement: [500, 501], question: [600] };
+  for (const depth of [0, 0.5, 1]) {
+    const text = hideNeedle(filler, needle, { length: 53, depth });
+    expect(text.length).toBe(53);
+    expect(text.indexOf(500)).toBe(50 * depth);
+    expect(text.at(-1)).toBe(600);
+    expect(text.filter((token) => token < 500)).toEqual(filler.slice(0, 50));
+  }
+  expect(needleLengths(512)).toEqual([64, 128, 256, 512]);
+  expect(positionBounds(100)).toEqual([0, 16, 32, 64, 100]);
+});
+
+test("pictures hold what was measured", () => {
+  const settings = parseTrainSettings([]);
+  const curve = drawLossCurve(
+    [
+      { step: 1, loss: 7 },
+      { step: 2, loss: 6, heldOut: 6.5 },
+    ],
+    settings,
+  );
+  expect(curve).toContain("4 layers of 128, rows of 512 tokens, ring on 4 ranks, seed 0");
+  expect(curve.match(/<polyline/g)?.length).toBe(2);
+  const positions = [
+    { from: 0, to: 16, loss: 5, error: 0.1 },
+    { from: 16, to: 32, loss: 4, error: 0.1 },
+  ];
+  const perplexity = drawPerplexity({
+    length: 32,
+    texts: 3,
+    positions,
+    contexts: [
+      { context: 4, loss: 4.5 },
+      { context: 16, loss: 4.2 },
+    ],
+  });
+  expect(perplexity.match(/<circle/g)?.length).toBe(4);
+  const cells = [0, 1].flatMap((depth) => [64, 128].map((length) => ({ depth, length, accuracy: 0.25 + depth / 2 })));
+  const needles = drawNeedles({ cells, trials: 8, chance: 0.125 });
+  expect(needles.match(/>0\.75</g)?.length).toBe(2);
+  for (const each of [curve, perplexity, needles]) expect(each).not.toContain("NaN");
+});

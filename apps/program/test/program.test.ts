@@ -1,0 +1,49 @@
+import { appendFileSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { expect, onTestFinished, test } from "vitest";
+import { LearningCurve, Progress, readLearningCurve, startRanks, throwIfFailed, TrainingError } from "../src/index.ts";
+
+function directory(): string {
+  const path = mkdtempSync(join(tmpdir(), "program-test-"));
+  onTestFinished(() => rmSync(path, { recursive: true, force: true }));
+  return path;
+}
+
+test("a log continues after the step of a checkpoint, without half a line that a killed process left", () => {
+  const path = join(directory(), "curve.jsonl");
+  expect(readLearningCurve(path)).toEqual([]);
+  const curve = new LearningCurve<{ step: number; loss: number }>(path);
+  for (const step of [1, 2, 3]) curve.append({ step, loss: 1 / step });
+  appendFileSync(path, '{"step":4,"lo');
+  curve.truncateAfter(2);
+  curve.append({ step: 3, loss: 0 });
+  expect(readLearningCurve(path)).toEqual([
+    { step: 1, loss: 1 },
+    { step: 2, loss: 0.5 },
+    { step: 3, loss: 0 },
+  ]);
+});
+
+test("ranks report lines of JSON, and a failure has its rank and message", async () => {
+  const path = join(directory(), "rank.mjs");
+  writeFileSync(path, "console.log(JSON.stringify({ step: Number(process.env.RANK) + Number(process.argv[2]) }));");
+  const reports: unknown[] = [];
+  const program = { entry: pathToFileURL(path), args: ["7"], ranks: 2 };
+  throwIfFailed(await startRanks(program, { progress: (report) => reports.push(report) }));
+  expect(reports).toEqual([{ step: 7 }]);
+  writeFileSync(path, 'if (process.env.RANK === "1") throw new Error("no data"); setInterval(() => {}, 1000);');
+  const failed = await startRanks(program, { maxRestarts: 0 });
+  expect(() => throwIfFailed(failed)).toThrow(TrainingError);
+  expect(() => throwIfFailed(failed)).toThrow(/rank 1 failed: .*no data/s);
+});
+
+test("progress is a line for each tenth where there is no terminal", () => {
+  const lines: string[] = [];
+  const show = new Progress({ isTTY: false, write: (line: string) => lines.push(line) } as never).begin();
+  for (let i = 0; i <= 40; i++) show(i / 40, `step ${i}`);
+  expect(lines.length).toBe(11);
+  expect(lines[5]).toMatch(/^█{10}░{10} step 20, \d+ s, about \d+ s to go\n$/);
+  expect(lines.at(-1)).toMatch(/step 40, \d+ s\n$/);
+});
