@@ -17,7 +17,7 @@ const attentionScale = (headDim: number): number => SCALE_FACTOR * headDim ** -0
  * Every base sees all others, and not itself: queries and keys begin equal, so nothing is so like a base as itself, and a
  * hidden one would read, of all bases, the one that lacks it.
  */
-const noSelfMask: Mask = {
+const excludeSelfMask: Mask = {
   name: "others",
   slices: (_, length) => [
     { q0: 1, q1: length, k0: 0, k1: length - 1, type: "causal" },
@@ -45,7 +45,7 @@ class RingAttentionLayer extends AttentionLayer {
 
   constructor(ctx: Context, { embedDim, heads: numHeads }: ModelSettings) {
     super();
-    const options = { embedDim, numHeads, scale: attentionScale(embedDim / numHeads), mask: noSelfMask };
+    const options = { embedDim, numHeads, scale: attentionScale(embedDim / numHeads), mask: excludeSelfMask };
     this.#inner = this.addChild(
       "inner",
       new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, backend: "ring" }),
@@ -65,7 +65,7 @@ class LocalAttentionLayer extends AttentionLayer {
 
   constructor(ctx: Context, { embedDim, heads: numHeads, chunkLength }: ModelSettings) {
     super();
-    const options = { embedDim, numHeads, scale: attentionScale(embedDim / numHeads), mask: noSelfMask };
+    const options = { embedDim, numHeads, scale: attentionScale(embedDim / numHeads), mask: excludeSelfMask };
     this.#inner = this.addChild(
       "inner",
       new MultiAxisAttention(ctx, { ...options, attentionAxis: 2, backend: "local" }),
@@ -95,7 +95,7 @@ class MetaAttentionLayer extends AttentionLayer {
       chunksPerRank: chunks / ctx.mesh.shape["sp"]!,
       warmupSteps,
       scale: attentionScale(embedDim / numHeads),
-      mask: noSelfMask,
+      mask: excludeSelfMask,
       combine: "exact",
       gate: false,
       certificate: false,

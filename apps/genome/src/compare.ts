@@ -1,12 +1,13 @@
 import { join } from "node:path";
 import { type Context, init } from "@mosaic/attention";
 import { stepsForBudget, multiplyAddsPerStep } from "./cost.ts";
-import { readLearningCurve } from "./curve.ts";
+import { readLearningCurve, throwIfFailed } from "@mosaic/program";
+import type { CurvePoint } from "./curve.ts";
 import { evaluate, computeRoutingMap, measureRouterRecall, type RoutingMap } from "./evaluation.ts";
 import type { MethodResult, PlantedRun } from "./results.ts";
 import { trainingFiles, loadTrained } from "./run.ts";
 import { formatMethodName, type Settings } from "./settings.ts";
-import { throwIfFailed, type TrainingLaunchOptions, startTraining } from "./training.ts";
+import { type TrainingLaunchOptions, startTraining } from "./training.ts";
 
 /** Held-out sequences that the trained model is evaluated on. */
 const HELD_OUT_SEQUENCES = 64;
@@ -19,11 +20,11 @@ export async function trainPlanted(settings: Settings, start: TrainingLaunchOpti
   await using ctx: Context = await init({ seed: settings.seed });
   using trainer = await loadTrained(ctx, settings);
   const { loss, recall } = await evaluate(trainer, HELD_OUT_SEQUENCES);
-  const { chunks, topK, folder } = settings;
+  const { chunks, topK, outputDir } = settings;
   return {
-    settings: { ...settings, folder: "" },
+    settings: { ...settings, outputDir: "" },
     seconds,
-    curve: readLearningCurve(trainingFiles(folder).curve).flatMap(({ step, loss, held }) =>
+    curve: readLearningCurve<CurvePoint>(trainingFiles(outputDir).curve).flatMap(({ step, loss, held }) =>
       held ? [{ step, loss, held }] : [],
     ),
     recall: recall!,
@@ -58,7 +59,7 @@ export async function compareMethods(
   let map: RoutingMap | undefined;
   for (const contender of comparedMethods) {
     const name = formatMethodName(contender);
-    const own = { ...settings, ...contender, folder: join(settings.folder, name.replace(" ", "-")) };
+    const own = { ...settings, ...contender, outputDir: join(settings.outputDir, name.replace(" ", "-")) };
     const steps = stepsForBudget(budget, own);
     const result = await trainMethod({ ...own, steps }, startOf(name));
     if (contender.method !== "meta") {
@@ -77,6 +78,6 @@ async function trainMethod(settings: Settings, start: TrainingLaunchOptions): Pr
   const began = performance.now();
   throwIfFailed(await startTraining(settings, start));
   const seconds = Math.round((performance.now() - began) / 1000);
-  const curve = readLearningCurve(trainingFiles(settings.folder).curve).filter(({ held }) => held);
+  const curve = readLearningCurve<CurvePoint>(trainingFiles(settings.outputDir).curve).filter(({ held }) => held);
   return { name: formatMethodName(settings), settings, seconds, curve };
 }

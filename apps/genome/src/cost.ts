@@ -50,8 +50,8 @@ export function multiplyAddsPerStep(step: number, settings: Settings): number {
 }
 
 /** How many steps a training may take before it has done so many multiply-adds. */
-export function stepsForBudget(work: number, settings: Settings): number {
+export function stepsForBudget(computeBudget: number, settings: Settings): number {
   let [steps, done] = [0, multiplyAddsPerStep(0, settings)];
-  while (done <= work) done += multiplyAddsPerStep(++steps, settings);
+  while (done <= computeBudget) done += multiplyAddsPerStep(++steps, settings);
   return steps;
 }

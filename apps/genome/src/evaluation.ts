@@ -35,7 +35,7 @@ export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_
   }
   model.train();
   const of = shares.reduce((total, share) => total + share.total, 0);
-  const recall = shares.reduce((total, share) => total + share.hits, 0) / of;
+  const recall = shares.reduce((total, share) => total + share.recalled, 0) / of;
   return { loss: sum / count, ...(of > 0 && { recall }) };
 }
 
@@ -45,18 +45,18 @@ function isPlanted(sample: Sample): sample is Sample & { readonly sources: Reado
 
 /** A share: so many of so many. */
 interface RecallCount {
-  readonly hits: number;
+  readonly recalled: number;
   readonly total: number;
 }
 
 /** Of how many query chunks the one source is among the first k that were chosen. */
 export function plantedRecall(
-  chosen: readonly (readonly number[])[],
+  chosenChunks: readonly (readonly number[])[],
   sources: ReadonlyMap<number, number>,
   k: number,
 ): RecallCount {
-  const found = [...sources].filter(([query, source]) => chosen[query]!.slice(0, k).includes(source));
-  return { hits: found.length, total: sources.size };
+  const found = [...sources].filter(([query, source]) => chosenChunks[query]!.slice(0, k).includes(source));
+  return { recalled: found.length, total: sources.size };
 }
 
 /** What share of the remote mass, and of the k chunks with most of it, the first k chosen chunks have. */
@@ -70,7 +70,7 @@ export interface MassRecall {
 /** Row by row of mass [n,N], n query chunks beginning with number `first`; their own chunk does not count. */
 export function massRecall(
   mass: Float32Array,
-  chosen: readonly (readonly number[])[],
+  chosenChunks: readonly (readonly number[])[],
   { k, chunks, first = 0 }: { k: number; chunks: number; first?: number },
 ): MassRecall {
   const rows = mass.length / chunks;
@@ -79,7 +79,7 @@ export function massRecall(
     const of = (chunk: number): number => mass[row * chunks + chunk]!;
     const others = Array.from({ length: chunks }, (_, chunk) => chunk).filter((chunk) => chunk !== first + row);
     const top = others.sort((a, b) => of(b) - of(a)).slice(0, k);
-    const taken = chosen[first + row]!.slice(0, k);
+    const taken = chosenChunks[first + row]!.slice(0, k);
     hits += top.filter((chunk) => taken.includes(chunk)).length;
     got += taken.reduce((sum, chunk) => sum + of(chunk), 0);
     best += top.reduce((sum, chunk) => sum + of(chunk), 0);

@@ -2,8 +2,8 @@
 import { readFileSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
 
-const BASE_LETTERS = 5;
-const VOCABULARY_SIZE = BASE_LETTERS ** 3;
+const NUM_BASE_LETTERS = 5;
+const VOCABULARY_SIZE = NUM_BASE_LETTERS ** 3;
 const WORD_OFFSETS = [-9, -6, -3, 0, 3, 6, 9] as const;
 
 /** Words that make a token. */
@@ -16,7 +16,7 @@ export const CONTEXT_RADIUS = 10;
 /** For each row of the table 1, or 0 if any of its letters is hidden. */
 export function unmaskedEmbeddingRows(): Float32Array {
   const hasMask = (word: number): boolean =>
-    [25, 5, 1].some((unit) => Math.floor(word / unit) % BASE_LETTERS === MASKED);
+    [25, 5, 1].some((unit) => Math.floor(word / unit) % NUM_BASE_LETTERS === MASKED);
   return Float32Array.from({ length: WORD_VOCABULARY_SIZE }, (_, row) => (hasMask(row % VOCABULARY_SIZE) ? 0 : 1));
 }
 
@@ -24,13 +24,13 @@ export function unmaskedEmbeddingRows(): Float32Array {
  * The tokens of positions [start, end), each as `WORDS` rows of the table, row-major. Beyond the ends of the sequence
  * nothing is known, as under a mask.
  */
-export function tokenize(letters: Uint8Array, start: number, end: number): Int32Array {
-  const at = (position: number): number => letters[position] ?? MASKED;
+export function tokenize(bases: Uint8Array, start: number, end: number): Int32Array {
+  const at = (position: number): number => bases[position] ?? MASKED;
   const words = new Int32Array((end - start) * WORDS_PER_TOKEN);
   for (let position = start; position < end; position++) {
     for (const [i, centre] of WORD_OFFSETS.entries()) {
       const middle = position + centre;
-      const word = (at(middle - 1) * BASE_LETTERS + at(middle)) * BASE_LETTERS + at(middle + 1);
+      const word = (at(middle - 1) * NUM_BASE_LETTERS + at(middle)) * NUM_BASE_LETTERS + at(middle + 1);
       words[(position - start) * WORDS_PER_TOKEN + i] = i * VOCABULARY_SIZE + word;
     }
   }
@@ -58,8 +58,8 @@ export function readLambdaGenome(): Bases {
 }
 
 /** "ACGT" as numbers; throws a RangeError for another letter. */
-export function parseBases(letters: string): Bases {
-  return Uint8Array.from(letters, (letter, i) => {
+export function parseBases(sequence: string): Bases {
+  return Uint8Array.from(sequence, (letter, i) => {
     const base = "ACGT".indexOf(letter);
     if (base >= 0) return base;
     throw new RangeError(`base ${i + 1}: expected A, C, G or T, received "${letter}"`);

@@ -2,47 +2,14 @@ import { getEventListeners } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { constants, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { help, formatMethodName, readSettings, type Settings, UsageError } from "./settings.ts";
+import { help, formatMethodName, parseSettings, type Settings, UsageError } from "./settings.ts";
 import { compareMethods, trainPlanted } from "./compare.ts";
 import { writeResultsPage } from "./draw/results-page.ts";
+import { Progress, throwIfFailed, TrainingError } from "@mosaic/program";
 import { type PlantedRun, RESULTS, writeResult } from "./results.ts";
-import { throwIfFailed, startTraining, type StepReport, TrainingError } from "./training.ts";
+import { startTraining, type StepReport } from "./training.ts";
 
-/** How far a training is: one line that renews itself on a terminal, a line for each tenth elsewhere. */
-class Progress {
-  readonly #out: NodeJS.WriteStream;
-  #startTime = 0;
-  #lastShownTenth = -1;
-
-  constructor(out: NodeJS.WriteStream) {
-    this.#out = out;
-  }
-
-  /** A new piece of work begins; returns what to call with the share of it that is done, and in words. */
-  begin(): (share: number, words: string) => void {
-    this.#startTime = performance.now();
-    this.#lastShownTenth = -1;
-    return (share, words) => this.#show(share, words);
-  }
-
-  /** Clears the line, so that what is printed next stands alone. */
-  end(): void {
-    if (this.#out.isTTY) this.#out.write("\r\u001b[2K");
-  }
-
-  #show(share: number, words: string): void {
-    const tenth = Math.floor(share * 10);
-    if (!this.#out.isTTY && tenth === this.#lastShownTenth) return;
-    this.#lastShownTenth = tenth;
-    const elapsed = (performance.now() - this.#startTime) / 1000;
-    const rest = share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s to go` : "";
-    const bar = "█".repeat(Math.round(share * 20)).padEnd(20, "░");
-    const line = `${bar} ${words}, ${elapsed.toFixed(0)} s${rest}`;
-    this.#out.write(this.#out.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
-  }
-}
-
-const usage = `Models that read bacteriophage λ, and learn where to look in it.
+const usage = `Models of the genome of bacteriophage λ whose attention learns which chunks to attend to.
 
   npm run train   -w @mosaic/genome -- [options]   trains one model, on 4 ranks; restarts and resumes if a rank dies
   npm run compare -w @mosaic/genome -- [options]   local, meta (topK 1, 2, 4) and ring at equal compute → results/
@@ -96,22 +63,22 @@ function reportSteps(name: string): (report: StepReport) => void {
 }
 
 async function trainCommand(args: readonly string[]): Promise<void> {
-  const settings = readSettings(args);
-  const folder = resolve(settings.folder);
+  const settings = parseSettings(args);
+  const outputDir = resolve(settings.outputDir);
   const name = `${settings.task}, ${formatMethodName(settings)}, ${settings.ranks} ranks`;
-  throwIfFailed(await startTraining({ ...settings, folder }, { progress: reportSteps(name), abort: abort.signal }));
+  throwIfFailed(await startTraining({ ...settings, outputDir }, { progress: reportSteps(name), abort: abort.signal }));
   progress.end();
-  console.log(`curve.jsonl and model.safetensors are in ${folder}`);
+  console.log(`curve.jsonl and model.safetensors are in ${outputDir}`);
 }
 
 async function compareCommand(args: readonly string[]): Promise<void> {
-  const settings = readSettings(args, { task: "genome", method: "meta", "top-k": "2", folder: "" });
-  const { methods, map } = await withTemporaryFolder((folder) => {
-    return compareMethods({ ...settings, folder }, (name) => ({ progress: reportSteps(name), abort: abort.signal }));
+  const settings = parseSettings(args, { task: "genome", method: "meta", "top-k": "2", "output-dir": "" });
+  const { methods, map } = await withTemporaryDirectory((outputDir) => {
+    return compareMethods({ ...settings, outputDir }, (name) => ({ progress: reportSteps(name), abort: abort.signal }));
   });
   writeResult(new URL("genome.jsonl", RESULTS), {
     ...createOrigin("compare", args),
-    methods: methods.map(withoutFolder),
+    methods: methods.map(withoutOutputDir),
     map,
   });
   progress.end();
@@ -124,23 +91,23 @@ async function compareCommand(args: readonly string[]): Promise<void> {
 
 async function plantedCommand(args: readonly string[]): Promise<void> {
   const runs: PlantedRun[] = [];
-  const first = readSettings(args, { task: "planted", method: "meta", folder: "" });
+  const first = parseSettings(args, { task: "planted", method: "meta", "output-dir": "" });
   for (const seed of [0, 1, 2].map((more) => first.seed + more)) {
-    const own = (folder: string): Settings => ({ ...first, seed, folder });
+    const own = (outputDir: string): Settings => ({ ...first, seed, outputDir });
     const start = { progress: reportSteps(`planted, seed ${seed}`), abort: abort.signal };
-    const run = await withTemporaryFolder((folder) => trainPlanted(own(folder), start));
+    const run = await withTemporaryDirectory((outputDir) => trainPlanted(own(outputDir), start));
     progress.end();
     console.log(
       `seed ${seed}: recall@${first.topK} ${run.recall.toFixed(3)} of ${run.pairs} pairs (chance ${run.chance.toFixed(3)})`,
     );
-    runs.push(withoutFolder(run));
+    runs.push(withoutOutputDir(run));
     writeResult(new URL("planted.jsonl", RESULTS), { ...createOrigin("planted", args), runs });
   }
 }
 
-/** Without the folder, which is gone. */
-function withoutFolder<T extends { readonly settings: Settings }>(result: T): T {
-  return { ...result, settings: { ...result.settings, folder: "" } };
+/** Without the output directory, which was temporary. */
+function withoutOutputDir<T extends { readonly settings: Settings }>(result: T): T {
+  return { ...result, settings: { ...result.settings, outputDir: "" } };
 }
 
 function createOrigin(command: string, args: readonly string[]): { date: string; command: string } {
@@ -148,12 +115,12 @@ function createOrigin(command: string, args: readonly string[]): { date: string;
   return { date: new Date().toISOString().slice(0, 10), command: `npm run ${command} -w @mosaic/genome${options}` };
 }
 
-async function withTemporaryFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-genome-"));
-  const remove = (): void => rmSync(folder, { recursive: true, force: true });
+async function withTemporaryDirectory<T>(body: (directory: string) => Promise<T>): Promise<T> {
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-genome-"));
+  const remove = (): void => rmSync(directory, { recursive: true, force: true });
   process.once("exit", remove);
   try {
-    return await body(folder);
+    return await body(directory);
   } finally {
     process.off("exit", remove);
     remove();

@@ -7,7 +7,7 @@ export const IGNORED = -100;
 /** One sequence: inputs and targets of a model. */
 export interface Sample {
   /** Bases 0 to 3, `MASKED` where hidden [S]. */
-  readonly letters: Uint8Array;
+  readonly bases: Uint8Array;
   /** The hidden bases, `IGNORED` elsewhere [S]. */
   readonly targets: Float32Array;
 }
@@ -26,15 +26,15 @@ export const HELD_OUT = { start: 28_000, end: 40_192 } as const;
 
 /** A stretch of the genome with some bases hidden; the genome is circular, as λ's own does inside its host. */
 export function maskBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
-  const letters = new Uint8Array(length);
+  const bases = new Uint8Array(length);
   const targets = new Float32Array(length).fill(IGNORED);
   for (let i = 0; i < length; i++) {
     const base = genome[(start + i) % genome.length]!;
     const hidden = random.uniform() < MASK_RATE;
-    letters[i] = hidden ? MASKED : base;
+    bases[i] = hidden ? MASKED : base;
     if (hidden) targets[i] = base;
   }
-  return { letters, targets };
+  return { bases, targets };
 }
 
 /** A place for a stretch of training, clear of what is held out. */
@@ -66,7 +66,7 @@ interface ChunkShape {
 export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkShape, random: Random): PlantedSample {
   const length = chunks * chunkLength;
   const from = random.integer(genome.length);
-  const letters = Uint8Array.from({ length }, (_, i) => genome[(from + i) % genome.length]!);
+  const bases = Uint8Array.from({ length }, (_, i) => genome[(from + i) % genome.length]!);
   const targets = new Float32Array(length).fill(IGNORED);
   const sources = new Map<number, number>();
   const known = new Set<string>();
@@ -74,12 +74,12 @@ export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkShape,
     const motif = drawPlantedMotif(random, known);
     for (const chunk of [query, source]) {
       const start = chunk * chunkLength + random.integer(chunkLength - MOTIF_LENGTH + 1);
-      letters.set(motif, start);
-      if (chunk === query) maskRepeat(letters, targets, start + KEY_MARKER.length + KEY_LENGTH);
+      bases.set(motif, start);
+      if (chunk === query) maskRepeat(bases, targets, start + KEY_MARKER.length + KEY_LENGTH);
     }
     sources.set(query, source);
   }
-  return { letters, targets, sources };
+  return { bases, targets, sources };
 }
 
 function maskRepeat(letters: Uint8Array, targets: Float32Array, start: number): void {

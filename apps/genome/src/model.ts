@@ -17,8 +17,8 @@ export interface ModelOutput extends Disposable {
 
 /** This rank's rows: the words around each base [B,S,W], and each base's place in its chunk [S]. */
 export interface Tokens {
-  readonly words: Tensor;
-  readonly places: Tensor;
+  readonly tokenIds: Tensor;
+  readonly positions: Tensor;
 }
 
 class Block extends Module {
@@ -60,17 +60,17 @@ function zeroMaskedEmbeddings(ctx: Context, { weight }: Embedding): void {
  */
 export class GenomeModel extends Module {
   readonly blocks: ModuleList<Block>;
-  readonly #words: Embedding;
-  readonly #places: Embedding;
+  readonly #tokenEmbedding: Embedding;
+  readonly #positionEmbedding: Embedding;
   readonly #norm: RMSNorm;
   readonly #head: Linear;
 
   constructor(ctx: Context, settings: ModelSettings) {
     super();
     const { embedDim, layers, chunkLength } = settings;
-    this.#words = this.addChild("words", new Embedding(ctx, WORD_VOCABULARY_SIZE, embedDim, { std: 0.5 }));
-    zeroMaskedEmbeddings(ctx, this.#words);
-    this.#places = this.addChild("places", new Embedding(ctx, chunkLength, embedDim, { std: 0.02 }));
+    this.#tokenEmbedding = this.addChild("words", new Embedding(ctx, WORD_VOCABULARY_SIZE, embedDim, { std: 0.5 }));
+    zeroMaskedEmbeddings(ctx, this.#tokenEmbedding);
+    this.#positionEmbedding = this.addChild("places", new Embedding(ctx, chunkLength, embedDim, { std: 0.02 }));
     const blocks = Array.from({ length: layers }, () => new Block(ctx, settings));
     this.blocks = this.addChild("blocks", new ModuleList(blocks));
     this.#norm = this.addChild("norm", new RMSNorm(ctx, embedDim));
@@ -78,8 +78,8 @@ export class GenomeModel extends Module {
   }
 
   /** Collective: every rank passes its rows. */
-  async forward({ words, places }: Tokens, options: MetaForwardOptions = {}): Promise<ModelOutput> {
-    let x = scope(() => this.#words.forward(words).sum(2).add(this.#places.forward(places)));
+  async forward({ tokenIds, positions }: Tokens, options: MetaForwardOptions = {}): Promise<ModelOutput> {
+    let x = scope(() => this.#tokenEmbedding.forward(tokenIds).sum(2).add(this.#positionEmbedding.forward(positions)));
     const results: MetaResult[] = [];
     for (const block of this.blocks) {
       using before = x;

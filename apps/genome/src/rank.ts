@@ -1,10 +1,10 @@
 // What each rank runs: `mosaic-run --nproc-per-node 4 rank.js --task planted`. RANK and WORLD_SIZE come from the launcher.
 import * as mosaic from "@mosaic/attention";
-import { readSettings } from "./settings.ts";
+import { parseSettings } from "./settings.ts";
 import { train } from "./run.ts";
 
 const ranks = process.env["WORLD_SIZE"] ?? "1";
-const settings = readSettings([...process.argv.slice(2), "--ranks", ranks]);
+const settings = parseSettings([...process.argv.slice(2), "--ranks", ranks]);
 await using ctx = await mosaic.init({ seed: settings.seed });
 const trainer = await train(ctx, settings, (step, loss) => {
   if (ctx.rank === 0) console.log(JSON.stringify({ step, of: settings.steps, loss: Number(loss.toFixed(4)) }));

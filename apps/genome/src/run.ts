@@ -4,15 +4,16 @@ import { type Context } from "@mosaic/attention";
 import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
 import { createDirectory } from "@mosaic/launcher";
 import { multiplyAddsPerStep } from "./cost.ts";
-import { LearningCurve } from "./curve.ts";
+import { LearningCurve } from "@mosaic/program";
+import type { CurvePoint } from "./curve.ts";
 import { evaluate } from "./evaluation.ts";
 import type { Settings } from "./settings.ts";
 import { Trainer } from "./trainer.ts";
 
-/** What a training's folder holds. */
-export const trainingFiles = (folder: string): { curve: string; checkpoint: string } => ({
-  curve: join(folder, "curve.jsonl"),
-  checkpoint: join(folder, "model.safetensors"),
+/** Files of a training's output directory. */
+export const trainingFiles = (directory: string): { curve: string; checkpoint: string } => ({
+  curve: join(directory, "curve.jsonl"),
+  checkpoint: join(directory, "model.safetensors"),
 });
 
 /** What is remembered beside the weights. */
@@ -22,7 +23,7 @@ interface RunningTotals {
 }
 
 /**
- * What each rank does: trains to the last step, from the checkpoint in the folder if there is one. Rank 0 writes the curve.
+ * What each rank does: trains to the last step, from the checkpoint in the output directory if there is one. Rank 0 writes the curve.
  * `progress` is called for every step.
  */
 export async function train(
@@ -30,15 +31,15 @@ export async function train(
   settings: Settings,
   progress: (step: number, loss: number) => void,
 ): Promise<Trainer> {
-  const { steps, checkpointEvery, evaluateEvery, folder } = settings;
-  const { curve: curvePath, checkpoint } = trainingFiles(folder);
+  const { steps, checkpointEvery, evaluateEvery, outputDir } = settings;
+  const { curve: curvePath, checkpoint } = trainingFiles(outputDir);
   const trainer = new Trainer(ctx, settings);
   const { model, optimizer } = trainer;
   let sums: RunningTotals = { bytes: 0, work: 0 };
-  if (ctx.rank === 0) createDirectory(folder);
+  if (ctx.rank === 0) createDirectory(outputDir);
   if (existsSync(checkpoint))
     sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as RunningTotals;
-  const curve = ctx.rank === 0 ? new LearningCurve(curvePath) : undefined;
+  const curve = ctx.rank === 0 ? new LearningCurve<CurvePoint>(curvePath) : undefined;
   curve?.truncateAfter(optimizer.steps);
   while (optimizer.steps < steps) {
     const work = sums.work + multiplyAddsPerStep(optimizer.steps, settings);
@@ -60,6 +61,6 @@ export async function train(
 export async function loadTrained(ctx: Context, settings: Settings): Promise<Trainer> {
   const trainer = new Trainer(ctx, { ...settings, ranks: ctx.size });
   const { model, optimizer } = trainer;
-  await loadCheckpoint(ctx, trainingFiles(settings.folder).checkpoint, { model, optimizer });
+  await loadCheckpoint(ctx, trainingFiles(settings.outputDir).checkpoint, { model, optimizer });
   return trainer;
 }

@@ -46,8 +46,10 @@ export class SampleSource {
 
   #startPosition(purpose: Purpose, { length, i, random }: { length: number; i: number; random: Random }): number {
     if (purpose === "training") return drawTrainingStart(this.#genome, length, random);
-    const room = HELD_OUT.end - HELD_OUT.start - length;
-    return HELD_OUT.start + (room > 0 ? (i * Math.min(length, 1 + Math.floor(room / 4))) % (room + 1) : 0);
+    const lastStart = HELD_OUT.end - HELD_OUT.start - length;
+    return (
+      HELD_OUT.start + (lastStart > 0 ? (i * Math.min(length, 1 + Math.floor(lastStart / 4))) % (lastStart + 1) : 0)
+    );
   }
 }
 
@@ -64,18 +66,18 @@ export function loadBatch(
   samples: readonly Sample[],
   { chunkLength }: Pick<ModelSettings, "chunkLength">,
 ): Batch {
-  const { length } = samples[0]!.letters;
+  const { length } = samples[0]!.bases;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length });
   const { start, length: rows } = layout.spans(ctx.mesh.coordinate)[0]!;
   const end = start + rows;
   const count = samples.length;
-  const words = samples.flatMap(({ letters }) => Array.from(tokenize(letters, start, end)));
+  const tokenIds = samples.flatMap(({ bases }) => Array.from(tokenize(bases, start, end)));
   const targets = samples.flatMap((sample) => Array.from(sample.targets.subarray(start, end)));
-  const places = Array.from({ length: rows }, (_, row) => (start + row) % chunkLength);
+  const positions = Array.from({ length: rows }, (_, row) => (start + row) % chunkLength);
   const tensors = {
-    words: fromArray(ctx, words, [count, rows, WORDS_PER_TOKEN]),
+    tokenIds: fromArray(ctx, tokenIds, [count, rows, WORDS_PER_TOKEN]),
     targets: fromArray(ctx, targets, [count, rows]),
-    places: fromArray(ctx, places, [rows]),
+    positions: fromArray(ctx, positions, [rows]),
   };
   return {
     tokens: tensors,

@@ -13,7 +13,7 @@ const sharedOptions = {
   seed: 0,
   checkpointEvery: 50,
   evaluateEvery: 50,
-  folder: "",
+  outputDir: "",
 } as const;
 
 /** What each task does by default. */
@@ -78,13 +78,13 @@ ${[...integerOptions, ...numberOptions]
         .join(", ")}`,
   )
   .join("\n")}
-  --folder PATH   where curve and checkpoint go; a checkpoint found there is continued`;
+  --output-dir PATH   where curve and checkpoint go; a checkpoint found there is continued`;
 
 /** Options that a command sets by itself, and would have to ignore if they were given. */
 type FixedOptions = Readonly<Record<string, string>>;
 
 /** Reads options of a training; throws a UsageError, for one that is decided, too. */
-export function readSettings(args: readonly string[], fixed: FixedOptions = {}): Settings {
+export function parseSettings(args: readonly string[], fixed: FixedOptions = {}): Settings {
   const given = parse(args);
   const idle = Object.keys(fixed).find((flag) => given[flag] !== undefined);
   if (idle !== undefined) throw new UsageError(`--${idle}: this command sets it; omit it`);
@@ -98,8 +98,9 @@ export function readSettings(args: readonly string[], fixed: FixedOptions = {}):
   }
   const method = parseChoice("method", values["method"] ?? base.method, methods);
   const settings: Settings = { ...base, ...read, method };
-  const folder = values["folder"] ?? `runs/${task}-${method}${method === "meta" ? settings.topK : ""}-${settings.seed}`;
-  return checkSettings({ ...settings, folder });
+  const outputDir =
+    values["output-dir"] ?? `runs/${task}-${method}${method === "meta" ? settings.topK : ""}-${settings.seed}`;
+  return checkSettings({ ...settings, outputDir });
 }
 
 /** The command line that `readSettings` understands as these settings. */
@@ -118,13 +119,15 @@ function checkSettings(settings: Settings): Settings {
   }
   if (task === "genome" && chunks * chunkLength > MAX_LENGTH) {
     const received = `${chunks} chunks of ${chunkLength}`;
-    throw new UsageError(`--chunks: expected no more than the ${MAX_LENGTH} bases held out, received ${received}`);
+    throw new UsageError(
+      `--chunks: expected chunks × chunk-length ≤ ${MAX_LENGTH}, the held-out bases; received ${received}`,
+    );
   }
   if (chunks % ranks !== 0) {
     throw new UsageError(`--chunks: expected a multiple of the ${ranks} ranks, received ${chunks}`);
   }
   if (method === "meta" && topK >= chunks) {
-    throw new UsageError(`--top-k: expected less than the ${chunks} chunks, received ${topK}`);
+    throw new UsageError(`--top-k: expected an integer below the number of chunks, ${chunks}; received ${topK}`);
   }
   if (task === "planted" && (chunks % 2 !== 0 || chunks < 4)) {
     throw new UsageError(`--chunks: expected an even number ≥ 4, as planted chunks come in pairs; received ${chunks}`);
@@ -138,7 +141,7 @@ function checkSettings(settings: Settings): Settings {
 }
 
 function parse(args: readonly string[]): Readonly<Record<string, string | undefined>> {
-  const names = ["task", "method", "folder", ...[...integerOptions, ...numberOptions].map(toFlag)];
+  const names = ["task", "method", "output-dir", ...[...integerOptions, ...numberOptions].map(toFlag)];
   const options = Object.fromEntries(names.map((name) => [name, { type: "string" } as const]));
   try {
     return parseArgs({ args: [...args], options, strict: true }).values;
@@ -197,7 +200,7 @@ export interface Settings extends ModelSettings {
   readonly checkpointEvery: number;
   readonly evaluateEvery: number;
   /** Where the curve and the checkpoint are. */
-  readonly folder: string;
+  readonly outputDir: string;
 }
 
 /** "ring", "local", "meta 2". */

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
-import { formatArgs, help, readSettings, UsageError } from "../src/settings.ts";
+import { formatArgs, help, parseSettings, UsageError } from "../src/settings.ts";
 
 test("each task has defaults, options change them, and ranks are given the same", () => {
-  const settings = readSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);
+  const settings = parseSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);
   expect(settings).toMatchObject({ task: "planted", method: "meta", topK: 1, learningRate: 0.5, ranks: 2, heads: 1 });
-  expect(settings.folder).toBe("runs/planted-meta1-0");
-  expect(readSettings(formatArgs(settings))).toEqual(settings);
+  expect(settings.outputDir).toBe("runs/planted-meta1-0");
+  expect(parseSettings(formatArgs(settings))).toEqual(settings);
   expect(help).toContain("--chunk-length N");
 });
 
@@ -16,21 +16,21 @@ test.each([
   [["--steps", "1.5"], 'an integer ≥ 0, received "1.5"'],
   [["--learning-rate", "fast"], 'a number ≥ 0, received "fast"'],
   [["--chunks", "10"], "a multiple of the 4 ranks, received 10"],
-  [["--top-k", "16"], "less than the 16 chunks, received 16"],
+  [["--top-k", "16"], "--top-k: expected an integer below the number of chunks, 16; received 16"],
   [["--batch", "0"], "--batch: expected at least 1, received 0"],
   [["--layers", "0"], "--layers: expected at least 1"],
-  [["--chunk-length", "1024"], "no more than the 12192 bases held out, received 16 chunks of 1024"],
+  [["--chunk-length", "1024"], "the held-out bases; received 16 chunks of 1024"],
   [["--task", "planted", "--chunk-length", "20"], "at least the 30 bases that are planted in each, received 20"],
   [["--task", "planted", "--chunks", "5", "--ranks", "1"], "an even number"],
 ])("%j is refused: %s", (args, words) => {
-  expect(() => readSettings(args)).toThrow(UsageError);
-  expect(() => readSettings(args)).toThrow(words);
+  expect(() => parseSettings(args)).toThrow(UsageError);
+  expect(() => parseSettings(args)).toThrow(words);
 });
 
 test("what a command decides is not taken and ignored", () => {
-  const decided = { task: "genome", method: "meta", "top-k": "2", folder: "" };
-  expect(readSettings(["--steps", "7"], decided)).toMatchObject({ task: "genome", topK: 2, steps: 7, folder: "" });
-  for (const flag of ["--task", "--method", "--top-k", "--folder"]) {
-    expect(() => readSettings([flag, "1"], decided)).toThrow(`${flag}: this command sets it; omit it`);
+  const decided = { task: "genome", method: "meta", "top-k": "2", "output-dir": "" };
+  expect(parseSettings(["--steps", "7"], decided)).toMatchObject({ task: "genome", topK: 2, steps: 7, outputDir: "" });
+  for (const flag of ["--task", "--method", "--top-k", "--output-dir"]) {
+    expect(() => parseSettings([flag, "1"], decided)).toThrow(`${flag}: this command sets it; omit it`);
   }
 });

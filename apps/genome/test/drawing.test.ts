@@ -1,6 +1,6 @@
 import { Resvg } from "@resvg/resvg-js";
 import { describe, expect, it } from "vitest";
-import { readSettings } from "../src/settings.ts";
+import { parseSettings } from "../src/settings.ts";
 import { formatPage, drawPictures, renderPng } from "../src/draw/results-page.ts";
 import type { Comparison, MethodResult, PlantedResult } from "../src/results.ts";
 
@@ -14,7 +14,7 @@ const curve = [1, 2, 3].map((step) => ({
 }));
 const method = (name: string, more: Partial<MethodResult> = {}): MethodResult => ({
   name,
-  settings: readSettings([]),
+  settings: parseSettings([]),
   seconds: 1,
   curve,
   ...more,
@@ -32,7 +32,7 @@ const comparison: Comparison = {
 const planted: PlantedResult = {
   ...origin,
   runs: [0, 1].map((seed) => ({
-    settings: readSettings(["--task", "planted", "--seed", String(seed)]),
+    settings: parseSettings(["--task", "planted", "--seed", String(seed)]),
     seconds: 2,
     curve: curve.map((entry) => ({ ...entry, held: { ...entry.held, recall: entry.step / 4 } })),
     recall: 0.75,

@@ -13,8 +13,8 @@ test("a planted source counts if it is among the first k that were chosen", () =
     [1, 3],
     [2, 1],
   ]);
-  expect(plantedRecall(chosen, sources, 2)).toEqual({ hits: 2, total: 3 });
-  expect(plantedRecall(chosen, sources, 1)).toEqual({ hits: 1, total: 3 });
+  expect(plantedRecall(chosen, sources, 2)).toEqual({ recalled: 2, total: 3 });
+  expect(plantedRecall(chosen, sources, 1)).toEqual({ recalled: 1, total: 3 });
 });
 
 test("mass on chosen chunks is compared with that on the best others, the own one left out", () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { readSettings } from "../src/settings.ts";
+import { parseSettings } from "../src/settings.ts";
 import {
   CONTEXT_RADIUS,
   formatBases,
@@ -25,10 +25,10 @@ const genome = readLambdaGenome();
 
 describe("masked bases", () => {
   it("masks some 15 %, and has targets for just those", () => {
-    const { letters, targets } = maskBases(genome, { start: 48_000, length: 4000 }, new Random(1));
-    const hidden = Array.from(letters).filter((letter) => letter === MASKED).length;
+    const { bases, targets } = maskBases(genome, { start: 48_000, length: 4000 }, new Random(1));
+    const hidden = Array.from(bases).filter((letter) => letter === MASKED).length;
     expect(hidden / 4000).toBeCloseTo(0.15, 1);
-    letters.forEach((letter, i) => {
+    bases.forEach((letter, i) => {
       const base = genome[(48_000 + i) % genome.length]!;
       expect([letter, targets[i]]).toEqual(letter === MASKED ? [MASKED, base] : [base, IGNORED]);
     });
@@ -53,13 +53,13 @@ describe("planted repeats", () => {
   });
 
   it.each([0, 1, 2, 3])("explains each hidden repeat by one other chunk, seed %i", (seed) => {
-    const { letters, targets, sources } = plantRepeats(genome, cut, new Random(seed));
+    const { bases, targets, sources } = plantRepeats(genome, cut, new Random(seed));
     const marker = formatBases(KEY_MARKER);
     const plants = Array.from({ length: cut.chunks }, (_, chunk) => {
       const from = chunk * cut.chunkLength;
-      const start = from + formatBases(letters.subarray(from, from + cut.chunkLength)).indexOf(marker);
+      const start = from + formatBases(bases.subarray(from, from + cut.chunkLength)).indexOf(marker);
       const asked = Array.from(targets.subarray(start, start + MOTIF_LENGTH));
-      const seen = letters.subarray(start, start + MOTIF_LENGTH);
+      const seen = bases.subarray(start, start + MOTIF_LENGTH);
       const whole = seen.map((letter, i) => (letter === MASKED ? asked[i]! : letter));
       return { seen: formatBases(seen), whole: formatBases(whole) };
     });
@@ -78,9 +78,9 @@ describe("planted repeats", () => {
 
   it("gives the same sequences again, others for other steps, seeds and purposes", () => {
     const samples = (seed: string): SampleSource =>
-      new SampleSource(readSettings(["--task", "planted", "--seed", seed]));
+      new SampleSource(parseSettings(["--task", "planted", "--seed", seed]));
     const first = samples("3");
-    const text = (sample: { letters: Uint8Array }): string => formatBases(sample.letters);
+    const text = (sample: { bases: Uint8Array }): string => formatBases(sample.bases);
     expect(first.trainingBatch(4).map(text)).toEqual(samples("3").trainingBatch(4).map(text));
     const all = [
       ...first.trainingBatch(4),
@@ -94,14 +94,14 @@ describe("planted repeats", () => {
 
 describe("words", () => {
   it("hold what stands around a base, and nothing beyond the ends or the reach", () => {
-    const { letters } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
-    const whole = tokenize(letters, 0, 60);
+    const { bases } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
+    const whole = tokenize(bases, 0, 60);
     expect(whole.length).toBe(60 * WORDS_PER_TOKEN);
     expect(Math.max(...whole)).toBeLessThan(WORD_VOCABULARY_SIZE);
     // A rank that makes only its own rows makes the same.
-    expect(tokenize(letters, 20, 40)).toEqual(whole.slice(20 * WORDS_PER_TOKEN, 40 * WORDS_PER_TOKEN));
-    const changed = letters.slice();
-    changed[30] = (letters[30]! + 1) % 4;
+    expect(tokenize(bases, 20, 40)).toEqual(whole.slice(20 * WORDS_PER_TOKEN, 40 * WORDS_PER_TOKEN));
+    const changed = bases.slice();
+    changed[30] = (bases[30]! + 1) % 4;
     const differs = Array.from({ length: 60 }, (_, i) => i).filter((i) =>
       tokenize(changed, i, i + 1).some((word, j) => word !== whole[i * WORDS_PER_TOKEN + j]),
     );

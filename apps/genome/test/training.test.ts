@@ -3,23 +3,33 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Context, layoutOf, masks, world } from "@mosaic/attention";
 import { ringTraffic } from "@mosaic/attention/planner";
+import { readLearningCurve } from "@mosaic/program";
 import { afterAll, describe, expect, it } from "vitest";
-import { readSettings, type Settings } from "../src/settings.ts";
+import { parseSettings, type Settings } from "../src/settings.ts";
 import { stepsForBudget, multiplyAddsPerStep } from "../src/cost.ts";
-import { type CurvePoint, readLearningCurve } from "../src/curve.ts";
+import type { CurvePoint } from "../src/curve.ts";
 import { trainingFiles, train } from "../src/run.ts";
 import { startTraining } from "../src/training.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "genome-test-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const directory = mkdtempSync(join(tmpdir(), "genome-test-"));
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 const tiny = (name: string, ...more: readonly string[]): Settings => {
   const sizes =
     "--chunks 8 --chunk-length 32 --embed-dim 16 --heads 1 --layers 1 --batch 2 --warmup 4 --learning-rate 0.01".split(
       " ",
     );
-  const run = ["--steps", "12", "--evaluate-every", "6", "--checkpoint-every", "4", "--folder", join(folder, name)];
-  return readSettings([...sizes, ...run, ...more]);
+  const run = [
+    "--steps",
+    "12",
+    "--evaluate-every",
+    "6",
+    "--checkpoint-every",
+    "4",
+    "--output-dir",
+    join(directory, name),
+  ];
+  return parseSettings([...sizes, ...run, ...more]);
 };
 
 /** Trains on ranks of this process; the curve. */
@@ -30,7 +40,7 @@ async function curveOn(ranks: number, settings: Settings): Promise<readonly Curv
     await ctx.close();
   };
   await Promise.all(contexts.map(one));
-  return readLearningCurve(trainingFiles(settings.folder).curve);
+  return readLearningCurve<CurvePoint>(trainingFiles(settings.outputDir).curve);
 }
 
 describe("training", () => {
@@ -50,7 +60,7 @@ describe("training", () => {
   it("copies what only another chunk holds: within 40 steps the loss is well below ln 4", async () => {
     const task = "--task planted --chunks 4 --chunk-length 32 --top-k 3 --warmup 0 --batch 12".split(" ");
     const run = "--steps 40 --evaluate-every 40 --learning-rate 0.005".split(" ");
-    const curve = await curveOn(1, readSettings([...task, ...run, "--folder", join(folder, "copies")]));
+    const curve = await curveOn(1, parseSettings([...task, ...run, "--output-dir", join(directory, "copies")]));
     expect(curve.at(-1)!.held!.recall).toBe(1);
     expect(curve.at(-1)!.held!.loss).toBeLessThan(Math.log(4) - 0.2);
   });
@@ -68,7 +78,7 @@ describe("training", () => {
   });
 
   it("gives methods that attend to fewer keys more steps, never more work", () => {
-    const of = (...more: readonly string[]): Settings => readSettings(more);
+    const of = (...more: readonly string[]): Settings => parseSettings(more);
     const budget = 200 * multiplyAddsPerStep(0, of("--method", "ring"));
     const steps = ["4", "2", "1"].map((topK) => stepsForBudget(budget, of("--method", "meta", "--top-k", topK)));
     expect(stepsForBudget(budget, of("--method", "ring"))).toBe(200);
@@ -107,17 +117,17 @@ describe("a rank that is killed", () => {
     expect(result).toMatchObject({ outcome: "succeeded" });
     expect(killed).toBe(true);
     expect(attempts.size).toBe(2);
-    const read = (settings: Settings): string => readFileSync(trainingFiles(settings.folder).curve, "utf8");
+    const read = (settings: Settings): string => readFileSync(trainingFiles(settings.outputDir).curve, "utf8");
     expect(read(disturbed)).toBe(read(calm));
-    expect(readLearningCurve(trainingFiles(calm.folder).curve).map(({ step }) => step)).toEqual(
+    expect(readLearningCurve<CurvePoint>(trainingFiles(calm.outputDir).curve).map(({ step }) => step)).toEqual(
       Array.from({ length: 12 }, (_, i) => i + 1),
     );
   });
 
   it.each(["/proc/x", "/dev/null/x"])(
-    "ends at once for a folder that the system has no place for: %s",
+    "ends at once for an output directory that the system has no place for: %s",
     async (path) => {
-      const settings = { ...tiny("nowhere"), folder: path };
+      const settings = { ...tiny("nowhere"), outputDir: path };
       const [ctx] = (await world(1)) as [Context];
       await expect(train(ctx, settings, () => {})).rejects.toThrow(/^E[A-Z]+: .*(mkdir|stat)/);
       await ctx.close();

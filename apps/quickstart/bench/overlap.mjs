@@ -15,9 +15,9 @@ const { values } = parseArgs({ options: { tokens: number(8192), ranks: number(1)
 const [tokens, ranks, numHeads] = [values.tokens, values.ranks, values.heads].map(Number);
 const HOSTS = 2;
 const built = (path) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
-const folder = mkdtempSync(join(tmpdir(), "mosaic-overlap-"));
-process.on("exit", () => rmSync(folder, { recursive: true }));
-const token = join(folder, "token");
+const directory = mkdtempSync(join(tmpdir(), "mosaic-overlap-"));
+process.on("exit", () => rmSync(directory, { recursive: true }));
+const token = join(directory, "token");
 writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 });
 
 for (const causal of [false, true]) {
@@ -27,18 +27,19 @@ for (const causal of [false, true]) {
       tokens: tokens * size,
       ranks: size,
       backend: "ring",
-      causal,
+      mask: { name: causal ? "causal" : "full" },
+      placement: causal ? "zigzag" : "contiguous",
       dtype: "float32",
       backward: true,
       numHeads,
       dim: 64,
     },
-    ...{ seed: 0, json: false, svg: "", predict: "" },
+    ...{ seed: 0, json: false, svg: "", dispatch: "", predict: "" },
   };
-  const job = { settings, folder, recordEvents: { forward: size, backward: size } };
+  const job = { settings, directory, recordEvents: { forward: size, backward: size } };
   await Promise.all(Array.from({ length: HOSTS }, (_, host) => runOn(host, job)));
   const reports = Array.from({ length: size }, (_, rank) =>
-    JSON.parse(readFileSync(join(folder, `report.${rank}.json`), "utf8")),
+    JSON.parse(readFileSync(join(directory, `report.${rank}.json`), "utf8")),
   );
   const fraction = overlapFraction(reports);
   console.log(

@@ -2,7 +2,15 @@ import { existsSync } from "node:fs";
 import { dirname } from "node:path";
 import { parseArgs } from "node:util";
 import { backendNames, gridDimensions } from "./backends.ts";
-import { needsProfile, parseShape, type Settings } from "./job.ts";
+import {
+  type MaskChoice,
+  needsProfile,
+  parseShape,
+  type PlacementChoice,
+  placementNames,
+  type Settings,
+} from "./job.ts";
+import { maskForms, parseMask } from "./mask.ts";
 
 /** The command line cannot be understood; the message reports what would be. */
 export class UsageError extends Error {
@@ -13,9 +21,12 @@ const options = {
   tokens: { type: "string", default: "48502" },
   ranks: { type: "string" },
   mesh: { type: "string" },
+  stages: { type: "string" },
   device: { type: "string" },
   backend: { type: "string", default: "ring" },
   causal: { type: "boolean", default: false },
+  mask: { type: "string" },
+  placement: { type: "string" },
   dtype: { type: "string", default: "float32" },
   backward: { type: "boolean", default: false },
   heads: { type: "string", default: "2" },
@@ -23,7 +34,9 @@ const options = {
   seed: { type: "string", default: "0" },
   json: { type: "boolean", default: false },
   svg: { type: "string", default: "mosaic-quickstart.svg" },
+  dispatch: { type: "string", default: "" },
   predict: { type: "string", default: "" },
+  html: { type: "string", default: "" },
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
@@ -39,17 +52,24 @@ export const help: string = `Exact attention over one long real sequence that no
   --ranks N        processes it is cut over (4, or as many as --mesh has)
   --backend NAME   ${backendNames().join(", ")} (ring)
   --mesh AxB       ranks in two dimensions (as square as fits): ${twoDimensionalBackends().join(", ")}
+  --stages N       remote stages of flex, 0 to 64 (as many as are fastest)
   --device NAME    ${devices.join(" or ")} (cuda where there is a GPU for each rank, and NCCL; else cpu)
-  --causal         each base sees itself and those before it; placed in zigzag so that ranks have equal work
+  --mask MASK      who sees what: ${maskForms().join(", ")} (full)
+                   N documents of unequal length (32), causal windows or blocks of N tokens (a 16th of all)
+  --causal         short for --mask causal: each base sees itself and those before it
+  --placement NAME how the sequence is cut: ${placementNames.join(", ")}
+                   (dispatch with flex; zigzag where late tokens have more work; else contiguous)
   --dtype NAME     ${dtypes.join(", ")} (float32)
   --backward       gradients too: dq, dk, dv
   --heads N        attention heads (2)
   --dim N          size of a head, 1 to 256, even (64)
   --seed N         what embedding and projections are drawn from (0)
   --svg FILE       picture of who computed and sent what when (mosaic-quickstart.svg; "" for none)
+  --dispatch FILE  picture of each rank's load and transfers, contiguous beside the placement in use (none)
   --predict FILE   picture of what the planner predicts for this machine beside what was measured (none)
+  --html FILE      page with the timeline, tiles, bytes by link and load, to be zoomed and filtered (none)
   --json           one JSON object as the last line
-  -h, --help       this text`;
+  -h, --help       show this help`;
 
 /** Reads the command line (without node and script), or "help"; throws a UsageError. */
 export function readSettings(args: readonly string[]): Settings | "help" {
@@ -57,12 +77,16 @@ export function readSettings(args: readonly string[]): Settings | "help" {
   if (values.help) return "help";
   const backend = parseChoice("backend", values.backend, backendNames());
   const heads = parseInteger("heads", values.heads, [1, 256]);
+  const tokens = parseInteger("tokens", values.tokens, [1, 2 ** 24]);
+  const mask = readMask(values, tokens);
   const settings: Settings = {
-    tokens: parseInteger("tokens", values.tokens, [1, 2 ** 24]),
+    tokens,
     ...readRanks(values, backend, heads),
+    ...readStages(values, backend),
     backend,
     ...(values.device !== undefined && { device: parseChoice("device", values.device, devices) }),
-    causal: values.causal,
+    mask,
+    placement: readPlacement(values, backend, mask),
     dtype: parseChoice("dtype", values.dtype, dtypes),
     backward: values.backward,
     numHeads: heads,
@@ -70,7 +94,9 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     seed: parseInteger("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,
     svg: checkWritable("svg", values.svg),
+    dispatch: checkWritable("dispatch", values.dispatch),
     predict: checkWritable("predict", values.predict),
+    html: checkWritable("html", values.html),
   };
   if (settings.device === "cuda" && needsProfile(settings)) {
     throw new UsageError("--backend auto, --predict: expected --device cpu with them, as they measure the CPU");
@@ -90,7 +116,7 @@ function readRanks(
   const dimensions = gridDimensions(backend);
   if (mesh === undefined) {
     const count = parseInteger("ranks", ranks ?? "4", [1, MAX_RANKS]);
-    return dimensions ? { ranks: count, shape: dimensions.choose(count, heads) } : { ranks: count };
+    return dimensions ? { ranks: count, shape: dimensions.chooseShape(count, heads) } : { ranks: count };
   }
   if (!dimensions) {
     throw new UsageError(
@@ -105,6 +131,35 @@ function readRanks(
   const count = parseInteger("ranks", ranks ?? String(product), [1, MAX_RANKS]);
   if (count === product) return { ranks: count, shape };
   throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}", ${product} ranks`);
+}
+
+function readStages({ stages }: { readonly stages?: string }, backend: string): Pick<Settings, "stages"> {
+  if (stages === undefined) return {};
+  if (backend === "flex") return { stages: parseInteger("stages", stages, [0, 64]) };
+  throw new UsageError(`--stages: expected --backend flex with it, received ${backend}`);
+}
+
+function readMask({ mask, causal }: { readonly mask?: string; readonly causal?: boolean }, tokens: number): MaskChoice {
+  const text = mask ?? (causal ? "causal" : "full");
+  if (causal && text !== "causal") {
+    throw new UsageError(`--causal: expected no other --mask with it, received ${text}`);
+  }
+  const choice = parseMask(text, tokens);
+  if (choice) return choice;
+  throw new UsageError(
+    `--mask: expected one of ${maskForms().join(", ")}, N from 1 to ${tokens}, the tokens; received "${text}"`,
+  );
+}
+
+/** Late tokens have more work where they see all before them: then each rank gets early and late ones. */
+function readPlacement(
+  { placement }: { readonly placement?: string },
+  backend: string,
+  { name }: MaskChoice,
+): PlacementChoice {
+  if (placement !== undefined) return parseChoice("placement", placement, placementNames);
+  if (backend === "flex") return "dispatch";
+  return name === "causal" || name === "block-causal" ? "zigzag" : "contiguous";
 }
 
 function twoDimensionalBackends(): readonly string[] {
@@ -132,10 +187,10 @@ function checkEven(name: string, value: number): number {
   );
 }
 
-/** A file in a folder that is there: found out before the work, not after it. */
+/** A file in a directory that is there: found out before the work, not after it. */
 function checkWritable(name: string, path: string): string {
   if (path === "" || existsSync(dirname(path))) return path;
-  throw new UsageError(`--${name}: expected a file in a folder that exists, received "${path}"`);
+  throw new UsageError(`--${name}: expected a file in a directory that exists, received "${path}"`);
 }
 
 function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {

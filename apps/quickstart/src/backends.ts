@@ -2,23 +2,25 @@ import {
   type AttentionBackend,
   composed,
   contiguous,
+  dispatch,
   flex,
   hierarchical,
   type Layout,
   layoutOf,
   local,
   type Mask,
-  masks,
   mesh2d,
   type Placement,
   ring,
   type Strategy,
+  striped,
   ulysses,
   zigzag,
 } from "@mosaic/attention";
-import { type Coordinate, OptionError } from "@mosaic/attention/core";
-import { auto, type AutoStrategy } from "@mosaic/attention/planner";
-import { gridShapes, type Settings, type Shape } from "./job.ts";
+import { type Coordinate, dtypeBytes, OptionError } from "@mosaic/attention/core";
+import { auto, type AutoStrategy, type DispatchCost } from "@mosaic/attention/planner";
+import { gridShapes, type PlacementChoice, type Settings, type Shape } from "./job.ts";
+import { createMask } from "./mask.ts";
 
 const automaticPlans = new WeakMap<Settings, AutoStrategy>();
 
@@ -51,24 +53,30 @@ interface Dimensions {
   /** What the two numbers count. */
   readonly names: readonly [string, string];
   /** The default shape. */
-  choose(ranks: number, numHeads: number): Shape;
+  chooseShape(ranks: number, numHeads: number): Shape;
 }
 
 const backendTable: Readonly<Record<string, BackendEntry>> = {
   ring: { configureBackend: ({ ranks }) => ({ backend: ring(), mesh: { sp: ranks } }) },
   mesh2d: {
-    dimensions: { names: ["rows", "columns"], choose: (ranks) => gridShapes(ranks)[0]! },
+    dimensions: { names: ["rows", "columns"], chooseShape: (ranks) => gridShapes(ranks)[0]! },
     configureBackend: ({ ranks, shape }) => ({ backend: mesh2d({ shape: shape! }), mesh: { sp: ranks } }),
   },
   ulysses: { configureBackend: ({ ranks }) => ({ backend: ulysses(), mesh: { sp: ranks } }) },
-  flex: { configureBackend: ({ ranks }) => ({ backend: flex(), mesh: { sp: ranks } }) },
+  flex: {
+    configureBackend: (settings) => {
+      const { ranks, stages } = settings;
+      const backend = flex({ cost: machineSpeed(settings), ...(stages !== undefined && { stages }) });
+      return { backend, mesh: { sp: ranks } };
+    },
+  },
   composed: {
-    dimensions: { names: ["ranks for heads", "for the sequence"], choose: headShape },
+    dimensions: { names: ["ranks for heads", "for the sequence"], chooseShape: headShape },
     configureBackend: ({ ranks, shape }) =>
       withMesh(composed({ meshShape: { head: shape![0], seq: shape![1] } }), ranks),
   },
   hierarchical: {
-    dimensions: { names: ["nodes", "ranks on each"], choose: (ranks) => gridShapes(ranks)[0]! },
+    dimensions: { names: ["nodes", "ranks on each"], chooseShape: (ranks) => gridShapes(ranks)[0]! },
     configureBackend: ({ ranks, shape }) => withMesh(hierarchical({ intraNodeSize: shape![1] }), ranks),
   },
   auto: { configureBackend: (settings) => withMesh(planAutomatically(settings), settings.ranks) },
@@ -115,13 +123,54 @@ export function layoutFor(settings: Settings, { backend, mesh }: BackendConfigur
   return layoutOf({ mesh, axes: backend.axes, placement: placementFor(settings), length: settings.tokens });
 }
 
-/** Under a causal mask late tokens have more work, so each rank gets early and late ones. */
+const placements: Readonly<Record<PlacementChoice, (settings: Settings) => Placement>> = {
+  contiguous: () => contiguous(),
+  zigzag,
+  striped,
+  dispatch: (settings) => {
+    const { tokens, ranks } = settings;
+    return dispatch({ mask: maskFor(settings), length: tokens, ranks, cost: dispatchCost(settings) });
+  },
+};
+
+/** How the sequence is cut. The same on every rank. */
 export function placementFor(settings: Settings): Placement {
-  return settings.causal ? zigzag() : contiguous();
+  return placements[settings.placement](settings);
 }
 
+const maskCache = new WeakMap<Settings, Mask>();
+
+/** Who sees what: one object for the same settings, as what is derived from a mask is kept with it. */
 export function maskFor(settings: Settings): Mask {
-  return settings.causal ? masks.causal() : masks.full();
+  let mask = maskCache.get(settings);
+  if (!mask) maskCache.set(settings, (mask = createMask(settings.mask, settings.tokens)));
+  return mask;
+}
+
+/** What a rank does in a second, about: a core of a processor with shared memory, or an H100 with NVLink. */
+function machineSpeed({ device }: Settings): Record<"latency" | "bandwidth" | "launch" | "flops", number> {
+  return device === "cuda"
+    ? { latency: 20e-6, bandwidth: 200e9, launch: 10e-6, flops: 500e12 }
+    : { latency: 50e-6, bandwidth: 4e9, launch: 10e-6, flops: 60e9 };
+}
+
+/** Bytes of k and v of one token. */
+export function keyBytes({ numHeads, dim, dtype }: Pick<Settings, "numHeads" | "dim" | "dtype">): number {
+  return 2 * numHeads * dim * dtypeBytes[dtype];
+}
+
+function dispatchCost(settings: Settings): DispatchCost {
+  const { numHeads, dim, backward } = settings;
+  const { latency, bandwidth, flops } = machineSpeed(settings);
+  const product = 2 * numHeads * dim;
+  return {
+    pair: (2 * product) / flops,
+    backwardPair: (5 * product) / flops,
+    row: keyBytes(settings) / bandwidth,
+    gradientRow: keyBytes({ ...settings, dtype: "float32" }) / bandwidth,
+    latency,
+    backward: backward ? 1 : 0,
+  };
 }
 
 /** A backend, and the mesh of ranks that it needs. */

@@ -19,14 +19,14 @@ export function formatSeconds(value: number): string {
 }
 
 /** A share as a percentage. */
-export function formatPercent(share: number): string {
-  return `${Number((share * 100).toPrecision(3))} %`;
+export function formatPercent(fraction: number): string {
+  return `${Number((fraction * 100).toPrecision(3))} %`;
 }
 
 /** Ranks in words: "rank 2", "ranks 0–3, 6", "all ranks". */
-export function formatRanks(ranks: readonly number[], all: number): string {
+export function formatRanks(ranks: readonly number[], rankCount: number): string {
   if (ranks.length === 0) return "no rank";
-  if (ranks.length === all && all > 1) return "all ranks";
+  if (ranks.length === rankCount && rankCount > 1) return "all ranks";
   return `${ranks.length > 1 ? "ranks" : "rank"} ${formatRankRanges(ranks)}`;
 }
 
@@ -43,7 +43,7 @@ export function formatRankRanges(ranks: readonly number[]): string {
 }
 
 /** What a batch takes where: "K, V of rank 0 to rank 1; out home to ranks 2, 3". */
-export function formatPayloads(payloads: readonly Payload[], all: number): string {
+export function formatPayloads(payloads: readonly Payload[], rankCount: number): string {
   const main = payloads.filter(({ name }) => name !== "statistics");
   const shown = main.length > 0 ? main : payloads;
   // What goes to one rank of one rank's rows is named together, and so are all who get the same.
@@ -53,14 +53,14 @@ export function formatPayloads(payloads: readonly Payload[], all: number): strin
     ({ name }) => name,
   );
   const subject = ({ to, owners }: Payload): string =>
-    `${whats.get(`${to} of ${owners}`)!.join(", ")} ${`${owners}` === `${to}` ? "home" : `of ${formatRanks(owners, all)}`}`;
+    `${whats.get(`${to} of ${owners}`)!.join(", ")} ${`${owners}` === `${to}` ? "home" : `of ${formatRanks(owners, rankCount)}`}`;
   const takers = groupBy(shown, subject, ({ to }) => to);
   return [...takers]
     .map(
       ([words, to]) =>
         `${words} to ${formatRanks(
           to.toSorted((a, b) => a - b),
-          all,
+          rankCount,
         )}`,
     )
     .join("; ");

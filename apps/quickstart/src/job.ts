@@ -9,7 +9,7 @@ import type { WorkUnits } from "./progress.ts";
 export interface Job {
   readonly settings: Settings;
   /** For what they find. */
-  readonly folder: string;
+  readonly directory: string;
   /** The work of rank 0, which reports how far it is. */
   readonly recordEvents: WorkUnits;
 }
@@ -32,23 +32,23 @@ export interface RankReport {
 /** Results by name, each [H,S,D]: out; with gradients dq, dk and dv too. */
 export type Results = Readonly<Record<string, Float32Array>>;
 
-/** Leaves a rank's findings in the job's folder. */
-export function writeResults(folder: string, report: RankReport, results: Results): void {
-  for (const [name, values] of Object.entries(results)) writeFileSync(tensorFile(folder, name, report.rank), values);
-  writeFileSync(reportFile(folder, report.rank), JSON.stringify(report));
+/** Leaves a rank's findings in the job's directory. */
+export function writeResults(directory: string, report: RankReport, results: Results): void {
+  for (const [name, values] of Object.entries(results)) writeFileSync(tensorFile(directory, name, report.rank), values);
+  writeFileSync(reportFile(directory, report.rank), JSON.stringify(report));
 }
 
-export function readReport(folder: string, rank: number): RankReport {
-  return JSON.parse(readFileSync(reportFile(folder, rank), "utf8")) as RankReport;
+export function readReport(directory: string, rank: number): RankReport {
+  return JSON.parse(readFileSync(reportFile(directory, rank), "utf8")) as RankReport;
 }
 
-export function readTensor(folder: string, name: string, rank: number): Float32Array {
-  const file = readFileSync(tensorFile(folder, name, rank));
+export function readTensor(directory: string, name: string, rank: number): Float32Array {
+  const file = readFileSync(tensorFile(directory, name, rank));
   return new Float32Array(file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength));
 }
 
-const tensorFile = (folder: string, name: string, rank: number): string => join(folder, `${name}.${rank}.f32`);
-const reportFile = (folder: string, rank: number): string => join(folder, `report.${rank}.json`);
+const tensorFile = (directory: string, name: string, rank: number): string => join(directory, `${name}.${rank}.f32`);
+const reportFile = (directory: string, rank: number): string => join(directory, `report.${rank}.json`);
 
 /** What one run of the program does. */
 export interface Settings {
@@ -60,7 +60,11 @@ export interface Settings {
   readonly backend: string;
   /** How the ranks are arranged, for backends with two dimensions; what these are is for the backend to define. */
   readonly shape?: Shape;
-  readonly causal: boolean;
+  /** Remote stages of flex, if they are not to be chosen. */
+  readonly stages?: number;
+  readonly mask: MaskChoice;
+  /** How the sequence is cut: by name, or "dispatch", as suits the mask. */
+  readonly placement: PlacementChoice;
   readonly dtype: "float32" | "bfloat16" | "float16";
   readonly backward: boolean;
   readonly numHeads: number;
@@ -70,8 +74,12 @@ export interface Settings {
   readonly json: boolean;
   /** Where the picture goes; empty for none. */
   readonly svg: string;
-  /** Where a picture of what was predicted beside what was measured goes; empty for none. */
+  /** Where a picture of load and transfers goes, equal pieces beside the placement that is used; empty for none. */
+  readonly dispatch: string;
+  /** Where a picture of the prediction beside the measurement goes; empty for none. */
   readonly predict: string;
+  /** Where a page of all that goes, with tiles, bytes by link and load; empty for none. */
+  readonly html: string;
   /** The machine, if it was measured: for `auto`, and to predict. */
   readonly profile?: Profile;
 }
@@ -80,6 +88,20 @@ export interface Settings {
 export function needsProfile({ backend, predict }: Settings): boolean {
   return backend === "auto" || predict !== "";
 }
+
+/** The masks that this program offers. */
+export const maskNames = ["full", "causal", "documents", "window", "block-causal"] as const;
+export type MaskName = (typeof maskNames)[number];
+
+/** What each position sees: a mask's name, with its number where it has one. */
+export interface MaskChoice {
+  readonly name: MaskName;
+  readonly size?: number;
+}
+
+/** The placements that this program offers. */
+export const placementNames = ["contiguous", "zigzag", "striped", "dispatch"] as const;
+export type PlacementChoice = (typeof placementNames)[number];
 
 /** Ranks in two dimensions. */
 export type Shape = readonly [number, number];

@@ -6,13 +6,14 @@ import { detect } from "@mosaic/attention";
 import { help, readSettings, UsageError } from "./args.ts";
 import { gatherResults, attendOnOneDevice, RanksFailedError, runRanks, createProblem } from "./run.ts";
 import { planAutomatically, describeBackend } from "./backends.ts";
-import { describeRun, drawComparison, drawTimeline } from "./picture.ts";
+import { describeRun, drawComparison, drawPage, drawPlacements, drawTimeline } from "./picture.ts";
 import { groupDigits } from "./format.ts";
 import { measureProfile, predictRun } from "./prediction.ts";
 import { Progress, type WorkUnits } from "./progress.ts";
 import { formatReport, type RunResult, summarize } from "./report.ts";
 import type { RankSchedule } from "./rank-schedule.ts";
 import { needsProfile, type Settings } from "./job.ts";
+import { describeMask } from "./mask.ts";
 import { overlapFraction, createTimeline } from "./timeline.ts";
 import { verify } from "./verify.ts";
 
@@ -35,7 +36,7 @@ async function main(args: readonly string[]): Promise<number> {
       console.log(help);
       return 0;
     }
-    return await withTemporaryFolder((folder) => runDemo(settings, folder));
+    return await withTemporaryDirectory((directory) => runDemo(settings, directory));
   } catch (error) {
     if (error instanceof UsageError) console.error(`${error.message}\n\n${help}`);
     else if (error instanceof RanksFailedError) console.error(error.message);
@@ -44,12 +45,12 @@ async function main(args: readonly string[]): Promise<number> {
   }
 }
 
-async function withTemporaryFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
-  const folder = mkdtempSync(join(tmpdir(), "mosaic-quickstart-"));
-  const remove = (): void => rmSync(folder, { recursive: true, force: true });
+async function withTemporaryDirectory<T>(body: (directory: string) => Promise<T>): Promise<T> {
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-quickstart-"));
+  const remove = (): void => rmSync(directory, { recursive: true, force: true });
   process.once("exit", remove);
   try {
-    return await body(folder);
+    return await body(directory);
   } finally {
     process.off("exit", remove);
     remove();
@@ -57,7 +58,7 @@ async function withTemporaryFolder<T>(body: (folder: string) => Promise<T>): Pro
 }
 
 /** Ranks first, then one device, then float64; each with the machine to itself. */
-async function runDemo(requested: Settings, folder: string): Promise<number> {
+async function runDemo(requested: Settings, directory: string): Promise<number> {
   const started = performance.now();
   const progress = new Progress(process.stderr);
   const settings = await resolveSettings(requested);
@@ -65,13 +66,17 @@ async function runDemo(requested: Settings, folder: string): Promise<number> {
   if (settings.backend === "auto") console.log(`\n${planAutomatically(settings).explanation.replace(/^/gm, "  ")}\n`);
   const plan = predictRun(settings);
   const reports = await runRanks(
-    { settings, folder, recordEvents: workUnits(plan.schedules[0]!) },
+    { settings, directory, recordEvents: workUnits(plan.schedules[0]!) },
     progress.begin(`${settings.ranks} ranks attend`),
     abort.signal,
   );
-  const single = await attendOnOneDevice(settings, progress.begin("one device attends, to compare"));
+  const single = await attendOnOneDevice(settings, progress.begin("one device computes attention, to compare"));
   const verdict = await verify(
-    { ranks: gatherResults(folder, reports, settings), single: single.results, problem: await createProblem(settings) },
+    {
+      ranks: gatherResults(directory, reports, settings),
+      single: single.results,
+      problem: await createProblem(settings),
+    },
     settings,
     progress.begin("float64 checks a sample"),
   );
@@ -83,18 +88,27 @@ async function runDemo(requested: Settings, folder: string): Promise<number> {
     plan,
     reports,
     overlap: overlapFraction(reports),
-    oneDevice: single.report,
+    singleDevice: single.report,
     verdict,
     totalSeconds: (performance.now() - started) / 1000,
   };
   console.log(`\n${formatReport(findings)}`);
   if (settings.svg !== "") {
     writeFileSync(settings.svg, drawTimeline(lanes, describeRun(findings)));
-    console.log(`  picture of who computed and sent what when: ${settings.svg}`);
+    console.log(`  timeline of compute and transfers: ${settings.svg}`);
   }
-  if (settings.predict !== "" && plan.prediction) {
-    writeFileSync(settings.predict, drawComparison(plan.prediction, reports, describeRun(findings)));
-    console.log(`  picture of what was predicted beside what was measured: ${settings.predict}`);
+  if (settings.dispatch !== "") {
+    writeFileSync(settings.dispatch, drawPlacements(settings));
+    console.log(`  picture of load and transfers, contiguous and as placed: ${settings.dispatch}`);
+  }
+  const { prediction, ...planned } = plan;
+  if (settings.predict !== "" && prediction) {
+    writeFileSync(settings.predict, drawComparison({ ...planned, prediction }, reports, describeRun(findings)));
+    console.log(`  picture of the prediction beside the measurement: ${settings.predict}`);
+  }
+  if (settings.html !== "") {
+    writeFileSync(settings.html, drawPage(plan, reports, describeRun(findings)));
+    console.log(`  page with the timeline, tiles, bytes by link and load: ${settings.html}`);
   }
   if (settings.json) console.log(JSON.stringify(summarize(findings)));
   return verdict.failures.length === 0 ? 0 : 1;
@@ -115,6 +129,6 @@ function workUnits({ tiles }: RankSchedule): WorkUnits {
 }
 
 function formatTitle(settings: Settings): string {
-  const { tokens, numHeads, dim, dtype, causal } = settings;
-  return `Exact attention (${describeBackend(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${numHeads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}${settings.device === "cuda" ? ", on GPUs" : ""}`;
+  const { tokens, numHeads, dim, dtype, mask } = settings;
+  return `Exact attention (${describeBackend(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${numHeads} heads × ${dim}, ${dtype}${mask.name === "full" ? "" : `, ${describeMask(mask)}`}${settings.device === "cuda" ? ", on GPUs" : ""}`;
 }

@@ -1,19 +1,29 @@
-import { type Timeline, timelineOf, timelineSvg } from "@mosaic/attention/planner";
+import {
+  drawDispatch,
+  type Timeline,
+  type TimelineEvent,
+  timelineOf,
+  timelineSvg,
+  viewerHtml,
+} from "@mosaic/attention/planner";
 import { escape, rect, text } from "@mosaic/planner/svg";
-import { describeShape } from "./backends.ts";
+import { describeShape, keyBytes, maskFor, placementFor } from "./backends.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
-import type { RankReport } from "./job.ts";
+import type { RankReport, Settings } from "./job.ts";
+import { describeMask } from "./mask.ts";
 import { rankColor, GRAY, drawLane, type LaneContext, rowHeights, communicationTop } from "./timeline-lane.ts";
+import type { ExpectedRun } from "./prediction.ts";
+import type { RankSchedule } from "./rank-schedule.ts";
 import { type RunResult, summarize } from "./report.ts";
 import type { Lane } from "./timeline.ts";
 
 /** The words of the picture. */
-export function describeRun(findings: RunResult): Caption {
-  const { settings, reports } = findings;
-  const { tokens, ranks, numHeads, dim, dtype, causal, backward } = settings;
-  const sum = summarize(findings);
+export function describeRun(result: RunResult): Caption {
+  const { settings, reports } = result;
+  const { tokens, ranks, numHeads, dim, dtype, mask, placement, backward } = settings;
+  const sum = summarize(result);
   const hidden =
-    sum.overlap === null ? "nothing had to be sent" : `${formatPercent(sum.overlap)} of it hidden behind compute`;
+    sum.overlap === null ? "nothing was sent" : `${formatPercent(sum.overlap)} of it hidden behind compute`;
   return {
     title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `cut over ${ranks} ranks`}`,
     subtitle: [
@@ -22,7 +32,8 @@ export function describeRun(findings: RunResult): Caption {
       `${groupDigits(tokens)} tokens`,
       `${numHeads} heads × ${dim}`,
       dtype,
-      causal ? "causal, zigzag placement" : "every query sees every key",
+      describeMask(mask),
+      ...(placement === "contiguous" || ranks === 1 ? [] : [`${placement} placement`]),
       backward ? "forward and backward" : "forward",
     ].join(" · "),
     shardDescription: reports.map(describeShard),
@@ -33,11 +44,18 @@ export function describeRun(findings: RunResult): Caption {
   };
 }
 
+/** More are counted: a dispatch may cut a rank's rows into dozens. */
+const MAX_RANGES = 4;
+
 function describeShard({ rank, spans }: RankReport): string {
   const ranges = spans
     .filter(({ length }) => length > 0)
     .map(({ start, length, step }) => `${groupDigits(start)}–${groupDigits(start + (length - 1) * step)}`);
-  return `rank ${rank}: ${ranges.length > 0 ? `positions ${ranges.join(", ")}` : "nothing"}`;
+  const shown =
+    ranges.length > MAX_RANGES
+      ? [...ranges.slice(0, MAX_RANGES - 1), `${ranges.length - MAX_RANGES + 1} more`]
+      : ranges;
+  return `rank ${rank}: ${shown.length > 0 ? `positions ${shown.join(", ")}` : "nothing"}`;
 }
 
 const capitalize = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
@@ -153,11 +171,73 @@ function drawLegend(
 
 /** What was predicted beside what was measured, rank by rank on one clock: the planner's own picture. */
 export function drawComparison(
-  predicted: Timeline,
+  { prediction, schedules }: Omit<Required<ExpectedRun>, "record">,
   reports: readonly RankReport[],
   { title, subtitle }: Caption,
 ): string {
-  return timelineSvg({ predicted, measured: measuredTimeline(reports) }, { title, subtitle });
+  const withStages = (timeline: Timeline): Timeline => ({
+    ...timeline,
+    ranks: timeline.ranks.map((rank) => ({ ...rank, events: labelStages(rank.events, schedules[rank.rank]!) })),
+  });
+  const [predicted, measured] = [withStages(prediction), withStages(measuredTimeline(reports))];
+  const group = schedules.some(({ tiles }) => tiles.some(({ stage }) => stage !== undefined))
+    ? { group: stageLabel }
+    : {};
+  return timelineSvg({ predicted, measured }, { title, subtitle, ...group });
+}
+
+/** Attention by stage, where there are any: the pieces run in the order of the schedule. */
+function labelStages(events: readonly TimelineEvent[], { tiles }: RankSchedule): readonly TimelineEvent[] {
+  if (tiles.every(({ stage }) => stage === undefined)) return events;
+  const kernels = events.filter(isAttention).length;
+  const forward = tiles.filter(({ backward }) => !backward).length;
+  // A device may take several kernels for a piece of backward.
+  const each = tiles.length > forward ? (kernels - forward) / (tiles.length - forward) : 1;
+  let done = 0;
+  return events.map((event) => {
+    if (!isAttention(event)) return event;
+    const i = done++;
+    const tile = tiles[i < forward ? i : forward + Math.floor((i - forward) / each)];
+    if (!tile) return event;
+    const kernel = tile.backward ? "attendBackward" : "attend";
+    return { ...event, name: `${kernel} ${tile.stage === undefined ? "own rows" : `stage ${tile.stage}`}` };
+  });
+}
+
+/** What a color stands for where there are stages: attention and transfers of one stage are alike. */
+function stageLabel(event: TimelineEvent): string {
+  const { lane, name, label = "" } = event;
+  const [stage] = /\bstage \d+\b/.exec(lane === "compute" ? name : label) ?? [];
+  if (stage !== undefined) return stage;
+  if (lane === "communication") return "other transfers";
+  return isAttention(event) ? "own rows" : "other kernels";
+}
+
+function isAttention({ lane, name }: TimelineEvent): boolean {
+  return lane === "compute" && name.startsWith("attend");
+}
+
+/** Load and transfers: equal pieces beside the placement that is used. */
+export function drawPlacements(settings: Settings): string {
+  const { tokens, ranks, mask } = settings;
+  return drawDispatch(maskFor(settings), {
+    queries: tokens,
+    ranks,
+    after: placementFor(settings),
+    bytesPerRow: keyBytes(settings),
+    title: `${capitalize(describeMask(mask))}, on ${ranks} ${ranks === 1 ? "rank" : "ranks"}`,
+  });
+}
+
+/** The same as a page: what was measured, below what was predicted of it if the machine was measured before. */
+export function drawPage(
+  { prediction, record }: ExpectedRun,
+  reports: readonly RankReport[],
+  { title, subtitle, measurements }: Caption,
+): string {
+  const measured = measuredTimeline(reports);
+  const timelines = prediction ? { predicted: prediction, measured } : measured;
+  return viewerHtml(timelines, { title, subtitle, facts: measurements, record });
 }
 
 /** From the start that all waited for; time in which compute stands still for collectives is no compute. */

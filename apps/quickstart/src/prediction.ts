@@ -25,6 +25,8 @@ export interface ExpectedRun {
   readonly bytesSent: number;
   /** What each rank will do. */
   readonly schedules: readonly RankSchedule[];
+  /** What it will do, as the planner recorded it. */
+  readonly record: AttentionRecord;
   /** When, if the machine was measured. */
   readonly prediction?: Timeline;
 }
@@ -36,6 +38,7 @@ export function predictRun(settings: Settings): ExpectedRun {
   const sent = count(written).ranks.map((rank) => rank.forward.sent.bytes + (backward ? rank.backward.sent.bytes : 0));
   return {
     bytesSent: sent.reduce((a, b) => a + b, 0),
+    record: written,
     schedules: rankSchedules(written, backward),
     ...(profile && { prediction: predictTimeline(simulate(written, profile), backward) }),
   };

@@ -11,8 +11,8 @@ export interface WorkUnits {
 const BACKWARD_COST = 2.5;
 
 /** Turns pieces that are done into the share of all that is. */
-export function createProgressMeter(all: WorkUnits, progress: (share: number) => void): ProgressListener {
-  const total = all.forward + all.backward * BACKWARD_COST;
+export function createProgressMeter(totalWork: WorkUnits, progress: (share: number) => void): ProgressListener {
+  const total = totalWork.forward + totalWork.backward * BACKWARD_COST;
   let done = 0;
   return ({ backward }) => {
     done += backward ? BACKWARD_COST : 1;
@@ -22,32 +22,33 @@ export function createProgressMeter(all: WorkUnits, progress: (share: number) =>
 
 /** Shows how far the work is: one line that renews itself on a terminal, a plain line at every step elsewhere. */
 export class Progress {
-  readonly #out: NodeJS.WriteStream;
+  readonly #stream: NodeJS.WriteStream;
   #label = "";
   #startTime = 0;
 
   constructor(out: NodeJS.WriteStream) {
-    this.#out = out;
+    this.#stream = out;
   }
 
   /** A new piece of work begins; returns what to call with the share of it that is done. */
-  begin(what: string): (share: number) => void {
-    this.#label = what;
+  begin(label: string): (share: number) => void {
+    this.#label = label;
     this.#startTime = performance.now();
-    this.#show(0);
-    return (share) => this.#show(share);
+    this.#write(0);
+    return (share) => this.#write(share);
   }
 
   /** Clears the line, so that what is printed next stands alone. */
   end(): void {
-    if (this.#out.isTTY) this.#out.write("\r\u001b[2K");
+    if (this.#stream.isTTY) this.#stream.write("\r\u001b[2K");
   }
 
-  #show(share: number): void {
+  #write(fraction: number): void {
     const elapsed = (performance.now() - this.#startTime) / 1000;
-    const rest = share > 0 && share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s to go` : "";
-    const line = `${formatBar(share)} ${String(Math.round(share * 100)).padStart(3)} %  ${this.#label}, ${elapsed.toFixed(1)} s${rest}`;
-    this.#out.write(this.#out.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
+    const rest =
+      fraction > 0 && fraction < 1 ? `, about ${Math.ceil((elapsed * (1 - fraction)) / fraction)} s to go` : "";
+    const line = `${formatBar(fraction)} ${String(Math.round(fraction * 100)).padStart(3)} %  ${this.#label}, ${elapsed.toFixed(1)} s${rest}`;
+    this.#stream.write(this.#stream.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
   }
 }
 

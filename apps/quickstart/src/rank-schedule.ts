@@ -20,15 +20,15 @@ interface TimestampedValue<T> {
 
 /** What one rank's memory held when, as far as its events show. Times only grow. */
 class StorageHistory {
-  readonly #own: StoredContent;
+  readonly #ownContent: StoredContent;
   readonly #allocations = new Map<number, number[]>();
-  readonly #uses = new Map<string, TimestampedValue<StoredContent>[]>();
+  readonly #contentHistory = new Map<string, TimestampedValue<StoredContent>[]>();
   readonly #copies = new Map<string, TimestampedValue<number>[]>();
   readonly #receipts = new Map<string, TimestampedValue<undefined>[]>();
 
   /** `own`: the name of memory that no event names, which can only be the rank's own. */
   constructor(own: StoredContent) {
-    this.#own = own;
+    this.#ownContent = own;
   }
 
   /** From now on the number means other memory. Times must not decrease from call to call. */
@@ -40,7 +40,7 @@ class StorageHistory {
 
   /** Attention read it, or added to it, as this. */
   recordUse(storage: number, time: number, value: StoredContent): void {
-    appendEvent(this.#uses, this.#allocationKey(storage, time), { time, value });
+    appendEvent(this.#contentHistory, this.#allocationKey(storage, time), { time, value });
   }
 
   /** It was copied from another. */
@@ -62,13 +62,13 @@ class StorageHistory {
     const receipts = this.#receipts.get(memory) ?? [];
     const since = receipts.findLast((each) => each.time < time)?.time ?? -1;
     const until = receipts.find((each) => each.time > time)?.time ?? Number.POSITIVE_INFINITY;
-    const uses = this.#uses.get(memory) ?? [];
+    const uses = this.#contentHistory.get(memory) ?? [];
     const use =
       uses.findLast((each) => each.time < time && each.time > since) ??
       uses.find((each) => each.time > time && each.time < until);
     if (use) return use.value;
     const copy = this.#copies.get(memory)?.findLast((each) => each.time < time);
-    return copy ? this.contentAt(copy.value, copy.time) : this.#own;
+    return copy ? this.contentAt(copy.value, copy.time) : this.#ownContent;
   }
 
   /** Numbers are used again for other memory: which one it is at a time. */
@@ -90,6 +90,8 @@ export interface Tile {
   readonly queries: readonly number[];
   readonly keys: readonly number[];
   readonly backward: boolean;
+  /** The stage that brought the keys, from 1, of a backend that has stages; absent for the own keys. */
+  readonly stage?: number;
 }
 
 /** Rows that one batch of messages takes to one rank. */
@@ -104,6 +106,8 @@ export interface MessageBatch {
   readonly label: string;
   readonly bytes: number;
   readonly backward: boolean;
+  /** Of which stage it is, from 1, of a backend that has stages. */
+  readonly stage?: number;
   readonly payloads: readonly Payload[];
 }
 
@@ -168,16 +172,21 @@ class ScheduleReader {
     const tiles: Tile[] = [];
     const batches: MessageBatch[] = [];
     let backward = false;
+    const stages = new StageReader(this.#rank.tape.rank);
     this.#forEachEvent((event, time) => {
       if (event.op === "mark") backward ||= interned.strings[event.arg(0)] === "backward";
       if (backward && !withBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
         const [queries, keys] = rowIds(event);
-        tiles.push({ queries: this.#ownersOf(queries), keys: this.#ownersOf(keys), backward });
+        const owners = this.#ownersOf(keys);
+        tiles.push({ queries: this.#ownersOf(queries), keys: owners, backward, ...stages.stageOfKeys(owners) });
       }
+      if (event.op === "wait") stages.wait(event.arg(0));
+      const label = isBatch(event) ? interned.strings[event.arg(2)]! : "";
+      const stage = isBatch(event) ? stages.post(event.arg(0), label) : {};
       const payloads = isBatch(event) ? this.#payloads(event, time) : [];
       const bytes = payloads.reduce((sum, payload) => sum + payload.bytes, 0);
-      if (bytes > 0) batches.push({ label: interned.strings[event.arg(2)]!, bytes, backward, payloads });
+      if (bytes > 0) batches.push({ label, bytes, backward, payloads, ...stage });
     });
     return { rank: this.#rank.tape.rank, tiles, batches };
   }
@@ -220,7 +229,7 @@ class ScheduleReader {
       const owner = resultNames.has(name) ? peer : this.#rank.tape.rank;
       const senders = part && owners.includes(owner) ? [owner] : owners;
       // One number a row: lse, or delta.
-      const payload = { name: layout.shape.length < 4 ? "statistics" : name, owners: senders, to: peer };
+      const payload = { name: layout.shape.length === 3 ? "statistics" : name, owners: senders, to: peer };
       const key = Object.values(payload).join();
       const bytes = layout.size * dtypeBytes[dtype] + (payloads.get(key)?.bytes ?? 0);
       payloads.set(key, { ...payload, bytes });
@@ -230,6 +239,36 @@ class ScheduleReader {
 
   #storageId(view: number): number {
     return this.#rank.tape.storageOf[view]!;
+  }
+}
+
+/** Follows the stages of a rank: their number is in the labels of what travels, "flex(sp) stage 2: keys". */
+class StageReader {
+  readonly #rank: number;
+  /** By work: the stages whose keys are under way. */
+  readonly #postedStages = new Map<number, number>();
+  #arrived: number | undefined;
+
+  constructor(rank: number) {
+    this.#rank = rank;
+  }
+
+  /** A batch is posted: its stage. */
+  post(work: number, label: string): { readonly stage?: number } {
+    const [, digits, what] = / stage (\d+): (\w+)$/.exec(label) ?? [];
+    if (digits === undefined) return {};
+    if (what === "keys") this.#postedStages.set(work, Number(digits));
+    return { stage: Number(digits) };
+  }
+
+  wait(work: number): void {
+    this.#arrived = this.#postedStages.get(work) ?? this.#arrived;
+  }
+
+  /** The stage that brought keys of these ranks which are attended to now. */
+  stageOfKeys(owners: readonly number[]): { readonly stage?: number } {
+    const areOwn = owners.length === 1 && owners[0] === this.#rank;
+    return areOwn || this.#arrived === undefined ? {} : { stage: this.#arrived };
   }
 }
 

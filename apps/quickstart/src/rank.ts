@@ -5,7 +5,7 @@ import { configureBackend } from "./backends.ts";
 import { type Job, writeResults } from "./job.ts";
 import { createProgressMeter } from "./progress.ts";
 
-const { settings, folder, recordEvents } = JSON.parse(process.argv[2]!) as Job;
+const { settings, directory, recordEvents } = JSON.parse(process.argv[2]!) as Job;
 
 const { mesh } = configureBackend(settings);
 await using ctx = await mosaic.init({ mesh, ...(settings.device && { device: settings.device }) });
@@ -15,4 +15,4 @@ const { report, results } = await attend(
   settings,
   ctx.rank === 0 ? createProgressMeter(recordEvents, reportShare) : () => {},
 );
-writeResults(folder, report, results);
+writeResults(directory, report, results);

@@ -1,3 +1,4 @@
+import { type Slice, visibleKeyRange } from "@mosaic/attention/core";
 import type { Settings } from "./job.ts";
 
 /** Query rows that float64 checks, and that the loss of `--backward` reads. */
@@ -63,7 +64,8 @@ export interface Problem {
   readonly numHeads: number;
   readonly tokens: number;
   readonly dim: number;
-  readonly causal: boolean;
+  /** Who sees what. */
+  readonly mask: readonly Slice[];
 }
 
 /** What float64 gives for one head at the sampled rows: out and dq [rows,D]; dk and dv [n,D]. */
@@ -75,7 +77,7 @@ export interface HeadReference {
   /** Of each row: the natural logarithm of the sum of e^score. */
   readonly lse: Float64Array;
   /** e^entropy of each row's weights: the number of keys that it attends to. */
-  readonly keysSeen: Float64Array;
+  readonly visibleKeyCounts: Float64Array;
 }
 
 /**
@@ -98,24 +100,25 @@ export function referenceAttention(
     dk: new Float64Array(gradient),
     dv: new Float64Array(gradient),
     lse: new Float64Array(rows.length),
-    keysSeen: new Float64Array(rows.length),
+    visibleKeyCounts: new Float64Array(rows.length),
   };
   const weights = new Float64Array(tokens);
   const base = head * tokens * dim;
   const k = problem.k.subarray(base, base + tokens * dim);
   const v = problem.v.subarray(base, base + tokens * dim);
   rows.forEach((row, index) => {
-    const seen = problem.causal ? row + 1 : tokens;
+    const keys = visibleKeys(problem.mask, row);
+    const seen = weights.subarray(0, keys.length);
     const q = Float64Array.from(problem.q.subarray(base + row * dim, base + (row + 1) * dim));
-    const { lse, keysSeen } = softmaxOfScores(weights.subarray(0, seen), q, k);
+    const { lse, visibleKeyCount } = softmaxOfScores(seen, keys, { q, k });
     truth.lse[index] = lse;
-    truth.keysSeen[index] = keysSeen;
+    truth.visibleKeyCounts[index] = visibleKeyCount;
     const own = [index * dim, (index + 1) * dim] as const;
     const out = truth.out.subarray(...own);
-    for (let key = 0; key < seen; key++) addScaled(out, weights[key]!, v, key * dim);
+    for (let i = 0; i < keys.length; i++) addScaled(out, seen[i]!, v, keys[i]! * dim);
     if (dOut === undefined) return;
     addGradients(
-      { q, k, v, out, weights: weights.subarray(0, seen), dOut: dOut.subarray(...own) },
+      { q, k, v, out, keys, weights: seen, dOut: dOut.subarray(...own) },
       {
         dq: truth.dq.subarray(...own),
         dk: truth.dk,
@@ -126,30 +129,41 @@ export function referenceAttention(
   return truth;
 }
 
-/** weights ← softmax(q·k/√D). */
+/** The keys that a query sees. */
+function visibleKeys(mask: readonly Slice[], row: number): readonly number[] {
+  const keys: number[] = [];
+  for (const slice of mask) {
+    if (row < slice.q0 || slice.q1 <= row) continue;
+    const { start, end } = visibleKeyRange(slice, row);
+    for (let key = start; key < end; key++) keys.push(key);
+  }
+  return keys;
+}
+
+/** weights ← softmax(q·k/√D) over the keys that a query sees, which are one or more. */
 function softmaxOfScores(
   weights: Float64Array,
-  q: Float64Array,
-  k: Float32Array,
-): { readonly lse: number; readonly keysSeen: number } {
+  keys: readonly number[],
+  { q, k }: { readonly q: Float64Array; readonly k: Float32Array },
+): { readonly lse: number; readonly visibleKeyCount: number } {
   const scale = 1 / Math.sqrt(q.length);
   let max = -Infinity;
-  for (let key = 0; key < weights.length; key++) {
-    const score = scale * dot(q, k, key * q.length);
-    weights[key] = score;
+  for (let i = 0; i < keys.length; i++) {
+    const score = scale * dot(q, k, keys[i]! * q.length);
+    weights[i] = score;
     if (score > max) max = score;
   }
   let sum = 0;
   let sumOfLogs = 0;
-  for (let key = 0; key < weights.length; key++) {
-    const shifted = weights[key]! - max;
+  for (let i = 0; i < weights.length; i++) {
+    const shifted = weights[i]! - max;
     const weight = Math.exp(shifted);
-    weights[key] = weight;
+    weights[i] = weight;
     sum += weight;
     sumOfLogs += weight * shifted;
   }
-  for (let key = 0; key < weights.length; key++) weights[key]! /= sum;
-  return { lse: max + Math.log(sum), keysSeen: sum * Math.exp(-sumOfLogs / sum) };
+  for (let i = 0; i < weights.length; i++) weights[i]! /= sum;
+  return { lse: max + Math.log(sum), visibleKeyCount: sum * Math.exp(-sumOfLogs / sum) };
 }
 
 interface ReferenceRow {
@@ -157,6 +171,8 @@ interface ReferenceRow {
   readonly k: Float32Array;
   readonly v: Float32Array;
   readonly out: Float64Array;
+  /** Which keys are seen, and with what weights. */
+  readonly keys: readonly number[];
   readonly weights: Float64Array;
   readonly dOut: Float64Array;
 }
@@ -169,9 +185,9 @@ function addGradients(
   const dim = row.q.length;
   const scale = 1 / Math.sqrt(dim);
   const delta = row.dOut.reduce((sum, d, i) => sum + d * row.out[i]!, 0);
-  for (let key = 0; key < row.weights.length; key++) {
-    const at = key * dim;
-    const weight = row.weights[key]!;
+  for (let i = 0; i < row.keys.length; i++) {
+    const at = row.keys[i]! * dim;
+    const weight = row.weights[i]!;
     const dScore = weight * (dot(row.dOut, row.v, at) - delta) * scale;
     for (let d = 0; d < dim; d++) {
       dq[d]! += dScore * row.k[at + d]!;

@@ -1,6 +1,7 @@
 import { closedFormTraffic, type ExpectedRun } from "./prediction.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
-import type { RankReport, Settings, Shape } from "./job.ts";
+import type { PlacementChoice, RankReport, Settings, Shape } from "./job.ts";
+import { formatMask } from "./mask.ts";
 import { type Accuracy, toUnits, type VerificationResult } from "./verify.ts";
 
 /** All that one run found out. */
@@ -10,7 +11,7 @@ export interface RunResult {
   readonly reports: readonly RankReport[];
   /** Share of communication hidden behind compute; undefined when nothing was sent. */
   readonly overlap: number | undefined;
-  readonly oneDevice: RankReport;
+  readonly singleDevice: RankReport;
   readonly verdict: VerificationResult;
   /** Seconds from the start of the program. */
   readonly totalSeconds: number;
@@ -25,7 +26,9 @@ export interface Summary {
   /** How the ranks are arranged in two dimensions; null for backends without. */
   readonly shape: Shape | null;
   readonly dtype: string;
-  readonly causal: boolean;
+  /** As `--mask` takes it, with its number. */
+  readonly mask: string;
+  readonly placement: string;
   readonly backward: boolean;
   readonly numHeads: number;
   readonly dim: number;
@@ -45,11 +48,19 @@ export interface Summary {
   readonly errorRatio: number;
   readonly errors: Readonly<Record<string, Accuracy>>;
   readonly sampledRows: number;
-  readonly keysSeen: number;
+  readonly visibleKeys: number;
 }
 
-export function summarize({ settings, plan, reports, overlap, oneDevice, verdict, totalSeconds }: RunResult): Summary {
-  const { tokens, ranks, device = "cpu", backend, shape, dtype, causal, backward, numHeads, dim } = settings;
+export function summarize({
+  settings,
+  plan,
+  reports,
+  overlap,
+  singleDevice,
+  verdict,
+  totalSeconds,
+}: RunResult): Summary {
+  const { tokens, ranks, device = "cpu", backend, shape, dtype, mask, placement, backward, numHeads, dim } = settings;
   return {
     tokens,
     ranks,
@@ -57,25 +68,26 @@ export function summarize({ settings, plan, reports, overlap, oneDevice, verdict
     backend,
     shape: shape ?? null,
     dtype,
-    causal,
+    mask: formatMask(mask),
+    placement,
     backward,
     numHeads,
     dim,
     seconds: elapsedSeconds(reports),
     secondsPredicted: plan.prediction?.seconds ?? null,
-    secondsOneDevice: elapsedSeconds([oneDevice]),
+    secondsOneDevice: elapsedSeconds([singleDevice]),
     totalSeconds,
     bytesSent: reports.reduce((sum, report) => sum + report.bytesSent, 0),
     bytesSentClosedForm: closedFormTraffic(settings) ?? null,
     bytesSentPlanned: plan.bytesSent,
     overlap: overlap ?? null,
     peakBytesPerRank: Math.max(...reports.map(({ peakBytes }) => peakBytes)),
-    peakBytesOneDevice: oneDevice.peakBytes,
+    peakBytesOneDevice: singleDevice.peakBytes,
     maxError: verdict.maxError,
     errorRatio: verdict.errorRatio,
     errors: verdict.tensors,
     sampledRows: verdict.rows,
-    keysSeen: verdict.keysSeen,
+    visibleKeys: verdict.visibleKeyCounts,
   };
 }
 
@@ -85,9 +97,9 @@ function elapsedSeconds(reports: readonly RankReport[]): number {
 }
 
 /** The report for people. */
-export function formatReport(findings: RunResult): string {
-  const { settings, verdict } = findings;
-  const sum = summarize(findings);
+export function formatReport(result: RunResult): string {
+  const { settings, verdict } = result;
+  const sum = summarize(result);
   const share = sum.peakBytesPerRank / sum.peakBytesOneDevice;
   const lines: readonly (readonly [string, string])[] = [
     ["ranks", `${sum.ranks}, each a process with ${describeShards(settings)}`],
@@ -116,7 +128,7 @@ export function formatReport(findings: RunResult): string {
     ...lines.map(([name, value]) => `  ${name.padEnd(width)}${value}`),
     "",
     ...wrapText(
-      `A unit is single-device attention's own largest error against float64, measured on ${describeSample(findings)}.`,
+      `A unit is single-device attention's own largest error against float64, measured on ${describeSample(result)}.`,
     ),
     "",
     ...(verdict.failures.length === 0
@@ -129,7 +141,7 @@ export function formatReport(findings: RunResult): string {
 
 function describePrediction({ secondsPredicted, seconds: measured }: Summary): string {
   const off = secondsPredicted! / measured - 1;
-  return `${formatSeconds(secondsPredicted!)} by the planner, ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} what it took`;
+  return `${formatSeconds(secondsPredicted!)} by the planner, ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} the measurement`;
 }
 
 function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Summary): string {
@@ -140,14 +152,21 @@ function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Sum
   return `closed form ${groupDigits(formula)}, planned ${groupDigits(bytesSentPlanned)}`;
 }
 
-export function describeShards({ tokens, ranks, causal }: Settings): string {
+const placementNames: Readonly<Record<PlacementChoice, string>> = {
+  contiguous: "",
+  zigzag: ", in two pieces (zigzag)",
+  striped: ", one of so many as there are ranks (striped)",
+  dispatch: ", in pieces that suit the mask (dispatch)",
+};
+
+export function describeShards({ tokens, ranks, placement }: Settings): string {
   const each = groupDigits(Math.ceil(tokens / ranks));
-  return `${ranks > 1 ? "at most " : ""}${each} tokens${causal && ranks > 1 ? ", in two pieces (zigzag)" : ""}`;
+  return `${ranks > 1 ? "at most " : ""}${each} tokens${ranks > 1 ? placementNames[placement] : ""}`;
 }
 
 function describeAccuracy(accuracy: Accuracy): string {
-  const { difference, unit, error } = accuracy;
-  return `${difference.toExponential(1)} at most from single-device attention = ${formatUnits(toUnits(difference, unit))} (unit ${unit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
+  const { difference, roundingUnit, error } = accuracy;
+  return `${difference.toExponential(1)} at most from single-device attention = ${formatUnits(toUnits(difference, roundingUnit))} (unit ${roundingUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
 }
 
 const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;
@@ -159,7 +178,7 @@ function formatLimits({ tensors }: VerificationResult): string {
 }
 
 function describeSample({ settings, verdict }: RunResult): string {
-  const keys = settings.causal ? "all keys they see" : `all ${groupDigits(settings.tokens)} keys`;
+  const keys = settings.mask.name === "full" ? `all ${groupDigits(settings.tokens)} keys` : "all keys they see";
   const rows = `${verdict.rows} query rows of every head over ${keys}: evenly spread ones, and those where the two differ most`;
   return settings.backward
     ? `${rows}; the loss reads the evenly spread ones, so dk and dv are checked for every key`

@@ -1,8 +1,9 @@
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
-import { positions } from "@mosaic/attention/core";
+import { positions, resolveSlices } from "@mosaic/attention/core";
 import { type Failure, launch } from "@mosaic/launcher";
 import { attend, type AttentionRun } from "./attend.ts";
+import { maskFor } from "./backends.ts";
 import { Embedder, readGenome } from "./embed.ts";
 import { type Job, type RankReport, readReport, readTensor, type Results, type Settings } from "./job.ts";
 import { createProgressMeter } from "./progress.ts";
@@ -39,7 +40,7 @@ export async function runRanks(
   });
   if (result.outcome !== "succeeded")
     throw new RanksFailedError(describeFailure(result.failure) ?? result.outcome, result.exitCode);
-  return Array.from({ length: ranks }, (_, rank) => readReport(job.folder, rank));
+  return Array.from({ length: ranks }, (_, rank) => readReport(job.directory, rank));
 }
 
 function parseProgress(line: string): number | undefined {
@@ -65,7 +66,7 @@ export async function attendOnOneDevice(settings: Settings, progress: (share: nu
 /** The whole problem as the device sees it: rounded to its dtype. */
 export async function createProblem(settings: Settings): Promise<Problem> {
   await using ctx = await initSingleRank(settings);
-  const { numHeads, tokens, dim, dtype, causal } = settings;
+  const { numHeads, tokens, dim, dtype } = settings;
   const host = new Embedder(readGenome(), settings).projectPositions(Int32Array.from({ length: tokens }, (_, i) => i));
   const rounded = async (values: Float32Array): Promise<Float32Array> => {
     using tensor = mosaic.fromArray(ctx, values, [values.length], dtype);
@@ -78,7 +79,7 @@ export async function createProblem(settings: Settings): Promise<Problem> {
     numHeads,
     tokens,
     dim,
-    causal,
+    mask: resolveSlices(maskFor(settings), tokens, tokens),
   };
 }
 
@@ -86,15 +87,15 @@ function initSingleRank({ device }: Settings): Promise<mosaic.Context> {
   return mosaic.init({ rank: 0, worldSize: 1, ...(device && { device }) });
 }
 
-/** What the ranks left in the folder, in the order of the sequence: each tensor [H,n,D]; NaN where no rank wrote. */
-export function gatherResults(folder: string, reports: readonly RankReport[], settings: Settings): Results {
+/** What the ranks left in the directory, in the order of the sequence: each tensor [H,n,D]; NaN where no rank wrote. */
+export function gatherResults(directory: string, reports: readonly RankReport[], settings: Settings): Results {
   const { numHeads, tokens, dim, backward } = settings;
   const names = backward ? ["out", "dq", "dk", "dv"] : ["out"];
   const whole = names.map((name) => [name, new Float32Array(numHeads * tokens * dim).fill(Number.NaN)] as const);
   for (const { rank, spans } of reports) {
     const rows = positions(spans);
     for (const [name, tensor] of whole) {
-      const part = readTensor(folder, name, rank);
+      const part = readTensor(directory, name, rank);
       for (let head = 0; head < numHeads; head++) {
         rows.forEach((position, row) => {
           const from = (head * rows.length + row) * dim;

@@ -74,7 +74,7 @@ function drawBlock(block: Block, context: LaneContext): string {
   const { top, rows, ranks, showQueries } = context;
   const edge = showQueries ? rows.compute / 4 : 0;
   const { queries, keys, backward } = block;
-  const words = `queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
+  const words = `${formatStage(block)}queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
   const lower = { context, y: top + rows.compute - edge + 1, height: edge - 1 };
   return tooltip(
     words,
@@ -86,7 +86,7 @@ function drawBlock(block: Block, context: LaneContext): string {
 function drawTransfer(transfer: Transfer, context: LaneContext): string {
   const { payloads, backward } = transfer;
   const whose = [...new Set(payloads.flatMap(({ owners }) => owners))].toSorted((a, b) => a - b);
-  const words = `sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, context.ranks)}${backward ? ", backward" : ""}: ${formatInterval(transfer)}`;
+  const words = `${formatStage(transfer)}sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, context.ranks)}${backward ? ", backward" : ""}: ${formatInterval(transfer)}`;
   return tooltip(
     words,
     drawBands(transfer, whose, { context, y: communicationTop(context), height: context.rows.send }),
@@ -116,18 +116,27 @@ function drawBands(
   return [...colours, ...stripes].join("");
 }
 
+/** "stage 2: ", or nothing. */
+function formatStage({ stage }: { readonly stage?: number }): string {
+  return stage === undefined ? "" : `stage ${stage}: `;
+}
+
 function formatInterval({ start, end }: Interval): string {
   return `${formatSeconds(start)} to ${formatSeconds(end)}`;
 }
 
 /** The longest of some ways to name the block that fits into it. */
 function blockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LaneContext): string {
-  const { queries, keys, backward } = block;
+  const { queries, keys, backward, stage } = block;
   const sign = backward ? "∇ " : "";
+  const short = stage === undefined ? [] : [`${sign}stage ${stage}`, `${stage}`];
   const [q, kv] = [formatRankRanges(queries), formatRankRanges(keys)];
   const choices =
     q === String(rank)
-      ? [`${sign}K, V of ${formatRanks(keys, ranks)}`, kv]
+      ? [
+          `${formatStage(block)}${sign}K, V of ${formatRanks(keys, ranks)}`,
+          ...(stage === undefined ? [`${sign}K, V of ${formatRanks(keys, ranks)}`, kv] : short),
+        ]
       : q === kv
         ? [`${sign}Q, K, V of ${formatRanks(keys, ranks)}`, `${sign}Q, K, V ${kv}`, kv]
         : [
@@ -151,7 +160,9 @@ function drawTransferSize(transfer: Transfer, until: number, context: LaneContex
   if (font < 8) return "";
   const left = Math.max(x(transfer.end), x(transfer.start) + 2) + 4;
   const amount = `${formatBytes(transfer.bytes)} in ${formatSeconds(transfer.end - transfer.start)}`;
-  const words = [`${formatPayloadKinds(transfer.payloads)}, ${amount}`, amount].find(
+  const kinds = formatPayloadKinds(transfer.payloads);
+  const stage = formatStage(transfer);
+  const words = [`${stage}${kinds}, ${amount}`, `${stage}${kinds}`, `${kinds}, ${amount}`, amount].find(
     (each) => each.length * font * 0.6 < x(until) - left,
   );
   return words

@@ -16,6 +16,7 @@ export interface Transfer extends Interval {
   /** Payload that this rank sent. */
   readonly bytes: number;
   readonly backward: boolean;
+  readonly stage?: number;
   readonly payloads: readonly Payload[];
 }
 
@@ -121,7 +122,9 @@ function mergeBlocks(blocks: readonly Block[]): readonly Block[] {
 }
 
 function isSameTile(a: Tile, b: Tile): boolean {
-  return a.backward === b.backward && `${a.queries}` === `${b.queries}` && `${a.keys}` === `${b.keys}`;
+  return (
+    a.backward === b.backward && a.stage === b.stage && `${a.queries}` === `${b.queries}` && `${a.keys}` === `${b.keys}`
+  );
 }
 
 /** The union of intervals, in order and disjoint. */

@@ -7,7 +7,7 @@ export interface Accuracy {
   /** From single-device attention, over every element. */
   readonly difference: number;
   /** Of single-device attention from float64, over the sample: the unit. At least one rounding step, see STEP. */
-  readonly unit: number;
+  readonly roundingUnit: number;
   /** Of the ranks from float64, over the sample. */
   readonly error: number;
   /** The largest element of the truth, over the sample. */
@@ -28,7 +28,7 @@ export interface VerificationResult {
   /** Query rows that float64 looked at. */
   readonly rows: number;
   /** e^entropy of those rows' weights, averaged: how many keys a query attends to. */
-  readonly keysSeen: number;
+  readonly visibleKeyCounts: number;
 }
 
 /** Both sets of results, and what they are results of. */
@@ -53,7 +53,7 @@ function gradientRounding(lse: number, ranks: number): number {
 }
 
 /** Besides the evenly spread rows, float64 also checks those where ranks and single device differ most. */
-const WORST_ROWS = 64;
+const MAX_WORST_ROWS = 64;
 
 /** Compares the ranks with single-device attention everywhere, and both with float64 on a sample of query rows. */
 export async function verify(
@@ -68,7 +68,7 @@ export async function verify(
   const errorsByTensor = new Map<string, MaxErrors>(
     Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]),
   );
-  let keysSeen = 0;
+  let visibleKeyCounts = 0;
   let lse = 0;
   for (let head = 0; head < numHeads; head++) {
     // A turn for the event loop, so that Ctrl-C is handled.
@@ -82,25 +82,25 @@ export async function verify(
     for (const [name, maxErrors] of errorsByTensor)
       updateMaxErrors(maxErrors, name, results, { head, rows, reference });
     lse = reference.lse.reduce(maxMagnitude, lse);
-    keysSeen += reference.keysSeen.reduce((a, b) => a + b, 0) / rows.length / numHeads;
+    visibleKeyCounts += reference.visibleKeyCounts.reduce((a, b) => a + b, 0) / rows.length / numHeads;
     progress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
     [...errorsByTensor].map(([name, { unit: found, error, size }]) => {
-      const unit = Math.max(found, GRADIENT_ROUNDING_STEP * size);
-      const limit = 2 + (name === "out" ? 0 : toUnits(gradientRounding(lse, settings.ranks) * size, unit));
-      return [name, { unit, error, size, limit, difference: largestDifference(ranks[name]!, single[name]!) }];
+      const roundingUnit = Math.max(found, GRADIENT_ROUNDING_STEP * size);
+      const limit = 2 + (name === "out" ? 0 : toUnits(gradientRounding(lse, settings.ranks) * size, roundingUnit));
+      return [name, { roundingUnit, error, size, limit, difference: largestDifference(ranks[name]!, single[name]!) }];
     }),
   );
   const all = Object.values(tensors);
   return {
     tensors,
-    errorRatio: Math.max(...all.map(({ difference, unit }) => toUnits(difference, unit))),
-    deviceErrorRatio: Math.max(...all.map(({ error, unit }) => toUnits(error, unit))),
+    errorRatio: Math.max(...all.map(({ difference, roundingUnit }) => toUnits(difference, roundingUnit))),
+    deviceErrorRatio: Math.max(...all.map(({ error, roundingUnit }) => toUnits(error, roundingUnit))),
     maxError: Math.max(...all.map(({ difference }) => difference)),
     failures: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
     rows: rows.length,
-    keysSeen,
+    visibleKeyCounts,
   };
 }
 
@@ -139,15 +139,15 @@ function updateMaxErrors(
 }
 
 function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
-  const { unit, size, limit } = accuracy;
-  const [own, apart] = [toUnits(accuracy.error, unit), toUnits(accuracy.difference, unit)];
+  const { roundingUnit, size, limit } = accuracy;
+  const [own, apart] = [toUnits(accuracy.error, roundingUnit), toUnits(accuracy.difference, roundingUnit)];
   const allowed = (units: number): string => `allowed are ${Number(units.toPrecision(3))}`;
   return [
     ...(own <= limit ? [] : [`${name} of the ranks is ${own} units from float64, ${allowed(limit)}`]),
     ...(apart <= limit + 1 ? [] : [`${name} of the ranks is ${apart} units from one device's, ${allowed(limit + 1)}`]),
-    ...(unit <= REFERENCE_LIMIT[dtype] * size
+    ...(roundingUnit <= REFERENCE_LIMIT[dtype] * size
       ? []
-      : [`one device itself is wrong: ${name} by ${unit}, its largest element is ${size}`]),
+      : [`the single device is wrong: ${name} by ${roundingUnit}, its largest element is ${size}`]),
   ];
 }
 
@@ -177,7 +177,7 @@ function worstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, dim }: 
     worst[row] = maxMagnitude(worst[row]!, a[i]! - b[i]!);
   }
   const order = Array.from({ length: tokens }, (_, row) => row).sort((x, y) => worst[y]! - worst[x]!);
-  return order.slice(0, WORST_ROWS);
+  return order.slice(0, MAX_WORST_ROWS);
 }
 
 function largestDifference(a: Float32Array, b: Float32Array): number {

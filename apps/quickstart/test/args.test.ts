@@ -3,25 +3,35 @@ import { help, readSettings, UsageError } from "../src/args.ts";
 
 describe("the command line", () => {
   it("defaults to the whole genome on four ranks", () => {
-    expect(readSettings([])).toMatchObject({ tokens: 48_502, ranks: 4, backend: "ring", causal: false, json: false });
+    expect(readSettings([])).toMatchObject({
+      tokens: 48_502,
+      ranks: 4,
+      backend: "ring",
+      mask: { name: "full" },
+      placement: "contiguous",
+      json: false,
+    });
   });
 
   it("reads every option that the help names", () => {
     const line =
-      "--tokens 150000 --ranks 3 --device cpu --backend ring --causal --dtype bfloat16 --backward --heads 1 --dim 32 --seed 5 --svg x.svg --predict y.svg --json";
+      "--tokens 150000 --ranks 3 --device cpu --backend ring --mask documents:9 --placement striped --dtype bfloat16 --backward --heads 1 --dim 32 --seed 5 --svg x.svg --dispatch z.svg --predict y.svg --html w.html --json";
     expect(readSettings(line.split(" "))).toEqual({
       tokens: 150_000,
       ranks: 3,
       device: "cpu",
       backend: "ring",
-      causal: true,
+      mask: { name: "documents", size: 9 },
+      placement: "striped",
       dtype: "bfloat16",
       backward: true,
       numHeads: 1,
       dim: 32,
       seed: 5,
       svg: "x.svg",
+      dispatch: "z.svg",
       predict: "y.svg",
+      html: "w.html",
       json: true,
     });
     for (const option of line.match(/--[a-z]+/g) ?? []) expect(help).toContain(option);
@@ -41,6 +51,26 @@ describe("the command line", () => {
     ["--backend composed --mesh 4x1 --ranks 4", { ranks: 4, shape: [4, 1] }],
   ])("arranges the ranks: %s", (line, expected) => {
     expect(readSettings(line.split(" "))).toMatchObject(expected);
+  });
+
+  it.each([
+    ["", { mask: { name: "full" }, placement: "contiguous" }],
+    ["--causal", { mask: { name: "causal" }, placement: "zigzag" }],
+    ["--causal --mask causal", { mask: { name: "causal" }, placement: "zigzag" }],
+    ["--mask documents", { mask: { name: "documents", size: 32 }, placement: "contiguous" }],
+    ["--mask documents --tokens 5", { mask: { name: "documents", size: 5 } }],
+    ["--mask window --tokens 100", { mask: { name: "window", size: 7 }, placement: "contiguous" }],
+    ["--mask block-causal:10", { mask: { name: "block-causal", size: 10 }, placement: "zigzag" }],
+    ["--mask block-causal --tokens 1", { mask: { name: "block-causal", size: 1 } }],
+    ["--backend flex --causal", { mask: { name: "causal" }, placement: "dispatch" }],
+    ["--backend flex --stages 0", { stages: 0 }],
+    ["--backend flex --placement contiguous", { mask: { name: "full" }, placement: "contiguous" }],
+    [
+      "--backend mesh2d --mask window:3 --placement dispatch",
+      { mask: { name: "window", size: 3 }, placement: "dispatch" },
+    ],
+  ])("reads who sees what, and chooses how the sequence is cut: %s", (line, expected) => {
+    expect(readSettings(line.split(" ").filter((word) => word !== ""))).toMatchObject(expected);
   });
 
   it("shows the help on request", () => {
@@ -63,8 +93,19 @@ describe("the command line", () => {
     ["--backend mesh2d --mesh 2by2", /--mesh: expected rows × columns, as in 2x4; received "2by2"/],
     ["--backend mesh2d --mesh 2x2 --ranks 6", /--mesh: expected a shape of 6 ranks, received "2x2", 4 ranks/],
     ["--backend hierarchical --mesh 9x9", /--ranks: .* to 64, received "81"/],
-    ["--svg nowhere/picture.svg", /--svg: expected a file in a folder that exists, received "nowhere\/picture.svg"/],
-    ["--predict nowhere/both.svg", /--predict: expected a file in a folder that exists/],
+    ["--svg nowhere/picture.svg", /--svg: expected a file in a directory that exists, received "nowhere\/picture.svg"/],
+    ["--dispatch nowhere/load.svg", /--dispatch: expected a file in a directory that exists/],
+    ["--stages 2", /--stages: expected --backend flex with it, received ring/],
+    ["--backend flex --stages 65", /--stages: expected an integer from 0 to 64, received "65"/],
+    ["--causal --mask window", /--causal: expected no other --mask with it, received window/],
+    ["--mask star", /--mask: expected one of full, causal, documents\[:N\], window\[:N\], .*; received "star"/],
+    ["--mask documents:0", /--mask: .*N from 1 to 48502, the tokens; received "documents:0"/],
+    ["--mask window:65 --tokens 64", /N from 1 to 64, the tokens; received "window:65"/],
+    ["--mask causal:3", /received "causal:3"/],
+    ["--mask documents:", /received "documents:"/],
+    ["--mask toString", /received "toString"/],
+    ["--placement best", /--placement: expected one of contiguous, zigzag, striped, dispatch, received "best"/],
+    ["--predict nowhere/both.svg", /--predict: expected a file in a directory that exists/],
     ["--bogus", /--bogus/],
     ["train.ts", /train\.ts/],
   ])("refuses %s", (line, message) => {

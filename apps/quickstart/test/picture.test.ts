@@ -1,5 +1,7 @@
+import type { TraceEvent } from "@mosaic/attention/core";
 import { describe, expect, it } from "vitest";
-import { drawTimeline } from "../src/picture.ts";
+import { drawComparison, drawTimeline } from "../src/picture.ts";
+import type { Tile } from "../src/rank-schedule.ts";
 import type { Lane } from "../src/timeline.ts";
 
 const lanes: readonly Lane[] = [0, 1].map((rank) => ({
@@ -72,6 +74,22 @@ describe("the picture", () => {
     expect(svg).not.toContain("lower edge");
   });
 
+  it("names the stage that brought keys, and that of what is sent", () => {
+    const staged = lanes.map(({ compute, communication, ...lane }) => ({
+      ...lane,
+      compute: compute.map((block, i) => (i === 1 ? { ...block, stage: 2 } : block)),
+      communication: communication.map((transfer) => ({ ...transfer, stage: 2 })),
+    }));
+    const drawn = drawTimeline(staged, caption);
+    expect(drawn).toContain(
+      "<title>stage 2: queries of rank 0 attend to keys and values of rank 1: 1 s to 2 s</title>",
+    );
+    expect(drawn).toContain("<title>stage 2: sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms</title>");
+    for (const words of [">stage 2: K, V of rank 1<", ">stage 2: K, V, 12 MB in 250 ms<"])
+      expect(drawn).toContain(words);
+    expect(svg).not.toContain("stage");
+  });
+
   it("explains its colours and shows the facts", () => {
     for (const words of [...caption.shardDescription, ...caption.measurements, "rank 1", "computes", "sends"])
       expect(svg).toContain(words);
@@ -93,5 +111,63 @@ describe("the picture", () => {
         expect(Number(y)).toBeLessThanOrEqual(height);
       }
     }
+  });
+});
+
+describe("the prediction beside the measurement", () => {
+  const event = (name: string, start: number, label?: string): TraceEvent => ({
+    lane: label === undefined ? "compute" : "communication",
+    name,
+    start: start * 1e9,
+    end: (start + 1) * 1e9,
+    ...(label !== undefined && { label, bytesSent: 1000 }),
+  });
+  /** Own keys, a stage, and both in backward, where a device takes two kernels for each. */
+  const events = [
+    event("attend", 0),
+    event("fill", 1),
+    event("attend", 2),
+    ...["attendKeys", "attendQueries"].map((name, i) => event(name, 3 + i)),
+    ...["attendKeys", "attendQueries"].map((name, i) => event(name, 5 + i)),
+    event("groupCast", 0, "flex(sp) stage 1: keys"),
+    event("groupReduce", 7, "flex(sp) stage 1: gradients"),
+  ];
+  const tile = { queries: [0], keys: [0], backward: false };
+  const remote = { ...tile, keys: [1], stage: 1 };
+  const compare = (tiles: readonly Tile[]): string => {
+    const report = { rank: 0, at: { sp: 0 }, spans: [], begin: 0, end: 8, bytesSent: 0, peakBytes: 0, events };
+    const predicted = events.map((each) => ({ ...each, start: each.start / 1e9, end: each.end / 1e9 }));
+    const prediction = { seconds: 8, ranks: [{ rank: 0, at: { sp: 0 }, events: predicted }] };
+    const schedules = [{ rank: 0, tiles, batches: [] }];
+    return drawComparison({ bytesSent: 0, schedules, prediction }, [report], caption);
+  };
+  const barsOf = (svg: string): (readonly string[])[] =>
+    [...svg.matchAll(/<title>([^<:]*(?:: (?:keys|gradients))?)[^<]*<\/title><rect [^>]*fill="(#\w+)"/g)].map(
+      ([, ...bar]) => bar,
+    );
+
+  it("names attention by its stage, in the color of what travels for it", () => {
+    const svg = compare([tile, remote, { ...tile, backward: true }, { ...remote, backward: true }]);
+    const [own, stage, other] = ["#d55e00", "#009e73", "#0072b2"];
+    const bars = [
+      ["attend own rows", own],
+      ["other kernels, fill", other],
+      ["attend stage 1", stage],
+      ["attendBackward own rows", own],
+      ["attendBackward own rows", own],
+      ["attendBackward stage 1", stage],
+      ["attendBackward stage 1", stage],
+      ["flex(sp) stage 1: keys", stage],
+      ["flex(sp) stage 1: gradients", stage],
+    ];
+    expect(barsOf(svg)).toEqual([...bars, ...bars]);
+    for (const words of [">own rows<", ">stage 1<", ">other kernels<"]) expect(svg).toContain(words);
+  });
+
+  it("leaves a backend without stages its kernels and labels", () => {
+    const { stage: _, ...plain } = remote;
+    const svg = compare([tile, plain, { ...tile, backward: true }, { ...plain, backward: true }]);
+    expect(barsOf(svg).map(([name]) => name)).toEqual(expect.arrayContaining(["attend", "attendKeys"]));
+    expect(svg).not.toContain("own rows");
   });
 });

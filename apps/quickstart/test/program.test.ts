@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { afterAll, describe, expect, it } from "vitest";
 import { run, parseSummary } from "./run.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "quickstart-test-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const directory = mkdtempSync(join(tmpdir(), "quickstart-test-"));
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 const small = ["--tokens", "1001", "--heads", "2", "--dim", "16", "--seed", "5", "--json"];
 
@@ -19,7 +19,7 @@ describe("the program", () => {
     { ranks: 2, options: ["--dtype", "float16", "--backward"] },
     { ranks: 4, options: ["--tokens", "3", "--causal", "--backward"] },
   ])("is as exact as one device: $ranks ranks, $options", async ({ ranks, options }) => {
-    const svg = join(folder, "picture.svg");
+    const svg = join(directory, "picture.svg");
     const ran = await run([...small, "--ranks", String(ranks), "--svg", svg, ...options]);
     expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("✓ as exact as one device") });
     const summary = parseSummary(ran);
@@ -39,7 +39,7 @@ describe("the program", () => {
     { backend: "composed", ranks: 4, options: ["--causal", "--backward"] },
     { backend: "hierarchical", ranks: 6, options: ["--mesh", "3x2", "--backward"] },
   ])("does so with $backend on $ranks ranks, $options", async ({ backend, ranks, options }) => {
-    const svg = join(folder, "picture.svg");
+    const svg = join(directory, "picture.svg");
     const ran = await run([...small, "--backend", backend, "--ranks", String(ranks), "--svg", svg, ...options]);
     expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("exactly the closed form") });
     const summary = parseSummary(ran);
@@ -48,8 +48,56 @@ describe("the program", () => {
     for (let rank = 0; rank < ranks; rank++) expect(readFileSync(svg, "utf8")).toContain(`>rank ${rank}<`);
   });
 
+  it.each([
+    { backend: "flex", mask: "documents:9", ranks: 4, placed: "dispatch", options: [] },
+    { backend: "flex", mask: "window:70", ranks: 3, placed: "dispatch", options: [] },
+    { backend: "ring", mask: "documents:9", ranks: 3, placed: "dispatch", options: ["--placement", "dispatch"] },
+    { backend: "mesh2d", mask: "window:70", ranks: 4, placed: "contiguous", options: [] },
+    { backend: "ulysses", mask: "documents:3", ranks: 2, placed: "contiguous", options: [] },
+    { backend: "composed", mask: "block-causal:100", ranks: 4, placed: "zigzag", options: [] },
+    {
+      backend: "hierarchical",
+      mask: "documents:20",
+      ranks: 4,
+      placed: "dispatch",
+      options: ["--placement", "dispatch"],
+    },
+  ])(
+    "is as exact with $backend under the mask $mask, placed $placed",
+    async ({ backend, mask, ranks, placed, options }) => {
+      const [svg, load] = [join(directory, "picture.svg"), join(directory, "load.svg")];
+      const args = ["--backend", backend, "--mask", mask, "--ranks", String(ranks), ...options];
+      const ran = await run([...small, ...args, "--backward", "--svg", svg, "--dispatch", load]);
+      expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("exactly the closed form") });
+      const summary = parseSummary(ran);
+      expect(summary).toMatchObject({ backend, mask, placement: placed, bytesSent: summary["bytesSentPlanned"] });
+      expect(summary["errorRatio"]).toBeLessThanOrEqual(3);
+      expect(readFileSync(svg, "utf8")).toContain(`>rank ${ranks - 1}<`);
+      const drawn = readFileSync(load, "utf8");
+      for (const words of ["before: contiguous", `after: ${placed}`, "transfers per pair"])
+        expect(drawn).toContain(words);
+      // What ranks receive, forward: in backward of flex as much again, and as many gradients.
+      const received = /received by all [\d.]+ \w+ → ([\d.]+) kB/.exec(drawn)![1];
+      if (backend === "flex") expect(Number(summary["bytesSent"]) / 3000).toBeCloseTo(Number(received), 0);
+    },
+  );
+
+  it("shows flex's stages, predicted beside measured", async () => {
+    const [svg, both] = [join(directory, "picture.svg"), join(directory, "both.svg")];
+    const args = ["--backend", "flex", "--mask", "documents:5", "--ranks", "3", "--stages", "2", "--backward"];
+    const ran = await run([...small, ...args, "--svg", svg, "--predict", both]);
+    expect(ran).toMatchObject({ code: 0 });
+    expect(parseSummary(ran)["secondsPredicted"]).toBeGreaterThan(0);
+    expect(readFileSync(svg, "utf8")).toContain("<title>stage 1: queries of rank");
+    expect(readFileSync(svg, "utf8")).toMatch(/<title>stage 1: sends .*K, V of rank/);
+    const drawn = readFileSync(both, "utf8");
+    for (const words of [">predicted<", ">measured<", ">own rows<", ">stage 1<", ">stage 2<", ">other kernels<"])
+      expect(drawn).toContain(words);
+    expect(drawn).toContain("flex(sp) stage 2: keys, sends");
+  });
+
   it("lets the planner choose, reports why, and shows what it predicted", async () => {
-    const [svg, both] = [join(folder, "picture.svg"), join(folder, "both.svg")];
+    const [svg, both] = [join(directory, "picture.svg"), join(directory, "both.svg")];
     const options = ["--backend", "auto", "--ranks", "4", "--svg", svg, "--predict", both, "--backward"];
     const ran = await run([...small, ...options]);
     expect(ran).toMatchObject({
@@ -110,10 +158,10 @@ describe("the program", () => {
 
   it.each([
     ["ranks attend", 143, /cancelled/],
-    ["one device attends", 130, /one device/],
+    ["one device computes attention", 130, /one device/],
     ["float64 checks", 130, /float64/],
   ])("ends at Ctrl-C while %s, and leaves nothing behind", async (moment, code, words) => {
-    const temporary = mkdtempSync(join(folder, "tmp-"));
+    const temporary = mkdtempSync(join(directory, "tmp-"));
     const args = ["--tokens", "6000", "--heads", "4", "--dim", "32", "--ranks", "2", "--svg", ""];
     const ran = await run(args, { TMPDIR: temporary }, moment);
     expect(ran).toMatchObject({ code, stderr: expect.stringMatching(words) });

@@ -68,11 +68,34 @@ describe("what a rank will do", () => {
     expect(reported(createSchedules("--backend flex --ranks 3 --backward", 1))).toEqual({
       attends: ["1 · 1", "1 · 0,2", "∇ 1 · 1", "∇ 1 · 0,2"],
       sends: [
-        "flex(sp): K, V of rank 1 to ranks 0, 2",
-        "flex(sp): K, V of rank 1 to ranks 0, 2",
-        "flex(sp): dK, dV home to ranks 0, 2",
+        "flex(sp) stage 1: keys: K, V of rank 1 to ranks 0, 2",
+        "flex(sp) stage 1: keys: K, V of rank 1 to ranks 0, 2",
+        "flex(sp) stage 1: gradients: dK, dV home to ranks 0, 2",
       ],
     });
+  });
+
+  it("of a backend with stages: in which one keys come, and gradients go", () => {
+    const line = "--backend flex --ranks 2 --stages 3 --heads 1 --backward --placement contiguous";
+    const { tiles, batches } = createSchedules(line, 0);
+    const stages = tiles.map(({ keys, stage, backward }) => `${backward ? "∇ " : ""}${keys}: ${stage ?? "own"}`);
+    const count = Math.max(...batches.map(({ stage }) => stage!));
+    expect(count).toBe(3);
+    const remote = (sign: string, degree: number): string[] =>
+      Array.from({ length: degree }, (_, i) => `${sign}1: ${i + 1}`);
+    const forward = batches.filter(({ backward }) => !backward).length;
+    const backward = batches.filter(({ label }) => label.endsWith("gradients")).length;
+    expect(stages.slice(0, forward + 1)).toEqual(["0: own", ...remote("", forward)]);
+    const ownAgain = stages.length > forward + 2 + backward ? ["∇ 0: own"] : [];
+    expect(stages.slice(forward + 1)).toEqual(["∇ 0: own", ...remote("∇ ", backward), ...ownAgain]);
+    const labels = batches.map(({ label, stage }) => `${stage} ${label}`);
+    expect(labels.slice(0, forward)).toEqual(
+      Array.from({ length: forward }, (_, i) => `${i + 1} flex(sp) stage ${i + 1}: keys`),
+    );
+    for (const what of ["keys", "gradients"])
+      expect(labels.filter((label) => label.endsWith(what))).toHaveLength(
+        what === "keys" ? forward + backward : backward,
+      );
   });
 
   it("nested: the ring inside moves what the exchange around it has gathered", () => {
@@ -102,10 +125,11 @@ describe("what a rank will do", () => {
 
 describe("bytes", () => {
   const ranks = [1, 2, 3, 4, 5, 6, 7, 8];
+  const unequal = [" --mask documents:7", " --mask window --placement dispatch"];
   const backends = ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarchical"];
   it.each(backends)("of %s are the same by formula and by plan, on any number of ranks", (backend) => {
     for (const count of ranks) {
-      for (const mask of ["", " --causal"]) {
+      for (const mask of ["", " --causal", ...(count % 5 === 3 ? unequal : [])]) {
         for (const numHeads of [2, 3]) {
           const line = `--backend ${backend} --ranks ${count}${mask} --backward --tokens 61 --dtype bfloat16`;
           const settings = { ...createSettings(`${line} --heads ${numHeads}`) };

@@ -1,16 +1,17 @@
+import { type Mask, masks } from "@mosaic/attention";
 import { describe, expect, it } from "vitest";
 import { randomNormals, type Problem, referenceAttention } from "../src/reference.ts";
 
 const [tokens, dim] = [7, 4];
 const draw = (seed: number): Float32Array => Float32Array.from(randomNormals(seed, 2 * tokens * dim));
-const problem = (causal: boolean): Problem => ({
+const problem = (mask: Mask): Problem => ({
   q: draw(1),
   k: draw(2),
   v: draw(3),
   numHeads: 2,
   tokens,
   dim,
-  causal,
+  mask: mask.slices(tokens, tokens),
 });
 const rows = [0, 3, 6];
 const dOut = Float64Array.from(randomNormals(9, rows.length * dim));
@@ -22,8 +23,8 @@ function loss(given: Problem): number {
 
 describe("the float64 reference", () => {
   it("averages the values where all keys are alike", () => {
-    const flat = { ...problem(true), k: new Float32Array(2 * tokens * dim) };
-    const { out, lse, keysSeen } = referenceAttention(flat, 1, rows);
+    const flat = { ...problem(masks.causal()), k: new Float32Array(2 * tokens * dim) };
+    const { out, lse, visibleKeyCounts } = referenceAttention(flat, 1, rows);
     const mean = (count: number): number => {
       let sum = 0;
       for (let key = 0; key < count; key++) sum += flat.v[(tokens + key) * dim]! / count;
@@ -31,11 +32,30 @@ describe("the float64 reference", () => {
     };
     expect([out[0], out[dim], out[2 * dim]]).toEqual([1, 4, 7].map((count) => expect.closeTo(mean(count), 12)));
     expect(Array.from(lse)).toEqual([1, 4, 7].map((count) => expect.closeTo(Math.log(count), 12)));
-    expect(Array.from(keysSeen)).toEqual([1, 4, 7].map((count) => expect.closeTo(count, 9)));
+    expect(Array.from(visibleKeyCounts)).toEqual([1, 4, 7].map((count) => expect.closeTo(count, 9)));
   });
 
-  it.each([false, true])("gives the derivatives of the loss, causal %s", (causal) => {
-    const given = problem(causal);
+  it("sees what the mask shows, however many slices a row is in", () => {
+    const mask = masks.or(masks.slidingWindow(2), masks.globalTokens(1));
+    const { out, visibleKeyCounts } = referenceAttention(
+      { ...problem(mask), k: new Float32Array(2 * tokens * dim) },
+      1,
+      rows,
+    );
+    const { v } = problem(mask);
+    const mean = (keys: readonly number[]): number =>
+      keys.reduce((sum, key) => sum + v[(tokens + key) * dim]! / keys.length, 0);
+    const seen = [[0], [0, 2, 3], [0, 5, 6]];
+    expect([out[0], out[dim], out[2 * dim]]).toEqual(seen.map((keys) => expect.closeTo(mean(keys), 12)));
+    expect(Array.from(visibleKeyCounts)).toEqual(seen.map(({ length }) => expect.closeTo(length, 9)));
+  });
+
+  it.each([
+    ["full", masks.full()],
+    ["causal", masks.causal()],
+    ["documents", masks.documents([2, 4, 1], "causal")],
+  ])("gives the derivatives of the loss, %s", (_, mask) => {
+    const given = problem(mask);
     const truth = referenceAttention(given, 1, rows, dOut);
     const step = 2 ** -10;
     for (const [name, row] of [

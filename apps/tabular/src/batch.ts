@@ -70,7 +70,7 @@ export function loadBatch(ctx: Context, tables: readonly Table[], knownRows: num
   };
   return {
     ...made,
-    known: { here: trainRows.count, everywhere: knownRows },
+    knownRows: { onThisRank: trainRows.count, onAllRanks: knownRows },
     rows,
     [Symbol.dispose]() {
       for (const tensor of Object.values(made)) tensor.dispose();

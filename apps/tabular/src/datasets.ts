@@ -95,7 +95,7 @@ export function standardize(table: Table, trainRows: number, limit = 10): Float3
 }
 
 // Tables of the npm package vega-datasets (BSD-3-Clause); its page states where each comes from.
-const folder = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
+const directory = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
 
 export type DatasetName = "penguins" | "cars" | "weather" | "flights";
 
@@ -141,7 +141,7 @@ export const evaluationSets: readonly DatasetName[] = ["penguins", "cars", "weat
 
 export function loadDataset(name: DatasetName): Table {
   const source = datasetSources[name];
-  return createTable(readRecords(join(folder, source.file)), source);
+  return createTable(readRecords(join(directory, source.file)), source);
 }
 
 function readRecords(path: string): readonly Readonly<Record<string, Cell>>[] {

@@ -18,20 +18,20 @@ const seeds = Array.from({ length: parseInteger("--seeds", values.seeds, [1, 100
 
 await using ctx = await init({});
 using model = await loadModel(ctx, values.weights);
-const found: Comparison[] = [];
-for (const name of evaluationSets) found.push(await compare(ctx, model, name, seeds));
-if (values.json) for (const each of found) console.log(JSON.stringify(each));
+const comparisons: Comparison[] = [];
+for (const name of evaluationSets) comparisons.push(await compare(ctx, model, name, seeds));
+if (values.json) for (const each of comparisons) console.log(JSON.stringify(each));
 else {
   console.log(`ROC AUC, mean and range over seeds ${seeds.join(", ")}\n`);
   console.log(
     `${"table".padEnd(10)}${"rows".padStart(6)}${"known".padStart(7)}   model                 logistic              15 neighbours`,
   );
-  for (const each of found) {
+  for (const each of comparisons) {
     const { name, rows, knownRows, model: own, logistic, neighbours } = each;
     const numbers = [own, logistic, neighbours].map((scores) => describe(scores).padEnd(22)).join("");
     console.log(`${name.padEnd(10)}${String(rows).padStart(6)}${String(knownRows).padStart(7)}   ${numbers}`);
   }
-  const least = Math.min(...found.map(meanGain));
+  const least = Math.min(...comparisons.map(meanGain));
   console.log(`\nAgainst the better of the two, at least ${least >= 0 ? "+" : "−"}${Math.abs(least).toFixed(4)}.`);
 }
 

@@ -23,7 +23,7 @@ export interface TabularOptions {
   readonly rows?: AttentionBackend;
 }
 
-/** The model whose weights this folder holds. */
+/** The model whose weights this directory holds. */
 export const defaultOptions: TabularOptions = { embedDim: 48, numHeads: 4, hiddenDim: 96, layers: 3 };
 
 /** This rank's rows of tables of one size: first rows whose class is known, then rows to be predicted. */
@@ -33,7 +33,7 @@ export interface Batch {
   /** [B, R]: the class of known rows, the mean class of all known rows for the others. */
   readonly classes: Tensor;
   /** How many of this rank's R rows are known, and of all ranks' rows. */
-  readonly known: { readonly here: number; readonly everywhere: number };
+  readonly knownRows: { readonly onThisRank: number; readonly onAllRanks: number };
   /** Rows of all ranks. */
   readonly rows: number;
 }
@@ -61,12 +61,12 @@ class Block extends Module {
   }
 
   /** x [B, R, C + 1, E] → the same shape. */
-  forward(x: Tensor, { known, rows }: Batch): Tensor {
+  forward(x: Tensor, { knownRows, rows }: Batch): Tensor {
     const [first, second, third] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
-    const lengths = { sequenceLength: rows, kvSequenceLength: known.everywhere };
+    const lengths = { sequenceLength: rows, kvSequenceLength: knownRows.onAllRanks };
     const a = first.forward(x.add(this.#features.forward(x)));
     // Known rows are the keys of all rows, so that no row to be predicted influences another.
-    const b = second.forward(a.add(this.#rows.forward(a, a.slice(1, 0, known.here), lengths)));
+    const b = second.forward(a.add(this.#rows.forward(a, a.slice(1, 0, knownRows.onThisRank), lengths)));
     return third.forward(b.add(this.#mlp.forward(b)));
   }
 }
@@ -99,8 +99,8 @@ export class TabularModel extends Module {
       x = block.forward(before, batch);
     }
     const [batches, rows, columns, embed] = x.shape as [number, number, number, number];
-    const testCells = x.slice(2, columns - 1, columns).slice(1, batch.known.here, rows);
-    return this.#decoder.forward(testCells.reshape([batches, rows - batch.known.here, embed]));
+    const testCells = x.slice(2, columns - 1, columns).slice(1, batch.knownRows.onThisRank, rows);
+    return this.#decoder.forward(testCells.reshape([batches, rows - batch.knownRows.onThisRank, embed]));
   }
 
   /** Every cell to a token, the class as the last column: [B, R, C + 1, E]. */

@@ -5,7 +5,7 @@ import { loadBatch, type RowAssignment } from "./batch.ts";
 import type { Table } from "./datasets.ts";
 import { defaultOptions, TabularModel, type TabularOptions } from "./model.ts";
 
-/** The weights that this folder ships, made by `train.ts`, twice: from random weights, and to refine. */
+/** The weights that this directory ships, made by `train.ts`, twice: from random weights, and to refine. */
 export const defaultWeights: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
 
 /** A model with the weights of a file. */
@@ -46,9 +46,9 @@ export async function predict(
 }
 
 /** An integer from `least` to `most` off the command line. Throws an Error that reports what was expected. */
-export function parseInteger(name: string, text: string, [least, most]: readonly [number, number]): number {
+export function parseInteger(name: string, text: string, [min, max]: readonly [number, number]): number {
   const value = Number(text);
-  if (/^\d+$/.test(text) && value >= least && value <= most) return value;
-  const range = most === Number.MAX_SAFE_INTEGER ? `from ${least}` : `from ${least} to ${most}`;
+  if (/^\d+$/.test(text) && value >= min && value <= max) return value;
+  const range = max === Number.MAX_SAFE_INTEGER ? `from ${min}` : `from ${min} to ${max}`;
   throw new Error(`${name}: expected an integer ${range}, received "${text}"`);
 }

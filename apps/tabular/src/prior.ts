@@ -30,7 +30,7 @@ export function sampleTable(random: Random, size: TableSize): Table {
   labels[1] = 1;
   const features = new Float32Array(size.rows * size.columns);
   for (let column = 0; column < size.columns; column++) {
-    const transform = monotoneFunction(random);
+    const transform = randomMonotoneFunction(random);
     for (const [row, values] of synthetic.features.entries())
       features[row * size.columns + column] = transform(values[column]!);
   }
@@ -98,7 +98,7 @@ function treeTable(random: Random, { rows, columns }: TableSize): SyntheticTable
 }
 
 /** A monotone curve, or steps: measures come in any unit, and counts are coarse. */
-function monotoneFunction(random: Random): (x: number) => number {
+function randomMonotoneFunction(random: Random): (x: number) => number {
   const scale = Math.exp(random.normal());
   const shift = random.normal();
   const kind = random.uniform();

@@ -16,8 +16,8 @@ export class Random {
   }
 
   /** An integer from `least` to `most`, both included. */
-  integer(least: number, most: number): number {
-    return least + Math.floor(this.uniform() * (most - least + 1));
+  integer(min: number, max: number): number {
+    return min + Math.floor(this.uniform() * (max - min + 1));
   }
 
   /** Standard normal: Box and Muller 1958. */

@@ -5,7 +5,7 @@
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { TabularModel, defaultOptions } from "./model.ts";
-import { fineTuning, Trainer, defaultTraining } from "./training.ts";
+import { fineTuningOptions, Trainer, defaultTraining } from "./training.ts";
 import { defaultWeights, loadModel, parseInteger, saveModel } from "./predict.ts";
 
 const { values } = parseArgs({
@@ -19,12 +19,12 @@ const { values } = parseArgs({
 });
 // Each rank has a table at least.
 const ranks = Number(process.env["WORLD_SIZE"] ?? 1);
-const given = values.refine === undefined ? defaultTraining : fineTuning;
+const initialOptions = values.refine === undefined ? defaultTraining : fineTuningOptions;
 const options = {
-  ...given,
-  steps: parseInteger("--steps", values.steps ?? String(given.steps), [1, Number.MAX_SAFE_INTEGER]),
-  tables: parseInteger("--tables", values.tables ?? String(given.tables), [ranks, Number.MAX_SAFE_INTEGER]),
-  seed: parseInteger("--seed", values.seed ?? String(given.seed), [0, 2 ** 32 - 1]),
+  ...initialOptions,
+  steps: parseInteger("--steps", values.steps ?? String(initialOptions.steps), [1, Number.MAX_SAFE_INTEGER]),
+  tables: parseInteger("--tables", values.tables ?? String(initialOptions.tables), [ranks, Number.MAX_SAFE_INTEGER]),
+  seed: parseInteger("--seed", values.seed ?? String(initialOptions.seed), [0, 2 ** 32 - 1]),
 };
 
 await using ctx = await init({ spSize: 1, seed: options.seed });

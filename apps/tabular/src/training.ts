@@ -30,7 +30,7 @@ export const defaultTraining: TrainingOptions = {
 };
 
 /** From trained ones: larger tables, and ever smaller steps. */
-export const fineTuning: TrainingOptions = {
+export const fineTuningOptions: TrainingOptions = {
   ...defaultTraining,
   steps: 800,
   seed: 1,

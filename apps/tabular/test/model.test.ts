@@ -6,7 +6,7 @@ import { predict } from "../src/predict.ts";
 import { sampleTable } from "../src/prior.ts";
 import { Random } from "../src/random.ts";
 import { selectRows, type Table } from "../src/datasets.ts";
-import { fineTuning, Trainer, defaultTraining } from "../src/training.ts";
+import { fineTuningOptions, Trainer, defaultTraining } from "../src/training.ts";
 
 const small = { ...defaultOptions, layers: 2 };
 const table = sampleTable(new Random(3), { rows: 61, columns: 4 });
@@ -113,7 +113,7 @@ describe("training", () => {
   it("takes fewer steps than a learning rate takes to rise", async () => {
     await onRanks(1, async (ctx) => {
       using model = new TabularModel(ctx, { embedDim: 16, numHeads: 2, hiddenDim: 32, layers: 1 });
-      using trainer = new Trainer(ctx, model, { ...fineTuning, tables: 2, steps: 3 });
+      using trainer = new Trainer(ctx, model, { ...fineTuningOptions, tables: 2, steps: 3 });
       expect(await trainer.step(1)).toBeGreaterThan(0);
     });
   });

@@ -1,6 +1,17 @@
 import { rect } from "@mosaic/planner/svg";
 import type { Comparison, MethodResult, PlantedResult, PlantedRun } from "../results.ts";
-import { type Axis, polyline, label, line, linearAxis, logAxis, smallText, paletteColor, svg, ticks } from "./plot.ts";
+import {
+  type AxisScale,
+  polyline,
+  svgText,
+  svgLine,
+  linearAxis,
+  logAxis,
+  smallText,
+  paletteColor,
+  svg,
+  axisTicks,
+} from "@mosaic/program";
 
 const [WIDTH, HEIGHT] = [880, 520];
 const plotArea = { left: 150, right: 740, top: 84, bottom: 450 } as const;
@@ -33,12 +44,12 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
         'fill="#f3f5f8"',
       ),
       smallText({ x: ZERO_BYTES_X, y: plotArea.bottom + 18 }, "nothing", 'text-anchor="middle"'),
-      ...ticks(heights).flatMap((loss) => [
-        line([plotArea.left, y(loss), plotArea.right, y(loss)], 'stroke="#e4e8ee"'),
+      ...axisTicks(heights).flatMap((loss) => [
+        svgLine([plotArea.left, y(loss), plotArea.right, y(loss)], 'stroke="#e4e8ee"'),
         smallText({ x: ZERO_BYTES_X - 30, y: y(loss) + 4 }, loss.toFixed(2), 'text-anchor="end"'),
       ]),
       ...decades.flatMap((bytes) => [
-        line([x(bytes), plotArea.top, x(bytes), plotArea.bottom], 'stroke="#e4e8ee"'),
+        svgLine([x(bytes), plotArea.top, x(bytes), plotArea.bottom], 'stroke="#e4e8ee"'),
         smallText({ x: x(bytes), y: plotArea.bottom + 18 }, formatBytes(bytes), 'text-anchor="middle"'),
       ]),
       smallText(
@@ -67,7 +78,7 @@ function drawMethod(
     polyline(points, `stroke="${paletteColor(i)}" stroke-width="1.6" stroke-linejoin="round" opacity="0.85"`),
     `<circle cx="${last[0].toFixed(1)}" cy="${last[1].toFixed(1)}" r="4.5" fill="${paletteColor(i)}"><title>${formatBytes}</title></circle>`,
     rect({ x: plotArea.right + 14, y: key - 9, width: 10, height: 10 }, `fill="${paletteColor(i)}"`),
-    label({ x: plotArea.right + 30, y: key }, name),
+    svgText({ x: plotArea.right + 30, y: key }, name),
     smallText({ x: plotArea.right + 30, y: key + 14 }, `${held!.loss.toFixed(4)}, ${formatMegabytes(bytes)}`),
   ];
 }
@@ -90,7 +101,7 @@ export function drawRecall({ methods }: Comparison, { runs }: PlantedResult): st
     {
       width: RECALL_WIDTH,
       height: RECALL_HEIGHT,
-      title: "Does the router find what attention would look at?",
+      title: "Does the router select the chunks with most attention mass?",
       subtitle: `held-out sequences; planted: ${chunks} chunks of ${chunkLength} bases, ${runs.length} seeds, ${runs[0]!.pairs} pairs each`,
     },
     [...methodBars(methods, y), ...plantedBars(runs, y)],
@@ -99,17 +110,17 @@ export function drawRecall({ methods }: Comparison, { runs }: PlantedResult): st
 
 const seedColor = (i: number): string => paletteColor([0, 1, 4][i % 3]!);
 
-function drawGrid(y: Axis, [left, right]: readonly [number, number], title: string): readonly string[] {
+function drawGrid(y: AxisScale, [left, right]: readonly [number, number], title: string): readonly string[] {
   return [
-    label({ x: left, y: MARGIN_TOP - 16 }, title, 'font-weight="700"'),
-    ...ticks([0, 1]).flatMap((share) => [
-      line([left, y(share), right, y(share)], 'stroke="#e4e8ee"'),
+    svgText({ x: left, y: MARGIN_TOP - 16 }, title, 'font-weight="700"'),
+    ...axisTicks([0, 1]).flatMap((share) => [
+      svgLine([left, y(share), right, y(share)], 'stroke="#e4e8ee"'),
       smallText({ x: left - 8, y: y(share) + 4 }, share.toFixed(1), 'text-anchor="end"'),
     ]),
   ];
 }
 
-function methodBars(methods: readonly MethodResult[], y: Axis): readonly string[] {
+function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly string[] {
   const [left, right] = [64, 404];
   const routed = methods.filter(({ recall }) => recall);
   const wide = (right - left) / routed.length;
@@ -125,8 +136,8 @@ function methodBars(methods: readonly MethodResult[], y: Axis): readonly string[
         smallText({ x: x - 19, y: y(share) - 5 }, share.toFixed(2), 'text-anchor="middle"'),
         bar(x + 4, captured, paletteColor(2)),
         smallText({ x: x + 19, y: y(captured) - 5 }, captured.toFixed(2), 'text-anchor="middle"'),
-        line([x - 40, y(chance), x + 40, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
-        label({ x, y: MARGIN_BOTTOM + 18 }, name, 'text-anchor="middle"'),
+        svgLine([x - 40, y(chance), x + 40, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
+        svgText({ x, y: MARGIN_BOTTOM + 18 }, name, 'text-anchor="middle"'),
       ];
     }),
     ...drawLegend(left, [
@@ -137,20 +148,20 @@ function methodBars(methods: readonly MethodResult[], y: Axis): readonly string[
   ];
 }
 
-function plantedBars(runs: readonly PlantedRun[], y: Axis): readonly string[] {
+function plantedBars(runs: readonly PlantedRun[], y: AxisScale): readonly string[] {
   const [left, right] = [500, 840];
   const steps = Math.max(...runs.flatMap(({ curve: entries }) => entries.map(({ step }) => step)));
   const x = linearAxis([0, steps], [left, right]);
   const { chance } = runs[0]!;
   return [
     ...drawGrid(y, [left, right], "planted repeats: source among the two chosen"),
-    ...ticks([0, steps]).map((step) =>
+    ...axisTicks([0, steps]).map((step) =>
       smallText({ x: x(step), y: MARGIN_BOTTOM + 18 }, String(step), 'text-anchor="middle"'),
     ),
     smallText({ x: right, y: MARGIN_BOTTOM + 34 }, "steps", 'text-anchor="end"'),
-    line([left, y(TARGET_RECALL), right, y(TARGET_RECALL)], 'stroke="#2a9d6f" stroke-width="1.2"'),
+    svgLine([left, y(TARGET_RECALL), right, y(TARGET_RECALL)], 'stroke="#2a9d6f" stroke-width="1.2"'),
     smallText({ x: left + 4, y: y(TARGET_RECALL) + 14 }, `goal ${TARGET_RECALL}`),
-    line([left, y(chance), right, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
+    svgLine([left, y(chance), right, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
     ...runs.map(({ curve: entries }, i) => {
       const points = entries.map(({ step, held }) => [x(step), y(held!.recall!)] as const);
       return polyline(points, `stroke="${seedColor(i)}" stroke-width="1.8"`);

@@ -5,7 +5,7 @@ import { type Comparison, type PlantedResult, readResult, RESULTS } from "../res
 import { drawLossAgainstBytes, drawRecall } from "./comparison-pictures.ts";
 import { drawRoutingMap } from "./routing-picture.ts";
 
-const style = `
+const styleSheet = `
 body { font: 15px/1.5 "Helvetica Neue", Arial, sans-serif; color: #1c2330; max-width: 920px; margin: 32px auto; padding: 0 16px }
 svg { max-width: 100%; height: auto; margin: 12px 0 28px } table { border-collapse: collapse; margin: 8px 0 24px }
 th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid #e4e8ee } th:first-child, td:first-child { text-align: left }
@@ -15,22 +15,22 @@ code { background: #f3f5f8; padding: 1px 4px }`;
 export function formatPage(
   comparison: Comparison,
   planted: PlantedResult,
-  drawn: Readonly<Record<string, string>>,
+  pictures: Readonly<Record<string, string>>,
 ): string {
   return `<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Bacteriophage λ, read by routed attention</title><style>${style}</style></head>
+<html lang="en"><head><meta charset="utf-8"><title>Bacteriophage λ, modeled by routed attention</title><style>${styleSheet}</style></head>
 <body>
-<h1>Bacteriophage λ, read by routed attention</h1>
+<h1>Bacteriophage λ, modeled by routed attention</h1>
 <p>Small models predict which bases are hidden in the genome of bacteriophage λ (NC_001416.1, 48 502 bases). They attend to their own
 chunk (local), to it and the few that a learned router chose (meta), or to everything (ring). All have the same multiply-adds.</p>
-${drawn["loss-bytes"]}
+${pictures["loss-bytes"]}
 ${formatTable(["method", "steps", "held-out loss", "MB sent", "recall", "by chance"], methodRows(comparison))}
 ${describeOrigin(comparison)}
-${drawn["routing"]}
+${pictures["routing"]}
 <h2>Planted repeats</h2>
 <p>In every chunk stand a marker, a key and a repeat. Two chunks, at least two apart, share key and repeat, and in one of them the
 repeat is hidden: only the other chunk explains it. The router has to choose that one.</p>
-${drawn["recall"]}
+${pictures["recall"]}
 ${formatTable(["seed", "recall@2", "pairs", "by chance", "loss of hidden bases"], plantedRows(planted))}
 ${describeOrigin(planted)}
 </body></html>
@@ -66,7 +66,7 @@ function describeOrigin({ date, command }: { readonly date: string; readonly com
 }
 
 /** Pixels of a PNG for one of its SVG. */
-const SCALE = 2;
+const PIXEL_RATIO = 2;
 
 /** The pictures of some results by name, each an SVG. */
 export function drawPictures(comparison: Comparison, planted: PlantedResult): Readonly<Record<string, string>> {
@@ -81,7 +81,7 @@ export function drawPictures(comparison: Comparison, planted: PlantedResult): Re
 /** The same picture in pixels. */
 export function renderPng(svg: string): Uint8Array {
   const font = { loadSystemFonts: true, defaultFontFamily: "DejaVu Sans" };
-  return new Resvg(svg, { fitTo: { mode: "zoom", value: SCALE }, font }).render().asPng();
+  return new Resvg(svg, { fitTo: { mode: "zoom", value: PIXEL_RATIO }, font }).render().asPng();
 }
 
 /** Draws all results: SVG and PNG of each picture, and a page of all. */
@@ -94,5 +94,5 @@ export function writeResultsPage(): void {
     writeFileSync(new URL(`${name}.png`, RESULTS), renderPng(svg));
   }
   writeFileSync(new URL("index.html", RESULTS), formatPage(comparison, planted, drawn));
-  console.log(`${Object.keys(drawn).join(", ")}: SVG and PNG, and index.html, are in apps/genome/results`);
+  console.log(`${Object.keys(drawn).join(", ")}: SVG and PNG, and index.html, were written to apps/genome/results`);
 }

@@ -2,7 +2,7 @@ import { rect, text, tooltip } from "@mosaic/planner/svg";
 import { type Gene, genes, type Role } from "../genome.ts";
 import type { MethodResult } from "../results.ts";
 import type { RoutingMap } from "../evaluation.ts";
-import { type Axis, line, linearAxis, smallText, svg, ticks } from "./plot.ts";
+import { type AxisScale, svgLine, linearAxis, smallText, svg, axisTicks } from "@mosaic/program";
 
 const roleColors: Readonly<Record<Role, string>> = {
   head: "#3366cc",
@@ -21,16 +21,16 @@ const LABEL_STYLE = 'text-anchor="middle" font-size="9.5" fill="#ffffff"';
 const GENE_MAP_HEIGHT = 64;
 
 /** λ's genes along an axis of bases, from y down: rightward ones above the line, leftward ones below. */
-function drawGeneMap(axis: Axis, y: number, bases: number): readonly string[] {
+function drawGeneMap(axis: AxisScale, y: number, bases: number): readonly string[] {
   const middle = y + 26;
   return [
-    line([axis(0), middle, axis(bases), middle], 'stroke="#69727f" stroke-width="1"'),
+    svgLine([axis(0), middle, axis(bases), middle], 'stroke="#69727f" stroke-width="1"'),
     ...genes.map((gene) => drawGene(gene, axis, middle)),
     ...drawLegend(axis(0), y + GENE_MAP_HEIGHT - 4),
   ];
 }
 
-function drawGene(gene: Gene, axis: Axis, middle: number): string {
+function drawGene(gene: Gene, axis: AxisScale, middle: number): string {
   const { name, start, end, complement, role } = gene;
   const [x, width] = [axis(start), axis(end) - axis(start)];
   const top = complement ? middle + 2 : middle - 2 - HEIGHT;
@@ -60,14 +60,14 @@ export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): 
   const across = linearAxis([0, bases], [MARGIN_LEFT, MARGIN_LEFT + MAP_SIZE]);
   const down = linearAxis([0, bases], [MARGIN_TOP, MARGIN_TOP + MAP_SIZE]);
   const held = curve.at(-1)!.held!.loss.toFixed(3);
-  const title = "Where the router looks along the genome of bacteriophage λ";
+  const title = "Chunks that the router selects along the genome of bacteriophage λ";
   const subtitle = `${name}, last layer, ${map.bins} bins of ${map.bin} bases (4 chunks each); loss on held-out bases ${held}`;
   return svg({ ...size, title, subtitle }, [
     ...drawGeneMap(across, 76, GENOME_LENGTH),
     rect({ x: MARGIN_LEFT, y: MARGIN_TOP, width: MAP_SIZE, height: MAP_SIZE }, 'fill="#f7f8fa"'),
     ...drawCells(map),
-    ...ticks([0, GENOME_LENGTH / 1000], 10).flatMap((kilobases) => [
-      line(
+    ...axisTicks([0, GENOME_LENGTH / 1000], 10).flatMap((kilobases) => [
+      svgLine(
         [across(kilobases * 1000), MARGIN_TOP + MAP_SIZE, across(kilobases * 1000), MARGIN_TOP + MAP_SIZE + 5],
         'stroke="#69727f"',
       ),
@@ -80,10 +80,10 @@ export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): 
     ]),
     smallText(
       { x: MARGIN_LEFT + MAP_SIZE / 2, y: MARGIN_TOP + MAP_SIZE + 36 },
-      "looked at (thousand bases)",
+      "keys (thousand bases)",
       'text-anchor="middle"',
     ),
-    `<g transform="translate(${MARGIN_LEFT - 50} ${MARGIN_TOP + MAP_SIZE / 2}) rotate(-90)">${smallText({ x: 0, y: 0 }, "looks (thousand bases)", 'text-anchor="middle"')}</g>`,
+    `<g transform="translate(${MARGIN_LEFT - 50} ${MARGIN_TOP + MAP_SIZE / 2}) rotate(-90)">${smallText({ x: 0, y: 0 }, "queries (thousand bases)", 'text-anchor="middle"')}</g>`,
     ...drawColorScale(map),
   ]);
 }
