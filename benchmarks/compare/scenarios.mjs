@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
 const [root, name] = process.argv.slice(2);
-const load = (folder) => import(pathToFileURL(join(root, "packages", folder, "dist/index.js")).href);
+const load = (directory) => import(pathToFileURL(join(root, "packages", directory, "dist/index.js")).href);
 
 /** The best of some repetitions: other load only slows things down. */
 async function best(repetitions, body) {
@@ -121,8 +121,8 @@ async function proof(make) {
 
 /** Two ranks under the launcher, from the command to the first line of either. */
 async function launch() {
-  const folder = mkdtempSync(join(tmpdir(), "compare-"));
-  const script = join(folder, "rank.mjs");
+  const directory = mkdtempSync(join(tmpdir(), "compare-"));
+  const script = join(directory, "rank.mjs");
   const url = (part) => JSON.stringify(pathToFileURL(join(root, "packages", part, "dist/index.js")).href);
   writeFileSync(
     script,
@@ -141,7 +141,7 @@ await ctx.close();
     for (let i = 0; i < 3; i++) least = Math.min(least, await firstLine(script));
     return least;
   } finally {
-    rmSync(folder, { recursive: true });
+    rmSync(directory, { recursive: true });
   }
 }
 

@@ -9,28 +9,68 @@ export function generator(seed: number): () => number {
   };
 }
 
-type Draw = () => number;
+type UniformGenerator = () => number;
 
-const normal = (draw: Draw): number => Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
-const logNormal = (mean: number, deviation: number) => (draw: Draw) => Math.exp(mean + deviation * normal(draw));
-const pareto = (exponent: number, least: number) => (draw: Draw) => least / (1 - draw()) ** (1 / exponent);
+const normal = (draw: UniformGenerator): number =>
+  Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
+const logNormal = (mean: number, deviation: number) => (draw: UniformGenerator) =>
+  Math.exp(mean + deviation * normal(draw));
+const pareto = (exponent: number, least: number) => (draw: UniformGenerator) => least / (1 - draw()) ** (1 / exponent);
 
-/** Lengths of documents: shapes that packed corpora have, from short web pages to books and repositories. Synthetic. */
-export const distributions: Readonly<Record<string, (draw: Draw) => number>> = {
-  "log-normal 7.2, 1.6": logNormal(7.2, 1.6),
-  "log-normal 6, 1.4": logNormal(6, 1.4),
-  "log-normal 8.5, 1.2": logNormal(8.5, 1.2),
-  "Pareto 1.1 from 512": pareto(1.1, 512),
-  "Pareto 1.5 from 1024": pareto(1.5, 1024),
-  "uniform 64 to 16064": (draw) => 64 + draw() * 16_000,
-  "exponential 4096": (draw) => -4096 * Math.log(1 - draw()),
-  "equal 4096": () => 4096,
-  "bimodal 1K, 64K": (draw) => (draw() < 0.9 ? 256 + draw() * 1024 : 32_768 + draw() * 65_536),
-  "mixed 0.7K, 36K": (draw) => (draw() < 0.97 ? logNormal(6.5, 1)(draw) : logNormal(10.5, 0.8)(draw)),
+/** GPT-2 tokens of a byte, over all of the Pile (arXiv 2101.00027, section 3.1). */
+const TOKENS_PER_BYTE = 0.29335;
+/** Standard deviation of the logarithm: ours, the Pile's paper has means only. */
+const PILE_LOG_DEVIATION = 1.2;
+
+/** Log-normal of a mean in KiB. */
+function pileLengths(kibibytes: number): (draw: UniformGenerator) => number {
+  const mean = kibibytes * 1024 * TOKENS_PER_BYTE;
+  return logNormal(Math.log(mean) - PILE_LOG_DEVIATION ** 2 / 2, PILE_LOG_DEVIATION);
+}
+
+const pileSource = (kibibytes: number): string =>
+  `mean of ${kibibytes} KiB from table 1 of the Pile (arXiv 2101.00027), 0.29335 tokens a byte; deviation ${PILE_LOG_DEVIATION} ours`;
+const MAGI_SOURCE =
+  "ours: the parameters of our simulation of MagiAttention, which samples a histogram that it does not publish";
+const OWN_SOURCE = "ours";
+
+export interface LengthDistribution {
+  readonly sample: (draw: UniformGenerator) => number;
+  /** Where its parameters are from. */
+  readonly source: string;
+}
+
+/** Lengths of documents in tokens. */
+export const distributions: Readonly<Record<string, LengthDistribution>> = {
+  "log-normal 7.2, 1.6": { sample: logNormal(7.2, 1.6), source: MAGI_SOURCE },
+  "Pile-CC": { sample: pileLengths(4.33), source: pileSource(4.33) },
+  GitHub: { sample: pileLengths(5.25), source: pileSource(5.25) },
+  FreeLaw: { sample: pileLengths(15.06), source: pileSource(15.06) },
+  ArXiv: { sample: pileLengths(46.61), source: pileSource(46.61) },
+  Books3: { sample: pileLengths(538.36), source: pileSource(538.36) },
+  "log-normal 6, 1.4": { sample: logNormal(6, 1.4), source: OWN_SOURCE },
+  "log-normal 8.5, 1.2": { sample: logNormal(8.5, 1.2), source: OWN_SOURCE },
+  "Pareto 1.1 from 512": { sample: pareto(1.1, 512), source: OWN_SOURCE },
+  "Pareto 1.5 from 1024": { sample: pareto(1.5, 1024), source: OWN_SOURCE },
+  "uniform 64 to 16064": { sample: (draw) => 64 + draw() * 16_000, source: OWN_SOURCE },
+  "exponential 4096": { sample: (draw) => -4096 * Math.log(1 - draw()), source: OWN_SOURCE },
+  "equal 4096": { sample: () => 4096, source: OWN_SOURCE },
+  "bimodal 1K, 64K": {
+    sample: (draw) => (draw() < 0.9 ? 256 + draw() * 1024 : 32_768 + draw() * 65_536),
+    source: OWN_SOURCE,
+  },
+  "mixed 0.7K, 36K": {
+    sample: (draw) => (draw() < 0.97 ? logNormal(6.5, 1)(draw) : logNormal(10.5, 0.8)(draw)),
+    source: OWN_SOURCE,
+  },
 };
 
-/** Documents that fill a sequence: each at least 64 rows and at most a quarter of it. */
-export function drawLengths(total: number, distribution: (draw: Draw) => number, draw: Draw): number[] {
+/** Documents that fill a sequence: each at least 64 rows and at most a quarter of it, as MagiAttention's benchmark limits them. */
+export function drawLengths(
+  total: number,
+  { sample: distribution }: LengthDistribution,
+  draw: UniformGenerator,
+): number[] {
   const lengths: number[] = [];
   for (let left = total; left > 0; ) {
     const length = Math.min(left, Math.floor(total / 4), Math.max(64, Math.floor(distribution(draw))));

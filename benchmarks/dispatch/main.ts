@@ -1,114 +1,72 @@
+import { writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
-import {
-  dispatch,
-  dispatchBounds,
-  dispatchCandidates,
-  type DispatchCost,
-  type DispatchEvaluation,
-  evaluateDispatch,
-} from "@mosaic/backend-flex";
-import { type Mask, masks } from "@mosaic/core";
-import { distributions, drawLengths, generator } from "./lengths.ts";
+import { comparisonChart } from "./chart.ts";
+import { compare, comparisonTable } from "./comparison.ts";
+import { distributions } from "./lengths.ts";
+import { type MarksRow, marks, markdownTable, marksSummary, marksTable } from "./marks.ts";
+import { stageChoices, stagesTable } from "./stages.ts";
+import { optimumGaps, optimumSummary } from "./optimum.ts";
 
-// Predicted step times of placements beside lower bounds, of fresh draws by seed:
+// Predicted step times of placements beside lower bounds and optima, and beside other ways of context parallelism:
 //
-//   npm run bench:dispatch -- --seed 20261123 --passes forward
-
-const ROWS_PER_RANK = 8192;
-/** As in the cost's default: what a visible pair takes. */
-const seconds = { forward: 6.5536e-11, both: 6.5536e-11 + 1.6384e-10 };
+//   npm run bench:dispatch -- --part marks --seeds 20261123,101 --passes forward --out prefix
+//   npm run bench:dispatch -- --part optimum
+//   npm run bench:dispatch -- --part stages --ranks 8,64 --out prefix
+//   npm run bench:dispatch -- --part comparison --ranks 16,64 --out prefix
 
 const { values } = parseArgs({
-  options: { seed: { type: "string", default: "20261123" }, passes: { type: "string", default: "forward" } },
+  options: {
+    part: { type: "string", default: "marks" },
+    seeds: { type: "string", default: "20261123" },
+    passes: { type: "string", default: "forward" },
+    ranks: { type: "string", default: "16" },
+    /** Files that are written are named so: rows as JSON, and the chart. */
+    out: { type: "string" },
+  },
 });
-const passes = values.passes === "both" ? "both" : "forward";
-const cost: DispatchCost = passes === "both" ? {} : { backward: 0 };
+const seeds = values.seeds.split(",").map(Number);
+const write = (suffix: string, content: string): void => {
+  if (values.out !== undefined) writeFileSync(`${values.out}${suffix}`, content);
+};
+const jsonLines = (rows: readonly unknown[]): string => `${rows.map((row) => JSON.stringify(row)).join("\n")}\n`;
 
-interface Case {
-  readonly name: string;
-  readonly ranks: number;
-  readonly chunkSize: number;
-  readonly mask: Mask;
-}
-
-function casesOf(seed: number): Case[] {
-  const draw = generator(seed);
-  const packed = (name: string, ranks: number): Mask =>
-    masks.documents(drawLengths(ranks * ROWS_PER_RANK, distributions[name]!, draw), "causal");
-  const first = Object.keys(distributions)[0]!;
-  return [
-    { name: "causal", ranks: 8, chunkSize: 2048, mask: masks.causal() },
-    { name: first, ranks: 8, chunkSize: 2048, mask: packed(first, 8) },
-    { name: first, ranks: 64, chunkSize: 2048, mask: packed(first, 64) },
-    { name: "causal", ranks: 64, chunkSize: 512, mask: masks.causal() },
-    ...Object.keys(distributions).flatMap((name) =>
-      [8, 64, 256].map((ranks) => ({ name, ranks, chunkSize: 512, mask: packed(name, ranks) })),
-    ),
-  ];
-}
-
-function rowOf({ name, ranks, chunkSize, mask }: Case): readonly string[] {
-  const length = ranks * ROWS_PER_RANK;
-  const options = { mask, length, ranks, chunkSize, cost };
-  const bounds = dispatchBounds(options);
-  const candidates = dispatchCandidates(options);
-  // Of one core's time, whatever else the machine does.
-  const start = process.cpuUsage();
-  const placement = dispatch(options);
-  const { user, system } = process.cpuUsage(start);
-  const solved = (user + system) / 1e6;
-  const evaluate = (each: typeof placement): DispatchEvaluation =>
-    evaluateDispatch({ mask, length, ranks, cost, placement: each });
-  const named = (wanted: string) => candidates.find((each) => each.name === wanted);
-  const time = (wanted: string): string => ((named(wanted)?.time ?? Number.NaN) * 1e3).toFixed(2).replace("NaN", "–");
-  const [ours, greedy, zigzag] = [
-    evaluate(placement),
-    evaluate(named("greedy")!.placement),
-    evaluate(named("zigzag")!.placement),
-  ];
-  const mean = ours.ranks.reduce((sum, { pairs }) => sum + pairs, 0) / ranks;
-  const isComputeBound = bounds.time <= 1.001 * seconds[passes] * bounds.imbalance * mean;
-  const share = (rows: number): string => (rows / ranks / length).toFixed(4);
-  const missed = missedMarks({ name, ranks, isComputeBound, bounds, ours, greedy, zigzag });
-  return [
-    name,
-    String(ranks),
-    String(chunkSize),
-    isComputeBound ? "compute" : "links",
-    (bounds.time * 1e3).toFixed(2),
-    (ours.time * 1e3).toFixed(2),
-    (ours.time / bounds.time).toFixed(3),
-    ...["sequential", "zigzag", "documentZigzag", "greedy"].map(time),
-    bounds.imbalance.toFixed(3),
-    ours.imbalance.toFixed(3),
-    share(bounds.rows * ranks),
-    share(ours.rows),
-    share(zigzag.rows),
-    share(greedy.rows),
-    solved.toFixed(2),
-    missed.join(", "),
-  ];
-}
-
-interface Found extends Pick<Case, "name" | "ranks"> {
-  readonly isComputeBound: boolean;
-  readonly bounds: ReturnType<typeof dispatchBounds>;
-  readonly ours: DispatchEvaluation;
-  readonly greedy: DispatchEvaluation;
-  readonly zigzag: DispatchEvaluation;
-}
-
-/** What was aimed at, and not reached. */
-function missedMarks({ name, ranks, isComputeBound, bounds, ours, greedy, zigzag }: Found): string[] {
-  const missed: string[] = [];
-  if (ours.time > bounds.time * (isComputeBound ? 1.02 : 1.1)) missed.push("time");
-  if (isComputeBound && ours.imbalance > Math.max(1.05, 1.02 * bounds.imbalance)) missed.push("balance");
-  const most = name === "causal" ? zigzag.rows : greedy.rows * (ranks >= 64 ? 0.5 : 0.75);
-  if (ours.rows > most) missed.push(`rows (${(ours.rows / (name === "causal" ? zigzag : greedy).rows).toFixed(2)})`);
-  return missed;
-}
-
-const head =
-  "mask|P|chunk|bound by|bound, ms|ours|/ bound|sequential|zigzag|document zigzag|greedy|imbalance bound|ours|rows bound|ours|zigzag|greedy|solver, s|missed";
-console.log(`| ${head.replaceAll("|", " | ")} |\n|${head.replaceAll(/[^|]+/g, "---")}|`);
-for (const each of casesOf(Number(values.seed))) console.log(`| ${rowOf(each).join(" | ")} |`);
+const parts: Readonly<Record<string, () => void>> = {
+  marks() {
+    const passes = values.passes === "both" ? "both" : "forward";
+    const all: MarksRow[] = [];
+    for (const seed of seeds) {
+      const rows = [...marks({ seed, passes })];
+      all.push(...rows);
+      console.log(`Seed ${seed}, ${passes}:\n\n${marksTable(rows)}\n`);
+    }
+    console.log(marksSummary(all));
+    write("-marks.jsonl", jsonLines(all));
+  },
+  optimum() {
+    console.log(optimumSummary(optimumGaps(200, seeds[0]!)));
+  },
+  comparison() {
+    const ranks = values.ranks.split(",").map(Number);
+    const rows = [...compare(seeds[0]!, ranks)];
+    console.log(comparisonTable(rows));
+    write("-comparison.jsonl", jsonLines(rows));
+    write("-comparison.svg", comparisonChart(rows, "Context parallelism on H100s, packed documents"));
+  },
+  stages() {
+    const rows = [...stageChoices(seeds[0]!, values.ranks.split(",").map(Number))];
+    console.log(stagesTable(rows));
+    write("-stages.jsonl", jsonLines(rows));
+  },
+  lengths() {
+    console.log(
+      markdownTable(
+        ["distribution", "parameters"],
+        Object.entries(distributions).map(([name, { source }]) => [name, source]),
+      ),
+    );
+  },
+};
+const part = parts[values.part];
+if (!part)
+  throw new Error(`bench:dispatch: --part: expected ${Object.keys(parts).join(", ")}; received ${values.part}`);
+part();

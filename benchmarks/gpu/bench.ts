@@ -6,27 +6,27 @@ export interface Effort {
   /** Turns that all contenders take. */
   readonly rounds: number;
   /** Seconds of runs in one turn, about, and how many runs at most. */
-  readonly turn: number;
-  readonly runs: number;
+  readonly secondsPerRound: number;
+  readonly maxRuns: number;
   /** Seconds after which a case takes no further round; it takes three at least, or all of `rounds` if they are fewer. */
   readonly limit: number;
 }
 
-export const thorough: Effort = { rounds: 7, turn: 0.03, runs: 10, limit: 3 };
-export const quick: Effort = { rounds: 3, turn: 0.01, runs: 4, limit: 1 };
+export const fullEffort: Effort = { rounds: 7, secondsPerRound: 0.03, maxRuns: 10, limit: 3 };
+export const quickEffort: Effort = { rounds: 3, secondsPerRound: 0.01, maxRuns: 4, limit: 1 };
 /** For tests: the whole path, once. */
-export const once: Effort = { rounds: 1, turn: 0, runs: 1, limit: 0 };
+export const singleRunEffort: Effort = { rounds: 1, secondsPerRound: 0, maxRuns: 1, limit: 0 };
 
 /** Runs in a turn of something that takes `seconds`. */
-export function countRuns(seconds: number, { turn, runs }: Effort): number {
-  return Math.min(runs, Math.max(1, Math.ceil(turn / seconds)));
+export function countRuns(seconds: number, { secondsPerRound, maxRuns }: Effort): number {
+  return Math.min(maxRuns, Math.max(1, Math.ceil(secondsPerRound / seconds)));
 }
 
 /** The parts, in the order in which they run, and the seconds that each may take of eight minutes. */
-export const budgets = { gate: 45, ceiling: 20, attention: 300, ring: 110 } as const;
-export type PartName = keyof typeof budgets;
+export const secondsPerPart = { gate: 45, ceiling: 20, attention: 300, ring: 110 } as const;
+export type PartName = keyof typeof secondsPerPart;
 /** Seconds after which a case is taken for one that never ends; the first one also starts PyTorch. */
-export const CASE_LIMIT = 75;
+export const CASE_TIMEOUT_SECONDS = 75;
 
 /** One result, as it is kept: a JSON line. */
 export interface Result {
@@ -40,7 +40,7 @@ export interface Bench {
   readonly effort: Effort;
   readonly device: "cuda" | "cpu";
   /** Ours first, one for each family of kernels; then PyTorch's. */
-  contenders(): Promise<readonly Contender[]>;
+  implementations(): Promise<readonly Implementation[]>;
   /** Undefined where the benchmark runs without it. */
   peer(): Peer | undefined;
   /** Gives all memory of the card back: other processes shall have it. */
@@ -65,7 +65,7 @@ export interface Sample {
 }
 
 /** An implementation of attention. What it does not support it refuses with a PeerUnsupportedError. */
-export interface Contender {
+export interface Implementation {
   readonly name: string;
   /** Errors on a small problem, drawn by itself. */
   check(problem: Problem): Promise<Errors>;

@@ -4,7 +4,7 @@ import { PeerUnsupportedError } from "../src/peers.ts";
 import {
   type Bench,
   type Case,
-  type Contender,
+  type Implementation,
   type Effort,
   type Errors,
   type Result,
@@ -33,7 +33,7 @@ export function gateCase(kind: Kind): Case {
     async run(bench): Promise<Result> {
       const errors: Record<string, Errors> = {};
       const refused: Record<string, string> = {};
-      for (const contender of await bench.contenders()) {
+      for (const contender of await bench.implementations()) {
         try {
           errors[contender.name] = await contender.check(problem);
         } catch (error) {
@@ -56,9 +56,9 @@ export function isCorrect(errors: Errors, { dtype }: Pick<Problem, "dtype">): bo
 export async function hasPassedGate(
   bench: Bench,
   kind: Kind,
-  kept: ReadonlyMap<string, Result>,
+  storedResults: ReadonlyMap<string, Result>,
 ): Promise<ReadonlySet<string>> {
-  const result = kept.get(gateName(kind)) ?? (await gateCase(kind).run(bench));
+  const result = storedResults.get(gateName(kind)) ?? (await gateCase(kind).run(bench));
   const wrong = result["wrong"] as readonly string[];
   return new Set(Object.keys(result["errors"] as object).filter((who) => !wrong.includes(who)));
 }
@@ -66,7 +66,7 @@ export async function hasPassedGate(
 /** The longest that a FlashAttention paper has comes first, then far ones: a run cut short has seen a bit of everything. */
 export const lengths: readonly number[] = [16_384, 4096, 65_536, 1024, 8192, 32_768, 2048];
 /** float16 is the same kernels with another instruction: a few sizes suffice. */
-const fewerLengths: readonly number[] = [16_384, 4096];
+const reducedLengths: readonly number[] = [16_384, 4096];
 
 /** All problems, in the order in which they are measured. */
 function selectShapes(all: readonly number[], fewer: readonly number[]): readonly Shape[] {
@@ -91,7 +91,7 @@ function attentionCase(shape: Shape, kept: ReadonlyMap<string, Result>): Case {
     async run(bench: Bench): Promise<Result> {
       const problem = createProblem(shape, bench.sizes);
       const right = await hasPassedGate(bench, shape, kept);
-      const contenders = (await bench.contenders()).filter((one) => right.has(one.name));
+      const contenders = (await bench.implementations()).filter((one) => right.has(one.name));
       const { times, refused } = removeDuplicates(await compare(contenders, problem, bench.effort));
       return { case: name, problem, flops: countFlops(problem), bytes: countBytes(problem), times, refused };
     },
@@ -115,7 +115,7 @@ const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) =
   part: "ceiling",
   async run(bench: Bench): Promise<Result> {
     const size = ceilingSize(kind, bench);
-    const runs = Math.min(RUNS, bench.effort.runs);
+    const runs = Math.min(RUNS, bench.effort.maxRuns);
     const work = kind === "copy" ? 2 * size : 2 * size ** 3;
     const peer = await bench.peer()?.request<Sample>({ op: "ceiling", kind, size, count: runs });
     await using ctx = await mosaic.init({ device: bench.device, rank: 0, worldSize: 1 });
@@ -177,14 +177,14 @@ class DisposableTensors implements Disposable {
 export function createCases(
   lengths: readonly number[],
   sizes: Sizes,
-  kept: ReadonlyMap<string, Result>,
+  storedResults: ReadonlyMap<string, Result>,
 ): readonly Case[] {
-  const shapes = selectShapes(lengths, fewerLengths);
+  const shapes = selectShapes(lengths, reducedLengths);
   const kinds = new Map(shapes.map((shape) => [`${shape.dtype} ${shape.mask} ${shape.d}`, shape]));
   return [
     ...[...kinds.values()].map(gateCase),
     ...ceilingCases,
-    ...shapes.map((shape) => attentionCase(shape, kept)),
+    ...shapes.map((shape) => attentionCase(shape, storedResults)),
     ...ringCases(sizes),
   ];
 }
@@ -206,24 +206,28 @@ export interface Comparison {
 }
 
 interface TimedContender {
-  readonly contender: Contender;
+  readonly implementation: Implementation;
   readonly runs: number;
   readonly seconds: number[];
   readonly kernels: Readonly<Record<string, number>>[];
 }
 
 /** All contenders take turns at one problem, so that all see the same card: its clock, its heat, its other users. */
-export async function compare(contenders: readonly Contender[], problem: Problem, effort: Effort): Promise<Comparison> {
+export async function compare(
+  implementations: readonly Implementation[],
+  problem: Problem,
+  effort: Effort,
+): Promise<Comparison> {
   const timedContenders: TimedContender[] = [];
   const refused: Record<string, string> = {};
   try {
-    for (const contender of contenders) {
+    for (const implementation of implementations) {
       try {
-        const seconds = await contender.prepare(problem);
-        timedContenders.push({ contender, runs: countRuns(seconds, effort), seconds: [], kernels: [] });
+        const seconds = await implementation.prepare(problem);
+        timedContenders.push({ implementation, runs: countRuns(seconds, effort), seconds: [], kernels: [] });
       } catch (error) {
         if (!(error instanceof PeerUnsupportedError)) throw error;
-        refused[contender.name] = error.message;
+        refused[implementation.name] = error.message;
       }
     }
     const begin = now();
@@ -232,16 +236,16 @@ export async function compare(contenders: readonly Contender[], problem: Problem
       for (const timed of timedContenders) await runSample(timed);
     }
   } finally {
-    for (const contender of contenders) await contender.release();
+    for (const contender of implementations) await contender.release();
   }
   return {
-    times: Object.fromEntries(timedContenders.map((timed) => [timed.contender.name, summarizeTimes(timed)])),
+    times: Object.fromEntries(timedContenders.map((timed) => [timed.implementation.name, summarizeTimes(timed)])),
     refused,
   };
 }
 
 async function runSample(timed: TimedContender): Promise<void> {
-  const { seconds, kernels } = await timed.contender.sample(timed.runs);
+  const { seconds, kernels } = await timed.implementation.sample(timed.runs);
   timed.seconds.push(...seconds);
   if (kernels !== undefined) timed.kernels.push(kernels);
 }

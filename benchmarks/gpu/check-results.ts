@@ -6,7 +6,7 @@ import { attend, disposeAll, dtypes, type Operands, type Problem, takeGradients,
 /** What rounding explains: products of numbers with 8 or 11 bits. */
 export const tolerances = { bf16: 1e-2, fp16: 2e-3 } as const;
 /** A single row, and sums that cancel, vary more than the whole. */
-const ONE_ROW = 3;
+const SINGLE_ROW_LENGTH = 3;
 
 /** Draws the problem on the host, and compares all results with the definition in float64. */
 export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Problem): Promise<Errors> {
@@ -32,10 +32,10 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
   const [o, dq, dk, dv] = await Promise.all([found, ...gradients].map((x) => x.read()));
   disposeAll([...operands, ...gradients]);
   return {
-    out: distance(o!, expected.out),
-    dq: distance(dq!, expected.dq),
-    dk: distance(dk!, expected.dk),
-    dv: distance(dv!, expected.dv),
+    out: relativeDistance(o!, expected.out),
+    dq: relativeDistance(dq!, expected.dq),
+    dk: relativeDistance(dk!, expected.dk),
+    dv: relativeDistance(dv!, expected.dv),
   };
 }
 
@@ -47,7 +47,7 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
  */
 export async function checkSamples(ctx: mosaic.Context, operands: Operands, problem: Problem): Promise<void> {
   const { batch, numHeads, n, direction } = problem;
-  const wanted = ONE_ROW * tolerances[problem.dtype];
+  const wanted = SINGLE_ROW_LENGTH * tolerances[problem.dtype];
   using out = attend(ctx, operands, problem);
   if (direction === "backward") out.backward(operands[3]);
   const [dq, dk, dv] = direction === "backward" ? takeGradients(operands) : [];
@@ -58,10 +58,10 @@ export async function checkSamples(ctx: mosaic.Context, operands: Operands, prob
   ];
   for (const place of places) {
     const row = await readRow(operands, problem, place);
-    checkTolerance(`out of row ${place.i}`, distance(await readAt(out, place), outRow(row)), wanted);
+    checkTolerance(`out of row ${place.i}`, relativeDistance(await readAt(out, place), attentionRow(row)), wanted);
     // The very first of causal rows sees one key: its gradient is 0, and there is nothing to compare with.
     if (dq && row.scores.length > 1) {
-      checkTolerance(`dq of row ${place.i}`, distance(await readAt(dq, place), gradientRow(row)), wanted);
+      checkTolerance(`dq of row ${place.i}`, relativeDistance(await readAt(dq, place), gradientRow(row)), wanted);
     }
   }
   if (dk && dv) await checkSums(operands[3], dk, dv, wanted);
@@ -75,7 +75,7 @@ async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tens
     columnSums(dk),
     sumOfSquares(dk),
   ]);
-  checkTolerance("the sum of dv over keys", distance(fromValues, fromOut), wanted);
+  checkTolerance("the sum of dv over keys", relativeDistance(fromValues, fromOut), wanted);
   checkTolerance("the sum of dk over keys", Math.hypot(...fromKeys) / Math.sqrt(size), wanted);
 }
 
@@ -100,13 +100,13 @@ async function sumOfSquares(x: mosaic.Tensor): Promise<number> {
   return (await each.read()).reduce((sum, square) => sum + square, 0);
 }
 
-interface Place {
+interface RowPosition {
   readonly b: number;
   readonly h: number;
   readonly i: number;
 }
 
-async function readRow(operands: Operands, { mask, n, d }: Problem, { b, h, i }: Place): Promise<Row> {
+async function readRow(operands: Operands, { mask, n, d }: Problem, { b, h, i }: RowPosition): Promise<AttentionRow> {
   const [q, k, v, dOut] = await Promise.all([
     readAt(operands[0], { b, h, i }),
     readHead(operands[1], { b, h }, mask === "causal" ? i + 1 : n),
@@ -121,11 +121,11 @@ async function readRow(operands: Operands, { mask, n, d }: Problem, { b, h, i }:
   return { scores, k, v, dOut, d };
 }
 
-async function readAt(x: mosaic.Tensor, { b, h, i }: Place): Promise<Float32Array> {
+async function readAt(x: mosaic.Tensor, { b, h, i }: RowPosition): Promise<Float32Array> {
   return readSlice(x, [b, h, i], [1, 1, 1]);
 }
 
-async function readHead(x: mosaic.Tensor, { b, h }: Omit<Place, "i">, rows: number): Promise<Float32Array> {
+async function readHead(x: mosaic.Tensor, { b, h }: Omit<RowPosition, "i">, rows: number): Promise<Float32Array> {
   return readSlice(x, [b, h, 0], [1, 1, rows]);
 }
 
@@ -136,7 +136,7 @@ async function readSlice(x: mosaic.Tensor, from: readonly number[], lengths: rea
 }
 
 /** One row of attention: its scaled scores, and the keys and values that it sees, row-major. */
-interface Row {
+interface AttentionRow {
   readonly scores: readonly number[];
   readonly k: Float32Array;
   readonly v: Float32Array;
@@ -145,12 +145,12 @@ interface Row {
 }
 
 /** out of the row, by the definition. */
-export function outRow(row: Row): Float64Array {
+export function attentionRow(row: AttentionRow): Float64Array {
   return weightedSum(softmaxWeights(row), row.v, row.d);
 }
 
 /** dq of the row: scale · Σ pⱼ (dpⱼ − Σ p dp) kⱼ. */
-export function gradientRow(row: Row): Float64Array {
+export function gradientRow(row: AttentionRow): Float64Array {
   const weights = softmaxWeights(row);
   const dWeights = weights.map((_, key) => {
     let sum = 0;
@@ -163,7 +163,7 @@ export function gradientRow(row: Row): Float64Array {
 }
 
 /** ‖x − ref‖ / ‖ref‖; NaN if anything is NaN. */
-export function distance(x: ArrayLike<number>, ref: ArrayLike<number>): number {
+export function relativeDistance(x: ArrayLike<number>, ref: ArrayLike<number>): number {
   if (x.length !== ref.length) throw new Error(`${x.length} numbers against ${ref.length}`);
   let [difference, size] = [0, 0];
   for (let i = 0; i < ref.length; i++) {
@@ -173,7 +173,7 @@ export function distance(x: ArrayLike<number>, ref: ArrayLike<number>): number {
   return Math.sqrt(difference / size);
 }
 
-function softmaxWeights({ scores }: Row): number[] {
+function softmaxWeights({ scores }: AttentionRow): number[] {
   const max = scores.reduce((largest, score) => Math.max(largest, score), -Infinity);
   const exps = scores.map((score) => Math.exp(score - max));
   const sum = exps.reduce((total, x) => total + x, 0);

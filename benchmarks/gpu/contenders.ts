@@ -2,7 +2,7 @@ import * as mosaic from "@mosaic/attention";
 import type { Device } from "@mosaic/core";
 import { cuda } from "@mosaic/kernels-cuda";
 import type { Peer } from "../src/peers.ts";
-import type { Contender, Errors, Sample } from "./bench.ts";
+import type { Implementation, Errors, Sample } from "./bench.ts";
 import { attend, disposeAll, drawOperands, type Operands, type Problem, takeGradients } from "./problem.ts";
 import { checkAgainstDefinition, checkSamples } from "./check-results.ts";
 
@@ -31,7 +31,7 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
   const marks = events.flatMap(({ name }, i) => (name === events[0]!.name ? [i] : []));
   if (marks.length !== steps.length + 1) {
     throw new Error(
-      `laps: ${steps.length + 1} marks were set, ${marks.length} found; a step must not draw random numbers`,
+      `lap times: ${steps.length + 1} marks were set, ${marks.length} found; a step must not draw random numbers`,
     );
   }
   return steps.map((_, i) => {
@@ -48,7 +48,7 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
 const OPERAND_SETS = 2;
 
 /** Mosaic's attention on one device, through the TypeScript API: from q, k, v in 16 bits to results in 16 bits. */
-export class MosaicContender implements Contender {
+export class MosaicImplementation implements Implementation {
   readonly name: string;
   readonly #ctx: mosaic.Context;
   #problem: Problem | undefined;
@@ -121,7 +121,7 @@ export class MosaicContender implements Contender {
 export const torchBackends = ["cudnn", "flash", "efficient"] as const;
 
 /** One backend of PyTorch, in the peer's process. */
-export function torchContender(peer: Peer, backend: string): Contender {
+export function torchContender(peer: Peer, backend: string): Implementation {
   return {
     name: backend,
     check: (problem) => peer.request<Errors>({ op: "check", backend, problem }),
@@ -143,26 +143,26 @@ const HOPPER = 90;
 
 /** Our side: a contender for each family of kernels that the device has, and the contexts to close. */
 export interface Families extends AsyncDisposable {
-  readonly contenders: readonly MosaicContender[];
+  readonly implementations: readonly MosaicImplementation[];
 }
 
 /** Opens the device once for each family. On a CPU there is one, and its times are times of a CPU. */
 export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
   const contexts: mosaic.Context[] = [];
-  const open = async (name: string, on: mosaic.Device): Promise<MosaicContender> => {
+  const open = async (name: string, on: mosaic.Device): Promise<MosaicImplementation> => {
     const ctx = await mosaic.init({ device: on, rank: 0, worldSize: 1 });
     contexts.push(ctx);
-    return new MosaicContender(name, ctx);
+    return new MosaicImplementation(name, ctx);
   };
-  const contenders: MosaicContender[] = [];
-  if (device === "cpu") contenders.push(await open("cpu", mosaic.cpu()));
+  const implementations: MosaicImplementation[] = [];
+  if (device === "cpu") implementations.push(await open("cpu", mosaic.cpu()));
   else {
     const portable = openFamily("portable");
-    contenders.push(await open("portable", portable));
-    if (portable.capability === HOPPER) contenders.push(await open("hopper", openFamily("hopper")));
+    implementations.push(await open("portable", portable));
+    if (portable.capability === HOPPER) implementations.push(await open("hopper", openFamily("hopper")));
   }
   return {
-    contenders,
+    implementations,
     async [Symbol.asyncDispose]() {
       for (const ctx of contexts) await ctx.close();
     },

@@ -2,8 +2,8 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { markdown } from "../papers/table.ts";
 import { createCases, lengths } from "./cases.ts";
-import { CASE_LIMIT } from "./bench.ts";
-import { floorTables, report } from "./report.ts";
+import { CASE_TIMEOUT_SECONDS } from "./bench.ts";
+import { floorTables, formatReport } from "./report.ts";
 import { describeDifference } from "./session.ts";
 import { help, type Options, read } from "./options.ts";
 import { Results, runCases, WorkerPool } from "./run.ts";
@@ -20,7 +20,7 @@ async function main(args: string[]): Promise<number> {
   const all = createCases(options.lengths, options.sizes, new Map());
   const cases = all.filter(({ name }) => options.filter.some((text) => name.includes(text)));
   if (cases.length === 0) {
-    console.error(`--filter ${options.filter.join()}: no case is called so; --list shows all`);
+    console.error(`--filter ${options.filter.join()}: no case has this name; --list shows all`);
     return 2;
   }
   if (options.list) console.log(cases.map(({ name }) => name).join("\n"));
@@ -33,13 +33,18 @@ async function main(args: string[]): Promise<number> {
     console.error((error as Error).message);
     return 2;
   }
-  const { failed, left } = await runCases(cases, ({ name }) => workers.run(name, CASE_LIMIT), results, options);
-  const page = report(results.byCase);
+  const { failed, left } = await runCases(
+    cases,
+    ({ name }) => workers.run(name, CASE_TIMEOUT_SECONDS),
+    results,
+    options,
+  );
+  const page = formatReport(results.byCase);
   writeFileSync(join(options.out, "gpu.md"), page);
   console.log(page);
   for (const [name, why] of Object.entries(failed)) console.error(`FAILED ${name}: ${why}`);
   if (left.length > 0) {
-    console.error(`${left.length} cases left when the time was over, from ${left[0]} on: run again to go on`);
+    console.error(`${left.length} cases were not run within the time limit, from ${left[0]} on: run again to continue`);
   }
   return Object.keys(failed).length > 0 ? 1 : 0;
 }
@@ -47,7 +52,7 @@ async function main(args: string[]): Promise<number> {
 /** Keeps where this runs, and the options. Throws if there is no GPU or no peer, or not those of before. */
 async function printHeader(workers: WorkerPool, results: Results, { out, sizes }: Options): Promise<void> {
   const kept = results.byCase.get("host");
-  const host = await workers.run("host", CASE_LIMIT);
+  const host = await workers.run("host", CASE_TIMEOUT_SECONDS);
   const difference = kept && describeDifference(kept, host);
   if (difference) throw new Error(`${out} holds results of another machine (${difference}); give another --out`);
   const commands = new Set([...((kept?.["commands"] ?? []) as string[]), host["command"] as string]);

@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { lengths } from "./cases.ts";
-import { type Effort, once, quick, thorough } from "./bench.ts";
+import { type Effort, singleRunEffort, quickEffort, fullEffort } from "./bench.ts";
 import { sdpa } from "../src/peers.ts";
 import type { Sizes } from "./problem.ts";
 import { torchBackends } from "./contenders.ts";
@@ -18,7 +18,7 @@ export const help: string = `Measures Mosaic's attention on a GPU beside PyTorch
   --peer COMMAND   starts PyTorch's side (default: python3 and sdpa.py); "none" runs without
   --list           the names of the cases
   --floors         counts operations and bytes, and what an H200 needs for them at least; measures nothing
-  -h, --help       this text
+  -h, --help       show this help
 
 For trying it out where there is no GPU: --device cpu, --tokens N, --hidden N, --lengths N,N, --backends NAME,NAME, --once.`;
 
@@ -71,7 +71,7 @@ export function read(args: string[]): Options | undefined {
     return {
       ...values,
       sizes: { tokens: Number(tokens), hidden: Number(hidden) },
-      effort: values.once ? once : values.quick ? quick : thorough,
+      effort: values.once ? singleRunEffort : values.quick ? quickEffort : fullEffort,
       share: Number(share),
       file: join(values.out, "gpu.jsonl"),
       device,

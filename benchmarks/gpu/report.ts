@@ -36,17 +36,17 @@ type StoredResults = ReadonlyMap<string, Result>;
 type AttentionResult = Result & Comparison & { readonly problem: Problem; readonly flops: number };
 
 /** A page of Markdown of what was measured. */
-export function report(kept: StoredResults): string {
-  const host = kept.get("host") ?? { case: "host" };
+export function formatReport(storedResults: StoredResults): string {
+  const host = storedResults.get("host") ?? { case: "host" };
   const parts = [
     `# ${host["date"]}, ${host["gpu"]}`,
     `\`\`\`sh\n${((host["commands"] ?? []) as string[]).join("\n")}\n\`\`\``,
     hostLine(host),
-    ceilingLine(kept),
-    ...attentionTables(kept).map(markdown),
-    ...tableOfRing(kept).map(markdown),
-    ...tableOfGate(kept).map(markdown),
-    refusals(kept),
+    ceilingLine(storedResults),
+    ...attentionTables(storedResults).map(markdown),
+    ...ringTable(storedResults).map(markdown),
+    ...gateTable(storedResults).map(markdown),
+    unsupportedCases(storedResults),
   ];
   return `${parts.filter((part) => part !== "").join("\n\n")}\n`;
 }
@@ -93,13 +93,13 @@ function attentionTable(title: string, results: readonly AttentionResult[], ceil
   const names = [...new Set(results.flatMap(({ times }) => Object.keys(times)))];
   const ours = names.filter((name) => !isPeer(name));
   const columns: Column[] = [
-    { key: "n", head: "n", as: "integer" },
-    { key: "floor", head: "floor ms", as: 2 },
-    ...names.map((name): Column => ({ key: name, head: `${name} TFLOP/s`, as: 1 })),
-    ...ours.map((name): Column => ({ key: `${name} ratio`, head: `${name} / best of PyTorch`, as: 2 })),
-    ...ours.map((name): Column => ({ key: `${name} share`, head: `${name} / floor`, as: "percent" })),
-    { key: "beside", head: "other kernels", as: "percent" },
-    { key: "idle", head: "idle", as: "percent" },
+    { key: "n", head: "n", format: "integer" },
+    { key: "floor", head: "floor ms", format: 2 },
+    ...names.map((name): Column => ({ key: name, head: `${name} TFLOP/s`, format: 1 })),
+    ...ours.map((name): Column => ({ key: `${name} ratio`, head: `${name} / best of PyTorch`, format: 2 })),
+    ...ours.map((name): Column => ({ key: `${name} share`, head: `${name} / floor`, format: "percent" })),
+    { key: "beside", head: "other kernels", format: "percent" },
+    { key: "idle", head: "idle", format: "percent" },
   ];
   return {
     id: title,
@@ -133,14 +133,14 @@ function attentionRow(
 
 const isPeer = (name: string): boolean => (torchBackends as readonly string[]).includes(name) || name === "math";
 
-function tableOfRing(kept: StoredResults): Table[] {
-  const results = [...kept.values()].filter((result) => result.case.startsWith("ring."));
+function ringTable(storedResults: StoredResults): Table[] {
+  const results = [...storedResults.values()].filter((result) => result.case.startsWith("ring."));
   if (results.length === 0) return [];
   const columns: Column[] = [
     { key: "case", head: "case" },
-    ...["alone", "apart", "ring"].map((way): Column => ({ key: way, head: `${way} ms`, as: 1 })),
-    { key: "vsOne", head: "ring / one", as: 2 },
-    { key: "vsApart", head: "ring / apart", as: 2 },
+    ...["alone", "apart", "ring"].map((way): Column => ({ key: way, head: `${way} ms`, format: 1 })),
+    { key: "vsOne", head: "ring / one", format: 2 },
+    { key: "vsApart", head: "ring / apart", format: 2 },
   ];
   const rows = results.map((result) => {
     const seconds = result["seconds"] as Record<string, number>;
@@ -150,8 +150,8 @@ function tableOfRing(kept: StoredResults): Table[] {
   return [{ id: "ring", title: "Ranks that share the card, against one", columns, rows }];
 }
 
-function tableOfGate(kept: StoredResults): Table[] {
-  const results = [...kept.values()].filter((result) => result.case.startsWith("gate."));
+function gateTable(storedResults: StoredResults): Table[] {
+  const results = [...storedResults.values()].filter((result) => result.case.startsWith("gate."));
   if (results.length === 0) return [];
   const names = [...new Set(results.flatMap((result) => Object.keys(result["errors"] as object)))];
   const rows = results.map((result) => {
@@ -164,9 +164,9 @@ function tableOfGate(kept: StoredResults): Table[] {
 }
 
 /** Who did not take part in what, in whose words. */
-function refusals(kept: StoredResults): string {
+function unsupportedCases(storedResults: StoredResults): string {
   const reasons = new Map<string, number>();
-  for (const { refused = {} } of kept.values() as Iterable<Result & { refused?: Record<string, string> }>) {
+  for (const { refused = {} } of storedResults.values() as Iterable<Result & { refused?: Record<string, string> }>) {
     for (const [who, why] of Object.entries(refused)) {
       const line = `- ${who}: ${why}`;
       reasons.set(line, (reasons.get(line) ?? 0) + 1);
@@ -182,13 +182,13 @@ export function floorTables(sizes: Sizes, lengths: readonly number[], ceilings: 
       id: `floor.${direction}.${mask}`,
       title: `${direction}, ${mask}`,
       columns: [
-        { key: "n", head: "n", as: "integer" },
-        { key: "tflop", head: "TFLOP", as: 2 },
-        { key: "gigabytes", head: "GB", as: 2 },
-        { key: "products", head: "products ms", as: 2 },
-        { key: "memory", head: "memory ms", as: 2 },
-        { key: "exp128", head: "exp ms, d 128", as: 2 },
-        { key: "exp64", head: "exp ms, d 64", as: 2 },
+        { key: "n", head: "n", format: "integer" },
+        { key: "tflop", head: "TFLOP", format: 2 },
+        { key: "gigabytes", head: "GB", format: 2 },
+        { key: "products", head: "products ms", format: 2 },
+        { key: "memory", head: "memory ms", format: 2 },
+        { key: "exp128", head: "exp ms, d 128", format: 2 },
+        { key: "exp64", head: "exp ms, d 64", format: 2 },
       ],
       rows: lengths
         .toSorted((a, b) => a - b)

@@ -29,7 +29,7 @@ const runs: Readonly<Record<RunMode, AttentionRun | undefined>> = {
 for (let turn = 0; turn <= turns; turn++) {
   for (const way of runModes) {
     await barrier(`${way} ${turn}`);
-    const reported = await runs[way]?.once();
+    const reported = await runs[way]?.runOnce();
     if (turn > 0 && reported) console.log(JSON.stringify({ way, ...reported } satisfies RingTiming));
   }
 }

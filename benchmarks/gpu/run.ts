@@ -3,14 +3,14 @@ import { appendFileSync, existsSync, mkdirSync, readFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { fileURLToPath } from "node:url";
 import { now } from "../src/case.ts";
-import { budgets, type Case, type PartName, type Result } from "./bench.ts";
+import { secondsPerPart, type Case, type PartName, type Result } from "./bench.ts";
 
 /** What a worker reports of a case. */
 export interface WorkerReply {
   readonly result?: Result;
   readonly error?: string;
   /** It cannot go on. */
-  readonly isBroken?: boolean;
+  readonly isSessionLost?: boolean;
 }
 
 /** Runs cases by name in a process of their own, in a new one after it broke, died or did not come back. */
@@ -24,11 +24,11 @@ export class WorkerPool implements Disposable {
     this.#args = args;
   }
 
-  /** @throws Error with what went wrong; also if it took longer than `limit` seconds, and was ended. */
+  /** @throws Error with what went wrong; also if it took longer than `limit` seconds, and was terminated. */
   async run(name: string, limit: number): Promise<Result> {
     this.#process ??= fork(this.#entry, this.#args, { stdio: ["ignore", "inherit", "inherit", "ipc"] });
-    const { result, error, isBroken } = await requestCase(this.#process, name, limit);
-    if (isBroken) this.#process = undefined;
+    const { result, error, isSessionLost } = await requestCase(this.#process, name, limit);
+    if (isSessionLost) this.#process = undefined;
     if (result === undefined) throw new Error(error);
     return result;
   }
@@ -55,9 +55,9 @@ function requestCase(worker: ChildProcess, name: string, limit: number): Promise
     worker.once("message", (answer: WorkerReply) => settle(answer));
     worker.once("exit", (code, signal) => {
       const error = isLate
-        ? `took longer than ${limit} s, and was ended`
+        ? `took longer than ${limit} s, and was terminated`
         : `its process ended: ${signal ?? `code ${code}`}`;
-      settle({ error, isBroken: true });
+      settle({ error, isSessionLost: true });
     });
     worker.send(name);
   });
@@ -135,7 +135,7 @@ export async function runCases(
   for (const each of cases) {
     if (!bounds.again && results.byCase.has(each.name)) continue;
     const before = spent.get(each.part) ?? 0;
-    if (before >= budgets[each.part] * bounds.share) {
+    if (before >= secondsPerPart[each.part] * bounds.share) {
       left.push(each.name);
       continue;
     }

@@ -2,7 +2,7 @@ import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { cudaSystem } from "@mosaic/kernels-cuda";
 import { Peer } from "../src/peers.ts";
-import type { Bench, Contender, Effort, Result } from "./bench.ts";
+import type { Bench, Implementation, Effort, Result } from "./bench.ts";
 import { type Families, openFamilies, torchContender } from "./contenders.ts";
 import type { Sizes } from "./problem.ts";
 
@@ -32,11 +32,11 @@ export class Session implements Bench, AsyncDisposable {
     this.#options = options;
   }
 
-  async contenders(): Promise<readonly Contender[]> {
+  async implementations(): Promise<readonly Implementation[]> {
     this.#families ??= await openFamilies(this.device);
     const peer = this.peer();
     const theirs = peer ? this.#options.backends.map((backend) => torchContender(peer, backend)) : [];
-    return [...this.#families.contenders, ...theirs];
+    return [...this.#families.implementations, ...theirs];
   }
 
   peer(): Peer | undefined {
@@ -83,7 +83,7 @@ function gpu(): object {
 }
 
 /** What must not change between runs that fill one file. */
-export function describeDifference(kept: Result, found: Result): string | undefined {
-  const key = ["gpu", "driver", "cuda", "mosaic"].find((name) => kept[name] !== found[name]);
-  return key && `${key} was ${String(kept[key])}, and is ${String(found[key])}`;
+export function describeDifference(stored: Result, measured: Result): string | undefined {
+  const key = ["gpu", "driver", "cuda", "mosaic"].find((name) => stored[name] !== measured[name]);
+  return key && `${key} was ${String(stored[key])}, and is ${String(measured[key])}`;
 }

@@ -5,15 +5,15 @@ import { read } from "./options.ts";
 import { type WorkerReply, Results } from "./run.ts";
 
 const options = read(process.argv.slice(2))!;
-const kept = new Map(new Results(options.file).byCase);
-const cases = new Map(createCases(options.lengths, options.sizes, kept).map((each) => [each.name, each]));
+const storedResults = new Map(new Results(options.file).byCase);
+const cases = new Map(createCases(options.lengths, options.sizes, storedResults).map((each) => [each.name, each]));
 const session = new Session(options);
 
 process.on("message", async (name: string) => {
   const answer = await run(name);
   // What CUDA calls a sticky error stays with the process.
   process.send!(answer, () => {
-    if (answer.isBroken) process.exit(1);
+    if (answer.isSessionLost) process.exit(1);
   });
 });
 process.on("disconnect", () => process.exit());
@@ -22,10 +22,10 @@ async function run(name: string): Promise<WorkerReply> {
   try {
     const result =
       name === "host" ? await describeHost(options.device, session.peer()) : await cases.get(name)!.run(session);
-    kept.set(name, result);
+    storedResults.set(name, result);
     return { result };
   } catch (error) {
     const { name: kind, message } = error as Error;
-    return { error: message, isBroken: kind === "DeviceError" };
+    return { error: message, isSessionLost: kind === "DeviceError" };
   }
 }

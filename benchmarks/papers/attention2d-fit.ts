@@ -1,20 +1,20 @@
 import type { AttentionRecord } from "@mosaic/planner";
 import { recordProblem, ringStrategy, tileStrategy } from "./volumes.ts";
-import { bytesPerMegaflop, minimizeScalar, createProfile, simulateTiming, type Wiring } from "./clusters.ts";
+import { bytesPerMegaflop, minimizeScalar, createProfile, simulateTiming, type Topology } from "./clusters.ts";
 import { lengths, type Model, models, stepSeconds } from "./published.ts";
 import type { Table } from "./table.ts";
 
 /** Four GPUs a node are stated, by 64 on 16; links are not. */
-export const wirings: readonly Wiring[] = [
-  { name: "all links equal", ranksPerNode: 1, ports: 1, within: 1 },
-  { name: "nodes of 4, 4 ports", ranksPerNode: 4, ports: 4, within: 10 },
-  { name: "nodes of 4, 2 ports", ranksPerNode: 4, ports: 2, within: 10 },
-  { name: "nodes of 4, 1 port", ranksPerNode: 4, ports: 1, within: 10 },
+export const topologies: readonly Topology[] = [
+  { name: "all links equal", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 },
+  { name: "nodes of 4, 4 ports", ranksPerNode: 4, ports: 4, intraNodeSpeedup: 10 },
+  { name: "nodes of 4, 2 ports", ranksPerNode: 4, ports: 2, intraNodeSpeedup: 10 },
+  { name: "nodes of 4, 1 port", ranksPerNode: 4, ports: 1, intraNodeSpeedup: 10 },
 ];
 
 /** A network, and how it explains what it was fitted to. */
-export interface Fit {
-  readonly wiring: Wiring;
+export interface NetworkFit {
+  readonly topology: Topology;
   readonly bandwidth: number;
   /** Sequences of a step, if kernels run as fast as in the profile, by the ring's steps. */
   readonly sequences: number;
@@ -43,11 +43,11 @@ export interface Step {
   readonly matmul: number;
 }
 
-interface Point {
+interface PublishedTimes {
   readonly ring: AttentionRecord;
   readonly mesh: AttentionRecord;
   readonly tokens: number;
-  readonly stated: { readonly ring: number; readonly mesh: number };
+  readonly published: { readonly ring: number; readonly mesh: number };
 }
 
 /**
@@ -55,39 +55,43 @@ interface Point {
  * prevail they grow as n, where compute does as n². How far apart the curves are is then predicted, and so are 64 GPUs and
  * the other models.
  */
-export function fit(ranks: 16, tokens: readonly number[] = lengths): readonly Fit[] {
+export function fitNetworks(ranks: 16, tokens: readonly number[] = lengths): readonly NetworkFit[] {
   const side = Math.sqrt(ranks);
   const { numHeads, headDim } = models[stepSeconds.model];
-  const points = tokens.map((length): Point => {
+  const points = tokens.map((length): PublishedTimes => {
     const problem = { numHeads, headDim, tokens: length };
     const at = lengths.indexOf(length as (typeof lengths)[number]);
     return {
       ring: recordProblem(ringStrategy(ranks), problem),
       mesh: recordProblem(tileStrategy([side, side], "fused"), problem),
       tokens: length,
-      stated: { ring: stepSeconds.ring[ranks][at]!, mesh: stepSeconds.notOverlapped[ranks][at]! },
+      published: { ring: stepSeconds.ring[ranks][at]!, mesh: stepSeconds.notOverlapped[ranks][at]! },
     };
   });
-  return wirings.map((wiring) => {
-    const at = (bandwidth: number) => explained(points, wiring, bandwidth);
+  return topologies.map((topology) => {
+    const at = (bandwidth: number) => evaluateFit(points, topology, bandwidth);
     const bandwidth = minimizeScalar((x) => at(x).error, [3e8, 3e10]);
-    return { wiring, bandwidth, ...at(bandwidth) };
+    return { topology, bandwidth, ...at(bandwidth) };
   });
 }
 
-function explained(points: readonly Point[], wiring: Wiring, bandwidth: number): Omit<Fit, "wiring" | "bandwidth"> {
-  const profile = createProfile({ gpu: "a100", wiring, bandwidth });
+function evaluateFit(
+  points: readonly PublishedTimes[],
+  topology: Topology,
+  bandwidth: number,
+): Omit<NetworkFit, "topology" | "bandwidth"> {
+  const profile = createProfile({ gpu: "a100", topology, bandwidth });
   const model = models[stepSeconds.model];
   const logOf = (which: "ring" | "mesh") =>
-    points.map(({ tokens, stated, ...records }) => {
+    points.map(({ tokens, published, ...records }) => {
       const step = { tokens, ranks: records[which].ranks.length, matmul: profile.kernels.matmul };
-      return Math.log(stated[which] / attentionStep(simulateTiming(records[which], profile).seconds, model, step));
+      return Math.log(published[which] / attentionStep(simulateTiming(records[which], profile).seconds, model, step));
     });
   const [ring, mesh] = [logOf("ring"), logOf("mesh")];
-  const stated = points.map((point) => Math.log(point.stated.ring / point.stated.mesh));
+  const stated = points.map((point) => Math.log(point.published.ring / point.published.mesh));
   return {
     sequences: Math.exp(mean(ring)) / model.layers,
-    error: Math.sqrt(mean([...squares(ring), ...squares(mesh)])),
+    error: Math.sqrt(mean([...sumOfSquares(ring), ...sumOfSquares(mesh)])),
     ratio: Math.exp(mean(stated) - mean(ring) + mean(mesh)),
     statedRatio: Math.exp(mean(stated)),
   };
@@ -98,29 +102,32 @@ function mean(values: readonly number[]): number {
 }
 
 /** Squares of the distances from the mean. */
-function squares(values: readonly number[]): number[] {
+function sumOfSquares(values: readonly number[]): number[] {
   const middle = mean(values);
   return values.map((value) => (value - middle) ** 2);
 }
 
-export function fitTable(fits: readonly Fit[]): Table {
+export function fitTable(fits: readonly NetworkFit[]): Table {
   return {
     id: "attention2d.fit",
     title: "Networks fitted to how the step times on 16 GPUs grow, 2.7B",
     columns: [
       { key: "wiring", head: "wiring" },
-      { key: "bandwidth", head: "GB/s a port", as: 2 },
-      { key: "bytesPerMegaflop", head: "bytes a million kernel operations", as: 2 },
-      { key: "error", head: "error left", as: "percent" },
-      { key: "sequences", head: "sequences a step", as: "integer" },
-      { key: "ratio", head: "ring over NO, predicted", as: "times" },
-      { key: "statedRatio", head: "read off", as: "times" },
+      { key: "bandwidth", head: "GB/s a port", format: 2 },
+      { key: "bytesPerMegaflop", head: "bytes a million kernel operations", format: 2 },
+      { key: "error", head: "error left", format: "percent" },
+      { key: "sequences", head: "sequences a step", format: "integer" },
+      { key: "ratio", head: "ring over NO, predicted", format: "times" },
+      { key: "statedRatio", head: "read off", format: "times" },
     ],
-    rows: fits.map((each) => ({
-      ...each,
-      wiring: each.wiring.name,
-      bandwidth: each.bandwidth / 1e9,
-      bytesPerMegaflop: bytesPerMegaflop(createProfile({ gpu: "a100", ...each }), models[stepSeconds.model].headDim),
+    rows: fits.map(({ topology, bandwidth, ...rest }) => ({
+      ...rest,
+      wiring: topology.name,
+      bandwidth: bandwidth / 1e9,
+      bytesPerMegaflop: bytesPerMegaflop(
+        createProfile({ gpu: "a100", topology, bandwidth }),
+        models[stepSeconds.model].headDim,
+      ),
     })),
   };
 }

@@ -1,11 +1,11 @@
 import { formulas, type Passes, recordProblem, ringStrategy, tileStrategy, countVolumes } from "./volumes.ts";
-import { type Fit, fit, fitTable, attentionStep } from "./attention2d-fit.ts";
-import { type Cluster, createProfile, simulateTiming, type Wiring } from "./clusters.ts";
+import { type NetworkFit, fitNetworks, fitTable, attentionStep } from "./attention2d-fit.ts";
+import { type Cluster, createProfile, simulateTiming, type Topology } from "./clusters.ts";
 import { compare } from "./plans.ts";
 import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./published.ts";
 import type { Table } from "./table.ts";
 
-const sum = ({ forward, backward }: Passes): number => forward + backward;
+const totalSeconds = ({ forward, backward }: Passes): number => forward + backward;
 
 /** What each way sends: by the paper's analysis, and what ours does. */
 function gridVolumes(sizes: readonly number[]): Table {
@@ -15,7 +15,10 @@ function gridVolumes(sizes: readonly number[]): Table {
     const [ring, mesh] = [ringStrategy(ranks), tileStrategy([side, side], "fused")].map((each) =>
       countVolumes(recordProblem(each, problem), 1),
     );
-    const theirs = { ring: sum(formulas.ring(ranks, 1, ranks)), mesh: sum(formulas.tileStrategy([side, side], 1, 1)) };
+    const theirs = {
+      ring: totalSeconds(formulas.ring(ranks, 1, ranks)),
+      mesh: totalSeconds(formulas.tileStrategy([side, side], 1, 1)),
+    };
     return {
       ranks,
       theirRing: theirs.ring,
@@ -31,14 +34,14 @@ function gridVolumes(sizes: readonly number[]): Table {
     id: "attention2d.volume",
     title: "Chunks sent a rank, forward and backward: by Attention2D's analysis, and from our records",
     columns: [
-      { key: "ranks", head: "ranks", as: "integer" },
-      { key: "theirRing", head: "ring, theirs", as: 1 },
-      { key: "theirMesh", head: "grid, theirs", as: 1 },
-      { key: "theirRatio", head: "ratio", as: "times" },
-      { key: "ring", head: "ring, ours", as: 1 },
-      { key: "mesh", head: "grid, ours", as: 1 },
-      { key: "ratio", head: "ratio", as: "times" },
-      { key: "byteRatio", head: "ratio of bytes", as: "times" },
+      { key: "ranks", head: "ranks", format: "integer" },
+      { key: "theirRing", head: "ring, theirs", format: 1 },
+      { key: "theirMesh", head: "grid, theirs", format: 1 },
+      { key: "theirRatio", head: "ratio", format: "times" },
+      { key: "ring", head: "ring, ours", format: 1 },
+      { key: "mesh", head: "grid, ours", format: 1 },
+      { key: "ratio", head: "ratio", format: "times" },
+      { key: "byteRatio", head: "ratio of bytes", format: "times" },
     ],
     rows,
   };
@@ -72,41 +75,41 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
   });
   return {
     id: "attention2d.bars",
-    title: `Speedup of a step over the ring's on A100s, ${cluster.wiring.name}, ${(cluster.bandwidth / 1e9).toFixed(1)} GB/s`,
+    title: `Speedup of a step over the ring's on A100s, ${cluster.topology.name}, ${(cluster.bandwidth / 1e9).toFixed(1)} GB/s`,
     columns: [
       { key: "model", head: "model" },
-      { key: "ranks", head: "GPUs", as: "integer" },
-      { key: "tokens", head: "tokens", as: "integer" },
-      { key: "stated", head: "NO, theirs", as: "times" },
-      { key: "fused", head: "fused, predicted", as: "times" },
-      { key: "statedOverlapped", head: "O, theirs", as: "times" },
-      { key: "overlapped", head: "overlapped, predicted", as: "times" },
+      { key: "ranks", head: "GPUs", format: "integer" },
+      { key: "tokens", head: "tokens", format: "integer" },
+      { key: "stated", head: "NO, theirs", format: "times" },
+      { key: "fused", head: "fused, predicted", format: "times" },
+      { key: "statedOverlapped", head: "O, theirs", format: "times" },
+      { key: "overlapped", head: "overlapped, predicted", format: "times" },
     ],
     rows,
   };
 }
 
 /** What each of the fitted networks predicts for 64 GPUs: how much hangs on the wiring, which no paper states. */
-function wiringTable(fits: readonly Fit[], shown: Panel, tokens: readonly number[]): Table {
-  const rows = fits.map(({ wiring, bandwidth }) => {
-    const [mean] = meanTable(barTable({ gpu: "a100", wiring, bandwidth }, [shown], tokens)).rows;
-    return { ...mean, wiring: wiring.name };
+function topologyTable(fits: readonly NetworkFit[], shown: Panel, tokens: readonly number[]): Table {
+  const rows = fits.map(({ topology, bandwidth }) => {
+    const [mean] = meanTable(barTable({ gpu: "a100", topology, bandwidth }, [shown], tokens)).rows;
+    return { ...mean, wiring: topology.name };
   });
   return {
     id: "attention2d.wirings",
     title: `${shown.model} on ${shown.ranks} A100s by wiring, mean over ${tokens.length} lengths`,
     columns: [
       { key: "wiring", head: "wiring" },
-      { key: "stated", head: "NO, theirs", as: "times" },
-      { key: "fused", head: "fused, predicted", as: "times" },
-      { key: "statedOverlapped", head: "O, theirs", as: "times" },
-      { key: "overlapped", head: "overlapped, predicted", as: "times" },
+      { key: "stated", head: "NO, theirs", format: "times" },
+      { key: "fused", head: "fused, predicted", format: "times" },
+      { key: "statedOverlapped", head: "O, theirs", format: "times" },
+      { key: "overlapped", head: "overlapped, predicted", format: "times" },
     ],
     rows,
   };
 }
 
-const apart: Wiring = { name: "one GPU a node", ranksPerNode: 1, ports: 1, within: 1 };
+const singleGpuNodes: Topology = { name: "one GPU a node", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 };
 
 /** Nothing of the H100s' network is stated: a range of bandwidths, and of what a message costs besides its bytes. */
 export interface Networks {
@@ -135,7 +138,7 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
     ] as const;
     return latencies.map((latency) => {
       const speedups = bandwidths.map((bandwidth) => {
-        const profile = createProfile({ gpu: "h100", wiring: apart, bandwidth, latency });
+        const profile = createProfile({ gpu: "h100", topology: singleGpuNodes, bandwidth, latency });
         const step = { tokens: length, ranks, matmul: profile.kernels.matmul };
         const [ring, fused] = records.map((record) =>
           attentionStep(simulateTiming(record, profile).seconds, model, step),
@@ -146,14 +149,14 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
     });
   });
   const columns = bandwidths.map((bandwidth): Table["columns"][number] => {
-    return { key: `at${bandwidth / 1e9}`, head: `${bandwidth / 1e9} GB/s`, as: "times" };
+    return { key: `at${bandwidth / 1e9}`, head: `${bandwidth / 1e9} GB/s`, format: "times" };
   });
   return {
     id: "attention2d.h100",
     title: `A step on ${ranks} H100s, one a node, 2.7B: the fused grid over the ring (theirs: up to ${attention2d.h100.speedup})`,
     columns: [
-      { key: "tokens", head: "tokens", as: "integer" },
-      { key: "latency", head: "µs a message besides its bytes", as: "integer" },
+      { key: "tokens", head: "tokens", format: "integer" },
+      { key: "latency", head: "µs a message besides its bytes", format: "integer" },
       ...columns,
     ],
     rows,
@@ -161,8 +164,8 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
 }
 
 /** The fit that explains the distance between the curves best. */
-function bestFit(fits: readonly Fit[]): Fit {
-  const off = ({ ratio, statedRatio }: Fit) => Math.abs(Math.log(ratio / statedRatio));
+function bestFit(fits: readonly NetworkFit[]): NetworkFit {
+  const off = ({ ratio, statedRatio }: NetworkFit) => Math.abs(Math.log(ratio / statedRatio));
   return fits.reduce((best, each) => (off(each) < off(best) ? each : best));
 }
 
@@ -187,13 +190,13 @@ export function meanTable({ rows }: Table): Table {
     title: "The same, in the geometric mean over lengths",
     columns: [
       { key: "model", head: "model" },
-      { key: "ranks", head: "GPUs", as: "integer" },
-      { key: "stated", head: "NO, theirs", as: "times" },
-      { key: "fused", head: "fused, predicted", as: "times" },
-      { key: "off", head: "off by", as: "percent" },
-      { key: "statedOverlapped", head: "O, theirs", as: "times" },
-      { key: "overlapped", head: "overlapped, predicted", as: "times" },
-      { key: "offOverlapped", head: "off by", as: "percent" },
+      { key: "ranks", head: "GPUs", format: "integer" },
+      { key: "stated", head: "NO, theirs", format: "times" },
+      { key: "fused", head: "fused, predicted", format: "times" },
+      { key: "off", head: "off by", format: "percent" },
+      { key: "statedOverlapped", head: "O, theirs", format: "times" },
+      { key: "overlapped", head: "overlapped, predicted", format: "times" },
+      { key: "offOverlapped", head: "off by", format: "percent" },
     ],
     rows: means,
   };
@@ -201,23 +204,23 @@ export function meanTable({ rows }: Table): Table {
 
 /** All of Attention2D. */
 export function attention2dTables(): readonly Table[] {
-  const fits = fit(16);
-  const { wiring, bandwidth } = bestFit(fits);
-  const a100: Cluster = { gpu: "a100", wiring, bandwidth };
+  const fits = fitNetworks(16);
+  const { topology, bandwidth } = bestFit(fits);
+  const a100: Cluster = { gpu: "a100", topology, bandwidth };
   const bars = barTable(a100, panels, lengths);
-  const h100: Cluster = { gpu: "h100", wiring: apart, bandwidth: 5e9 };
-  const theirs = [tileStrategy([8, 8], "fused"), tileStrategy([8, 8])];
+  const h100: Cluster = { gpu: "h100", topology: singleGpuNodes, bandwidth: 5e9 };
+  const publishedPlans = [tileStrategy([8, 8], "fused"), tileStrategy([8, 8])];
   const problem = (name: ModelName) => {
     const { numHeads, headDim } = models[name];
     return { numHeads, headDim, tokens: lengths[4] };
   };
-  const on = { id: "attention2d.plans", ranks: 64, theirs };
+  const on = { id: "attention2d.plans", ranks: 64, publishedPlans };
   return [
     gridVolumes([16, 64]),
     fitTable(fits),
     meanTable(bars),
     bars,
-    wiringTable(fits, panels.find(({ model, ranks }) => model === "2.7B" && ranks === 64)!, [lengths[0], lengths[4]]),
+    topologyTable(fits, panels.find(({ model, ranks }) => model === "2.7B" && ranks === 64)!, [lengths[0], lengths[4]]),
     h100Table(h100Networks),
     ...(["2.7B", "13B"] as const).map((model) =>
       compare({

@@ -8,18 +8,18 @@ import {
 } from "@mosaic/planner";
 
 /** How a network is laid out. What the papers leave open is varied. */
-export interface Wiring {
+export interface Topology {
   readonly name: string;
   readonly ranksPerNode: number;
   /** Ports of a node to the network, shared evenly by its ranks. */
   readonly ports: number;
   /** How many times faster than such a port a link within a node is. */
-  readonly within: number;
+  readonly intraNodeSpeedup: number;
 }
 
 export interface Cluster {
   readonly gpu: "a100" | "h100";
-  readonly wiring: Wiring;
+  readonly topology: Topology;
   /** Bytes per second and way of one port to the network. */
   readonly bandwidth: number;
   /** Seconds until a message's first byte moves; those of the named profiles if absent. */
@@ -29,12 +29,12 @@ export interface Cluster {
 const gpus = { a100: profiles["a100-ib200"], h100: profiles["h100-ib400"] } as const;
 
 /** Kernels are those of a named profile; links are as given. */
-export function createProfile({ gpu, wiring, bandwidth, latency }: Cluster): Profile {
+export function createProfile({ gpu, topology, bandwidth, latency }: Cluster): Profile {
   const base = gpus[gpu];
-  const { name, ranksPerNode, ports, within } = wiring;
+  const { name, ranksPerNode, ports, intraNodeSpeedup } = topology;
   const late = latency === undefined ? {} : { latency };
   const far = { ...base.links["inter-node"], ...late, bandwidth, sharedBy: ranksPerNode / ports };
-  const near = { ...base.links["intra-node"], ...late, bandwidth: bandwidth * within };
+  const near = { ...base.links["intra-node"], ...late, bandwidth: bandwidth * intraNodeSpeedup };
   const links = { ...base.links, "intra-node": near, "inter-node": far };
   return { ...base, name: `${gpu}, ${name}`, ranksPerNode, links };
 }
@@ -44,13 +44,13 @@ export interface Timing {
   readonly seconds: number;
   /** How long the mean rank's compute stands still for messages, and as a share of all its time. */
   readonly waitSeconds: number;
-  readonly waits: number;
+  readonly waitShare: number;
 }
 
 export function simulateTiming(record: AttentionRecord, profile: Profile): Timing {
   const { seconds, ranks } = simulate(record, profile, { keep: () => false });
   const waitSeconds = ranks.reduce((sum, rank) => sum + rank.exposedCommunicationSeconds, 0) / ranks.length;
-  return { seconds, waitSeconds, waits: waitSeconds / seconds };
+  return { seconds, waitSeconds, waitShare: waitSeconds / seconds };
 }
 
 /** What a rank computes on large tiles, forward and backward as they come, in operations per second. */
@@ -65,10 +65,10 @@ export function bytesPerMegaflop({ kernels, links }: Profile, headDim: number): 
 }
 
 /** Where the least of a function of a positive number lies, to 2 %, if it has one valley between the ends. */
-export function minimizeScalar(of: (x: number) => number, [low, high]: readonly [number, number]): number {
+export function minimizeScalar(objective: (x: number) => number, [low, high]: readonly [number, number]): number {
   const golden = (Math.sqrt(5) - 1) / 2;
   let [lower, upper] = [Math.log(low), Math.log(high)];
-  const point = (at: number) => ({ at, value: of(Math.exp(at)) });
+  const point = (at: number) => ({ at, value: objective(Math.exp(at)) });
   let left = point(upper - golden * (upper - lower));
   let right = point(lower + golden * (upper - lower));
   while (upper - lower > 0.02) {

@@ -8,7 +8,7 @@ const help = `Predicts what Mesh-Attention and Attention2D report of their clust
 
   --only NAME   ${Object.keys(papers).join(" or ")}
   --json        one JSON object a row: {"table": …, its cells}
-  -h, --help    this text`;
+  -h, --help    show this help`;
 
 process.exitCode = main(process.argv.slice(2));
 

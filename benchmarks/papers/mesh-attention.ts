@@ -1,5 +1,5 @@
 import type { Cluster } from "./clusters.ts";
-import { meshTimes, meshTimeSizes, wirings } from "./mesh-times.ts";
+import { meshTimes, meshTimeSizes, topologies } from "./mesh-times.ts";
 import { compare, type Comparison } from "./plans.ts";
 import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
@@ -64,7 +64,7 @@ export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
   });
   return [
     reductionTable(ranks, reductions),
-    nearTable(ranks, [...reductions, ...tiles.map((shape) => meanReduction(reductions, shape))]),
+    publishedComparisonTable(ranks, [...reductions, ...tiles.map((shape) => meanReduction(reductions, shape))]),
   ];
 }
 
@@ -99,18 +99,18 @@ function reductionTable(ranks: number, rows: readonly Reduction[]): Table {
     columns: [
       { key: "tile", head: "tile (queries × keys)" },
       { key: "group", head: "query heads a key head" },
-      { key: "forward", head: "forward", as: "percent" },
-      { key: "both", head: "forward and backward", as: "percent" },
-      { key: "formula", head: "by formula", as: "percent" },
-      { key: "forwardBytes", head: "forward, bytes", as: "percent" },
-      { key: "bothBytes", head: "both, bytes", as: "percent" },
+      { key: "forward", head: "forward", format: "percent" },
+      { key: "both", head: "forward and backward", format: "percent" },
+      { key: "formula", head: "by formula", format: "percent" },
+      { key: "forwardBytes", head: "forward, bytes", format: "percent" },
+      { key: "bothBytes", head: "both, bytes", format: "percent" },
     ],
     rows: rows.map((row) => ({ ...row })),
   };
 }
 
 /** Which of these come near the stated numbers: what their tile and their model may have been. */
-function nearTable(ranks: number, rows: readonly Reduction[]): Table {
+function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Table {
   const { average, maximum } = meshAttention.volumeReduction;
   const measures = {
     forward: "forward",
@@ -129,11 +129,11 @@ function nearTable(ranks: number, rows: readonly Reduction[]): Table {
     );
   return {
     id: "mesh.near",
-    title: `What comes within half a point of the stated reductions, ${ranks} ranks`,
+    title: `Settings within half a point of the published reductions, ${ranks} ranks`,
     columns: [
       { key: "stated", head: "stated" },
-      { key: "theirs", head: "theirs", as: "percent" },
-      { key: "ours", head: "ours", as: "percent" },
+      { key: "theirs", head: "theirs", format: "percent" },
+      { key: "ours", head: "ours", format: "percent" },
       { key: "tile", head: "tile" },
       { key: "group", head: "query heads a key head" },
       { key: "measure", head: "counted" },
@@ -154,12 +154,12 @@ export function meshAttentionTables(): readonly Table[] {
   const { tables, bandwidthOf } = meshTimes(meshTimeSizes);
   const { tokens } = meshTimeSizes.fitted;
   // One port a GPU is what such clusters have today; four for eight is what comes closest to the paper's times.
-  const clusters = wirings
+  const clusters = topologies
     .filter(({ ports, ranksPerNode }) => ranksPerNode === 8 && ports >= 4)
-    .map((wiring): Cluster => ({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! }));
+    .map((topology): Cluster => ({ gpu: "h100", topology, bandwidth: bandwidthOf.get(topology.name)! }));
   const comparisons = clusters.flatMap((cluster) =>
     sizes.map((size): Comparison => {
-      const on = { cluster, ranks: meshTimeSizes.ranks, theirs: [tileStrategy([8, 32])] };
+      const on = { cluster, ranks: meshTimeSizes.ranks, publishedPlans: [tileStrategy([8, 32])] };
       return { id: "mesh.plans", title: "256 ranks", problem: { ...size, tokens }, ...on };
     }),
   );

@@ -1,6 +1,6 @@
 import type { AttentionRecord } from "@mosaic/planner";
 import { recordProblem, ringStrategy, tileStrategy } from "./volumes.ts";
-import { bytesPerMegaflop, createProfile, type Timing, simulateTiming, type Wiring } from "./clusters.ts";
+import { bytesPerMegaflop, createProfile, type Timing, simulateTiming, type Topology } from "./clusters.ts";
 import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
 
@@ -8,12 +8,12 @@ import type { Table } from "./table.ts";
 export const numHeads = { numHeads: 32, headDim: 128 } as const;
 
 /** Ports: one a GPU, shared by two, four, all eight of a node; or a network in which all links are equal. */
-export const wirings: readonly Wiring[] = [
-  { name: "all links equal", ranksPerNode: 1, ports: 1, within: 1 },
-  { name: "nodes of 8, 8 ports", ranksPerNode: 8, ports: 8, within: 10 },
-  { name: "nodes of 8, 4 ports", ranksPerNode: 8, ports: 4, within: 10 },
-  { name: "nodes of 8, 2 ports", ranksPerNode: 8, ports: 2, within: 10 },
-  { name: "nodes of 8, 1 port", ranksPerNode: 8, ports: 1, within: 10 },
+export const topologies: readonly Topology[] = [
+  { name: "all links equal", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 },
+  { name: "nodes of 8, 8 ports", ranksPerNode: 8, ports: 8, intraNodeSpeedup: 10 },
+  { name: "nodes of 8, 4 ports", ranksPerNode: 8, ports: 4, intraNodeSpeedup: 10 },
+  { name: "nodes of 8, 2 ports", ranksPerNode: 8, ports: 2, intraNodeSpeedup: 10 },
+  { name: "nodes of 8, 1 port", ranksPerNode: 8, ports: 1, intraNodeSpeedup: 10 },
 ];
 
 export interface TimeSizes {
@@ -39,13 +39,16 @@ export const meshTimeSizes: TimeSizes = {
 };
 
 /** The bandwidth of a port at which the ring waits for so much of its time as stated. */
-export function fittedBandwidth(ring: AttentionRecord, wiring: Wiring, share: number): number {
+export function fittedBandwidth(ring: AttentionRecord, topology: Topology, communicationShare: number): number {
   let bandwidth = 10e9;
   // Where nearly all is waiting, time is as one over bandwidth: each step of this lands ten times closer.
   for (let step = 0; step < 8; step++) {
-    const { seconds, waitSeconds, waits } = simulateTiming(ring, createProfile({ gpu: "h100", wiring, bandwidth }));
-    if (Math.abs(waits - share) < 2e-4) break;
-    bandwidth *= (seconds * (1 - share)) / (seconds - waitSeconds);
+    const { seconds, waitSeconds, waitShare } = simulateTiming(
+      ring,
+      createProfile({ gpu: "h100", topology, bandwidth }),
+    );
+    if (Math.abs(waitShare - communicationShare) < 2e-4) break;
+    bandwidth *= (seconds * (1 - communicationShare)) / (seconds - waitSeconds);
   }
   return bandwidth;
 }
@@ -57,11 +60,11 @@ export type Bandwidths = ReadonlyMap<string, number>;
 export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]; readonly bandwidthOf: Bandwidths } {
   const { fitted, ranks, tiles, closest } = sizes;
   const ring = recordProblem(ringStrategy(fitted.ranks), { ...numHeads, tokens: fitted.tokens });
-  const fittedTo = byNode((wiring) => fittedBandwidth(ring, wiring, fitted.share));
-  const bandwidthOf = new Map(wirings.map((wiring) => [wiring.name, fittedTo(wiring)]));
+  const fittedTo = memoizeByNodeSize((topology) => fittedBandwidth(ring, topology, fitted.share));
+  const bandwidthOf = new Map(topologies.map((topology) => [topology.name, fittedTo(topology)]));
   const against = { ranks, bandwidthOf };
-  const wired = speedups(against, { tokens: fitted.tokens, tiles, among: wirings });
-  const one = { tiles: tiles.slice(0, 1), among: wirings.filter(({ name }) => name === closest) };
+  const wired = speedups(against, { tokens: fitted.tokens, tiles, topologies });
+  const one = { tiles: tiles.slice(0, 1), topologies: topologies.filter(({ name }) => name === closest) };
   const longer = sizes.tokens.flatMap((tokens) => speedups(against, { tokens, ...one }));
   const tables = [
     fitTable(sizes, bandwidthOf),
@@ -79,30 +82,30 @@ interface FittedBandwidth {
 interface SpeedupQuery {
   readonly tokens: number;
   readonly tiles: TimeSizes["tiles"];
-  readonly among: readonly Wiring[];
+  readonly topologies: readonly Topology[];
 }
 
-function speedups({ ranks, bandwidthOf }: FittedBandwidth, { tokens, tiles, among }: SpeedupQuery): Table["rows"] {
+function speedups({ ranks, bandwidthOf }: FittedBandwidth, { tokens, tiles, topologies }: SpeedupQuery): Table["rows"] {
   const problem = { ...numHeads, tokens };
-  const profileFor = (wiring: Wiring) =>
-    createProfile({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! });
+  const profileFor = (topology: Topology) =>
+    createProfile({ gpu: "h100", topology, bandwidth: bandwidthOf.get(topology.name)! });
   const record = recordProblem(ringStrategy(ranks), problem);
-  const ringTiming = byNode((wiring) => simulateTiming(record, profileFor(wiring)));
+  const ringTiming = memoizeByNodeSize((topology) => simulateTiming(record, profileFor(topology)));
   return tiles.flatMap((shape) => {
     const mesh = recordProblem(tileStrategy(shape), problem);
-    return among.map((wiring) => {
-      const times = { ring: ringTiming(wiring), mesh: simulateTiming(mesh, profileFor(wiring)) };
-      return { tokens, tile: shape.join(" × "), wiring: wiring.name, ...compared(times) };
+    return topologies.map((topology) => {
+      const times = { ring: ringTiming(topology), mesh: simulateTiming(mesh, profileFor(topology)) };
+      return { tokens, tile: shape.join(" × "), wiring: topology.name, ...compared(times) };
     });
   });
 }
 
 /** A ring crosses the border of a node once each way, however many ports there are: what is known of one wiring is of all. */
-function byNode<T>(of: (wiring: Wiring) => T): (wiring: Wiring) => T {
+function memoizeByNodeSize<T>(compute: (topology: Topology) => T): (topology: Topology) => T {
   const known = new Map<number, T>();
-  return (wiring) => {
-    const { ranksPerNode } = wiring;
-    if (!known.has(ranksPerNode)) known.set(ranksPerNode, of(wiring));
+  return (topology) => {
+    const { ranksPerNode } = topology;
+    if (!known.has(ranksPerNode)) known.set(ranksPerNode, compute(topology));
     return known.get(ranksPerNode)!;
   };
 }
@@ -110,9 +113,9 @@ function byNode<T>(of: (wiring: Wiring) => T): (wiring: Wiring) => T {
 function compared({ ring, mesh }: { readonly ring: Timing; readonly mesh: Timing }): Record<string, number> {
   return {
     speedup: ring.seconds / mesh.seconds,
-    ringWaits: ring.waits,
-    meshWaits: mesh.waits,
-    lessWaiting: 1 - mesh.waitSeconds / ring.waitSeconds,
+    ringWaits: ring.waitShare,
+    meshWaits: mesh.waitShare,
+    lessWaiting: 1 - mesh.waitShare / ring.waitShare,
   };
 }
 
@@ -122,14 +125,14 @@ function fitTable({ fitted: { share, ranks, tokens } }: TimeSizes, bandwidthOf: 
     title: `Networks in which the ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of its time, ${tokens} tokens`,
     columns: [
       { key: "wiring", head: "wiring" },
-      { key: "bandwidth", head: "GB/s a port", as: 2 },
-      { key: "bytesPerMegaflop", head: "bytes a million kernel operations", as: 2 },
+      { key: "bandwidth", head: "GB/s a port", format: 2 },
+      { key: "bytesPerMegaflop", head: "bytes a million kernel operations", format: 2 },
     ],
-    rows: wirings.map((wiring) => {
-      const bandwidth = bandwidthOf.get(wiring.name)!;
-      const profile = createProfile({ gpu: "h100", wiring, bandwidth });
+    rows: topologies.map((topology) => {
+      const bandwidth = bandwidthOf.get(topology.name)!;
+      const profile = createProfile({ gpu: "h100", topology, bandwidth });
       return {
-        wiring: wiring.name,
+        wiring: topology.name,
         bandwidth: bandwidth / 1e9,
         bytesPerMegaflop: bytesPerMegaflop(profile, numHeads.headDim),
       };
@@ -145,13 +148,13 @@ function speedupTable(id: string, ranks: number, rows: Table["rows"]): Table {
     id,
     title: `Tiles against the ring, ${ranks} ranks, ${by} (theirs: ${theirs})`,
     columns: [
-      { key: "tokens", head: "tokens", as: "integer" },
+      { key: "tokens", head: "tokens", format: "integer" },
       { key: "tile", head: "tile" },
       { key: "wiring", head: "wiring" },
-      { key: "speedup", head: "speedup", as: "times" },
-      { key: "ringWaits", head: "ring waits", as: "percent" },
-      { key: "meshWaits", head: "mesh waits", as: "percent" },
-      { key: "lessWaiting", head: "less waiting", as: "percent" },
+      { key: "speedup", head: "speedup", format: "times" },
+      { key: "ringWaits", head: "ring waits", format: "percent" },
+      { key: "meshWaits", head: "mesh waits", format: "percent" },
+      { key: "lessWaiting", head: "less waiting", format: "percent" },
     ],
     rows,
   };

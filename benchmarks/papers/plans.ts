@@ -12,19 +12,19 @@ export interface Comparison {
   readonly cluster: Cluster;
   readonly ranks: number;
   /** The tiles that the paper has. */
-  readonly theirs: readonly MeshStrategy[];
+  readonly publishedPlans: readonly MeshStrategy[];
 }
 
 /** Of the planner's estimates, what is not this much slower than the best is simulated whole, of all ways the first few. */
 const close = 1.3;
-const finalists = 3;
+const simulatedPlans = 3;
 
 /**
  * The ring, the paper's own way, the strongest way in common use (ulysses × ring, "USP", over whatever numbers of ranks and in
  * whatever order suit it best) and the best of all strategies of the planner, every one of them simulated whole.
  */
 export function compare(comparison: Comparison): Table {
-  const { problem, cluster, ranks, theirs } = comparison;
+  const { problem, cluster, ranks, publishedPlans } = comparison;
   const profile = createProfile(cluster);
   const { ranksPerNode } = profile;
   const size = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
@@ -50,8 +50,8 @@ export function compare(comparison: Comparison): Table {
   const ring = timed("ring attention", ringStrategy(ranks));
   const usual = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
   const baseline = bestOf("strongest ulysses × ring", usual);
-  const best = bestOf("our best", ranking.slice(0, finalists));
-  const rows = [ring, ...theirs.map((way) => timed("the paper's", way)), baseline, best];
+  const best = bestOf("our best", ranking.slice(0, simulatedPlans));
+  const rows = [ring, ...publishedPlans.map((way) => timed("the paper's", way)), baseline, best];
   return createTable(
     comparison,
     rows.map((row) => createRow(row, ring, baseline)),
@@ -79,16 +79,16 @@ function createRow(
     seconds: row.seconds,
     overRing: ring.seconds / row.seconds,
     overBaseline: baseline.seconds / row.seconds,
-    waits: row.waits,
+    waits: row.waitShare,
     sent: row.sent / 1e9,
     betweenNodes: row.betweenNodes / 1e9,
     peak: row.peak / 1e9,
   };
 }
 
-function createTable({ id, title, problem, cluster: { wiring, bandwidth } }: Comparison, rows: Table["rows"]): Table {
+function createTable({ id, title, problem, cluster: { topology, bandwidth } }: Comparison, rows: Table["rows"]): Table {
   const { numHeads, numKvHeads = numHeads, headDim, tokens } = problem;
-  const where = `${wiring.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
+  const where = `${topology.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
   return {
     id,
     title: `${title}: ${numHeads} heads, ${numKvHeads} key heads of ${headDim}, ${tokens} tokens; ${where}`,
@@ -96,13 +96,13 @@ function createTable({ id, title, problem, cluster: { wiring, bandwidth } }: Com
       { key: "kind", head: "" },
       { key: "way", head: "way" },
       { key: "mesh", head: "mesh, outer · inner" },
-      { key: "seconds", head: "seconds a layer", as: 3 },
-      { key: "overRing", head: "over ring", as: "times" },
-      { key: "overBaseline", head: "over the strongest baseline", as: "times" },
-      { key: "waits", head: "waits", as: "percent" },
-      { key: "sent", head: "GB sent a rank", as: 2 },
-      { key: "betweenNodes", head: "between nodes", as: 2 },
-      { key: "peak", head: "peak GB", as: 2 },
+      { key: "seconds", head: "seconds a layer", format: 3 },
+      { key: "overRing", head: "over ring", format: "times" },
+      { key: "overBaseline", head: "over the strongest baseline", format: "times" },
+      { key: "waits", head: "waits", format: "percent" },
+      { key: "sent", head: "GB sent a rank", format: 2 },
+      { key: "betweenNodes", head: "between nodes", format: 2 },
+      { key: "peak", head: "peak GB", format: 2 },
     ],
     rows,
   };

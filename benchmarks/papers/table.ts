@@ -2,7 +2,7 @@
 export interface Column {
   readonly key: string;
   readonly head: string;
-  readonly as?: "percent" | "times" | "integer" | number;
+  readonly format?: "percent" | "times" | "integer" | number;
 }
 
 export type Cell = string | number | undefined;
@@ -18,8 +18,8 @@ export interface Table {
 /** A heading and a table of GitHub's Markdown. */
 export function markdown({ title, columns, rows }: Table): string {
   const line = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
-  const rule = columns.map(({ as }) => (as === undefined ? "---" : "--:"));
-  const body = rows.map((row) => line(columns.map((column) => formatCell(row[column.key], column.as))));
+  const rule = columns.map(({ format }) => (format === undefined ? "---" : "--:"));
+  const body = rows.map((row) => line(columns.map((column) => formatCell(row[column.key], column.format))));
   return [`### ${title}`, "", line(columns.map(({ head }) => head)), line(rule), ...body].join("\n");
 }
 
@@ -30,7 +30,7 @@ export function jsonLines({ id, rows }: Table): string {
   return plain.map((row) => JSON.stringify({ table: id, ...row })).join("\n");
 }
 
-function formatCell(cell: Cell, as: Column["as"]): string {
+function formatCell(cell: Cell, as: Column["format"]): string {
   if (cell === undefined) return "–";
   if (typeof cell === "string") return cell;
   if (as === "percent") return `${(cell * 100).toFixed(1)} %`;

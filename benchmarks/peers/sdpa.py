@@ -3,15 +3,17 @@
     {"op": "hello"}                                                what is here
     {"op": "check", "backend": B, "problem": P}                    errors against float64, each ‖x − ref‖ / ‖ref‖
     {"op": "prepare", "backend": B, "problem": P}                  draws operands, runs once
-    {"op": "sample", "backend": B, "count": n}                     seconds of n runs, after one that is not reported
+    {"op": "sample", "backend": B, "count": n}                     seconds of n runs, and of the one before them, "first"
+    {"op": "attend", "backend": B, "operands": O}                  results of given operands, see `attend_operands`
     {"op": "release"}                                              forgets operands
     {"op": "ceiling", "kind": "copy" | "matmul", "size": s, "count": n}
     {"op": "quit"}
 
-P: direction, dtype, mask, d, n, numHeads, batch. An answer has "error" instead of results if the backend cannot do it.
+P: direction, dtype, mask, d, n, numHeads, batch; optionally numKvHeads and, if there are fewer than n, queries. An answer has "error" instead of results if the backend cannot do it.
 """
 
 import argparse
+import base64
 import json
 import math
 import platform
@@ -61,9 +63,13 @@ class Attention:
     def __init__(self, problem, device):
         self.problem = problem
         self.backward = problem["direction"] == "backward"
-        shape = [problem["batch"], problem["numHeads"], problem["n"], problem["d"]]
-        draw = lambda: torch.randn(shape, device=device, dtype=DTYPES[problem["dtype"]])
-        self.sets = [[draw() for _ in range(4)] for _ in range(OPERAND_SETS)]
+        heads, queries = problem["numHeads"], problem.get("queries", problem["n"])
+        self.kv_heads = problem.get("numKvHeads", heads)
+        wanted = [(heads, queries), (self.kv_heads, problem["n"]), (self.kv_heads, problem["n"]), (heads, queries)]
+        draw = lambda heads, rows: torch.randn(
+            [problem["batch"], heads, rows, problem["d"]], device=device, dtype=DTYPES[problem["dtype"]]
+        )
+        self.sets = [[draw(*each) for each in wanted] for _ in range(OPERAND_SETS)]
         self.graphs = {}
         if self.backward:
             for q, k, v, _ in self.sets:
@@ -72,7 +78,8 @@ class Attention:
 
     def attend(self, backend, q, k, v):
         with sdpa_kernel([BACKENDS[backend]]):
-            return scaled_dot_product_attention(q, k, v, is_causal=self.problem["mask"] == "causal")
+            is_causal = self.problem["mask"] == "causal"
+            return scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=self.kv_heads != q.shape[1])
 
     def once(self, backend, turn):
         q, k, v, d_out = self.sets[turn % OPERAND_SETS]
@@ -103,6 +110,21 @@ def check(problem, backend, device):
     right = gradients(scores.softmax(-1) @ wide[2], wide, d_out.double())
     pairs = zip(("out", "dq", "dk", "dv"), found, right)
     return {name: ((x.double() - y).norm() / y.norm()).item() for name, x, y in pairs}
+
+
+def attend_operands(operands, backend):
+    """float32 numbers of out, dq, dk, dv, all as base64: of q, k, v, dOut [1,1,n,d], and visible, n² bytes."""
+    n, d = operands["n"], operands["d"]
+    read = lambda name, dtype: torch.frombuffer(bytearray(base64.b64decode(operands[name])), dtype=dtype)
+    dtype = DTYPES[operands["dtype"]]
+    q, k, v, d_out = (read(name, torch.float32).reshape(1, 1, n, d).to(dtype) for name in ("q", "k", "v", "dOut"))
+    for x in (q, k, v):
+        x.requires_grad_(True)
+    visible = read("visible", torch.uint8).reshape(1, 1, n, n).bool()
+    with sdpa_kernel([BACKENDS[backend]]):
+        out = scaled_dot_product_attention(q, k, v, attn_mask=None if visible.all() else visible)
+    found = zip(("out", "dq", "dk", "dv"), gradients(out, (q, k, v), d_out))
+    return {name: base64.b64encode(x.detach().float().numpy().tobytes()).decode() for name, x in found}
 
 
 def ceiling(kind, size, device):
@@ -136,11 +158,12 @@ class Peer:
         return about
 
     def sample(self, once, count):
-        marks = []
+        marks = [self.clock.mark()]
         for turn in range(count + 1):
             once(turn)
             marks.append(self.clock.mark())
-        return {"seconds": self.clock.laps(marks)}
+        first, *seconds = self.clock.laps(marks)
+        return {"first": first, "seconds": seconds}
 
     def answer(self, request):
         op = request["op"]
@@ -155,6 +178,8 @@ class Peer:
             return self.sample(lambda turn: self.run.once(request["backend"], turn), 1)
         if op == "sample":
             return self.sample(lambda turn: self.run.once(request["backend"], turn), request["count"])
+        if op == "attend":
+            return attend_operands(request["operands"], request["backend"])
         if op == "ceiling":
             once = ceiling(request["kind"], request["size"], self.device)
             once(0)

@@ -2,25 +2,43 @@ import * as mosaic from "@mosaic/attention";
 import { spansLength } from "@mosaic/attention/core";
 import { now } from "./case.ts";
 
-/** One attention to time: batch 1, as many key heads as heads. */
+/** window: each query sees itself and the 1 023 keys before it. documents: causal, lengths from n / 32 to n / 4. */
+const maskOf = {
+  full: () => mosaic.masks.full(),
+  causal: () => mosaic.masks.causal(),
+  window: () => mosaic.masks.slidingWindow(1024),
+  documents: (n: number) =>
+    mosaic.masks.documents(
+      DOCUMENTS.map((share) => (share * n) / 32),
+      "causal",
+    ),
+} as const;
+
+/** Lengths of packed documents, in 32nds of the sequence. */
+const DOCUMENTS = [8, 1, 3, 2, 6, 1, 4, 5, 2];
+
+/** One attention to time: as many key heads as heads. */
 export interface AttentionProblem {
   readonly direction: "forward" | "backward";
   readonly dtype: "f32" | "bf16";
-  readonly mask: "full" | "causal";
+  readonly mask: keyof typeof maskOf;
   /** Size of a head. */
   readonly d: number;
   /** Length of the whole sequence. */
   readonly n: number;
   readonly numHeads: number;
+  /** Default 1. */
+  readonly batch?: number;
 }
 
-export function formatName({ direction, dtype, mask, d, n }: AttentionProblem): string {
-  return `${direction}.${dtype}.${mask}.d${d}.n${n}`;
+export function formatName({ direction, dtype, mask, d, n, batch }: AttentionProblem): string {
+  return `${direction}.${dtype}.${mask}.d${d}.n${n}${batch === undefined ? "" : `.b${batch}`}`;
 }
 
-/** Forward two products of 2n²d, backward five; a causal mask halves them. */
-export function countFlops({ direction, mask, d, n, numHeads }: AttentionProblem): number {
-  return (direction === "forward" ? 4 : 10) * numHeads * n * n * d * (mask === "causal" ? 0.5 : 1);
+/** Forward two products of 2d a visible pair, backward five; a causal mask has n² / 2. */
+export function countFlops({ direction, mask, d, n, numHeads, batch = 1 }: AttentionProblem): number {
+  const pairs = mask === "causal" ? 0.5 * n * n : mosaic.masks.maskArea(maskOf[mask](n), n, n);
+  return (direction === "forward" ? 4 : 10) * batch * numHeads * pairs * d;
 }
 
 /** A problem on one rank, over a backend: holds the operands, and times single runs. */
@@ -32,17 +50,17 @@ export class AttentionRun implements Disposable {
   readonly #dOut: mosaic.Tensor;
 
   constructor(ctx: mosaic.Context, problem: AttentionProblem, backend: mosaic.AttentionBackend) {
-    const { mask, n, d, numHeads, dtype } = problem;
+    const { mask, n, d, numHeads, dtype, batch = 1 } = problem;
     const placement = mask === "causal" ? mosaic.zigzag() : mosaic.contiguous();
     const layout = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement, length: n });
     const rows = spansLength(layout.spans(ctx.mesh.coordinate));
     const draw = (): mosaic.Tensor =>
-      mosaic.randn(ctx, [1, numHeads, rows, d], { dtype: dtype === "f32" ? "float32" : "bfloat16" });
+      mosaic.randn(ctx, [batch, numHeads, rows, d], { dtype: dtype === "f32" ? "float32" : "bfloat16" });
     this.#ctx = ctx;
     this.#problem = problem;
     this.#options = {
       backend,
-      mask: mask === "causal" ? mosaic.masks.causal() : mosaic.masks.full(),
+      mask: maskOf[mask](n),
       queries: layout,
       keys: layout,
     };
@@ -52,7 +70,7 @@ export class AttentionRun implements Disposable {
   }
 
   /** Runs it once and returns when it began and ended. All ranks of the context begin together. */
-  async once(): Promise<{ begin: number; end: number }> {
+  async runOnce(): Promise<{ begin: number; end: number }> {
     return this.#problem.direction === "forward" ? await this.#forward() : await this.#backward();
   }
 

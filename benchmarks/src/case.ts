@@ -2,7 +2,7 @@
 const MILLISECONDS = 250;
 
 /** Leaves the cores idle before the next measurement. */
-export function waitIdle(): Promise<void> {
+export function waitUntilIdle(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, MILLISECONDS));
 }
 

@@ -15,7 +15,7 @@ for (const operation of operations) {
 }
 using from = mosaic.zeros(ctx, [largeBytes / 4]);
 using to = mosaic.zeros(ctx, [largeBytes / 4]);
-print({ operation: "copy", bytes: largeBytes, seconds: await best(() => ctx.device.kernels.copy(to, from), 4) });
+print({ operation: "copy", bytes: largeBytes, seconds: await minSeconds(() => ctx.device.kernels.copy(to, from), 4) });
 
 /** Times `count` calls in a row on tensors of `bytes` in all. */
 async function report(operation: Operation, bytes: number, count: number): Promise<void> {
@@ -36,11 +36,11 @@ async function report(operation: Operation, bytes: number, count: number): Promi
     allReduce: () => world.allReduce(whole, "mean"),
     allToAll: () => world.allToAll(other, whole),
   };
-  print({ operation, bytes, seconds: await best(() => post[operation]().wait(), count) });
+  print({ operation, bytes, seconds: await minSeconds(() => post[operation]().wait(), count) });
 }
 
 /** Seconds per call: `count` calls in a row, the best of several rows; the first only warms up. */
-async function best(call: () => void, count: number): Promise<number> {
+async function minSeconds(call: () => void, count: number): Promise<number> {
   let least = Number.POSITIVE_INFINITY;
   for (let i = 0; i <= repetitions; i++) {
     world.barrier().wait();

@@ -1,35 +1,52 @@
 import { parseArgs } from "node:util";
 import type { Case, Effort, Row } from "./case.ts";
 import { collectiveCases } from "./collectives.ts";
+import { decodeCases, peerDecodeCases } from "./decode.ts";
+import { decodeRanksCases, peerDecodeStepCases } from "./decode-step.ts";
+import { flexCases } from "./flex.ts";
 import { gemmCases, localCases } from "./local.ts";
 import { peerCases } from "./peers.ts";
+import { peerErrorCases } from "./peers-errors.ts";
+import { peerLinearCases } from "./peers-linear.ts";
 import { peerRingCases } from "./peers-ring.ts";
 import { predictionCases } from "./prediction.ts";
 import { proofCases } from "./proof.ts";
 import { ringCases } from "./ring.ts";
+import { smallCallCases } from "./small-calls.ts";
 
 const help = `Measures Mosaic on this machine, as ratios to what the machine can do at the same moment.
 
   npm run bench -- [options]
 
-  --python PATH   a Python with PyTorch: measures the cases "peer" and "peer-ring" too, ours and PyTorch's in turns
+  --python PATH   a Python with PyTorch: measures the cases "peer…" too, ours and PyTorch's in turns
   --filter TEXT   only cases whose name contains it; several are separated by commas
   --quick         fewer repetitions: minutes become one, numbers become rough
   --json          one JSON object a case: {"case": …, its numbers}
   --list          the names of the cases
-  -h, --help      this text`;
+  -h, --help      show this help`;
 
 const cases: readonly Case[] = [
   ...localCases,
   ...ringCases,
+  ...flexCases,
   ...gemmCases,
+  ...decodeCases,
+  ...decodeRanksCases,
   ...collectiveCases,
   ...predictionCases,
   ...proofCases,
 ];
 
 /** What needs PyTorch beside us. */
-const besides: readonly Case[] = [...peerCases, ...peerRingCases];
+const peerOnlyCases: readonly Case[] = [
+  ...peerCases,
+  ...peerErrorCases,
+  ...peerDecodeCases,
+  ...peerDecodeStepCases,
+  ...peerLinearCases,
+  ...peerRingCases,
+  ...smallCallCases,
+];
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -39,10 +56,10 @@ async function main(args: string[]): Promise<number> {
   if (options.help) console.log(help);
   if (options.help) return 0;
   const wanted = (name: string): boolean => options.filter.some((text) => name.includes(text));
-  const chosen = [...cases, ...(options.python ? besides : [])].filter(({ names }) => names.some(wanted));
+  const chosen = [...cases, ...(options.python ? peerOnlyCases : [])].filter(({ names }) => names.some(wanted));
   if (chosen.length === 0) {
     console.error(
-      `--filter ${options.filter.join()}: no case is called so; --list shows all, with --python those beside PyTorch too`,
+      `--filter ${options.filter.join()}: no case has this name; --list shows all, with --python those beside PyTorch too`,
     );
     return 2;
   }

@@ -5,7 +5,7 @@ import { connectStore, type Store } from "@mosaic/launcher";
 import { Peer } from "./peers.ts";
 import { AttentionRun } from "./attention-problem.ts";
 import type { PeerRingJob } from "./peers-ring.ts";
-import { waitIdle } from "./case.ts";
+import { waitUntilIdle } from "./case.ts";
 import type { RingTiming } from "./ring.ts";
 
 const { problem, ranks, turns, python } = JSON.parse(process.argv[2]!) as PeerRingJob;
@@ -26,8 +26,8 @@ async function compute(shared: Store): Promise<void> {
   using run = new AttentionRun(ctx, problem, mosaic.ring());
   for (let turn = 0; turn <= turns; turn++) {
     if (turn > 0) await shared.wait([`peer ${turn - 1}`]);
-    await waitIdle();
-    report(turn, await run.once());
+    await waitUntilIdle();
+    report(turn, await run.runOnce());
     await shared.set(`ring ${turn} ${rank}`, "");
   }
 }
@@ -38,7 +38,7 @@ async function runPeer(shared: Store): Promise<void> {
   await peer.request({ op: "prepare", problem });
   for (let turn = 0; turn <= turns; turn++) {
     await shared.wait(Array.from({ length: ranks }, (_, other) => `ring ${turn} ${other}`));
-    await waitIdle();
+    await waitUntilIdle();
     report(turn, await peer.request<RingTiming>({ op: "run" }));
     await shared.set(`peer ${turn}`, "");
   }

@@ -35,9 +35,9 @@ export const peerRingCases: readonly Case[] = problems.map((shape) => {
       const job: PeerRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
       // One process more than ranks: the last drives PyTorch's.
       const reported = await runProcesses<RingTiming>("./peers-ring-rank.js", RANKS + 1, job);
-      const theirs = reported.at(-1)!.map(({ begin, end }) => end - begin);
-      const ours = secondsTogether(reported.slice(0, -1));
-      return [peerRow(name, countFlops(problem), { ours, theirs })];
+      const peerSeconds = reported.at(-1)!.map(({ begin, end }) => end - begin);
+      const ownSeconds = secondsTogether(reported.slice(0, -1));
+      return [peerRow(name, countFlops(problem), { ownSeconds, peerSeconds })];
     },
   };
 });

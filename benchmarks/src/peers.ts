@@ -4,10 +4,13 @@ import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { type AttentionProblem, AttentionRun, countFlops, formatName } from "./attention-problem.ts";
-import { type Case, median, waitIdle, type Row } from "./case.ts";
+import { type Case, median, waitUntilIdle, type Row } from "./case.ts";
 
 /** The peer as it is run where PyTorch is. */
 export const sdpa: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
+
+/** onnxruntime as a peer. */
+export const onnxScript: string = fileURLToPath(new URL("../peers/onnx_runtime.py", import.meta.url));
 
 /** The peer refused a request: it has no such backend for the problem, or no memory. */
 export class PeerUnsupportedError extends Error {}
@@ -27,11 +30,11 @@ export class Peer implements Disposable {
     this.#timeout = timeout;
     this.#process = spawn(command[0]!, command.slice(1), { stdio: ["pipe", "pipe", "inherit"] });
     this.#lines = createInterface({ input: this.#process.stdout });
-    this.#lines.on("line", (line) => this.#take(line));
-    this.#process.on("error", (error) => this.#end(error.message));
+    this.#lines.on("line", (line) => this.#receiveLine(line));
+    this.#process.on("error", (error) => this.#reject(error.message));
     // Not "exit": lines may still be on their way.
-    this.#process.on("close", (code, signal) => this.#end(`ended with ${signal ?? `code ${code}`}`));
-    this.#process.stdin.on("error", (error) => this.#end(error.message));
+    this.#process.on("close", (code, signal) => this.#reject(`ended with ${signal ?? `code ${code}`}`));
+    this.#process.stdin.on("error", (error) => this.#reject(error.message));
   }
 
   get hasEnded(): boolean {
@@ -39,15 +42,15 @@ export class Peer implements Disposable {
   }
 
   /** @throws PeerUnsupportedError if it answers with an error; Error if it is gone or takes too long. */
-  async request<T>(question: Readonly<Record<string, unknown>>): Promise<T> {
-    const line = await this.#line(JSON.stringify(question));
+  async request<T>(message: Readonly<Record<string, unknown>>): Promise<T> {
+    const line = await this.#exchangeLine(JSON.stringify(message));
     const answer = JSON.parse(line) as T & { error?: string };
     if (answer.error !== undefined) throw new PeerUnsupportedError(answer.error);
     return answer;
   }
 
-  #line(question: string): Promise<string> {
-    if (this.#ended !== undefined) return Promise.reject(this.#gone());
+  #exchangeLine(message: string): Promise<string> {
+    if (this.#ended !== undefined) return Promise.reject(this.#exitError());
     return new Promise((resolve, reject) => {
       const limit = setTimeout(() => this.#process.kill("SIGKILL"), this.#timeout * 1000);
       const settle = <T>(then: (value: T) => void) => {
@@ -58,21 +61,21 @@ export class Peer implements Disposable {
         };
       };
       this.#waiting = { resolve: settle(resolve), reject: settle(reject) };
-      this.#process.stdin.write(`${question}\n`);
+      this.#process.stdin.write(`${message}\n`);
     });
   }
 
-  #take(line: string): void {
+  #receiveLine(line: string): void {
     // What libraries print is no answer.
     if (line.startsWith("{")) this.#waiting?.resolve(line);
   }
 
-  #end(why: string): void {
-    this.#ended ??= why;
-    this.#waiting?.reject(this.#gone());
+  #reject(reason: string): void {
+    this.#ended ??= reason;
+    this.#waiting?.reject(this.#exitError());
   }
 
-  #gone(): Error {
+  #exitError(): Error {
     return new Error(`the peer, ${this.#name}: ${this.#ended}`);
   }
 
@@ -86,59 +89,104 @@ const HEADS = 8;
 /** Seconds that one of its runs may take. */
 const TIMEOUT_SECONDS = 600;
 
-const shapes = [
-  { mask: "full", d: 64, n: 1024 },
-  { mask: "causal", d: 64, n: 1024 },
-  { mask: "full", d: 64, n: 4096 },
-  { mask: "causal", d: 64, n: 4096 },
-  { mask: "full", d: 128, n: 4096 },
-  { mask: "causal", d: 128, n: 4096 },
-] as const;
-
-/** Attention on every core beside PyTorch's scaled_dot_product_attention on the same cores, in turns. */
-export const peerCases: readonly Case[] = (["f32", "bf16"] as const).flatMap((dtype) =>
-  (["forward", "backward"] as const).flatMap((direction) =>
-    shapes.map((shape) => peerCase({ direction, dtype, numHeads: HEADS, ...shape })),
-  ),
+const shapes = [512, 1024, 2048, 4096, 8192].flatMap((n) =>
+  ([64, 128] as const).flatMap((d) => (["full", "causal"] as const).map((mask) => ({ mask, d, n }))),
 );
 
-function peerCase(problem: AttentionProblem): Case {
+/** The features of each row of a table: short sequences, many of them. */
+const tableRows = { mask: "full", d: 24, n: 5, batch: 100_000, numHeads: 1 } as const;
+
+/** Attention on every core beside PyTorch's scaled_dot_product_attention on the same cores, in turns. */
+export const peerCases: readonly Case[] = (["forward", "backward"] as const).flatMap((direction) => [
+  ...(["f32", "bf16"] as const).flatMap((dtype) =>
+    shapes.map((shape) => peerCase({ direction, dtype, numHeads: HEADS, ...shape })),
+  ),
+  peerCase({ direction, dtype: "f32", ...tableRows }, ["flash", "math"]),
+]);
+
+/** Beside the fastest of PyTorch's backends. */
+function peerCase(problem: AttentionProblem, backends: readonly string[] = ["flash"]): Case {
   const name = `peer.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
       using peer = new Peer([python!, sdpa, "--device", "cpu"], TIMEOUT_SECONDS);
-      await peer.request({ op: "prepare", backend: "flash", problem: { ...problem, batch: 1 } });
+      for (const backend of backends) {
+        await peer.request({ op: "prepare", backend, problem: { batch: 1, ...problem } });
+      }
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using run = new AttentionRun(ctx, problem, mosaic.local());
-      const [ours, theirs]: [number[], number[]] = [[], []];
-      // Turn 0 warms up and is not reported.
-      for (let turn = 0; turn <= repetitions; turn++) {
-        await waitIdle();
-        const { begin, end } = await run.once();
-        await waitIdle();
-        const { seconds } = await peer.request<{ seconds: [number] }>({ op: "sample", backend: "flash", count: 1 });
-        if (turn === 0) continue;
-        ours.push(end - begin);
-        theirs.push(seconds[0]);
-      }
-      return [peerRow(name, countFlops(problem), { ours, theirs })];
+      const once = async (): Promise<number> => {
+        const { begin, end } = await run.runOnce();
+        return end - begin;
+      };
+      const sides = [once, ...backends.map((backend) => samplePeer(peer, backend))] as const;
+      const turns = await sampleInTurns(repetitions, await once(), sides);
+      const timings = (which: keyof Sample): PairedTimings => ({
+        ownSeconds: turns.map(([own]) => own![which]),
+        peerSeconds: turns.map(([, ...others]) => Math.min(...others.map((other) => other[which]))),
+      });
+      const row = peerRow(name, countFlops(problem), timings("warm"));
+      const { vsPeer: coldVsPeer } = peerRow(name, 1, timings("cold")).numbers;
+      return [{ ...row, numbers: { ...row.numbers, coldVsPeer: coldVsPeer! } }];
     },
   };
 }
 
+/** Seconds of a side's turn: of the first run, after its threads have gone to sleep, and the median of those after it. */
+export interface Sample {
+  readonly cold: number;
+  readonly warm: number;
+}
+
+/** The peer's turn; PyTorch has several backends. */
+export function samplePeer(peer: Peer, backend?: string): (count: number) => Promise<Sample> {
+  return async (count) => {
+    const answer = await peer.request<{ first: number; seconds: number[] }>({ op: "sample", backend, count });
+    return { cold: answer.first, warm: median(answer.seconds) };
+  };
+}
+
+/** Seconds that the warm runs of a turn take together. */
+const ROUND_SECONDS = 0.05;
+
+/** Samples of every side in each turn, after a turn that is not reported; `seconds` is what a run takes, roughly. */
+export async function sampleInTurns(
+  repetitions: number,
+  seconds: number,
+  [ownRun, ...peers]: readonly [() => Promise<number>, ...((count: number) => Promise<Sample>)[]],
+): Promise<Sample[][]> {
+  const count = Math.max(1, Math.min(20, Math.round(ROUND_SECONDS / seconds)));
+  const own = async (): Promise<Sample> => {
+    const cold = await ownRun();
+    const all: number[] = [];
+    for (let i = 0; i < count; i++) all.push(await ownRun());
+    return { cold, warm: median(all) };
+  };
+  const turns: Sample[][] = [];
+  for (let turn = 0; turn <= repetitions; turn++) {
+    const samples: Sample[] = [];
+    for (const side of [own, ...peers]) {
+      await waitUntilIdle();
+      samples.push(await side(count));
+    }
+    if (turn > 0) turns.push(samples);
+  }
+  return turns;
+}
+
 /** Seconds of each turn. */
-interface PairedTimings {
-  readonly ours: readonly number[];
-  readonly theirs: readonly number[];
+export interface PairedTimings {
+  readonly ownSeconds: readonly number[];
+  readonly peerSeconds: readonly number[];
 }
 
 /** How many times as fast we are, as the median over neighbouring turns, and best against best. */
-export function peerRow(name: string, flops: number, { ours, theirs }: PairedTimings): Row {
-  const vsPeer = median(theirs.map((seconds, turn) => seconds / ours[turn]!));
-  const bestVsPeer = Math.min(...theirs) / Math.min(...ours);
-  const rate = flops / Math.min(...ours) / 1e9;
-  const peerRate = flops / Math.min(...theirs) / 1e9;
+export function peerRow(name: string, flops: number, { ownSeconds, peerSeconds }: PairedTimings): Row {
+  const vsPeer = median(peerSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
+  const bestVsPeer = Math.min(...peerSeconds) / Math.min(...ownSeconds);
+  const rate = flops / Math.min(...ownSeconds) / 1e9;
+  const peerRate = flops / Math.min(...peerSeconds) / 1e9;
   return {
     case: name,
     numbers: { vsPeer, bestVsPeer, rate, peerRate },

@@ -32,7 +32,7 @@ export interface PredictionJob {
 /** What a rank reports of a round: the profile that was calibrated, then when the steps of each problem began and ended. */
 export interface Round {
   readonly profile: Profile;
-  readonly taken: { begin: number; end: number }[];
+  readonly intervals: { begin: number; end: number }[];
 }
 
 const lengths = [1024, 2048, 4096, 8192];
@@ -52,7 +52,7 @@ export const predictionCases: readonly Case[] = [2, 4].flatMap((ranks) =>
       async run({ repetitions }) {
         const job: PredictionJob = { problems, rounds: repetitions, steps: Math.max(3, 16_384 / n) };
         const reported = await runProcesses<Round>("./prediction-rank.js", ranks, job);
-        return problems.map((problem, i) => createRow(ranks, problem, groupByTurn(reported, i, job.steps)));
+        return problems.map((problem, i) => createRow(ranks, problem, groupByRound(reported, i, job.steps)));
       },
     };
   }),
@@ -63,22 +63,22 @@ function formatName(ranks: number, { backend, n }: StepProblem): string {
 }
 
 /** A profile, and how long a step lasted right after it was calibrated, in seconds. */
-interface Turn {
+interface RoundTiming {
   readonly profile: Profile;
   readonly seconds: number;
 }
 
 /** Steps last from when the first rank begins until the last ends. */
-function groupByTurn(reported: readonly (readonly Round[])[], problem: number, steps: number): Turn[] {
+function groupByRound(reported: readonly (readonly Round[])[], problem: number, steps: number): RoundTiming[] {
   return reported[0]!.map(({ profile }, round) => {
-    const taken = reported.map((rounds) => rounds[round]!.taken[problem]!);
+    const taken = reported.map((rounds) => rounds[round]!.intervals[problem]!);
     const seconds = Math.max(...taken.map(({ end }) => end)) - Math.min(...taken.map(({ begin }) => begin));
     return { profile, seconds: seconds / steps };
   });
 }
 
 /** The median over rounds: what the machine was like in a round is in both of its sides. */
-function createRow(ranks: number, problem: StepProblem, turns: readonly Turn[]): Row {
+function createRow(ranks: number, problem: StepProblem, turns: readonly RoundTiming[]): Row {
   const run = record({
     backend: backends[problem.backend](),
     mesh: { sp: ranks },

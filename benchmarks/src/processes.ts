@@ -5,12 +5,12 @@ import { launch } from "@mosaic/launcher";
 export async function runProcesses<T>(
   entry: string,
   ranks: number,
-  argument: unknown,
+  jobDescription: unknown,
 ): Promise<readonly (readonly T[])[]> {
   const reported: T[][] = Array.from({ length: ranks }, () => []);
   const result = await launch({
     entry: fileURLToPath(new URL(entry, import.meta.url)),
-    args: [JSON.stringify(argument)],
+    args: [JSON.stringify(jobDescription)],
     nprocPerNode: ranks,
     onEvent(event) {
       if (event.type !== "line") return;

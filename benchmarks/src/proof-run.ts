@@ -1,20 +1,53 @@
-// One proof, in a process of its own: node proof-run.js STRATEGY full|causal
-import { contiguous, masks, zigzag } from "@mosaic/core";
+// One proof, in a process of its own: node proof-run.js STRATEGY MASK [RANKS]
+import { dispatch } from "@mosaic/backend-flex";
+import { contiguous, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
 import { count, prove, record } from "@mosaic/planner";
-import { HEAD_DIM, HEADS, KV_HEADS, type ProofTimes, proofs, TOKENS } from "./proof.ts";
+import { HEAD_DIM, HEADS, KV_HEADS, type ProofMask, type ProofTimes, proofs, TOKENS } from "./proof.ts";
 
-const [strategy, mask] = process.argv.slice(2);
-const { mesh, backend } = proofs[strategy!]!;
+const [strategy, mask, ranks] = process.argv.slice(2);
+const { mesh: whole, backend } = proofs[strategy!]!;
+const mesh = ranks === undefined ? whole : { sp: Number(ranks) };
 const sizes = { tokens: TOKENS, numHeads: HEADS, numKvHeads: KV_HEADS, headDim: HEAD_DIM };
-const arrangement =
-  mask === "causal" ? { mask: masks.causal(), placement: zigzag() } : { mask: masks.full(), placement: contiguous() };
+const maskAndPlacement = createMaskAndPlacement(mask as ProofMask);
 
-const [run, recordSeconds] = timed(() => record({ backend: backend(), mesh, ...sizes, ...arrangement }));
+const [run, recordSeconds] = timed(() => record({ backend: backend(), mesh, ...sizes, ...maskAndPlacement }));
 const [{ total: violations }, proveSeconds] = timed(() => prove(run));
 const [, countSeconds] = timed(() => count(run));
 const gigabytes = process.resourceUsage().maxRSS / 2 ** 20;
 const times: ProofTimes = { record: recordSeconds, prove: proveSeconds, count: countSeconds, gigabytes, violations };
 console.log(JSON.stringify(times));
+
+function createMaskAndPlacement(name: ProofMask): { readonly mask: Mask; readonly placement: Placement } {
+  switch (name) {
+    case "full":
+      return { mask: masks.full(), placement: contiguous() };
+    case "causal":
+      return { mask: masks.causal(), placement: zigzag() };
+    case "window":
+      return { mask: masks.slidingWindow(4096), placement: contiguous() };
+    default: {
+      const documents = masks.documents(documentLengths(), "causal");
+      const chunkSize = 512;
+      return {
+        mask: documents,
+        placement: dispatch({ mask: documents, length: TOKENS, ranks: mesh["sp"]!, chunkSize }),
+      };
+    }
+  }
+}
+
+/** Many short documents and few long ones, of 64 to 16 448 tokens: the same every time. */
+function documentLengths(): number[] {
+  const lengths: number[] = [];
+  let [left, state] = [TOKENS, 12_345];
+  while (left > 0) {
+    state = (state * 1_103_515_245 + 12_345) % 2 ** 31;
+    const length = Math.min(left, 64 + Math.floor(16_384 * (state / 2 ** 31) ** 3));
+    lengths.push(length);
+    left -= length;
+  }
+  return lengths;
+}
 
 /** What it gives, and the seconds that all threads of this process computed. */
 function timed<T>(body: () => T): readonly [T, number] {

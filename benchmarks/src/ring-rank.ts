@@ -7,10 +7,10 @@ import type { RingJob, RingTiming } from "./ring.ts";
 
 const { problem, ranks, turns } = JSON.parse(process.argv[2]!) as RingJob;
 const rank = Number(process.env["RANK"]);
-const isAlone = rank === ranks;
+const isSingleProcess = rank === ranks;
 
 await using store = await connectStore();
-await using ctx = isAlone
+await using ctx = isSingleProcess
   ? await mosaic.init({ device: mosaic.cpu({ threads: ranks }), rank: 0, worldSize: 1 })
   : await mosaic.init({
       device: mosaic.cpu({ threads: 1 }),
@@ -18,18 +18,18 @@ await using ctx = isAlone
       rank,
       worldSize: ranks,
     });
-using run = new AttentionRun(ctx, problem, isAlone ? mosaic.local() : mosaic.ring());
+using run = new AttentionRun(ctx, problem, isSingleProcess ? mosaic.local() : mosaic.ring());
 
 // Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
-  const reported = isAlone ? await runAlone(store, turn) : await runTogether(store, turn);
+  const reported = isSingleProcess ? await runAlone(store, turn) : await runTogether(store, turn);
   if (turn > 0) console.log(JSON.stringify(reported));
 }
 
 /** The ring's half of a turn: while it computes, the other process sleeps in its event loop. */
 async function runTogether(store: Store, turn: number): Promise<RingTiming> {
   if (turn > 0) await store.wait([`alone ${turn - 1}`]);
-  const reported = await run.once();
+  const reported = await run.runOnce();
   await store.set(`ring ${turn} ${rank}`, "");
   return reported;
 }
@@ -37,7 +37,7 @@ async function runTogether(store: Store, turn: number): Promise<RingTiming> {
 async function runAlone(store: Store, turn: number): Promise<RingTiming> {
   await store.wait(Array.from({ length: ranks }, (_, rank) => `ring ${turn} ${rank}`));
   const peak = fmaPeak(ranks);
-  const reported = await run.once();
+  const reported = await run.runOnce();
   await store.set(`alone ${turn}`, "");
   return { ...reported, peak };
 }

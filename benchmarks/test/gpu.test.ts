@@ -6,17 +6,17 @@ import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
 import { afterAll, describe, expect, it } from "vitest";
-import type { Bench, Case, Contender, Errors, Result } from "../gpu/bench.ts";
+import type { Bench, Case, Implementation, Errors, Result } from "../gpu/bench.ts";
 import { compare, gateCase, isCorrect, hasPassedGate } from "../gpu/cases.ts";
 import { lowerBound } from "../gpu/report.ts";
-import { timeSteps, MosaicContender } from "../gpu/contenders.ts";
+import { timeSteps, MosaicImplementation } from "../gpu/contenders.ts";
 import { Peer, PeerUnsupportedError } from "../src/peers.ts";
 import { countBytes, countExponentials, countFlops, createProblem } from "../gpu/problem.ts";
 import { Results, runCases, WorkerPool } from "../gpu/run.ts";
-import { distance, gradientRow, outRow } from "../gpu/check-results.ts";
+import { relativeDistance, gradientRow, attentionRow } from "../gpu/check-results.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
-afterAll(() => rmSync(folder, { recursive: true }));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
+afterAll(() => rmSync(directory, { recursive: true }));
 
 const file = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
 const fakePeer = [process.execPath, file("fake-peer.mjs")];
@@ -72,7 +72,7 @@ describe("the peer", () => {
 });
 
 /** A contender of made-up times. */
-function contender(name: string, seconds: number, log: string[], refuses = false): Contender {
+function contender(name: string, seconds: number, log: string[], refuses = false): Implementation {
   return {
     name,
     check: async () => ({ out: 1e-3, dq: 1e-3, dk: 1e-3, dv: name === "wrong" ? Number.NaN : 1e-3 }),
@@ -94,7 +94,12 @@ describe("comparing", () => {
   it("lets all take turns, leaves out who refuses, and reports medians", async () => {
     const log: string[] = [];
     const contenders = [contender("a", 0.01, log), contender("b", 0.001, log), contender("c", 1, log, true)];
-    const { times, refused } = await compare(contenders, problem, { rounds: 2, turn: 0.03, runs: 10, limit: 9 });
+    const { times, refused } = await compare(contenders, problem, {
+      rounds: 2,
+      secondsPerRound: 0.03,
+      maxRuns: 10,
+      limit: 9,
+    });
     expect(log).toEqual(["a", "b", "a", "b", "a released", "b released", "c released"]);
     expect(times["a"]).toEqual({ median: 0.02, low: 0.01, high: 0.03, runs: 6, kernels: { attend: 0.01 } });
     expect(times["b"]!.runs).toBe(20);
@@ -103,17 +108,17 @@ describe("comparing", () => {
 
   it("takes three rounds of what is slow", async () => {
     const log: string[] = [];
-    await compare([contender("a", 1, log)], problem, { rounds: 9, turn: 0, runs: 1, limit: -1 });
+    await compare([contender("a", 1, log)], problem, { rounds: 9, secondsPerRound: 0, maxRuns: 1, limit: -1 });
     expect(log.filter((name) => name === "a")).toHaveLength(3);
   });
 });
 
-function benchOf(contenders: readonly Contender[]): Bench {
+function benchOf(contenders: readonly Implementation[]): Bench {
   return {
     sizes: { tokens: 512, hidden: 128 },
-    effort: { rounds: 1, turn: 0, runs: 1, limit: 0 },
+    effort: { rounds: 1, secondsPerRound: 0, maxRuns: 1, limit: 0 },
     device: "cpu",
-    contenders: async () => contenders,
+    implementations: async () => contenders,
     peer: () => undefined,
     close: async () => {},
   };
@@ -135,7 +140,7 @@ describe("ours", () => {
 
   it("is right by the definition, and timed run by run", async () => {
     await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-    const ours = new MosaicContender("cpu", ctx);
+    const ours = new MosaicImplementation("cpu", ctx);
     const errors: Errors = await ours.check({ ...small, direction: "backward" });
     expect(isCorrect(errors, small)).toBe(true);
     for (const direction of ["forward", "backward"] as const) {
@@ -158,7 +163,7 @@ describe("ours", () => {
     const { kernels } = ctx.device;
     const attend = kernels.attend.bind(kernels);
     kernels.attend = (state, q, keys, tile) => attend(state, q, keys, { ...tile, scale: tile.scale * 1.5 });
-    const ours = new MosaicContender("cpu", ctx);
+    const ours = new MosaicImplementation("cpu", ctx);
     await expect(ours.prepare({ ...small, mask: "full" })).rejects.toThrow(/out of row 0 is off by/);
     await ours.release();
   });
@@ -186,9 +191,11 @@ describe("a row by its definition", () => {
     );
     const f32 = (x: Float64Array, from = 0, to?: number): Float32Array => Float32Array.from(x.subarray(from, to));
     const row = { scores, k: f32(k), v: f32(v), dOut: f32(dOut, 12, 16), d: 4 };
-    expect(distance(outRow(row), attentionOracle(whole).out.subarray(12, 16))).toBeLessThan(1e-12);
-    expect(distance(gradientRow(row), attentionOracleBackward(whole, dOut).dq.subarray(12, 16))).toBeLessThan(1e-12);
-    expect(distance([Number.NaN], [1])).toBeNaN();
+    expect(relativeDistance(attentionRow(row), attentionOracle(whole).out.subarray(12, 16))).toBeLessThan(1e-12);
+    expect(relativeDistance(gradientRow(row), attentionOracleBackward(whole, dOut).dq.subarray(12, 16))).toBeLessThan(
+      1e-12,
+    );
+    expect(relativeDistance([Number.NaN], [1])).toBeNaN();
   });
 });
 
@@ -204,7 +211,7 @@ describe("a run", () => {
   const inPlace = (one: Case): Promise<Result> => one.run(benchOf([]));
 
   it("goes on where it stopped, even in the middle of a line, and after a failure", async () => {
-    const path = join(folder, "resumed.jsonl");
+    const path = join(directory, "resumed.jsonl");
     const failing = [caseOf("a", { x: 1.23456789 }), caseOf("b", new Error("broke")), caseOf("c", { wrong: ["d"] })];
     const first = await runCases(failing, inPlace, new Results(path), { share: 1, again: false });
     expect(first).toEqual({ failed: { b: "broke", c: "wrong results of d" }, left: [] });
@@ -221,7 +228,7 @@ describe("a run", () => {
   });
 
   it("leaves what its part has no time for", async () => {
-    const results = new Results(join(folder, "left.jsonl"));
+    const results = new Results(join(directory, "left.jsonl"));
     const { left } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, { share: 0, again: false });
     expect(left).toEqual(["a", "b"]);
   });
@@ -259,7 +266,7 @@ function bench(...args: string[]): { status: number | null; stdout: string; stde
 }
 
 describe("the command", () => {
-  const out = join(folder, "out");
+  const out = join(directory, "out");
   const tiny = ["--tokens", "128", "--hidden", "256", "--lengths", "128", "--once", "--out", out];
   const peer = ["--peer", fakePeer.join(" ")];
 
@@ -274,7 +281,7 @@ describe("the command", () => {
     expect(bench("--filter", "nothing")).toMatchObject({ status: 2, stderr: expect.stringContaining("--list") });
     expect(bench("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("--quick") });
     expect(bench("--help").stdout).toContain("in turns");
-    const noPeer = bench("--filter", "gate", "--out", join(folder, "none"), "--peer", "no-such-python");
+    const noPeer = bench("--filter", "gate", "--out", join(directory, "none"), "--peer", "no-such-python");
     expect(noPeer).toMatchObject({ status: 2, stderr: expect.stringContaining("no-such-python") });
   });
 
@@ -311,7 +318,7 @@ describe("the command", () => {
   });
 
   it.each(["cpu", "cuda"])("shards over ranks that share a device: %s", (device) => {
-    const at = join(folder, `ring on ${device}`);
+    const at = join(directory, `ring on ${device}`);
     const some = ["--device", device, "--filter", "ring.2.forward.bf16.causal", "--peer", "none"];
     expect(bench(...some, ...tiny, "--out", at).status).toBe(0);
     expect(readFileSync(join(at, "gpu.md"), "utf8")).toMatch(/ring\.2\.forward\.bf16\.causal\.d64\.n128 \| \d/);

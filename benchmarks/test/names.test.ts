@@ -16,6 +16,9 @@ describe("the benchmarks", () => {
     expect(new Set(all).size).toBe(all.length);
     expect(all.filter((name) => !names.includes(name)).every((name) => name.startsWith("peer"))).toBe(true);
     expect(all).toContain("peer-ring.2x1.backward.f32.causal.d64.n8192");
+    expect(all).toContain("peer.backward.f32.full.d24.n5.b100000");
+    expect(all).toContain("peer-step.d128.l4.b32.n128");
+    for (const call of ["add", "add.grad", "mul.grad"]) expect(all).toContain(`peer-call.${call}.n16`);
     expect(names).toContain("ring.2x1.forward.f32.full.d64.n16384");
     expect(names).toContain("ring.2x1.backward.f32.full.d64.n16384");
     for (const d of [64, 128]) expect(names).toContain(`local.forward.f32.full.d${d}.n8192`);
@@ -47,6 +50,8 @@ describe("what they count", () => {
     expect(formatName(problem)).toBe("forward.f32.full.d64.n1024");
     expect(countFlops(problem)).toBe(4 * 8 * 1024 ** 2 * 64);
     expect(countFlops({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 8 * 1024 ** 2 * 64);
+    expect(formatName({ ...problem, batch: 3 })).toBe("forward.f32.full.d64.n1024.b3");
+    expect(countFlops({ ...problem, batch: 3 })).toBe(3 * 4 * 8 * 1024 ** 2 * 64);
   });
 
   it("compares best with best, and pairs in the median", () => {

@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { meanTable } from "../papers/attention2d.ts";
 import { attentionStep } from "../papers/attention2d-fit.ts";
-import { minimizeScalar, createProfile, simulateTiming, type Wiring } from "../papers/clusters.ts";
+import { minimizeScalar, createProfile, simulateTiming, type Topology } from "../papers/clusters.ts";
 import { fittedBandwidth, meshTimes } from "../papers/mesh-times.ts";
 import { meshVolumes } from "../papers/mesh-attention.ts";
 import { compare } from "../papers/plans.ts";
@@ -11,7 +11,7 @@ import { lengths, models, panels, stepSeconds } from "../papers/published.ts";
 import { jsonLines, markdown, type Table } from "../papers/table.ts";
 import { formulas, recordProblem, ringStrategy, tileStrategy, countVolumes } from "../papers/volumes.ts";
 
-const nodesOf2: Wiring = { name: "nodes of 2", ranksPerNode: 2, ports: 2, within: 10 };
+const nodesOf2: Topology = { name: "nodes of 2", ranksPerNode: 2, ports: 2, intraNodeSpeedup: 10 };
 
 describe("volumes", () => {
   it("are the formulas', but for the statistics that travel with queries", () => {
@@ -46,7 +46,10 @@ describe("networks", () => {
   it("are fitted to how long the ring waits", () => {
     const ring = recordProblem(ringStrategy(8), { tokens: 65_536, numHeads: 8, headDim: 128 });
     const bandwidth = fittedBandwidth(ring, nodesOf2, 0.9);
-    expect(simulateTiming(ring, createProfile({ gpu: "h100", wiring: nodesOf2, bandwidth })).waits).toBeCloseTo(0.9, 3);
+    expect(simulateTiming(ring, createProfile({ gpu: "h100", topology: nodesOf2, bandwidth })).waitShare).toBeCloseTo(
+      0.9,
+      3,
+    );
   });
 
   it("make the ring as slow with one port a node as with many, and the mesh slower", () => {
@@ -68,9 +71,9 @@ describe("networks", () => {
 describe("comparisons", () => {
   it("are with the ring, the paper's way and heads × ring, none of them faster than the best", () => {
     const problem = { tokens: 16_384, numHeads: 4, headDim: 64 };
-    const cluster = { gpu: "a100", wiring: nodesOf2, bandwidth: 1e9 } as const;
-    const theirs = [tileStrategy([4, 2])];
-    const { rows } = compare({ id: "x", title: "x", problem, cluster, ranks: 8, theirs });
+    const cluster = { gpu: "a100", topology: nodesOf2, bandwidth: 1e9 } as const;
+    const publishedPlans = [tileStrategy([4, 2])];
+    const { rows } = compare({ id: "x", title: "x", problem, cluster, ranks: 8, publishedPlans });
     expect(rows.map(({ kind }) => kind)).toEqual([
       "ring attention",
       "the paper's",
@@ -109,8 +112,8 @@ describe("tables", () => {
     title: "A table",
     columns: [
       { key: "name", head: "name" },
-      { key: "share", head: "share", as: "percent" },
-      { key: "none", head: "none", as: 1 },
+      { key: "share", head: "share", format: "percent" },
+      { key: "none", head: "none", format: 1 },
     ],
     rows: [{ name: "a", share: 0.85435 }],
   };

@@ -1,0 +1,246 @@
+import {
+  dispatch,
+  dispatchCandidates,
+  type DispatchCost,
+  documentZigzag,
+  flex,
+  type StageCost,
+} from "@mosaic/backend-flex";
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import { type AttentionBackend, type Coordinate, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
+import { predict, type Profile, profiles } from "@mosaic/planner";
+import { distributions, drawLengths, generator } from "./lengths.ts";
+import { markdownTable } from "./marks.ts";
+
+export const ROWS_PER_RANK = 8192;
+export const heads = { numHeads: 64, numKvHeads: 8, headDim: 128 } as const;
+
+/** H100s of the planner: 8 a node with NVLink between them, or each alone behind its port of 400 Gbit/s. */
+export const linkProfiles: Readonly<Record<"flat" | "two-level", Profile>> = {
+  flat: { ...profiles["h100-ib400"], name: "h100-ib400, one rank a node", ranksPerNode: 1 },
+  "two-level": profiles["h100-ib400"],
+};
+export type Links = keyof typeof linkProfiles;
+
+/** What one way takes, in seconds, by the planner's simulation of the backend's own code. */
+export interface ComparisonRow {
+  readonly mask: string;
+  readonly documents: number;
+  readonly ranks: number;
+  readonly links: Links;
+  readonly family: string;
+  /** Of ways that have a choice, the fastest: which one. */
+  readonly way: string;
+  readonly forward: number;
+  readonly backward: number;
+}
+
+interface Strategy {
+  readonly family: string;
+  readonly name: string;
+  readonly backend: AttentionBackend;
+  readonly mesh: Coordinate;
+  readonly placement: Placement;
+}
+
+/** More documents × ranks than this take minutes to record: each rank has two runs of each document. */
+const MAX_DOCUMENT_RANKS = 8192;
+
+const masksOf = ["causal", "log-normal 7.2, 1.6", "GitHub", "ArXiv", "mixed 0.7K, 36K"] as const;
+
+/** Every family on each mask, number of ranks and kind of links. */
+export function* compare(seed: number, rankCounts: readonly number[]): Generator<ComparisonRow> {
+  const draw = generator(seed);
+  for (const name of masksOf) {
+    for (const ranks of rankCounts) {
+      const tokens = ranks * ROWS_PER_RANK;
+      const lengths = name === "causal" ? [tokens] : drawLengths(tokens, distributions[name]!, draw);
+      const mask = name === "causal" ? masks.causal() : masks.documents(lengths, "causal");
+      for (const links of ["flat", "two-level"] as const) {
+        const found = new Map<string, ComparisonRow>();
+        for (const way of strategies({ mask, lengths, ranks, links })) {
+          const { family, name: wayName, ...run } = way;
+          const options = { ...heads, tokens, mask, ...hostsOf(linkProfiles[links], ranks), ...run };
+          const { forwardSeconds, backwardSeconds } = predict(options, linkProfiles[links], { keep: () => false });
+          const times = { forward: forwardSeconds, backward: backwardSeconds };
+          const best = found.get(family);
+          if (best && best.forward + best.backward <= forwardSeconds + backwardSeconds) continue;
+          found.set(family, { mask: name, documents: lengths.length, ranks, links, family, way: wayName, ...times });
+        }
+        yield* found.values();
+      }
+    }
+  }
+}
+
+interface DispatchProblem {
+  readonly mask: Mask;
+  readonly lengths: readonly number[];
+  readonly ranks: number;
+  readonly links: Links;
+}
+
+function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generator<Strategy> {
+  const profile = linkProfiles[links];
+  const [cost, stages] = [dispatchCost(profile), stageCost(profile, ranks)];
+  const length = ranks * ROWS_PER_RANK;
+  const around = { sp: ranks };
+  const split = (inner: number): Coordinate => ({ node: ranks / inner, gpu: inner });
+  const nested = (head?: string): AttentionBackend => {
+    const rings = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
+    return head === undefined ? rings : ulysses({ axis: head, inner: rings });
+  };
+  for (const chunkSize of [512, 1024]) {
+    const placed = { family: "flex, dispatch", placement: dispatch({ mask, length, ranks, chunkSize, cost }) };
+    const inner = flex({ axis: "gpu", cost: stages });
+    const within = flex({ axis: "node", cost: stages, inner });
+    yield { ...placed, name: `chunks of ${chunkSize}, flex`, backend: flex({ cost: stages }), mesh: around };
+    for (const degree of [1, 2, 4]) {
+      const name = `chunks of ${chunkSize}, flex of ${degree} stages`;
+      yield { ...placed, name, backend: flex({ stages: degree, cost: stages }), mesh: around };
+    }
+    yield {
+      ...placed,
+      name: `chunks of ${chunkSize}, flex of nodes around flex of 8`,
+      backend: within,
+      mesh: split(8),
+    };
+  }
+  for (const hp of [2, 4, 8]) {
+    const shared = dispatchCost(profile, hp);
+    const placement = divide(dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: shared }), hp);
+    const backend = ulysses({ axis: "hp", inner: flex({ axis: "sp", cost: stages }) });
+    const mesh = { sp: ranks / hp, hp };
+    yield { family: "Ulysses × flex, dispatch", name: `ulysses ${hp} × flex ${ranks / hp}`, backend, mesh, placement };
+  }
+  const chunkSize = Math.min(2048, ROWS_PER_RANK / 8);
+  const greedy = dispatchCandidates({ mask, length, ranks, chunkSize, cost }).find(({ name }) => name === "greedy")!;
+  const magi = { family: "MagiAttention", placement: greedy.placement };
+  for (const degree of [1, 2, 4]) {
+    yield { ...magi, name: `degree ${degree}`, backend: flex({ stages: degree, cost: stages }), mesh: around };
+  }
+  const contiguous: Placement = {
+    name: "contiguous",
+    spans: (i) => [{ start: i * ROWS_PER_RANK, length: ROWS_PER_RANK, step: 1 }],
+  };
+  yield { family: "ring, contiguous", name: "ring", backend: ring(), mesh: around, placement: contiguous };
+  yield { family: "ring, zigzag", name: "ring", backend: ring(), mesh: around, placement: zigzag() };
+  if (lengths.length * ranks <= MAX_DOCUMENT_RANKS) {
+    const placement = documentZigzag(lengths);
+    yield { family: "ring, zigzag of each document", name: "ring", backend: ring(), mesh: around, placement };
+  }
+  yield { family: "Ulysses", name: `ulysses ${ranks}`, backend: ulysses(), mesh: around, placement: contiguous };
+  for (const hp of [2, 4, 8]) {
+    const backend = ulysses({ axis: "hp", inner: ring({ axis: "sp" }) });
+    const mesh = { sp: ranks / hp, hp };
+    yield { family: "USP", name: `ulysses ${hp} × ring ${ranks / hp}`, backend, mesh, placement: zigzag() };
+  }
+  for (const hp of [1, 2, 4]) {
+    const [backend, gpu] = [hp === 1 ? nested() : nested("hp"), 8 / hp];
+    const mesh = { node: ranks / 8, gpu, ...(hp === 1 ? {} : { hp }) };
+    const name = `${hp === 1 ? "" : `ulysses ${hp} × `}rings ${ranks / 8} · ${gpu}`;
+    yield { family: "LoongTrain, double ring", name, backend, mesh, placement: zigzag() };
+  }
+}
+
+/** Each shard of a placement, of equal shards, in `parts` equal parts one behind another. */
+function divide(placement: Placement, parts: number): Placement {
+  return {
+    name: `${placement.name} in ${parts}`,
+    spans(index, count, length) {
+      const first = (index % parts) * ROWS_PER_RANK;
+      let before = 0;
+      return placement.spans(Math.floor(index / parts), count / parts, length).flatMap((span) => {
+        const [start, end] = [Math.max(before, first), Math.min(before + span.length, first + ROWS_PER_RANK)];
+        const part = { ...span, start: span.start + start - before, length: end - start };
+        before += span.length;
+        return part.length > 0 ? [part] : [];
+      });
+    },
+  };
+}
+
+/** What `dispatch` compares by, from a profile: its speed on large tiles, and the links between nodes. `share` ranks share the heads. */
+export function dispatchCost({ kernels, links }: Profile, linkShare = 1): DispatchCost {
+  const { numHeads, numKvHeads, headDim } = heads;
+  const pairSeconds = (kind: "attend" | "attendBackward", operations: number): number => {
+    const { flops, halfDim } = kernels[kind].bfloat16!;
+    return (operations * (numHeads / linkShare) * (headDim + halfDim)) / flops;
+  };
+  const { latency, bandwidth } = links["inter-node"];
+  const row = (2 * (numKvHeads / linkShare) * headDim * 2) / bandwidth;
+  return {
+    pair: pairSeconds("attend", 4),
+    backwardPair: pairSeconds("attendBackward", 10),
+    row,
+    gradientRow: 2 * row,
+    latency,
+  };
+}
+
+/** What `flex` chooses stages by, from a profile: between ranks of one node, the links within it. */
+export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ranks: number): StageCost {
+  const { latency, bandwidth } = links[ranks <= ranksPerNode ? "intra-node" : "inter-node"];
+  const near = links["intra-node"];
+  const [forward, backward] = [kernels.attend.bfloat16!, kernels.attendBackward.bfloat16!];
+  const speed = ({ flops, halfDim }: typeof forward): number => (flops * heads.headDim) / (heads.headDim + halfDim);
+  return {
+    latency,
+    bandwidth,
+    localLatency: near.latency,
+    localBandwidth: near.bandwidth,
+    launch: kernels.launch,
+    enqueue,
+    flops: speed(forward),
+    backwardFlops: speed(backward),
+    halfKeys: forward.halfKeys,
+    backwardHalfKeys: backward.halfKeys,
+    memoryBandwidth: kernels.bandwidth,
+  };
+}
+
+/** The node of each rank, where nodes have several. */
+export function hostsOf({ ranksPerNode }: Profile, ranks: number): { readonly hosts?: readonly number[] } {
+  return ranksPerNode === 1
+    ? {}
+    : { hosts: Array.from({ length: ranks }, (_, rank) => Math.floor(rank / ranksPerNode)) };
+}
+
+const ms = (seconds: number): string => (seconds * 1e3).toFixed(2);
+
+/** A table in Markdown: forward + backward of each family, in ms, and ours over the best of the others. */
+export function comparisonTable(rows: readonly ComparisonRow[]): string {
+  const families = [...new Set(rows.map(({ family }) => family))];
+  const places = groupRows(rows).map((group) => {
+    const { mask, documents, ranks, links } = group[0]!;
+    const cells = families.map((family) => {
+      const row = group.find((each) => each.family === family);
+      return row ? `${ms(row.forward)} + ${ms(row.backward)}` : "–";
+    });
+    return [mask, documents, ranks, links, ...cells, speedupOverBaselines(group).toFixed(2)];
+  });
+  return markdownTable(["mask", "documents", "P", "links", ...families, "best other / ours"], places);
+}
+
+/** How many times as long as the fastest of ours, the first families, the fastest of the others takes. */
+function speedupOverBaselines(group: readonly ComparisonRow[]): number {
+  const least = (rows: readonly ComparisonRow[]): number =>
+    rows.reduce((seconds, { forward, backward }) => Math.min(seconds, forward + backward), Number.POSITIVE_INFINITY);
+  return least(group.filter((row) => !isFlex(row))) / least(group.filter(isFlex));
+}
+
+/** Whether a way places by `dispatch`. */
+export function isFlex({ family }: ComparisonRow): boolean {
+  return family.endsWith("dispatch");
+}
+
+/** Rows of one mask, number of ranks and kind of links, ours first. */
+export function groupRows(rows: readonly ComparisonRow[]): ComparisonRow[][] {
+  const groups = new Map<string, ComparisonRow[]>();
+  for (const row of rows) {
+    const key = [row.mask, row.ranks, row.links].join("|");
+    groups.set(key, [...(groups.get(key) ?? []), row]);
+  }
+  return [...groups.values()];
+}

@@ -1,0 +1,128 @@
+import { dispatch, dispatchBounds, dispatchCandidates, evaluateDispatch } from "@mosaic/backend-flex";
+import { type Mask, masks, type Placement, type Span } from "@mosaic/core";
+import { generator } from "./lengths.ts";
+
+/** How far from the optimum a placement is, of small instances of which every placement is compared: shares of the optimum. */
+export interface OptimumGaps {
+  readonly instances: number;
+  /** Placements that were compared. */
+  readonly placements: number;
+  readonly objective: readonly number[];
+  /** Step time beside the least step time of any placement. */
+  readonly time: readonly number[];
+  readonly greedyObjective: readonly number[];
+  /** Placements below a bound: 0 unless a bound is wrong. */
+  readonly belowBound: number;
+}
+
+const CHUNK = 16;
+
+/** Two or three ranks with three to five, or two to three, chunks each: every placement with as many chunks a rank. */
+export function optimumGaps(instances: number, seed: number): OptimumGaps {
+  const draw = generator(seed);
+  const [objective, time, greedyObjective]: number[][] = [[], [], []];
+  let [placements, belowBound] = [0, 0];
+  for (let turn = 0; turn < instances; turn++) {
+    const ranks = turn % 2 === 0 ? 2 : 3;
+    const each = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
+    const length = ranks * each * CHUNK;
+    const row = [4, 16, 64][turn % 3]!;
+    const cost = { pair: 1, backwardPair: 2.5, row, gradientRow: 2 * row, latency: 0, backward: turn % 2 };
+    const options = { mask: drawMask(length, draw), length, ranks, cost };
+    const bounds = dispatchBounds({ ...options, chunkSize: CHUNK });
+    let [leastObjective, leastTime] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+    for (const placement of placementsOf(ranks, each)) {
+      const found = evaluateDispatch({ ...options, placement });
+      leastObjective = Math.min(leastObjective, found.objective);
+      leastTime = Math.min(leastTime, found.time);
+      placements++;
+      if (found.time < bounds.time * (1 - 1e-9) || found.objective < bounds.objective * (1 - 1e-9)) belowBound++;
+    }
+    const ours = evaluateDispatch({ ...options, placement: dispatch({ ...options, chunkSize: CHUNK }) });
+    const greedy = dispatchCandidates({ ...options, chunkSize: CHUNK }).find(({ name }) => name === "greedy")!;
+    objective!.push(relativeGap(ours.objective, leastObjective));
+    time!.push(relativeGap(ours.time, leastTime));
+    greedyObjective!.push(relativeGap(greedy.objective, leastObjective));
+  }
+  return {
+    instances,
+    placements,
+    objective: objective!,
+    time: time!,
+    greedyObjective: greedyObjective!,
+    belowBound,
+  };
+}
+
+/** As `value` is not below `least`, but for rounding. */
+function relativeGap(value: number, least: number): number {
+  return least === 0 ? 0 : Math.max(0, value / least - 1);
+}
+
+/** Causal, window, block-causal or packed documents, by draw. */
+function drawMask(length: number, draw: () => number): Mask {
+  const kind = Math.floor(draw() * 5);
+  const size = 2 + Math.floor(draw() * (length - 2));
+  if (kind === 0) return masks.causal();
+  if (kind === 1) return masks.slidingWindow(size);
+  if (kind === 2) return masks.blockCausal(size);
+  const lengths: number[] = [];
+  for (let left = length; left > 0; left -= lengths.at(-1)!) {
+    lengths.push(Math.min(left, 1 + Math.floor(length * draw() ** 3)));
+  }
+  return masks.documents(lengths, kind === 3 ? "full" : "causal");
+}
+
+/** All ways to give `each` chunks to each rank; ranks are alike, so that each is first used after those before it. */
+function* placementsOf(ranks: number, each: number): Generator<Placement> {
+  const owner = new Array<number>(ranks * each).fill(0);
+  const left = new Array<number>(ranks).fill(each);
+  function* visit(chunk: number, used: number): Generator<Placement> {
+    if (chunk === owner.length) {
+      yield placementOf([...owner]);
+      return;
+    }
+    for (let rank = 0; rank <= Math.min(used, ranks - 1); rank++) {
+      if (left[rank] === 0) continue;
+      left[rank]!--;
+      owner[chunk] = rank;
+      yield* visit(chunk + 1, Math.max(used, rank + 1));
+      left[rank]!++;
+    }
+  }
+  yield* visit(0, 0);
+}
+
+function placementOf(owner: readonly number[]): Placement {
+  return {
+    name: "enumerated",
+    spans: (index) =>
+      owner.flatMap((rank, chunk): Span[] =>
+        rank === index ? [{ start: chunk * CHUNK, length: CHUNK, step: 1 }] : [],
+      ),
+  };
+}
+
+export function optimumSummary({
+  instances,
+  placements,
+  objective,
+  time,
+  greedyObjective,
+  belowBound,
+}: OptimumGaps): string {
+  const percent = (value: number): string => `${(100 * value).toFixed(2)} %`;
+  const describe = (gaps: readonly number[]): string => {
+    const sorted = gaps.toSorted((a, b) => a - b);
+    const at = (share: number): string =>
+      percent(sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!);
+    const exact = sorted.filter((value) => value < 1e-9).length;
+    return `${exact} at the optimum, 95th percentile ${at(0.95)}, most ${percent(sorted.at(-1)!)}`;
+  };
+  return [
+    `${instances} instances, ${placements} placements compared, ${belowBound} below a bound.`,
+    `- objective above the optimum: ${describe(objective)}`,
+    `- step time above the least step time: ${describe(time)}`,
+    `- greedy's objective above the optimum: ${describe(greedyObjective)}`,
+  ].join("\n");
+}

@@ -1,0 +1,68 @@
+import { dispatch, flex } from "@mosaic/backend-flex";
+import { type Mask, masks } from "@mosaic/core";
+import { predict } from "@mosaic/planner";
+import { dispatchCost, heads, hostsOf, type Links, linkProfiles, ROWS_PER_RANK, stageCost } from "./comparison.ts";
+import { distributions, drawLengths, generator } from "./lengths.ts";
+import { markdownTable } from "./marks.ts";
+
+const degrees = [0, 1, 2, 4, 8, 16] as const;
+const packed = ["log-normal 7.2, 1.6", "GitHub", "ArXiv", "mixed 0.7K, 36K", "Pareto 1.5 from 1024", "Books3"];
+
+/** One pass: simulated seconds with the number of stages that flex chooses, and with fixed numbers. */
+export interface StagesRow {
+  readonly mask: string;
+  readonly ranks: number;
+  readonly links: Links;
+  readonly pass: "forward" | "backward";
+  readonly chosen: number;
+  readonly fixed: readonly number[];
+}
+
+/** The choice beside fixed numbers of stages, on every mask, number of ranks and kind of links. */
+export function* stageChoices(seed: number, rankCounts: readonly number[]): Generator<StagesRow> {
+  for (const ranks of rankCounts) {
+    const tokens = ranks * ROWS_PER_RANK;
+    for (const [name, mask] of masksOf(seed, tokens)) {
+      const cost = dispatchCost(linkProfiles.flat);
+      const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 512, cost });
+      for (const links of ["flat", "two-level"] as const) {
+        const profile = linkProfiles[links];
+        const simulated = [undefined, ...degrees].map((stages) => {
+          const backend = flex({ cost: stageCost(profile, ranks), ...(stages !== undefined && { stages }) });
+          const call = { ...heads, tokens, mask, placement, backend, mesh: { sp: ranks }, ...hostsOf(profile, ranks) };
+          return predict(call, profile, { keep: () => false });
+        });
+        for (const pass of ["forward", "backward"] as const) {
+          const [chosen, ...fixed] = simulated.map((each) => each[`${pass}Seconds`]) as [number, ...number[]];
+          yield { mask: name, ranks, links, pass, chosen, fixed };
+        }
+      }
+    }
+  }
+}
+
+function masksOf(seed: number, tokens: number): [string, Mask][] {
+  const draw = generator(seed);
+  const documents = (name: string): Mask => masks.documents(drawLengths(tokens, distributions[name]!, draw), "causal");
+  return [
+    ["full", masks.full()],
+    ["causal", masks.causal()],
+    ["window of 4096", masks.slidingWindow(4096)],
+    ["blocks of 4096, causal", masks.blockCausal(4096)],
+    ...packed.map((name): [string, Mask] => [name, documents(name)]),
+  ];
+}
+
+/** A table in Markdown, in ms, and how many choices are near the best fixed number. */
+export function stagesTable(rows: readonly StagesRow[]): string {
+  const ms = (seconds: number): string => (seconds * 1e3).toFixed(2);
+  const ratio = ({ chosen, fixed }: StagesRow): number => chosen / Math.min(...fixed);
+  const lines = rows.map((row) => {
+    const { mask, ranks, links, pass, chosen, fixed } = row;
+    return [mask, ranks, links, pass, ms(chosen), ...fixed.map(ms), ratio(row).toFixed(3)];
+  });
+  const head = ["mask", "P", "links", "pass", "chosen", ...degrees.map(String), "chosen / best fixed"];
+  const near = rows.filter((row) => ratio(row) <= 1.05).length;
+  const most = rows.reduce((max, row) => Math.max(max, ratio(row)), 0);
+  return `${markdownTable(head, lines)}\n\n${near} of ${rows.length} within 5 % of the best fixed number; the largest ratio ${most.toFixed(3)}.`;
+}

@@ -1,0 +1,104 @@
+import { fileURLToPath } from "node:url";
+import * as mosaic from "@mosaic/attention";
+import { type Case, median, now, waitUntilIdle } from "./case.ts";
+import { type DecodeModelProblem, DecodeRun } from "./decode-model.ts";
+import { Peer } from "./peers.ts";
+import { runProcesses } from "./processes.ts";
+import { runAlternating } from "./small-calls.ts";
+
+const model = { embedDim: 256, hiddenDim: 688, numLayers: 4, numHeads: 4, dtype: "float32" } as const;
+
+const problems: readonly DecodeModelProblem[] = [
+  { ...model, numKvHeads: 4, batch: 1, length: 512 },
+  { ...model, numKvHeads: 4, batch: 8, length: 512 },
+  { ...model, numKvHeads: 2, batch: 1, length: 8192 },
+  { ...model, numKvHeads: 4, batch: 1, length: 32_768 },
+  { ...model, numKvHeads: 2, batch: 8, length: 512, dtype: "bfloat16" },
+];
+
+/** Steps of a turn. */
+const STEPS = 50;
+
+function formatName({ embedDim, numLayers, numHeads, numKvHeads, batch, length, dtype }: DecodeModelProblem): string {
+  const heads = `h${numHeads}on${numKvHeads}`;
+  return `${dtype === "float32" ? "f32" : "bf16"}.d${embedDim}.l${numLayers}.${heads}.b${batch}.n${length}`;
+}
+
+/** A token of each sequence, beside the same model in PyTorch, eager, with a static cache. */
+export const peerDecodeStepCases: readonly Case[] = problems.map((problem) => {
+  const name = `peer-decode-step.${formatName(problem)}`;
+  return {
+    names: [name],
+    async run({ repetitions, python }) {
+      using peer = new Peer([python!, fileURLToPath(new URL("../peers/decode.py", import.meta.url))], 600);
+      await peer.request({ op: "prepare", problem });
+      await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
+      using run = new DecodeRun(ctx, problem);
+      const step = async (): Promise<void> => {
+        run.step();
+        await run.synchronize();
+      };
+      const { ownSeconds, peerSeconds } = await runAlternating(repetitions, peer, step, STEPS);
+      const vsPeer = median(peerSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
+      const [milliseconds, peerMilliseconds] = [ownSeconds, peerSeconds].map(
+        (seconds) => Math.min(...seconds) * 1e3,
+      ) as [number, number];
+      return [
+        {
+          case: name,
+          numbers: { vsPeer, bestVsPeer: peerMilliseconds / milliseconds, milliseconds, peerMilliseconds },
+          text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   best against best: ${milliseconds.toFixed(2)} and ${peerMilliseconds.toFixed(2)} ms a step`,
+        },
+      ];
+    },
+  };
+});
+
+/** What a rank of a step is given. */
+export interface DecodeJob {
+  readonly problem: DecodeModelProblem;
+  readonly steps: number;
+}
+
+const ranksProblem: DecodeModelProblem = { ...model, numKvHeads: 4, batch: 1, length: 32_768 };
+
+/** Two ranks of one thread, that share the cache, beside one of two threads. */
+export const decodeRanksCases: readonly Case[] = [
+  {
+    names: [`decode-ranks.${formatName(ranksProblem)}`],
+    async run({ repetitions }) {
+      const job: DecodeJob = { problem: ranksProblem, steps: STEPS };
+      const [ranks, threads]: [number[], number[]] = [[], []];
+      for (let i = 0; i < repetitions; i++) {
+        const reported = await runProcesses<{ seconds: number }>("decode-rank.js", 2, job);
+        ranks.push(Math.max(...reported.map(([row]) => row!.seconds)));
+        await waitUntilIdle();
+        await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 2 }), rank: 0, worldSize: 1 });
+        threads.push(await timeSteps(ctx, job));
+      }
+      const vsThreads = median(threads.map((seconds, i) => seconds / ranks[i]!));
+      const [milliseconds, threadMilliseconds] = [Math.min(...ranks) * 1e3, Math.min(...threads) * 1e3];
+      const bestVsThreads = threadMilliseconds / milliseconds;
+      return [
+        {
+          case: `decode-ranks.${formatName(ranksProblem)}`,
+          numbers: { vsThreads, bestVsThreads, milliseconds, threadMilliseconds },
+          text: `${vsThreads.toFixed(2).padStart(6)} × one process   best against best ${bestVsThreads.toFixed(2)}: ${milliseconds.toFixed(2)} and ${threadMilliseconds.toFixed(2)} ms a step`,
+        },
+      ];
+    },
+  },
+];
+
+/** Seconds of the fastest step. */
+export async function timeSteps(ctx: mosaic.Context, { problem, steps }: DecodeJob): Promise<number> {
+  using run = new DecodeRun(ctx, problem);
+  let least = Number.POSITIVE_INFINITY;
+  for (let i = 0; i < steps; i++) {
+    const begin = now();
+    run.step();
+    await run.synchronize();
+    least = Math.min(least, now() - begin);
+  }
+  return least;
+}

@@ -1,0 +1,141 @@
+import * as mosaic from "@mosaic/attention";
+import { readBandwidth } from "@mosaic/attention/planner";
+import { type Case, median, now } from "./case.ts";
+import { onnxScript, Peer, peerRow, type Sample, sampleInTurns, samplePeer, sdpa } from "./peers.ts";
+
+/** Few queries against many keys, as decoding has them: heads of 128, without a mask. */
+interface DecodeProblem {
+  readonly dtype: "f32" | "bf16";
+  readonly queries: number;
+  readonly keys: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
+}
+
+const HEAD_DIM = 128;
+const dtypes = { f32: { name: "float32", bytes: 4 }, bf16: { name: "bfloat16", bytes: 2 } } as const;
+
+const heads = [
+  { numHeads: 32, numKvHeads: 8 },
+  { numHeads: 8, numKvHeads: 1 },
+] as const;
+
+const problems: readonly DecodeProblem[] = (["f32", "bf16"] as const).flatMap((dtype) =>
+  heads.flatMap((head) =>
+    [8192, 65_536, 131_072].flatMap((keys) => [1, 4, 16].map((queries) => ({ dtype, queries, keys, ...head }))),
+  ),
+);
+
+/** Against the time that reading the keys and values takes, at what the cores read of as large a working set. */
+export const decodeCases: readonly Case[] = problems.map(decodeCase);
+
+/**
+ * Beside PyTorch, whose flash backend shares keys among heads by `enable_gqa`; in float32 beside onnxruntime's
+ * GroupQueryAttention, whose last queries are causal, and whose cache is updated in place.
+ */
+export const peerDecodeCases: readonly Case[] = [
+  ...problems.map((problem) => peerComparisonCase(problem, pytorch(problem))),
+  ...problems
+    .filter(({ dtype }) => dtype === "f32")
+    .map((problem) => peerComparisonCase(problem, onnxRuntime(problem))),
+];
+
+function formatName({ dtype, numHeads, numKvHeads, queries, keys }: DecodeProblem): string {
+  return `${dtype}.h${numHeads}on${numKvHeads}.q${queries}.n${keys}`;
+}
+
+/** Draws operands; the function attends once and returns the seconds. */
+function prepare(ctx: mosaic.Context, { dtype, queries, keys, numHeads, numKvHeads }: DecodeProblem) {
+  const draw = (heads: number, length: number): mosaic.Tensor =>
+    mosaic.randn(ctx, [1, heads, length, HEAD_DIM], { dtype: dtypes[dtype].name });
+  const [q, k, v] = [draw(numHeads, queries), draw(numKvHeads, keys), draw(numKvHeads, keys)] as const;
+  return async (): Promise<number> => {
+    const begin = now();
+    using _ = mosaic.attention(ctx, q, k, v, { backend: mosaic.local(), mask: mosaic.masks.full() });
+    await ctx.device.stream.synchronize();
+    return now() - begin;
+  };
+}
+
+function decodeCase(problem: DecodeProblem): Case {
+  const { dtype, queries, keys, numHeads, numKvHeads } = problem;
+  const name = `decode.${formatName(problem)}`;
+  return {
+    names: [name],
+    async run({ repetitions }) {
+      await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
+      const once = prepare(ctx, problem);
+      const bytes = 2 * numKvHeads * keys * HEAD_DIM * dtypes[dtype].bytes;
+      const times: { seconds: number; bandwidth: number }[] = [];
+      for (let i = 0; i <= repetitions; i++) {
+        const bandwidth = readBandwidth(bytes);
+        const seconds = await once();
+        if (i > 0) times.push({ seconds, bandwidth });
+      }
+      const seconds = Math.min(...times.map((time) => time.seconds));
+      const bandwidth = Math.max(...times.map((time) => time.bandwidth));
+      const share = bytes / seconds / 1e9 / bandwidth;
+      const medianShare = median(times.map((time) => bytes / time.seconds / 1e9 / time.bandwidth));
+      const gflops = (4 * numHeads * queries * keys * HEAD_DIM) / seconds / 1e9;
+      return [
+        {
+          case: name,
+          numbers: { seconds, bandwidth, share, medianShare, gflops },
+          text: `${(seconds * 1e3).toFixed(2).padStart(8)} ms   ${(share * 100).toFixed(1).padStart(5)} % of read bandwidth (${bandwidth.toFixed(1)} GB/s), median ${(medianShare * 100).toFixed(1)} %, ${gflops.toFixed(0)} GFLOP/s`,
+        },
+      ];
+    },
+  };
+}
+
+/** The two sides of a case: our run, and a process that has prepared the same problem. */
+interface DecodePeer {
+  readonly name: string;
+  readonly command: (python: string) => readonly string[];
+  readonly request: Readonly<Record<string, unknown>>;
+  readonly sample: (peer: Peer) => (count: number) => Promise<Sample>;
+}
+
+function pytorch({ dtype, queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodePeer {
+  const problem = { batch: 1, numHeads, numKvHeads, queries, n, d: HEAD_DIM };
+  return {
+    name: "peer-decode",
+    command: (python) => [python, sdpa, "--device", "cpu"],
+    request: {
+      op: "prepare",
+      backend: "flash",
+      problem: { direction: "forward", dtype, mask: "full", ...problem },
+    },
+    sample: (peer) => samplePeer(peer, "flash"),
+  };
+}
+
+function onnxRuntime({ queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodePeer {
+  return {
+    name: "peer-onnx.decode",
+    command: (python) => [python, onnxScript],
+    request: { op: "prepare", what: "decode", problem: { numHeads, numKvHeads, queries, n, d: HEAD_DIM } },
+    sample: (peer) => samplePeer(peer),
+  };
+}
+
+function peerComparisonCase(problem: DecodeProblem, opponent: DecodePeer): Case {
+  const { queries, keys, numHeads } = problem;
+  const name = `${opponent.name}.${formatName(problem)}`;
+  return {
+    names: [name],
+    async run({ repetitions, python }) {
+      using peer = new Peer(opponent.command(python!));
+      await peer.request(opponent.request);
+      await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
+      const once = prepare(ctx, problem);
+      await once();
+      const turns = await sampleInTurns(repetitions, await once(), [once, opponent.sample(peer)]);
+      const timings = {
+        ownSeconds: turns.map(([own]) => own!.warm),
+        peerSeconds: turns.map(([, other]) => other!.warm),
+      };
+      return [peerRow(name, 4 * numHeads * queries * keys * HEAD_DIM, timings)];
+    },
+  };
+}

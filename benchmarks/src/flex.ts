@@ -1,0 +1,144 @@
+import { dispatch, flex } from "@mosaic/backend-flex";
+import { ring } from "@mosaic/backend-ring";
+import { type AttentionBackend, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
+import { type Profile, record, simulate } from "@mosaic/planner";
+import { type Case, median, type Row } from "./case.ts";
+import { runProcesses } from "./processes.ts";
+
+export const TOKENS = 16_384;
+export const HEADS = 4;
+export const HEAD_DIM = 64;
+/** Of the log-normal lengths that batches are drawn from: MagiAttention's, in tokens. */
+const LOG_MEAN = 7.2;
+const LOG_DEVIATION = 1.6;
+const BATCHES = 10;
+
+/** A mask as an argument: its kind, and the lengths of documents. */
+export interface MaskSpec {
+  readonly kind: "documents" | "window" | "blockCausal";
+  readonly lengths: readonly number[];
+}
+
+/** A way to compute the same attention. */
+export type FlexVariant = "ring" | "flex" | "flexDispatched";
+
+/** The arguments of the ranks. */
+export interface FlexJob {
+  readonly specs: readonly MaskSpec[];
+  readonly variants: readonly FlexVariant[];
+  readonly rounds: number;
+  /** Whether each rank keeps to a core of its own. */
+  readonly areCoresPinned: boolean;
+}
+
+/** What a rank reports of a round: a profile, and by mask and contender when a step, forward and backward, began and ended. */
+export interface FlexRound {
+  readonly profile: Profile;
+  readonly intervals: readonly (readonly { begin: number; end: number }[])[];
+}
+
+export function maskOf({ kind, lengths }: MaskSpec): Mask {
+  if (kind === "documents") return masks.documents(lengths, "causal");
+  return kind === "window" ? masks.slidingWindow(1024) : masks.blockCausal(512);
+}
+
+export function strategyOf(
+  variant: FlexVariant,
+  mask: Mask,
+  ranks: number,
+): { readonly backend: AttentionBackend; readonly placement: Placement } {
+  if (variant === "ring") return { backend: ring(), placement: zigzag() };
+  if (variant === "flex") return { backend: flex(), placement: zigzag() };
+  return { backend: flex(), placement: dispatch({ mask, length: TOKENS, ranks, chunkSize: 128 }) };
+}
+
+/**
+ * flex beside the ring, with the same mask, in turns in one run: four ranks on all cores, and two ranks that have a core each, with
+ * ten drawn batches of documents, beside what the planner predicts. Ratios are the ring's time divided by flex's.
+ */
+export const flexCases: readonly Case[] = [ringComparisonCase(4), packedBatchesCase(2)];
+
+function ringComparisonCase(ranks: number): Case {
+  const variants = ["ring", "flex", "flexDispatched"] as const;
+  const specs: readonly MaskSpec[] = [
+    { kind: "documents", lengths: drawLengths(1) },
+    { kind: "window", lengths: [] },
+    { kind: "blockCausal", lengths: [] },
+  ];
+  const nameOf = ({ kind }: MaskSpec): string => `flex.${ranks}x1.${kind}`;
+  return {
+    names: specs.map(nameOf),
+    async run({ repetitions }) {
+      const reported = await runJob(ranks, { specs, variants, rounds: repetitions, areCoresPinned: false });
+      return specs.map((spec, i): Row => {
+        const [same, dispatched] = [1, 2].map((contender) => measuredRatio(reported, i, contender));
+        return {
+          case: nameOf(spec),
+          numbers: { vsRing: same!, dispatchedVsRing: dispatched! },
+          text: `${same!.toFixed(3).padStart(7)} × ring with its placement, ${dispatched!.toFixed(3)} × dispatched`,
+        };
+      });
+    },
+  };
+}
+
+function packedBatchesCase(ranks: number): Case {
+  const specs = Array.from({ length: BATCHES }, (_, i): MaskSpec => ({ kind: "documents", lengths: drawLengths(i) }));
+  const nameOf = (i: number): string => `flex.${ranks}x1.batch${i}`;
+  const variants = ["ring", "flexDispatched"] as const;
+  return {
+    names: specs.map((_, i) => nameOf(i)),
+    async run({ repetitions }) {
+      const reported = await runJob(ranks, { specs, variants, rounds: repetitions, areCoresPinned: true });
+      return specs.map((spec, i): Row => {
+        const measured = measuredRatio(reported, i, 1);
+        const predicted = median(reported[0]!.map(({ profile }) => predictedRatio(spec, ranks, profile)));
+        const [longest, count] = [Math.max(...spec.lengths), spec.lengths.length];
+        return {
+          case: nameOf(i),
+          numbers: { measured, predicted, ratio: measured / predicted, documents: count, longest },
+          text: `${measured.toFixed(3).padStart(7)} × ring measured, ${predicted.toFixed(3)} predicted: ${(measured / predicted).toFixed(3)}; ${count} documents, the longest of ${longest}`,
+        };
+      });
+    },
+  };
+}
+
+type Reported = readonly (readonly FlexRound[])[];
+
+function runJob(ranks: number, job: FlexJob): Promise<Reported> {
+  return runProcesses<FlexRound>("./flex-rank.js", ranks, job);
+}
+
+/** The time of the first contender divided by that of another, each from the first rank's begin to the last one's end: the median. */
+function measuredRatio(reported: Reported, mask: number, contender: number): number {
+  const seconds = (round: number, which: number): number => {
+    const taken = reported.map((rounds) => rounds[round]!.intervals[mask]![which]!);
+    return Math.max(...taken.map(({ end }) => end)) - Math.min(...taken.map(({ begin }) => begin));
+  };
+  return median(reported[0]!.map((_, round) => seconds(round, 0) / seconds(round, contender)));
+}
+
+function predictedRatio(spec: MaskSpec, ranks: number, profile: Profile): number {
+  const mask = maskOf(spec);
+  const sizes = { mesh: { sp: ranks }, tokens: TOKENS, numHeads: HEADS, headDim: HEAD_DIM, dtype: "float32" } as const;
+  const [ringSeconds, flexSeconds] = (["ring", "flexDispatched"] as const).map(
+    (contender) => simulate(record({ ...sizes, ...strategyOf(contender, mask, ranks), mask }), profile).seconds,
+  );
+  return ringSeconds! / flexSeconds!;
+}
+
+/** Documents whose lengths are log-normal, until the sequence is full; the same for a seed. */
+function drawLengths(seed: number): number[] {
+  let state = seed * 2_654_435_761 + 1;
+  const uniform = (): number => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return (state + 0.5) / 2 ** 32;
+  };
+  const lengths: number[] = [];
+  for (let left = TOKENS; left > 0; left -= lengths.at(-1)!) {
+    const normal = Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
+    lengths.push(Math.min(left, Math.max(1, Math.round(Math.exp(LOG_MEAN + LOG_DEVIATION * normal)))));
+  }
+  return lengths;
+}

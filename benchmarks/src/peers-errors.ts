@@ -1,0 +1,154 @@
+import * as mosaic from "@mosaic/attention";
+import { type AttentionProblem, attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
+import { type Case, type Row } from "./case.ts";
+import { Peer, PeerUnsupportedError, sdpa } from "./peers.ts";
+
+const [ROWS, HEAD_DIM] = [192, 64];
+
+/** Numbers that strain attention; each returns factors of normal numbers, and which pairs are visible. */
+interface ErrorProblem {
+  readonly name: string;
+  readonly scale: { readonly q: number; readonly k: number; readonly v: number };
+  readonly visible: (query: number, key: number) => boolean;
+  /** Keys whose k and v are NaN; no query sees them. */
+  readonly hiddenKeys?: readonly number[];
+}
+
+const [small, hiddenKeys] = [1e-39, [7, 100, 191]];
+const isAlwaysVisible = (): boolean => true;
+
+const problems: readonly ErrorProblem[] = [
+  { name: "normal", scale: { q: 1, k: 1, v: 1 }, visible: isAlwaysVisible },
+  { name: "causal", scale: { q: 1, k: 1, v: 1 }, visible: (query, key) => key <= query },
+  // Scores of some ±10⁴.
+  { name: "large-logits", scale: { q: 1e3, k: 4, v: 1 }, visible: isAlwaysVisible },
+  { name: "empty-rows", scale: { q: 1, k: 1, v: 1 }, visible: (query, key) => query % 3 > 0 && key <= query },
+  { name: "denormal", scale: { q: small, k: small, v: small }, visible: isAlwaysVisible },
+  { name: "nan-unseen", scale: { q: 1, k: 1, v: 1 }, visible: (_, key) => !hiddenKeys.includes(key), hiddenKeys },
+];
+
+const dtypes = { f32: "float32", bf16: "bfloat16" } as const;
+const results = ["out", "dq", "dk", "dv"] as const;
+type Results = Readonly<Record<(typeof results)[number], ArrayLike<number>>>;
+
+/** Errors against float64 beside PyTorch's, of the same numbers. */
+export const peerErrorCases: readonly Case[] = problems.flatMap((problem) =>
+  (["f32", "bf16"] as const).map((dtype) => errorCase(problem, dtype)),
+);
+
+function errorCase(problem: ErrorProblem, dtype: keyof typeof dtypes): Case {
+  const name = `peer-errors.${dtype}.${problem.name}`;
+  return {
+    names: [name],
+    async run({ python }) {
+      using peer = new Peer([python!, sdpa, "--device", "cpu"]);
+      const operands = drawOperands(problem, dtype);
+      const expected = reference(problem, operands);
+      const ours = await computeAttention(problem, operands, dtype);
+      const theirs = await attendByPeer(peer, problem, { ...operands, dtype });
+      const numbers: Record<string, number> = {};
+      for (const result of results) {
+        numbers[result] = relativeError(ours[result], expected[result]);
+        if (theirs !== null) numbers[`peer_${result}`] = relativeError(theirs[result], expected[result]);
+      }
+      return [errorRow(name, numbers)];
+    },
+  };
+}
+
+interface Operands {
+  readonly q: Float64Array;
+  readonly k: Float64Array;
+  readonly v: Float64Array;
+  readonly dOut: Float64Array;
+}
+
+function drawOperands({ scale, hiddenKeys = [] }: ErrorProblem, dtype: keyof typeof dtypes): Operands {
+  const draw = (seed: number, factor: number): Float64Array =>
+    rounded(
+      normals(ROWS * HEAD_DIM, seed).map((x) => x * factor),
+      dtype,
+    );
+  const [q, k, v, dOut] = [draw(1, scale.q), draw(2, scale.k), draw(3, scale.v), draw(4, 1)];
+  for (const key of hiddenKeys) {
+    for (const rows of [k, v]) rows.fill(NaN, key * HEAD_DIM, (key + 1) * HEAD_DIM);
+  }
+  return { q, k, v, dOut };
+}
+
+/** To nearest, ties to even; denormals stay. */
+function rounded(values: Float64Array, dtype: keyof typeof dtypes): Float64Array {
+  const narrow = Float32Array.from(values);
+  if (dtype === "bf16") {
+    const bits = new Uint32Array(narrow.buffer);
+    for (const [i, each] of bits.entries()) bits[i] = (each + 0x7fff + ((each >>> 16) & 1)) & 0xffff0000;
+  }
+  return Float64Array.from(narrow);
+}
+
+function reference({ visible }: ErrorProblem, { q, k, v, dOut }: Operands): Results {
+  const sizes = { batch: 1, numHeads: 1, numKvHeads: 1, queries: ROWS, keys: ROWS, headDim: HEAD_DIM };
+  const problem: AttentionProblem = { ...sizes, scale: HEAD_DIM ** -0.5, maskMod: visible, q, k, v };
+  return { out: attentionOracle(problem).out, ...attentionOracleBackward(problem, dOut) };
+}
+
+async function computeAttention(
+  { visible }: ErrorProblem,
+  operands: Operands,
+  dtype: keyof typeof dtypes,
+): Promise<Results> {
+  await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
+  const shape = [1, 1, ROWS, HEAD_DIM];
+  const tensor = (values: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, values, shape, dtypes[dtype]);
+  using q = tensor(operands.q);
+  using k = tensor(operands.k);
+  using v = tensor(operands.v);
+  using dOut = tensor(operands.dOut);
+  for (const x of [q, k, v]) x.requiresGrad = true;
+  const rows = Array.from({ length: ROWS }, (_, query) =>
+    Array.from({ length: ROWS }, (_, key) => visible(query, key)),
+  );
+  using out = mosaic.attention(ctx, q, k, v, { backend: mosaic.local(), mask: mosaic.masks.fromDense(rows) });
+  out.backward(dOut);
+  const [dq, dk, dv] = await Promise.all([q, k, v].map((x) => x.grad!.read()));
+  return { out: await out.read(), dq: dq!, dk: dk!, dv: dv! };
+}
+
+/** Null if none of PyTorch's backends takes it. */
+async function attendByPeer(
+  peer: Peer,
+  { visible }: ErrorProblem,
+  { q, k, v, dOut, dtype }: Operands & { readonly dtype: string },
+): Promise<Results | null> {
+  const encode = (values: Float64Array): string => Buffer.from(Float32Array.from(values).buffer).toString("base64");
+  const pairs = Uint8Array.from({ length: ROWS * ROWS }, (_, i) => Number(visible(Math.floor(i / ROWS), i % ROWS)));
+  const rest = { n: ROWS, d: HEAD_DIM, dtype, visible: Buffer.from(pairs).toString("base64") };
+  const operands = { q: encode(q), k: encode(k), v: encode(v), dOut: encode(dOut), ...rest };
+  try {
+    const answer = await peer.request<Record<string, string>>({ op: "attend", backend: "flash", operands });
+    const decoded = results.map((result) => {
+      const bytes = Buffer.from(answer[result]!, "base64");
+      return [result, new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4)] as const;
+    });
+    return Object.fromEntries(decoded) as unknown as Results;
+  } catch (error) {
+    if (error instanceof PeerUnsupportedError) return null;
+    throw error;
+  }
+}
+
+/** ‖x − reference‖ / ‖reference‖; ‖x‖ where the reference is 0. */
+function relativeError(x: ArrayLike<number>, reference: ArrayLike<number>): number {
+  let [difference, norm] = [0, 0];
+  for (let i = 0; i < reference.length; i++) {
+    difference += (x[i]! - reference[i]!) ** 2;
+    norm += reference[i]! ** 2;
+  }
+  return Math.sqrt(norm === 0 ? difference : difference / norm);
+}
+
+function errorRow(name: string, numbers: Record<string, number>): Row {
+  const show = (prefix: string): string =>
+    results.map((result) => `${result} ${(numbers[`${prefix}${result}`] ?? NaN).toExponential(1)}`).join(", ");
+  return { case: name, numbers, text: `ours: ${show("")}   PyTorch: ${show("peer_")}` };
+}

@@ -1,0 +1,161 @@
+import { fileURLToPath } from "node:url";
+import * as mosaic from "@mosaic/attention";
+import * as nn from "@mosaic/attention/nn";
+import { type Case, median, now, type Row, waitUntilIdle } from "./case.ts";
+import { type PairedTimings, Peer } from "./peers.ts";
+
+/** The peer of calls, layers and steps. */
+export const script: string = fileURLToPath(new URL("../peers/calls.py", import.meta.url));
+
+/** Calls of a turn: some 50 ms. */
+const CALLS = 50_000;
+
+/** Seconds for a turn of the peer. */
+const TIMEOUT_SECONDS = 120;
+
+/** What a call or a step costs beside PyTorch's, in turns. */
+export const smallCallCases: readonly Case[] = [
+  callCase("add", { grad: false, run: (a, b) => mosaic.add(a, b).dispose() }),
+  callCase("add.grad", { grad: true, run: (a, b) => mosaic.add(a, b).dispose() }),
+  callCase("mul.grad", { grad: true, run: (a, b) => mosaic.mul(a, b).dispose() }),
+  stepCase({ embedDim: 128, numLayers: 4, numHeads: 8, batch: 32, tokens: 128 }),
+];
+
+/** An operation on 16 elements whose result goes at once. */
+interface Call {
+  /** Whether a gradient is recorded. */
+  readonly grad: boolean;
+  run(a: mosaic.Tensor, b: mosaic.Tensor): void;
+}
+
+function callCase(name: string, { grad, run }: Call): Case {
+  const full = `peer-call.${name}.n16`;
+  return {
+    names: [full],
+    async run({ repetitions, python }) {
+      using peer = new Peer([python!, script], TIMEOUT_SECONDS);
+      await peer.request({ op: "prepare", what: "call", name, calls: CALLS });
+      await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
+      using a = mosaic.ones(ctx, [16]);
+      using b = mosaic.ones(ctx, [16]);
+      a.requiresGrad = grad;
+      const timings = await runAlternating(repetitions, peer, () => {
+        for (let i = 0; i < CALLS; i++) run(a, b);
+        return ctx.device.stream.synchronize();
+      });
+      return [callRow(full, timings)];
+    },
+  };
+}
+
+/** The least seconds of a turn's runs, both sides' turns alternating. Turn 0 warms up and is not reported. */
+// oxlint-disable-next-line max-params -- who, how often, and what
+export async function runAlternating(
+  repetitions: number,
+  peer: Peer,
+  run: () => Promise<void>,
+  runs = 1,
+): Promise<PairedTimings> {
+  const [ownSeconds, peerSeconds]: [number[], number[]] = [[], []];
+  for (let i = 0; i <= repetitions; i++) {
+    await waitUntilIdle();
+    const seconds: number[] = [];
+    for (let each = 0; each < runs; each++) {
+      const begin = now();
+      await run();
+      seconds.push(now() - begin);
+    }
+    await waitUntilIdle();
+    const sample = await peer.request<{ seconds: number[] }>({ op: "sample", count: runs });
+    if (i === 0) continue;
+    ownSeconds.push(Math.min(...seconds));
+    peerSeconds.push(Math.min(...sample.seconds));
+  }
+  return { ownSeconds, peerSeconds };
+}
+
+function ratios({ ownSeconds, peerSeconds }: PairedTimings): { vsPeer: number; bestVsPeer: number } {
+  const vsPeer = median(peerSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
+  return { vsPeer, bestVsPeer: Math.min(...peerSeconds) / Math.min(...ownSeconds) };
+}
+
+function callRow(name: string, timings: PairedTimings): Row {
+  const { vsPeer, bestVsPeer } = ratios(timings);
+  const [microseconds, peerMicroseconds] = [timings.ownSeconds, timings.peerSeconds].map(
+    (seconds) => (Math.min(...seconds) / CALLS) * 1e6,
+  ) as [number, number];
+  return {
+    case: name,
+    numbers: { vsPeer, bestVsPeer, microseconds, peerMicroseconds },
+    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best against best: ${microseconds.toFixed(2)} and ${peerMicroseconds.toFixed(2)} µs a call`,
+  };
+}
+
+interface StepProblem {
+  readonly embedDim: number;
+  readonly numLayers: number;
+  readonly numHeads: number;
+  readonly batch: number;
+  readonly tokens: number;
+}
+
+/** A block of a causal transformer: attention, then a perceptron, each behind a norm and beside the identity. */
+class Block extends mosaic.Module {
+  readonly norm1: nn.LayerNorm;
+  readonly norm2: nn.LayerNorm;
+  readonly attention: mosaic.MultiAxisAttention;
+  readonly mlp: nn.MLP;
+
+  constructor(ctx: mosaic.Context, { embedDim, numHeads }: StepProblem) {
+    super();
+    this.norm1 = this.addChild("norm1", new nn.LayerNorm(ctx, embedDim));
+    const attention = { embedDim, numHeads, attentionAxis: 1, causal: true };
+    this.attention = this.addChild("attention", new mosaic.MultiAxisAttention(ctx, attention));
+    this.norm2 = this.addChild("norm2", new nn.LayerNorm(ctx, embedDim));
+    this.mlp = this.addChild("mlp", new nn.MLP(ctx, { embedDim }));
+  }
+
+  forward(x: mosaic.Tensor): mosaic.Tensor {
+    const y = x.add(this.attention.forward(this.norm1.forward(x)));
+    return y.add(this.mlp.forward(this.norm2.forward(y)));
+  }
+}
+
+/** A training step: forward, backward, AdamW; the model is that of `peers/calls.py`. */
+function stepCase(problem: StepProblem): Case {
+  const { embedDim, numLayers, batch, tokens } = problem;
+  const name = `peer-step.d${embedDim}.l${numLayers}.b${batch}.n${tokens}`;
+  return {
+    names: [name],
+    async run({ repetitions, python }) {
+      using peer = new Peer([python!, script], TIMEOUT_SECONDS);
+      await peer.request({ op: "prepare", what: "step", problem });
+      await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
+      const blocks = Array.from({ length: numLayers }, () => new Block(ctx, problem));
+      using model = new nn.Sequential(...blocks);
+      using optimizer = new nn.AdamW(model, { lr: 1e-3 });
+      using x = mosaic.randn(ctx, [batch, tokens, embedDim]);
+      using target = mosaic.randn(ctx, [batch, tokens, embedDim]);
+      const timings = await runAlternating(repetitions, peer, () => {
+        using loss = mosaic.scope(() => nn.mseLoss(ctx, model.forward(x), target));
+        loss.backward();
+        optimizer.step();
+        optimizer.zeroGrad();
+        return ctx.device.stream.synchronize();
+      });
+      return [stepRow(name, timings)];
+    },
+  };
+}
+
+function stepRow(name: string, timings: PairedTimings): Row {
+  const { vsPeer, bestVsPeer } = ratios(timings);
+  const [milliseconds, peerMilliseconds] = [timings.ownSeconds, timings.peerSeconds].map(
+    (seconds) => Math.min(...seconds) * 1e3,
+  ) as [number, number];
+  return {
+    case: name,
+    numbers: { vsPeer, bestVsPeer, milliseconds, peerMilliseconds },
+    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best against best: ${milliseconds.toFixed(1)} and ${peerMilliseconds.toFixed(1)} ms a step`,
+  };
+}
