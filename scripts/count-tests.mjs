@@ -1,13 +1,14 @@
-// Adds up the reports that the test runs left (vitest.config.ts), and prints one line: `N passed, N failed`.
+// Adds up the reports that the test runs left (vitest.config.ts): a line for each failure on stderr, and
+// `N passed, N failed` on stdout.
 // Exits 1 if a test or a whole file failed, or if no test passed at all.
 //
 //   node scripts/count-tests.mjs [root]
 import { existsSync, readFileSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { join, relative, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { packagesOf } from "./workspace.mjs";
 
-/** `{ passed, failed }` over all reports below `root`. */
+/** `{ passed, failed, failures }` over all reports below `root`: `failures` has a line for each test that failed. */
 export function countTests(root) {
   const directories = [...packagesOf(root).map((one) => one.path), "scripts", "build/doc-examples"];
   const reports = directories
@@ -16,8 +17,24 @@ export function countTests(root) {
     )
     .filter((path) => existsSync(path))
     .map((path) => JSON.parse(readFileSync(path, "utf8")));
-  return { passed: sum(reports, (report) => report.numPassedTests), failed: sum(reports, failuresOf) };
+  return {
+    passed: sum(reports, (report) => report.numPassedTests),
+    failed: sum(reports, failuresOf),
+    failures: reports.flatMap((report) => report.testResults).flatMap((file) => linesOf(file, root)),
+  };
 }
+
+/** `path > test: message` for each failure in a file, with the first line of its message. */
+function linesOf({ name: path, status, message, assertionResults }, root) {
+  const firstLine = (text) => text?.trim().split("\n")[0] || "no message";
+  const file = relative(root, path);
+  const failed = assertionResults.filter((one) => one.status !== "passed" && !NOT_RUN.has(one.status));
+  if (failed.length === 0) return status === "failed" ? [`${file}: ${firstLine(message)}`] : [];
+  return failed.map((one) => `${file} > ${one.fullName}: ${firstLine(one.failureMessages[0])}`);
+}
+
+/** States of tests that were not to run. */
+const NOT_RUN = new Set(["pending", "skipped", "todo", "disabled"]);
 
 /** What was to run and did not pass: a worker that dies leaves tests without an outcome, a file that fails to load none. */
 function failuresOf({ numTotalTests, numPassedTests, numPendingTests, numTodoTests, testResults }) {
@@ -29,7 +46,9 @@ function failuresOf({ numTotalTests, numPassedTests, numPendingTests, numTodoTes
 const sum = (items, measure) => items.reduce((total, item) => total + measure(item), 0);
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
-  const { passed, failed } = countTests(resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url))));
+  const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));
+  const { passed, failed, failures } = countTests(root);
+  for (const line of failures) console.error(`FAILED: ${line}`);
   console.log(`${passed} passed, ${failed} failed`);
   process.exit(failed > 0 || passed === 0 ? 1 : 0);
 }

@@ -1,3 +1,5 @@
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { countTests } from "../count-tests.mjs";
 import { pack, repository } from "./fixture.mjs";
@@ -12,14 +14,27 @@ function report(...files) {
     numPendingTests: 0,
     numTodoTests: 0,
     testResults: files.map(({ status, states }) => ({
+      name: "test/sum.test.ts",
       status,
-      assertionResults: states.map((state) => ({ status: state })),
+      message: states.length === 0 ? "Cannot find module\nRequire stack" : "",
+      assertionResults: states.map((state, i) => ({
+        status: state,
+        fullName: `test ${i}`,
+        failureMessages: state === "failed" ? ["expected 1\n    at sum.ts"] : [],
+      })),
     })),
   };
 }
 
 const file = (status, ...states) => ({ status, states });
-const countOf = (one) => countTests(repository({ ...pack("core"), "packages/core/build/test-report.json": one }));
+/** What `countTests` returns for a repository whose only report this is; paths are those of the reports. */
+function countOf(one) {
+  const root = repository({ ...pack("core") });
+  for (const result of one.testResults) result.name = join(root, result.name);
+  mkdirSync(join(root, "packages/core/build"));
+  writeFileSync(join(root, "packages/core/build/test-report.json"), JSON.stringify(one));
+  return countTests(root);
+}
 
 test("adds up the reports of packages, apps, scripts and documents", () => {
   const root = repository({
@@ -31,17 +46,31 @@ test("adds up the reports of packages, apps, scripts and documents", () => {
     "scripts/build/test-report.json": report(file("passed", "passed", "passed")),
     "build/doc-examples/build/test-report.json": report(file("passed", "passed")),
   });
-  expect(countTests(root)).toEqual({ passed: 7, failed: 2 });
+  expect(countTests(root)).toMatchObject({ passed: 7, failed: 2 });
 });
 
 test("a file that cannot be loaded counts as a failure", () => {
-  expect(countOf(report(file("failed")))).toEqual({ passed: 0, failed: 1 });
+  expect(countOf(report(file("failed")))).toEqual({
+    passed: 0,
+    failed: 1,
+    failures: ["test/sum.test.ts: Cannot find module"],
+  });
+});
+
+test("a test that failed has a line with the first line of its message", () => {
+  expect(countOf(report(file("failed", "passed", "failed"))).failures).toEqual([
+    "test/sum.test.ts > test 1: expected 1",
+  ]);
 });
 
 test("tests whose worker died count as failures", () => {
-  expect(countOf(report(file("passed", "passed", undefined, undefined)))).toEqual({ passed: 1, failed: 2 });
+  expect(countOf(report(file("passed", "passed", undefined, undefined)))).toEqual({
+    passed: 1,
+    failed: 2,
+    failures: ["test/sum.test.ts > test 1: no message", "test/sum.test.ts > test 2: no message"],
+  });
 });
 
 test("nothing run is nothing passed", () => {
-  expect(countTests(repository(pack("core")))).toEqual({ passed: 0, failed: 0 });
+  expect(countTests(repository(pack("core")))).toEqual({ passed: 0, failed: 0, failures: [] });
 });
