@@ -29,9 +29,10 @@ async function runDemo(requested: Settings, directory: string): Promise<number> 
   const started = performance.now();
   const progress = new Progress(process.stderr);
   const begin = (label: string): ((share: number) => void) => {
-    const show = progress.begin();
-    show(0, label);
-    return (share) => show(share, label);
+    const begun = progress.begin();
+    const show = (share: number): void => begun(share, `${String(Math.round(share * 100)).padStart(3)} %  ${label}`);
+    show(0);
+    return show;
   };
   const settings = await resolveSettings(requested);
   console.log(formatTitle(settings));

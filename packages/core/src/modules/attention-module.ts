@@ -27,12 +27,15 @@ export abstract class AttentionModule extends Module {
     this.sinks = createSinks(ctx, settings);
     if (this.sinks) this.addParameter("sinks", this.sinks);
   }
+}
 
-  /** `attend` of the inputs, in a scope; with `useCheckpoint` the backward computes it again. */
-  protected run<Inputs extends readonly Tensor[]>(attend: (...inputs: Inputs) => Tensor, ...inputs: Inputs): Tensor {
-    const scoped = (...given: Inputs) => scope(() => attend(...given));
-    const { useCheckpoint } = this.settings;
-    if (!useCheckpoint) return scoped(...inputs);
-    return checkpoint({ keepAttention: useCheckpoint === "keepAttention" }, scoped, ...inputs);
-  }
+/** `attend` of the inputs, in a scope; with `useCheckpoint` the backward computes it again. */
+export function attendInScope<Inputs extends readonly Tensor[]>(
+  { useCheckpoint }: ResolvedOptions,
+  attend: (...inputs: Inputs) => Tensor,
+  ...inputs: Inputs
+): Tensor {
+  const scoped = (...given: Inputs) => scope(() => attend(...given));
+  if (!useCheckpoint) return scoped(...inputs);
+  return checkpoint({ keepAttention: useCheckpoint === "keepAttention" }, scoped, ...inputs);
 }

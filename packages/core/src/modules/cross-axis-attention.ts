@@ -8,7 +8,7 @@ import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../option
 import { type Layout, type Placement, type PlacementName, resolvePlacement } from "../placement/placement.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { AttentionModule } from "./attention-module.ts";
+import { attendInScope, AttentionModule } from "./attention-module.ts";
 import {
   attentionModuleOptions,
   type BatchMask,
@@ -128,7 +128,7 @@ export class CrossAxisAttention extends AttentionModule {
     const { mask = settings.mask, lengths, padding } = call;
     const batchMask = { mask, padding, ...(lengths && { lengths }) };
     const attend = (q: Tensor, kv: Tensor) => this.#attend({ q, kv }, batchMask, layouts);
-    return queries.restore(this.run(attend, q, kv));
+    return queries.restore(attendInScope(settings, attend, q, kv));
   }
 
   #layouts(

@@ -8,7 +8,7 @@ import type { Span } from "../placement/span.ts";
 import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionCache } from "./attention-cache.ts";
-import { AttentionModule } from "./attention-module.ts";
+import { attendInScope, AttentionModule } from "./attention-module.ts";
 import {
   type AttentionForwardOptions,
   attentionForwardOptions,
@@ -52,7 +52,7 @@ export abstract class SelfAttention extends AttentionModule {
 
   /** rows [B,S,E] → [B,S,E]. */
   protected attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {
-    return this.run((x: Tensor) => this.#attend(x, mask, layout), rows);
+    return attendInScope(this.settings, (x: Tensor) => this.#attend(x, mask, layout), rows);
   }
 
   #attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {
