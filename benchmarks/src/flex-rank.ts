@@ -4,7 +4,17 @@ import * as mosaic from "@mosaic/attention";
 import { spansLength } from "@mosaic/attention/core";
 import { calibrate } from "@mosaic/planner";
 import { now } from "./case.ts";
-import { type FlexVariant, type FlexJob, HEAD_DIM, HEADS, maskOf, type MaskSpec, strategyOf, TOKENS } from "./flex.ts";
+import {
+  type FlexJob,
+  type FlexRound,
+  type FlexVariant,
+  HEAD_DIM,
+  HEADS,
+  maskOf,
+  type MaskSpec,
+  strategyOf,
+  TOKENS,
+} from "./flex.ts";
 
 const { specs, variants: contenders, rounds, areCoresPinned: isPinned } = JSON.parse(process.argv[2]!) as FlexJob;
 // Threads that begin later keep to the core as well.
@@ -15,13 +25,14 @@ await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 // Round 0 warms up and is not reported.
 for (let round = 0; round <= rounds; round++) {
   const profile = await calibrate({ contexts: [ctx], dtypes: ["float32"], headDims: [HEAD_DIM], repetitions: 3 });
-  const taken = [];
+  const intervals = [];
   for (const spec of specs) {
     const steps = [];
     for (const contender of contenders) steps.push(await takeStep(spec, contender));
-    taken.push(steps);
+    intervals.push(steps);
   }
-  if (round > 0) console.log(JSON.stringify({ profile, taken }));
+  const reported: FlexRound = { profile, intervals };
+  if (round > 0) console.log(JSON.stringify(reported));
 }
 
 /** When a step, attention forward and backward, began and ended on this rank; one before it warms up. */

@@ -7,7 +7,7 @@ import { stageRuntime } from "./runtime.mjs";
 import { sourcesOf } from "./sources.mjs";
 
 /** Programs that a bare machine is to run; the others need data or pictures. */
-const PROGRAMS = ["apps/quickstart", "benchmarks"];
+const PROGRAMS = ["apps/program", "apps/quickstart", "benchmarks"];
 /** What a build leaves in a package. */
 const BUILT = ["dist", "prebuilds", "build-emulated"];
 /** What tests and scripts need besides the packages themselves. */

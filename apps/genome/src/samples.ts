@@ -12,9 +12,9 @@ import type { Tokens } from "./model.ts";
 import { Random } from "./random.ts";
 import type { ModelSettings, Settings } from "./settings.ts";
 
-/** Where the numbers of a sequence come from; none of one purpose is ever that of another. */
+/** The random stream of each split; no number of one is ever that of another. */
 const randomStreams = { training: 0, evaluation: 1 } as const;
-type Purpose = keyof typeof randomStreams;
+type Split = keyof typeof randomStreams;
 
 /** The sequences of a task: the same on every rank, in every run, after every restart. */
 export class SampleSource {
@@ -36,16 +36,16 @@ export class SampleSource {
     return this.#drawSample("evaluation", i);
   }
 
-  #drawSample(purpose: Purpose, i: number): Sample | PlantedSample {
+  #drawSample(split: Split, i: number): Sample | PlantedSample {
     const { task, chunks, chunkLength, seed } = this.#settings;
-    const random = new Random(seed, randomStreams[purpose], i);
+    const random = new Random(seed, randomStreams[split], i);
     if (task === "planted") return plantRepeats(this.#genome, { chunks, chunkLength }, random);
     const length = chunks * chunkLength;
-    return maskBases(this.#genome, { start: this.#startPosition(purpose, { length, i, random }), length }, random);
+    return maskBases(this.#genome, { start: this.#startPosition(split, { length, i, random }), length }, random);
   }
 
-  #startPosition(purpose: Purpose, { length, i, random }: { length: number; i: number; random: Random }): number {
-    if (purpose === "training") return drawTrainingStart(this.#genome, length, random);
+  #startPosition(split: Split, { length, i, random }: { length: number; i: number; random: Random }): number {
+    if (split === "training") return drawTrainingStart(this.#genome, length, random);
     const lastStart = HELD_OUT.end - HELD_OUT.start - length;
     return (
       HELD_OUT.start + (lastStart > 0 ? (i * Math.min(length, 1 + Math.floor(lastStart / 4))) % (lastStart + 1) : 0)

@@ -1,10 +1,6 @@
 import { parseArgs } from "node:util";
+import { UsageError } from "@mosaic/program";
 import { HELD_OUT, MOTIF_LENGTH } from "./masked-bases.ts";
-
-/** The command line cannot be understood; the message reports what would be. */
-export class UsageError extends Error {
-  override readonly name: string = "UsageError";
-}
 
 const sharedOptions = {
   method: "meta",

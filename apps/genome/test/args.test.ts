@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { formatArgs, help, parseSettings, UsageError } from "../src/settings.ts";
+import { UsageError } from "@mosaic/program";
+import { formatArgs, help, parseSettings } from "../src/settings.ts";
 
 test("each task has defaults, options change them, and ranks are given the same", () => {
   const settings = parseSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);

@@ -1,18 +1,19 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import {
+  abortOnSignals,
   Progress,
   type RankLaunchOptions,
   readLearningCurve,
+  runCommand,
   startRanks,
   throwIfFailed,
-  TrainingError,
 } from "@mosaic/program";
 import { drawLossCurve, drawNeedles, drawPerplexity } from "./draw/pictures.ts";
 import { folderFiles, prepareFolder } from "./model-folder.ts";
 import type { NeedleResult } from "./needle.ts";
 import type { PerplexityResult } from "./perplexity.ts";
-import { help, type ModelSettings, parseModelSettings, parseTrainSettings, UsageError } from "./settings.ts";
+import { help, type ModelSettings, parseModelSettings, parseTrainSettings } from "./settings.ts";
 import type { LossPoint, TrainReport } from "./train-model.ts";
 
 const usage = `A small language model on the King James Version: trained, measured and continued on several ranks.
@@ -24,32 +25,14 @@ const usage = `A small language model on the King James Version: trained, measur
 
 ${help}`;
 
-const abort = new AbortController();
-for (const name of ["SIGINT", "SIGTERM"] as const) process.on(name, () => abort.abort());
+const abort = abortOnSignals();
 const progress = new Progress(process.stderr);
-process.exitCode = await main(process.argv.slice(2));
+const commands = { train, perplexity, needle, generate };
 
-async function main([command = "--help", ...args]: readonly string[]): Promise<number> {
-  const commands: Readonly<Record<string, (args: readonly string[]) => Promise<void> | void>> = {
-    train,
-    perplexity,
-    needle,
-    generate,
-    "--help": () => console.log(usage),
-  };
-  try {
-    const run = Object.hasOwn(commands, command) ? commands[command] : undefined;
-    if (!run) throw new UsageError(`expected one of ${Object.keys(commands).join(", ")}; received "${command}"`);
-    await (args.includes("--help") ? console.log(usage) : run(args));
-    return 0;
-  } catch (error) {
-    if (error instanceof UsageError) console.error(`${error.message}\n\n${usage}`);
-    else if (error instanceof TrainingError) console.error(error.message);
-    else throw error;
-    return error instanceof UsageError ? 2 : error.exitCode;
-  } finally {
-    progress.end();
-  }
+try {
+  process.exitCode = await runCommand(process.argv.slice(2), usage, commands);
+} finally {
+  progress.end();
 }
 
 /** Runs a command on ranks; `onLine` is called with each line of JSON of rank 0. */
@@ -61,7 +44,7 @@ async function runRanks<Line>(
 ): Promise<void> {
   const entry = new URL("../dist/rank.js", import.meta.url);
   const program = { entry, args: [command, JSON.stringify(settings)], ranks: settings.ranks };
-  throwIfFailed(await startRanks<Line>(program, { abort: abort.signal, progress: onLine, ...options }));
+  throwIfFailed(await startRanks<Line>(program, { abort, progress: onLine, ...options }));
 }
 
 async function train(args: readonly string[]): Promise<void> {

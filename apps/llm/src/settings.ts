@@ -1,9 +1,7 @@
 import { parseArgs } from "node:util";
+import { UsageError } from "@mosaic/program";
 
-/** The command line cannot be understood; the message reports what would be. */
-export class UsageError extends Error {
-  override readonly name: string = "UsageError";
-}
+export { UsageError };
 
 /** Sizes of a model, and of its tokenizer. */
 export interface ModelSizes {

@@ -1,4 +1,5 @@
+export { abortOnSignals, runCommand, runProgram, UsageError, withTemporaryDirectory } from "./command-line.ts";
 export { LearningCurve, type LogLine, readLearningCurve } from "./learning-curve.ts";
 export * from "./plot.ts";
 export { Progress } from "./progress.ts";
-export { type RankLaunchOptions, type RankProgram, startRanks, throwIfFailed, TrainingError } from "./ranks.ts";
+export { type RankLaunchOptions, type RankProgram, RanksFailedError, startRanks, throwIfFailed } from "./ranks.ts";

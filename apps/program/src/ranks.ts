@@ -1,9 +1,9 @@
 import { fileURLToPath } from "node:url";
-import { type LaunchEvent, type Result, launch } from "@mosaic/launcher";
+import { type Failure, type LaunchEvent, type Result, launch } from "@mosaic/launcher";
 
 /** How ranks are started. */
 export interface RankLaunchOptions<Report> {
-  /** Called with what rank 0 reports: each line of JSON that begins with a step. */
+  /** Called with what rank 0 reports: each line of its output that is an object in JSON. */
   readonly progress?: (report: Report) => void;
   /** Called for every event. */
   readonly onEvent?: (event: LaunchEvent) => void;
@@ -20,7 +20,7 @@ export interface RankProgram {
   readonly ranks: number;
 }
 
-/** Starts ranks, which are restarted if one dies. `progress` is called with what rank 0 reports, a line of JSON with a step. */
+/** Starts ranks, which are restarted if one dies. Other output than reports goes to stderr. */
 export function startRanks<Report>(
   { entry, args, ranks }: RankProgram,
   { progress, onEvent, ...options }: RankLaunchOptions<Report> = {},
@@ -42,13 +42,17 @@ export function startRanks<Report>(
 }
 
 function parseReport<Report>(line: string): Report | undefined {
-  if (!line.startsWith('{"step":')) return undefined;
-  return JSON.parse(line) as Report;
+  if (!line.startsWith('{"')) return undefined;
+  try {
+    return JSON.parse(line) as Report;
+  } catch {
+    return undefined;
+  }
 }
 
-/** The ranks did not come through; `exitCode` is what the program should end with. */
-export class TrainingError extends Error {
-  override readonly name: string = "TrainingError";
+/** Ranks have failed; `exitCode` is what the program should end with. */
+export class RanksFailedError extends Error {
+  override readonly name: string = "RanksFailedError";
   readonly exitCode: number;
   constructor(message: string, exitCode: number) {
     super(message);
@@ -56,9 +60,13 @@ export class TrainingError extends Error {
   }
 }
 
-/** Throws a TrainingError that names the first failure, unless all went well. */
+/** Throws a RanksFailedError that names the first failure, unless all ranks succeeded. */
 export function throwIfFailed({ outcome, failure, exitCode }: Result): void {
-  if (outcome === "succeeded") return;
-  const why = failure?.error?.message ?? failure?.stderrTail.join("\n") ?? outcome;
-  throw new TrainingError(failure ? `rank ${failure.rank} failed: ${why}` : why, exitCode);
+  if (outcome !== "succeeded") throw new RanksFailedError(failure ? describeFailure(failure) : outcome, exitCode);
+}
+
+function describeFailure({ rank, signal, code, error, stderrTail, hint }: Failure): string {
+  const how = signal ? `signal ${signal}` : `exit ${code}`;
+  const why = error ? (error.stack ?? error.message) : stderrTail.join("\n");
+  return `rank ${rank} failed (${how}): ${why}${hint ? `\n${hint}` : ""}`;
 }

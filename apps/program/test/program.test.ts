@@ -3,7 +3,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { expect, onTestFinished, test } from "vitest";
-import { LearningCurve, Progress, readLearningCurve, startRanks, throwIfFailed, TrainingError } from "../src/index.ts";
+import {
+  LearningCurve,
+  Progress,
+  readLearningCurve,
+  startRanks,
+  throwIfFailed,
+  RanksFailedError,
+} from "../src/index.ts";
 
 function directory(): string {
   const path = mkdtempSync(join(tmpdir(), "program-test-"));
@@ -35,8 +42,8 @@ test("ranks report lines of JSON, and a failure has its rank and message", async
   expect(reports).toEqual([{ step: 7 }]);
   writeFileSync(path, 'if (process.env.RANK === "1") throw new Error("no data"); setInterval(() => {}, 1000);');
   const failed = await startRanks(program, { maxRestarts: 0 });
-  expect(() => throwIfFailed(failed)).toThrow(TrainingError);
-  expect(() => throwIfFailed(failed)).toThrow(/rank 1 failed: .*no data/s);
+  expect(() => throwIfFailed(failed)).toThrow(RanksFailedError);
+  expect(() => throwIfFailed(failed)).toThrow(/rank 1 failed \(exit 1\): .*no data/s);
 });
 
 test("progress is a line for each tenth where there is no terminal", () => {

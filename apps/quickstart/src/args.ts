@@ -1,6 +1,7 @@
 import { existsSync } from "node:fs";
 import { dirname } from "node:path";
 import { parseArgs } from "node:util";
+import { UsageError } from "@mosaic/program";
 import { backendNames, gridDimensions } from "./backends.ts";
 import {
   type MaskChoice,
@@ -11,11 +12,6 @@ import {
   type Settings,
 } from "./job.ts";
 import { maskForms, parseMask } from "./mask.ts";
-
-/** The command line cannot be understood; the message reports what would be. */
-export class UsageError extends Error {
-  override readonly name: string = "UsageError";
-}
 
 const options = {
   tokens: { type: "string", default: "48502" },

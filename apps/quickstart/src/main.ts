@@ -1,15 +1,13 @@
-import { getEventListeners } from "node:events";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { constants, tmpdir } from "node:os";
-import { join } from "node:path";
+import { writeFileSync } from "node:fs";
 import { detect } from "@mosaic/attention";
-import { help, readSettings, UsageError } from "./args.ts";
-import { gatherResults, attendOnOneDevice, RanksFailedError, runRanks, createProblem } from "./run.ts";
+import { abortOnSignals, Progress, runProgram, withTemporaryDirectory } from "@mosaic/program";
+import { help, readSettings } from "./args.ts";
+import { gatherResults, attendOnOneDevice, runRanks, createProblem } from "./run.ts";
 import { planAutomatically, describeBackend } from "./backends.ts";
 import { describeRun, drawComparison, drawPage, drawPlacements, drawTimeline } from "./picture.ts";
 import { groupDigits } from "./format.ts";
 import { measureProfile, predictRun } from "./prediction.ts";
-import { Progress, type WorkUnits } from "./progress.ts";
+import type { WorkUnits } from "./progress.ts";
 import { formatReport, type RunResult, summarize } from "./report.ts";
 import type { RankSchedule } from "./rank-schedule.ts";
 import { needsProfile, type Settings } from "./job.ts";
@@ -17,60 +15,35 @@ import { describeMask } from "./mask.ts";
 import { overlapFraction, createTimeline } from "./timeline.ts";
 import { verify } from "./verify.ts";
 
-const abort = new AbortController();
-for (const name of ["SIGINT", "SIGTERM"] as const) {
-  process.on(name, () => {
-    // The launcher listens while it has ranks to end; else there is nothing to wait for.
-    const hasRanks = getEventListeners(abort.signal, "abort").length > 0;
-    abort.abort();
-    if (!hasRanks) process.exit(128 + constants.signals[name]);
-  });
-}
+const abort = abortOnSignals();
 
-process.exitCode = await main(process.argv.slice(2));
-
-async function main(args: readonly string[]): Promise<number> {
-  try {
-    const settings = readSettings(args);
-    if (settings === "help") {
-      console.log(help);
-      return 0;
-    }
-    return await withTemporaryDirectory((directory) => runDemo(settings, directory));
-  } catch (error) {
-    if (error instanceof UsageError) console.error(`${error.message}\n\n${help}`);
-    else if (error instanceof RanksFailedError) console.error(error.message);
-    else throw error;
-    return error instanceof RanksFailedError ? error.exitCode : 2;
-  }
-}
-
-async function withTemporaryDirectory<T>(body: (directory: string) => Promise<T>): Promise<T> {
-  const directory = mkdtempSync(join(tmpdir(), "mosaic-quickstart-"));
-  const remove = (): void => rmSync(directory, { recursive: true, force: true });
-  process.once("exit", remove);
-  try {
-    return await body(directory);
-  } finally {
-    process.off("exit", remove);
-    remove();
-  }
-}
+process.exitCode = await runProgram(help, async () => {
+  const settings = readSettings(process.argv.slice(2));
+  if (settings !== "help") return withTemporaryDirectory("mosaic-quickstart-", (path) => runDemo(settings, path));
+  console.log(help);
+  return 0;
+});
 
 /** Ranks first, then one device, then float64; each with the machine to itself. */
 async function runDemo(requested: Settings, directory: string): Promise<number> {
   const started = performance.now();
   const progress = new Progress(process.stderr);
+  const begin = (label: string): ((share: number) => void) => {
+    const begun = progress.begin();
+    const show = (share: number): void => begun(share, `${String(Math.round(share * 100)).padStart(3)} %  ${label}`);
+    show(0);
+    return show;
+  };
   const settings = await resolveSettings(requested);
   console.log(formatTitle(settings));
   if (settings.backend === "auto") console.log(`\n${planAutomatically(settings).explanation.replace(/^/gm, "  ")}\n`);
   const plan = predictRun(settings);
   const reports = await runRanks(
     { settings, directory, recordEvents: workUnits(plan.schedules[0]!) },
-    progress.begin(`${settings.ranks} ranks attend`),
-    abort.signal,
+    begin(`${settings.ranks} ranks attend`),
+    abort,
   );
-  const single = await attendOnOneDevice(settings, progress.begin("one device computes attention, to compare"));
+  const single = await attendOnOneDevice(settings, begin("one device computes attention, to compare"));
   const verdict = await verify(
     {
       ranks: gatherResults(directory, reports, settings),
@@ -78,7 +51,7 @@ async function runDemo(requested: Settings, directory: string): Promise<number> 
       problem: await createProblem(settings),
     },
     settings,
-    progress.begin("float64 checks a sample"),
+    begin("float64 checks a sample"),
   );
   progress.end();
 

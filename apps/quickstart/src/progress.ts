@@ -20,43 +20,6 @@ export function createProgressMeter(totalWork: WorkUnits, progress: (share: numb
   };
 }
 
-/** Shows how far the work is: one line that renews itself on a terminal, a plain line at every step elsewhere. */
-export class Progress {
-  readonly #stream: NodeJS.WriteStream;
-  #label = "";
-  #startTime = 0;
-
-  constructor(out: NodeJS.WriteStream) {
-    this.#stream = out;
-  }
-
-  /** A new piece of work begins; returns what to call with the share of it that is done. */
-  begin(label: string): (share: number) => void {
-    this.#label = label;
-    this.#startTime = performance.now();
-    this.#write(0);
-    return (share) => this.#write(share);
-  }
-
-  /** Clears the line, so that what is printed next stands alone. */
-  end(): void {
-    if (this.#stream.isTTY) this.#stream.write("\r\u001b[2K");
-  }
-
-  #write(fraction: number): void {
-    const elapsed = (performance.now() - this.#startTime) / 1000;
-    const rest =
-      fraction > 0 && fraction < 1 ? `, about ${Math.ceil((elapsed * (1 - fraction)) / fraction)} s to go` : "";
-    const line = `${formatBar(fraction)} ${String(Math.round(fraction * 100)).padStart(3)} %  ${this.#label}, ${elapsed.toFixed(1)} s${rest}`;
-    this.#stream.write(this.#stream.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
-  }
-}
-
-function formatBar(share: number): string {
-  const full = Math.round(share * 20);
-  return "█".repeat(full) + "░".repeat(20 - full);
-}
-
 /** A piece of attention: one head of one block. */
 interface ProgressStep {
   readonly backward: boolean;

@@ -1,23 +1,12 @@
-import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { positions, resolveSlices } from "@mosaic/attention/core";
-import { type Failure, launch } from "@mosaic/launcher";
+import { startRanks, throwIfFailed } from "@mosaic/program";
 import { attend, type AttentionRun } from "./attend.ts";
 import { maskFor } from "./backends.ts";
 import { Embedder, readGenome } from "./embed.ts";
 import { type Job, type RankReport, readReport, readTensor, type Results, type Settings } from "./job.ts";
 import { createProgressMeter } from "./progress.ts";
 import type { Problem } from "./reference.ts";
-
-/** Some rank did not come through; `exitCode` is what the program should end with. */
-export class RanksFailedError extends Error {
-  override readonly name: string = "RanksFailedError";
-  readonly exitCode: number;
-  constructor(message: string, exitCode: number) {
-    super(message);
-    this.exitCode = exitCode;
-  }
-}
 
 /** Starts the ranks as processes, reads their progress, and returns the report of each. */
 export async function runRanks(
@@ -26,33 +15,13 @@ export async function runRanks(
   abort: AbortSignal,
 ): Promise<readonly RankReport[]> {
   const { ranks } = job.settings;
-  const result = await launch({
-    entry: fileURLToPath(new URL("./rank.js", import.meta.url)),
-    args: [JSON.stringify(job)],
-    nprocPerNode: ranks,
-    abort,
-    onEvent(event) {
-      if (event.type !== "line") return;
-      const share = event.stream === "stdout" && event.rank === 0 ? parseProgress(event.text) : undefined;
-      if (share === undefined) process.stderr.write(`[${event.rank}] ${event.text}\n`);
-      else progress(share);
-    },
-  });
-  if (result.outcome !== "succeeded")
-    throw new RanksFailedError(describeFailure(result.failure) ?? result.outcome, result.exitCode);
+  const entry = new URL("./rank.js", import.meta.url);
+  const result = await startRanks<{ readonly share: number }>(
+    { entry, args: [JSON.stringify(job)], ranks },
+    { abort, maxRestarts: 0, progress: ({ share }) => progress(share) },
+  );
+  throwIfFailed(result);
   return Array.from({ length: ranks }, (_, rank) => readReport(job.directory, rank));
-}
-
-function parseProgress(line: string): number | undefined {
-  const found = /^\{"share":([\d.]+)\}$/.exec(line);
-  return found ? Number(found[1]) : undefined;
-}
-
-function describeFailure(failure: Failure | undefined): string | undefined {
-  if (!failure) return undefined;
-  const how = failure.signal ? `signal ${failure.signal}` : `exit ${failure.code}`;
-  const why = failure.error ? (failure.error.stack ?? failure.error.message) : failure.stderrTail.join("\n");
-  return `rank ${failure.rank} failed (${how}): ${why}${failure.hint ? `\n${failure.hint}` : ""}`;
 }
 
 /** The same attention on one device that holds the whole sequence, with every core of the machine, or its first GPU. */

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { help, readSettings, UsageError } from "../src/args.ts";
+import { UsageError } from "@mosaic/program";
+import { help, readSettings } from "../src/args.ts";
 
 describe("the command line", () => {
   it("defaults to the whole genome on four ranks", () => {

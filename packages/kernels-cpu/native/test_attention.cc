@@ -160,18 +160,19 @@ void compare(const char* what, const Tensor& got, const std::vector<double>& wan
   double largest = std::max(terms, 1e-3), error = 0;
   for (double x : want) largest = std::isfinite(x) ? std::max(largest, std::fabs(x)) : largest;
   size_t i = 0;
-  int64_t strays = 0;
+  int64_t nonFiniteMismatches = 0;
   got.each([&](int64_t b, int64_t h, int64_t s, int64_t d) {
     const double x = got.get(b, h, s, d), y = want[i++];
     if (!std::isfinite(x) || !std::isfinite(y)) {
-      strays += !(x == y || (std::isnan(x) && std::isnan(y)));
+      nonFiniteMismatches += !(x == y || (std::isnan(x) && std::isnan(y)));
     } else {
       error = std::max(error, std::fabs(x - y));
     }
   });
   error /= largest * bound;
   worst[what] = std::max(worst[what], error);
-  EXPECT(strays == 0, "%s: %s: %ld elements are NaN or infinite on one side only\n", where, what, strays);
+  EXPECT(nonFiniteMismatches == 0, "%s: %s: %ld elements are NaN or infinite on one side only\n", where, what,
+         nonFiniteMismatches);
   EXPECT(error <= 1, "%s: %s: error is %.2f of the bound\n", where, what, error);
   EXPECT(got.paddingIntact(), "%s: %s: wrote outside its elements\n", where, what);
 }

@@ -102,10 +102,10 @@ function applyCombineWeights(attention: RoutedAttention, weights: Tensor): void 
   }
   for (const { query, chunk, b0, b1, state } of inputs) {
     using weight = pairView(weights, { b0, b1, i: query, j: chunk.index }, 4);
-    using weighed = q.device.empty(state!.out.shape, "float32");
+    using weighted = q.device.empty(state!.out.shape, "float32");
     using sum = chunkRows(combined.out, config.chunks.own[query]!, b0, b1);
-    kernels.binary("mul", weighed, state!.out, weight);
-    kernels.binary("add", sum, sum, weighed);
+    kernels.binary("mul", weighted, state!.out, weight);
+    kernels.binary("add", sum, sum, weighted);
   }
 }
 

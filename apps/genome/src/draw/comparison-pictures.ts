@@ -143,7 +143,7 @@ function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly st
     ...drawLegend(left, [
       [paletteColor(0), "share of its best chunks that were chosen"],
       [paletteColor(2), "mass on the chosen over mass on the best"],
-      ["#b5446e", "dashed: recall by chance"],
+      ["#b5446e", "dashed: chance level"],
     ]),
   ];
 }

@@ -24,14 +24,14 @@ export function formatPage(
 <p>Small models predict which bases are hidden in the genome of bacteriophage λ (NC_001416.1, 48 502 bases). They attend to their own
 chunk (local), to it and the few that a learned router chose (meta), or to everything (ring). All have the same multiply-adds.</p>
 ${pictures["loss-bytes"]}
-${formatTable(["method", "steps", "held-out loss", "MB sent", "recall", "by chance"], methodRows(comparison))}
+${formatTable(["method", "steps", "held-out loss", "MB sent", "recall", "chance level"], methodRows(comparison))}
 ${describeOrigin(comparison)}
 ${pictures["routing"]}
 <h2>Planted repeats</h2>
 <p>In every chunk stand a marker, a key and a repeat. Two chunks, at least two apart, share key and repeat, and in one of them the
 repeat is hidden: only the other chunk explains it. The router has to choose that one.</p>
 ${pictures["recall"]}
-${formatTable(["seed", "recall@2", "pairs", "by chance", "loss of hidden bases"], plantedRows(planted))}
+${formatTable(["seed", "recall@2", "pairs", "chance level", "loss of hidden bases"], plantedRows(planted))}
 ${describeOrigin(planted)}
 </body></html>
 `;

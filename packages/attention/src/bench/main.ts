@@ -30,8 +30,8 @@ async function main(args: readonly string[]): Promise<number> {
   return 0;
 }
 
-function notes({ turns, backends }: BenchSettings): string {
-  return `Medians of ${turns} turns, in which the backends run one after the other; the ratio is to ${backends[0]} in the same turn.\nRanks share this process's cores: what several hosts or GPUs gain does not show here.`;
+function notes({ repetitions, backends }: BenchSettings): string {
+  return `Medians of ${repetitions} rounds, in which the backends run one after the other; the ratio is to ${backends[0]} in the same round.\nRanks share this process's cores: what several hosts or GPUs gain does not show here.`;
 }
 
 function checkWritable({ svg }: BenchSettings): void {

@@ -19,11 +19,11 @@ export interface Measurement {
   readonly seqLength: number;
   readonly backend: string;
   readonly ranks: number;
-  /** The median of the turns, and the shortest and longest. */
+  /** The median of the repetitions, and the shortest and longest. */
   readonly seconds: number;
   readonly shortest: number;
   readonly longest: number;
-  /** The median of what it took over what the first backend took in the same turn. */
+  /** The median of what it took over what the first backend took in the same round. */
   readonly ratio: number;
   /** Floating-point operations of the visible pairs, forward 4 · pairs · heads · size, backward 2.5 times as many. */
   readonly flopsPerSecond: number;
@@ -31,17 +31,17 @@ export interface Measurement {
   readonly bytesSent: number;
 }
 
-/** Measures every backend at one length, in turns, so that what else the machine does falls on all alike. */
+/** Measures every backend at one length, alternating, so that what else the machine does falls on all alike. */
 export async function measureLength(settings: BenchSettings, seqLength: number): Promise<readonly Measurement[]> {
   const runs: AttentionBench[] = [];
   try {
     for (const backend of settings.backends) runs.push(await AttentionBench.open(settings, backend, seqLength));
     const seconds: number[][] = runs.map(() => []);
-    for (let turn = 0; turn <= settings.turns; turn++) {
+    for (let round = 0; round <= settings.repetitions; round++) {
       for (const [i, run] of runs.entries()) {
         const took = await run.once();
-        // Turn 0 warms up: memory, threads, plans.
-        if (turn > 0) seconds[i]!.push(took);
+        // Round 0 warms up: memory, threads, plans.
+        if (round > 0) seconds[i]!.push(took);
       }
     }
     return runs.map((run, i) => ({
@@ -49,7 +49,7 @@ export async function measureLength(settings: BenchSettings, seqLength: number):
       seconds: median(seconds[i]!),
       shortest: Math.min(...seconds[i]!),
       longest: Math.max(...seconds[i]!),
-      ratio: median(seconds[i]!.map((each, turn) => each / seconds[0]![turn]!)),
+      ratio: median(seconds[i]!.map((each, round) => each / seconds[0]![round]!)),
       flopsPerSecond: countFlops(settings, seqLength) / median(seconds[i]!),
     }));
   } finally {

@@ -15,8 +15,8 @@ export interface BenchSettings {
   readonly mask: Mask;
   readonly placement: PlacementName;
   readonly backward: boolean;
-  /** Turns that count; one more warms up. */
-  readonly turns: number;
+  /** Rounds that count, of one measurement of each backend; one more warms up. */
+  readonly repetitions: number;
   readonly json: boolean;
   readonly svg: string | undefined;
 }
@@ -36,7 +36,7 @@ const options = {
   mask: { type: "string", default: "causal" },
   placement: { type: "string" },
   backward: { type: "boolean", default: false },
-  turns: { type: "string", default: "5" },
+  repetitions: { type: "string", default: "5" },
   json: { type: "boolean", default: false },
   svg: { type: "string" },
   help: { type: "boolean", short: "h", default: false },
@@ -57,7 +57,7 @@ export const help = `mosaic-bench: how long attention takes with each backend on
   --mask MASK        as mosaic-plan has it: ${maskUsages.slice(0, 5).join(", ")}, … (causal)
   --placement NAME   ${placementNames.join(", ")} (zigzag if the mask is causal, else contiguous)
   --backward         gradients too
-  --turns N          how often each backend is measured, in turns; the median counts (5)
+  --repetitions N    how often each backend is measured, alternating with the others; the median counts (5)
   --json             one JSON object instead of the table
   --svg FILE         a chart
   -h, --help         this text
@@ -90,7 +90,7 @@ export function parseBenchSettings(args: readonly string[]): BenchSettings | "he
       placementNames,
     ),
     backward: values.backward,
-    turns: parseCount("turns", values.turns),
+    repetitions: parseCount("repetitions", values.repetitions),
     json: values.json,
     svg: values.svg,
   };

@@ -9,7 +9,7 @@ import { drawBench, formatBenchTable } from "../../src/bench/report.ts";
 
 const bin = fileURLToPath(new URL("../../bin/mosaic-bench.js", import.meta.url));
 const bench = (...args: readonly string[]) => spawnSync(process.execPath, [bin, ...args], { encoding: "utf8" });
-const small = ["--heads", "2", "--head-dim", "8", "--turns", "2"];
+const small = ["--heads", "2", "--head-dim", "8", "--repetitions", "2"];
 
 test("measures each backend at each length, with what they must send", () => {
   const run = bench(...small, "--seq-lengths", "33,64", "--backends", "local,ring,ulysses", "--backward", "--json");

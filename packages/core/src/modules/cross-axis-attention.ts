@@ -1,5 +1,4 @@
 import { attention } from "../attention/attention.ts";
-import { checkpoint } from "../autograd/checkpoint.ts";
 import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
@@ -7,21 +6,18 @@ import { batchMaskOptions } from "../mask/samples.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import { type Layout, type Placement, type PlacementName, resolvePlacement } from "../placement/placement.ts";
-import { scope } from "../scope.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import { attendInScope, AttentionModule } from "./attention-module.ts";
 import {
   attentionModuleOptions,
   type BatchMask,
   checkInput,
-  createSinks,
-  type ResolvedOptions,
   resolveOptions,
   scoreOptions,
 } from "./attention-options.ts";
 import { encodeHeads, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
 import { Linear } from "./linear.ts";
-import { Module } from "./module.ts";
 
 export const crossAxisAttentionOptions = defineOptions("CrossAxisAttention", {
   /** The axis of the query source to attend along. */
@@ -85,26 +81,23 @@ interface CrossAxisLayouts {
  * out.shape; // => [3, 7, 16]
  * ```
  */
-export class CrossAxisAttention extends Module {
+export class CrossAxisAttention extends AttentionModule {
   readonly qProjection: Linear;
   readonly kvProjection: Linear;
-  readonly outProjection: Linear;
-  /** [H], if the heads have sinks. */
-  readonly sinks: Tensor | null;
-  readonly #ctx: Context;
-  readonly #settings: ResolvedOptions;
   readonly #kv: { readonly axis: number; readonly embed: number; readonly placement: Placement; length?: number };
   readonly #axis: number;
 
   constructor(ctx: Context, options: CrossAxisAttentionOptions) {
-    super();
     checkContext("CrossAxisAttention", ctx);
     const parsed = crossAxisAttentionOptions.parse(options);
     const settings = resolveOptions("CrossAxisAttention", ctx, parsed);
-    const { embedDim, numHeads, numKvHeads, headDim, bias, outBias, dtype } = settings;
+    const { embedDim, numHeads, numKvHeads, headDim, bias, dtype } = settings;
     const { kvEmbedDim = embedDim, kvPlacement, kvSequenceLength } = parsed;
-    this.#ctx = ctx;
-    this.#settings = settings;
+    const qProjection = new Linear(ctx, embedDim, numHeads * headDim, { bias, dtype });
+    const kvProjection = new Linear(ctx, kvEmbedDim, 2 * numKvHeads * headDim, { bias, dtype });
+    super(ctx, settings, { q_proj: qProjection, kv_proj: kvProjection });
+    this.qProjection = qProjection;
+    this.kvProjection = kvProjection;
     this.#axis = parsed.qAxis;
     this.#kv = {
       axis: parsed.kvAxis,
@@ -112,25 +105,12 @@ export class CrossAxisAttention extends Module {
       placement: kvPlacement === undefined ? settings.placement : resolvePlacement(kvPlacement),
       ...(kvSequenceLength !== undefined && { length: kvSequenceLength }),
     };
-    this.qProjection = this.addChild("q_proj", new Linear(ctx, embedDim, numHeads * headDim, { bias, dtype }));
-    this.kvProjection = this.addChild(
-      "kv_proj",
-      new Linear(ctx, kvEmbedDim, 2 * numKvHeads * headDim, { bias, dtype }),
-    );
-    this.outProjection = this.addChild(
-      "out_proj",
-      new Linear(ctx, numHeads * headDim, embedDim, { bias: outBias, dtype }),
-    );
-    if (settings.qNorm) this.addChild("q_norm", settings.qNorm);
-    if (settings.kNorm) this.addChild("k_norm", settings.kNorm);
-    this.sinks = createSinks(ctx, settings);
-    if (this.sinks) this.addParameter("sinks", this.sinks);
   }
 
   /** qSource [..,E], kvSource [..,kvE] → qSource's shape, dense. Collective along the backend's axes. */
   forward(qSource: Tensor, kvSource: Tensor, options?: CrossAxisForwardOptions): Tensor {
-    const settings = this.#settings;
-    this.#ctx.assertOpen(settings.name);
+    const { settings } = this;
+    this.ctx.assertOpen(settings.name);
     const call = crossAxisForwardOptions.parse(options);
     checkInput(settings, qSource, settings.embedDim);
     checkInput(settings, kvSource, this.#kv.embed);
@@ -147,27 +127,25 @@ export class CrossAxisAttention extends Module {
     const layouts = this.#layouts({ queries: q.shape[1]!, keys: kv.shape[1]! }, call);
     const { mask = settings.mask, lengths, padding } = call;
     const batchMask = { mask, padding, ...(lengths && { lengths }) };
-    const run = (q: Tensor, kv: Tensor) => scope(() => this.#attend({ q, kv }, batchMask, layouts));
-    if (!settings.useCheckpoint) return queries.restore(run(q, kv));
-    const keepAttention = settings.useCheckpoint === "keepAttention";
-    return queries.restore(checkpoint({ keepAttention }, run, q, kv));
+    const attend = (q: Tensor, kv: Tensor) => this.#attend({ q, kv }, batchMask, layouts);
+    return queries.restore(attendInScope(settings, attend, q, kv));
   }
 
   #layouts(
     rows: { queries: number; keys: number },
     call: ResolvedOptionsOf<typeof crossAxisForwardOptions>,
   ): CrossAxisLayouts {
-    const { backend, sequenceLength } = this.#settings;
+    const { backend, sequenceLength } = this.settings;
     const cut = (given: Placement | PlacementName | undefined, own: Placement) => ({
       backend,
       placement: given === undefined ? own : resolvePlacement(given),
     });
     const queryLength = call.sequenceLength ?? sequenceLength;
     const keyLength = call.kvSequenceLength ?? this.#kv.length;
-    const queryCut = cut(call.placement, this.#settings.placement);
+    const queryCut = cut(call.placement, this.settings.placement);
     return {
-      queries: sequenceLayout(this.#ctx, queryCut, { rows: rows.queries, length: queryLength }),
-      keys: sequenceLayout(this.#ctx, cut(call.kvPlacement, this.#kv.placement), {
+      queries: sequenceLayout(this.ctx, queryCut, { rows: rows.queries, length: queryLength }),
+      keys: sequenceLayout(this.ctx, cut(call.kvPlacement, this.#kv.placement), {
         rows: rows.keys,
         length: keyLength,
       }),
@@ -175,16 +153,16 @@ export class CrossAxisAttention extends Module {
   }
 
   #attend(rows: { q: Tensor; kv: Tensor }, mask: BatchMask, layouts: CrossAxisLayouts): Tensor {
-    const { numHeads, numKvHeads, headDim: size, backend, positions, qNorm, kNorm } = this.#settings;
-    const where = this.#settings.name;
+    const { numHeads, numKvHeads, headDim: size, backend, positions, qNorm, kNorm } = this.settings;
+    const where = this.settings.name;
     const projected = this.qProjection.forward(rows.q);
     const kv = this.kvProjection.forward(rows.kv);
     const queryHeads = splitHeads(projected, { first: 0, count: numHeads, size });
     const keyHeads = splitHeads(kv, { first: 0, count: numKvHeads, size });
-    const q = encodeHeads(this.#ctx, queryHeads, { where, norm: qNorm, positions, layout: layouts.queries });
-    const k = encodeHeads(this.#ctx, keyHeads, { where, norm: kNorm, positions, layout: layouts.keys });
+    const q = encodeHeads(this.ctx, queryHeads, { where, norm: qNorm, positions, layout: layouts.queries });
+    const k = encodeHeads(this.ctx, keyHeads, { where, norm: kNorm, positions, layout: layouts.keys });
     const v = splitHeads(kv, { first: numKvHeads, count: numKvHeads, size });
-    const out = attention(this.#ctx, q, k, v, { backend, ...scoreOptions(this.#settings, this), ...mask, ...layouts });
+    const out = attention(this.ctx, q, k, v, { backend, ...scoreOptions(this.settings, this), ...mask, ...layouts });
     return this.outProjection.forward(mergeHeads(out));
   }
 }

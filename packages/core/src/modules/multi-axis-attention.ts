@@ -1,6 +1,5 @@
 import { checkContext } from "../arguments.ts";
 import { attention } from "../attention/attention.ts";
-import { checkpoint } from "../autograd/checkpoint.ts";
 import type { Context } from "../context.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
@@ -9,13 +8,13 @@ import type { Span } from "../placement/span.ts";
 import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionCache } from "./attention-cache.ts";
+import { attendInScope, AttentionModule } from "./attention-module.ts";
 import {
   type AttentionForwardOptions,
   attentionForwardOptions,
   attentionModuleOptions,
   type BatchMask,
   checkInput,
-  createSinks,
   type HeadNorm,
   type ResolvedOptions,
   resolveCachedMask,
@@ -24,33 +23,17 @@ import {
   scoreOptions,
 } from "./attention-options.ts";
 import { Linear } from "./linear.ts";
-import { Module } from "./module.ts";
 import { encodeHeads, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
 
-/** Projections to queries, keys and values, laid out [q|k|v], and back: what self-attention modules share. */
-export abstract class SelfAttention extends Module {
-  protected readonly ctx: Context;
-  protected readonly settings: ResolvedOptions;
+/** One projection to queries, keys and values, laid out [q|k|v]: what self-attention modules share. */
+export abstract class SelfAttention extends AttentionModule {
   readonly qkvProjection: Linear;
-  readonly outProjection: Linear;
-  /** [H], if the heads have sinks. */
-  readonly sinks: Tensor | null;
 
   protected constructor(ctx: Context, settings: ResolvedOptions) {
-    super();
-    const { embedDim, numHeads, numKvHeads, headDim, bias, outBias, dtype } = settings;
-    this.ctx = ctx;
-    this.settings = settings;
-    const projected = (numHeads + 2 * numKvHeads) * headDim;
-    this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embedDim, projected, { bias, dtype }));
-    this.outProjection = this.addChild(
-      "out_proj",
-      new Linear(ctx, numHeads * headDim, embedDim, { bias: outBias, dtype }),
-    );
-    if (settings.qNorm) this.addChild("q_norm", settings.qNorm);
-    if (settings.kNorm) this.addChild("k_norm", settings.kNorm);
-    this.sinks = createSinks(ctx, settings);
-    if (this.sinks) this.addParameter("sinks", this.sinks);
+    const { embedDim, numHeads, numKvHeads, headDim, bias, dtype } = settings;
+    const qkv = new Linear(ctx, embedDim, (numHeads + 2 * numKvHeads) * headDim, { bias, dtype });
+    super(ctx, settings, { qkv_proj: qkv });
+    this.qkvProjection = qkv;
   }
 
   /** Where this module's sequence lies in a call; `rows` are those of this rank. */
@@ -69,10 +52,7 @@ export abstract class SelfAttention extends Module {
 
   /** rows [B,S,E] → [B,S,E]. */
   protected attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {
-    const run = (x: Tensor) => scope(() => this.#attend(x, mask, layout));
-    const { useCheckpoint } = this.settings;
-    if (!useCheckpoint) return run(rows);
-    return checkpoint({ keepAttention: useCheckpoint === "keepAttention" }, run, rows);
+    return attendInScope(this.settings, (x: Tensor) => this.#attend(x, mask, layout), rows);
   }
 
   #attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {

@@ -22,7 +22,7 @@ int32_t groupPanels(const BackwardCall& call) {
 }
 
 struct Panel {
-  BackwardPanel at;
+  BackwardPanel buffers;
   ScoreModifiers modifiers;
   PanelRows rows;
   std::span<const Segment> segments;  // those that meet the keys of the task, by begin
@@ -65,7 +65,7 @@ class GradientGroup {
       panels_[p].q = q + first * rowStride_ * bytes_;
       panels_[p].dOut = dOut + first * rowStride_ * bytes_;
       char *p0 = weights_ + first * bytes_, *ds = weightGradients_ + first * bytes_;
-      panels_[p].at = {arena.allocate<char>(size * bytes_), arena.allocate<char>(size * bytes_),
+      panels_[p].buffers = {arena.allocate<char>(size * bytes_), arena.allocate<char>(size * bytes_),
                        arena.allocate<float>(size), arena.allocate<float>(k_.width), arena.allocate<float>(k_.width),
                        p0, ds, isPaired() ? pairs : ds, exact, rows, isPaired() ? k_.width : rows,
                        a_.tile.scale, depth_, valueDepth_, false};
@@ -113,9 +113,9 @@ class GradientGroup {
     const HeadRows at{task_.batch, task_.head, first};
     k_.unpack(rowsOf(a_.q, at), count, depth_, panel.q, rowStride_);
     k_.unpack(rowsOf(a_.saved.dOut, at), count, valueDepth_, panel.dOut, rowStride_);
-    k_.toPanel(panel.q, rowStride_, count, depth_, a_.tile.scale, panel.at.q);
-    k_.toPanel(panel.dOut, rowStride_, count, valueDepth_, 1.0f, panel.at.dOut);
-    std::memset(panel.at.dq, 0, static_cast<size_t>(rowStride_ * k_.width) * sizeof(float));
+    k_.toPanel(panel.q, rowStride_, count, depth_, a_.tile.scale, panel.buffers.q);
+    k_.toPanel(panel.dOut, rowStride_, count, valueDepth_, 1.0f, panel.buffers.dOut);
+    std::memset(panel.buffers.dq, 0, static_cast<size_t>(rowStride_ * k_.width) * sizeof(float));
     loadStatistics(panel, at);
 
     finite_ &= k_.finite(panel.q, rowStride_, count, depth_) && k_.finite(panel.dOut, rowStride_, count, valueDepth_);
@@ -136,14 +136,14 @@ class GradientGroup {
 
   void loadStatistics(Panel& panel, const HeadRows& at) const {
     const FloatRows lse(a_.saved.lse, at), delta(a_.saved.delta, at);
-    std::fill(panel.at.negLse, panel.at.negLse + k_.width, -INFINITY);
-    std::fill(panel.at.negDelta, panel.at.negDelta + k_.width, 0.0f);
-    panel.at.large = false;
-    for (int32_t r = 0; r < panel.rows.count; ++r) panel.at.large |= isLarge(lse(r));
+    std::fill(panel.buffers.negLse, panel.buffers.negLse + k_.width, -INFINITY);
+    std::fill(panel.buffers.negDelta, panel.buffers.negDelta + k_.width, 0.0f);
+    panel.buffers.large = false;
+    for (int32_t r = 0; r < panel.rows.count; ++r) panel.buffers.large |= isLarge(lse(r));
     for (int32_t r = 0; r < panel.rows.count; ++r) {
       if (lse(r) == -INFINITY) continue;
-      panel.at.negLse[r] = panel.at.large ? -lse(r) : static_cast<float>(-lse(r) * std::numbers::log2e);
-      panel.at.negDelta[r] = -delta(r);
+      panel.buffers.negLse[r] = panel.buffers.large ? -lse(r) : static_cast<float>(-lse(r) * std::numbers::log2e);
+      panel.buffers.negDelta[r] = -delta(r);
     }
   }
 
@@ -191,18 +191,18 @@ class GradientGroup {
 
   /// Keys of one panel that all rows see, or that `visible` distinguishes. `offset` is the row of the weights.
   void computeSubBlock(const Panel& panel, const KvRows& keys, int32_t offset, const VisibleKeys* visible) {
-    BackwardPanel at = panel.at;
-    at.p = static_cast<char*>(at.p) + offset * at.stride * bytes_;
-    at.ds = static_cast<char*>(at.ds) + offset * at.stride * bytes_;
-    if (!isPaired()) at.dsPanel = at.ds;
+    BackwardPanel buffers = panel.buffers;
+    buffers.p = static_cast<char*>(buffers.p) + offset * buffers.stride * bytes_;
+    buffers.ds = static_cast<char*>(buffers.ds) + offset * buffers.stride * bytes_;
+    if (!isPaired()) buffers.dsPanel = buffers.ds;
     if (modifiers_.any()) {
-      k_.gradientModified(at, keys, visible, panel.modifiers, scratch_);
+      k_.gradientModified(buffers, keys, visible, panel.modifiers, scratch_);
     } else if (visible == nullptr) {
-      k_.gradient(at, keys);
+      k_.gradient(buffers, keys);
     } else {
-      k_.gradientMasked(at, keys, *visible);
+      k_.gradientMasked(buffers, keys, *visible);
     }
-    if (isPaired()) clearPadding(panel, at, keys.count);
+    if (isPaired()) clearPadding(panel, buffers, keys.count);
     if (defersKeyGradients()) return;
     const int32_t rows = panel.rows.count;
     for (const KeyGradient& term : {valueTerm(panel, offset, rows, keys), keyTerm(panel, offset, rows, keys)}) {
@@ -239,16 +239,16 @@ class GradientGroup {
   /// dv += p · dOut over `rows` rows from the first of the panel on. `offset` is the row of the weights.
   KeyGradient valueTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dv(a_.grads.dv, {task_.batch, task_.keyHead, keys.first});
-    const int64_t stride = panel.at.stride;
-    return {static_cast<char*>(panel.at.p) + offset * stride * bytes_, stride, panel.dOut, rowStride_, rows,
+    const int64_t stride = panel.buffers.stride;
+    return {static_cast<char*>(panel.buffers.p) + offset * stride * bytes_, stride, panel.dOut, rowStride_, rows,
             present(keys), valueDepth_, 1.0f, dv.data, dv.rowStride, dv.columnStride};
   }
 
   /// dk += scale · ds · q
   KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dk(a_.grads.dk, {task_.batch, task_.keyHead, keys.first});
-    const int64_t stride = panel.at.stride;
-    return {static_cast<char*>(panel.at.ds) + offset * stride * bytes_, stride, panel.q, rowStride_, rows,
+    const int64_t stride = panel.buffers.stride;
+    return {static_cast<char*>(panel.buffers.ds) + offset * stride * bytes_, stride, panel.q, rowStride_, rows,
             present(keys), depth_, a_.tile.scale, dk.data, dk.rowStride, dk.columnStride};
   }
 
@@ -258,30 +258,30 @@ class GradientGroup {
   }
 
   void clear(const Panel& panel, int32_t keys) const {
-    for (void* matrix : {panel.at.p, panel.at.ds}) {
+    for (void* matrix : {panel.buffers.p, panel.buffers.ds}) {
       for (int32_t j = 0; j < keys; ++j) {
-        char* row = static_cast<char*>(matrix) + j * panel.at.stride * bytes_;
+        char* row = static_cast<char*>(matrix) + j * panel.buffers.stride * bytes_;
         std::memset(row, 0, static_cast<size_t>(k_.width * bytes_));
       }
     }
   }
 
   /// Sums over pairs of rows run past an odd last row, into weights that are 0 · ∞ where a key is infinite.
-  void clearPadding(const Panel& panel, const BackwardPanel& at, int32_t keys) const {
+  void clearPadding(const Panel& panel, const BackwardPanel& buffers, int32_t keys) const {
     const int32_t count = panel.rows.count;
     if (count == k_.width) return;
-    for (void* matrix : {at.p, at.ds}) {
+    for (void* matrix : {buffers.p, buffers.ds}) {
       for (int32_t j = 0; j < keys; ++j) {
-        char* row = static_cast<char*>(matrix) + j * at.stride * bytes_;
+        char* row = static_cast<char*>(matrix) + j * buffers.stride * bytes_;
         std::memset(row + count * bytes_, 0, static_cast<size_t>((k_.width - count) * bytes_));
       }
     }
   }
 
   void store(const Panel& panel) const {
-    float* factor = panel.at.negLse;  // no longer needed
+    float* factor = panel.buffers.negLse;  // no longer needed
     std::fill(factor, factor + k_.width, a_.tile.scale);
-    k_.fromPanel(panel.at.dq, factor, depth_, rowBuffer_, rowStride_);
+    k_.fromPanel(panel.buffers.dq, factor, depth_, rowBuffer_, rowStride_);
     const FloatRows dq(a_.grads.dq, {task_.batch, task_.head, panel.rows.first});
     for (int32_t r = 0; r < panel.rows.count; ++r) {
       for (int32_t d = 0; d < depth_; ++d) dq(r, d) += rowBuffer_[r * rowStride_ + d];

@@ -10,7 +10,7 @@
 namespace mosaic {
 namespace {
 
-constexpr int32_t kResultMultiple = 16;  // of the length of rows that are turned at a time
+constexpr int32_t kResultMultiple = 16;  // of the length of rows that are transposed at a time
 constexpr double kLog2e = std::numbers::log2e;
 
 /// Calls fn for the segments that meet [begin, end); lowers `next` to the first key after it that the panel sees.
@@ -56,9 +56,11 @@ void QueryPanels::add(const PanelPlace& place, std::span<const Segment> segments
                      segments});
   Panel& panel = panels_.back();
   loadQueries(panel);
-  panel.at.weightSum = isPaired() ? arena_.allocate<float>(k.width) : panel.at.sum;
-  for (float* each : {panel.at.negMax, panel.at.sum, panel.at.weightSum}) std::fill(each, each + k.width, 0.0f);
-  std::memset(panel.at.out, 0, static_cast<size_t>(size) * sizeof(float));
+  panel.buffers.weightSum = isPaired() ? arena_.allocate<float>(k.width) : panel.buffers.sum;
+  for (float* each : {panel.buffers.negMax, panel.buffers.sum, panel.buffers.weightSum}) {
+    std::fill(each, each + k.width, 0.0f);
+  }
+  std::memset(panel.buffers.out, 0, static_cast<size_t>(size) * sizeof(float));
 }
 
 void QueryPanels::loadQueries(const Panel& panel) {
@@ -67,7 +69,7 @@ void QueryPanels::loadQueries(const Panel& panel) {
     char* to = reinterpret_cast<char*>(rowBuffer_) + h * place.count * rowStride_ * dtypeBytes(k_.products);
     k_.unpack(rowsOf(a_.q, rowsAt(place, h)), place.count, depth_, to, rowStride_);
   }
-  panel.kernels->toPanel(rowBuffer_, rowStride_, place.rows(), depth_, a_.tile.scale, panel.at.q);
+  panel.kernels->toPanel(rowBuffer_, rowStride_, place.rows(), depth_, a_.tile.scale, panel.buffers.q);
 }
 
 /// Blocks lie on a fixed grid, so that a row's result does not depend on its neighbours.
@@ -96,9 +98,9 @@ void QueryPanels::foldSegment(Panel& panel, const Segment& s, const KvRows& keys
   forParts(s, k_.keyMultiple, {keys.first, keys.first + keys.count}, [&](int32_t from, int32_t to, bool masked) {
     const KvRows block = subBlock(k_, keys, from, to);
     if (modifiers_.any()) {
-      return panel.kernels->foldModified(panel.at, block, masked ? &s.visible : nullptr, panel.modifiers);
+      return panel.kernels->foldModified(panel.buffers, block, masked ? &s.visible : nullptr, panel.modifiers);
     }
-    masked ? panel.kernels->foldMasked(panel.at, block, s.visible) : panel.kernels->fold(panel.at, block);
+    masked ? panel.kernels->foldMasked(panel.buffers, block, s.visible) : panel.kernels->fold(panel.buffers, block);
   });
 }
 
@@ -107,12 +109,12 @@ void QueryPanels::store(const AttentionState& state, Range keys, bool isEmpty) c
 }
 
 void QueryPanels::storePanel(const Panel& panel, const AttentionState& state, Range keys, bool isEmpty) const {
-  const ForwardPanel& at = panel.at;
+  const ForwardPanel& buffers = panel.buffers;
   const PanelPlace& place = panel.place;
-  float* factor = at.scores;  // no longer needed
+  float* factor = buffers.scores;  // no longer needed
   const float kept = modifiers_.any() ? panel.modifiers.kept : 1.0f;
-  for (int32_t r = 0; r < panel.kernels->width; ++r) factor[r] = kept / at.weightSum[r];
-  panel.kernels->fromPanel(at.out, factor, valueDepth_, rowBuffer_, rowStride_);
+  for (int32_t r = 0; r < panel.kernels->width; ++r) factor[r] = kept / buffers.weightSum[r];
+  panel.kernels->fromPanel(buffers.out, factor, valueDepth_, rowBuffer_, rowStride_);
   for (int32_t h = 0; h < place.heads; ++h) {
     const FloatRows out(state.out, rowsAt(place, h)), lse(state.lse, rowsAt(place, h));
     for (int32_t i = 0; i < place.count; ++i) {
@@ -120,12 +122,13 @@ void QueryPanels::storePanel(const Panel& panel, const AttentionState& state, Ra
       const auto saw = [&](const Segment& s) {
         return std::max<int64_t>(s.visible.lo[r], keys.begin) < std::min<int64_t>(s.visible.hi[r], keys.end);
       };
-      if (at.sum[r] == 0 || std::none_of(panel.segments.begin(), panel.segments.end(), saw)) {
+      if (buffers.sum[r] == 0 || std::none_of(panel.segments.begin(), panel.segments.end(), saw)) {
         if (isEmpty) lse(i) = -INFINITY;
         continue;
       }
-      const double sum = at.sum[r];
-      const double own = at.large ? std::log(sum) - at.negMax[r] : (std::log2(sum) - at.negMax[r]) / kLog2e;
+      const double sum = buffers.sum[r];
+      const double negMax = buffers.negMax[r];
+      const double own = buffers.large ? std::log(sum) - negMax : (std::log2(sum) - negMax) / kLog2e;
       const MergeWeights weight = mergeWeights(isEmpty ? -INFINITY : lse(i), own);
       lse(i) = weight.lse;
       mergeRow(weight, out.row(i), {rowBuffer_ + r * rowStride_, 1}, valueDepth_);

@@ -36,7 +36,7 @@ class QueryPanels {
  private:
   struct Panel {
     const AttentionKernels* kernels;
-    ForwardPanel at;
+    ForwardPanel buffers;
     ScoreModifiers modifiers;
     PanelPlace place;
     std::span<const Segment> segments, remaining;  // by begin; those that are done drop out of the second

@@ -47,9 +47,9 @@ struct RegisterTile<Amx, Bf16Operands, 32, N> {
   static_assert(N == 1 || N == 2);
   using Vec = Amx::Vec;
   static constexpr bool isAsynchronous = true;
-  alignas(64) float at[32][16 * N];
+  alignas(64) float accumulators[32][16 * N];
 
-  MOSAIC_INLINE Vec get(const RegisterTile& c, int r, int n) { return Amx::load(c.at[r] + n * Amx::lanes); }
+  MOSAIC_INLINE Vec get(const RegisterTile& c, int r, int n) { return Amx::load(c.accumulators[r] + n * Amx::lanes); }
 
   MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth) {
     begin(a, b, bStep, depth);
@@ -64,7 +64,7 @@ struct RegisterTile<Amx, Bf16Operands, 32, N> {
     _tile_zero(3);
     multiply(a, b, bStep, depth);
   }
-  MOSAIC_INLINE void finish(RegisterTile& c) { storeAccumulators(&c.at[0][0], 16 * N); }
+  MOSAIC_INLINE void finish(RegisterTile& c) { storeAccumulators(&c.accumulators[0][0], 16 * N); }
 
   MOSAIC_INLINE void addProduct(float* to, int64_t stride, const Operand& a, const void* b, int64_t bStep,
                                 int32_t depth) {

@@ -94,16 +94,16 @@ struct RegisterTile {
   using Vec = typename V::Vec;
   using Scalar = typename E::Scalar;
   static constexpr bool isAsynchronous = false;
-  Vec at[R][N];
+  Vec accumulators[R][N];
 
-  MOSAIC_INLINE Vec get(const RegisterTile& c, int r, int n) { return c.at[r][n]; }
+  MOSAIC_INLINE Vec get(const RegisterTile& c, int r, int n) { return c.accumulators[r][n]; }
 
   /// c[r][·] ← Σ_t a[r][t] · b[t · bStep + ·], t < depth; bStep counts elements.
   MOSAIC_INLINE void product(RegisterTile& c, const Operand& a, const void* b, int64_t bStep, int32_t depth) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) c.at[r][n] = V::zero();
+      for (int n = 0; n < N; ++n) c.accumulators[r][n] = V::zero();
     }
     // Rows by fours: as many pointers as registers hold, and strides that addressing multiplies by.
     const auto* panel = static_cast<const typename E::Element*>(b);
@@ -122,7 +122,7 @@ struct RegisterTile {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
           const int64_t offset = r % 4 == 0 ? 0 : r % 4 == 1 ? row : r % 4 == 2 ? 2 * row : rows3;
-          c.at[r][n] = E::template multiplyAdd<V>(fours[r / 4] + offset, y[n], c.at[r][n]);
+          c.accumulators[r][n] = E::template multiplyAdd<V>(fours[r / 4] + offset, y[n], c.accumulators[r][n]);
         }
       }
 #pragma GCC unroll 8
@@ -141,7 +141,7 @@ struct RegisterTile {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         float* at = to + r * stride + n * V::lanes;
-        V::store(at, V::add(V::load(at), c.at[r][n]));
+        V::store(at, V::add(V::load(at), c.accumulators[r][n]));
       }
     }
   }

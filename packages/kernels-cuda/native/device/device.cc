@@ -110,12 +110,12 @@ void Device::launchBytes(const char* kernel, const Grid& grid, void* parameters)
 }
 
 void Device::onComplete(Callback callback) {
-  if (failure()) return eventWatcher_->after(stream(), [this, callback](CUresult) { callback(failure()); });
+  if (failure()) return eventWatcher_->onComplete(stream(), [this, callback](CUresult) { callback(failure()); });
   const std::shared_ptr<void> bad = pinned_.acquire(sizeof(BadIndex));
   auto& found = *new (bad.get()) BadIndex{};
   // A failure shows when the work is waited for.
   driver().memcpyDtoHAsync(&found, reinterpret_cast<uintptr_t>(badIndex_), sizeof(BadIndex), stream());
-  eventWatcher_->after(stream(), [this, callback, bad, &found, launches = history_.count()](CUresult code) {
+  eventWatcher_->onComplete(stream(), [this, callback, bad, &found, launches = history_.count()](CUresult code) {
     checkCompleted(code, found, launches);
     callback(failure());
   });
@@ -128,11 +128,11 @@ void Device::checkCompleted(CUresult code, const BadIndex& bad, uint64_t launche
 }
 
 void Device::retainUntilComplete(std::shared_ptr<void> memory) {
-  eventWatcher_->after(stream(), [memory = std::move(memory)](CUresult) {});
+  eventWatcher_->onComplete(stream(), [memory = std::move(memory)](CUresult) {});
 }
 
 void Device::trim() {
-  eventWatcher_->after(stream(), [this](CUresult) { memory_->trim(); });
+  eventWatcher_->onComplete(stream(), [this](CUresult) { memory_->trim(); });
 }
 
 void Device::fail(MosaicFailureCode code, const std::string& message) {
@@ -167,7 +167,7 @@ void Device::startTrace() {
 void Device::stopTrace(std::function<void(std::vector<TraceEntry>)> callback) {
   const std::shared_ptr<Trace> trace = std::move(trace_);
   trace_ = nullptr;
-  eventWatcher_->after(stream(), [trace, callback](CUresult code) {
+  eventWatcher_->onComplete(stream(), [trace, callback](CUresult code) {
     callback(trace && code == CUDA_SUCCESS ? trace->entries() : std::vector<TraceEntry>());
   });
 }

@@ -101,9 +101,9 @@ class Device {
   template <class Enqueue>
   void run(const char* name, Enqueue enqueue) {
     history_.record(name);
-    if (trace_) trace_->before(name);
+    if (trace_) trace_->recordStart(name);
     enqueue();
-    if (trace_) trace_->after();
+    if (trace_) trace_->recordEnd();
   }
 
   /// Calls back once all work so far is done, or has failed. In the order of calls.

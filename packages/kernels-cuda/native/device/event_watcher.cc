@@ -14,7 +14,7 @@ EventWatcher::~EventWatcher() {
   thread_.join();
 }
 
-void EventWatcher::after(CUstream stream, Callback callback) {
+void EventWatcher::onComplete(CUstream stream, Callback callback) {
   std::unique_ptr<Event> event;
   CUresult recorded = CUDA_SUCCESS;
   try {

@@ -24,7 +24,7 @@ class EventWatcher {
   ~EventWatcher();
 
   /// After all work in the stream so far. In the order of calls.
-  void after(CUstream stream, Callback callback);
+  void onComplete(CUstream stream, Callback callback);
 
  private:
   struct PendingEvent {

@@ -32,9 +32,9 @@ std::unique_ptr<Event> Trace::recordEvent() const {
   return event;
 }
 
-void Trace::before(const char* name) { timed_.push_back({name, recordEvent(), nullptr}); }
+void Trace::recordStart(const char* name) { timed_.push_back({name, recordEvent(), nullptr}); }
 
-void Trace::after() { timed_.back().end = recordEvent(); }
+void Trace::recordEnd() { timed_.back().end = recordEvent(); }
 
 std::vector<TraceEntry> Trace::entries() const {
   std::vector<TraceEntry> entries;

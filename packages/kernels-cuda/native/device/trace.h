@@ -37,8 +37,8 @@ class Trace {
   Trace(std::shared_ptr<const Context> context, CUstream stream);
 
   /// An event before, and one after, what is enqueued between the calls.
-  void before(const char* name);
-  void after();
+  void recordStart(const char* name);
+  void recordEnd();
 
   /// To be called when all of it is done.
   std::vector<TraceEntry> entries() const;

@@ -54,11 +54,11 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
     dotRows<D>(dp, v, g, p.headDim);
 #pragma unroll
     for (int j = 0; j < R; j++) {
-      const float2 statisticsOf = loadShared2(statistics + (threadX() + 8 * j) * 8);
+      const float2 rowStatistics = loadShared2(statistics + (threadX() + 8 * j) * 8);
 #pragma unroll
       for (int i = 0; i < R; i++) {
         const bool seen = sees(at.visible(), at.row0 + threadX() + 8 * j, key0 + threadY() + 8 * i);
-        differentiate(s[i][j], dp[i][j], seen, statisticsOf, p.scale);
+        differentiate(s[i][j], dp[i][j], seen, rowStatistics, p.scale);
       }
     }
     storeSquare<D>(square, s);

@@ -16,10 +16,10 @@ struct FloatTile {
   /// Rows one element longer: 8 rows of one column lie in 8 banks.
   static constexpr int kBytes = kSide * (D + 1) * 4, kSquareBytes = kSide * (kSide + 1) * 4;
 
-  DEVICE static SharedAddress at(SharedAddress tile, int row, int column) {
+  DEVICE static SharedAddress elementAddress(SharedAddress tile, int row, int column) {
     return tile + (row * (D + 1) + column) * 4;
   }
-  DEVICE static SharedAddress squareAt(SharedAddress square, int row, int column) {
+  DEVICE static SharedAddress squareAddress(SharedAddress square, int row, int column) {
     return square + (row * (kSide + 1) + column) * 4;
   }
 };
@@ -40,7 +40,7 @@ DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, const RowRange& r
   for (int i = threadIdx.x; i < FloatTile<D>::kSide * D; i += kFloatThreads) {
     const int r = i / D, c = i % D;
     const bool real = row0 + r < run.length && c < columns;
-    storeShared(FloatTile<D>::at(tile, r, c), real ? loadElement(x, first + r * x.row + c) : 0.f);
+    storeShared(FloatTile<D>::elementAddress(tile, r, c), real ? loadElement(x, first + r * x.row + c) : 0.f);
   }
 }
 
@@ -55,9 +55,9 @@ DEVICE void dotRows(float (&s)[R][R], SharedAddress a, SharedAddress b, int colu
   for (int d = 0; d < columns; d++) {
     float left[R], right[R];
 #pragma unroll
-    for (int i = 0; i < R; i++) left[i] = loadShared(FloatTile<D>::at(a, threadY() + 8 * i, d));
+    for (int i = 0; i < R; i++) left[i] = loadShared(FloatTile<D>::elementAddress(a, threadY() + 8 * i, d));
 #pragma unroll
-    for (int j = 0; j < R; j++) right[j] = loadShared(FloatTile<D>::at(b, threadX() + 8 * j, d));
+    for (int j = 0; j < R; j++) right[j] = loadShared(FloatTile<D>::elementAddress(b, threadX() + 8 * j, d));
 #pragma unroll
     for (int i = 0; i < R; i++) {
 #pragma unroll
@@ -73,7 +73,7 @@ DEVICE void storeSquare(SharedAddress square, const float (&s)[R][R]) {
   for (int i = 0; i < R; i++) {
 #pragma unroll
     for (int j = 0; j < R; j++)
-      storeShared(FloatTile<D>::squareAt(square, threadY() + 8 * i, threadX() + 8 * j), s[i][j]);
+      storeShared(FloatTile<D>::squareAddress(square, threadY() + 8 * i, threadX() + 8 * j), s[i][j]);
   }
 }
 
@@ -87,10 +87,10 @@ DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddre
   for (int k = 0; k < length; k++) {
     float weight[R];
 #pragma unroll
-    for (int i = 0; i < R; i++) weight[i] = loadShared(FloatTile<D>::squareAt(square, threadY() + 8 * i, k));
+    for (int i = 0; i < R; i++) weight[i] = loadShared(FloatTile<D>::squareAddress(square, threadY() + 8 * i, k));
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
-      const float value = loadShared(FloatTile<D>::at(tile, k, threadX() + 8 * n));
+      const float value = loadShared(FloatTile<D>::elementAddress(tile, k, threadX() + 8 * n));
 #pragma unroll
       for (int i = 0; i < R; i++) acc[i][n] = isMasked(weight[i]) ? acc[i][n] : fmaf(weight[i], value, acc[i][n]);
     }

@@ -82,7 +82,7 @@ DEVICE void fenceOperand(float (&c)[K][4]) {
     for (int i = 0; i < 4; i++) asm volatile("" : "+f"(c[n][i])::"memory");
   }
 }
-/// Until at most N groups are under way; `done` is what the groups wrote that end here.
+/// Until at most N groups are pending; `done` is what the completed groups wrote.
 template <int N, class... Sums>
 DEVICE void waitWgmma(Sums&... done) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");

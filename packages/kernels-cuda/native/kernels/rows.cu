@@ -58,14 +58,14 @@ extern "C" {
 /// A row of −∞ gives 0.
 __global__ void softmax(const __grid_constant__ SoftmaxParameters p) {
   const auto& [out, x] = p.layout.rows.operand;
-  const int64_t n = p.layout.length, toOut = p.layout.step[0], toX = p.layout.step[1];
+  const int64_t n = p.layout.length, outStride = p.layout.step[0], xStride = p.layout.step[1];
   forEachRow(p.layout, [&](const int64_t(&at)[2]) {
-    const float top = maxOverRow(n, [&](int64_t i) { return loadElement(x, at[1] + i * toX); });
+    const float top = maxOverRow(n, [&](int64_t i) { return loadElement(x, at[1] + i * xStride); });
     const float base = top == -infinity() ? 0.f : top;
-    const float sum = sumOverRow(n, [&](int64_t i) { return expf(loadElement(x, at[1] + i * toX) - base); });
+    const float sum = sumOverRow(n, [&](int64_t i) { return expf(loadElement(x, at[1] + i * xStride) - base); });
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     forEachInRow(n, [&](int64_t i) {
-      storeElement(out, at[0] + i * toOut, expf(loadElement(x, at[1] + i * toX) - base) * inverse);
+      storeElement(out, at[0] + i * outStride, expf(loadElement(x, at[1] + i * xStride) - base) * inverse);
     });
   });
 }

@@ -58,9 +58,9 @@ export class PositionCollector {
   #nextRequest = 0n;
   #nextQuery = 0;
 
-  constructor(branches: Branches, departures: Pick<ExitTracker, "exited" | "lost">) {
+  constructor(branches: Branches, exits: Pick<ExitTracker, "exited" | "lost">) {
     this.#branches = branches;
-    this.#exits = departures;
+    this.#exits = exits;
   }
 
   /** From below. */

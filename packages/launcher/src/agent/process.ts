@@ -1,6 +1,6 @@
 /**
  * An agent in a process of its own, for hosts without a launcher: `node agent-process.js SOCKET [INDEX ENDPOINT]`. It prints
- * `ready` once ranks can connect, `taken` where another agent listens already, and ends with its last rank. The secret, if there is
+ * `ready` once ranks can connect, `in-use` where another agent listens already, and ends with its last rank. The secret, if there is
  * one, is read from the file MOSAIC_TOKEN_FILE. With ENDPOINT, host:port, ranks are on several hosts, and a secret is required: agent 0
  * listens there, over TLS, and all others connect to it.
  */
@@ -89,7 +89,7 @@ async function listenAt(address: string, secret: string): Promise<TlsServer> {
       else if (code === "EADDRNOTAVAIL")
         throw new UsageError(
           `MASTER_ADDR ${endpoint.host}: ${host} is no address of this host, where rank 0 is; set MASTER_ADDR to one that the other ` +
-            "hosts can reach, or MOSAIC_BIND_ANY=1 where it is translated",
+            "hosts can reach, or MOSAIC_BIND_ANY=1 where it is behind NAT",
         );
       else throw new UsageError(`MASTER_ADDR ${endpoint.host}: cannot listen at ${host}: ${message}`);
     }
@@ -112,7 +112,7 @@ try {
   const { code, message } = error as NodeJS.ErrnoException;
   if (code === "EADDRINUSE") {
     // The port of another agent's host, of which this one has no use.
-    process.stdout.write("taken\n", () => process.exit(0));
+    process.stdout.write("in-use\n", () => process.exit(0));
   } else {
     process.stderr.write(`agent at ${path}: ${message}\n`, () => process.exit(1));
   }

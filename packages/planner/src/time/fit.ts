@@ -70,19 +70,19 @@ export function leastSquares(
   values: readonly number[],
   measures: readonly number[] = values,
 ): LinearFit {
-  const weighed = rows.map((row, i) => row.map((x) => x / measures[i]!));
+  const weighted = rows.map((row, i) => row.map((x) => x / measures[i]!));
   const targets = values.map((value, i) => value / measures[i]!);
-  let used = weighed[0]!.map((_, column) => column);
+  let used = weighted[0]!.map((_, column) => column);
   for (;;) {
-    const columns = weighed.map((row) => used.map((column) => row[column]!));
+    const columns = weighted.map((row) => used.map((column) => row[column]!));
     const found = solveLeastSquares(columns, targets);
     const worst = found.reduce((min, x, i) => (x < found[min]! ? i : min), 0);
     if (found[worst]! < 0 && used.length > 1) {
       used = used.filter((_, i) => i !== worst);
       continue;
     }
-    const factors = weighed[0]!.map((_, column) => (used.includes(column) ? found[used.indexOf(column)]! : 0));
-    const error = weighed.reduce((sum, row, i) => sum + (dot(row, factors) - targets[i]!) ** 2, 0);
+    const factors = weighted[0]!.map((_, column) => (used.includes(column) ? found[used.indexOf(column)]! : 0));
+    const error = weighted.reduce((sum, row, i) => sum + (dot(row, factors) - targets[i]!) ** 2, 0);
     return { factors, error };
   }
 }

@@ -86,7 +86,7 @@ std::string InProcessControl::get(const std::string& key) {
   if (const auto found = world_->values_.find(key); found != world_->values_.end()) return found->second;
   if (const auto failure = peerFailure()) throw Failure(*failure);
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(world_->timeoutNs_) +
-                                            ": not all ranks of this process were opened");
+                                            ": not all ranks of this process have connected");
 }
 
 /// What a rank has put is here at once.

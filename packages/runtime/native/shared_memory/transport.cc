@@ -119,9 +119,9 @@ void SharedMemory::connect(MosaicBootstrap& bootstrap, Wakeup wakeup) {
   processes_.emplace(pids);
   sends_.resize(size);
   receives_.resize(size);
-  pipesOf_.resize(size);
+  peerPipes_.resize(size);
   for (uint32_t peer = 0; pipe_ && peer < size; peer++) {
-    if (peer != index_) pipesOf_[peer] = WakePipePeer::open(values.get("pipe/" + std::to_string(peer)));
+    if (peer != index_) peerPipes_[peer] = WakePipePeer::open(values.get("pipe/" + std::to_string(peer)));
   }
   if (wakeup == Wakeup::Futex) page_ = &segment_->page(index_);
 }
@@ -143,7 +143,7 @@ void SharedMemory::close() {
 void SharedMemory::notify(uint32_t peer) const {
   Doorbell& doorbell = segment_->page(peer).doorbell;
   if (!pipe_) doorbell.ring();
-  else if (doorbell.clearIfAsleep() && pipesOf_[peer]) pipesOf_[peer]->signal();
+  else if (doorbell.clearIfAsleep() && peerPipes_[peer]) peerPipes_[peer]->signal();
 }
 
 void SharedMemory::sleep(int64_t nanoseconds, int (*ready)(void*), void* arg) {

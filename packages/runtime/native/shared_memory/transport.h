@@ -82,7 +82,7 @@ class SharedMemory {
   MosaicReduction* reduction_ = nullptr;
   // Woken by descriptor: this rank's, and those of its peers.
   std::optional<WakePipe> pipe_;
-  std::vector<std::unique_ptr<WakePipePeer>> pipesOf_;  // null: this rank, and those that have ended
+  std::vector<std::unique_ptr<WakePipePeer>> peerPipes_;  // null: this rank, and those that have ended
 };
 
 /// The transport of one rank whose whole world is on this host; its `free` frees it.

@@ -261,14 +261,14 @@ async function startAgent(path: string, place: TreePosition | undefined, timeout
       reject(new MosaicError(`connect: the control-plane agent of this host did not start: ${reason}`));
     };
     const deadline = setTimeout(() => {
-      fail(`timed out after ${timeout} s: it printed neither "ready" nor "taken"${errors && `; ${errors.trim()}`}`);
+      fail(`timed out after ${timeout} s: it printed neither "ready" nor "in-use"${errors && `; ${errors.trim()}`}`);
       child.kill("SIGKILL");
     }, timeout * 1000);
     child.on("error", ({ message }) => fail(message));
     child.on("close", (code) => fail(errors.trim() || `exit code ${code}`));
     child.stdout.on("data", (chunk: Buffer) => {
       output += String(chunk);
-      if (!/^(ready|taken)\n/.test(output)) return;
+      if (!/^(ready|in-use)\n/.test(output)) return;
       clearTimeout(deadline);
       child.stdout.destroy();
       child.stderr.destroy();

@@ -7,7 +7,7 @@ const STALL_TIMEOUT_MS = 5000;
 const PING_COUNT = 200;
 /** Of the server's answer to a ping: nanoseconds of CLOCK_MONOTONIC, milliseconds since the epoch. */
 const PONG_BYTES = 16;
-const FIRST_BYTES = 2 ** 20;
+const TRIAL_BYTES = 2 ** 20;
 const MAX_BYTES = 2 ** 28;
 /** Seconds that a measurement of bandwidth is to take. */
 const TRANSFER_SECONDS = 0.4;
@@ -102,9 +102,9 @@ export async function measureSocket(to: SocketAddress): Promise<SocketLink | Soc
     phase = "ping";
     const { latency, clock } = await ping(pings);
     phase = "transfer";
-    const first = await transfer(to, FIRST_BYTES);
-    const bytes = Math.round(Math.min(MAX_BYTES, (FIRST_BYTES / first) * TRANSFER_SECONDS));
-    const bandwidth = bytes > FIRST_BYTES ? bytes / (await transfer(to, bytes)) : FIRST_BYTES / first;
+    const first = await transfer(to, TRIAL_BYTES);
+    const bytes = Math.round(Math.min(MAX_BYTES, (TRIAL_BYTES / first) * TRANSFER_SECONDS));
+    const bandwidth = bytes > TRIAL_BYTES ? bytes / (await transfer(to, bytes)) : TRIAL_BYTES / first;
     return { latency, bandwidth, clock };
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;

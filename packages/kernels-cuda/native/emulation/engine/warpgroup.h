@@ -2,7 +2,8 @@
 //   - Accumulators are NaN from the start of a product until it is waited for; shared memory is read at that wait, so
 //     that an operand that is overwritten too early shows.
 //   - What threads stored to shared memory may be read only after fence.proxy.async.
-//   - Registers that a product uses may not have been written since wgmma.fence; a wait names the sums that end there.
+//   - Registers that a product uses may not have been written since wgmma.fence; a wait names the accumulators that it
+//     completes.
 //   - The four warps of a warpgroup must issue the same products.
 //   - A block has the registers that it started with: an allocation waits until another warpgroup released them.
 #pragma once
@@ -30,14 +31,14 @@ struct WgmmaOperation {
   const uint32_t* registers;
   uint32_t heldRegisters[4];  // what the registers held when it was started
   bool transposed, add;
-  float* sums;
+  float* accumulators;
   Widen widen;
 };
 
 struct WgmmaLane {
   std::vector<std::vector<WgmmaOperation>> committed;
   std::vector<WgmmaOperation> open;
-  std::map<float*, std::vector<float>> results;  // values of sums that are under way
+  std::map<float*, std::vector<float>> results;  // values of accumulators of pending products
   bool fenced = false;
   std::map<const void*, std::vector<uint32_t>> atFence;  // what registers held there that products have used so far
 };
@@ -71,24 +72,27 @@ class Warpgroups {
     });
     WgmmaLane& lane = currentLane();
     if (!lane.fenced) fail("wgmma without wgmma.fence since the last wait");
-    float* sums = product.sums;
+    float* accumulators = product.accumulators;
     const int count = product.columns / 2;
     if (product.registers) checkFenced(lane, product.registers, 4);
-    if (!lane.results.count(sums)) {
-      if (product.add) checkFenced(lane, sums, static_cast<size_t>(count));
-      lane.results[sums].assign(sums, sums + count);
+    if (!lane.results.count(accumulators)) {
+      if (product.add) checkFenced(lane, accumulators, static_cast<size_t>(count));
+      lane.results[accumulators].assign(accumulators, accumulators + count);
     }
-    std::fill(sums, sums + count, NAN);
+    std::fill(accumulators, accumulators + count, NAN);
     if (product.registers) std::copy(product.registers, product.registers + 4, product.heldRegisters);
     lane.open.push_back(product);
   }
 
-  /// Until at most so many groups are under way; `done` are the sums that end here, which the compiler may use again.
+  /// Until at most `most` groups are pending; `done` are the accumulators that it completes, which the compiler may use
+  /// again.
   void wait(size_t most, std::initializer_list<const float*> done, CallSite site) {
     WgmmaLane& lane = currentLane();
     lane.fenced = false;
-    for (const float* sums : done) {
-      if (!lane.results.count(const_cast<float*>(sums))) fail("wgmma.wait_group names sums that no product writes");
+    for (const float* accumulators : done) {
+      if (!lane.results.count(const_cast<float*>(accumulators))) {
+        fail("wgmma.wait_group names accumulators that no product writes");
+      }
     }
     const size_t before = lane.results.size();
     collective("wgmma.wait_group", site, lane, [this, most](WgmmaLane** lanes) {
@@ -101,10 +105,14 @@ class Warpgroups {
       }
       for (int i = 0; i < 32; i++) retireGroups(*lanes[i], done);
     });
-    for (const float* sums : done) {
-      if (lane.results.count(const_cast<float*>(sums))) fail("wgmma.wait_group names sums that are still under way");
+    for (const float* accumulators : done) {
+      if (lane.results.count(const_cast<float*>(accumulators))) {
+        fail("wgmma.wait_group names accumulators that are still pending");
+      }
     }
-    if (before - lane.results.size() != done.size()) fail("wgmma.wait_group does not name all sums that end there");
+    if (before - lane.results.size() != done.size()) {
+      fail("wgmma.wait_group does not name all accumulators that it completes");
+    }
   }
 
   /// setmaxnreg.inc: waits until the block's pool has what lacks.
@@ -209,7 +217,7 @@ class Warpgroups {
     for (int t = 0; t < 32 && op.registers; t++) {
       const WgmmaOperation& own = lanes[t]->committed[group][index];
       if (!std::equal(own.heldRegisters, own.heldRegisters + 4, own.registers))
-        fail("registers of A changed while wgmma was under way");
+        fail("registers of A changed while wgmma was pending");
       for (int i = 0; i < 4; i++) {
         float* to = &x.a[t / 4 + i % 2 * 8][t % 4 * 2 + i / 2 * 8];
         to[0] = op.widen(static_cast<uint16_t>(own.heldRegisters[i]));
@@ -237,7 +245,7 @@ class Warpgroups {
       }
     }
     for (int t = 0; t < 32; t++) {
-      std::vector<float>& into = lanes[t]->results.at(lanes[t]->committed[group][index].sums);
+      std::vector<float>& into = lanes[t]->results.at(lanes[t]->committed[group][index].accumulators);
       for (int i = 0; i < op.columns / 2; i++) {
         const float sum = sums[t / 4 + i / 2 % 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];
         into[static_cast<size_t>(i)] = op.add ? into[static_cast<size_t>(i)] + sum : sum;
@@ -245,22 +253,23 @@ class Warpgroups {
     }
   }
 
-  /// Removes the first `done` groups, and gives the sums that no later one uses their values.
+  /// Removes the first `done` groups, and gives the accumulators that no later one uses their values.
   static void retireGroups(WgmmaLane& lane, size_t done) {
     lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(done));
-    const auto used = [&](const float* sums) {
+    const auto used = [&](const float* accumulators) {
       const auto uses = [&](const auto& group) {
-        return std::any_of(group.begin(), group.end(), [&](const WgmmaOperation& op) { return op.sums == sums; });
+        const auto writes = [&](const WgmmaOperation& op) { return op.accumulators == accumulators; };
+        return std::any_of(group.begin(), group.end(), writes);
       };
       return uses(lane.open) || std::any_of(lane.committed.begin(), lane.committed.end(), uses);
     };
     std::erase_if(lane.results, [&](const auto& entry) {
-      const auto& [sums, values] = entry;
-      if (used(sums)) return false;
+      const auto& [accumulators, values] = entry;
+      if (used(accumulators)) return false;
       for (size_t i = 0; i < values.size(); i++) {
-        if (!std::isnan(sums[i])) fail("sums were written while wgmma was under way");
+        if (!std::isnan(accumulators[i])) fail("accumulators were written while wgmma was pending");
       }
-      std::copy(values.begin(), values.end(), sums);
+      std::copy(values.begin(), values.end(), accumulators);
       return true;
     });
   }

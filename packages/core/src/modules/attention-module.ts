@@ -1,0 +1,41 @@
+import { checkpoint } from "../autograd/checkpoint.ts";
+import type { Context } from "../context.ts";
+import { scope } from "../scope.ts";
+import type { Tensor } from "../tensor.ts";
+import { createSinks, type ResolvedOptions } from "./attention-options.ts";
+import { Linear } from "./linear.ts";
+import { Module } from "./module.ts";
+
+/** What self- and cross-attention share: input projections, then `out_proj`, norms of the heads, and sinks. */
+export abstract class AttentionModule extends Module {
+  protected readonly ctx: Context;
+  protected readonly settings: ResolvedOptions;
+  readonly outProjection: Linear;
+  /** [H], if the heads have sinks. */
+  readonly sinks: Tensor | null;
+
+  protected constructor(ctx: Context, settings: ResolvedOptions, inputProjections: Readonly<Record<string, Linear>>) {
+    super();
+    const { embedDim, numHeads, headDim, outBias, dtype, qNorm, kNorm } = settings;
+    this.ctx = ctx;
+    this.settings = settings;
+    for (const [name, projection] of Object.entries(inputProjections)) this.addChild(name, projection);
+    const heads = numHeads * headDim;
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, heads, embedDim, { bias: outBias, dtype }));
+    if (qNorm) this.addChild("q_norm", qNorm);
+    if (kNorm) this.addChild("k_norm", kNorm);
+    this.sinks = createSinks(ctx, settings);
+    if (this.sinks) this.addParameter("sinks", this.sinks);
+  }
+}
+
+/** `attend` of the inputs, in a scope; with `useCheckpoint` the backward computes it again. */
+export function attendInScope<Inputs extends readonly Tensor[]>(
+  { useCheckpoint }: ResolvedOptions,
+  attend: (...inputs: Inputs) => Tensor,
+  ...inputs: Inputs
+): Tensor {
+  const scoped = (...given: Inputs) => scope(() => attend(...given));
+  if (!useCheckpoint) return scoped(...inputs);
+  return checkpoint({ keepAttention: useCheckpoint === "keepAttention" }, scoped, ...inputs);
+}
