@@ -1,4 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, expect, test } from "vitest";
@@ -19,11 +22,13 @@ interface TopSample {
 
 let job: ChildProcess;
 let id = "";
+let logs = "";
 
 /** Three ranks under way, of which one computes 20 ms more in each step. */
 beforeEach(async () => {
   const { MOSAIC_AGENT: _, ...inherited } = process.env;
-  const args = [launcher("mosaic-run"), "-n", "3", "--console-ranks", "0", "--log-prefix", ""];
+  logs = mkdtempSync(join(tmpdir(), "mosaic-top-"));
+  const args = [launcher("mosaic-run"), "-n", "3", "--console-ranks", "0", "--log-prefix", "", "--log-dir", logs];
   job = spawn(process.execPath, [...args, program, `${SLOW_RANK}`], {
     env: { ...inherited, MOSAIC_THREADS: "1" },
     stdio: ["ignore", "pipe", "inherit"],
@@ -36,10 +41,12 @@ beforeEach(async () => {
 });
 
 afterEach(async () => {
-  if (job.exitCode !== null || job.signalCode !== null) return;
-  const closed = new Promise((resolve) => job.once("close", resolve));
-  job.kill("SIGTERM");
-  await closed;
+  if (job.exitCode === null && job.signalCode === null) {
+    const closed = new Promise((resolve) => job.once("close", resolve));
+    job.kill("SIGTERM");
+    await closed;
+  }
+  rmSync(logs, { recursive: true, force: true });
 });
 
 interface TopProcess {
