@@ -8,6 +8,7 @@ import { faultOf, installNode, output, root, run } from "./tools.mjs";
 /** What a program must print, and whether it needs a compiler. */
 const EXPECTED = {
   train: { prints: /^.*100 \d+\.\d+/m },
+  llm: { prints: /step 200: loss 0\.\d+\n[^]*saved/ },
   backend: { prints: /\d+ cases passed/ },
   transport: { prints: /\d+ cases passed/, compiles: true },
   plan: { prints: /strategies were compared/ },

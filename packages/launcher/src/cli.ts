@@ -12,6 +12,7 @@ import { type ConsoleSettings, parseRanks, parseSettings, type Settings } from "
 import { isSlurmStep, resolveSources, type SourcedValue } from "./options/sources.ts";
 import { helpText } from "./options/specs.ts";
 import { OptionValues } from "./options/values.ts";
+import { useColor } from "./output/color.ts";
 import { jsonConsole } from "./output/json-console.ts";
 import { OutputSink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
@@ -153,12 +154,6 @@ function nodeConsole(
     }
     show(event);
   };
-}
-
-/** https://no-color.org: any value but the empty one turns colours off. */
-function useColor(setting: ConsoleSettings["color"]): boolean {
-  if (setting !== "auto") return setting === "always";
-  return process.stdout.isTTY && !process.env.NO_COLOR;
 }
 
 /** `srun` may start one launcher for every task of a node: the first starts the ranks, the others leave it to it. */

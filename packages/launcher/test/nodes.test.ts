@@ -26,7 +26,7 @@ import {
 } from "./harness.ts";
 
 const registration: Registration = {
-  ...{ kind: "register", version: 1, launcher: "0.1.0", runtime: "22.18.0", job: "none", nodeRank: 1, minNodes: 2 },
+  ...{ kind: "register", version: 2, launcher: "0.1.0", runtime: "22.18.0", job: "none", nodeRank: 1, minNodes: 2 },
   ...{ maxNodes: 2, nproc: 2, host: "b", command: "train.ts", digest: "9f" },
 };
 
@@ -290,7 +290,7 @@ describe("node 0", () => {
     expect(against({ runtime: "20.20.0" })).toMatch(
       /node 1 \(b\) runs Node 20\.20\.0, node 0 \(a\) Node 22\.18\.0; use one major/,
     );
-    for (const other of [{ launcher: "0.2.0" }, { version: 2 }])
+    for (const other of [{ launcher: "0.2.0" }, { version: 3 }])
       expect(against(other)).toMatch(
         /node 1 \(b\) has version \S+ of the launcher, node 0 \(a\) 0\.1\.0; install one version/,
       );

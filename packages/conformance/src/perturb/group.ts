@@ -128,6 +128,10 @@ export class PerturbedGroup implements ProcessGroup {
   traffic(): Traffic {
     return this.#group.traffic();
   }
+  markStep(): void {
+    this.#group.markStep();
+  }
+
   startTrace(): void {
     this.#group.startTrace();
   }

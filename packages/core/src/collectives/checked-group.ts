@@ -113,6 +113,9 @@ export abstract class CheckedGroup implements ProcessGroup {
     return work;
   }
 
+  /** Nothing, but where an engine can be monitored. */
+  markStep(): void {}
+
   abstract split(color: number, name?: string): Promise<ProcessGroup>;
   abstract traffic(): Traffic;
   abstract startTrace(): void;

@@ -143,6 +143,11 @@ export interface ProcessGroup extends AsyncDisposable {
    * `await stream.synchronize()`.
    */
   traffic(): Traffic;
+  /**
+   * Marks the end of a step of this rank, of whichever group: what `mosaic-top` shows as step time. Nothing is sent. `reduceGradients`
+   * and `generate` of @mosaic/models do so; a program of another shape calls it once in its loop.
+   */
+  markStep(): void;
   /** Tracing covers the whole engine of this rank, all of its groups. */
   startTrace(): void;
   stopTrace(): Promise<readonly TraceEvent[]>;

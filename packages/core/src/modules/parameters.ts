@@ -121,6 +121,7 @@ export function reduceGradients(ctx: Context, module: Module): void {
   for (const parameter of parameters) {
     if (!parameter.grad || parameter.grad.isDisposed) parameter.grad = zeros(ctx, parameter.shape, parameter.dtype);
   }
+  ctx.world.markStep();
   if (axes.length === 0 || parameters.length === 0) return;
   // One bucket: one message per axis instead of one per parameter.
   const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);

@@ -200,6 +200,7 @@ class ReferenceGroup implements ProcessGroup {
     return { bytesSent: this.sent * 4, bytesReceived: 0, messagesSent: 0 };
   }
 
+  markStep(): void {}
   startTrace(): void {}
 
   async stopTrace(): Promise<[]> {

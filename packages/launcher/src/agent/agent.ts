@@ -93,7 +93,9 @@ export class Agent implements AsyncDisposable {
   readonly #limitMs: number;
   readonly #server: Server = createServer();
   readonly #tree: AgentTree;
+  /** Of ranks and agents, and those without a hello yet. */
   readonly #connections = new Set<Channel>();
+  readonly #observers = new Set<Channel>();
   /** Child agents. */
   readonly #children = new Map<Branch, number>();
   #socketFile: SocketFile | undefined;
@@ -135,7 +137,7 @@ export class Agent implements AsyncDisposable {
     return this.#listener?.address;
   }
 
-  /** Connections from below: ranks and agents, also those without a hello yet. */
+  /** Connections from below: ranks and agents, also those without a hello yet, but not observers. */
   get connections(): number {
     return this.#connections.size;
   }
@@ -164,7 +166,7 @@ export class Agent implements AsyncDisposable {
     this.#listener?.close();
     this.#parent?.close();
     this.#worlds.close("the agent of this host ended");
-    for (const channel of this.#connections) channel.destroy();
+    for (const channel of [...this.#connections, ...this.#observers]) channel.destroy();
     if (!this.#server.listening) return;
     const closed = once(this.#server, "close");
     this.#server.close();
@@ -218,7 +220,7 @@ export class Agent implements AsyncDisposable {
   }
 
   #removeConnection(channel: Channel): void {
-    this.#connections.delete(channel);
+    if (this.#observers.delete(channel) || !this.#connections.delete(channel)) return;
     if (this.#connections.size === 0 && !this.#closed) this.#options.onIdle?.();
   }
 
@@ -240,9 +242,16 @@ export class Agent implements AsyncDisposable {
     }
     const { role, agent, host, address } = decode(content) as FrameOf<"hello">;
     channel.authenticate();
+    const [isAgent, isObserver] = [role === ROLES.agent, role === ROLES.observer];
+    const branch: Branch = { channel, isAgent, isObserver, worlds: new Map(), maxWorld: -1 };
+    if (isObserver) {
+      // An agent lasts as long as its ranks, whoever looks on.
+      this.#connections.delete(channel);
+      this.#observers.add(channel);
+      this.#worlds.addObserver(branch);
+      return branch;
+    }
     this.#hasConnections = true;
-    const isAgent = role === ROLES.agent;
-    const branch: Branch = { channel, isAgent, worlds: new Map(), maxWorld: -1 };
     if (!isAgent) return branch;
     const place = this.#tree.attach(channel, agent, address);
     if (place === "duplicate")

@@ -43,10 +43,11 @@ export class DebouncedFlush {
   }
 }
 
-/** A connection towards ranks: a rank's own, or a child agent's. */
+/** A connection from below: a rank's own, a child agent's, or an observer's, which leads to no rank. */
 export interface Link {
   readonly channel: Channel;
   readonly isAgent: boolean;
+  readonly isObserver: boolean;
 }
 
 /** A frame before it has its world's number on some connection. */

@@ -21,9 +21,9 @@ import {
 } from "./wire.ts";
 
 export const MAGIC = 0x3143_6f4d;
-export const PROTOCOL_VERSION = 1;
+export const PROTOCOL_VERSION = 2;
 
-export const ROLES = { rank: 0, agent: 1 } as const;
+export const ROLES = { rank: 0, agent: 1, observer: 2 } as const;
 
 /** The codes of failures that agents send themselves; those of ranks pass through. As in mosaic/stream.h. */
 export const FAILURE_CODES = { peerLost: 2, timeout: 3, mismatch: 4 } as const;
@@ -41,6 +41,25 @@ export interface CallRecord {
   readonly description: string;
 }
 
+/** What a monitor shows of a rank beside its position: counts since it connected, times in nanoseconds, memory in bytes. */
+export interface RankMetrics {
+  /** CLOCK_MONOTONIC of its host at the sample. */
+  readonly time: bigint;
+  /** Marked by `markStep`; the time of the last one, and since the last mark. */
+  readonly steps: bigint;
+  readonly step: bigint;
+  readonly sinceStep: bigint;
+  /** For which its device has waited for collectives. */
+  readonly waiting: bigint;
+  readonly bytesSent: bigint;
+  readonly bytesReceived: bigint;
+  /** Device memory at the last mark. */
+  readonly reserved: bigint;
+  readonly peak: bigint;
+  /** Of the process. */
+  readonly resident: bigint;
+}
+
 /** Where some ranks are: `activity` and the rest as in control_plane.h. */
 export interface RankPosition {
   readonly ranks: RankRanges;
@@ -51,6 +70,8 @@ export interface RankPosition {
   readonly operation: string;
   readonly description: string;
   readonly last: string;
+  /** One where they were requested and the rank is there, else none. */
+  readonly metrics: readonly RankMetrics[];
 }
 
 interface ExitedRanks {
@@ -108,8 +129,8 @@ export interface Frames {
     colors: readonly { readonly rank: number; readonly color: bigint }[];
   };
   colors: WorldScoped & { group: bigint; index: bigint; ranks: RankRanges; colors: BigInt64Array };
-  positionsRequest: WorldScoped & { request: bigint; ranks: RankRanges };
-  positionsQuery: WorldScoped & { query: number; timeoutMs: number; ranks: RankRanges };
+  positionsRequest: WorldScoped & { request: bigint; metrics: number; ranks: RankRanges };
+  positionsQuery: WorldScoped & { query: number; timeoutMs: number; metrics: number; ranks: RankRanges };
   positionsReply: WorldScoped & { query: number; positions: readonly RankPosition[] };
   positions: WorldScoped & { request: bigint; positions: readonly RankPosition[] };
   register: {
@@ -140,6 +161,7 @@ export interface Frames {
   report: { attempt: number; rank: number; record: Buffer };
   ended: { attempt: number };
   outcome: { attempt: number; end: Buffer };
+  world: WorldScoped & { name: string; attempt: number; size: number };
 }
 
 export type Kind = keyof Frames;
@@ -152,6 +174,12 @@ export type WorldFrame = { [K in WorldKind]: FrameOf<K> }[WorldKind];
 const hostsCodec = list(record({ agent: u32, name: text }));
 const membersCodec = list(record<JoinMember>({ rank: u32, pid: i32, host: u32 }));
 const callsCodec = list(record<CallRecord>({ index: u64, history: u64, description: text }));
+const metrics = list(
+  record<RankMetrics>({
+    ...{ time: u64, steps: u64, step: u64, sinceStep: u64, waiting: u64 },
+    ...{ bytesSent: u64, bytesReceived: u64, reserved: u64, peak: u64, resident: u64 },
+  }),
+);
 const position = {
   activity: u8,
   group: u64,
@@ -160,6 +188,7 @@ const position = {
   operation: text,
   description: text,
   last: text,
+  metrics,
 };
 const positions = list(record<RankPosition>({ ranks: rankRanges, ...position }));
 const world = u32;
@@ -200,8 +229,8 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   mismatch: [20, { world, group: u64, message: text, ranks: rankRanges }],
   split: [21, { world, group: u64, index: u64, ranks: rankRanges, colors: list(record({ rank: u32, color: i64 })) }],
   colors: [22, { world, group: u64, index: u64, ranks: rankRanges, colors: i64Array }],
-  positionsRequest: [23, { world, request: u64, ranks: rankRanges }],
-  positionsQuery: [24, { world, query: u32, timeoutMs: u32, ranks: rankRanges }],
+  positionsRequest: [23, { world, request: u64, metrics: u8, ranks: rankRanges }],
+  positionsQuery: [24, { world, query: u32, timeoutMs: u32, metrics: u8, ranks: rankRanges }],
   positionsReply: [25, { world, query: u32, positions }],
   positions: [26, { world, request: u64, positions }],
   register: [
@@ -219,6 +248,7 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   report: [33, { attempt: u32, rank: u32, record: bytes }],
   ended: [34, { attempt: u32 }],
   outcome: [35, { attempt: u32, end: bytes }],
+  world: [36, { world, name: text, attempt: u32, size: u32 }],
 };
 
 interface FrameCodec {

@@ -19,7 +19,8 @@ const ROOT_TIMEOUT_MS = 800;
 /** An agent's children answer earlier than itself. */
 const TIMEOUT_STEP_MS = 100;
 const MIN_TIMEOUT_MS = 100;
-const MAX_REPLY_BYTES = 1024 * 1024;
+/** Of 8 MiB that a frame may have; metrics of 10 000 ranks are less. */
+const MAX_REPLY_BYTES = 6 * 1024 * 1024;
 const MAX_REQUESTED = 1024;
 
 /** As in control_plane.h. */
@@ -30,6 +31,13 @@ interface Requester {
   readonly link: Link;
   readonly request: bigint;
   readonly ranks: RankRanges;
+  readonly metrics: boolean;
+}
+
+/** Which ranks are requested, and whether with metrics. */
+interface Requested {
+  readonly ranks: RankRanges;
+  readonly metrics: boolean;
 }
 
 interface PendingQuery {
@@ -40,8 +48,7 @@ interface PendingQuery {
 }
 
 /** A gather of the root. */
-interface PendingGather {
-  readonly ranks: RankRanges;
+interface PendingGather extends Requested {
   readonly startedAt: number;
   readonly requesters: Requester[];
 }
@@ -64,16 +71,16 @@ export class PositionCollector {
   }
 
   /** From below. */
-  request(link: Link, { request, ranks }: FrameOf<"positionsRequest">): void {
-    this.#requesters.push({ link, request, ranks: unionRankRanges([ranks]) });
+  request(link: Link, { request, metrics, ranks }: FrameOf<"positionsRequest">): void {
+    this.#requesters.push({ link, request, ranks: unionRankRanges([ranks]), metrics: metrics !== 0 });
     this.#batch.schedule();
   }
 
   /** From above: answered after `timeoutMs` at the latest. */
-  query({ query, timeoutMs, ranks }: FrameOf<"positionsQuery">): void {
+  query({ query, timeoutMs, metrics, ranks }: FrameOf<"positionsQuery">): void {
     const onQueryReply = (positions: readonly RankPosition[]): void =>
       this.#branches.sendToParent({ kind: "positionsReply", query, positions });
-    this.#queryBranches(unionRankRanges([ranks]), timeoutMs, onQueryReply);
+    this.#queryBranches({ ranks: unionRankRanges([ranks]), metrics: metrics !== 0 }, timeoutMs, onQueryReply);
   }
 
   /** From below. */
@@ -101,34 +108,44 @@ export class PositionCollector {
     const requesters = this.#requesters;
     this.#requesters = [];
     const ranks = unionRankRanges(requesters.map((each) => each.ranks));
-    if (this.#branches.isRoot) return this.#serve(requesters, ranks);
+    const metrics = requesters.some((each) => each.metrics);
+    if (this.#branches.isRoot) return this.#serve(requesters, { ranks, metrics });
     const request = this.#nextRequest++;
     this.#requested.set(request, requesters);
     // What the root never answers, because it is gone, is forgotten.
     if (this.#requested.size > MAX_REQUESTED) this.#requested.delete(this.#requested.keys().next().value as bigint);
-    this.#branches.sendToParent({ kind: "positionsRequest", request, ranks });
+    this.#branches.sendToParent({ kind: "positionsRequest", request, metrics: Number(metrics), ranks });
   }
 
   /** At the root: by the gather that is under way if it covers these ranks, else by another one. */
-  #serve(requesters: readonly Requester[], ranks: RankRanges): void {
+  #serve(requesters: readonly Requester[], { ranks, metrics }: Requested): void {
     const running = this.#gathering;
     const isFresh = running !== undefined && performance.now() - running.startedAt <= MAX_SHARED_AGE_MS;
-    if (isFresh && countRanks(intersectRankRanges(running.ranks, ranks)) === countRanks(ranks))
+    if (
+      isFresh &&
+      (running.metrics || !metrics) &&
+      countRanks(intersectRankRanges(running.ranks, ranks)) === countRanks(ranks)
+    )
       return void running.requesters.push(...requesters);
     // A request for most of the world is one of many: a gather of all ranks answers the others, too.
     const all: RankRanges = [[0, this.#branches.size]];
     const requested = 2 * countRanks(ranks) > this.#branches.size ? all : ranks;
-    const gather = { ranks: requested, startedAt: performance.now(), requesters: [...requesters] };
+    const gather = { ranks: requested, metrics, startedAt: performance.now(), requesters: [...requesters] };
     this.#gathering = gather;
-    this.#queryBranches(requested, ROOT_TIMEOUT_MS, (positions) => {
+    this.#queryBranches(gather, ROOT_TIMEOUT_MS, (positions) => {
       if (this.#gathering === gather) this.#gathering = undefined;
       this.#deliver(gather.requesters, this.#addExited(positions, requested));
     });
   }
 
-  #queryBranches(ranks: RankRanges, timeoutMs: number, onComplete: (positions: readonly RankPosition[]) => void): void {
+  #queryBranches(
+    requested: Requested,
+    timeoutMs: number,
+    onComplete: (positions: readonly RankPosition[]) => void,
+  ): void {
     const table = new PositionTable();
-    const parts = this.#branches.partition(ranks);
+    const parts = this.#branches.partition(requested.ranks);
+    const metrics = Number(requested.metrics);
     const query = this.#nextQuery++;
     const finish = (): void => {
       clearTimeout(timer);
@@ -138,13 +155,13 @@ export class PositionCollector {
     this.#queries.set(query, { pendingLinks: new Map(parts), table, finish });
     const childMs = Math.max(MIN_TIMEOUT_MS, timeoutMs - TIMEOUT_STEP_MS);
     for (const [link, ranks] of parts)
-      this.#branches.send(link, { kind: "positionsQuery", query, timeoutMs: childMs, ranks });
+      this.#branches.send(link, { kind: "positionsQuery", query, timeoutMs: childMs, metrics, ranks });
     if (parts.size === 0) finish();
   }
 
   /** With the requested ranks that are gone by now, whatever they answered before. */
   #addExited(positions: readonly RankPosition[], requested: RankRanges): readonly RankPosition[] {
-    const unknownPosition = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "" };
+    const unknownPosition = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "", metrics: [] };
     const table = new PositionTable();
     const { exited, lost } = this.#exits;
     table.addSubset(positions, subtractRankRanges(requested, toRankRanges([...exited.keys(), ...lost])));
@@ -158,9 +175,10 @@ export class PositionCollector {
 
   /** To each what it requested. */
   #deliver(requesters: readonly Requester[], positions: readonly RankPosition[]): void {
-    for (const { link, request, ranks } of requesters) {
+    for (const { link, request, ranks, metrics } of requesters) {
       const table = new PositionTable();
-      table.addSubset(positions, ranks);
+      const given = metrics ? positions : positions.map((position) => ({ ...position, metrics: [] }));
+      table.addSubset(given, ranks);
       this.#branches.send(link, { kind: "positions", request, positions: table.positions });
     }
   }
@@ -172,8 +190,9 @@ class PositionTable {
 
   add(runs: RankRanges, position: Omit<RankPosition, "ranks">): void {
     if (runs.length === 0) return;
-    const { activity, group, sequence, index, operation, description, last } = position;
-    const key = [activity, group, sequence, index, operation, description, last].join("\n");
+    const { activity, group, sequence, index, operation, description, last, metrics } = position;
+    const values = metrics.flatMap((each) => Object.values(each));
+    const key = [activity, group, sequence, index, operation, description, last, ...values].join("\n");
     const known = this.#positions.get(key);
     if (known !== undefined) known.parts.push(runs);
     else this.#positions.set(key, { position: { ...position, ranks: [] }, parts: [runs] });
@@ -191,7 +210,9 @@ class PositionTable {
     for (const { position, parts } of this.#positions.values()) {
       const ranks = unionRankRanges(parts);
       bytes +=
-        64 + 8 * ranks.length + 3 * (position.operation.length + position.description.length + position.last.length);
+        (position.metrics.length > 0 ? 144 : 64) +
+        8 * ranks.length +
+        3 * (position.operation.length + position.description.length + position.last.length);
       if (bytes <= MAX_REPLY_BYTES) positions.push({ ...position, ranks });
     }
     return positions;

@@ -92,6 +92,8 @@ export class World {
   readonly #calls: CallChecker;
   readonly #positions: PositionCollector;
   #state: "gathering" | "complete" | "over" = "gathering";
+  /** The frame, once the world is complete. */
+  #memberTable: Buffer | undefined;
 
   constructor(options: WorldOptions) {
     const { name, attempt, size, host } = options;
@@ -115,9 +117,21 @@ export class World {
     return this.#state === "gathering";
   }
 
-  /** A frame from a rank or a child agent. Throws ProtocolError for what it may not send. */
+  /** Shows the world to an observer, if it is complete: false if it is not. */
+  addObserver(link: Link, number: number): boolean {
+    if (this.#state !== "complete" || this.#memberTable === undefined) return false;
+    const { name, attempt, size } = this.#options;
+    this.#branches.add(link, number);
+    this.#branches.send(link, { kind: "world", name, attempt, size });
+    this.#branches.forward(this.#memberTable, [link]);
+    return true;
+  }
+
+  /** A frame from a rank, a child agent or an observer. Throws ProtocolError for what it may not send. */
   receiveFromLink(link: Link, number: number, frame: WorldFrame): void {
     if (this.#state === "over") return;
+    if (link.isObserver && frame.kind !== "positionsRequest")
+      throw new ProtocolError(`expected positionsRequest of an observer, received ${frame.kind}`);
     if (frame.kind === "join") return this.#join(link, number, frame);
     if (frame.kind === "cancelJoin") return this.#cancelJoin(link, frame);
     if (frame.kind === "refused" && link.isAgent) return this.rejectJoins(frame);
@@ -193,7 +207,7 @@ export class World {
   removeLink(link: Link, reason: string): void {
     const ranks = this.#branches.ranksOf(link);
     if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
-    else if (this.#state === "complete") this.#exits.recordLost(ranks, reason);
+    else if (this.#state === "complete" && !link.isObserver) this.#exits.recordLost(ranks, reason);
     this.#remove(link);
     this.#closeIfEmpty(link);
   }
@@ -262,6 +276,7 @@ export class World {
       link.channel.finish();
     }
     this.#branches.forward(encoded);
+    this.#memberTable = encoded;
     this.#options.onComplete();
   }
 
@@ -278,6 +293,8 @@ export class World {
     if (this.#branches.ranksOf(link).length === 0) this.#remove(link);
     if (!this.#branches.isEmpty) return;
     this.#exits.flush();
+    // Observers are left.
+    this.#branches.broadcast({ kind: "closed", reason: "all ranks have exited" });
     this.#finish();
   }
 
@@ -288,7 +305,7 @@ export class World {
     this.#positions.dispose();
     for (const link of this.#branches.links) {
       this.#remove(link);
-      if (!link.isAgent) link.channel.finish();
+      if (!link.isAgent && !link.isObserver) link.channel.finish();
     }
     this.#options.onFinished();
   }

@@ -26,6 +26,7 @@ export class WorldTable {
   readonly #host: Host;
   readonly #parent: Parent | undefined;
   readonly #all = new Set<World>();
+  readonly #observers = new Set<Branch>();
   /** Those that wait for ranks, by name and attempt. */
   readonly #gathering = new Map<string, World>();
   /** At the root: refused for a disagreement. */
@@ -42,7 +43,7 @@ export class WorldTable {
     if (world !== undefined) return world.receiveFromLink(branch, frame.world, frame);
     // Of a world that is over, what was still on its way is dropped.
     if (frame.world <= branch.maxWorld) return;
-    if (frame.kind !== "join")
+    if (frame.kind !== "join" || branch.isObserver)
       throw new ProtocolError(`expected join as the first frame of a world, received ${frame.kind}`);
     if (!branch.isAgent && (frame.world !== 0 || frame.members.length !== 1))
       throw new ProtocolError(
@@ -52,8 +53,20 @@ export class WorldTable {
     this.#join(branch, frame);
   }
 
+  /** Shows all worlds to a connection, those that are there and those to come. */
+  addObserver(observer: Branch): void {
+    this.#observers.add(observer);
+    for (const world of this.#all) this.#show(world, observer);
+  }
+
+  #show(world: World, observer: Branch): void {
+    if (!world.addObserver(observer, observer.maxWorld + 1)) return;
+    observer.worlds.set(++observer.maxWorld, world);
+  }
+
   /** A connection from below has ended. */
   removeBranch(branch: Branch, reason: string): void {
+    this.#observers.delete(branch);
     for (const world of [...branch.worlds.values()]) world.removeLink(branch, reason);
   }
 
@@ -85,7 +98,10 @@ export class WorldTable {
     const world: World = new World({
       ...{ name, attempt, size, host: this.#host, parent: up?.send },
       disconnected: () => this.#parent?.disconnected,
-      onComplete: leaveGathering,
+      onComplete: () => {
+        leaveGathering();
+        for (const observer of this.#observers) this.#show(world, observer);
+      },
       onRefused: (refusal, ranks) => this.#cacheRefusal(key, refusal, ranks),
       onFinished: () => {
         leaveGathering();

@@ -1,6 +1,6 @@
 import { UsageError } from "../errors.ts";
 import { closestMatch } from "./closest-match.ts";
-import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
+import { type CommandSpec, findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
 const OUTPUT_HINT = "every rank's output is shown and logged as it is; see --console-ranks and --log-dir";
 const NO_EFFECT_HINT = "torchrun's; it would change nothing here, so leave it out";
@@ -22,9 +22,7 @@ const TORCHRUN_HINTS: Readonly<Record<string, string>> = {
   "start-method": NO_EFFECT_HINT,
 };
 
-/** What to write instead of an option of torchrun, named in kebab-case; undefined for any other. */
-const torchrunHint = (name: string): string | undefined =>
-  Object.hasOwn(TORCHRUN_HINTS, name) ? TORCHRUN_HINTS[name] : undefined;
+const MOSAIC_RUN: CommandSpec = { name: "mosaic-run", options: OPTIONS, hints: TORCHRUN_HINTS };
 
 /** A value as it was written, before its type is looked at. */
 export type RawValue = boolean | string | readonly string[];
@@ -38,14 +36,14 @@ export interface CommandLine {
 }
 
 /** Takes a command line apart. Options end at the first positional or `--`; what follows the entry is the script's. */
-export function parseCommandLine(argv: readonly string[]): CommandLine {
+export function parseCommandLine(argv: readonly string[], command: CommandSpec = MOSAIC_RUN): CommandLine {
   const options = new Map<string, RawValue>();
   let next = 0;
   while (next < argv.length) {
     const word = argv[next] as string;
     if (word === "--" || !word.startsWith("-") || word === "-") break;
     next++;
-    const { spec, inlineValue, isNegated } = recognizeOption(word);
+    const { spec, inlineValue, isNegated } = recognizeOption(word, command);
     if (spec.kind === "flag" || isNegated) {
       if (inlineValue !== undefined && isNegated) throw new UsageError(`${word}: --no-… takes no value`);
       options.set(spec.name, isNegated ? (spec.negatedName ?? false) : (inlineValue ?? true));
@@ -66,33 +64,35 @@ interface RecognizedOption {
   readonly isNegated: boolean;
 }
 
-function recognizeOption(word: string): RecognizedOption {
+function recognizeOption(word: string, command: CommandSpec): RecognizedOption {
+  const { options } = command;
   if (!word.startsWith("--")) {
-    const spec = OPTIONS.find(({ shortName }) => shortName === word[1]);
-    if (spec === undefined || (spec.kind === "flag" && word.length > 2)) throw unknownOption(word, word.slice(1));
+    const spec = options.find(({ shortName }) => shortName === word[1]);
+    if (spec === undefined || (spec.kind === "flag" && word.length > 2))
+      throw unknownOption(word, word.slice(1), command);
     const rest = word.slice(2).replace(/^=/, "");
     return { spec, inlineValue: rest === "" ? undefined : rest, isNegated: false };
   }
   const equals = word.indexOf("=");
   const name = word.slice(2, equals < 0 ? undefined : equals);
   const inlineValue = equals < 0 ? undefined : word.slice(equals + 1);
-  const spec = findOption(name);
+  const spec = findOption(name, options);
   if (spec !== undefined) return { spec, inlineValue, isNegated: false };
-  const positive = /^no[-_]/.test(name) ? findOption(name.slice(3)) : undefined;
-  if (positive === undefined) throw unknownOption(`--${name}`, name);
+  const positive = /^no[-_]/.test(name) ? findOption(name.slice(3), options) : undefined;
+  if (positive === undefined) throw unknownOption(`--${name}`, name, command);
   if (positive.kind !== "flag" && positive.negatedName === undefined)
     throw new UsageError(`--${name}: --${positive.name} takes a value and cannot be switched off`);
   return { spec: positive, inlineValue, isNegated: true };
 }
 
-function unknownOption(written: string, name: string): UsageError {
+function unknownOption(written: string, name: string, command: CommandSpec): UsageError {
   const kebab = name.replaceAll("_", "-");
-  const instead = torchrunHint(kebab);
+  const instead = Object.hasOwn(command.hints, kebab) ? command.hints[kebab] : undefined;
   if (instead !== undefined) return new UsageError(`unknown option ${written}: ${instead}`);
   const meant = closestMatch(
     kebab,
-    OPTIONS.map((spec) => spec.name),
+    command.options.map((spec) => spec.name),
   );
   const suggestion = meant === undefined ? "" : `; did you mean --${meant}?`;
-  return new UsageError(`unknown option ${written}${suggestion} (mosaic-run --help lists all)`);
+  return new UsageError(`unknown option ${written}${suggestion} (${command.name} --help lists all)`);
 }

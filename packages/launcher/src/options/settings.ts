@@ -1,3 +1,4 @@
+import { COLOR_SETTINGS, type ColorSetting } from "../output/color.ts";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
 import { MAX_THREADS } from "../launch-plan.ts";
@@ -9,7 +10,7 @@ import { OptionValues } from "./values.ts";
 /** How the console shows a job. */
 export interface ConsoleSettings {
   readonly json: boolean;
-  readonly color: "auto" | "always" | "never";
+  readonly color: ColorSetting;
   readonly logPrefix: string;
   /** As `--console-ranks` wrote it: what it means depends on the world size. */
   readonly consoleRanks: string | undefined;
@@ -45,7 +46,7 @@ export function parseSettings(sources: ReadonlyMap<string, SourcedValue>, argv: 
   };
   const console: ConsoleSettings = {
     json: values.flag("json"),
-    color: values.choice("color", ["auto", "always", "never"]),
+    color: values.choice("color", COLOR_SETTINGS),
     logPrefix: parsePrefix(values),
     consoleRanks: values.text("console-ranks"),
   };

@@ -17,6 +17,14 @@ export interface OptionSpec {
   readonly helpText: string;
 }
 
+/** A command of this package: what parsing its command line takes. */
+export interface CommandSpec {
+  readonly name: string;
+  readonly options: readonly OptionSpec[];
+  /** What to write in place of options that it does not have, by name in kebab-case. */
+  readonly hints: Readonly<Record<string, string>>;
+}
+
 export const OPTIONS: readonly OptionSpec[] = [
   {
     name: "nproc-per-node",
@@ -207,23 +215,28 @@ export const OPTIONS: readonly OptionSpec[] = [
 ];
 
 /** The option a user may have meant: by name, in kebab-case or snake_case. */
-export const findOption = (name: string): OptionSpec | undefined =>
-  OPTIONS.find((spec) => spec.name === name.replaceAll("_", "-"));
+export const findOption = (name: string, options: readonly OptionSpec[] = OPTIONS): OptionSpec | undefined =>
+  options.find((spec) => spec.name === name.replaceAll("_", "-"));
 
-/** The text of `--help`. */
-export function helpText(): string {
-  const rows = OPTIONS.map(({ name, shortName, value, default: byDefault, helpText }) => {
+/** The lines of `--help` that list options. */
+export function optionRows(options: readonly OptionSpec[]): string {
+  const rows = options.map(({ name, shortName, value, default: byDefault, helpText }) => {
     const written = `${shortName === undefined ? "    " : `-${shortName}, `}--${name}${value === undefined ? "" : ` ${value}`}`;
     const shown = byDefault === undefined || byDefault.trim() !== byDefault ? "" : ` [${byDefault}]`;
     return `  ${written.padEnd(36)} ${helpText}${shown}`;
   });
+  return rows.join("\n");
+}
+
+/** The text of `mosaic-run --help`. */
+export function helpText(): string {
   return `Usage: mosaic-run [options] <entry> [entry arguments]
 
 Starts the ranks of a job, watches them, and ends them together. On several nodes, once with --hosts A,B, which needs ssh;
 or run it on each: -N 2 --node-rank 0 or 1, --rdzv-endpoint HOST, and the same secret in MOSAIC_TOKEN_FILE.
 Options end at the entry; everything after it is the entry's own.
 
-${rows.join("\n")}
+${optionRows(OPTIONS)}
 
 Every option is also read from MOSAIC_<NAME> (but --node-arg, --import and --env), then mosaic.launch.json, then
 PET_<NAME> or SLURM.

@@ -53,6 +53,20 @@ function readStat(pid: number): LiveProcess | undefined {
   }
 }
 
+/** The environments of all living processes that this user may read, as they were when the processes began. */
+export function processEnvironments(): readonly Readonly<Record<string, string>>[] {
+  return liveProcesses().flatMap(({ pid }) => {
+    try {
+      const pairs = readFileSync(`/proc/${pid}/environ`, "utf8").split("\0");
+      return [
+        Object.fromEntries(pairs.map((pair) => [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)])),
+      ];
+    } catch {
+      return [];
+    }
+  });
+}
+
 function environmentContains(pid: number, mark: Buffer): boolean {
   try {
     const environment = readFileSync(`/proc/${pid}/environ`);

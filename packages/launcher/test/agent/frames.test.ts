@@ -15,7 +15,7 @@ import { LIMITS, ProtocolError } from "../../src/agent/wire.ts";
 import { testFrames } from "./test-frames.ts";
 
 const frames = testFrames();
-const KINDS = 35;
+const KINDS = 36;
 
 /** A frame as the document writes it. */
 const documented = (frame: Frame): unknown =>

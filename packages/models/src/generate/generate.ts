@@ -183,6 +183,7 @@ export async function* generateTokens(model: GenerativeModel, call: Generation):
     yield { ...sampled, text: (piece?.text ?? "") + rest, finishReason };
     if (isLast) return;
     logits = await decode(model, sampled.token, sequence);
+    model.ctx.world.markStep();
   }
 }
 

@@ -14,7 +14,7 @@
 namespace mosaic {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/collectives/addon.ts.
-constexpr int32_t kProtocol = 3;
+constexpr int32_t kProtocol = 4;
 
 struct Addon {
   std::shared_ptr<CompletionQueue> completions;

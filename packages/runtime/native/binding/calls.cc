@@ -79,6 +79,12 @@ Napi::Value traffic(const Napi::CallbackInfo& info) {
   });
 }
 
+// markStep(engine, reserved, peak): the rank has finished a step, with so many bytes of device memory.
+void markStep(const Napi::CallbackInfo& info) {
+  const auto bytes = [&](size_t i) { return static_cast<uint64_t>(info[i].As<Napi::Number>().Int64Value()); };
+  if (const auto engine = findEngine(info)) engine->markStep(bytes(1), bytes(2));
+}
+
 void startTrace(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] { engineOf(info)->startTrace(); });
 }
@@ -129,6 +135,7 @@ void exportCalls(Napi::Env env, Napi::Object exports) {
   exports.Set("split", Napi::Function::New(env, split));
   exports.Set("splitResult", Napi::Function::New(env, splitResult));
   exports.Set("traffic", Napi::Function::New(env, traffic));
+  exports.Set("markStep", Napi::Function::New(env, markStep));
   exports.Set("startTrace", Napi::Function::New(env, startTrace));
   exports.Set("stopTrace", Napi::Function::New(env, stopTrace));
   exports.Set("takeTrace", Napi::Function::New(env, takeTrace));

@@ -279,6 +279,7 @@ void Engine::finishOperation(const std::shared_ptr<Operation>& op, const std::op
     queue_.pop_front();
     op->group->payload += op->schedule.payload;
     last_ = op->name();
+    if (op->startedAt != 0) runningNs_ += monotonicNs() - op->startedAt;
     if (trace && tracing_) trace_.push_back(*trace);
     isAwaited = !traceRequests_.empty();
     completed_ = op->number;
@@ -450,6 +451,22 @@ Position Engine::position() {
   wake();
   const std::lock_guard lock(mutex_);
   return failedAt_ ? *failedAt_ : currentPosition();
+}
+
+std::pair<Position, Metrics> Engine::sample() {
+  Metrics metrics = counters_->sample();
+  const std::lock_guard lock(mutex_);
+  metrics.waiting = static_cast<uint64_t>(waitedNs());
+  for (const auto& group : groups_) {
+    metrics.bytesSent += group->payload.sent;
+    metrics.bytesReceived += group->payload.received;
+  }
+  return {failedAt_ ? *failedAt_ : currentPosition(), metrics};
+}
+
+int64_t Engine::waitedNs() const {
+  const bool isRunning = !queue_.empty() && queue_.front()->startedAt != 0;
+  return runningNs_ + (isRunning ? monotonicNs() - queue_.front()->startedAt : 0);
 }
 
 Position Engine::currentPosition() const {

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "collectives/call_log.h"
+#include "collectives/rank_counters.h"
 #include "control/control_plane.h"
 #include "mosaic/clock.h"
 #include "mosaic/device_port.h"
@@ -76,6 +77,9 @@ class Engine : private ControlListener {
   /// All operations up to this number are over.
   uint64_t completed() const { return completed_; }
 
+  /// The rank has finished a step, with that much device memory: what a monitor shows.
+  void markStep(uint64_t reserved, uint64_t peak) { counters_->markStep(reserved, peak); }
+
   void startTrace();
   /// Calls back once all that was posted is over.
   void stopTrace(std::function<void(std::vector<TraceRecord>)> collect);
@@ -132,9 +136,13 @@ class Engine : private ControlListener {
   /// Makes the part of a split usable; its group exists. False: the engine has failed.
   virtual bool openSplitGroup(Operation&, const std::vector<int64_t>& /*colors*/) { return true; }
   virtual void closeTransport() = 0;
+  /// Any thread, under the lock: nanoseconds for which compute has waited for collectives. Where that cannot be
+  /// observed: for which an operation was under way whose operands were ready.
+  virtual int64_t waitedNs() const;
 
   // ── for them
   const EngineOptions& options() const { return options_; }
+  const std::shared_ptr<RankCounters>& counters() const { return counters_; }
   const MosaicTransport& table() const { return *transport_; }
   bool hasFailed() const { return failed_; }
   bool isStopped() const { return stop_; }
@@ -232,6 +240,7 @@ class Engine : private ControlListener {
   void onPositions(uint64_t request, std::vector<Position> positions) override;
   void onControlLost(const std::string& reason) override;
   Position position() override;
+  std::pair<Position, Metrics> sample() override;
   std::vector<CallRecord> calls(uint64_t group) override;
 
  protected:
@@ -271,6 +280,7 @@ class Engine : private ControlListener {
   uint64_t failedFrom_ = 0;
   std::optional<Position> failedAt_;
   std::string last_;  // the last operation that completed
+  int64_t runningNs_ = 0;  // of the operations that are over: see `waitedNs`
   CompletionCallback closed_;
   bool hasExited_ = false, hasFailedClosing_ = false;
   std::condition_variable exited_;
@@ -288,6 +298,8 @@ class Engine : private ControlListener {
   std::atomic<bool> newEvents_{false}, reportRequested_{false};
   std::atomic<bool> hasEvents_{false};
   const EngineOptions options_;
+  /// Work of the compute stream may outlive the engine.
+  const std::shared_ptr<RankCounters> counters_ = std::make_shared<RankCounters>();
   const TransportPtr transport_;
   const std::unique_ptr<ControlPlane> control_;
   CompletionCallback connected_;

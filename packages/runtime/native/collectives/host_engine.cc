@@ -129,7 +129,8 @@ enum class State : uint32_t { Pending, Done, Failed };
 }  // namespace
 
 struct HostEngine::HostOperation : Operation {
-  explicit HostOperation(HostEngine& engine, bool isReady) : engine(&engine), ready(isReady) {}
+  explicit HostOperation(HostEngine& engine, bool isReady)
+      : engine(&engine), counters(engine.counters()), ready(isReady) {}
 
   /// The compute stream has failed: the operation must not take place. Any thread, any number of times.
   void cancel(const MosaicFailure& upstream) {
@@ -152,11 +153,15 @@ struct HostEngine::HostOperation : Operation {
   /// that.
   void await() {
     for (int i = 0; i < kMaxSpins && isPending(); i++) relax();
+    if (!isPending()) return;
+    counters->beginWait();
     while (isPending()) futexWait(state, static_cast<uint32_t>(State::Pending), -1, false);
+    counters->endWait();
   }
 
   std::mutex mutex;
   HostEngine* engine;  // under the mutex; null once it is over
+  const std::shared_ptr<RankCounters> counters;
   MosaicFailure cause{};
   std::atomic<bool> isCancelled{false};
   /// All compute that the operands depend on is done.

@@ -29,6 +29,7 @@ class HostEngine final : public Engine {
   std::optional<Diagnosis> transportFailure(Operation& op) override;
   void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
   void closeTransport() override;
+  int64_t waitedNs() const override { return counters()->waitedNs(); }
 
   std::shared_ptr<HostOperation> next();
   void execute(const std::shared_ptr<HostOperation>& op);

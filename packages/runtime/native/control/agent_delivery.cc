@@ -1,5 +1,7 @@
 // What the agent sends to a rank, and what the rank replies.
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "control/agent_client.h"
 
@@ -178,9 +180,17 @@ void AgentClient::replyPosition(const PositionsQuery& query) {
     if (!detached_) {
       Position at;
       at.activity = Position::Activity::Idle;
-      if (listener_) at = listener_->position();
+      std::vector<RankMetrics> metrics;
+      if (listener_ && query.metrics != 0) {
+        Metrics sampled;
+        std::tie(at, sampled) = listener_->sample();
+        const auto& [time, steps, step, sinceStep, waiting, sent, received, reserved, peak, resident] = sampled;
+        metrics.push_back({time, steps, step, sinceStep, waiting, sent, received, reserved, peak, resident});
+      } else if (listener_) {
+        at = listener_->position();
+      }
       reply.positions.push_back({RankRanges::of({options_.rank}), static_cast<uint8_t>(at.activity), at.group,
-                                 at.sequence, at.index, at.operation, at.description, at.last});
+                                 at.sequence, at.index, at.operation, at.description, at.last, std::move(metrics)});
     }
   }
   send(encode(reply));

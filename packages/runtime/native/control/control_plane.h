@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mosaic/failure.h"
@@ -40,6 +41,16 @@ struct Position {
   std::string operation;    // `allGather #42 (sp)`
   std::string description;  // with dtype and shape
   std::string last;         // the last operation that completed; empty: none
+};
+
+/// What a monitor shows of a rank beside its position. Counts are those since the rank connected, times in nanoseconds.
+struct Metrics {
+  uint64_t time = 0;                        // CLOCK_MONOTONIC at the sample
+  uint64_t steps = 0, step = 0, sinceStep = 0;  // marked; the last one; since the last mark
+  uint64_t waiting = 0;                     // the device has waited for collectives: RankCounters
+  uint64_t bytesSent = 0, bytesReceived = 0;
+  uint64_t reserved = 0, peak = 0;          // device memory at the last mark
+  uint64_t resident = 0;                    // of the process
 };
 
 /// A collective of a group that a rank has called, and the hash of all up to and with it.
@@ -81,6 +92,8 @@ class ControlListener {
 
   // What the control plane queries from this rank.
   virtual Position position() = 0;
+  /// As `position`, for a monitor, which samples often: it is no reason to compare calls.
+  virtual std::pair<Position, Metrics> sample() { return {position(), {}}; }
   /// The last calls of a group, oldest first.
   virtual std::vector<CallRecord> calls(uint64_t group) = 0;
 };

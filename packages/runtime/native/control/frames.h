@@ -9,7 +9,7 @@
 namespace mosaic::control {
 
 constexpr uint32_t kMagic = 0x31436f4d;  // "MoC1"
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 #define MOSAIC_FIELD(name) archive(#name, self.name)
 #define MOSAIC_FIELDS(...)                         \
@@ -222,25 +222,39 @@ struct PositionsRequest {
   static constexpr uint8_t kType = 23;
   uint32_t world = 0;
   uint64_t request = 0;
+  uint8_t metrics = 0;
   RankRanges ranks;
-  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(request), MOSAIC_FIELD(ranks))
+  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(request), MOSAIC_FIELD(metrics), MOSAIC_FIELD(ranks))
 };
 
 struct PositionsQuery {
   static constexpr uint8_t kType = 24;
   uint32_t world = 0, query = 0, timeoutMs = 0;
+  uint8_t metrics = 0;
   RankRanges ranks;
-  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(query), MOSAIC_FIELD(timeoutMs), MOSAIC_FIELD(ranks))
+  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(query), MOSAIC_FIELD(timeoutMs), MOSAIC_FIELD(metrics),
+                MOSAIC_FIELD(ranks))
+};
+
+struct RankMetrics {
+  static constexpr size_t kMinBytes = 80;
+  uint64_t time = 0, steps = 0, step = 0, sinceStep = 0, waiting = 0;
+  uint64_t bytesSent = 0, bytesReceived = 0, reserved = 0, peak = 0, resident = 0;
+  MOSAIC_FIELDS(MOSAIC_FIELD(time), MOSAIC_FIELD(steps), MOSAIC_FIELD(step), MOSAIC_FIELD(sinceStep),
+                MOSAIC_FIELD(waiting), MOSAIC_FIELD(bytesSent), MOSAIC_FIELD(bytesReceived), MOSAIC_FIELD(reserved),
+                MOSAIC_FIELD(peak), MOSAIC_FIELD(resident))
 };
 
 struct RankPosition {
-  static constexpr size_t kMinBytes = 41;
+  static constexpr size_t kMinBytes = 45;
   RankRanges ranks;
   uint8_t activity = 0;
   uint64_t group = 0, sequence = 0, index = 0;
   std::string operation, description, last;
+  std::vector<RankMetrics> metrics;  // one where they were requested, else none
   MOSAIC_FIELDS(MOSAIC_FIELD(ranks), MOSAIC_FIELD(activity), MOSAIC_FIELD(group), MOSAIC_FIELD(sequence),
-                MOSAIC_FIELD(index), MOSAIC_FIELD(operation), MOSAIC_FIELD(description), MOSAIC_FIELD(last))
+                MOSAIC_FIELD(index), MOSAIC_FIELD(operation), MOSAIC_FIELD(description), MOSAIC_FIELD(last),
+                MOSAIC_FIELD(metrics))
 };
 
 struct PositionsReply {

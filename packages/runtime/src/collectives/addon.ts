@@ -56,6 +56,7 @@ export interface CollectivesAddon {
   split(...splitting: [engine: EngineHandle, group: number, color: number, name: string, completion: number]): number;
   splitResult(engine: EngineHandle, operation: number): SplitResult;
   traffic(engine: EngineHandle, group: number): readonly [number, number, number];
+  markStep(engine: EngineHandle, reserved: number, peak: number): void;
   startTrace(engine: EngineHandle): void;
   stopTrace(engine: EngineHandle, completion: number): void;
   takeTrace(completion: number): readonly TraceEvent[];
@@ -74,7 +75,7 @@ export function addon(): CollectivesAddon {
     packageName: "@mosaic/runtime",
     description: "the collectives engine",
     path: addonPath,
-    protocol: 3, // `kProtocol` in native/binding/addon.h
+    protocol: 4, // `kProtocol` in native/binding/addon.h
     requirements: "g++ and CMake",
   });
   loaded.bind(completions.complete);

@@ -75,6 +75,10 @@ export class NativeGroup extends CheckedGroup {
     return { bytesSent, bytesReceived, messagesSent };
   }
 
+  override markStep(): void {
+    if (this.size > 1 && !this.isClosed) this.#nativeRank.markStep();
+  }
+
   startTrace(): void {
     this.beginCall("startTrace");
     this.#nativeRank.startTrace();

@@ -110,6 +110,11 @@ export class NativeRank {
     return callNative((addon) => addon.traffic(this.#engine, group));
   }
 
+  markStep(): void {
+    const { reserved, peak } = this.device.memory();
+    callNative((addon) => addon.markStep(this.#engine, reserved, peak));
+  }
+
   startTrace(): void {
     callNative((addon) => addon.startTrace(this.#engine));
   }

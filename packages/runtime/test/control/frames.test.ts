@@ -6,7 +6,7 @@ import { compile } from "./native.ts";
 /** Between agents or launchers only: their sole implementation is the launcher's. */
 const NOT_OF_RANKS = [
   ...["accept", "redirect", "heartbeat", "cancelJoin"],
-  ...["register", "rendezvousStatus", "assign", "clock", "failing", "stop", "report", "ended", "outcome"],
+  ...["register", "rendezvousStatus", "assign", "clock", "failing", "stop", "report", "ended", "outcome", "world"],
 ];
 
 const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.toString("hex") }));

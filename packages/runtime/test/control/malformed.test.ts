@@ -105,7 +105,16 @@ describe("malformed frames end a rank's connection at most", { timeout }, () => 
 });
 
 describe("a frame that names more ranks than the world has", () => {
-  const gone = { activity: 0, group: 0n, sequence: 0n, index: 0n, operation: "", description: "", last: "" };
+  const gone = {
+    activity: 0,
+    group: 0n,
+    sequence: 0n,
+    index: 0n,
+    operation: "",
+    description: "",
+    last: "",
+    metrics: [],
+  };
   const world = 0;
   const all = (size: number): RankRanges => [[0, size]];
   // Each list is legal by itself; together they would be gigabytes.

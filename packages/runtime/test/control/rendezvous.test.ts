@@ -163,13 +163,21 @@ describe("a rendezvous fails", () => {
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 2 });
     await vi.waitFor(() => expect(agent.connections).toBe(1));
-    const greeting = { magic: MAGIC, version: 2, secret: "", role: ROLES.rank, agent: 0, host: "", address: "" };
+    const greeting = {
+      magic: MAGIC,
+      version: PROTOCOL_VERSION + 1,
+      secret: "",
+      role: ROLES.rank,
+      agent: 0,
+      host: "",
+      address: "",
+    };
     const answer = await firstAnswer(path, encode({ kind: "hello", ...greeting }));
     const versions =
-      "version 2 of the control plane's protocol, and version 1 of the agent of n0; install one version of";
+      "version 3 of the control plane's protocol, and version 2 of the agent of n0; install one version of";
     expect(answer).toMatchObject({ kind: "refused", code: MISMATCH, message: expect.stringContaining(versions) });
     expect(await ranks.delivered("0", "refused")).toMatchObject({ message: expect.stringContaining(versions) });
-    expect(PROTOCOL_VERSION).toBe(1);
+    expect(PROTOCOL_VERSION).toBe(2);
   });
 
   test("at once when it is interrupted, joined or not", async () => {

@@ -1,0 +1,14 @@
+import { init } from "@mosaic/attention";
+import { loadModel } from "@mosaic/attention/models";
+
+// npm run generate -- "He took his"
+await using ctx = await init({ spSize: 2 });
+using model = await loadModel(ctx, "build/model", { backend: "ring" });
+const prompt = process.argv[2] ?? "He took his";
+const tokens = [...Buffer.from(prompt)];
+if (ctx.rank === 0) process.stdout.write(prompt);
+// Every rank generates the same tokens; each has its share of the keys and values.
+for await (const { token } of model.generate({ tokens, maxNewTokens: 120, endTokens: [] })) {
+  if (ctx.rank === 0) process.stdout.write(String.fromCharCode(token));
+}
+if (ctx.rank === 0) process.stdout.write("\n");

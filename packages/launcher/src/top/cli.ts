@@ -1,0 +1,121 @@
+#!/usr/bin/env node
+import { setTimeout as delay } from "node:timers/promises";
+import { RendezvousError, UsageError } from "../errors.ts";
+import { useColor } from "../output/color.ts";
+import { launcherVersion } from "../version.ts";
+import { findJob, type RunningJob, secretOf } from "./find-job.ts";
+import { Observer } from "./observer.ts";
+import { parseTopSettings, type TopSettings } from "./options.ts";
+import { prometheusText, servePrometheus } from "./prometheus.ts";
+import { byRank, compareSamples, type RawSample, type WorldSample } from "./sample.ts";
+import { tableLines } from "./table.ts";
+
+/** EX_SOFTWARE: the command itself failed. */
+const EX_SOFTWARE = 70;
+/** How long `--once` waits for ranks that connect. */
+const CONNECT_TIMEOUT_MS = 10_000;
+const POLL_MS = 20;
+
+async function main(argv: readonly string[]): Promise<number> {
+  const settings = parseTopSettings(argv, launcherVersion());
+  if (typeof settings === "string") return print(settings);
+  const job = findJob(settings.job);
+  using observer = await Observer.connect(job.socket, secretOf(job));
+  const show = await outputOf(job, settings);
+  const samples = new Sampler(observer);
+  await untilWorld(observer, job, settings.once);
+  // The first sample is what the next one is compared with.
+  await samples.take();
+  while (observer.isConnected) {
+    await Promise.race([delay(settings.intervalMs), observer.ended]);
+    const worlds = await samples.take();
+    if (!observer.isConnected) break;
+    show(worlds);
+    if (settings.once) return 0;
+  }
+  if (observer.refusal !== undefined) throw new RendezvousError(observer.refusal);
+  process.stderr.write(`mosaic-top: job ${job.id} has ended\n`);
+  return 0;
+}
+
+/** Takes a sample of each world, and compares it with the one before. */
+class Sampler {
+  readonly #observer: Observer;
+  #before = new Map<number, RawSample>();
+
+  constructor(observer: Observer) {
+    this.#observer = observer;
+  }
+
+  async take(): Promise<readonly WorldSample[]> {
+    const taken = await Promise.all(
+      this.#observer.worlds.map(async (world) => ({ world, raw: byRank(await this.#observer.positions(world)) })),
+    );
+    const before = this.#before;
+    this.#before = new Map(taken.map(({ world, raw }) => [world.number, raw]));
+    return taken.map(({ world, raw }) => compareSamples(world, before.get(world.number), raw));
+  }
+}
+
+async function untilWorld(observer: Observer, { id }: RunningJob, once: boolean): Promise<void> {
+  for (let waited = 0; observer.worlds.length === 0 && observer.isConnected; waited += POLL_MS) {
+    if (once && waited >= CONNECT_TIMEOUT_MS)
+      throw new RendezvousError(
+        `timed out after ${CONNECT_TIMEOUT_MS / 1000} s: no ranks of job ${id} have connected; a job of one rank connects none`,
+      );
+    await delay(POLL_MS);
+  }
+}
+
+/** What is done with a sample. */
+async function outputOf(
+  job: RunningJob,
+  { json, prometheusPort, color, intervalMs }: TopSettings,
+): Promise<(worlds: readonly WorldSample[]) => void> {
+  const jsonLine = (worlds: readonly WorldSample[]): void =>
+    void print(`${JSON.stringify({ time: new Date().toISOString(), job: job.id, intervalMs, worlds })}\n`);
+  if (prometheusPort !== undefined) {
+    let latest: readonly WorldSample[] = [];
+    const port = await servePrometheus(prometheusPort, () => prometheusText(job.id, latest));
+    process.stderr.write(`mosaic-top: job ${job.id} at http://127.0.0.1:${port}/metrics\n`);
+    return (worlds) => {
+      latest = worlds;
+      if (json) jsonLine(worlds);
+    };
+  }
+  return json ? jsonLine : tableOutput(job, useColor(color));
+}
+
+/** Draws over what was drawn before, where that is a terminal; else one table below the other. */
+function tableOutput(job: RunningJob, color: boolean): (worlds: readonly WorldSample[]) => void {
+  let drawn = 0;
+  return (worlds) => {
+    const { isTTY, columns, rows } = process.stdout;
+    const size = isTTY ? { columns, rows: Math.floor(rows / Math.max(1, worlds.length)) } : undefined;
+    const style = { color, columns: size?.columns, rows: size?.rows };
+    const tables = worlds.flatMap((world) => tableLines(world, style));
+    const lines = worlds.length === 0 ? [`job ${job.id}: no ranks are connected`] : tables;
+    const clear = isTTY && drawn > 0 ? `\u001b[${drawn}A\u001b[J` : "";
+    print(`${clear}${lines.join("\n")}\n`);
+    drawn = lines.length;
+  };
+}
+
+function print(text: string): number {
+  process.stdout.write(text);
+  return 0;
+}
+
+function reportError(error: unknown): number {
+  if (error instanceof UsageError || error instanceof RendezvousError) {
+    process.stderr.write(`mosaic-top: ${error.message}\n`);
+    return error.exitCode;
+  }
+  const stack = error instanceof Error ? error.stack : String(error);
+  process.stderr.write(`mosaic-top: internal error, please report it:\n${stack}\n`);
+  return EX_SOFTWARE;
+}
+
+// The reader of a pipe is gone: `| head`.
+process.stdout.on("error", () => process.exit(0));
+process.exit(await main(process.argv.slice(2)).catch(reportError));

@@ -1,0 +1,73 @@
+import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { basename, resolve } from "node:path";
+import { UsageError } from "../errors.ts";
+import { processEnvironments } from "../ranks/process-table.ts";
+import { TOKEN_FILE } from "../secret.ts";
+
+/** A job that runs, and where its control plane is. */
+export interface RunningJob {
+  /** Its run id; of a job that was named by its socket and that no launcher named, the socket. */
+  readonly id: string;
+  /** Of the agent on this host. */
+  readonly socket: string;
+  readonly tokenFile: string | undefined;
+}
+
+/** The jobs of this user on this host that mosaic-run started: as the environments of their ranks name them. Needs /proc. */
+export function runningJobs(): readonly RunningJob[] {
+  const jobs = new Map<string, RunningJob>();
+  // Of several launchers of one job on this host the first node's agent.
+  const byNode = processEnvironments().toSorted((a, b) => Number(a.GROUP_RANK ?? 0) - Number(b.GROUP_RANK ?? 0));
+  for (const { MOSAIC_RUN_ID: id, MOSAIC_AGENT: socket, [TOKEN_FILE]: tokenFile } of byNode)
+    if (id && socket && !jobs.has(id) && existsSync(socket)) jobs.set(id, { id, socket, tokenFile });
+  return [...jobs.values()];
+}
+
+/**
+ * The job that is meant by a run id or the begin of one, its log directory or the directory of those, or a socket; without any the
+ * only one there is. Throws UsageError that lists what runs.
+ */
+export function findJob(given: string | undefined, jobs: readonly RunningJob[] = runningJobs()): RunningJob {
+  if (given === undefined) return theOnly(jobs, "expected the id of a job", "none");
+  const kind = kindOf(given);
+  if (kind === "socket") {
+    const socket = resolve(given);
+    const known = jobs.find((job) => job.socket === socket);
+    return known ?? { id: socket, socket, tokenFile: process.env[TOKEN_FILE] || undefined };
+  }
+  const names = kind === "directory" ? [basename(resolve(given)), ...readdirSync(given)] : [given];
+  const exact = jobs.filter(({ id }) => names.includes(id));
+  const found = exact.length > 0 || kind === "directory" ? exact : jobs.filter(({ id }) => id.startsWith(given));
+  return theOnly(found, "expected a running job", `"${given}"`, jobs);
+}
+
+function theOnly(
+  found: readonly RunningJob[],
+  expected: string,
+  received: string,
+  all: readonly RunningJob[] = found,
+): RunningJob {
+  const [job] = found;
+  if (job !== undefined && found.length === 1) return job;
+  const ids = (found.length > 1 ? found : all).map(({ id }) => id);
+  const running =
+    ids.length === 0
+      ? "no job of this user runs on this host that mosaic-run started; of others pass the agent's socket"
+      : `running: ${ids.join(", ")}`;
+  throw new UsageError(`${expected}, received ${received}; ${running}`);
+}
+
+function kindOf(path: string): "socket" | "directory" | "other" {
+  const stat = statSync(path, { throwIfNoEntry: false });
+  return stat?.isSocket() ? "socket" : stat?.isDirectory() ? "directory" : "other";
+}
+
+/** The secret that the job's connections begin with; empty where there is none. */
+export function secretOf({ tokenFile }: RunningJob): string {
+  if (tokenFile === undefined) return "";
+  try {
+    return readFileSync(tokenFile, "utf8").trim();
+  } catch (error) {
+    throw new UsageError(`the job's secret cannot be read: ${(error as Error).message}; has the job ended?`);
+  }
+}

@@ -1,0 +1,86 @@
+import { UsageError } from "../errors.ts";
+import { COLOR_SETTINGS, type ColorSetting } from "../output/color.ts";
+import { type CommandLine, parseCommandLine, type RawValue } from "../options/parse.ts";
+import type { SourcedValue } from "../options/sources.ts";
+import { type CommandSpec, optionRows } from "../options/specs.ts";
+import { OptionValues } from "../options/values.ts";
+
+const MIN_INTERVAL_MS = 100;
+
+export const MOSAIC_TOP: CommandSpec = {
+  name: "mosaic-top",
+  hints: {},
+  options: [
+    { name: "interval", kind: "value", value: "TIME", default: "1s", helpText: "between samples" },
+    { name: "once", kind: "flag", helpText: "one sample, over one interval" },
+    { name: "json", kind: "flag", helpText: "one JSON object a sample" },
+    {
+      name: "prometheus",
+      kind: "value",
+      value: "PORT",
+      helpText: "serve http://127.0.0.1:PORT/metrics and print no samples; 0: any free port",
+    },
+    {
+      name: "color",
+      kind: "value",
+      value: "auto|always|never",
+      negatedName: "never",
+      default: "auto",
+      helpText: "colours",
+    },
+    { name: "help", kind: "flag", shortName: "h", helpText: "show this help" },
+    { name: "version", kind: "flag", shortName: "V", helpText: "the version" },
+  ],
+};
+
+/** What the command line requires. */
+export interface TopSettings {
+  /** A run id or the begin of one, a log directory, or a socket; undefined: the one job there is. */
+  readonly job: string | undefined;
+  readonly intervalMs: number;
+  readonly once: boolean;
+  readonly json: boolean;
+  readonly prometheusPort: number | undefined;
+  readonly color: ColorSetting;
+}
+
+/** Reads the command line, whose options may stand before and after the job; a text instead for `--help` and `--version`. */
+export function parseTopSettings(argv: readonly string[], version: string): TopSettings | string {
+  const before = parseCommandLine(argv, MOSAIC_TOP);
+  const after: CommandLine = parseCommandLine(before.args, MOSAIC_TOP);
+  if (after.entry !== undefined)
+    throw new UsageError(`expected one job, received "${before.entry}" and "${after.entry}" (mosaic-top --help)`);
+  const values = new OptionValues(sourcesOf(new Map([...before.options, ...after.options])));
+  if (values.flag("help")) return topHelp();
+  if (values.flag("version")) return `mosaic-top ${version}, Node ${process.versions.node}\n`;
+  const intervalMs = values.duration("interval") ?? 0;
+  if (intervalMs < MIN_INTERVAL_MS) throw values.invalidValue("interval", `a time of at least ${MIN_INTERVAL_MS}ms`);
+  return {
+    ...{ job: before.entry, intervalMs, once: values.flag("once"), json: values.flag("json") },
+    prometheusPort: values.count("prometheus", 0, 65_535),
+    color: values.choice("color", COLOR_SETTINGS),
+  };
+}
+
+function sourcesOf(given: ReadonlyMap<string, RawValue>): ReadonlyMap<string, SourcedValue> {
+  return new Map(
+    MOSAIC_TOP.options.map(({ name, default: byDefault }): [string, SourcedValue] => {
+      const value = given.get(name);
+      return [name, value === undefined ? { value: byDefault, source: "default" } : { value, source: `--${name}` }];
+    }),
+  );
+}
+
+function topHelp(): string {
+  return `Usage: mosaic-top [job] [options]
+
+Shows what the ranks of a running job do: position, step time, waiting share, bytes per second, memory, and the slowest rank.
+The job is a run id or the begin of one, its log directory, or the socket of its control-plane agent; without it the one
+job of this user on this host.
+
+${optionRows(MOSAIC_TOP.options)}
+
+TIME is 500ms, 30s, 2m or 1h; a number without a unit is seconds.
+Exit code: 0 once the job has ended, 2 usage or no such job, 75 nothing to connect to or the port is taken.
+`;
+}

@@ -1,0 +1,78 @@
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { RendezvousError } from "../errors.ts";
+import { portOwner } from "../report/port-owner.ts";
+import type { RankSample, WorldSample } from "./sample.ts";
+
+interface Metric {
+  readonly name: string;
+  readonly help: string;
+  value(rank: RankSample): number | null;
+}
+
+const seconds = (ms: number | null): number | null => (ms === null ? null : ms / 1000);
+
+const METRICS: readonly Metric[] = [
+  { name: "steps", help: "Steps that the rank has marked.", value: ({ steps }) => steps },
+  { name: "step_seconds", help: "Time of a step, the mean of the last interval.", value: (r) => seconds(r.stepMs) },
+  { name: "since_step_seconds", help: "Time since the last step ended.", value: (r) => seconds(r.sinceStepMs) },
+  {
+    name: "waiting_ratio",
+    help: "Share of the time for which the device waits for collectives.",
+    value: (r) => r.waitingShare,
+  },
+  { name: "sent_bytes_per_second", help: "Payload of collectives that is sent.", value: (r) => r.sentBytesPerSecond },
+  {
+    name: "received_bytes_per_second",
+    help: "Payload of collectives that is received.",
+    value: (r) => r.receivedBytesPerSecond,
+  },
+  { name: "resident_bytes", help: "Memory of the process.", value: (r) => r.residentBytes },
+  { name: "device_bytes", help: "Device memory that the allocator holds.", value: (r) => r.deviceBytes },
+  { name: "device_peak_bytes", help: "The most device memory that was allocated.", value: (r) => r.devicePeakBytes },
+  { name: "up", help: "1 while the rank answers.", value: ({ activity }) => Number(!GONE.has(activity)) },
+];
+
+const GONE: ReadonlySet<RankSample["activity"]> = new Set(["exited", "failed", "unknown"]);
+
+/** The samples as Prometheus reads them: text format 0.0.4, a gauge for each rank and number. */
+export function prometheusText(job: string, worlds: readonly WorldSample[]): string {
+  const label = (text: string): string => JSON.stringify(text);
+  const labelsOf = ({ world, attempt }: WorldSample): string =>
+    `job_id=${label(job)},world=${label(world)},attempt="${attempt}"`;
+  const perRank = METRICS.flatMap(({ name, help, value }) => {
+    const lines = worlds.flatMap((world) =>
+      world.ranks.flatMap((rank) => {
+        const number = value(rank);
+        if (number === null) return [];
+        return [`mosaic_rank_${name}{${labelsOf(world)},rank="${rank.rank}",host=${label(rank.host)}} ${number}`];
+      }),
+    );
+    return [`# HELP mosaic_rank_${name} ${help}`, `# TYPE mosaic_rank_${name} gauge`, ...lines];
+  });
+  const slowest = worlds.map((world) => `mosaic_slowest_rank{${labelsOf(world)}} ${world.slowestRank ?? -1}`);
+  const about = [
+    "# HELP mosaic_slowest_rank The rank that the others wait for; -1: none.",
+    "# TYPE mosaic_slowest_rank gauge",
+  ];
+  return `${[...perRank, ...about, ...slowest].join("\n")}\n`;
+}
+
+/** Serves a text at http://127.0.0.1:PORT/metrics; resolves to the port. Rejects with RendezvousError where it is taken. */
+export async function servePrometheus(port: number, text: () => string): Promise<number> {
+  const server = createServer(({ method, url }, response) => {
+    const isFound = method === "GET" && url === "/metrics";
+    response.writeHead(isFound ? 200 : 404, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
+    response.end(isFound ? text() : "");
+  });
+  server.listen(port, "127.0.0.1");
+  try {
+    await once(server, "listening");
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const reason = code === "EADDRINUSE" ? `the port is in use by ${portOwner(port) ?? "another process"}` : message;
+    throw new RendezvousError(`--prometheus ${port}: ${reason}; choose another`);
+  }
+  return (server.address() as AddressInfo).port;
+}

@@ -1,0 +1,118 @@
+import type { RankMetrics, RankPosition } from "../agent/frames.ts";
+import { expandRankRanges } from "../agent/rank-ranges.ts";
+import type { ObservedWorld } from "./observer.ts";
+
+/** Activities of a rank, by their numbers in a position. */
+const ACTIVITIES = ["idle", "computing", "running", "exited", "failed", "unknown"] as const;
+
+/** One rank at one time. What has no value yet is null: rates need two samples, a step time needs two marks. */
+export interface RankSample {
+  readonly rank: number;
+  readonly host: string;
+  readonly pid: number;
+  readonly activity: (typeof ACTIVITIES)[number];
+  /** The collective that it is in (`running`), or that waits for its compute (`computing`). */
+  readonly operation: string;
+  readonly description: string;
+  /** The last one that completed. */
+  readonly lastOperation: string;
+  readonly steps: number | null;
+  readonly stepMs: number | null;
+  readonly sinceStepMs: number | null;
+  /** The share of the interval for which its device waited for collectives. */
+  readonly waitingShare: number | null;
+  readonly sentBytesPerSecond: number | null;
+  readonly receivedBytesPerSecond: number | null;
+  readonly residentBytes: number | null;
+  /** Device memory that the allocator held at the end of the last step, and the most that was allocated. */
+  readonly deviceBytes: number | null;
+  readonly devicePeakBytes: number | null;
+}
+
+/** The ranks of a world at one time. */
+export interface WorldSample {
+  readonly world: string;
+  readonly attempt: number;
+  readonly size: number;
+  /** The rank that the others wait for: see `findSlowestRank`. */
+  readonly slowestRank: number | null;
+  readonly ranks: readonly RankSample[];
+}
+
+/** Positions by rank, as they were sampled. */
+export type RawSample = ReadonlyMap<number, RankPosition>;
+
+export function byRank(positions: readonly RankPosition[]): RawSample {
+  return new Map(
+    positions.flatMap((position) => [...expandRankRanges(position.ranks)].map((rank) => [rank, position] as const)),
+  );
+}
+
+/** What two samples of a world show; the first has none before it. */
+export function compareSamples(world: ObservedWorld, before: RawSample | undefined, now: RawSample): WorldSample {
+  const ranks = world.members.map(({ host, pid }, rank): RankSample => {
+    const position = now.get(rank);
+    const metrics = position?.metrics[0];
+    return {
+      ...{ rank, host: world.hosts[host] ?? "", pid },
+      activity: ACTIVITIES[position?.activity ?? 5] ?? "unknown",
+      operation: position?.operation ?? "",
+      description: position?.description ?? "",
+      lastOperation: position?.last ?? "",
+      ...ratesOf(before?.get(rank)?.metrics[0], metrics),
+      residentBytes: metrics ? Number(metrics.resident) : null,
+      deviceBytes: metrics && metrics.steps > 0n ? Number(metrics.reserved) : null,
+      devicePeakBytes: metrics && metrics.steps > 0n ? Number(metrics.peak) : null,
+    };
+  });
+  const { name, attempt, size } = world;
+  return { world: name, attempt, size, slowestRank: findSlowestRank(ranks), ranks };
+}
+
+type Rates = Pick<
+  RankSample,
+  "steps" | "stepMs" | "sinceStepMs" | "waitingShare" | "sentBytesPerSecond" | "receivedBytesPerSecond"
+>;
+
+const milliseconds = (ns: bigint): number => Number(ns) / 1e6;
+
+function ratesOf(before: RankMetrics | undefined, now: RankMetrics | undefined): Rates {
+  const none = { waitingShare: null, sentBytesPerSecond: null, receivedBytesPerSecond: null };
+  if (now === undefined) return { steps: null, stepMs: null, sinceStepMs: null, ...none };
+  const steps = {
+    steps: Number(now.steps),
+    stepMs: now.step > 0n ? milliseconds(now.step) : null,
+    sinceStepMs: now.steps > 0n ? milliseconds(now.sinceStep) : null,
+  };
+  const elapsed = before === undefined ? 0 : Number(now.time - before.time);
+  if (before === undefined || elapsed <= 0) return { ...steps, ...none };
+  const perSecond = (count: (of: RankMetrics) => bigint): number =>
+    Math.max(0, Number(count(now) - count(before))) / (elapsed / 1e9);
+  const marked = now.steps - before.steps;
+  // The mean of the interval's steps: from its last mark back to the last before it.
+  const lastMarks = now.time - now.sinceStep - (before.time - before.sinceStep);
+  return {
+    ...steps,
+    ...(marked > 0n && before.steps > 0n ? { stepMs: milliseconds(lastMarks) / Number(marked) } : {}),
+    waitingShare: Math.min(1, perSecond(({ waiting }) => waiting) / 1e9),
+    sentBytesPerSecond: perSecond(({ bytesSent }) => bytesSent),
+    receivedBytesPerSecond: perSecond(({ bytesReceived }) => bytesReceived),
+  };
+}
+
+/** By how much of the interval the others must wait longer for a rank to be named. */
+const LEAST_DIFFERENCE = 0.1;
+
+/**
+ * The rank that holds the others up. Collectives bring all ranks to the pace of the slowest, so step times are equal; but
+ * all others wait for it, and it waits least. Null where waiting shares differ by less than a tenth: no rank is slow.
+ */
+export function findSlowestRank(ranks: readonly Pick<RankSample, "rank" | "waitingShare">[]): number | null {
+  const waits = ranks
+    .flatMap(({ rank, waitingShare }) => (waitingShare === null ? [] : [{ rank, waitingShare }]))
+    .toSorted((a, b) => a.waitingShare - b.waitingShare);
+  const [least, ...others] = waits;
+  if (least === undefined || others.length === 0) return null;
+  const mean = others.reduce((sum, { waitingShare }) => sum + waitingShare, 0) / others.length;
+  return mean - least.waitingShare >= LEAST_DIFFERENCE ? least.rank : null;
+}

@@ -1,0 +1,114 @@
+import type { RankSample, WorldSample } from "./sample.ts";
+
+/** How the table is drawn. */
+export interface TableStyle {
+  readonly color: boolean;
+  /** Width and height of the terminal; undefined where there is none. */
+  readonly columns: number | undefined;
+  readonly rows: number | undefined;
+}
+
+interface Column {
+  readonly title: string;
+  /** Left out of terminals that are narrower. */
+  readonly leastColumns: number;
+  cell(rank: RankSample): string;
+}
+
+const COLUMNS: readonly Column[] = [
+  { title: "RANK", leastColumns: 0, cell: ({ rank }) => `${rank}` },
+  { title: "HOST", leastColumns: 110, cell: ({ host }) => host.slice(0, 16) },
+  { title: "STEP", leastColumns: 60, cell: ({ steps }) => (steps ? `${steps}` : "–") },
+  { title: "STEP TIME", leastColumns: 0, cell: ({ stepMs }) => formatTime(stepMs) },
+  { title: "WAITING", leastColumns: 0, cell: ({ waitingShare }) => formatShare(waitingShare) },
+  { title: "SENT/s", leastColumns: 80, cell: (rank) => formatBytes(rank.sentBytesPerSecond) },
+  { title: "RECEIVED/s", leastColumns: 90, cell: (rank) => formatBytes(rank.receivedBytesPerSecond) },
+  { title: "MEMORY", leastColumns: 70, cell: ({ residentBytes }) => formatBytes(residentBytes) },
+  { title: "DEVICE", leastColumns: 100, cell: ({ deviceBytes }) => formatBytes(deviceBytes) },
+];
+
+const [YELLOW, RED, GREY, BOLD] = [33, 31, 90, 1];
+/** Title, headings, and the line below. */
+const OTHER_LINES = 3;
+
+/** The lines of a world: a row for each rank, the slowest marked and named below. */
+export function tableLines(sample: WorldSample, style: TableStyle): readonly string[] {
+  const width = style.columns ?? Number.POSITIVE_INFINITY;
+  const paint = (code: number | undefined, text: string): string =>
+    style.color && code !== undefined ? `\u001b[${code}m${text}\u001b[0m` : text;
+  const columns = COLUMNS.filter(({ leastColumns }) => width >= leastColumns);
+  const shown = shownRanks(sample, style.rows);
+  const cells = shown.map((rank) => columns.map((column) => column.cell(rank)));
+  const widths = columns.map(({ title }, i) =>
+    Math.max(title.length, ...cells.map((row) => (row[i] as string).length)),
+  );
+  const line = (row: readonly string[], rest: string): string =>
+    `${row.map((cell, i) => cell.padStart(widths[i] as number)).join("  ")}  ${rest}`.slice(0, width);
+  const title = `${sample.world}, attempt ${sample.attempt}, ${sample.size} ranks`;
+  const heading = columns.map((column) => column.title);
+  const rows = shown.map((rank, i) => paint(colorOf(rank, sample), line(cells[i] as string[], positionText(rank))));
+  return [
+    title.slice(0, width),
+    paint(BOLD, line(heading, "POSITION")),
+    ...rows,
+    summary(sample, shown).slice(0, width),
+  ];
+}
+
+/** All ranks, or as many as there are lines: those that wait least, and those that are gone, first. */
+function shownRanks({ ranks, slowestRank }: WorldSample, rows = Number.POSITIVE_INFINITY): readonly RankSample[] {
+  const room = Math.max(1, rows - OTHER_LINES - 1);
+  if (ranks.length <= room) return ranks;
+  const order = (rank: RankSample): number => (rank.rank === slowestRank ? -2 : (rank.waitingShare ?? -1));
+  return ranks
+    .toSorted((a, b) => order(a) - order(b) || a.rank - b.rank)
+    .slice(0, room)
+    .toSorted((a, b) => a.rank - b.rank);
+}
+
+function summary({ ranks, slowestRank }: WorldSample, shown: readonly RankSample[]): string {
+  const hidden = ranks.length - shown.length;
+  const rest = hidden > 0 ? `   ${hidden} more ranks` : "";
+  if (ranks.every(({ waitingShare }) => waitingShare === null)) return `sampling${rest}`;
+  const slowest = ranks.find(({ rank }) => rank === slowestRank);
+  if (slowest === undefined) return `no rank is slower than the others${rest}`;
+  const others = ranks.filter(({ rank, waitingShare }) => rank !== slowestRank && waitingShare !== null);
+  const mean = others.reduce((sum, { waitingShare }) => sum + (waitingShare ?? 0), 0) / others.length;
+  return `slowest: rank ${slowest.rank}; it waits ${formatShare(slowest.waitingShare)} of the time, the others ${formatShare(mean)}${rest}`;
+}
+
+function colorOf({ rank, activity }: RankSample, { slowestRank }: WorldSample): number | undefined {
+  if (rank === slowestRank) return YELLOW;
+  if (activity === "failed") return RED;
+  return activity === "exited" || activity === "unknown" ? GREY : undefined;
+}
+
+function positionText({ activity, operation, lastOperation }: RankSample): string {
+  switch (activity) {
+    case "running":
+      return `in ${operation}`;
+    case "computing":
+      return `computing, before ${operation}`;
+    case "idle":
+      return lastOperation === "" ? "idle" : `idle, after ${lastOperation}`;
+    case "unknown":
+      return "no reply";
+    default:
+      return activity;
+  }
+}
+
+function formatTime(ms: number | null): string {
+  if (ms === null) return "–";
+  return ms < 1000 ? `${ms.toPrecision(3)} ms` : `${(ms / 1000).toPrecision(3)} s`;
+}
+
+const formatShare = (share: number | null): string => (share === null ? "–" : `${Math.round(100 * share)} %`);
+
+function formatBytes(bytes: number | null): string {
+  if (bytes === null) return "–";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const power = Math.min(units.length - 1, bytes < 1 ? 0 : Math.floor(Math.log10(bytes) / 3));
+  const value = bytes / 1000 ** power;
+  return `${value >= 100 || power === 0 ? Math.round(value) : value.toPrecision(3)} ${units[power]}`;
+}

@@ -1,0 +1,178 @@
+import { once } from "node:events";
+import { mkdirSync } from "node:fs";
+import { connect } from "node:net";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { Agent } from "../src/agent/agent.ts";
+import { encode, MAGIC, PROTOCOL_VERSION, type RankMetrics, type RankPosition, ROLES } from "../src/agent/frames.ts";
+import { findJob } from "../src/top/find-job.ts";
+import { Observer } from "../src/top/observer.ts";
+import { parseTopSettings } from "../src/top/options.ts";
+import { byRank, compareSamples, findSlowestRank, type WorldSample } from "../src/top/sample.ts";
+import { tableLines } from "../src/top/table.ts";
+import { runNode, temporaryDir, testDir } from "./harness.ts";
+
+const seconds = (s: number): bigint => BigInt(Math.round(s * 1e9));
+const nothing = { time: 0n, steps: 0n, step: 0n, sinceStep: 0n, waiting: 0n };
+const noBytes = { bytesSent: 0n, bytesReceived: 0n, reserved: 0n, peak: 0n, resident: 0n };
+
+function position(rank: number, metrics: Partial<RankMetrics> | undefined, activity = 2): RankPosition {
+  const at = { group: 1n, sequence: 7n, index: 7n, operation: "allReduce #7 (world)", description: "", last: "" };
+  const given = metrics === undefined ? [] : [{ ...nothing, ...noBytes, ...metrics }];
+  return { ranks: [[rank, 1]], activity, ...at, metrics: given };
+}
+
+/** Three ranks over a second, of which rank 1 waits least and rank 2 has exited. */
+function sample(): WorldSample {
+  const members = [0, 0, 0].map((host, i) => ({ host, pid: 100 + i }));
+  const world = { number: 0, name: "job/local", attempt: 0, size: 3, hosts: ["n0"], members };
+  const at = (time: number, steps: number, sinceStep: number, waiting: number): Partial<RankMetrics> => ({
+    ...{ time: seconds(time), steps: BigInt(steps), step: seconds(0.3), sinceStep: seconds(sinceStep) },
+    ...{ waiting: seconds(waiting), bytesSent: BigInt(steps) * 1000n, resident: 2_000_000n },
+  });
+  const before = byRank([position(0, at(10, 5, 0.1, 1)), position(1, at(10, 5, 0.1, 0)), position(2, at(10, 5, 0, 1))]);
+  const now = byRank([position(0, at(11, 7, 0.2, 1.9)), position(1, at(11, 7, 0.2, 0.05)), position(2, undefined, 3)]);
+  return compareSamples(world, before, now);
+}
+
+describe("two samples", () => {
+  it("give rates, and the mean time of the interval's steps", () => {
+    const { ranks, slowestRank } = sample();
+    expect(slowestRank).toBe(1);
+    expect(ranks[0]).toMatchObject({
+      rank: 0,
+      host: "n0",
+      pid: 100,
+      activity: "running",
+      steps: 7,
+      residentBytes: 2e6,
+    });
+    // Marks at 9.9 and 10.8 s.
+    expect(ranks[0]?.stepMs).toBeCloseTo(450, 6);
+    expect(ranks[0]?.waitingShare).toBeCloseTo(0.9, 6);
+    expect(ranks[0]?.sentBytesPerSecond).toBeCloseTo(2000, 6);
+    expect(ranks[2]).toMatchObject({ activity: "exited", steps: null, waitingShare: null });
+  });
+
+  it("name no rank where all wait alike, or only one is there", () => {
+    const named = (...shares: (number | null)[]): number | null =>
+      findSlowestRank(shares.map((waitingShare, rank) => ({ rank, waitingShare })));
+    expect(named(0.5, 0.45, 0.5)).toBeNull();
+    expect(named(0.5, 0.3, 0.5)).toBe(1);
+    expect(named(0.2)).toBeNull();
+    expect(named(null, null)).toBeNull();
+  });
+});
+
+describe("the table", () => {
+  const style = { color: false, columns: undefined, rows: undefined };
+
+  it("has a row for each rank, and names the slowest below", () => {
+    expect(tableLines(sample(), { ...style, columns: 100 })).toEqual([
+      "job/local, attempt 0, 3 ranks",
+      "RANK  STEP  STEP TIME  WAITING   SENT/s  RECEIVED/s   MEMORY  DEVICE  POSITION",
+      "   0     7     450 ms     90 %  2.00 kB         0 B  2.00 MB     0 B  in allReduce #7 (world)",
+      "   1     7     450 ms      5 %  2.00 kB         0 B  2.00 MB     0 B  in allReduce #7 (world)",
+      "   2     –          –        –        –           –        –       –  exited",
+      "slowest: rank 1; it waits 5 % of the time, the others 90 %",
+    ]);
+  });
+
+  it("fits narrow and low terminals, and has colours where it may", () => {
+    for (const columns of [20, 60, 80, 120])
+      for (const line of tableLines(sample(), { ...style, columns })) expect(line.length).toBeLessThanOrEqual(columns);
+    const low = tableLines(sample(), { ...style, rows: 5 });
+    expect(low).toHaveLength(4);
+    expect(low[2]).toMatch(/^ +1 /);
+    expect(low[3]).toContain("2 more ranks");
+    const [, , , slowest = ""] = tableLines(sample(), { ...style, color: true });
+    expect([slowest.slice(0, 5), slowest.slice(-4)]).toEqual(["\u001b[33m", "\u001b[0m"]);
+  });
+});
+
+describe("the job", () => {
+  const jobs = ["train-12ab", "train-98cd"].map((id) => ({ id, socket: `/run/${id}/agent`, tokenFile: undefined }));
+
+  it("is found by its id, the begin of it, and its log directory", () => {
+    mkdirSync(join(testDir(), "logs", "train-98cd"), { recursive: true });
+    for (const given of ["train-98cd", "train-9", join(testDir(), "logs"), join(testDir(), "logs", "train-98cd")])
+      expect(findJob(given, jobs)).toBe(jobs[1]);
+    expect(findJob(undefined, jobs.slice(1))).toBe(jobs[1]);
+  });
+
+  it("that is none, or one of several, is an error that lists what runs", () => {
+    expect(() => findJob("x", jobs)).toThrow('expected a running job, received "x"; running: train-12ab, train-98cd');
+    expect(() => findJob("train", jobs)).toThrow("running: train-12ab, train-98cd");
+    expect(() => findJob(undefined, jobs)).toThrow("expected the id of a job, received none; running: train-12ab");
+    expect(() => findJob(undefined, [])).toThrow("no job of this user runs on this host");
+  });
+});
+
+describe("the command", () => {
+  it("reads its options before and after the job", () => {
+    const expected = { job: "ab", intervalMs: 500, once: true, json: true, prometheusPort: 9400, color: "auto" };
+    const argv = ["--once", "ab", "--interval=500ms", "--json", "--prometheus", "9400"];
+    expect(parseTopSettings(argv, "1.0.0")).toEqual(expected);
+    for (const [wrong, message] of [
+      [["--intervall", "1s"], "unknown option --intervall; did you mean --interval? (mosaic-top --help lists all)"],
+      [["--interval", "50ms"], '--interval: expected a time of at least 100ms, received "50ms"'],
+      [["--prometheus", "70000"], '--prometheus: expected an integer from 0 to 65535, received "70000"'],
+      [["a", "b"], 'expected one job, received "a" and "b"'],
+    ] as const)
+      expect(() => parseTopSettings(wrong, "1.0.0")).toThrow(message);
+  });
+
+  it("ends with 2 for a job that does not run, and with 75 where nothing listens", async () => {
+    const top = join(import.meta.dirname, "../dist/top.js");
+    expect(await runNode([top, "--help"]).outcome).toMatchObject({ code: 0, stdout: expect.stringContaining("Usage") });
+    const none = await runNode([top, "none-such"]).outcome;
+    expect(none).toMatchObject({
+      code: 2,
+      stdout: "",
+      stderr: expect.stringMatching(/^mosaic-top: expected a running/),
+    });
+  });
+});
+
+describe("an agent", () => {
+  it("shows an observer its worlds, holds it to its frames, and does not count it", async () => {
+    const path = join(temporaryDir(), "agent");
+    await using agent = await Agent.listen({ path, host: "n0" });
+    const hello = {
+      magic: MAGIC,
+      version: PROTOCOL_VERSION,
+      secret: "",
+      role: ROLES.rank,
+      agent: 0,
+      host: "",
+      address: "",
+    };
+    const join1 = { world: 0, name: "job", attempt: 0, size: 1, timeoutMs: 9000, remainingMs: 9000, hosts: [] };
+    const rank = connect({ path });
+    rank.write(encode({ kind: "hello", ...hello }));
+    rank.write(encode({ kind: "join", ...join1, members: [{ rank: 0, pid: 71, host: 0 }] }));
+    await once(rank, "data");
+    using observer = await Observer.connect(path, "");
+    while (observer.worlds.length === 0) await new Promise((resolve) => setImmediate(resolve));
+    expect(observer.worlds).toMatchObject([{ name: "job", size: 1, hosts: ["n0"], members: [{ host: 0, pid: 71 }] }]);
+    expect(agent.connections).toBe(1);
+    // The rank never answers: at the end of its world nothing is awaited any more.
+    const positions = observer.positions(observer.worlds[0]!);
+    rank.destroy();
+    expect(await positions).toEqual([]);
+    while (observer.worlds.length > 0) await new Promise((resolve) => setImmediate(resolve));
+    const intruder = connect({ path });
+    intruder.write(encode({ kind: "hello", ...hello, role: ROLES.observer }));
+    intruder.write(encode({ kind: "join", ...join1, members: [{ rank: 0, pid: 72, host: 0 }] }));
+    await once(intruder.resume(), "close");
+  });
+
+  it("refuses an observer with another secret", async () => {
+    const path = join(temporaryDir(), "agent");
+    await using agent = await Agent.listen({ path, host: "n0", secret: "right" });
+    using observer = await Observer.connect(path, "wrong");
+    await observer.ended;
+    expect(observer.refusal).toMatch(/the agent of n0 has another secret/);
+    expect(agent.hasConnections).toBe(false);
+  });
+});
