@@ -99,7 +99,11 @@ interface Memory {
 async function measure(): Promise<Memory> {
   for (;;) {
     const response = await fetch(`${server.url}/health`);
-    const { running, waiting, ranks: stats } = (await response.json()) as {
+    const {
+      running,
+      waiting,
+      ranks: stats,
+    } = (await response.json()) as {
       readonly running: number;
       readonly waiting: number;
       readonly ranks: Omit<Memory, "resident"> & { readonly running: number };
@@ -124,7 +128,8 @@ function rankPids(): readonly number[] {
       const environment = readFileSync(`/proc/${name}/environ`, "utf8");
       const command = readFileSync(`/proc/${name}/cmdline`, "utf8");
       const rank = /(?:^|\0)RANK=(\d+)/.exec(environment)?.[1];
-      if (rank !== undefined && command.includes(folder) && command.includes("rank.js")) found[Number(rank)] = Number(name);
+      if (rank !== undefined && command.includes(folder) && command.includes("rank.js"))
+        found[Number(rank)] = Number(name);
     } catch {
       // It has ended, or is another user's.
     }
@@ -180,7 +185,8 @@ async function stopServer(): Promise<object> {
   for await (const event of readEvents(response)) finishReason = event.choices?.[0]?.finish_reason ?? finishReason;
   const [exitCode] = await exited;
   const left = rankPids().length;
-  if (finishReason === null || exitCode !== 0 || left > 0) faults.push(`SIGTERM: ${finishReason}, ${exitCode}, ${left}`);
+  if (finishReason === null || exitCode !== 0 || left > 0)
+    faults.push(`SIGTERM: ${finishReason}, ${exitCode}, ${left}`);
   return { finishReason, exitCode, ranksLeft: left };
 }
 

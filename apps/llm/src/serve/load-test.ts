@@ -30,7 +30,7 @@ export interface LoadReport {
   readonly firstToken: { readonly median: number; readonly p95: number; readonly longest: number };
 }
 
-const prompts = ["In the beginning", "And it came to pass", "The LORD", "Blessed", "Then said he", "Woe", "Behold", "He"];
+const prompts = ["In the beginning", "And it came to pass", "The LORD", "Blessed", "Verily", "Woe", "Behold", "He"];
 
 const json = { "content-type": "application/json" };
 
@@ -142,7 +142,8 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
       refused[status] = (refused[status] ?? 0) + 1;
       const response = await fetch(url + path, init);
       const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
-      if (response.status !== status || !error?.message) faults.push(`${path}: ${response.status} instead of ${status}`);
+      if (response.status !== status || !error?.message)
+        faults.push(`${path}: ${response.status} instead of ${status}`);
       return;
     }
     if (kind === "cancelled") {
@@ -156,7 +157,8 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     const text = await (kind === "whole" ? whole(i) : streamed(i));
     latencies.push(performance.now() - started);
     completed++;
-    if (text !== alone[i % alone.length]) faults.push(`request ${i}: "${text}" instead of "${alone[i % alone.length]}"`);
+    if (text !== alone[i % alone.length])
+      faults.push(`request ${i}: "${text}" instead of "${alone[i % alone.length]}"`);
   };
   const kinds = kindsOf(settings);
   const started = performance.now();

@@ -130,7 +130,7 @@ class RequestFields {
     return this.get(name, accepts, expected) as number | undefined;
   }
 
-  /** Refuses what the server does not have: a client would rely on it in vain. */
+  /** Refuses what the server does not have: a client may depend on it. */
   checkNames(kind: RequestKind): void {
     for (const [name, value] of Object.entries(this.#json)) {
       if (value === null) continue;

@@ -18,7 +18,7 @@ export interface ServeRankSettings {
   readonly cacheTokens: number;
 }
 
-/** Generates what the server sends to rank 0, until it is told to stop. Collective. */
+/** Generates what the server sends to rank 0, until it sends a stop. Collective. */
 export async function serveModel(ctx: Context, settings: ServeRankSettings): Promise<void> {
   const { model: folder, backend, batch: maxSequences, cacheTokens: maxTokens, socket } = settings;
   using model = await loadModel(ctx, folder, { backend, placement: backend === "local" ? "contiguous" : "zigzag" });

@@ -3,7 +3,7 @@ import { basename, join, resolve } from "node:path";
 import { loadTokenizer, parseConfig, type Tokenizer } from "@mosaic/models";
 import { UsageError } from "../settings.ts";
 
-/** What the server knows of the model without its weights. */
+/** What the server has of the model: all but its weights. */
 export interface ServedModel {
   /** As requests name it. */
   readonly name: string;
