@@ -13,21 +13,25 @@ import { drawLossCurve, drawNeedles, drawPerplexity } from "./draw/pictures.ts";
 import { folderFiles, prepareFolder } from "./model-folder.ts";
 import type { NeedleResult } from "./needle.ts";
 import type { PerplexityResult } from "./perplexity.ts";
-import { help, type ModelSettings, parseModelSettings, parseTrainSettings } from "./settings.ts";
+import { isLoopback } from "./serve/access.ts";
+import { serve as startServer } from "./serve/serve.ts";
+import { help, type ModelSettings, parseModelSettings, parseServeSettings, parseTrainSettings } from "./settings.ts";
 import type { LossPoint, TrainReport } from "./train-model.ts";
 
-const usage = `A small language model on the King James Version: trained, measured and continued on several ranks.
+const usage = `A small language model on the King James Version: trained, measured, continued and served on several ranks.
 
   npm run llm -- train       tokenizer, training, Hugging Face folder; continues what is there
   npm run llm -- perplexity  loss of held-out books by position, and by how much of the text a model is given
   npm run llm -- needle      how often a model finds a sentence, by its depth and the text's length
   npm run llm -- generate    continues a prompt
+  npm run llm -- serve       an HTTP server with OpenAI's API, and a page to try it
 
 ${help}`;
 
+const rankEntry = new URL("../dist/rank.js", import.meta.url);
 const abort = abortOnSignals();
 const progress = new Progress(process.stderr);
-const commands = { train, perplexity, needle, generate };
+const commands = { train, perplexity, needle, generate, serve };
 
 try {
   process.exitCode = await runCommand(process.argv.slice(2), usage, commands);
@@ -42,8 +46,7 @@ async function runRanks<Line>(
   onLine: (line: Line) => void,
   options: RankLaunchOptions<Line> = {},
 ): Promise<void> {
-  const entry = new URL("../dist/rank.js", import.meta.url);
-  const program = { entry, args: [command, JSON.stringify(settings)], ranks: settings.ranks };
+  const program = { entry: rankEntry, args: [command, JSON.stringify(settings)], ranks: settings.ranks };
   throwIfFailed(await startRanks<Line>(program, { abort, progress: onLine, ...options }));
 }
 
@@ -128,4 +131,24 @@ async function generate(args: readonly string[]): Promise<void> {
     maxRestarts: 0,
   });
   process.stdout.write("\n");
+}
+
+async function serve(args: readonly string[]): Promise<void> {
+  const given = parseServeSettings(args);
+  const key = given.key === "" ? (process.env["MOSAIC_LLM_KEY"] ?? "") : given.key;
+  const settings = { ...given, key, model: resolve(given.model) };
+  const server = await startServer(settings, {
+    entry: rankEntry,
+    page: new URL("../page/chat.html", import.meta.url),
+    onReady: () => console.log(`serving ${settings.model} on ${settings.ranks} ranks at ${server.url}`),
+  });
+  if (key === "" && !isLoopback(settings.host)) {
+    console.error(`${server.url} is open to everybody who reaches it: set --key`);
+  }
+  // The first signal lets texts end, the second one does not.
+  abort.addEventListener("abort", () => {
+    server.stop();
+    for (const name of ["SIGINT", "SIGTERM"] as const) process.on(name, () => server.kill());
+  });
+  await server.done;
 }

@@ -3,11 +3,15 @@ import { init } from "@mosaic/attention";
 import { generateText } from "./generate-text.ts";
 import { measureNeedles } from "./needle.ts";
 import { measurePerplexity } from "./perplexity.ts";
+import { serveModel, type ServeRankSettings } from "./serve/serve-rank.ts";
 import type { ModelSettings, TrainSettings } from "./settings.ts";
 import { trainModel } from "./train-model.ts";
 
 const [command, json] = process.argv.slice(2) as [string, string];
-const settings = JSON.parse(json) as Omit<TrainSettings, "dp"> & Partial<Pick<TrainSettings, "dp">> & ModelSettings;
+const settings = JSON.parse(json) as Omit<TrainSettings, "dp"> &
+  Partial<Pick<TrainSettings, "dp">> &
+  ModelSettings &
+  ServeRankSettings;
 const { dp = 1, ranks, seed } = settings;
 await using ctx = await init({ seed, mesh: { dp, sp: ranks / dp } });
 
@@ -25,6 +29,9 @@ switch (command) {
     break;
   case "needle":
     report({ step: 0, result: await measureNeedles(ctx, settings, (share) => report({ step: 0, share })) });
+    break;
+  case "serve":
+    await serveModel(ctx, settings);
     break;
   default:
     await generateText(ctx, settings, (piece) => report({ step: 0, ...piece }));

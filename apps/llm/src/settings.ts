@@ -58,6 +58,31 @@ export interface ModelSettings {
   readonly seed: number;
 }
 
+/** How a model is served. */
+export interface ServeSettings {
+  readonly model: string;
+  readonly ranks: number;
+  readonly backend: BackendName;
+  readonly host: string;
+  /** 0: any free one. */
+  readonly port: number;
+  /** Empty: none is required. */
+  readonly key: string;
+  /** Texts that are generated at a time. */
+  readonly batch: number;
+  /** Tokens of all of them. */
+  readonly cacheTokens: number;
+  /** Requests that wait. */
+  readonly queue: number;
+  /** Bytes of a request. */
+  readonly maxBody: number;
+  /** Seconds that a request may take. */
+  readonly deadline: number;
+  /** Seconds that texts under way may take after SIGTERM. */
+  readonly grace: number;
+  readonly seed: number;
+}
+
 /** What an option does, its default, and what its value must be. */
 interface OptionHelp {
   readonly fallback: string | number;
@@ -110,6 +135,22 @@ const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
   seed: { fallback: 0, text: "seed", min: 0 },
 };
 
+const serveOptions: Readonly<Record<keyof ServeSettings, OptionHelp>> = {
+  model: { fallback: "runs/llm", text: "folder of the model, in Hugging Face's format" },
+  ranks: { fallback: 2, text: "processes", min: 1 },
+  backend: { fallback: "ring", text: backendNames.join(", ") },
+  host: { fallback: "127.0.0.1", text: "address to listen on" },
+  port: { fallback: 8000, text: "port; 0: any free one", min: 0 },
+  key: { fallback: "", text: "what clients send as Authorization: Bearer KEY; MOSAIC_LLM_KEY if absent" },
+  batch: { fallback: 32, text: "texts that are generated at a time", min: 1 },
+  cacheTokens: { fallback: 16_384, text: "tokens of all of them, prompts included, for which memory is kept", min: 2 },
+  queue: { fallback: 128, text: "requests that wait; more get 429", min: 0 },
+  maxBody: { fallback: 2 ** 20, text: "bytes of a request; more get 413", min: 1 },
+  deadline: { fallback: 300, text: "seconds that a request may take; then it gets 504", min: 0.001, isReal: true },
+  grace: { fallback: 30, text: "seconds that texts under way may take after SIGTERM", min: 0, isReal: true },
+  seed: { fallback: 0, text: "seed of the ranks; each request has its own", min: 0 },
+};
+
 const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 
 function formatHelp(options: Readonly<Record<string, OptionHelp>>): string {
@@ -120,7 +161,7 @@ function formatHelp(options: Readonly<Record<string, OptionHelp>>): string {
 }
 
 /** What the options mean. */
-export const help: string = `train:\n${formatHelp(trainOptions)}\n\nperplexity, needle, generate:\n${formatHelp(modelOptions)}`;
+export const help: string = `train:\n${formatHelp(trainOptions)}\n\nperplexity, needle, generate:\n${formatHelp(modelOptions)}\n\nserve:\n${formatHelp(serveOptions)}`;
 
 /** Reads options; throws a UsageError. */
 function parse(
@@ -174,4 +215,14 @@ export function parseTrainSettings(args: readonly string[]): TrainSettings {
 /** The settings of what is done with a trained model. */
 export function parseModelSettings(args: readonly string[]): ModelSettings {
   return parse(args, modelOptions) as unknown as ModelSettings;
+}
+
+/** The settings of a server. */
+export function parseServeSettings(args: readonly string[]): ServeSettings {
+  const settings = parse(args, serveOptions) as unknown as ServeSettings;
+  if (settings.port > 65_535) throw new UsageError(`--port: expected at most 65535, received ${settings.port}`);
+  if (settings.backend === "local" && settings.ranks > 1) {
+    throw new UsageError("--backend: expected ring, flex or ulysses where ranks share texts, received local");
+  }
+  return settings;
 }

@@ -1,11 +1,12 @@
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { checkContext, type Context, defineOptions, expectValue, option, type OptionsOf, skipInit } from "@mosaic/core";
+import { checkContext, type Context, defineOptions, option, type OptionsOf, skipInit } from "@mosaic/core";
 import { FileError } from "@mosaic/nn";
 import { type ModelConfig, parseConfig, parseJson, readJson, readText } from "./config/config.ts";
 import { parseGenerationConfig } from "./config/generation-config.ts";
 import { CausalLM } from "./model/causal-lm.ts";
-import { Tokenizer } from "./tokenizer/tokenizer.ts";
+import { checkFolder, readTokenizer } from "./tokenizer/load-tokenizer.ts";
+import type { Tokenizer } from "./tokenizer/tokenizer.ts";
 import { loadWeights } from "./weights/load.ts";
 import { weightsOf } from "./weights/names.ts";
 import { openShards } from "./weights/shards.ts";
@@ -89,8 +90,7 @@ export function createModel(ctx: Context, config: object, options?: CreateModelO
  */
 export async function loadModel(ctx: Context, folder: string, options?: LoadModelOptions): Promise<CausalLM> {
   checkContext("loadModel", ctx);
-  const isPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
-  expectValue("loadModel: folder", isPath, "the path of a folder", folder);
+  checkFolder("loadModel", folder);
   const { backend, placement, dtype } = loadModelOptions.parse(options);
   const configText = (await readText(folder, "config.json"))!;
   const config = parseConfig(join(folder, "config.json"), parseJson(join(folder, "config.json"), configText));
@@ -100,7 +100,7 @@ export async function loadModel(ctx: Context, folder: string, options?: LoadMode
     await readJson(folder, "generation_config.json", true),
     config,
   );
-  const tokenizer = await readTokenizer(folder, config);
+  const tokenizer = await tokenizerFor(folder, config);
   const weights = weightsOf(config);
   await using shards = await openShards(folder, weights, config.isTied);
   const settings = { backend, placement, dtype: dtype ?? config.dtype };
@@ -115,18 +115,14 @@ export async function loadModel(ctx: Context, folder: string, options?: LoadMode
   }
 }
 
-async function readTokenizer(folder: string, config: ModelConfig): Promise<Tokenizer | null> {
-  const json = await readJson(folder, "tokenizer.json", true);
-  if (!json) return null;
-  const path = join(folder, "tokenizer.json");
-  const tokenizerConfig = (await readJson(folder, "tokenizer_config.json", true)) ?? {};
-  const chatTemplate = await readText(folder, "chat_template.jinja", true);
-  const tokenizer = new Tokenizer(path, { tokenizer: json, config: tokenizerConfig, chatTemplate });
+/** The folder's tokenizer, if it has one, which must fit the model. */
+async function tokenizerFor(folder: string, config: ModelConfig): Promise<Tokenizer | null> {
+  const tokenizer = await readTokenizer(folder);
   // Gemma 3 of text has an added token for images beyond its vocabulary: what uses it is refused, not what has it.
-  const vocabSize = tokenizer.vocabSize(false);
+  const vocabSize = tokenizer?.vocabSize(false) ?? 0;
   if (vocabSize <= config.vocabSize) return tokenizer;
   throw new FileError({
-    where: path,
+    where: join(folder, "tokenizer.json"),
     expected: `at most ${config.vocabSize} tokens, the vocab_size of config.json`,
     received: String(vocabSize),
     remedy: "use the tokenizer of this model; nothing was loaded",

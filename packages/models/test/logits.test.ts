@@ -35,7 +35,7 @@ async function decodedOn(ctx: Context, folder: string, arrangement: Arrangement)
   for (let from = 0; from < tokens.length; from += from === 0 ? 9 : 1) {
     const part = tokens.values.slice(from, from === 0 ? 9 : from + 1);
     using x = fromArray(ctx, part, [1, part.length]);
-    using out = noGrad(() => model.forward(x, { cache: sequence.forCall(false), sequenceLength: tokens.length }));
+    using out = noGrad(() => model.forward(x, { cache: cache.forCall([sequence]), sequenceLength: tokens.length }));
     if (from > 0) logits.push(...(await out.read()));
   }
   return logits;

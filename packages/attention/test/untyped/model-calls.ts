@@ -38,6 +38,10 @@ const tokens = (directory: string) => {
   writeFileSync(path, new Uint16Array([1, 2, 0]));
   return path;
 };
+function tokenizerFolder(directory: string): string {
+  writeFileSync(join(directory, "tokenizer.json"), JSON.stringify(wordTokenizer));
+  return directory;
+}
 function host(...shape: readonly number[]): core.HostTensor {
   return { dtype: "float32", shape, values: new Float32Array(core.numel(shape)) };
 }
@@ -123,6 +127,14 @@ export const modelCalls: Readonly<Record<string, Arguments>> = {
   createModel: ({ ctx }) => [ctx, languageModel, { dtype: "bfloat16", placement: "zigzag" }],
   loadModel: ({ ctx, directory }) => [ctx, join(directory, "model"), { dtype: "bfloat16", placement: "zigzag" }],
   GenerationCache: ({ ctx }) => [createModel(ctx, languageModel), { maxTokens: 64, blockSize: 16 }],
+  "GenerationCache.forCall": () => [[], { sharded: false }],
+  GenerationBatch: ({ ctx }) => [createModel(ctx, languageModel), { maxTokens: 64, blockSize: 16, maxSequences: 2 }],
+  "GenerationBatch.hasRoomFor": () => [3],
+  "GenerationBatch.add": () => [{ tokens: [1, 2], maxNewTokens: 2, doSample: true, topK: 3, stopStrings: [], seed: 1 }],
+  "GenerationBatch.remove": () => [0],
+  BatchScheduler: ({ ctx }) => [createModel(ctx, languageModel), { maxTokens: 64, maxPrefillTokens: 8 }],
+  "BatchScheduler.generate": () => [{ tokens: [1, 2], maxNewTokens: 2, stopStrings: [], seed: 1 }],
+  loadTokenizer: ({ directory }) => [tokenizerFolder(directory)],
   "CausalLM.replaceChild": () => ["lm_head", new GELU()],
   "CausalLM.project": ({ tensor }) => [tensor(1, 2, 8)],
   "CausalLM.generate": () => [{ tokens: [1, 2], maxNewTokens: 2, doSample: true, topK: 3, stopStrings: [], seed: 1 }],

@@ -1,5 +1,5 @@
 import * as core from "@mosaic/core";
-import { createModel } from "@mosaic/models";
+import { BatchScheduler, createModel } from "@mosaic/models";
 import { type CacheSequence, KvCache, type KvCacheLayer } from "@mosaic/nn";
 import { type Fixture, languageModel } from "./fixture.ts";
 import { byName, byParameter } from "./calls.ts";
@@ -50,6 +50,12 @@ const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {
     const x = tensor(2, 4);
     x.requiresGrad = true;
     return core.square(x);
+  },
+  // One that was stopped, as others run on.
+  "BatchScheduler.run": ({ ctx }) => {
+    const scheduler = new BatchScheduler(createModel(ctx, languageModel), { maxTokens: 64 });
+    scheduler.stop();
+    return scheduler;
   },
 };
 

@@ -77,7 +77,9 @@ export abstract class SelfAttention extends AttentionModule {
       const [batch, length] = rows.shape as [number, number, number];
       const spans = layout.spans(this.ctx.mesh.coordinate);
       // Samples stand at positions of their own: they are encoded as one row of tokens.
-      const tokens = this.qkvProjection.forward(rows).reshape([1, batch * length, -1]);
+      const qkv = this.qkvProjection.forward(rows);
+      // A shard may be empty.
+      const tokens = qkv.reshape([1, batch * length, qkv.shape[2]!]);
       const encoded = this.#encodeQueriesAndKeys(tokens, {
         length: layout.length + Math.max(0, ...cache.starts),
         axes: [],

@@ -1,26 +1,17 @@
 import {
   defineOptions,
   formatValue,
-  fromArray,
-  layoutOf,
-  noGrad,
   option,
   OptionError,
   type OptionsOf,
   OutOfMemoryError,
-  positions,
-  rand,
   type ResolvedOptionsOf,
-  scope,
-  type Tensor,
-  zeros,
 } from "@mosaic/core";
 import type { GenerationConfig } from "../config/generation-config.ts";
-import type { ModelForwardOptions } from "../model/decoder-layer.ts";
 import type { ChatMessage, Tokenizer } from "../tokenizer/tokenizer.ts";
-import { cacheAxis, type CachedModel, GenerationCache, type GenerationSequence } from "./generation-cache.ts";
-import { type SampledToken, sampleToken, type SamplingSettings } from "./sampling.ts";
-import { TextStream } from "./text-stream.ts";
+import { decode, type DecodingModel, prefill } from "./decode.ts";
+import { GeneratedText, type GeneratedToken, type TextPlan } from "./generated-text.ts";
+import { GenerationCache } from "./generation-cache.ts";
 
 const isMessage = (value: unknown): value is ChatMessage =>
   typeof (value as Partial<ChatMessage> | null)?.role === "string";
@@ -57,30 +48,14 @@ export const generateOptions = defineOptions("generate", {
 export type GenerateOptions = OptionsOf<typeof generateOptions>;
 type ParsedOptions = ResolvedOptionsOf<typeof generateOptions>;
 
-/** One step of a generation. */
-export interface GeneratedToken extends SampledToken {
-  /** What it adds to the text, which may be nothing: characters of several tokens come with the last. Always "" without a tokenizer. */
-  readonly text: string;
-  /** Of the last token: "stop" for an end token or a stop string, "length" for `maxNewTokens`. */
-  readonly finishReason: "stop" | "length" | null;
-}
-
 /** What is generated with. */
-export interface GenerativeModel extends CachedModel {
+export interface GenerativeModel extends DecodingModel {
   readonly tokenizer: Tokenizer | null;
   readonly generationConfig: GenerationConfig;
-  readonly decoder: { forward(tokens: Tensor, options: ModelForwardOptions): Tensor };
-  project(hidden: Tensor): Tensor;
 }
 
 /** A call of `generate`, checked. */
-interface Generation {
-  readonly prompt: readonly number[];
-  readonly maxNewTokens: number;
-  readonly settings: SamplingSettings;
-  readonly stopStrings: readonly string[];
-  readonly endTokens: readonly number[];
-  readonly seed: number;
+export interface Generation extends TextPlan {
   readonly cache: GenerationCache | undefined;
 }
 
@@ -164,87 +139,17 @@ function tokenizerOf({ tokenizer }: GenerativeModel, option: string): Tokenizer 
 
 /** Generates the tokens of a checked call. Collective: every rank of the backend's axes iterates to the end, and gets the same tokens. */
 export async function* generateTokens(model: GenerativeModel, call: Generation): AsyncGenerator<GeneratedToken, void> {
-  const { prompt, maxNewTokens, settings, endTokens } = call;
+  const { prompt, maxNewTokens } = call;
   using own = call.cache ? null : new GenerationCache(model, { maxTokens: prompt.length + maxNewTokens });
-  using sequence = (call.cache ?? own!).createSequence();
-  const numbers = await uniformNumbers(model, call);
-  const stream = model.tokenizer ? new TextStream(model.tokenizer, prompt, call.stopStrings) : null;
-  const tokens = [...prompt];
-  let logits = await prefill(model, prompt, sequence);
-  for (let step = 0; step < maxNewTokens; step++) {
-    const sampled = sampleToken(logits, tokens, settings, numbers?.[step] ?? 0);
-    tokens.push(sampled.token);
-    const isEnd = endTokens.includes(sampled.token);
-    const piece = isEnd ? undefined : stream?.push(sampled.token);
-    const isStopped = isEnd || piece?.isStopped === true;
-    const isLast = isStopped || step === maxNewTokens - 1;
-    const rest = isLast && piece?.isStopped !== true ? (stream?.flush() ?? "") : "";
-    const finishReason = isStopped ? "stop" : isLast ? "length" : null;
-    yield { ...sampled, text: (piece?.text ?? "") + rest, finishReason };
-    if (isLast) return;
-    logits = await decode(model, sampled.token, sequence);
+  const cache = call.cache ?? own!;
+  using sequence = cache.createSequence();
+  const text = await GeneratedText.begin(model, call);
+  let logits = await prefill(model, prompt, { cache, sequence });
+  for (;;) {
+    const step = text.add(logits);
+    yield step;
+    if (step.finishReason !== null) return;
+    [logits] = (await decode(model, [step.token], { cache, sequences: [sequence] })) as [Float32Array];
     model.ctx.world.markStep();
   }
-}
-
-/** A number in [0, 1) for each step, the same on every rank and mesh; none without sampling. */
-async function uniformNumbers(
-  { ctx }: GenerativeModel,
-  { seed, maxNewTokens, settings }: Generation,
-): Promise<Float32Array | null> {
-  if (!settings.doSample) return null;
-  using numbers = rand(ctx, [maxNewTokens], { seed, stream: 0 });
-  return await numbers.read();
-}
-
-/** The logits [V] after a prompt, which goes through the model's backend in shards where that cuts sequences along one axis. */
-async function prefill(
-  model: GenerativeModel,
-  prompt: readonly number[],
-  sequence: GenerationSequence,
-): Promise<Float32Array> {
-  const { ctx, settings } = model;
-  const { axis, isSharded } = cacheAxis(model);
-  if (axis === null || !isSharded) return lastLogits(model, prompt, { cache: sequence.forCall(false) });
-  const { placement } = settings;
-  const length = prompt.length;
-  const layout = layoutOf({ mesh: ctx.mesh.shape, axes: [axis], placement, length });
-  const rows = positions(layout.spans(ctx.mesh.coordinate));
-  const own = Array.from(rows, (position) => prompt[position]!);
-  const options = { cache: sequence.forCall(true), placement, sequenceLength: length };
-  using logits = noGrad(() =>
-    scope(() => {
-      using hidden = forward(model, own, options);
-      const row = rows.indexOf(length - 1);
-      // The last token's row, and zeros on the other ranks: their sum is that row.
-      const size = hidden.shape[2]!;
-      const last = row < 0 ? zeros(ctx, [1, 1, size], hidden.dtype) : hidden.slice(1, row, row + 1).contiguous();
-      ctx.mesh.group(axis).allReduce(last, "sum", { label: "last token" }).wait();
-      return model.project(last);
-    }),
-  );
-  return readLogits(logits);
-}
-
-/** The logits [V] after one token more, which is the same on every rank. */
-function decode(model: GenerativeModel, token: number, sequence: GenerationSequence): Promise<Float32Array> {
-  return lastLogits(model, [token], { cache: sequence.forCall(false) });
-}
-
-async function lastLogits(
-  model: GenerativeModel,
-  tokens: readonly number[],
-  options: ModelForwardOptions,
-): Promise<Float32Array> {
-  using logits = noGrad(() => scope(() => model.project(forward(model, tokens, options).slice(1, -1))));
-  return readLogits(logits);
-}
-
-function forward(model: GenerativeModel, tokens: readonly number[], options: ModelForwardOptions): Tensor {
-  using ids = fromArray(model.ctx, tokens, [1, tokens.length]);
-  return model.decoder.forward(ids, options);
-}
-
-async function readLogits(logits: Tensor): Promise<Float32Array> {
-  return logits.read();
 }

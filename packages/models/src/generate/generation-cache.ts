@@ -14,6 +14,11 @@ export const generationCacheOptions = defineOptions("GenerationCache", {
 /** What `GenerationCache` takes beside the model. */
 export type GenerationCacheOptions = OptionsOf<typeof generationCacheOptions>;
 
+export const forCallOptions = defineOptions("GenerationCache.forCall", {
+  /** Whether the new tokens are this rank's shard (prefill), not all of them on every rank. Default false. */
+  sharded: option.boolean({ default: false }),
+});
+
 /** The model that a cache is for. */
 export interface CachedModel {
   readonly ctx: Context;
@@ -70,14 +75,34 @@ export class GenerationCache implements Disposable {
     return Math.min(...this.#caches.map(({ freeTokens }) => freeTokens));
   }
 
+  /** Tokens for which there is memory. */
+  get maxTokens(): number {
+    return this.#caches[0]!.maxTokens;
+  }
+
+  /** Tokens of a block: a text takes whole ones. */
+  get blockSize(): number {
+    return this.#caches[0]!.blockSize;
+  }
+
   /** The memory of one text; it grows with it. */
   createSequence(): GenerationSequence {
-    const sequences = this.#caches.map((cache) => cache.createSequence());
-    const layers = this.#layers.map(({ cache, index }) => {
-      const [memory, sequence] = [this.#caches[cache]!, sequences[cache]!];
-      return (sharded: boolean) => memory.layer(index, [sequence], { sharded });
-    });
-    return new GenerationSequence(sequences, layers);
+    return new GenerationSequence(this.#caches.map((cache) => cache.createSequence()));
+  }
+
+  /** For a model's forward: one text for each sample of the call; they may have different lengths. */
+  forCall(sequences: readonly GenerationSequence[], options?: OptionsOf<typeof forCallOptions>): DecoderCache {
+    const { sharded } = forCallOptions.parse(options);
+    const where = "GenerationCache.forCall: sequences";
+    const areSequences = Array.isArray(sequences) && sequences.every((each) => each instanceof GenerationSequence);
+    expectValue(where, areSequences, "an array of sequences from createSequence()", sequences);
+    return {
+      layer: (index) => {
+        const { cache, index: own } = this.#layers[index]!;
+        const batch = sequences.map((sequence) => sequence.parts[cache]!);
+        return this.#caches[cache]!.layer(own, batch, { sharded });
+      },
+    };
   }
 
   /** Gives the memory back in stream order. */
@@ -90,24 +115,22 @@ export class GenerationCache implements Disposable {
   }
 }
 
-type LayerOf = (sharded: boolean) => ReturnType<KvCache["layer"]>;
-
 /** One text in a `GenerationCache`. */
 export class GenerationSequence implements Disposable {
-  readonly #sequences: readonly CacheSequence[];
-  readonly #layers: readonly LayerOf[];
+  /** Its part of each `KvCache`. */
+  readonly parts: readonly CacheSequence[];
 
-  constructor(sequences: readonly CacheSequence[], layers: readonly LayerOf[]) {
-    this.#sequences = sequences;
-    this.#layers = layers;
+  /** `GenerationCache.createSequence` makes them. */
+  constructor(parts: readonly CacheSequence[]) {
+    this.parts = parts;
   }
 
-  /** For a model's forward; `sharded` if the new tokens are this rank's shard. */
-  forCall(sharded: boolean): DecoderCache {
-    return { layer: (index) => this.#layers[index]!(sharded) };
+  /** Gives its memory back. Twice is fine. */
+  dispose(): void {
+    this[Symbol.dispose]();
   }
 
   [Symbol.dispose](): void {
-    for (const sequence of this.#sequences) sequence.dispose();
+    for (const part of this.parts) part.dispose();
   }
 }

@@ -2,7 +2,8 @@ import { checkTensor, type Context, Linear, Module, scope, ShapeError, type Tens
 import { Embedding, ModuleList, RMSNorm, TiedLinear } from "@mosaic/nn";
 import type { ModelConfig } from "../config/config.ts";
 import type { GenerationConfig } from "../config/generation-config.ts";
-import { type GeneratedToken, type GenerateOptions, generateTokens, resolveGeneration } from "../generate/generate.ts";
+import { type GenerateOptions, generateTokens, resolveGeneration } from "../generate/generate.ts";
+import type { GeneratedToken } from "../generate/generated-text.ts";
 import type { Tokenizer } from "../tokenizer/tokenizer.ts";
 import { type ModelSource, saveModel, type SaveModelOptions } from "../weights/save.ts";
 import {

@@ -93,6 +93,11 @@ export class Tokenizer {
     );
   }
 
+  /** Whether the folder has a chat template, so that `applyChatTemplate` has something to apply. */
+  get hasChatTemplate(): boolean {
+    return typeof this.#templateText === "string";
+  }
+
   /** One more than the largest id; added tokens, which a model need not have, count unless `withAddedTokens` is false. */
   vocabSize(withAddedTokens = true): number {
     expectValue("Tokenizer.vocabSize", typeof withAddedTokens === "boolean", "a boolean", withAddedTokens);

@@ -1,0 +1,200 @@
+// Serves a model of random weights, and holds the server to what it promises under load: 64 clients at once, 1 000 requests of which 100 are
+// cancelled half way and 20 malformed; nothing lost, no memory kept, then a rank that is killed, and SIGTERM with texts under way.
+//
+//   npm run load-test -w @mosaic/llm [-- --requests 1000 --clients 64 --ranks 2 --out results/serve.json]
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { availableParallelism, cpus, loadavg, tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { world } from "@mosaic/attention";
+import { createModel } from "@mosaic/models";
+import { folderFiles, prepareFolder } from "./model-folder.ts";
+import { type LoadReport, readEvents, runLoad } from "./serve/load-test.ts";
+import { parseTrainSettings } from "./settings.ts";
+
+const { values } = parseArgs({
+  options: {
+    requests: { type: "string", default: "1000" },
+    clients: { type: "string", default: "64" },
+    ranks: { type: "string", default: "2" },
+    tokens: { type: "string", default: "32" },
+    out: { type: "string", default: "" },
+  },
+});
+const [requests, clients, ranks, tokens] = [values.requests, values.clients, values.ranks, values.tokens].map(Number);
+const folder = mkdtempSync(join(tmpdir(), "mosaic-load-"));
+process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
+const model = "random";
+/** MiB by which a process that has leaked nothing may differ. */
+const residentTolerance = 64;
+/** Bytes of tables that a model keeps; a tensor of every request would be more. */
+const allocatedTolerance = 65_536;
+await writeModel(join(folder, model));
+const server = await startServer(join(folder, model));
+const faults: string[] = [];
+try {
+  const load = { url: server.url, model, clients: clients!, tokens: tokens! };
+  const [cancelled, malformed] = [Math.round(requests! / 10), Math.round(requests! / 50)];
+  // Memory has its working size after a load.
+  await runLoad({ ...load, requests: 2 * clients!, cancelled: 0, malformed: 0 });
+  const before = await measure();
+  const report = await runLoad({ ...load, requests: requests!, cancelled, malformed });
+  const after = await measure();
+  faults.push(...report.faults, ...compare(before, after));
+  const result = {
+    ...{ requests, clients, ranks, tokens, ...report, faults, before, after },
+    killed: await killRank(),
+    stopped: await stopServer(),
+    machine: `${cpus()[0]?.model.trim()}, ${availableParallelism()} cores, load ${loadavg()[0]?.toFixed(1)}, Node ${process.version}`,
+  };
+  print(result);
+  if (values.out !== "") writeFileSync(values.out, `${JSON.stringify(result, null, 2)}\n`);
+} finally {
+  server.process.kill("SIGKILL");
+}
+process.exitCode = faults.length > 0 ? 1 : 0;
+
+async function writeModel(path: string): Promise<void> {
+  prepareFolder(path, parseTrainSettings(["--out", path]));
+  const [ctx] = await world(1, { seed: 0 });
+  {
+    using made = createModel(ctx!, JSON.parse(readFileSync(folderFiles(path).config, "utf8")) as object);
+    await made.save(path);
+  }
+  await ctx!.close();
+}
+
+interface TestedServer {
+  readonly url: string;
+  readonly process: ChildProcess;
+  /** Resolves when ranks are ready again. */
+  ready(): Promise<void>;
+}
+
+async function startServer(path: string): Promise<TestedServer> {
+  const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
+  const args = [main, "serve", "--model", path, "--ranks", String(ranks), "--port", "0"];
+  const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
+  const lines = createInterface({ input: child.stdout });
+  const ready = async (): Promise<string> => ((await once(lines, "line")) as [string])[0];
+  const ended = once(child, "exit").then(() => Promise.reject(new Error("the server ended")));
+  ended.catch(() => {});
+  const first = await Promise.race([ready(), ended]);
+  return { url: first.replace(/^.* at /, ""), process: child, ready: async () => void (await ready()) };
+}
+
+interface Memory {
+  readonly freeTokens: number;
+  readonly maxTokens: number;
+  readonly allocated: number;
+  /** MiB of resident memory: the server, then each rank. */
+  readonly resident: readonly number[];
+}
+
+/** The server when nothing is under way. */
+async function measure(): Promise<Memory> {
+  for (;;) {
+    const response = await fetch(`${server.url}/health`);
+    const {
+      running,
+      waiting,
+      ranks: stats,
+    } = (await response.json()) as {
+      readonly running: number;
+      readonly waiting: number;
+      readonly ranks: Omit<Memory, "resident"> & { readonly running: number };
+    };
+    if (running + waiting + stats.running > 0) continue;
+    const { freeTokens, maxTokens, allocated } = stats;
+    const pids = [server.process.pid!, ...rankPids()];
+    return { freeTokens, maxTokens, allocated, resident: pids.map(residentMiB) };
+  }
+}
+
+function residentMiB(pid: number): number {
+  const [, kib = "0"] = /VmRSS:\s*(\d+)/.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
+  return Math.round(Number(kib) / 1024);
+}
+
+/** By rank. */
+function rankPids(): readonly number[] {
+  const found: number[] = [];
+  for (const name of readdirSync("/proc").filter((each) => /^\d+$/.test(each))) {
+    try {
+      const environment = readFileSync(`/proc/${name}/environ`, "utf8");
+      const command = readFileSync(`/proc/${name}/cmdline`, "utf8");
+      const rank = /(?:^|\0)RANK=(\d+)/.exec(environment)?.[1];
+      if (rank !== undefined && command.includes(folder) && command.includes("rank.js"))
+        found[Number(rank)] = Number(name);
+    } catch {
+      // It has ended, or is another user's.
+    }
+  }
+  return found;
+}
+
+function compare(before: Memory, after: Memory): string[] {
+  const grown = after.resident.flatMap((mib, i) =>
+    mib > before.resident[i]! + residentTolerance ? [`process ${i}: ${before.resident[i]} MiB became ${mib}`] : [],
+  );
+  const isLeaked = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + allocatedTolerance;
+  return [...grown, ...(isLeaked ? [`memory of the ranks: ${JSON.stringify({ before, after })}`] : [])];
+}
+
+function post(body: object): Promise<Response> {
+  return fetch(`${server.url}/v1/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ model, prompt: "And", temperature: 0, ...body }),
+  });
+}
+
+/** Kills the last rank with texts under way. */
+async function killRank(): Promise<object> {
+  const streams = await Promise.all(Array.from({ length: 8 }, () => post({ max_tokens: 400, stream: true })));
+  const wholes = Array.from({ length: 8 }, () => post({ max_tokens: 400 }));
+  const ready = server.ready();
+  const started = performance.now();
+  process.kill(rankPids().at(-1)!, "SIGKILL");
+  const ends: Record<string, number> = {};
+  const count = (end: string): void => void (ends[end] = (ends[end] ?? 0) + 1);
+  for (const response of streams) {
+    let error: string | undefined;
+    for await (const event of readEvents(response)) error = event.error?.message ?? error;
+    count(error === undefined ? "stream: complete" : `stream: ${error}`);
+  }
+  for (const response of await Promise.all(wholes)) count(`whole: status ${response.status}`);
+  await ready;
+  const restartSeconds = (performance.now() - started) / 1000;
+  const { status } = await post({ max_tokens: 8 });
+  if (status !== 200) faults.push(`after the restart: status ${status}`);
+  if (!Object.keys(ends).some((end) => /503|lost/.test(end))) faults.push(`a killed rank: ${JSON.stringify(ends)}`);
+  return { ends, restartSeconds, statusAfter: status };
+}
+
+/** SIGTERM with a text under way, which ends as it should; and so does the server. */
+async function stopServer(): Promise<object> {
+  const response = await post({ max_tokens: 200, stream: true });
+  const exited = once(server.process, "exit") as Promise<[number | null]>;
+  server.process.kill("SIGTERM");
+  let finishReason: string | null = null;
+  for await (const event of readEvents(response)) finishReason = event.choices?.[0]?.finish_reason ?? finishReason;
+  const [exitCode] = await exited;
+  const left = rankPids().length;
+  if (finishReason === null || exitCode !== 0 || left > 0)
+    faults.push(`SIGTERM: ${finishReason}, ${exitCode}, ${left}`);
+  return { finishReason, exitCode, ranksLeft: left };
+}
+
+function print(result: LoadReport & { readonly killed: object; readonly stopped: object }): void {
+  const { completed, cancelled, refused, seconds, tokensPerSecond, latency, firstToken } = result;
+  console.log(`${completed} complete, ${cancelled} cancelled, refused ${JSON.stringify(refused)}`);
+  console.log(`${seconds.toFixed(1)} s, ${tokensPerSecond.toFixed(0)} tokens/s`);
+  console.log(`latency ${JSON.stringify(latency)} ms, first token ${JSON.stringify(firstToken)} ms`);
+  console.log(`killed ${JSON.stringify(result.killed)}, stopped ${JSON.stringify(result.stopped)}`);
+  for (const fault of result.faults) console.error(fault);
+}

@@ -1,0 +1,66 @@
+import { createHash, timingSafeEqual } from "node:crypto";
+import type { IncomingMessage } from "node:http";
+import { ApiError } from "./api-error.ts";
+
+const loopbackNames: readonly string[] = ["localhost", "127.0.0.1", "[::1]"];
+
+export const isLoopback = (host: string): boolean => loopbackNames.includes(host) || host === "::1";
+
+/** `localhost:8000` → `localhost`, `[::1]:8000` → `[::1]`. */
+const withoutPort = (host: string): string => host.replace(/:\d+$/, "").toLowerCase();
+
+/**
+ * Refuses pages of other sites. A browser lets any page send requests to this machine; on the loopback, a name that is none of its own is that of a site whose
+ * address was changed to it (DNS rebinding).
+ *
+ * @throws ApiError, 403.
+ */
+export function checkSite({ headers }: IncomingMessage, host: string): void {
+  const name = headers.host ?? "";
+  if (isLoopback(host) && !loopbackNames.includes(withoutPort(name))) {
+    throw new ApiError(403, `the host "${name}" is not this machine's loopback`, { code: "foreign_host" });
+  }
+  const { origin } = headers;
+  if (origin === undefined || (URL.canParse(origin) && new URL(origin).host === name)) return;
+  throw new ApiError(403, "requests of pages of other sites are refused", { code: "foreign_origin" });
+}
+
+const digest = (text: string): Buffer => createHash("sha256").update(text).digest();
+
+/**
+ * Checks `Authorization: Bearer KEY`, in a time that does not depend on how much of the key is right. An empty key admits all.
+ *
+ * @throws ApiError, 401.
+ */
+export function checkKey({ headers }: IncomingMessage, key: string): void {
+  if (key === "") return;
+  const [, given = ""] = /^Bearer (.*)$/i.exec(headers.authorization ?? "") ?? [];
+  if (timingSafeEqual(digest(given), digest(key))) return;
+  throw new ApiError(401, given === "" ? "a key is required: Authorization: Bearer KEY" : "the key is wrong", {
+    code: "invalid_api_key",
+    headers: { "www-authenticate": "Bearer" },
+  });
+}
+
+/** A body that exceeds the limit is read so much further, for its answer to arrive, before the connection is cut. */
+const maxDiscardedBytes = 64 * 2 ** 20;
+
+/**
+ * The body of a request, in UTF-8 JSON.
+ *
+ * @throws ApiError, 413 beyond `maxBytes` and 415 for another type: a page of another site can send that one unasked.
+ */
+export async function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {
+  const type = request.headers["content-type"] ?? "";
+  const isJson = /^application\/json\s*(;|$)/i.test(type);
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of request as AsyncIterable<Buffer>) {
+    bytes += chunk.length;
+    if (isJson && bytes <= maxBytes) chunks.push(chunk);
+    else if (bytes > maxBytes + maxDiscardedBytes) break;
+  }
+  if (!isJson) throw new ApiError(415, `expected content-type: application/json, received "${type}"`);
+  if (bytes > maxBytes) throw new ApiError(413, `the body has more than ${maxBytes} bytes`, { code: "body_too_large" });
+  return Buffer.concat(chunks).toString("utf8");
+}

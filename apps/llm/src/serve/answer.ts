@@ -1,0 +1,74 @@
+import { randomUUID } from "node:crypto";
+import type { TextPiece } from "./messages.ts";
+import type { RequestKind, TextRequest } from "./request.ts";
+
+type FinishReason = TextPiece["finishReason"];
+
+/** OpenAI's objects for one text: whole, or in the chunks of a stream. Counts the tokens that it is given. */
+export class Answer {
+  readonly #kind: RequestKind;
+  readonly #promptTokens: number;
+  readonly #includesUsage: boolean;
+  readonly #model: string;
+  readonly #id: string;
+  readonly #created = Math.floor(Date.now() / 1000);
+  #completionTokens = 0;
+  #text = "";
+  #finishReason: FinishReason = null;
+
+  constructor({ kind, options, includesUsage }: TextRequest, model: string) {
+    this.#kind = kind;
+    this.#promptTokens = options.tokens.length;
+    this.#includesUsage = includesUsage;
+    this.#model = model;
+    this.#id = `${kind === "chat" ? "chatcmpl" : "cmpl"}-${randomUUID().replaceAll("-", "")}`;
+  }
+
+  add({ text, finishReason }: TextPiece): void {
+    this.#completionTokens++;
+    this.#text += text;
+    this.#finishReason = finishReason;
+  }
+
+  /** The whole answer. */
+  whole(): object {
+    const content = { role: "assistant", content: this.#text, refusal: null };
+    const text = this.#kind === "chat" ? { message: content } : { text: this.#text };
+    return this.#object([this.#choice(text, this.#finishReason)], "whole", { usage: this.#usage() });
+  }
+
+  /** The chunk before the first piece; a completion has none. */
+  opening(): readonly object[] {
+    return this.#kind === "chat" ? [this.#chunk({ delta: { role: "assistant", content: "" } }, null)] : [];
+  }
+
+  /** The chunks of a piece: none for one without text, unless it is the last. */
+  chunks({ text, finishReason }: TextPiece): readonly object[] {
+    const content = this.#kind === "chat" ? { delta: { content: text } } : { text };
+    if (finishReason === null) return text === "" ? [] : [this.#chunk(content, null)];
+    const usage = this.#includesUsage ? [this.#object([], "chunk", { usage: this.#usage() })] : [];
+    if (this.#kind === "completion") return [this.#chunk(content, finishReason), ...usage];
+    const last = this.#chunk({ delta: {} }, finishReason);
+    return [...(text === "" ? [] : [this.#chunk(content, null)]), last, ...usage];
+  }
+
+  #chunk(content: object, finishReason: FinishReason): object {
+    return this.#object([this.#choice(content, finishReason)], "chunk", this.#includesUsage ? { usage: null } : {});
+  }
+
+  #choice(content: object, finishReason: FinishReason): object {
+    return { index: 0, ...content, logprobs: null, finish_reason: finishReason };
+  }
+
+  // oxlint-disable-next-line max-params -- the parts of an object, in its order
+  #object(choices: readonly object[], part: "whole" | "chunk", rest: object): object {
+    const chat = part === "whole" ? "chat.completion" : "chat.completion.chunk";
+    const object = this.#kind === "chat" ? chat : "text_completion";
+    return { id: this.#id, object, created: this.#created, model: this.#model, choices, ...rest };
+  }
+
+  #usage(): object {
+    const [prompt, completion] = [this.#promptTokens, this.#completionTokens];
+    return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
+  }
+}

@@ -1,0 +1,161 @@
+import { ApiError, unavailable } from "./api-error.ts";
+import type { Channel, RankMessage, RankStats, ServerMessage, TextOptions, TextPiece } from "./messages.ts";
+
+/** Who receives a text. Nothing follows an error, or a piece with a finish reason. */
+export interface TextListener {
+  onPiece(piece: TextPiece): void;
+  onError(error: ApiError): void;
+}
+
+interface Text {
+  readonly options: TextOptions;
+  readonly listener: TextListener;
+}
+
+type RankChannel = Channel<ServerMessage, RankMessage>;
+
+/**
+ * Texts that wait, in order, and those that the ranks generate. It lives beside the server, so that what waits outlives the ranks: when they
+ * are lost, texts under way end with 503, and the others go to the ranks that are started next.
+ */
+export class Engine {
+  readonly #maxRunning: number;
+  readonly #maxWaiting: number;
+  #channel: RankChannel | undefined;
+  #waiting = new Map<number, Text>();
+  readonly #running = new Map<number, Text>();
+  readonly #stats = new Map<number, (stats: RankStats | null) => void>();
+  #nextId = 0;
+  #isStopping = false;
+  #onDrained: () => void = () => {};
+
+  constructor({ maxRunning, maxWaiting }: { readonly maxRunning: number; readonly maxWaiting: number }) {
+    this.#maxRunning = maxRunning;
+    this.#maxWaiting = maxWaiting;
+  }
+
+  /** Whether ranks are there that generate. */
+  get isReady(): boolean {
+    return this.#channel !== undefined && !this.#isStopping;
+  }
+
+  get running(): number {
+    return this.#running.size;
+  }
+
+  get waiting(): number {
+    return this.#waiting.size;
+  }
+
+  /**
+   * A text more; returns what cancels it.
+   *
+   * @throws ApiError, 429 for a full queue and 503 without ranks.
+   */
+  submit(options: TextOptions, listener: TextListener): () => void {
+    if (this.#isStopping) throw unavailable("the server is shutting down");
+    if (!this.#channel) throw unavailable("the ranks are being started; try again in a moment");
+    if (this.#running.size >= this.#maxRunning && this.#waiting.size >= this.#maxWaiting) {
+      throw new ApiError(429, `${this.#waiting.size} requests wait already; try again later`, {
+        code: "queue_full",
+        headers: { "retry-after": "1" },
+      });
+    }
+    const id = this.#nextId++;
+    this.#waiting.set(id, { options, listener });
+    this.#dispatch();
+    return () => this.#cancel(id);
+  }
+
+  /** What rank 0 reports of itself; null without ranks. */
+  stats(): Promise<RankStats | null> {
+    const channel = this.#channel;
+    if (!channel) return Promise.resolve(null);
+    const id = this.#nextId++;
+    return new Promise((resolve) => {
+      this.#stats.set(id, resolve);
+      channel.send({ type: "stats", id });
+    });
+  }
+
+  /** Ranks are ready; texts go to them. */
+  attach(channel: RankChannel): void {
+    this.#channel = channel;
+    if (this.#isStopping) channel.send({ type: "stop" });
+    this.#dispatch();
+  }
+
+  /** A message of the ranks. */
+  receive(message: RankMessage): void {
+    if (message.type === "ready") return;
+    if (message.type === "stats") {
+      this.#stats.get(message.id)?.(message.stats);
+      this.#stats.delete(message.id);
+      return;
+    }
+    // One that was cancelled may have been under way.
+    const text = this.#running.get(message.id);
+    if (!text) return;
+    if (message.type === "failed") {
+      this.#remove(message.id);
+      text.listener.onError(new ApiError(message.isRefused ? 400 : 500, message.message));
+      return;
+    }
+    if (message.finishReason !== null) this.#remove(message.id);
+    text.listener.onPiece(message);
+  }
+
+  /** The ranks are lost: 503 for the texts under way. */
+  detach(reason: string): void {
+    this.#channel = undefined;
+    for (const resolve of this.#stats.values()) resolve(null);
+    this.#stats.clear();
+    const lost = [...this.#running.values()];
+    this.#running.clear();
+    for (const { listener } of lost) listener.onError(unavailable(reason));
+    this.#onDrained();
+  }
+
+  /** No ranks follow: 503 for those that wait, too. */
+  fail(reason: string): void {
+    this.#isStopping = true;
+    this.detach(reason);
+    this.#refuseWaiting(reason);
+  }
+
+  /** Takes no texts any more, and ends the ranks when those under way have ended. Resolves to false if the ranks were lost. */
+  async stop(): Promise<boolean> {
+    this.#isStopping = true;
+    this.#refuseWaiting("the server is shutting down");
+    if (this.#running.size > 0) await new Promise<void>((resolve) => (this.#onDrained = resolve));
+    this.#channel?.send({ type: "stop" });
+    return this.#channel !== undefined;
+  }
+
+  #refuseWaiting(reason: string): void {
+    const refused = [...this.#waiting.values()];
+    this.#waiting.clear();
+    for (const { listener } of refused) listener.onError(unavailable(reason));
+  }
+
+  #dispatch(): void {
+    for (const [id, text] of this.#waiting) {
+      if (!this.#channel || this.#running.size >= this.#maxRunning) return;
+      this.#waiting.delete(id);
+      this.#running.set(id, text);
+      this.#channel.send({ type: "generate", id, options: text.options });
+    }
+  }
+
+  #cancel(id: number): void {
+    if (this.#waiting.delete(id) || !this.#running.has(id)) return;
+    this.#channel?.send({ type: "cancel", id });
+    this.#remove(id);
+  }
+
+  #remove(id: number): void {
+    this.#running.delete(id);
+    if (this.#running.size === 0) this.#onDrained();
+    this.#dispatch();
+  }
+}

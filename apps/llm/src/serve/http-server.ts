@@ -1,0 +1,189 @@
+import { createHash } from "node:crypto";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { checkKey, checkSite, readBody } from "./access.ts";
+import { Answer } from "./answer.ts";
+import { ApiError } from "./api-error.ts";
+import type { Engine } from "./engine.ts";
+import { parseRequest, type RequestKind } from "./request.ts";
+import type { ServedModel } from "./served-model.ts";
+
+/** What requests may. */
+export interface HttpLimits {
+  /** The address that the server listens on. */
+  readonly host: string;
+  /** Empty: none is required. */
+  readonly key: string;
+  readonly maxBodyBytes: number;
+  /** From a request's arrival to the end of its text. */
+  readonly deadlineMs: number;
+}
+
+export interface HttpParts {
+  readonly engine: Engine;
+  readonly model: ServedModel;
+  /** The page at /, which requires no key: it asks for it. */
+  readonly page: string;
+  readonly limits: HttpLimits;
+}
+
+interface Exchange extends HttpParts {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+}
+
+interface Route {
+  readonly method: "GET" | "POST";
+  readonly isOpen?: boolean;
+  handle(exchange: Exchange): void | Promise<void>;
+}
+
+const routes: Readonly<Record<string, Route>> = {
+  "/": { method: "GET", isOpen: true, handle: sendPage },
+  "/health": { method: "GET", handle: sendHealth },
+  "/v1/models": { method: "GET", handle: ({ response, model }) => sendJson(response, 200, listModels(model)) },
+  "/v1/completions": { method: "POST", handle: (exchange) => generate(exchange, "completion") },
+  "/v1/chat/completions": { method: "POST", handle: (exchange) => generate(exchange, "chat") },
+};
+
+/** The server of OpenAI's API: reads and checks requests, and writes what the engine's ranks generate. */
+export function createHttpServer(parts: HttpParts): Server {
+  const server = createServer((request, response) => {
+    // A server that is closing waits for no connection that is kept alive.
+    response.on("close", () => setImmediate(() => server.listening || server.closeIdleConnections()));
+    void answer({ ...parts, request, response });
+  });
+  server.headersTimeout = 20_000;
+  server.requestTimeout = 60_000;
+  return server;
+}
+
+async function answer(exchange: Exchange): Promise<void> {
+  const { request, response, limits } = exchange;
+  response.setHeader("x-content-type-options", "nosniff");
+  response.setHeader("cache-control", "no-store");
+  try {
+    checkSite(request, limits.host);
+    const { method, isOpen, handle } = routeOf(request);
+    if (request.method !== method) {
+      const message = `${request.url ?? ""} takes ${method}, received ${request.method ?? ""}`;
+      throw new ApiError(405, message, { code: "method_not_allowed", headers: { allow: method } });
+    }
+    if (isOpen !== true) checkKey(request, limits.key);
+    await handle(exchange);
+  } catch (error) {
+    sendError(exchange, error);
+  }
+}
+
+function routeOf({ url = "" }: IncomingMessage): Route {
+  const path = url.replace(/\?.*$/s, "");
+  if (Object.hasOwn(routes, path)) return routes[path]!;
+  if (path.startsWith("/v1/models/")) return { method: "GET", handle: sendModel };
+  throw new ApiError(404, `unknown path ${path.slice(0, 100)}`, { code: "unknown_url" });
+}
+
+function sendJson(response: ServerResponse, status: number, body: object): void {
+  response.writeHead(status, { "content-type": "application/json" });
+  response.end(`${JSON.stringify(body)}\n`);
+}
+
+/** A refusal; of a stream that has begun, an event, after which it ends without [DONE]. */
+function sendError({ request, response }: Exchange, cause: unknown): void {
+  const isKnown = cause instanceof ApiError;
+  // A client that went away while it sent its body gets no answer.
+  if (!isKnown && request.destroyed && !request.complete) return;
+  const error = isKnown ? cause : new ApiError(500, "the server failed");
+  if (!isKnown) process.stderr.write(`${(cause as Error).stack}\n`);
+  if (response.headersSent) {
+    response.end(`data: ${JSON.stringify(error)}\n\n`);
+    return;
+  }
+  for (const [name, value] of Object.entries(error.headers)) response.setHeader(name, value);
+  // A body that was not read must not be taken for the next request.
+  if (!request.complete) response.setHeader("connection", "close");
+  sendJson(response, error.status, error);
+}
+
+function describeModel({ name, created, maxLength, tokenizer }: ServedModel): object {
+  const model = { id: name, object: "model", created, owned_by: "mosaic" };
+  return { ...model, max_model_len: maxLength, has_chat_template: tokenizer.hasChatTemplate };
+}
+
+const listModels = (model: ServedModel): object => ({ object: "list", data: [describeModel(model)] });
+
+function sendModel({ request, response, model }: Exchange): void {
+  if (request.url === `/v1/models/${encodeURIComponent(model.name)}`)
+    return sendJson(response, 200, describeModel(model));
+  throw new ApiError(404, `this server has the model "${model.name}"`, { code: "model_not_found", param: "model" });
+}
+
+async function sendHealth({ response, engine }: Exchange): Promise<void> {
+  const ranks = await engine.stats();
+  const status = engine.isReady && ranks !== null ? "ready" : "unavailable";
+  const { running, waiting } = engine;
+  sendJson(response, status === "ready" ? 200 : 503, { status, running, waiting, ranks });
+}
+
+/** The page runs its own script alone, and reaches this server alone. */
+function sendPage({ response, page }: Exchange): void {
+  const hashOf = (tag: string): string => {
+    const [, text = ""] = new RegExp(`<${tag}>([^]*?)</${tag}>`).exec(page) ?? [];
+    return `'sha256-${createHash("sha256").update(text).digest("base64")}'`;
+  };
+  const policy = [
+    ...["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'"],
+    ...["frame-ancestors 'none'", `script-src ${hashOf("script")}`, `style-src ${hashOf("style")}`],
+  ];
+  response.writeHead(200, {
+    "content-type": "text/html; charset=utf-8",
+    "content-security-policy": policy.join("; "),
+    "referrer-policy": "no-referrer",
+  });
+  response.end(page);
+}
+
+async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
+  const { request, response, engine, model, limits } = exchange;
+  const body = await readBody(request, limits.maxBodyBytes);
+  if (response.destroyed) return;
+  const text = parseRequest(kind, body, model);
+  const result = new Answer(text, model.name);
+  const send = (chunks: readonly object[]): void => {
+    for (const chunk of chunks) response.write(`data: ${JSON.stringify(chunk)}\n\n`);
+  };
+  await new Promise<void>((resolve, reject) => {
+    const cancel = engine.submit(text.options, {
+      onPiece(piece) {
+        result.add(piece);
+        if (text.isStreamed) {
+          // Until the first token the status is open: a rank that is lost before gives 503.
+          if (!response.headersSent) {
+            response.writeHead(200, { "content-type": "text/event-stream" });
+            send(result.opening());
+          }
+          send(result.chunks(piece));
+        }
+        if (piece.finishReason !== null) end(resolve);
+      },
+      onError: (error) => end(() => reject(error)),
+    });
+    const deadline = setTimeout(() => {
+      cancel();
+      const message = `the text was not complete after ${limits.deadlineMs / 1000} s`;
+      end(() => reject(new ApiError(504, message, { code: "deadline_exceeded" })));
+    }, limits.deadlineMs);
+    const onClose = (): void => {
+      cancel();
+      end(resolve);
+    };
+    response.on("close", onClose);
+    function end(settle: () => void): void {
+      clearTimeout(deadline);
+      response.off("close", onClose);
+      settle();
+    }
+  });
+  if (response.destroyed) return;
+  if (text.isStreamed) response.end("data: [DONE]\n\n");
+  else sendJson(response, 200, result.whole());
+}

@@ -1,0 +1,186 @@
+/** What a load is made of. */
+export interface LoadSettings {
+  readonly url: string;
+  readonly model: string;
+  /** Requests at once. */
+  readonly clients: number;
+  /** All of them, those that are cancelled and those that are malformed included. */
+  readonly requests: number;
+  /** So many are cancelled when half of their tokens have come. */
+  readonly cancelled: number;
+  readonly malformed: number;
+  /** Tokens of each text. */
+  readonly tokens: number;
+}
+
+/** What came of a load. */
+export interface LoadReport {
+  /** Whole texts, each as it is alone. */
+  readonly completed: number;
+  readonly cancelled: number;
+  /** How many malformed requests got each status. */
+  readonly refused: Readonly<Record<string, number>>;
+  /** What should not have happened. */
+  readonly faults: readonly string[];
+  readonly seconds: number;
+  readonly tokensPerSecond: number;
+  /** Of whole texts, in milliseconds. */
+  readonly latency: { readonly median: number; readonly p95: number; readonly longest: number };
+  /** Until the first token of a stream, in milliseconds. */
+  readonly firstToken: { readonly median: number; readonly p95: number; readonly longest: number };
+}
+
+const prompts = ["In the beginning", "And it came to pass", "The LORD", "Blessed", "Verily", "Woe", "Behold", "He"];
+
+const json = { "content-type": "application/json" };
+
+/** What is wrong with a request, and the status that it gets. */
+const malformedRequests = (model: string): readonly (readonly [status: number, path: string, init: RequestInit])[] => {
+  const post = (body: unknown): RequestInit => ({ method: "POST", headers: json, body: JSON.stringify(body) });
+  return [
+    [400, "/v1/completions", { method: "POST", headers: json, body: '{"model":' }],
+    [400, "/v1/completions", post([])],
+    [400, "/v1/completions", post({ model })],
+    [400, "/v1/completions", post({ model, prompt: "a", n: 2 })],
+    [400, "/v1/completions", post({ model, prompt: "a", temperature: -1 })],
+    [400, "/v1/completions", post({ model, prompt: "a", max_tokens: 1e6 })],
+    [400, "/v1/completions", post({ model, prompt: [1e6] })],
+    [400, "/v1/completions", post({ model, prompt: "a", tempreature: 1 })],
+    [400, "/v1/chat/completions", post({ model, messages: [{ content: "a" }] })],
+    [404, "/v1/completions", post({ model: "another", prompt: "a" })],
+    [404, "/v1/embeddings", post({ model, input: "a" })],
+    [405, "/v1/completions", {}],
+    [413, "/v1/completions", post({ model, prompt: "a".repeat(2 ** 21) })],
+    [415, "/v1/completions", { method: "POST", headers: { "content-type": "text/plain" }, body: "a" }],
+  ];
+};
+
+type Kind = "whole" | "stream" | "cancelled" | "malformed";
+
+/** What each of the requests is: the kinds mixed evenly. */
+function kindsOf({ requests, cancelled, malformed }: LoadSettings): readonly Kind[] {
+  const kinds = Array.from({ length: requests }, (_, i): Kind => (i % 2 === 0 ? "whole" : "stream"));
+  const place = (kind: Kind, count: number): void => {
+    const free = kinds.flatMap((each, i) => (each === "whole" || each === "stream" ? [i] : []));
+    for (let i = 0; i < count; i++) kinds[free[Math.floor(((i + 0.5) * free.length) / count)]!] = kind;
+  };
+  place("cancelled", cancelled);
+  place("malformed", malformed);
+  return kinds;
+}
+
+/** The JSON of each event of a stream, without [DONE]. */
+export async function* readEvents(response: Response): AsyncGenerator<StreamEvent> {
+  let rest = "";
+  for await (const value of response.body!.pipeThrough(new TextDecoderStream())) {
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop()!;
+    for (const part of parts) if (part !== "data: [DONE]") yield JSON.parse(part.slice("data: ".length)) as StreamEvent;
+  }
+}
+
+/** What an event holds of a text. */
+export interface StreamEvent {
+  readonly choices?: readonly {
+    readonly text?: string;
+    readonly delta?: { readonly content?: string };
+    readonly finish_reason: string | null;
+  }[];
+  readonly usage?: { readonly completion_tokens: number } | null;
+  readonly error?: { readonly message: string };
+}
+
+interface WholeText {
+  readonly choices: readonly { readonly text: string; readonly finish_reason: string }[];
+  readonly usage: { readonly completion_tokens: number };
+}
+
+/** Sends requests of all kinds, and compares each text with what the same request gives when the server has nothing else to do. */
+export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
+  const { url, model, clients, tokens } = settings;
+  const bodyOf = (i: number): object => ({
+    ...{ model, prompt: prompts[i % prompts.length], max_tokens: tokens, seed: i % prompts.length },
+    ...(i % 3 === 0 ? { temperature: 0 } : { temperature: 1, top_p: 0.95 }),
+  });
+  const post = (body: object): Promise<Response> =>
+    fetch(`${url}/v1/completions`, { method: "POST", headers: json, body: JSON.stringify(body) });
+  const whole = async (i: number): Promise<string> => {
+    const response = await post(bodyOf(i));
+    if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
+    const { choices, usage } = (await response.json()) as WholeText;
+    generated += usage.completion_tokens;
+    return `${choices[0]!.text} ${choices[0]!.finish_reason} ${usage.completion_tokens}`;
+  };
+  /** Leaves after so many events, which closes the connection. */
+  const streamed = async (i: number, events = Infinity): Promise<string> => {
+    const started = performance.now();
+    const response = await post({ ...bodyOf(i), stream: true, stream_options: { include_usage: true } });
+    if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
+    let [text, count, reason, usage] = ["", 0, "", 0];
+    for await (const event of readEvents(response)) {
+      if (event.error) throw new Error(event.error.message);
+      if (count++ === 0) firstTokens.push(performance.now() - started);
+      text += event.choices![0]?.text ?? "";
+      reason = event.choices![0]?.finish_reason ?? reason;
+      usage = event.usage?.completion_tokens ?? usage;
+      if (count >= events) return "cancelled";
+    }
+    generated += usage;
+    return `${text} ${reason} ${usage}`;
+  };
+  const [latencies, firstTokens, faults]: [number[], number[], string[]] = [[], [], []];
+  const refused: Record<string, number> = {};
+  let [generated, completed, cancelled] = [0, 0, 0];
+  // Prompts and temperatures repeat after so many requests.
+  const alone: string[] = [];
+  for (let i = 0; i < 3 * prompts.length; i++) alone.push(await whole(i));
+  [generated, firstTokens.length] = [0, 0];
+  const bad = malformedRequests(model);
+  const request = async (kind: Kind, i: number): Promise<void> => {
+    if (kind === "malformed") {
+      const [status, path, init] = bad[Object.values(refused).reduce((sum, count) => sum + count, 0) % bad.length]!;
+      refused[status] = (refused[status] ?? 0) + 1;
+      const response = await fetch(url + path, init);
+      const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
+      if (response.status !== status || !error?.message)
+        faults.push(`${path}: ${response.status} instead of ${status}`);
+      return;
+    }
+    if (kind === "cancelled") {
+      const outcome = await streamed(i, tokens / 2);
+      // A text may end before its half, by an end token.
+      if (outcome === "cancelled" || outcome === alone[i % alone.length]) cancelled++;
+      else faults.push(`cancelled request ${i}: ${outcome}`);
+      return;
+    }
+    const started = performance.now();
+    const text = await (kind === "whole" ? whole(i) : streamed(i));
+    latencies.push(performance.now() - started);
+    completed++;
+    if (text !== alone[i % alone.length])
+      faults.push(`request ${i}: "${text}" instead of "${alone[i % alone.length]}"`);
+  };
+  const kinds = kindsOf(settings);
+  const started = performance.now();
+  let next = 0;
+  const client = async (): Promise<void> => {
+    while (next < kinds.length) {
+      const i = next++;
+      await request(kinds[i]!, i).catch((error: unknown) => faults.push(`request ${i}: ${(error as Error).message}`));
+    }
+  };
+  await Promise.all(Array.from({ length: clients }, client));
+  const seconds = (performance.now() - started) / 1000;
+  return {
+    ...{ completed, cancelled, refused, faults, seconds },
+    tokensPerSecond: generated / seconds,
+    latency: quantiles(latencies),
+    firstToken: quantiles(firstTokens),
+  };
+}
+
+function quantiles(values: readonly number[]): LoadReport["latency"] {
+  const sorted = values.toSorted((a, b) => a - b);
+  const at = (share: number): number => Math.round(sorted[Math.floor(share * (sorted.length - 1))] ?? 0);
+  return { median: at(0.5), p95: at(0.95), longest: at(1) };
+}

@@ -1,0 +1,242 @@
+import { randomInt } from "node:crypto";
+import type { ChatMessage } from "@mosaic/models";
+import { ApiError, invalidField } from "./api-error.ts";
+import type { TextOptions } from "./messages.ts";
+import type { ServedModel } from "./served-model.ts";
+
+/** A request for a text, checked. */
+export interface TextRequest {
+  readonly kind: RequestKind;
+  readonly options: TextOptions;
+  readonly isStreamed: boolean;
+  /** Whether a stream ends in an event with the usage. */
+  readonly includesUsage: boolean;
+}
+
+export type RequestKind = "completion" | "chat";
+
+type Json = Readonly<Record<string, unknown>>;
+
+const isJson = (value: unknown): value is Json => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** Completions end after so many tokens unless the request names another number, as OpenAI's do. */
+const defaultCompletionTokens = 16;
+const defaultChatTokens = 256;
+const maxStopStrings = 4;
+
+/** Fields that the server ignores or takes in one value only, which means the same as their absence. */
+const neutralFields: Readonly<
+  Record<string, { readonly accepts: (value: unknown) => boolean; readonly text: string }>
+> = {
+  n: { accepts: (value) => value === 1, text: "only n = 1 is supported" },
+  best_of: { accepts: (value) => value === 1, text: "only best_of = 1 is supported" },
+  echo: { accepts: (value) => value === false, text: "echo is not supported" },
+  suffix: { accepts: () => false, text: "suffix is not supported" },
+  logprobs: { accepts: (value) => value === false, text: "logprobs are not supported" },
+  top_logprobs: { accepts: (value) => value === 0, text: "logprobs are not supported" },
+  logit_bias: { accepts: isEmpty, text: "logit_bias is not supported" },
+  presence_penalty: { accepts: (value) => value === 0, text: "use repetition_penalty" },
+  frequency_penalty: { accepts: (value) => value === 0, text: "use repetition_penalty" },
+  tools: { accepts: isEmpty, text: "tools are not supported" },
+  tool_choice: { accepts: (value) => value === "none", text: "tools are not supported" },
+  response_format: {
+    accepts: (value) => isJson(value) && value["type"] === "text",
+    text: "only text is supported",
+  },
+  user: { accepts: (value) => typeof value === "string", text: "expected a string" },
+};
+
+const ownFields: readonly string[] = [
+  ...["model", "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k"],
+  ...["repetition_penalty", "stop", "seed", "stream", "stream_options"],
+];
+
+function isEmpty(value: unknown): boolean {
+  return typeof value === "object" && value !== null && Object.keys(value).length === 0;
+}
+
+/**
+ * The text that a body of /v1/completions or /v1/chat/completions requests. null is as good as absent.
+ *
+ * @throws ApiError, 400 for what is wrong or not supported, 404 for another model.
+ */
+export function parseRequest(kind: RequestKind, body: string, model: ServedModel): TextRequest {
+  const fields = new RequestFields(parseBody(body));
+  const name = fields.get("model", (value) => typeof value === "string", "a string");
+  if (name === undefined) throw invalidField("model", `model: required; this server has "${model.name}"`);
+  if (name !== model.name) {
+    const message = `the model "${String(name)}" does not exist; this server has "${model.name}"`;
+    throw new ApiError(404, message, { code: "model_not_found", param: "model" });
+  }
+  fields.checkNames(kind);
+  const tokens = kind === "chat" ? chatTokens(fields, model) : promptTokens(fields, model);
+  const stream = fields.get("stream_options", isJson, "an object") as Json | undefined;
+  return {
+    kind,
+    options: { tokens, maxNewTokens: newTokens(kind, fields, { tokens, model }), ...samplingOf(fields) },
+    isStreamed: fields.get("stream", isBoolean, "true or false") === true,
+    includesUsage: stream?.["include_usage"] === true,
+  };
+}
+
+const isBoolean = (value: unknown): boolean => typeof value === "boolean";
+
+function parseBody(body: string): Json {
+  let json: unknown;
+  try {
+    json = JSON.parse(body);
+  } catch (error) {
+    throw new ApiError(400, `the body is no JSON: ${(error as Error).message}`, { code: "invalid_json" });
+  }
+  if (isJson(json)) return json;
+  throw new ApiError(400, "the body must be a JSON object", { code: "invalid_json" });
+}
+
+/** Fields of a body by name, each checked when it is read. */
+class RequestFields {
+  readonly #json: Json;
+
+  constructor(json: Json) {
+    this.#json = json;
+  }
+
+  get(name: string, accepts: (value: unknown) => boolean, expected: string): unknown {
+    const value = this.#json[name] ?? undefined;
+    if (value === undefined || accepts(value)) return value;
+    throw invalidField(name, `${name}: expected ${expected}, received ${shorten(value)}`);
+  }
+
+  number(
+    name: string,
+    {
+      min,
+      max = Infinity,
+      above = -Infinity,
+      isInteger = false,
+    }: { min?: number; max?: number; above?: number; isInteger?: boolean },
+  ): number | undefined {
+    const bounds = [
+      ...(min === undefined ? [] : [`≥ ${min}`]),
+      ...(above === -Infinity ? [] : [`> ${above}`]),
+      ...(max === Infinity ? [] : [`≤ ${max}`]),
+    ];
+    const expected = `${isInteger ? "an integer" : "a number"} ${bounds.join(" and ")}`;
+    const accepts = (value: unknown): boolean =>
+      typeof value === "number" &&
+      (isInteger ? Number.isSafeInteger(value) : Number.isFinite(value)) &&
+      value >= (min ?? -Infinity) &&
+      value > above &&
+      value <= max;
+    return this.get(name, accepts, expected) as number | undefined;
+  }
+
+  /** Refuses what the server does not have: a client may depend on it. */
+  checkNames(kind: RequestKind): void {
+    for (const [name, value] of Object.entries(this.#json)) {
+      if (value === null) continue;
+      const neutral = Object.hasOwn(neutralFields, name) ? neutralFields[name] : undefined;
+      if (neutral?.accepts(value) === true) continue;
+      if (neutral) throw invalidField(name, `${name}: ${neutral.text}`, "unsupported_value");
+      const isForeign = name === (kind === "chat" ? "prompt" : "messages");
+      if (!ownFields.includes(name) || isForeign) {
+        throw invalidField(name, `${shorten(name)}: no field of this request`, "unknown_parameter");
+      }
+    }
+  }
+}
+
+const shorten = (value: unknown): string => {
+  const text = JSON.stringify(value);
+  return text.length > 60 ? `${text.slice(0, 57)}…` : text;
+};
+
+function newTokens(
+  kind: RequestKind,
+  fields: RequestFields,
+  { tokens, model }: { tokens: readonly number[]; model: ServedModel },
+): number {
+  const old = fields.number("max_tokens", { min: 1, isInteger: true });
+  const given = (kind === "chat" ? fields.number("max_completion_tokens", { min: 1, isInteger: true }) : null) ?? old;
+  const left = model.maxLength - tokens.length;
+  if (left < (given ?? 1)) {
+    const message = `a text has at most ${model.maxLength} tokens; the prompt has ${tokens.length}, and ${given ?? 1} more ${given === undefined ? "is the least" : "were requested"}`;
+    throw invalidField(kind === "chat" ? "messages" : "prompt", message, "context_length_exceeded");
+  }
+  return given ?? Math.min(left, kind === "chat" ? defaultChatTokens : defaultCompletionTokens);
+}
+
+function samplingOf(fields: RequestFields): Omit<TextOptions, "tokens" | "maxNewTokens"> {
+  const temperature = fields.number("temperature", { min: 0, max: 2 });
+  const topP = fields.number("top_p", { above: 0, max: 1 });
+  const topK = fields.number("top_k", { min: 0, isInteger: true });
+  const repetitionPenalty = fields.number("repetition_penalty", { above: 0 });
+  const seed = fields.number("seed", { min: 0, isInteger: true }) ?? randomInt(2 ** 32);
+  return {
+    seed,
+    stopStrings: stopStrings(fields),
+    ...(temperature !== undefined && (temperature > 0 ? { doSample: true, temperature } : { doSample: false })),
+    ...(topP !== undefined && { topP }),
+    ...(topK !== undefined && { topK }),
+    ...(repetitionPenalty !== undefined && { repetitionPenalty }),
+  };
+}
+
+function stopStrings(fields: RequestFields): readonly string[] {
+  const isStop = (value: unknown): boolean => typeof value === "string" && value !== "";
+  const accepts = (value: unknown): boolean =>
+    isStop(value) || (Array.isArray(value) && value.length <= maxStopStrings && value.every(isStop));
+  const stop = fields.get("stop", accepts, `a text that is not empty, or at most ${maxStopStrings} of them`);
+  return ([] as string[]).concat((stop as string | string[] | undefined) ?? []);
+}
+
+/** A text or its tokens, or an array with one of either. */
+function promptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
+  const isId = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
+  const isIds = (value: unknown): boolean => Array.isArray(value) && value.every(isId);
+  const isPrompt = (value: unknown): boolean => typeof value === "string" || isIds(value);
+  const accepts = (value: unknown): boolean =>
+    isPrompt(value) || (Array.isArray(value) && value.length === 1 && isPrompt(value[0]));
+  const given = fields.get("prompt", accepts, "one text, or its tokens") as string | number[] | [string | number[]];
+  if (given === undefined) throw invalidField("prompt", "prompt: required");
+  const isNested = Array.isArray(given) && given.length === 1 && typeof given[0] !== "number";
+  const prompt = (isNested ? given[0] : given) as string | readonly number[];
+  const tokens = typeof prompt === "string" ? tokenizer.encode(prompt) : prompt;
+  const unknown = tokens.find((token) => token >= vocabSize);
+  if (tokens.length > 0 && unknown === undefined) return tokens;
+  const received = unknown === undefined ? "none" : String(unknown);
+  throw invalidField("prompt", `prompt: expected at least one token, each below ${vocabSize}, received ${received}`);
+}
+
+function chatTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
+  const accepts = (value: unknown): boolean => Array.isArray(value) && value.length > 0;
+  const given = fields.get("messages", accepts, "an array of messages") as readonly unknown[] | undefined;
+  if (given === undefined) throw invalidField("messages", "messages: required");
+  const messages = given.map(toMessage);
+  if (!tokenizer.hasChatTemplate) {
+    throw invalidField("messages", "this model has no chat template; use /v1/completions", "no_chat_template");
+  }
+  let tokens: readonly number[];
+  try {
+    tokens = tokenizer.encode(tokenizer.applyChatTemplate(messages), { addSpecialTokens: false });
+  } catch (error) {
+    throw invalidField("messages", (error as Error).message);
+  }
+  if (tokens.length > 0 && tokens.every((token) => token < vocabSize)) return tokens;
+  throw invalidField("messages", "messages: expected a text of the model's vocabulary");
+}
+
+/** Parts of a content are one text. */
+function toMessage(value: unknown, index: number): ChatMessage {
+  const where = `messages[${index}]`;
+  if (!isJson(value) || typeof value["role"] !== "string") {
+    throw invalidField("messages", `${where}: expected { role, content }, received ${shorten(value)}`);
+  }
+  const { content } = value;
+  if (typeof content === "string") return { role: value["role"], content };
+  const isText = (part: unknown): part is { text: string } =>
+    isJson(part) && part["type"] === "text" && typeof part["text"] === "string";
+  if (Array.isArray(content) && content.every(isText)) {
+    return { role: value["role"], content: content.map(({ text }) => text).join("") };
+  }
+  throw invalidField("messages", `${where}.content: expected a text, or parts of the type "text"`);
+}

@@ -1,0 +1,64 @@
+import { connect } from "node:net";
+import type { Context } from "@mosaic/attention";
+import { BatchScheduler, loadModel, type TokenStream } from "@mosaic/models";
+import type { BackendName } from "../settings.ts";
+import { Channel, type RankMessage, type ServerMessage, type TextOptions } from "./messages.ts";
+
+/** What each rank is given. */
+export interface ServeRankSettings {
+  readonly model: string;
+  readonly backend: BackendName;
+  readonly ranks: number;
+  readonly seed: number;
+  /** The path of the server's socket, to which rank 0 connects. */
+  readonly socket: string;
+  /** Texts at a time. */
+  readonly batch: number;
+  /** Tokens of all of them. */
+  readonly cacheTokens: number;
+}
+
+/** Generates what the server sends to rank 0, until it sends a stop. Collective. */
+export async function serveModel(ctx: Context, settings: ServeRankSettings): Promise<void> {
+  const { model: folder, backend, batch: maxSequences, cacheTokens: maxTokens, socket } = settings;
+  using model = await loadModel(ctx, folder, { backend, placement: backend === "local" ? "contiguous" : "zigzag" });
+  using scheduler = new BatchScheduler(model, { maxTokens, maxSequences });
+  if (ctx.rank > 0) {
+    await scheduler.run();
+    return;
+  }
+  const streams = new Map<number, TokenStream>();
+  const channel = new Channel<RankMessage, ServerMessage>(connect(socket), {
+    onMessage(message) {
+      if (message.type === "generate") void generate(message.id, message.options);
+      else if (message.type === "cancel") void streams.get(message.id)?.return();
+      else if (message.type === "stop") scheduler.stop();
+      else {
+        const { running, waiting, freeTokens } = scheduler;
+        const { allocated } = ctx.device.memory();
+        const stats = { running, waiting, freeTokens, maxTokens: scheduler.maxTokens, allocated };
+        channel.send({ type: "stats", id: message.id, stats });
+      }
+    },
+    // Without a server there is nothing to do: texts end, and so do the ranks.
+    onClose() {
+      for (const stream of streams.values()) void stream.return();
+      scheduler.stop();
+    },
+  });
+  async function generate(id: number, options: TextOptions): Promise<void> {
+    let stream: TokenStream | undefined;
+    try {
+      stream = scheduler.generate(options);
+      streams.set(id, stream);
+      for await (const { text, finishReason } of stream) channel.send({ type: "token", id, text, finishReason });
+    } catch (error) {
+      channel.send({ type: "failed", id, message: (error as Error).message, isRefused: stream === undefined });
+    } finally {
+      streams.delete(id);
+    }
+  }
+  channel.send({ type: "ready" });
+  await scheduler.run();
+  channel.close();
+}

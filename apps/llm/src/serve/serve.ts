@@ -1,0 +1,149 @@
+import { once } from "node:events";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import type { Server as HttpServer } from "node:http";
+import { type AddressInfo, createServer, type Server } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type RankLaunchOptions, startRanks, throwIfFailed } from "@mosaic/program";
+import { type ServeSettings, UsageError } from "../settings.ts";
+import { Engine } from "./engine.ts";
+import { createHttpServer } from "./http-server.ts";
+import { Channel, type RankMessage, type ServerMessage } from "./messages.ts";
+import { readServedModel } from "./served-model.ts";
+import type { ServeRankSettings } from "./serve-rank.ts";
+
+/** What a server is made of beside its settings. */
+export interface ServeParts {
+  /** The program of the ranks. */
+  readonly entry: URL;
+  /** The page at /. */
+  readonly page: URL;
+  /** Called when ranks are ready, at first and after each restart. */
+  readonly onReady?: () => void;
+  readonly launch?: Pick<RankLaunchOptions<never>, "onEvent" | "restartBackoffMs" | "minUptimeMs">;
+}
+
+/** A server that listens. */
+export interface RunningServer {
+  readonly url: string;
+  /** Resolves when it was stopped; rejects with a RanksFailedError when its ranks failed for good. */
+  readonly done: Promise<void>;
+  /** Finishes the texts under way, at most for the grace period; the others get 503. */
+  stop(): void;
+  /** Ends everything now. */
+  kill(): void;
+}
+
+/** Restarts are limited by two failures in a row at their start, not by their number. */
+const maxRestarts = 1_000_000;
+
+/**
+ * Serves a folder's model. The HTTP server is in this process, which has started the ranks: these can neither block it nor take it with them, so
+ * that it answers while they are restarted.
+ *
+ * @throws UsageError for a folder without a model, and for an address that is not available.
+ */
+export async function serve(settings: ServeSettings, parts: ServeParts): Promise<RunningServer> {
+  const { batch, queue, host, key, maxBody, deadline, grace, cacheTokens, port } = settings;
+  const model = await readServedModel(settings.model, cacheTokens);
+  const page = readFileSync(parts.page, "utf8");
+  const engine = new Engine({ maxRunning: batch, maxWaiting: queue });
+  const limits = { host, key, maxBodyBytes: maxBody, deadlineMs: deadline * 1000 };
+  const http = createHttpServer({ engine, model, page, limits });
+  await listen(http, host, port);
+  // Only this user may connect: the directory has mode 0700.
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-serve-"));
+  const socket = join(directory, "socket");
+  const ranks = acceptRanks(engine, parts.onReady ?? (() => {}));
+  ranks.listen(socket);
+  await once(ranks, "listening");
+  let closing: Promise<void> | undefined;
+  const closeHttp = (): Promise<void> => {
+    closing ??= new Promise((resolve) => http.close(() => resolve()));
+    http.closeIdleConnections();
+    return closing;
+  };
+  const force = new AbortController();
+  let isStopping = false;
+  const done = runRanks(settings, { engine, socket, parts, signal: force.signal })
+    .catch((error: unknown) => {
+      if (!isStopping) throw error;
+    })
+    .finally(async () => {
+      engine.fail("the ranks have ended");
+      ranks.close();
+      await closeHttp();
+      rmSync(directory, { recursive: true });
+    });
+  const kill = (): void => {
+    isStopping = true;
+    force.abort();
+  };
+  const stop = (): void => {
+    if (isStopping) return;
+    isStopping = true;
+    const timer = setTimeout(kill, grace * 1000);
+    void done.catch(() => {}).finally(() => clearTimeout(timer));
+    void closeHttp();
+    // Ranks that are being started have no text to finish.
+    if (engine.isReady) void engine.stop().then((hasRanks) => hasRanks || kill());
+    else kill();
+  };
+  const { address, family, port: actual } = http.address() as AddressInfo;
+  const url = `http://${family === "IPv6" ? `[${address}]` : address}:${actual}`;
+  return { url, done, stop, kill };
+}
+
+async function listen(http: HttpServer, host: string, port: number): Promise<void> {
+  http.listen(port, host);
+  try {
+    await once(http, "listening");
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const why = code === "EADDRINUSE" ? `${host}:${port} is in use` : message;
+    throw new UsageError(`--port: expected an address to listen on: ${why}`, { cause: error });
+  }
+}
+
+/** Where rank 0 of each attempt connects. */
+function acceptRanks(engine: Engine, onReady: () => void): Server {
+  let current: Channel<ServerMessage, RankMessage> | undefined;
+  return createServer((socket) => {
+    const channel = new Channel<ServerMessage, RankMessage>(socket, {
+      onMessage(message) {
+        if (message.type !== "ready") return engine.receive(message);
+        current = channel;
+        engine.attach(channel);
+        onReady();
+      },
+      onClose() {
+        if (current === channel) engine.detach("the ranks were lost; try again in a moment");
+      },
+    });
+  });
+}
+
+interface RankParts {
+  readonly engine: Engine;
+  readonly socket: string;
+  readonly parts: ServeParts;
+  readonly signal: AbortSignal;
+}
+
+async function runRanks(settings: ServeSettings, { engine, socket, parts, signal }: RankParts): Promise<void> {
+  const { model, backend, ranks, batch, cacheTokens, seed } = settings;
+  const forRanks: ServeRankSettings = { model, backend, ranks, batch, cacheTokens, seed, socket };
+  const program = { entry: parts.entry, args: ["serve", JSON.stringify(forRanks)], ranks };
+  const result = await startRanks(program, {
+    maxRestarts,
+    ...parts.launch,
+    abort: signal,
+    onEvent(event) {
+      parts.launch?.onEvent?.(event);
+      if (event.type !== "exit" || event.code === 0) return;
+      // Sooner than by the socket of rank 0, which may not be the one that died.
+      engine.detach(`rank ${event.rank} was lost; the ranks are started again`);
+    },
+  });
+  throwIfFailed(result);
+}

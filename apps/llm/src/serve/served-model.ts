@@ -1,0 +1,32 @@
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { basename, join, resolve } from "node:path";
+import { loadTokenizer, parseConfig, type Tokenizer } from "@mosaic/models";
+import { UsageError } from "../settings.ts";
+
+/** What the server has of the model: all but its weights. */
+export interface ServedModel {
+  /** As requests name it. */
+  readonly name: string;
+  /** Seconds since 1970. */
+  readonly created: number;
+  readonly tokenizer: Tokenizer;
+  readonly vocabSize: number;
+  /** The most tokens of a text, its prompt included: the model's, or the cache's if that has fewer. */
+  readonly maxLength: number;
+}
+
+/** Reads the tokenizer and the sizes of a folder. Throws a UsageError for a folder without them. */
+export async function readServedModel(folder: string, cacheTokens: number): Promise<ServedModel> {
+  const path = join(folder, "config.json");
+  if (!existsSync(path)) {
+    throw new UsageError(`--model: expected a folder with config.json, received ${folder}; train one, or name another`);
+  }
+  const config = parseConfig(path, JSON.parse(readFileSync(path, "utf8")) as Record<string, unknown>);
+  return {
+    name: basename(resolve(folder)),
+    created: Math.floor(statSync(path).mtimeMs / 1000),
+    tokenizer: await loadTokenizer(folder),
+    vocabSize: config.vocabSize,
+    maxLength: Math.min(config.maxLength, cacheTokens),
+  };
+}

@@ -1,0 +1,284 @@
+import { once } from "node:events";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { request as httpRequest, type Server } from "node:http";
+import { type AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { Engine } from "../src/serve/engine.ts";
+import { createHttpServer, type HttpLimits } from "../src/serve/http-server.ts";
+import { Channel, type RankMessage, type ServerMessage } from "../src/serve/messages.ts";
+import { readServedModel, type ServedModel } from "../src/serve/served-model.ts";
+import { writeServedFolder } from "./served-folder.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "llm-http-test-"));
+let model: ServedModel;
+beforeAll(async () => {
+  await writeServedFolder(join(folder, "tiny"));
+  model = await readServedModel(join(folder, "tiny"), 1024);
+});
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+/** A server whose ranks are this test: `sent` is what they received. */
+class TestServer {
+  readonly engine: Engine;
+  readonly sent: ServerMessage[] = [];
+  readonly #http: Server;
+  #onSent: () => void = () => {};
+
+  constructor(limits: Partial<HttpLimits> = {}, sizes = { maxRunning: 2, maxWaiting: 1 }) {
+    this.engine = new Engine(sizes);
+    const page = readFileSync(new URL("../page/chat.html", import.meta.url), "utf8");
+    const all = { host: "127.0.0.1", key: "", maxBodyBytes: 2000, deadlineMs: 60_000, ...limits };
+    this.#http = createHttpServer({ engine: this.engine, model, page, limits: all });
+  }
+
+  async listen(): Promise<void> {
+    this.#http.listen(0, "127.0.0.1");
+    await once(this.#http, "listening");
+    this.attach();
+  }
+
+  attach(): void {
+    const send = (message: ServerMessage): void => {
+      this.sent.push(message);
+      this.#onSent();
+    };
+    this.engine.attach({ send, close: () => {} } as unknown as Channel<ServerMessage, RankMessage>);
+  }
+
+  /** Resolves when the ranks have received so many messages. */
+  async received(count: number): Promise<void> {
+    while (this.sent.length < count) await new Promise<void>((resolve) => (this.#onSent = resolve));
+  }
+
+  /** A piece of a text. */
+  reply(id: number, text: string, finishReason: "stop" | "length" | null = null): void {
+    this.engine.receive({ type: "token", id, text, finishReason });
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#http.address() as AddressInfo).port}`;
+  }
+
+  close(): void {
+    this.#http.close();
+    this.#http.closeAllConnections();
+  }
+}
+
+let server: TestServer;
+afterEach(() => server.close());
+
+async function listen(...args: ConstructorParameters<typeof TestServer>): Promise<TestServer> {
+  server = new TestServer(...args);
+  await server.listen();
+  return server;
+}
+
+const headers = { "content-type": "application/json" };
+const post = (body: object, init: RequestInit = {}, path = "/v1/completions"): Promise<Response> =>
+  fetch(server.url + path, { method: "POST", headers, body: JSON.stringify({ model: "tiny", ...body }), ...init });
+
+async function refusal(response: Response): Promise<readonly [number, string | null, string | null]> {
+  const { error } = (await response.json()) as { readonly error: { code: string | null; param: string | null } };
+  return [response.status, error.code, error.param];
+}
+
+test.each([
+  [{ n: 2 }, "n", /n: only n = 1 is supported/],
+  [{ logprobs: 3 }, "logprobs", /logprobs are not supported/],
+  [{ echo: true }, "echo", /echo is not supported/],
+  [{ presence_penalty: 0.5 }, "presence_penalty", /use repetition_penalty/],
+  [{ temperature: 3 }, "temperature", /temperature: expected a number ≥ 0 and ≤ 2, received 3/],
+  [{ temperature: "1" }, "temperature", /expected a number ≥ 0 and ≤ 2, received "1"/],
+  [{ top_p: 0 }, "top_p", /top_p: expected a number > 0 and ≤ 1, received 0/],
+  [{ seed: 0.5 }, "seed", /seed: expected an integer ≥ 0, received 0.5/],
+  [{ stop: ["a", ""] }, "stop", /stop: expected a text that is not empty, or at most 4/],
+  [{ stop: ["a", "b", "c", "d", "e"] }, "stop", /at most 4 of them/],
+  [{ max_tokens: 0 }, "max_tokens", /max_tokens: expected an integer ≥ 1, received 0/],
+  [{ max_tokens: 1000 }, "prompt", /a text has at most 128 tokens; the prompt has \d+, and 1000 more were requested/],
+  [{ prompt: Array.from({ length: 128 }, () => 5) }, "prompt", /the prompt has 128, and 1 more is the least/],
+  [{ prompt: ["a", "b"] }, "prompt", /prompt: expected one text, or its tokens/],
+  [{ prompt: [300] }, "prompt", /each below 300, received 300/],
+  [{ prompt: null }, "prompt", /prompt: required/],
+  [{ stream: "yes" }, "stream", /stream: expected true or false/],
+  [{ messages: [] }, "messages", /"messages": no field of this request/],
+  [{ prefix: "a" }, "prefix", /"prefix": no field of this request/],
+])("%j is refused with 400", async (body, param, message) => {
+  await listen();
+  const response = await post({ prompt: "In the", ...body });
+  const { error } = (await response.json()) as { readonly error: { message: string; type: string; param: string } };
+  expect([response.status, error.type, error.param]).toEqual([400, "invalid_request_error", param]);
+  expect(error.message).toMatch(message);
+  expect(server.sent).toEqual([]);
+});
+
+test.each([
+  [{}, /messages: required/],
+  [{ messages: [] }, /expected an array of messages/],
+  [{ messages: [{ role: "user" }] }, /messages\[0\].content: expected a text, or parts of the type "text"/],
+  [{ messages: [{ content: "a" }] }, /messages\[0\]: expected \{ role, content \}/],
+  [{ messages: [{ role: "user", content: "a" }], tools: [{}] }, /tools are not supported/],
+  [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": no field of this request/],
+])("of a conversation %j is refused with 400", async (body, message) => {
+  await listen();
+  const response = await post(body, {}, "/v1/chat/completions");
+  expect(response.status).toBe(400);
+  expect(((await response.json()) as { error: { message: string } }).error.message).toMatch(message);
+});
+
+test("fields in their only value, and null, are as good as absent", async () => {
+  await listen();
+  const neutral = { n: 1, best_of: null, echo: false, logit_bias: {}, presence_penalty: 0, user: "u", stop: null };
+  const response = post({ prompt: "In the", max_tokens: 3, seed: 4, temperature: 0.5, top_k: 3, ...neutral });
+  await server.received(1);
+  const tokens = model.tokenizer.encode("In the");
+  expect(server.sent).toEqual([
+    {
+      ...{ type: "generate", id: 0 },
+      options: { tokens, maxNewTokens: 3, seed: 4, stopStrings: [], doSample: true, temperature: 0.5, topK: 3 },
+    },
+  ]);
+  server.reply(0, " be");
+  server.reply(0, "ginning", "length");
+  expect(await (await response).json()).toMatchObject({
+    choices: [{ text: " beginning", finish_reason: "length" }],
+    usage: { prompt_tokens: tokens.length, completion_tokens: 2, total_tokens: tokens.length + 2 },
+  });
+});
+
+test("other refusals have their status and code", async () => {
+  await listen();
+  expect(await refusal(await post({ prompt: "a", model: "other" }))).toEqual([404, "model_not_found", "model"]);
+  expect(await refusal(await fetch(`${server.url}/v1/models/other`))).toEqual([404, "model_not_found", "model"]);
+  expect(await refusal(await fetch(`${server.url}/v2`))).toEqual([404, "unknown_url", null]);
+  const wrongMethod = await fetch(`${server.url}/v1/completions`);
+  expect(wrongMethod.headers.get("allow")).toBe("POST");
+  expect(await refusal(wrongMethod)).toEqual([405, "method_not_allowed", null]);
+  expect(await refusal(await post({ prompt: "a".repeat(3000) }))).toEqual([413, "body_too_large", null]);
+  expect((await post({ prompt: "a" }, { headers: { "content-type": "text/plain" } })).status).toBe(415);
+  expect(await refusal(await post({}, { body: "{" }))).toEqual([400, "invalid_json", null]);
+  expect(await refusal(await post({}, { body: "[]" }))).toEqual([400, "invalid_json", null]);
+});
+
+test("pages of other sites are refused, those of this server are not", async () => {
+  await listen();
+  const origin = (value: string) => post({ prompt: "a", n: 2 }, { headers: { ...headers, origin: value } });
+  expect(await refusal(await origin("https://example.org"))).toEqual([403, "foreign_origin", null]);
+  expect(await refusal(await origin("null"))).toEqual([403, "foreign_origin", null]);
+  expect((await origin(server.url)).status).toBe(400);
+  // A name that was made to mean this address; fetch sets the header itself.
+  const request = httpRequest(`${server.url}/health`, { headers: { host: "attacker.example:80" } }).end();
+  const [response] = (await once(request, "response")) as [{ statusCode: number; resume(): void }];
+  response.resume();
+  expect(response.statusCode).toBe(403);
+});
+
+test("a key is required of all but the page", async () => {
+  await listen({ key: "right" });
+  const get = (path: string, key?: string) =>
+    fetch(server.url + path, key === undefined ? {} : { headers: { authorization: `Bearer ${key}` } });
+  expect((await get("/")).status).toBe(200);
+  for (const path of ["/v1/models", "/health"]) {
+    const response = await get(path);
+    expect(response.headers.get("www-authenticate")).toBe("Bearer");
+    expect(await refusal(response)).toEqual([401, "invalid_api_key", null]);
+  }
+  expect((await get("/v1/models", "wrong")).status).toBe(401);
+  expect((await get("/v1/models", "right")).status).toBe(200);
+});
+
+test("a full queue gives 429; what waits follows in order", async () => {
+  await listen();
+  const answers = ["a", "b", "c"].map((prompt) => post({ prompt }));
+  await server.received(2);
+  await untilWaiting(1);
+  const full = await post({ prompt: "d" });
+  expect(full.headers.get("retry-after")).toBe("1");
+  expect(await refusal(full)).toEqual([429, "queue_full", null]);
+  server.reply(0, "x", "stop");
+  await server.received(3);
+  expect(server.sent.map((message) => message.type)).toEqual(["generate", "generate", "generate"]);
+  for (const id of [1, 2]) server.reply(id, "x", "stop");
+  for (const answer of answers) expect((await answer).status).toBe(200);
+  expect([server.engine.running, server.engine.waiting]).toEqual([0, 0]);
+});
+
+async function untilWaiting(count: number): Promise<void> {
+  while (server.engine.waiting !== count) await new Promise((resolve) => setImmediate(resolve));
+}
+
+test("a client that goes away cancels its text, running or waiting", async () => {
+  await listen({}, { maxRunning: 1, maxWaiting: 1 });
+  const [first, second] = [new AbortController(), new AbortController()];
+  const streamed = post({ prompt: "a", stream: true }, { signal: first.signal });
+  await server.received(1);
+  server.reply(0, "x");
+  await (await streamed).body!.getReader().read();
+  const waiting = post({ prompt: "b" }, { signal: second.signal });
+  await untilWaiting(1);
+  second.abort();
+  await expect(waiting).rejects.toThrow(/abort/);
+  await untilWaiting(0);
+  first.abort();
+  await server.received(2);
+  expect(server.sent[1]).toEqual({ type: "cancel", id: 0 });
+  expect(server.engine.running).toBe(0);
+  // A token that was on its way changes nothing.
+  server.reply(0, "y", "stop");
+});
+
+test("a text that takes too long gets 504, and leaves", async () => {
+  await listen({ deadlineMs: 1 });
+  expect(await refusal(await post({ prompt: "a" }))).toEqual([504, "deadline_exceeded", null]);
+  expect(server.sent.map((message) => message.type)).toEqual(["generate", "cancel"]);
+});
+
+test("ranks that are lost give 503 to what they generate; what waits goes to the next", async () => {
+  await listen();
+  const whole = post({ prompt: "a" });
+  await server.received(1);
+  const streamed = post({ prompt: "b", stream: true });
+  await server.received(2);
+  server.reply(1, "x");
+  const { body } = await streamed;
+  const waiting = post({ prompt: "c" });
+  await untilWaiting(1);
+  server.engine.detach("rank 1 was lost");
+  expect(await refusal(await whole)).toEqual([503, "service_unavailable", null]);
+  const text = await new Response(body).text();
+  expect(text).toMatch(/"error":\{"message":"rank 1 was lost","type":"server_error"/);
+  expect(text).not.toContain("[DONE]");
+  expect((await post({ prompt: "d" })).status).toBe(503);
+  expect((await fetch(`${server.url}/health`)).status).toBe(503);
+  server.attach();
+  await server.received(3);
+  server.reply(2, "x", "stop");
+  expect((await waiting).status).toBe(200);
+});
+
+test("what the ranks refuse is 400, what fails there is 500", async () => {
+  await listen();
+  for (const [id, isRefused] of [true, false].entries()) {
+    const response = post({ prompt: "a" });
+    await server.received(id + 1);
+    server.engine.receive({ type: "failed", id, message: "why", isRefused });
+    expect((await response).status).toBe(isRefused ? 400 : 500);
+  }
+});
+
+test("a stop refuses new texts and those that wait", async () => {
+  await listen({}, { maxRunning: 1, maxWaiting: 1 });
+  const running = post({ prompt: "a" });
+  await server.received(1);
+  const waiting = post({ prompt: "b" });
+  await untilWaiting(1);
+  const stopped = server.engine.stop();
+  expect((await waiting).status).toBe(503);
+  expect((await post({ prompt: "c" })).status).toBe(503);
+  server.reply(0, "x", "stop");
+  expect((await running).status).toBe(200);
+  expect(await stopped).toBe(true);
+  expect(server.sent.at(-1)).toEqual({ type: "stop" });
+});

@@ -1,0 +1,167 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { readEvents, runLoad, type StreamEvent } from "../src/serve/load-test.ts";
+import { type RunningServer, serve } from "../src/serve/serve.ts";
+import { parseServeSettings } from "../src/settings.ts";
+import { writeServedFolder } from "./served-folder.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "llm-serve-test-"));
+const model = "tiny";
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+beforeAll(() => writeServedFolder(join(folder, model)));
+
+const pids = new Map<number, number>();
+let onReady: () => void = () => {};
+let server: RunningServer;
+
+/** Resolves when ranks are ready the next time. */
+const untilReady = (): Promise<void> => new Promise((resolve) => (onReady = resolve));
+
+const post = (path: string, body: object): Promise<Response> =>
+  fetch(server.url + path, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ model, ...body }),
+  });
+
+interface Health {
+  readonly status: string;
+  readonly running: number;
+  readonly ranks: { readonly freeTokens: number; readonly maxTokens: number; readonly allocated: number };
+}
+const health = async (): Promise<Health> => (await fetch(`${server.url}/health`)).json() as Promise<Health>;
+
+/** Resolves when nothing is under way: what was cancelled leaves with the next step. */
+async function untilIdle(): Promise<Health> {
+  for (;;) {
+    const found = await health();
+    if (found.running === 0 && found.ranks.freeTokens === found.ranks.maxTokens) return found;
+  }
+}
+
+describe("a server on two ranks", () => {
+  beforeAll(async () => {
+    const ready = untilReady();
+    const args = ["--model", join(folder, model), "--ranks", "2", "--port", "0", "--batch", "8"];
+    server = await serve(parseServeSettings(args), {
+      entry: new URL("../dist/rank.js", import.meta.url),
+      page: new URL("../page/chat.html", import.meta.url),
+      onReady: () => onReady(),
+      launch: {
+        restartBackoffMs: 10,
+        minUptimeMs: 0,
+        onEvent: (event) => void (event.type === "spawn" && pids.set(event.rank, event.pid)),
+      },
+    });
+    await Promise.race([ready, server.done]);
+  });
+  afterAll(async () => {
+    server?.stop();
+    await server?.done;
+  });
+
+  test("describes its model, and has a page", async () => {
+    const list = (await (await fetch(`${server.url}/v1/models`)).json()) as { readonly data: readonly object[] };
+    expect(list).toMatchObject({ object: "list", data: [{ id: model, max_model_len: 128, has_chat_template: true }] });
+    expect(await (await fetch(`${server.url}/v1/models/${model}`)).json()).toEqual(list.data[0]);
+    const page = await fetch(server.url);
+    expect(page.headers.get("content-security-policy")).toMatch(/default-src 'none'.*script-src 'sha256-/);
+    expect(await page.text()).toContain("<title>Mosaic");
+  });
+
+  test("completes texts, whole and in a stream", async () => {
+    const body = { prompt: "In the beginning", max_tokens: 20, seed: 5, temperature: 1 };
+    const whole = (await (await post("/v1/completions", body)).json()) as {
+      readonly choices: readonly { readonly text: string; readonly finish_reason: string }[];
+      readonly usage: { readonly completion_tokens: number };
+    };
+    expect(whole).toMatchObject({ object: "text_completion", model, choices: [{ index: 0, logprobs: null }] });
+    const [{ text, finish_reason: reason }] = whole.choices as [(typeof whole.choices)[0]];
+    expect(text.length).toBeGreaterThan(0);
+    const response = await post("/v1/completions", { ...body, stream: true, stream_options: { include_usage: true } });
+    expect(response.headers.get("content-type")).toBe("text/event-stream");
+    const events = [];
+    for await (const event of readEvents(response)) events.push(event);
+    expect(events.map(({ choices }) => choices![0]?.text ?? "").join("")).toBe(text);
+    expect(events.at(-2)!.choices![0]!.finish_reason).toBe(reason);
+    expect(events.at(-1)).toMatchObject({ choices: [], usage: whole.usage });
+    const stop = text.slice(3, 6);
+    const stopped = (await (await post("/v1/completions", { ...body, stop })).json()) as typeof whole;
+    expect(stopped.choices[0]).toMatchObject({ text: text.slice(0, text.indexOf(stop)), finish_reason: "stop" });
+    const other = (await (await post("/v1/completions", { ...body, seed: 6 })).json()) as typeof whole;
+    expect(other.choices[0]!.text).not.toBe(text);
+  });
+
+  test("answers conversations", async () => {
+    const messages = [{ role: "user", content: [{ type: "text", text: "Who art thou?" }] }];
+    const body = { messages, max_completion_tokens: 12, temperature: 0 };
+    const whole = (await (await post("/v1/chat/completions", body)).json()) as {
+      readonly choices: readonly { readonly message: { readonly content: string } }[];
+    };
+    expect(whole).toMatchObject({ object: "chat.completion", choices: [{ message: { role: "assistant" } }] });
+    const response = await post("/v1/chat/completions", { ...body, stream: true });
+    let content = "";
+    for await (const { choices } of readEvents(response)) content += choices![0]?.delta?.content ?? "";
+    expect(content).toBe(whole.choices[0]!.message.content);
+  });
+
+  test("bears load: nothing is lost, nothing leaks, and texts are as they are alone", async () => {
+    const before = await untilIdle();
+    const load = { url: server.url, model, clients: 16, requests: 100, cancelled: 16, malformed: 14, tokens: 16 };
+    const report = await runLoad(load);
+    expect(report.faults).toEqual([]);
+    expect([report.completed, report.cancelled]).toEqual([70, 16]);
+    expect(report.refused).toEqual({ 400: 9, 404: 2, 405: 1, 413: 1, 415: 1 });
+    const { allocated } = (await untilIdle()).ranks;
+    expect(allocated).toBeLessThan(before.ranks.allocated + 65_536);
+  });
+
+  test("a rank that is killed gives 503, and the restarted ranks serve again", async () => {
+    const body = { prompt: "And", max_tokens: 100, temperature: 0 };
+    const expected = await (await post("/v1/completions", { ...body, max_tokens: 8 })).json();
+    const streams = [1, 2, 3].map(async () => {
+      const response = await post("/v1/completions", { ...body, stream: true });
+      return { response, events: readEvents(response) };
+    });
+    const opened = await Promise.all(streams);
+    const whole = post("/v1/completions", body);
+    const ready = untilReady();
+    process.kill(pids.get(1)!, "SIGKILL");
+    for (const { events } of opened) {
+      let last: StreamEvent | undefined;
+      for await (const event of events) last = event;
+      // The text may have been complete before the rank was gone.
+      if (last?.error) expect(last.error.message).toMatch(/lost/);
+      else expect(last?.choices?.[0]?.finish_reason).toMatch(/stop|length/);
+    }
+    expect([200, 503]).toContain((await whole).status);
+    const refused = await post("/v1/completions", body);
+    expect(refused.status).toBe(503);
+    expect(refused.headers.get("retry-after")).toBe("2");
+    expect((await fetch(`${server.url}/health`)).status).toBe(503);
+    await ready;
+    const again = await (await post("/v1/completions", { ...body, max_tokens: 8 })).json();
+    expect((again as { choices: unknown }).choices).toEqual((expected as { choices: unknown }).choices);
+  });
+
+  test("a stop lets texts under way end", async () => {
+    const response = await post("/v1/completions", { prompt: "And", max_tokens: 40, temperature: 0, stream: true });
+    server.stop();
+    let last: StreamEvent | undefined;
+    for await (const event of readEvents(response)) last = event;
+    expect(last?.choices?.[0]?.finish_reason).toMatch(/stop|length/);
+    await server.done;
+    await expect(fetch(server.url)).rejects.toThrow(/fetch failed/);
+  });
+});
+
+test("a folder without a model, and a port in use, are usage errors", async () => {
+  const parts = { entry: new URL("file:///none"), page: new URL("../page/chat.html", import.meta.url) };
+  await expect(serve(parseServeSettings(["--model", folder]), parts)).rejects.toThrow(
+    /--model: expected a folder with config.json/,
+  );
+  expect(() => parseServeSettings(["--port", "65536"])).toThrow(/--port: expected at most 65535/);
+  expect(() => parseServeSettings(["--backend", "local"])).toThrow(/--backend: expected ring, flex or ulysses/);
+});

@@ -1,0 +1,26 @@
+import { mkdirSync, writeFileSync } from "node:fs";
+import { world } from "@mosaic/attention";
+import { createModel } from "@mosaic/models";
+import { readCorpus } from "../src/corpus.ts";
+import { createConfig, endTokenId, folderFiles } from "../src/model-folder.ts";
+import { tokenizeCorpus } from "../src/tokenizer/corpus-tokens.ts";
+
+const sizes = { vocabulary: 300, hidden: 32, layers: 2, heads: 2, kvHeads: 1, length: 128 };
+const chatTemplate = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
+
+/** A folder with a model of random weights, a tokenizer of one book, and a chat template. */
+export async function writeServedFolder(folder: string): Promise<void> {
+  mkdirSync(folder, { recursive: true });
+  const book = readCorpus().train.find(({ name }) => name === "Jude")!;
+  const { tokenizerFiles } = tokenizeCorpus({ train: [book], heldOut: [] }, sizes.vocabulary);
+  const { tokenizer, tokenizerConfig, generation } = folderFiles(folder);
+  writeFileSync(tokenizer, JSON.stringify(tokenizerFiles.tokenizer));
+  writeFileSync(tokenizerConfig, JSON.stringify({ ...tokenizerFiles.config, chat_template: chatTemplate }));
+  writeFileSync(generation, JSON.stringify({ eos_token_id: endTokenId, do_sample: true, top_p: 0.95 }));
+  const [ctx] = await world(1, { seed: 0 });
+  {
+    using model = createModel(ctx!, createConfig(sizes));
+    await model.save(folder);
+  }
+  await ctx!.close();
+}

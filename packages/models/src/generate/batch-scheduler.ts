@@ -1,0 +1,230 @@
+import { broadcastText } from "./broadcast-text.ts";
+import { ClosedError, OptionError, OutOfMemoryError } from "@mosaic/core";
+import type { GenerateOptions, GenerativeModel } from "./generate.ts";
+import { type BatchResult, GenerationBatch, type GenerationBatchOptions, resolveBatched } from "./generation-batch.ts";
+import { TokenStream } from "./token-stream.ts";
+
+/** Rank 0 without texts sends an empty message after so long, so that what the others wait for is never overdue. */
+const idleMs = 10_000;
+
+/** What changes before a step, the same on all ranks. */
+interface BatchChanges {
+  /** Numbers of texts that leave. */
+  readonly remove: readonly number[];
+  readonly add: readonly Omit<GenerateOptions, "cache">[];
+  readonly isLast: boolean;
+}
+
+interface WaitingText {
+  readonly options: Omit<GenerateOptions, "cache">;
+  /** Of the prompt and the most new ones. */
+  readonly tokens: number;
+  readonly stream: TokenStream;
+}
+
+/**
+ * Texts that come at any time, generated together on all ranks: a `GenerationBatch` that rank 0 is in charge of. `run` loops on every rank; before each
+ * step rank 0 broadcasts which texts join and which leave. Texts that find no room wait, in order.
+ *
+ * @example
+ * ```ts
+ * import { init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { BatchScheduler, createModel } from "@mosaic/models";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const sizes = { vocab_size: 100, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 4 };
+ * using model = createModel(ctx, { model_type: "llama", ...sizes });
+ * using scheduler = new BatchScheduler(model, { maxTokens: 1024, maxSequences: 8 });
+ * const running = scheduler.run(); // on every rank
+ * const answers = [1, 2, 3].map(async (first) => { // on rank 0
+ *   const tokens: number[] = [];
+ *   for await (const { token } of scheduler.generate({ tokens: [first], maxNewTokens: 5, endTokens: [] })) tokens.push(token);
+ *   return tokens.length;
+ * });
+ * await Promise.all(answers); // => [5, 5, 5]
+ * scheduler.stop();
+ * await running;
+ * ```
+ * @throws OptionError for options; OutOfMemoryError beyond the device's memory.
+ */
+export class BatchScheduler implements Disposable {
+  readonly #model: GenerativeModel;
+  readonly #batch: GenerationBatch;
+  readonly #waiting: WaitingText[] = [];
+  /** Of rank 0: the texts of the batch by number. */
+  readonly #streams = new Map<number, TokenStream>();
+  readonly #cancelled = new Set<TokenStream>();
+  #isStopping = false;
+  #state: "new" | "running" | "ended" = "new";
+  #wake: () => void = () => {};
+
+  constructor(model: GenerativeModel, options: GenerationBatchOptions) {
+    this.#batch = new GenerationBatch(model, options);
+    this.#model = model;
+  }
+
+  /** Texts in the batch. */
+  get running(): number {
+    return this.#batch.size;
+  }
+
+  /** Texts that wait for room; on rank 0. */
+  get waiting(): number {
+    return this.#waiting.length;
+  }
+
+  /** Tokens for which there is memory. */
+  get maxTokens(): number {
+    return this.#batch.maxTokens;
+  }
+
+  /** Tokens for which there is memory that holds no text's keys. */
+  get freeTokens(): number {
+    return this.#batch.freeTokens;
+  }
+
+  /**
+   * A text more, on rank 0, with the options of `CausalLM.generate` but for `cache`. Options are checked at the call. Leaving the loop over
+   * the tokens takes the text out of the batch at the next step.
+   *
+   * @throws OptionError for options, and on another rank; OutOfMemoryError for a text that the cache can never hold; ClosedError after `stop`.
+   */
+  generate(options: Omit<GenerateOptions, "cache">): TokenStream {
+    const where = "BatchScheduler.generate";
+    this.#assertRankZero(where);
+    if (this.#isStopping || this.#state === "ended") {
+      throw new ClosedError({ where, expected: "a scheduler in use", received: "one that was stopped" });
+    }
+    const { prompt, maxNewTokens } = resolveBatched(this.#model, options);
+    const tokens = prompt.length + maxNewTokens;
+    if (tokens > this.maxTokens) {
+      throw new OutOfMemoryError({
+        where,
+        expected: `a text of at most ${this.maxTokens} tokens, for which there is memory`,
+        received: `a prompt of ${prompt.length} and ${maxNewTokens} new ones`,
+        remedy: "shorten the text, or make the scheduler with a larger maxTokens",
+      });
+    }
+    const { prompt: _, messages: __, ...others } = options;
+    const stream: TokenStream = new TokenStream(() => this.#cancel(stream));
+    this.#waiting.push({ options: { ...others, tokens: prompt }, tokens, stream });
+    this.#wake();
+    return stream;
+  }
+
+  /** On rank 0: no texts follow, and `run` resolves on every rank when those that there are have ended. */
+  stop(): void {
+    this.#assertRankZero("BatchScheduler.stop");
+    this.#isStopping = true;
+    this.#wake();
+  }
+
+  /**
+   * Generates until rank 0 calls `stop`. Every rank of the world calls it once.
+   *
+   * @throws what collectives throw when a rank is lost; the texts under way end with the same error.
+   */
+  async run(): Promise<void> {
+    if (this.#state !== "new") {
+      const received = `a scheduler that is ${this.#state}`;
+      throw new OptionError({ where: "BatchScheduler.run", expected: "one call", received });
+    }
+    this.#state = "running";
+    let failure: unknown;
+    try {
+      while (await this.#step());
+    } catch (error) {
+      failure = error;
+      throw error;
+    } finally {
+      this.#state = "ended";
+      for (const stream of [...this.#streams.values(), ...this.#waiting.map((each) => each.stream)]) {
+        stream.finish(failure);
+      }
+      this.#streams.clear();
+      this.#waiting.length = 0;
+    }
+  }
+
+  /** Whether another one follows. */
+  async #step(): Promise<boolean> {
+    const { ctx } = this.#model;
+    if (ctx.rank === 0) await this.#untilWork();
+    ctx.assertOpen("BatchScheduler.run");
+    if (ctx.rank === 0) {
+      const changes = this.#change();
+      const isEmpty = changes.remove.length === 0 && changes.add.length === 0 && !changes.isLast;
+      await broadcastText(ctx, isEmpty ? "" : JSON.stringify(changes), "BatchScheduler");
+      if (changes.isLast) return false;
+    } else {
+      const text = await broadcastText(ctx, "", "BatchScheduler");
+      const { remove, add, isLast } = (text === "" ? noChanges : JSON.parse(text)) as BatchChanges;
+      for (const id of remove) this.#batch.remove(id);
+      for (const options of add) this.#batch.add(options);
+      if (isLast) return false;
+    }
+    for (const result of await this.#batch.step()) this.#deliver(result);
+    return true;
+  }
+
+  /** Resolves when there is something to compute or to change, or when the other ranks have waited long. */
+  async #untilWork(): Promise<void> {
+    if (this.#batch.size > 0 || this.#waiting.length > 0 || this.#isStopping) return;
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, idleMs);
+      this.#wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+    this.#wake = () => {};
+  }
+
+  /** Changes rank 0's batch, and returns what the others change. */
+  #change(): BatchChanges {
+    const remove = [...this.#streams].filter(([, stream]) => this.#cancelled.has(stream)).map(([id]) => id);
+    this.#cancelled.clear();
+    for (const id of remove) {
+      this.#streams.delete(id);
+      this.#batch.remove(id);
+    }
+    const add: Omit<GenerateOptions, "cache">[] = [];
+    for (let next = this.#waiting[0]; next && this.#batch.hasRoomFor(next.tokens); next = this.#waiting[0]) {
+      this.#waiting.shift();
+      this.#streams.set(this.#batch.add(next.options), next.stream);
+      add.push(next.options);
+    }
+    return { remove, add, isLast: this.#isStopping && this.#batch.size === 0 && this.#waiting.length === 0 };
+  }
+
+  #deliver({ id, token, error }: BatchResult): void {
+    const stream = this.#streams.get(id);
+    if (error === undefined) stream?.push(token);
+    else stream?.finish(error);
+    if (error !== undefined || token.finishReason !== null) this.#streams.delete(id);
+  }
+
+  #cancel(stream: TokenStream): void {
+    const index = this.#waiting.findIndex((each) => each.stream === stream);
+    if (index >= 0) this.#waiting.splice(index, 1);
+    else this.#cancelled.add(stream);
+  }
+
+  #assertRankZero(where: string): void {
+    const { rank } = this.#model.ctx;
+    if (rank === 0) return;
+    const remedy = "let the other ranks call run() alone";
+    throw new OptionError({ where, expected: "a call on rank 0", received: `one on rank ${rank}`, remedy });
+  }
+
+  /** Gives the memory back in stream order. Twice is fine. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  [Symbol.dispose](): void {
+    this.#batch.dispose();
+  }
+}
+
+const noChanges: BatchChanges = { remove: [], add: [], isLast: false };

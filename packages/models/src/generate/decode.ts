@@ -1,0 +1,80 @@
+import { fromArray, layoutOf, noGrad, positions, scope, type Tensor, zeros } from "@mosaic/core";
+import type { ModelForwardOptions } from "../model/decoder-layer.ts";
+import { cacheAxis, type CachedModel, type GenerationCache, type GenerationSequence } from "./generation-cache.ts";
+
+/** A model whose texts grow. */
+export interface DecodingModel extends CachedModel {
+  readonly decoder: { forward(tokens: Tensor, options: ModelForwardOptions): Tensor };
+  project(hidden: Tensor): Tensor;
+}
+
+interface CachedText {
+  readonly cache: GenerationCache;
+  readonly sequence: GenerationSequence;
+}
+
+interface CachedTexts {
+  readonly cache: GenerationCache;
+  readonly sequences: readonly GenerationSequence[];
+}
+
+/** The logits [V] after a prompt, which goes through the model's backend in shards where that cuts sequences along one axis. Collective. */
+export async function prefill(
+  model: DecodingModel,
+  prompt: readonly number[],
+  { cache, sequence }: CachedText,
+): Promise<Float32Array> {
+  const { ctx, settings } = model;
+  const { axis, isSharded } = cacheAxis(model);
+  if (axis === null || !isSharded) {
+    return read(() => lastRow(model, [prompt], { cache: cache.forCall([sequence]) }));
+  }
+  const { placement } = settings;
+  const length = prompt.length;
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes: [axis], placement, length });
+  const rows = positions(layout.spans(ctx.mesh.coordinate));
+  const own = Array.from(rows, (position) => prompt[position]!);
+  const options = { cache: cache.forCall([sequence], { sharded: true }), placement, sequenceLength: length };
+  return read(() => {
+    using hidden = forward(model, [own], options);
+    const row = rows.indexOf(length - 1);
+    // The last token's row, and zeros on the other ranks: their sum is that row.
+    const size = hidden.shape[2]!;
+    const last = row < 0 ? zeros(ctx, [1, 1, size], hidden.dtype) : hidden.slice(1, row, row + 1).contiguous();
+    ctx.mesh.group(axis).allReduce(last, "sum", { label: "last token" }).wait();
+    return model.project(last);
+  });
+}
+
+/**
+ * The logits [V] after one token more of each text: one step for all of them, whatever their lengths. Tokens are the same on every rank.
+ * Collective.
+ */
+export async function decode(
+  model: DecodingModel,
+  tokens: readonly number[],
+  { cache, sequences }: CachedTexts,
+): Promise<readonly Float32Array[]> {
+  const rows = tokens.map((token) => [token]);
+  const logits = await read(() => lastRow(model, rows, { cache: cache.forCall(sequences) }));
+  const { vocabSize } = model.config;
+  return tokens.map((_, i) => logits.subarray(i * vocabSize, (i + 1) * vocabSize));
+}
+
+function lastRow(model: DecodingModel, rows: readonly (readonly number[])[], options: ModelForwardOptions): Tensor {
+  return model.project(forward(model, rows, options).slice(1, -1));
+}
+
+function forward(
+  { ctx, decoder }: DecodingModel,
+  rows: readonly (readonly number[])[],
+  options: ModelForwardOptions,
+): Tensor {
+  using ids = fromArray(ctx, rows.flat(), [rows.length, rows[0]!.length]);
+  return decoder.forward(ids, options);
+}
+
+async function read(compute: () => Tensor): Promise<Float32Array> {
+  using logits = noGrad(() => scope(compute));
+  return await logits.read();
+}

@@ -1,0 +1,259 @@
+import {
+  checkArgument,
+  checkContext,
+  defineOptions,
+  DisposedError,
+  expectValue,
+  MosaicError,
+  option,
+  OptionError,
+  type OptionsOf,
+  OutOfMemoryError,
+} from "@mosaic/core";
+import { decode, prefill } from "./decode.ts";
+import { type Generation, type GenerateOptions, type GenerativeModel, resolveGeneration } from "./generate.ts";
+import { GeneratedText, type GeneratedToken } from "./generated-text.ts";
+import { GenerationCache, generationCacheOptions, type GenerationSequence } from "./generation-cache.ts";
+
+export const generationBatchOptions = defineOptions("GenerationBatch", {
+  ...generationCacheOptions.fields,
+  /** The most texts at a time. Default 32. */
+  maxSequences: option.integer({ min: 1, default: 32 }),
+  /** Tokens of prompts that one step takes in, so that other texts do not wait long; at least one prompt. Default 2048. */
+  maxPrefillTokens: option.integer({ min: 1, default: 2048 }),
+});
+/** What `GenerationBatch` takes beside the model. */
+export type GenerationBatchOptions = OptionsOf<typeof generationBatchOptions>;
+
+/** What a step brought for one text: its next token, or why it has none. Either ends the text if it has a `finishReason` or an `error`. */
+export type BatchResult = { readonly id: number } & (
+  | { readonly token: GeneratedToken; readonly error?: never }
+  | { readonly error: MosaicError; readonly token?: never }
+);
+
+/** One text of a batch. */
+interface BatchEntry {
+  readonly id: number;
+  readonly plan: Generation;
+  /** Blocks of the cache that are kept for it. */
+  readonly blocks: number;
+  readonly sequence: GenerationSequence;
+  /** From its prefill on. */
+  text?: GeneratedText;
+  /** The token that is not in the cache yet. */
+  last: number;
+}
+
+/**
+ * Texts that a model generates together: each step brings one token of every text, and texts join and leave between steps, whatever their
+ * lengths. Continuous batching (Orca, Yu et al. 2022), over the ranks that share the model's keys. A text takes the memory of its prompt and its
+ * most new tokens from the cache when it joins, so that none runs out of memory later.
+ *
+ * Collective: every rank of the backend's axes makes the same calls in the same order, and gets the same tokens. `BatchScheduler` sees to that.
+ *
+ * @example
+ * ```ts
+ * import { init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { createModel, GenerationBatch } from "@mosaic/models";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const sizes = { vocab_size: 100, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 4 };
+ * using model = createModel(ctx, { model_type: "llama", ...sizes });
+ * using batch = new GenerationBatch(model, { maxTokens: 1024 });
+ * batch.add({ tokens: [1, 2, 3], maxNewTokens: 2, endTokens: [] }); // => 0
+ * (await batch.step()).length; // => 1
+ * batch.add({ tokens: [4], maxNewTokens: 1, endTokens: [] }); // => 1
+ * (await batch.step()).map(({ id, token }) => [id, token?.finishReason]); // => [[0, "length"], [1, "length"]]
+ * batch.size; // => 0
+ * ```
+ * @throws OptionError for options; OutOfMemoryError beyond the device's memory.
+ */
+export class GenerationBatch implements Disposable {
+  /** The most texts at a time. */
+  readonly maxSequences: number;
+  readonly #model: GenerativeModel;
+  readonly #cache: GenerationCache;
+  readonly #maxPrefillTokens: number;
+  readonly #entries = new Map<number, BatchEntry>();
+  #nextId = 0;
+  #freeBlocks: number;
+  #isStepping = false;
+  #isDisposed = false;
+
+  constructor(model: GenerativeModel, options: GenerationBatchOptions) {
+    const isModel = Array.isArray(model?.config?.layers) && typeof model.project === "function";
+    expectValue("GenerationBatch: model", isModel, "a CausalLM, as loadModel returns it", model);
+    checkContext("GenerationBatch", model.ctx);
+    const { maxSequences, maxPrefillTokens, ...cache } = generationBatchOptions.parse(options);
+    this.maxSequences = maxSequences;
+    this.#maxPrefillTokens = maxPrefillTokens;
+    this.#model = model;
+    this.#cache = new GenerationCache(model, cache);
+    this.#freeBlocks = this.#cache.maxTokens / this.#cache.blockSize;
+  }
+
+  /** Texts in the batch. */
+  get size(): number {
+    return this.#entries.size;
+  }
+
+  /** Tokens for which there is memory. */
+  get maxTokens(): number {
+    return this.#cache.maxTokens;
+  }
+
+  /** Tokens for which there is memory that holds no text's keys, some of it kept for texts in the batch. */
+  get freeTokens(): number {
+    return this.#cache.freeTokens;
+  }
+
+  /** Whether a text of so many tokens, its prompt and the most new ones, may join now. */
+  hasRoomFor(tokens: number): boolean {
+    checkArgument("GenerationBatch.hasRoomFor", tokens, option.integer({ min: 0 }));
+    return this.size < this.maxSequences && this.#blocksOf(tokens) <= this.#freeBlocks;
+  }
+
+  /**
+   * A text joins, with the options of `CausalLM.generate` but for `cache`; its first token comes with a step that has room for its prompt.
+   * Returns its number, by which results name it: 0, 1, 2, …
+   *
+   * @throws OptionError for options, a text beyond the model's length, and during a step; OutOfMemoryError where `hasRoomFor` is false.
+   */
+  add(options: Omit<GenerateOptions, "cache">): number {
+    this.#assertUsable("GenerationBatch.add");
+    const plan = resolveBatched(this.#model, options);
+    const tokens = plan.prompt.length + plan.maxNewTokens;
+    if (!this.hasRoomFor(tokens)) {
+      throw new OutOfMemoryError({
+        where: "GenerationBatch.add",
+        expected: `room for a text of ${tokens} tokens`,
+        received: `${this.size} of ${this.maxSequences} texts, ${this.#freeBlocks * this.#cache.blockSize} of ${this.maxTokens} tokens free`,
+        remedy: "wait until other texts end, or make the batch with a larger maxTokens or maxSequences",
+      });
+    }
+    const id = this.#nextId++;
+    const blocks = this.#blocksOf(tokens);
+    this.#freeBlocks -= blocks;
+    this.#entries.set(id, { id, plan, blocks, sequence: this.#cache.createSequence(), last: 0 });
+    return id;
+  }
+
+  /**
+   * A text leaves before its end; its memory is free at once. Returns whether it was in the batch.
+   *
+   * @throws OptionError during a step.
+   */
+  remove(id: number): boolean {
+    this.#assertUsable("GenerationBatch.remove");
+    checkArgument("GenerationBatch.remove", id, option.integer({ min: 0 }));
+    const entry = this.#entries.get(id);
+    if (entry) this.#release(entry);
+    return entry !== undefined;
+  }
+
+  /**
+   * One token more of every text: first of those that are under way, all together, then of those whose prompts are taken in. Texts that end
+   * leave. Collective.
+   *
+   * @throws OptionError during another step; what collectives throw, after which the batch is of no more use.
+   */
+  async step(): Promise<readonly BatchResult[]> {
+    this.#assertUsable("GenerationBatch.step");
+    this.#isStepping = true;
+    try {
+      const entries = [...this.#entries.values()];
+      const results = await this.#decode(entries.filter(({ text }) => text !== undefined));
+      for (const entry of this.#joining(entries)) {
+        const { sequence, plan } = entry;
+        entry.text = await GeneratedText.begin(this.#model, plan);
+        const logits = await prefill(this.#model, plan.prompt, { cache: this.#cache, sequence });
+        results.push(this.#next(entry, logits));
+      }
+      this.#model.ctx.world.markStep();
+      return results;
+    } finally {
+      this.#isStepping = false;
+    }
+  }
+
+  async #decode(entries: readonly BatchEntry[]): Promise<BatchResult[]> {
+    if (entries.length === 0) return [];
+    const last = entries.map((entry) => entry.last);
+    const sequences = entries.map(({ sequence }) => sequence);
+    const logits = await decode(this.#model, last, { cache: this.#cache, sequences });
+    return entries.map((entry, i) => this.#next(entry, logits[i]!));
+  }
+
+  /** Texts whose prompts this step takes in. */
+  #joining(entries: readonly BatchEntry[]): readonly BatchEntry[] {
+    const waiting = entries.filter(({ text }) => text === undefined);
+    let tokens = 0;
+    return waiting.filter(({ plan }, i) => {
+      tokens += plan.prompt.length;
+      return i === 0 || tokens <= this.#maxPrefillTokens;
+    });
+  }
+
+  #next(entry: BatchEntry, logits: Float32Array): BatchResult {
+    const { id } = entry;
+    try {
+      const token = entry.text!.add(logits);
+      entry.last = token.token;
+      if (token.finishReason !== null) this.#release(entry);
+      return { id, token };
+    } catch (error) {
+      // Logits of one text that are NaN, on all ranks alike: the others go on.
+      if (!(error instanceof MosaicError)) throw error;
+      this.#release(entry);
+      return { id, error };
+    }
+  }
+
+  #release({ id, sequence, blocks }: BatchEntry): void {
+    this.#entries.delete(id);
+    this.#freeBlocks += blocks;
+    sequence.dispose();
+  }
+
+  #blocksOf(tokens: number): number {
+    return Math.ceil(tokens / this.#cache.blockSize);
+  }
+
+  #assertUsable(where: string): void {
+    if (this.#isDisposed) {
+      throw new DisposedError({
+        where,
+        expected: "a batch that is not disposed",
+        received: "a disposed GenerationBatch",
+      });
+    }
+    if (!this.#isStepping) return;
+    throw new OptionError({
+      where,
+      expected: "a call between steps",
+      received: "one during a step",
+      remedy: "await step() first",
+    });
+  }
+
+  /** Gives the memory back in stream order. Twice is fine. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  [Symbol.dispose](): void {
+    this.#isDisposed = true;
+    this.#cache.dispose();
+  }
+}
+
+/** `resolveGeneration` of a text whose memory is the batch's. */
+export function resolveBatched(model: GenerativeModel, options: Omit<GenerateOptions, "cache">): Generation {
+  const plan = resolveGeneration(model, options);
+  if (plan.cache === undefined) return plan;
+  throw new OptionError({
+    where: "GenerationBatch: cache",
+    expected: "none, as the batch has one",
+    received: "a GenerationCache",
+  });
+}

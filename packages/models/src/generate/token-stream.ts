@@ -1,0 +1,54 @@
+import type { GeneratedToken } from "./generated-text.ts";
+
+/** Tokens of one text as they come: for `for await`. Leaving the loop, or `return()`, cancels the text. */
+export class TokenStream implements AsyncIterableIterator<GeneratedToken, void> {
+  readonly #onCancel: () => void;
+  readonly #tokens: GeneratedToken[] = [];
+  #waiting: { resolve(result: IteratorResult<GeneratedToken, void>): void; reject(error: unknown): void }[] = [];
+  #end: { readonly error?: unknown } | undefined;
+
+  /** `BatchScheduler.generate` makes them. */
+  constructor(onCancel: () => void) {
+    this.#onCancel = onCancel;
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  next(): Promise<IteratorResult<GeneratedToken, void>> {
+    const value = this.#tokens.shift();
+    if (value !== undefined) return Promise.resolve({ done: false, value });
+    if (this.#end === undefined) return new Promise((resolve, reject) => this.#waiting.push({ resolve, reject }));
+    const { error } = this.#end;
+    this.#end = {};
+    return error === undefined ? Promise.resolve({ done: true, value: undefined }) : Promise.reject(error);
+  }
+
+  return(): Promise<IteratorResult<GeneratedToken, void>> {
+    this.#tokens.length = 0;
+    if (this.#end === undefined) this.#onCancel();
+    this.finish();
+    return Promise.resolve({ done: true, value: undefined });
+  }
+
+  /** The next token. */
+  push(token: GeneratedToken): void {
+    if (this.#end !== undefined) return;
+    const first = this.#waiting.shift();
+    if (first) first.resolve({ done: false, value: token });
+    else this.#tokens.push(token);
+    if (token.finishReason !== null) this.finish();
+  }
+
+  /** No token follows, because of `error` if there is one. */
+  finish(error?: unknown): void {
+    if (this.#end !== undefined) return;
+    const [first, ...others] = this.#waiting;
+    this.#waiting = [];
+    this.#end = first === undefined && error !== undefined ? { error } : {};
+    if (error === undefined) first?.resolve({ done: true, value: undefined });
+    else first?.reject(error);
+    for (const each of others) each.resolve({ done: true, value: undefined });
+  }
+}

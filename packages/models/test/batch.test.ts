@@ -1,0 +1,179 @@
+import { describe, expect, test } from "vitest";
+import {
+  type BatchResult,
+  BatchScheduler,
+  type CausalLM,
+  GenerationBatch,
+  type GenerateOptions,
+  loadModel,
+} from "../src/index.ts";
+import { arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
+import { models, tokens } from "./reference/references.ts";
+import { writeFolder } from "./reference/weights.ts";
+
+const prompt = (first: number, length: number): readonly number[] => tokens.values.slice(first, first + length);
+
+/** Texts of different lengths, greedy and drawn. */
+const calls: readonly GenerateOptions[] = [
+  { tokens: prompt(0, 9), maxNewTokens: 12, endTokens: [] },
+  { tokens: prompt(3, 1), maxNewTokens: 4, endTokens: [], doSample: true, temperature: 1.2, seed: 7 },
+  { tokens: prompt(5, 13), maxNewTokens: 9, endTokens: [], doSample: true, topP: 0.9, seed: 8 },
+  { tokens: prompt(2, 6), maxNewTokens: 1, endTokens: [] },
+  { tokens: prompt(8, 4), maxNewTokens: 15, endTokens: [], repetitionPenalty: 1.3 },
+];
+
+async function generateAlone(model: CausalLM): Promise<number[][]> {
+  const all: number[][] = [];
+  for (const call of calls) {
+    const own: number[] = [];
+    for await (const { token } of model.generate(call)) own.push(token);
+    all.push(own);
+  }
+  return all;
+}
+
+async function toEnd(stream: AsyncIterable<unknown>): Promise<void> {
+  for await (const _ of stream);
+}
+
+const [ring2, ring4, , , nested] = arrangements;
+
+describe("GenerationBatch", () => {
+  test.each([oneRank, ring2!, nested!])(
+    "texts that join and leave have the tokens that they have alone: $name",
+    async (arrangement) => {
+      // Gemma 3 has layers with sliding windows and others.
+      await using folder = await writeFolder(models.gemma3!);
+      await onRanks(arrangement, async (ctx) => {
+        using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
+        const alone = await generateAlone(model);
+        using batch = new GenerationBatch(model, { maxTokens: 128, blockSize: 4, maxPrefillTokens: 10 });
+        const together: number[][] = calls.map(() => []);
+        const results: BatchResult[] = [];
+        for (let next = 0; batch.size > 0 || next < calls.length; next++) {
+          if (next < calls.length) expect(batch.add(calls[next]!)).toBe(next);
+          const step = await batch.step();
+          results.push(...step);
+          for (const { id, token } of step) together[id]!.push(token!.token);
+        }
+        expect(together).toEqual(alone);
+        expect(results.filter(({ token }) => token?.finishReason === "length").length).toBe(calls.length);
+        expect(batch.freeTokens).toBe(128);
+        expect(await batch.step()).toEqual([]);
+      });
+    },
+  );
+
+  test("a text that leaves gives its memory back, and one that finds no room is refused", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    await onRanks(ring2!, async (ctx) => {
+      using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
+      using batch = new GenerationBatch(model, { maxTokens: 32, blockSize: 4, maxSequences: 2 });
+      const call = { tokens: prompt(0, 9), maxNewTokens: 8, endTokens: [] };
+      const first = batch.add(call);
+      expect([batch.hasRoomFor(12), batch.hasRoomFor(13)]).toEqual([true, false]);
+      expect(() => batch.add(call)).toThrow(/expected room for a text of 17 tokens, received 1 of 2 texts, 12 of 32/);
+      await batch.step();
+      expect(batch.freeTokens).toBeLessThan(32);
+      expect([batch.remove(first), batch.remove(first)]).toEqual([true, false]);
+      expect([batch.size, batch.freeTokens]).toEqual([0, 32]);
+      batch.add({ ...call, maxNewTokens: 1 });
+      batch.add({ ...call, maxNewTokens: 1 });
+      expect(batch.hasRoomFor(1)).toBe(false);
+      const step = batch.step();
+      expect(() => batch.add(call)).toThrow(/expected a call between steps/);
+      expect((await step).map(({ id }) => id)).toEqual([1, 2]);
+    });
+  });
+
+  test("logits of one text that are no numbers end that text alone", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    await onRanks(oneRank, async (ctx) => {
+      using model = await loadModel(ctx, folder.path);
+      // The embedding of token 1 becomes NaN; others do not use it.
+      const { weight } = model.decoder.embedding;
+      ctx.device.write(weight.slice(0, 1, 2), new Float32Array(weight.shape[1]!).fill(Number.NaN));
+      using batch = new GenerationBatch(model, { maxTokens: 256 });
+      batch.add({ tokens: [1], maxNewTokens: 2, endTokens: [] });
+      batch.add({ tokens: [5], maxNewTokens: 2, endTokens: [] });
+      const [bad, good] = await batch.step();
+      expect(bad!.error?.message).toMatch(/logits that are numbers/);
+      expect([good!.id, good!.token?.finishReason, batch.size]).toEqual([1, null, 1]);
+      // The bad one's keys, which are in the same memory, do not reach it.
+      const [after] = await batch.step();
+      expect(after!.token?.finishReason).toBe("length");
+    });
+  });
+});
+
+describe("BatchScheduler", () => {
+  test("rank 0 distributes texts and cancellations; what finds no room waits", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    await onRanks(ring4!, async (ctx) => {
+      using model = await loadModel(ctx, folder.path, loadOptions(ring4!));
+      const alone = await generateAlone(model);
+      using scheduler = new BatchScheduler(model, { maxTokens: 64, blockSize: 4, maxSequences: 3 });
+      const running = scheduler.run();
+      if (ctx.rank > 0) {
+        expect(() => scheduler.generate(calls[0]!)).toThrow(/expected a call on rank 0, received one on rank/);
+        await running;
+        expect(scheduler.freeTokens).toBe(64);
+        return;
+      }
+      const answer = async (call: GenerateOptions): Promise<number[]> => {
+        const own: number[] = [];
+        for await (const { token } of scheduler.generate(call)) own.push(token);
+        return own;
+      };
+      const endless = { tokens: prompt(0, 5), maxNewTokens: 40, endTokens: [] };
+      const cancelled = scheduler.generate(endless);
+      // It waits for the first one's memory, and leaves before it comes to it.
+      const never = scheduler.generate(endless);
+      const answers = calls.map(answer);
+      expect((await cancelled.next()).done).toBe(false);
+      await never.return();
+      await cancelled.return();
+      expect((await cancelled.next()).done).toBe(true);
+      expect(await Promise.all(answers)).toEqual(alone);
+      for await (const { token } of scheduler.generate(endless)) if (token >= 0) break;
+      expect(() => scheduler.generate({ ...endless, maxNewTokens: 60 })).toThrow(/a text of at most 64 tokens/);
+      expect(() => scheduler.generate({ tokens: [] })).toThrow(/at least one token/);
+      scheduler.stop();
+      expect(() => scheduler.generate(endless)).toThrow(/received one that was stopped/);
+      await running;
+      expect([scheduler.running, scheduler.waiting, scheduler.freeTokens]).toEqual([0, 0, 64]);
+    });
+  });
+
+  test("a text of many characters reaches all ranks", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    await onRanks(ring2!, async (ctx) => {
+      using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
+      using scheduler = new BatchScheduler(model, { maxTokens: 512 });
+      const running = scheduler.run();
+      if (ctx.rank === 0) {
+        const call = { tokens: Array.from({ length: 400 }, (_, i) => i % 60), maxNewTokens: 2, endTokens: [] };
+        const ids: number[] = [];
+        for await (const { token } of scheduler.generate(call)) ids.push(token);
+        expect(ids.length).toBe(2);
+        scheduler.stop();
+      }
+      await running;
+    });
+  });
+
+  test("a rank that is lost ends the texts with an error", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    await onRanks(ring2!, async (ctx) => {
+      using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
+      using scheduler = new BatchScheduler(model, { maxTokens: 512 });
+      if (ctx.rank === 1) return ctx.close();
+      const call = { tokens: [1], maxNewTokens: 20, endTokens: [] };
+      const ended = [0, 1].map(() => expect(toEnd(scheduler.generate(call))).rejects.toThrow(/rank 1/));
+      await expect(scheduler.run()).rejects.toThrow(/rank 1/);
+      await Promise.all(ended);
+      await expect(scheduler.run()).rejects.toThrow(/expected one call/);
+      return undefined;
+    });
+  });
+});

@@ -1,0 +1,200 @@
+// Opens the page of `npm run llm -- serve` in a headless Chromium, and holds it to what it promises: it reaches its own server alone, logs no
+// error, streams answers, stops them, asks for a key, is as wide as a phone, and reads well in light and dark.
+//
+//   node scripts/check-llm-page.mjs [--pictures DIRECTORY]      (after a build)
+//
+// CHROMIUM names the browser; /usr/bin/chromium if unset.
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const directory = mkdtempSync(join(tmpdir(), "mosaic-check-llm-"));
+process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
+const picturesAt = process.argv.indexOf("--pictures");
+const pictures = picturesAt < 0 ? undefined : process.argv[picturesAt + 1];
+const key = "a key";
+
+const faults = [];
+const expect = (holds, fault) => holds || faults.push(fault);
+
+await writeModel(join(directory, "tiny"));
+const { url, server } = await serve(join(directory, "tiny"));
+const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--force-color-profile=srgb"] });
+try {
+  const desktop = { viewport: { width: 1280, height: 720 } };
+  const phone = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, hasTouch: true };
+  for (const colorScheme of ["light", "dark"]) {
+    await opened(`desktop ${colorScheme}`, { ...desktop, colorScheme }, checkLooks);
+    await opened(`phone ${colorScheme}`, { ...phone, colorScheme }, checkLooks);
+  }
+  await opened("conversation", desktop, checkConversation);
+  await opened("key", desktop, checkKey);
+} finally {
+  await browser.close();
+  server.kill("SIGTERM");
+}
+const [code] = await once(server, "exit");
+expect(code === 0, `the server ended with ${code}`);
+for (const fault of faults) console.error(fault);
+if (faults.length > 0) process.exit(1);
+console.log("llm page: no fault");
+
+/** A model of random weights with a tokenizer of bytes and a chat template. */
+async function writeModel(folder) {
+  const load = (path) => import(pathToFileURL(join(root, path)).href);
+  const { world } = await load("packages/attention/dist/index.js");
+  const { createModel } = await load("packages/models/dist/index.js");
+  const sizes = { vocab_size: 257, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2 };
+  const heads = { num_attention_heads: 2, max_position_embeddings: 2048, eos_token_id: 256 };
+  mkdirSync(folder);
+  const [ctx] = await world(1, { seed: 0 });
+  const model = createModel(ctx, { model_type: "llama", ...sizes, ...heads });
+  await model.save(folder);
+  model.dispose();
+  await ctx.close();
+  // GPT-2's characters for bytes.
+  const isShown = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
+  let next = 256;
+  const vocab = Object.fromEntries(
+    Array.from({ length: 256 }, (_, byte) => [String.fromCodePoint(isShown(byte) ? byte : next++), byte]),
+  );
+  const end = { id: 256, content: "<end>", special: true, normalized: false, lstrip: false, rstrip: false };
+  const byteLevel = { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true };
+  const tokenizer = {
+    ...{ version: "1.0", truncation: null, padding: null, normalizer: null, post_processor: null },
+    ...{ added_tokens: [end], pre_tokenizer: byteLevel, decoder: byteLevel },
+    model: { type: "BPE", vocab: { ...vocab, "<end>": 256 }, merges: [] },
+  };
+  writeFileSync(join(folder, "tokenizer.json"), JSON.stringify(tokenizer));
+  const template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
+  writeFileSync(join(folder, "tokenizer_config.json"), JSON.stringify({ chat_template: template }));
+}
+
+async function serve(model) {
+  const args = [join(root, "apps/llm/dist/main.js"), "serve", "--model", model, "--port", "0", "--key", key];
+  const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
+  const [line] = await once(createInterface({ input: child.stdout }), "line");
+  return { url: line.replace(/^.* at /, ""), server: child };
+}
+
+async function opened(name, options, check) {
+  const context = await browser.newContext({ reducedMotion: "reduce", ...options });
+  const page = await context.newPage();
+  page.on("request", (request) => {
+    const own = request.url().startsWith(`${url}/`) || request.url().startsWith("data:");
+    expect(own, `${name}: it requested ${request.url()}`);
+  });
+  page.on("pageerror", (error) => faults.push(`${name}: ${error.stack}`));
+  page.on("console", (message) => {
+    // The browser reports each refusal by its status.
+    const isRefusal = /status of 401/.test(message.text());
+    expect(message.type() !== "error" || isRefusal, `${name}: ${message.text()}`);
+  });
+  await page.goto(url);
+  await page.waitForSelector("html[data-ready]", { timeout: 30_000 });
+  await check(page, name);
+  await context.close();
+}
+
+async function enterKey(page) {
+  await page.fill("#key", key);
+  await page.press("#key", "Tab");
+  await page.waitForFunction(() => document.querySelector("#model").textContent === "tiny");
+}
+
+async function send(page, text) {
+  await page.fill("#prompt", text);
+  await page.press("#prompt", "Enter");
+}
+
+/** One answer, no wider than the page, in colours that can be read. */
+async function checkLooks(page, name) {
+  await enterKey(page);
+  await page.fill("#tokens", "60");
+  await send(page, `In the beginning ${"w".repeat(120)}`);
+  await page.waitForSelector(".assistant small", { timeout: 30_000 });
+  const { wide, inner, faint } = await page.evaluate(() => {
+    const luminance = (color) => {
+      const [r, g, b] = color.match(/[\d.]+/g).map((value) => {
+        const share = Number(value) / 255;
+        return share <= 0.040_45 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+      });
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const groundOf = (each) => {
+      const { backgroundColor } = getComputedStyle(each);
+      return /, 0\)$/.test(backgroundColor) && each.parentElement ? groundOf(each.parentElement) : backgroundColor;
+    };
+    const contrast = (each) => {
+      const [a, b] = [luminance(getComputedStyle(each).color), luminance(groundOf(each))];
+      return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    };
+    const shown = [
+      ...document.querySelectorAll("h1, #state, .text, .text small, label, textarea, input, button:enabled"),
+    ];
+    return {
+      wide: document.documentElement.scrollWidth,
+      inner: innerWidth,
+      faint: shown.filter((each) => contrast(each) < 4.5).map((each) => `${each.tagName} ${contrast(each).toFixed(2)}`),
+    };
+  });
+  expect(wide <= inner, `${name}: the page is ${wide} pixels wide, the screen ${inner}`);
+  expect(faint.length === 0, `${name}: a contrast below 4.5: ${faint.join(", ")}`);
+  const nameless = await page.evaluate(
+    () =>
+      [...document.querySelectorAll("input, textarea")].filter((each) => !each.labels[0]?.textContent.trim()).length,
+  );
+  expect(nameless === 0, `${name}: ${nameless} controls without a label`);
+  if (pictures === undefined) return;
+  mkdirSync(pictures, { recursive: true });
+  await page.screenshot({ path: join(pictures, `${name.replace(" ", "-")}.png`) });
+}
+
+/** Two turns, of which the second is sent with the first; a text that is stopped; a new conversation. */
+async function checkConversation(page, name) {
+  await enterKey(page);
+  const bodies = [];
+  page.on("request", (request) => request.method() === "POST" && bodies.push(request.postDataJSON()));
+  await page.fill("#tokens", "20");
+  for (const [i, text] of ["first", "second"].entries()) {
+    await send(page, text);
+    await page.waitForFunction((count) => document.querySelectorAll(".assistant small").length === count, i + 1);
+  }
+  expect(
+    bodies[1]?.messages.map(({ role }) => role).join() === "user,assistant,user",
+    `${name}: ${bodies[1]?.messages}`,
+  );
+  expect((await page.textContent(".assistant small")).includes("+ 20 tokens"), `${name}: no usage`);
+  await page.fill("#tokens", "1500");
+  await send(page, "third");
+  await page.waitForFunction(() => document.querySelectorAll(".assistant")[2]?.textContent !== "");
+  await page.click("#stop");
+  await page.waitForFunction(() => document.querySelector("#stop").disabled);
+  expect((await page.locator(".fault").count()) === 0, `${name}: ${await page.locator(".fault").allTextContents()}`);
+  // A refusal is shown, and the page goes on.
+  await page.fill("#tokens", "100000");
+  await page.evaluate(() => document.querySelector("#tokens").removeAttribute("max"));
+  page.removeAllListeners("console");
+  await send(page, "fourth");
+  await page.waitForSelector(".fault");
+  expect(/at most 2048 tokens/.test(await page.textContent(".fault")), `${name}: the refusal is not shown`);
+  await page.click("#clear");
+  expect((await page.locator(".text").count()) === 0, `${name}: the conversation is not cleared`);
+}
+
+async function checkKey(page, name) {
+  expect(/a key is required/.test(await page.textContent("#state")), `${name}: ${await page.textContent("#state")}`);
+  page.removeAllListeners("console");
+  await page.fill("#key", "wrong");
+  await page.press("#key", "Tab");
+  await page.waitForFunction(() => document.querySelector("#state").textContent === "the key is wrong");
+  await enterKey(page);
+  expect(/at most 2048 tokens/.test(await page.textContent("#state")), `${name}: the model's length is not shown`);
+}
