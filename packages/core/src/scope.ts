@@ -31,17 +31,23 @@ import { transferToActive, track, TensorTracker } from "./tracking.ts";
  */
 export function scope<T>(body: () => T): T {
   checkFunction("scope", body);
-  const tracker = new TensorTracker();
+  const tracker = idleTrackers.pop() ?? new TensorTracker();
   const result = track(tracker, body);
+  if (result instanceof Tensor) return endScope(tracker, result, [result]);
   const { tensors, promises } = collectValues(result);
   if (promises.length > 0) throw promiseError(tracker, promises);
   return endScope(tracker, result, tensors);
 }
 
+/** Trackers of scopes that have ended: a forward opens a dozen for each layer. */
+const idleTrackers: TensorTracker[] = [];
+
 /** Releases what is not returned; what is belongs to the scope around it, unless it was created outside of this one. */
 function endScope<T>(tracker: TensorTracker, result: T, returned: readonly Tensor[]): T {
   for (const tensor of returned) if (tensor.owner === tracker) transferToActive(tensor);
   tracker.release();
+  // What it has owned is released, or another's.
+  idleTrackers.push(tracker);
   return result;
 }
 
@@ -85,8 +91,9 @@ export function keep<T extends Tensor>(x: T): T {
  * it. Its tensors are then owned as outside of this scope.
  */
 export function scopeUnlessAsync<T>(body: () => T): T {
-  const tracker = new TensorTracker();
+  const tracker = idleTrackers.pop() ?? new TensorTracker();
   const result = track(tracker, body);
+  if (result instanceof Tensor) return endScope(tracker, result, [result]);
   if (!isPromise(result)) return endScope(tracker, result, collectValues(result).tensors);
   tracker.transferToParent();
   return result;

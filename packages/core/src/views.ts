@@ -1,4 +1,5 @@
 import { checkDType } from "./arguments.ts";
+import { isRecorded } from "./autograd/node.ts";
 import type { DType } from "./storage.ts";
 import { formatValue, ShapeError } from "./errors.ts";
 import { contiguousStrides, formatShape, normalizeAxis, type Shape, numel, viewStrides } from "./shape.ts";
@@ -16,12 +17,17 @@ export interface SliceRange {
 
 /** Throws a ShapeError unless `numbers` is an array of numbers. */
 function checkNumberArray(where: string, numbers: unknown): void {
-  if (Array.isArray(numbers) && numbers.every((each) => typeof each === "number")) return;
+  if (Array.isArray(numbers)) {
+    let i = 0;
+    while (i < numbers.length && typeof numbers[i] === "number") i++;
+    if (i === numbers.length) return;
+  }
   throw new ShapeError({ where, expected: "an array of numbers", received: formatValue(numbers) });
 }
 
 /** Records a view whose gradient only rearranges. */
 function recordView(out: Tensor, x: Tensor, name: string, backward: (dOut: Tensor) => Tensor): Tensor {
+  if (!isRecorded(x)) return out;
   return out.record([x], { name, backward: (dOut) => [backward(dOut)], free: () => {} });
 }
 
@@ -38,11 +44,14 @@ export function reshape(x: Tensor, to: Shape): Tensor {
 /** Fills in the one length that is -1. */
 function inferShape(from: Shape, to: Shape): number[] {
   const size = numel(from);
-  const known = to.reduce((product, length) => (length === -1 ? product : product * length), 1);
-  const open = to.filter((length) => length === -1).length;
-  const shape = to.map((length) => (length === -1 ? size / known : length));
-  const legal = open <= 1 && shape.every((length) => Number.isInteger(length) && length >= 0) && numel(shape) === size;
-  if (legal) return shape;
+  const shape = to.slice();
+  let [known, open, openAxis] = [1, 0, -1];
+  for (let axis = 0; axis < to.length; axis++) {
+    if (to[axis] === -1) [open, openAxis] = [open + 1, axis];
+    else known *= to[axis]!;
+  }
+  if (open === 1) shape[openAxis] = size / known;
+  if (open <= 1 && isShape(shape) && numel(shape) === size) return shape;
   throw new ShapeError({
     where: "reshape",
     expected: `a shape of ${size} elements, as ${formatShape(from)}`,
@@ -51,18 +60,36 @@ function inferShape(from: Shape, to: Shape): number[] {
   });
 }
 
+function isShape(lengths: Shape): boolean {
+  for (let axis = 0; axis < lengths.length; axis++) {
+    if (!Number.isInteger(lengths[axis]) || lengths[axis]! < 0) return false;
+  }
+  return true;
+}
+
 export function permute(x: Tensor, axes: readonly number[]): Tensor {
   x.assertNotDisposed("permute");
   checkNumberArray("permute", axes);
-  const order = axes.map((axis) => normalizeAxis(axis, x.rank, "permute"));
-  if (order.length !== x.rank || new Set(order).size !== x.rank) {
+  const shape: number[] = [];
+  const strides: number[] = [];
+  const order: number[] = [];
+  let isPermutation = axes.length === x.rank;
+  for (let i = 0; i < axes.length; i++) {
+    const axis = normalizeAxis(axes[i]!, x.rank, "permute");
+    isPermutation &&= !order.includes(axis);
+    order.push(axis);
+    shape.push(x.shape[axis]!);
+    strides.push(x.strides[axis]!);
+  }
+  if (!isPermutation) {
     throw new ShapeError({
       where: "permute",
       expected: `a permutation of the ${x.rank} axes`,
       received: formatShape(axes),
     });
   }
-  const out = x.view({ shape: order.map((axis) => x.shape[axis]!), strides: order.map((axis) => x.strides[axis]!) });
+  const out = x.view({ shape, strides });
+  if (!isRecorded(x)) return out;
   const inverse = order.map((_, axis) => order.indexOf(axis));
   return recordView(out, x, "permute", (dOut) => permute(dOut, inverse));
 }
@@ -83,6 +110,7 @@ export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
     strides: x.strides.with(along, x.strides[along]! * step),
     offset: x.offset + (count > 0 ? start * x.strides[along]! : 0),
   });
+  if (!isRecorded(x)) return out;
   const from = x.shape;
   const isEmpty = out.size === 0;
   const partOf = (whole: Tensor): Tensor => slice(whole, along, { start, end: start + count * step, step });
@@ -106,16 +134,17 @@ export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
 /** Python's rule: what lies outside is cut off, negative positions count from the end. */
 function resolveRange(range: SliceRange, length: number): { start: number; count: number; step: number } {
   const { step = 1 } = range;
-  const given = [range.start, range.end ?? length];
-  if (!Number.isInteger(step) || step < 1 || !given.every(Number.isInteger)) {
+  const [first, last] = [range.start, range.end ?? length];
+  if (!Number.isInteger(step) || step < 1 || !Number.isInteger(first) || !Number.isInteger(last)) {
     throw new ShapeError({
       where: "slice",
       expected: "integers with step ≥ 1",
       received: `start ${formatValue(range.start)}, end ${formatValue(range.end)}, step ${formatValue(step)}`,
     });
   }
-  const [start, end] = given.map((at) => Math.min(length, Math.max(0, at < 0 ? at + length : at)));
-  return { start: start!, count: Math.max(0, Math.ceil((end! - start!) / step)), step };
+  const clip = (at: number): number => Math.min(length, Math.max(0, at < 0 ? at + length : at));
+  const start = clip(first);
+  return { start, count: Math.max(0, Math.ceil((clip(last) - start) / step)), step };
 }
 
 export function expand(x: Tensor, shape: Shape): Tensor {
@@ -157,10 +186,14 @@ export function contiguous(x: Tensor): Tensor {
   return recordView(out, x, "contiguous", (dOut) => dOut.detach());
 }
 
+/** Whether the elements of every row, along the last axis, lie side by side. */
+export function hasContiguousRows(x: Tensor): boolean {
+  return x.strides.at(-1) === 1 || x.shape.at(-1) === 1;
+}
+
 /** x itself if the elements of every row, along the last axis, lie side by side; else a dense copy. */
 export function contiguousRows(x: Tensor): Tensor {
-  const dense = x.strides.at(-1) === 1 || x.shape.at(-1) === 1;
-  return dense ? recordView(x.view({}), x, "contiguousRows", (dOut) => dOut.detach()) : contiguous(x);
+  return hasContiguousRows(x) ? recordView(x.view({}), x, "contiguousRows", (dOut) => dOut.detach()) : contiguous(x);
 }
 
 export function to(x: Tensor, dtype: DType): Tensor {

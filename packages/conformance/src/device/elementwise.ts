@@ -143,6 +143,12 @@ async function checkUnary(device: Device, op: UnaryOp, dtype: DType): Promise<vo
     device.kernels.unary(op, y, x);
     checkRounded(await y.read(), values.map(f), { dtype, ...tolerance, description: `${op} ${storageOrder}` });
     using dy = tensorFrom(device, dys, { shape, dtype, storageOrder });
+    device.kernels.gate(op, y, x, dy);
+    checkRounded(
+      await y.read(),
+      values.map((value, i) => f(value) * dys[i]!),
+      { dtype, roundings: 16, scale: 4, description: `${op} as a gate, ${storageOrder}` },
+    );
     using dx = allocate(device, shape, { dtype, storageOrder });
     device.kernels.unaryBackward(op, dx, x, dy);
     const expected = dys.map((d, i) => d * derivative(values[i]!));

@@ -61,6 +61,7 @@ const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => Kerne
   binary: (x) => ["mul", x([rows]), x([rows]), x([rows])],
   scalar: (x) => ["add", x([rows]), x([rows]), 3],
   unary: (x) => ["square", x([rows]), x([rows])],
+  gate: (x) => ["square", x([rows]), x([rows]), x([rows])],
   unaryBackward: (x) => ["gelu", x([rows]), x([rows]), x([rows])],
   reduce: (x) => ["sum", x([rows, 1]), x([rows, width])],
   matmul: (x) => [x([rows, count]), x([rows, width]), x([width, count]), false],
@@ -79,6 +80,10 @@ const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => Kerne
   rmsNormBackward: (x) => {
     const grads = { ...gradients(x), dBias: null };
     return [grads, x([rows, width]), x([rows, width]), x([width]), { mean: null, rstd: x([rows, 1]) }];
+  },
+  rotary: (x) => {
+    const angles = { cos: x([rows, width / 2]), sin: x([rows, width / 2]), interleaved: false, inverse: false };
+    return [x([2, rows, width]), x([2, rows, width]), angles];
   },
   random: (x) => [x([rows, width]), { kind: "normal", mean: 0, std: 1, seed: 1, stream: 2 }],
   dropout: (x) => {

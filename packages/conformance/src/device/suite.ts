@@ -12,6 +12,7 @@ import { normCases } from "./norms.ts";
 import type { MakeDevice } from "./tensors.ts";
 import { rngCases } from "./random.ts";
 import { reductionCases } from "./reductions.ts";
+import { rotaryCases } from "./rotary.ts";
 import { schemaCases } from "./schema.ts";
 import { streamCases, traceCases } from "./streams.ts";
 import { trainingCases } from "./training.ts";
@@ -46,6 +47,7 @@ export function deviceSuite(make: MakeDevice, { attentionTolerance, clockError =
     ...elementwiseCases(makePoisoned),
     ...reductionCases(makePoisoned),
     ...normCases(makePoisoned),
+    ...rotaryCases(makePoisoned),
     ...matmulCases(makePoisoned),
     ...rngCases(makePoisoned),
     ...trainingCases(makePoisoned),

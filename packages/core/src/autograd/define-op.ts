@@ -2,7 +2,7 @@ import { checkFunction } from "../errors.ts";
 import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
 import { transferToActive, enterTracker, leaveTracker, releaseOnError, TensorTracker } from "../tracking.ts";
-import { isGradEnabled, setGradMode } from "./node.ts";
+import { isRecorded, setGradMode } from "./node.ts";
 import { checkVersions, type SavedValues, recordVersions } from "./saved-tensors.ts";
 
 /**
@@ -66,9 +66,9 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
   checkFunction("defineOp: backward", op.backward);
   return (inputs, options) => {
     for (const input of inputs) checkNullableTensor(op.name, input);
-    const isRecorded = isGradEnabled() && inputs.some(needsGradient);
-    const { output, saved } = runForward(op, inputs, { options, isRecorded });
-    if (isRecorded) recordOp(op, inputs, { output, saved });
+    const isOpRecorded = inputs.some((input) => input !== null && isRecorded(input));
+    const { output, saved } = runForward(op, inputs, { options, isRecorded: isOpRecorded });
+    if (isOpRecorded) recordOp(op, inputs, { output, saved });
     else disposeIntermediates(saved, inputs, output);
     return output;
   };
@@ -101,10 +101,6 @@ function runForward<Inputs extends readonly (Tensor | null)[], Options, S extend
   }
   transferToActive(result.output);
   return result;
-}
-
-function needsGradient(input: Tensor | null): boolean {
-  return input !== null && (input.requiresGrad || input.node !== undefined);
 }
 
 /** Nothing is recorded: what the forward made for a backward goes. */

@@ -81,6 +81,11 @@ export function isGradEnabled(): boolean {
   return gradEnabled;
 }
 
+/** Whether an operation on x is put on the tape. */
+export function isRecorded(x: Tensor): boolean {
+  return gradEnabled && (x.requiresGrad || x.node !== undefined);
+}
+
 /** Switches recording on or off; returns what it was. */
 export function setGradMode(enabled: boolean): boolean {
   const before = gradEnabled;

@@ -90,6 +90,7 @@ export interface StructTypes {
   NormParameters: NormParameters;
   NormStats: NormStats;
   NormGrads: NormGrads;
+  RotaryAngles: RotaryAngles;
   RandomSpec: RandomSpec;
   DropoutSpec: DropoutSpec;
   CrossEntropyRows: CrossEntropyRows;
@@ -103,6 +104,7 @@ export interface StructTypes {
 interface ArgumentLabels<T> {
   a: [a: T];
   accumulate: [accumulate: T];
+  angles: [angles: T];
   b: [b: T];
   dLoss: [dLoss: T];
   dOut: [dOut: T];
@@ -171,6 +173,14 @@ export interface NormGrads {
   readonly dx: Tensor;
   readonly dWeight: Tensor | null;
   readonly dBias: Tensor | null;
+}
+/** Cosine and sine of the angle of each row's pairs; how the pairs lie; `inverse` turns back. */
+export interface RotaryAngles {
+  readonly cos: Tensor;
+  readonly sin: Tensor;
+  /** Pairs are features 2i and 2i + 1, not i and i + D/2. */
+  readonly interleaved: boolean;
+  readonly inverse: boolean;
 }
 /** uniform: in [low, high); normal: mean and standard deviation. `stream` distinguishes tensors of one seed. */
 export type RandomSpec =

@@ -89,6 +89,12 @@ export const kernelStructures = {
     { name: "dWeight", tensor: "update", shape: "[E]", dtype: "float32", optional: true },
     { name: "dBias", tensor: "update", shape: "[E]", dtype: "float32", optional: true },
   ],
+  RotaryAngles: [
+    { name: "cos", tensor: "read", shape: "[S,D/2]", dtype: "float32" },
+    { name: "sin", tensor: "read", shape: "[S,D/2]", dtype: "float32" },
+    { name: "interleaved", scalar: "boolean" },
+    { name: "inverse", scalar: "boolean" },
+  ],
   RandomSpec: [
     { name: "kind", enum: "RandomKind" },
     { name: "a", scalar: "float32", names: { uniform: "low", normal: "mean" } },
@@ -204,6 +210,13 @@ export const kernelSchema = {
     { name: "x", tensor: "read" },
     { name: "dy", tensor: "read" },
   ],
+  /** out ← op(a) · b, rounded once: a gate. */
+  gate: [
+    { name: "op", enum: "UnaryOp" },
+    { name: "out", tensor: "write" },
+    { name: "a", tensor: "read" },
+    { name: "b", tensor: "read" },
+  ],
   /** Reduces every axis on which out has length 1 and x has not. */
   reduce: [
     { name: "kind", enum: "ReduceKind" },
@@ -267,6 +280,15 @@ export const kernelSchema = {
     { name: "dOut", tensor: "read", shape: "[..,E]" },
     { name: "weight", tensor: "read", shape: "[E]", optional: true },
     { name: "stats", struct: "NormStats", access: "read" },
+  ],
+  /**
+   * out ← each pair of features (a, b) of x turned, (a cos − b sin, b cos + a sin), or turned back. A pair is features i and i + D/2, or
+   * 2i and 2i + 1. Su et al. 2021.
+   */
+  rotary: [
+    { name: "out", tensor: "write", shape: "[..,S,D]" },
+    { name: "x", tensor: "read", shape: "[..,S,D]" },
+    { name: "angles", struct: "RotaryAngles" },
   ],
   /** Philox4x32-10 (Salmon et al. 2011): element i depends on (seed, stream, i) alone, on any device and any mesh. */
   random: [

@@ -115,6 +115,7 @@ type CachedForward = Parameters<typeof resolveCachedMask>[1];
 
 /** [1,H,B·S,D] → [B,H,S,D], a view. */
 function splitBatch(x: Tensor, batch: number): Tensor {
+  if (batch === 1) return x;
   const [, heads, rows, size] = x.shape as [number, number, number, number];
   const tokens = x.permute([0, 2, 1, 3]).reshape([batch, batch === 0 ? 0 : rows / batch, heads, size]);
   return tokens.permute([0, 2, 1, 3]);

@@ -29,6 +29,14 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
       received: `${axes.join(" and ")} of ${formatShape(x.shape)}`,
     });
   }
+  // [B,S,E], as models have it: already a batch of sequences.
+  if (x.rank === 3 && chosen[0] === 1 && chosen.length === 1) {
+    return {
+      rows: x,
+      lengths: [x.shape[1]!],
+      restore: (result) => (result.isContiguous ? result : result.contiguous()),
+    };
+  }
   const embed = x.rank - 1;
   const others = x.shape.map((_, axis) => axis).filter((axis) => axis !== embed && !chosen.includes(axis));
   const order = [...others, ...chosen, embed];

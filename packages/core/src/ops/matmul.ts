@@ -76,15 +76,18 @@ const linearOp = defineOp({
   name: "linear",
   forward([x, weight, bias]: [Tensor, Tensor, Tensor | null], activation: UnaryOp | null, isRecorded) {
     const { device } = x;
-    using rows = x.reshape([numRows(x), x.shape.at(-1)!]);
     using transposed = weight.transpose(0, 1);
-    using flat = device.empty([rows.shape[0]!, weight.shape[0]!], x.dtype);
+    const output = device.empty(x.shape.with(-1, weight.shape[0]!), x.dtype);
+    // The kernel takes leading axes of dense rows for more rows.
+    const isDirect = x.rank === 2 || (x.rank > 2 && x.isContiguous);
+    using flatRows = isDirect ? null : x.reshape([numRows(x), x.shape.at(-1)!]);
+    using flatOutput = isDirect ? null : output.reshape([numRows(x), weight.shape[0]!]);
+    const [rows, out] = [flatRows ?? x, flatOutput ?? output];
     // relu's derivative at what it is applied to is that at its result.
     const isKept = isRecorded && activation !== null && activation !== "relu";
-    const preActivation = isKept ? device.empty(flat.shape, flat.dtype) : null;
-    if (bias === null && activation === null) device.kernels.matmul(flat, rows, transposed, false);
-    else device.kernels.linear(flat, rows, transposed, { bias, activation, preActivation });
-    const output = flat.reshape([...x.shape.slice(0, -1), weight.shape[0]!]);
+    const preActivation = isKept ? device.empty(out.shape, out.dtype) : null;
+    if (bias === null && activation === null) device.kernels.matmul(out, rows, transposed, false);
+    else device.kernels.linear(out, rows, transposed, { bias, activation, preActivation });
     return { output, saved: { x, weight, activation, activated: activation === "relu" ? output : preActivation } };
   },
   backward({ x, weight, activation, activated }, dOutput, [needX, needWeight, needBias]) {

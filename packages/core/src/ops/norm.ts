@@ -5,7 +5,7 @@ import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { contiguousRows } from "../views.ts";
+import { contiguousRows, hasContiguousRows } from "../views.ts";
 
 // E features, the last axis: x [..,E], weight and bias [E], statistics [..,1] float32.
 
@@ -53,23 +53,23 @@ const rmsNormOp = defineOp({
   forward([x, weight]: [Tensor, Tensor | null], { epsilon, weightOffset }: RmsNormSettings) {
     const output = x.device.empty(x.shape, x.dtype);
     const rstd = emptyStatistic(x);
-    using factor = offsetWeight(weight, weightOffset);
-    x.device.kernels.rmsNorm(output, x, { weight: factor, bias: null, epsilon }, { mean: null, rstd });
+    using sum = offsetWeight(weight, weightOffset);
+    x.device.kernels.rmsNorm(output, x, { weight: sum ?? weight, bias: null, epsilon }, { mean: null, rstd });
     return { output, saved: { x, weight, rstd, weightOffset } };
   },
   backward({ x, weight, rstd, weightOffset }, dOutput, [, needWeight]) {
     using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
     const dWeight = gradientAccumulator(weight, needWeight);
-    using factor = offsetWeight(weight, weightOffset);
-    x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, factor, { mean: null, rstd });
+    using sum = offsetWeight(weight, weightOffset);
+    x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, sum ?? weight, { mean: null, rstd });
     return [dx, castGradient(dWeight, weight)];
   },
 });
 
-/** weight + offset in float32: of 16 bits the sum would be rounded. */
+/** weight + offset in float32: of 16 bits the sum would be rounded. Null where that is the weight itself. */
 function offsetWeight(weight: Tensor | null, offset: number): Tensor | null {
-  if (!weight || offset === 0) return weight?.detach() ?? null;
+  if (!weight || offset === 0) return null;
   const sum = weight.device.empty(weight.shape, "float32");
   weight.device.kernels.scalar("add", sum, weight, offset);
   return sum;
@@ -101,8 +101,8 @@ export function layerNorm(
 ): Tensor {
   const { epsilon } = normOptions.parse(options);
   checkNorm("layerNorm", x, weight, bias);
-  using dense = contiguousRows(x);
-  return layerNormOp([dense, weight, bias], epsilon);
+  using dense = hasContiguousRows(x) ? null : contiguousRows(x);
+  return layerNormOp([dense ?? x, weight, bias], epsilon);
 }
 
 /**
@@ -123,8 +123,8 @@ export function layerNorm(
 export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: RmsNormOptions): Tensor {
   const settings = rmsNormOptions.parse(options);
   checkNorm("rmsNorm", x, weight);
-  using dense = contiguousRows(x);
-  return rmsNormOp([dense, weight], settings);
+  using dense = hasContiguousRows(x) ? null : contiguousRows(x);
+  return rmsNormOp([dense ?? x, weight], settings);
 }
 
 /** Throws unless x has features that the parameters fit. */

@@ -47,7 +47,7 @@ export function applyUnary(op: UnaryOp, x: number): number {
   return unaries[op].value(x);
 }
 
-type Elementwise = Pick<Kernels, "fill" | "copy" | "binary" | "scalar" | "unary" | "unaryBackward">;
+type Elementwise = Pick<Kernels, "fill" | "copy" | "binary" | "scalar" | "unary" | "gate" | "unaryBackward">;
 
 export function elementwise(memory: Memory): Elementwise {
   return {
@@ -67,6 +67,13 @@ export function elementwise(memory: Memory): Elementwise {
       );
     },
     unary: (op, out, x) => memory.store(out, memory.load(x, out.shape).map(unaries[op].value)),
+    gate(op, out, a, b) {
+      const factors = memory.load(b, out.shape);
+      memory.store(
+        out,
+        memory.load(a, out.shape).map((value, i) => unaries[op].value(value) * factors[i]!),
+      );
+    },
     unaryBackward(op, dx, x, dy) {
       const gradient = memory.load(dy, dx.shape);
       memory.store(

@@ -17,6 +17,7 @@ type Rows = Pick<
   | "layerNormBackward"
   | "rmsNorm"
   | "rmsNormBackward"
+  | "rotary"
 >;
 
 export function rows(memory: Memory): Rows {
@@ -120,5 +121,21 @@ export function rows(memory: Memory): Rows {
     layerNormBackward: backward,
     rmsNorm: forward,
     rmsNormBackward: backward,
+    rotary(out, x, { cos, sin, interleaved, inverse }) {
+      const [cosines, sines] = [listRows(cos), listRows(sin)];
+      const result = listRows(x).flatMap((row, n) => {
+        const [c, s] = [cosines, sines].map((table) => table[n % table.length]!) as [number[], number[]];
+        const pairs = c.length;
+        const turned = [...row];
+        for (const i of c.keys()) {
+          const [first, second] = interleaved ? [2 * i, 2 * i + 1] : [i, i + pairs];
+          const [a, b, sine] = [row[first]!, row[second]!, inverse ? -s[i]! : s[i]!];
+          turned[first] = a * c[i]! - b * sine;
+          turned[second] = b * c[i]! + a * sine;
+        }
+        return turned;
+      });
+      memory.store(out, result);
+    },
   };
 }

@@ -170,6 +170,15 @@ void unary(const UnaryArguments& args, Pool& pool) {
 }
 
 template <class T>
+void gate(const GateArguments& args, Pool& pool) {
+  zipChunks<T>(args.out, args.a, args.b, pool, [&](float* to, const float* a, const float* b, int64_t n) {
+    float activated[kChunkElements];  // `to` may be b
+    applyUnary<T>(args.op, activated, a, n);
+    applyBinary<T>(BinaryOp::Mul, to, activated, b, n);
+  });
+}
+
+template <class T>
 void unaryBackward(const UnaryBackwardArguments& args, Pool& pool) {
   zipChunks<T>(args.dx, args.x, args.dy, pool, [&](float* to, const float* from, const float* dy, int64_t n) {
     applyUnaryBackward<T>(args.op, to, from, dy, n);

@@ -11,6 +11,7 @@
 #include "kernels/norm.h"
 #include "kernels/random.h"
 #include "kernels/reduce.h"
+#include "kernels/rotary.h"
 #include "kernels/rows.h"
 #include "kernels/softmax.h"
 #include "kernels/kernel_table.h"
@@ -41,7 +42,7 @@ void linear(const LinearArguments& args, Pool& pool) {
 
 template <class T>
 void merge(const MergeArguments& args, Pool& pool) {
-  mergeState(args.into, args.from, pool);
+  mergeStates(args.into, {&args.from, 1}, pool);
 }
 
 template <class T>

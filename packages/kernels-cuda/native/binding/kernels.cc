@@ -51,6 +51,29 @@ void unaryOp(Device& device, const UnaryArguments& args) {
   launchElementwise(device, "unary", UnaryParameters{makeLoop<2>({&args.out, &args.x}), args.op});
 }
 
+void gateOp(Device& device, const GateArguments& args) {
+  launchElementwise(device, "gate", GateParameters{makeLoop<3>({&args.out, &args.a, &args.b}), args.op});
+}
+
+/// The first or the second features of pairs.
+View halfOf(const View& x, bool interleaved, int64_t index) {
+  View half = x;
+  const int last = x.rank - 1;
+  half.shape[last] = x.shape[last] / 2;
+  half.stride[last] = x.stride[last] * (interleaved ? 2 : 1);
+  const int64_t step = x.stride[last] * (interleaved ? 1 : half.shape[last]);
+  half.data = static_cast<char*>(x.data) + index * step * dtypeBytes(x.dtype);
+  return half;
+}
+
+void rotaryOp(Device& device, const RotaryArguments& args) {
+  const auto& [cos, sin, interleaved, inverse] = args.angles;
+  const View out[2] = {halfOf(args.out, interleaved, 0), halfOf(args.out, interleaved, 1)};
+  const View x[2] = {halfOf(args.x, interleaved, 0), halfOf(args.x, interleaved, 1)};
+  launchElementwise(device, "rotary",
+                    RotaryParameters{makeLoop<6>({&out[0], &out[1], &x[0], &x[1], &cos, &sin}), inverse ? -1.f : 1.f});
+}
+
 void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
   launchElementwise(device, "unaryBackward",
                     UnaryBackwardParameters{makeLoop<3>({&args.dx, &args.x, &args.dy}), args.op});

@@ -126,6 +126,23 @@ __global__ void unary(const __grid_constant__ UnaryParameters p) {
   });
 }
 
+__global__ void gate(const __grid_constant__ GateParameters p) {
+  const auto& [out, a, b] = p.loop.operand;
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
+    storeElement(out, at[0], unaryOf(p.op, loadElement(a, at[1])) * loadElement(b, at[2]));
+  });
+}
+
+__global__ void rotary(const __grid_constant__ RotaryParameters p) {
+  const auto& [first, second, x, y, cosine, sine] = p.loop.operand;
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[6]) {
+    const float a = loadElement(x, at[2]), b = loadElement(y, at[3]);
+    const float c = loadElement(cosine, at[4]), s = p.sign * loadElement(sine, at[5]);
+    storeElement(first, at[0], a * c - b * s);
+    storeElement(second, at[1], b * c + a * s);
+  });
+}
+
 __global__ void unaryBackward(const __grid_constant__ UnaryBackwardParameters p) {
   const auto& [dx, x, dy] = p.loop.operand;
   forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
@@ -169,6 +186,8 @@ EMULATED_KERNEL(copy, CopyParameters)
 EMULATED_KERNEL(binary, BinaryParameters)
 EMULATED_KERNEL(scalar, ScalarParameters)
 EMULATED_KERNEL(unary, UnaryParameters)
+EMULATED_KERNEL(gate, GateParameters)
+EMULATED_KERNEL(rotary, RotaryParameters)
 EMULATED_KERNEL(unaryBackward, UnaryBackwardParameters)
 EMULATED_KERNEL(randomNumbers, RandomParameters)
 EMULATED_KERNEL(dropout, DropoutParameters)

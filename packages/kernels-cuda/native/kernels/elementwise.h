@@ -26,6 +26,15 @@ struct UnaryParameters {
   Loop<2> loop;
   UnaryOp op;
 };
+struct GateParameters {
+  Loop<3> loop;
+  UnaryOp op;
+};
+/// Of pairs: the first and the second of out, those of x, cosine and sine.
+struct RotaryParameters {
+  Loop<6> loop;
+  float sign;  // -1 turns back
+};
 struct UnaryBackwardParameters {
   Loop<3> loop;
   UnaryOp op;

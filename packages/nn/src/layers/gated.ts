@@ -21,7 +21,7 @@ const gatedOp = defineOp({
   forward([gate, up]: [Tensor, Tensor], activation: UnaryOp) {
     const { device } = gate;
     const output = device.empty(gate.shape, gate.dtype);
-    if (output.size > 0) multiplyActivated(output, { gate, activation, by: up });
+    if (output.size > 0) device.kernels.gate(activation, output, gate, up);
     return { output, saved: { gate, up, activation } };
   },
   backward({ gate, up, activation }, dOut, [needGate, needUp]) {
@@ -29,7 +29,7 @@ const gatedOp = defineOp({
     const like = () => device.empty(gate.shape, gate.dtype);
     const [dGate, dUp] = [needGate ? like() : null, needUp ? like() : null];
     if (gate.size === 0) return [dGate, dUp];
-    if (dUp) multiplyActivated(dUp, { gate, activation, by: dOut });
+    if (dUp) device.kernels.gate(activation, dUp, gate, dOut);
     if (dGate) {
       // float32, so that the product is rounded once.
       using dActivated = device.empty(gate.shape, "float32");
@@ -39,18 +39,6 @@ const gatedOp = defineOp({
     return [dGate, dUp];
   },
 });
-
-/** out ← activation(gate) · by. */
-function multiplyActivated(
-  out: Tensor,
-  { gate, activation, by }: { gate: Tensor; activation: UnaryOp; by: Tensor },
-): void {
-  const { device } = out;
-  // Of 16 bits, what lies between is float32, so that the product is rounded once.
-  using wide = out.dtype === "float32" ? out.detach() : device.empty(out.shape, "float32");
-  device.kernels.unary(activation, wide, gate);
-  device.kernels.binary("mul", out, wide, by);
-}
 
 export const swiGLUOptions = defineOptions("SwiGLU", {
   /** Features that come in, and go out. */

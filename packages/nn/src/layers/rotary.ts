@@ -45,35 +45,22 @@ interface RotationOptions extends RotaryTable {
 
 const rotaryOp = defineOp({
   name: "rotary",
-  forward([x]: [Tensor], { cos, sin, interleaved }: RotationOptions) {
-    const kept = { cos: cos.detach(), sin: sin.detach(), interleaved };
-    return { output: rotate(x, kept, "sub"), saved: { ...kept } };
+  forward([x]: [Tensor], { cos, sin, interleaved }: RotationOptions, isRecorded) {
+    const output = rotate(x, { cos, sin, interleaved }, false);
+    // Tables may be given back before the backward.
+    const kept = (table: Tensor): Tensor | null => (isRecorded ? table.detach() : null);
+    return { output, saved: { cos: kept(cos), sin: kept(sin), interleaved } };
   },
   // A turn's derivative is the turn itself, its transpose the turn back; a factor on it stays one.
-  backward: ({ cos, sin, interleaved }, dOut) => [rotate(dOut, { cos, sin, interleaved }, "add")],
+  backward: ({ cos, sin, interleaved }, dOut) => [rotate(dOut, { cos: cos!, sin: sin!, interleaved }, true)],
 });
 
-/** (a cos − b sin, b cos + a sin) for "sub", the turn back for "add"; in memory laid out as [B,S,H,D]. */
-function rotate(x: Tensor, { cos, sin, interleaved }: RotationOptions, op: "sub" | "add"): Tensor {
-  const { device } = x;
+/** In memory laid out as [B,S,H,D]. */
+function rotate(x: Tensor, options: RotationOptions, inverse: boolean): Tensor {
   const [b, h, s, d] = x.shape as [number, number, number, number];
-  using memory = device.empty([b, s, h, d], x.dtype);
+  using memory = x.device.empty([b, s, h, d], x.dtype);
   const out = memory.permute([0, 2, 1, 3]);
-  const halves = (whole: Tensor): [Tensor, Tensor] =>
-    interleaved
-      ? [whole.slice(-1, 0, d, 2), whole.slice(-1, 1, d, 2)]
-      : [whole.slice(-1, 0, d / 2), whole.slice(-1, d / 2, d)];
-  const [from, to] = [halves(x), halves(out)];
-  // float32, so that each result is rounded once.
-  using along = device.empty([b, h, s, d / 2], "float32");
-  using across = device.empty([b, h, s, d / 2], "float32");
-  for (const i of [0, 1] as const) {
-    if (x.size === 0) break;
-    device.kernels.binary("mul", along, from[i], cos);
-    device.kernels.binary("mul", across, from[1 - i]!, sin);
-    device.kernels.binary(i === 0 ? op : op === "sub" ? "add" : "sub", to[i], along, across);
-  }
-  for (const each of [...from, ...to]) each.dispose();
+  if (x.size > 0) x.device.kernels.rotary(out, x, { ...options, inverse });
   return out;
 }
 

@@ -98,6 +98,14 @@ struct NormGrads {
   void read(ArgumentReader& args) { args(dx, dWeight, dBias); }
 };
 
+struct RotaryAngles {
+  View cos;  // [S,D/2] float32, read
+  View sin;  // [S,D/2] float32, read
+  bool interleaved;
+  bool inverse;
+  void read(ArgumentReader& args) { args(cos, sin, interleaved, inverse); }
+};
+
 struct RandomSpec {
   RandomKind kind;
   float a;  // uniform: low, normal: mean
@@ -229,6 +237,14 @@ struct UnaryBackwardArguments {
   void read(ArgumentReader& args) { args(op, dx, x, dy); }
 };
 
+struct GateArguments {
+  UnaryOp op;
+  View out;  // written
+  View a;  // read
+  View b;  // read
+  void read(ArgumentReader& args) { args(op, out, a, b); }
+};
+
 struct ReduceArguments {
   ReduceKind kind;
   View out;  // written
@@ -285,6 +301,13 @@ struct LayerNormBackwardArguments {
 using RmsNormArguments = LayerNormArguments;
 
 using RmsNormBackwardArguments = LayerNormBackwardArguments;
+
+struct RotaryArguments {
+  View out;  // [..,S,D], written
+  View x;  // [..,S,D], read
+  RotaryAngles angles;
+  void read(ArgumentReader& args) { args(out, x, angles); }
+};
 
 struct RandomArguments {
   View out;  // written
@@ -350,6 +373,7 @@ struct AdamArguments {
   X(scalar, ScalarArguments) \
   X(unary, UnaryArguments) \
   X(unaryBackward, UnaryBackwardArguments) \
+  X(gate, GateArguments) \
   X(reduce, ReduceArguments) \
   X(matmul, MatmulArguments) \
   X(linear, LinearArguments) \
@@ -359,6 +383,7 @@ struct AdamArguments {
   X(layerNormBackward, LayerNormBackwardArguments) \
   X(rmsNorm, RmsNormArguments) \
   X(rmsNormBackward, RmsNormBackwardArguments) \
+  X(rotary, RotaryArguments) \
   X(random, RandomArguments) \
   X(dropout, DropoutArguments) \
   X(gatherRows, GatherRowsArguments) \
