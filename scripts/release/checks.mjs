@@ -21,7 +21,7 @@ export const BUDGETS = {
   "@mosaic/core": 400,
   "@mosaic/create": 50,
   "@mosaic/kernels-cpu": 2500,
-  "@mosaic/kernels-cuda": 9000,
+  "@mosaic/kernels-cuda": 12_000,
   "@mosaic/launcher": 200,
   "@mosaic/meta-attention": 150,
   "@mosaic/models": 150,

@@ -80,7 +80,7 @@ cuda::AttendParameters parametersOf(Inputs& x) {
   p.v = matrix(x.v);
   p.out = {x.out.data(), 0, 0, kColumns, 1, true};
   p.lse = {x.lse.data(), 0, 0, 1};
-  p.headDim = kColumns;
+  p.headDim = p.valueHeadDim = kColumns;
   p.group = 1;
   p.scale = x.scale;
   p.parts.count = 1;

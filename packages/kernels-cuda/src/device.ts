@@ -76,7 +76,13 @@ export type CudaOptions = OptionsOf<typeof cudaOptions>;
 /** A GPU as a device: what is enqueued runs in order on one stream; the host only enqueues. */
 export class CudaDevice extends NativeDevice<CudaAddon> {
   readonly type = "cuda";
-  override readonly features: readonly KernelFeature[] = ["sampleMasks"];
+  override readonly features: readonly KernelFeature[] = [
+    "softcap",
+    "slopes",
+    "dropout",
+    "sampleMasks",
+    "valueHeadSize",
+  ];
   readonly stream: CudaStream;
   /** Compute capability: 80 for 8.0. */
   readonly capability: number;

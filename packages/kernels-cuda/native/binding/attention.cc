@@ -1,9 +1,12 @@
 #include "binding/kernels.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 
 #include "binding/hopper.h"
 #include "binding/loop.h"
+#include "binding/modifiers.h"
 #include "binding/part.h"
 #include "kernels/rows.h"
 
@@ -37,24 +40,27 @@ PerRow perRowOf(const TensorView& x) {
 // ── which kernel
 
 constexpr int kHeadSizes[] = {32, 64, 128, 256};
-/// By head size: float32, bfloat16, float16. Names stay, for traces keep them.
-constexpr const char* kForward[][3] = {{"attend_float32_32", "attend_bfloat16_32", "attend_float16_32"},
-                                       {"attend_float32_64", "attend_bfloat16_64", "attend_float16_64"},
-                                       {"attend_float32_128", "attend_bfloat16_128", "attend_float16_128"},
-                                       {"attend_float32_256", "attend_bfloat16_256", "attend_float16_256"}};
-constexpr const char* kKeys[][3] = {{"attendKeys_float32_32", "attendKeys_bfloat16_32", "attendKeys_float16_32"},
-                                    {"attendKeys_float32_64", "attendKeys_bfloat16_64", "attendKeys_float16_64"},
-                                    {"attendKeys_float32_128", "attendKeys_bfloat16_128", "attendKeys_float16_128"},
-                                    {"attendKeys_float32_256", "attendKeys_bfloat16_256", "attendKeys_float16_256"}};
-constexpr const char* kQueries[][3] = {
-    {"attendQueries_float32_32", "attendQueries_bfloat16_32", "attendQueries_float16_32"},
-    {"attendQueries_float32_64", "attendQueries_bfloat16_64", "attendQueries_float16_64"},
-    {"attendQueries_float32_128", "attendQueries_bfloat16_128", "attendQueries_float16_128"},
-    {"attendQueries_float32_256", "attendQueries_bfloat16_256", "attendQueries_float16_256"}};
+/// Kernels that modify scores are there from this one on.
+constexpr int kFirstModifiedSize = 1;
+/// A kernel for plain calls, and the one for those that modify scores. Names stay, for traces keep them.
+struct Kernel {
+  const char *plain, *modified;
+};
+/// By head size: float32, bfloat16, float16.
+using Kernels = const Kernel[4][3];
+#define KERNEL(name, suffix) {name suffix, name "Modified" suffix}
+#define OF_SIZE(name, D) {KERNEL(name, "_float32_" D), KERNEL(name, "_bfloat16_" D), KERNEL(name, "_float16_" D)}
+#define KERNELS(name) {OF_SIZE(name, "32"), OF_SIZE(name, "64"), OF_SIZE(name, "128"), OF_SIZE(name, "256")}
+constexpr Kernels kForward = KERNELS("attend");
+constexpr Kernels kKeys = KERNELS("attendKeys");
+constexpr Kernels kQueries = KERNELS("attendQueries");
+#undef KERNELS
+#undef OF_SIZE
+#undef KERNEL
 
 /// The first head size that the heads fit, by its index.
-int headSizeIndex(int64_t headDim) {
-  int size = 0;
+int headSizeIndex(int64_t headDim, bool modified) {
+  int size = modified ? kFirstModifiedSize : 0;
   while (kHeadSizes[size] < headDim) size++;
   return size;
 }
@@ -66,49 +72,60 @@ bool supportsTensorCores(const Device& device, std::initializer_list<DType> dtyp
          std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == first; });
 }
 
+template <class Parameters>
+void launchParts(Device& device, const Kernel& kernel, const Grid& grid, const PartLaunch& launch, Parameters& p,
+                 const std::optional<ScoreModifiers>& modifiers) {
+  p.parts = launch.parts;
+  if (!modifiers) return device.launch(kernel.plain, grid, p);
+  Modified<Parameters> all{p, *modifiers, {}};
+  std::copy(std::begin(launch.positions), std::end(launch.positions), all.positions);
+  device.launch(kernel.modified, grid, all);
+}
+
 // ── as many heads and batches as a grid holds
 
 bool fits(const Device& device, const TensorView& q) {
   return q.shape[0] <= device.maxGridDim() && q.shape[1] <= device.maxGridDim();
 }
 
-/// Of the batch elements from `firstBatch` on of the whole call.
-void attendSubgrid(Device& device, const AttendArguments& args, int64_t firstBatch) {
+/// Of the batch elements and heads from `origin` on of the whole call.
+void attendSubgrid(Device& device, const AttendArguments& args, const GridOrigin& origin) {
   const auto& [state, q, kv, tile] = args;
   const auto& [k, v] = kv;
   const float scale = tile.scale;
-  const int64_t headDim = q.shape[3];
+  const int64_t headDim = std::max(q.shape[3], v.shape[3]);
   AttendParameters p{};
   p.q = matrixOf(q);
   p.k = matrixOf(k);
   p.v = matrixOf(v);
   p.out = accumulatorOf(state.out);
   p.lse = perRowOf(state.lse);
-  p.headDim = static_cast<int32_t>(headDim);
+  p.headDim = static_cast<int32_t>(q.shape[3]);
+  p.valueHeadDim = static_cast<int32_t>(v.shape[3]);
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
-  const TileParts all = makeParts(tile, {firstBatch, q.shape[0]});
+  const TileParts all = makeParts(tile, {origin.batch, q.shape[0]});
   if (all.isEmpty()) return;
-  if (scale > 0 && supportsHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
+  const std::optional<ScoreModifiers> modifiers = scoreModifiersOf(tile, origin);
+  if (scale > 0 && !modifiers && supportsHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
 
-  const int size = headSizeIndex(headDim), padded = kHeadSizes[size];
+  const int size = headSizeIndex(headDim, modifiers.has_value()), padded = kHeadSizes[size];
   const bool fast = scale > 0 && supportsTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
   const BlockShape shape = fast ? forwardShape(padded) : floatShape(padded);
   const unsigned shared = fast ? forwardBytes(padded) : floatBytes(padded, 3, 1);
+  const Kernel& kernel = kForward[size][fast ? static_cast<int>(q.dtype) : 0];
   for (const PartLaunch& launch : makeLaunches(all, Owner::Rows, shape.own)) {
-    p.parts = launch.parts;
-    const Grid grid = gridOf(launch, q, shape.threads(), shared);
-    device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], grid, p);
+    launchParts(device, kernel, gridOf(launch, q, shape.threads(), shared), launch, p, modifiers);
   }
 }
 
-void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, int64_t firstBatch) {
+void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, const GridOrigin& origin) {
   const auto& [grads, q, saved, kv, tile] = args;
   const auto& [k, v] = kv;
   const auto& [dOut, lse, delta] = saved;
   const float scale = tile.scale;
-  const int64_t headDim = q.shape[3];
+  const int64_t headDim = std::max(q.shape[3], v.shape[3]);
   AttendBackwardParameters p{};
   p.q = matrixOf(q);
   p.k = matrixOf(k);
@@ -119,17 +136,20 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
   p.dq = accumulatorOf(grads.dq);
   p.dk = accumulatorOf(grads.dk);
   p.dv = accumulatorOf(grads.dv);
-  p.headDim = static_cast<int32_t>(headDim);
+  p.headDim = static_cast<int32_t>(q.shape[3]);
+  p.valueHeadDim = static_cast<int32_t>(v.shape[3]);
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
-  const TileParts all = makeParts(tile, {firstBatch, q.shape[0]});
+  const TileParts all = makeParts(tile, {origin.batch, q.shape[0]});
   if (all.isEmpty()) return;
-  if (scale > 0 && headDim <= kMaxHopperGradientHeadDim && supportsHopper(device, {&q, &k, &v, &dOut})) {
+  const std::optional<ScoreModifiers> modifiers = scoreModifiersOf(tile, origin);
+  const bool suitsHopper = scale > 0 && !modifiers && headDim <= kMaxHopperGradientHeadDim;
+  if (suitsHopper && supportsHopper(device, {&q, &k, &v, &dOut})) {
     return attendBackwardOnHopper(device, {q, k, v, dOut}, all, p);
   }
 
-  const int size = headSizeIndex(headDim), padded = kHeadSizes[size];
+  const int size = headSizeIndex(headDim, modifiers.has_value()), padded = kHeadSizes[size];
   const unsigned most = std::max(keysBytes(padded), queriesBytes(padded));
   const bool fast = scale > 0 && supportsTensorCores(device, {q.dtype, k.dtype, v.dtype, dOut.dtype}, most);
   const int column = fast ? static_cast<int>(q.dtype) : 0;
@@ -138,13 +158,13 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
   const unsigned keysShared = fast ? keysBytes(padded) : floatBytes(padded, 4, 2);
   const unsigned rowsShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
   for (PartLaunch& launch : makeLaunches(all, Owner::Keys, byKeys.own)) {
-    p.parts = launch.parts;
     launch.blocks *= static_cast<unsigned>(byKeys.parts);
-    device.launch(kKeys[size][column], gridOf(launch, k, byKeys.threads(), keysShared), p);
+    const Grid grid = gridOf(launch, k, byKeys.threads(), keysShared);
+    launchParts(device, kKeys[size][column], grid, launch, p, modifiers);
   }
   for (const PartLaunch& launch : makeLaunches(all, Owner::Rows, byRows.own)) {
-    p.parts = launch.parts;
-    device.launch(kQueries[size][column], gridOf(launch, q, byRows.threads(), rowsShared), p);
+    const Grid grid = gridOf(launch, q, byRows.threads(), rowsShared);
+    launchParts(device, kQueries[size][column], grid, launch, p, modifiers);
   }
 }
 
@@ -153,25 +173,26 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
 void attendOp(Device& device, const AttendArguments& args) {
   const auto& [state, q, kv, tile] = args;
   if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
-  if (fits(device, q)) return attendSubgrid(device, args, 0);
+  if (fits(device, q)) return attendSubgrid(device, args, {0, 0});
   forEachSubgrid(q, kv.k, device.maxGridDim(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
     const AttentionState some{selectHeads(state.out, batches, heads), selectHeads(state.lse, batches, heads)};
     const KvBlock keys{selectHeads(kv.k, batches, kvHeads), selectHeads(kv.v, batches, kvHeads)};
-    attendSubgrid(device, {some, selectHeads(q, batches, heads), keys, tile}, batches.first);
+    attendSubgrid(device, {some, selectHeads(q, batches, heads), keys, tile}, {batches.first, heads.first});
   });
 }
 
 void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
   const auto& [grads, q, saved, kv, tile] = args;
   if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
-  if (fits(device, q)) return attendBackwardSubgrid(device, args, 0);
+  if (fits(device, q)) return attendBackwardSubgrid(device, args, {0, 0});
   forEachSubgrid(q, kv.k, device.maxGridDim(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
     const QkvGrads some{selectHeads(grads.dq, batches, heads), selectHeads(grads.dk, batches, kvHeads),
                         selectHeads(grads.dv, batches, kvHeads)};
     const SavedRows rows{selectHeads(saved.dOut, batches, heads), selectHeads(saved.lse, batches, heads),
                          selectHeads(saved.delta, batches, heads)};
     const KvBlock keys{selectHeads(kv.k, batches, kvHeads), selectHeads(kv.v, batches, kvHeads)};
-    attendBackwardSubgrid(device, {some, selectHeads(q, batches, heads), rows, keys, tile}, batches.first);
+    const AttendBackwardArguments part{some, selectHeads(q, batches, heads), rows, keys, tile};
+    attendBackwardSubgrid(device, part, {batches.first, heads.first});
   });
 }
 

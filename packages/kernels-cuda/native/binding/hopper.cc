@@ -77,7 +77,7 @@ bool supportsHopper(const Device& device, std::initializer_list<const TensorView
 
 void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts, const AttendParameters& p) {
   const auto& [q, k, v] = inputs;
-  const int size = headSizeIndex(p.headDim), padded = kHeadSizes[size];
+  const int size = headSizeIndex(std::max(p.headDim, p.valueHeadDim)), padded = kHeadSizes[size];
   const HopperShape shape = forwardHopperShape(padded);
   AttendHopperParameters all{tensorMapOf(q, shape.own), tensorMapOf(k, shape.other), tensorMapOf(v, shape.other), p};
   for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, shape.own)) {
@@ -90,7 +90,8 @@ void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts
 void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const TileParts& parts,
                             const AttendBackwardParameters& p) {
   const auto& [q, k, v, dOut] = inputs;
-  const int size = headSizeIndex(p.headDim), padded = kHeadSizes[size], column = dtypeColumn(q.dtype);
+  const int size = headSizeIndex(std::max(p.headDim, p.valueHeadDim)), padded = kHeadSizes[size];
+  const int column = dtypeColumn(q.dtype);
   const HopperShape byKeys = keysHopperShape(padded), byRows = queriesHopperShape(padded);
   AttendBackwardHopperParameters all{tensorMapOf(q, byKeys.other), tensorMapOf(k, byKeys.own),
                                      tensorMapOf(v, byKeys.own), tensorMapOf(dOut, byKeys.other), p};

@@ -32,7 +32,7 @@ struct SpanPair {
   int64_t row, key;
 };
 
-std::optional<Part> makePart(const SpanPair& pair, const Slice& slice) {
+std::optional<PlacedPart> makePart(const SpanPair& pair, const Slice& slice) {
   const auto& [q, k, row, key] = pair;
   const int64_t firstRow = countPositionsBefore(q, slice.q0), rows = countPositionsBefore(q, slice.q1) - firstRow;
   const int64_t firstKey = countPositionsBefore(k, slice.k0), keys = countPositionsBefore(k, slice.k1) - firstKey;
@@ -47,7 +47,10 @@ std::optional<Part> makePart(const SpanPair& pair, const Slice& slice) {
   }
   const int64_t position = q.start + firstRow * q.step, from = k.start + firstKey * k.step;
   const bool begins = (slice.type & 2) != 0, ends = (slice.type & 1) != 0;
-  Part part{static_cast<int32_t>(row + firstRow), static_cast<int32_t>(key + firstKey), {}, 0};
+  PlacedPart part{{static_cast<int32_t>(row + firstRow), static_cast<int32_t>(key + firstKey), {}, 0},
+                  position,
+                  q.step,
+                  from};
   part.visible.begin = edge(slice.k0 - from + (begins ? position - slice.q0 : 0), begins ? q.step : 0);
   part.visible.end = edge(slice.k1 - from - (ends ? slice.q1 - 1 - position : 0), ends ? q.step : 0);
   part.visible.step = static_cast<int32_t>(k.step);
@@ -65,7 +68,7 @@ Extent partExtent(const Part& part, Owner owner) {
 }
 
 /// The same part, of the rows (or keys) [first, end) alone.
-Part restrictTo(Part part, Owner owner, int32_t first, int32_t end) {
+PlacedPart restrictTo(PlacedPart part, Owner owner, int32_t first, int32_t end) {
   VisibleInterval& visible = part.visible;
   if (owner == Owner::Rows) {
     const int64_t skipped = first - part.row;
@@ -73,20 +76,22 @@ Part restrictTo(Part part, Owner owner, int32_t first, int32_t end) {
     visible.end = edge(visible.end.offset + skipped * visible.end.slope, visible.end.slope);
     visible.rows = end - first;
     part.row = first;
+    part.rowPosition += skipped * part.rowStep;
   } else {
     const int64_t skipped = int64_t{first - part.key} * visible.step;
     visible.begin = edge(visible.begin.offset - skipped, visible.begin.slope);
     visible.end = edge(visible.end.offset - skipped, visible.end.slope);
     visible.keys = end - first;
     part.key = first;
+    part.keyPosition += skipped;
   }
   return part;
 }
 
 /// Parts of the same rows (or keys), by the first of these.
-using Groups = std::map<int32_t, std::vector<Part>>;
+using Groups = std::map<int32_t, std::vector<PlacedPart>>;
 
-Groups groupsOf(std::span<const Part> parts, Owner owner) {
+Groups groupsOf(std::span<const PlacedPart> parts, Owner owner) {
   std::vector<int32_t> cuts;
   for (const Part& part : parts) {
     const auto [first, length] = partExtent(part, owner);
@@ -96,10 +101,10 @@ Groups groupsOf(std::span<const Part> parts, Owner owner) {
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   Groups groups;
-  for (const Part& part : parts) {
+  for (const PlacedPart& part : parts) {
     const auto [first, length] = partExtent(part, owner);
     for (auto cut = std::lower_bound(cuts.begin(), cuts.end(), first); *cut < first + length; cut++) {
-      const Part subPart = restrictTo(part, owner, cut[0], cut[1]);
+      const PlacedPart subPart = restrictTo(part, owner, cut[0], cut[1]);
       if (hasVisible(subPart.visible)) groups[*cut].push_back(subPart);
     }
   }
@@ -107,20 +112,20 @@ Groups groupsOf(std::span<const Part> parts, Owner owner) {
 }
 
 /// About how long a block of the group takes.
-int64_t estimateCost(const std::vector<Part>& group, Owner owner) {
+int64_t estimateCost(const std::vector<PlacedPart>& group, Owner owner) {
   int64_t length = 0;
   for (const Part& part : group) length += owner == Owner::Rows ? part.visible.keys : part.visible.rows;
   return length;
 }
 
 /// Appends the parts of a tile through some slices.
-void addParts(const Tile& tile, const std::vector<Slice>& slices, std::vector<Part>& parts) {
+void addParts(const Tile& tile, const std::vector<Slice>& slices, std::vector<PlacedPart>& parts) {
   int64_t row = 0;
   for (const Span& rows : tile.q) {
     int64_t key = 0;
     for (const Span& keys : tile.k) {
       for (const Slice& slice : slices) {
-        if (const std::optional<Part> part = makePart({rows, keys, row, key}, slice)) parts.push_back(*part);
+        if (const std::optional<PlacedPart> part = makePart({rows, keys, row, key}, slice)) parts.push_back(*part);
       }
       key += keys.length;
     }
@@ -151,7 +156,7 @@ TileParts makeParts(const Tile& tile, const Range& batches) {
   const std::span<const std::vector<Slice>> samples = sampleMasksOf(tile, batches);
   const bool areEqual =
       std::all_of(samples.begin(), samples.end(), [&](const auto& each) { return isEqual(each, samples.front()); });
-  TileParts all{std::vector<std::vector<Part>>(areEqual ? 1 : samples.size()),
+  TileParts all{std::vector<std::vector<PlacedPart>>(areEqual ? 1 : samples.size()),
                 areEqual ? static_cast<unsigned>(batches.count) : 1};
   for (size_t i = 0; i < all.samples.size(); i++) {
     addParts(tile, tile.mask, all.samples[i]);
@@ -163,17 +168,17 @@ TileParts makeParts(const Tile& tile, const Range& batches) {
 std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own) {
   std::vector<PartLaunch> launches;
   for (size_t batch = 0; batch < tile.samples.size(); batch++) {
-    std::vector<std::vector<Part>> groups;
+    std::vector<std::vector<PlacedPart>> groups;
     for (auto& [first, group] : groupsOf(tile.samples[batch], owner)) groups.push_back(std::move(group));
     std::stable_sort(groups.begin(), groups.end(),
                      [&](const auto& a, const auto& b) { return estimateCost(a, owner) > estimateCost(b, owner); });
     bool isFull = true;  // the last launch, or it is another batch element's
-    for (const std::vector<Part>& group : groups) {
+    for (const std::vector<PlacedPart>& group : groups) {
       const auto blocks = static_cast<unsigned>((partExtent(group[0], owner).length + own - 1) / own);
       bool isNew = true;  // in this launch
-      for (Part part : group) {
+      for (PlacedPart part : group) {
         if (isFull) {
-          launches.push_back({{}, 0, tile.depth});
+          launches.push_back({{}, {}, 0, tile.depth});
           launches.back().parts.batch = static_cast<int32_t>(batch);
           isNew = true;
         }
@@ -181,6 +186,7 @@ std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own
         if (isNew) launch.blocks += blocks;
         isNew = false;
         part.block = static_cast<int32_t>(launch.blocks - blocks);
+        launch.positions[launch.parts.count] = part.positions();
         launch.parts.part[launch.parts.count++] = part;
         isFull = launch.parts.count == kMaxParts;
       }

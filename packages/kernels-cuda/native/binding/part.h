@@ -14,9 +14,19 @@ struct Range {
   int64_t first, count;
 };
 
+/// A part and the positions of its first row and first key.
+struct PlacedPart : Part {
+  int64_t rowPosition, rowStep, keyPosition;
+
+  /// Of no meaning where they take more than 31 bits.
+  PartPositions positions() const {
+    return {static_cast<int32_t>(rowPosition), static_cast<int32_t>(rowStep), static_cast<int32_t>(keyPosition)};
+  }
+};
+
 /// What each slice lets each span of rows see of each span of keys; empty parts left out.
 struct TileParts {
-  std::vector<std::vector<Part>> samples;  // of each batch element, or of all alike
+  std::vector<std::vector<PlacedPart>> samples;  // of each batch element, or of all alike
   unsigned depth;                          // of a grid: the batch elements that share their parts
   bool isEmpty() const {
     return std::all_of(samples.begin(), samples.end(), [](const auto& parts) { return parts.empty(); });
@@ -32,6 +42,7 @@ enum class Owner { Rows, Keys };
 
 struct PartLaunch {
   Parts parts;
+  PartPositions positions[kMaxParts];
   unsigned blocks, depth;
 };
 

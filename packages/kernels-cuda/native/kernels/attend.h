@@ -2,7 +2,7 @@
 //
 // One launch folds a list of parts (visible.h); more parts than it holds take several launches, for the state is
 // carried. Names end in the dtype of the inputs and the head size that is provided for: attend_bfloat16_64 takes heads
-// of up to 64.
+// of up to 64, of keys and of values. attendModified_bfloat16_64 also modifies scores (score_modifiers.h).
 #pragma once
 
 #include "kernels/visible.h"
@@ -10,7 +10,7 @@
 
 namespace mosaic::cuda {
 
-/// q, k, v or dOut [B,H,S,D]: strides count elements, along D it is 1.
+/// q and k [B,H,S,D], v and dOut [B,H,S,Dv]: strides count elements, along D it is 1.
 struct Matrix {
   const void* data;
   int64_t batch, head, row;
@@ -18,7 +18,7 @@ struct Matrix {
   bool aligned;  // rows begin at multiples of 16 bytes, and are as long
 };
 
-/// What is read and written, float32 [B,H,S,D]: out, dq, dk, dv.
+/// What is read and written, float32: out and dv [B,H,S,Dv], dq and dk [B,H,S,D].
 struct Accumulator {
   float* data;
   int64_t batch, head, row, column;
@@ -35,8 +35,9 @@ struct AttendParameters {
   Matrix q, k, v;
   Accumulator out;
   PerRow lse;
-  int32_t headDim, group;  // group: heads of queries to a head of keys
-  float scale;             // above 0, on tensor cores
+  int32_t headDim, valueHeadDim;  // D and Dv
+  int32_t group;                  // heads of queries to a head of keys
+  float scale;                    // above 0, on tensor cores
   Parts parts;
 };
 
@@ -44,7 +45,7 @@ struct AttendBackwardParameters {
   Matrix q, k, v, dOut;
   PerRow lse, delta;  // of the whole attention
   Accumulator dq, dk, dv;
-  int32_t headDim, group;
+  int32_t headDim, valueHeadDim, group;
   float scale;
   Parts parts;
 };

@@ -10,17 +10,17 @@ DEVICE bool sees(const VisibleInterval& visible, int row, int key) {
   return key >= edgePosition(visible, visible.begin, row) && key < edgePosition(visible, visible.end, row);
 }
 
-/// s ← P, dp ← dS, of one query and one key.
-DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, float scale) {
+/// s ← P, dp ← dS, of one query and one key; `derivative` is that of the score by the scaled product.
+DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, float scale, float derivative) {
   const float rest = roundedProduct(s, scale) - lseAndDelta.x;
   const float weight = exp2f((rest > 0.f ? 0.f : rest) * kLog2e);  // at most 1, however the forward rounded the score
   s = seen ? weight : maskedWeight();
-  dp = seen ? weight * (dp - lseAndDelta.y) : maskedWeight();
+  dp = seen ? weight * (dp - lseAndDelta.y) * derivative : maskedWeight();
 }
 
 /// Grid: (key tiles, key heads, batch); walks over the queries of all heads that read these keys.
-template <int D>
-DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
+template <int D, class Scores = PlainScores>
+DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& scores = {}) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kMicroTile;
   const int headK = blockIdx.y;
@@ -36,13 +36,13 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   const SharedAddress statistics = square2 + Tile::kSquareBytes;  // exponent, then delta, of each query
 
   loadFloatTile<D>(k, p.k, own, key0, p.headDim);
-  loadFloatTile<D>(v, p.v, own, key0, p.headDim);
+  loadFloatTile<D>(v, p.v, own, key0, p.valueHeadDim);
   float dk[R][D / 8] = {}, dv[R][D / 8] = {};
   for (; at.isValid(); at.next()) {
     const RowRange rows = at.range(batch);
     syncBlock();  // nobody reads the last queries any more
     loadFloatTile<D>(q, p.q, rows, at.row0, p.headDim);
-    loadFloatTile<D>(g, p.dOut, rows, at.row0, p.headDim);
+    loadFloatTile<D>(g, p.dOut, rows, at.row0, p.valueHeadDim);
     if (threadIdx.x < Tile::kSide) {
       const int row = at.row0 + static_cast<int>(threadIdx.x);
       storeShared(statistics + threadIdx.x * 8, loadLse(p.lse, rows, row));
@@ -51,16 +51,22 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
     syncBlock();
     float s[R][R], dp[R][R];
     dotRows<D>(s, k, q, p.headDim);
-    dotRows<D>(dp, v, g, p.headDim);
+    dotRows<D>(dp, v, g, p.valueHeadDim);
+    const auto modifiers = scores.of(at.part, batch, at.head);
+    typename Scores::template Changes<R, R> changes;
+    modifiers.modify(s, p.scale, changes, FloatRowsOfKeys{key0, at.row0});
+    modifiers.drop(dp, changes);
 #pragma unroll
     for (int j = 0; j < R; j++) {
       const float2 rowStatistics = loadShared2(statistics + (threadX() + 8 * j) * 8);
 #pragma unroll
       for (int i = 0; i < R; i++) {
         const bool seen = sees(at.visible(), at.row0 + threadX() + 8 * j, key0 + threadY() + 8 * i);
-        differentiate(s[i][j], dp[i][j], seen, rowStatistics, p.scale);
+        differentiate(s[i][j], dp[i][j], seen, rowStatistics, modifiers.scale(p.scale),
+                      modifiers.derivative(changes, i, j));
       }
     }
+    modifiers.drop(s, changes);
     storeSquare<D>(square, s);
     storeSquare<D>(square2, dp);
     syncWarp();
@@ -68,12 +74,12 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
     addProduct<D>(dk, square2, q, min(Tile::kSide, at.end - at.row0));
   }
   addFloatRows<D>(p.dk, own, key0, p.headDim, dk, p.scale);
-  addFloatRows<D>(p.dv, own, key0, p.headDim, dv, 1.f);
+  addFloatRows<D>(p.dv, own, key0, p.valueHeadDim, dv, 1.f);
 }
 
 /// Grid: (query tiles, heads, batch).
-template <int D>
-DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
+template <int D, class Scores = PlainScores>
+DEVICE void attendQueriesFloat(const AttendBackwardParameters& p, const Scores& scores = {}) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kMicroTile;
   const int head = blockIdx.y, headK = head / p.group;
@@ -88,7 +94,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
   const SharedAddress square = v + Tile::kBytes;
 
   loadFloatTile<D>(q, p.q, own, row0, p.headDim);
-  loadFloatTile<D>(g, p.dOut, own, row0, p.headDim);
+  loadFloatTile<D>(g, p.dOut, own, row0, p.valueHeadDim);
   float2 statistics[R];
 #pragma unroll
   for (int i = 0; i < R; i++) {
@@ -100,18 +106,23 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
     const RowRange keys = at.range(batch, headK);
     syncBlock();
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
-    loadFloatTile<D>(v, p.v, keys, at.key0, p.headDim);
+    loadFloatTile<D>(v, p.v, keys, at.key0, p.valueHeadDim);
     syncBlock();
     float s[R][R], dp[R][R];
     dotRows<D>(s, q, k, p.headDim);
-    dotRows<D>(dp, g, v, p.headDim);
+    dotRows<D>(dp, g, v, p.valueHeadDim);
+    const auto modifiers = scores.of(at.part, batch, head);
+    typename Scores::template Changes<R, R> changes;
+    modifiers.modify(s, p.scale, changes, FloatRowsOfQueries{row0, at.key0});
+    modifiers.drop(dp, changes);
 #pragma unroll
     for (int i = 0; i < R; i++) {
       const int row = row0 + threadY() + 8 * i;
 #pragma unroll
       for (int j = 0; j < R; j++) {
         const bool seen = sees(at.visible(), row, at.key0 + threadX() + 8 * j);
-        differentiate(s[i][j], dp[i][j], seen, statistics[i], p.scale);
+        differentiate(s[i][j], dp[i][j], seen, statistics[i], modifiers.scale(p.scale),
+                      modifiers.derivative(changes, i, j));
       }
     }
     storeSquare<D>(square, dp);
@@ -141,3 +152,21 @@ ATTEND_BACKWARD(128)
 ATTEND_BACKWARD(256)
 
 #undef ATTEND_BACKWARD
+
+#define ATTEND_BACKWARD_MODIFIED(D)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(kFloatThreads)                                                        \
+      attendKeysModified_float32_##D(const __grid_constant__ AttendBackwardModifiedParameters p) {                   \
+    attendKeysFloat<D>(p.base, ModifiedScores<ExactTanh>(p));                                                        \
+  }                                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(kFloatThreads)                                                        \
+      attendQueriesModified_float32_##D(const __grid_constant__ AttendBackwardModifiedParameters p) {                \
+    attendQueriesFloat<D>(p.base, ModifiedScores<ExactTanh>(p));                                                     \
+  }                                                                                                                  \
+  EMULATED_KERNEL(attendKeysModified_float32_##D, AttendBackwardModifiedParameters)                                  \
+  EMULATED_KERNEL(attendQueriesModified_float32_##D, AttendBackwardModifiedParameters)
+
+ATTEND_BACKWARD_MODIFIED(64)
+ATTEND_BACKWARD_MODIFIED(128)
+ATTEND_BACKWARD_MODIFIED(256)
+
+#undef ATTEND_BACKWARD_MODIFIED

@@ -115,7 +115,7 @@ struct HopperKeys {
       pipeline.consumerRelease(step);
     }
     addRows(p.base.dk, own, key, {0, p.base.headDim}, dk, p.base.scale);
-    addRows(p.base.dv, own, key, {0, p.base.headDim}, dv, 1.f);
+    addRows(p.base.dv, own, key, {0, p.base.valueHeadDim}, dv, 1.f);
   }
 };
 

@@ -7,14 +7,35 @@
 // Dao 2023, algorithm 2.
 #pragma once
 
+#include "kernels/fragment_pairs.cuh"
 #include "kernels/gradients.cuh"
+#include "kernels/score_modifiers.cuh"
 
 namespace mosaic::cuda {
 
+template <int K>
+DEVICE void copy(float (&to)[K][4], const float (&from)[K][4]) {
+#pragma unroll
+  for (int n = 0; n < K; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[n][i] = from[n][i];
+  }
+}
+
+/// From gradients of modified scores to those of the scaled ones.
+template <int K, class Modifiers, class Changes>
+DEVICE void differentiate(float (&ds)[K][4], const Modifiers& modifiers, const Changes& changes) {
+#pragma unroll
+  for (int n = 0; n < K; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) ds[n][i] *= modifiers.derivative(changes, n, i);
+  }
+}
+
 /// Grid: (key tiles × column parts, key heads, batch). All products are transposed, rows are keys and columns queries,
 /// so that Pᵀ and dSᵀ go into the next product straight from registers.
-template <class T, int D>
-DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
+template <class T, int D, class Scores = PlainScores>
+DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = keysShape(D);
   constexpr int kKeys = kShape.own, kRows = kShape.other, kThreads = kShape.threads(), kColumns = D / kShape.parts;
   constexpr int M = kKeys / (16 * kShape.warps), K = kRows / 8, N = kColumns / 8;
@@ -27,7 +48,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   const RowRange own{batch, headK, any.key, any.visible.keys};
   const int key0 = work.tile * kKeys;
   QueryTileIterator<kKeys, kRows> at(p.parts, work, key0, headK * p.group, p.group);
-  if (!at.isValid() || column0 >= p.headDim) return;
+  if (!at.isValid() || column0 >= max(p.headDim, p.valueHeadDim)) return;
 
   const SharedAddress kTile = sharedBase(), vTile = kTile + kTileBytes<kKeys, D>;
   const SharedAddress stages = vTile + kTileBytes<kKeys, D>, statistics = stages + 4 * kTileBytes<kRows, D>;
@@ -38,7 +59,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   const auto loadStep = [&](int step, const QueryTileIterator<kKeys, kRows>& of) {
     const RowRange rows = of.range(batch);
     loadTile<kRows, D, kThreads>(qTile(step), sourceOf(p.q, rows, p.headDim), of.row0);
-    loadTile<kRows, D, kThreads>(gTile(step), sourceOf(p.dOut, rows, p.headDim), of.row0);
+    loadTile<kRows, D, kThreads>(gTile(step), sourceOf(p.dOut, rows, p.valueHeadDim), of.row0);
     if (threadIdx.x < kRows) {
       const int r = of.row0 + static_cast<int>(threadIdx.x);
       const RowStatistics to = statisticsAt(step);
@@ -49,7 +70,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
     }
   };
   loadTile<kKeys, D, kThreads>(kTile, sourceOf(p.k, own, p.headDim), key0);
-  loadTile<kKeys, D, kThreads>(vTile, sourceOf(p.v, own, p.headDim), key0);
+  loadTile<kKeys, D, kThreads>(vTile, sourceOf(p.v, own, p.valueHeadDim), key0);
   loadStep(0, at);
   commitCopies();
 
@@ -68,17 +89,25 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
     float s[M][K][4], dp[M][K][4];
     clear(s);
     multiplyTransposed<T, D>(s, kTile, warp * M * 16, qTile(step));
+    const auto modifiers = scores.of(now.part, batch, now.head);
+    typename Scores::template Changes<K, 4> changes[M];
+    float weights[M][K][4];  // as they count
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      probabilitiesByColumn(s[m], p.scale, statisticsAt(step));
+      modifiers.modify(s[m], p.scale, changes[m], RowsOfKeys{key(m), now.row0});
+      probabilitiesByColumn(s[m], modifiers.scale(p.scale), statisticsAt(step));
       if (now.needsMask()) maskRows(now.visible(), s[m], key(m), now.row0);
+      copy(weights[m], s[m]);
+      modifiers.drop(weights[m], changes[m]);
     }
-    multiply<T, D>(dv, s, gTile(step), column0 / 8);
+    multiply<T, D>(dv, weights, gTile(step), column0 / 8);
     clear(dp);
     multiplyTransposed<T, D>(dp, vTile, warp * M * 16, gTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
+      modifiers.drop(dp[m], changes[m]);
       scoreGradientsByColumn(s[m], dp[m], statisticsAt(step));
+      differentiate(s[m], modifiers, changes[m]);
       if (now.needsMask()) maskRows(now.visible(), s[m], key(m), now.row0);
     }
     multiply<T, D>(dk, s, qTile(step), column0 / 8);
@@ -86,13 +115,13 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
 #pragma unroll
   for (int m = 0; m < M; m++) {
     addRows(p.dk, own, key(m), {column0, p.headDim}, dk[m], p.scale);
-    addRows(p.dv, own, key(m), {column0, p.headDim}, dv[m], 1.f);
+    addRows(p.dv, own, key(m), {column0, p.valueHeadDim}, dv[m], 1.f);
   }
 }
 
 /// Grid: (query tiles, heads, batch).
-template <class T, int D>
-DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
+template <class T, int D, class Scores = PlainScores>
+DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = queriesShape(D);
   constexpr int kRows = kShape.own, kKeys = kShape.other, kThreads = kShape.threads();
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
@@ -113,10 +142,10 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   const auto loadStep = [&](int step) {
     const RowRange keys = at.range(batch, headK);
     loadTile<kKeys, D, kThreads>(kTile(step), sourceOf(p.k, keys, p.headDim), at.key0);
-    loadTile<kKeys, D, kThreads>(vTile(step), sourceOf(p.v, keys, p.headDim), at.key0);
+    loadTile<kKeys, D, kThreads>(vTile(step), sourceOf(p.v, keys, p.valueHeadDim), at.key0);
   };
   loadTile<kRows, D, kThreads>(qTile, sourceOf(p.q, own, p.headDim), row0);
-  loadTile<kRows, D, kThreads>(gTile, sourceOf(p.dOut, own, p.headDim), row0);
+  loadTile<kRows, D, kThreads>(gTile, sourceOf(p.dOut, own, p.valueHeadDim), row0);
   loadStep(0);
   commitCopies();
 
@@ -145,10 +174,15 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
     clear(dp);
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile(step));
     multiplyTransposed<T, D>(dp, gTile, warp * M * 16, vTile(step));
+    const auto modifiers = scores.of(now.part, batch, head);
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      probabilitiesByRow(s[m], p.scale, lse[m]);
+      typename Scores::template Changes<K, 4> changes;
+      modifiers.modify(s[m], p.scale, changes, RowsOfQueries{row(m), now.key0});
+      probabilitiesByRow(s[m], modifiers.scale(p.scale), lse[m]);
+      modifiers.drop(dp[m], changes);
       scoreGradientsByRow(s[m], dp[m], delta[m]);
+      differentiate(s[m], modifiers, changes);
       if (now.needsMask()) maskKeys(now.visible(), s[m], row(m), now.key0, 0.f);
     }
     multiply<T, D>(dq, s, kTile(step));

@@ -33,7 +33,7 @@ DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row0, 
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const int c = threadX() + 8 * n;
-      state.acc[i][n] = seen && c < p.headDim ? load(rowOf(p.out, own, r) + c * p.out.column) : 0.f;
+      state.acc[i][n] = seen && c < p.valueHeadDim ? load(rowOf(p.out, own, r) + c * p.out.column) : 0.f;
     }
   }
 }
@@ -85,14 +85,14 @@ DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const Ro
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const int c = threadX() + 8 * n;
-      if (c < p.headDim) store(rowOf(p.out, own, r) + c * p.out.column, state.acc[i][n] * inverse);
+      if (c < p.valueHeadDim) store(rowOf(p.out, own, r) + c * p.out.column, state.acc[i][n] * inverse);
     }
   }
 }
 
 /// Grid: (row tiles, heads, batch).
-template <int D>
-DEVICE void attendFloat(const AttendParameters& p) {
+template <int D, class Scores = PlainScores>
+DEVICE void attendFloat(const AttendParameters& p, const Scores& scores = {}) {
   using Tile = FloatTile<D>;
   const int head = blockIdx.y, headK = head / p.group;
   const WorkTile work = workTileOf(p.parts, blockIdx.x);
@@ -111,11 +111,15 @@ DEVICE void attendFloat(const AttendParameters& p) {
     const RowRange keys = at.range(batch, headK);
     syncBlock();  // nobody reads the last keys any more
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
-    loadFloatTile<D>(v, p.v, keys, at.key0, p.headDim);
+    loadFloatTile<D>(v, p.v, keys, at.key0, p.valueHeadDim);
     syncBlock();
     float s[Tile::kMicroTile][Tile::kMicroTile];
     dotRows<D>(s, q, k, p.headDim);
-    onlineSoftmax(at.visible(), p.scale, row0, at.key0, s, state);
+    const auto modifiers = scores.of(at.part, batch, head);
+    typename Scores::template Changes<Tile::kMicroTile, Tile::kMicroTile> changes;
+    modifiers.modify(s, p.scale, changes, FloatRowsOfQueries{row0, at.key0});
+    onlineSoftmax(at.visible(), modifiers.scale(p.scale), row0, at.key0, s, state);
+    modifiers.drop(s, changes);
     storeSquare<D>(square, s);
     syncWarp();
     addProduct<D>(state.acc, square, v, min(Tile::kSide, at.end - at.key0));
@@ -138,3 +142,16 @@ ATTEND(128)
 ATTEND(256)
 
 #undef ATTEND
+
+#define ATTEND_MODIFIED(D)                                                                                           \
+  extern "C" __global__ void __launch_bounds__(kFloatThreads)                                                        \
+      attendModified_float32_##D(const __grid_constant__ AttendModifiedParameters p) {                               \
+    attendFloat<D>(p.base, ModifiedScores<ExactTanh>(p));                                                            \
+  }                                                                                                                  \
+  EMULATED_KERNEL(attendModified_float32_##D, AttendModifiedParameters)
+
+ATTEND_MODIFIED(64)
+ATTEND_MODIFIED(128)
+ATTEND_MODIFIED(256)
+
+#undef ATTEND_MODIFIED

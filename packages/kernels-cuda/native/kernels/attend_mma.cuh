@@ -1,13 +1,15 @@
 // Flash attention, forward, on tensor cores: every GPU since sm_80 (mma.sync, ldmatrix, cp.async).
 #pragma once
 
+#include "kernels/fragment_pairs.cuh"
 #include "kernels/online_softmax.cuh"
+#include "kernels/score_modifiers.cuh"
 
 namespace mosaic::cuda {
 
 /// A block owns consecutive rows of one head; each warp takes an equal part of them. Grid: (row tiles, heads, batch).
-template <class T, int D>
-DEVICE void attendTile(const AttendParameters& p) {
+template <class T, int D, class Scores = PlainScores>
+DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = forwardShape(D);
   constexpr int kRows = kShape.own, kKeys = kShape.other, kThreads = kShape.threads();
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
@@ -22,12 +24,12 @@ DEVICE void attendTile(const AttendParameters& p) {
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is
 
-  const auto source = [&](const Matrix& x) {
-    return sourceOf(x, at.range(batch, headK), p.headDim);
+  const auto source = [&](const Matrix& x, int columns) {
+    return sourceOf(x, at.range(batch, headK), columns);
   };
   const SharedAddress qTile = sharedBase(), kTile = qTile + kTileBytes<kRows, D>, vTile = kTile + kTileBytes<kKeys, D>;
   loadTile<kRows, D, kThreads>(qTile, sourceOf(p.q, own, p.headDim), row0);
-  loadTile<kKeys, D, kThreads>(kTile, source(p.k), at.key0);
+  loadTile<kKeys, D, kThreads>(kTile, source(p.k, p.headDim), at.key0);
   commitCopies();
 
   const auto row = [&](int m) { return row0 + (warp * M + m) * 16 + (lane >> 2); };  // this lane's first
@@ -38,12 +40,16 @@ DEVICE void attendTile(const AttendParameters& p) {
   while (at.isValid()) {
     waitCopies<0>();
     syncBlock();  // the keys are here; nobody reads the last values any more
-    loadTile<kKeys, D, kThreads>(vTile, source(p.v), at.key0);
+    loadTile<kKeys, D, kThreads>(vTile, source(p.v, p.valueHeadDim), at.key0);
     commitCopies();
 
     float s[M][K][4];
     clear(s);
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile);
+    const auto modifiers = scores.of(at.part, batch, head);
+    typename Scores::template Changes<K, 4> changes[M];
+#pragma unroll
+    for (int m = 0; m < M; m++) modifiers.modify(s[m], p.scale, changes[m], RowsOfQueries{row(m), at.key0});
     if (at.needsMask()) {
 #pragma unroll
       for (int m = 0; m < M; m++) maskKeys(at.visible(), s[m], row(m), at.key0, -infinity());
@@ -52,14 +58,15 @@ DEVICE void attendTile(const AttendParameters& p) {
     waitCopies<0>();
     syncBlock();  // the values are here; nobody reads these keys any more
     at.next();
-    if (at.isValid()) loadTile<kKeys, D, kThreads>(kTile, source(p.k), at.key0);
+    if (at.isValid()) loadTile<kKeys, D, kThreads>(kTile, source(p.k, p.headDim), at.key0);
     commitCopies();
 
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float keep[2];
-      onlineSoftmax(s[m], p.scale, top[m], sum[m], keep);
+      onlineSoftmax(s[m], modifiers.scale(p.scale), top[m], sum[m], keep);
       scaleRows(acc[m], keep);
+      modifiers.drop(s[m], changes[m]);
     }
     multiply<T, D>(acc, s, vTile);
   }

@@ -5,6 +5,7 @@
 #include "kernels/attend.h"
 #include "kernels/element.cuh"
 #include "kernels/accumulator.cuh"
+#include "kernels/score_modifiers.cuh"
 
 namespace mosaic::cuda {
 
@@ -26,6 +27,17 @@ struct FloatTile {
 
 DEVICE int threadY() { return static_cast<int>(threadIdx.x) / 8; }
 DEVICE int threadX() { return static_cast<int>(threadIdx.x) % 8; }
+
+/// Which query and which key an element of a product belongs to: rows are queries from row0 on, columns keys.
+struct FloatRowsOfQueries {
+  int row0, key0;
+  DEVICE Pair operator()(int i, int j) const { return {row0 + threadY() + 8 * i, key0 + threadX() + 8 * j}; }
+};
+/// Rows are keys, columns queries.
+struct FloatRowsOfKeys {
+  int key0, row0;
+  DEVICE Pair operator()(int i, int j) const { return {row0 + threadX() + 8 * j, key0 + threadY() + 8 * i}; }
+};
 
 DEVICE float loadElement(const Matrix& x, int64_t at) {
   if (x.dtype == DType::Float32) return load(static_cast<const float*>(x.data) + at);

@@ -39,7 +39,7 @@ DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row, f
     const float* out = rowOf(p.out, own, r);
 #pragma unroll
     for (int n = 0; n < N; n++) {
-      const float2 x = loadPair(p.out, out, n * 8 + (lane & 3) * 2, p.headDim);
+      const float2 x = loadPair(p.out, out, n * 8 + (lane & 3) * 2, p.valueHeadDim);
       acc[n][h * 2] = x.x;
       acc[n][h * 2 + 1] = x.y;
     }
@@ -123,7 +123,7 @@ DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const Ro
     float* out = rowOf(p.out, own, r);
 #pragma unroll
     for (int n = 0; n < N; n++) {
-      storePair(p.out, out, n * 8 + (lane & 3) * 2, p.headDim,
+      storePair(p.out, out, n * 8 + (lane & 3) * 2, p.valueHeadDim,
                 make_float2(acc[n][h * 2] * inverse, acc[n][h * 2 + 1] * inverse));
     }
   }

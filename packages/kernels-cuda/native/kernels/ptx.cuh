@@ -88,6 +88,11 @@ DEVICE float fastLog2(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+DEVICE float fastReciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 DEVICE uint32_t bitsOf(float x) { return __float_as_uint(x); }
 /// a · b, rounded: never part of a fused multiply-add.

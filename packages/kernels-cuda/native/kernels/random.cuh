@@ -12,13 +12,11 @@ namespace mosaic::cuda {
 DEVICE float mulRounded(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float addRounded(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float sqrtRounded(float x) { return __fsqrt_rn(x); }
-DEVICE uint32_t bitsOf(float x) { return __float_as_uint(x); }
 DEVICE float floatOf(uint32_t bits) { return __uint_as_float(bits); }
 #else
 DEVICE float mulRounded(float a, float b) { return a * b; }
 DEVICE float addRounded(float a, float b) { return a + b; }
 DEVICE float sqrtRounded(float x) { return sqrtf(x); }
-DEVICE uint32_t bitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
 DEVICE float floatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 #endif
 

@@ -50,6 +50,12 @@ struct Part {
   int32_t block;
 };
 
+/// Where a part lies among all positions: its first row, how far rows are apart, its first key. Keys are `visible.step`
+/// apart. For what goes by position (score_modifiers.h), which needs 31 bits.
+struct PartPositions {
+  int32_t row, rowStep, key;
+};
+
 /// What one launch takes; more parts take more launches.
 constexpr int kMaxParts = 64;
 /// What every driver since CUDA 12.0 takes as a kernel's arguments; 12.1 and newer take more.

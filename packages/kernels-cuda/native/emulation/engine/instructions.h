@@ -106,6 +106,7 @@ inline float flushSubnormal(float x) { return std::fpclassify(x) == FP_SUBNORMAL
 
 DEVICE float fastExp2(float x) { return emulated::flushSubnormal(std::exp2(emulated::flushSubnormal(x))); }
 DEVICE float fastLog2(float x) { return std::log2(emulated::flushSubnormal(x)); }
+DEVICE float fastReciprocal(float x) { return emulated::flushSubnormal(1.f / emulated::flushSubnormal(x)); }
 DEVICE float infinity() { return INFINITY; }
 DEVICE uint32_t bitsOf(float x) { return std::bit_cast<uint32_t>(x); }
 /// The stand-in is compiled without contraction.

@@ -1,0 +1,173 @@
+// Softcap, ALiBi slopes and dropout of weights, for the scores that a thread holds, in whatever layout. Kernels take
+// one of two classes as a parameter, ModifiedScores or PlainScores, and of the latter compilation leaves nothing.
+//
+// Dropped weights are to the bit those of the CPU device: by Philox of (key / 4, query, batch, head) under a key of the
+// call (packages/core/src/attention/tile.ts). The backward draws them again.
+#pragma once
+
+#include "kernels/random.cuh"
+#include "kernels/score_modifiers.h"
+
+namespace mosaic::cuda {
+
+/// Row of a part's queries and one of its keys, both from 0.
+struct Pair {
+  int row, key;
+};
+
+/// tanh(x) and its derivative, as exact as float32 has them.
+struct ExactTanh {
+  DEVICE static float of(float x, float& derivative) {
+    const float t = tanhf(x);
+    derivative = 1.f - t * t;
+    return t;
+  }
+};
+/// Within 2⁻²¹ of it: of scores that were products of 16-bit numbers.
+struct FastTanh {
+  DEVICE static float of(float x, float& derivative) {
+    const float e = fastExp2(fabsf(x) * (-2.f * 1.4426950408889634f)), half = fastReciprocal(1.f + e);
+    derivative = 4.f * e * half * half;
+    return copysignf((1.f - e) * half, x);
+  }
+};
+
+/// What a tile's modification leaves for later: the softcap's derivatives, and a bit for each weight that is kept.
+template <int N, int W>
+struct TileChanges {
+  static_assert(N * W <= 32);
+  float derivative[N][W];
+  uint32_t kept;
+};
+
+template <int N, int W, class Body>
+DEVICE void forEach(const float (&)[N][W], Body body) {
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+#pragma unroll
+    for (int w = 0; w < W; w++) body(n, w);
+  }
+}
+
+/// What modifies the scores of one head of queries against one part of the keys.
+template <class Tanh>
+struct TileModifiers {
+  const ScoreModifiers& by;
+  const PartPositions& at;
+  int keyStep;
+  float slope;
+  Philox pairs;  // the call's key, and the batch element and head as the upper half of counters
+
+  template <int N, int W>
+  using Changes = TileChanges<N, W>;
+
+  /// What the softmax multiplies scores by: they are scaled already.
+  DEVICE float scale(float) const { return 1.f; }
+
+  /// s: products on entry, scaled and modified scores on return. pairOf(n, w) is the Pair of s[n][w].
+  template <int N, int W, class PairOf>
+  DEVICE void modify(float (&s)[N][W], float scale, TileChanges<N, W>& changes, PairOf pairOf) const {
+    forEach(s, [&](int n, int w) {
+      s[n][w] = roundedProduct(s[n][w], scale);
+      changes.derivative[n][w] = 1.f;
+    });
+    if (by.softcap > 0.f) {
+      const float inverse = 1.f / by.softcap;
+      forEach(s, [&](int n, int w) { s[n][w] = by.softcap * Tanh::of(s[n][w] * inverse, changes.derivative[n][w]); });
+    }
+    if (by.slopes) {
+      forEach(s, [&](int n, int w) { s[n][w] = fmaf(-slope, distanceOf(pairOf(n, w)), s[n][w]); });
+    }
+    changes.kept = drawKept<N, W>(pairOf);
+  }
+
+  /// Weights, or their gradients, of pairs that are dropped become 0 (−0 stays), the others count more.
+  template <int N, int W>
+  DEVICE void drop(float (&x)[N][W], const TileChanges<N, W>& changes) const {
+    if (by.dropBelow == 0) return;
+    forEach(x, [&](int n, int w) { x[n][w] *= changes.kept >> (n * W + w) & 1 ? by.kept : 0.f; });
+  }
+
+  template <int N, int W>
+  DEVICE float derivative(const TileChanges<N, W>& changes, int n, int w) const {
+    return changes.derivative[n][w];
+  }
+
+ private:
+  DEVICE uint32_t queryPosition(const Pair& pair) const {
+    return static_cast<uint32_t>(at.row) + static_cast<uint32_t>(pair.row) * static_cast<uint32_t>(at.rowStep);
+  }
+  DEVICE uint32_t keyPosition(const Pair& pair) const {
+    return static_cast<uint32_t>(at.key) + static_cast<uint32_t>(pair.key) * static_cast<uint32_t>(keyStep);
+  }
+  DEVICE float distanceOf(const Pair& pair) const {
+    const auto apart = static_cast<int32_t>(queryPosition(pair) - keyPosition(pair));
+    return static_cast<float>(apart < 0 ? -apart : apart);
+  }
+
+  /// Bit n · W + w: whether that weight is kept. A loop that stays one: Philox is a hundred instructions.
+  template <int N, int W, class PairOf>
+  DEVICE uint32_t drawKept(PairOf pairOf) const {
+    if (by.dropBelow == 0) return 0;
+    uint32_t kept = 0, word[4] = {};
+    uint64_t drawn = ~uint64_t{0};  // four neighbouring keys have their words from one counter
+#pragma unroll 1
+    for (int i = 0; i < N * W; i++) {
+      const Pair pair = pairOf(i / W, i % W);
+      const uint32_t key = keyPosition(pair);
+      const uint64_t counter = uint64_t{queryPosition(pair)} << 32 | key >> 2;
+      if (counter != drawn) philoxOf(pairs, counter, word);
+      drawn = counter;
+      const uint32_t bits = key & 2 ? (key & 1 ? word[3] : word[2]) : (key & 1 ? word[1] : word[0]);
+      kept |= static_cast<uint32_t>(bits >> 8 >= by.dropBelow) << i;
+    }
+    return kept;
+  }
+};
+
+/// For kernels of calls that modify scores.
+template <class Tanh>
+struct ModifiedScores {
+  const ScoreModifiers& by;
+  const PartPositions* positions;
+  const Parts& parts;
+  uint64_t key;  // of the call
+
+  template <class Parameters>
+  DEVICE explicit ModifiedScores(const Modified<Parameters>& p)
+      : by(p.modifiers), positions(p.positions), parts(p.base.parts) {
+    uint32_t word[4];
+    philoxOf({by.dropout.seed, 0}, by.dropout.stream, word);
+    key = uint64_t{word[1]} << 32 | word[0];
+  }
+
+  template <int N, int W>
+  using Changes = TileChanges<N, W>;
+
+  /// `batch` counts from the tensors' first, `head` is that of queries.
+  DEVICE TileModifiers<Tanh> of(int part, int batch, int head) const {
+    const float slope = by.slopes ? load(by.slopes + head * by.slopeStride) : 0.f;
+    const uint64_t place = uint64_t{by.head + static_cast<uint32_t>(head)} << 32;
+    return {by, positions[part], parts.part[part].visible.step, slope,
+            {key, place | (by.batch + static_cast<uint32_t>(batch))}};
+  }
+};
+
+/// For kernels of plain calls.
+struct PlainScores {
+  template <int N, int W>
+  struct Changes {};
+
+  DEVICE PlainScores of(int, int, int) const { return {}; }
+  DEVICE float scale(float scale) const { return scale; }
+  template <int N, int W, class PairOf>
+  DEVICE void modify(float (&)[N][W], float, Changes<N, W>&, PairOf) const {}
+  template <int N, int W>
+  DEVICE void drop(float (&)[N][W], const Changes<N, W>&) const {}
+  template <int N, int W>
+  DEVICE float derivative(const Changes<N, W>&, int, int) const {
+    return 1.f;
+  }
+};
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,84 @@
+import {
+  attentionOracle,
+  attentionOracleBackward,
+  type AttentionProblem,
+  checkClose,
+  epsilon,
+  magnitude,
+  normals,
+} from "@mosaic/conformance";
+import type { AttentionModifiers, Device, DType, Shape, Slice, Span, Tensor } from "@mosaic/core";
+
+/** A call of attention whose rows are not in the order of positions. */
+export interface VariantCall {
+  readonly problem: AttentionProblem & { readonly valueHeadDim: number };
+  readonly queries: readonly Span[];
+  readonly keys: readonly Span[];
+  readonly mask: readonly Slice[];
+  readonly sampleMasks?: readonly (readonly Slice[])[];
+  readonly dtype: DType;
+}
+
+const listPositions = (spans: readonly Span[]): number[] =>
+  spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
+
+/** Rows of [outer, rows, width] at some positions. */
+function takeRows(values: ArrayLike<number>, at: readonly number[], [rows, width]: readonly [number, number]) {
+  const outer = values.length / rows / width;
+  return Float32Array.from({ length: outer * at.length * width }, (_, i) => {
+    const row = Math.floor(i / width);
+    return values[(Math.floor(row / at.length) * rows + at[row % at.length]!) * width + (i % width)]!;
+  });
+}
+
+/** A tensor of these values on the device. */
+export function write(device: Device, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
+  const x = device.empty(shape, dtype);
+  device.write(x, Float32Array.from(values));
+  return x;
+}
+
+/** Forward and backward on the device, against float64. */
+export async function checkVariant(device: Device, call: VariantCall): Promise<void> {
+  const { problem, dtype, mask, sampleMasks } = call;
+  const { batch, numHeads, numKvHeads, headDim, valueHeadDim, scale, queries, keys } = problem;
+  const dOut = normals(batch * numHeads * queries * valueHeadDim, 7, dtype);
+  const expected = { ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
+  const [rows, columns] = [listPositions(call.queries), listPositions(call.keys)];
+  const place = (values: ArrayLike<number>, heads: number, [at, length, width]: [number[], number, number]) =>
+    write(device, takeRows(values, at, [length, width]), [batch, heads, at.length, width], dtype);
+  using q = place(problem.q, numHeads, [rows, queries, headDim]);
+  using k = place(problem.k, numKvHeads, [columns, keys, headDim]);
+  using v = place(problem.v, numKvHeads, [columns, keys, valueHeadDim]);
+  using g = place(dOut, numHeads, [rows, queries, valueHeadDim]);
+  const { slopes: perHead, softcap, dropout, origin } = problem.modifiers ?? {};
+  using slopes = perHead && write(device, perHead, [perHead.length]);
+  const modifiers: AttentionModifiers = { softcap, slopes, dropout, sampleMasks, ...(origin && { origin }) };
+  const tile = { q: call.queries, k: call.keys, mask, scale, modifiers };
+
+  const filled = (shape: Shape, value: number): Tensor => {
+    const x = device.empty(shape, "float32");
+    device.kernels.fill(x, value);
+    return x;
+  };
+  using out = filled(g.shape, 0);
+  using lse = filled(q.shape.slice(0, 3), Number.NEGATIVE_INFINITY);
+  using delta = filled(lse.shape, 0);
+  using dq = filled(q.shape, 0);
+  using dk = filled(k.shape, 0);
+  using dv = filled(v.shape, 0);
+  device.kernels.attend({ out, lse }, q, { k, v }, tile);
+  device.kernels.rowDot(delta, g, out);
+  device.kernels.attendBackward({ dq, dk, dv }, q, { dOut: g, lse, delta }, { k, v }, tile);
+  const tolerance = { float32: 64 * epsilon.float32, bfloat16: 2 ** -6, float16: 2 ** -9 }[dtype];
+  for (const [name, found, at, size] of [
+    ["out", out, rows, [queries, valueHeadDim]],
+    ["lse", lse, rows, [queries, 1]],
+    ["dq", dq, rows, [queries, headDim]],
+    ["dk", dk, columns, [keys, headDim]],
+    ["dv", dv, columns, [keys, valueHeadDim]],
+  ] as const) {
+    const right = Float64Array.from(takeRows(expected[name], at, size));
+    checkClose(await found.read(), right, tolerance * (1 + magnitude(right)), name);
+  }
+}

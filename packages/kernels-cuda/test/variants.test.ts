@@ -1,0 +1,178 @@
+import { onGpu } from "./emulated.ts";
+import {
+  attentionOracle,
+  attentionOracleBackward,
+  checkClose,
+  magnitude,
+  type MaskMod,
+  maskTrials,
+  normals,
+  type OracleModifiers,
+  pairwise,
+} from "@mosaic/conformance";
+import {
+  attention,
+  type AttentionDropout,
+  type DType,
+  fromArray,
+  init,
+  masks,
+  type Slice,
+  type Span,
+} from "@mosaic/core";
+import { afterEach, expect, test } from "vitest";
+import { cuda } from "../src/index.ts";
+import { checkVariant } from "./score-modifiers.ts";
+
+// What the device suite tests of variants one by one, and with few sizes: here any two of a variant, a mask, an order of rows, a dtype,
+// head sizes and a GPU meet.
+
+afterEach(() => {
+  delete process.env.MOSAIC_EMULATED_CAPABILITY;
+});
+
+const [queries, keys, batch] = [30, 70, 2];
+const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
+const dropout: AttentionDropout = { probability: 0.3, seed: 2 ** 40 + 3, stream: 5, batchOffset: 7 };
+const modifiers: Readonly<Record<string, OracleModifiers>> = {
+  softcap: { softcap: 1.2 },
+  slopes: { slopes: [9, 0.3, 0.02], origin: { batch: 0, head: 1 } },
+  dropout: { dropout, origin: { batch: 0, head: 3 } },
+  "value head size": {},
+  "all of them": { softcap: 2, slopes: [0.1, 0.05], dropout },
+};
+
+const trials = pairwise({
+  variant: Object.keys(modifiers),
+  mask: ["causal", "slidingWindow", "fromSlices", "lengths"],
+  order: ["contiguous", "striped", "zigzag"],
+  dtype: ["float32", "bfloat16", "float16"] satisfies DType[],
+  /** Of keys, and of values where these differ: of every size that kernels are compiled for, and not whole 16-byte pieces. */
+  size: [
+    [20, 32],
+    [64, 37],
+    [40, 128],
+    [192, 80],
+  ],
+  capability: onGpu ? [""] : ["80", "90"],
+});
+
+const orders: Readonly<Record<string, (length: number) => readonly Span[]>> = {
+  contiguous: (length) => [span(0, length)],
+  striped: (length) => [0, 1, 2].map((first) => span(first, Math.ceil((length - first) / 3), 3)),
+  zigzag: (length) => [span(length - 10, 10), span(0, 10), span(10, length - 20)],
+};
+
+function maskOf(name: string): {
+  readonly mask: readonly Slice[];
+  readonly sampleMasks?: readonly (readonly Slice[])[];
+  readonly maskMod: MaskMod;
+} {
+  if (name !== "lengths") {
+    const { mask, maskMod } = maskTrials(queries, keys, 3).find((each) => each.mask.name.startsWith(name))!;
+    return { mask: mask.slices(queries, keys), maskMod };
+  }
+  const lengths = [30, 13];
+  const sampleMasks = lengths.map((length) => masks.causal().slices(length, length));
+  return { mask: [], sampleMasks, maskMod: (q, k, sample = 0) => k <= q && q < lengths[sample]! };
+}
+
+test.each(trials.map((trial) => ({ ...trial, name: JSON.stringify(Object.values(trial)) })))(
+  "attention as in float64: $name",
+  async ({ variant, mask, order, dtype, size, capability }) => {
+    if (!onGpu) process.env.MOSAIC_EMULATED_CAPABILITY = capability;
+    using device = cuda();
+    const [headDim, other] = size as [number, number];
+    const valueHeadDim = variant === "value head size" || variant === "all of them" ? other : headDim;
+    const heads = { numHeads: 2, numKvHeads: 1 };
+    const { maskMod, ...slices } = maskOf(mask);
+    const problem = {
+      ...heads,
+      batch,
+      queries,
+      keys,
+      headDim,
+      valueHeadDim,
+      scale: 1 / Math.sqrt(headDim),
+      maskMod,
+      modifiers: modifiers[variant]!,
+      q: normals(batch * heads.numHeads * queries * headDim, 1, dtype),
+      k: normals(batch * keys * headDim, 2, dtype),
+      v: normals(batch * keys * valueHeadDim, 3, dtype),
+    };
+    await checkVariant(device, {
+      problem,
+      dtype,
+      queries: orders[order]!(queries),
+      keys: orders[order]!(keys),
+      ...slices,
+    });
+  },
+);
+
+test.each(["float32", "bfloat16"] as const)("sinks, with all variants, through attention: %s", async (dtype) => {
+  await using ctx = await init({ device: cuda(), rank: 0, worldSize: 1 });
+  const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 41, keys: 41, headDim: 16, valueHeadDim: 24 };
+  const perHead = { sinks: [0.5, -1, 2, 0], slopes: [0.25, 0.125, 0.0625, 0.03125] };
+  const drop = { probability: Math.fround(0.2), seed: ctx.seed, stream: 0, batchOffset: 0 };
+  const numbers = (heads: number, width: number, seed: number) => normals(2 * heads * 41 * width, seed, dtype);
+  const problem = {
+    ...sizes,
+    scale: 0.25,
+    maskMod: (query: number, key: number) => key <= query,
+    modifiers: { ...perHead, softcap: 3, dropout: drop },
+    q: numbers(4, 16, 1),
+    k: numbers(2, 16, 2),
+    v: numbers(2, 24, 3),
+  };
+  const dOut = numbers(4, 24, 4);
+  const expected = { ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
+  const tensor = (values: Float64Array, heads: number, width: number) =>
+    fromArray(ctx, values, [2, heads, 41, width], dtype);
+  using q = tensor(problem.q, 4, 16);
+  using k = tensor(problem.k, 2, 16);
+  using v = tensor(problem.v, 2, 24);
+  using g = tensor(dOut, 4, 24);
+  using sinks = fromArray(ctx, perHead.sinks, [4]);
+  using alibiSlopes = fromArray(ctx, perHead.slopes, [4]);
+  for (const x of [q, k, v, sinks]) x.requiresGrad = true;
+  const options = { mask: masks.causal(), scale: 0.25, sinks, softcap: 3, alibiSlopes, dropout: 0.2 };
+  const { out, lse } = attention(ctx, q, k, v, { ...options, returnLse: true });
+  out.backward(g);
+  const tolerance = dtype === "float32" ? 1e-5 : 2 ** -6;
+  for (const [name, found] of [
+    ["out", out],
+    ["lse", lse],
+    ["dq", q.grad!],
+    ["dk", k.grad!],
+    ["dv", v.grad!],
+    ["dSinks", sinks.grad!],
+  ] as const) {
+    checkClose(await found.read(), expected[name], tolerance * (1 + magnitude(expected[name])), name);
+    found.dispose();
+  }
+});
+
+test.each([
+  { what: "modified scores", capability: "90", headDim: 64, dtype: "float16", softcap: 2, ran: "Modified_float16_64" },
+  { what: "modified scores", capability: "80", headDim: 40, dtype: "float32", softcap: 2, ran: "Modified_float32_64" },
+  { what: "other values", capability: "90", headDim: 128, dtype: "bfloat16", ran: "Hopper_bfloat16_128" },
+  { what: "other values", capability: "80", headDim: 32, dtype: "bfloat16", ran: "_bfloat16_64" },
+] as const)("runs the kernels meant for $what: $ran", async ({ capability, headDim, dtype, ran, ...modifiers }) => {
+  if (onGpu) return;
+  process.env.MOSAIC_EMULATED_CAPABILITY = capability;
+  using device = cuda();
+  device.startTrace();
+  const problem = {
+    ...{ batch: 1, numHeads: 1, numKvHeads: 1, queries: 8, keys: 8, headDim, valueHeadDim: 64, scale: 1 },
+    maskMod: () => true,
+    modifiers,
+    q: normals(8 * headDim, 1, dtype),
+    k: normals(8 * headDim, 2, dtype),
+    v: normals(8 * 64, 3, dtype),
+  };
+  const rows = [span(0, 8)];
+  await checkVariant(device, { problem, dtype, queries: rows, keys: rows, mask: masks.full().slices(8, 8) });
+  const names = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
+  expect(names).toEqual([`attend${ran}`, `attendKeys${ran}`, `attendQueries${ran}`]);
+});
