@@ -1,22 +1,21 @@
 // Every template of @mosaic/create, from the registry on this machine: one command creates and installs, the next starts.
-import { mkdirSync, readdirSync, realpathSync, rmSync, symlinkSync } from "node:fs";
+import { mkdirSync, readdirSync, realpathSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { barePath } from "./consumers.mjs";
 import { loopbackEnvironment } from "./registry.mjs";
-import { faultOf, installNode, output, root, run } from "./tools.mjs";
+import { faultOf, installNode, root, run } from "./tools.mjs";
 
 /** What a program must print, and whether it needs a compiler. */
 const EXPECTED = {
   train: { prints: /^.*100 \d+\.\d+/m },
+  llm: { prints: /the model is in build\/model/ },
   backend: { prints: /\d+ cases passed/ },
   transport: { prints: /\d+ cases passed/, compiles: true },
   plan: { prints: /strategies were compared/ },
 };
 
-/** Tries each template: `{ template, seconds, fault }`. */
-export function tryTemplates({ version, registry }) {
-  const directory = join(output, "templates");
-  rmSync(directory, { recursive: true, force: true });
+/** Tries each template in a folder of `directory`: `{ template, seconds, fault }`. */
+export function tryTemplates({ version, registry, directory }) {
   mkdirSync(directory, { recursive: true });
   const listed = readdirSync(join(root, "packages/create/templates")).filter((name) => name !== "shared");
   return listed.map((template) => {

@@ -5,6 +5,7 @@ import { fileURLToPath } from "node:url";
 /** The projects there are to start from, and what each does. */
 export const templates: Readonly<Record<string, string>> = {
   train: "a transformer, trained on two ranks that share each sequence",
+  llm: "a small Llama that learns a text, continues it, and is saved as a Hugging Face folder",
   backend: "an attention backend of your own, checked by the suites that ours pass",
   transport: "collectives over a transport of your own, in C++ (needs g++)",
   plan: "the best way to shard a model over a cluster, before there is one",
@@ -37,7 +38,7 @@ const RENAMED: Readonly<Record<string, string>> = { gitignore: ".gitignore" };
  * @example
  * ```ts
  * import { templates } from "@mosaic/create";
- * Object.keys(templates); // => ["train", "backend", "transport", "plan"]
+ * Object.keys(templates); // => ["train", "llm", "backend", "transport", "plan"]
  * ```
  */
 export function createProject({ directory, template }: ProjectOptions): string {
