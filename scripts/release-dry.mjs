@@ -1,9 +1,10 @@
 // A release without publishing: builds and checks every package as it would be published, publishes all of them to a registry on
 // this machine alone, and installs them in empty folders, without a compiler, by npm, pnpm and yarn, under every Node that is
-// supported. Everything it writes is in build/release, which git ignores; report.md there is what it found.
+// supported. What it finds is in build/release/report.md, which git ignores. The folders are temporary, and kept after a fault.
 //
 //   npm run release:dry [-- --nodes 20,22 --managers npm --no-build --no-templates]
-import { mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { faultsOf, packPackage } from "./release/checks.mjs";
@@ -28,6 +29,8 @@ const versions = NODES.filter((version) => values.nodes.split(",").includes(vers
 const managers = values.managers.split(",");
 const before = run("git", ["status", "--porcelain"], { cwd: root });
 const faults = [];
+// Outside of the repository: Node looks for packages in every directory above a program, too, and would find those of the work tree.
+const projects = mkdtempSync(join(realpathSync(tmpdir()), "mosaic-release-"));
 
 function heading(text) {
   console.log(`\n── ${text}`);
@@ -39,7 +42,7 @@ async function preparePackages(tools) {
     run(process.execPath, [join(root, "scripts/turbo.mjs"), "--quiet", "build", "--filter=./packages/*"], {
       cwd: root,
     });
-    faults.push(...(await buildAll(platforms)));
+    faults.push(...buildAll(platforms));
   }
   heading("check");
   const tarballs = join(output, "tarballs");
@@ -61,7 +64,7 @@ function tryAll(tools, registry) {
   for (const version of versions) {
     for (const [manager, install] of Object.entries(managersOf(tools)).filter(([name]) => managers.includes(name))) {
       heading(`Node ${version}, ${manager}`);
-      const directory = join(output, "consumers", `${manager}-${version}`);
+      const directory = join(projects, `${manager}-${version}`);
       const cell = tryConsumer({ version, manager, install, registry, directory });
       for (const { step, seconds, fault } of cell.results) {
         console.log(
@@ -84,7 +87,9 @@ try {
   heading(`publish to ${registry.url}`);
   for (const one of packages) publish(one, registry);
   const cells = tryAll(tools, registry);
-  const templates = values.templates ? tryTemplates({ version: versions[0], registry }) : [];
+  const templates = values.templates
+    ? tryTemplates({ version: versions[0], registry, directory: join(projects, "templates") })
+    : [];
   for (const { template, fault } of templates) if (fault !== undefined) faults.push(`template ${template}: ${fault}`);
   writeFileSync(join(output, "report.md"), reportOf({ packages, cells, templates }));
 } finally {
@@ -99,6 +104,8 @@ if (faults.length === 0) {
   writeFileSync(list, JSON.stringify(packages.map(({ name, version, directory }) => ({ name, version, directory }))));
 }
 for (const fault of faults) console.error(`\n${fault}`);
+if (faults.length === 0) rmSync(projects, { recursive: true });
+else console.error(`\nthe projects: ${projects}`);
 console.log(
   `\nrelease: ${faults.length === 0 ? "nothing is wrong" : `${faults.length} faults`}; ${join(output, "report.md")}`,
 );

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { publint } from "publint";
 import { formatMessage } from "publint/utils";
 import { portabilityFaults } from "./elf.mjs";
-import { run } from "./tools.mjs";
+import { root, run } from "./tools.mjs";
 
 /** KiB that the tarball of a package may have: about a third above what it has, so that growth is a decision. */
 export const BUDGETS = {
@@ -30,6 +30,11 @@ export const BUDGETS = {
   "@mosaic/runtime": 900,
   "@mosaic/strategies": 200,
 };
+
+/** Packages from elsewhere that may be depended on, at one version, and their licences: decision 0041. */
+export const FOREIGN = { "@huggingface/jinja": "MIT", "@huggingface/tokenizers": "Apache-2.0" };
+
+const INSTALL_SCRIPTS = ["preinstall", "install", "postinstall"];
 
 /** Packs a staged package: `{ file, size, unpackedSize, files }`, sizes in bytes. */
 export function packPackage({ directory }, destination) {
@@ -60,7 +65,7 @@ export function budgetFaults(name, size, budgets = BUDGETS) {
   return kib > limit ? [`its tarball has ${kib} KiB, its budget is ${limit}`] : [];
 }
 
-/** MIT throughout: the packages have no dependency outside of this repository, whose licence would count, too. */
+/** MIT, with the text. */
 export function licenceFaults({ directory, manifest }) {
   const file = join(directory, "LICENSE");
   const isMit = manifest.license === "MIT" && existsSync(file) && readFileSync(file, "utf8").startsWith("MIT License");
@@ -78,14 +83,28 @@ export function addonFaults(directory, files, platforms) {
   return [...missing.map((platform) => `it has no addon for ${platform}`), ...faults];
 }
 
-/** Nothing runs when it is installed, and nothing comes along from elsewhere. */
-export function manifestFaults(manifest) {
-  const hooks = ["preinstall", "install", "postinstall"].filter((hook) => manifest.scripts?.[hook] !== undefined);
-  const foreign = Object.keys(manifest.dependencies ?? {}).filter((name) => !name.startsWith("@mosaic/"));
+/** Nothing runs when it is installed, and nothing comes along from elsewhere but what `FOREIGN` lists. */
+export function manifestFaults(manifest, modules = join(root, "node_modules")) {
+  const foreign = Object.entries(manifest.dependencies ?? {}).filter(([name]) => !name.startsWith("@mosaic/"));
   return [
-    ...hooks.map((hook) => `it has the install script ${hook}`),
-    ...foreign.map((name) => `it depends on ${name}`),
+    ...INSTALL_SCRIPTS.filter((hook) => manifest.scripts?.[hook] !== undefined).map(
+      (hook) => `it has the install script ${hook}`,
+    ),
+    ...foreign.flatMap(([name, version]) => foreignFaults(name, version, modules)),
   ];
+}
+
+/** What is wrong with a dependency from elsewhere, by the manifest of the one that is installed here. */
+function foreignFaults(name, version, modules) {
+  if (FOREIGN[name] === undefined) return [`it depends on ${name}`];
+  const installed = JSON.parse(readFileSync(join(modules, name, "package.json"), "utf8"));
+  const facts = [
+    [installed.version === version, `the one version that was checked, ${installed.version}, received ${version}`],
+    [installed.license === FOREIGN[name], `the license ${FOREIGN[name]}, received ${installed.license}`],
+    [Object.keys(installed.dependencies ?? {}).length === 0, "no dependencies, received some"],
+    [!INSTALL_SCRIPTS.some((hook) => installed.scripts?.[hook] !== undefined), "no install scripts, received some"],
+  ];
+  return facts.filter(([holds]) => !holds).map(([, expected]) => `its dependency ${name}: expected ${expected}`);
 }
 
 async function publintFaults({ directory, manifest }) {

@@ -12,7 +12,8 @@ import {
   symlinkSync,
   writeFileSync,
 } from "node:fs";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
+import { INSTALLED_BUDGET, installedBytes, prebuildsIn } from "./installed.mjs";
 import { loopbackEnvironment } from "./registry.mjs";
 import { faultOf, installNode, root, run } from "./tools.mjs";
 
@@ -91,6 +92,8 @@ function stepsOf(directory, execute, install) {
       for (const name of ["kernels-cuda", "collectives-nccl", "collectives-ucx"]) {
         if (existsSync(installed(`@mosaic/${name}`))) throw new Error(`@mosaic/${name} was installed unasked`);
       }
+      const size = installedBytes(directory) / 2 ** 20;
+      if (size > INSTALLED_BUDGET) throw new Error(`installed: ${size} MiB, the budget is ${INSTALLED_BUDGET}`);
     },
     import: () => expectText(node("module.mjs"), "4096 finite numbers"),
     require: () => expectText(node("required.cjs"), "a step downhill"),
@@ -103,6 +106,14 @@ function stepsOf(directory, execute, install) {
     "mosaic-run": () => {
       const printed = node(installed("@mosaic/launcher/bin/mosaic-run.js"), "--nproc-per-node", "4", "train.ts");
       for (const rank of [0, 1, 2, 3]) expectText(printed, `rank ${rank} has 262144 numbers`);
+    },
+    commands: () => {
+      const bin = (name) => installed(`.bin/${name}`);
+      expectText(execute(bin("mosaic-run"), ["--help"]), "--nproc-per-node");
+      expectText(execute(bin("mosaic-doctor"), []), "all installed packages work");
+      const sizes = ["--seq-lengths", "256", "--backends", "local,ring", "--ranks", "2", "--svg", "chart.svg"];
+      expectText(execute(bin("mosaic-bench"), sizes), "ring");
+      expectText(readFileSync(join(directory, "chart.svg"), "utf8"), "</svg>");
     },
   };
 }
@@ -123,19 +134,12 @@ function runBundle(directory, execute) {
   return execute("node", ["app.mjs"], at);
 }
 
-/** The addons of what is installed; pnpm has packages in a store of its own. */
-function prebuildsIn(directory) {
-  const stores = [join(directory, "node_modules/@mosaic"), join(directory, "node_modules/.pnpm/node_modules/@mosaic")];
-  const packages = stores.filter((at) => existsSync(at)).flatMap((at) => readdirSync(at).map((name) => join(at, name)));
-  return packages.map((path) => join(path, "prebuilds")).filter((prebuilds) => existsSync(prebuilds));
-}
-
-/** Tries one Node with one package manager: `{ version, manager, results }`, of each step its time or its fault. */
+/** Tries one Node with one package manager: `{ version, manager, bytes, results }`, of each step its time or its fault. */
 export function tryConsumer({ version, manager, install, registry, directory }) {
   const bin = barePath(`${directory}-path`, installNode(version));
   const base = { HOME: `${directory}-home`, PATH: bin, LANG: "C.UTF-8", MOSAIC_DEVICE: "cpu", CI: "1" };
   const env = loopbackEnvironment(registry, base);
-  const execute = (command, args, cwd = directory) => run(join(bin, command), args, { cwd, env });
+  const execute = (command, args, cwd = directory) => run(resolve(bin, command), args, { cwd, env });
   // What yarn remembers of packages names the port of the registry.
   rmSync(base.HOME, { recursive: true, force: true });
   mkdirSync(base.HOME, { recursive: true });
@@ -152,5 +156,5 @@ export function tryConsumer({ version, manager, install, registry, directory }) 
     // Without an installation the rest would only repeat the same fault.
     if (step === "install" && fault !== undefined) break;
   }
-  return { version, manager, results };
+  return { version, manager, bytes: installedBytes(directory), results };
 }

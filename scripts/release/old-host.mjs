@@ -11,10 +11,10 @@ import { installNode, NODES, output, root, run } from "./tools.mjs";
 const PROGRAM = "scripts/release/programs/addons.mjs";
 
 /** What a host of the platform consists of, in a directory of its own. */
-async function layOut(platform) {
+function layOut(platform) {
   const at = join(output, "old-host", platform);
   rmSync(at, { recursive: true, force: true });
-  cpSync(await sysrootOf(platform), at, { recursive: true, verbatimSymlinks: true });
+  cpSync(sysrootOf(platform), at, { recursive: true, verbatimSymlinks: true });
   for (const directory of ["dev/shm", "tmp", "proc", "app"]) mkdirSync(join(at, directory), { recursive: true });
   cpSync(join(installNode(NODES[0], platform), "node"), join(at, "node"));
   cpSync(join(root, PROGRAM), join(at, "app/main.mjs"));
@@ -26,8 +26,8 @@ async function layOut(platform) {
 }
 
 /** What the program prints there. */
-async function runOn(platform) {
-  const at = await layOut(platform);
+function runOn(platform) {
+  const at = layOut(platform);
   if (platform === `linux-${process.arch}`) {
     const mounts = `mount -t tmpfs tmpfs ${at}/dev/shm && mount -t proc proc ${at}/proc`;
     const user = process.getuid() === 0 ? [] : ["--map-root-user"];
@@ -48,4 +48,4 @@ const names = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLAT
 if (!existsSync(join(output, "stage")) || readdirSync(join(output, "stage")).length === 0) {
   throw new Error("old-host: expected staged packages; npm run release:dry");
 }
-for (const platform of names) console.log(`${platform}: ${(await runOn(platform)).trim()}`);
+for (const platform of names) console.log(`${platform}: ${runOn(platform).trim()}`);

@@ -28,14 +28,14 @@ export const prebuildOf = ({ directory, target }, platform) =>
   join(output, "prebuilds", directory, platform, `${target}.node`);
 
 /** Builds the addons of all packages, or of those named, for the platforms; returns what is wrong with them, one sentence each. */
-export async function buildAll(platforms, names = []) {
+export function buildAll(platforms, names = []) {
   const faults = [];
   const addons = addonsOf(root).filter(({ directory }) => names.length === 0 || names.includes(directory));
   for (const addon of addons) {
     const fatbin = addon.directory === "kernels-cuda" ? compileKernels(addon) : "";
     for (const platform of platforms) {
       const started = performance.now();
-      build(addon, platform, await sysrootOf(platform), fatbin);
+      build(addon, platform, sysrootOf(platform), fatbin);
       const file = prebuildOf(addon, platform);
       faults.push(
         ...portabilityFaults(file, platform).map((fault) => `${addon.target}.node for ${platform}: ${fault}`),
@@ -92,7 +92,7 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const unknown = names.filter((name) => !known.includes(name));
   if (unknown.length > 0)
     throw new Error(`prebuilds: expected platforms or packages (${known.join(", ")}), received ${unknown.join(", ")}`);
-  const faults = await buildAll(chosen.length > 0 ? chosen : Object.keys(PLATFORMS), names);
+  const faults = buildAll(chosen.length > 0 ? chosen : Object.keys(PLATFORMS), names);
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);
 }

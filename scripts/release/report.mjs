@@ -10,14 +10,15 @@ export function reportOf({ packages, cells, templates }) {
   return `${parts.join("\n\n")}\n`;
 }
 
-/** A row for each Node and package manager, a column for each step: seconds, or that it failed. */
+/** A row for each Node and package manager, a column for each step: seconds, or that it failed; then what is installed. */
 export function consumerTable(cells) {
   const steps = [...new Set(cells.flatMap(({ results }) => results.map(({ step }) => step)))];
-  const rows = cells.map(({ version, manager, results }) => [
+  const rows = cells.map(({ version, manager, bytes, results }) => [
     `${version}, ${manager}`,
     ...steps.map((step) => shown(results.find((result) => result.step === step))),
+    (bytes / KIB ** 2).toFixed(1),
   ]);
-  return table(["Node, package manager", ...steps], rows);
+  return table(["Node, package manager", ...steps, "MiB installed"], rows);
 }
 
 function templateTable(templates) {

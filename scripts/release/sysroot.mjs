@@ -1,12 +1,11 @@
 // Unpacks the parts of Debian 11 (glibc 2.31) that addons are linked against and run in, into build/sysroots/<platform>.
-// Needs no root: packages are unpacked, not installed. The archive's signature is checked, then the hash of each package.
+// Needs no root: packages are downloaded by an apt with lists of its own, which verifies signatures and hashes, and unpacked,
+// not installed. Proxies and credentials are those of the host's apt.
 //
 //   node scripts/release/sysroot.mjs [linux-x64] [linux-arm64]        MOSAIC_DEBIAN_MIRROR names another mirror
 import { spawnSync } from "node:child_process";
-import { createHash } from "node:crypto";
-import { existsSync, lstatSync, mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync } from "node:fs";
-import { renameSync, symlinkSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync, lstatSync, mkdirSync, readdirSync, readlinkSync, renameSync, rmSync } from "node:fs";
+import { symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
@@ -25,38 +24,47 @@ export const PLATFORMS = {
 };
 
 /** Where the sysroot of a platform lies; unpacks it first if it is not there. */
-export async function sysrootOf(platform, directory = join(root, "build/sysroots")) {
-  const { debian } = PLATFORMS[platform];
+export function sysrootOf(platform, directory = join(root, "build/sysroots")) {
   const at = join(directory, platform);
   if (existsSync(at)) return at;
-  const release = await fetchRelease();
-  const list = `main/binary-${debian}/Packages.xz`;
-  const compressed = await download(`dists/${SUITE}/${list}`, hashesOf(release).get(list));
-  const index = decompress(compressed);
-  const partial = `${at}.partial`;
-  rmSync(partial, { recursive: true, force: true });
-  mkdirSync(partial, { recursive: true });
-  for (const { path, sha256 } of entriesOf(index, PACKAGES)) unpack(await download(path, sha256), partial);
+  const [apt, partial] = [`${at}.apt`, `${at}.partial`];
+  for (const each of [apt, partial]) {
+    rmSync(each, { recursive: true, force: true });
+    mkdirSync(each, { recursive: true });
+  }
+  const options = aptOptions(apt, PLATFORMS[platform].debian);
+  run("apt-get", [...options, "update"], apt);
+  run("apt-get", [...options, "download", ...PACKAGES], apt);
+  for (const file of readdirSync(apt).filter((name) => name.endsWith(".deb"))) {
+    run("dpkg-deb", ["-x", join(apt, file), partial], apt);
+  }
   makeLinksRelative(partial, partial);
   renameSync(partial, at);
+  rmSync(apt, { recursive: true });
   return at;
 }
 
-/** The hashes that a Release file lists, by path. */
-export function hashesOf(release) {
-  const [, section = ""] = /^SHA256:\n((?: .*\n?)+)/m.exec(release) ?? [];
-  const rows = section.matchAll(/^ ([0-9a-f]{64}) +\d+ (\S+)$/gm);
-  return new Map([...rows].map(([, hash, path]) => [path, hash]));
-}
-
-/** Path and hash of each named package in an index of packages. */
-export function entriesOf(index, names) {
-  const paragraphs = new Map(index.split("\n\n").map((text) => [/^Package: (.*)$/m.exec(text)?.[1], text]));
-  return names.map((name) => {
-    const text = paragraphs.get(name);
-    if (text === undefined) throw new Error(`sysroot: expected the package ${name} in ${SUITE}, received none`);
-    return { path: /^Filename: (.*)$/m.exec(text)[1], sha256: /^SHA256: (.*)$/m.exec(text)[1] };
-  });
+/** Lets apt keep everything below a directory, for one architecture and one suite; the host's own lists stay as they are. */
+export function aptOptions(directory, architecture) {
+  for (const path of ["state/lists/partial", "cache/archives/partial"]) {
+    mkdirSync(join(directory, path), { recursive: true });
+  }
+  const [sources, status] = [join(directory, "sources.list"), join(directory, "state/status")];
+  writeFileSync(sources, `deb [arch=${architecture} signed-by=${KEYRING}] ${MIRROR} ${SUITE} main\n`);
+  writeFileSync(status, "");
+  const settings = {
+    "APT::Architecture": architecture,
+    "APT::Architectures": architecture,
+    "APT::Sandbox::User": "root", // which may write here
+    "APT::Update::Error-Mode": "any",
+    "Acquire::Languages": "none",
+    "Dir::Cache": join(directory, "cache"),
+    "Dir::Etc::sourcelist": sources,
+    "Dir::Etc::sourceparts": "-",
+    "Dir::State": join(directory, "state"),
+    "Dir::State::status": status,
+  };
+  return ["--quiet", ...Object.entries(settings).map(([name, value]) => `--option=${name}=${value}`)];
 }
 
 /** Absolute links, as Debian's libraries have them, would lead out of the sysroot. */
@@ -71,45 +79,13 @@ export function makeLinksRelative(sysroot, directory) {
   }
 }
 
-/** The suite's Release file, whose signature is one of Debian's. */
-async function fetchRelease() {
-  const directory = mkdtempSync(join(tmpdir(), "mosaic-release-"));
-  try {
-    const [signed, plain] = [join(directory, "InRelease"), join(directory, "Release")];
-    writeFileSync(signed, await download(`dists/${SUITE}/InRelease`));
-    return run("gpgv", ["--keyring", KEYRING, "--output", plain, signed]) && run("cat", [plain]).toString();
-  } finally {
-    rmSync(directory, { recursive: true });
-  }
-}
-
-async function download(path, sha256) {
-  const response = await fetch(`${MIRROR}/${path}`);
-  if (!response.ok) throw new Error(`sysroot: ${MIRROR}/${path} answered ${response.status}`);
-  const bytes = Buffer.from(await response.arrayBuffer());
-  const received = createHash("sha256").update(bytes).digest("hex");
-  if (sha256 !== undefined && received !== sha256) {
-    throw new Error(`sysroot: ${path}: expected the hash ${sha256}, received ${received}`);
-  }
-  return bytes;
-}
-
-const decompress = (bytes) => run("xz", ["-dc"], bytes).toString();
-
-function unpack(bytes, directory) {
-  const archive = `${directory}.deb`;
-  writeFileSync(archive, bytes);
-  run("dpkg-deb", ["-x", archive, directory]);
-  rmSync(archive);
-}
-
-function run(command, args, input) {
-  const { status, stdout, stderr, error } = spawnSync(command, args, { input, maxBuffer: 1 << 28 });
-  if (status !== 0) throw new Error(`sysroot: ${command} failed: ${error?.message ?? stderr}`);
-  return stdout;
+function run(command, args, cwd) {
+  const { status, stdout, stderr, error } = spawnSync(command, args, { cwd, encoding: "utf8" });
+  if (status !== 0)
+    throw new Error(`sysroot: ${command} ${args.join(" ")} failed: ${error?.message ?? stderr}${stdout}`);
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const platforms = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLATFORMS);
-  for (const platform of platforms) console.log(await sysrootOf(platform));
+  for (const platform of platforms) console.log(sysrootOf(platform));
 }

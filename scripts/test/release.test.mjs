@@ -2,14 +2,15 @@ import { spawnSync } from "node:child_process";
 import { existsSync, lstatSync, mkdirSync, readFileSync, readlinkSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { addonFaults, BUDGETS, budgetFaults, licenceFaults, manifestFaults } from "../release/checks.mjs";
+import { addonFaults, BUDGETS, budgetFaults, FOREIGN, licenceFaults, manifestFaults } from "../release/checks.mjs";
 import { barePath, firstProgram } from "../release/consumers.mjs";
 import { compareVersions, demandsOf, isAtMost, NEWEST, portabilityFaults } from "../release/elf.mjs";
+import { installedBytes, packagesOfScope, prebuildsIn } from "../release/installed.mjs";
 import { addonsOf } from "../release/prebuilds.mjs";
 import { loopbackEnvironment, publish } from "../release/registry.mjs";
 import { consumerTable } from "../release/report.mjs";
 import { nextManifests } from "../release/stage.mjs";
-import { entriesOf, hashesOf, makeLinksRelative } from "../release/sysroot.mjs";
+import { aptOptions, makeLinksRelative } from "../release/sysroot.mjs";
 import { root } from "../release/tools.mjs";
 import { packagesOf } from "../workspace.mjs";
 import { pack, repository } from "./fixture.mjs";
@@ -66,13 +67,14 @@ describe("what an addon demands", () => {
 });
 
 describe("the sysroot", () => {
-  test("hashes and packages are those of the signed lists", () => {
-    const hash = "0".repeat(64);
-    const release = `Suite: x\nMD5Sum:\n 11 5 a/Packages\nSHA256:\n ${hash} 5 main/binary-amd64/Packages.xz\n`;
-    expect([...hashesOf(release)]).toEqual([["main/binary-amd64/Packages.xz", hash]]);
-    const index = "Package: libc6-dev\nFilename: b.deb\nSHA256: 2\n\nPackage: libc6\nFilename: a.deb\nSHA256: 1\n";
-    expect(entriesOf(index, ["libc6"])).toEqual([{ path: "a.deb", sha256: "1" }]);
-    expect(() => entriesOf(index, ["libc7"])).toThrow("expected the package libc7");
+  test("apt reads one suite of one architecture, and keeps its lists there", () => {
+    const at = repository({});
+    const options = aptOptions(at, "arm64");
+    expect(readFileSync(join(at, "sources.list"), "utf8")).toMatch(
+      /^deb \[arch=arm64 signed-by=\S+\] \S+ bullseye main\n$/,
+    );
+    expect(options).toContain(`--option=Dir::State=${join(at, "state")}`);
+    expect(options).toContain("--option=APT::Architecture=arm64");
   });
 
   test("links stay within it", () => {
@@ -104,6 +106,21 @@ describe("before publishing", () => {
     expect(licenceFaults({ directory: at, manifest: { license: "MIT" } })).toHaveLength(1);
     expect(manifestFaults({ dependencies: { "@mosaic/core": "1" }, scripts: { test: "x" } })).toEqual([]);
     expect(manifestFaults({ dependencies: { leftpad: "1" }, scripts: { postinstall: "x" } })).toHaveLength(2);
+  });
+
+  test("a listed dependency has one version, its license, and nothing that it brings along", () => {
+    const name = "@huggingface/jinja";
+    const modules = (manifest) => repository({ [`${name}/package.json`]: manifest });
+    const right = { version: "1.2.3", license: FOREIGN[name] };
+    const faults = (version, manifest) => manifestFaults({ dependencies: { [name]: version } }, modules(manifest));
+    expect(faults("1.2.3", right)).toEqual([]);
+    expect(faults("^1.2.3", right)).toEqual([
+      `its dependency ${name}: expected the one version that was checked, 1.2.3, received ^1.2.3`,
+    ]);
+    expect(faults("1.2.3", { ...right, license: "GPL-3.0" })).toEqual([
+      `its dependency ${name}: expected the license MIT, received GPL-3.0`,
+    ]);
+    expect(faults("1.2.3", { ...right, dependencies: { a: "1" }, scripts: { install: "x" } })).toHaveLength(2);
   });
 
   test("an addon for one platform only is a fault", () => {
@@ -166,6 +183,19 @@ describe("the registry on this machine", () => {
 });
 
 describe("projects that install", () => {
+  test("each installed package is counted once, without those inside of it", () => {
+    const at = repository({
+      "node_modules/@mosaic/one/a.js": "12345",
+      "node_modules/@mosaic/one/node_modules/@mosaic/three/c.js": "1",
+      "node_modules/.pnpm/node_modules/@mosaic/two/prebuilds/b.node": "123",
+      "node_modules/tool/d.js": "1",
+    });
+    symlinkSync(join(at, "node_modules/@mosaic/one"), join(at, "node_modules/.pnpm/node_modules/@mosaic/one"));
+    expect(packagesOfScope(at, "@mosaic")).toHaveLength(2);
+    expect(installedBytes(at)).toBe(8);
+    expect(prebuildsIn(at)).toEqual([join(at, "node_modules/.pnpm/node_modules/@mosaic/two/prebuilds")]);
+  });
+
   test("have a Node and a shell on the PATH, and no compiler", () => {
     const bin = barePath(repository({ "node/node": "" }), "/node");
     const { stdout } = spawnSync("/bin/sh", ["-c", "command -v sh g++ cc cmake make"], {
@@ -185,16 +215,17 @@ describe("projects that install", () => {
       {
         version: "20",
         manager: "npm",
+        bytes: 3 * 2 ** 20,
         results: [
           { step: "install", seconds: 1.25 },
           { step: "run", seconds: 2 },
         ],
       },
-      { version: "22", manager: "npm", results: [{ step: "install", seconds: 1, fault: "no" }] },
+      { version: "22", manager: "npm", bytes: 0, results: [{ step: "install", seconds: 1, fault: "no" }] },
     ];
     expect(consumerTable(cells).split("\n").slice(2)).toEqual([
-      "| 20, npm | 1.3 | 2.0 |",
-      "| 22, npm | **failed** | not run |",
+      "| 20, npm | 1.3 | 2.0 | 3.0 |",
+      "| 22, npm | **failed** | not run | 0.0 |",
     ]);
   });
 });

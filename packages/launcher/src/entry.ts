@@ -106,7 +106,7 @@ function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSu
   if (tsx !== undefined) return ["--import", tsx];
   throw new UsageError(
     `entry ${options.entry}: Node ${node.version} does not run ${extension} files by itself, and tsx is not installed ` +
-      `in this project; run "npm install --save-dev tsx", or build to JavaScript, or use Node 22.18 or newer`,
+      `in this project; run "npm install --save-dev tsx", or build to JavaScript, or use Node 24 or newer`,
   );
 }
 

@@ -1,0 +1,36 @@
+// What a package manager put into a project: packages below node_modules, pnpm's in a store of its own.
+import { existsSync, lstatSync, readdirSync, realpathSync } from "node:fs";
+import { join } from "node:path";
+
+/** MiB that the umbrella and the launcher may take with all that they depend on: about a third above what they take. */
+export const INSTALLED_BUDGET = 16;
+
+/** The directories of the installed packages of a scope, "@mosaic", each once. */
+export function packagesOfScope(directory, scope) {
+  const stores = [join(directory, "node_modules", scope), join(directory, "node_modules/.pnpm/node_modules", scope)];
+  const paths = stores.filter((at) => existsSync(at)).flatMap((at) => readdirSync(at).map((name) => join(at, name)));
+  return [...new Set(paths.map((path) => realpathSync(path)))];
+}
+
+/** Directories of addons, one for each package that has any. */
+export function prebuildsIn(directory) {
+  return packagesOfScope(directory, "@mosaic")
+    .map((path) => join(path, "prebuilds"))
+    .filter((prebuilds) => existsSync(prebuilds));
+}
+
+/** Bytes of the files of all packages that a program needs to run; the project's development tools are not counted. */
+export function installedBytes(directory) {
+  return ["@mosaic", "@huggingface"]
+    .flatMap((scope) => packagesOfScope(directory, scope))
+    .reduce((sum, path) => sum + bytesOf(path), 0);
+}
+
+function bytesOf(path) {
+  const entry = lstatSync(path);
+  if (entry.isSymbolicLink()) return 0;
+  if (!entry.isDirectory()) return entry.size;
+  // Packages of a package are counted as themselves.
+  const inside = readdirSync(path).filter((name) => name !== "node_modules");
+  return inside.reduce((sum, name) => sum + bytesOf(join(path, name)), 0);
+}
