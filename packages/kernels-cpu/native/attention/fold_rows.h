@@ -1,4 +1,4 @@
-// Forward, for so few rows that reading keys and values is what takes time: lanes are features, so that no lane is empty,
+// Forward, for so few rows that reading keys and values is what takes time: lanes are features, so that none is empty,
 // and values are read where they lie. Scores come from the product of few rows (gemm/row_dots.h).
 #pragma once
 
