@@ -9,7 +9,7 @@ import {
   drawTrainingStart,
 } from "./masked-bases.ts";
 import type { Tokens } from "./model.ts";
-import { Random } from "./random.ts";
+import { Random } from "@mosaic/program";
 import type { ModelSettings, Settings } from "./settings.ts";
 
 /** Where the numbers of a sequence come from; none of one purpose is ever that of another. */

@@ -2,3 +2,4 @@ export { LearningCurve, type LogLine, readLearningCurve } from "./learning-curve
 export * from "./plot.ts";
 export { Progress } from "./progress.ts";
 export { type RankLaunchOptions, type RankProgram, startRanks, throwIfFailed, TrainingError } from "./ranks.ts";
+export { Random } from "./random.ts";
