@@ -48,9 +48,9 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
 const needsGpu = /^(kernels-cuda\.(cuda|cudaSystem|CudaDevice)|collectives-nccl\.(world|ncclSystem))$/;
 
 /** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */
-async function getOutcome(call: () => unknown): Promise<unknown> {
+async function getOutcome(call: () => unknown, limitMs = LIMIT_MS): Promise<unknown> {
   try {
-    const result = await withLimit(call());
+    const result = await withLimit(call(), limitMs);
     await release(result);
     return undefined;
   } catch (error) {
@@ -58,12 +58,12 @@ async function getOutcome(call: () => unknown): Promise<unknown> {
   }
 }
 
-async function withLimit(result: unknown): Promise<unknown> {
+async function withLimit(result: unknown, limitMs: number): Promise<unknown> {
   if (typeof (result as PromiseLike<unknown> | null | undefined)?.then !== "function") return result;
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise((_, reject) => {
-    const seconds = LIMIT_MS / 1000;
-    timer = setTimeout(() => reject(new Error(`neither resolved nor rejected within ${seconds} s`)), LIMIT_MS);
+    const seconds = limitMs / 1000;
+    timer = setTimeout(() => reject(new Error(`neither resolved nor rejected within ${seconds} s`)), limitMs);
   });
   try {
     return await Promise.race([result, late]);
@@ -98,7 +98,7 @@ function formatStack(error: unknown): string {
 async function wrongCalls(
   target: Target,
   fixture: Fixture,
-  { first, count }: { first: number; count: number },
+  { first, count, limitMs }: { first: number; count: number; limitMs?: number },
 ): Promise<string[]> {
   const faults: string[] = [];
   for (let seed = first; seed < first + count; seed++) {
@@ -107,7 +107,7 @@ async function wrongCalls(
     const error = await getOutcome(async () => {
       args = mutated(random, fixture, await target.right(fixture));
       return target.call(fixture, args);
-    });
+    }, limitMs);
     if (isExpected(error)) continue;
     const shown = args.map((arg) => inspect(arg, { depth: 2, breakLength: Infinity }).slice(0, 200)).join(", ");
     faults.push(`${target.name}(${shown}), seed ${seed}: ${formatStack(error)}`);
@@ -180,9 +180,8 @@ describe("callers without types", { timeout: 120_000 }, () => {
       ).not.toEqual([]);
     }
     const hanging: Target = { name: "hangs", right: () => [1], call: () => new Promise(() => {}) };
-    expect((await onFixture(shared, (fixture) => wrongCalls(hanging, fixture, { first: SEED, count: 1 })))[0]).toMatch(
-      /neither resolved/,
-    );
+    const once = { first: SEED, count: 1, limitMs: 100 };
+    expect((await onFixture(shared, (fixture) => wrongCalls(hanging, fixture, once)))[0]).toMatch(/neither resolved/);
   });
 });
 

@@ -3,4 +3,4 @@ import { nests, rings } from "./arrangements.ts";
 import { makeWorld, register } from "./world.ts";
 
 register(backendSuite({ makeWorld, arrangements: rings }));
-register(backendSuite({ makeWorld, arrangements: nests, dtypes: ["float32"] }));
+register(backendSuite({ makeWorld, arrangements: nests, dtypes: ["float32"], coverage: "pairs" }));

@@ -3,5 +3,5 @@ import { nests, worlds } from "./arrangements.ts";
 import { makeWorld, register } from "./world.ts";
 
 const some = worlds.filter(({ mesh }) => [2, 5].includes(mesh["sp"]!));
-register(backendSuite({ makeWorld, arrangements: [...worlds, ...nests], dtypes: ["float32"] }));
+register(backendSuite({ makeWorld, arrangements: [...worlds, ...nests], dtypes: ["float32"], coverage: "pairs" }));
 register(backendSuite({ makeWorld, arrangements: some, dtypes: ["bfloat16"] }));

@@ -5,7 +5,7 @@ import { type Violation, prove, recordRepresentatives, type RecordOptions } from
 import { proveRepresentatives } from "../src/prove/prove.ts";
 import { type FaultInjection, faultyRing, type Site, interceptedRing } from "./fault-injection.ts";
 
-const RANKS = 2048;
+const RANKS = 512;
 const sizes = { numHeads: 2, headDim: 4, mask: masks.causal(), placement: zigzag() } as const;
 
 /** What goes wrong at sites that are the same for every rank: its own number of steps from the source. */

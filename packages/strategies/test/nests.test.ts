@@ -2,4 +2,4 @@ import { backendSuite } from "@mosaic/conformance";
 import { nests } from "./arrangements.ts";
 import { makeWorld, register } from "./world.ts";
 
-register(backendSuite({ makeWorld, arrangements: nests, dtypes: ["float32"] }));
+register(backendSuite({ makeWorld, arrangements: nests, dtypes: ["float32"], coverage: "pairs" }));

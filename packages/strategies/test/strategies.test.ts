@@ -2,4 +2,4 @@ import { backendSuite } from "@mosaic/conformance";
 import { strategies } from "./arrangements.ts";
 import { makeWorld, register } from "./world.ts";
 
-register(backendSuite({ makeWorld, arrangements: strategies, dtypes: ["float32"] }));
+register(backendSuite({ makeWorld, arrangements: strategies, dtypes: ["float32"], coverage: "pairs" }));
