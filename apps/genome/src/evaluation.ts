@@ -5,7 +5,7 @@ import type { Evaluation } from "./curve.ts";
 import { readLambdaGenome } from "./genome.ts";
 import { IGNORED, maskBases, type Sample } from "./masked-bases.ts";
 import { GenomeModel } from "./model.ts";
-import { Random } from "./random.ts";
+import { Random } from "@mosaic/program";
 import { loadBatch } from "./samples.ts";
 import type { Settings } from "./settings.ts";
 import type { Trainer } from "./trainer.ts";

@@ -1,5 +1,5 @@
 import { type Bases, MASKED, parseBases } from "./genome.ts";
-import type { Random } from "./random.ts";
+import type { Random } from "@mosaic/program";
 
 /** Targets of positions that do not count. */
 export const IGNORED = -100;

@@ -9,7 +9,7 @@ import {
   drawTrainingStart,
 } from "./masked-bases.ts";
 import type { Tokens } from "./model.ts";
-import { Random } from "./random.ts";
+import { Random } from "@mosaic/program";
 import type { ModelSettings, Settings } from "./settings.ts";
 
 /** The random stream of each split; no number of one is ever that of another. */

@@ -18,7 +18,7 @@ import {
   plantRepeats,
   drawTrainingStart,
 } from "../src/masked-bases.ts";
-import { Random } from "../src/random.ts";
+import { Random } from "@mosaic/program";
 import { SampleSource } from "../src/samples.ts";
 
 const genome = readLambdaGenome();

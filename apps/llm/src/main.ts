@@ -11,7 +11,7 @@ import {
 } from "@mosaic/program";
 import { drawLossCurve, drawNeedles, drawPerplexity } from "./draw/pictures.ts";
 import { folderFiles, prepareFolder } from "./model-folder.ts";
-import type { NeedleResult } from "./needle.ts";
+import type { NeedleResult } from "./needles/measure-needles.ts";
 import type { PerplexityResult } from "./perplexity.ts";
 import { isLoopback } from "./serve/access.ts";
 import { serve as startServer } from "./serve/serve.ts";
@@ -22,7 +22,7 @@ const usage = `A small language model on the King James Version: trained, measur
 
   npm run llm -- train       tokenizer, training, Hugging Face folder; continues what is there
   npm run llm -- perplexity  loss of held-out books by position, and by how much of the text a model is given
-  npm run llm -- needle      how often a model finds a sentence, by its depth and the text's length
+  npm run llm -- needle      how often a model finds a fact, by its depth and the text's length
   npm run llm -- generate    continues a prompt
   npm run llm -- serve       an HTTP server with OpenAI's API, and a page to try it
 
@@ -115,12 +115,15 @@ async function perplexity(args: readonly string[]): Promise<void> {
 
 async function needle(args: readonly string[]): Promise<void> {
   const settings = modelSettings(args);
-  const { cells, trials, chance } = await measure<NeedleResult>("needle", settings, drawNeedles);
-  console.log(`share of ${trials} needles that were found; chance is ${chance.toFixed(3)}`);
+  const result = await measure<NeedleResult>("needle", settings, drawNeedles);
+  const { cells, trials, facts, chance, trainedLength } = result;
+  console.log(`share of ${trials} texts; one of ${facts} facts is asked for, so chance is ${chance.toFixed(3)}`);
   for (const length of new Set(cells.map((cell) => cell.length))) {
     const row = cells.filter((cell) => cell.length === length);
     const shown = row.map(({ depth, accuracy }) => `depth ${depth}: ${accuracy.toFixed(2)}`).join(", ");
-    console.log(`  ${String(length).padStart(5)} tokens: ${shown}`);
+    const mean = row.reduce((sum, { accuracy }) => sum + accuracy, 0) / row.length;
+    const note = length > trainedLength ? ", longer than in the training" : "";
+    console.log(`  ${String(length).padStart(5)} tokens: ${mean.toFixed(3)} (${shown}${note})`);
   }
 }
 

@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Context } from "@mosaic/attention";
-import { type CausalLM, createModel as createCausalLM } from "@mosaic/models";
+import { type CausalLM, createModel as createCausalLM, Tokenizer } from "@mosaic/models";
 import { readCorpus } from "./corpus.ts";
 import { type ModelSizes, UsageError } from "./settings.ts";
 import { tokenizeCorpus } from "./tokenizer/corpus-tokens.ts";
@@ -25,7 +25,7 @@ export const endTokenId = 0;
 
 /** config.json of Llama with these sizes. */
 export function createConfig(sizes: ModelSizes): Readonly<Record<string, unknown>> {
-  const { vocabulary, hidden, layers, heads, kvHeads, length } = sizes;
+  const { vocabulary, hidden, layers, heads, kvHeads, length, ropeBase } = sizes;
   return {
     architectures: ["LlamaForCausalLM"],
     model_type: "llama",
@@ -40,7 +40,7 @@ export function createConfig(sizes: ModelSizes): Readonly<Record<string, unknown
     max_position_embeddings: length,
     hidden_act: "silu",
     rms_norm_eps: 1e-5,
-    rope_theta: 10_000,
+    rope_theta: ropeBase,
     tie_word_embeddings: true,
     attention_bias: false,
     mlp_bias: false,
@@ -98,6 +98,12 @@ export function createModel(ctx: Context, folder: string, backend: string): Caus
   const { weight } = model.decoder.embedding;
   ctx.device.kernels.scalar("mul", weight, weight, embeddingStd);
   return model;
+}
+
+/** The tokenizer of a prepared folder. */
+export function readTokenizer(folder: string): Tokenizer {
+  const { tokenizer, tokenizerConfig } = folderFiles(folder);
+  return new Tokenizer(tokenizer, { tokenizer: readJson(tokenizer), config: readJson(tokenizerConfig) });
 }
 
 function readJson(path: string): Record<string, unknown> {

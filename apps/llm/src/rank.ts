@@ -1,7 +1,7 @@
 // What each rank runs, with a command and its settings as JSON. RANK and WORLD_SIZE come from the launcher; rank 0 prints lines of JSON.
 import { init } from "@mosaic/attention";
 import { generateText } from "./generate-text.ts";
-import { measureNeedles } from "./needle.ts";
+import { measureNeedles } from "./needles/measure-needles.ts";
 import { measurePerplexity } from "./perplexity.ts";
 import { serveModel, type ServeRankSettings } from "./serve/serve-rank.ts";
 import type { ModelSettings, TrainSettings } from "./settings.ts";

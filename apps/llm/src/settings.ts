@@ -12,7 +12,13 @@ export interface ModelSizes {
   readonly kvHeads: number;
   /** Tokens of a row, and the longest text. */
   readonly length: number;
+  /** rope_theta: pair i of d/2 turns by ropeBase^(−2i/d) at each position. */
+  readonly ropeBase: number;
 }
+
+/** What is learnt: the next token of a book, or the values of facts that are hidden in books. */
+export const tasks = ["text", "needles"] as const;
+export type Task = (typeof tasks)[number];
 
 /** How ranks attend. */
 export const backendNames = ["ring", "flex", "ulysses", "local"] as const;
@@ -20,6 +26,7 @@ export type BackendName = (typeof backendNames)[number];
 
 /** What a training does. */
 export interface TrainSettings extends ModelSizes {
+  readonly task: Task;
   /** Where the model goes; a training found there is continued. */
   readonly out: string;
   /** Minutes of training, all runs together; 0: until `steps`. */
@@ -92,6 +99,7 @@ interface OptionHelp {
 }
 
 const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
+  task: { fallback: "text", text: `what is learnt: ${tasks.join(", ")}` },
   out: { fallback: "runs/llm", text: "folder of the model; a training found there is continued" },
   minutes: {
     fallback: 2,
@@ -110,11 +118,19 @@ const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
   heads: { fallback: 4, text: "heads of queries", min: 1 },
   kvHeads: { fallback: 2, text: "heads of keys and values", min: 1 },
   length: { fallback: 512, text: "tokens of a row", min: 2 },
+  ropeBase: { fallback: 10_000, text: "base of the rotary embedding", min: 1, isReal: true },
   batch: { fallback: 4, text: "rows of a step", min: 1 },
   learningRate: { fallback: 4e-3, text: "learning rate", min: 0, isReal: true },
   seed: { fallback: 0, text: "seed", min: 0 },
   checkpointEvery: { fallback: 50, text: "steps between checkpoints", min: 1 },
   evaluateEvery: { fallback: 50, text: "steps between evaluations on held-out books", min: 1 },
+};
+
+/** What `--task needles` has instead. */
+const needleDefaults: Partial<TrainSettings> = {
+  ...{ out: "runs/needles", minutes: 0, steps: 2400 },
+  ...{ vocabulary: 512, hidden: 64, layers: 2, heads: 2, kvHeads: 2, length: 4096, ropeBase: 1_000_000 },
+  ...{ batch: 1, learningRate: 4e-3, checkpointEvery: 100, evaluateEvery: 200 },
 };
 
 const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
@@ -160,13 +176,16 @@ function formatHelp(options: Readonly<Record<string, OptionHelp>>): string {
   return lines.join("\n");
 }
 
+const needleHelp = Object.entries(needleDefaults).map(([name, value]) => `--${toFlag(name)} ${value}`);
+
 /** What the options mean. */
-export const help: string = `train:\n${formatHelp(trainOptions)}\n\nperplexity, needle, generate:\n${formatHelp(modelOptions)}\n\nserve:\n${formatHelp(serveOptions)}`;
+export const help: string = `train:\n${formatHelp(trainOptions)}\n  defaults of --task needles: ${needleHelp.join(" ")}\n\nperplexity, needle, generate:\n${formatHelp(modelOptions)}\n\nserve:\n${formatHelp(serveOptions)}`;
 
 /** Reads options; throws a UsageError. */
 function parse(
   args: readonly string[],
   options: Readonly<Record<string, OptionHelp>>,
+  defaultsOfTask: Readonly<Record<string, Readonly<Record<string, string | number>>>> = {},
 ): Record<string, string | number> {
   let given: Readonly<Record<string, unknown>>;
   try {
@@ -175,9 +194,10 @@ function parse(
   } catch (error) {
     throw new UsageError((error as Error).message, { cause: error });
   }
+  const defaults = defaultsOfTask[String(given["task"])] ?? {};
   const entries = Object.entries(options).map(([name, option]): [string, string | number] => {
     const text = given[toFlag(name)];
-    if (typeof text !== "string") return [name, option.fallback];
+    if (typeof text !== "string") return [name, defaults[name] ?? option.fallback];
     return [name, typeof option.fallback === "string" ? text : parseNumber(toFlag(name), text, option)];
   });
   const settings = Object.fromEntries(entries);
@@ -196,9 +216,11 @@ function parseNumber(flag: string, text: string, { min = 0, isReal = false }: Op
 
 /** The settings of a training; throws a UsageError for sizes that do not fit together. */
 export function parseTrainSettings(args: readonly string[]): TrainSettings {
-  const settings = parse(args, trainOptions) as unknown as TrainSettings;
-  const { ranks, dp, zero, batch, heads, kvHeads, hidden, minutes, steps, backend } = settings;
+  const settings = parse(args, trainOptions, { needles: needleDefaults }) as unknown as TrainSettings;
+  const { ranks, dp, zero, batch, heads, kvHeads, hidden, minutes, steps, backend, task } = settings;
   const rules: readonly (readonly [boolean, string, string])[] = [
+    [tasks.includes(task), "--task", `one of ${tasks.join(", ")}, received "${task}"`],
+    [task === "text" || minutes === 0, "--minutes", "0 for needles, whose lengths follow from the share of --steps"],
     [ranks % dp === 0, "--dp", `a divisor of the ${ranks} ranks, received ${dp}`],
     [batch % dp === 0, "--batch", `a multiple of --dp, ${dp}, received ${batch}`],
     [zero <= 3, "--zero", `0 to 3, received ${zero}`],

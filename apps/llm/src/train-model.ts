@@ -1,24 +1,21 @@
-import { type Context, dispatch, noGrad, reduceGradients, scope, type Tensor } from "@mosaic/attention";
+import { type Context, noGrad, reduceGradients, scope, type Tensor } from "@mosaic/attention";
 import {
   AdamW,
   clipGradNorm,
-  DataLoader,
-  type DataLoaderState,
   findCheckpoint,
   fullyShard,
   inverseSquareRoot,
   linearCrossEntropy,
   linearWarmup,
   loadCheckpoint,
-  type PlacementOfMask,
   saveCheckpoint,
-  type TokenBatch,
-  tokenFile,
 } from "@mosaic/attention/nn";
 import type { CausalLM } from "@mosaic/models";
 import { LearningCurve } from "@mosaic/program";
-import { createModel, endTokenId, folderFiles } from "./model-folder.ts";
+import type { TrainingBatch, TrainingData } from "./batches.ts";
+import { createModel, folderFiles } from "./model-folder.ts";
 import type { TrainSettings } from "./settings.ts";
+import { openTrainingData } from "./training-data.ts";
 
 /** One line of a training's log. */
 export interface LossPoint {
@@ -31,25 +28,16 @@ export interface LossPoint {
 
 /** What a checkpoint holds beside model and optimizer. */
 interface TrainingProgress {
-  readonly loader: DataLoaderState;
+  readonly loader: unknown;
   readonly seconds: number;
 }
 
 /** Steps in which the learning rate rises, and about which it falls to 1/√2 of its height. */
 const [warmupSteps, decaySteps] = [20, 400];
-/** Batches of held-out rows that an evaluation takes. */
-const evaluationBatches = 4;
-
-/** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
-export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementOfMask {
-  if (backend !== "flex") return backend === "local" ? "contiguous" : "zigzag";
-  const { sp = 1 } = ctx.mesh.shape;
-  return (mask, length) => dispatch({ mask, length, ranks: sp });
-}
 
 /** A loss of a batch: the same on every rank and mesh. */
-export function batchLoss(ctx: Context, { decoder }: CausalLM, batch: TokenBatch, length: number): Tensor {
-  const { tokens, labels, mask, placement } = batch;
+export function batchLoss(ctx: Context, { decoder }: CausalLM, batch: TrainingBatch): Tensor {
+  const { tokens, labels, mask, placement, length } = batch;
   return scope(() => {
     const hidden = decoder.forward(tokens, { mask, placement, sequenceLength: length });
     return linearCrossEntropy(ctx, hidden, { weight: decoder.embedding.weight }, labels);
@@ -60,33 +48,25 @@ export function batchLoss(ctx: Context, { decoder }: CausalLM, batch: TokenBatch
 class Training implements Disposable {
   readonly model: CausalLM;
   readonly optimizer: AdamW;
-  readonly loader: DataLoader;
+  readonly data: TrainingData;
   readonly #ctx: Context;
-  readonly #settings: TrainSettings;
-  readonly #sources: readonly ReturnType<typeof tokenFile>[];
-  readonly #heldOut: DataLoader;
 
   constructor(ctx: Context, settings: TrainSettings) {
-    const { out, backend, dp, zero, length, batch, learningRate: lr, seed } = settings;
+    const { out, backend, dp, zero, learningRate: lr } = settings;
     this.#ctx = ctx;
-    this.#settings = settings;
     this.model = createModel(ctx, out, backend);
     if (dp > 1 && zero > 0) fullyShard(ctx, this.model.decoder, { stage: zero as 1 | 2 | 3 });
     const schedule = linearWarmup(warmupSteps, inverseSquareRoot(decaySteps));
     const forParameter = (_: string, { rank }: Tensor) => (rank < 2 ? { weightDecay: 0 } : {});
     this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.1, betas: [0.9, 0.95], forParameter });
-    const files = folderFiles(out);
-    this.#sources = [files.trainTokens, files.heldOutTokens].map((path) => tokenFile(path, { separator: endTokenId }));
-    const options = { rowLength: length, batchSize: batch, seed, placement: placementFor(ctx, backend) };
-    this.loader = new DataLoader(ctx, this.#sources[0]!, options);
-    this.#heldOut = new DataLoader(ctx, this.#sources[1]!, { ...options, shuffle: false });
+    this.data = openTrainingData(ctx, settings);
   }
 
   /** One step; resolves to its loss. */
   async step(): Promise<number> {
     const { model, optimizer } = this;
-    using batch = this.loader.next();
-    using loss = batchLoss(this.#ctx, model, batch, this.#settings.length);
+    using batch = this.data.train.next();
+    using loss = batchLoss(this.#ctx, model, batch);
     loss.backward();
     reduceGradients(this.#ctx, model);
     clipGradNorm(model, 1).dispose();
@@ -95,22 +75,22 @@ class Training implements Disposable {
     return loss.item();
   }
 
-  /** The mean loss of the same rows of held-out books each time. */
+  /** The mean loss of the same held-out rows each time. */
   async evaluate(): Promise<number> {
-    const start = this.#heldOut.state();
-    const count = Math.min(evaluationBatches, this.#heldOut.batchesPerEpoch);
+    const { heldOut, evaluationBatches: count } = this.data;
+    const start = heldOut.state();
     let sum = 0;
     for (let i = 0; i < count; i++) {
-      using batch = this.#heldOut.next();
-      using loss = noGrad(() => batchLoss(this.#ctx, this.model, batch, this.#settings.length));
+      using batch = heldOut.next();
+      using loss = noGrad(() => batchLoss(this.#ctx, this.model, batch));
       sum += await loss.item();
     }
-    this.#heldOut.load(start);
+    heldOut.load(start);
     return sum / count;
   }
 
   [Symbol.dispose](): void {
-    for (const each of [...this.#sources, this.optimizer, this.model]) each[Symbol.dispose]();
+    for (const each of [this.data, this.optimizer, this.model]) each[Symbol.dispose]();
   }
 }
 
@@ -132,7 +112,8 @@ export async function trainModel(
   const { out, checkpointEvery, evaluateEvery } = settings;
   const files = folderFiles(out);
   using training = new Training(ctx, settings);
-  const { model, optimizer, loader } = training;
+  const { model, optimizer } = training;
+  const loader = training.data.train;
   let seconds = 0;
   if (await findCheckpoint(ctx, files.checkpoint)) {
     const data = (await loadCheckpoint(ctx, files.checkpoint, { model, optimizer })).data as TrainingProgress;

@@ -4,7 +4,6 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import { drawLossCurve, drawNeedles, drawPerplexity } from "../src/draw/pictures.ts";
 import { prepareFolder } from "../src/model-folder.ts";
-import { hideNeedle, needleLengths } from "../src/needle.ts";
 import { positionBounds } from "../src/perplexity.ts";
 import { parseModelSettings, parseTrainSettings, UsageError } from "../src/settings.ts";
 
@@ -40,17 +39,7 @@ test("a folder is prepared once, and refuses other sizes", () => {
   rmSync(folder, { recursive: true });
 });
 
-test("a needle stands at its depth, and the text has its length", () => {
-  const filler = Array.from({ length: 100 }, (_, i) => i);
-  const needle = { statement: [500, 501], question: [600] };
-  for (const depth of [0, 0.5, 1]) {
-    const text = hideNeedle(filler, needle, { length: 53, depth });
-    expect(text.length).toBe(53);
-    expect(text.indexOf(500)).toBe(50 * depth);
-    expect(text.at(-1)).toBe(600);
-    expect(text.filter((token) => token < 500)).toEqual(filler.slice(0, 50));
-  }
-  expect(needleLengths(512)).toEqual([64, 128, 256, 512]);
+test("positions are measured in spans that double", () => {
   expect(positionBounds(100)).toEqual([0, 16, 32, 64, 100]);
 });
 
@@ -80,7 +69,8 @@ test("pictures hold what was measured", () => {
   });
   expect(perplexity.match(/<circle/g)?.length).toBe(4);
   const cells = [0, 1].flatMap((depth) => [64, 128].map((length) => ({ depth, length, accuracy: 0.25 + depth / 2 })));
-  const needles = drawNeedles({ cells, trials: 8, chance: 0.125 });
+  const needles = drawNeedles({ cells, trials: 8, seed: 1, facts: 8, values: 36, chance: 0.125, trainedLength: 64 });
+  expect(needles).toContain("128 (untrained)");
   expect(needles.match(/>0\.75</g)?.length).toBe(2);
   for (const each of [curve, perplexity, needles]) expect(each).not.toContain("NaN");
 });

@@ -7,7 +7,7 @@ import { afterAll, describe, expect, test } from "vitest";
 import { readLearningCurve, startRanks } from "@mosaic/program";
 import { generateText } from "../src/generate-text.ts";
 import { createConfig, folderFiles, prepareFolder } from "../src/model-folder.ts";
-import { measureNeedles } from "../src/needle.ts";
+import { measureNeedles } from "../src/needles/measure-needles.ts";
 import { measurePerplexity } from "../src/perplexity.ts";
 import { parseModelSettings, parseTrainSettings, type TrainSettings } from "../src/settings.ts";
 import { type LossPoint, trainModel } from "../src/train-model.ts";
@@ -53,6 +53,7 @@ describe("training", () => {
     expect(expected.filter(({ heldOut }) => heldOut !== undefined).map(({ step }) => step)).toEqual([4, 8]);
     const others = [
       ["--ranks", "2", "--backend", "flex"],
+      ["--ranks", "4"],
       ["--ranks", "4", "--dp", "2", "--zero", "3"],
     ] as const;
     for (const more of others) {

@@ -2,4 +2,5 @@ export { abortOnSignals, runCommand, runProgram, UsageError, withTemporaryDirect
 export { LearningCurve, type LogLine, readLearningCurve } from "./learning-curve.ts";
 export * from "./plot.ts";
 export { Progress } from "./progress.ts";
+export { Random } from "./random.ts";
 export { type RankLaunchOptions, type RankProgram, RanksFailedError, startRanks, throwIfFailed } from "./ranks.ts";

@@ -10,7 +10,7 @@ import {
   svgLine,
   svgText,
 } from "@mosaic/program";
-import type { NeedleResult } from "../needle.ts";
+import type { NeedleResult } from "../needles/measure-needles.ts";
 import type { PerplexityResult } from "../perplexity.ts";
 import type { TrainSettings } from "../settings.ts";
 import type { LossPoint } from "../train-model.ts";
@@ -112,7 +112,8 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
 }
 
 /** A heat map: depth by length. */
-export function drawNeedles({ cells, trials, chance }: NeedleResult): string {
+export function drawNeedles(result: NeedleResult): string {
+  const { cells, trials, seed, facts, values, chance, trainedLength } = result;
   const lengths = [...new Set(cells.map(({ length }) => length))];
   const depths = [...new Set(cells.map(({ depth }) => depth))];
   const [cellWidth, cellHeight] = [(area.right - area.left) / lengths.length, (area.bottom - area.top) / depths.length];
@@ -127,14 +128,14 @@ export function drawNeedles({ cells, trials, chance }: NeedleResult): string {
   return svg(
     {
       ...{ width, height, title: "Needles found, by depth and length" },
-      subtitle: `share of ${trials} texts in which the right name is the most probable; chance is ${chance.toFixed(3)}`,
+      subtitle: `share of ${trials} texts with the right value of ${values}; ${facts} facts, unseen keys, chance ${chance.toFixed(3)}, seed ${seed}`,
     },
     [
       ...body,
       ...lengths.map((length, i) =>
         smallText(
           { x: area.left + (i + 0.5) * cellWidth, y: area.bottom + 18 },
-          `${length} tokens`,
+          length > trainedLength ? `${length} (untrained)` : `${length} tokens`,
           'text-anchor="middle"',
         ),
       ),
@@ -145,7 +146,7 @@ export function drawNeedles({ cells, trials, chance }: NeedleResult): string {
           'text-anchor="end"',
         ),
       ),
-      smallText({ x: area.left - 40, y: area.top - 14 }, "depth of the sentence in the text"),
+      smallText({ x: area.left - 40, y: area.top - 14 }, "depth of the fact in the text"),
     ],
   );
 }

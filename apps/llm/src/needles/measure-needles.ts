@@ -1,0 +1,138 @@
+import { type Context, fromArray, noGrad, scope, shard, unshard } from "@mosaic/attention";
+import { type CausalLM, loadModel } from "@mosaic/models";
+import { Random } from "@mosaic/program";
+import { readCorpus } from "../corpus.ts";
+import { endTokenId } from "../model-folder.ts";
+import type { ModelSettings } from "../settings.ts";
+import { encodeBooks } from "../tokenizer/corpus-tokens.ts";
+import { createNeedleText, drawFacts, factTokens, type NeedleText } from "./needle-text.ts";
+
+/** How often a model finds what stands at one depth of texts of one length. */
+export interface NeedleCell {
+  readonly length: number;
+  /** 0: at the begin of the text; 1: just before the question. */
+  readonly depth: number;
+  /** Share of the texts in which the right value is the most probable of all values. */
+  readonly accuracy: number;
+}
+
+/** What needles were found. */
+export interface NeedleResult {
+  readonly cells: readonly NeedleCell[];
+  /** Texts of each cell. */
+  readonly trials: number;
+  readonly seed: number;
+  /** Facts in a text, of which one is asked for. */
+  readonly facts: number;
+  /** Values that an answer may be. */
+  readonly values: number;
+  /** Of a model that gives the value of any fact in the text; one that gives any value has 1 / values. */
+  readonly chance: number;
+  /** max_position_embeddings: rows of the training were as long at most. */
+  readonly trainedLength: number;
+}
+
+const depths = [0, 0.25, 0.5, 0.75, 1] as const;
+/** Facts in a text. */
+const factCount = 8;
+/** Texts that a model is given at once have as many tokens together. */
+const tokensAtOnce = 8192;
+/** Distinguishes these texts from those of a training of the same seed. */
+const randomStream = 2;
+
+/** Lengths that are measured: the longest, and it halved, down to a sixteenth. */
+export function needleLengths(longest: number): readonly number[] {
+  return [16, 8, 4, 2, 1].map((each) => Math.floor(longest / each)).filter((each) => each >= 64);
+}
+
+/** The texts of a cell: unseen keys in held-out books, one fact at the depth and the others anywhere. */
+export function drawNeedleTexts(
+  from: Readonly<{ tokens: ReturnType<typeof factTokens>; filler: ArrayLike<number> }>,
+  at: Readonly<{ length: number; depth: number; trials: number; seed: number }>,
+): readonly NeedleText[] {
+  const { tokens, filler } = from;
+  return Array.from({ length: at.trials }, (_, trial) => {
+    const random = new Random(at.seed, randomStream, at.length, 100 * at.depth, trial);
+    const facts = drawFacts(
+      factCount,
+      { words: tokens.words.length, values: tokens.values.length, unseen: true },
+      random,
+    );
+    const start = random.integer(filler.length - at.length);
+    const stretch = Array.from({ length: at.length }, (__, i) => filler[start + i]!);
+    const fillerDepths = facts.map((__, i) => (i === 0 ? at.depth : random.uniform()));
+    return createNeedleText({ filler: stretch, facts, depths: fillerDepths, asked: [0], length: at.length }, tokens);
+  });
+}
+
+/**
+ * Needle in a haystack (Kamradt 2023), with keys that no training has (multi-query associative recall, Arora et al. 2023): held-out text with
+ * facts in it, and one of their keys at its end. Counts how often the key's value is the most probable value. Collective.
+ */
+export async function measureNeedles(
+  ctx: Context,
+  settings: ModelSettings,
+  progress: (share: number) => void,
+): Promise<NeedleResult> {
+  const { backend, trials, seed } = settings;
+  using model = await loadModel(ctx, settings.model, {
+    backend,
+    placement: backend === "local" ? "contiguous" : "zigzag",
+  });
+  const tokens = factTokens(model.tokenizer!);
+  const heldOut = encodeBooks(model.tokenizer!, readCorpus().heldOut);
+  const filler = heldOut.flat().filter((token) => token !== endTokenId);
+  const trainedLength = model.config.maxLength;
+  const lengths = needleLengths(settings.length || 2 * trainedLength);
+  const cells: NeedleCell[] = [];
+  for (const length of lengths) {
+    for (const depth of depths) {
+      const texts = drawNeedleTexts({ tokens, filler }, { length, depth, trials, seed });
+      const found = await countFound(ctx, model, { texts, values: tokens.values });
+      cells.push({ length, depth, accuracy: found / texts.length });
+      progress(cells.length / (lengths.length * depths.length));
+    }
+  }
+  return { cells, trials, seed, facts: factCount, values: tokens.values.length, chance: 1 / factCount, trainedLength };
+}
+
+/** How many of the texts' questions get the right value. */
+async function countFound(
+  ctx: Context,
+  model: CausalLM,
+  { texts, values }: { readonly texts: readonly NeedleText[]; readonly values: readonly number[] },
+): Promise<number> {
+  const { length } = texts[0]!.tokens;
+  const rows = Math.max(1, Math.floor(tokensAtOnce / length));
+  let found = 0;
+  for (let first = 0; first < texts.length; first += rows) {
+    const batch = texts.slice(first, first + rows);
+    const logits = await lastLogits(ctx, model, batch);
+    const size = logits.length / batch.length;
+    for (const [i, { answers }] of batch.entries()) {
+      const row = logits.subarray(i * size, (i + 1) * size);
+      const best = values.reduce((most, each) => (row[each]! > row[most]! ? each : most));
+      if (best === answers[0]) found++;
+    }
+  }
+  return found;
+}
+
+/** The logits after the last token of texts of one length, [texts,V], on every rank. */
+async function lastLogits(ctx: Context, model: CausalLM, texts: readonly NeedleText[]): Promise<Float32Array> {
+  const { length } = texts[0]!.tokens;
+  const { placement } = model.settings;
+  using logits = scope(() =>
+    noGrad(() => {
+      const whole = fromArray(
+        ctx,
+        texts.flatMap(({ tokens }) => tokens),
+        [texts.length, length],
+      );
+      const hidden = model.decoder.forward(shard(ctx, whole, 1, { placement }), { sequenceLength: length });
+      const last = unshard(ctx, hidden, 1, { placement, length }).slice(1, length - 1);
+      return model.project(last);
+    }),
+  );
+  return Float32Array.from(await logits.read());
+}

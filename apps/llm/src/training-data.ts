@@ -1,0 +1,70 @@
+import { readFileSync } from "node:fs";
+import { type Context, dispatch } from "@mosaic/attention";
+import { DataLoader, type PlacementOfMask, tokenFile } from "@mosaic/attention/nn";
+import type { TrainingData } from "./batches.ts";
+import { endTokenId, folderFiles, readTokenizer } from "./model-folder.ts";
+import { curriculum, NeedleBatches } from "./needles/needle-batches.ts";
+import { factTokens } from "./needles/needle-text.ts";
+import type { TrainSettings } from "./settings.ts";
+
+/** Batches of held-out rows that an evaluation takes. */
+const evaluationBatches = 4;
+
+/** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
+export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementOfMask {
+  if (backend !== "flex") return backend === "local" ? "contiguous" : "zigzag";
+  const { sp = 1 } = ctx.mesh.shape;
+  return (mask, length) => dispatch({ mask, length, ranks: sp });
+}
+
+/** The data of a task in a prepared folder. */
+export function openTrainingData(ctx: Context, settings: TrainSettings): TrainingData {
+  return settings.task === "needles" ? openNeedles(ctx, settings) : openText(ctx, settings);
+}
+
+/** Books, packed into rows. */
+function openText(ctx: Context, { out, backend, length, batch, seed }: TrainSettings): TrainingData {
+  const { trainTokens, heldOutTokens } = folderFiles(out);
+  const sources = [trainTokens, heldOutTokens].map((path) => tokenFile(path, { separator: endTokenId }));
+  const options = { rowLength: length, batchSize: batch, seed, placement: placementFor(ctx, backend) };
+  const loaders = [true, false].map((shuffle, i) => new DataLoader(ctx, sources[i]!, { ...options, shuffle }));
+  const [train, heldOut] = loaders.map((loader) => ({
+    next: () => ({ ...loader.next(), length }),
+    state: () => loader.state(),
+    load: (state: unknown) => loader.load(state as ReturnType<DataLoader["state"]>),
+  }));
+  return {
+    train: train!,
+    heldOut: heldOut!,
+    evaluationBatches: Math.min(evaluationBatches, loaders[1]!.batchesPerEpoch),
+    [Symbol.dispose]() {
+      for (const source of sources) source[Symbol.dispose]();
+    },
+  };
+}
+
+/** Facts in the books: in ever longer rows; judged by the longest, with keys of their own in books of their own. */
+function openNeedles(ctx: Context, settings: TrainSettings): TrainingData {
+  const { out, backend, length, batch, seed, steps } = settings;
+  const { trainTokens, heldOutTokens } = folderFiles(out);
+  const tokens = factTokens(readTokenizer(out));
+  const options = { batchTokens: batch * length, seed, placement: placementFor(ctx, backend) };
+  const lengthAt = (step: number): number => curriculum(step, { steps, length });
+  const sources = [trainTokens, heldOutTokens].map((path, i) => ({
+    tokens,
+    filler: readTokens(path).filter((token) => token !== endTokenId),
+    unseen: i === 1,
+  }));
+  return {
+    train: new NeedleBatches(ctx, sources[0]!, { ...options, lengthAt }),
+    heldOut: new NeedleBatches(ctx, sources[1]!, { ...options, lengthAt: () => length }),
+    evaluationBatches,
+    [Symbol.dispose]() {},
+  };
+}
+
+/** A file of tokens in memory. */
+function readTokens(path: string): Uint16Array {
+  const bytes = readFileSync(path);
+  return new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
+}

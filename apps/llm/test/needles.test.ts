@@ -1,0 +1,142 @@
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Context, world } from "@mosaic/attention";
+import { Random, readLearningCurve } from "@mosaic/program";
+import { afterAll, expect, test } from "vitest";
+import { folderFiles, prepareFolder, readTokenizer } from "../src/model-folder.ts";
+import { drawNeedleTexts, measureNeedles, needleLengths } from "../src/needles/measure-needles.ts";
+import { curriculum, drawNeedleRow } from "../src/needles/needle-batches.ts";
+import { createNeedleText, drawFacts, type FactTokens, factTokens, isUnseen } from "../src/needles/needle-text.ts";
+import { parseModelSettings, parseTrainSettings, type TrainSettings, UsageError } from "../src/settings.ts";
+import { type LossPoint, trainModel } from "../src/train-model.ts";
+import { openTrainingData } from "../src/training-data.ts";
+
+const out = mkdtempSync(join(tmpdir(), "needles-test-"));
+afterAll(() => rmSync(out, { recursive: true, force: true }));
+
+const sizes =
+  "--vocabulary 320 --hidden 32 --layers 2 --heads 2 --kv-heads 2 --length 256 --batch 2 --steps 24 --learning-rate 0.02";
+const settingsOf = (...more: readonly string[]): TrainSettings =>
+  parseTrainSettings(["--task", "needles", "--out", out, ...sizes.split(" "), ...more]);
+
+/** Words 10, 11, …, and values 100, 101, …; other text is 9s. */
+const [words, values] = [10, 100].map((first) => Array.from({ length: 64 }, (_, i) => first + i)) as [
+  number[],
+  number[],
+];
+const tokens: FactTokens = { open: 1, close: 2, words, values };
+const filler = new Array<number>(1000).fill(9);
+
+test("facts stand at their depths, and questions at the end ask for them", () => {
+  const facts = [
+    { key: [0, 1], value: 2 },
+    { key: [3, 4], value: 5 },
+  ] as const;
+  const text = createNeedleText({ filler, facts, depths: [0.5, 0], asked: [1, 0], length: 24 }, tokens);
+  const [first, second] = [
+    [1, 10, 11, 102, 2],
+    [1, 13, 14, 105, 2],
+  ] as const;
+  const half = [9, 9, 9];
+  expect(text.tokens.slice(0, 16)).toEqual([...second, ...half, ...first, ...half]);
+  expect(text.tokens.slice(16)).toEqual([...second, ...first.slice(0, 3)]);
+  expect(text.questions).toEqual([18, 23]);
+  expect(text.answers).toEqual([105, 102]);
+});
+
+test("a row asks as often as it has facts, and every answer stands in the text", () => {
+  for (const length of [64, 128, 1000]) {
+    const row = drawNeedleRow({ tokens, filler: [...filler, ...filler], unseen: false }, length, new Random(7, length));
+    expect(row.tokens.length).toBe(length);
+    expect(row.questions.at(-1)).toBe(length - 1);
+    const statements = row.tokens.flatMap((token, i) => (token === 1 ? [row.tokens.slice(i + 1, i + 4).join()] : []));
+    const questions = row.questions.map((at) => row.tokens.slice(at - 1, at + 1));
+    expect(statements.length).toBe(2 * questions.length);
+    for (const [i, question] of questions.entries()) expect(statements).toContain([...question, row.answers[i]].join());
+  }
+});
+
+test("keys of a measurement are none of a training's, for any seed", () => {
+  const keys = (unseen: boolean, seed: number) =>
+    drawFacts(300, { words: 138, values: 36, unseen }, new Random(seed)).map(({ key }) => key);
+  for (const seed of [0, 1, 2]) {
+    expect(keys(false, seed).some(isUnseen)).toBe(false);
+    expect(keys(true, seed).every(isUnseen)).toBe(true);
+  }
+  const all = Array.from({ length: 138 ** 2 }, (_, i) => isUnseen([i % 138, Math.floor(i / 138)]));
+  expect(all.filter(Boolean).length / all.length).toBeCloseTo(0.25, 1);
+  expect(() => drawFacts(5, { words: 2, values: 36, unseen: false }, new Random(0))).toThrow(
+    /expected 5 keys.*enlarge/,
+  );
+  const at = { length: 100, depth: 0.25, trials: 3, seed: 0 };
+  expect(drawNeedleTexts({ tokens, filler }, at)).toEqual(drawNeedleTexts({ tokens, filler }, at));
+  expect(drawNeedleTexts({ tokens, filler }, { ...at, seed: 1 })).not.toEqual(drawNeedleTexts({ tokens, filler }, at));
+});
+
+test("rows grow in stages of as many steps", () => {
+  const at = (step: number) => curriculum(step, { steps: 80, length: 3000 });
+  expect([0, 9, 10, 20, 30, 40, 50, 60, 70, 79].map(at)).toEqual([32, 32, 64, 128, 256, 512, 1024, 2048, 3000, 3000]);
+  expect(curriculum(99, { steps: 100, length: 64 })).toBe(64);
+  expect(curriculum(0, { steps: 100, length: 20 })).toBe(20);
+  expect(needleLengths(4096)).toEqual([256, 512, 1024, 2048, 4096]);
+  expect(() => settingsOf("--minutes", "1")).toThrow(UsageError);
+  expect(() => parseTrainSettings(["--task", "sums"])).toThrow(
+    /--task: expected one of text, needles, received "sums"/,
+  );
+});
+
+async function onMesh<T>(mesh: Readonly<Record<string, number>>, body: (ctx: Context) => Promise<T>): Promise<T[]> {
+  const contexts = await world(
+    Object.values(mesh).reduce((a, b) => a * b, 1),
+    { seed: 0, mesh },
+  );
+  try {
+    return await Promise.all(contexts.map((ctx) => body(ctx)));
+  } finally {
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  }
+}
+
+test("ranks along dp have rows of their own, and a restart the same ones", async () => {
+  const settings = settingsOf("--ranks", "2", "--dp", "2");
+  prepareFolder(out, settings);
+  const read = (ctx: Context, state: number) => {
+    using data = openTrainingData(ctx, settings);
+    data.train.load(state);
+    using batch = data.train.next();
+    expect([batch.length, data.train.state()]).toEqual([state < 6 ? 32 : 64, state + 1]);
+    return batch.tokens.read().then((values) => Array.from(values));
+  };
+  const [whole] = await onMesh({ dp: 1, sp: 1 }, (ctx) => read(ctx, 3));
+  expect((await onMesh({ dp: 2, sp: 1 }, (ctx) => read(ctx, 3))).flat()).toEqual(whole);
+  const [later] = await onMesh({ dp: 1, sp: 1 }, (ctx) => read(ctx, 6));
+  expect(later).not.toEqual(whole);
+});
+
+test("a few steps reduce the loss, alike on one rank and two, and an untrained model finds what chance does", async () => {
+  const train = async (settings: TrainSettings) => {
+    prepareFolder(out, settings);
+    const { ranks } = settings;
+    const files = folderFiles(out);
+    for (const path of [files.checkpoint, files.curve]) rmSync(path, { recursive: true, force: true });
+    await onMesh({ dp: 1, sp: ranks }, (ctx) => trainModel(ctx, settings, () => {}));
+    return readLearningCurve<LossPoint>(files.curve).map(({ loss }) => loss);
+  };
+  const one = await train(settingsOf("--ranks", "1", "--backend", "local"));
+  const two = await train(settingsOf("--ranks", "2"));
+  expect(one.length).toBe(24);
+  for (const [i, loss] of two.entries()) expect(Math.abs(loss - one[i]!)).toBeLessThan(1e-4);
+  // An even guess over all tokens first; then one over the values alone.
+  expect(one[0]).toBeCloseTo(Math.log(320), 0);
+  expect(Math.min(...one)).toBeLessThan(one[0]! - 0.5);
+
+  const settings = parseModelSettings(["--model", out, "--ranks", "1", "--length", "128", "--trials", "40"]);
+  const [result] = await onMesh({ dp: 1, sp: 1 }, (ctx) => measureNeedles(ctx, settings, () => {}));
+  const { cells, values: count, chance, trainedLength } = result!;
+  expect(cells.map(({ length }) => length)).toEqual([64, 64, 64, 64, 64, 128, 128, 128, 128, 128]);
+  expect([count, chance, trainedLength]).toEqual([factTokens(readTokenizer(out)).values.length, 1 / 8, 256]);
+  const found = cells.reduce((sum, { accuracy }) => sum + accuracy, 0) / cells.length;
+  expect(found).toBeLessThan(0.3);
+  expect(JSON.parse(readFileSync(folderFiles(out).config, "utf8"))).toMatchObject({ rope_theta: 1_000_000 });
+});
