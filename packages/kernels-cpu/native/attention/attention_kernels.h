@@ -70,16 +70,6 @@ struct ForwardPanel {
   bool large;     // whether some row has, or had, a large m
 };
 
-/// One query of some heads that read the same keys, while keys are folded into it; lanes are features.
-struct RowFold {
-  static constexpr int32_t kKeys = 128;  // at a time
-  float* out;           // [rows][stride], Σ e^(s − m) v
-  float *max, *sum;     // [rows], m, −∞ at first, and Σ e^(s − m)
-  float* weights;       // [rows][kKeys], scratch; scores as they come
-  int64_t stride;
-  int32_t rows, valueDepth;  // the second a multiple of the lanes
-};
-
 /// A panel while its share of the gradients is computed. p and ds hold one block: [keys][stride].
 struct BackwardPanel {
   void *q, *dOut;            // [D][width] and [Dv][width]; q of float32 products times scale

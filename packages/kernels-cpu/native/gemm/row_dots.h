@@ -4,7 +4,6 @@
 
 #include "gemm/gemm_kernels.h"
 #include "kernels/lanes.h"
-#include "simd/load.h"
 
 namespace mosaic {
 namespace {
@@ -27,10 +26,27 @@ struct RowProduct {
   }
 
   MOSAIC_NOINLINE void multiply(const RowDots& dots) {
-    withLoad<V>(dots.b.dtype, [&]<class Load>() __attribute__((always_inline)) { byRows<Load>(dots); });
+    switch (dots.b.dtype) {
+      case DType::Float32: return byRows<Float32>(dots);
+      case DType::BFloat16: return byRows<BFloat16>(dots);
+      case DType::Float16: return byRows<Float16>(dots);
+    }
   }
 
  private:
+  struct Float32 {
+    using Element = float;
+    MOSAIC_INLINE Vec load(const float* p) { return V::load(p); }
+  };
+  struct BFloat16 {
+    using Element = uint16_t;
+    MOSAIC_INLINE Vec load(const uint16_t* p) { return V::loadBf16(p); }
+  };
+  struct Float16 {
+    using Element = uint16_t;
+    MOSAIC_INLINE Vec load(const uint16_t* p) { return V::loadF16(p); }
+  };
+
   template <class Load>
   MOSAIC_NOINLINE void byRows(const RowDots& dots) {
     for (int64_t row = 0; row < dots.rows; row += maxRows) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attention/fold_block.h"
-#include "attention/fold_rows.h"
 #include "attention/gradient_block.h"
 #include "attention/pack.h"
 #include "gemm/gemm_block.h"
@@ -110,7 +109,7 @@ template <class V, class E>
 constexpr MicroKernels makeMicroKernels() {
   constexpr DType products = E::perElement == 2 ? DType::BFloat16 : DType::Float32;
   return {products, makeAttentionKernels<V, E, E::template Shape<V>::vectors>(), makeAttentionKernels<V, E, 1>(),
-          FoldRows<V>::fold, makeGemmKernels<V, E>(), peakRounds<V, E>, readAll<V>};
+          makeGemmKernels<V, E>(), peakRounds<V, E>, readAll<V>};
 }
 
 }  // namespace mosaic

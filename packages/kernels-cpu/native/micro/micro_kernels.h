@@ -12,8 +12,6 @@ struct MicroKernels {
   DType products;  // Float32 or BFloat16: what operands are converted to, or are
   AttentionKernels attention;
   AttentionKernels narrowAttention;  // panels of one vector, for few rows; forward only
-  /// Folds `count` keys, all of them seen, whose scores are `weights`.
-  void (*foldRows)(const RowFold& rows, const Rows& v, int32_t count);
   GemmKernels gemm;
   /// Runs `rounds` rounds of independent products on registers; returns the float operations done.
   double (*peak)(int64_t rounds);
