@@ -42,7 +42,7 @@ void linear(const LinearArguments& args, Pool& pool) {
 
 template <class T>
 void merge(const MergeArguments& args, Pool& pool) {
-  mergeStates(args.into, {&args.from, 1}, pool);
+  mergeState(args.into, args.from, pool);
 }
 
 template <class T>
