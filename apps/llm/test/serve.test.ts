@@ -50,7 +50,7 @@ describe("a server on two ranks", () => {
       page: new URL("../page/chat.html", import.meta.url),
       onReady: () => onReady(),
       launch: {
-        restartBackoffMs: 10,
+        restartBackoffMs: 300,
         minUptimeMs: 0,
         onEvent: (event) => void (event.type === "spawn" && pids.set(event.rank, event.pid)),
       },
@@ -109,10 +109,10 @@ describe("a server on two ranks", () => {
 
   test("bears load: nothing is lost, nothing leaks, and texts are as they are alone", async () => {
     const before = await untilIdle();
-    const load = { url: server.url, model, clients: 16, requests: 100, cancelled: 16, malformed: 14, tokens: 16 };
+    const load = { url: server.url, model, clients: 16, requests: 80, cancelled: 16, malformed: 14, tokens: 8 };
     const report = await runLoad(load);
     expect(report.faults).toEqual([]);
-    expect([report.completed, report.cancelled]).toEqual([70, 16]);
+    expect([report.completed, report.cancelled]).toEqual([50, 16]);
     expect(report.refused).toEqual({ 400: 9, 404: 2, 405: 1, 413: 1, 415: 1 });
     const { allocated } = (await untilIdle()).ranks;
     expect(allocated).toBeLessThan(before.ranks.allocated + 65_536);
@@ -121,22 +121,13 @@ describe("a server on two ranks", () => {
   test("a rank that is killed gives 503, and the restarted ranks serve again", async () => {
     const body = { prompt: "And", max_tokens: 100, temperature: 0 };
     const expected = await (await post("/v1/completions", { ...body, max_tokens: 8 })).json();
-    const streams = [1, 2, 3].map(async () => {
-      const response = await post("/v1/completions", { ...body, stream: true });
-      return { response, events: readEvents(response) };
-    });
-    const opened = await Promise.all(streams);
-    const whole = post("/v1/completions", body);
+    // A stopped rank holds the texts at their beginning.
+    process.kill(pids.get(1)!, "SIGSTOP");
+    const answers = [true, true, false, false].map((stream) => post("/v1/completions", { ...body, stream }));
+    while ((await health()).running < answers.length);
     const ready = untilReady();
     process.kill(pids.get(1)!, "SIGKILL");
-    for (const { events } of opened) {
-      let last: StreamEvent | undefined;
-      for await (const event of events) last = event;
-      // The text may have been complete before the rank was gone.
-      if (last?.error) expect(last.error.message).toMatch(/lost/);
-      else expect(last?.choices?.[0]?.finish_reason).toMatch(/stop|length/);
-    }
-    expect([200, 503]).toContain((await whole).status);
+    for (const answer of answers) expect((await answer).status).toBe(503);
     const refused = await post("/v1/completions", body);
     expect(refused.status).toBe(503);
     expect(refused.headers.get("retry-after")).toBe("2");

@@ -52,7 +52,7 @@ const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {
     return core.square(x);
   },
   // One that was stopped, as others run on.
-  "BatchScheduler.run": ({ ctx }) => {
+  "models.BatchScheduler.run": ({ ctx }) => {
     const scheduler = new BatchScheduler(createModel(ctx, languageModel), { maxTokens: 64 });
     scheduler.stop();
     return scheduler;
