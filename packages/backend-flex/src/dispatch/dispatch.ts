@@ -121,6 +121,9 @@ export function dispatchCandidates(
   return startsOf(problem).map((each) => ({ ...each, placement: placementOf(problem, each, "queries") }));
 }
 
+/** Some hundred bytes are held for each. */
+const MAX_CHUNKS = 2 ** 22;
+
 interface ProblemSettings extends Omit<ResolvedOptionsOf<typeof crossDispatchOptions>, "cost"> {
   readonly isSelfAttention: boolean;
   readonly cost?: OptionsOf<typeof dispatchCostOptions> | undefined;
@@ -134,6 +137,15 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
   const { mask, queries, keys, ranks, isSelfAttention } = settings;
   const chunkSize =
     settings.chunkSize ?? Math.max(1, Math.min(DEFAULT_CHUNK, Math.ceil(queries / (MIN_CHUNKS * ranks))));
+  const chunks = Math.ceil(queries / chunkSize) + (isSelfAttention ? 0 : Math.ceil(keys / chunkSize));
+  if (chunks > MAX_CHUNKS) {
+    throw new OptionError({
+      where: "dispatch: chunkSize",
+      expected: `at most ${MAX_CHUNKS} chunks`,
+      received: `${chunks} chunks of ${chunkSize} positions`,
+      remedy: "pass a larger chunkSize",
+    });
+  }
   const model = new CostModel(dispatchCostOptions.parse(settings.cost ?? {}));
   return dispatchProblem({
     masks: countEqualMasks(mask, queries, keys),

@@ -89,7 +89,9 @@ function clipTo(slices: readonly Slice[], { start, length }: Span): readonly Sli
   const end = start + length;
   return slices.flatMap((slice) => {
     if (slice.q1 <= start || end <= slice.q0) return [];
-    return [clipQueries(slice, start, end)!];
+    // Rows at the end of a slanted border may see no key.
+    const clipped = clipQueries(slice, start, end);
+    return clipped ? [clipped] : [];
   });
 }
 
