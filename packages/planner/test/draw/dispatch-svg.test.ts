@@ -184,6 +184,11 @@ test("words of a line do not overlap", () => {
   }
 });
 
+test("a rank whose queries see no key has no pairs", () => {
+  const svg = parse(drawDispatch(masks.causal(), { queries: 64, keys: 8, ranks: 2, after: "zigzag" }));
+  expect(all(svg, "title").length).toBeGreaterThan(0);
+});
+
 test("refusals state what is wrong", () => {
   const options = { queries: 8, ranks: 2, after: "zigzag" } as const;
   expect(() => drawDispatch("causal" as never, options)).toThrow(/drawDispatch: expected a Mask, .* received "causal"/);
