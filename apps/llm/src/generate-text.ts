@@ -1,5 +1,5 @@
 import type { Context } from "@mosaic/attention";
-import { loadModel } from "@mosaic/models";
+import { openModel } from "./model-folder.ts";
 import type { ModelSettings } from "./settings.ts";
 
 /** Continues a prompt by a folder's model; `onText` is called with each piece of the text. Collective. */
@@ -8,7 +8,7 @@ export async function generateText(
   { model: folder, backend, prompt, tokens, temperature, seed }: ModelSettings,
   onText: (piece: { readonly text: string }) => void,
 ): Promise<void> {
-  using model = await loadModel(ctx, folder, { backend, placement: backend === "local" ? "contiguous" : "zigzag" });
+  using model = await openModel(ctx, folder, backend);
   const ids = model.tokenizer!.encode(prompt);
   const maxNewTokens = Math.min(tokens, model.config.maxLength - ids.length);
   const sampling = temperature > 0 ? { doSample: true, temperature } : { doSample: false };

@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Context } from "@mosaic/attention";
-import { type CausalLM, createModel as createCausalLM, Tokenizer } from "@mosaic/models";
+import { type CausalLM, createModel as createCausalLM, loadModel, Tokenizer } from "@mosaic/models";
 import { readCorpus } from "./corpus.ts";
 import { type ModelSizes, UsageError } from "./settings.ts";
 import { tokenizeCorpus } from "./tokenizer/corpus-tokens.ts";
@@ -98,6 +98,15 @@ export function createModel(ctx: Context, folder: string, backend: string): Caus
   const { weight } = model.decoder.embedding;
   ctx.device.kernels.scalar("mul", weight, weight, embeddingStd);
   return model;
+}
+
+/** How ranks cut sequences: evenly for a causal mask, unless none is cut. */
+export const placementOf = (backend: string): "zigzag" | "contiguous" =>
+  backend === "local" ? "contiguous" : "zigzag";
+
+/** The model of a folder, with its weights. Collective. */
+export function openModel(ctx: Context, folder: string, backend: string): Promise<CausalLM> {
+  return loadModel(ctx, folder, { backend, placement: placementOf(backend) });
 }
 
 /** The tokenizer of a prepared folder. */

@@ -1,7 +1,8 @@
 import type { Context } from "@mosaic/attention";
-import { loadModel } from "@mosaic/models";
+import type { CausalLM } from "@mosaic/models";
 import { readCorpus } from "./corpus.ts";
 import { scoreText } from "./held-out.ts";
+import { openModel } from "./model-folder.ts";
 import type { ModelSettings } from "./settings.ts";
 import { encodeBooks } from "./tokenizer/corpus-tokens.ts";
 
@@ -40,11 +41,7 @@ export async function measurePerplexity(
   settings: ModelSettings,
   progress: (share: number) => void,
 ): Promise<PerplexityResult> {
-  const { backend } = settings;
-  using model = await loadModel(ctx, settings.model, {
-    backend,
-    placement: backend === "local" ? "contiguous" : "zigzag",
-  });
+  using model = await openModel(ctx, settings.model, settings.backend);
   const length = settings.length || model.config.maxLength;
   const heldOut = encodeBooks(model.tokenizer!, readCorpus().heldOut);
   const texts = evenly(
@@ -80,7 +77,7 @@ function contextLengths(length: number): readonly number[] {
 /** The mean loss of tokens in the second half of a text, taken in pieces, with `context` tokens before each piece. */
 async function scoreTail(
   ctx: Context,
-  { model, text, context }: { model: Awaited<ReturnType<typeof loadModel>>; text: readonly number[]; context: number },
+  { model, text, context }: { model: CausalLM; text: readonly number[]; context: number },
 ): Promise<number> {
   const half = Math.floor((text.length - 1) / 2);
   // As many tokens for every context: the first few of the second half.

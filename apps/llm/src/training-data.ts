@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { type Context, dispatch } from "@mosaic/attention";
 import { DataLoader, type PlacementOfMask, tokenFile } from "@mosaic/attention/nn";
 import type { TrainingData } from "./batches.ts";
-import { endTokenId, folderFiles, readTokenizer } from "./model-folder.ts";
+import { endTokenId, folderFiles, placementOf, readTokenizer } from "./model-folder.ts";
 import { curriculum, NeedleBatches } from "./needles/needle-batches.ts";
 import { factTokens } from "./needles/needle-text.ts";
 import type { TrainSettings } from "./settings.ts";
@@ -12,7 +12,7 @@ const evaluationBatches = 4;
 
 /** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
 export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementOfMask {
-  if (backend !== "flex") return backend === "local" ? "contiguous" : "zigzag";
+  if (backend !== "flex") return placementOf(backend);
   const { sp = 1 } = ctx.mesh.shape;
   return (mask, length) => dispatch({ mask, length, ranks: sp });
 }

@@ -1,8 +1,8 @@
 import { type Context, fromArray, noGrad, scope, shard, unshard } from "@mosaic/attention";
-import { type CausalLM, loadModel } from "@mosaic/models";
+import type { CausalLM } from "@mosaic/models";
 import { Random } from "@mosaic/program";
 import { readCorpus } from "../corpus.ts";
-import { endTokenId } from "../model-folder.ts";
+import { endTokenId, openModel } from "../model-folder.ts";
 import type { ModelSettings } from "../settings.ts";
 import { encodeBooks } from "../tokenizer/corpus-tokens.ts";
 import { createNeedleText, drawFacts, factTokens, type NeedleText } from "./needle-text.ts";
@@ -75,10 +75,7 @@ export async function measureNeedles(
   progress: (share: number) => void,
 ): Promise<NeedleResult> {
   const { backend, trials, seed } = settings;
-  using model = await loadModel(ctx, settings.model, {
-    backend,
-    placement: backend === "local" ? "contiguous" : "zigzag",
-  });
+  using model = await openModel(ctx, settings.model, backend);
   const tokens = factTokens(model.tokenizer!);
   const heldOut = encodeBooks(model.tokenizer!, readCorpus().heldOut);
   const filler = heldOut.flat().filter((token) => token !== endTokenId);

@@ -1,6 +1,7 @@
 import { connect } from "node:net";
 import type { Context } from "@mosaic/attention";
-import { BatchScheduler, loadModel, type TokenStream } from "@mosaic/models";
+import { BatchScheduler, type TokenStream } from "@mosaic/models";
+import { openModel } from "../model-folder.ts";
 import type { BackendName } from "../settings.ts";
 import { Channel, type RankMessage, type ServerMessage, type TextOptions } from "./messages.ts";
 
@@ -21,7 +22,7 @@ export interface ServeRankSettings {
 /** Generates what the server sends to rank 0, until it sends a stop. Collective. */
 export async function serveModel(ctx: Context, settings: ServeRankSettings): Promise<void> {
   const { model: folder, backend, batch: maxSequences, cacheTokens: maxTokens, socket } = settings;
-  using model = await loadModel(ctx, folder, { backend, placement: backend === "local" ? "contiguous" : "zigzag" });
+  using model = await openModel(ctx, folder, backend);
   using scheduler = new BatchScheduler(model, { maxTokens, maxSequences });
   if (ctx.rank > 0) {
     await scheduler.run();

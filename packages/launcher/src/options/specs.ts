@@ -25,6 +25,16 @@ export interface CommandSpec {
   readonly hints: Readonly<Record<string, string>>;
 }
 
+/** The same for every command. */
+export const COLOR_OPTION: OptionSpec = {
+  name: "color",
+  kind: "value",
+  value: "auto|always|never",
+  negatedName: "never",
+  default: "auto",
+  helpText: "colours",
+};
+
 export const OPTIONS: readonly OptionSpec[] = [
   {
     name: "nproc-per-node",
@@ -123,14 +133,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     value: "all|none|0,2-3",
     helpText: "ranks to show [all up to 8 ranks, else 0]",
   },
-  {
-    name: "color",
-    kind: "value",
-    value: "auto|always|never",
-    negatedName: "never",
-    default: "auto",
-    helpText: "colours",
-  },
+  COLOR_OPTION,
   { name: "json", kind: "flag", helpText: "lines and events as JSON, one object a line" },
   { name: "dry-run", kind: "flag", helpText: "print every value, where it comes from, and every rank's environment" },
   {

@@ -2,7 +2,7 @@ import { UsageError } from "../errors.ts";
 import { COLOR_SETTINGS, type ColorSetting } from "../output/color.ts";
 import { type CommandLine, parseCommandLine, type RawValue } from "../options/parse.ts";
 import type { SourcedValue } from "../options/sources.ts";
-import { type CommandSpec, optionRows } from "../options/specs.ts";
+import { COLOR_OPTION, type CommandSpec, optionRows } from "../options/specs.ts";
 import { OptionValues } from "../options/values.ts";
 
 const MIN_INTERVAL_MS = 100;
@@ -20,14 +20,7 @@ export const MOSAIC_TOP: CommandSpec = {
       value: "PORT",
       helpText: "serve http://127.0.0.1:PORT/metrics and print no samples; 0: any free port",
     },
-    {
-      name: "color",
-      kind: "value",
-      value: "auto|always|never",
-      negatedName: "never",
-      default: "auto",
-      helpText: "colours",
-    },
+    COLOR_OPTION,
     { name: "help", kind: "flag", shortName: "h", helpText: "show this help" },
     { name: "version", kind: "flag", shortName: "V", helpText: "the version" },
   ],
