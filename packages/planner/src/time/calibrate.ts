@@ -1,4 +1,3 @@
-import { availableParallelism } from "node:os";
 import {
   checkContext,
   type Context,
@@ -11,8 +10,9 @@ import {
   type OptionSettings,
   type PresenceOf,
 } from "@mosaic/core";
-import { type AttentionTiming, fitAttention, fitBytes, leastSquares } from "./fit.ts";
-import { type MeasuredRanks, timeCopies, timeExchanges, timeLockstep, timeTiles } from "./measure.ts";
+import { availableCores } from "./available-cores.ts";
+import { fitAttention, fitBytes, leastSquares } from "./fit.ts";
+import { type MeasuredRanks, timeCopies, timeExchanges, timeInterleaving, timeLockstep, timeTiles } from "./measure.ts";
 import { timeHost } from "./measure-host.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile, SharedCores } from "./profile.ts";
 import { profiles } from "./profiles.ts";
@@ -40,7 +40,7 @@ export const calibrateOptions = defineOptions("calibrate", {
   repetitions: option.integer({ min: 1, max: 1000, default: 5 }),
   /** Threads of each rank's device. Default 1. */
   threads: option.integer({ min: 1, default: 1 }),
-  /** Cores of this machine. Default: the system's count. */
+  /** Cores of this machine. Default: those that the ranks may run on. */
   cores: option.number({ above: 0, optional: true }),
 });
 /** What is measured, and how often. */
@@ -90,7 +90,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   for (const ctx of contexts) checkContext("calibrate: contexts", ctx);
   const [first] = contexts as readonly [Context, ...Context[]];
   // As many ranks as this machine has cores for.
-  const perNode = (cores ?? availableParallelism()) / threads;
+  const perNode = (cores ?? (await availableCores(contexts))) / threads;
   const concurrentRanks = Math.max(1, Math.min(first.size, Math.floor(perNode)));
   const measured: MeasuredRanks = { contexts, repetitions, concurrentRanks };
   const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
@@ -128,18 +128,19 @@ async function measureAttention(
   );
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
   const square = { numHeads: CALIBRATION_HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
-  const pairs = kinds.flatMap((kind) => [false, true].map((interleaved) => ({ ...kind, ...square, interleaved })));
-  const all = await timeTiles(measured, [...tiles, ...pairs]);
-  const samples = all.slice(0, tiles.length);
+  const samples = await timeTiles(measured, tiles);
+  const interleaving = await timeInterleaving(
+    measured,
+    kinds.map((kind) => ({ ...kind, ...square })),
+  );
   const speeds = { attend: {}, attendBackward: {} } as Record<
     "attend" | "attendBackward",
     Record<string, AttentionSpeed>
   >;
   for (const [i, { dtype, kind }] of kinds.entries()) {
     const own = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
-    const [dense, interleaved] = all.slice(tiles.length + 2 * i) as [AttentionTiming, AttentionTiming];
     const fitted = fitAttention(own, kind === "attend" ? 4 : 10, launch);
-    speeds[kind][dtype] = { ...fitted, interleaved: Math.max(1, interleaved.seconds / dense.seconds) };
+    speeds[kind][dtype] = { ...fitted, interleaved: Math.max(1, interleaving[i]!) };
   }
   return speeds;
 }
@@ -163,7 +164,7 @@ async function measureLockstep(
   measured: MeasuredRanks,
   { perNode, link, dtype }: LockstepCases,
 ): Promise<Pick<SharedCores, "efficiency" | "wait">> {
-  const tiles = [256, 512, 1024, 2048].map((length) => ({
+  const tiles = [256, 512, 1024].map((length) => ({
     ...{ kind: "attend" as const, dtype, numHeads: CALIBRATION_HEADS, headDim: HEAD_DIM },
     ...{ rows: length, keys: length },
   }));

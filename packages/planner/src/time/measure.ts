@@ -117,6 +117,40 @@ async function medianTimes(measured: MeasuredRanks, timings: readonly (() => Pro
   return times.map(median);
 }
 
+/** Two timings of which one is given as a multiple of the other. */
+interface TimingPair {
+  readonly timing: () => Promise<number>;
+  readonly reference: () => Promise<number>;
+  /** How often both run in a round. */
+  readonly runs: number;
+}
+
+/** Of each pair the median seconds of the reference, and the median of timing / reference. */
+interface RelativeTime {
+  readonly reference: number;
+  readonly ratio: number;
+}
+
+/**
+ * Runs both timings of each pair one right after the other: the clock of a core and the load of a machine change within seconds, and
+ * cancel out of the ratio of two neighbours only.
+ */
+async function relativeTimes(measured: MeasuredRanks, pairs: readonly TimingPair[]): Promise<RelativeTime[]> {
+  const samples = pairs.map((): { seconds: number; reference: number }[] => []);
+  for (let round = 0; round <= measured.repetitions; round++) {
+    for (const [i, { timing, reference, runs }] of pairs.entries()) {
+      for (let run = 0; run < runs; run++) {
+        const sample = { seconds: await timing(), reference: await reference() };
+        if (round > 0) samples[i]!.push(sample);
+      }
+    }
+  }
+  return samples.map((each) => ({
+    reference: median(each.map(({ reference }) => reference)),
+    ratio: median(each.map(({ seconds, reference }) => seconds / reference)),
+  }));
+}
+
 export function median(numbers: readonly number[]): number {
   const sorted = numbers.toSorted((a, b) => a - b);
   const middle = sorted.length >> 1;
@@ -150,6 +184,30 @@ export async function timeTiles(measured: MeasuredRanks, tiles: readonly TileSha
       headDim,
       seconds: seconds[i]!,
     }));
+  } finally {
+    for (const each of operands) each[Symbol.dispose]();
+  }
+}
+
+/** How often a pair of long kernels runs in a round of `timeInterleaving`. */
+const INTERLEAVING_RUNS = 3;
+
+/** How many times as long each tile takes where the heads of a row lie side by side. */
+export async function timeInterleaving(
+  measured: MeasuredRanks,
+  tiles: readonly TileShape[],
+): Promise<readonly number[]> {
+  const interleaved = tiles.map((tile): TileShape => ({ ...tile, interleaved: true }));
+  const operands = measured.contexts.map((ctx) => new TileOperands(ctx, [...tiles, ...interleaved]));
+  const pairs = tiles.map(
+    (tile, i): TimingPair => ({
+      timing: () => timeTile(measured, operands, interleaved[i]!),
+      reference: () => timeTile(measured, operands, tile),
+      runs: INTERLEAVING_RUNS,
+    }),
+  );
+  try {
+    return (await relativeTimes(measured, pairs)).map(({ ratio }) => ratio);
   } finally {
     for (const each of operands) each[Symbol.dispose]();
   }
@@ -302,7 +360,7 @@ export async function timeLockstep(
   const into = contexts.map((ctx) => tiles.map((tile) => empty(ctx, [sent(tile)])));
   // Long enough that it makes no difference when a rank begins.
   const calls = tiles.map(({ numHeads, rows, keys }) =>
-    Math.max(4, Math.min(64, Math.round(2 ** 24 / (numHeads * rows * keys)))),
+    Math.max(8, Math.min(64, Math.round(2 ** 25 / (numHeads * rows * keys)))),
   );
   const chains = tiles.map(
     (tile, i): CallChain =>
@@ -320,14 +378,21 @@ export async function timeLockstep(
       },
   );
   const ranks = contexts[0]!.size;
-  const timings = chains.map((chain) => async () => hostUnion(contexts, await traceChain(measured, { ranks }, chain)));
-  const alone = tiles.map((tile) => () => timeTile(measured, operands, tile));
+  const longest = Math.max(...tiles.map(({ rows }) => rows));
+  const pairs = tiles.map(
+    (tile, i): TimingPair => ({
+      timing: async () => hostUnion(contexts, await traceChain(measured, { ranks }, chains[i]!)),
+      reference: () => timeTile(measured, operands, tile),
+      // Of short kernels more: waits are a larger part of their time.
+      runs: longest / tile.rows,
+    }),
+  );
   try {
-    const seconds = await medianTimes(measured, [...timings, ...alone]);
+    const relative = await relativeTimes(measured, pairs);
     return tiles.map((tile, i) => ({
-      kernel: seconds[tiles.length + i]!,
+      kernel: relative[i]!.reference,
       bytes: 4 * sent(tile),
-      seconds: seconds[i]! / calls[i]!,
+      seconds: (relative[i]!.reference * relative[i]!.ratio) / calls[i]!,
     }));
   } finally {
     for (const each of [...operands, ...out.flat(), ...into.flat()]) each[Symbol.dispose]();

@@ -1,0 +1,46 @@
+import { readFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { type Context, fromArray } from "@mosaic/core";
+
+/** CPUs that Linux can be configured for (CONFIG_NR_CPUS). */
+const MAX_CPUS = 8192;
+
+/**
+ * Cores that all ranks of a host may use together. Ranks that are bound to cores of their own (srun --cpu-bind, taskset, numactl) see
+ * these alone. Collective.
+ */
+export async function availableCores(contexts: readonly Context[]): Promise<number> {
+  const mine = allowedCpus();
+  const counts = await Promise.all(contexts.map((ctx) => countUnion(ctx, mine)));
+  // A quota of the control group limits what a process may use of its cores.
+  return mine.length > 0 ? (availableParallelism() * counts[0]!) / mine.length : availableParallelism();
+}
+
+async function countUnion(ctx: Context, cpus: readonly number[]): Promise<number> {
+  const bits = new Float32Array(MAX_CPUS);
+  for (const cpu of cpus) bits[cpu] = 1;
+  using union = fromArray(ctx, bits, [MAX_CPUS]);
+  ctx.world.allReduce(union, "max").wait();
+  return (await union.read()).reduce((sum, bit) => sum + bit, 0);
+}
+
+/** The CPUs that this process may run on; none where the system does not report them. */
+function allowedCpus(): readonly number[] {
+  try {
+    const list = /^Cpus_allowed_list:\s*(.*)$/m.exec(readFileSync("/proc/self/status", "utf8"))?.[1] ?? "";
+    return parseCpuList(list).filter((cpu) => cpu < MAX_CPUS);
+  } catch {
+    return [];
+  }
+}
+
+/** The CPUs of a list as in cpuset(7): "0-3,8" is 0, 1, 2, 3 and 8. */
+export function parseCpuList(list: string): readonly number[] {
+  return list
+    .split(",")
+    .filter((range) => /^\d+(-\d+)?$/.test(range))
+    .flatMap((range) => {
+      const [first, last = first] = range.split("-").map(Number) as [number, number?];
+      return Array.from({ length: last - first + 1 }, (_, i) => first + i);
+    });
+}

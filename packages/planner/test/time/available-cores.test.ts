@@ -1,0 +1,42 @@
+import { execFileSync, spawnSync } from "node:child_process";
+import { availableParallelism } from "node:os";
+import { world } from "@mosaic/collectives-local";
+import { cpu } from "@mosaic/kernels-cpu";
+import { expect, test } from "vitest";
+import { availableCores, parseCpuList } from "../../src/time/available-cores.ts";
+
+test("a list of CPUs has single ones and ranges", () => {
+  expect(parseCpuList("0-3,8")).toEqual([0, 1, 2, 3, 8]);
+  expect(parseCpuList("5")).toEqual([5]);
+  expect(parseCpuList("")).toEqual([]);
+});
+
+test("ranks that share all cores have those of the process", async () => {
+  const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
+  expect(await availableCores(contexts)).toBe(availableParallelism());
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+});
+
+const canBind = availableParallelism() > 1 && spawnSync("taskset", ["--version"]).status === 0;
+
+test.runIf(canBind)("a rank that is bound to one core counts those of the others", async () => {
+  const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
+  const list = execFileSync("taskset", ["-pc", String(process.pid)], { encoding: "utf8" })
+    .split(":")
+    .at(-1)!
+    .trim();
+  // Stands for a process of its own on each core: the union is taken over what each call reads.
+  const [first, second] = contexts;
+  const cpus = parseCpuList(list);
+  const bind = (to: string): void => void execFileSync("taskset", ["-pc", to, String(process.pid)]);
+  try {
+    bind(String(cpus[0]));
+    const one = availableCores([first!]);
+    bind(String(cpus[1]));
+    const two = availableCores([second!]);
+    expect(await Promise.all([one, two])).toEqual([2, 2]);
+  } finally {
+    bind(list);
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  }
+});
