@@ -7,6 +7,8 @@ import { defineConfig, type ViteUserConfig } from "vitest/config";
 
 const include = ["test/**/*.test.{ts,mjs}"];
 
+const workers = Math.max(1, Math.min(4, Math.floor(availableParallelism() / 2)));
+
 /**
  * What the tests of every package share; a package's tests are run in its directory, by `npm test`.
  *
@@ -16,7 +18,7 @@ const include = ["test/**/*.test.{ts,mjs}"];
  */
 const shared: NonNullable<ViteUserConfig["test"]> = {
   pool: "forks",
-  maxWorkers: Math.max(1, Math.min(4, Math.floor(availableParallelism() / 2))),
+  maxWorkers: workers,
   include,
   setupFiles: [fileURLToPath(new URL("vitest.setup.ts", import.meta.url))],
   testTimeout: 60_000,
@@ -56,6 +58,9 @@ const inOneProcess: Readonly<Record<string, readonly string[]>> = {
   strategies: [],
   tabular: [],
 };
+
+/** Packages whose tests wait for processes that start and end, and take half a core: two files at once, at least. */
+const mostlyWaiting: ReadonlySet<string> = new Set(["launcher"]);
 
 /** Tests of the stand-ins, which a real GPU cannot run: they ask for failures, or compile. The README lists them, too. */
 const ofStandIns: Readonly<Record<string, readonly string[]>> = {
@@ -100,6 +105,7 @@ function isUcxMissing(directory: string): boolean {
 
 function configOf(directory: string): typeof shared {
   const exclude = excludedFrom(directory);
+  if (mostlyWaiting.has(directory)) return { ...shared, exclude, maxWorkers: Math.max(2, workers) };
   if (!(directory in inOneProcess)) return { ...shared, exclude };
   // Projects add to the lists of what they extend.
   const { include: _, ...rest } = shared;

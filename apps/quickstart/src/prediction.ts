@@ -69,11 +69,11 @@ function recordAttention(settings: Settings): AttentionRecord {
   });
 }
 
-/** Measures this machine for about a second, with as many ranks as will run: what the planner predicts times from. */
+/** Measures this machine for a few seconds, with as many ranks as will run: what the planner predicts times from. */
 export async function measureProfile({ ranks, dtype, dim }: Settings): Promise<Profile> {
   const contexts = await world(ranks);
   try {
-    return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [dim] });
+    return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [dim], repetitions: 1 });
   } finally {
     await Promise.all(contexts.map((ctx) => ctx.close()));
   }

@@ -2,5 +2,5 @@ import { backendSuite } from "@mosaic/conformance";
 import { nests, rings } from "./arrangements.ts";
 import { makeWorld, register } from "./world.ts";
 
-register(backendSuite({ makeWorld, arrangements: rings }));
+register(backendSuite({ makeWorld, arrangements: rings, coverage: "pairs" }));
 register(backendSuite({ makeWorld, arrangements: nests, dtypes: ["float32"], coverage: "pairs" }));

@@ -10,7 +10,8 @@ const suite = failureSuite((size, { wrapDevice, ...options }) =>
   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) }),
 );
 
-test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+// Most of their time they wait.
+test.concurrent.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 test("what a rank sent before it left arrives, though nobody waited for it then", async () => {
   await using ranks = await openRanks(3);

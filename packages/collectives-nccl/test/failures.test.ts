@@ -16,7 +16,8 @@ const suite = failureSuite(
   { lateNotice: true },
 );
 
-test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+// Most of their time they wait.
+test.concurrent.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 const mismatchRemedy = "; all ranks of a group must call the same collectives in the same order, with the same shapes";
 

@@ -9,7 +9,8 @@ import type { Fault } from "./fault-list.ts";
 const root = fileURLToPath(new URL("..", import.meta.url));
 const compiler = process.env.CXX ?? "c++";
 const exec = promisify(execFile);
-const options = ["-std=c++20", "-O1", "-fPIC", "-march=x86-64-v3", "-Wno-unknown-pragmas", "-Wno-psabi"];
+const target = ["-fPIC", "-ftls-model=initial-exec", "-march=x86-64-v3"];
+const options = ["-std=c++20", "-O1", ...target, "-Wno-unknown-pragmas", "-Wno-psabi"];
 const includes = ["native", "native/emulation", "../runtime/include"].flatMap((path) => ["-I", join(root, path)]);
 
 /** What kernels are compiled for one dtype and head size, on which pretended GPU, and how many keys exercise them. */

@@ -8,9 +8,9 @@ import {
 } from "@mosaic/conformance";
 import { contiguous, type Device, type DType, masks } from "@mosaic/core";
 
-/** Causal attention with more rows and keys than a block has, and grouped heads. */
-export function createTrial(headDim: number, dtype: DType): Trial {
-  const [queries, keys] = [140, 150];
+/** Causal attention, by default with more rows and keys than a block has, and grouped heads. */
+export function createTrial(headDim: number, dtype: DType, lengths: readonly [number, number] = [140, 150]): Trial {
+  const [queries, keys] = lengths;
   return {
     name: `${dtype}, heads of ${headDim}`,
     mesh: { c: 1 },

@@ -156,6 +156,7 @@ test.each(["float32", "bfloat16"] as const)("sinks, with all variants, through a
 test.each([
   { what: "modified scores", capability: "90", headDim: 64, dtype: "float16", softcap: 2, ran: "Modified_float16_64" },
   { what: "modified scores", capability: "80", headDim: 40, dtype: "float32", softcap: 2, ran: "Modified_float32_64" },
+  { what: "float32", capability: "90", headDim: 64, dtype: "float32", ran: "_float32_64" },
   { what: "other values", capability: "90", headDim: 128, dtype: "bfloat16", ran: "Hopper_bfloat16_128" },
   { what: "other values", capability: "80", headDim: 32, dtype: "bfloat16", ran: "_bfloat16_64" },
 ] as const)("runs the kernels meant for $what: $ran", async ({ capability, headDim, dtype, ran, ...modifiers }) => {

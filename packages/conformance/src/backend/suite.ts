@@ -25,8 +25,9 @@ export interface BackendSuiteOptions {
   /** Lengths of the sequences. Default: as irregular as can be. */
   readonly extents?: readonly Extents[];
   /**
-   * "all": every mask on every arrangement by every placement. "pairs": half of these, so that each mask meets each
-   * placement, and each arrangement, at least once. Default "all".
+   * "all": every mask on every arrangement by every placement in every dtype. "pairs": half of these, so that each mask
+   * meets each placement, each arrangement and each dtype at least once; of two dtypes, each mask meets each placement on
+   * each arrangement in one. Default "all".
    */
   readonly coverage?: "all" | "pairs";
 }
@@ -62,11 +63,11 @@ export function backendSuite({ dtypes = ["float32", "bfloat16"], coverage, ...op
   return options.arrangements.flatMap((arrangement, i) => [
     ...placements().flatMap((placement, j) =>
       dtypes.map((dtype, l): Case => {
-        // Every rule is met under either perturbation, without multiplying the cases by two.
-        const completion: CompletionTime = (i + j + l) % 2 === 0 ? "late" : "soon";
+        // Every rule is met under either perturbation, without multiplying the cases by two: not in step with the half.
+        const completion: CompletionTime = (Math.floor(i / 2) + j + l) % 2 === 0 ? "late" : "soon";
         // One arrangement alone has half of the placements for a mask: then all are tried.
         const isHalf = coverage === "pairs" && options.arrangements.length > 1;
-        const includes = (trial: number): boolean => !isHalf || (trial + i + j) % 2 === 0;
+        const includes = (trial: number): boolean => !isHalf || (trial + i + j + l) % 2 === 0;
         return {
           name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as exact as one device, messages ${completion}`,
           run: () => checkExact(options, arrangement, { completion, placement, dtype, includes }),

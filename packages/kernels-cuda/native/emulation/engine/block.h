@@ -207,6 +207,7 @@ struct Block {
     fiber.state = "ready";
     fiber.open.clear();
     fiber.groups.clear();
+    fiber.notFenced = {};
     const auto flat = static_cast<unsigned>(thread);
     fiber.index = dim3(flat % shape.x, flat / shape.x % shape.y, flat / (shape.x * shape.y));
     makeStack(&fiber.stack, fiber.memory.get(), kStackBytes, &entry);
@@ -216,37 +217,24 @@ struct Block {
   // ── shared memory
 
   char* at(uint32_t address, uint32_t bytes, uint32_t alignment) {
-    if (address % alignment) fail("misaligned shared address");
-    if (address < kSharedBase || address + bytes > kSharedBase + shared.size()) {
-      fail("shared address out of bounds: " + std::to_string(int64_t{address} - kSharedBase) + "+" +
-           std::to_string(bytes) + " of " + std::to_string(shared.size()));
-    }
+    const bool isInside = address >= kSharedBase && address + bytes <= kSharedBase + shared.size();
+    if (address % alignment || !isInside) failAddress(address, bytes, alignment);
     return shared.data() + (address - kSharedBase);
-  }
-
-  /// Whether the access in `record` happened before what `actor` of `warp` does now.
-  bool ordered(uint32_t record, uint32_t actor, uint32_t warp) {
-    const uint32_t clock = record & kClockMask, other = warpOfRecord(record);
-    if (other != warp) return warps[warp].clocks[other] >= clock;
-    return record >> kClockBits == actor || clock < warps[warp].clocks[warp];
   }
 
   void onRead(uint32_t address, uint32_t bytes, uint32_t actor) {
     sharedBytes += bytes;
     if (!config.races) return;
     const auto warp = static_cast<uint32_t>(current->warp);
-    const uint32_t record = actor << kClockBits | warps[warp].clocks[warp];
-    const uint32_t end = (address - kSharedBase + bytes + 3) / 4;
-    for (uint32_t word = (address - kSharedBase) / 4; word < end; word++) {
-      Shadow& shadowWord = shadow[word];
-      const auto place = [word] { return " at +" + std::to_string(word * 4); };
-      if (shadowWord.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place());
-      if (!shadowWord.writer) fail("read of uninitialised shared memory" + place());
-      if (!ordered(shadowWord.writer, actor, warp)) {
-        fail("race: read" + place() + " of data written by " + actorName(shadowWord.writer));
-      }
-      if (warpOfRecord(shadowWord.read0) != warp) shadowWord.read1 = shadowWord.read0;  // another warp's record, too
-      shadowWord.read0 = record;
+    const Clocks& clocks = warps[warp].clocks;
+    const uint32_t record = actor << kClockBits | clocks[warp];
+    const uint32_t first = (address - kSharedBase) / 4, end = (address - kSharedBase + bytes + 3) / 4;
+    Shadow* const words = shadow.data();
+    for (uint32_t word = first; word < end; word++) {
+      Shadow& one = words[word];
+      if (one.pending & kCopyPending || !one.writer || !isOrdered(one.writer, actor, warp, clocks)) failRead(word);
+      if (warpOfRecord(one.read0) != warp) one.read1 = one.read0;  // another warp's record, too
+      one.read0 = record;
     }
   }
 
@@ -254,20 +242,59 @@ struct Block {
     sharedBytes += bytes;
     if (!config.races) return;
     const auto warp = static_cast<uint32_t>(current->warp);
-    const uint32_t record = actor << kClockBits | warps[warp].clocks[warp];
-    const uint32_t end = (address - kSharedBase + bytes + 3) / 4;
-    for (uint32_t word = (address - kSharedBase) / 4; word < end; word++) {
-      Shadow& shadowWord = shadow[word];
-      if (shadowWord.writer && !ordered(shadowWord.writer, actor, warp)) {
-        fail("race: write at +" + std::to_string(word * 4) + " over data of " + actorName(shadowWord.writer));
-      }
-      for (const uint32_t read : {shadowWord.read0, shadowWord.read1}) {
+    const Clocks& clocks = warps[warp].clocks;
+    const Shadow written{actor << kClockBits | clocks[warp], 0, 0, inFlight ? kCopyPending : kNotFenced};
+    const uint32_t first = (address - kSharedBase) / 4, end = (address - kSharedBase + bytes + 3) / 4;
+    Shadow* const words = shadow.data();
+    for (uint32_t word = first; word < end; word++) {
+      Shadow& one = words[word];
+      if (one.writer && !isOrdered(one.writer, actor, warp, clocks)) failWrite(word, "over data of", one.writer);
+      for (const uint32_t read : {one.read0, one.read1}) {
         // What the whole warp has read precedes what its lanes do next.
-        if (!read || read >> kClockBits == kWarpActor + warp || ordered(read, actor, warp)) continue;
-        fail("race: write at +" + std::to_string(word * 4) + " of data still read by " + actorName(read));
+        if (!read || read >> kClockBits == kWarpActor + warp || isOrdered(read, actor, warp, clocks)) continue;
+        failWrite(word, "of data still read by", read);
       }
-      shadowWord = Shadow{record, 0, 0, inFlight ? kCopyPending : kNotFenced};
+      one = written;
     }
+    if (!inFlight) current->notFenced.include(first, end);
+  }
+
+  /// fence.proxy.async: the asynchronous proxy sees what the current thread stored.
+  void fenceAsyncProxy() {
+    auto& [first, end] = current->notFenced;
+    for (uint32_t word = first; word < end; word++) {
+      Shadow& one = shadow[word];
+      if (one.writer >> kClockBits == static_cast<uint32_t>(current->thread)) one.pending &= ~kNotFenced;
+    }
+    current->notFenced = {};
+  }
+
+ private:
+  /// Whether the access in `record` happened before what `actor` of `warp`, whose clocks are given, does now.
+  static bool isOrdered(uint32_t record, uint32_t actor, uint32_t warp, const Clocks& clocks) {
+    const uint32_t clock = record & kClockMask, other = warpOfRecord(record);
+    if (other != warp) return clocks[other] >= clock;
+    return record >> kClockBits == actor || clock < clocks[warp];
+  }
+
+  // Apart from the accesses, which are many.
+
+  [[noreturn, gnu::noinline]] void failAddress(uint32_t address, uint32_t bytes, uint32_t alignment) {
+    if (address % alignment) fail("misaligned shared address");
+    fail("shared address out of bounds: " + std::to_string(int64_t{address} - kSharedBase) + "+" +
+         std::to_string(bytes) + " of " + std::to_string(shared.size()));
+  }
+
+  [[noreturn, gnu::noinline]] void failRead(uint32_t word) {
+    const std::string place = " at +" + std::to_string(word * 4);
+    const Shadow& one = shadow[word];
+    if (one.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place);
+    if (!one.writer) fail("read of uninitialised shared memory" + place);
+    fail("race: read" + place + " of data written by " + actorName(one.writer));
+  }
+
+  [[noreturn, gnu::noinline]] void failWrite(uint32_t word, const char* what, uint32_t record) {
+    fail("race: write at +" + std::to_string(word * 4) + " " + what + " " + actorName(record));
   }
 };
 

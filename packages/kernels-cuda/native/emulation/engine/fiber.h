@@ -89,6 +89,16 @@ struct Copy {
   int bytes;
 };
 
+/// From the first to the last word of shared memory that a thread stored.
+struct StoredRange {
+  uint32_t first = UINT32_MAX, end = 0;
+
+  void include(uint32_t from, uint32_t to) {
+    first = from < first ? from : first;
+    end = to > end ? to : end;
+  }
+};
+
 struct Fiber {
   Stack stack;
   std::unique_ptr<char[]> memory;
@@ -98,6 +108,7 @@ struct Fiber {
   CallSite site;
   std::vector<Copy> open;                // cp.async, not committed
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
+  StoredRange notFenced;                 // since its last fence.proxy.async
 };
 
 }  // namespace emulated

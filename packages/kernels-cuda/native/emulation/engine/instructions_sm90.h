@@ -48,13 +48,7 @@ inline void releaseRegisters(CALL_SITE_ONLY) {
   emulated::HopperUnit::ofCurrentBlock().groups.releaseRegisters(N, site);
 }
 
-inline void fenceAsyncProxy() {
-  using namespace emulated;
-  for (Shadow& word : block->shadow) {
-    if (word.writer >> kClockBits == static_cast<uint32_t>(current->thread)) word.pending &= ~kNotFenced;
-  }
-}
-
+DEVICE void fenceAsyncProxy() { emulated::block->fenceAsyncProxy(); }
 DEVICE void fenceWgmma() { emulated::HopperUnit::ofCurrentBlock().groups.fence(); }
 DEVICE void commitWgmma() { emulated::HopperUnit::ofCurrentBlock().groups.commit(); }
 template <int N, int K>

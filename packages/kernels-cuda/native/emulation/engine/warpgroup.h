@@ -234,14 +234,13 @@ class Warpgroups {
   }
 
   /// A warp's 16 rows of one product.
-  static void run(WgmmaLane** lanes, size_t group, size_t index) {
-    static thread_local Operands x;
-    readOperands(lanes, group, index, x);
+  void run(WgmmaLane** lanes, size_t group, size_t index) {
+    readOperands(lanes, group, index, operands_);
     const WgmmaOperation& op = lanes[0]->committed[group][index];
     float sums[16][256] = {};
     for (int r = 0; r < 16; r++) {
       for (int k = 0; k < 16; k++) {
-        for (int j = 0; j < op.columns; j++) sums[r][j] += x.a[r][k] * x.b[k][j];
+        for (int j = 0; j < op.columns; j++) sums[r][j] += operands_.a[r][k] * operands_.b[k][j];
       }
     }
     for (int t = 0; t < 32; t++) {
@@ -280,6 +279,7 @@ class Warpgroups {
   int registerPool_ = 0;
   std::vector<int> waitingForRegisters_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> issueLog_;
+  Operands operands_;  // of the product under way: too large for a fiber's stack
 };
 
 }  // namespace emulated
