@@ -73,7 +73,7 @@ function recordAttention(settings: Settings): AttentionRecord {
 export async function measureProfile({ ranks, dtype, dim }: Settings): Promise<Profile> {
   const contexts = await world(ranks);
   try {
-    return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [dim], repetitions: 1 });
+    return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [dim], repetitions: 3 });
   } finally {
     await Promise.all(contexts.map((ctx) => ctx.close()));
   }
