@@ -173,9 +173,9 @@ async function checkConversation(page, name) {
   );
   expect((await page.textContent(".assistant small")).includes("+ 20 tokens"), `${name}: no usage`);
   await page.fill("#tokens", "1500");
+  const stopped = page.evaluate(stopAtFirstWord, 2);
   await send(page, "third");
-  await page.waitForFunction(() => document.querySelectorAll(".assistant")[2]?.textContent !== "");
-  await page.click("#stop");
+  await stopped;
   await page.waitForFunction(() => document.querySelector("#stop").disabled);
   expect((await page.locator(".fault").count()) === 0, `${name}: ${await page.locator(".fault").allTextContents()}`);
   // A refusal is shown, and the page goes on.
@@ -187,6 +187,20 @@ async function checkConversation(page, name) {
   expect(/at most 2048 tokens/.test(await page.textContent(".fault")), `${name}: the refusal is not shown`);
   await page.click("#clear");
   expect((await page.locator(".text").count()) === 0, `${name}: the conversation is not cleared`);
+}
+
+/** In the page: presses stop as soon as that answer has a word. From outside the answer may end before the click. */
+function stopAtFirstWord(answer) {
+  return new Promise((resolve) => {
+    const observer = new MutationObserver(() => {
+      const stop = document.querySelector("#stop");
+      if (stop.disabled || !document.querySelectorAll(".assistant")[answer]?.textContent) return;
+      observer.disconnect();
+      stop.click();
+      resolve();
+    });
+    observer.observe(document.body, { subtree: true, childList: true, characterData: true });
+  });
 }
 
 async function checkKey(page, name) {

@@ -234,6 +234,8 @@ async function checkKeys(page) {
   const rows = {};
   for (const details of await page.locator("details").all()) {
     await details.locator("summary").press("Enter");
+    // Its rows are made when it opens, a moment after the key.
+    await details.locator("tbody tr").first().waitFor({ state: "attached" });
     rows[await details.locator("summary").textContent()] = await details.locator("tbody tr").count();
   }
   const sizes = {

@@ -1,13 +1,27 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
+import { attention2dTables } from "./attention2d.ts";
+import { meshAttentionTables } from "./mesh-attention.ts";
+import { rankChart } from "./rank-chart.ts";
+import { rankTables } from "./ranks.ts";
 import { jsonLines, markdown, type Table } from "./table.ts";
-import { papers } from "./tables.ts";
 
-const help = `Predicts what Mesh-Attention and Attention2D report of their clusters, and what Mosaic's best plan does there.
+/** What is printed, by name. */
+const papers: Readonly<Record<string, () => readonly Table[]>> = {
+  "mesh-attention": meshAttentionTables,
+  attention2d: attention2dTables,
+  ranks: rankTables,
+};
+
+const help = `Predicts what Mesh-Attention and Attention2D report of their clusters, what Mosaic's best plan does there, and all
+strategies on 16 to 1 024 ranks.
 
   npm run bench:papers -- [options]
 
-  --only NAME   ${Object.keys(papers).join(" or ")}
+  --only NAME   ${Object.keys(papers).join(", ")}
   --json        one JSON object a row: {"table": …, its cells}
+  --draw FILE   draws docs/images/strategies-by-ranks.svg from the rows of \`--only ranks --json\`; predicts nothing
   -h, --help    show this help`;
 
 process.exitCode = main(process.argv.slice(2));
@@ -19,9 +33,14 @@ function main(args: string[]): number {
     console.log(help);
     return 0;
   }
+  if (options.draw !== undefined) {
+    const picture = fileURLToPath(new URL("../../docs/images/strategies-by-ranks.svg", import.meta.url));
+    writeFileSync(picture, rankChart(readFileSync(options.draw, "utf8")));
+    return 0;
+  }
   const chosen = Object.entries(papers).filter(([name]) => options.only === undefined || name === options.only);
   if (chosen.length === 0) {
-    console.error(`--only ${options.only}: there are ${Object.keys(papers).join(" and ")}`);
+    console.error(`--only ${options.only}: there are ${Object.keys(papers).join(", ")}`);
     return 2;
   }
   for (const [name, tables] of chosen) print(name, tables(), options.json);
@@ -33,10 +52,11 @@ function print(name: string, tables: readonly Table[], json: boolean): void {
   else console.log([`## ${name}`, ...tables.map(markdown)].join("\n\n"), "\n");
 }
 
-function read(args: string[]): { only?: string; json: boolean; help: boolean } | undefined {
-  const flag = { type: "boolean", default: false } as const;
+function read(args: string[]): { only?: string; draw?: string; json: boolean; help: boolean } | undefined {
+  const [flag, text] = [{ type: "boolean", default: false }, { type: "string" }] as const;
   try {
-    return parseArgs({ args, options: { only: { type: "string" }, json: flag, help: { ...flag, short: "h" } } }).values;
+    const known = { only: text, draw: text, json: flag, help: { ...flag, short: "h" } } as const;
+    return parseArgs({ args, options: known }).values;
   } catch (error) {
     console.error(`${(error as Error).message}\n\n${help}`);
     return undefined;

@@ -1,21 +1,17 @@
-"""PyTorch's side of small calls and of a training step on the CPU: one JSON object a line in, one a line out.
+"""PyTorch's side of small calls and of a training step on the CPU, as `serve_runs` serves them.
 
-    {"op": "prepare", "what": "call", "name": N, "calls": n}   N: add, add.grad, mul.grad, of 16 elements
+    {"op": "prepare", "what": "call", "name": N, "calls": n}   N: add, add.grad, mul.grad, of 16 elements; a run is all calls
     {"op": "prepare", "what": "linear", "problem": L}          a linear layer, and what is applied to its result
     {"op": "prepare", "what": "step", "problem": P}            a transformer's forward, backward and AdamW step
-    {"op": "sample", "count": n}                               seconds of n turns: of all calls, or of one step
-    {"op": "quit"}
 
 P: embedDim, numLayers, numHeads, batch, tokens. L: dtype, m, n, k, gelu.
 """
 
-import json
-import sys
-import time
-
 import torch
 from torch import nn
 from torch.nn.functional import gelu, mse_loss, scaled_dot_product_attention
+
+from serve import serve_runs
 
 CALLS = {"add": (torch.add, False), "add.grad": (torch.add, True), "mul.grad": (torch.mul, True)}
 
@@ -78,7 +74,7 @@ def linear(problem):
     return run
 
 
-def prepared(request):
+def prepare(request):
     if request["what"] == "step":
         return step(request["problem"])
     if request["what"] == "linear":
@@ -86,24 +82,5 @@ def prepared(request):
     return calls(request["name"], request["calls"])
 
 
-def main():
-    run = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        if request["op"] == "quit":
-            return
-        if request["op"] == "prepare":
-            run = prepared(request)
-            run()
-            print(json.dumps({}), flush=True)
-            continue
-        seconds = []
-        for _ in range(request["count"]):
-            begin = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - begin)
-        print(json.dumps({"seconds": seconds}), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve_runs(prepare)

@@ -1,20 +1,16 @@
-"""PyTorch's side of a decoding step on the CPU, eager, with a static cache: one JSON object a line in, one a line out.
+"""PyTorch's side of a decoding step on the CPU, eager, with a static cache, as `serve_runs` serves it.
 
-    {"op": "prepare", "problem": P}    a model whose cache holds P.length tokens of each sequence
-    {"op": "sample", "count": n}       seconds of n steps, each of one token
-    {"op": "quit"}
+    {"op": "prepare", "problem": P}    a model whose cache holds P.length tokens of each sequence; a run is a step of one token
 
 P: embedDim, hiddenDim, numLayers, numHeads, numKvHeads, batch, length, dtype. Each step attends to the part of the cache that
 is filled: a slice, so that nothing is masked.
 """
 
-import json
-import sys
-import time
-
 import torch
 from torch import nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+
+from serve import serve_runs
 
 STEPS = 4096  # for which a cache has room
 
@@ -44,8 +40,9 @@ class Layer(nn.Module):
         return x + linear(silu(linear(h, self.gate)) * linear(h, self.up), self.down)
 
 
-def prepare(p):
+def prepare(request):
     """A thunk: one step."""
+    p = request["problem"]
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[p["dtype"]]
     layers = nn.ModuleList(Layer(p, dtype) for _ in range(p["numLayers"]))
     size = p["embedDim"] // p["numHeads"]
@@ -67,27 +64,5 @@ def prepare(p):
     return run
 
 
-def main():
-    run = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        if request["op"] == "quit":
-            return
-        try:
-            if request["op"] == "prepare":
-                run = prepare(request["problem"])
-                run()
-                answer = {"version": torch.__version__}
-            else:
-                seconds = []
-                for _ in range(request["count"]):
-                    begin = time.perf_counter()
-                    run()
-                    seconds.append(time.perf_counter() - begin)
-                answer = {"seconds": seconds}
-        except Exception as error:  # what the peer cannot do is reported, not raised
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
-
-
-main()
+if __name__ == "__main__":
+    serve_runs(prepare)

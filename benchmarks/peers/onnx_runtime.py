@@ -1,20 +1,16 @@
-"""onnxruntime's side on the CPU, in float32: one JSON object a line in, one a line out.
+"""onnxruntime's side on the CPU, in float32, as `serve_runs` serves it.
 
     {"op": "prepare", "what": "decode", "problem": D}   GroupQueryAttention, the cache updated in place
     {"op": "prepare", "what": "linear", "problem": L}   MatMul by a constant weight
-    {"op": "sample", "count": n}                        seconds of n runs, and of the one before them, "first"
-    {"op": "quit"}
 
 D: numHeads, numKvHeads, queries, n, d. L: m, n, k.
 """
 
-import json
-import sys
-import time
-
 import numpy
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+from serve import serve_runs
 
 
 def session(nodes, inputs, outputs, initializers=()):
@@ -75,25 +71,9 @@ def linear(problem):
 PREPARE = {"decode": decode, "linear": linear}
 
 
-def main():
-    run = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        if request["op"] == "quit":
-            return
-        if request["op"] == "prepare":
-            run = PREPARE[request["what"]](request["problem"])
-            run()
-            print(json.dumps({}), flush=True)
-            continue
-        seconds = []
-        for _ in range(request["count"] + 1):
-            begin = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - begin)
-        first, *rest = seconds
-        print(json.dumps({"first": first, "seconds": rest}), flush=True)
+def prepare(request):
+    return PREPARE[request["what"]](request["problem"])
 
 
 if __name__ == "__main__":
-    main()
+    serve_runs(prepare, cold=True)

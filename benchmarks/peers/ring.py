@@ -1,10 +1,9 @@
 """Ring attention as one writes it with PyTorch on CPUs: its flash kernels on each block, gloo between the processes.
 
-One JSON object a line in, one a line out; the first process answers, the others follow it.
+The first process answers requests, the others follow it.
 
     {"op": "prepare", "problem": P}     draws operands, checks the result on a short sequence, runs once
     {"op": "run"}                       {"begin": s, "end": s}: when the first rank began and the last ended, on CLOCK_MONOTONIC
-    {"op": "quit"}
 
 P: direction, dtype, mask, d, n, numHeads. The algorithm is that of ring-flash-attention: every rank folds the keys of one rank
 after another into its output, by their log-sum-exp, while the next ones are under way; in backward dk and dv travel with them.
@@ -18,9 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import chain, repeat
 
 import torch
 import torch.distributed as dist
+
+from serve import requests
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -160,6 +162,7 @@ def check(d, causal):
 
 
 def follow(commands):
+    """The first rank's commands are all ranks'; what others are given is not read."""
     run = None
     for command in commands:
         box = [command]
@@ -177,11 +180,6 @@ def follow(commands):
             print(json.dumps(answer), flush=True)
 
 
-def nothing():
-    while True:
-        yield None
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
@@ -196,7 +194,7 @@ def main():
             common = [sys.executable, __file__, "--ranks", str(options.ranks), "--meet", meet]
             others = [subprocess.Popen([*common, "--rank", str(r)], stdin=subprocess.DEVNULL) for r in range(1, options.ranks)]
         dist.init_process_group("gloo", init_method=f"file://{meet}", rank=options.rank, world_size=options.ranks)
-        follow(map(json.loads, sys.stdin) if options.rank == 0 else nothing())
+        follow(chain(requests(), [{"op": "quit"}]) if options.rank == 0 else repeat(None))
         dist.destroy_process_group()
         for other in others:
             other.wait()

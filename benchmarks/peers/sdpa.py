@@ -1,4 +1,4 @@
-"""PyTorch's side, on a GPU or on CPUs: one JSON object a line in, one a line out.
+"""PyTorch's side, on a GPU or on CPUs. Requests, and what is answered:
 
     {"op": "hello"}                                                what is here
     {"op": "check", "backend": B, "problem": P}                    errors against float64, each ‖x − ref‖ / ‖ref‖
@@ -7,22 +7,21 @@
     {"op": "attend", "backend": B, "operands": O}                  results of given operands, see `attend_operands`
     {"op": "release"}                                              forgets operands
     {"op": "ceiling", "kind": "copy" | "matmul", "size": s, "count": n}
-    {"op": "quit"}
 
-P: direction, dtype, mask, d, n, numHeads, batch; optionally numKvHeads and, if there are fewer than n, queries. An answer has "error" instead of results if the backend cannot do it.
+P: direction, dtype, mask, d, n, numHeads, batch; optionally numKvHeads and, if there are fewer than n, queries.
 """
 
 import argparse
 import base64
-import json
 import math
 import platform
-import sys
 import time
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+
+from serve import serve
 
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -195,19 +194,7 @@ class Peer:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
-    peer = Peer(parser.parse_args().device)
-    for line in sys.stdin:
-        request = json.loads(line)
-        if request["op"] == "quit":
-            return
-        try:
-            answer = peer.answer(request)
-        except (RuntimeError, ValueError) as error:
-            # Such errors stay with the process; another one goes on.
-            if "CUDA error" in str(error):
-                raise
-            answer = {"error": str(error).strip().split("\n")[0]}
-        print(json.dumps(answer), flush=True)
+    serve(Peer(parser.parse_args().device).answer)
 
 
 if __name__ == "__main__":

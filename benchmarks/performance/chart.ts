@@ -1,4 +1,5 @@
 import { rect, text, tooltip } from "@mosaic/planner/svg";
+import { chartPage, type ColorPair } from "../src/chart-page.ts";
 
 /** A bar: a number of a case, from 0 on. */
 export interface Bar {
@@ -23,25 +24,27 @@ export interface ChartOptions {
 }
 
 const [COLUMN, LABEL_WIDTH, BAR_HEIGHT] = [560, 170, 11];
-const colors = { met: "#0072b2", missed: "#d55e00", faint: "#5f6875", mark: "#009e73" };
+const colors: Readonly<Record<string, ColorPair>> = {
+  met: ["#0072b2", "#4aa8e0"],
+  missed: ["#d55e00", "#ff8a4c"],
+  mark: ["#009e73", "#2fc79b"],
+};
 
 /** Groups in two columns; bars short of the first mark are of another colour. */
 export function barChart(groups: readonly Group[], options: ChartOptions): string {
   const { title, subtitle } = options;
-  const parts = [
+  const body = [
     text(32, 36, title, 'font-size="20" font-weight="650"'),
-    text(32, 58, subtitle, `font-size="13" fill="${colors.faint}"`),
+    text(32, 58, subtitle, 'font-size="13" class="faint" fill="currentColor"'),
   ];
   const bottoms = [80, 80];
   for (const group of groups) {
     const column = bottoms[0]! <= bottoms[1]! ? 0 : 1;
-    parts.push(drawGroup(group, { x: column * COLUMN, y: bottoms[column]! }, options));
+    body.push(drawGroup(group, { x: column * COLUMN, y: bottoms[column]! }, options));
     bottoms[column]! += 40 + group.bars.length * (BAR_HEIGHT + 3);
   }
   const [width, height] = [2 * COLUMN + 20, Math.max(...bottoms) + 10];
-  const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
-  const style = `font-family="system-ui, sans-serif" fill="#1c2430" role="img" aria-label="${title}"`;
-  return `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${style}>\n<rect width="${width}" height="${height}" fill="#ffffff"/>\n${parts.join("\n")}\n</svg>\n`;
+  return chartPage({ title, width, height, colors, body });
 }
 
 interface Position {
@@ -56,19 +59,24 @@ function drawGroup({ heading, bars }: Group, { x, y }: Position, { limit, marks,
   const drawn = bars.map(({ label, value }, i) => {
     const at = top + i * (BAR_HEIGHT + 3);
     const length = Math.min(value, limit) * scale;
-    const color = value >= marks[0]! ? colors.met : colors.missed;
+    const color = value >= marks[0]! ? "met" : "missed";
     return tooltip(
       `${label}: ${format(value)}`,
       [
         text(x + LABEL_WIDTH - 8, at + BAR_HEIGHT - 2, label, 'font-size="11" text-anchor="end"'),
-        rect({ x: x + LABEL_WIDTH, y: at, width: length, height: BAR_HEIGHT }, `fill="${color}"`),
-        text(x + LABEL_WIDTH + length + 5, at + BAR_HEIGHT - 2, format(value), `font-size="10" fill="${colors.faint}"`),
+        rect({ x: x + LABEL_WIDTH, y: at, width: length, height: BAR_HEIGHT }, `class="${color}" fill="currentColor"`),
+        text(
+          x + LABEL_WIDTH + length + 5,
+          at + BAR_HEIGHT - 2,
+          format(value),
+          'font-size="10" class="faint" fill="currentColor"',
+        ),
       ].join(""),
     );
   });
   const lines = marks.map((mark) => {
     const at = x + LABEL_WIDTH + mark * scale;
-    return `<path d="M${at.toFixed(1)} ${top - 3}V${top + height}" stroke="${colors.mark}" stroke-dasharray="3 2"/>`;
+    return `<path d="M${at.toFixed(1)} ${top - 3}V${top + height}" class="mark" stroke="currentColor" stroke-dasharray="3 2"/>`;
   });
   return [text(x + 32, y + 4, heading, 'font-size="14" font-weight="600"'), ...drawn, ...lines].join("\n");
 }

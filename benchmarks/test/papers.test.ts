@@ -1,4 +1,5 @@
 import { spawnSync } from "node:child_process";
+import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { meanTable } from "../papers/attention2d.ts";
@@ -7,6 +8,8 @@ import { minimizeScalar, createProfile, simulateTiming, type Topology } from "..
 import { fittedBandwidth, meshTimes } from "../papers/mesh-times.ts";
 import { meshVolumes } from "../papers/mesh-attention.ts";
 import { compare } from "../papers/plans.ts";
+import { rankChart } from "../papers/rank-chart.ts";
+import { rankTable } from "../papers/ranks.ts";
 import { lengths, models, panels, stepSeconds } from "../papers/published.ts";
 import { jsonLines, markdown, type Table } from "../papers/table.ts";
 import { formulas, recordProblem, ringStrategy, tileStrategy, countVolumes } from "../papers/volumes.ts";
@@ -106,6 +109,21 @@ describe("what was read off", () => {
   });
 });
 
+describe("strategies by ranks", () => {
+  const committed = (path: string) => readFileSync(new URL(`../../${path}`, import.meta.url), "utf8");
+  const rows = committed("benchmarks/results/2026-11-24-ranks.jsonl").trim().split("\n");
+
+  it("are drawn from the committed rows, byte for byte", () => {
+    expect(rankChart(rows.join("\n")) === committed("docs/images/strategies-by-ranks.svg")).toBe(true);
+  });
+
+  it("are predicted as committed", () => {
+    const ofSixteen = rows.filter((row) => JSON.parse(row).ranks === 16);
+    expect(ofSixteen).toHaveLength(7);
+    expect(jsonLines(rankTable([16])).split("\n")).toEqual(ofSixteen);
+  });
+});
+
 describe("tables", () => {
   const table: Table = {
     id: "t",
@@ -142,7 +160,7 @@ describe("the command", () => {
 
   it("prints its help, and refuses unknown papers", () => {
     expect(run("--help")).toMatchObject({ status: 0, stdout: expect.stringContaining("--only") });
-    const unknown = { status: 2, stderr: expect.stringContaining("mesh-attention and attention2d") };
+    const unknown = { status: 2, stderr: expect.stringContaining("mesh-attention, attention2d, ranks") };
     expect(run("--only", "ring")).toMatchObject(unknown);
     expect(run("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("npm run bench:papers") });
   });

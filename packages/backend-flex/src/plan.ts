@@ -96,6 +96,7 @@ export class FlexPlan {
   readonly #sharedHosts: readonly number[] | undefined;
   #queryOwners: RowOwners | undefined;
   readonly #requiredQueries: RequiredRows[] = [];
+  #keyLoads: RankLoad[] | undefined;
   readonly #passes = new Map<string, PassPlan>();
 
   // oxlint-disable-next-line max-params -- settings, mesh, call and place, as everywhere, and hosts
@@ -185,7 +186,8 @@ export class FlexPlan {
 
   // oxlint-disable-next-line max-params -- the pass, its sizes, and what does not travel
   #schedule(name: PassName, size: CallSize, exchange: Exchange | undefined): StageSchedule | undefined {
-    const loads = this.#rankLoads(exchange);
+    // Both passes move the same rows where no queries travel.
+    const loads = exchange ? this.#rankLoads(exchange) : (this.#keyLoads ??= this.#rankLoads(undefined));
     if (loads.every(({ rows }) => rows === 0)) return undefined;
     const { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement } = size;
     const width = batch * numKvHeads * (headDim + valueHeadDim);
@@ -204,7 +206,9 @@ export class FlexPlan {
   /** Of each rank the load of one member on average, whose rows are those of the busiest. */
   #rankLoads(exchange: Exchange | undefined): RankLoad[] {
     const { size, members, mask } = this;
-    const all = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
+    const allShards = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
+    // In ascending order thousands of shards are a few spans.
+    const all = joinSpans(allShards.toSorted((a, b) => a.start - b.start));
     const ranks = Array.from({ length: size }, (_, rank) => rank);
     const busiest = ranks.map((rank) =>
       Array.from({ length: members }, (_, member) => {

@@ -107,12 +107,21 @@ const LEAST_DIFFERENCE = 0.1;
  * The rank that holds the others up. Collectives bring all ranks to the pace of the slowest, so step times are equal; but
  * all others wait for it, and it waits least. Null where waiting shares differ by less than a tenth: no rank is slow.
  */
-export function findSlowestRank(ranks: readonly Pick<RankSample, "rank" | "waitingShare">[]): number | null {
-  const waits = ranks
+export function findSlowestRank(ranks: readonly WaitingRank[]): number | null {
+  const [least] = ranks
     .flatMap(({ rank, waitingShare }) => (waitingShare === null ? [] : [{ rank, waitingShare }]))
     .toSorted((a, b) => a.waitingShare - b.waitingShare);
-  const [least, ...others] = waits;
-  if (least === undefined || others.length === 0) return null;
-  const mean = others.reduce((sum, { waitingShare }) => sum + waitingShare, 0) / others.length;
+  const mean = least && othersWaitingShare(ranks, least.rank);
+  if (least === undefined || mean === undefined) return null;
   return mean - least.waitingShare >= LEAST_DIFFERENCE ? least.rank : null;
 }
+
+/** The mean waiting share of the other ranks that have one; undefined where none does. */
+export function othersWaitingShare(ranks: readonly WaitingRank[], except: number): number | undefined {
+  const shares = ranks.flatMap(({ rank, waitingShare }) =>
+    rank === except || waitingShare === null ? [] : [waitingShare],
+  );
+  return shares.length === 0 ? undefined : shares.reduce((sum, share) => sum + share, 0) / shares.length;
+}
+
+type WaitingRank = Pick<RankSample, "rank" | "waitingShare">;

@@ -1,4 +1,4 @@
-import type { RankSample, WorldSample } from "./sample.ts";
+import { othersWaitingShare, type RankSample, type WorldSample } from "./sample.ts";
 
 /** How the table is drawn. */
 export interface TableStyle {
@@ -72,9 +72,8 @@ function summary({ ranks, slowestRank }: WorldSample, shown: readonly RankSample
   if (ranks.every(({ waitingShare }) => waitingShare === null)) return `sampling${rest}`;
   const slowest = ranks.find(({ rank }) => rank === slowestRank);
   if (slowest === undefined) return `no rank is slower than the others${rest}`;
-  const others = ranks.filter(({ rank, waitingShare }) => rank !== slowestRank && waitingShare !== null);
-  const mean = others.reduce((sum, { waitingShare }) => sum + (waitingShare ?? 0), 0) / others.length;
-  return `slowest: rank ${slowest.rank}; it waits ${formatShare(slowest.waitingShare)} of the time, the others ${formatShare(mean)}${rest}`;
+  const [own, others] = [slowest.waitingShare, othersWaitingShare(ranks, slowest.rank) ?? null];
+  return `slowest: rank ${slowest.rank}; it waits ${formatShare(own)} of the time, the others ${formatShare(others)}${rest}`;
 }
 
 function colorOf({ rank, activity }: RankSample, { slowestRank }: WorldSample): number | undefined {

@@ -39,9 +39,10 @@ export class SymbolicStorage extends Storage {
 export class RankRecord {
   readonly rank: number;
   readonly interned: InternPool;
-  /** Views that events used, and the storage of each, by number. */
+  /** Views that events used, the storage of each, and its bytes once more: side by side in memory, where views lie far apart. */
   readonly views: View[] = [];
   readonly storageOf: number[] = [];
+  readonly viewBytes: number[] = [];
   /** Elements of every storage, by number. What is freed is allocated again, as on a device, so that a few numbers do. */
   readonly storages: number[] = [];
   /** Bytes of every storage, by number. */
@@ -155,8 +156,10 @@ export class RankRecord {
 
   #addView({ dtype, shape, strides, offset }: ViewInit, storage: SymbolicStorage): number {
     const { layouts } = this.interned;
-    const number = this.views.push(layouts.view(layouts.layout(shape, strides, offset), dtype)) - 1;
+    const view = layouts.view(layouts.layout(shape, strides, offset), dtype);
+    const number = this.views.push(view) - 1;
     this.storageOf.push(storage.id);
+    this.viewBytes.push(view.bytes);
     if (!storage.lastByOffset) {
       storage.views.push(number);
       if (storage.views.length <= MAX_SEARCHED_VIEWS) return number;

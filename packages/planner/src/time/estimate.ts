@@ -1,4 +1,4 @@
-import { checkArgument, dtypeBytes, option } from "@mosaic/core";
+import { checkArgument, option } from "@mosaic/core";
 import { meshSize } from "../symmetry/translations.ts";
 import type { TrafficTotals } from "../count.ts";
 import { type AttentionRecord, type RecordedRank, type RecordOptions, recordOptions, recordRanks } from "../record.ts";
@@ -145,12 +145,12 @@ type LinkBytes = Record<LinkClass, { sent: number; received: number; messages: n
 /** What an event moves over each class of links. Collectives count whole, over the farthest link of their group. */
 function linkBytes(
   event: TapeReader,
-  { rank, views }: RankRecord,
+  { rank, viewBytes }: RankRecord,
   { profile, record }: Pick<EstimateContext, "profile" | "record">,
 ): LinkBytes {
   const none = () => ({ sent: 0, received: 0, messages: 0 });
   const bytes: LinkBytes = { self: none(), "intra-node": none(), "inter-node": none() };
-  const size = (view: number): number => (view < 0 ? 0 : views[view]!.layout.size * dtypeBytes[views[view]!.dtype]);
+  const size = (view: number): number => (view < 0 ? 0 : viewBytes[view]!);
   if (isBatch(event.op)) {
     for (let i = 3; i < event.count; i += 3) {
       const tally = bytes[linkClass(profile, rank, event.arg(i))];

@@ -1,4 +1,4 @@
-import { type DType, dtypeBytes, OptionError } from "@mosaic/core";
+import { type DType, OptionError } from "@mosaic/core";
 import { PairCounts } from "../prove/visibility.ts";
 import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { View } from "../symbolic/strided-layout.ts";
@@ -63,7 +63,7 @@ export class KernelTimes {
     this.#pairs = new PairCounts(interned);
   }
 
-  seconds(event: TapeReader, { views }: RankRecord): number {
+  seconds(event: TapeReader, { views, viewBytes }: RankRecord): number {
     const { kernels } = this.#profile;
     const view = (i: number): View => views[event.arg(i)]!;
     switch (event.op) {
@@ -72,12 +72,12 @@ export class KernelTimes {
       case "attendBackward":
         return this.#attention(event, "attendBackward", { q: view(3), k: view(7), v: view(8) }, 9);
       case "fill":
-        return kernels.launch + viewBytes(view(0)) / kernels.bandwidth;
+        return kernels.launch + viewBytes[event.arg(0)]! / kernels.bandwidth;
       case "compute":
         return kernels.launch + this.#nonAttention(event, views);
       default: {
         let bytes = 0;
-        for (let i = 0; i < event.count; i++) bytes += viewBytes(view(i));
+        for (let i = 0; i < event.count; i++) bytes += viewBytes[event.arg(i)]!;
         return kernels.launch + bytes / kernels.bandwidth;
       }
     }
@@ -107,15 +107,10 @@ export class KernelTimes {
     const used = Array.from({ length: event.count - 2 }, (_, i) => views[event.arg(2 + i)]!);
     const name = this.#interned.strings[event.arg(0)];
     if (name !== "matmul" && name !== "linear") {
-      return used.reduce((sum, view) => sum + viewBytes(view), 0) / kernels.bandwidth;
+      return used.reduce((sum, view) => sum + view.bytes, 0) / kernels.bandwidth;
     }
     const a = used[event.arg(1)]!; // behind what is written
     const inner = a.layout.shape.at(-1)!;
     return (2 * used[0]!.layout.size * inner) / kernels.matmul;
   }
-}
-
-/** Bytes of a view's elements. */
-export function viewBytes({ layout, dtype }: View): number {
-  return layout.size * dtypeBytes[dtype];
 }

@@ -2,7 +2,6 @@ import { dtypeBytes, MosaicError } from "@mosaic/core";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import { isBatch, type TapeOp, type TapeReader } from "../symbolic/tape.ts";
-import { viewBytes } from "./kernel-time.ts";
 import { maxLatency, type CollectiveArguments, collectiveTraffic } from "./collective.ts";
 import type { MachineSimulator } from "./machine.ts";
 import { linkClass, type Profile } from "./profile.ts";
@@ -93,7 +92,6 @@ export class SimulatedStreams {
   /** By the rank that sends, then by family of groups and the rank that receives. */
   readonly #channels: readonly Map<number, Channel>[];
   readonly #pendingCollectives = new Map<string, PostedCollective[]>();
-  readonly #sizes: readonly number[][];
 
   // oxlint-disable-next-line max-params -- what it stands between
   constructor(
@@ -108,7 +106,6 @@ export class SimulatedStreams {
     this.#machine = machine;
     this.#finished = finished;
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
-    this.#sizes = record.ranks.map(() => []);
   }
 
   /** Compute has come to where a collective was posted; `index` is the rank's in the record. */
@@ -153,9 +150,10 @@ export class SimulatedStreams {
     batch.open = count / 3;
     if (batch.open === 0) return this.#finish(batch);
     const { family } = this.#record.groups[group]!;
+    const { viewBytes } = this.#record.ranks[index]!.tape;
     const channels: Channel[] = [];
     for (let i = 0; i < count; i += 3) {
-      const half = { batch, peer: batch.arg(i), bytes: this.#viewBytes(index, batch.arg(i + 2)) };
+      const half = { batch, peer: batch.arg(i), bytes: viewBytes[batch.arg(i + 2)]! };
       const sent = batch.arg(i + 1) === 1;
       const channel = sent ? this.#channel(family, rank, half.peer) : this.#channel(family, half.peer, rank);
       const other = (sent ? channel.receives : channel.sends).shift();
@@ -241,12 +239,6 @@ export class SimulatedStreams {
       size: whole?.layout.size ?? 0,
       elementBytes: whole ? dtypeBytes[whole.dtype] : 0,
     };
-  }
-
-  /** Views are many and far apart: their sizes are looked up once. */
-  #viewBytes(index: number, view: number): number {
-    const known = this.#sizes[index]!;
-    return (known[view] ??= viewBytes(this.#record.ranks[index]!.tape.views[view]!));
   }
 
   #countDown(batch: PostedCollective, count: number): void {

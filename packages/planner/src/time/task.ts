@@ -10,6 +10,8 @@ export interface Task {
 /** Tasks by the time at which they end: a binary heap that finds a task again when its end moves. */
 export class TaskQueue<T extends Task> {
   readonly #heap: T[] = [];
+  /** The end of each task of the heap: side by side in memory, where tasks lie far apart. */
+  readonly #ends: number[] = [];
 
   get size(): number {
     return this.#heap.length;
@@ -22,8 +24,12 @@ export class TaskQueue<T extends Task> {
 
   /** Puts a task in, or moves it to where its time belongs. */
   set(task: T): void {
-    if (task.queueIndex < 0) task.queueIndex = this.#heap.push(task) - 1;
-    this.#siftDown(this.#siftUp(task));
+    if (task.queueIndex < 0) {
+      task.queueIndex = this.#heap.push(task) - 1;
+      this.#ends.push(task.endTime);
+    }
+    this.#siftUp(task);
+    this.#siftDown(task);
   }
 
   /** Takes out the task that ends first. */
@@ -31,44 +37,46 @@ export class TaskQueue<T extends Task> {
     const first = this.#heap[0];
     if (first === undefined) return undefined;
     const last = this.#heap.pop()!;
+    this.#ends.pop();
     if (last !== first) {
-      this.#setIndex(last, 0);
+      last.queueIndex = 0;
       this.#siftDown(last);
     }
     first.queueIndex = -1;
     return first;
   }
 
-  #siftUp(task: T): T {
-    let { queueIndex } = task;
-    while (queueIndex > 0) {
-      const above = (queueIndex - 1) >> 1;
-      const other = this.#heap[above]!;
-      if (other.endTime <= task.endTime) break;
-      this.#setIndex(other, queueIndex);
-      queueIndex = above;
+  #siftUp(task: T): void {
+    const ends = this.#ends;
+    const { endTime } = task;
+    let index = task.queueIndex;
+    while (index > 0) {
+      const above = (index - 1) >> 1;
+      if (ends[above]! <= endTime) break;
+      this.#place(this.#heap[above]!, index, ends[above]!);
+      index = above;
     }
-    this.#setIndex(task, queueIndex);
-    return task;
+    this.#place(task, index, endTime);
   }
 
   #siftDown(task: T): void {
-    const heap = this.#heap;
-    let { queueIndex } = task;
+    const ends = this.#ends;
+    const { endTime } = task;
+    let index = task.queueIndex;
     for (;;) {
-      let below = 2 * queueIndex + 1;
-      if (below >= heap.length) break;
-      if (below + 1 < heap.length && heap[below + 1]!.endTime < heap[below]!.endTime) below++;
-      const other = heap[below]!;
-      if (other.endTime >= task.endTime) break;
-      this.#setIndex(other, queueIndex);
-      queueIndex = below;
+      let below = 2 * index + 1;
+      if (below >= ends.length) break;
+      if (below + 1 < ends.length && ends[below + 1]! < ends[below]!) below++;
+      if (ends[below]! >= endTime) break;
+      this.#place(this.#heap[below]!, index, ends[below]!);
+      index = below;
     }
-    this.#setIndex(task, queueIndex);
+    this.#place(task, index, endTime);
   }
 
-  #setIndex(task: T, index: number): void {
+  #place(task: T, index: number, endTime: number): void {
     this.#heap[index] = task;
+    this.#ends[index] = endTime;
     task.queueIndex = index;
   }
 }

@@ -14,14 +14,15 @@ export function encodeTiles(record: AttentionRecord, maxBands: number = MAX_BAND
   const width = sides.keys.length;
   const grid = new TileGrid(sides.queries.length * width);
   const isShown = visibility(record.slices, sides);
+  const bandsOfRows = { queries: bandNumbers(sides.queries, record), keys: bandNumbers(sides.keys, record) };
   let steps = 0;
   for (const recorded of record.ranks) {
     if (recorded.firstSequence !== 0) continue;
     const tiles = listTiles(recorded, record.interned.strings);
     steps = Math.max(steps, tiles.length);
     for (const [step, { queryRows, keyRows }] of tiles.entries()) {
-      const columns = within(sides.keys, record, keyRows);
-      for (const row of within(sides.queries, record, queryRows)) {
+      const columns = bandsOfRows.keys(keyRows);
+      for (const row of bandsOfRows.queries(queryRows)) {
         for (const column of columns) {
           const cell = row * width + column;
           if (isShown(row, column)) grid.add(cell, recorded.tape.rank, step);
@@ -35,33 +36,31 @@ export function encodeTiles(record: AttentionRecord, maxBands: number = MAX_BAND
 /** Pieces that shards are made of, or single positions at equal distances where there are too many. */
 function bandsOf(record: AttentionRecord, side: "queries" | "keys", maxBands: number): readonly SampledSpan[] {
   const pieces = shardSpans(record, side);
-  if (pieces.length <= maxBands) return pieces.map((span) => ({ ...span, sample: span, found: new Map() }));
+  if (pieces.length <= maxBands) return pieces.map((span) => ({ ...span, sample: span }));
   const length = side === "queries" ? record.options.tokens : record.options.keyTokens;
   return Array.from({ length: maxBands }, (_, i) => {
     const [start, end] = [Math.floor((i * length) / maxBands), Math.floor(((i + 1) * length) / maxBands)];
     const sample = { start: (start + end) >> 1, length: 1, step: 1 };
-    return { start, length: end - start, step: 1, sample, found: new Map() };
+    return { start, length: end - start, step: 1, sample };
   });
 }
 
 /** A band, and the part of it that is looked at. */
 interface SampledSpan extends Span {
   readonly sample: Span;
-  /** Whether rows, by number, have a part of it. */
-  readonly found: Map<number, boolean>;
 }
 
 function toBand({ start, length, step }: Span): Band {
   return { start, last: start + (length - 1) * step, length };
 }
 
-/** Numbers of the bands that rows have a part of. */
-function within(bands: readonly SampledSpan[], record: AttentionRecord, rows: number): readonly number[] {
-  return bands.flatMap(({ sample, found }, i) => {
-    let known = found.get(rows);
-    if (known === undefined) found.set(rows, (known = includesSample(record.interned.rows[rows]!, sample)));
-    return known ? [i] : [];
-  });
+/** The numbers of the bands that rows have a part of; rows are given by number, and looked up once. */
+function bandNumbers(bands: readonly SampledSpan[], record: AttentionRecord): (rows: number) => readonly number[] {
+  const known: (readonly number[] | undefined)[] = [];
+  return (rows) =>
+    (known[rows] ??= bands.flatMap(({ sample }, i) =>
+      includesSample(record.interned.rows[rows]!, sample) ? [i] : [],
+    ));
 }
 
 /** Whether the mask leaves anything of a cell. */

@@ -1,0 +1,140 @@
+import { formatBytes, formatSeconds } from "@mosaic/planner";
+import { formatCoordinate, text, tooltip } from "@mosaic/planner/svg";
+import { chartPage, type ColorPair } from "../src/chart-page.ts";
+
+/** A row of the table `ranks`, as JSON has it. */
+interface RankRow {
+  readonly strategy: string;
+  readonly ranks: number;
+  /** Seconds on two networks. */
+  readonly fast: number;
+  readonly slow: number;
+  /** Gigabytes. */
+  readonly betweenNodes: number;
+  readonly peak: number;
+}
+
+/** One of four diagrams: a quantity over ranks, both logarithmic. */
+interface Panel {
+  readonly heading: string;
+  readonly value: (row: RankRow) => number;
+  readonly format: (value: number) => string;
+}
+
+const panels: readonly Panel[] = [
+  { heading: "Time: 8 H100s a node, 47 GB/s each", value: ({ fast }) => fast, format: formatSeconds },
+  { heading: "Time: nodes of 8, four ports of 9.4 GB/s", value: ({ slow }) => slow, format: formatSeconds },
+  {
+    heading: "Sent to other nodes, by the mean rank",
+    value: ({ betweenNodes }) => 1e9 * betweenNodes,
+    format: formatBytes,
+  },
+  { heading: "Held at once, by the rank that holds most", value: ({ peak }) => 1e9 * peak, format: formatBytes },
+];
+
+/** Colors that readers without red or green distinguish, too, and marks that differ where lines cross. */
+const colors: readonly ColorPair[] = [
+  ["#0072b2", "#4aa8e0"],
+  ["#56b4e9", "#a5daf7"],
+  ["#d55e00", "#ff8a4c"],
+  ["#b37400", "#f0b73c"],
+  ["#8a93a0", "#8a93a0"],
+  ["#009e73", "#2fc79b"],
+  ["#aa4499", "#e08ad2"],
+];
+
+const [WIDTH, TOP, EDGE] = [1120, 132, 32];
+/** Of a panel, with its heading and labels; and of its diagram. */
+const [PANEL_WIDTH, PANEL_HEIGHT, LEFT] = [528, 330, 62];
+const [PLOT_WIDTH, PLOT_HEIGHT] = [PANEL_WIDTH - LEFT - 20, PANEL_HEIGHT - 74];
+
+/** Draws the rows of the table `ranks`, JSON lines: a line for each strategy in each of four diagrams. */
+export function rankChart(jsonLines: string): string {
+  const rows = jsonLines
+    .split("\n")
+    .filter((line) => line.startsWith("{"))
+    .map((line) => JSON.parse(line) as RankRow);
+  const strategies = [...new Set(rows.map(({ strategy }) => strategy))];
+  const title = "Ways of context parallelism on 16 to 1 024 ranks";
+  const subtitle =
+    "One attention, forward and backward: 1 048 576 tokens, no mask, 32 heads, 8 key heads of 128, bfloat16. Predicted.";
+  const drawn = panels.map((panel, i) => {
+    const place = `translate(${EDGE + (i % 2) * PANEL_WIDTH} ${TOP + Math.floor(i / 2) * PANEL_HEIGHT})`;
+    return `<g transform="${place}">\n${drawPanel(panel, rows, strategies)}\n</g>`;
+  });
+  return chartPage({
+    title,
+    width: WIDTH,
+    height: TOP + 2 * PANEL_HEIGHT,
+    colors: Object.fromEntries(strategies.map((_, i) => [`s${i}`, colors[i]!])),
+    body: [
+      text(EDGE, 40, title, 'font-size="20" font-weight="650"'),
+      text(EDGE, 62, subtitle, 'font-size="13" class="faint" fill="currentColor"'),
+      ...strategies.map((strategy, i) => drawKey(strategy, i)),
+      ...drawn,
+    ],
+  });
+}
+
+/** What a color and a mark stand for. */
+function drawKey(strategy: string, i: number): string {
+  const [x, y] = [EDGE + i * 150, 92];
+  return `<g class="s${i}" stroke="currentColor" fill="currentColor"><path d="M${x} ${y}h24" stroke-width="2"/>${drawMark(i, x + 12, y)}</g>${text(x + 30, y + 4, strategy, 'font-size="12"')}`;
+}
+
+/** A circle, a square, a diamond or a triangle. */
+function drawMark(i: number, x: number, y: number): string {
+  const at = `M${formatCoordinate(x)} ${formatCoordinate(y)}`;
+  const shapes = [
+    "m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
+    "m-3 -3h6v6h-6z",
+    "m0 -4.5l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
+  ];
+  return `<path d="${at}${shapes[i % shapes.length]!}" stroke="none"/>`;
+}
+
+function drawPanel({ heading, value, format }: Panel, rows: readonly RankRow[], strategies: readonly string[]): string {
+  const shown = rows.filter((row) => value(row) > 0);
+  const x = logScale(
+    shown.map(({ ranks }) => ranks),
+    [LEFT, LEFT + PLOT_WIDTH],
+  );
+  const y = logScale(shown.map(value), [26 + PLOT_HEIGHT, 26]);
+  const faint = 'font-size="11" class="faint" fill="currentColor"';
+  const across = y.ticks.map((tick) => {
+    const at = y.at(tick);
+    return (
+      `<path d="M${LEFT} ${formatCoordinate(at)}h${PLOT_WIDTH}" class="rule" stroke="currentColor"/>` +
+      text(LEFT - 8, at + 4, format(tick), `text-anchor="end" ${faint}`)
+    );
+  });
+  const counts = [...new Set(shown.map(({ ranks }) => ranks))];
+  const below = counts.map((ranks) => text(x.at(ranks), PLOT_HEIGHT + 46, `${ranks}`, `text-anchor="middle" ${faint}`));
+  const lines = strategies.map((strategy, i) => {
+    const points = shown.filter((row) => row.strategy === strategy);
+    const path = points.map((row) => `${formatCoordinate(x.at(row.ranks))} ${formatCoordinate(y.at(value(row)))}`);
+    const marks = points.map((row) =>
+      tooltip(`${strategy}, ${row.ranks} ranks: ${format(value(row))}`, drawMark(i, x.at(row.ranks), y.at(value(row)))),
+    );
+    const line = `<path d="M${path.join("L")}" fill="none" stroke="currentColor" stroke-width="2"/>`;
+    return points.length === 0 ? "" : `<g class="s${i}" fill="currentColor">${line}${marks.join("")}</g>`;
+  });
+  const unit = text(LEFT + PLOT_WIDTH, PLOT_HEIGHT + 62, "ranks", `text-anchor="end" ${faint}`);
+  return [text(0, 12, heading, 'font-size="14" font-weight="600"'), ...across, ...below, unit, ...lines].join("\n");
+}
+
+interface LogScale {
+  at(value: number): number;
+  /** 1, 2 and 5 times the powers of ten within the values' range. */
+  readonly ticks: readonly number[];
+}
+
+function logScale(values: readonly number[], [from, to]: readonly [number, number]): LogScale {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(Math.log10) as [number, number];
+  const powers = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, i) => Math.floor(low) + i);
+  const ticks = powers.flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+  return {
+    at: (value) => from + ((Math.log10(value) - low) / (high - low)) * (to - from),
+    ticks: ticks.filter((tick) => tick >= 10 ** low * 0.999 && tick <= 10 ** high * 1.001),
+  };
+}

@@ -1,0 +1,94 @@
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { profiles, recordRepresentatives } from "@mosaic/planner";
+import { createProfile, simulateTiming } from "./clusters.ts";
+import type { Table } from "./table.ts";
+import { countVolumes, type MeshStrategy, type Problem, ringStrategy, tileStrategy } from "./volumes.ts";
+
+const RANKS_PER_NODE = 8;
+/** As in docs/backends.md. */
+const problem = { tokens: 1_048_576, numHeads: 32, numKvHeads: 8, headDim: 128 };
+
+/** A network of today, and the one that is fitted to how long Mesh-Attention's ring waits: the table `mesh.fit`. */
+const networks = {
+  fast: profiles["h100-ib400"],
+  slow: createProfile({
+    gpu: "h100",
+    topology: { name: "nodes of 8, 4 ports", ranksPerNode: RANKS_PER_NODE, ports: 4, intraNodeSpeedup: 10 },
+    bandwidth: 9.43e9,
+  }),
+};
+
+/** What is compared, by the names in the chart, on some number of ranks, a power of two; undefined where it has too many. */
+export const rankStrategies: Readonly<Record<string, (ranks: number) => MeshStrategy | undefined>> = {
+  ring: (ranks) => ringStrategy(ranks),
+  "double ring": (ranks) => nested("double ring", ring({ axis: "seq", inner: ring({ axis: "gpu" }) }), ranks, "gpu"),
+  Attention2D: (ranks) => tileStrategy(tileShape(ranks), "fused"),
+  "Mesh-Attention": (ranks) => tileStrategy(tileShape(ranks), "overlapped"),
+  ulysses: (ranks) =>
+    ranks > problem.numHeads ? undefined : { name: "ulysses", mesh: { sp: ranks }, backend: ulysses() },
+  "ulysses × ring": (ranks) =>
+    nested("ulysses × ring", ulysses({ axis: "head", inner: ring({ axis: "seq" }) }), ranks, "head"),
+  "ulysses × mesh2d": (ranks) => {
+    const [columns, rows] = tileShape(ranks / RANKS_PER_NODE);
+    const inner = mesh2d({ axis: "seq", shape: [rows, columns] });
+    return nested("ulysses × mesh2d", ulysses({ axis: "head", inner }), ranks, "head");
+  },
+};
+
+/** One way within nodes, along the axis of that name, and another between them, along `seq`. */
+// oxlint-disable-next-line max-params -- its name, what it is, and on what
+function nested(name: string, backend: MeshStrategy["backend"], ranks: number, within: string): MeshStrategy {
+  return { name, mesh: { seq: ranks / RANKS_PER_NODE, [within]: RANKS_PER_NODE }, backend };
+}
+
+/** Chunks of queries × of keys, as near to a square as powers of two allow: queries, the wider ones here, are the fewer. */
+function tileShape(ranks: number): readonly [number, number] {
+  const queries = 2 ** Math.floor(Math.log2(ranks) / 2);
+  return [queries, ranks / queries];
+}
+
+/** Every strategy on every number of ranks: one attention, forward and backward, of the same sequence. */
+export function rankTable(rankCounts: readonly number[], sizes: Problem = problem): Table {
+  const rows = Object.entries(rankStrategies).flatMap(([strategy, on]) =>
+    rankCounts.flatMap((ranks) => {
+      const way = on(ranks);
+      return way ? [{ strategy, ranks, ...evaluate(way, sizes) }] : [];
+    }),
+  );
+  const { tokens, numHeads, numKvHeads, headDim } = { numKvHeads: sizes.numHeads, ...sizes };
+  return {
+    id: "ranks",
+    title: `${tokens} tokens, ${numHeads} heads, ${numKvHeads} key heads of ${headDim}: one attention by ranks`,
+    columns: [
+      { key: "strategy", head: "strategy" },
+      { key: "ranks", head: "ranks", format: "integer" },
+      { key: "fast", head: "s, h100-ib400", format: 4 },
+      { key: "fastWaits", head: "waits", format: "percent" },
+      { key: "slow", head: "s, fitted network", format: 4 },
+      { key: "slowWaits", head: "waits", format: "percent" },
+      { key: "sent", head: "GB sent a rank", format: 3 },
+      { key: "betweenNodes", head: "between nodes", format: 3 },
+      { key: "peak", head: "peak GB", format: 3 },
+    ],
+    rows,
+  };
+}
+
+/** Without a mask all nodes do the same: one stands for all. */
+function evaluate({ backend, mesh }: MeshStrategy, sizes: Problem): Table["rows"][number] {
+  const record = recordRepresentatives({ ...sizes, backend, mesh }, { ranksPerNode: RANKS_PER_NODE });
+  const { both, betweenNodes } = countVolumes(record, RANKS_PER_NODE);
+  const [fast, slow] = [simulateTiming(record, networks.fast), simulateTiming(record, networks.slow)];
+  return {
+    ...{ fast: fast.seconds, fastWaits: fast.waitShare, slow: slow.seconds, slowWaits: slow.waitShare },
+    ...{ sent: both.bytes / 1e9, betweenNodes: betweenNodes.bytes / 1e9 },
+    peak: record.ranks.reduce((most, { peakBytes }) => Math.max(most, peakBytes), 0) / 1e9,
+  };
+}
+
+/** All powers of two from 16 to 1 024. */
+export function rankTables(): readonly Table[] {
+  return [rankTable([16, 32, 64, 128, 256, 512, 1024])];
+}

@@ -1,0 +1,34 @@
+import { escape, rect } from "@mosaic/planner/svg";
+
+/** A color by day, and by night. */
+export type ColorPair = readonly [light: string, dark: string];
+
+const ink: ColorPair = ["#1c2430", "#e6eaf0"];
+const paper: ColorPair = ["#ffffff", "#14181f"];
+const faint: ColorPair = ["#5f6875", "#a3adba"];
+const rule: ColorPair = ["#d9dee5", "#343c47"];
+
+/** What is drawn on a page. */
+export interface ChartPage {
+  readonly title: string;
+  readonly width: number;
+  readonly height: number;
+  /** Classes of the body's elements, each with a color of its own: `currentColor` there. Always there: `faint`, `rule`. */
+  readonly colors: Readonly<Record<string, ColorPair>>;
+  readonly body: readonly string[];
+}
+
+/** A whole SVG document, light or dark as the reader's other pages are. */
+export function chartPage({ title, width, height, colors, body }: ChartPage): string {
+  const classes = Object.entries({ ink, paper, faint, rule, ...colors });
+  const styles = (which: 0 | 1): string => classes.map(([name, pair]) => `.${name}{color:${pair[which]}}`).join("");
+  const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
+  const style = `font-family="system-ui, sans-serif" class="ink" fill="currentColor" role="img" aria-label="${escape(title)}"`;
+  return `${[
+    `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${style}>`,
+    `<style>${styles(0)}@media (prefers-color-scheme:dark){${styles(1)}}</style>`,
+    rect({ x: 0, y: 0, width, height }, 'class="paper" fill="currentColor"'),
+    ...body,
+    "</svg>",
+  ].join("\n")}\n`;
+}
