@@ -4,15 +4,11 @@ import {
   type Context,
   type Coordinate,
   DisposedError,
-  fromArray,
   full,
   Linear,
-  ones,
   OptionError,
   reduceGradients,
-  scope,
   type Tensor,
-  type Work,
 } from "@mosaic/core";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
@@ -22,15 +18,21 @@ import {
   type FullyShardOptions,
   loadCheckpoint,
   NonFiniteError,
-  type Optimizer,
   readSafetensors,
   saveCheckpoint,
   ScheduleFreeAdamW,
-  Sequential,
   summonFullParameters,
 } from "../src/index.ts";
 import { shardOf } from "../src/sharding/flat-parameters.ts";
-import { backwardStep, forwardStep, Blocks, type BlocksOptions, trainBlocks } from "./reference/blocks.ts";
+import {
+  adamW,
+  backwardStep,
+  forwardStep,
+  Blocks,
+  type BlocksOptions,
+  readAll,
+  trainBlocks,
+} from "./reference/blocks.ts";
 import { directory } from "./reference/directory.ts";
 import { maxDifference } from "./reference/numbers.ts";
 import { alone, onMesh } from "./reference/world.ts";
@@ -38,8 +40,6 @@ import { alone, onMesh } from "./reference/world.ts";
 type Stage = NonNullable<FullyShardOptions["stage"]>;
 
 const stages: readonly Stage[] = [1, 2, 3];
-const adamW = (model: Blocks): Optimizer =>
-  new AdamW(model, { lr: 2e-2, forParameter: (_, { rank }) => (rank < 2 ? { weightDecay: 0 } : {}) });
 
 interface Run {
   readonly mesh: Coordinate;
@@ -118,145 +118,6 @@ test.each(stages)(
   },
 );
 
-/** Elements of a unit's buffer on each of n ranks. */
-const shardSize = (sizes: readonly number[], ranks: number): number => {
-  const roundUp = (size: number): number => Math.ceil(size / 32) * 32;
-  return roundUp(Math.ceil(sizes.reduce((sum, size) => sum + roundUp(size), 0) / ranks));
-};
-
-/** Sizes of the parameters of each unit; the model's own come last. */
-function unitSizes(model: Blocks): number[][] {
-  const own = [...model.embed.parameters(), ...model.norm.parameters()];
-  return [...[...model.blocks].map((block) => block.parameters()), own].map((unit) => unit.map(({ size }) => size));
-}
-
-describe("memory and traffic are those of the formulas", () => {
-  test.each(stages.flatMap((stage) => [2, 4].map((ranks) => ({ stage, ranks }))))(
-    "stage $stage on $ranks ranks",
-    async ({ stage, ranks }) => {
-      await onMesh({ dp: ranks, sp: 1 }, async (ctx) => {
-        const { device } = ctx;
-        const before = device.memory().allocated;
-        using model = fullyShard(ctx, new Blocks(ctx), { stage });
-        const units = unitSizes(model);
-        const shard = units.reduce((sum, unit) => sum + 4 * shardSize(unit, ranks), 0);
-        const parameters = stage === 3 ? shard : ranks * shard;
-        // Tables of rotary embeddings are made by the first forward.
-        expect(device.memory().allocated - before).toBe(parameters);
-        using optimizer = new AdamW(model);
-        // Of each parameter's elements on this rank two numbers; blocks of memory are multiples of 64 bytes.
-        const states = device.memory().allocated - before - parameters;
-        expect(states).toBeGreaterThanOrEqual(0);
-        expect(states).toBeLessThanOrEqual(2 * (shard + 64 * model.parameters().length));
-
-        backwardStep(ctx, model, 0).dispose();
-        reduceGradients(ctx, model);
-        optimizer.step();
-        await device.stream.synchronize();
-        const group = ctx.mesh.group("dp");
-        const tables = device.memory().allocated;
-        optimizer.zeroGrad();
-        expect(tables - device.memory().allocated, "gradients").toBe(shard);
-
-        const sent = group.traffic().bytesSent;
-        await trainBlocks(ctx, { model, optimizer, maxNorm: Infinity });
-        await device.stream.synchronize();
-        const own = 4 * shardSize(units.at(-1)!, ranks);
-        // One reduce-scatter and one all-gather, or, in stage 3, an all-gather before the backward too, but for the model's own.
-        const passes = stage === 3 ? 3 * (shard - own) + 2 * own : 2 * shard;
-        // The loss and its count are reduced over all ranks: 12 bytes to each.
-        expect(group.traffic().bytesSent - sent).toBe((ranks - 1) * (passes + 12));
-      });
-    },
-  );
-});
-
-test("stages 2 and 3 post transfers of the next unit before they enqueue what one computes", async () => {
-  const record = async (stage: Stage): Promise<string[]> => {
-    const [log] = await onMesh({ dp: 2 }, (ctx) => {
-      using model = new Sequential(...[0, 1, 2].map(() => new Linear(ctx, 8, 8)));
-      fullyShard(ctx, model, { stage });
-      const events: string[] = [];
-      const group = ctx.mesh.group("dp");
-      for (const name of ["allGather", "reduceScatter"] as const) {
-        const post = group[name].bind(group) as (...args: unknown[]) => Work;
-        group[name] = (...args: unknown[]) => {
-          events.push(name);
-          return post(...args);
-        };
-      }
-      for (const [i, layer] of [...model].entries()) {
-        layer.registerForwardPreHook((args) => {
-          events.push(`forward ${i}`);
-          return args;
-        });
-        layer.registerForwardHook((y) => onBackward(y as Tensor, () => events.push(`backward ${i}`)));
-      }
-      using x = ones(ctx, [1, 8]);
-      x.requiresGrad = true;
-      using loss = scope(() => model.forward(x).sum());
-      loss.backward();
-      reduceGradients(ctx, model);
-      return events;
-    });
-    return log!;
-  };
-  const layers = ["backward 2", "reduceScatter", "backward 1", "reduceScatter", "backward 0", "reduceScatter"];
-  expect(await record(2)).toEqual(["forward 0", "forward 1", "forward 2", ...layers]);
-  expect(await record(3)).toEqual([
-    ...["allGather", "allGather", "forward 0", "allGather", "forward 1", "forward 2"],
-    // The hook that logs is outside of the one that gathers for the backward: the unit's own, and the one before it.
-    ...["backward 2", "allGather", "allGather", "reduceScatter", "backward 1", "allGather", "reduceScatter"],
-    ...["backward 0", "reduceScatter"],
-  ]);
-});
-
-/** The same values; `body` runs when their gradient arrives. */
-function onBackward(x: Tensor, body: () => void): Tensor {
-  return x.view({}).record([x], {
-    name: "log",
-    backward(dOutput) {
-      body();
-      return [dOutput];
-    },
-    free() {},
-  });
-}
-
-test("the most memory at once falls with every stage", async () => {
-  const [width, layers, ranks] = [96, 8, 4];
-  const peak = async (stage: Stage | 0): Promise<number> => {
-    const all = await onMesh({ dp: ranks }, async (ctx) => {
-      using model = new Sequential(...Array.from({ length: layers }, () => new Linear(ctx, width, width)));
-      if (stage > 0) fullyShard(ctx, model, { stage: stage as Stage });
-      using optimizer = new AdamW(model);
-      for (let step = 0; step < 2; step++) {
-        using x = fromArray(ctx, Array(width).fill(0.1 * ctx.rank), [1, width]);
-        x.requiresGrad = true;
-        using y = model.forward(x);
-        using loss = y.sum();
-        if (step === 1) ctx.device.resetPeakMemory();
-        loss.backward();
-        reduceGradients(ctx, model);
-        optimizer.step();
-        optimizer.zeroGrad();
-        x.grad?.dispose();
-      }
-      await ctx.device.stream.synchronize();
-      return ctx.device.memory().peak;
-    });
-    return Math.max(...all);
-  };
-  const [whole, one, two, three] = [await peak(0), await peak(1), await peak(2), await peak(3)];
-  const unit = 4 * shardSize([width * width, width], ranks) * ranks;
-  // AdamW's states: 8 of 8 layers without sharding, 2 of 8 with it, of two numbers each; without it one bucket holds all gradients.
-  expect(whole - one).toBeGreaterThan(2 * layers * unit * (1 - 1 / ranks));
-  // Gradients: those of all layers, or one layer's beside two buckets and this rank's shards.
-  expect(one - two).toBeGreaterThan((layers - layers / ranks - 3) * unit);
-  // Parameters: all, or this rank's shards beside two layers and what is being gathered.
-  expect(two - three).toBeGreaterThan((layers - layers / ranks - 3) * unit);
-});
-
 test("gradients add up over backwards before they are reduced, and frozen parameters stay", async () => {
   const train = async (ctx: Context, stage: Stage | 0): Promise<number[]> => {
     using model = new Blocks(ctx);
@@ -275,11 +136,6 @@ test("gradients add up over backwards before they are reduced, and frozen parame
     expect(maxDifference(sharded!, whole!)).toBeLessThan(1e-5);
   }
 });
-
-async function readAll(model: Blocks): Promise<number[]> {
-  const values = await summonFullParameters(model, () => Promise.all(model.parameters().map((each) => each.read())));
-  return values.flatMap((each) => [...each]);
-}
 
 describe("a checkpoint", () => {
   const [first, last] = [3, steps];

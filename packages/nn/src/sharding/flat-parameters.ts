@@ -9,6 +9,8 @@ import {
   type Tensor,
   type Work,
 } from "@mosaic/core";
+import { moveInto } from "./flat-tensor.ts";
+import { PostedReduction, reduceOpOf } from "./posted-reduction.ts";
 
 // Parameters of one unit, of one dtype, in one buffer [ranks · S]: rank r of the data axis holds elements [r · S, (r + 1) · S).
 
@@ -69,7 +71,12 @@ export class FlatParameters implements GradientReducer, Disposable {
   #gradient: Tensor | null = null;
   #needsReduce = false;
   #gathering: Work | undefined;
-  #reducing: { readonly work: Work; readonly out: Tensor; readonly bucket: Tensor } | undefined;
+  #reducing: PostedReduction | undefined;
+  /** Of stage 1: posted in a backward, of gradients that are still there. */
+  #early: PostedReduction | undefined;
+  /** Backwards since `reduceGradients`, and how many there were between the two calls of it before. */
+  #backwards = 0;
+  #expectedBackwards = 1;
 
   constructor(ctx: Context, parameters: readonly (readonly [string, Tensor])[], options: FlatParametersOptions) {
     const { stage, axis, dtype } = options;
@@ -156,33 +163,64 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.#ctx.device.kernels.copy(this.#shard, own);
   }
 
+  /**
+   * A backward of the unit is done. Stages 2 and 3 reduce its gradients, and give their memory back. In stage 1 gradients stay whole
+   * and add up until `reduceGradients`, which is to find them reduced: that is posted in the last backward before it, taken to be
+   * of the same number as in the step before. Where it is not, or gradients change after it, they are reduced there.
+   */
+  endBackward(): void {
+    this.#backwards++;
+    if (this.stage > 1) {
+      this.startReduce();
+      this.release();
+    } else if (this.#backwards === this.#expectedBackwards) {
+      this.#early?.[Symbol.dispose]();
+      this.#early = this.#hasGrad ? this.#postReduction() : undefined;
+    }
+  }
+
+  /** Orders compute after what `endBackward` posted, and gives its bucket back. */
+  finishBackward(): void {
+    if (this.stage > 1) this.finishReduce();
+    else this.#early?.wait();
+  }
+
   /** Posts the reduce-scatter of the gradients that there are, and gives their memory back. */
   startReduce(): void {
-    if (!this.shards.some(({ parameter }) => parameter.grad)) return;
+    const early = this.#takeEarly();
+    if (!this.#hasGrad) return;
     this.finishReduce();
-    const { device } = this.#ctx;
-    const { kernels } = device;
-    const bucket = keep(device.empty(this.#whole.shape, "float32"));
-    kernels.fill(bucket, 0);
+    this.#reducing = early ?? this.#postReduction();
     for (const { parameter } of this.shards) {
-      const { grad } = parameter;
-      if (!grad) continue;
-      if (!grad.isDisposed) copyInto(bucket, grad, parameter.offset);
-      grad.dispose();
+      parameter.grad?.dispose();
       parameter.grad = null;
     }
-    const out = keep(device.empty(this.#shard.shape, "float32"));
-    const work = this.group.reduceScatter(out, bucket, reduceOpOf(this.#axis), { label: "gradients" });
-    this.#reducing = { work, out, bucket };
+  }
+
+  get #hasGrad(): boolean {
+    return this.shards.some(({ parameter }) => parameter.grad);
+  }
+
+  #postReduction(): PostedReduction {
+    const parameters = this.shards.map(({ parameter }) => parameter);
+    return new PostedReduction(this.#ctx, { axis: this.#axis, elementsPerRank: this.#shard.size, parameters });
+  }
+
+  /** What stage 1 posted in the backward, if it is of the gradients that there are. */
+  #takeEarly(): PostedReduction | undefined {
+    const early = this.#early;
+    this.#early = undefined;
+    if (!early || early.isCurrent) return early;
+    early[Symbol.dispose]();
+    return undefined;
   }
 
   /** Orders compute after the reduce-scatter that was posted, if any, and gives its bucket back. */
   finishReduce(): void {
     if (!this.#reducing) return;
-    const { work, out, bucket } = this.#reducing;
+    const { out } = this.#reducing;
+    this.#reducing.wait();
     this.#reducing = undefined;
-    work.wait();
-    bucket.dispose();
     this.#needsReduce = true;
     if (this.#gradient && !this.#gradient.isDisposed) {
       this.#ctx.device.kernels.binary("add", this.#gradient, this.#gradient, out);
@@ -194,13 +232,15 @@ export class FlatParameters implements GradientReducer, Disposable {
 
   /** Whether a backward has added what `reduceGradients` has not reduced. */
   get hasLocalGrad(): boolean {
-    return this.#needsReduce || this.#reducing !== undefined || this.shards.some(({ parameter }) => parameter.grad);
+    return this.#needsReduce || this.#reducing !== undefined || this.#hasGrad;
   }
 
   /** Reduces along all axes what is left to reduce; shards without gradient get zeros. The parameters' memory is given back. */
   reduceGradients(): void {
     this.startReduce();
     this.finishReduce();
+    this.#expectedBackwards = Math.max(1, this.#backwards);
+    this.#backwards = 0;
     const { device, mesh } = this.#ctx;
     if (!this.#gradient || this.#gradient.isDisposed) {
       this.#gradient = keep(device.empty(this.#shard.shape, "float32"));
@@ -223,6 +263,9 @@ export class FlatParameters implements GradientReducer, Disposable {
   /** Disposes this rank's gradients, and what the parameters have. */
   zeroGrad(): void {
     this.finishReduce();
+    this.#early?.[Symbol.dispose]();
+    this.#early = undefined;
+    this.#backwards = 0;
     for (const { tensor, parameter } of this.shards) {
       for (const each of [tensor, parameter]) {
         each.grad?.dispose();
@@ -270,27 +313,8 @@ function roundUp(count: number, multiple: number): number {
   return Math.ceil(count / multiple) * multiple;
 }
 
-/** Gradients add over sequence axes, and are averaged over samples. */
-function reduceOpOf(axis: string): "mean" | "sum" {
-  return axis === "dp" ? "mean" : "sum";
-}
-
 function copyOf(x: Tensor): Tensor {
   const copy = x.device.empty(x.shape, x.dtype);
   x.device.kernels.copy(copy, x);
   return copy;
-}
-
-function copyInto(flat: Tensor, x: Tensor, offset: number): void {
-  using part = flat.slice(0, offset, offset + x.size);
-  using shaped = part.reshape(x.shape);
-  if (x.size > 0) x.device.kernels.copy(shaped, x);
-}
-
-/** The parameter shows its place in the buffer, which has its values. */
-function moveInto(flat: Tensor, parameter: Tensor, offset: number): void {
-  copyInto(flat, parameter, offset);
-  using part = flat.slice(0, offset, offset + parameter.size);
-  using shaped = part.reshape(parameter.shape);
-  parameter.setData(shaped);
 }

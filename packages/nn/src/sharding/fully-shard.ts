@@ -44,8 +44,9 @@ function isModule(value: unknown): value is Module {
  *
  * Of Ψ parameters in float32 on n ranks, a rank keeps 4Ψ bytes of parameters, 4Ψ of gradients and 8Ψ of AdamW's states without it; what a
  * stage shards is a n-th, of each unit rounded up to 32 elements. In stage 3 a unit's parameters are gathered before its forward and its
- * backward, while the unit before computes, and given back after either; in stages 2 and 3 its gradients are reduced as soon as its backward is done,
- * while the next one runs. After `reduceGradients` the parameters' `grad` is null. Communicates nothing by itself.
+ * backward, while the unit before computes, and given back after either. A unit's gradients are reduced as soon as its backward is done, while the
+ * next one runs: in every backward of stages 2 and 3; in stage 1, where they add up whole, in the last one of a step, which is taken to have as many
+ * as the one before. After `reduceGradients` the parameters' `grad` is null. Communicates nothing by itself.
  *
  * Parameters of stage 3 have no memory between their uses: a use outside of their unit's forward is a DisposedError. `summonFullParameters`
  * gathers them; `saveCheckpoint` does by itself, and what it writes loads on any mesh, with any stage or none.
@@ -83,6 +84,7 @@ export function fullyShard<M extends Module>(ctx: Context, model: M, options?: F
   const flat = groups.map(({ module, parameters }) => ({ module, parts: flatten(ctx, parameters, { stage, axis }) }));
   for (const part of flat.flatMap(({ parts }) => parts)) model.addResource(part);
   if (stage > 1) addHooks(model, flat);
+  else addReduceHooks(flat.slice(0, -1));
   return model;
 }
 
@@ -145,6 +147,27 @@ interface FlatUnit {
   readonly parts: readonly FlatParameters[];
 }
 
+/** What a unit's backward ends with: its gradients travel while the next unit computes, and those of the one before have arrived. */
+function unitReducer(): (unit: FlatUnit) => void {
+  let reducing: FlatUnit | undefined;
+  return (unit) => {
+    if (reducing !== unit) for (const part of reducing?.parts ?? []) part.finishBackward();
+    for (const part of unit.parts) part.endBackward();
+    reducing = unit;
+  };
+}
+
+/** Stage 1: parameters and gradients are whole, and only the reduction begins in the backward. */
+function addReduceHooks(units: readonly FlatUnit[]): void {
+  const reduce = unitReducer();
+  for (const unit of units) {
+    unit.module.registerForwardPreHook(
+      (args) => mapTensors(args, (x) => withBackward(x, () => reduce(unit))) as readonly unknown[],
+    );
+  }
+}
+
+/** Stages 2 and 3. */
 function addHooks(model: Module, flat: readonly FlatUnit[]): void {
   const units = flat.slice(0, -1);
   const root = flat.at(-1)!;
@@ -158,13 +181,7 @@ function addHooks(model: Module, flat: readonly FlatUnit[]): void {
       for (const each of root.parts) each.release();
     };
   }
-  let reducing: FlatUnit | undefined;
-  const reduce = (unit: FlatUnit): void => {
-    for (const part of reducing?.parts ?? []) part.finishReduce();
-    for (const part of unit.parts) part.startReduce();
-    reducing = unit;
-    for (const part of unit.parts) part.release();
-  };
+  const reduce = unitReducer();
   let [last, isRecomputing] = [-1, false];
   for (const [i, unit] of units.entries()) {
     const gather = (next: FlatUnit | undefined): void => {

@@ -1,5 +1,6 @@
 import { type Context, type DType, Module, MultiAxisAttention, reduceGradients, type Tensor } from "@mosaic/core";
 import {
+  AdamW,
   clipGradNorm,
   Embedding,
   linearCrossEntropy,
@@ -7,6 +8,7 @@ import {
   type Optimizer,
   RMSNorm,
   RotaryEmbedding,
+  summonFullParameters,
   SwiGLU,
 } from "../../src/index.ts";
 import { part, samples } from "./model.ts";
@@ -90,4 +92,14 @@ export async function trainBlocks(
   optimizer.step();
   optimizer.zeroGrad();
   return loss.item();
+}
+
+/** AdamW without weight decay of biases and norms. */
+export const adamW = (model: Blocks): Optimizer =>
+  new AdamW(model, { lr: 2e-2, forParameter: (_, { rank }) => (rank < 2 ? { weightDecay: 0 } : {}) });
+
+/** All elements of all parameters, sharded or not. */
+export async function readAll(model: Blocks): Promise<number[]> {
+  const values = await summonFullParameters(model, () => Promise.all(model.parameters().map((each) => each.read())));
+  return values.flatMap((each) => [...each]);
 }
