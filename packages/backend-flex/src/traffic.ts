@@ -42,6 +42,8 @@ export const flexTrafficOptions = defineOptions("flexTraffic", {
   numKvHeads: option.integer({ min: 1 }),
   /** D, the size of a head. */
   headDim: option.integer({ min: 1 }),
+  /** Dv, the size of a head of the values. Default: headDim. */
+  valueHeadDim: option.integer({ min: 1, optional: true }),
 });
 /** What `flexTraffic` takes. */
 export type FlexTrafficOptions = OptionsOf<typeof flexTrafficOptions>;
@@ -71,29 +73,33 @@ export type FlexTrafficOptions = OptionsOf<typeof flexTrafficOptions>;
 export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const settings = parseTrafficOptions(flexTrafficOptions, options);
   const { axis, mesh, call, from = call.at, dtype, batch, numHeads, numKvHeads, headDim } = settings;
+  const { valueHeadDim = headDim } = settings;
   const ranks = axisLength("flexTraffic", mesh, { axis, from });
   const { hierarchical, hosts } = settings;
   expectValue("flexTraffic: hosts", !hosts || hosts.length === ranks, `the hosts of ${ranks} ranks`, hosts);
   const plan = new FlexPlan(flexSettings(settings), { mesh, hosts }, call, from);
   const [rank, member] = [from[axis]!, plan.memberAt(from)];
-  const size = { batch, numHeads, numKvHeads, headDim, valueHeadDim: headDim, bytesPerElement: dtypeBytes[dtype] };
-  const width = batch * numKvHeads * headDim;
-  const [kv, sum] = [width * dtypeBytes[dtype], width * dtypeBytes.float32];
+  const size = { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement: dtypeBytes[dtype] };
+  const keyWidths = [headDim, valueHeadDim].map((width) => batch * numKvHeads * width);
+  const kv = keyWidths.map((width) => width * dtypeBytes[dtype]);
+  const sums = keyWidths.map((width) => width * dtypeBytes.float32);
   const plansOf = (pass: PassPlan) => Array.from({ length: pass.stages }, (_, stage) => pass.castPlan(stage, member));
   const group = { rank, size: ranks, ...(hierarchical && hosts && { hosts }) };
-  const casts = (pass: PassPlan): ChunkFlow[] => plansOf(pass).map((each) => castFlow(each, group, [kv, kv]));
+  const casts = (pass: PassPlan): ChunkFlow[] => plansOf(pass).map((each) => castFlow(each, group, kv));
   const [forward, backward] = [plan.pass("forward", size), plan.pass("backward", size)];
-  const gradients = plansOf(backward).map((each) =>
-    reverseFlow(castFlow(each, { rank, size: ranks }, [kv, kv]), [sum, sum]),
-  );
+  const gradients = plansOf(backward).map((each) => reverseFlow(castFlow(each, { rank, size: ranks }, kv), sums));
   const statistic = batch * numHeads * dtypeBytes.float32;
-  const [q, out] = [batch * numHeads * headDim * dtypeBytes[dtype], statistic * headDim];
+  const [q, dOut] = [headDim, valueHeadDim].map((width) => batch * numHeads * width * dtypeBytes[dtype]) as [
+    number,
+    number,
+  ];
+  const [dq, out] = [statistic * headDim, statistic * valueHeadDim];
   return {
     forward: totalTraffic([...casts(forward), ...queryFlows(forward, group, { there: [q], back: [out, statistic] })]),
     backward: totalTraffic([
       ...casts(backward),
       ...gradients,
-      ...queryFlows(backward, group, { there: [q, q, statistic, statistic], back: [out] }),
+      ...queryFlows(backward, group, { there: [q, dOut, statistic, statistic], back: [dq] }),
     ]),
   };
 }

@@ -1,4 +1,4 @@
-import { type Coordinate, defineOptions, dtypeBytes, option, type OptionsOf } from "@mosaic/core";
+import { type Coordinate, defineOptions, type DType, dtypeBytes, option, type OptionsOf } from "@mosaic/core";
 import {
   type CallTraffic,
   type ChunkFlow,
@@ -26,6 +26,8 @@ export const mesh2dTrafficOptions = defineOptions("mesh2dTraffic", {
   numKvHeads: option.integer({ min: 1 }),
   /** D, the size of a head. */
   headDim: option.integer({ min: 1 }),
+  /** Dv, the size of a head of the values. Default: headDim. */
+  valueHeadDim: option.integer({ min: 1, optional: true }),
 });
 /** What `mesh2dTraffic` takes. */
 export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
@@ -35,7 +37,7 @@ export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
  *
  * A rank's queries go once to every other rank of its row that computes on them, its keys once to every such rank of its
  * column, and sums come back the same way. With c columns, r rows and a full mask, in chunks of queries' size:
- * forward 2(c − 1) + (2/g)(r − 1), backward 3(c − 1) + (4/g)(r − 1), for g = H / Hkv and messages of one width. Beside
+ * forward 2(c − 1) + (2/g)(r − 1), backward 3(c − 1) + (4/g)(r − 1), for g = H / Hkv, Dv = D and messages of one width. Beside
  * that lse, and in backward lse and delta, travel with the queries; sums (out, dq, dk, dv) and statistics are float32.
  * Within another backend the keys' share comes anew with every part, the queries' once.
  *
@@ -65,7 +67,7 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
     batch,
     ...sizes
   } = parseTrafficOptions(mesh2dTrafficOptions, options);
-  const { numHeads, numKvHeads, headDim, dtype } = sizes;
+  const { numHeads, numKvHeads, headDim, valueHeadDim = headDim, dtype } = sizes;
   const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
   if (parts.length === 0) return { forward: totalTraffic([]), backward: totalTraffic([]) };
   const [size = 0] = parts.map((part) => axisLength("mesh2dTraffic", mesh, { axis, from: part }));
@@ -75,19 +77,20 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
   const { rank } = tiles[0]!;
   const q = chunkFlow(unionOfPeers(tiles.map(({ queries }) => queries)), rank);
   const kvs = tiles.map(({ keys }) => chunkFlow(keys, rank));
-  const row = batch * numHeads * headDim * dtypeBytes[dtype];
-  const keyRow = batch * numKvHeads * headDim * dtypeBytes[dtype];
-  const sum = batch * numHeads * headDim * dtypeBytes.float32;
-  const keySum = batch * numKvHeads * headDim * dtypeBytes.float32;
-  const statistic = batch * numHeads * dtypeBytes.float32;
-  const keysOut = kvs.map((kv) => ({ ...kv, bytesPerRow: [keyRow, keyRow] }));
+  const bytes = (heads: number, width: number, stored: DType): number => batch * heads * width * dtypeBytes[stored];
+  const [row, valueRow] = [bytes(numHeads, headDim, dtype), bytes(numHeads, valueHeadDim, dtype)];
+  const [dq, out] = [bytes(numHeads, headDim, "float32"), bytes(numHeads, valueHeadDim, "float32")];
+  const statistic = bytes(numHeads, 1, "float32");
+  const keyRows = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, dtype));
+  const keySums = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, "float32"));
+  const keysOut = kvs.map((kv) => ({ ...kv, bytesPerRow: keyRows }));
   return {
-    forward: totalTraffic([{ ...q, bytesPerRow: [row] }, reverseFlow(q, [sum, statistic]), ...keysOut]),
+    forward: totalTraffic([{ ...q, bytesPerRow: [row] }, reverseFlow(q, [out, statistic]), ...keysOut]),
     backward: totalTraffic([
-      { ...q, bytesPerRow: [row, row, statistic, statistic] },
-      reverseFlow(q, [sum]),
+      { ...q, bytesPerRow: [row, valueRow, statistic, statistic] },
+      reverseFlow(q, [dq]),
       ...keysOut,
-      ...kvs.map((kv) => reverseFlow(kv, [keySum, keySum])),
+      ...kvs.map((kv) => reverseFlow(kv, keySums)),
     ]),
   };
 }

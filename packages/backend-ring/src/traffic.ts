@@ -15,8 +15,10 @@ export const ringTrafficOptions = defineOptions("ringTraffic", {
   ...trafficOptions.fields,
   /** The ring's inner backend, as given to `ring`. Default: none that communicates. */
   inner: option.backend({ optional: true }),
-  /** B · Hkv · D: the numbers that make a key, and a value. */
+  /** B · Hkv · D: the numbers that make a key. */
   width: option.integer({ min: 1 }),
+  /** B · Hkv · Dv: those that make a value. Default: width. */
+  valueWidth: option.integer({ min: 1, optional: true }),
 });
 /** What `ringTraffic` takes. */
 export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
@@ -49,6 +51,7 @@ export function ringTraffic(options: RingTrafficOptions): CallTraffic {
     call,
     from = call.at,
     width,
+    valueWidth = width,
     dtype,
   } = parseTrafficOptions(ringTrafficOptions, options);
   const size = axisLength("ringTraffic", mesh, { axis, from });
@@ -56,11 +59,12 @@ export function ringTraffic(options: RingTrafficOptions): CallTraffic {
   const rank = from[axis]!;
   const received = receivedRows(dependencies, rank);
   const own = originatedRows(dependencies, rank);
-  const [kv, sum] = [width * dtypeBytes[dtype], width * dtypeBytes.float32];
+  const kv = [width * dtypeBytes[dtype], valueWidth * dtypeBytes[dtype]];
+  const sums = [width * dtypeBytes.float32, valueWidth * dtypeBytes.float32];
   const left = modulo(rank - 1, dependencies.size);
-  const forward: ChunkFlow = { bytesPerRow: [kv, kv], sent: [...forwardedRows(dependencies, rank), ...own], received };
+  const forward: ChunkFlow = { bytesPerRow: kv, sent: [...forwardedRows(dependencies, rank), ...own], received };
   const gradients = {
-    bytesPerRow: [sum, sum],
+    bytesPerRow: sums,
     sent: received,
     received: [...forwardedRows(dependencies, left), ...own],
   };

@@ -23,6 +23,8 @@ export const ulyssesTrafficOptions = defineOptions("ulyssesTraffic", {
   numKvHeads: option.integer({ min: 1 }),
   /** D, the size of a head. */
   headDim: option.integer({ min: 1 }),
+  /** Dv, the size of a head of the values. Default: headDim. */
+  valueHeadDim: option.integer({ min: 1, optional: true }),
 });
 /** What `ulyssesTraffic` takes. */
 export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
@@ -53,23 +55,24 @@ export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
 export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
   const settings = parseTrafficOptions(ulyssesTrafficOptions, options);
   const { axis, inner = local(), mesh, call, from = call.at, batch, headDim, dtype } = settings;
+  const { valueHeadDim = headDim } = settings;
   const size = axisLength("ulyssesTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   if (dependencies.isEmpty) return { forward: totalTraffic([]), backward: totalTraffic([]) };
   const splits = shardSizes(dependencies, settings);
   const rank = call.at[axis]!;
-  const row = batch * headDim * dtypeBytes[dtype];
-  const sum = batch * headDim * dtypeBytes.float32;
+  const [row, valueRow] = [batch * headDim * dtypeBytes[dtype], batch * valueHeadDim * dtypeBytes[dtype]];
+  const [sum, valueSum] = [batch * headDim * dtypeBytes.float32, batch * valueHeadDim * dtypeBytes.float32];
   const statistic = batch * dtypeBytes.float32;
   const queries = (...bytes: number[]) => rowsToHeads(splits.queries, rank, bytes);
   const keys = (...bytes: number[]) => rowsToHeads(splits.keys, rank, bytes);
   return {
-    forward: totalTraffic([queries(row), keys(row, row), reverseFlow(queries(), [sum, statistic])]),
+    forward: totalTraffic([queries(row), keys(row, valueRow), reverseFlow(queries(), [valueSum, statistic])]),
     backward: totalTraffic([
-      queries(row, row, statistic, statistic),
-      keys(row, row),
+      queries(row, valueRow, statistic, statistic),
+      keys(row, valueRow),
       reverseFlow(queries(), [sum]),
-      reverseFlow(keys(), [sum, sum]),
+      reverseFlow(keys(), [sum, valueSum]),
     ]),
   };
 }

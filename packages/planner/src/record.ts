@@ -52,6 +52,8 @@ export const recordOptions = defineOptions("record", {
   softcap: option.number({ above: 0, optional: true }),
   /** Whether heads have ALiBi slopes. Default false. */
   alibiSlopes: option.boolean({ default: false }),
+  /** Whether heads have sinks, which have gradients too. Default false. */
+  sinks: option.boolean({ default: false }),
   /** Probability of a weight to become 0. Default 0. */
   dropout: option.number({ min: 0, below: 1, default: 0 }),
   /** Sequences on each rank. Default 1. */
@@ -76,8 +78,8 @@ export interface ResolvedRecordOptions extends ResolvedOptionsOf<typeof recordOp
   readonly placement: Placement;
 }
 
-/** Where a tensor of interest lies: the number of a view in `RankRecord.views`. */
-export type TensorViews = Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", number>>;
+/** Where a tensor of interest lies: the number of a view in `RankRecord.views`; −1 for sinks that a call does not have. */
+export type TensorViews = Readonly<Record<"q" | "k" | "v" | "sinks" | "dOut" | "out" | "dq" | "dk" | "dv", number>>;
 
 /** What ranks did in one attention, forward and backward: all of them, or one of each class. */
 export interface AttentionRecord {
@@ -244,8 +246,9 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
   using v = made(numKvHeads, keys, valueHeadDim);
   using dOut = made(numHeads, queries, valueHeadDim);
   using slopes = options.alibiSlopes ? device.empty([numHeads], "float32") : undefined;
-  const modifiers = { softcap, dropout, ...(slopes && { alibiSlopes: slopes }) };
-  for (const input of [q, k, v]) input.requiresGrad = true;
+  using sinks = options.sinks ? device.empty([numHeads], "float32") : undefined;
+  const modifiers = { softcap, dropout, ...(slopes && { alibiSlopes: slopes }), ...(sinks && { sinks }) };
+  for (const input of [q, k, v, ...(sinks ? [sinks] : [])]) input.requiresGrad = true;
   mark("forward");
   using out = attention(ctx, q, k, v, { backend, mask, lengths, padding, ...modifiers, queries, keys });
   mark("backward");
@@ -254,10 +257,11 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
   using dq = q.grad!;
   using dk = k.grad!;
   using dv = v.grad!;
-  const tensors = { q, k, v, dOut, out, dq, dk, dv };
+  const tensors = { q, k, v, sinks, dOut, out, dq, dk, dv };
   const tensorViews = Object.fromEntries(
-    Object.entries(tensors).map(([name, x]) => [name, tape.viewOf(x)]),
+    Object.entries(tensors).map(([name, x]) => [name, x ? tape.viewOf(x) : -1]),
   ) as TensorViews;
+  sinks?.grad?.dispose();
   mark("end");
   return { tape, at, firstSequence: batch * sequenceIndex(at, options), tensorViews, peakBytes: device.memory().peak };
 }

@@ -1,10 +1,36 @@
-import { flex } from "@mosaic/backend-flex";
-import { mesh2d } from "@mosaic/backend-mesh2d";
+import { flex, flexTraffic } from "@mosaic/backend-flex";
+import { mesh2d, mesh2dTraffic } from "@mosaic/backend-mesh2d";
 import { ring, ringTraffic } from "@mosaic/backend-ring";
-import { ulysses } from "@mosaic/backend-ulysses";
-import { type AttentionBackend, type Coordinate, local, masks } from "@mosaic/core";
+import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
+import { world } from "@mosaic/collectives-local";
+import {
+  attention,
+  type AttentionBackend,
+  type Coordinate,
+  layoutOf,
+  local,
+  masks,
+  spansLength,
+  type Tensor,
+  type TraceEvent,
+  type Traffic,
+  zeros,
+} from "@mosaic/core";
+import type { CallTraffic, TrafficOptions } from "@mosaic/core/context-parallel";
+import { cpu } from "@mosaic/kernels-cpu";
 import { describe, expect, test } from "vitest";
-import { count, predict, profiles, prove, record, recordRepresentatives, type RecordOptions } from "../src/index.ts";
+import {
+  count,
+  predict,
+  profiles,
+  prove,
+  type RankTraffic,
+  type RecordedRank,
+  record,
+  recordRepresentatives,
+  type RecordOptions,
+} from "../src/index.ts";
+import { proveRepresentatives } from "../src/prove/prove.ts";
 import { placements } from "./shapes.ts";
 
 // Variants of attention: what is recorded, proved and counted of them.
@@ -14,7 +40,12 @@ const variants: readonly Partial<RecordOptions>[] = [
   { softcap: 30, alibiSlopes: true, dropout: 0.1 },
   { valueHeadDim: 8 },
   { valueHeadDim: 20, softcap: 30, alibiSlopes: true, dropout: 0.1 },
+  { sinks: true },
+  { valueHeadDim: 8, softcap: 30, sinks: true },
 ];
+
+/** Sizes of a call. */
+type ClosedFormSizes = Readonly<Record<"batch" | "numHeads" | "numKvHeads" | "headDim" | "valueHeadDim", number>>;
 
 const arrangements: readonly { name: string; backend: AttentionBackend; mesh: Coordinate }[] = [
   { name: "local", backend: local(), mesh: { dp: 2 } },
@@ -36,19 +67,48 @@ describe.each(arrangements)("$name", ({ backend, mesh }) => {
   });
 });
 
-test("values of another head size count with theirs, and modifiers not at all", () => {
+test("modifiers of scores move nothing", () => {
   const options = { backend: ring(), mesh: { sp: 4 }, mask: masks.full(), ...sizes } as const;
-  const plain = count(record(options));
-  expect(count(record({ ...options, ...variants[0] })).ranks).toEqual(plain.ranks);
-  const run = record({ ...options, valueHeadDim: 20 });
-  const { batch, numKvHeads, headDim } = sizes;
-  for (const [sp, { forward, backward }] of count(run).ranks.entries()) {
-    const call = { at: { sp }, queries: run.queries, keys: run.keys, mask: run.slices };
-    const width = (batch * numKvHeads * (headDim + 20)) / 2;
-    const traffic = ringTraffic({ mesh: { sp: 4 }, call, width, dtype: "bfloat16" });
-    expect([forward.sent.bytes, backward.sent.bytes]).toEqual([traffic.forward.bytesSent, traffic.backward.bytesSent]);
-  }
+  expect(count(record({ ...options, ...variants[0] })).ranks).toEqual(count(record(options)).ranks);
 });
+
+/** The closed form of a backend, of the recorded call on one rank. */
+const closedForms: Readonly<Record<string, (options: TrafficOptions & ClosedFormSizes) => CallTraffic>> = {
+  ring: ({ mesh, call, dtype, batch, numKvHeads, headDim, valueHeadDim }) => {
+    const heads = batch * numKvHeads;
+    return ringTraffic({ mesh, call, dtype, width: heads * headDim, valueWidth: heads * valueHeadDim });
+  },
+  mesh2d: (options) => mesh2dTraffic({ ...options, shape: [2, 3] }),
+  "mesh2d, fused": (options) => mesh2dTraffic({ ...options, shape: [3, 2] }),
+  ulysses: ulyssesTraffic,
+  flex: (options) => flexTraffic({ ...options, stages: 2 }),
+  "flex whose queries travel": (options) => flexTraffic({ ...options, queriesTravel: true }),
+};
+
+describe.each(Object.entries(closedForms))("%s", (name, closedForm) => {
+  test.each([8, 20])(
+    "values of head size %i, keys of 12: what is counted is what the closed form states",
+    (valueHeadDim) => {
+      const { backend, mesh } = arrangements.find((each) => each.name.startsWith(name))!;
+      for (const [i, mask] of [masks.full(), masks.causal()].entries()) {
+        const placement = placements[i]!;
+        const run = record({ backend, mesh, mask, placement, ...sizes, valueHeadDim });
+        for (const [sp, { forward, backward }] of count(run).ranks.entries()) {
+          const call = { at: { sp }, queries: run.queries, keys: run.keys, mask: run.slices };
+          const { batch, numHeads, numKvHeads, headDim } = sizes;
+          const shape = { batch, numHeads, numKvHeads, headDim, valueHeadDim };
+          const traffic = closedForm({ mesh, call, dtype: "bfloat16", ...shape });
+          expect(trafficOf(forward), `forward, ${mask.name}, rank ${sp}`).toEqual(traffic.forward);
+          expect(trafficOf(backward), `backward, ${mask.name}, rank ${sp}`).toEqual(traffic.backward);
+        }
+      }
+    },
+  );
+});
+
+function trafficOf({ sent, received }: RankTraffic): Traffic {
+  return { bytesSent: sent.bytes, bytesReceived: received.bytes, messagesSent: sent.messages };
+}
 
 test("values of half the head size take away their share of the products, and no more", () => {
   const options = { backend: local(), mesh: { dp: 1 }, tokens: 8192, numHeads: 8, headDim: 128 } as const;
@@ -64,4 +124,66 @@ test("classes of ranks are found with values of another head size", () => {
   const run = recordRepresentatives(options);
   expect(run.ranks.length).toBeLessThan(6);
   expect(prove(run).violations).toEqual([]);
+});
+
+test("classes of ranks are proved with sinks", () => {
+  const run = recordRepresentatives({ backend: ring(), mesh: { sp: 6 }, ...sizes, tokens: 66, sinks: true });
+  expect(run.ranks.length).toBeLessThan(6);
+  expect(proveRepresentatives(run, 3, [1, 4]).violations).toEqual([]);
+});
+
+test("sinks that are not merged into every row are found, by the output and by the backward", () => {
+  const run = record({ backend: ring(), mesh: { sp: 2 }, ...sizes });
+  const { violations } = prove({ ...run, options: { ...run.options, sinks: true } });
+  expect(violations.map(({ kind }) => kind)).toEqual(["missing", "missing", "missing", "missing"]);
+  expect(violations[0]!.message).toMatch(/lse: the heads' sinks are counted 0 times/);
+});
+
+/** Kernels that attention's own events are of; all others are one kind here. */
+const named = new Set(["attend", "attendBackward", "merge", "rowDot", "copy"]);
+const kindOf = (kernel: string): string => (named.has(kernel) ? kernel : "other");
+
+/** The kernels of a recorded rank in order, but for fills. */
+function recordedKernels({ tape }: RecordedRank): string[] {
+  const kernels: string[] = [];
+  const event = tape.read();
+  while (event.next()) if (named.has(event.op) || ["add", "compute"].includes(event.op)) kernels.push(kindOf(event.op));
+  return kernels;
+}
+
+test("sinks send nothing, and kernels and bytes are those that are measured", async () => {
+  const [mesh, mask] = [{ sp: 3 }, masks.causal()];
+  const run = record({ backend: ring(), mesh, mask, ...sizes, dtype: "float32", sinks: true });
+  const counted = count(run).ranks;
+  expect(counted).toEqual(count(record({ ...run.options, sinks: false })).ranks);
+  const contexts = await world(3, { mesh, device: () => cpu({ threads: 1 }) });
+  const { batch, numHeads, numKvHeads, headDim, tokens } = sizes;
+  const layout = layoutOf({ mesh, axes: ["sp"], length: tokens });
+  for (const { device } of contexts) device.startTrace();
+  for (const ctx of contexts) {
+    const rows = spansLength(layout.spans(ctx.mesh.coordinate));
+    const input = (heads: number): Tensor => zeros(ctx, [batch, heads, rows, headDim]);
+    using q = input(numHeads);
+    using k = input(numKvHeads);
+    using v = input(numKvHeads);
+    using dOut = input(numHeads);
+    using sinks = zeros(ctx, [numHeads]);
+    for (const x of [q, k, v, sinks]) x.requiresGrad = true;
+    using out = attention(ctx, q, k, v, { backend: ring(), mask, sinks, queries: layout, keys: layout });
+    out.backward(dOut);
+  }
+  for (const [rank, ctx] of contexts.entries()) {
+    const events = await ctx.device.stopTrace();
+    const isKernel = ({ lane, name }: TraceEvent): boolean =>
+      lane === "compute" && name !== "fill" && !name.startsWith("collective");
+    expect(events.filter(isKernel).map(({ name }) => kindOf(name))).toEqual(recordedKernels(run.ranks[rank]!));
+    const { forward, backward } = counted[rank]!;
+    expect(ctx.mesh.group("sp").traffic()).toEqual({
+      bytesSent: forward.sent.bytes + backward.sent.bytes,
+      bytesReceived: forward.received.bytes + backward.received.bytes,
+      messagesSent: forward.sent.messages + backward.sent.messages,
+    });
+  }
+  expect(recordedKernels(run.ranks[0]!).filter((kernel) => kernel === "merge")).toHaveLength(1);
+  await Promise.all(contexts.map((ctx) => ctx.close()));
 });

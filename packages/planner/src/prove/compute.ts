@@ -16,6 +16,7 @@ import type { ReplayContext } from "./context.ts";
 import { AttentionOperands } from "./operands.ts";
 import type { PositionSet } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
+import { SinkReplay, sinkVerdict } from "./sinks.ts";
 import { emptySum } from "./sums.ts";
 import {
   describeValue,
@@ -56,6 +57,7 @@ export class ComputeReplay {
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
   readonly #operands: AttentionOperands;
+  readonly #sinks: SinkReplay;
   readonly #placeholderRows: Rows;
   /** Sums already reported as used before they are complete. */
   readonly #partials = new Set<number>();
@@ -69,6 +71,7 @@ export class ComputeReplay {
     this.#context = context;
     this.#memory = memory;
     this.#operands = new AttentionOperands(context, recorded, memory);
+    this.#sinks = new SinkReplay(context, recorded, memory);
     this.#placeholderRows = placeholderRows(context.positions.fromSpans([]));
   }
 
@@ -110,6 +113,7 @@ export class ComputeReplay {
 
   /** into ← into and from, which are out and lse of the same queries over other keys. */
   merge(event: TapeReader): void {
+    if (this.#sinks.merge(event, this.#operands)) return;
     for (const [i, what] of (["out", "lse"] as const).entries()) {
       if (this.#combine(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
       this.#operands.reportViolation(
@@ -129,6 +133,7 @@ export class ComputeReplay {
     const [out, x] = [event.arg(0), event.arg(1)];
     const { box } = this.#memory.view(out).layout;
     const from = this.#memory.view(x).layout.box;
+    if (this.#sinks.copy(out, x)) return;
     const same = box.sizes.every((size, i) => size === from.sizes[i]);
     const only = same ? this.#memory.singleRegion(x) : undefined;
     if (only) this.#memory.writeSingle(out, only.value, only.rows);
@@ -267,7 +272,7 @@ export class ComputeReplay {
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
   #checkComplete(sum: number, rows: PositionSet): void {
     if (sum === this.#lastComplete.sum && rows === this.#lastComplete.rows) return;
-    const verdict = this.#context.completeness.verdictOf(sum, "queries", rows);
+    const verdict = this.#context.completeness.verdictOf(sum, "queries", rows) ?? sinkVerdict(this.#context, sum);
     if (!verdict) this.#lastComplete = { sum, rows };
     if (!verdict || this.#partials.has(sum)) return;
     this.#partials.add(sum);

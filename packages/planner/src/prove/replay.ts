@@ -6,6 +6,7 @@ import { ComputeReplay } from "./compute.ts";
 import type { ReplayContext } from "./context.ts";
 import type { PositionTable } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
+import { writeSinks } from "./sinks.ts";
 import { type Rows, type RowSide, encodeValue } from "./values.ts";
 
 /** What a rank replays on. */
@@ -28,6 +29,7 @@ export function initialMemory(record: AttentionRecord, recorded: RecordedRank, t
   const [queries, keys] = [rowsOf("queries"), rowsOf("keys")];
   for (const name of ["q", "dOut"] as const) memory.writeSingle(tensorViews[name], encodeValue(name), queries);
   for (const name of ["k", "v"] as const) memory.writeSingle(tensorViews[name], encodeValue(name), keys);
+  writeSinks(memory, tensorViews.sinks, table);
   return memory;
 }
 

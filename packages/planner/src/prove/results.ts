@@ -3,6 +3,7 @@ import type { ContentEntry } from "./content.ts";
 import { shiftExpectedRows, hasRows, sumNumber } from "./entries.ts";
 import type { ReplayContext, Verdict } from "./context.ts";
 import type { RankMemory } from "./rank-memory.ts";
+import { sinkVerdict } from "./sinks.ts";
 import {
   describeValue,
   isFill,
@@ -62,8 +63,10 @@ function resultVerdict(entry: ContentEntry, { name, expected, context }: Expecte
   const sum = sumNumber(entry.value, name, initialValues);
   if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.interned)}` };
   const rows = isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows;
-  if (isFill(entry.value) || hasRows(entry, expected))
-    return completeness.verdictOf(sum, resultSides[name], rows.positions);
+  if (isFill(entry.value) || hasRows(entry, expected)) {
+    const verdict = completeness.verdictOf(sum, resultSides[name], rows.positions);
+    return verdict ?? (name === "out" ? sinkVerdict(context, sum) : undefined);
+  }
   const [held, due] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
     formatPositions(positions.spans),
   );

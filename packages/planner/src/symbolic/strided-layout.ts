@@ -30,7 +30,7 @@ export interface Box {
 export interface View {
   readonly layout: StridedLayout;
   readonly dtype: DType;
-  /** All that it shows. */
+  /** Of memory that it shows: an element that a broadcast repeats counts once. */
   readonly bytes: number;
 }
 
@@ -55,7 +55,7 @@ export class LayoutTable {
     let views = this.#views.get(layout);
     if (!views) this.#views.set(layout, (views = []));
     for (const view of views) if (view.dtype === dtype) return view;
-    const view = { layout, dtype, bytes: layout.size * dtypeBytes[dtype] };
+    const view = { layout, dtype, bytes: Math.min(layout.size, layout.high - layout.low) * dtypeBytes[dtype] };
     views.push(view);
     return view;
   }

@@ -53,6 +53,8 @@ export const planOptions = defineOptions("plan", {
   numKvHeads: option.integer({ ...headCount, optional: true }),
   /** Size of a head. */
   headDim: option.integer(positiveIntegerOption),
+  /** Whether heads have sinks. Default false. */
+  sinks: option.boolean({ default: false }),
   /** Sequences that the ranks work on together. Default 1. */
   batch: option.integer({ ...positiveIntegerOption, default: 1 }),
   /** Of queries, keys and values. Default "bfloat16". */
@@ -110,6 +112,7 @@ export interface CallShape {
   readonly numHeads: number;
   readonly numKvHeads: number;
   readonly headDim: number;
+  readonly sinks: boolean;
   readonly batch: number;
   readonly dtype: DType;
   readonly mask: Mask;
@@ -130,7 +133,7 @@ export interface PlanJob {
 /** Checks options and fills in what is absent; throws an OptionError that names `where`. */
 export function resolveJob(where: string, options: PlanOptions): PlanJob {
   const settings = planOptions.parse(options, where);
-  const { tokens, numHeads, headDim, nodes, gpusPerNode, mask = masks.full(), batch, dtype } = settings;
+  const { tokens, numHeads, headDim, nodes, gpusPerNode, sinks, mask = masks.full(), batch, dtype } = settings;
   const { keyTokens = tokens, numKvHeads = numHeads, memoryLimit = Number.POSITIVE_INFINITY } = settings;
   checkRanks(where, nodes, gpusPerNode);
   if (numHeads % numKvHeads !== 0) {
@@ -145,7 +148,7 @@ export function resolveJob(where: string, options: PlanOptions): PlanJob {
   );
   const profile = settings.profile ?? (settings.device === "cpu" ? "cpu-local" : "h100-ib400");
   return {
-    shape: { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement },
+    shape: { tokens, keyTokens, numHeads, numKvHeads, headDim, sinks, batch, dtype, mask, placement },
     nodes,
     gpusPerNode,
     ranks: nodes * gpusPerNode,

@@ -40,7 +40,7 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
 
 /** The options of the module. */
 function formatOptions(shape: CallShape): readonly string[] {
-  const { numHeads, numKvHeads, headDim, tokens, keyTokens, dtype, mask, placement } = shape;
+  const { numHeads, numKvHeads, headDim, sinks, tokens, keyTokens, dtype, mask, placement } = shape;
   const cross = keyTokens !== tokens;
   return [
     `embedDim: ${numHeads * headDim}`,
@@ -51,6 +51,7 @@ function formatOptions(shape: CallShape): readonly string[] {
     "backend",
     `placement: "${placement.name}"`,
     ...formatMask(mask),
+    ...(sinks ? ["sinks: true"] : []),
     `dtype: "${dtype}"`,
     `sequenceLength: ${tokens}`,
     ...(cross ? [`kvSequenceLength: ${keyTokens}`] : []),

@@ -1,0 +1,98 @@
+import type { RecordedRank } from "../record.ts";
+import type { TapeReader } from "../symbolic/tape.ts";
+import type { ContentEntry } from "./content.ts";
+import type { ReplayContext, Verdict, VerifierContext } from "./context.ts";
+import { hasRows, shiftExpectedRows, sumNumber } from "./entries.ts";
+import type { AttentionOperands } from "./operands.ts";
+import type { PositionTable } from "./positions.ts";
+import type { RankMemory } from "./rank-memory.ts";
+import { decodeKind, encodeValue, isFill, type Rows } from "./values.ts";
+
+// A sink is a key that every query sees, beside those of the mask: in the sums of a state it counts as one more tile, without keys.
+
+/** A rank's sinks, where its call has them: −1 is no view. */
+export function writeSinks(memory: RankMemory, view: number, table: PositionTable): void {
+  if (view < 0) return;
+  memory.writeSingle(view, encodeValue("sink"), { batch: 0, head: 0, column: 0, positions: table.fromSpans([]) });
+}
+
+/** Whether a sum of a state counts the sinks of its call, once. */
+export function sinkVerdict({ record, sums, tiles, positions }: VerifierContext, sum: number): Verdict {
+  if (!record.options.sinks) return undefined;
+  const count = sums.addendsOf(sum).filter(({ tile }) => positions.byId(tiles.keysOf(tile)).length === 0).length;
+  if (count === 1) return undefined;
+  return { kind: count === 0 ? "missing" : "duplicate", message: `the heads' sinks are counted ${count} times` };
+}
+
+/** Replays what becomes of a rank's sinks: copied to every row, and merged as a state without values. */
+export class SinkReplay {
+  readonly #context: ReplayContext;
+  readonly #memory: RankMemory;
+  readonly #view: number;
+  /** The rank's own queries. */
+  readonly #rows: Rows;
+
+  constructor(context: ReplayContext, { at, firstSequence, tensorViews }: RecordedRank, memory: RankMemory) {
+    const { positions, record } = context;
+    this.#context = context;
+    this.#memory = memory;
+    this.#view = tensorViews.sinks;
+    const own = positions.fromSpans(record.queries.spans(at));
+    this.#rows = { batch: firstSequence, head: 0, column: 0, positions: own };
+  }
+
+  /** A copy of the sinks to all rows of their heads; false, and nothing written, if it is something else that is copied. */
+  copy(out: number, x: number): boolean {
+    if (this.#view < 0 || this.#memory.storageOf(x) !== this.#memory.storageOf(this.#view)) return false;
+    const { numHeads } = this.#context.record.options;
+    const from = this.#memory.view(x).layout;
+    const { sizes } = this.#memory.view(out).layout.box;
+    const isColumn = from.shape.length === 3 && from.shape[1] === numHeads && from.strides[1] === 1;
+    const sinks = this.#memory.singleRegion(this.#view);
+    if (!isColumn || from.size !== numHeads || sizes[1] !== numHeads || !sinks) return false;
+    this.#memory.writeSingle(out, sinks.value, sinks.rows);
+    return true;
+  }
+
+  /** into ← into and the state of the sinks; false, and nothing written, if the other state is not theirs. */
+  merge(event: TapeReader, at: Pick<AttentionOperands, "rank" | "phase" | "number">): boolean {
+    if (this.#view < 0 || !this.#isSinkState(event.arg(2), event.arg(3))) return false;
+    const [out, lse] = [this.#stateSums(event.arg(0), "out"), this.#stateSums(event.arg(1), "lse")];
+    if (!out || !lse) return false;
+    const { positions, record, tiles } = this.#context;
+    const { numHeads, numKvHeads } = record.options;
+    const heads = { firstHead: 0, endHead: numHeads / numKvHeads };
+    const mask = record.interned.maskId(record.slices);
+    const { rank, phase, number } = at;
+    const range = { q: this.#rows.positions, k: positions.fromSpans([]), mask, pairs: 0 };
+    const tile = tiles.add({ rank, phase, number, ...range, ...heads });
+    this.#memory.write(event.arg(0), this.#withTile(out, "out", tile));
+    this.#memory.write(event.arg(1), this.#withTile(lse, "lse", tile));
+    return true;
+  }
+
+  #isSinkState(out: number, lse: number): boolean {
+    const [values, logits] = [this.#memory.read(out), this.#memory.singleRegion(lse)];
+    const isZero =
+      values.isComplete && values.entries.every(({ value }) => this.#context.initialValues.isInitial(value, "out"));
+    return isZero && logits !== undefined && decodeKind(logits.value) === "sink";
+  }
+
+  /** What a view holds, if it is a state of the rank's own queries. */
+  #stateSums(view: number, name: "out" | "lse"): readonly ContentEntry[] | undefined {
+    const { isComplete, entries } = this.#memory.read(view);
+    const isState = (entry: ContentEntry): boolean =>
+      sumNumber(entry.value, name, this.#context.initialValues) !== undefined &&
+      (isFill(entry.value) || hasRows(entry, this.#rows));
+    return isComplete && entries.every(isState) ? entries : undefined;
+  }
+
+  #withTile(entries: readonly ContentEntry[], name: "out" | "lse", tile: number): ContentEntry[] {
+    const { sums, initialValues } = this.#context;
+    return entries.map((entry) => {
+      const sum = sums.add(sumNumber(entry.value, name, initialValues)!, tile);
+      const rows = isFill(entry.value) ? shiftExpectedRows(entry, this.#rows) : entry.rows;
+      return { value: encodeValue(name, sum), rows, origin: entry.origin, sizes: entry.sizes };
+    });
+  }
+}
