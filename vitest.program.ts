@@ -1,6 +1,10 @@
 /// <reference types="node" />
-import { readdirSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { dirname, join, relative } from "node:path";
+import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
@@ -17,6 +21,32 @@ export async function bundled(source: URL): Promise<string> {
   const options = { bundle: true, format: "esm", target: "node20", packages: "external" } as const;
   await build({ ...options, entryPoints: { [name]: path }, outdir });
   return join(outdir, `${name}.js`);
+}
+
+/** What ranks under `mosaic-run` run, and how many there are. */
+export interface LaunchedProgram {
+  /** JavaScript, as `bundled` returns it. */
+  readonly script: string;
+  readonly ranks: number;
+  /** Arguments. A folder follows them, in which rank r writes `r.json`. */
+  readonly args?: readonly string[];
+}
+
+/** Runs ranks as processes under `mosaic-run`; resolves to the contents of each rank's file. Rejects with their output if one fails. */
+export async function launched<Result>({ script, ranks, args = [] }: LaunchedProgram): Promise<Result[]> {
+  const launcher = fileURLToPath(new URL("cli.js", import.meta.resolve("@mosaic/launcher")));
+  const directory = mkdtempSync(join(tmpdir(), "mosaic-ranks-"));
+  try {
+    const command = [launcher, "--nproc-per-node", String(ranks), script, ...args, directory];
+    const job = spawn(process.execPath, command, { stdio: ["ignore", "pipe", "pipe"] });
+    const [out, err, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
+    if (code !== 0) throw new Error(`mosaic-run exited with ${code}\n${out}\n${err}`);
+    return Array.from({ length: ranks }, (_, rank) =>
+      JSON.parse(readFileSync(join(directory, `${rank}.json`), "utf8")),
+    );
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
 }
 
 function packageOf(directory: string): string {

@@ -6,6 +6,7 @@ const TOP = [
   "package.json",
   "tsconfig.base.json",
   "vitest.program.ts",
+  "vitest.world.ts",
   "vitest.setup.ts",
   "vitest.config.ts",
   "README.md",

@@ -1,6 +1,7 @@
 import { backendSuite, batchSuite } from "@mosaic/conformance";
 import { hierarchicals } from "./arrangements.ts";
-import { overHosts, register } from "./world.ts";
+import { register } from "../../../vitest.world.ts";
+import { overHosts } from "./trial-layouts.ts";
 
 const extents = [
   { queries: 41, keys: 41 },

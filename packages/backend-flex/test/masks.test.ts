@@ -13,7 +13,8 @@ import {
 import { dtypeBytes, type Slice, type SliceType } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { flex } from "../src/index.ts";
-import { makeWorld, requiredRows } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
+import { requiredRows } from "./trial-layouts.ts";
 
 const types: readonly SliceType[] = ["full", "causal", "inverseCausal", "bidirectionalCausal"];
 

@@ -11,7 +11,8 @@ import {
 import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { flex, type FlexOptions, flexTraffic } from "../src/index.ts";
-import { hostsOf, layoutsOf, makeWorld, overHosts, requiredRows } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
+import { hostsOf, layoutsOf, overHosts, requiredRows } from "./trial-layouts.ts";
 
 const stages = [undefined, 0, 1, { forward: 3, backward: 2 }] as const;
 

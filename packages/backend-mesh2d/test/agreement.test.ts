@@ -6,7 +6,7 @@ import { dependencyTable } from "@mosaic/core/context-parallel";
 import { backwardPass, type ExecutionContext, forwardPass, type Pass, type Tile } from "../src/pass.ts";
 import { chooseSchedule, ScheduleCache } from "../src/schedule.ts";
 import { type Grid, createTile } from "../src/tile.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const grid: Grid = { rows: 2, columns: 3 };
 const length = 29;

@@ -1,9 +1,8 @@
 import { onWorld, validationSuite } from "@mosaic/conformance";
-import { attention, init, blockwise, layoutOf, OptionError, randn, type Tensor } from "@mosaic/core";
-import { cpu } from "@mosaic/kernels-cpu";
+import { attention, blockwise, layoutOf, OptionError, randn, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { mesh2d } from "../src/index.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 register(validationSuite({ makeWorld, backend: (axis) => mesh2d({ axis }) }));
 
@@ -57,12 +56,4 @@ test("options that no mesh could make right", () => {
   expect(() => mesh2d({ links: [1, 0] })).toThrow(/links: expected two times > 0, \[row, column\], received \[1,0\]/);
   expect(() => mesh2d({ halfSpeedRows: -1 })).toThrow(/a number of rows ≥ 0, received -1/);
   expect(() => mesh2d({ rows: 2 } as object)).toThrow(OptionError);
-});
-
-test("a context that was closed", async () => {
-  const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
-  const x = randn(ctx, [1, 2, 5, 4]);
-  const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 5 });
-  await ctx.close();
-  expect(() => attention(ctx, x, x, x, { backend: mesh2d(), queries: layout, keys: layout })).toThrow(/open context/);
 });

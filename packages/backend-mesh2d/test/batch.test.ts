@@ -2,7 +2,7 @@ import { type Arrangement, batchSuite, broadcastSteps, variantSuite } from "@mos
 import { mesh2d } from "../src/index.ts";
 import type { GridShape } from "./shapes.ts";
 import { ways } from "./ways.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 /** A grid of each number of ranks, each way of going about it on some. */
 const grids: readonly GridShape[] = [

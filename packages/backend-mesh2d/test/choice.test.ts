@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d } from "../src/index.ts";
 import { chooseSchedule, greedySchedule, type ScheduleName } from "../src/schedule.ts";
 import { even } from "./shapes.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 /** What is chosen on a square grid for chunks of so many rows, when compute takes `ratio` times as long as transfers. */
 function chosen(side: number, rows: number, { ratio = 1, halfSpeedRows = 24 } = {}): ScheduleName {

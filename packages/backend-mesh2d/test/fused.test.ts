@@ -1,5 +1,5 @@
 import { gridsUpTo, createSuite } from "./shapes.ts";
 import { ways } from "./ways.ts";
-import { register } from "./world.ts";
+import { register } from "../../../vitest.world.ts";
 
 register(createSuite(ways[0]!, gridsUpTo(8)));

@@ -1,8 +1,8 @@
-import { backendTrials, checkMeasurements, measureBackend, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { backendTrials, checkTrials, measureBackend, onWorld, placements, type Trial } from "@mosaic/conformance";
 import { test } from "vitest";
 import { mesh2d } from "../src/index.ts";
 import { formatTitle, ways } from "./ways.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const mesh = { sp: 6 };
 const extents = [{ queries: 23, keys: 23, masks: ["causal", "sliceMask"] }];
@@ -19,8 +19,5 @@ test.each(cases)("%s: eight query heads on %d key heads, as exact as one device"
     for (const trial of trials) measured.push(await measureBackend(ctx, backend, trial));
     return measured;
   });
-  for (const i of trials.keys()) {
-    const ofTrial = ranks.map((measured) => measured[i]!);
-    checkMeasurements(backend.name, ofTrial);
-  }
+  checkTrials(backend.name, ranks);
 });

@@ -1,6 +1,6 @@
 import { moduleSuite } from "@mosaic/conformance";
 import { mesh2d } from "../src/index.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 const arrangements = [
   { mesh: { sp: 6 }, axes: ["sp"], backend: mesh2d({ shape: [3, 2], schedule: "fused" }) },

@@ -12,7 +12,7 @@ import {
 } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const tokens = 24;
 

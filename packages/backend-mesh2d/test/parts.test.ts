@@ -1,4 +1,4 @@
 import { suiteInParts } from "./shapes.ts";
-import { register } from "./world.ts";
+import { register } from "../../../vitest.world.ts";
 
 register(suiteInParts());

@@ -2,7 +2,7 @@ import { agreementSuite } from "@mosaic/conformance";
 import { type AttentionBackend, attention, CollectiveMismatchError, layoutOf, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { mesh2d } from "../src/index.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 register(agreementSuite({ makeWorld, backend: (axis) => mesh2d({ axis }) }));
 

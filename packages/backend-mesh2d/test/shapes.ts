@@ -2,7 +2,7 @@ import { backendSuite, type Case, broadcastSteps, placements, type Trial } from 
 import type { Slice } from "@mosaic/core";
 import { mesh2d } from "../src/index.ts";
 import { formatTitle, type Way, ways } from "./ways.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 export type GridShape = readonly [rows: number, columns: number];
 

@@ -4,7 +4,7 @@ import { describe, expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d, mesh2dTraffic } from "../src/index.ts";
 import { even, type GridShape, gridsUpTo } from "./shapes.ts";
 import { formatTitle, ways } from "./ways.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 /** What the closed form states that one rank sends and receives in a forward and a backward of a trial. */
 function predicted(trial: Trial, shape: GridShape, sp: number): Traffic {

@@ -1,5 +1,5 @@
 import { agreementSuite } from "@mosaic/conformance";
 import { ring } from "../src/index.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 register(agreementSuite({ makeWorld, backend: (axis) => ring({ axis }) }));

@@ -2,7 +2,7 @@ import { type Arrangement, backendSuite, type Case } from "@mosaic/conformance";
 import { type AttentionBackend, local, type ProcessGroup, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { ring } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 // The suite must notice. Each of these rings is wrong in one small way.
 

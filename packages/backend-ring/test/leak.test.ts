@@ -1,6 +1,6 @@
 import { leakCase } from "@mosaic/conformance";
 import { ring } from "../src/index.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 const arrangement = { mesh: { sp: 2 }, axes: ["sp"], backend: ring() };
 /** 10 000 by `npm run test:leaks`. */

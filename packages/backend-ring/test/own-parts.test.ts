@@ -1,11 +1,4 @@
-import {
-  checkMeasurements,
-  measureBackend,
-  onWorld,
-  placements,
-  slicesToMaskMod,
-  type Trial,
-} from "@mosaic/conformance";
+import { checkTrials, measureBackend, onWorld, placements, slicesToMaskMod, type Trial } from "@mosaic/conformance";
 import { type Context, layoutOf, local, type Mask, masks, randn } from "@mosaic/core";
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { expect, test } from "vitest";
@@ -13,7 +6,7 @@ import { ring } from "../src/index.ts";
 import { backwardKeysCache, PART_ROWS } from "../src/own-parts.ts";
 import { rotate, rotateGradients } from "../src/ring.ts";
 import { createTable } from "./tables.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 // Long enough for the own keys of every rank to come in two parts.
 
@@ -106,9 +99,5 @@ test.each([2, 3])("%s ranks: gradients in two parts are as exact as on one devic
     for (const trial of trials) found.push(await measureBackend(ctx, ring(), trial));
     return found;
   });
-  for (const i of trials.keys())
-    checkMeasurements(
-      "ring",
-      measured.map((rank) => rank[i]!),
-    );
+  checkTrials("ring", measured);
 });

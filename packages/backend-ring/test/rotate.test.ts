@@ -3,7 +3,7 @@ import { type Context, type KvBlock, type ProcessGroup, randn, type Tensor, type
 import { expect, test } from "vitest";
 import { rotate, rotateGradients } from "../src/ring.ts";
 import { createTable } from "./tables.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 function createKv(ctx: Context): KvBlock {
   return { k: randn(ctx, [1, 1, 5, 2]), v: randn(ctx, [1, 1, 5, 2]) };

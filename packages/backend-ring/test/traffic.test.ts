@@ -2,7 +2,7 @@ import { attendOn, backendTrials, batchTrials, onWorld, placements, type Trial }
 import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ring, ringTraffic } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 /** What one forward and backward of a trial sent, by rank. */
 async function measured(size: number, trial: Trial): Promise<Traffic[]> {

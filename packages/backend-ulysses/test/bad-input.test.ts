@@ -1,20 +1,12 @@
 import { onWorld, validationSuite } from "@mosaic/conformance";
-import {
-  type AttentionBackend,
-  attention,
-  init,
-  layoutOf,
-  local,
-  MultiAxisAttention,
-  OptionError,
-  randn,
-} from "@mosaic/core";
-import { cpu } from "@mosaic/kernels-cpu";
+import { attention, layoutOf, local, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(validationSuite({ makeWorld, backend: (axis) => ulysses({ axis }) }));
+register(
+  validationSuite({ makeWorld, backend: (axis) => ulysses({ axis }), nest: (axis, inner) => ulysses({ axis, inner }) }),
+);
 
 test("an axis of the inner backend that the mesh lacks", async () => {
   const sent = await onWorld(makeWorld, { size: 2 }, async (ctx) => {
@@ -44,43 +36,8 @@ test("axes in another order than the rows are concatenated in", async () => {
   expect(sent).toEqual([0, 0]);
 });
 
-test("two levels of nesting on one axis", () => {
-  expect(() => ulysses({ inner: ulysses() })).toThrow(OptionError);
-  expect(() => ulysses({ axis: "a", inner: ulysses({ axis: "b", inner: ulysses({ axis: "a" }) }) })).toThrow(
-    /ulysses\(a\).*a separate mesh axis/,
-  );
-});
-
-test("a context that was closed", async () => {
-  const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
-  const x = randn(ctx, [1, 2, 5, 4]);
-  const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 5 });
-  await ctx.close();
-  expect(() => attention(ctx, x, x, x, { backend: ulysses(), queries: layout, keys: layout })).toThrow(/open context/);
-});
-
-test("an inner backend is asked what it needs of the mesh", async () => {
-  const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
-  const inner: AttentionBackend = {
-    ...local(),
-    check({ mesh }) {
-      throw new OptionError({ where: "inner", received: mesh.axes.join() });
-    },
-  };
-  expect(() => ulysses({ inner }).check?.(ctx)).toThrow("inner: received sp");
-  expect(() => ulysses().check?.(ctx)).not.toThrow();
-  await ctx.close();
-});
-
-test("a module reports at once that the mesh lacks the axis, and no option is ignored", async () => {
-  const mesh = { tp: 1 };
-  const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1, mesh, backends: [ulysses()] });
-  const options = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: "ulysses" };
-  expect(() => new MultiAxisAttention(ctx, options)).toThrow(
-    /ulysses\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/,
-  );
+test("no option is ignored", () => {
   expect(() => ulysses({ axes: "tp" } as object)).toThrow(
     /ulysses: expected options among axis, inner, received "axes"/,
   );
-  await ctx.close();
 });

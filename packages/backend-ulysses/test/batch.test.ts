@@ -3,7 +3,7 @@ import { attention, type AttentionBackend, layoutOf, local, randn } from "@mosai
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
 import { nests, worlds } from "./arrangements.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 register(batchSuite({ makeWorld, arrangements: worlds }));
 register(batchSuite({ makeWorld, arrangements: nests, dtypes: ["float32"] }));

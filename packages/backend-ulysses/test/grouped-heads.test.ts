@@ -1,6 +1,6 @@
 import {
   backendTrials,
-  checkMeasurements,
+  checkTrials,
   perturbed,
   type Measurement,
   measureBackend,
@@ -11,7 +11,7 @@ import {
 } from "@mosaic/conformance";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 /** Query heads and key heads, and how many ranks share them. */
 const cases = [
@@ -50,9 +50,5 @@ test.each(
     for (const trial of trials) measurements.push(await measureBackend(rank, ulysses(), trial));
     return measurements;
   });
-  for (const i of trials.keys())
-    checkMeasurements(
-      "ulysses",
-      ranks.map((measurements) => measurements[i]!),
-    );
+  checkTrials("ulysses", ranks);
 });

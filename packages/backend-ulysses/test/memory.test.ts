@@ -2,7 +2,7 @@ import { onWorld } from "@mosaic/conformance";
 import { masks, MultiAxisAttention, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 test("every step gives back what it took, at once and not when garbage is collected", async () => {
   await onWorld(makeWorld, { size: 3 }, async (ctx) => {

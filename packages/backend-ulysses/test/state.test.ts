@@ -12,7 +12,7 @@ import {
 } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const earlier: Slice = { q0: 0, q1: 24, k0: 0, k1: 11, type: "full" };
 const later: Slice = { q0: 0, q1: 24, k0: 11, k1: 24, type: "full" };

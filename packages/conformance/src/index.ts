@@ -6,6 +6,7 @@ export {
 export { agreementSuite, type AgreementSuiteOptions } from "./backend/agreement.ts";
 export {
   checkMeasurements,
+  checkTrials,
   type ErrorSum,
   errorSum,
   type Extent,
@@ -18,7 +19,7 @@ export { type BatchSuiteOptions, batchSuite, batchTrials } from "./backend/batch
 export { broadcastSteps } from "./backend/broadcast-steps.ts";
 export { maskKinds, maskKindsLength } from "./backend/mask-kinds.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
-export { measureBackend } from "./backend/measure.ts";
+export { measureArrangement, measureBackend } from "./backend/measure.ts";
 export {
   type Arrangement,
   backendTrials,

@@ -19,7 +19,7 @@ import {
   MetaAttention,
   MultiAxisHierarchicalAttention,
 } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
 

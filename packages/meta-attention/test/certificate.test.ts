@@ -8,7 +8,7 @@ import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from
 import { chunkVisibility } from "../src/route/choose.ts";
 import { cut, dot } from "./reference/rows.ts";
 import { createChunks, createShards, whole } from "./chunked-shape.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 /** A module on an input of some loudness. */
 interface Case {

@@ -5,7 +5,7 @@ import { HierarchicalMetaAttention } from "../src/index.ts";
 import { createChunks, whole } from "./chunked-shape.ts";
 import { expectedStep } from "./reference/step.ts";
 import { type RankResult, runStep, type Trial } from "./step.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1 } as const;
 

@@ -17,7 +17,7 @@ import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
 import { whole } from "./chunked-shape.ts";
 import { createInput, type RankResult, runStep, type Trial, createUpstream } from "./step.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const names = ["qkv_proj.weight", "qkv_proj.bias", "out_proj.weight", "out_proj.bias"] as const;
 const sizes = {

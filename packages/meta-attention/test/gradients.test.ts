@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
 import { createChunks, whole } from "./chunked-shape.ts";
 import { type RankResult, runStep, type Trial } from "./step.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 /** Every query sees every key but its own. */
 const others = (n: number): Mask =>

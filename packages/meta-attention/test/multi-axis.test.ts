@@ -2,7 +2,7 @@ import { checkClose, onWorld } from "@mosaic/conformance";
 import { add, type Context, fromArray, noGrad, randn, reduceGradients, shard, sum, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention, massLoss, type MetaResult, MultiAxisHierarchicalAttention } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
 

@@ -5,7 +5,7 @@ import {
   type HierarchicalMetaAttentionOptions,
   type MetaForwardOptions,
 } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 type Options = Partial<HierarchicalMetaAttentionOptions>;
 type Call = (ctx: Context, options: Options, forward: MetaForwardOptions) => Promise<void>;

@@ -4,7 +4,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { ChunkSummaryEncoder, MetaAttention } from "../src/index.ts";
 import { orderCoefficients } from "../src/encoder.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 async function alone<T>(body: (ctx: Context) => Promise<T>): Promise<T> {
   const [result] = await onWorld(makeWorld, { size: 1 }, body);

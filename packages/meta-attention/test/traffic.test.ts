@@ -5,7 +5,7 @@ import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { type ChosenChunks, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
 import { createChunks } from "./chunked-shape.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const sizes = { embedDim: 16, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;
 

@@ -11,7 +11,7 @@ import {
   massLoss,
   type MetaForwardOptions,
 } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;
 

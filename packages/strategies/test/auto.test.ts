@@ -3,7 +3,7 @@ import { masks, MultiAxisAttention, OptionError, randn } from "@mosaic/core";
 import { profiles } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { auto, type PlanOptions } from "../src/plan/index.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 const call = { tokens: 8192, numHeads: 4, numKvHeads: 2, headDim: 32, mask: masks.causal(), gpusPerNode: 4 } as const;
 

@@ -1,6 +1,6 @@
 import {
   backendTrials,
-  checkMeasurements,
+  checkTrials,
   perturbed,
   type Measurement,
   measureBackend,
@@ -10,7 +10,7 @@ import {
 } from "@mosaic/conformance";
 import { expect, test } from "vitest";
 import { composed } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 // Of 8 heads in groups of 4, three ranks have 3, 3 and 2: the middle one has the end of one group and the start of the
 // next, and goes around the ring once for each. Of 2 heads, one rank has none, and neither has anybody in its ring.
@@ -34,9 +34,5 @@ test.each([
     expect(rank.inFlight()).toBe(0);
     return measurements;
   });
-  for (const i of trials.keys())
-    checkMeasurements(
-      "composed",
-      ranks.map((measurements) => measurements[i]!),
-    );
+  checkTrials("composed", ranks);
 });

@@ -1,5 +1,5 @@
 import { moduleSuite } from "@mosaic/conformance";
 import { nests, strategies } from "./arrangements.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 register(moduleSuite({ makeWorld, arrangements: [...strategies, ...nests] }));

@@ -19,7 +19,7 @@ import {
   type HierarchicalOptions,
   type Strategy,
 } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 test("what is nested in what", () => {
   expect(ComposedAttention({ meshShape: { head: 2, seq: 4 } }).axes).toEqual(["seq", "head"]);

@@ -1,7 +1,7 @@
 import { attention, CollectiveMismatchError, layoutOf, masks, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { hierarchical } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 // Ranks 0 to 2 each share an axis of the mesh with a rank that differs, or with one that does.
 test("one rank of a nested mesh whose mask differs fails all, whichever axes they share with it", async () => {

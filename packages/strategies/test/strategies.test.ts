@@ -1,5 +1,5 @@
 import { backendSuite } from "@mosaic/conformance";
 import { strategies } from "./arrangements.ts";
-import { makeWorld, register } from "./world.ts";
+import { makeWorld, register } from "../../../vitest.world.ts";
 
 register(backendSuite({ makeWorld, arrangements: strategies, dtypes: ["float32"], coverage: "pairs" }));

@@ -2,7 +2,7 @@ import { ring } from "@mosaic/backend-ring";
 import { alongOneAxis, backendSuite } from "@mosaic/conformance";
 import { type AttentionBackend, emptyState, zeros } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 const right = ring();
 

@@ -4,7 +4,7 @@ import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosai
 import { type Coordinate, layoutOf, omitAxes, type ProcessGroup, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { composed, hierarchical, type Strategy } from "../src/index.ts";
-import { makeWorld } from "./world.ts";
+import { makeWorld } from "../../../vitest.world.ts";
 
 // No formula of this package's own: what a strategy sends along an axis is what the nested backend's closed form states.
 

@@ -3,7 +3,7 @@ import { world } from "@mosaic/collectives-nccl";
 import { agreementSuite } from "@mosaic/conformance";
 import { cuda } from "@mosaic/kernels-cuda";
 import { ring } from "../../src/index.ts";
-import { register } from "../world.ts";
+import { register } from "../../../../vitest.world.ts";
 
 // Ranks of one process: NCCL takes one rank of it on one GPU, so these are always the stand-ins.
 const built = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));

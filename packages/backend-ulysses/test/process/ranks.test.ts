@@ -1,49 +1,14 @@
-import { spawn } from "node:child_process";
-import { once } from "node:events";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { text } from "node:stream/consumers";
-import { fileURLToPath } from "node:url";
-import { checkMeasurements, formatMesh, type Measurement, meshSize } from "@mosaic/conformance";
-import type { Coordinate } from "@mosaic/core";
+import { checkTrials, formatMesh, type Measurement, meshSize } from "@mosaic/conformance";
 import { expect, test } from "vitest";
-import { bundled } from "../../../../vitest.program.ts";
+import { bundled, launched } from "../../../../vitest.program.ts";
 
-const launcher = fileURLToPath(new URL("cli.js", import.meta.resolve("@mosaic/launcher")));
 const script = await bundled(new URL("rank.ts", import.meta.url));
 
-/** Runs the ranks of a mesh as processes; resolves to what each of them measured. */
-async function measured(mesh: Coordinate, directory: string): Promise<Measurement[][]> {
-  const size = meshSize(mesh);
-  const job = spawn(
-    process.execPath,
-    [launcher, "--nproc-per-node", String(size), script, formatMesh(mesh), directory],
-    {
-      stdio: ["ignore", "pipe", "pipe"],
-    },
-  );
-  const [reported, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
-  expect(code, `${reported}\n${complained}`).toBe(0);
-  return Array.from({ length: size }, (_, rank) => JSON.parse(readFileSync(join(directory, `${rank}.json`), "utf8")));
-}
-
-const meshes: Coordinate[] = [{ sp: 3 }, { node: 2, gpu: 2 }];
-
-test.each(meshes.map((mesh) => [formatMesh(mesh), mesh] as const))(
+test.each([{ sp: 3 }, { node: 2, gpu: 2 }].map((mesh) => [formatMesh(mesh), meshSize(mesh)] as const))(
   "real processes, %s: every mask and placement, grouped heads, unequal shards",
-  async (_, mesh) => {
-    const directory = mkdtempSync(join(tmpdir(), "mosaic-ulysses-"));
-    try {
-      const ranks = await measured(mesh, directory);
-      expect(ranks[0]!.length).toBeGreaterThan(100);
-      for (const i of ranks[0]!.keys())
-        checkMeasurements(
-          "ulysses",
-          ranks.map((measurements) => measurements[i]!),
-        );
-    } finally {
-      rmSync(directory, { recursive: true });
-    }
+  async (mesh, size) => {
+    const ranks = await launched<Measurement[]>({ script, ranks: size, args: [mesh] });
+    expect(ranks[0]!.length).toBeGreaterThan(100);
+    checkTrials("ulysses", ranks);
   },
 );

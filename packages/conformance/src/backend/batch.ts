@@ -13,7 +13,7 @@ import {
 import { resolveBatchMaskUnchecked } from "@mosaic/core/context-parallel";
 import { type Case, check, checkClose } from "../check.ts";
 import { poisonMemory } from "../perturb/group.ts";
-import { checkMeasurements, type Measurement } from "../measure/gate.ts";
+import { checkTrials, type Measurement } from "../measure/gate.ts";
 import { type MaskMod } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
 import { pairwise } from "../pairwise.ts";
@@ -188,10 +188,7 @@ async function checkExact({ makeWorld, dtypes }: BatchSuiteOptions, arrangement:
     for (const trial of trials) measurements.push(await measureBackend(ctx, backend, trial));
     return measurements;
   });
-  for (const i of trials.keys()) {
-    const ofTrial = measured.map((measurements) => measurements[i]!);
-    checkMeasurements(backend.name, ofTrial);
-  }
+  checkTrials(backend.name, measured);
 }
 
 const padSamples = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, headDim: 8, lengths: [7, 19, 0] } as const;

@@ -1,5 +1,5 @@
 import type { AttentionBackend, Context, Device } from "@mosaic/core";
-import { magnitude } from "../check.ts";
+import { check, magnitude } from "../check.ts";
 import {
   type ErrorSum,
   errorSum,
@@ -9,7 +9,9 @@ import {
   type Measurement,
 } from "../measure/gate.ts";
 import { expectedFor, runLocalAttention, type AttentionNumbers, runBackendOnRank, positionsOfRank } from "./attend.ts";
+import { perturbContext } from "../perturb/group.ts";
 import { type Reference, getReference, type Trial } from "./trial.ts";
+import { type Arrangement, backendTrials, placements } from "./trials.ts";
 
 const names = ["out", "lse", "dq", "dk", "dv"] as const;
 
@@ -26,6 +28,22 @@ export async function measureBackend(ctx: Context, backend: AttentionBackend, tr
   });
   const results = Object.fromEntries(names.map((name) => [name, measured(name)]));
   return { trial: trial.name, results, lse: trial.values?.isNearTie ? 0 : lse };
+}
+
+/**
+ * This rank's part of all trials of an arrangement: every placement, in float32 and bfloat16 by turns, with messages that
+ * complete late. For ranks that are processes; within one process `backendSuite` does it.
+ */
+export async function measureArrangement(ctx: Context, arrangement: Arrangement): Promise<Measurement[]> {
+  const rank = perturbContext(ctx, { completion: "late", seed: 3 });
+  const measurements: Measurement[] = [];
+  for (const [i, placement] of placements().entries()) {
+    const dtype = i % 2 === 0 ? "float32" : "bfloat16";
+    for (const trial of backendTrials(arrangement, { placement, dtype, seed: 100 }))
+      measurements.push(await measureBackend(rank, arrangement.backend, trial));
+  }
+  check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
+  return measurements;
 }
 
 /** What a rank's errors are held to. */

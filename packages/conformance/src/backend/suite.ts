@@ -1,7 +1,7 @@
 import type { AttentionBackend, DType } from "@mosaic/core";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
 import { type CompletionTime, perturbContext, poisonMemory } from "../perturb/group.ts";
-import { checkMeasurements, type Measurement } from "../measure/gate.ts";
+import { checkTrials, type Measurement } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { runLocalAttention, runBackendOnRank, type InitialState, selectRows, positionsOfRank } from "./attend.ts";
 import { measureBackend } from "./measure.ts";
@@ -123,12 +123,12 @@ async function checkExact(
     }
     return { sequence, measurements };
   });
-  for (const [sequence, mine] of trials.entries()) {
+  for (const sequence of trials.keys()) {
     const ranks = measured.filter((rank) => rank.sequence === sequence);
-    for (const i of mine.keys()) {
-      const ofTrial = ranks.map(({ measurements }) => measurements[i]!);
-      checkMeasurements(backend.name, ofTrial);
-    }
+    checkTrials(
+      backend.name,
+      ranks.map(({ measurements }) => measurements),
+    );
   }
 }
 

@@ -6,8 +6,11 @@ import {
   type Coordinate,
   type DType,
   layoutOf,
+  local,
   type Mask,
   masks,
+  MultiAxisAttention,
+  OptionError,
   type Placement,
   randn,
   type Shape,
@@ -22,6 +25,8 @@ export interface ValidationSuiteOptions {
   readonly makeWorld: MakeWorld;
   /** Makes the backend along an axis. */
   readonly backend: (axis: string) => AttentionBackend;
+  /** Makes it around an inner backend. Absent: it takes none. */
+  readonly nest?: (axis: string, inner: AttentionBackend) => AttentionBackend;
   /** The sequences that must be sharded along the axis. Default: both. */
   readonly sharded?: readonly ("queries" | "keys")[];
 }
@@ -75,15 +80,18 @@ interface InvalidCall {
  * ```ts
  * import { ring } from "@mosaic/backend-ring";
  * import { world } from "@mosaic/collectives-local";
+ * import type { AttentionBackend } from "@mosaic/core";
  * import { type MakeWorld, validationSuite } from "@mosaic/conformance";
  * import { cpu } from "@mosaic/kernels-cpu";
  * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
  *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
- * const cases = validationSuite({ makeWorld, backend: (axis) => ring({ axis }), sharded: ["keys"] });
+ * const nest = (axis: string, inner: AttentionBackend) => ring({ axis, inner });
+ * const cases = validationSuite({ makeWorld, backend: (axis) => ring({ axis }), nest, sharded: ["keys"] });
  * await cases[0]!.run();
  * ```
  */
-export function validationSuite({ makeWorld, backend, sharded = ["queries", "keys"] }: ValidationSuiteOptions): Case[] {
+export function validationSuite(options: ValidationSuiteOptions): Case[] {
+  const { makeWorld, backend, sharded = ["queries", "keys"] } = options;
   const mistakes = [
     invalidAxis(backend),
     ...sharded.flatMap(invalidSequences),
@@ -100,6 +108,63 @@ export function validationSuite({ makeWorld, backend, sharded = ["queries", "key
       name: `${name}: ${broken.title} is rejected on every rank before anything is sent`,
       run: () => violationRejected(makeWorld, backend("sp"), broken),
     })),
+    ...contextCases(options),
+    ...nestingCases(options),
+  ];
+}
+
+/** Contexts on which a backend cannot run. */
+function contextCases({ makeWorld, backend }: ValidationSuiteOptions): Case[] {
+  const { name } = backend("sp");
+  return [
+    {
+      name: `${name}: a context that was closed is rejected`,
+      run: () =>
+        onWorld(makeWorld, { size: 1 }, async (ctx) => {
+          const x = randn(ctx, operandShapes.q);
+          const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend("sp").axes, length: 5 });
+          await ctx.close();
+          const call = () => attention(ctx, x, x, x, { backend: backend("sp"), queries: layout, keys: layout });
+          await checkThrows(call, "ClosedError", /open context/);
+        }).then(() => {}),
+    },
+    {
+      name: `${name}: a module is rejected, before any call, on a mesh without its axis`,
+      run: () =>
+        onWorld(makeWorld, { size: 1, mesh: { tp: 1 } }, (ctx) => {
+          const module = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: backend("sp") };
+          const message = /rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/;
+          return checkThrows(() => new MultiAxisAttention(ctx, module), "OptionError", message);
+        }).then(() => {}),
+    },
+  ];
+}
+
+/** Inner backends with which a backend cannot be made, or cannot run. */
+function nestingCases({ makeWorld, backend, nest }: ValidationSuiteOptions): Case[] {
+  if (!nest) return [];
+  const { name } = backend("sp");
+  return [
+    {
+      name: `${name}: two levels of nesting on one axis are rejected`,
+      async run() {
+        const separate = /a separate mesh axis/;
+        await checkThrows(() => nest("sp", backend("sp")), "OptionError", separate);
+        await checkThrows(() => nest("a", nest("b", backend("a"))), "OptionError", separate);
+      },
+    },
+    {
+      name: `${name}: a mesh that the inner backend refuses is rejected`,
+      run: () =>
+        onWorld(makeWorld, { size: 1 }, async (ctx) => {
+          const check = (): never => {
+            throw new OptionError({ where: "inner", received: "this mesh" });
+          };
+          const refused = nest("sp", { ...local(), check });
+          await checkThrows(() => refused.check?.(ctx), "OptionError", /inner: received this mesh/);
+          nest("sp", local()).check?.(ctx);
+        }).then(() => {}),
+    },
   ];
 }
 

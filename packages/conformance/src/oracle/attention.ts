@@ -37,6 +37,8 @@ export interface OracleBackward {
   readonly dv: Float64Array;
   /** [H] if there are sinks, else empty. */
   readonly dSinks: Float64Array;
+  /** Σ over rows of the absolute values that dSinks adds up, [H]: what the rounding of terms that cancel is relative to. */
+  readonly dSinkTerms: Float64Array;
 }
 
 /**
@@ -72,6 +74,7 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
   const dk = new Float64Array(k.length);
   const dv = new Float64Array(v.length);
   const dSinks = new Float64Array(modifiers?.sinks?.length ?? 0);
+  const dSinkTerms = new Float64Array(dSinks.length);
   const weights = new Float64Array(keys);
   const dWeights = new Float64Array(keys);
   forEachRow(problem, ({ row, head, keyRow, visibleKeys, scores, derivatives, factors, sink }) => {
@@ -81,7 +84,11 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
       dWeights[i] = factors[i]! * dot({ x: dOut, row }, { x: v, row: keyRow + visibleKeys[i]! }, valueHeadDim);
       delta += weights[i]! * dWeights[i]!;
     }
-    if (dSinks.length > 0) dSinks[head]! -= Math.exp(sink - lse) * delta;
+    if (dSinks.length > 0) {
+      const term = Math.exp(sink - lse) * delta;
+      dSinks[head]! -= term;
+      dSinkTerms[head]! += Math.abs(term);
+    }
     for (let i = 0; i < visibleKeys.length; i++) {
       const key = keyRow + visibleKeys[i]!;
       const weight = weights[i]!;
@@ -91,7 +98,7 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
       addScaled({ x: dv, row: key }, weight * factors[i]!, { x: dOut, row }, valueHeadDim);
     }
   });
-  return { dq, dk, dv, dSinks };
+  return { dq, dk, dv, dSinks, dSinkTerms };
 }
 
 interface ScoreRow {

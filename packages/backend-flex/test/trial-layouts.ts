@@ -1,12 +1,6 @@
-import { world } from "@mosaic/collectives-local";
-import type { Case, MakeWorld, Trial } from "@mosaic/conformance";
+import type { MakeWorld, Trial } from "@mosaic/conformance";
 import { layoutOf, positions } from "@mosaic/core";
-import { cpu } from "@mosaic/kernels-cpu";
-import { test } from "vitest";
-
-/** Ranks of one thread each, all in this process. A message that never comes is an error soon. */
-export const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
-  world(size, { ...options, device: (rank) => wrapDevice(cpu({ threads: 1, index: rank })), timeout: 20 });
+import { makeWorld } from "../../../vitest.world.ts";
 
 /** The host of each of so many ranks: in order, of two ranks each, or every other rank on one of two. */
 export function hostsOf(size: number): number[] {
@@ -42,9 +36,4 @@ export function requiredRows(trial: Trial): number {
     }
   }
   return rows;
-}
-
-/** Makes tests of cases. */
-export function register(cases: readonly Case[], timeout?: number): void {
-  test.each(cases.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run(), timeout);
 }
