@@ -24,17 +24,17 @@ export type FlexVariant = "ring" | "flex" | "flexDispatched";
 
 /** The arguments of the ranks. */
 export interface FlexJob {
-  readonly specs: readonly MaskSpec[];
+  readonly spec: MaskSpec;
   readonly variants: readonly FlexVariant[];
   readonly rounds: number;
   /** Whether each rank keeps to a core of its own. */
   readonly areCoresPinned: boolean;
 }
 
-/** What a rank reports of a round: a profile, and by mask and contender when a step, forward and backward, began and ended. */
+/** What a rank reports of a round: a profile, and by contender when its steps, forward and backward, began and ended. */
 export interface FlexRound {
   readonly profile: Profile;
-  readonly intervals: readonly (readonly { begin: number; end: number }[])[];
+  readonly intervals: readonly { begin: number; end: number }[];
 }
 
 export function maskOf({ kind, lengths }: MaskSpec): Mask {
@@ -56,50 +56,50 @@ export function strategyOf(
  * flex beside the ring, with the same mask, in turns in one run: four ranks on all cores, and two ranks that have a core each, with
  * ten drawn batches of documents, beside what the planner predicts. Ratios are the ring's time divided by flex's.
  */
-export const flexCases: readonly Case[] = [ringComparisonCase(4), packedBatchesCase(2)];
+export const flexCases: readonly Case[] = [
+  ringComparisonCase(4, { kind: "documents", lengths: drawLengths(1) }),
+  ringComparisonCase(4, { kind: "window", lengths: [] }),
+  ringComparisonCase(4, { kind: "blockCausal", lengths: [] }),
+  ...Array.from({ length: BATCHES }, (_, batch) => packedBatchCase(2, batch)),
+];
 
-function ringComparisonCase(ranks: number): Case {
+function ringComparisonCase(ranks: number, spec: MaskSpec): Case {
+  const name = `flex.${ranks}x1.${spec.kind}`;
   const variants = ["ring", "flex", "flexDispatched"] as const;
-  const specs: readonly MaskSpec[] = [
-    { kind: "documents", lengths: drawLengths(1) },
-    { kind: "window", lengths: [] },
-    { kind: "blockCausal", lengths: [] },
-  ];
-  const nameOf = ({ kind }: MaskSpec): string => `flex.${ranks}x1.${kind}`;
   return {
-    names: specs.map(nameOf),
+    names: [name],
     async run({ repetitions }) {
-      const reported = await runJob(ranks, { specs, variants, rounds: repetitions, areCoresPinned: false });
-      return specs.map((spec, i): Row => {
-        const [same, dispatched] = [1, 2].map((contender) => measuredRatio(reported, i, contender));
-        return {
-          case: nameOf(spec),
+      const reported = await runJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: false });
+      const [same, dispatched] = [1, 2].map((contender) => measuredRatio(reported, contender));
+      return [
+        {
+          case: name,
           numbers: { vsRing: same!, dispatchedVsRing: dispatched! },
           text: `${same!.toFixed(3).padStart(7)} × ring with its placement, ${dispatched!.toFixed(3)} × dispatched`,
-        };
-      });
+        },
+      ];
     },
   };
 }
 
-function packedBatchesCase(ranks: number): Case {
-  const specs = Array.from({ length: BATCHES }, (_, i): MaskSpec => ({ kind: "documents", lengths: drawLengths(i) }));
-  const nameOf = (i: number): string => `flex.${ranks}x1.batch${i}`;
+function packedBatchCase(ranks: number, batch: number): Case {
+  const spec: MaskSpec = { kind: "documents", lengths: drawLengths(batch) };
+  const name = `flex.${ranks}x1.batch${batch}`;
   const variants = ["ring", "flexDispatched"] as const;
   return {
-    names: specs.map((_, i) => nameOf(i)),
+    names: [name],
     async run({ repetitions }) {
-      const reported = await runJob(ranks, { specs, variants, rounds: repetitions, areCoresPinned: true });
-      return specs.map((spec, i): Row => {
-        const measured = measuredRatio(reported, i, 1);
-        const predicted = median(reported[0]!.map(({ profile }) => predictedRatio(spec, ranks, profile)));
-        const [longest, count] = [Math.max(...spec.lengths), spec.lengths.length];
-        return {
-          case: nameOf(i),
+      const reported = await runJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: true });
+      const measured = measuredRatio(reported, 1);
+      const predicted = median(reported[0]!.map(({ profile }) => predictedRatio(spec, ranks, profile)));
+      const [longest, count] = [Math.max(...spec.lengths), spec.lengths.length];
+      return [
+        {
+          case: name,
           numbers: { measured, predicted, ratio: measured / predicted, documents: count, longest },
           text: `${measured.toFixed(3).padStart(7)} × ring measured, ${predicted.toFixed(3)} predicted: ${(measured / predicted).toFixed(3)}; ${count} documents, the longest of ${longest}`,
-        };
-      });
+        },
+      ];
     },
   };
 }
@@ -111,9 +111,9 @@ function runJob(ranks: number, job: FlexJob): Promise<Reported> {
 }
 
 /** The time of the first contender divided by that of another, each from the first rank's begin to the last one's end: the median. */
-function measuredRatio(reported: Reported, mask: number, contender: number): number {
+function measuredRatio(reported: Reported, contender: number): number {
   const seconds = (round: number, which: number): number => {
-    const taken = reported.map((rounds) => rounds[round]!.intervals[mask]![which]!);
+    const taken = reported.map((rounds) => rounds[round]!.intervals[which]!);
     return Math.max(...taken.map(({ end }) => end)) - Math.min(...taken.map(({ begin }) => begin));
   };
   return median(reported[0]!.map((_, round) => seconds(round, 0) / seconds(round, contender)));

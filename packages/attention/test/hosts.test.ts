@@ -82,8 +82,8 @@ const placements: readonly [name: string, ranks: readonly number[]][] = [
 
 const tokens = 12_000;
 const settings = {
-  ...{ tokens, ranks: 4, backend: "ring", causal: false, dtype: "float32", backward: true, numHeads: 2, dim: 64 },
-  ...{ seed: 0, json: false, svg: "", predict: "" },
+  ...{ tokens, ranks: 4, backend: "ring", mask: { name: "full" }, placement: "contiguous", dtype: "float32" },
+  ...{ backward: true, numHeads: 2, dim: 64, seed: 0, json: false, svg: "", dispatch: "", predict: "" },
 };
 
 async function attend(ranks: readonly number[]): Promise<string> {
@@ -153,7 +153,7 @@ async function train(ranks: readonly number[], method: string): Promise<Readonly
   const results = mkdtempSync(join(directory, "training-"));
   const steps = ["--steps", "6", "--evaluate-every", "3", "--checkpoint-every", "6"];
   const model = ["--task", "genome", "--method", method, "--chunks", "8", "--chunk-length", "64", "--batch", "2"];
-  await runOn(ranks, [built("apps/genome/dist/rank.js"), ...model, ...steps, "--directory", results]);
+  await runOn(ranks, [built("apps/genome/dist/rank.js"), ...model, ...steps, "--output-dir", results]);
   return filesIn(results, /^(curve\.jsonl|model\.safetensors)$/);
 }
 

@@ -29,6 +29,19 @@ test("reductions of the world and of the ranks of one host have the bits of shar
   expect(ofHosts).toEqual([three, two, three, two, three]);
 });
 
+test("the sums of an all-reduce cross to a host once", async () => {
+  const hosts = [0, 0, 0, 1];
+  await using ranks = await openRanks(hosts.length, { ucx: { network: "lo" }, hosts });
+  const bytes = 4 << 20;
+  const share = bytes / hosts.length;
+  const xs = ranks.devices.map((device, rank) => tensor(device, new Float32Array(bytes / 4).fill(rank), [bytes / 4]));
+  ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+  for (const x of xs) expect((await x.read()).every((value) => value === 6)).toBe(true);
+  const sent = ranks.groups.map((group) => group.traffic().bytesSent / share);
+  // Three shares to reduce each. Then rank 0 forwards what rank 3 sends it alone; the others' sums go to everybody.
+  expect(sent).toEqual([3 + 3 + 2, 3 + 3, 3 + 3, 3 + 1]);
+});
+
 test("a rank that shares no host with any other", async () => {
   await using ranks = await openRanks(3, { ucx: { network: "lo" }, hosts: [0, 0, 1] });
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));

@@ -2,8 +2,12 @@
 // finds. See CMakeLists.txt, target collectives-test.
 #include <test/engine_world.h>
 
+#include <algorithm>
 #include <cmath>
+#include <deque>
+#include <map>
 #include <random>
+#include <set>
 
 #include "mosaic/clock.h"
 #include "polling_transport.h"
@@ -166,6 +170,60 @@ void testNothingIsReduced() {
   }
 }
 
+/// Carries out the last two stages of an all-reduce, in which sums of hosts' ranks are exchanged, on plain memory.
+/// Returns how often each owner's share came to each host from another one.
+std::map<std::pair<uint32_t, uint32_t>, int> gatherByHost(const std::vector<uint32_t>& hosts, uint64_t count) {
+  const auto n = static_cast<uint32_t>(hosts.size());
+  std::vector<Floats> x(n, Floats(count, NAN));
+  std::vector<MessageSchedule> schedules;
+  for (uint32_t rank = 0; rank < n; rank++) {
+    Group group;
+    group.rank = rank;
+    group.hosts = hosts;
+    for (uint32_t r = 0; r < n; r++) group.ranks.push_back(r);
+    const CollectiveCall call = allReduce(x[rank]);
+    schedules.push_back(scheduleOf(group, call, signatureOf(group, call)));
+    const Stage& scatter = schedules.back().stages[0];
+    for (uint64_t i = 0; i < scatter.reduction->count; i++) {
+      reinterpret_cast<float*>(scatter.reduction->out)[i] = static_cast<float>(rank);
+    }
+  }
+  std::map<std::pair<uint32_t, uint32_t>, int> crossings;
+  for (size_t stage = 1; stage < schedules[0].stages.size(); stage++) {
+    std::map<std::pair<uint32_t, uint32_t>, std::deque<Floats>> sent;
+    for (uint32_t rank = 0; rank < n; rank++) {
+      for (const Message& message : schedules[rank].stages[stage].sends) {
+        const auto* data = reinterpret_cast<const float*>(message.data);
+        sent[{rank, message.peer}].emplace_back(data, data + message.signature.bytes / sizeof(float));
+        if (hosts[rank] != hosts[message.peer]) crossings[{rank, hosts[message.peer]}]++;
+      }
+    }
+    for (uint32_t rank = 0; rank < n; rank++) {
+      for (const Message& message : schedules[rank].stages[stage].receives) {
+        auto& queue = sent[{message.peer, rank}];
+        if (queue.empty()) return check(false, "a receive without a send"), crossings;
+        check(queue.front().size() * sizeof(float) == message.signature.bytes, "sizes match");
+        std::copy(queue.front().begin(), queue.front().end(), reinterpret_cast<float*>(message.data));
+        queue.pop_front();
+      }
+    }
+    for (const auto& [pair, queue] : sent) check(queue.empty(), "a send without a receive");
+  }
+  check(std::none_of(x[0].begin(), x[0].end(), [](float value) { return std::isnan(value); }), "nothing is left out");
+  for (uint32_t rank = 1; rank < n; rank++) check(x[rank] == x[0], "all have all shares");
+  return crossings;
+}
+
+void testSumsCrossOnce() {
+  const std::vector<std::vector<uint32_t>> placements = {{0, 0, 1, 1}, {0, 1, 0, 1, 0}, {0, 0, 0, 1, 2, 2}, {2, 1}};
+  for (const std::vector<uint32_t>& hosts : placements) {
+    const std::set<uint32_t> distinct(hosts.begin(), hosts.end());
+    const auto crossings = gatherByHost(hosts, 10'007);
+    check(crossings.size() == hosts.size() * (distinct.size() - 1), "each share comes to each other host");
+    for (const auto& [shareAndHost, times] : crossings) check(times == 1, "once");
+  }
+}
+
 // ── the control plane of one process
 
 struct Listener : ControlListener {
@@ -241,6 +299,7 @@ void testAll() {
   testWorldOfAnotherSize();
   testRefusalFreesTheTransport();
   testNothingIsReduced();
+  testSumsCrossOnce();
   testInProcessLoss();
   testInProcessValues();
   for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits<Cpu>(n);

@@ -41,6 +41,8 @@ struct Group {
   std::string name;
   std::vector<uint32_t> ranks;  // world ranks, in order
   uint32_t rank = 0;            // own position in `ranks`
+  /// The host of each of `ranks`, by number. Empty before the ranks are connected, and where hosts make no difference.
+  std::vector<uint32_t> hosts;
 
   /// The groups that it was split from.
   std::vector<uint64_t> ancestors;

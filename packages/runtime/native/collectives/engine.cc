@@ -45,6 +45,11 @@ void Engine::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Engine::setHosts(std::vector<uint32_t> hosts) {
+  const std::lock_guard lock(mutex_);
+  groups_[0]->hosts = std::move(hosts);
+}
+
 // ── from the host
 
 uint64_t Engine::post(uint32_t group, const CollectiveCall& call, std::string label) {
@@ -370,6 +375,7 @@ bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
     if (colors[rank] != op->split->color) continue;
     if (rank == parent.rank) part->rank = part->size();
     part->ranks.push_back(parent.ranks[rank]);
+    if (!parent.hosts.empty()) part->hosts.push_back(parent.hosts[rank]);
   }
   if (!openSplitGroup(*op, colors)) return false;
   const std::lock_guard lock(mutex_);

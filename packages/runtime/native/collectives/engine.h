@@ -109,6 +109,8 @@ class Engine : private ControlListener {
   /// To be called at the end of a subclass's constructor, and `stop` at the begin of its destructor.
   void start(const char* threadName);
   void stop();
+  /// The host of each rank of the world, where it makes a difference to an ordering, once that has connected.
+  void setHosts(std::vector<uint32_t> hosts);
 
   // ── what an ordering implements; on the communication thread unless they state otherwise
   /// Connects the transport; `bootstrap` is valid during the call. Throws Failure.

@@ -238,6 +238,7 @@ HostEngine::~HostEngine() { stop(); }
 void HostEngine::connect(MosaicBootstrap& bootstrap) {
   MosaicFailure failure{};
   if (transport_.connect(transport_.self, &bootstrap, &failure) != 0) throw Failure(failure);
+  setHosts({bootstrap.hosts, bootstrap.hosts + bootstrap.size});
 }
 
 void HostEngine::closeTransport() { transport_.close(transport_.self); }

@@ -1,6 +1,8 @@
 #include "collectives/message_schedule.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <stdexcept>
 
 namespace mosaic {
@@ -29,11 +31,34 @@ bool equal(const Counts& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](uint64_t count) { return count == counts[0]; });
 }
 
+/// Which rank of a host receives what crosses to it: the one at the owner's place among the ranks of its own host, so
+/// that these share the work.
+class HostReceivers {
+ public:
+  explicit HostReceivers(const std::vector<uint32_t>& hosts) {
+    for (uint32_t rank = 0; rank < hosts.size(); rank++) {
+      std::vector<uint32_t>& ranks = ranksOn_[hosts[rank]];
+      places_.push_back(ranks.size());
+      ranks.push_back(rank);
+    }
+  }
+  const std::vector<uint32_t>& ranksOn(uint32_t host) const { return ranksOn_.at(host); }
+  uint32_t of(uint32_t owner, uint32_t host) const {
+    const std::vector<uint32_t>& ranks = ranksOn(host);
+    return ranks[places_[owner] % ranks.size()];
+  }
+
+ private:
+  std::map<uint32_t, std::vector<uint32_t>> ranksOn_;
+  std::vector<size_t> places_;  // by rank
+};
+
 class ScheduleBuilder {
  public:
   ScheduleBuilder(const Group& group, const CollectiveCall& call, const Signature& operationSignature)
       : rank_(group.rank),
         size_(group.size()),
+        hosts_(group.hosts),
         call_(call),
         base_(operationSignature),
         width_(elementBytes(call.dtype)) {}
@@ -88,7 +113,40 @@ class ScheduleBuilder {
     const Counts counts = balancedCounts(count, size_);
     uint8_t* own = x + offsets(counts)[rank_] * width_;
     reduceScatter(counts, own, x);
-    allGather(counts, x, own);
+    if (isOnSharedHosts()) allGatherByHost(counts, x);
+    else allGather(counts, x, own);
+  }
+
+  /// Several hosts, and several ranks on one of them.
+  bool isOnSharedHosts() const {
+    const std::set<uint32_t> distinct(hosts_.begin(), hosts_.end());
+    return distinct.size() > 1 && distinct.size() < size_;
+  }
+
+  /// Each rank's share of x, of which it has its own, in two stages: it crosses to each other host once, to a rank that
+  /// forwards it to the others there.
+  void allGatherByHost(const Counts& counts, uint8_t* x) {
+    const Counts at = offsets(counts);
+    const HostReceivers receivers(hosts_);
+    const auto shareOf = [&](uint32_t owner) { return x + at[owner] * width_; };
+    const auto isDirect = [&](uint32_t from, uint32_t to) {
+      return hosts_[from] == hosts_[to] || receivers.of(from, hosts_[to]) == to;
+    };
+    Stage& direct = nextStage();
+    for (const uint32_t peer : others()) {
+      if (isDirect(rank_, peer)) send(direct, peer, shareOf(rank_), counts[rank_]);
+      if (isDirect(peer, rank_)) receive(direct, peer, shareOf(peer), counts[peer]);
+    }
+    Stage& forwarded = nextStage();
+    const uint32_t host = hosts_[rank_];
+    for (uint32_t owner = 0; owner < size_; owner++) {
+      if (hosts_[owner] == host) continue;
+      const uint32_t receiver = receivers.of(owner, host);
+      if (receiver != rank_) receive(forwarded, receiver, shareOf(owner), counts[owner]);
+      for (const uint32_t peer : receivers.ranksOn(host)) {
+        if (receiver == rank_ && peer != rank_) send(forwarded, peer, shareOf(owner), counts[owner]);
+      }
+    }
   }
 
   void allToAll() {
@@ -197,6 +255,7 @@ class ScheduleBuilder {
   }
 
   const uint32_t rank_, size_;
+  const std::vector<uint32_t>& hosts_;
   const CollectiveCall& call_;
   const Signature& base_;
   const uint64_t width_;

@@ -1,5 +1,6 @@
 // Which messages and sums a collective consists of. Algorithms are direct: each rank exchanges with every other, and
-// adds in rank order, so that a reduction has the same bits on every transport. Bytes sent per rank, n ranks, S bytes
+// adds in rank order, so that a reduction has the same bits on every transport. The sums of an all-reduce cross to a
+// host once and are forwarded within it. Bytes received per rank, and sent where all are on one host; n ranks, S bytes
 // of the whole:
 //   allGather, reduceScatter, allToAll  S (n-1)/n     allReduce  2 S (n-1)/n, or S (n-1) when small
 //   broadcast  S (n-1) at the root      barrier       0
