@@ -100,13 +100,10 @@ export async function world(size: number, worldOptions: UcxWorldOptions): Promis
   return openWorld(size, collectives, options);
 }
 
+/** Before a list of hosts is made of the size. */
 function checkWorld(size: number, options: UcxWorldOptions): void {
-  const isHost = (host: unknown): boolean => Number.isInteger(host) && (host as number) >= 0 && (host as number) < size;
   expectValue("ucx: world", Number.isInteger(size) && size > 0 && size <= MAX_RANKS, `1 to ${MAX_RANKS} ranks`, size);
   expectValue("ucx: world", typeof options === "object" && options !== null, "an object of options", options);
-  const { hosts } = options;
-  const fits = hosts === undefined || (Array.isArray(hosts) && hosts.length === size && hosts.every(isHost));
-  expectValue("ucx: world: hosts", fits, `${size} numbers from 0 to ${size - 1}, by rank`, hosts);
 }
 
 function resolveOptions({ connectTimeout, network, ports = "" }: Omit<UcxOptions, "name">): UcxSettings {
