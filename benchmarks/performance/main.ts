@@ -1,12 +1,27 @@
 // Draws docs/performance.md's charts from rows of `npm run bench -- --json`.
 //
-//   npm run bench:performance [-- rows.jsonl]
+//   npm run bench:performance                     the committed results, of every machine
+//   npm run bench:performance -- rows.jsonl NAME  docs/images/performance-{peers,limits}-NAME.svg
 import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { barChart, type Group } from "./chart.ts";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
-const rowsPath = process.argv[2] ?? `${root}benchmarks/results/2026-11-23-cpu.jsonl`;
+const results = `${root}benchmarks/results`;
+
+/** What was measured on a machine, and what its charts are called. */
+interface Machine {
+  readonly path: string;
+  readonly name: string;
+}
+
+const [givenPath, givenName = "own"] = process.argv.slice(2);
+const machines: readonly Machine[] = givenPath
+  ? [{ path: givenPath, name: givenName }]
+  : [
+      { path: `${results}/2026-11-23-cpu.jsonl`, name: "sapphire-rapids" },
+      { path: `${results}/2026-11-24-cpu-zen5.jsonl`, name: "zen5" },
+    ];
 
 interface ResultRow {
   readonly case: string;
@@ -15,15 +30,20 @@ interface ResultRow {
   readonly medianShare?: number;
 }
 
-const rows = readFileSync(rowsPath, "utf8")
-  .trim()
-  .split("\n")
-  .map((row) => JSON.parse(row) as ResultRow);
+const readRows = (path: string): ResultRow[] =>
+  readFileSync(path, "utf8")
+    .trim()
+    .split("\n")
+    .map((row) => JSON.parse(row) as ResultRow);
 
-/** Rows of cases that begin so, with what follows as their labels. */
-function groupOf(heading: string, prefix: string, field: "vsPeer" | "medianShare"): Group {
-  const chosen = rows.filter((row) => row.case.startsWith(prefix) && row[field] !== undefined);
-  return { heading, bars: chosen.map((row) => ({ label: row.case.slice(prefix.length), value: row[field]! })) };
+/** Finds rows of cases that begin so; what follows are their labels. */
+type GroupOf = (heading: string, prefix: string, field: "vsPeer" | "medianShare") => Group;
+
+function groupsOf(rows: readonly ResultRow[]): GroupOf {
+  return (heading, prefix, field) => {
+    const chosen = rows.filter((row) => row.case.startsWith(prefix) && row[field] !== undefined);
+    return { heading, bars: chosen.map((row) => ({ label: row.case.slice(prefix.length), value: row[field]! })) };
+  };
 }
 
 const ratio = (value: number): string => `${value.toFixed(2)} ×`;
@@ -33,18 +53,19 @@ const directions = ["forward", "backward"] as const;
 const dtypes = ["f32", "bf16"] as const;
 const attention = directions.flatMap((direction) => dtypes.map((dtype) => `${direction}.${dtype}`));
 
-const charts = {
-  "performance-peers": barChart(
-    [
-      ...attention.map((kind) => groupOf(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
-      ...dtypes.map((dtype) => groupOf(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
-      groupOf("decoding, beside onnxruntime", "peer-onnx.decode.", "vsPeer"),
-      groupOf("linear layers, beside onnxruntime", "peer-onnx.linear.", "vsPeer"),
-      groupOf("linear layers", "peer-linear.", "vsPeer"),
-      groupOf("linear layers, bias, gelu", "peer-linear-gelu.", "vsPeer"),
-      groupOf("calls", "peer-call.", "vsPeer"),
-      groupOf("a training step", "peer-step.", "vsPeer"),
-    ].filter(({ bars }) => bars.length > 0),
+function drawPeers(groupOf: GroupOf): string {
+  const groups = [
+    ...attention.map((kind) => groupOf(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
+    ...dtypes.map((dtype) => groupOf(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
+    groupOf("decoding, beside onnxruntime", "peer-onnx.decode.", "vsPeer"),
+    groupOf("linear layers, beside onnxruntime", "peer-onnx.linear.", "vsPeer"),
+    groupOf("linear layers", "peer-linear.", "vsPeer"),
+    groupOf("linear layers, bias, gelu", "peer-linear-gelu.", "vsPeer"),
+    groupOf("calls", "peer-call.", "vsPeer"),
+    groupOf("a training step", "peer-step.", "vsPeer"),
+  ];
+  return barChart(
+    groups.filter(({ bars }) => bars.length > 0),
     {
       title: "Beside PyTorch 2.13, and onnxruntime 1.30, on the same cores",
       subtitle: "How many times as fast; medians over turns of one run. Dashed: as fast, and 1.2 times.",
@@ -52,13 +73,18 @@ const charts = {
       marks: [1, 1.2],
       format: ratio,
     },
-  ),
-  "performance-limits": barChart(
-    [
-      ...attention.map((kind) => groupOf(`attention ${kind}: of the peak`, `local.${kind}.`, "medianShare")),
-      groupOf("matrix products: of the peak", "gemm.", "medianShare"),
-      ...dtypes.map((dtype) => groupOf(`decoding ${dtype}: of read bandwidth`, `decode.${dtype}.`, "medianShare")),
-    ].filter(({ bars }) => bars.length > 0),
+  );
+}
+
+function drawLimits(groupOf: GroupOf): string {
+  const groups = [
+    ...attention.map((kind) => groupOf(`attention ${kind}: of the peak`, `local.${kind}.`, "medianShare")),
+    groupOf("attention forward.f32, AVX2: of its peak", "avx2.local.forward.f32.", "medianShare"),
+    groupOf("matrix products: of the peak", "gemm.", "medianShare"),
+    ...dtypes.map((dtype) => groupOf(`decoding ${dtype}: of read bandwidth`, `decode.${dtype}.`, "medianShare")),
+  ];
+  return barChart(
+    groups.filter(({ bars }) => bars.length > 0),
     {
       title: "Relative to the machine's limits",
       subtitle:
@@ -67,7 +93,11 @@ const charts = {
       marks: [0.8, 1],
       format: percent,
     },
-  ),
-};
+  );
+}
 
-for (const [name, svg] of Object.entries(charts)) writeFileSync(`${root}docs/images/${name}.svg`, svg);
+for (const { path, name } of machines) {
+  const groupOf = groupsOf(readRows(path));
+  writeFileSync(`${root}docs/images/performance-peers-${name}.svg`, drawPeers(groupOf));
+  writeFileSync(`${root}docs/images/performance-limits-${name}.svg`, drawLimits(groupOf));
+}

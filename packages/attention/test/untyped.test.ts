@@ -1,5 +1,6 @@
 import { inspect } from "node:util";
 import { MosaicError } from "@mosaic/core";
+import { UsageError } from "@mosaic/strategies/command-line";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fixture, openFixture, openShared, type Shared } from "./untyped/fixture.ts";
 import { type Target, listTargets } from "./untyped/targets.ts";
@@ -13,6 +14,7 @@ const modules = {
   models: "@mosaic/models",
   strategies: "@mosaic/strategies",
   plan: "@mosaic/strategies/plan",
+  "command-line": "@mosaic/strategies/command-line",
   planner: "@mosaic/planner",
   svg: "@mosaic/planner/svg",
   "backend-ring": "@mosaic/backend-ring",
@@ -21,6 +23,7 @@ const modules = {
   "backend-flex": "@mosaic/backend-flex",
   "collectives-local": "@mosaic/collectives-local",
   "collectives-nccl": "@mosaic/collectives-nccl",
+  "collectives-ucx": "@mosaic/collectives-ucx",
   "kernels-cpu": "@mosaic/kernels-cpu",
   "kernels-cuda": "@mosaic/kernels-cuda",
   attention: "@mosaic/attention",
@@ -44,8 +47,9 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
   [/FinalizedStorage\.(releaseMemory|adoptMemory)$/, "always refused: of native storages alone"],
 ];
 
-/** Whose right call is refused where there is no GPU. */
-const needsGpu = /^(kernels-cuda\.(cuda|cudaSystem|CudaDevice)|collectives-nccl\.(world|ncclSystem))$/;
+/** Whose right call is refused where there is no GPU, or no UCX. */
+const needsSystem =
+  /^(kernels-cuda\.(cuda|cudaSystem|CudaDevice)|collectives-(nccl|ucx)\.world|collectives-nccl\.ncclSystem|collectives-ucx\.ucxSystem)$/;
 
 /** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */
 async function getOutcome(call: () => unknown, limitMs = LIMIT_MS): Promise<unknown> {
@@ -86,7 +90,7 @@ async function release(value: unknown): Promise<void> {
 
 /** Mosaic's errors, and the system's where a file cannot be read or written. */
 function isExpected(error: unknown): boolean {
-  if (error === undefined || error instanceof MosaicError) return true;
+  if (error === undefined || error instanceof MosaicError || error instanceof UsageError) return true;
   return error instanceof Error && typeof (error as NodeJS.ErrnoException).syscall === "string";
 }
 
@@ -141,7 +145,7 @@ describe("callers without types", { timeout: 120_000 }, () => {
       const error = await onFixture(shared, (fixture) =>
         getOutcome(async () => target.call(fixture, await target.right(fixture))),
       );
-      if (needsGpu.test(target.name) && error instanceof MosaicError) continue;
+      if (needsSystem.test(target.name) && error instanceof MosaicError) continue;
       if (error !== undefined) without.push(`${target.name}: ${String(error)}`);
     }
     expect(targets.length).toBeGreaterThan(300);

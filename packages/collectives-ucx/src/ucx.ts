@@ -3,6 +3,7 @@ import {
   type ConnectOptions,
   type Context,
   defineOptions,
+  expectValue,
   option,
   OptionError,
   type OptionsOf,
@@ -33,6 +34,9 @@ export const ucxOptions = defineOptions("ucx", {
 });
 /** What `ucx` takes. */
 export type UcxOptions = OptionsOf<typeof ucxOptions>;
+
+/** Ranks of one process, each with shared memory to all others of its host. */
+const MAX_RANKS = 1024;
 
 /** What a rank is connected with. */
 interface UcxSettings {
@@ -84,10 +88,9 @@ export interface UcxWorldOptions extends WorldOptions {
  *
  * @throws as `ucx` does.
  */
-export async function world(
-  size: number,
-  { ucx: given, hosts, ...options }: UcxWorldOptions,
-): Promise<readonly Context[]> {
+export async function world(size: number, worldOptions: UcxWorldOptions): Promise<readonly Context[]> {
+  checkWorld(size, worldOptions);
+  const { ucx: given, hosts, ...options } = worldOptions;
   const settings = resolveOptions(ucxOptions.parse(given));
   const collectives = inProcess({
     ...{ name: "ucx", size, hosts: hosts ?? Array.from({ length: size }, (_, rank) => rank) },
@@ -95,6 +98,12 @@ export async function world(
     rank: (connecting) => rankOptions(connecting, settings),
   });
   return openWorld(size, collectives, options);
+}
+
+/** Before a list of hosts is made of the size. */
+function checkWorld(size: number, options: UcxWorldOptions): void {
+  expectValue("ucx: world", Number.isInteger(size) && size > 0 && size <= MAX_RANKS, `1 to ${MAX_RANKS} ranks`, size);
+  expectValue("ucx: world", typeof options === "object" && options !== null, "an object of options", options);
 }
 
 function resolveOptions({ connectTimeout, network, ports = "" }: Omit<UcxOptions, "name">): UcxSettings {

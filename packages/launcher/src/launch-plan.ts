@@ -2,6 +2,7 @@ import { createHash, randomBytes } from "node:crypto";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { availableParallelism, hostname } from "node:os";
 import { resolve } from "node:path";
+import { argument, type ArgumentKind, mismatch } from "./arguments.ts";
 import { type Command, nodeCommand, programCommand } from "./entry.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchOptions } from "./job.ts";
@@ -42,25 +43,50 @@ export interface LaunchPlan {
   readonly nodes: NodesPlan | undefined;
 }
 
-const optionNames: readonly string[] = [
-  ...(["entry", "args", "exec", "cwd", "env", "nodeArgs", "imports", "nprocPerNode", "threads", "role"] as const),
-  ...(["rdzvId", "masterPort", "graceMs", "failureGraceMs", "timeoutMs", "maxRestarts", "restartBackoffMs"] as const),
-  ...(["minUptimeMs", "logDir", "traceDir", "color", "abort", "onEvent"] as const),
-  ...(["nnodes", "nodeRank", "rdzvEndpoint", "rdzvTimeoutMs", "lastCallMs", "bindAny"] as const),
-] satisfies readonly (keyof LaunchOptions)[];
+const processes = ["auto", "cpu", "gpu"];
 
-/** Nothing is ignored in silence. */
-function checkNames(options: LaunchOptions): void {
+/** What each option may be. Numbers are checked further where they are resolved. */
+const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
+  ...{ entry: argument.string, args: argument.strings, exec: argument.boolean, cwd: argument.string },
+  ...{ env: argument.stringRecord, nodeArgs: argument.strings, imports: argument.strings, threads: argument.number },
+  nprocPerNode: {
+    expected: "a positive integer, auto, cpu or gpu",
+    accepts: (value) => typeof value === "number" || processes.includes(value as string),
+  },
+  ...{ role: argument.string, rdzvId: argument.string, masterPort: argument.number, graceMs: argument.number },
+  ...{ failureGraceMs: argument.number, timeoutMs: argument.number, maxRestarts: argument.number },
+  ...{ restartBackoffMs: argument.number, minUptimeMs: argument.number },
+  ...{ logDir: argument.string, traceDir: argument.string, color: argument.boolean, onEvent: argument.callback },
+  abort: {
+    expected: "an AbortSignal",
+    accepts: (value) => argument.callback.accepts((value as Partial<AbortSignal> | null)?.addEventListener),
+  },
+  nnodes: { expected: "N or MIN:MAX", accepts: (value) => typeof value === "number" || typeof value === "string" },
+  ...{ nodeRank: argument.number, rdzvEndpoint: argument.string, rdzvTimeoutMs: argument.number },
+  ...{ lastCallMs: argument.number, bindAny: argument.boolean },
+};
+
+/** Nothing is ignored in silence, and nothing of another type is taken. */
+function checkOptions(options: LaunchOptions): void {
+  const fault = mismatch(argument.options, options);
+  if (fault !== undefined) throw new UsageError(`launch: ${fault}`);
+  const optionNames = Object.keys(optionKinds);
   const wrong = Object.keys(options).find((name) => !optionNames.includes(name));
-  if (wrong === undefined) return;
-  const meant = closestMatch(wrong, optionNames);
-  const remedy = meant === undefined ? `expected one of ${optionNames.join(", ")}` : `did you mean "${meant}"?`;
-  throw new UsageError(`launch: unknown option "${wrong}"; ${remedy}`);
+  if (wrong !== undefined) {
+    const meant = closestMatch(wrong, optionNames);
+    const remedy = meant === undefined ? `expected one of ${optionNames.join(", ")}` : `did you mean "${meant}"?`;
+    throw new UsageError(`launch: unknown option "${wrong}"; ${remedy}`);
+  }
+  for (const [name, kind] of Object.entries(optionKinds) as [keyof LaunchOptions, ArgumentKind][]) {
+    const value = options[name];
+    const misfit = value === undefined && name !== "entry" ? undefined : mismatch(kind, value);
+    if (misfit !== undefined) throw new UsageError(`launch: ${name}: ${misfit}`);
+  }
 }
 
 /** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started with these options. */
 export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessEnv = process.env): LaunchPlan {
-  checkNames(options);
+  checkOptions(options);
   const cwd = options.cwd ?? workingDirectory();
   if (statSync(cwd, { throwIfNoEntry: false })?.isDirectory() !== true)
     throw new UsageError(`cwd: expected a directory that exists, received ${JSON.stringify(cwd)}`);

@@ -377,6 +377,13 @@ export const byName: Readonly<Record<string, Arguments>> = {
   CudaDevice: () => [{ index: 0, memoryLimit: 2 ** 20, tf32: true }],
   nccl: () => [{ timeout: 1, connectTimeout: 1 }],
   "collectives-nccl.world": () => [2, { spSize: 2, device: () => cpu({ threads: 1 }) }],
+  // hosts
+  ucx: () => [{ connectTimeout: 1, ports: "30000-30999" }],
+  "collectives-ucx.world": () => [2, { spSize: 2, hosts: [0, 0], device: () => cpu({ threads: 1 }) }],
+  // commands
+  parseCount: () => ["tokens", "128k", 1],
+  parseMask: () => ["slidingWindow:4"],
+  checkMaskLength: () => ["causal", core.masks.causal(), 4],
   // attention
   detect: () => [{ worldSize: 1, localRanks: 1 }],
   cpu: () => [{ threads: 1, index: 0, memoryLimit: 2 ** 20 }],

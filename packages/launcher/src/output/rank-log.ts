@@ -1,5 +1,7 @@
 import { closeSync, mkdirSync, openSync, statSync, writeSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { argument, mismatch } from "../arguments.ts";
+import { UsageError } from "../errors.ts";
 import type { StreamName } from "../job.ts";
 
 /**
@@ -68,6 +70,8 @@ export class RankLog {
  * ```
  */
 export function createDirectory(path: string): void {
+  const fault = mismatch(argument.string, path);
+  if (fault !== undefined) throw new UsageError(`createDirectory: path: ${fault}`);
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return;
   const above = dirname(path);
   if (above !== path) createDirectory(above);

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { connect, type Socket } from "node:net";
+import { argument, type ArgumentKind, mismatch } from "../arguments.ts";
 import { HandshakeError, parseAddress } from "../agent/network.ts";
 import { connectTls, TLS_PROTOCOLS } from "../agent/tls.ts";
 import {
@@ -33,9 +34,23 @@ export interface WaitOptions {
   readonly timeoutMs?: number;
 }
 
+const timeoutKind: ArgumentKind = {
+  expected: "milliseconds ≥ 0",
+  accepts: (value) => typeof value === "number" && value >= 0,
+};
+
 /** JSON has no Infinity: it would be null, and mean five minutes. */
-const resolveTimeout = ({ timeoutMs }: WaitOptions): number | undefined =>
-  timeoutMs === Number.POSITIVE_INFINITY ? Number.MAX_VALUE : timeoutMs;
+function resolveTimeout(options: WaitOptions): number | undefined {
+  const { timeoutMs } = checkArgument("options", argument.options, options);
+  if (timeoutMs !== undefined) checkArgument("timeoutMs", timeoutKind, timeoutMs);
+  return timeoutMs === Number.POSITIVE_INFINITY ? Number.MAX_VALUE : timeoutMs;
+}
+
+function checkArgument<T>(name: string, kind: ArgumentKind, value: T): T {
+  const fault = mismatch(kind, value);
+  if (fault !== undefined) throw new StoreError("REQUEST", `store: ${name}: ${fault}`);
+  return value;
+}
 
 interface PendingRequest {
   resolve(frame: Frame): void;
@@ -145,7 +160,7 @@ export class Store implements AsyncDisposable {
   async request(header: Header, payload?: Uint8Array): Promise<Frame> {
     if (this.#connectionError !== undefined) throw this.#connectionError;
     const id = this.#nextId++;
-    const frame = encodeFrame({ ...header, id }, payload);
+    const frame = encodeRequest({ ...header, id }, payload);
     // The server would end the connection, as it must with a stranger's, and every other request with it.
     if (
       frame.length - (payload?.byteLength ?? 0) > STORE_LIMITS.header ||
@@ -189,9 +204,27 @@ export class Store implements AsyncDisposable {
   }
 }
 
-const toBytes = (value: Uint8Array | string): Uint8Array => (typeof value === "string" ? Buffer.from(value) : value);
+function toBytes(value: Uint8Array | string): Uint8Array {
+  checkArgument("value", argument.bytesOrString, value);
+  return typeof value === "string" ? Buffer.from(value) : value;
+}
+
+function encodeRequest(header: Header, payload: Uint8Array | undefined): Buffer {
+  if (payload !== undefined) checkArgument("payload", argument.bytes, payload);
+  try {
+    return encodeFrame(header, payload);
+  } catch (error) {
+    throw new StoreError("REQUEST", `store: a ${String(header.op)} that JSON cannot hold: ${(error as Error).message}`);
+  }
+}
+
+const addressKind: ArgumentKind = {
+  expected: "host:port or tls://host:port",
+  accepts: (value) => typeof value === "string" && /.:\d+$/.test(value) && parseAddress(value).port <= 65_535,
+};
 
 function resolveOptions(options: StoreOptions): { address: string; token: string; run: string; attempt: number } {
+  checkArgument("options", argument.options, options);
   const env = process.env;
   const address = options.address ?? env.MOSAIC_STORE;
   const token = options.token ?? (env.MOSAIC_TOKEN_FILE === undefined ? undefined : readToken(env.MOSAIC_TOKEN_FILE));
@@ -201,7 +234,11 @@ function resolveOptions(options: StoreOptions): { address: string; token: string
       "CLOSED",
       "connectStore: MOSAIC_STORE, MOSAIC_TOKEN_FILE and MOSAIC_RUN_ID are not set; start this program with mosaic-run",
     );
-  return { address, token, run, attempt: options.attempt ?? Number(env.MOSAIC_ATTEMPT ?? 0) };
+  const attempt = options.attempt ?? Number(env.MOSAIC_ATTEMPT ?? 0);
+  checkArgument("address", addressKind, address);
+  checkArgument("token", argument.string, token);
+  checkArgument("runId", argument.string, run);
+  return { address, token, run, attempt: checkArgument("attempt", argument.number, attempt) };
 }
 
 function readToken(path: string): string {

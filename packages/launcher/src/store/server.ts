@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { createServer, Server, type Socket } from "node:net";
+import { argument, type ArgumentKind, mismatch } from "../arguments.ts";
 import { formatAddress, listeningPort } from "../agent/network.ts";
 import { TLS_PROTOCOLS, type TlsServer } from "../agent/tls.ts";
 import { sameSecret } from "../secret.ts";
@@ -29,6 +30,20 @@ export interface SharedStoreOptions {
   readonly server: TlsServer;
   /** The job's secret. */
   readonly token: string;
+}
+
+const portKind: ArgumentKind = {
+  expected: "a port from 0 to 65535",
+  accepts: (value) => Number.isInteger(value) && (value as number) >= 0 && (value as number) <= 65_535,
+};
+
+function checkOptions(options: StoreServerOptions): StoreServerOptions {
+  const fault =
+    mismatch(argument.options, options) ??
+    mismatch(argument.string, options.runId) ??
+    (options.port === undefined ? undefined : mismatch(portKind, options.port));
+  if (fault !== undefined) throw new StoreError("REQUEST", `StoreServer.listen: ${fault}`);
+  return options;
 }
 
 /**
@@ -67,9 +82,10 @@ export class StoreServer implements AsyncDisposable {
 
   /** Binds the port; rejects with the system's error (EADDRINUSE, EACCES) when it cannot. */
   static async listen(options: StoreServerOptions): Promise<StoreServer> {
-    const store = new StoreServer(options.runId);
+    const { runId, port = 0 } = checkOptions(options);
+    const store = new StoreServer(runId);
     const server = store.#server as Server;
-    server.listen({ host: store.host, port: options.port ?? 0, backlog: 1024 });
+    server.listen({ host: store.host, port, backlog: 1024 });
     await once(server, "listening");
     return store;
   }

@@ -1,4 +1,4 @@
-import { type ConnectOptions, type Device, OptionError, type ProcessGroup } from "@mosaic/core";
+import { type ConnectOptions, type Device, expectValue, OptionError, type ProcessGroup } from "@mosaic/core";
 import { callNative, type OpenOptions } from "./addon.ts";
 import { agentAddress } from "./agent.ts";
 import { NativeGroup } from "./group.ts";
@@ -88,13 +88,8 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
 export function inProcessControl(size: number, timeout?: number, hosts: readonly number[] = []): ControlPlane {
   const isNumber = (host: unknown): boolean =>
     Number.isInteger(host) && (host as number) >= 0 && (host as number) < size;
-  if (hosts.length > 0 && !(hosts.length === size && hosts.every(isNumber))) {
-    throw new OptionError({
-      where: "world: hosts",
-      expected: `${size} numbers of hosts, from 0 to ${size - 1}`,
-      received: JSON.stringify(hosts),
-    });
-  }
+  const fits = Array.isArray(hosts) && (hosts.length === 0 || (hosts.length === size && hosts.every(isNumber)));
+  expectValue("world: hosts", fits, `${size} numbers of hosts, from 0 to ${size - 1}`, hosts);
   return { world: callNative((addon) => addon.openWorld(size, resolveTimeout(timeout), Uint32Array.from(hosts))) };
 }
 

@@ -66,10 +66,12 @@ export const maskUsages: readonly string[] = Object.values(maskRules).flatMap(({
 
 /** `A+B` is what either of two masks shows, `A&B` what both show; & binds more tightly. */
 export function parseMask(text: string): Mask {
-  const anyOf = text.split("+").map((part) => {
-    const allOf = part.split("&").map((atom) => parseAtom(atom.split(":")));
-    return allOf.length === 1 ? allOf[0]! : masks.and(...allOf);
-  });
+  const anyOf = String(text)
+    .split("+")
+    .map((part) => {
+      const allOf = part.split("&").map((atom) => parseAtom(atom.split(":")));
+      return allOf.length === 1 ? allOf[0]! : masks.and(...allOf);
+    });
   return anyOf.length === 1 ? anyOf[0]! : masks.or(...anyOf);
 }
 
@@ -103,6 +105,6 @@ export function checkMaskLength(text: string, mask: Mask, tokens: number): void 
     resolveSlices(mask, tokens, tokens);
   } catch (error) {
     if (!(error instanceof MosaicError)) throw error;
-    throw new UsageError(`--mask ${text}: ${error.message}`, { cause: error });
+    throw new UsageError(`--mask ${String(text)}: ${error.message}`, { cause: error });
   }
 }

@@ -5,10 +5,12 @@ const countUnits: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 *
 
 /** 4096, 128k, 1M: k, M and G are powers of 1024, as lengths of sequences are. */
 export function parseCount(name: string, text: string, least = 1): number {
-  const match = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(text.replaceAll("_", ""));
+  const match = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(String(text).replaceAll("_", ""));
   const value = match ? Number(match[1]) * countUnits[match[2]!.toLowerCase()]! : Number.NaN;
   if (Number.isSafeInteger(value) && value >= least) return value;
-  throw new UsageError(`--${name}: expected an integer ≥ ${least}, such as 4096, 128k or 1M, received "${text}"`);
+  throw new UsageError(
+    `--${String(name)}: expected an integer ≥ ${String(least)}, such as 4096, 128k or 1M, received "${String(text)}"`,
+  );
 }
 
 const byteUnits: Readonly<Record<string, number>> = {
