@@ -6,11 +6,11 @@ import { Random, readLearningCurve } from "@mosaic/program";
 import { afterAll, expect, test } from "vitest";
 import { createModel, folderFiles, prepareFolder, readTokenizer } from "../src/model-folder.ts";
 import { drawNeedleTexts, measureNeedles, needleLengths } from "../src/needles/measure-needles.ts";
-import { curriculum, laterRows, rowsOfStep } from "../src/needles/curriculum.ts";
+import { curriculum, rowsOfStep } from "../src/needles/curriculum.ts";
 import { drawNeedleRow } from "../src/needles/needle-batches.ts";
 import { createNeedleText, drawFacts, type FactTokens, factTokens, isUnseen } from "../src/needles/needle-text.ts";
 import { parseModelSettings, parseTrainSettings, type TrainSettings, UsageError } from "../src/settings.ts";
-import { type LossPoint, trainModel } from "../src/train-model.ts";
+import { type LossPoint, scheduleOf, trainModel } from "../src/train-model.ts";
 import { openTrainingData } from "../src/training-data.ts";
 
 const out = mkdtempSync(join(tmpdir(), "needles-test-"));
@@ -67,6 +67,13 @@ test("a row asks for each fact once, or again and again until it is full, and ev
   }
 });
 
+test("the learning rate of needles falls to nothing at the end", () => {
+  const [needles, text] = (["needles", "text"] as const).map((task) => scheduleOf({ task, steps: 100 }));
+  for (const step of [0, 50, 80]) expect(needles!(step)).toBe(text!(step));
+  expect(needles!(90)).toBeCloseTo(text!(90) / 2, 10);
+  expect(needles!(100)).toBe(0);
+});
+
 test("keys of a measurement are none of a training's, for any seed", () => {
   const keys = (unseen: boolean, seed: number) =>
     drawFacts(300, { words: 138, values: 36, unseen }, new Random(seed)).map(({ key }) => key);
@@ -84,16 +91,22 @@ test("keys of a measurement are none of a training's, for any seed", () => {
   expect(drawNeedleTexts({ tokens, filler }, { ...at, seed: 1 })).not.toEqual(drawNeedleTexts({ tokens, filler }, at));
 });
 
-test("dense rows come first, then rows that double in stages of as many steps", () => {
+test("dense rows come first, then rows that double in stages of as many steps, and every other step has shorter ones", () => {
   const at = (step: number) => curriculum(step, { steps: 100, length: 3000 });
-  expect([0, 39, 40].map((step) => at(step).asked)).toEqual(["again", "again", "once"]);
-  expect([0, 39, 40, 59, 60, 67, 68, 76, 84, 92, 99].map((step) => at(step).length)).toEqual([
-    ...[64, 64, 128, 128, 256, 256],
-    ...[512, 1024, 2048, 3000, 3000],
+  expect([0, 24, 25].map((step) => at(step).asked)).toEqual(["again", "again", "once"]);
+  expect([0, 24, 25, 39, 40, 48, 50, 60, 70, 78, 80, 98].map((step) => at(step).length)).toEqual([
+    ...[64, 64, 128, 128, 256, 256, 512, 1024, 2048, 2048],
+    ...[3000, 3000],
   ]);
-  expect([0, 40, 99].map((step) => rowsOfStep(at(step), 2))).toEqual([32, 64, 2]);
-  expect(curriculum(99, { steps: 100, length: 64 })).toEqual(laterRows(64));
-  expect(curriculum(0, { steps: 100, length: 20 }).length).toBe(20);
+  expect([41, 43, 45, 81, 83, 85, 87, 89, 91, 93].map((step) => at(step).length)).toEqual([
+    ...[64, 128, 64],
+    ...[1024, 2048, 64, 128, 256, 512, 1024],
+  ]);
+  expect([0, 40, 98].map((step) => rowsOfStep(at(step), 2))).toEqual([32, 32, 2]);
+  expect([25, 40, 81, 99].map((step) => curriculum(step, { steps: 100, length: 128 }).length)).toEqual([
+    128, 128, 64, 64,
+  ]);
+  expect(curriculum(99, { steps: 100, length: 20 }).length).toBe(20);
   expect(needleLengths(4096)).toEqual([256, 512, 1024, 2048, 4096]);
   expect(() => settingsOf("--minutes", "1")).toThrow(UsageError);
   expect(() => parseTrainSettings(["--task", "sums"])).toThrow(
@@ -120,7 +133,7 @@ test("ranks along dp have rows of their own, and a restart the same ones", async
     using data = openTrainingData(ctx, settings);
     data.train.load(state);
     using batch = data.train.next();
-    expect([batch.length, data.train.state()]).toEqual([state < 18 ? 64 : 256, state + 1]);
+    expect([batch.length, data.train.state()]).toEqual([state < 6 ? 64 : 256, state + 1]);
     return batch.tokens.read().then((values) => Array.from(values));
   };
   const [whole] = await onMesh({ dp: 1, sp: 1 }, (ctx) => read(ctx, 3));

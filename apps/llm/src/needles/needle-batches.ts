@@ -29,6 +29,11 @@ export interface NeedleBatchOptions {
   readonly placement: "zigzag" | "contiguous" | PlacementOfMask;
 }
 
+/** Anywhere, but at either end for one fact of twelve each: nearly none would be just before the questions else. */
+function drawDepth(random: Random): number {
+  return Math.min(1, Math.max(0, 1.2 * random.uniform() - 0.1));
+}
+
 /** A row: other text from anywhere, facts anywhere in it, and questions at its end, in any order, for each fact equally often. */
 export function drawNeedleRow(
   source: NeedleSource,
@@ -46,7 +51,7 @@ export function drawNeedleRow(
   const parts = {
     filler: Array.from({ length }, (_, i) => filler[start + i]!),
     facts,
-    depths: facts.map(() => random.uniform()),
+    depths: facts.map(() => drawDepth(random)),
     asked: rounds.flat().slice(0, questions),
     length,
   };
