@@ -25,7 +25,7 @@ export const endTokenId = 0;
 
 /** config.json of Llama with these sizes. */
 export function createConfig(sizes: ModelSizes): Readonly<Record<string, unknown>> {
-  const { vocabulary, hidden, layers, heads, kvHeads, length, ropeBase } = sizes;
+  const { vocabulary, hidden, layers, heads, kvHeads, length, ropeBase, embeddingStd } = sizes;
   return {
     architectures: ["LlamaForCausalLM"],
     model_type: "llama",
@@ -41,6 +41,7 @@ export function createConfig(sizes: ModelSizes): Readonly<Record<string, unknown
     hidden_act: "silu",
     rms_norm_eps: 1e-5,
     rope_theta: ropeBase,
+    initializer_range: embeddingStd,
     tie_word_embeddings: true,
     attention_bias: false,
     mlp_bias: false,
@@ -87,16 +88,15 @@ export function prepareFolder(folder: string, sizes: ModelSizes): void {
   writeWhole(files.config, `${JSON.stringify(config, null, 2)}\n`);
 }
 
-/** The standard deviation that Llama's embeddings begin with. */
-const embeddingStd = 0.02;
+/** The standard deviation of the embeddings that @mosaic/models creates. */
+const createdStd = 0.02;
 
 /** A model of a prepared folder, as it is before training. Collective. */
 export function createModel(ctx: Context, folder: string, backend: string): CausalLM {
   const config = readJson(folderFiles(folder).config);
   const model = createCausalLM(ctx, config, { backend, placement: "zigzag", dtype: "float32" });
-  // The output projection is the embedding: with a deviation of 1 its logits would begin far apart.
   const { weight } = model.decoder.embedding;
-  ctx.device.kernels.scalar("mul", weight, weight, embeddingStd);
+  ctx.device.kernels.scalar("mul", weight, weight, Number(config["initializer_range"]) / createdStd);
   return model;
 }
 

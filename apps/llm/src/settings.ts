@@ -14,6 +14,8 @@ export interface ModelSizes {
   readonly length: number;
   /** rope_theta: pair i of d/2 turns by ropeBase^(−2i/d) at each position. */
   readonly ropeBase: number;
+  /** initializer_range: the standard deviation that embeddings begin with. */
+  readonly embeddingStd: number;
 }
 
 /** What is learnt: the next token of a book, or the values of facts that are hidden in books. */
@@ -119,6 +121,7 @@ const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
   kvHeads: { fallback: 2, text: "heads of keys and values", min: 1 },
   length: { fallback: 512, text: "tokens of a row", min: 2 },
   ropeBase: { fallback: 10_000, text: "base of the rotary embedding", min: 1, isReal: true },
+  embeddingStd: { fallback: 0.02, text: "standard deviation of the embeddings at first", min: 0, isReal: true },
   batch: { fallback: 4, text: "rows of a step", min: 1 },
   learningRate: { fallback: 4e-3, text: "learning rate", min: 0, isReal: true },
   seed: { fallback: 0, text: "seed", min: 0 },
@@ -128,9 +131,10 @@ const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
 
 /** What `--task needles` has instead. */
 const needleDefaults: Partial<TrainSettings> = {
-  ...{ out: "runs/needles", minutes: 0, steps: 2400 },
-  ...{ vocabulary: 512, hidden: 64, layers: 2, heads: 2, kvHeads: 2, length: 4096, ropeBase: 1_000_000 },
-  ...{ batch: 1, learningRate: 4e-3, checkpointEvery: 100, evaluateEvery: 200 },
+  ...{ out: "runs/needles", minutes: 0, steps: 3600 },
+  ...{ vocabulary: 512, hidden: 64, layers: 2, heads: 2, kvHeads: 2, length: 4096 },
+  ...{ ropeBase: 10_000, embeddingStd: 0.125 },
+  ...{ batch: 1, learningRate: 5e-3, checkpointEvery: 100, evaluateEvery: 200 },
 };
 
 const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {

@@ -9,6 +9,7 @@ import {
   linearWarmup,
   loadCheckpoint,
   saveCheckpoint,
+  type Schedule,
 } from "@mosaic/attention/nn";
 import type { CausalLM } from "@mosaic/models";
 import { LearningCurve } from "@mosaic/program";
@@ -35,6 +36,16 @@ interface TrainingProgress {
 /** Steps in which the learning rate rises, and about which it falls to 1/√2 of its height. */
 const [warmupSteps, decaySteps] = [20, 400];
 
+/** The last share of a training on needles, in which its learning rate falls to 0; one on text ends when its time is over, so nothing may depend on it. */
+const endShare = 0.2;
+
+/** The factor on the learning rate of each step. */
+export function scheduleOf({ task, steps }: Pick<TrainSettings, "task" | "steps">): Schedule {
+  const schedule = linearWarmup(warmupSteps, inverseSquareRoot(decaySteps));
+  if (task === "text") return schedule;
+  return (step) => schedule(step) * Math.min(1, (steps - step) / (endShare * steps));
+}
+
 /** A loss of a batch: the same on every rank and mesh. */
 export function batchLoss(ctx: Context, { decoder }: CausalLM, batch: TrainingBatch): Tensor {
   const { tokens, labels, mask, placement, length } = batch;
@@ -56,7 +67,7 @@ class Training implements Disposable {
     this.#ctx = ctx;
     this.model = createModel(ctx, out, backend);
     if (dp > 1 && zero > 0) fullyShard(ctx, this.model.decoder, { stage: zero as 1 | 2 | 3 });
-    const schedule = linearWarmup(warmupSteps, inverseSquareRoot(decaySteps));
+    const schedule = scheduleOf(settings);
     const forParameter = (_: string, { rank }: Tensor) => (rank < 2 ? { weightDecay: 0 } : {});
     this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.1, betas: [0.9, 0.95], forParameter });
     this.data = openTrainingData(ctx, settings);

@@ -3,7 +3,8 @@ import { type Context, dispatch } from "@mosaic/attention";
 import { DataLoader, type PlacementOfMask, tokenFile } from "@mosaic/attention/nn";
 import type { TrainingData } from "./batches.ts";
 import { endTokenId, folderFiles, placementOf, readTokenizer } from "./model-folder.ts";
-import { curriculum, NeedleBatches } from "./needles/needle-batches.ts";
+import { curriculum, laterRows, type NeedleRows } from "./needles/curriculum.ts";
+import { NeedleBatches } from "./needles/needle-batches.ts";
 import { factTokens } from "./needles/needle-text.ts";
 import type { TrainSettings } from "./settings.ts";
 
@@ -48,16 +49,16 @@ function openNeedles(ctx: Context, settings: TrainSettings): TrainingData {
   const { out, backend, length, batch, seed, steps } = settings;
   const { trainTokens, heldOutTokens } = folderFiles(out);
   const tokens = factTokens(readTokenizer(out));
-  const options = { batchTokens: batch * length, seed, placement: placementFor(ctx, backend) };
-  const lengthAt = (step: number): number => curriculum(step, { steps, length });
+  const options = { batch, seed, placement: placementFor(ctx, backend) };
+  const rowsAt = (step: number): NeedleRows => curriculum(step, { steps, length });
   const sources = [trainTokens, heldOutTokens].map((path, i) => ({
     tokens,
     filler: readTokens(path).filter((token) => token !== endTokenId),
     unseen: i === 1,
   }));
   return {
-    train: new NeedleBatches(ctx, sources[0]!, { ...options, lengthAt }),
-    heldOut: new NeedleBatches(ctx, sources[1]!, { ...options, lengthAt: () => length }),
+    train: new NeedleBatches(ctx, sources[0]!, { ...options, rowsAt }),
+    heldOut: new NeedleBatches(ctx, sources[1]!, { ...options, rowsAt: () => laterRows(length) }),
     evaluationBatches,
     [Symbol.dispose]() {},
   };

@@ -4,12 +4,13 @@ import { join } from "node:path";
 import { type Context, world } from "@mosaic/attention";
 import { Random, readLearningCurve } from "@mosaic/program";
 import { afterAll, expect, test } from "vitest";
-import { folderFiles, prepareFolder, readTokenizer } from "../src/model-folder.ts";
+import { createModel, folderFiles, prepareFolder, readTokenizer } from "../src/model-folder.ts";
 import { drawNeedleTexts, measureNeedles, needleLengths } from "../src/needles/measure-needles.ts";
-import { curriculum, drawNeedleRow } from "../src/needles/needle-batches.ts";
+import { curriculum, rowsOfStep } from "../src/needles/curriculum.ts";
+import { drawNeedleRow } from "../src/needles/needle-batches.ts";
 import { createNeedleText, drawFacts, type FactTokens, factTokens, isUnseen } from "../src/needles/needle-text.ts";
 import { parseModelSettings, parseTrainSettings, type TrainSettings, UsageError } from "../src/settings.ts";
-import { type LossPoint, trainModel } from "../src/train-model.ts";
+import { type LossPoint, scheduleOf, trainModel } from "../src/train-model.ts";
 import { openTrainingData } from "../src/training-data.ts";
 
 const out = mkdtempSync(join(tmpdir(), "needles-test-"));
@@ -45,16 +46,32 @@ test("facts stand at their depths, and questions at the end ask for them", () =>
   expect(text.answers).toEqual([105, 102]);
 });
 
-test("a row asks as often as it has facts, and every answer stands in the text", () => {
-  for (const length of [64, 128, 1000]) {
-    const row = drawNeedleRow({ tokens, filler: [...filler, ...filler], unseen: false }, length, new Random(7, length));
-    expect(row.tokens.length).toBe(length);
-    expect(row.questions.at(-1)).toBe(length - 1);
-    const statements = row.tokens.flatMap((token, i) => (token === 1 ? [row.tokens.slice(i + 1, i + 4).join()] : []));
-    const questions = row.questions.map((at) => row.tokens.slice(at - 1, at + 1));
-    expect(statements.length).toBe(2 * questions.length);
-    for (const [i, question] of questions.entries()) expect(statements).toContain([...question, row.answers[i]].join());
+test("a row asks for each fact once, or again and again until it is full, and every answer stands in the text", () => {
+  for (const asked of ["once", "again"] as const) {
+    for (const length of [64, 128, 1000]) {
+      const rows = { length, mostFacts: 8, asked, tokens: length };
+      const source = { tokens, filler: [...filler, ...filler], unseen: false };
+      const row = drawNeedleRow(source, rows, new Random(7, length));
+      expect(row.tokens.length).toBe(length);
+      expect(row.questions.at(-1)).toBe(length - 1);
+      const questions = row.questions.map((at) => row.tokens.slice(at - 1, at + 1).join());
+      const facts = new Set(questions).size;
+      expect(facts).toBeLessThanOrEqual(8);
+      const full = Math.floor((length + 2) / 5) - facts;
+      expect(questions.length).toBe(asked === "once" ? facts : full);
+      const first = row.tokens.slice(0, row.questions[0]! - 2);
+      const statements = first.flatMap((token, i) => (token === 1 ? [first.slice(i + 1, i + 4).join()] : []));
+      expect(statements.length).toBe(facts);
+      for (const [i, question] of questions.entries()) expect(statements).toContain(`${question},${row.answers[i]}`);
+    }
   }
+});
+
+test("the learning rate of needles falls to nothing at the end", () => {
+  const [needles, text] = (["needles", "text"] as const).map((task) => scheduleOf({ task, steps: 100 }));
+  for (const step of [0, 50, 80]) expect(needles!(step)).toBe(text!(step));
+  expect(needles!(90)).toBeCloseTo(text!(90) / 2, 10);
+  expect(needles!(100)).toBe(0);
 });
 
 test("keys of a measurement are none of a training's, for any seed", () => {
@@ -74,11 +91,22 @@ test("keys of a measurement are none of a training's, for any seed", () => {
   expect(drawNeedleTexts({ tokens, filler }, { ...at, seed: 1 })).not.toEqual(drawNeedleTexts({ tokens, filler }, at));
 });
 
-test("rows grow in stages of as many steps", () => {
-  const at = (step: number) => curriculum(step, { steps: 80, length: 3000 });
-  expect([0, 9, 10, 20, 30, 40, 50, 60, 70, 79].map(at)).toEqual([32, 32, 64, 128, 256, 512, 1024, 2048, 3000, 3000]);
-  expect(curriculum(99, { steps: 100, length: 64 })).toBe(64);
-  expect(curriculum(0, { steps: 100, length: 20 })).toBe(20);
+test("dense rows come first, then rows that double in stages of as many steps, and every other step has shorter ones", () => {
+  const at = (step: number) => curriculum(step, { steps: 100, length: 3000 });
+  expect([0, 24, 25].map((step) => at(step).asked)).toEqual(["again", "again", "once"]);
+  expect([0, 24, 25, 39, 40, 48, 50, 60, 70, 78, 80, 98].map((step) => at(step).length)).toEqual([
+    ...[64, 64, 128, 128, 256, 256, 512, 1024, 2048, 2048],
+    ...[3000, 3000],
+  ]);
+  expect([41, 43, 45, 81, 83, 85, 87, 89, 91, 93].map((step) => at(step).length)).toEqual([
+    ...[64, 128, 64],
+    ...[1024, 2048, 64, 128, 256, 512, 1024],
+  ]);
+  expect([0, 40, 98].map((step) => rowsOfStep(at(step), 2))).toEqual([32, 32, 2]);
+  expect([25, 40, 81, 99].map((step) => curriculum(step, { steps: 100, length: 128 }).length)).toEqual([
+    128, 128, 64, 64,
+  ]);
+  expect(curriculum(99, { steps: 100, length: 20 }).length).toBe(20);
   expect(needleLengths(4096)).toEqual([256, 512, 1024, 2048, 4096]);
   expect(() => settingsOf("--minutes", "1")).toThrow(UsageError);
   expect(() => parseTrainSettings(["--task", "sums"])).toThrow(
@@ -105,12 +133,12 @@ test("ranks along dp have rows of their own, and a restart the same ones", async
     using data = openTrainingData(ctx, settings);
     data.train.load(state);
     using batch = data.train.next();
-    expect([batch.length, data.train.state()]).toEqual([state < 6 ? 32 : 64, state + 1]);
+    expect([batch.length, data.train.state()]).toEqual([state < 6 ? 64 : 256, state + 1]);
     return batch.tokens.read().then((values) => Array.from(values));
   };
   const [whole] = await onMesh({ dp: 1, sp: 1 }, (ctx) => read(ctx, 3));
   expect((await onMesh({ dp: 2, sp: 1 }, (ctx) => read(ctx, 3))).flat()).toEqual(whole);
-  const [later] = await onMesh({ dp: 1, sp: 1 }, (ctx) => read(ctx, 6));
+  const [later] = await onMesh({ dp: 1, sp: 1 }, (ctx) => read(ctx, 18));
   expect(later).not.toEqual(whole);
 });
 
@@ -123,6 +151,12 @@ test("a few steps reduce the loss, alike on one rank and two, and an untrained m
     await onMesh({ dp: 1, sp: ranks }, (ctx) => trainModel(ctx, settings, () => {}));
     return readLearningCurve<LossPoint>(files.curve).map(({ loss }) => loss);
   };
+  const [deviation] = await onMesh({ dp: 1, sp: 1 }, async (ctx) => {
+    using model = createModel(ctx, out, "local");
+    const values = await model.decoder.embedding.weight.read();
+    return Math.sqrt(values.reduce((sum, each) => sum + each * each, 0) / values.length);
+  });
+  expect(deviation).toBeCloseTo(0.125, 2);
   const one = await train(settingsOf("--ranks", "1", "--backend", "local"));
   const two = await train(settingsOf("--ranks", "2"));
   expect(one.length).toBe(24);
@@ -138,5 +172,5 @@ test("a few steps reduce the loss, alike on one rank and two, and an untrained m
   expect([count, chance, trainedLength]).toEqual([factTokens(readTokenizer(out)).values.length, 1 / 8, 256]);
   const found = cells.reduce((sum, { accuracy }) => sum + accuracy, 0) / cells.length;
   expect(found).toBeLessThan(0.3);
-  expect(JSON.parse(readFileSync(folderFiles(out).config, "utf8"))).toMatchObject({ rope_theta: 1_000_000 });
+  expect(JSON.parse(readFileSync(folderFiles(out).config, "utf8"))).toMatchObject({ rope_theta: 10_000 });
 });

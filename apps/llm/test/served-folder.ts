@@ -5,7 +5,16 @@ import { readCorpus } from "../src/corpus.ts";
 import { createConfig, endTokenId, folderFiles } from "../src/model-folder.ts";
 import { tokenizeCorpus } from "../src/tokenizer/corpus-tokens.ts";
 
-const sizes = { vocabulary: 300, hidden: 32, layers: 2, heads: 2, kvHeads: 1, length: 128, ropeBase: 10_000 };
+const sizes = {
+  vocabulary: 300,
+  hidden: 32,
+  layers: 2,
+  heads: 2,
+  kvHeads: 1,
+  length: 128,
+  ropeBase: 10_000,
+  embeddingStd: 0.02,
+};
 const chatTemplate = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
 
 /** A folder with a model of random weights, a tokenizer of one book, and a chat template. */

@@ -2,7 +2,15 @@ import { type Context, fromArray, masks, shard, type Tensor } from "@mosaic/atte
 import type { PlacementOfMask } from "@mosaic/attention/nn";
 import { Random } from "@mosaic/program";
 import type { Batches, TrainingBatch } from "../batches.ts";
-import { createNeedleText, drawFacts, type FactTokens, type NeedleText } from "./needle-text.ts";
+import { type NeedleRows, rowsOfStep } from "./curriculum.ts";
+import {
+  createNeedleText,
+  drawFacts,
+  factLength,
+  type FactTokens,
+  type NeedleText,
+  questionLength,
+} from "./needle-text.ts";
 
 /** What the rows of a training are drawn from. */
 export interface NeedleSource {
@@ -14,45 +22,37 @@ export interface NeedleSource {
 }
 
 export interface NeedleBatchOptions {
-  /** Tokens of a row at a step. */
-  readonly lengthAt: (step: number) => number;
-  /** Tokens of all rows of a step. */
-  readonly batchTokens: number;
+  readonly rowsAt: (step: number) => NeedleRows;
+  /** Rows of a step, where they are long. */
+  readonly batch: number;
   readonly seed: number;
   readonly placement: "zigzag" | "contiguous" | PlacementOfMask;
 }
 
-/** Tokens of the first rows: what a key is for is learnt in short rows, then used in longer ones. */
-const shortestLength = 32;
-
-/** The curriculum: rows of 32 tokens first, then twice as long and twice as long again, up to `length`, for as many steps each. */
-export function curriculum(
-  step: number,
-  { steps, length }: { readonly steps: number; readonly length: number },
-): number {
-  const stages = 1 + Math.max(0, Math.ceil(Math.log2(length / shortestLength)));
-  const stage = Math.min(stages - 1, Math.floor((step * stages) / steps));
-  return Math.min(length, shortestLength * 2 ** stage);
+/** Anywhere, but at either end for one fact of twelve each: nearly none would be just before the questions else. */
+function drawDepth(random: Random): number {
+  return Math.min(1, Math.max(0, 1.2 * random.uniform() - 0.1));
 }
 
-/** One fact for so many tokens of a row at most, and no more than `mostFacts`. */
-const [tokensPerFact, mostFacts] = [12, 128] as const;
-
-/** A row: other text from anywhere, facts anywhere in it, and as many questions, each for any of them: no answer follows from those before. */
-export function drawNeedleRow(source: NeedleSource, length: number, random: Random): NeedleText {
+/** A row: other text from anywhere, facts anywhere in it, and questions at its end, in any order, for each fact equally often. */
+export function drawNeedleRow(
+  source: NeedleSource,
+  { length, mostFacts, asked }: NeedleRows,
+  random: Random,
+): NeedleText {
   const { tokens, filler, unseen } = source;
-  const most = Math.max(1, Math.min(mostFacts, Math.floor(length / tokensPerFact)));
-  const facts = drawFacts(
-    1 + random.integer(most),
-    { words: tokens.words.length, values: tokens.values.length, unseen },
-    random,
-  );
+  // As many questions fit as facts; the last one lacks its value.
+  const most = Math.min(mostFacts, Math.floor((length + factLength - questionLength) / (2 * factLength)));
+  const count = Math.min(most, 2 + random.integer(mostFacts - 1));
+  const facts = drawFacts(count, { words: tokens.words.length, values: tokens.values.length, unseen }, random);
   const start = random.integer(filler.length - length);
+  const questions = asked === "once" ? count : Math.floor((length + factLength - questionLength) / factLength) - count;
+  const rounds = Array.from({ length: Math.ceil(questions / count) }, () => [...random.permutation(count)]);
   const parts = {
     filler: Array.from({ length }, (_, i) => filler[start + i]!),
     facts,
-    depths: facts.map(() => random.uniform()),
-    asked: facts.map(() => random.integer(facts.length)),
+    depths: facts.map(() => drawDepth(random)),
+    asked: rounds.flat().slice(0, questions),
     length,
   };
   return createNeedleText(parts, tokens);
@@ -73,18 +73,23 @@ export class NeedleBatches implements Batches<number> {
   }
 
   next(): TrainingBatch {
-    const { lengthAt, batchTokens, seed, placement } = this.#options;
+    const { rowsAt, batch, seed, placement } = this.#options;
     const { shape, coordinate } = this.#ctx.mesh;
-    const length = lengthAt(this.#step);
-    const rows = Math.floor(batchTokens / length / (shape.dp ?? 1));
+    const plan = rowsAt(this.#step);
+    const { length } = plan;
+    const rows = rowsOfStep(plan, batch) / (shape.dp ?? 1);
     const first = (coordinate.dp ?? 0) * rows;
     const tokens = new Float32Array(rows * length);
     const labels = new Float32Array(rows * length).fill(-100);
     for (let row = 0; row < rows; row++) {
       const random = new Random(seed, Number(this.#source.unseen), this.#step, first + row);
-      const text = drawNeedleRow(this.#source, length, random);
+      const text = drawNeedleRow(this.#source, plan, random);
       tokens.set(text.tokens, row * length);
-      for (const [i, at] of text.questions.entries()) labels[row * length + at] = text.answers[i]!;
+      for (const [i, at] of text.questions.entries()) {
+        // A key's second word follows from the first as a value does from both: the easier match, of one token, comes first.
+        labels[row * length + at - 1] = text.tokens[at]!;
+        labels[row * length + at] = text.answers[i]!;
+      }
     }
     this.#step++;
     const cut = typeof placement === "function" ? placement(this.#mask, length) : placement;

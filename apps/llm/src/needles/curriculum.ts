@@ -1,0 +1,61 @@
+/** What the rows of a step are like. */
+export interface NeedleRows {
+  /** Tokens of a row. */
+  readonly length: number;
+  /** Facts of a row, at most. */
+  readonly mostFacts: number;
+  /** How often each fact is asked for: once, or again and again until the row is full. */
+  readonly asked: "once" | "again";
+  /** Tokens of all rows of a step, unless one row has more. */
+  readonly tokens: number;
+}
+
+/** The first rows: nothing but few facts and many questions. Keys come to be matched here; later it is done over ever more tokens. */
+const firstRows: NeedleRows = { length: 64, mostFacts: 4, asked: "again", tokens: 1024 };
+
+/** The shares of the steps after which rows have other text, after which they grow, and after which they are the longest. */
+const shares = { text: 0.25, growing: 0.4, longest: 0.8 } as const;
+
+/** Facts of longer rows, at most, and tokens of a row for each. */
+const [mostFacts, tokensPerFact] = [32, 12];
+
+/** Rows of `length` tokens after the first ones. */
+export function laterRows(length: number): NeedleRows {
+  const facts = Math.max(2, Math.min(mostFacts, Math.floor(length / tokensPerFact)));
+  return { length, mostFacts: facts, asked: "once", tokens: 4096 };
+}
+
+/**
+ * The curriculum: dense rows of 64 tokens first, then rows of 128 with other text, then rows that double up to `length`, for as many steps each,
+ * but for the longest. While rows grow, every other step has one of the shorter ones, so that what is near is still found.
+ */
+export function curriculum(
+  step: number,
+  { steps, length }: { readonly steps: number; readonly length: number },
+): NeedleRows {
+  const [text, growing, longest] = [shares.text, shares.growing, shares.longest].map((each) =>
+    Math.round(each * steps),
+  );
+  const rows = [...rowsUpTo(length)];
+  if (step < text! || rows.length === 1) return rows[0]!;
+  if (step < growing!) return rows[1]!;
+  // Of the lengths between the second and the last one.
+  const between = Math.max(0, rows.length - 3);
+  const stage =
+    step < longest! ? 2 + Math.floor(((step - growing!) * between) / (longest! - growing!)) : rows.length - 1;
+  const last = Math.min(stage, rows.length - 1);
+  return step % 2 === 0 ? rows[last]! : rows[((step - 1) / 2) % last]!;
+}
+
+/** The kinds of rows, from the first to the longest. */
+function* rowsUpTo(length: number): Generator<NeedleRows> {
+  yield { ...firstRows, length: Math.min(length, firstRows.length) };
+  for (let each = 2 * firstRows.length; each < 2 * length && length > firstRows.length; each *= 2) {
+    yield laterRows(Math.min(length, each));
+  }
+}
+
+/** Rows of a step, for a `batch` of the longest. */
+export function rowsOfStep({ length, tokens }: NeedleRows, batch: number): number {
+  return batch * Math.max(1, Math.floor(tokens / length));
+}
