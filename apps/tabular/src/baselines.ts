@@ -3,54 +3,83 @@
 /** A task: rows with known classes, and rows to be predicted. */
 export interface ClassificationTask {
   readonly width: number;
+  /** Classes are 0 … classCount − 1. */
+  readonly classCount: number;
   readonly train: Float32Array;
   readonly labels: Uint8Array;
   readonly test: Float32Array;
 }
 
+/** Probabilities, [test rows × classes]. */
+export type Probabilities = Float64Array;
+
 /**
- * Logistic regression with a little L2 (1 on weights, none on the intercept), by Newton's method; probabilities of class 1.
- * Hastie, Tibshirani and Friedman 2009, §4.4.1.
+ * Multinomial logistic regression with a little L2 (½ |w|², none on intercepts), by Newton's method; of two classes it is the
+ * usual one, with one vector of weights. Hastie, Tibshirani and Friedman 2009, §4.4.
  */
-export function logisticRegression({ width, train, labels, test }: ClassificationTask, penalty = 1): Float64Array {
+export function logisticRegression({ width, classCount, train, labels, test }: ClassificationTask): Probabilities {
   const size = width + 1;
-  const weights = new Float64Array(size);
+  // Two vectors w and −w that are penalized with 1 each are one, 2 w, penalized with ½.
+  const penalty = classCount === 2 ? 2 : 1;
+  const weights = new Float64Array(classCount * size);
+  const rows = Array.from(labels, (_, row) => withBias(train, row, width));
   for (let step = 0; step < 50; step++) {
-    const gradient = new Float64Array(size);
-    const hessian = Array.from({ length: size }, () => new Float64Array(size));
-    for (const [row, label] of labels.entries()) {
-      const x = withBias(train, row, width);
-      const p = sigmoid(dot(weights, x));
-      for (let i = 0; i < size; i++) {
-        gradient[i]! += (p - label) * x[i]!;
-        for (let j = 0; j < size; j++) hessian[i]![j]! += p * (1 - p) * x[i]! * x[j]!;
+    const gradient = new Float64Array(classCount * size);
+    const hessian = Array.from({ length: classCount * size }, () => new Float64Array(classCount * size));
+    for (const [row, x] of rows.entries()) {
+      const p = softmaxOf(weights, x);
+      for (let a = 0; a < classCount; a++) {
+        addScaled(gradient.subarray(a * size, (a + 1) * size), p[a]! - (labels[row] === a ? 1 : 0), x);
+        for (let b = 0; b < classCount; b++) {
+          const factor = p[a]! * ((a === b ? 1 : 0) - p[b]!);
+          for (let i = 0; i < size; i++) {
+            addScaled(hessian[a * size + i]!.subarray(b * size, (b + 1) * size), factor * x[i]!, x);
+          }
+        }
       }
     }
-    for (let i = 0; i < size; i++) {
-      gradient[i]! += i < width ? penalty * weights[i]! : 0;
-      hessian[i]![i]! += i < width ? penalty : 1e-9;
+    for (const [i, weight] of weights.entries()) {
+      const isWeight = i % size < width;
+      gradient[i]! += isWeight ? penalty * weight : 0;
+      hessian[i]![i]! += isWeight ? penalty : 1e-6;
     }
     const change = solve(hessian, gradient);
-    for (let i = 0; i < size; i++) weights[i]! -= change[i]!;
+    addScaled(weights, -1, change);
     if (Math.max(...change.map(Math.abs)) < 1e-9) break;
   }
-  return Float64Array.from({ length: test.length / width }, (_, row) =>
-    sigmoid(dot(weights, withBias(test, row, width))),
-  );
+  return byRow(test.length / width, classCount, (row) => softmaxOf(weights, withBias(test, row, width)));
 }
 
-/** The share of class 1 among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
-export function nearestNeighbours({ width, train, labels, test }: ClassificationTask, k = 15): Float64Array {
+/** The shares of the classes among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
+export function nearestNeighbours(task: ClassificationTask, k = 15): Probabilities {
+  const { width, classCount, train, labels, test } = task;
   const count = Math.min(k, labels.length);
-  return Float64Array.from({ length: test.length / width }, (_, row) => {
+  return byRow(test.length / width, classCount, (row) => {
     const distances = Array.from(labels, (label, other) => {
       let sum = 0;
       for (let i = 0; i < width; i++) sum += (test[row * width + i]! - train[other * width + i]!) ** 2;
       return { sum, label };
     });
-    const nearest = distances.toSorted((a, b) => a.sum - b.sum).slice(0, count);
-    return nearest.reduce((ones, { label }) => ones + label, 0) / count;
+    const shares = new Float64Array(classCount);
+    for (const { label } of distances.toSorted((a, b) => a.sum - b.sum).slice(0, count)) shares[label]! += 1 / count;
+    return shares;
   });
+}
+
+/**
+ * ROC AUC of probabilities [rows × classes]: of two classes that of class 1, of more the mean over each class against all
+ * others, as scikit-learn's `multi_class="ovr"`.
+ */
+export function multiclassAuc(labels: ArrayLike<number>, probabilities: Probabilities, classCount: number): number {
+  const classes = classCount === 2 ? [1] : Array.from({ length: classCount }, (_, i) => i);
+  const areas = classes.map((each) => {
+    const scores = Array.from(labels, (_, row) => probabilities[row * classCount + each]!);
+    return rocAuc(
+      Array.from(labels, (label) => (label === each ? 1 : 0)),
+      scores,
+    );
+  });
+  return areas.reduce((a, b) => a + b, 0) / areas.length;
 }
 
 /**
@@ -73,8 +102,6 @@ export function rocAuc(labels: ArrayLike<number>, scores: ArrayLike<number>): nu
   return (rankSum - (ones * (ones + 1)) / 2) / (ones * (order.length - ones));
 }
 
-const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
-
 function withBias(rows: Float32Array, row: number, width: number): Float64Array {
   const x = new Float64Array(width + 1);
   x.set(rows.subarray(row * width, (row + 1) * width));
@@ -82,10 +109,27 @@ function withBias(rows: Float32Array, row: number, width: number): Float64Array 
   return x;
 }
 
-function dot(a: Float64Array, b: Float64Array): number {
-  let sum = 0;
-  for (let i = 0; i < a.length; i++) sum += a[i]! * b[i]!;
-  return sum;
+/** Probabilities of all classes, of x and the weights of each class. */
+function softmaxOf(weights: Float64Array, x: Float64Array): Float64Array {
+  const scores = Float64Array.from({ length: weights.length / x.length }, (_, label) => {
+    let sum = 0;
+    for (let i = 0; i < x.length; i++) sum += weights[label * x.length + i]! * x[i]!;
+    return sum;
+  });
+  const largest = Math.max(...scores);
+  const powers = scores.map((score) => Math.exp(score - largest));
+  const total = powers.reduce((a, b) => a + b, 0);
+  return powers.map((power) => power / total);
+}
+
+function addScaled(to: Float64Array, factor: number, x: Float64Array): void {
+  for (let i = 0; i < x.length; i++) to[i]! += factor * x[i]!;
+}
+
+function byRow(rows: number, width: number, rowOf: (row: number) => Float64Array): Float64Array {
+  const out = new Float64Array(rows * width);
+  for (let row = 0; row < rows; row++) out.set(rowOf(row), row * width);
+  return out;
 }
 
 /** Gaussian elimination with partial pivoting. */

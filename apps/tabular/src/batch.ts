@@ -40,18 +40,25 @@ export interface LoadedBatch extends Batch, Disposable {
   readonly targets: Tensor;
 }
 
-/** Puts this rank's rows of `tables` on the device; the first `knownRows` of each are known. */
-export function loadBatch(ctx: Context, tables: readonly Table[], knownRows: number, plan: RowAssignment): LoadedBatch {
+/** What is made of tables: the first `knownRows` of each are known, and a rank has those rows that `plan` gives it. */
+export interface BatchOptions {
+  readonly knownRows: number;
+  readonly maxClasses: number;
+  readonly plan: RowAssignment;
+}
+
+/** Puts this rank's rows of `tables`, which have one size and as many classes, on the device. */
+export function loadBatch(ctx: Context, tables: readonly Table[], options: BatchOptions): LoadedBatch {
+  const { knownRows, maxClasses, plan } = options;
   const rows = countRows(tables[0]!);
   const width = tables[0]!.columns.length;
   const { trainRows, testRows } = plan;
   const here = trainRows.count + testRows.count;
   const features = new Float32Array(tables.length * here * width);
-  const classes = new Float32Array(tables.length * here);
+  const classes = new Float32Array(tables.length * here * maxClasses);
   const targets = new Float32Array(tables.length * testRows.count);
   for (const [i, table] of tables.entries()) {
     const standard = standardize(table, knownRows);
-    const mean = table.labels.subarray(0, knownRows).reduce((a, b) => a + b, 0) / knownRows;
     for (const [share, to] of [
       [trainRows, 0],
       [testRows, trainRows.count],
@@ -59,17 +66,21 @@ export function loadBatch(ctx: Context, tables: readonly Table[], knownRows: num
       const cells = standard.subarray(share.first * width, (share.first + share.count) * width);
       features.set(cells, (i * here + to) * width);
     }
-    classes.set(table.labels.subarray(trainRows.first, trainRows.first + trainRows.count), i * here);
-    classes.fill(mean, i * here + trainRows.count, (i + 1) * here);
+    const known = table.labels.subarray(trainRows.first, trainRows.first + trainRows.count);
+    for (const [row, label] of known.entries()) classes[(i * here + row) * maxClasses + label] = 1;
+    const shares = new Float32Array(maxClasses);
+    for (const label of table.labels.subarray(0, knownRows)) shares[label]! += 1 / knownRows;
+    for (let row = trainRows.count; row < here; row++) classes.set(shares, (i * here + row) * maxClasses);
     targets.set(table.labels.subarray(testRows.first, testRows.first + testRows.count), i * testRows.count);
   }
   const made = {
     features: fromArray(ctx, features, [tables.length, here, width]),
-    classes: fromArray(ctx, classes, [tables.length, here]),
+    classes: fromArray(ctx, classes, [tables.length, here, maxClasses]),
     targets: fromArray(ctx, targets, [tables.length, testRows.count]),
   };
   return {
     ...made,
+    classCount: tables[0]!.classes.length,
     knownRows: { onThisRank: trainRows.count, onAllRanks: knownRows },
     rows,
     [Symbol.dispose]() {

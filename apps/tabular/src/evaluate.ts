@@ -1,9 +1,9 @@
 import type { Context } from "@mosaic/attention";
-import { logisticRegression, nearestNeighbours, rocAuc, type ClassificationTask } from "./baselines.ts";
+import { logisticRegression, multiclassAuc, nearestNeighbours, type ClassificationTask } from "./baselines.ts";
 import { assignRows } from "./batch.ts";
 import { countRows, loadDataset, type DatasetName, selectRows, standardize } from "./datasets.ts";
 import type { TabularModel } from "./model.ts";
-import { predict } from "./predict.ts";
+import { defaultEnsemble, type EnsembleOptions, predict } from "./predict.ts";
 import { Random } from "./random.ts";
 
 /** Areas under the ROC curve, one for each seed. */
@@ -23,32 +23,37 @@ export function meanGain({ model, logistic, neighbours }: Comparison): number {
   return mean(model) - Math.max(mean(logistic), mean(neighbours));
 }
 
+/** What is compared: on which table, over which seeds, and in how many ways the model reads the table. */
+export interface ComparisonOptions {
+  readonly name: DatasetName;
+  readonly seeds: readonly number[];
+  readonly ensemble?: EnsembleOptions;
+}
+
 /** Half of a table's rows, at most 500, known; the rest to be predicted: for each seed another half. */
-export async function compare(
-  ctx: Context,
-  model: TabularModel,
-  name: DatasetName,
-  seeds: readonly number[],
-): Promise<Comparison> {
+export async function compare(ctx: Context, model: TabularModel, options: ComparisonOptions): Promise<Comparison> {
+  const { name, seeds, ensemble = defaultEnsemble } = options;
   const whole = loadDataset(name);
   const rows = countRows(whole);
   const knownRows = Math.min(500, Math.floor(rows / 2));
   const scores = { model: [] as number[], logistic: [] as number[], neighbours: [] as number[] };
   for (const seed of seeds) {
     const table = selectRows(whole, new Random(seed).permutation(rows));
+    const classCount = table.classes.length;
+    const area = (found: Float64Array): number => multiclassAuc(table.labels.subarray(knownRows), found, classCount);
     const plan = assignRows(rows, knownRows, { rank: 0, ranks: 1 });
-    const testLabels = table.labels.subarray(knownRows);
-    scores.model.push(rocAuc(testLabels, await predict(ctx, model, { table, knownRows, plan })));
+    scores.model.push(area(await predict(ctx, model, { table, knownRows, plan }, ensemble)));
     const features = standardize(table, knownRows);
     const width = table.columns.length;
     const task: ClassificationTask = {
       width,
+      classCount,
       train: features.subarray(0, knownRows * width),
       labels: table.labels.subarray(0, knownRows),
       test: features.subarray(knownRows * width),
     };
-    scores.logistic.push(rocAuc(testLabels, logisticRegression(task)));
-    scores.neighbours.push(rocAuc(testLabels, nearestNeighbours(task)));
+    scores.logistic.push(area(logisticRegression(task)));
+    scores.neighbours.push(area(nearestNeighbours(task)));
   }
   return { name, rows, knownRows, ...scores };
 }

@@ -3,11 +3,13 @@
 //   npx mosaic-run --nproc-per-node 4 dist/flights.js [--known 20000] [--rows 231083]
 import { parseArgs } from "node:util";
 import { init, ring } from "@mosaic/attention";
-import { rocAuc } from "./baselines.ts";
+import { multiclassAuc } from "./baselines.ts";
 import { assignRows } from "./batch.ts";
 import { countRows, loadDataset, selectRows } from "./datasets.ts";
 import { defaultOptions } from "./model.ts";
-import { defaultWeights, loadModel, parseInteger, predict } from "./predict.ts";
+import { parseInteger } from "./arguments.ts";
+import { predict } from "./predict.ts";
+import { defaultWeights, loadModel } from "./weights.ts";
 import { Random } from "./random.ts";
 
 const { values } = parseArgs({
@@ -33,7 +35,7 @@ ctx.device.resetPeakMemory();
 const group = ctx.mesh.group("sp");
 const before = group.traffic().bytesSent;
 const begin = performance.now();
-const scores = await predict(ctx, model, { table, knownRows, plan });
+const scores = await predict(ctx, model, { table, knownRows, plan }, { size: 2, seed: 0 });
 const seconds = (performance.now() - begin) / 1000;
 const bytesSent = group.traffic().bytesSent - before;
 const labels = table.labels.subarray(plan.testRows.first, plan.testRows.first + plan.testRows.count);
@@ -47,6 +49,6 @@ console.log(
     bytesSent,
     peakDeviceBytes: ctx.device.memory().peak,
     peakResidentBytes: process.resourceUsage().maxRSS * 1024,
-    auc: Number(rocAuc(labels, scores).toFixed(4)),
+    auc: Number(multiclassAuc(labels, scores, 2).toFixed(4)),
   }),
 );

@@ -1,25 +1,29 @@
 // Measures the shipped weights on real tables, against logistic regression and nearest neighbours.
 //
-//   node dist/main.js [--weights file] [--seeds 5] [--json]
+//   node dist/main.js [--weights file] [--seeds 5] [--ensemble 8] [--json]
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { evaluationSets } from "./datasets.ts";
 import { type Comparison, compare, meanGain, mean } from "./evaluate.ts";
-import { defaultWeights, loadModel, parseInteger } from "./predict.ts";
+import { parseInteger } from "./arguments.ts";
+import { defaultEnsemble } from "./predict.ts";
+import { defaultWeights, loadModel } from "./weights.ts";
 
 const { values } = parseArgs({
   options: {
     weights: { type: "string", default: defaultWeights },
     seeds: { type: "string", default: "5" },
+    ensemble: { type: "string", default: String(defaultEnsemble.size) },
     json: { type: "boolean", default: false },
   },
 });
 const seeds = Array.from({ length: parseInteger("--seeds", values.seeds, [1, 1000]) }, (_, seed) => seed);
+const ensemble = { ...defaultEnsemble, size: parseInteger("--ensemble", values.ensemble, [1, 1000]) };
 
 await using ctx = await init({});
 using model = await loadModel(ctx, values.weights);
 const comparisons: Comparison[] = [];
-for (const name of evaluationSets) comparisons.push(await compare(ctx, model, name, seeds));
+for (const name of evaluationSets) comparisons.push(await compare(ctx, model, { name, seeds, ensemble }));
 if (values.json) for (const each of comparisons) console.log(JSON.stringify(each));
 else {
   console.log(`ROC AUC, mean and range over seeds ${seeds.join(", ")}\n`);

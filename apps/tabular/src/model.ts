@@ -4,10 +4,10 @@ import {
   type Context,
   contiguous,
   CrossAxisAttention,
+  type DType,
   Linear,
   local,
   Module,
-  MultiAxisAttention,
   scope,
   type Tensor,
 } from "@mosaic/attention";
@@ -15,23 +15,35 @@ import { LayerNorm, MLP, ModuleList } from "@mosaic/attention/nn";
 
 /** The size of a model. */
 export interface TabularOptions {
+  /** The most classes a table may have. */
+  readonly maxClasses: number;
   readonly embedDim: number;
   readonly numHeads: number;
   readonly hiddenDim: number;
   readonly layers: number;
+  /** Of parameters and activations; losses, sums and the optimizer are float32 in any case. */
+  readonly dtype?: DType;
   /** How ranks share the rows of a table; each has whole tables if absent. */
   readonly rows?: AttentionBackend;
 }
 
-/** The model whose weights this directory holds. */
-export const defaultOptions: TabularOptions = { embedDim: 48, numHeads: 4, hiddenDim: 96, layers: 3 };
+/** The model whose weights this directory holds: nanoTabPFN's size, and as many classes as TabPFN's. */
+export const defaultOptions: TabularOptions = {
+  maxClasses: 10,
+  embedDim: 96,
+  numHeads: 4,
+  hiddenDim: 192,
+  layers: 3,
+};
 
 /** This rank's rows of tables of one size: first rows whose class is known, then rows to be predicted. */
 export interface Batch {
   /** [B, R, C], standardized. */
   readonly features: Tensor;
-  /** [B, R]: the class of known rows, the mean class of all known rows for the others. */
+  /** [B, R, maxClasses]: the class of a known row as one 1, the shares of the classes among all known rows for the others. */
   readonly classes: Tensor;
+  /** How many classes the tables have. */
+  readonly classCount: number;
   /** How many of this rank's R rows are known, and of all ranks' rows. */
   readonly knownRows: { readonly onThisRank: number; readonly onAllRanks: number };
   /** Rows of all ranks. */
@@ -40,31 +52,31 @@ export interface Batch {
 
 /** Attention among the features of each row, then from every row to the known rows; post-norm. */
 class Block extends Module {
-  readonly #features: MultiAxisAttention;
+  readonly #features: CrossAxisAttention;
   readonly #rows: CrossAxisAttention;
   readonly #mlp: MLP;
   readonly #norms: readonly LayerNorm[];
 
-  constructor(ctx: Context, { embedDim, numHeads, hiddenDim, rows = local() }: TabularOptions) {
+  constructor(ctx: Context, { embedDim, numHeads, hiddenDim, rows = local(), dtype = "float32" }: TabularOptions) {
     super();
-    const attends = { embedDim, numHeads };
+    const attends = { embedDim, numHeads, dtype };
     this.#features = this.addChild(
       "features",
-      new MultiAxisAttention(ctx, { ...attends, attentionAxis: 2, backend: "local" }),
+      new CrossAxisAttention(ctx, { ...attends, qAxis: 2, kvAxis: 2, backend: "local" }),
     );
     this.#rows = this.addChild(
       "rows",
       new CrossAxisAttention(ctx, { ...attends, qAxis: 1, kvAxis: 1, backend: rows, placement: contiguous() }),
     );
-    this.#mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim }));
-    this.#norms = [1, 2, 3].map((i) => this.addChild(`norm${i}`, new LayerNorm(ctx, embedDim)));
+    this.#mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim, dtype }));
+    this.#norms = [1, 2, 3].map((i) => this.addChild(`norm${i}`, new LayerNorm(ctx, embedDim, { dtype })));
   }
 
-  /** x [B, R, C + 1, E] → the same shape. */
-  forward(x: Tensor, { knownRows, rows }: Batch): Tensor {
+  /** Some columns of x, [B, R, c, E], and all of them, [B, R, C + 1, E] → the former. */
+  forward(queries: Tensor, x: Tensor, { knownRows, rows }: Batch): Tensor {
     const [first, second, third] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
     const lengths = { sequenceLength: rows, kvSequenceLength: knownRows.onAllRanks };
-    const a = first.forward(x.add(this.#features.forward(x)));
+    const a = first.forward(queries.add(this.#features.forward(queries, x)));
     // Known rows are the keys of all rows, so that no row to be predicted influences another.
     const b = second.forward(a.add(this.#rows.forward(a, a.slice(1, 0, knownRows.onThisRank), lengths)));
     return third.forward(b.add(this.#mlp.forward(b)));
@@ -76,6 +88,7 @@ class Block extends Module {
  * rows are the examples, and one forward pass predicts the classes of the others.
  */
 export class TabularModel extends Module {
+  readonly options: TabularOptions;
   readonly #feature: Linear;
   readonly #class: Linear;
   readonly #blocks: ModuleList<Block>;
@@ -83,30 +96,36 @@ export class TabularModel extends Module {
 
   constructor(ctx: Context, options: TabularOptions) {
     super();
-    const { embedDim, hiddenDim, layers } = options;
-    this.#feature = this.addChild("feature", new Linear(ctx, 1, embedDim));
-    this.#class = this.addChild("class", new Linear(ctx, 1, embedDim));
+    const { embedDim, hiddenDim, layers, maxClasses, dtype = "float32" } = options;
+    this.options = options;
+    this.#feature = this.addChild("feature", new Linear(ctx, 1, embedDim, { dtype }));
+    this.#class = this.addChild("class", new Linear(ctx, maxClasses, embedDim, { dtype }));
     this.#blocks = this.addChild("blocks", new ModuleList<Block>());
     for (let i = 0; i < layers; i++) this.#blocks.append(new Block(ctx, options));
-    this.#decoder = this.addChild("decoder", new MLP(ctx, { embedDim, hiddenDim, outDim: 2 }));
+    this.#decoder = this.addChild("decoder", new MLP(ctx, { embedDim, hiddenDim, outDim: maxClasses, dtype }));
   }
 
-  /** Logits [B, R − known.here, 2] of this rank's rows to be predicted. Collective along the axes of `rows`. */
+  /** Logits [B, R − known.here, classes] of this rank's rows to be predicted. Collective along the axes of `rows`. */
   forward(batch: Batch): Tensor {
+    const { classCount, knownRows } = batch;
     let x = scope(() => this.#embed(batch));
-    for (const block of this.#blocks) {
-      using before = x; // released here, not at the end: inference holds one block's cells
-      x = block.forward(before, batch);
-    }
     const [batches, rows, columns, embed] = x.shape as [number, number, number, number];
-    const testCells = x.slice(2, columns - 1, columns).slice(1, batch.knownRows.onThisRank, rows);
-    return this.#decoder.forward(testCells.reshape([batches, rows - batch.knownRows.onThisRank, embed]));
+    for (const [i, block] of [...this.#blocks].entries()) {
+      using before = x; // released here, not at the end: inference holds one block's cells
+      // Of the last block's cells only the class is read.
+      const isLast = i === this.options.layers - 1;
+      x = block.forward(isLast ? before.slice(2, columns - 1) : before, before, batch);
+    }
+    const testCells = x.slice(1, knownRows.onThisRank).reshape([batches, rows - knownRows.onThisRank, embed]);
+    return this.#decoder.forward(testCells).slice(2, 0, classCount);
   }
 
   /** Every cell to a token, the class as the last column: [B, R, C + 1, E]. */
   #embed({ features, classes }: Batch): Tensor {
-    const cells = this.#feature.forward(features.reshape([...features.shape, 1]));
-    const last = this.#class.forward(classes.reshape([...classes.shape, 1, 1]));
+    const { dtype = "float32" } = this.options;
+    const cells = this.#feature.forward(features.reshape([...features.shape, 1]).to(dtype));
+    const [batches, rows, maxClasses] = classes.shape as [number, number, number];
+    const last = this.#class.forward(classes.reshape([batches, rows, 1, maxClasses]).to(dtype));
     return concatenate([cells, last], 2);
   }
 }

@@ -1,54 +1,85 @@
-import { fileURLToPath } from "node:url";
 import { type Context, noGrad } from "@mosaic/attention";
-import { readSafetensors, writeSafetensors } from "@mosaic/attention/nn";
 import { loadBatch, type RowAssignment } from "./batch.ts";
-import type { Table } from "./datasets.ts";
-import { defaultOptions, TabularModel, type TabularOptions } from "./model.ts";
+import { rankColumns, type Table } from "./datasets.ts";
+import type { TabularModel } from "./model.ts";
+import { Random } from "./random.ts";
 
-/** The weights that this directory ships, made by `train.ts`, twice: from random weights, and to refine. */
-export const defaultWeights: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
-
-/** A model with the weights of a file. */
-export async function loadModel(
-  ctx: Context,
-  path: string = defaultWeights,
-  options: TabularOptions = defaultOptions,
-): Promise<TabularModel> {
-  const model = new TabularModel(ctx, options);
-  const { tensors } = await readSafetensors(path);
-  model.loadStateDict(tensors);
-  return model;
+/** A table, which of its rows are known, and which rows this rank has. */
+export interface Task {
+  readonly table: Table;
+  readonly knownRows: number;
+  readonly plan: RowAssignment;
 }
 
-export async function saveModel(model: TabularModel, path: string): Promise<void> {
-  await writeSafetensors(path, model.stateDict());
+/** How many ways a table is read in, and what draws them. */
+export interface EnsembleOptions {
+  readonly size: number;
+  readonly seed: number;
+}
+
+export const defaultEnsemble: EnsembleOptions = { size: 8, seed: 0 };
+
+/** One way to read a table. */
+interface Reading {
+  /** The model's number of each class. */
+  readonly classes: readonly number[];
+  /** Columns as they are, or their normal scores. */
+  readonly isRanked: boolean;
 }
 
 /**
- * The probability of class 1 for each target row of this rank. Which class is called 1 is arbitrary: the table is read under both names,
- * and the log-odds are averaged (an ensemble of Hollmann et al. 2023), so that the answer does not depend on it.
+ * Probabilities [target rows of this rank × classes], row-major. Which class has which number is arbitrary, and so is the
+ * scale of a column: the table is read in several ways, and the log-odds are averaged (an ensemble as of Hollmann et al.
+ * 2023). Columns have no numbers in this model; to permute them would change nothing.
  */
 export async function predict(
   ctx: Context,
   model: TabularModel,
-  task: { readonly table: Table; readonly knownRows: number; readonly plan: RowAssignment },
+  task: Task,
+  ensemble: EnsembleOptions = defaultEnsemble,
 ): Promise<Float64Array> {
   const { table, knownRows, plan } = task;
-  const renamed = { ...table, labels: table.labels.map((label) => 1 - label) };
-  using batch = loadBatch(ctx, [table, renamed], knownRows, plan);
-  using logits = noGrad(() => model.forward(batch));
-  const pairs = await logits.read();
-  const { count } = plan.testRows;
-  const logitDifference = (row: number): number => pairs[2 * row + 1]! - pairs[2 * row]!;
-  return Float64Array.from({ length: count }, (_, row) => {
-    return 1 / (1 + Math.exp((logitDifference(count + row) - logitDifference(row)) / 2));
+  const classCount = table.classes.length;
+  const sums = new Float64Array(plan.testRows.count * classCount);
+  for (const { classes, isRanked } of readingsOf(classCount, ensemble)) {
+    const renamed = {
+      ...(isRanked ? rankColumns(table, knownRows) : table),
+      labels: table.labels.map((label) => classes[label]!),
+    };
+    using batch = loadBatch(ctx, [renamed], { knownRows, plan, maxClasses: model.options.maxClasses });
+    using logits = noGrad(() => model.forward(batch));
+    const scores = await logits.read();
+    for (let i = 0; i < sums.length; i++) {
+      const [row, label] = [Math.floor(i / classCount), i % classCount];
+      sums[i]! += scores[row * classCount + classes[label]!]! / ensemble.size;
+    }
+  }
+  return softmaxRows(sums, classCount);
+}
+
+/** Each class under each number in turn, of columns as they are; then again, of their ranks; after a random permutation each. */
+function readingsOf(classCount: number, { size, seed }: EnsembleOptions): readonly Reading[] {
+  const random = new Random(seed);
+  let order: number[] = [];
+  return Array.from({ length: size }, (_, i) => {
+    const turn = i % classCount;
+    if (turn === 0) order = random.permutation(classCount);
+    const classes = order.map((number) => (number + turn) % classCount);
+    return { classes, isRanked: Math.floor(i / classCount) % 2 === 1 };
   });
 }
 
-/** An integer from `least` to `most` off the command line. Throws an Error that reports what was expected. */
-export function parseInteger(name: string, text: string, [min, max]: readonly [number, number]): number {
-  const value = Number(text);
-  if (/^\d+$/.test(text) && value >= min && value <= max) return value;
-  const range = max === Number.MAX_SAFE_INTEGER ? `from ${min}` : `from ${min} to ${max}`;
-  throw new Error(`${name}: expected an integer ${range}, received "${text}"`);
+function softmaxRows(scores: Float64Array, width: number): Float64Array {
+  const out = new Float64Array(scores.length);
+  for (let from = 0; from < scores.length; from += width) {
+    const row = scores.subarray(from, from + width);
+    const largest = Math.max(...row);
+    const powers = row.map((x) => Math.exp(x - largest));
+    const total = powers.reduce((a, b) => a + b, 0);
+    out.set(
+      powers.map((x) => x / total),
+      from,
+    );
+  }
+  return out;
 }

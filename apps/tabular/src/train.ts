@@ -1,46 +1,56 @@
 // Trains on the prior: each of the processes that `mosaic-run` starts runs this. Ranks share the tables of a step.
 //
-//   npx mosaic-run --nproc-per-node 2 dist/train.js [--steps 2500] [--tables 16] [--seed 0] [--out weights.safetensors]
-//   npx mosaic-run --nproc-per-node 2 dist/train.js --refine weights.safetensors   # goes on from there
+//   npx mosaic-run --nproc-per-node 2 dist/train.js [--steps 6000] [--cells 8192] [--seed 0] [--out weights.safetensors]
+//   npx mosaic-run --nproc-per-node 2 dist/train.js --checkpoint training.safetensors    # started again, it goes on
+//   npx mosaic-run --nproc-per-node 2 dist/train.js --refine weights.safetensors         # goes on from these weights
+import { existsSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { TabularModel, defaultOptions } from "./model.ts";
 import { fineTuningOptions, Trainer, defaultTraining } from "./training.ts";
-import { defaultWeights, loadModel, parseInteger, saveModel } from "./predict.ts";
+import { parseInteger } from "./arguments.ts";
+import { defaultWeights, loadModel, saveModel } from "./weights.ts";
 
 const { values } = parseArgs({
   options: {
     refine: { type: "string" },
+    checkpoint: { type: "string" },
     steps: { type: "string" },
-    tables: { type: "string" },
+    cells: { type: "string" },
     seed: { type: "string" },
     out: { type: "string", default: defaultWeights },
   },
 });
-// Each rank has a table at least.
-const ranks = Number(process.env["WORLD_SIZE"] ?? 1);
 const initialOptions = values.refine === undefined ? defaultTraining : fineTuningOptions;
 const options = {
   ...initialOptions,
   steps: parseInteger("--steps", values.steps ?? String(initialOptions.steps), [1, Number.MAX_SAFE_INTEGER]),
-  tables: parseInteger("--tables", values.tables ?? String(initialOptions.tables), [ranks, Number.MAX_SAFE_INTEGER]),
+  cells: parseInteger("--cells", values.cells ?? String(initialOptions.cells), [1, Number.MAX_SAFE_INTEGER]),
   seed: parseInteger("--seed", values.seed ?? String(initialOptions.seed), [0, 2 ** 32 - 1]),
 };
+/** Steps after which weights and checkpoint are written. */
+const SAVE_EVERY = 250;
 
 await using ctx = await init({ spSize: 1, seed: options.seed });
 using model = values.refine === undefined ? new TabularModel(ctx, defaultOptions) : await loadModel(ctx, values.refine);
 using trainer = new Trainer(ctx, model, options);
+const { checkpoint } = values;
+if (checkpoint !== undefined && existsSync(checkpoint)) await trainer.load(checkpoint);
 const begin = performance.now();
-let sum = 0;
-for (let step = 1; step <= options.steps; step++) {
-  sum += await trainer.step(step);
-  if (step % 50 !== 0 && step !== options.steps) continue;
-  const seconds = (performance.now() - begin) / 1000;
-  const count = step % 50 || 50;
-  if (ctx.rank === 0) {
-    console.log(JSON.stringify({ step, loss: Number((sum / count).toFixed(4)), seconds: Math.round(seconds) }));
+let losses: number[] = [];
+while (trainer.steps < options.steps) {
+  losses.push(await trainer.step(trainer.steps + 1));
+  const step = trainer.steps;
+  const isLast = step === options.steps;
+  if (step % 50 === 0 || isLast) {
+    const loss = Number((losses.reduce((a, b) => a + b, 0) / losses.length).toFixed(4));
+    const seconds = Math.round((performance.now() - begin) / 1000);
+    if (ctx.rank === 0) console.log(JSON.stringify({ step, loss, seconds }));
+    losses = [];
   }
-  sum = 0;
+  if (step % SAVE_EVERY !== 0 && !isLast) continue;
+  await trainer.withAverages(async () => {
+    if (ctx.rank === 0) await saveModel(model, values.out);
+  });
+  if (checkpoint !== undefined) await trainer.save(checkpoint);
 }
-trainer.loadAverages();
-if (ctx.rank === 0) await saveModel(model, values.out);

@@ -1,5 +1,5 @@
 import { type Context, reduceGradients, scope } from "@mosaic/attention";
-import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, ScheduleFreeAdamW } from "@mosaic/attention/nn";
+import { clipGradNorm, crossEntropy, loadCheckpoint, saveCheckpoint, ScheduleFreeAdamW } from "@mosaic/attention/nn";
 import { loadBatch, assignRows } from "./batch.ts";
 import type { TabularModel } from "./model.ts";
 import { sampleTable } from "./prior.ts";
@@ -9,53 +9,65 @@ import type { Table } from "./datasets.ts";
 /** What a training needs to know. */
 export interface TrainingOptions {
   readonly steps: number;
-  /** Tables a step, over all ranks. */
-  readonly tables: number;
+  /** Cells of a step, classes included, over all ranks: many small tables or a few large ones. */
+  readonly cells: number;
   readonly seed: number;
   readonly learningRate: number;
   /** Least and most rows of a table. */
   readonly rows: readonly [least: number, most: number];
-  /** "free": schedule-free, on the way for as long as one likes. "cosine": a learning rate that falls to 0 in `steps`. */
-  readonly schedule: "free" | "cosine";
+  /** Least and most columns of features. */
+  readonly columns: readonly [least: number, most: number];
+  /** Most classes of a table. */
+  readonly maxClasses: number;
 }
 
-/** From random weights. */
+/** From random weights: nanoTabPFN's optimizer. */
 export const defaultTraining: TrainingOptions = {
-  steps: 2500,
-  tables: 16,
+  steps: 6000,
+  cells: 8192,
   seed: 0,
   learningRate: 4e-3,
-  rows: [48, 128],
-  schedule: "free",
+  rows: [40, 400],
+  columns: [2, 8],
+  maxClasses: 10,
 };
 
-/** From trained ones: larger tables, and ever smaller steps. */
+/** From trained ones: larger tables, more of them, and smaller steps. */
 export const fineTuningOptions: TrainingOptions = {
   ...defaultTraining,
-  steps: 800,
-  seed: 1,
-  learningRate: 1e-3,
-  rows: [64, 288],
-  schedule: "cosine",
+  steps: 1000,
+  cells: 16_384,
+  seed: 3,
+  learningRate: 3e-4,
+  rows: [64, 800],
 };
 
-/** The tables of one step: all of one size, which the step's seed decides on every rank alike. */
-export function sampleTables(
-  step: number,
-  { seed, tables, rows }: TrainingOptions,
-): { all: Table[]; knownRows: number } {
-  const random = new Random(seed * 1_000_003 + step);
-  const size = { rows: random.integer(...rows), columns: random.integer(2, 7) };
-  const knownRows = Math.floor(size.rows * (0.3 + 0.5 * random.uniform()));
-  return { all: Array.from({ length: tables }, () => sampleTable(random, size)), knownRows };
+/** Tables of one size, of which as many rows are known. */
+interface StepTables {
+  readonly all: readonly Table[];
+  readonly knownRows: number;
 }
 
-/** Steps in which a learning rate that falls in the end rises at first. */
+/** The tables of one step: all of one size, which the step's seed decides on every rank alike; at least `ranks` of them. */
+export function sampleTables(step: number, options: TrainingOptions, ranks = 1): StepTables {
+  const random = new Random(options.seed * 1_000_003 + step);
+  const [least, most] = options.rows;
+  const size = {
+    rows: Math.round(least * (most / least) ** random.uniform()),
+    columns: random.integer(...options.columns),
+    classes: random.uniform() < 0.6 ? 2 : random.integer(2, random.integer(2, options.maxClasses)),
+  };
+  const count = Math.max(ranks, Math.round(options.cells / (size.rows * (size.columns + 1))));
+  const knownRows = Math.floor(size.rows * (0.3 + 0.5 * random.uniform()));
+  return { all: Array.from({ length: count }, () => sampleTable(random, size)), knownRows };
+}
+
+/** Steps over which the learning rate rises. */
 const WARMUP_STEPS = 20;
 
 /** Trains on tables of the prior. Ranks along "dp" share the tables of a step; the result does not depend on how many. */
 export class Trainer implements Disposable {
-  readonly #optimizer: AdamW | ScheduleFreeAdamW;
+  readonly #optimizer: ScheduleFreeAdamW;
   readonly #ctx: Context;
   readonly #model: TabularModel;
   readonly #options: TrainingOptions;
@@ -64,25 +76,17 @@ export class Trainer implements Disposable {
     this.#ctx = ctx;
     this.#model = model;
     this.#options = options;
-    const { learningRate: lr, schedule, steps } = options;
-    this.#optimizer =
-      schedule === "free"
-        ? new ScheduleFreeAdamW(model, { lr, warmupSteps: 100 })
-        : new AdamW(model, {
-            lr,
-            weightDecay: 0,
-            schedule: linearWarmup(WARMUP_STEPS, cosine(Math.max(1, steps - WARMUP_STEPS))),
-          });
+    this.#optimizer = new ScheduleFreeAdamW(model, { lr: options.learningRate, warmupSteps: WARMUP_STEPS });
   }
 
   /** One step; resolves to the mean cross-entropy over all ranks' rows. */
   async step(step: number): Promise<number> {
     const ctx = this.#ctx;
-    const { all, knownRows } = sampleTables(step, this.#options);
     const [rank, ranks] = [ctx.mesh.coordinate.dp ?? 0, ctx.mesh.shape.dp ?? 1];
+    const { all, knownRows } = sampleTables(step, this.#options, ranks);
     const mine = all.slice(Math.floor((rank * all.length) / ranks), Math.floor(((rank + 1) * all.length) / ranks));
     const plan = assignRows(all[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
-    using batch = loadBatch(ctx, mine, knownRows, plan);
+    using batch = loadBatch(ctx, mine, { knownRows, plan, maxClasses: this.#model.options.maxClasses });
     using loss = scope(() => {
       const loss = crossEntropy(ctx, this.#model.forward(batch), batch.targets);
       this.#model.zeroGrad();
@@ -95,9 +99,26 @@ export class Trainer implements Disposable {
     return loss.item();
   }
 
-  /** Puts into the model what the training has come to. */
-  loadAverages(): void {
-    if (this.#optimizer instanceof ScheduleFreeAdamW) this.#optimizer.eval();
+  /** Steps taken, of those before a checkpoint too. */
+  get steps(): number {
+    return this.#optimizer.steps;
+  }
+
+  /** Runs `body` while the model has what the training has come to: the average of its steps. */
+  async withAverages(body: () => Promise<void>): Promise<void> {
+    this.#optimizer.eval();
+    await body();
+    this.#optimizer.train();
+  }
+
+  /** Writes what a training goes on from. Collective. */
+  async save(path: string): Promise<void> {
+    await saveCheckpoint(this.#ctx, path, { model: this.#model, optimizer: this.#optimizer });
+  }
+
+  /** Goes on from what `save` wrote. Collective. */
+  async load(path: string): Promise<void> {
+    await loadCheckpoint(this.#ctx, path, { model: this.#model, optimizer: this.#optimizer });
   }
 
   [Symbol.dispose](): void {

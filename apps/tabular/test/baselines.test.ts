@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { logisticRegression, nearestNeighbours, rocAuc } from "../src/baselines.ts";
+import { logisticRegression, multiclassAuc, nearestNeighbours, rocAuc } from "../src/baselines.ts";
 import { Random } from "../src/random.ts";
 
 describe("rocAuc", () => {
@@ -37,15 +37,33 @@ describe("logisticRegression", () => {
       return random.uniform() < p ? 1 : 0;
     });
     const test = Float32Array.from([0, 0, 1, 0, 0, 1]);
-    const logits = logisticRegression({ width: 2, train, labels, test }).map((p) => Math.log(p / (1 - p)));
+    const found = logisticRegression({ width: 2, classCount: 2, train, labels, test });
+    const logits = [0, 1, 2].map((row) => Math.log(found[2 * row + 1]! / found[2 * row]!));
     expect(logits[0]).toBeCloseTo(0.5, 0);
     expect(logits[1]! - logits[0]!).toBeCloseTo(2, 0);
     expect(logits[2]! - logits[0]!).toBeCloseTo(-1, 0);
   });
 
+  it("finds the weights of three classes, from which it may subtract any vector", () => {
+    const random = new Random(3);
+    const rows = 4000;
+    const train = Float32Array.from({ length: rows }, () => random.normal());
+    // Scores 0, x and −x: the odds of class 1 against 2 are e^2x.
+    const labels = Uint8Array.from(train, (x) => {
+      const powers = [1, Math.exp(x), Math.exp(-x)];
+      const at = random.uniform() * powers.reduce((a, b) => a + b, 0);
+      return at < powers[0]! ? 0 : at < powers[0]! + powers[1]! ? 1 : 2;
+    });
+    const found = logisticRegression({ width: 1, classCount: 3, train, labels, test: Float32Array.from([1]) });
+    expect(Math.log(found[1]! / found[0]!)).toBeCloseTo(1, 0);
+    expect(Math.log(found[1]! / found[2]!)).toBeCloseTo(2, 0);
+    expect(found.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 12);
+  });
+
   it("stays finite where the classes are separable", () => {
-    const task = { width: 1, train: Float32Array.from([-1, -2, 1, 2]), labels: Uint8Array.from([0, 0, 1, 1]) };
-    const [low, high] = logisticRegression({ ...task, test: Float32Array.from([-1.5, 1.5]) });
+    const train = Float32Array.from([-1, -2, 1, 2]);
+    const task = { width: 1, classCount: 2, train, labels: Uint8Array.from([0, 0, 1, 1]) };
+    const [, low, , high] = logisticRegression({ ...task, test: Float32Array.from([-1.5, 1.5]) });
     expect(low).toBeLessThan(0.3);
     expect(high).toBeGreaterThan(0.7);
   });
@@ -55,9 +73,19 @@ describe("nearestNeighbours", () => {
   it("averages the nearest", () => {
     const task = {
       width: 1,
+      classCount: 2,
       train: Float32Array.from([0, 1, 2, 10, 11, 12]),
       labels: Uint8Array.from([0, 0, 1, 1, 1, 1]),
     };
-    expect([...nearestNeighbours({ ...task, test: Float32Array.from([0.5, 11]) }, 3)]).toEqual([1 / 3, 1]);
+    expect([...nearestNeighbours({ ...task, test: Float32Array.from([0.5, 11]) }, 3)]).toEqual([2 / 3, 1 / 3, 0, 1]);
+  });
+});
+
+describe("multiclassAuc", () => {
+  it("is that of class 1 where there are two, else the mean of each against the others", () => {
+    expect(multiclassAuc([0, 1, 1], Float64Array.from([0.8, 0.2, 0.9, 0.1, 0.3, 0.7]), 2)).toBe(0.5);
+    const rows = [0.5, 0.3, 0.2, 0.1, 0.6, 0.3, 0.4, 0.5, 0.1];
+    // Class 0 is first; class 1 second of three, under row 2's; class 2 last.
+    expect(multiclassAuc([0, 1, 2], Float64Array.from(rows), 3)).toBeCloseTo((1 + 1 + 0) / 3, 12);
   });
 });

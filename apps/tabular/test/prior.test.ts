@@ -4,21 +4,39 @@ import { Random } from "../src/random.ts";
 import { sampleTables, defaultTraining } from "../src/training.ts";
 
 describe("the prior", () => {
-  it("draws complete tables of two classes, of any size, the same for the same seed", () => {
+  it("draws complete tables of any size and of 2 to 10 classes, the same for the same seed", () => {
     for (let seed = 0; seed < 200; seed++) {
-      const size = { rows: 20 + seed, columns: 1 + (seed % 8) };
+      const size = { rows: 20 + seed, columns: 1 + (seed % 8), classes: 2 + (seed % 9) };
       const table = sampleTable(new Random(seed), size);
       expect(table.features).toHaveLength(size.rows * size.columns);
       expect(table.features.every(Number.isFinite)).toBe(true);
-      expect(new Set(table.labels)).toEqual(new Set([0, 1]));
+      const occurring = new Set(table.labels);
+      expect(occurring.size).toBeGreaterThan(1);
+      expect(Math.max(...occurring)).toBeLessThan(size.classes);
+      expect(table.classes).toHaveLength(size.classes);
       expect(sampleTable(new Random(seed), size)).toEqual(table);
     }
   });
 
-  it("gives all tables of a step one size", () => {
-    const { all, knownRows } = sampleTables(7, defaultTraining);
-    expect(all).toHaveLength(defaultTraining.tables);
-    expect(new Set(all.map(({ labels }) => labels.length)).size).toBe(1);
-    expect(knownRows).toBeLessThan(all[0]!.labels.length);
+  it("gives all tables of a step one size, as many as make the step's cells, and every rank one", () => {
+    for (let step = 1; step <= 20; step++) {
+      const { all, knownRows } = sampleTables(step, defaultTraining);
+      const sizes = all.map(({ labels, columns, classes }) => [labels.length, columns.length, classes.length]);
+      expect(new Set(sizes.map(String)).size).toBe(1);
+      const [rows, columns] = sizes[0] as [number, number];
+      expect(Math.abs(all.length * rows * (columns + 1) - defaultTraining.cells)).toBeLessThanOrEqual(
+        (rows * (columns + 1)) / 2,
+      );
+      expect(knownRows).toBeLessThan(rows);
+    }
+    expect(sampleTables(7, { ...defaultTraining, cells: 1 }, 3).all).toHaveLength(3);
+  });
+
+  it("gathers every class among the rows of most tables", () => {
+    const random = new Random(5);
+    const complete = Array.from({ length: 50 }, () =>
+      sampleTable(random, { rows: 300, columns: 4, classes: 3 }),
+    ).filter(({ labels }) => new Set(labels).size === 3);
+    expect(complete.length).toBeGreaterThan(40);
   });
 });

@@ -4,6 +4,7 @@ import {
   countRows,
   createTable,
   loadDataset,
+  rankColumns,
   type DatasetName,
   selectRows,
   standardize,
@@ -23,6 +24,14 @@ describe("tableOf", () => {
     );
     expect([...table.features]).toEqual([1, 2.5, 3, 4]);
     expect([...table.labels]).toEqual([1, 0]);
+    expect(table.classes).toEqual([false, true]);
+  });
+
+  it("takes classes by name", () => {
+    const records = ["c", "a", "b", "a"].map((y) => ({ a: 1, b: 1, y }));
+    const table = createTable(records, { ...recipe, label: ({ y }) => y as string });
+    expect(table.classes).toEqual(["a", "b", "c"]);
+    expect([...table.labels]).toEqual([2, 0, 1, 0]);
   });
 
   it.each([
@@ -65,18 +74,34 @@ describe("standardize", () => {
   });
 });
 
+describe("rankColumns", () => {
+  it("gives normal scores, by the known rows alone", () => {
+    const records = [5, 1, 1, 1000, 2, -7, 4000].map((a) => ({ a, b: 0, y: 0 }));
+    const { features } = rankColumns(createTable(records, recipe), 4);
+    const column = (i: number): number[] => [...features].filter((_, at) => at % 2 === i);
+    // Of 5, 2.5, 1, 1 and 3.5 of the known rows, in the middle of a step each; 2 between two of them, below and above.
+    const scores = [0, -0.524, -0.524, 0.842, 0, -1.282, 1.282];
+    const [first, ...others] = column(0);
+    expect(first).toBeCloseTo(0.253, 2);
+    for (const [i, score] of others.entries()) expect(score).toBeCloseTo(scores[i + 1]!, 2);
+    expect(column(1).every((score) => Math.abs(score) < 1e-3)).toBe(true);
+  });
+});
+
 describe("data sets", () => {
   it.each<[DatasetName, number, number]>([
     ["penguins", 333, 4],
+    ["species", 342, 4],
     ["cars", 392, 6],
     ["weather", 1461, 3],
     ["flights", 231_083, 2],
-  ])("%s has its rows, complete, of two classes", (name, rows, columns) => {
+  ])("%s has its rows, complete, of its classes", (name, rows, columns) => {
     const table = loadDataset(name);
     expect(countRows(table)).toBe(rows);
     expect(table.features).toHaveLength(rows * columns);
     expect(table.features.every(Number.isFinite)).toBe(true);
-    expect(new Set(table.labels)).toEqual(new Set([0, 1]));
+    expect(table.classes).toEqual(name === "species" ? ["Adelie", "Chinstrap", "Gentoo"] : [false, true]);
+    expect(new Set(table.labels).size).toBe(table.classes.length);
   });
 
   it("selects rows in order", () => {

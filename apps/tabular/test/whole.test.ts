@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { parseInteger } from "../src/predict.ts";
+import { parseInteger } from "../src/arguments.ts";
 
 it("reads integers within a range, and refuses what is none", () => {
   expect(parseInteger("--rows", "12", [2, 20])).toBe(12);

@@ -1,0 +1,200 @@
+import { type Context, fromArray, ring } from "@mosaic/attention";
+import { defineOptions, formatValue, MosaicError, option, type OptionsOf } from "@mosaic/attention/core";
+import { assignRows, type RowAssignment } from "./batch.ts";
+import { type ClassName, encodeLabels, type Table } from "./datasets.ts";
+import { defaultOptions, type TabularModel } from "./model.ts";
+import { predict } from "./predict.ts";
+import { defaultWeights, loadModel } from "./weights.ts";
+
+export const tabularClassifierOptions = defineOptions("TabularClassifier", {
+  /** In how many ways a table is read, whose answers are averaged: classes under other numbers, columns by rank. Default 8. */
+  ensembleSize: option.integer({ min: 1, default: 8 }),
+  /** What draws them. Default 0. */
+  seed: option.integer({ min: 0, max: 2 ** 32 - 1, default: 0 }),
+  /** A file of weights of the default size. Default: those that the package has. */
+  weights: option.string({ optional: true }),
+});
+/** What TabularClassifier takes. */
+export type TabularClassifierOptions = OptionsOf<typeof tabularClassifierOptions>;
+
+/** Rows of features: a number in every cell, as many in every row. */
+export type Rows = readonly ArrayLike<number>[];
+
+/** The rows whose classes are known. */
+interface KnownRows {
+  readonly x: Rows;
+  readonly width: number;
+  readonly y: readonly ClassName[];
+  readonly classes: readonly ClassName[];
+}
+
+/**
+ * A classifier as scikit-learn's: `fit` keeps the rows whose classes are known, nothing is trained; `predictProba` reads them
+ * and the others together, in one forward pass for each member of the ensemble. 2 to 10 classes, which strings, numbers or
+ * booleans name; columns are numbers.
+ *
+ * On several ranks all make the same calls with the same rows. Each computes its share of them, as a ring along "sp", and gets
+ * all answers.
+ *
+ * @throws MosaicError for rows, cells or classes that do not fit, with their place; OptionError for options that do not.
+ */
+export class TabularClassifier implements Disposable {
+  readonly #ctx: Context;
+  readonly #options: ReturnType<typeof tabularClassifierOptions.parse>;
+  #model: TabularModel | undefined;
+  #known: KnownRows | undefined;
+
+  constructor(ctx: Context, options?: TabularClassifierOptions) {
+    this.#ctx = ctx;
+    this.#options = tabularClassifierOptions.parse(options ?? {});
+  }
+
+  /** The names of the classes in order, which is that of the probabilities. */
+  get classes(): readonly ClassName[] {
+    return this.#fitted("classes").classes;
+  }
+
+  /** x [rows × columns], y [rows]. The arrays are kept, not copied. */
+  async fit(x: Rows, y: readonly ClassName[]): Promise<this> {
+    const where = "TabularClassifier.fit";
+    const width = checkRows(where, x);
+    const { classes } = checkClasses(where, x.length, y);
+    this.#model ??= await loadModel(this.#ctx, this.#options.weights ?? defaultWeights, {
+      ...defaultOptions,
+      rows: ring(),
+    });
+    this.#known = { x, width, y, classes };
+    return this;
+  }
+
+  /** x [rows × columns] → probabilities [rows × classes], in the order of `classes`. Collective. */
+  async predictProba(x: Rows): Promise<number[][]> {
+    const where = "TabularClassifier.predictProba";
+    const known = this.#fitted("predictProba");
+    if (x.length === 0) return [];
+    checkRows(where, x, known.width);
+    const task = { table: tableOf(known, x), knownRows: known.x.length };
+    const rows = known.x.length + x.length;
+    const { ranks, rank } = this.#sequence();
+    const plans = Array.from({ length: ranks }, (_, each) => assignRows(rows, task.knownRows, { rank: each, ranks }));
+    const { ensembleSize: size, seed } = this.#options;
+    const mine = await predict(this.#ctx, this.#model!, { ...task, plan: plans[rank]! }, { size, seed });
+    const all = await this.#gather(mine, plans, known.classes.length);
+    const width = known.classes.length;
+    return x.map((_, row) => Array.from(all.subarray(row * width, (row + 1) * width)));
+  }
+
+  /** x [rows × columns] → the most probable class of each row. Collective. */
+  async predict(x: Rows): Promise<ClassName[]> {
+    const { classes } = this.#fitted("predict");
+    const probabilities = await this.predictProba(x);
+    return probabilities.map((row) => classes[row.indexOf(Math.max(...row))]!);
+  }
+
+  [Symbol.dispose](): void {
+    this.#model?.[Symbol.dispose]();
+    this.#model = undefined;
+    this.#known = undefined;
+  }
+
+  #sequence(): { readonly rank: number; readonly ranks: number } {
+    const { coordinate, shape } = this.#ctx.mesh;
+    return { rank: coordinate.sp ?? 0, ranks: shape.sp ?? 1 };
+  }
+
+  /** What each rank has, to all ranks, in the order of rows. */
+  async #gather(
+    mine: Float64Array,
+    plans: readonly RowAssignment[],
+    width: number,
+  ): Promise<ArrayLike<number> & Float32Array> {
+    const here = Float32Array.from(mine);
+    if (plans.length === 1) return here;
+    const counts = plans.map(({ testRows }) => testRows.count * width);
+    using input = fromArray(this.#ctx, here, [here.length]);
+    using out = this.#ctx.device.empty([counts.reduce((a, b) => a + b, 0)], "float32");
+    this.#ctx.mesh.group("sp").allGather(out, input, { counts, label: "TabularClassifier" }).wait();
+    return out.read();
+  }
+
+  #fitted(method: string): KnownRows {
+    if (this.#known) return this.#known;
+    throw new MosaicError({
+      where: `TabularClassifier.${method}`,
+      expected: "a classifier that has rows with known classes",
+      received: "one that has none",
+      remedy: "await classifier.fit(x, y) first",
+    });
+  }
+}
+
+/** Known rows first, then those to be predicted, whose class is not read. */
+function tableOf({ x: known, width, y, classes }: KnownRows, x: Rows): Table {
+  const features = new Float32Array((known.length + x.length) * width);
+  for (const [row, cells] of known.entries()) features.set(cells, row * width);
+  for (const [row, cells] of x.entries()) features.set(cells, (known.length + row) * width);
+  const labels = new Uint8Array(known.length + x.length);
+  labels.set(encodeLabels(y).labels);
+  return { name: "x", columns: Array.from({ length: width }, (_, i) => String(i)), classes, features, labels };
+}
+
+/** The columns of x, each row of which has a number in every one. */
+function checkRows(where: string, x: Rows, columns?: number): number {
+  if (!Array.isArray(x) || x.length === 0) {
+    throw new MosaicError({ where, expected: "x, an array of at least one row", received: formatValue(x) });
+  }
+  const width = columns ?? (x as Rows)[0]?.length ?? 0;
+  for (const [row, cells] of (x as Rows).entries()) {
+    if (cells?.length !== width || width === 0) {
+      throw new MosaicError({
+        where: `${where}: x, row ${row}`,
+        expected: `${width || "at least 1"} columns, as ${columns === undefined ? "the first row" : "fit was given"}`,
+        received: cells?.length === undefined ? formatValue(cells) : String(cells.length),
+      });
+    }
+    for (let column = 0; column < width; column++) {
+      const cell: unknown = cells[column];
+      if (typeof cell === "number" && Number.isFinite(cell)) continue;
+      throw new MosaicError({
+        where: `${where}: x, row ${row}, column ${column}`,
+        expected: "a finite number",
+        received: formatValue(cell),
+        remedy:
+          "put a number into missing cells, such as the column's median, or leave the row out; name categories by numbers",
+      });
+    }
+  }
+  return width;
+}
+
+function checkClasses(where: string, rows: number, y: readonly ClassName[]): Pick<Table, "classes"> {
+  if (!Array.isArray(y) || y.length !== rows) {
+    throw new MosaicError({
+      where: `${where}: y`,
+      expected: `the classes of ${rows} rows`,
+      received: Array.isArray(y) ? `${y.length}` : formatValue(y),
+    });
+  }
+  for (const [row, name] of (y as readonly unknown[]).entries()) {
+    const isName = typeof name === "string" || typeof name === "boolean" || Number.isFinite(name);
+    if (!isName || typeof name !== typeof y[0]) {
+      throw new MosaicError({
+        where: `${where}: y, row ${row}`,
+        expected: "a string, a number or a boolean, and of one type in all rows",
+        received: row === 0 || !isName ? formatValue(name) : `${formatValue(name)} after ${formatValue(y[0])}`,
+        remedy: "leave rows without a class to predictProba",
+      });
+    }
+  }
+  const classes = [...new Set(y as readonly ClassName[])];
+  const most = defaultOptions.maxClasses;
+  if (classes.length < 2 || classes.length > most) {
+    throw new MosaicError({
+      where: `${where}: y`,
+      expected: `2 to ${most} classes`,
+      received: `${classes.length}`,
+      remedy: classes.length < 2 ? "give rows of each class" : "join rare classes, or predict in several steps",
+    });
+  }
+  return encodeLabels(y as readonly ClassName[]);
+}

@@ -1,0 +1,158 @@
+import type { Random } from "./random.ts";
+
+// How the columns of a synthetic table come about: random causes and effects (Müller et al. 2022; Hollmann et al. 2023).
+
+/** Rows and columns of features of a table, and how many scores are wanted of which its classes are made. */
+export interface MechanismSize {
+  readonly rows: number;
+  readonly columns: number;
+  readonly scores: number;
+}
+
+/** What a mechanism gives for each row. */
+export interface Sample {
+  readonly features: Float64Array;
+  readonly scores: Float64Array;
+}
+
+/** A family of tables: one table of it, which depends on `random` alone. */
+export type Mechanism = (random: Random, size: MechanismSize) => readonly Sample[];
+
+const activations: readonly ((x: number) => number)[] = [
+  Math.tanh,
+  (x) => Math.max(0, x),
+  Math.sin,
+  (x) => x,
+  Math.abs,
+  (x) => Math.exp(-x * x),
+];
+
+/** Features and scores are nodes of one random network, as effects of the same causes, some of which are categories. */
+export const networkTable: Mechanism = (random, { rows, columns, scores }) => {
+  const causes = random.integer(1, 6);
+  const hidden = random.integer(columns + 2, 2 * columns + 8);
+  const layers = Array.from({ length: random.integer(1, 3) }, (_, i) => {
+    return { weights: randomMatrix(random, hidden, i === 0 ? causes : hidden), activation: random.choice(activations) };
+  });
+  const chosen = random.permutation(layers.length * hidden).slice(0, columns);
+  const outputs = randomMatrix(random, scores, hidden);
+  // A score is one node, or a mixture of the last ones.
+  const isNode = random.uniform() < 0.5 && scores <= hidden;
+  const scoreNodes = random.permutation(hidden);
+  const noise = 0.4 * random.uniform();
+  const drawCauses = causesOf(random, causes);
+  return Array.from({ length: rows }, () => {
+    let values = drawCauses();
+    const all: number[] = [];
+    for (const { weights, activation } of layers) {
+      values = matrixVector(weights, values).map((x) => activation(x) + noise * random.normal());
+      all.push(...values);
+    }
+    const last = values;
+    return {
+      features: Float64Array.from(chosen, (node) => all[node]!),
+      scores: isNode
+        ? Float64Array.from({ length: scores }, (_, i) => last[scoreNodes[i]!]!)
+        : matrixVector(outputs, last),
+    };
+  });
+};
+
+/** Normal causes, or ones that gather around a few centres. */
+function causesOf(random: Random, count: number): () => Float64Array {
+  if (random.uniform() < 0.6) return () => Float64Array.from({ length: count }, () => random.normal());
+  const centres = randomMatrix(random, random.integer(2, 5), count, 2);
+  const spread = 0.2 + 0.8 * random.uniform();
+  return () => random.choice(centres).map((centre) => centre + spread * random.normal());
+}
+
+/** Correlated features, of which the scores are sums. */
+export const linearTable: Mechanism = (random, { rows, columns, scores }) => {
+  const draw = correlatedFeatures(random, columns);
+  const weights = sparseMatrix(random, scores, columns);
+  return Array.from({ length: rows }, () => {
+    const features = draw();
+    return { features, scores: matrixVector(weights, features) };
+  });
+};
+
+/** Kinds of rows, each around its own centre; scores are sums of what a row differs from its kind, and of the kind. */
+export const groupTable: Mechanism = (random, { rows, columns, scores }) => {
+  const count = random.integer(2, 5);
+  const distance = 0.5 + 2.5 * random.uniform();
+  const centres = randomMatrix(random, count, columns, distance * Math.sqrt(columns));
+  const draw = correlatedFeatures(random, columns);
+  const weights = sparseMatrix(random, scores, columns);
+  const ofKind = random.uniform();
+  const offsets = Array.from({ length: count }, () => Float64Array.from({ length: scores }, () => 2 * random.normal()));
+  return Array.from({ length: rows }, () => {
+    const kind = random.integer(0, count - 1);
+    const own = draw();
+    return {
+      features: own.map((x, i) => x + centres[kind]![i]!),
+      scores: matrixVector(weights, own).map((x, i) => (1 - ofKind) * x + ofKind * offsets[kind]![i]!),
+    };
+  });
+};
+
+/** The scores are what the leaves of random trees give. */
+export const treeTable: Mechanism = (random, { rows, columns, scores }) => {
+  const draw = correlatedFeatures(random, columns);
+  const forests = Array.from({ length: scores }, () => randomForest(random, columns));
+  return Array.from({ length: rows }, () => {
+    const features = draw();
+    return { features, scores: Float64Array.from(forests, (forest) => forest(features)) };
+  });
+};
+
+function randomForest(random: Random, columns: number): (x: Float64Array) => number {
+  const trees = Array.from({ length: random.integer(1, 6) }, () => {
+    const depth = random.integer(1, 4);
+    const nodes = Array.from({ length: 2 ** depth - 1 }, () => {
+      return { column: random.integer(0, columns - 1), at: random.normal() };
+    });
+    return { nodes, leaves: Array.from({ length: 2 ** depth }, () => random.normal()) };
+  });
+  return (x) =>
+    trees.reduce((sum, { nodes, leaves }) => {
+      let node = 0;
+      while (node < nodes.length) node = 2 * node + (x[nodes[node]!.column]! > nodes[node]!.at ? 2 : 1);
+      return sum + leaves[node - nodes.length]!;
+    }, 0);
+}
+
+/** Normal features, independent or mixed with one another. */
+function correlatedFeatures(random: Random, columns: number): () => Float64Array {
+  const strength = random.uniform() < 0.2 ? 0 : random.uniform();
+  // Few causes: all columns go together.
+  const causes = random.integer(1, columns);
+  const mixing = randomMatrix(random, columns, causes);
+  return () => {
+    const mixed = matrixVector(
+      mixing,
+      Float64Array.from({ length: causes }, () => random.normal()),
+    );
+    return mixed.map((x) => strength * x + (1 - strength) * random.normal());
+  };
+}
+
+/** Normal weights, of which some are 0. */
+function sparseMatrix(random: Random, rows: number, columns: number): readonly Float64Array[] {
+  const zeros = 0.6 * random.uniform();
+  return Array.from({ length: rows }, () =>
+    Float64Array.from({ length: columns }, () => (random.uniform() < zeros ? 0 : random.normal())),
+  );
+}
+
+function randomMatrix(random: Random, rows: number, columns: number, gain = 1.5): readonly Float64Array[] {
+  const scale = gain / Math.sqrt(columns);
+  return Array.from({ length: rows }, () => Float64Array.from({ length: columns }, () => scale * random.normal()));
+}
+
+function matrixVector(by: readonly Float64Array[], x: Float64Array): Float64Array {
+  return Float64Array.from(by, (row) => {
+    let sum = 0;
+    for (let i = 0; i < x.length; i++) sum += row[i]! * x[i]!;
+    return sum;
+  });
+}

@@ -1,0 +1,29 @@
+import { fileURLToPath } from "node:url";
+import type { Context } from "@mosaic/attention";
+import type { HostTensor } from "@mosaic/attention/core";
+import { readSafetensors, writeSafetensors } from "@mosaic/attention/nn";
+import { defaultOptions, TabularModel, type TabularOptions } from "./model.ts";
+
+/** The weights that this directory ships, made by `train.ts`. */
+export const defaultWeights: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
+
+/** A model with the weights of a file. */
+export async function loadModel(
+  ctx: Context,
+  path: string = defaultWeights,
+  options: TabularOptions = defaultOptions,
+): Promise<TabularModel> {
+  const model = new TabularModel(ctx, options);
+  const { tensors } = await readSafetensors(path);
+  model.loadStateDict(tensors, { cast: true });
+  return model;
+}
+
+/** Writes a model's weights in bfloat16, half the size: what they are rounded by moves no answer by much. */
+export async function saveModel(model: TabularModel, path: string): Promise<void> {
+  const rounded = new Map<string, HostTensor>();
+  for (const [name, tensor] of model.stateDict()) {
+    rounded.set(name, { dtype: "bfloat16", shape: tensor.shape, values: await tensor.read() });
+  }
+  await writeSafetensors(path, rounded);
+}
