@@ -9,8 +9,9 @@ import { runAlternating } from "./small-calls.ts";
 const model = { embedDim: 256, hiddenDim: 688, numLayers: 4, numHeads: 4, dtype: "float32" } as const;
 
 const problems: readonly DecodeModelProblem[] = [
-  { ...model, numKvHeads: 4, batch: 1, length: 512 },
+  { ...model, numKvHeads: 4, batch: 1, length: 1024 },
   { ...model, numKvHeads: 4, batch: 8, length: 512 },
+  { ...model, numKvHeads: 4, batch: 1, length: 8192 },
   { ...model, numKvHeads: 2, batch: 1, length: 8192 },
   { ...model, numKvHeads: 4, batch: 1, length: 32_768 },
   { ...model, numKvHeads: 2, batch: 8, length: 512, dtype: "bfloat16" },

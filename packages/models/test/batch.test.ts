@@ -7,6 +7,7 @@ import {
   type GenerateOptions,
   loadModel,
 } from "../src/index.ts";
+import type { GenerativeModel } from "../src/generate/generate.ts";
 import { arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
 import { models, tokens } from "./reference/references.ts";
 import { writeFolder } from "./reference/weights.ts";
@@ -63,6 +64,54 @@ describe("GenerationBatch", () => {
       });
     },
   );
+
+  test("a long prompt is taken in between the tokens of other texts", async () => {
+    await using folder = await writeFolder(models.mistral!);
+    await onRanks(oneRank, async (ctx) => {
+      using model = await loadModel(ctx, folder.path);
+      const [short, long] = [prompt(2, 2), prompt(0, 21)].map((each) => ({
+        tokens: each,
+        maxNewTokens: 9,
+        endTokens: [],
+      }));
+      const alone = await Promise.all(
+        [short!, long!].map(async (call) => {
+          const own: number[] = [];
+          for await (const { token } of model.generate(call)) own.push(token);
+          return own;
+        }),
+      );
+      let computed = 0;
+      const { config, settings, tokenizer, generationConfig } = model;
+      const counted: GenerativeModel = {
+        ...{ ctx, config, settings, tokenizer, generationConfig },
+        project: (hidden) => model.project(hidden),
+        decoder: {
+          forward: (ids, options) => {
+            computed += ids.size;
+            return model.decoder.forward(ids, options);
+          },
+        },
+      };
+      using batch = new GenerationBatch(counted, { maxTokens: 64, blockSize: 4, maxPrefillTokens: 4 });
+      const together: number[][] = [[], []];
+      const steps: { computed: number; texts: number[] }[] = [];
+      for (const call of [short!, long!]) batch.add(call);
+      while (batch.size > 0) {
+        computed = 0;
+        const results = await batch.step();
+        for (const { id, token } of results) together[id]!.push(token!.token);
+        steps.push({ computed, texts: results.map(({ id }) => id) });
+      }
+      expect(together).toEqual(alone);
+      // 2 and 2 of 21, then four a step and a token of the other text.
+      expect(steps.slice(0, 6)).toEqual([
+        { computed: 4, texts: [0] },
+        ...Array.from({ length: 4 }, () => ({ computed: 5, texts: [0] })),
+        { computed: 4, texts: [0, 1] },
+      ]);
+    });
+  });
 
   test("a text that leaves gives its memory back, and one that finds no room is refused", async () => {
     await using folder = await writeFolder(models.llama3!);

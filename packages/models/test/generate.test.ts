@@ -175,6 +175,40 @@ test("calls share a cache, one after another and at once, and give its memory ba
   });
 });
 
+test.each([oneRank, ring, arrangements[4]!])(
+  "layers with a sliding window keep what it shows; prompts in parts continue as whole ones: $name",
+  async (arrangement) => {
+    await using folder = await writeFolder(models.gemma3!);
+    await onRanks(arrangement, async (ctx) => {
+      using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
+      const call = { tokens: tokens.values, maxNewTokens: 60, endTokens: [] };
+      const whole: GeneratedToken[] = [];
+      for await (const each of model.generate(call)) whole.push(each);
+      const settings = { maxTokens: 256, blockSize: 4, maxPrefillTokens: 5, maxSequences: 2 };
+      const before = ctx.device.memory().allocated;
+      using cache = new GenerationCache(model, settings);
+      const ranks = arrangement === oneRank ? 1 : 2;
+      const reserved = (ctx.device.memory().allocated - before) * ranks;
+      // A layer of three sees all tokens. Of the others each text has the 7 before a part of 5, in 3 blocks, and one for those that are cut.
+      expect(cache.bytes).toBe((256 + 2 * (2 * 4 * 4)) * 2 * (16 + 16) * 4);
+      expect(reserved / cache.bytes).toBeCloseTo(1, 1);
+      const both = [model.generate({ ...call, cache }), model.generate({ ...call, cache })];
+      for (const expected of whole) {
+        for (const each of both) {
+          const { token, logProbability } = (await each.next()).value as GeneratedToken;
+          expect(token).toBe(expected.token);
+          expect(logProbability).toBeCloseTo(expected.logProbability, 4);
+        }
+      }
+      expect(cache.freeTokens).toBe(256 - 2 * 104);
+      expect(() => model.generate({ ...call, cache })).toThrow(/memory for 102 tokens, received 48 free/);
+      using one = new GenerationCache(model, { ...settings, maxSequences: 1 });
+      using _ = one.createSequence();
+      expect(() => one.createSequence()).toThrow(/at most 1 texts at a time, received 1 that are not disposed/);
+    });
+  },
+);
+
 test.each(["bfloat16", "float16"] as const)("a model in %s generates on every mesh", async (dtype) => {
   await using folder = await writeFolder(models.qwen2!, { dtype });
   const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 6, endTokens: [] };

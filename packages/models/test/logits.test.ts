@@ -29,7 +29,11 @@ async function errorOf(name: string, arrangement: Arrangement, options?: FolderO
 /** The logits of the first sequence, token after token with a cache, from the tenth on; the first nine tokens at once. */
 async function decodedOn(ctx: Context, folder: string, arrangement: Arrangement): Promise<number[]> {
   using model = await loadModel(ctx, folder, loadOptions(arrangement));
-  using cache = new GenerationCache(model, { maxTokens: tokens.length, blockSize: 4 });
+  using cache = new GenerationCache(model, {
+    ...{ maxTokens: tokens.length, blockSize: 4 },
+    // Layers with a sliding window of 8 tokens have room for 16 of the 21, and one block.
+    ...{ maxSequences: 1, maxPrefillTokens: 9 },
+  });
   using sequence = cache.createSequence();
   const logits: number[] = [];
   for (let from = 0; from < tokens.length; from += from === 0 ? 9 : 1) {

@@ -4,6 +4,8 @@
 // state (out, lse) and its merge, FlashInfer (Ye et al. 2025); slices, MagiAttention.
 #pragma once
 
+#include <span>
+
 #include "mosaic/kernel_arguments.h"
 #include "pool/pool.h"
 #include "simd/isa.h"
@@ -24,7 +26,8 @@ void attend(const AttendArguments& args, Isa isa, Pool& pool);
 /// number of threads. Throws std::bad_alloc.
 void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool);
 
-/// into ← the state over the keys of both: exact when either side has seen nothing (lse = −∞), NaN only from NaN.
-void mergeState(const AttentionState& into, const AttentionState& from, Pool& pool);
+/// into ← the state over the keys of all, merged in order: exact when a side has seen nothing (lse = −∞), NaN only from
+/// NaN.
+void mergeStates(const AttentionState& into, std::span<const AttentionState> from, Pool& pool);
 
 }  // namespace mosaic

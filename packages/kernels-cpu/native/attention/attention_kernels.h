@@ -70,6 +70,17 @@ struct ForwardPanel {
   bool large;     // whether some row has, or had, a large m
 };
 
+/// One query of the heads that share a key head, while keys are folded into it; lanes are keys.
+struct QueryFold {
+  static constexpr int32_t kVectors = 4;  // of keys, at a time
+  const float* q;     // [rows][depth], times scale
+  float* out;         // [rows][valueDepth], Σ e^(s − m) v
+  float *max, *sum;   // [rows], m, −∞ at first, and Σ e^(s − m)
+  float* weights;     // [rows][keys], scratch
+  float* columns;     // [depth][keys], scratch: the keys transposed
+  int32_t rows, depth, valueDepth;  // of both depths multiples of the lanes
+};
+
 /// A panel while its share of the gradients is computed. p and ds hold one block: [keys][stride].
 struct BackwardPanel {
   void *q, *dOut;            // [D][width] and [Dv][width]; q of float32 products times scale

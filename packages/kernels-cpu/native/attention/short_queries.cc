@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "attention/query_panels.h"
+#include "attention/single_query.h"
 
 namespace mosaic {
 namespace {
@@ -118,7 +119,7 @@ void attendShortQueries(const ForwardCall& call, Pool& pool) {
     if (most == 0) return;
     splitKeys(grid, all * grid.keyHeads / kTasks, most, k);
   }
-  const bool isSplit = grid.parts > 1;
+  const bool isSplit = grid.parts > 1, isSingle = isSingleQuery(call);
   std::vector<AttentionState> states;
   for (int64_t part = 0; isSplit && part < grid.parts; ++part) states.push_back(partState(args, shared));
 
@@ -130,16 +131,23 @@ void attendShortQueries(const ForwardCall& call, Pool& pool) {
     const Range keys{begin, std::min(range.end, begin + grid.partKeys)};
     Arena& arena = pool.arena(worker);
     arena.reset();
+    const AttentionState& state = isSplit ? states[static_cast<size_t>(part)] : args.state;
+    const std::vector<Segment>& seen = segments[visibility.indexOf(batch)];
+    if (isSingle) {
+      SingleQuery query(call, batch, keyHead, arena);
+      query.fold(seen, keys);
+      return query.store(state, isSplit);
+    }
     QueryPanels panels(call, static_cast<size_t>(grid.panels), &k == &kernels.narrowAttention, arena);
     for (int64_t first = 0; first < grid.group; first += grid.headsPerPanel) {
       const auto heads = static_cast<int32_t>(std::min<int64_t>(grid.headsPerPanel, grid.group - first));
       const PanelPlace place{batch, keyHead * grid.group + first, heads, 0, static_cast<int32_t>(grid.rows)};
-      panels.add(place, segments[visibility.indexOf(batch)]);
+      panels.add(place, seen);
     }
     panels.fold(keyHead, keys);
-    panels.store(isSplit ? states[static_cast<size_t>(part)] : args.state, keys, isSplit);
+    panels.store(state, keys, isSplit);
   });
-  for (const AttentionState& state : states) mergeState(args.state, state, pool);
+  if (isSplit) mergeStates(args.state, states, pool);
 }
 
 }  // namespace mosaic

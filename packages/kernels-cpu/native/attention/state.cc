@@ -5,19 +5,22 @@
 
 namespace mosaic {
 
-void mergeState(const AttentionState& into, const AttentionState& from, Pool& pool) {
+void mergeStates(const AttentionState& into, std::span<const AttentionState> from, Pool& pool) {
   const int64_t* shape = into.out.shape;
   constexpr int64_t kRows = 64;  // per task
-  const int64_t perHead = (shape[2] + kRows - 1) / kRows;
-  pool.parallelFor(shape[0] * shape[1] * perHead, [&](int64_t task, int) {
-    const int64_t head = task / perHead, begin = task % perHead * kRows;
-    const HeadRows at{head / shape[1], head % shape[1], begin};
-    const FloatRows out(into.out, at), lse(into.lse, at), otherOut(from.out, at), otherLse(from.lse, at);
-    for (int64_t r = 0; r < std::min(kRows, shape[2] - begin); ++r) {
-      if (otherLse(r) == -INFINITY) continue;
-      const MergeWeights weight = mergeWeights(lse(r), otherLse(r));
-      lse(r) = weight.lse;
-      mergeRow(weight, out.row(r), otherOut.row(r), shape[3]);
+  const int64_t rows = shape[0] * shape[1] * shape[2];
+  pool.parallelFor((rows + kRows - 1) / kRows, [&](int64_t task, int) {
+    for (int64_t row = task * kRows; row < std::min(rows, (task + 1) * kRows); ++row) {
+      const int64_t head = row / shape[2];
+      const HeadRows at{head / shape[1], head % shape[1], row % shape[2]};
+      const FloatRows out(into.out, at), lse(into.lse, at);
+      for (const AttentionState& state : from) {
+        const FloatRows otherOut(state.out, at), otherLse(state.lse, at);
+        if (otherLse(0) == -INFINITY) continue;
+        const MergeWeights weight = mergeWeights(lse(0), otherLse(0));
+        lse(0) = weight.lse;
+        mergeRow(weight, out.row(0), otherOut.row(0), shape[3]);
+      }
     }
   });
 }

@@ -42,7 +42,7 @@ void linear(const LinearArguments& args, Pool& pool) {
 
 template <class T>
 void merge(const MergeArguments& args, Pool& pool) {
-  mergeState(args.into, args.from, pool);
+  mergeStates(args.into, {&args.from, 1}, pool);
 }
 
 template <class T>

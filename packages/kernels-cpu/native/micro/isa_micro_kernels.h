@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/fold_block.h"
+#include "attention/fold_query.h"
 #include "attention/gradient_block.h"
 #include "attention/pack.h"
 #include "gemm/gemm_block.h"
@@ -106,10 +107,19 @@ constexpr GemmKernels makeGemmKernels() {
 }
 
 template <class V, class E>
+constexpr auto foldQuery() -> decltype(MicroKernels::foldQuery) {
+  if constexpr (E::perElement == 1) {
+    return FoldQuery<V>::fold;
+  } else {
+    return nullptr;
+  }
+}
+
+template <class V, class E>
 constexpr MicroKernels makeMicroKernels() {
   constexpr DType products = E::perElement == 2 ? DType::BFloat16 : DType::Float32;
   return {products, makeAttentionKernels<V, E, E::template Shape<V>::vectors>(), makeAttentionKernels<V, E, 1>(),
-          makeGemmKernels<V, E>(), peakRounds<V, E>, readAll<V>};
+          foldQuery<V, E>(), makeGemmKernels<V, E>(), peakRounds<V, E>, readAll<V>};
 }
 
 }  // namespace mosaic

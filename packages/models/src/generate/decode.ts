@@ -18,23 +18,38 @@ interface CachedTexts {
   readonly sequences: readonly GenerationSequence[];
 }
 
-/** The logits [V] after a prompt, which goes through the model's backend in shards where that cuts sequences along one axis. Collective. */
+/**
+ * Takes in the tokens of a prompt that its sequence does not hold yet, at most `count` of them: through the model's backend in shards where that
+ * cuts sequences along one axis. Returns the logits [V] after the last token, null before. Collective.
+ */
+// oxlint-disable-next-line max-params -- of which model, what, into what, and how much of it
 export async function prefill(
   model: DecodingModel,
   prompt: readonly number[],
   { cache, sequence }: CachedText,
-): Promise<Float32Array> {
+  count: number,
+): Promise<Float32Array | null> {
+  const from = sequence.length;
+  const chunk = prompt.slice(from, from + count);
+  const isLast = from + chunk.length === prompt.length;
   const { ctx, settings } = model;
   const { axis, isSharded } = cacheAxis(model);
   if (axis === null || !isSharded) {
-    return read(() => lastRow(model, [prompt], { cache: cache.forCall([sequence]) }));
+    const options = { cache: cache.forCall([sequence]) };
+    if (isLast) return read(() => lastRow(model, [chunk], options));
+    noGrad(() => scope(() => forward(model, [chunk], options))).dispose();
+    return null;
   }
   const { placement } = settings;
-  const length = prompt.length;
+  const length = chunk.length;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: [axis], placement, length });
   const rows = positions(layout.spans(ctx.mesh.coordinate));
-  const own = Array.from(rows, (position) => prompt[position]!);
+  const own = Array.from(rows, (position) => chunk[position]!);
   const options = { cache: cache.forCall([sequence], { sharded: true }), placement, sequenceLength: length };
+  if (!isLast) {
+    noGrad(() => scope(() => forward(model, [own], options))).dispose();
+    return null;
+  }
   return read(() => {
     using hidden = forward(model, [own], options);
     const row = rows.indexOf(length - 1);

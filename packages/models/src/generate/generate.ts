@@ -140,13 +140,15 @@ function tokenizerOf({ tokenizer }: GenerativeModel, option: string): Tokenizer 
 /** Generates the tokens of a checked call. Collective: every rank of the backend's axes iterates to the end, and gets the same tokens. */
 export async function* generateTokens(model: GenerativeModel, call: Generation): AsyncGenerator<GeneratedToken, void> {
   const { prompt, maxNewTokens } = call;
-  using own = call.cache ? null : new GenerationCache(model, { maxTokens: prompt.length + maxNewTokens });
+  const maxTokens = prompt.length + maxNewTokens;
+  using own = call.cache ? null : new GenerationCache(model, { maxTokens, maxSequences: 1 });
   const cache = call.cache ?? own!;
   using sequence = cache.createSequence();
   const text = await GeneratedText.begin(model, call);
-  let logits = await prefill(model, prompt, { cache, sequence });
+  let logits: Float32Array | null = null;
+  while (logits === null) logits = await prefill(model, prompt, { cache, sequence }, cache.maxPrefillTokens);
   for (;;) {
-    const step = text.add(logits);
+    const step: GeneratedToken = text.add(logits);
     yield step;
     if (step.finishReason !== null) return;
     [logits] = (await decode(model, [step.token], { cache, sequences: [sequence] })) as [Float32Array];

@@ -15,13 +15,7 @@ import { type Generation, type GenerateOptions, type GenerativeModel, resolveGen
 import { GeneratedText, type GeneratedToken } from "./generated-text.ts";
 import { GenerationCache, generationCacheOptions, type GenerationSequence } from "./generation-cache.ts";
 
-export const generationBatchOptions = defineOptions("GenerationBatch", {
-  ...generationCacheOptions.fields,
-  /** The most texts at a time. Default 32. */
-  maxSequences: option.integer({ min: 1, default: 32 }),
-  /** Tokens of prompts that one step takes in, so that other texts do not wait long; at least one prompt. Default 2048. */
-  maxPrefillTokens: option.integer({ min: 1, default: 2048 }),
-});
+export const generationBatchOptions = defineOptions("GenerationBatch", generationCacheOptions.fields);
 /** What `GenerationBatch` takes beside the model. */
 export type GenerationBatchOptions = OptionsOf<typeof generationBatchOptions>;
 
@@ -38,7 +32,7 @@ interface BatchEntry {
   /** Blocks of the cache that are kept for it. */
   readonly blocks: number;
   readonly sequence: GenerationSequence;
-  /** From its prefill on. */
+  /** From the end of its prefill on. */
   text?: GeneratedText;
   /** The token that is not in the cache yet. */
   last: number;
@@ -73,7 +67,6 @@ export class GenerationBatch implements Disposable {
   readonly maxSequences: number;
   readonly #model: GenerativeModel;
   readonly #cache: GenerationCache;
-  readonly #maxPrefillTokens: number;
   readonly #entries = new Map<number, BatchEntry>();
   #nextId = 0;
   #freeBlocks: number;
@@ -84,11 +77,9 @@ export class GenerationBatch implements Disposable {
     const isModel = Array.isArray(model?.config?.layers) && typeof model.project === "function";
     expectValue("GenerationBatch: model", isModel, "a CausalLM, as loadModel returns it", model);
     checkContext("GenerationBatch", model.ctx);
-    const { maxSequences, maxPrefillTokens, ...cache } = generationBatchOptions.parse(options);
-    this.maxSequences = maxSequences;
-    this.#maxPrefillTokens = maxPrefillTokens;
     this.#model = model;
-    this.#cache = new GenerationCache(model, cache);
+    this.#cache = new GenerationCache(model, generationBatchOptions.parse(options));
+    this.maxSequences = this.#cache.maxSequences;
     this.#freeBlocks = this.#cache.maxTokens / this.#cache.blockSize;
   }
 
@@ -114,7 +105,7 @@ export class GenerationBatch implements Disposable {
   }
 
   /**
-   * A text joins, with the options of `CausalLM.generate` but for `cache`; its first token comes with a step that has room for its prompt.
+   * A text joins, with the options of `CausalLM.generate` but for `cache`; its first token comes when steps have taken in its prompt.
    * Returns its number, by which results name it: 0, 1, 2, …
    *
    * @throws OptionError for options, a text beyond the model's length, and during a step; OutOfMemoryError where `hasRoomFor` is false.
@@ -152,8 +143,8 @@ export class GenerationBatch implements Disposable {
   }
 
   /**
-   * One token more of every text: first of those that are under way, all together, then of those whose prompts are taken in. Texts that end
-   * leave. Collective.
+   * One token more of every text that is under way, all together. Then prompts are taken in, in the order in which they came, `maxPrefillTokens` of
+   * their tokens: a text has its first token with the step that takes in the last of its prompt. Texts that end leave. Collective.
    *
    * @throws OptionError during another step; what collectives throw, after which the batch is of no more use.
    */
@@ -163,12 +154,7 @@ export class GenerationBatch implements Disposable {
     try {
       const entries = [...this.#entries.values()];
       const results = await this.#decode(entries.filter(({ text }) => text !== undefined));
-      for (const entry of this.#joining(entries)) {
-        const { sequence, plan } = entry;
-        entry.text = await GeneratedText.begin(this.#model, plan);
-        const logits = await prefill(this.#model, plan.prompt, { cache: this.#cache, sequence });
-        results.push(this.#next(entry, logits));
-      }
+      results.push(...(await this.#prefill(entries.filter(({ text }) => text === undefined))));
       this.#model.ctx.world.markStep();
       return results;
     } finally {
@@ -184,14 +170,21 @@ export class GenerationBatch implements Disposable {
     return entries.map((entry, i) => this.#next(entry, logits[i]!));
   }
 
-  /** Texts whose prompts this step takes in. */
-  #joining(entries: readonly BatchEntry[]): readonly BatchEntry[] {
-    const waiting = entries.filter(({ text }) => text === undefined);
-    let tokens = 0;
-    return waiting.filter(({ plan }, i) => {
-      tokens += plan.prompt.length;
-      return i === 0 || tokens <= this.#maxPrefillTokens;
-    });
+  /** Takes in as much of the prompts as a step may, one after another. */
+  async #prefill(entries: readonly BatchEntry[]): Promise<BatchResult[]> {
+    const results: BatchResult[] = [];
+    let left = this.#cache.maxPrefillTokens;
+    for (const entry of entries) {
+      if (left === 0) break;
+      const { sequence, plan } = entry;
+      const count = Math.min(left, plan.prompt.length - sequence.length);
+      left -= count;
+      const logits = await prefill(this.#model, plan.prompt, { cache: this.#cache, sequence }, count);
+      if (logits === null) continue;
+      entry.text = await GeneratedText.begin(this.#model, plan);
+      results.push(this.#next(entry, logits));
+    }
+    return results;
   }
 
   #next(entry: BatchEntry, logits: Float32Array): BatchResult {

@@ -1,4 +1,12 @@
-import { checkContext, type Context, defineOptions, expectValue, option, type OptionsOf } from "@mosaic/core";
+import {
+  checkContext,
+  type Context,
+  defineOptions,
+  expectValue,
+  option,
+  type OptionsOf,
+  OutOfMemoryError,
+} from "@mosaic/core";
 import { type CacheSequence, KvCache } from "@mosaic/nn";
 import type { ModelConfig } from "../config/config.ts";
 import type { DecoderCache, ModelSettings } from "../model/decoder-layer.ts";
@@ -10,6 +18,10 @@ export const generationCacheOptions = defineOptions("GenerationCache", {
   blockSize: option.integer({ min: 1, default: 64 }),
   /** Of keys and values. Default: the model's dtype, float32 if that is float16. */
   dtype: option.oneOf(["float32", "bfloat16"], { optional: true }),
+  /** The most texts at a time. Default 32. */
+  maxSequences: option.integer({ min: 1, default: 32 }),
+  /** The most tokens of prompts that a step takes in: a longer prompt takes several, between which other texts go on. Default 2048. */
+  maxPrefillTokens: option.integer({ min: 1, default: 2048 }),
 });
 /** What `GenerationCache` takes beside the model. */
 export type GenerationCacheOptions = OptionsOf<typeof generationCacheOptions>;
@@ -35,20 +47,31 @@ export function cacheAxis({ ctx, settings }: CachedModel): { axis: string | null
 
 /**
  * Memory for keys and values of texts that a model generates: a `KvCache` for the layers of each sliding window, another for those that see all
- * tokens. `generate` makes one for a call unless it is given one, which several calls share, one after another or at once.
+ * tokens. One of a window has room for what `maxSequences` texts keep of it, window + maxPrefillTokens tokens each, not for all tokens. `generate`
+ * makes one for a call unless it is given one, which several calls share, one after another or at once.
  *
  * @throws OutOfMemoryError beyond the device's memory.
  */
 export class GenerationCache implements Disposable {
+  /** The most texts at a time. */
+  readonly maxSequences: number;
+  /** The most tokens of a prompt in one forward. */
+  readonly maxPrefillTokens: number;
+  /** Tokens of a block: a text takes whole ones. */
+  readonly blockSize: number;
+  /** Tokens for which there is memory. */
+  readonly maxTokens: number;
   readonly #caches: readonly KvCache[];
   /** Of each layer: its cache, and its number in it. */
   readonly #layers: readonly { readonly cache: number; readonly index: number }[];
+  readonly #sequences = new Set<GenerationSequence>();
 
   constructor(model: CachedModel, options: GenerationCacheOptions) {
     const isModel = Array.isArray(model?.config?.layers) && typeof model.settings === "object";
     expectValue("GenerationCache: model", isModel, "a CausalLM, as loadModel returns it", model);
     checkContext("GenerationCache", model.ctx);
-    const { maxTokens, blockSize, dtype } = generationCacheOptions.parse(options);
+    const parsed = generationCacheOptions.parse(options);
+    const { blockSize, dtype } = parsed;
     const { ctx, config, settings } = model;
     const windows = [...new Set(config.layers.map(({ window }) => window))];
     const counts = windows.map(() => 0);
@@ -57,37 +80,57 @@ export class GenerationCache implements Disposable {
       return { cache, index: counts[cache]!++ };
     });
     const { axis } = cacheAxis(model);
+    const ranks = axis === null ? 1 : ctx.mesh.shape[axis]!;
+    const blocks = Math.ceil(parsed.maxTokens / (blockSize * ranks)) * ranks;
+    this.maxSequences = parsed.maxSequences;
+    this.maxPrefillTokens = parsed.maxPrefillTokens;
+    this.blockSize = blockSize;
+    this.maxTokens = blocks * blockSize;
     this.#caches = windows.map(
       (window, i) =>
         new KvCache(ctx, {
           numLayers: counts[i]!,
           numKvHeads: config.numKvHeads,
           headSize: config.headDim,
-          ...{ maxTokens, blockSize, axis },
+          maxTokens: Math.min(blocks, maxWindowBlocks(window, parsed)) * blockSize,
+          ...{ blockSize, axis },
           dtype: dtype ?? (settings.dtype === "bfloat16" ? "bfloat16" : "float32"),
           ...(window !== null && { slidingWindow: window }),
         }),
     );
   }
 
-  /** Tokens for which there is memory that no text uses. */
+  /** Tokens for which there is memory that no text uses. A text counts with all its tokens, in whole blocks, whatever windows have dropped. */
   get freeTokens(): number {
-    return Math.min(...this.#caches.map(({ freeTokens }) => freeTokens));
+    let blocks = 0;
+    for (const { length } of this.#sequences) blocks += Math.ceil(length / this.blockSize);
+    return this.maxTokens - blocks * this.blockSize;
   }
 
-  /** Tokens for which there is memory. */
-  get maxTokens(): number {
-    return this.#caches[0]!.maxTokens;
+  /** Bytes of keys and values that are reserved, over all ranks of the axis. */
+  get bytes(): number {
+    return this.#caches.reduce((sum, { maxTokens, bytesPerToken }) => sum + maxTokens * bytesPerToken, 0);
   }
 
-  /** Tokens of a block: a text takes whole ones. */
-  get blockSize(): number {
-    return this.#caches[0]!.blockSize;
-  }
-
-  /** The memory of one text; it grows with it. */
+  /**
+   * The memory of one text; it grows with it.
+   *
+   * @throws OutOfMemoryError beyond `maxSequences` that are not disposed.
+   */
   createSequence(): GenerationSequence {
-    return new GenerationSequence(this.#caches.map((cache) => cache.createSequence()));
+    const { size } = this.#sequences;
+    if (size >= this.maxSequences) {
+      throw new OutOfMemoryError({
+        where: "GenerationCache.createSequence",
+        expected: `at most ${this.maxSequences} texts at a time`,
+        received: `${size} that are not disposed`,
+        remedy: "dispose those that have ended, or raise maxSequences",
+      });
+    }
+    const parts = this.#caches.map((cache) => cache.createSequence());
+    const sequence: GenerationSequence = new GenerationSequence(parts, () => this.#sequences.delete(sequence));
+    this.#sequences.add(sequence);
+    return sequence;
   }
 
   /** For a model's forward: one text for each sample of the call; they may have different lengths. */
@@ -115,14 +158,33 @@ export class GenerationCache implements Disposable {
   }
 }
 
+/**
+ * Blocks that the texts of a cache hold at most of a window: the keys that the first token of a prompt's next part sees, and that part. Both
+ * may begin and end within a block.
+ */
+function maxWindowBlocks(
+  window: number | null,
+  { blockSize, maxSequences, maxPrefillTokens }: { blockSize: number; maxSequences: number; maxPrefillTokens: number },
+): number {
+  if (window === null) return Number.POSITIVE_INFINITY;
+  return maxSequences * (Math.ceil((window - 1 + maxPrefillTokens) / blockSize) + 1);
+}
+
 /** One text in a `GenerationCache`. */
 export class GenerationSequence implements Disposable {
   /** Its part of each `KvCache`. */
   readonly parts: readonly CacheSequence[];
+  readonly #onDispose: () => void;
 
   /** `GenerationCache.createSequence` makes them. */
-  constructor(parts: readonly CacheSequence[]) {
+  constructor(parts: readonly CacheSequence[], onDispose: () => void) {
     this.parts = parts;
+    this.#onDispose = onDispose;
+  }
+
+  /** Tokens that every layer holds, or has dropped as its window moved on. */
+  get length(): number {
+    return Math.min(...this.parts.map(({ length }) => length));
   }
 
   /** Gives its memory back. Twice is fine. */
@@ -132,5 +194,6 @@ export class GenerationSequence implements Disposable {
 
   [Symbol.dispose](): void {
     for (const part of this.parts) part.dispose();
+    this.#onDispose();
   }
 }

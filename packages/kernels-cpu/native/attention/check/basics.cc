@@ -102,7 +102,8 @@ void merge() {
       if (b[i] != -INFINITY) otherOut.set(0, 0, i, d, 20);
     }
   }
-  mergeState({out.view(), lse.view()}, {otherOut.view(), otherLse.view()}, pool);
+  const AttentionState other{otherOut.view(), otherLse.view()};
+  mergeStates({out.view(), lse.view()}, {&other, 1}, pool);
   const double ea = std::exp(1.5), eb = std::exp(0.5);
   expect(std::fabs(lse.get(0, 0, 0) - std::log(ea + eb)) < 1e-6, "merge: lse of both");
   expect(std::fabs(out.get(0, 0, 0, 1) - (10 * ea + 20 * eb) / (ea + eb)) < 1e-5, "merge: out of both");
