@@ -23,7 +23,7 @@ import {
   validator,
 } from "@mosaic/core/context-parallel";
 import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, maxChunkRows } from "./exchange.ts";
-import { type BackwardKeys, backwardKeysCache } from "./own-parts.ts";
+import { type BackwardKeys, backwardKeysCache } from "./local-kv-split.ts";
 
 export const ringOptions = defineOptions("ring", {
   /** The mesh axis along which keys rotate. Default "sp". */

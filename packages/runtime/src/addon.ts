@@ -49,7 +49,7 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
     const host = describeHost();
     throw host === undefined
       ? new AddonLoadError(explainLoadFailure(file, cause), { cause })
-      : refuseHost(file, host, cause);
+      : unsupportedHostError(file, host, cause);
   }
 }
 
@@ -70,7 +70,7 @@ function isOlder(version: string, other: string): boolean {
   return major < otherMajor || (major === otherMajor && minor < otherMinor);
 }
 
-function refuseHost({ packageName, description }: AddonFile, host: string, cause: unknown): AddonLoadError {
+function unsupportedHostError({ packageName, description }: AddonFile, host: string, cause: unknown): AddonLoadError {
   const details = {
     where: `${packageName}: ${description}`,
     expected: `${PREBUILT.join(" or ")} with glibc ${OLDEST_GLIBC} or newer`,

@@ -73,7 +73,7 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     },
     {
       name: "attention: as many weights are dropped as the probability has it, others under another seed or stream",
-      run: whereSupported(["dropout"], () => withDevice(make, checkDropRate)),
+      run: whereSupported(["dropout"], () => withDevice(make, checkDropoutProbability)),
     },
   ];
 }
@@ -124,7 +124,7 @@ function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): Att
 }
 
 /** Of equal scores and values of 1, out is the number of weights that are kept, over what is expected. */
-async function checkDropRate(device: Device): Promise<void> {
+async function checkDropoutProbability(device: Device): Promise<void> {
   const [batch, heads, rows] = [2, 3, 96];
   const shape = [batch, heads, rows, 4];
   using zeros = tensorFrom(device, new Float64Array(batch * heads * rows * 4), { shape });

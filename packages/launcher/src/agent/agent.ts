@@ -194,7 +194,7 @@ export class Agent implements AsyncDisposable {
   }
 
   #onParentLost({ code, message }: { readonly code: number; readonly message: string }): void {
-    this.#worlds.refuse({ code, message });
+    this.#worlds.reject({ code, message });
     this.#worlds.close(message);
   }
 
@@ -237,7 +237,7 @@ export class Agent implements AsyncDisposable {
       const message =
         `version ${hello.version} of the control plane's protocol, and version ${PROTOCOL_VERSION} of the agent of ` +
         `${this.#host}; install one version of Mosaic for the launcher, and on all hosts`;
-      this.#worlds.refuse({ code: FAILURE_CODES.mismatch, message: `a rank or agent has ${message}` });
+      this.#worlds.reject({ code: FAILURE_CODES.mismatch, message: `a rank or agent has ${message}` });
       return this.#reject(channel, `this process has ${message}`);
     }
     const { role, agent, host, address } = decode(content) as FrameOf<"hello">;

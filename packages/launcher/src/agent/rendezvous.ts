@@ -41,7 +41,7 @@ export interface RendezvousOptions {
   readonly attempt: number;
   readonly branches: Branches;
   readonly host: Host;
-  refuse(refusal: RendezvousRefusal): void;
+  reject(refusal: RendezvousRefusal): void;
   /** All ranks have joined; only at the root. */
   complete(table: Pick<FrameOf<"memberTable">, "hosts" | "members">): void;
   /** Why this agent has no connection to its parent; undefined when it has one. */
@@ -105,7 +105,7 @@ export class Rendezvous {
     if (branches.isRoot) {
       const fault = this.#describeConflict(member, parameters);
       if (fault !== undefined) {
-        this.#options.refuse({ code: FAILURE_CODES.mismatch, message: fault });
+        this.#options.reject({ code: FAILURE_CODES.mismatch, message: fault });
         return false;
       }
     } else {
@@ -145,7 +145,7 @@ export class Rendezvous {
     const cause = branches.isRoot
       ? this.#describeMissing()
       : (this.#options.disconnected() ?? "the root agent does not respond");
-    this.#options.refuse({ code: FAILURE_CODES.timeout, message: after + cause });
+    this.#options.reject({ code: FAILURE_CODES.timeout, message: after + cause });
   }
 
   #describeMissing(): string {

@@ -107,7 +107,7 @@ export class World {
     this.#positions = new PositionCollector(this.#branches, this.#exits);
     this.#rendezvous = new Rendezvous({
       ...{ name, attempt, host, branches: this.#branches },
-      refuse: (refusal) => this.rejectJoins(refusal),
+      reject: (refusal) => this.rejectJoins(refusal),
       complete: (table) => this.#completeRendezvous(encode({ kind: "memberTable", world: 0, ...table })),
       disconnected: () => options.disconnected(),
     });

@@ -27,28 +27,28 @@ export function findMismatch(
   other: Registration,
 ): { readonly message: string; readonly isOtherJob: boolean } | undefined {
   const [own, its] = [nodeName(root), nodeName(other)];
-  const refuse = (message: string, isOtherJob = false): ReturnType<typeof findMismatch> => ({ message, isOtherJob });
+  const reject = (message: string, isOtherJob = false): ReturnType<typeof findMismatch> => ({ message, isOtherJob });
   if (other.job !== root.job)
-    return refuse(
+    return reject(
       `${its} has --rdzv-id ${other.job}, the job at this endpoint ${root.job}; pass the same, or another endpoint`,
       true,
     );
   if (other.version !== root.version || other.launcher !== root.launcher)
-    return refuse(
+    return reject(
       `${its} has version ${other.launcher} of the launcher, ${own} ${root.launcher}; install one version on all nodes`,
     );
   if (majorVersion(other.runtime) !== majorVersion(root.runtime))
-    return refuse(`${its} runs Node ${other.runtime}, ${own} Node ${root.runtime}; use one major version on all nodes`);
+    return reject(`${its} runs Node ${other.runtime}, ${own} Node ${root.runtime}; use one major version on all nodes`);
   if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)
-    return refuse(
+    return reject(
       `${its} has --nnodes ${formatNodeRange(other)}, ${own} ${formatNodeRange(root)}; pass the same on all nodes`,
     );
   if (other.digest !== root.digest)
-    return refuse(
+    return reject(
       `${its} runs ${JSON.stringify(other.command)}, ${own} ${JSON.stringify(root.command)}: the content of the entry and all arguments must agree`,
     );
   if (other.nodeRank >= root.maxNodes)
-    return refuse(`${its} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);
+    return reject(`${its} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);
   return undefined;
 }
 

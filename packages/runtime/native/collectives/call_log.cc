@@ -60,9 +60,9 @@ std::string CallLog::Description::text() const {
   return "call #" + std::to_string(number) + " (" + group + "): " + recorded;
 }
 
-CallLog::Series& CallLog::append(uint64_t id, const Group& group, uint64_t history,
+CallLog::CallSequence& CallLog::append(uint64_t id, const Group& group, uint64_t history,
                                  std::shared_ptr<const Description> description) {
-  Series& series = series_[id];
+  CallSequence& series = series_[id];
   series.group = group.id;
   if (series.index++ == 0) series.ancestors = group.ancestors;
   series.history = history;
@@ -74,12 +74,12 @@ CallLog::Series& CallLog::append(uint64_t id, const Group& group, uint64_t histo
 std::vector<CallReport> CallLog::append(Operation& op) {
   std::vector<CallReport> reports;
   const Group& group = *op.group;
-  const bool isGroupSeries = op.signature.index > 0;
-  if (!isGroupSeries && hasSignatures_) return reports;
+  const bool isGroupSequence = op.signature.index > 0;
+  if (!isGroupSequence && hasSignatures_) return reports;
   const auto description =
       std::make_shared<const Description>(Description{op.signature, group.name, op.prefix(), 0, ""});
-  if (isGroupSeries) {
-    Series& series = append(group.id, group, group.history, description);
+  if (isGroupSequence) {
+    CallSequence& series = append(group.id, group, group.history, description);
     op.calls.push_back({group.id, series.index, std::nullopt});
     if (!hasSignatures_ && series.index % kReportInterval == 0) reportLast(group.id, series, reports);
   }
@@ -94,12 +94,12 @@ std::vector<CallReport> CallLog::append(const Group& group, std::string recorded
   description->number = group.recorded;
   description->group = group.name;
   description->recorded = truncated(std::move(recorded), kMaxRecordedText);
-  Series& series = append(group.id, group, group.history, std::move(description));
+  CallSequence& series = append(group.id, group, group.history, std::move(description));
   if (!hasSignatures_ && series.index % kReportInterval == 0) reportLast(group.id, series, reports);
   return reports;
 }
 
-void CallLog::reportLast(uint64_t id, Series& series, std::vector<CallReport>& reports) {
+void CallLog::reportLast(uint64_t id, CallSequence& series, std::vector<CallReport>& reports) {
   if (series.reported == series.index) return;
   reports.push_back(series.report(id, series.calls.back()));
   series.reported = series.index;
@@ -111,7 +111,7 @@ void CallLog::reportAt(const Group& barrier, std::vector<CallReport>& reports) {
   // Those of groups first: what made ranks diverge is more likely a call of theirs than a message that follows from it.
   for (const bool isGroupPass : {true, false}) {
     for (auto& [id, series] : series_) {
-      if (series.isGroupSeries() != isGroupPass) continue;
+      if (series.isGroupSequence() != isGroupPass) continue;
       const auto& ancestors = series.ancestors;
       const bool isDescendant = std::find(ancestors.begin(), ancestors.end(), barrier.id) != ancestors.end();
       if (isDescendant || (series.group == barrier.id && !hasSignatures_)) reportLast(id, series, reports);
@@ -135,7 +135,7 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
           Description{each.signature, group.name, operationDescription->prefix, 0, ""});
     };
     const auto description = isSendRecv ? messageDescription() : operationDescription;
-    Series& series = append(id, group, extendHistory(series_[id].history, each.signature), description);
+    CallSequence& series = append(id, group, extendHistory(series_[id].history, each.signature), description);
     if (series.ranks.empty()) series.ranks = {from, to};
     series.isPartOfCollective = !isSendRecv;
     if (!isSendRecv) return;
@@ -157,13 +157,13 @@ std::vector<CallReport> CallLog::takePending() {
   std::vector<CallReport> reports;
   for (const bool isGroupPass : {true, false}) {
     for (auto& [id, series] : series_) {
-      if (series.isGroupSeries() == isGroupPass) reportEach(id, series, reports);
+      if (series.isGroupSequence() == isGroupPass) reportEach(id, series, reports);
     }
   }
   return reports;
 }
 
-void CallLog::reportEach(uint64_t id, Series& series, std::vector<CallReport>& reports) {
+void CallLog::reportEach(uint64_t id, CallSequence& series, std::vector<CallReport>& reports) {
   for (const LoggedCall& call : series.calls) {
     if (call.index > series.reportedEach) reports.push_back(series.report(id, call));
   }
@@ -206,7 +206,7 @@ std::string CallLog::published(size_t maxBytes) const {
   constexpr size_t kCall = kMaxPublishedText + 32, kGroup = 16;  // bytes, at most
   std::string out;
   for (const auto& [id, series] : series_) {
-    if (!series.isGroupSeries() || out.size() + kGroup + kCall > maxBytes) continue;
+    if (!series.isGroupSequence() || out.size() + kGroup + kCall > maxBytes) continue;
     const size_t count = std::min({series.calls.size(), kPublishedCalls, (maxBytes - out.size() - kGroup) / kCall});
     write(out, id);
     write(out, count);

@@ -64,7 +64,7 @@ class CallLog {
     uint64_t index, history;
     std::shared_ptr<const Description> description;
   };
-  struct Series {
+  struct CallSequence {
     uint64_t group = 0, index = 0, history = 0;
     uint64_t reported = 0, reportedEach = 0;  // up to where the last call was reported, and each of them
     std::vector<uint64_t> ancestors;  // of the group
@@ -74,17 +74,17 @@ class CallLog {
     std::deque<LoggedCall> calls;
 
     CallReport report(uint64_t id, const LoggedCall& call) const { return {id, call.index, call.history, ranks}; }
-    bool isGroupSeries() const { return ranks.empty(); }
+    bool isGroupSequence() const { return ranks.empty(); }
   };
-  Series& append(uint64_t id, const Group& group, uint64_t history, std::shared_ptr<const Description> description);
+  CallSequence& append(uint64_t id, const Group& group, uint64_t history, std::shared_ptr<const Description> description);
   void appendMessages(Operation& op, const std::shared_ptr<const Description>& operationDescription,
                       std::vector<CallReport>& reports);
-  static void reportEach(uint64_t id, Series& series, std::vector<CallReport>& reports);
-  static void reportLast(uint64_t id, Series& series, std::vector<CallReport>& reports);
+  static void reportEach(uint64_t id, CallSequence& series, std::vector<CallReport>& reports);
+  static void reportLast(uint64_t id, CallSequence& series, std::vector<CallReport>& reports);
   void reportAt(const Group& barrier, std::vector<CallReport>& reports);
 
   const bool hasSignatures_;
-  std::unordered_map<uint64_t, Series> series_;
+  std::unordered_map<uint64_t, CallSequence> series_;
 };
 
 /// How far another rank came, as it published it when it exited.

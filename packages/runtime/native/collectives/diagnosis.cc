@@ -100,7 +100,7 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
   }
   for (const uint32_t rank : exited) {
     const CallCounts& counts = exitCounts_.of(rank, *control_);
-    const auto isMissing = [&](const CallInSeries& call) {
+    const auto isMissing = [&](const SequencedCall& call) {
       return call.peer.value_or(rank) == rank && !counts.contains(call.series, call.index);
     };
     if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return peerExitedFailure(op, rank);

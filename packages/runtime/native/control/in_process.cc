@@ -11,7 +11,7 @@ namespace mosaic {
 
 namespace {
 
-constexpr size_t kKeptCalls = 64;
+constexpr size_t kMaxLoggedCalls = 64;
 
 std::vector<Member> membersOn(const std::vector<uint32_t>& hosts, uint32_t size) {
   std::vector<Member> members(size, Member{0, static_cast<int32_t>(getpid())});
@@ -135,7 +135,7 @@ void InProcessControl::reportCall(uint64_t group, uint64_t index, uint64_t histo
   const auto [found, isFirst] = calls.try_emplace(index, InProcessWorld::ReportedCall{history, rank_});
   if (!isFirst && found->second.history != history) reportMismatch(group, found->second.rank, rank_);
   // A history covers all calls before it, so the latest suffice.
-  if (calls.size() > kKeptCalls) calls.erase(calls.begin());
+  if (calls.size() > kMaxLoggedCalls) calls.erase(calls.begin());
 }
 
 void InProcessControl::reportMismatch(uint64_t group, uint32_t a, uint32_t b) {
