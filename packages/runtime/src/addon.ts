@@ -44,7 +44,9 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
   try {
     const native = createRequire(file.path)(file.path) as Native;
     if (native.protocol === file.protocol) return native;
-    throw new Error(`it has protocol version ${native.protocol}, this JavaScript ${file.protocol}`);
+    throw new Error(
+      `protocol version mismatch: the addon has ${native.protocol}, the JavaScript package ${file.protocol}`,
+    );
   } catch (cause) {
     const host = describeHost();
     throw host === undefined
@@ -77,7 +79,7 @@ function unsupportedHostError({ packageName, description }: AddonFile, host: str
     received: host,
     remedy:
       "use a host, container or virtual machine with one of these; " +
-      "@mosaic/core, @mosaic/planner and @mosaic/launcher have no addon and run on every platform of Node",
+      "@mosaic/core, @mosaic/planner and @mosaic/launcher have no addon and run on every platform that Node supports",
   };
   return new AddonLoadError(details, { cause });
 }

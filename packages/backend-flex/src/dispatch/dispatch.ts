@@ -227,9 +227,9 @@ function placementOf(
       if (own && count === ranks && total === length) return own;
       throw new ShapeError({
         where: "dispatch: spans",
-        expected: `a shard of ${ranks}, of ${length} positions`,
-        received: `shard ${formatValue(index)} of ${formatValue(count)}, of ${formatValue(total)}`,
-        remedy: "dispatch({ mask, length, ranks }) for each length and number of ranks",
+        expected: `a shard index below ${ranks}, ${ranks} shards and length ${length}`,
+        received: `shard ${formatValue(index)} of ${formatValue(count)} of a sequence of length ${formatValue(total)}`,
+        remedy: "call dispatch({ mask, length, ranks }) once for each length and number of ranks",
       });
     },
   });

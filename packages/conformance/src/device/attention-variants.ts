@@ -72,7 +72,7 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
       ),
     },
     {
-      name: "attention: as many weights are dropped as the probability has it, others under another seed or stream",
+      name: "attention: the dropped fraction matches the probability, and seed and stream change the dropout mask",
       run: whereSupported(["dropout"], () => withDevice(make, checkDropoutProbability)),
     },
   ];
@@ -157,6 +157,9 @@ async function checkDropoutProbability(device: Device): Promise<void> {
   for (const change of [{ seed: 1 }, { stream: 1 }, { batchOffset: 5 }]) {
     const equal = (await kept(change)).filter((count, i) => Math.round(count) === Math.round(first[i]!)).length;
     const name = Object.keys(change)[0]!;
-    check(equal < first.length / 4, `${equal} of ${first.length} rows keep as many weights with another ${name}`);
+    check(
+      equal < first.length / 4,
+      `${equal} of ${first.length} rows keep the same number of weights with a different ${name}`,
+    );
   }
 }

@@ -163,7 +163,7 @@ class CallValidator implements Validator {
       where,
       expected: `this rank's shard of the ${name}, ${axis} = ${own}`,
       received: `${name} from ${JSON.stringify(at)}`,
-      remedy: "another backend has already gathered or moved them: use each axis in one backend only",
+      remedy: "use each mesh axis in one backend only: another backend already gathers along it",
     });
   }
 }

@@ -120,13 +120,13 @@ export class Rendezvous {
     const first = this.#members.values().next().value;
     const expected = this.#parameters?.size ?? size;
     if (size !== expected)
-      return `rank ${rank} has WORLD_SIZE ${size}, rank ${first?.rank} has ${expected}; WORLD_SIZE must agree on all ranks`;
+      return `WORLD_SIZE mismatch: rank ${rank} has ${size}, rank ${first?.rank} has ${expected}; set the same WORLD_SIZE on all ranks`;
     if (size > LIMITS.ranks) return `a world of ${size} ranks, expected at most ${LIMITS.ranks}`;
     if (rank >= size) return `rank ${rank} of ${size}: expected RANK from 0 to ${size - 1}`;
     const other = this.#members.get(rank);
     if (other === undefined) return undefined;
     const where = (of: string): string => (other.host.agent === host.agent ? "" : ` on ${of}`);
-    return `two processes are rank ${rank}: pid ${other.pid}${where(other.host.name)} and pid ${pid}${where(host.name)}; RANK must differ on all ranks`;
+    return `duplicate rank ${rank}: pid ${other.pid}${where(other.host.name)} and pid ${pid}${where(host.name)}; each process needs a unique RANK`;
   }
 
   /** The earliest deadline counts. */

@@ -30,22 +30,24 @@ export function findMismatch(
   const reject = (message: string, isOtherJob = false): ReturnType<typeof findMismatch> => ({ message, isOtherJob });
   if (other.job !== root.job)
     return reject(
-      `${its} has --rdzv-id ${other.job}, the job at this endpoint ${root.job}; pass the same, or another endpoint`,
+      `--rdzv-id mismatch: ${its} has ${other.job}, the job at this endpoint ${root.job}; pass the same ID, or use a different endpoint`,
       true,
     );
   if (other.version !== root.version || other.launcher !== root.launcher)
     return reject(
-      `${its} has version ${other.launcher} of the launcher, ${own} ${root.launcher}; install one version on all nodes`,
+      `launcher version mismatch: ${its} has ${other.launcher}, ${own} ${root.launcher}; install the same version on all nodes`,
     );
   if (majorVersion(other.runtime) !== majorVersion(root.runtime))
-    return reject(`${its} runs Node ${other.runtime}, ${own} Node ${root.runtime}; use one major version on all nodes`);
+    return reject(
+      `Node version mismatch: ${its} runs ${other.runtime}, ${own} ${root.runtime}; use the same major version on all nodes`,
+    );
   if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)
     return reject(
-      `${its} has --nnodes ${formatNodeRange(other)}, ${own} ${formatNodeRange(root)}; pass the same on all nodes`,
+      `--nnodes mismatch: ${its} has ${formatNodeRange(other)}, ${own} ${formatNodeRange(root)}; pass the same on all nodes`,
     );
   if (other.digest !== root.digest)
     return reject(
-      `${its} runs ${JSON.stringify(other.command)}, ${own} ${JSON.stringify(root.command)}: the content of the entry and all arguments must agree`,
+      `command mismatch: ${its} runs ${JSON.stringify(other.command)}, ${own} ${JSON.stringify(root.command)}; use the same script and arguments on all nodes`,
     );
   if (other.nodeRank >= root.maxNodes)
     return reject(`${its} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);

@@ -312,7 +312,7 @@ export class RootCoordinator implements Coordinator {
     const duplicate =
       other === undefined
         ? undefined
-        : `two launchers have --node-rank ${nodeRank}: on ${other.host} and on ${registration.host} (${address}); --node-rank must differ on all nodes`;
+        : `duplicate --node-rank ${nodeRank}: on ${other.host} and on ${registration.host} (${address}); each launcher needs a unique --node-rank`;
     const message = wrong?.message ?? duplicate;
     if (message !== undefined && isFirst && wrong?.isOtherJob !== true) {
       reject(FAILURE_CODES.mismatch, message);

@@ -144,7 +144,7 @@ export class KvCache implements Disposable {
       where,
       expected: "each sequence once",
       received: "one of them twice",
-      remedy: "fork() it",
+      remedy: "call fork() on it",
     });
   }
 

@@ -132,19 +132,18 @@ Engine::Diagnosis Engine::mismatch(const Operation& op, const MosaicMessage& mes
   if (areSameGroup && expected.history != received.history) {
     if (auto found = findDivergenceBefore(op, message.peer)) return *found;
   }
-  std::string group = "another group";
+  std::string group = "a different group";
   {
     const std::lock_guard lock(mutex_);
     for (const auto& each : groups_) {
       if (each->id == received.group) group = each->name;
     }
   }
-  std::string own = descriptionOf(expected, op.group->name), theirs = descriptionOf(received, group);
-  if (isSameOperation(expected, received)) {
-    own = "an earlier collective";
-    theirs = "another one";
-  }
-  const std::string text = op.prefix() + mismatchText(options_.rank, own, message.peer, theirs);
+  const std::string text =
+      op.prefix() + (isSameOperation(expected, received)
+                         ? unloggedMismatchText(options_.rank, message.peer)
+                         : mismatchText(options_.rank, descriptionOf(expected, op.group->name), message.peer,
+                                        descriptionOf(received, group)));
   const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, text);
   return {failure, failure};
 }
@@ -363,7 +362,7 @@ bool Engine::hasLostPeer() {
 
 /// What went wrong while the ranks connected: a peer's end explains what the transport noticed.
 MosaicFailure Engine::connectFailure(const MosaicFailure& cause) {
-  if (stop_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (stop_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   const std::lock_guard lock(mutex_);
   if (!events_.failed.empty()) return events_.failed.begin()->second;
   if (!events_.lost.empty()) {

@@ -49,7 +49,7 @@ void AgentClient::join() {
     thread_ = startThread("mosaic-control", [this] { run(); });
   }
   changed_.wait(lock, [this] { return interrupted_ || state_ != State::Connecting; });
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   if (joinFailure_) throw Failure(*joinFailure_);
 }
 
@@ -91,7 +91,7 @@ std::optional<std::string> AgentClient::awaitValue(const std::string& key, int64
 std::string AgentClient::get(const std::string& key) {
   const auto value = awaitValue(key, options_.timeoutNs, [this] { return peerFailure_.has_value(); });
   const Lock lock(mutex_);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   if (value) return *value;
   if (peerFailure_) throw Failure(*peerFailure_);
   if (joinFailure_) throw Failure(*joinFailure_);

@@ -52,7 +52,7 @@ InProcessControl::~InProcessControl() {
 /// Ranks of one process are opened by one thread: each waits for another only where it needs it, in `get`.
 void InProcessControl::join() {
   const Lock lock(world_->mutex_);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   hasJoined_ = true;
 }
 
@@ -82,7 +82,7 @@ std::string InProcessControl::get(const std::string& key) {
   Lock lock(world_->mutex_);
   const auto isFinished = [&] { return interrupted_ || world_->values_.contains(key) || peerFailure(); };
   world_->changed_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isFinished);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   if (const auto found = world_->values_.find(key); found != world_->values_.end()) return found->second;
   if (const auto failure = peerFailure()) throw Failure(*failure);
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(world_->timeoutNs_) +
