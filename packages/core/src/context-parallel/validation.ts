@@ -15,7 +15,7 @@ import type { Tensor } from "../tensor.ts";
 
 /** What a backend requires of its calls. */
 export interface ValidationRules {
-  /** The backend's name, as messages shall have it: "ring". */
+  /** Name of the backend, shown in error messages: "ring". */
   readonly name: string;
   /** The mesh axis along which it communicates. */
   readonly axis: string;

@@ -217,7 +217,7 @@ export class BatchScheduler implements Disposable {
     throw new OptionError({ where, expected: "a call on rank 0", received: `one on rank ${rank}`, remedy });
   }
 
-  /** Gives the memory back in stream order. Twice is fine. */
+  /** Gives the memory back in stream order. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

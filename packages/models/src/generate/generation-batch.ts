@@ -236,7 +236,7 @@ export class GenerationBatch implements Disposable {
     });
   }
 
-  /** Gives the memory back in stream order. Twice is fine. */
+  /** Gives the memory back in stream order. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

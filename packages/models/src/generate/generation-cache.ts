@@ -125,7 +125,7 @@ export class GenerationSequence implements Disposable {
     this.parts = parts;
   }
 
-  /** Gives its memory back. Twice is fine. */
+  /** Gives its memory back. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

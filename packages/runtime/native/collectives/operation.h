@@ -21,7 +21,7 @@ struct SplitRequest {
   bool hasColors = false;       // all ranks have called it; under the engine's lock
 };
 
-/// An operation's place in a series of calls in which ranks must agree: see call_log.h.
+/// An operation's index in a sequence of calls that must match on all ranks: see call_log.h.
 struct SequencedCall {
   uint64_t series, index;
   std::optional<uint32_t> peer;  // world rank; all of the group, if there is none

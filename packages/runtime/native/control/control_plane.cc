@@ -1,6 +1,7 @@
 // Messages and checks that both control planes share.
 #include "control/control_plane.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mosaic {
